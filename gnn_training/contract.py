@@ -1,0 +1,24 @@
+"""What programs that load `coloring_gnn.onnx` rely on: names, order, shapes and class ids. Change nothing lightly."""
+
+MODEL_FILE = "coloring_gnn.onnx"
+NUM_FEATURES = 16  # columns of `node_features`; the network reads the edges instead, so any content is fine
+MAX_COLORS = 256  # columns of `color_logits`
+
+INPUTS = ("node_features", "edge_index", "batch")
+OPTIONAL_INPUTS = ("num_colors", "seed", "steps")  # initializers a caller may override
+OUTPUTS = ("color_logits", "chromatic", "graph_type_logits", "difficulty")
+
+OPSET = 18
+MAX_IR_VERSION = 9  # ONNX Runtime 1.16 refuses 10
+
+# Row of `graph_type_logits`; the position is the class id.
+GRAPH_TYPES = (
+    "random_sparse",
+    "random_dense",
+    "register",
+    "leighton",
+    "queen_geometric",
+    "mycielski",
+    "scale_free",
+    "small_world",
+)

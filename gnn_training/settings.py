@@ -1,0 +1,230 @@
+"""Settings of every job: typed, frozen, unknown keys refused. Presets are functions; flags override them one by one."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import tyro
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PresetName = Literal["smoke", "cpu", "single", "multi"]
+RecipeName = Literal["smoke", "cpu", "full"]
+Positive = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Settings(BaseModel):
+    """Base of all settings: immutable and strict about names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class GenerateSettings(Settings):
+    """Generate labelled training graphs by recipe and seed; the same command continues what was interrupted."""
+
+    recipe: RecipeName = "full"
+    """Families, shares and sizes: smoke and cpu are small, full is what eight GPUs train on."""
+    out: Path = Path("training_data/full")
+    """Folder for the packed graphs."""
+    graphs: Annotated[int, Field(ge=0)] = 0
+    """Number of graphs; 0 takes the recipe's own."""
+    seed: int = 0
+    label_seconds: Seconds = 1.0
+    """Search time per graph, at most."""
+    workers: Annotated[int, Field(ge=0)] = 0
+    """Processes; 0 takes every core."""
+    dry_run: bool = False
+    """Print the resolved settings and stop."""
+
+
+class ImportSettings(Settings):
+    """Read JSON training files, DIMACS, edge lists or GraphML and pack them with labels."""
+
+    sources: tyro.conf.Positional[tuple[Path, ...]]
+    """Files and folders."""
+    out: Path = Path("training_data/imported")
+    """Folder for the packed graphs."""
+    seed: int = 0
+    """Seed of the training and validation split."""
+    label_seconds: Seconds = 1.0
+    """Search time per graph, at most."""
+    workers: Annotated[int, Field(ge=0)] = 0
+    """Processes; 0 takes every core."""
+    skip_bad: bool = False
+    """Leave unreadable files out and list them, instead of stopping at the first."""
+    dry_run: bool = False
+    """Print the resolved settings and stop."""
+
+
+class TrainSettings(Settings):
+    """Train the network on packed graphs; the same folder again means resume."""
+
+    preset: PresetName = "cpu"
+    """Defaults of all the flags below."""
+    data: Path = Path("training_data")
+    """Folder of packed graphs."""
+    run: Path = Path("runs/cpu")
+    """Folder for everything that this training writes."""
+    seed: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """auto: bf16 where the GPU has it, else fp16 with loss scaling; fp32 on a CPU."""
+    width: Positive = 16
+    """Size of the state per node and color."""
+    hidden: Positive = 32
+    """Hidden size of the update."""
+    rounds: Annotated[int, Field(ge=4)] = 16
+    """Refinement rounds with gradient; each step draws within 3 of it."""
+    damping: Annotated[float, Field(ge=0, lt=1)] = 0.8
+    """Share of the gradient cut between rounds; without it training diverges."""
+    steps: Positive = 4000
+    """Optimizer steps of the whole schedule."""
+    minutes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Stop training after this long, decided by all ranks together; 0 is no limit."""
+    batch_cells: Positive = 24_000
+    """Node-color pairs per rank and micro-batch: what memory and time grow with."""
+    accumulate: Positive = 1
+    """Micro-batches per optimizer step."""
+    learning_rate: Annotated[float, Field(gt=0)] = 2e-3
+    lr_scaling: Literal["none", "sqrt", "linear"] = "none"
+    """How the learning rate grows with the number of ranks."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 100
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    clip: Annotated[float, Field(gt=0)] = 0.5
+    """Largest gradient norm."""
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.995
+    """Decay of the averaged weights, which are the ones evaluated and exported."""
+    evaluate_every: Positive = 500
+    """Steps between evaluations on the validation graphs."""
+    patience: Annotated[int, Field(ge=0)] = 0
+    """Evaluations without a better score before stopping early; 0 never stops."""
+    validation_graphs: Annotated[int, Field(ge=0)] = 0
+    """Use at most so many validation graphs; 0 uses all."""
+    validation_rounds: Positive = 32
+    """Refinement rounds in an evaluation."""
+    checkpoint_every: Positive = 100
+    """Steps between checkpoints: what a crash can lose."""
+    log_every: Positive = 50
+    dry_run: bool = False
+    """Print the resolved settings and stop."""
+
+    @model_validator(mode="after")
+    def _schedule_fits(self) -> Self:
+        if self.warmup_steps >= self.steps:
+            raise ValueError(f"warmup_steps ({self.warmup_steps}) must be below steps ({self.steps})")
+        return self
+
+
+class RunSettings(TrainSettings):
+    """The whole job: data, check, train, export, verify, evaluate. A step whose product is there and fits is skipped."""
+
+    data: Path | None = None
+    """Your graphs: packed, JSON, DIMACS or GraphML, file or folder. Left out, graphs are generated."""
+    recipe: RecipeName = "cpu"
+    """Which graphs to generate when no data is given."""
+    models: Path = Path("models")
+    """Folder that receives coloring_gnn.onnx and what belongs to it."""
+    processes: Annotated[int, Field(ge=0)] = 0
+    """Ranks on this machine; 0 takes one per GPU, or one per core without GPUs."""
+
+
+class ExportSettings(Settings):
+    """Write the trained network as one verified ONNX file."""
+
+    run: tyro.conf.Positional[Path] = Path("runs/cpu")
+    """Run folder, or a checkpoint file."""
+    models: Path = Path("models")
+    """Folder that receives coloring_gnn.onnx, golden vectors and SHA256SUMS."""
+    steps: Positive = 128
+    """Refinement rounds of a plain three-input call."""
+    oldest_runtime: bool = True
+    """Also run the file in ONNX Runtime 1.16.3, in an environment of its own."""
+    dry_run: bool = False
+    """Print the resolved settings and stop."""
+
+
+class EvaluateSettings(Settings):
+    """Count colors on a folder of graphs, next to DSATUR, RLF and the best known."""
+
+    graphs: tyro.conf.Positional[Path]
+    """Folder of .col files or of packed graphs, or one file."""
+    model: Annotated[Path, tyro.conf.arg(aliases=["-m"])] = Path("models/coloring_gnn.onnx")
+    best_known: Path | None = None
+    """CSV with columns name and best_known."""
+    seconds: Seconds = 0.0
+    """Time per graph for the second, searching column; 0 leaves it out."""
+    rlf: bool = True
+    """Also run RLF (slow on graphs of a thousand nodes)."""
+    limit: Annotated[int, Field(ge=0)] = 0
+    """Take at most so many graphs (of packed data: validation graphs); 0 takes all."""
+    report: Path = Path("report.json")
+    """Where the numbers go."""
+    threads: Annotated[int, Field(ge=0)] = 0
+    """Threads of ONNX Runtime; 0 takes every core."""
+    dry_run: bool = False
+    """Print the resolved settings and stop."""
+
+
+class ColorSettings(Settings):
+    """Color one graph of yours, properly, within a time budget."""
+
+    graph: tyro.conf.Positional[Path]
+    """A DIMACS .col file, edge list, GraphML or JSON file."""
+    model: Annotated[Path, tyro.conf.arg(aliases=["-m"])] = Path("models/coloring_gnn.onnx")
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    """Solution file (s col K, l v color); left out, it stands beside the graph as .sol."""
+    seconds: Seconds = 10.0
+    """Time to spend; the first plain call is always made."""
+    seed: int = 0
+    threads: Annotated[int, Field(ge=0)] = 0
+    """Threads of ONNX Runtime; 0 takes every core."""
+    dry_run: bool = False
+    """Print the resolved settings and stop."""
+
+
+class CheckSettings(RunSettings):
+    """Tell whether the job would start here, and what it would cost, before anything is paid for."""
+
+
+def smoke() -> RunSettings:
+    """`./run.sh --preset smoke`: the whole job in under a minute on two cores; proves the plumbing, not the colors."""
+    return RunSettings(
+        preset="smoke",
+        run=Path("runs/smoke"),
+        recipe="smoke",
+        steps=40,
+        warmup_steps=5,
+        rounds=8,
+        batch_cells=6_000,
+        evaluate_every=20,
+        validation_graphs=16,
+        validation_rounds=16,
+        checkpoint_every=20,
+        log_every=5,
+    )
+
+
+def cpu() -> RunSettings:
+    """`./run.sh`: the embedded default, two cores and no GPU."""
+    return RunSettings(preset="cpu")
+
+
+def single() -> RunSettings:
+    """`./run.sh --preset single`: one GPU, the full recipe."""
+    return RunSettings(
+        preset="single", run=Path("runs/single"), recipe="full", steps=20_000, warmup_steps=500, batch_cells=1_000_000,
+        evaluate_every=1000, checkpoint_every=500,
+    )  # fmt: skip
+
+
+def multi() -> RunSettings:
+    """`run_multigpu.sh`: every GPU of the machine, the full recipe."""
+    return single().model_copy(update={"preset": "multi", "run": Path("runs/multi"), "lr_scaling": "sqrt"})
+
+
+PRESETS = {preset.__name__: preset for preset in (smoke, cpu, single, multi)}
+
+
+def default_preset() -> str:
+    """What `run` takes when no preset is named: the environment says whether this is a GPU machine."""
+    return os.environ.get("GNN_TRAINING_PRESET", "cpu")
