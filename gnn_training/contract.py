@@ -22,3 +22,4 @@ GRAPH_TYPES = (
     "scale_free",
     "small_world",
 )
+UNKNOWN_TYPE = 255  # stored for graphs whose family nobody named

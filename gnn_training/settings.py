@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import tyro
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from gnn_training.errors import UserError
 
 PresetName = Literal["smoke", "cpu", "single", "multi"]
 RecipeName = Literal["smoke", "cpu", "full"]
@@ -14,9 +16,30 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Settings(BaseModel):
-    """Base of all settings: immutable and strict about names."""
+    """Base of all settings: immutable and strict about names.
+
+    Raises:
+        UserError: a name that is not known or a value that does not fit, wherever the values come from.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    def __init__(self, **values):
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise UserError("; ".join(map(_sentence, error.errors()))) from None
+
+
+def _sentence(error: dict) -> str:
+    name = ".".join(map(str, error["loc"]))
+    if error["type"] in ("missing", "too_short"):
+        return f"{name} must be given"
+    if error["type"] == "extra_forbidden":
+        return f"there is no setting {name}"
+    if "error" in error.get("ctx", {}):  # one of our own validators
+        return str(error["ctx"]["error"])
+    return f"{name} ({error['input']}) " + error["msg"].replace("Input ", "").replace("Field ", "")
 
 
 class GenerateSettings(Settings):
@@ -40,7 +63,7 @@ class GenerateSettings(Settings):
 class ImportSettings(Settings):
     """Read JSON training files, DIMACS, edge lists or GraphML and pack them with labels."""
 
-    sources: tyro.conf.Positional[tuple[Path, ...]]
+    sources: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1)]]
     """Files and folders."""
     out: Path = Path("training_data/imported")
     """Folder for the packed graphs."""
@@ -226,5 +249,12 @@ PRESETS = {preset.__name__: preset for preset in (smoke, cpu, single, multi)}
 
 
 def default_preset() -> str:
-    """What `run` takes when no preset is named: the environment says whether this is a GPU machine."""
-    return os.environ.get("GNN_TRAINING_PRESET", "cpu")
+    """The preset when none is named: run.sh says in GNN_TRAINING_PRESET whether this is a GPU machine.
+
+    Raises:
+        UserError: it holds no preset.
+    """
+    name = os.environ.get("GNN_TRAINING_PRESET", "cpu")
+    if name not in PRESETS:
+        raise UserError(f"GNN_TRAINING_PRESET ({name}) must be one of {', '.join(PRESETS)}")
+    return name

@@ -1,0 +1,40 @@
+"""Files that are either whole or not there: written beside their place, flushed to the disk, then renamed."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from gnn_training.errors import UserError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give the body a temporary path to write; when it ends well, that file takes the place of `path`.
+
+    Raises:
+        UserError: the system refused (no space, no permission); whatever stood at `path` still stands.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        with open(temporary, "rb+") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({reason(error)}); make room or name another place") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` as UTF-8, atomically."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def reason(error: OSError) -> str:
+    """The system's own words for what went wrong, without number and path."""
+    return (error.strerror or str(error)).lower()

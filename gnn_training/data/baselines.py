@@ -1,0 +1,35 @@
+"""What a coloring is measured against: two classic greedy methods, from the gcol library (R. Lewis), and a clique."""
+
+import gcol
+import networkx as nx
+import numpy as np
+
+from gnn_training.data.search import greedy_clique
+from gnn_training.graph import Graph
+
+# RLF takes time in proportion to nodes x edges: a minute here (a thousand nodes, half of all edges), on one core.
+RLF_LIMIT = 300_000_000
+CLIQUE_STARTS = 64
+
+
+def dsatur(graph: Graph) -> np.ndarray:
+    """Proper colors (N,) int64 by saturation degree (Brélaz 1979); about 10 µs per node and per edge."""
+    return _colors(graph, "dsatur")
+
+
+def rlf(graph: Graph) -> np.ndarray | None:
+    """Proper colors (N,) int64 by recursive largest first (Leighton 1979); None above RLF_LIMIT."""
+    return _colors(graph, "rlf") if graph.num_nodes * graph.num_edges <= RLF_LIMIT else None
+
+
+def clique_size(graph: Graph) -> int:
+    """Size of a clique, grown greedily from each of the nodes of highest degree: no coloring has fewer colors."""
+    offsets, neighbours = graph.csr()
+    return int(greedy_clique(offsets, neighbours, np.argsort(-np.diff(offsets), kind="stable")[:CLIQUE_STARTS]))
+
+
+def _colors(graph: Graph, strategy: str) -> np.ndarray:
+    full = nx.empty_graph(graph.num_nodes)
+    full.add_edges_from(graph.edges.tolist())
+    colors = gcol.node_coloring(full, strategy)
+    return np.array([colors[node] for node in range(graph.num_nodes)], dtype=np.int64)

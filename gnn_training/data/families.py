@@ -1,0 +1,214 @@
+"""Families of random graphs that the network learns from, drawn with networkx wherever it has the generator.
+
+Deterministic members of the public benchmarks (square queen boards, Mycielskians of K2, insertions, latin squares) are
+left out on purpose: they are what the trained network is measured on.
+"""
+
+import heapq
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+
+from gnn_training.contract import GRAPH_TYPES
+from gnn_training.data.instance import Instance
+from gnn_training.graph import Graph
+
+Generator = np.random.Generator
+
+
+def _graph(network: nx.Graph) -> Graph:
+    return Graph.from_edges(network.number_of_nodes(), list(network.edges))
+
+
+def _seed(rng: Generator) -> int:
+    return int(rng.integers(2**32))
+
+
+def _erdos_renyi(low: float, high: float) -> Callable[[Generator, int], Instance]:
+    def draw(rng: Generator, n: int) -> Instance:
+        p = rng.uniform(low, high)
+        return Instance(_graph(nx.gnp_random_graph(n, p, seed=_seed(rng))))
+
+    return draw
+
+
+def _interval(rng: Generator, n: int) -> Instance:
+    """Live ranges of variables: a sweep by start that reuses free colors needs no more than the largest overlap."""
+    start = np.sort(rng.uniform(0, 1, n))
+    end = start + rng.exponential(math.exp(rng.uniform(math.log(0.01), math.log(0.3))), n)
+    coloring = np.zeros(n, dtype=np.int16)
+    busy: list[tuple[float, int]] = []  # a heap of (until when, color)
+    for node in range(n):
+        free = busy and busy[0][0] <= start[node]
+        coloring[node] = heapq.heappop(busy)[1] if free else len(busy)
+        heapq.heappush(busy, (end[node], int(coloring[node])))
+    meet = start[None, :] < end[:, None]  # i < j meet when j starts before i ends
+    return Instance(Graph.from_adjacency(meet), coloring, optimal=True)
+
+
+def _leighton(rng: Generator, n: int) -> Instance:
+    """Cliques across k classes, the first of them through all, so k is the chromatic number.
+
+    After Leighton, A graph coloring algorithm for large scheduling problems (1979).
+    """
+    k = int(rng.integers(4, max(6, min(45, n // 3))))
+    color = rng.permutation(np.arange(n) % k)
+    size = rng.integers(2, k + 1, size=n * n)
+    wanted = rng.uniform(0.02, 0.35) * n * (n - 1) / 2
+    size = size[: int(np.searchsorted(np.cumsum(size * (size - 1) / 2), wanted)) + 1]
+    size[0] = k
+    inside = rng.random((len(size), k)).argsort(axis=1) < size[:, None]  # (cliques, k) classes that each goes through
+    member = np.stack([rng.choice(np.flatnonzero(color == c), len(size)) for c in range(k)], axis=1)
+    matrix = np.zeros((n, n), dtype=bool)
+    for a in range(k):
+        for b in range(a):
+            both = inside[:, a] & inside[:, b]
+            matrix[member[both, a], member[both, b]] = True
+    return Instance(Graph.from_adjacency(matrix | matrix.T), color.astype(np.int16), optimal=True)
+
+
+def _geometric(rng: Generator, n: int) -> Instance:
+    return Instance(_graph(nx.random_geometric_graph(n, rng.uniform(0.08, 0.55), seed=_seed(rng))))
+
+
+def _geometric_complement(rng: Generator, n: int) -> Instance:
+    network = nx.random_geometric_graph(n, rng.uniform(0.08, 0.9), seed=_seed(rng))
+    return Instance(Graph.from_adjacency(~_graph(network).adjacency()))
+
+
+def _mycielski(rng: Generator, n: int) -> Instance:
+    """Iterated Mycielskian of a random graph: one color more each time, no larger clique."""
+    times = 1
+    largest = int(rng.integers(8, 40))
+    while (n + 1) // 2**times - 1 > largest:
+        times += 1
+    size = max(6, (n + 1) // 2**times - 1)  # smaller ones meet the myciel benchmarks
+    base = nx.gnp_random_graph(size, rng.uniform(0.15, 0.7), seed=_seed(rng))
+    colors = nx.greedy_color(base, strategy="DSATUR")
+    coloring = np.array([colors[v] for v in range(size)], dtype=np.int16)
+    optimal = max(map(len, nx.find_cliques(base))) == coloring.max() + 1
+    for _ in range(times):
+        coloring = np.concatenate([coloring, coloring, [coloring.max() + 1]])
+    return Instance(_graph(nx.mycielskian(base, times)), coloring, optimal)
+
+
+def _barabasi_albert(rng: Generator, n: int) -> Instance:
+    return Instance(_graph(nx.barabasi_albert_graph(n, int(rng.integers(2, 6)), seed=_seed(rng))))
+
+
+def _watts_strogatz(rng: Generator, n: int) -> Instance:
+    k, p = int(rng.integers(4, 10)), rng.uniform(0.1, 0.3)
+    return Instance(_graph(nx.watts_strogatz_graph(n, k, p, seed=_seed(rng))))
+
+
+def _planted(rng: Generator, n: int) -> Instance:
+    """k equal classes, edges between classes only; flat in half of the graphs: every node meets a class equally often.
+
+    k lies around the chromatic number of a random graph of this density, n log(1 / (1 - p)) / (2 log n).
+    """
+    p = rng.uniform(0.1, 0.9)
+    k = max(3, round(rng.uniform(0.4, 1.1) * n * -math.log1p(-p) / (2 * math.log(n))))
+    k = min(k, n // 2)
+    size = -(-n // k)
+    degree = round(p * size)
+    if rng.random() < 0.5 and 0 < degree < size:
+        met = rng.random((k, k, 1, size)).argsort(axis=3) < degree
+        row, column = rng.random((2, k, k, size)).argsort(axis=3)
+        turn = (row[:, :, :, None] + column[:, :, None, :]) % size  # (k, k, size, size): a Latin square per two classes
+        matrix = np.take_along_axis(met, turn, axis=3).transpose(0, 2, 1, 3).reshape(k * size, k * size)
+    else:
+        matrix = rng.random((k * size, k * size)) < p
+    color = np.arange(k * size) // size
+    matrix &= color[:, None] < color[None, :]
+    keep = rng.permutation(k * size)[:n]
+    return Instance(Graph.from_adjacency((matrix | matrix.T)[np.ix_(keep, keep)]), color[keep].astype(np.int16))
+
+
+def _board(queen: bool) -> Callable[[Generator, int], Instance]:
+    """Squares of an m x n board, m < n, adjacent where a rook (or queen) moves; half of the boards have holes."""
+
+    def draw(rng: Generator, n: int) -> Instance:
+        holes = rng.uniform(0, 0.3) * int(rng.integers(2))
+        cells = n / (1 - holes)
+        rows = int(rng.integers(3, max(4, math.isqrt(int(cells)) + 1)))
+        columns = max(rows + 1, round(cells / rows))
+        columns += (rows, columns) == (8, 12)  # a benchmark of its own
+        row, column = np.divmod(rng.permutation(rows * columns)[: max(4, round(rows * columns * (1 - holes)))], columns)
+        across, down = row[:, None] - row, column[:, None] - column
+        meet = (across == 0) | (down == 0)
+        if queen:
+            meet |= abs(across) == abs(down)
+        return Instance(Graph.from_adjacency(meet))
+
+    return draw
+
+
+def _wavelength(rng: Generator, n: int) -> Instance:
+    """Shortest paths on a ring with chords; two that share a link need different wavelengths."""
+    size = int(rng.integers(8, max(12, min(60, n // 3))))
+    network = nx.cycle_graph(size)
+    chords = rng.integers(size, size=(int(rng.integers(size // 4, size)), 2))
+    network.add_edges_from((int(a), int(b)) for a, b in chords if a != b)
+    link = {frozenset(edge): number for number, edge in enumerate(network.edges)}
+    uses = np.zeros((n, len(link)), dtype=np.float32)
+    for path in uses:
+        source, target = rng.choice(size, 2, replace=False).tolist()
+        for hop in pairwise(nx.shortest_path(network, source, target)):
+            path[link[frozenset(hop)]] = 1
+    return Instance(Graph.from_adjacency(uses @ uses.T > 0))
+
+
+def _clique_union(rng: Generator, n: int) -> Instance:
+    """Overlapping cliques: who meets whom in lessons, books or conferences."""
+    largest = int(rng.integers(3, max(5, min(40, n // 2))))
+    matrix = np.zeros((n, n), dtype=bool)
+    for _ in range(int(rng.uniform(0.3, 3) * n / math.sqrt(largest)) + 1):
+        clique = rng.choice(n, size=int(rng.integers(2, largest + 1)), replace=False)
+        matrix[np.ix_(clique, clique)] = True
+    return Instance(Graph.from_adjacency(matrix))
+
+
+@dataclass(frozen=True)
+class Family:
+    """A named distribution; draw(rng, n) gives an instance of about n nodes."""
+
+    name: str
+    graph_type: str
+    draw: Callable[[Generator, int], Instance]
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family("er_sparse", "random_sparse", _erdos_renyi(0.01, 0.05)),
+        Family("er_light", "random_sparse", _erdos_renyi(0.05, 0.4)),
+        Family("er_dense", "random_dense", _erdos_renyi(0.4, 0.7)),
+        Family("er_heavy", "random_dense", _erdos_renyi(0.7, 0.95)),
+        Family("planted", "random_dense", _planted),
+        Family("interval", "register", _interval),
+        Family("wavelength", "register", _wavelength),
+        Family("leighton", "leighton", _leighton),
+        Family("clique_union", "leighton", _clique_union),
+        Family("geometric", "queen_geometric", _geometric),
+        Family("geometric_complement", "queen_geometric", _geometric_complement),
+        Family("queen", "queen_geometric", _board(queen=True)),
+        Family("rook", "queen_geometric", _board(queen=False)),
+        Family("mycielski", "mycielski", _mycielski),
+        Family("barabasi_albert", "scale_free", _barabasi_albert),
+        Family("watts_strogatz", "small_world", _watts_strogatz),
+    )
+}
+
+
+def draw(seed: int, family: str, index: int, n: int) -> Instance:
+    """Graph `index` of a family: the same for the same arguments, whoever draws it and when."""
+    rng = np.random.default_rng([seed, zlib.crc32(family.encode()), index])
+    kind = FAMILIES[family]
+    instance = kind.draw(rng, n)
+    graph = replace(instance.graph, name=f"{family}-{index:05d}")
+    return replace(instance, graph=graph, family=family, graph_type=GRAPH_TYPES.index(kind.graph_type))

@@ -1,0 +1,303 @@
+"""Labels for many graphs: over all cores, interruptible at any moment, the same for any number of workers.
+
+Work is cut in chunks; each finished chunk is a file in `.parts/` of the output folder, so a killed run continues
+where it was. When all are there, copies are dropped (and replaced, if the caller knows how), the graphs are split and
+written in packed form, and the parts removed.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Protocol, TextIO
+
+import numpy as np
+
+from gnn_training import atomic
+from gnn_training.data import packed
+from gnn_training.data.instance import Instance
+from gnn_training.data.packed import Columns, PackedGraphs, Record
+from gnn_training.data.progress import progress
+from gnn_training.errors import UserError
+
+log = logging.getLogger(__name__)
+
+CHUNK = 16  # graphs per part: what a kill can lose per worker
+SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these numbers of nodes
+_VALIDATION_EVERY = 5
+_ROUNDS = 10  # a family of few small graphs runs out of new ones
+_PARTS = ".parts"
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Source(Protocol):
+    """A graph to come: a small picklable value whose repr tells it from others, made a graph in a worker process."""
+
+    def load(self) -> Instance:
+        """Draw or read the graph; UserError if it is no good."""
+        ...
+
+
+Redraw = Callable[[list[Source]], Sequence[Source]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to label: all that the result depends on besides the sources.
+
+    families: every name that an instance may carry. iterations: how long a number of colors may resist the search;
+    seconds: per graph, at most. skip_bad: leave out sources whose load raises UserError instead of stopping at the
+    first. origin: JSON for the manifest.
+    """
+
+    families: tuple[str, ...]
+    iterations: int
+    seconds: float
+    seed: int
+    origin: dict = field(default_factory=dict)
+    skip_bad: bool = False
+
+
+def label_all(
+    sources: Sequence[Source], folder: Path, plan: Plan, workers: int = 0, redraw: Redraw | None = None
+) -> PackedGraphs:
+    """Label every source, write the packed graphs to `folder` and return them.
+
+    workers: processes, 0 takes every core. redraw: given the sources that turned out to be copies, returns others to
+    take instead. What is worth telling about single graphs (Instance.note, bad sources, copies) is logged.
+
+    Raises:
+        UserError: a bad source, a folder that cannot be written or is in use, a worker that died.
+    """
+    parts = folder / _PARTS
+    with _claim(parts, repr((packed.VERSION, CHUNK, plan, list(sources)))), _stoppable():
+        tensors = _without_copies(sources, parts, plan, workers, redraw)
+        if not len(tensors["num_nodes"]):
+            raise UserError(f"{folder}: no graph is left to write; name sources that hold at least one")
+        tensors["split"] = split(tensors, plan.seed)
+        graphs = packed.write(folder, tensors, plan.families, plan.origin)
+        shutil.rmtree(parts)
+    report(graphs)
+    return graphs
+
+
+def finished(folder: Path, origin: dict) -> PackedGraphs | None:
+    """The graphs of `folder` if they were made from `origin`; None if there are none yet.
+
+    Raises:
+        UserError: the folder holds other graphs, or damaged ones.
+    """
+    manifest = packed.read_manifest(folder)
+    if manifest is None and (folder / packed.GRAPHS_FILE).exists() and not (folder / _PARTS).exists():
+        raise UserError(f"{folder}: holds {packed.GRAPHS_FILE} without a manifest; name another --out or remove it")
+    if manifest is None:
+        return None
+    if manifest["origin"] != origin:
+        raise UserError(f"{folder}: holds graphs of other sources or settings; name another --out or remove it")
+    shutil.rmtree(folder / _PARTS, ignore_errors=True)  # a kill may have come between the manifest and this
+    log.info("%s: already holds these %d graphs", folder, manifest["graphs"])
+    return PackedGraphs.open(folder)
+
+
+def split(tensors: Columns, seed: int) -> np.ndarray:
+    """(G,) uint8, 0 train and 1 validation: every fifth graph in an order by family, size and then chance."""
+    graphs = len(tensors["num_nodes"])
+    chance = np.random.default_rng([seed, graphs]).random(graphs)
+    order = np.lexsort((chance, np.searchsorted(SIZE_BOUNDS, tensors["num_nodes"], side="right"), tensors["family"]))
+    result = np.zeros(graphs, dtype=np.uint8)
+    result[order[max(1, min(2, graphs - 1)) :: _VALIDATION_EVERY]] = 1
+    return result
+
+
+def report(graphs: PackedGraphs) -> None:
+    """Log per family how far the labels lie below DSATUR and how many are proven."""
+    log.info("%-22s %7s %7s %9s %8s", "family", "graphs", "nodes", "saved", "proven")
+    rows = [(name, graphs.family == number) for number, name in enumerate(graphs.families)]
+    for name, chosen in [*rows, ("all", np.full(len(graphs), True))]:
+        if chosen.any():
+            saved = (graphs.dsatur_colors[chosen] - graphs.num_colors[chosen]).mean()
+            proven, nodes = 100 * graphs.optimal[chosen].mean(), graphs.num_nodes[chosen].mean()
+            log.info("%-22s %7d %7.0f %9.2f %7.0f%%", name, chosen.sum(), nodes, saved, proven)
+    log.info("saved: colors of DSATUR above the label, mean; proven: labels that no coloring can beat")
+
+
+def _without_copies(
+    pending: Sequence[Source], parts: Path, plan: Plan, workers: int, redraw: Redraw | None
+) -> Columns:
+    """Label sources, then what is drawn for those that were copies, and so on; the first of equals stays."""
+    rounds: list[Columns] = []
+    keep: list[tuple[int, int]] = []
+    seen: dict[int, str] = {}
+    while pending and len(rounds) < _ROUNDS:
+        labelled, positions = _label(pending, parts / str(len(rounds)), plan, workers)
+        copies = []
+        for row, mark in enumerate(labelled["fingerprint"].tolist()):
+            name = packed.name(labelled, row)
+            if mark in seen:
+                log.debug("%s is a copy of %s", name, seen[mark])
+                copies.append(pending[positions[row]])
+            else:
+                seen[mark] = name
+                keep.append((len(rounds), row))
+        if copies:
+            log.info("%d graphs are copies of others, %s", len(copies), "replaced" if redraw else "left out")
+        rounds.append(labelled)
+        pending = redraw(copies) if redraw and copies else []
+    return packed.select(rounds, keep)
+
+
+def _label(pending: Sequence[Source], parts: Path, plan: Plan, workers: int) -> tuple[Columns, list[int]]:
+    """Label sources, or read what an earlier run labelled; in their order, with the position of each."""
+    count = -(-len(pending) // CHUNK)
+    # Taking every count-th source makes all chunks alike, so rate and time left can be trusted.
+    chunks = {parts / f"{c:06d}.safetensors": range(c, len(pending), count) for c in range(count)}
+    missing = {path: places for path, places in chunks.items() if not path.exists()}
+    ready = len(pending) - sum(map(len, missing.values()))
+    if missing:
+        if ready:
+            log.info("continuing: %d of %d graphs are labelled", ready, len(pending))
+        with progress("labelling", ready, len(pending), log) as advance:
+            for done in _in_processes(missing, pending, plan, workers):
+                advance(done)
+    columns, places = [], []
+    for number, path in enumerate(chunks):
+        tensors, metadata = packed.read_columns(path)
+        columns.append(tensors)
+        places += [(position, (number, row)) for row, position in enumerate(json.loads(metadata["positions"]))]
+        for note in json.loads(metadata["notes"]):
+            log.warning(note)
+    places.sort()
+    return packed.select(columns, [row for _, row in places]), [position for position, _ in places]
+
+
+def _in_processes(chunks: dict[Path, range], pending: Sequence[Source], plan: Plan, workers: int) -> Iterator[int]:
+    """Label chunks in processes of one thread each; yield the number of sources of each chunk as it is done."""
+    context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
+    lifeline, held = context.Pipe(duplex=False)
+    workers = min(workers or len(os.sched_getaffinity(0)), len(chunks))
+    with _one_thread_each(), ProcessPoolExecutor(workers, context, _start_worker, (lifeline,)) as pool:
+        try:
+            with _deaf_children():
+                futures = {
+                    pool.submit(_label_chunk, path, [(i, pending[i]) for i in places], plan): len(places)
+                    for path, places in chunks.items()
+                }
+            for future in as_completed(futures):
+                future.result()
+                yield futures[future]
+        except BrokenProcessPool as error:
+            raise UserError("a labelling process was killed, likely for memory; take fewer --workers") from error
+        finally:
+            held.close()  # workers with work left stop now
+
+
+def _start_worker(lifeline: Connection) -> None:
+    """Leave when the other end of the lifeline closes, be it that the parent wants it so or that it was killed."""
+
+    def watch() -> None:
+        lifeline.poll(None)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan) -> None:
+    from gnn_training.data.fingerprint import fingerprint
+    from gnn_training.data.labels import label
+
+    records, positions, notes = [], [], []
+    for position, source in places:
+        try:
+            instance = source.load()
+            packed.check_size(instance.graph)
+        except UserError as error:
+            if not plan.skip_bad:
+                raise
+            notes.append(f"left out: {error}")
+            continue
+        if instance.note:
+            notes.append(instance.note)
+        best = label(instance, plan.iterations, plan.seconds, plan.seed)
+        records.append(Record(instance, best, fingerprint(instance.graph)))
+        positions.append(position)
+    metadata = {"positions": json.dumps(positions), "notes": json.dumps(notes)}
+    packed.write_columns(path, packed.columns(records, plan.families), metadata)
+
+
+def _claim(parts: Path, command: str) -> TextIO:
+    """Make the parts those of this command, removing another's; ours alone until what is returned is closed."""
+    key = hashlib.sha256(command.encode()).hexdigest()
+    try:
+        parts.mkdir(parents=True, exist_ok=True)
+        lock = open(parts / "lock", "a+")  # noqa: SIM115 - the caller closes it
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock.seek(0)
+        if lock.read() != key:
+            for old in filter(Path.is_dir, parts.iterdir()):
+                shutil.rmtree(old)
+            lock.truncate(0)
+            lock.write(key)
+            lock.flush()
+        return lock
+    except BlockingIOError as error:
+        raise UserError(f"{parts.parent}: another process is filling it; wait or name another --out") from error
+    except OSError as error:
+        raise UserError(f"{parts.parent}: cannot be written ({atomic.reason(error)}); name another --out") from error
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes started here never hear Ctrl-C or SIGTERM, which reach the whole group: the parent decides."""
+    resource_tracker.ensure_running()  # unblocks both signals when it starts, so it has to start before
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Make SIGTERM an exception, so that everything is closed; say how to go on."""
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, leave) if in_main else None
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        log.warning("interrupted; the same command continues")
+        raise
+    finally:
+        if in_main:
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes started here give numerical libraries one thread; those read the environment before we could speak."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

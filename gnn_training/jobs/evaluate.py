@@ -1,0 +1,192 @@
+"""Count the colors of an exported file on graphs, next to DSATUR, RLF and the best known."""
+
+import csv
+import hashlib
+import json
+import logging
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from gnn_training import atomic, scores
+from gnn_training.coloring import conflicts
+from gnn_training.data import baselines, readers
+from gnn_training.data.packed import PackedGraphs, read_manifest
+from gnn_training.data.progress import progress
+from gnn_training.errors import UserError
+from gnn_training.graph import Graph
+from gnn_training.model.budget import PlainCall, improvements, plain_call
+from gnn_training.model.session import Colorer
+from gnn_training.proof import prove
+from gnn_training.settings import EvaluateSettings
+
+logger = logging.getLogger(__name__)
+
+SHOWN_ROWS = 100  # more graphs than that are summed up on the screen; the report has them all
+LIBRARIES = ("onnxruntime", "numpy", "networkx", "gcol")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph to color, what is known about it, and the file that holds it if that is a plain .col."""
+
+    graph: Graph
+    best_known: int | None
+    family: str | None = None
+    file: Path | None = None
+
+
+def evaluate(settings: EvaluateSettings) -> None:
+    """Color every graph, print the tables and write the report.
+
+    Raises:
+        UserError: the model, a graph or the CSV cannot be read, or there is no place for the report.
+        RuntimeError: a coloring is not proper; the message names graph and method.
+    """
+    if not settings.report.parent.is_dir():
+        raise UserError(f"{settings.report}: its folder does not exist; make it or name another report")
+    colorer = Colorer(settings.model, settings.threads)
+    cases = _cases(settings)
+    rows = []
+    with progress("evaluate", 0, len(cases), logger) as advance:
+        for case in cases:
+            rows.append(_row(case, colorer, settings))
+            advance(1)
+    report = _report(settings, colorer, rows)
+    atomic.write_text(settings.report, json.dumps(report, indent=1) + "\n")
+    _show(report, rows)
+    logger.info("wrote %s", settings.report)
+
+
+def _cases(settings: EvaluateSettings) -> list[Case]:
+    is_packed = settings.graphs.is_dir() and read_manifest(settings.graphs) is not None
+    cases = list(_packed(settings.graphs) if is_packed else _files(settings.graphs))
+    if settings.limit:  # from everywhere, since neighbours are of one family
+        chosen = np.linspace(0, len(cases) - 1, min(settings.limit, len(cases))).astype(int)
+        cases = [cases[i] for i in chosen]
+    if settings.best_known is None:
+        return cases
+    known = _best_known(settings.best_known)
+    if not any(case.graph.name in known for case in cases):
+        raise UserError(f"{settings.best_known}: names none of the graphs, such as {cases[0].graph.name!r}; correct it")
+    return [replace(case, best_known=known.get(case.graph.name, case.best_known)) for case in cases]
+
+
+def _packed(folder: Path) -> Iterator[Case]:
+    graphs = PackedGraphs.open(folder)
+    chosen = graphs.indices("validation")
+    if not len(chosen):
+        raise UserError(f"{folder}: holds no validation graphs; evaluate the files they were made from")
+    for i in chosen.tolist():
+        yield Case(graphs.graph(i), int(graphs.num_colors[i]), graphs.families[graphs.family[i]])
+
+
+def _files(path: Path) -> Iterator[Case]:
+    for file in readers.find([path]):
+        if readers.is_archive(file):
+            raise UserError(f"{file}: an archive is not evaluated; unpack it and name the folder")
+        found = readers.read(file)
+        if found.note:
+            logger.warning(found.note)
+        yield Case(found.graph, None, file=file if file.suffix == ".col" else None)
+
+
+def _best_known(path: Path) -> dict[str, int]:
+    """Column best_known by column name."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = csv.DictReader(file)
+            return {row["name"].removesuffix(".col"): int(row["best_known"]) for row in rows if row["best_known"]}
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read, {atomic.reason(error)}; name a CSV that you may read") from error
+    except KeyError as error:
+        raise UserError(f"{path}: has no column {error}; its first line names the columns name,best_known") from error
+    except (ValueError, csv.Error) as error:
+        raise UserError(f"{path}: line {rows.line_num}: {error}; best_known is a number or empty") from error
+
+
+def _row(case: Case, colorer: Colorer, settings: EvaluateSettings) -> scores.Row:
+    graph = case.graph
+    clique = baselines.clique_size(graph)
+    saturated, dsatur_seconds = _timed(baselines.dsatur, graph)
+    row = scores.Row(
+        graph.name, case.family, graph.num_nodes, graph.num_edges, case.best_known, clique,
+        _proven(case, "DSATUR", saturated), dsatur_seconds,
+    )  # fmt: skip
+    if settings.rlf:
+        colors, seconds = _timed(baselines.rlf, graph)
+        if colors is not None:
+            row = replace(row, rlf=_proven(case, "RLF", colors), rlf_seconds=seconds)
+    try:
+        call = plain_call(colorer, graph)
+    except MemoryError as error:
+        logger.warning("%s: too large for the network on this machine: %s", graph.name, error)
+        return row
+    row = replace(
+        row, plain=_proven(case, "one call", call.colors), plain_seconds=call.seconds,
+        conflicts=conflicts(graph, call.classes), chromatic=call.chromatic,
+    )  # fmt: skip
+    if settings.seconds:
+        colors, seconds = _timed(_search, graph, colorer, call, settings.seconds, clique)
+        row = replace(row, search=_proven(case, "search", colors), search_seconds=call.seconds + seconds)
+    return row
+
+
+def _search(graph: Graph, colorer: Colorer, call: PlainCall, seconds: float, clique: int) -> np.ndarray:
+    colors = call.colors
+    pace = call.seconds / colorer.steps
+    for colors in improvements(colorer, graph, call.colors, seconds - call.seconds, pace, clique):  # noqa: B007
+        pass
+    return colors
+
+
+def _timed(work: Callable, *arguments) -> tuple:
+    start = time.monotonic()
+    return work(*arguments), time.monotonic() - start
+
+
+def _proven(case: Case, method: str, colors: np.ndarray) -> int:
+    """Colors in use, counted and found proper by code that knows neither the decoder nor, for a .col, the reader."""
+    wrong, used = prove(case.file or case.graph.edges.tolist(), colors.tolist())
+    if wrong or len(colors) != case.graph.num_nodes:
+        raise RuntimeError(f"{case.graph.name}: the coloring of {method} is not proper, {wrong} edges clash")
+    return used
+
+
+def _report(settings: EvaluateSettings, colorer: Colorer, rows: list[scores.Row]) -> dict:
+    return {
+        "model": {
+            "file": str(settings.model),
+            "sha256": hashlib.sha256(settings.model.read_bytes()).hexdigest(),
+            "metadata": colorer.metadata,
+            "loading_seconds": colorer.loading_seconds,
+        },
+        "settings": settings.model_dump(mode="json"),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
+        "machine": {"system": platform.system(), "processor": platform.machine(), "cpus": os.cpu_count(),
+                    "threads": colorer.threads},
+        "summary": scores.summarize(rows),
+        "families": scores.by_family(rows),
+        "graphs": [asdict(row) for row in rows],
+    }  # fmt: skip
+
+
+def _show(report: dict, rows: list[scores.Row]) -> None:
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = 200  # a log does not fold; 80 columns would cut the numbers
+    if len(rows) <= SHOWN_ROWS:
+        console.print(scores.graphs_table(rows))
+    if report["families"]:
+        console.print(scores.families_table(report["families"]))
+    console.print(scores.methods_table(report["summary"]))
+    mae = report["summary"]["chromatic_mae"]
+    if mae is not None:
+        console.print(f"The number of colors is predicted with a mean error of {mae:.2f}.")

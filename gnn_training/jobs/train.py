@@ -1,0 +1,123 @@
+"""Train a coloring network. The same command on the same folder continues where it was."""
+
+import logging
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from gnn_training.atomic import write_text
+from gnn_training.data.packed import PackedGraphs
+from gnn_training.errors import UserError
+from gnn_training.runtime import Runtime, StopSignal, join
+from gnn_training.settings import TrainSettings
+from gnn_training.training import checkpoint
+from gnn_training.training.learner import Learner
+from gnn_training.training.logbook import Logbook
+from gnn_training.training.progress import Progress
+
+log = logging.getLogger(__name__)
+
+STOPPED = 143  # exit code of a run that was told to stop and can be resumed
+
+
+def train(settings: TrainSettings) -> None:
+    """Train until the schedule ends, time is up, patience is lost or a signal comes (then exit code 143).
+
+    Raises:
+        UserError: the data or the run folder cannot be used, or the loss stays non-finite.
+    """
+    signal = StopSignal()
+    data = PackedGraphs.open(settings.data)
+    with join(settings.device) as rt:
+        learner, progress = _begin(settings, data, rt)
+        book = Logbook(settings.run, learner.step, rt.is_main)
+        try:
+            ended = _steps(learner, progress, book, signal)
+        except UserError as error:
+            book.close({"status": "failed", "reason": str(error)})
+            raise
+        _save(learner, progress)
+        book.close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
+                    "skipped_steps": learner.skipped, **asdict(progress)})  # fmt: skip
+    if ended == "stopped":
+        sys.exit(STOPPED)
+
+
+def _begin(settings: TrainSettings, data: PackedGraphs, rt: Runtime) -> tuple[Learner, Progress]:
+    """A learner as the newest checkpoint left it, or a new one; rank 0 reads, so all ranks start from one file."""
+    learner, progress = Learner(settings, data, rt), Progress()
+    state = rt.broadcast(checkpoint.newest(settings.run / "checkpoints") if rt.is_main else None)
+    if state is not None:
+        _refuse_other_settings(settings, data, state)
+        learner.load_state(state)
+        progress = Progress(**state["progress"])
+    if rt.is_main:
+        write_text(settings.run / "config.json", settings.model_dump_json(indent=2) + "\n")
+        start = f"continuing at step {learner.step}" if state else "starting"
+        log.info(
+            "%s: %d steps, %d graphs in %d steps an epoch, %d for validation, %d x %s, %d parameters",
+            start, settings.steps, len(learner.plan.indices), learner.plan.steps_per_epoch, len(learner.validation),
+            rt.world_size, rt.device.type, sum(p.numel() for p in learner.network.parameters()),
+        )  # fmt: skip
+    return learner, progress
+
+
+def _steps(learner: Learner, progress: Progress, book: Logbook, signal: StopSignal) -> str:
+    """The loop; returns why it ended: "done" or "stopped"."""
+    settings, rt = learner.settings, learner.rt
+    while learner.step < settings.steps:
+        started = time.monotonic()
+        # Ranks disagree on clocks and signals; one leaving alone would keep the others waiting in all-reduce.
+        stopped, late = rt.any(signal.received, 0 < settings.minutes * 60 <= progress.seconds)
+        if stopped:
+            return "stopped"
+        if late or progress.out_of_patience(settings.patience):
+            break
+        terms = learner.update()
+        progress.count(terms["graphs"], time.monotonic() - started)
+        if learner.step % settings.log_every == 0:
+            epoch = learner.step / learner.plan.steps_per_epoch
+            pace = {"epoch": epoch, "graphs_per_second": progress.graphs_per_second}
+            left = {"minutes_left": progress.minutes_left(learner.step, settings.steps)}
+            book.record("train", learner.step, {**terms, **pace, **left})
+        if learner.step % settings.evaluate_every == 0 or learner.step == settings.steps:
+            _evaluate(learner, progress, book)
+        if learner.step % settings.checkpoint_every == 0:
+            _save(learner, progress)
+    if progress.evaluated_at != learner.step:
+        _evaluate(learner, progress, book)
+    return "done"
+
+
+def _evaluate(learner: Learner, progress: Progress, book: Logbook) -> None:
+    """Score the averaged weights and keep them when they are the best so far."""
+    started = time.monotonic()
+    scores = learner.evaluate()
+    book.record("validation", learner.step, scores)
+    better = progress.judge(scores["excess"], learner.step)  # reduced scores: the same verdict on every rank
+    progress.seconds += time.monotonic() - started
+    if better and learner.rt.is_main:
+        checkpoint.save(learner.settings.run / "best.pt", {**learner.best_state(), "scores": scores})
+
+
+def _save(learner: Learner, progress: Progress) -> None:
+    state = {**learner.state(), "progress": asdict(progress)}
+    if learner.rt.is_main:
+        checkpoint.save_step(learner.settings.run / "checkpoints", learner.step, state)
+
+
+FREE_TO_CHANGE = {"preset", "data", "run", "device", "minutes", "patience", "checkpoint_every", "log_every", "dry_run"}
+
+
+def _refuse_other_settings(settings: TrainSettings, data: PackedGraphs, state: dict) -> None:
+    """A run continues only as what it is: other settings or other graphs belong in another folder."""
+    then, now = state["settings"], settings.model_dump(mode="json")
+    for name in sorted(now.keys() - FREE_TO_CHANGE):
+        if then.get(name) != now[name]:
+            raise UserError(
+                f"{settings.run} was trained with {name} {then.get(name)}, not {now[name]}: "
+                f"take the old value or another --run folder"
+            )
+    if state["data_sha256"] != data.manifest["sha256"]:
+        raise UserError(f"{settings.run} was trained on other graphs than {settings.data}: take another --run folder")

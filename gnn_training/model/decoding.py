@@ -1,0 +1,89 @@
+"""From a network to a coloring, all in tensors: greedy, color descent, kicks. The same lines run in training and in ONNX."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gnn_training.model.graphs import DenseGraphs
+
+
+def loop(condition: Callable, body: Callable, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """`while condition(*state): state = body(*state)`; becomes an ONNX Loop in an export."""
+    if torch.compiler.is_exporting():
+        return torch.while_loop(condition, body, state)
+    while condition(*state):
+        state = body(*state)
+    return state
+
+
+def first_fit(graphs: DenseGraphs, priority: Tensor, names: Tensor, saturation_weight: float) -> Tensor:
+    """Color node after node with the first free color: (G, N) int64, padded nodes get 0.
+
+    The next node is the one of largest saturation_weight * (distinct colors around it) + priority (G, N): weight 0 is
+    greedy along an order, a weight above all priorities is DSATUR (Brélaz 1979). Nodes that find none of the colors
+    names (K,) = 0..K-1 free take the last one.
+    """
+    adjacency, mask = graphs.adjacency, graphs.mask
+    nodes = torch.arange(mask.shape[1], device=mask.device)                               # (N,)
+    rows = torch.arange(mask.shape[0], device=mask.device)                                # (G,)
+
+    # The loop asks no tensor for its size: torch.while_loop cannot close over a size that data decides.
+    def body(colors, taken):
+        waiting = (colors < 0) & (mask > 0)                                               # (G, N)
+        key = torch.where(waiting, taken.sum(2) * saturation_weight + priority, -torch.inf)
+        v = key.argmax(1)                                                                 # (G,)
+        here = (nodes == v[:, None]) & waiting                                            # (G, N) none: graph is done
+        c = torch.where(taken[rows, v] == 0, names, last).min(1).values[:, None]          # (G, 1)
+        colors = torch.where(here, c, colors)
+        neighbours = adjacency[rows, v] * waiting[rows, v][:, None]                       # (G, N)
+        taken = torch.maximum(taken, neighbours[:, :, None] * (names == c)[:, None, :])
+        return colors, taken
+
+    def more(colors, taken):
+        return ((colors < 0) & (mask > 0)).any()
+
+    last = names.max()
+    taken = mask[:, :, None] * torch.zeros_like(names, dtype=mask.dtype)                  # (G, N, K)
+    return loop(more, body, (torch.full_like(mask, -1, dtype=torch.int64), taken))[0].clamp(min=0)
+
+
+def greedy_along(graphs: DenseGraphs, classes: Tensor, names: Tensor) -> Tensor:
+    """What callers do with the argmax (G, N): stable sort by class, first fit along it; colors (G, N) int64."""
+    position = torch.arange(classes.shape[1], device=classes.device)
+    return first_fit(graphs, -(classes * classes.shape[1] + position).float(), names, 0.0)
+
+
+def clique_bound(graphs: DenseGraphs) -> Tensor:
+    """Size (G,) float of the largest clique grown from any one node, always by the candidate of highest degree."""
+    adjacency, degrees = graphs.adjacency, graphs.degrees
+    rows = torch.arange(adjacency.shape[0], device=adjacency.device)[:, None]             # (G, 1)
+
+    def body(candidates, size):
+        grows = candidates.max(2).values                                                  # (G, N) 1: clique v can grow
+        pick = (candidates * (1 + degrees[:, None, :])).argmax(2)                         # (G, N)
+        return candidates * adjacency[rows, pick], size + grows
+
+    def more(candidates, size):
+        return candidates.max() > 0
+
+    return loop(more, body, (adjacency + 0, graphs.mask + 0))[1].max(1).values
+
+
+def dense(edge_index: Tensor, batch: Tensor) -> tuple[DenseGraphs, Tensor]:
+    """Graphs of a flat edge list (2, E) and `batch` (N,), and every node's place (N,) within its graph."""
+    G = (batch.max() + 1).item()
+    torch._check(G >= 1)
+    member = batch[None] == torch.arange(G, device=batch.device)[:, None]                 # (G, N)
+    counts = member.sum(1)
+    place = torch.arange(batch.shape[0], device=batch.device) - (counts.cumsum(0) - counts)[batch]
+    size = counts.max().item()
+    torch._check(size >= 1)
+    s, t = edge_index[0], edge_index[1]
+    inside = ((batch[s] == batch[t]) & (s != t)).float()
+    adjacency = torch.zeros(G, size, size, device=batch.device)
+    adjacency = adjacency.index_put((batch[s], place[s], place[t]), inside)
+    adjacency = torch.maximum(adjacency, adjacency.transpose(1, 2))
+    adjacency = adjacency * (1 - torch.eye(size, device=batch.device))
+    mask = (torch.arange(size, device=batch.device) < counts[:, None]).float()
+    return DenseGraphs(adjacency, mask), place

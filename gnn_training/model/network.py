@@ -1,0 +1,92 @@
+"""The refinement network: one small update, shared by all colors and all rounds, for any number of both.
+
+The state is one vector per node and color; nothing in it knows the name of a color, so renaming colors renames the
+result. Symmetry is broken by noise from an integer hash. The line of RUN-CSP (Tönshoff et al. 2020), ANYCSP (Tönshoff
+et al. 2023) and Colantonio et al. 2024.
+
+Letters in shapes: G graphs, N nodes (padded), K colors (padded), D width of the state.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm, silu
+
+from gnn_training.model.graphs import DenseGraphs
+from gnn_training.model.noise import noise
+
+NUM_INVARIANTS = 9
+SHARPNESS = 4.0  # scale of the color scores before the softmax
+
+
+class Refiner(nn.Module):
+    """Improves a soft coloring, round by round."""
+
+    def __init__(self, width: int = 16, hidden: int = 32):
+        super().__init__()
+        self.width = width
+        self.begin = nn.Linear(NUM_INVARIANTS + 1, width)
+        self.of_cell = nn.Linear(2 * width + 7, hidden)
+        self.of_node = nn.Linear(2 * width + NUM_INVARIANTS + 4, hidden, bias=False)
+        self.of_color = nn.Linear(width + 3, hidden, bias=False)
+        self.of_graph = nn.Linear(width + 7, hidden, bias=False)
+        self.update = nn.Linear(hidden, 2 * width)
+        self.score = nn.Linear(width, 1, bias=False)
+        with torch.no_grad():
+            self.update.bias[:width] = -1.0  # gates start nearly closed: a round changes little at first
+
+    def start(self, graphs: DenseGraphs, palette: Tensor, z: Tensor) -> Tensor:
+        """First state (G, N, K, D) for the usable colors `palette` (G, K) of 0/1 and noise `z` (G, N, K)."""
+        node = invariants(graphs, palette.sum(1))                                         # (G, N, 9)
+        node = node[:, :, None, :].expand(-1, -1, palette.shape[1], -1)                   # (G, N, K, 9)
+        return layer_norm(self.begin(torch.cat([node, z[..., None]], 3)), (self.width,))  # (G, N, K, D)
+
+    def soft_colors(self, h: Tensor, graphs: DenseGraphs, palette: Tensor) -> Tensor:
+        """Probability (G, N, K) of every usable color; zero for padded nodes and unusable colors."""
+        scores = SHARPNESS * self.score(h)[..., 0]                                        # (G, N, K)
+        scores = scores.masked_fill(palette[:, None, :] == 0, -1e4)
+        return torch.softmax(scores, 2) * graphs.mask[:, :, None]
+
+    def forward(self, h: Tensor, p: Tensor, graphs: DenseGraphs, palette: Tensor, z: Tensor) -> Tensor:
+        """One round: state h (G, N, K, D) and its soft colors p (G, N, K) to the next state (G, N, K, D)."""
+        usable = palette[:, None, :]                                                      # (G, 1, K)
+        k, n = palette.sum(1), graphs.num_nodes                                           # (G,), (G,)
+        ph = p[..., None] * h                                                             # (G, N, K, D)
+        e = graphs.aggregate(p)                                                           # (G, N, K) conflicts if v took c
+        m = graphs.aggregate(ph.flatten(2)).view_as(h) / (1 + e)[..., None]               # (G, N, K, D)
+        own = (p * e).sum(2, keepdim=True)                                                # (G, N, 1) conflicts of v
+        log_e, log_own, ease = e.log1p(), own.log1p(), (-e).exp()
+        cell = torch.stack(
+            [p, log_e, ease, log_own - log_e, (e - own).clamp(-3, 3), z, 0.2 * (p + 1e-4).log()], 3
+        )                                                                                 # (G, N, K, 7)
+        free = (ease * usable).sum(2, keepdim=True)                                       # (G, N, 1)
+        mean_h = (h * usable[..., None]).sum(2) / k[:, None, None]                        # (G, N, D)
+        node = torch.cat(
+            [mean_h, ph.sum(2), invariants(graphs, k), own, log_own, free.log1p(), p.max(2, keepdim=True).values], 2
+        )                                                                                 # (G, N, 2D + 13)
+        size = p.sum(1)[..., None]                                                        # (G, K, 1)
+        spent = (p * e).sum(1)[..., None]                                                 # (G, K, 1) conflicts in class c
+        share = (k / n)[:, None, None]                                                    # (G, 1, 1)
+        color = torch.cat([ph.sum(1) / (1 + size), size * share - 1, spent.log1p(), spent / (1 + size)], 2)
+        total = (own.sum(1) / n[:, None])                                                 # (G, 1) conflicts per node
+        graph = torch.cat(
+            [(mean_h * graphs.mask[..., None]).sum(1) / n[:, None], graphs.summary(k), total, total.log1p()], 1
+        )                                                                                 # (G, D + 7)
+        y = (
+            self.of_cell(torch.cat([h, m, cell], 3))
+            + self.of_node(node)[:, :, None]
+            + self.of_color(color)[:, None]
+            + self.of_graph(graph)[:, None, None]
+        )                                                                                 # (G, N, K, H)
+        gate, change = self.update(silu(y)).chunk(2, 3)                                   # (G, N, K, D) each
+        return layer_norm(h + gate.sigmoid() * change, (self.width,))
+
+
+def invariants(graphs: DenseGraphs, k: Tensor) -> Tensor:
+    """What a node knows of itself (G, N, 9), the same under any renaming of nodes; k (G,) colors to use."""
+    d, k, n = graphs.degrees, k[:, None], graphs.num_nodes[:, None]                       # (G, N), (G, 1), (G, 1)
+    mean = graphs.mean_degree[:, None]
+    rest = torch.stack([k / n, graphs.density[:, None], k.log(), n.log()], 2)             # (G, 1, 4)
+    own = torch.stack(
+        [d.log1p() - k.log(), d / mean - 1, d / n, graphs.neighbour_degrees / mean - 1, (-d / k).exp()], 2
+    )                                                                                     # (G, N, 5)
+    return torch.cat([own, rest.expand(-1, d.shape[1], -1)], 2)

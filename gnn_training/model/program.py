@@ -1,0 +1,162 @@
+"""The program inside the ONNX file: edges in, color scores out, in four parts that pass named tensors on.
+
+DSATUR gives a first coloring and the number of columns; the network refines a soft coloring with fewer colors, drops the
+smallest class whenever the coloring is proper (color descent), and is kicked when it stagnates. The best proper coloring
+seen is returned, so no answer has more colors than DSATUR's.
+
+Parts rather than one module because torch.while_loop can close over a tensor's size only where that size is an input's:
+sizes that data decides (graphs, padded nodes, colors) are decided in one part and are input shapes of the next.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from gnn_training.contract import MAX_COLORS
+from gnn_training.model.decoding import clique_bound, dense, first_fit, greedy_along, loop
+from gnn_training.model.graphs import DenseGraphs
+from gnn_training.model.network import Refiner
+from gnn_training.model.noise import noise
+from gnn_training.model.objective import ColoringNetwork
+
+PATIENCE = 24  # rounds without fewer conflicts before a kick
+SURRENDER = 40  # rounds without a proper coloring before one more color is allowed
+KICK_SHARE = 0.1  # neighbours of a conflict that are kicked with it
+FLOOR = 1e-4  # probability below which a color counts as unused: its logit is 0, all others lie above
+
+
+class Densify(nn.Module):
+    """Edge list to padded graphs, and one name per color that a greedy could need."""
+
+    inputs, outputs = ("edge_index", "batch"), ("adjacency", "mask", "place", "names")
+
+    def forward(self, edge_index: Tensor, batch: Tensor) -> tuple[Tensor, ...]:
+        """edge_index (2, E), batch (N,) to adjacency (G, n, n), mask (G, n), place (N,), names (max degree + 1,)."""
+        graphs, place = dense(edge_index, batch)
+        enough = (graphs.degrees.max() + 1).clamp(max=MAX_COLORS).long()
+        return graphs.adjacency, graphs.mask, place, torch.arange(enough.item())
+
+
+class Bound(nn.Module):
+    """What is known before the network starts: DSATUR's coloring above, a clique below."""
+
+    inputs, outputs = ("adjacency", "mask", "names"), ("dsatur", "clique", "palette_names")
+
+    def forward(self, adjacency: Tensor, mask: Tensor, names: Tensor) -> tuple[Tensor, ...]:
+        """To dsatur (G, n) int64, clique (G,) float, palette_names (K,) for the K colors of the worst graph."""
+        graphs = DenseGraphs(adjacency, mask)
+        colors = first_fit(graphs, graphs.degrees, names, saturation_weight=adjacency.shape[1] + 1)
+        return colors, clique_bound(graphs), torch.arange((colors.max() + 1).item())
+
+
+class Refine(nn.Module):
+    """The network, looped."""
+
+    inputs = ("adjacency", "mask", "dsatur", "clique", "palette_names", "num_colors", "seed", "steps")
+    outputs = ("probabilities", "chromatic", "graph_type_logits", "difficulty")
+
+    def __init__(self, network: ColoringNetwork):
+        super().__init__()
+        self.refiner, self.reader = network.refiner, network.reader
+
+    def forward(self, adjacency, mask, dsatur, clique, palette_names, num_colors, seed, steps) -> tuple[Tensor, ...]:
+        """To probabilities (G, n, K) whose argmax is proper, and the three readings of every graph."""
+        graphs = DenseGraphs(adjacency, mask)
+        bound = dsatur.max(1).values + 1                                                  # (G,)
+        chromatic, types, difficulty = self.reader(graphs, clique, bound.float())
+        rows = torch.arange(mask.shape[0])
+        asked = num_colors[rows.clamp(max=num_colors.shape[0] - 1)]  # one number for all graphs, or one for each
+        k = torch.where(asked > 0, asked, torch.minimum(chromatic.round().long(), bound - 1))
+        k = torch.minimum(k.clamp(min=1), bound)
+        palette = (palette_names < k[:, None]).float()                                    # (G, K)
+        seeds = seed + rows * 7919  # copies of a graph in one call are different samples
+        best = self._descend(graphs, palette, hot(dsatur, palette_names), bound, seeds, steps)
+        return best, chromatic, types, difficulty
+
+    def _descend(self, graphs: DenseGraphs, palette, best, bound, seeds, steps) -> Tensor:
+        """Refine for `steps` rounds; the best proper coloring (G, n, K), at first DSATUR's `best` with `bound` colors."""
+        mask, refiner = graphs.mask, self.refiner
+        z = noise(seeds, mask.shape[1], palette.shape[1])
+        names = torch.arange(palette.shape[1])
+
+        def body(t, h, palette, best, fewest, lowest, stale, failed):
+            h = refiner(h, refiner.soft_colors(h, graphs, palette), graphs, palette, z)
+            p = refiner.soft_colors(h, graphs, palette)                                   # (G, n, K)
+            clash = clashes(graphs, p.argmax(2))                                          # (G, n)
+            conflicts = clash.sum(1) / 2                                                  # (G,)
+            k = palette.sum(1).long()
+            proper = conflicts == 0
+            better = proper & (k < fewest)
+            best = torch.where(better[:, None, None], p, best)
+            fewest = torch.where(better, k, fewest)
+            stale = torch.where(conflicts < lowest, 0, stale + 1)
+            lowest = torch.where(proper, torch.inf, torch.minimum(conflicts, lowest))
+            failed = torch.where(proper, 0, failed + 1)
+            kicked = (stale >= PATIENCE)[:, None] & to_kick(graphs, clash, seeds + t)     # (G, n)
+            fresh = refiner.start(graphs, palette, noise(seeds + 31 * t + 17, h.shape[1], h.shape[2]))
+            h = torch.where(kicked[:, :, None, None], fresh, h)
+            stale = torch.where(stale >= PATIENCE, 0, stale)
+            stuck = (failed >= SURRENDER) & (k + 1 < fewest)
+            failed = torch.where(stuck, 0, failed)
+            lowest = torch.where(stuck, torch.inf, lowest)
+            smallest = palette * p.sum(1) + (1 - palette) * 1e6                           # (G, K)
+            drop = (names == smallest.argmin(1)[:, None]) & (proper & (k > 1))[:, None]
+            add = (names == palette.argmin(1)[:, None]) & stuck[:, None]
+            palette = torch.where(drop, 0.0, torch.where(add, 1.0, palette))
+            return t + 1, h, palette, best, fewest, lowest, stale, failed
+
+        def more(t, *_):
+            return t < steps
+
+        zero = torch.zeros_like(bound)
+        h = refiner.start(graphs, palette, z)
+        infinite = torch.full_like(mask[:, 0], torch.inf)
+        state = (torch.zeros_like(steps), h, palette, best, bound, infinite, zero, zero + 0)
+        _, h, palette, best, fewest, *_ = loop(more, body, state)
+        colors = greedy_along(graphs, refiner.soft_colors(h, graphs, palette).argmax(2), names)
+        better = (colors.max(1).values + 1 < fewest) & (clashes(graphs, colors).sum(1) == 0)
+        return torch.where(better[:, None, None], hot(colors, names), best)
+
+
+class Readout(nn.Module):
+    """Padded graphs back to the caller's rows, as scores whose argmax, softmax and cosine all mean something."""
+
+    inputs, outputs = ("probabilities", "batch", "place"), ("color_logits",)
+
+    def forward(self, probabilities: Tensor, batch: Tensor, place: Tensor) -> Tensor:
+        """To color_logits (N, 256): log(p / floor), 0 for colors that are not used."""
+        rows = (probabilities[batch, place].clamp(min=FLOOR) / FLOOR).log()               # (N, K)
+        return torch.nn.functional.pad(rows, (0, MAX_COLORS - rows.shape[1]))
+
+
+class Program(nn.Module):
+    """The parts in order; runs eagerly what the ONNX file runs."""
+
+    def __init__(self, network: ColoringNetwork):
+        super().__init__()
+        self.parts = nn.ModuleList([Densify(), Bound(), Refine(network), Readout()])
+
+    @torch.no_grad()
+    def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
+        """Named inputs of the contract to everything computed from them, the contract's outputs among it."""
+        for part in self.parts:
+            made = part(*(tensors[name] for name in part.inputs))
+            tensors |= zip(part.outputs, made if isinstance(made, tuple) else (made,), strict=True)
+        return tensors
+
+
+def hot(colors: Tensor, names: Tensor) -> Tensor:
+    """Colors (G, n) as probabilities (G, n, K)."""
+    return (colors[:, :, None] == names).float()
+
+
+def clashes(graphs: DenseGraphs, colors: Tensor) -> Tensor:
+    """Neighbours of the same color (G, n)."""
+    return (graphs.adjacency * (colors[:, :, None] == colors[:, None, :])).sum(2)
+
+
+def to_kick(graphs: DenseGraphs, clash: Tensor, seeds: Tensor) -> Tensor:
+    """Nodes in conflict and some of their neighbours (G, n) bool."""
+    in_conflict = (clash > 0).float()
+    near = graphs.aggregate(in_conflict[..., None])[..., 0] > 0
+    drawn = noise(seeds, clash.shape[1], 1)[:, :, 0] < (2 * KICK_SHARE - 1) * 3**0.5  # uniform on +-sqrt(3)
+    return (in_conflict > 0) | (near & drawn)

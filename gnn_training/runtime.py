@@ -1,0 +1,96 @@
+"""Where this process stands among its peers. A plain start is a group of one, so there is one code path."""
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gnn_training.errors import UserError
+
+TIMEOUT = timedelta(minutes=5)  # a lost rank must not leave the others waiting for half an hour of rent
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Rank, number of ranks and device; passed as an argument, nothing else reads the environment for them."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        """True on the one rank that writes. Only writing may hang on it: no collective, no break, no step."""
+        return self.rank == 0
+
+    def total(self, x: Tensor) -> Tensor:
+        """Sum of x over all ranks, in place."""
+        dist.all_reduce(x, dist.ReduceOp.SUM)
+        return x
+
+    def any(self, *flags: bool) -> list[bool]:
+        """For each flag, whether it is set on at least one rank: the same answer on all of them."""
+        x = torch.tensor(flags, dtype=torch.float32, device=self.device)
+        dist.all_reduce(x, dist.ReduceOp.MAX)
+        return [bool(value) for value in x.tolist()]
+
+    def broadcast(self, value: object) -> object:
+        """Rank 0's value on every rank."""
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    @property
+    def device_name(self) -> str:
+        """The GPU's name, or "cpu"."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+
+
+@contextmanager
+def join(device: str = "auto") -> Iterator[Runtime]:
+    """Join the process group that torchrun describes, or one of our own.
+
+    Raises:
+        UserError: CUDA is asked for and missing, or this rank has no GPU of its own.
+    """
+    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    where = _device(device, int(os.environ.get("LOCAL_RANK", 0)))
+    backend = "nccl" if where.type == "cuda" else "gloo"
+    with tempfile.TemporaryDirectory() as folder:
+        alone = {"init_method": f"file://{folder}/store", "rank": 0, "world_size": 1} if "RANK" not in os.environ else {}
+        bound = {"device_id": where} if where.type == "cuda" else {}
+        dist.init_process_group(backend, timeout=TIMEOUT, **alone, **bound)
+        try:
+            yield Runtime(rank, world_size, where)
+        finally:
+            dist.destroy_process_group()
+
+
+def _device(wanted: str, local_rank: int) -> torch.device:
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise UserError("device is cuda but torch finds no GPU: check the driver with nvidia-smi or take --device cpu")
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise UserError(f"rank {local_rank} has no GPU: there are {torch.cuda.device_count()}, lower --processes")
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+class StopSignal:
+    """True once SIGTERM or SIGINT came; the loop asks at every step and leaves with its state saved."""
+
+    def __init__(self) -> None:
+        self.received = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note)
+
+    def _note(self, *_: object) -> None:
+        self.received = True

@@ -1,0 +1,124 @@
+"""Numbers of colors next to each other: one row per graph, what the rows sum up to, and both as tables to read."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from rich import box
+from rich.table import Table
+
+METHODS = {"dsatur": "DSATUR", "rlf": "RLF", "plain": "one call", "search": "search"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One graph. None is what nobody knows, was not asked for, or would have taken too much time or memory."""
+
+    name: str
+    family: str | None
+    num_nodes: int
+    num_edges: int
+    best_known: int | None
+    clique: int
+    """A lower bound; the search stops there."""
+    dsatur: int
+    dsatur_seconds: float
+    rlf: int | None = None
+    rlf_seconds: float | None = None
+    plain: int | None = None
+    """Colors of one three-input call, decoded as callers do it."""
+    plain_seconds: float | None = None
+    conflicts: int | None = None
+    """Edges with equal ends in the plain call's classes, before decoding."""
+    chromatic: float | None = None
+    """Number of colors the file says the graph needs."""
+    search: int | None = None
+    """Colors within the time budget, the plain call included."""
+    search_seconds: float | None = None
+
+
+def summarize(rows: Sequence[Row]) -> dict:
+    """Sum up rows: each method over the graphs it colored, the estimate over those with a best known number."""
+    known = [row for row in rows if row.best_known is not None]
+    return {
+        "graphs": len(rows),
+        "with_best_known": len(known),
+        "chromatic_mae": _mean(abs(row.chromatic - row.best_known) for row in known if row.chromatic is not None),
+        "methods": {method: scores for method in METHODS if (scores := _method(rows, method))},
+    }
+
+
+def by_family(rows: Sequence[Row]) -> dict[str, dict]:
+    """The same per family; empty if no row has one."""
+    families = sorted({row.family for row in rows if row.family is not None})
+    return {family: summarize([row for row in rows if row.family == family]) for family in families}
+
+
+def _method(rows: Sequence[Row], method: str) -> dict | None:
+    done = [(getattr(row, method), row) for row in rows if getattr(row, method) is not None]
+    if not done:
+        return None
+    known = [(colors, row) for colors, row in done if row.best_known is not None]
+    return {
+        "graphs": len(done),
+        "mean_colors": _mean(colors for colors, _ in done),
+        "mean_excess": _mean(colors - row.best_known for colors, row in known),
+        # A method that leaves large graphs out looks better than it is; this is what it compares with.
+        "dsatur_excess_there": _mean(row.dsatur - row.best_known for _, row in known),
+        "at_best_known": sum(colors <= row.best_known for colors, row in known),
+        "wins": sum(colors < row.dsatur for colors, row in done),
+        "ties": sum(colors == row.dsatur for colors, row in done),
+        "losses": sum(colors > row.dsatur for colors, row in done),
+        "median_seconds": median(getattr(row, f"{method}_seconds") for _, row in done),
+    }
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    values = list(values)
+    return fmean(values) if values else None
+
+
+def graphs_table(rows: Sequence[Row]) -> Table:
+    """A line per graph."""
+    columns = (
+        "graph", "nodes", "edges", "best known", *METHODS.values(), "conflicts", "chromatic", "call s", "search s"
+    )  # fmt: skip
+    table = _table(columns)
+    for row in rows:
+        colors = [getattr(row, method) for method in METHODS]
+        readings = (row.conflicts, row.chromatic, row.plain_seconds, row.search_seconds)
+        table.add_row(*map(_text, (row.name, row.num_nodes, row.num_edges, row.best_known, *colors, *readings)))
+    return table
+
+
+def methods_table(summary: dict) -> Table:
+    """A line per method; wins, ties and losses are against DSATUR."""
+    table = _table(
+        ("method", "graphs", "mean colors", "mean excess", "DSATUR there", "at best known", "wins", "ties", "losses",
+         "median s")
+    )  # fmt: skip
+    for method, scores in summary["methods"].items():
+        table.add_row(METHODS[method], *map(_text, scores.values()))
+    return table
+
+
+def families_table(families: dict[str, dict]) -> Table:
+    """A line per family with the mean excess of every method."""
+    table = _table(("family", "graphs", *(f"excess {name}" for name in METHODS.values()), "chromatic MAE"))
+    for family, summary in families.items():
+        excess = [summary["methods"].get(method, {}).get("mean_excess") for method in METHODS]
+        table.add_row(*map(_text, (family, summary["graphs"], *excess, summary["chromatic_mae"])))
+    return table
+
+
+def _table(columns: Sequence[str]) -> Table:
+    table = Table(box=box.MARKDOWN)  # reads as well in a log as in a terminal, and pastes into a README
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+def _text(value: str | float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

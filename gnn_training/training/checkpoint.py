@@ -1,0 +1,58 @@
+"""Checkpoints: atomic, loadable with weights_only, the same for any number of ranks."""
+
+import logging
+from pathlib import Path
+
+import torch
+
+from gnn_training.atomic import replacing
+from gnn_training.errors import UserError
+
+log = logging.getLogger(__name__)
+
+KEEP = 2  # the newest and one before it, should the newest be damaged by the disk
+
+
+def save(path: Path, state: dict) -> None:
+    """Write `state` (tensors, numbers, strings, lists and dicts only) so that a crash leaves the old file or the new."""
+    with replacing(path) as temporary:
+        torch.save(state, temporary)
+
+
+def save_step(folder: Path, step: int, state: dict) -> None:
+    """Write the checkpoint of `step` and drop all but the newest few."""
+    save(folder / f"step-{step:08d}.pt", state)
+    for old in sorted(folder.glob("step-*.pt"))[:-KEEP]:
+        old.unlink()
+
+
+def load(path: Path) -> dict:
+    """Read a checkpoint onto the CPU.
+
+    Raises:
+        UserError: missing, damaged, or not a checkpoint of this program.
+    """
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such checkpoint; train first or name another run folder") from error
+    except Exception as error:  # torch.load fails with whatever the damaged bytes make of pickle and zip
+        raise UserError(f"{path}: damaged or not a checkpoint ({type(error).__name__}); delete it") from error
+    if not isinstance(state, dict) or "network" not in state:
+        raise UserError(f"{path}: not a checkpoint of this program; name another file")
+    return state
+
+
+def newest(folder: Path) -> dict | None:
+    """State of the newest checkpoint that can be read, None if there is none."""
+    for path in sorted(folder.glob("step-*.pt"), reverse=True):
+        try:
+            return load(path)
+        except UserError as error:
+            log.warning("%s; taking the one before", error)
+    return None
+
+
+def without_prefix(weights: dict) -> dict:
+    """Weights as a plain module names them, whether they were saved from it or from a DDP wrapper (`module.`)."""
+    return {name.removeprefix("module."): value for name, value in weights.items()}

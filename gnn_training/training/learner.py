@@ -1,0 +1,238 @@
+"""One optimizer step and one evaluation, on as many ranks as there are."""
+
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from gnn_training.data.packed import PackedGraphs
+from gnn_training.errors import UserError
+from gnn_training.model.decoding import greedy_along
+from gnn_training.model.graphs import DenseGraphs
+from gnn_training.model.noise import noise
+from gnn_training.model.objective import WEIGHTS, Batch, ColoringNetwork
+from gnn_training.runtime import Runtime
+from gnn_training.settings import TrainSettings
+from gnn_training.training.checkpoint import without_prefix
+from gnn_training.training.batches import BatchPlan, cost, deal
+from gnn_training.training.schedule import learning_rate, peak_rate
+
+ROUNDS, COLORS = 1, 2  # purposes of random generators; 0 is the batch plan
+MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
+
+
+class Learner:
+    """The network with its optimizer and averaged weights, and where training stands."""
+
+    def __init__(self, settings: TrainSettings, data: PackedGraphs, rt: Runtime):
+        self.settings, self.data, self.rt = settings, data, rt
+        torch.manual_seed(settings.seed)  # the same first weights on every rank
+        self.network = ColoringNetwork(settings.width, settings.hidden, settings.damping).to(rt.device)
+        self.averaged = AveragedModel(self.network, multi_avg_fn=get_ema_multi_avg_fn(settings.ema))
+        self.ddp = DistributedDataParallel(self.network, device_ids=[rt.device] if rt.device.type == "cuda" else None)
+        self.precision = _precision(settings.precision, rt.device)
+        self.scaler = torch.amp.GradScaler(rt.device.type, enabled=self.precision == torch.float16)
+        self.peak = peak_rate(settings.learning_rate, settings.lr_scaling, rt.world_size)
+        self.optimizer = torch.optim.AdamW(self.network.parameters(), self.peak, weight_decay=settings.weight_decay)
+        train = data.indices("train")
+        parts = rt.world_size * settings.accumulate
+        self.plan = BatchPlan(
+            train, data.num_nodes[train], data.num_colors[train], settings.batch_cells, parts, settings.seed
+        )
+        self.validation = _sample(data.indices("validation"), settings.validation_graphs)
+        self.step = self.bad_steps = self.skipped = 0
+
+    def update(self) -> dict[str, float]:
+        """Take one step; return the loss terms of the whole global batch, gradient norm, learning rate and graphs."""
+        rate = learning_rate(self.step, self.peak, self.settings.warmup_steps, self.settings.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        parts = self.plan.at(self.step)
+        num_graphs = sum(len(part) for part in parts)
+        sums = torch.zeros(len(WEIGHTS), device=self.rt.device)
+        for i in range(self.settings.accumulate):
+            last = i + 1 == self.settings.accumulate
+            with nullcontext() if last else self.ddp.no_sync():
+                sums += self._backward(parts, parts[self.rt.rank + i * self.rt.world_size], num_graphs)
+        norms = self._apply()
+        self.step += 1
+        terms = dict(zip(WEIGHTS, (self.rt.total(sums) / num_graphs).tolist(), strict=True))
+        return {**terms, "gradient_norm": norms, "learning_rate": rate, "graphs": num_graphs}
+
+    def state(self) -> dict:
+        """Everything a checkpoint needs to go on, and `best_state`."""
+        return {
+            **self.best_state(),
+            "weights": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "num_averaged": int(self.averaged.n_averaged),
+            "bad_steps": self.bad_steps,
+            "skipped": self.skipped,
+        }
+
+    def best_state(self) -> dict:
+        """What an export needs: the averaged weights and where they come from."""
+        return {
+            "network": {name: value.detach().clone() for name, value in self.averaged.module.state_dict().items()},
+            "settings": self.settings.model_dump(mode="json"),
+            "data_sha256": self.data.manifest["sha256"],
+            "step": self.step,
+        }
+
+    def load_state(self, state: dict) -> None:
+        """Go on from what `state` returned, on any number of ranks."""
+        self.network.load_state_dict(without_prefix(state["weights"]))
+        self.averaged.module.load_state_dict(without_prefix(state["network"]))
+        self.averaged.n_averaged.fill_(state["num_averaged"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.step, self.bad_steps, self.skipped = state["step"], state["bad_steps"], state["skipped"]
+
+    def _backward(self, parts: list[np.ndarray], mine: np.ndarray, num_graphs: int) -> Tensor:
+        """Gradient of this rank's part; returns the sums (terms,) over its graphs."""
+        present = len(mine) > 0
+        if not present:  # a rank without a graph works on a stand-in of no weight: DDP needs it in the all-reduce
+            mine = next(part for part in parts if len(part))[:1]
+        rng = np.random.default_rng([self.settings.seed, self.step, ROUNDS])
+        rounds = self.settings.rounds + int(rng.integers(-3, 4))
+        free_rounds = int(rng.integers(4, 2 * self.settings.rounds + 1)) if rng.random() < 0.6 else 0
+        with torch.autocast(self.rt.device.type, self.precision, enabled=self.precision != torch.float32):
+            terms = self.ddp(self._collate(mine), free_rounds, rounds)
+        loss = sum(weight * terms[name] for name, weight in WEIGHTS.items())
+        # DDP averages over ranks; each rank's sum over the global count, times ranks, makes that the global mean.
+        self.scaler.scale(loss * (present * self.rt.world_size / num_graphs)).backward()
+        return torch.stack([terms[name].detach().float() for name in WEIGHTS]) * present
+
+    def _apply(self) -> float:
+        """Step on finite gradients, skip on others; returns the norm of the refiner's gradient.
+
+        Gradients are all-reduced, so every rank sees the same norm and decides alike.
+        """
+        self.scaler.unscale_(self.optimizer)
+        norm = clip_grad_norm_(self.network.refiner.parameters(), self.settings.clip)
+        other = clip_grad_norm_(self.network.reader.parameters(), self.settings.clip)
+        finite = bool(torch.isfinite(norm + other))
+        self.scaler.step(self.optimizer) if finite else None
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        if finite:
+            self.averaged.update_parameters(self.network)
+        self.bad_steps = 0 if finite else self.bad_steps + 1
+        self.skipped += not finite
+        if self.bad_steps == MAX_BAD_STEPS:
+            raise UserError(
+                f"the loss was not finite {MAX_BAD_STEPS} steps in a row (step {self.step}): "
+                f"lower --learning-rate ({self.settings.learning_rate}) or --clip ({self.settings.clip})"
+            )
+        return float(norm)
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, float]:
+        """Score of the averaged weights on the validation graphs, every graph once over all ranks.
+
+        `excess` is the mean number of colors above the best known, after the consumer's decoding of a refinement that
+        is given the best known number; `dsatur_excess` is DSATUR's on the same graphs.
+        """
+        data, ids = self.data, self.validation
+        mine = ids[deal(cost(data.num_nodes[ids].astype(float), data.num_colors[ids]), self.rt.world_size)[self.rt.rank]]
+        mine = mine[np.lexsort((data.num_colors[mine], data.num_nodes[mine]))]
+        sums = torch.zeros(7, dtype=torch.float64, device=self.rt.device)
+        for chunk in _chunks(mine, data, self.settings.batch_cells):
+            sums += self._score(self._collate(chunk, fixed=True))
+        excess, dsatur, conflicts, solved, chromatic, family, count = self.rt.total(sums).tolist()
+        return {
+            "excess": excess / count,
+            "dsatur_excess": dsatur / count,
+            "conflicts_per_node": conflicts / count,
+            "at_best_known": solved / count,
+            "chromatic_error": chromatic / count,
+            "family_accuracy": family / count,
+            "graphs": count,
+        }
+
+    def _score(self, batch: Batch) -> Tensor:
+        network: ColoringNetwork = self.averaged.module
+        graphs, refine = batch.graphs, network.refiner
+        colors = self.refine(refine, batch)                                               # (G, N)
+        names = torch.arange(int(graphs.degrees.max()) + 1, device=colors.device)
+        used = greedy_along(graphs, colors, names).max(1).values + 1                      # (G,)
+        same = graphs.adjacency * (colors[:, :, None] == colors[:, None, :])
+        chromatic, types, _ = network.reader(graphs, batch.lower, batch.upper)
+        excess = used - batch.num_colors
+        scores = [
+            excess,
+            batch.upper - batch.num_colors,
+            same.sum((1, 2)) / 2 / graphs.num_nodes,
+            excess <= 0,
+            (chromatic - batch.num_colors).abs(),
+            types.argmax(1) == batch.graph_type,
+            torch.ones_like(excess),
+        ]
+        return torch.stack([score.double().sum() for score in scores])
+
+    def refine(self, refiner, batch: Batch) -> Tensor:
+        """Most likely colors (G, N) after the validation rounds with k colors."""
+        graphs = batch.graphs
+        names = torch.arange(int(batch.k.max()), device=batch.k.device)
+        palette = (names < batch.k[:, None]).float()
+        z = noise(batch.seeds, graphs.mask.shape[1], len(names))
+        h = refiner.start(graphs, palette, z)
+        for _ in range(self.settings.validation_rounds):
+            h = refiner(h, refiner.soft_colors(h, graphs, palette), graphs, palette, z)
+        return refiner.soft_colors(h, graphs, palette).argmax(2)
+
+    def _collate(self, ids: np.ndarray, fixed: bool = False) -> Batch:
+        """The graphs `ids`, padded to the largest; k and noise drawn by (seed, step, graph), or fixed for evaluation."""
+        data, device = self.data, self.rt.device
+        size = int(data.num_nodes[ids].max())
+        adjacency = np.zeros((len(ids), size, size), dtype=np.uint8)
+        for row, i in enumerate(ids):
+            n = data.num_nodes[i]
+            adjacency[row, :n, :n] = data.adjacency(i)
+        mask = np.arange(size) < data.num_nodes[ids][:, None]
+        rng = np.random.default_rng([self.settings.seed, 0 if fixed else self.step, COLORS])
+        offsets, seeds = rng.integers(-1, 3, len(data)), rng.integers(0, 2**31, len(data))
+        known = data.num_colors[ids].astype(np.int64)
+        k = known if fixed else np.maximum(known + offsets[ids], 1)
+
+        def tensor(x: np.ndarray, dtype: torch.dtype) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(x)).to(device, dtype, non_blocking=True)
+
+        return Batch(
+            DenseGraphs(tensor(adjacency, torch.float32), tensor(mask, torch.float32)),
+            tensor(known, torch.int64),
+            tensor(data.lower_bound[ids], torch.float32),
+            tensor(data.dsatur_colors[ids], torch.float32),
+            tensor(data.graph_type[ids], torch.int64),
+            tensor(data.difficulty[ids], torch.float32),
+            tensor(seeds[ids], torch.int64),
+            tensor(k, torch.int64),
+        )
+
+
+def _precision(wanted: str, device: torch.device) -> torch.dtype:
+    if wanted == "auto" and device.type == "cpu":
+        return torch.float32
+    if wanted == "auto":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[wanted]
+
+
+def _sample(ids: np.ndarray, count: int) -> np.ndarray:
+    """At most `count` of ids, evenly spread: packed order goes by family, so a head would hold one family only."""
+    return ids if not 0 < count < len(ids) else ids[np.linspace(0, len(ids) - 1, count).astype(int)]
+
+
+def _chunks(ids: np.ndarray, data: PackedGraphs, cells: int):
+    """Runs of ids (sorted by size) whose padded cost stays within 4 x cells: no gradient, so more fits."""
+    start = 0
+    for end in range(1, len(ids) + 1):
+        run = ids[start : end + 1]
+        if end == len(ids) or len(run) * cost(data.num_nodes[run].max(), data.num_colors[run].max()) > 4 * cells:
+            yield ids[start:end]
+            start = end

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Pin requirements.in and requirements-dev.in, with hashes, for every platform and Python >= 3.11. Needs uv.
+#   scripts/lock.sh                            keep the pins that still fit
+#   scripts/lock.sh --upgrade                  take the newest of everything
+#   scripts/lock.sh --upgrade-package numba    take the newest of one package
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+compile() { # <output> <input and options>...
+  local output=$1
+  shift
+  uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+    --no-emit-index-url --no-emit-find-links --output-file "$output" "$@"
+}
+
+cat requirements-torch.lock requirements.lock >"$work/all" 2>/dev/null || true
+compile "$work/all" requirements.in "$@"
+cp requirements-dev.lock "$work/dev" 2>/dev/null || true
+compile "$work/dev" requirements-dev.in --constraint "$work/all" "$@"
+
+# torch and its CUDA stand alone: TORCH_INDEX_URL may bring another build of torch, whose hashes differ.
+awk -v torch="$work/torch" -v rest="$work/rest" '
+  /^[a-z]/ { out = /^(torch==|triton==|nvidia-|cuda-)/ ? torch : rest }
+  { print > out }' "$work/all"
+# What the package itself needs is not repeated for the tests.
+awk 'FNR == NR { known[$1]; next } /^[a-z]/ { skip = $1 in known } !skip' "$work/all" "$work/dev" >"$work/extra"
+
+mv "$work/torch" requirements-torch.lock
+mv "$work/rest" requirements.lock
+mv "$work/extra" requirements-dev.lock

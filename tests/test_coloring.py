@@ -1,0 +1,161 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnn_training import atomic, coloring
+from gnn_training.errors import UserError
+from gnn_training.graph import Graph
+from gnn_training.proof import prove
+
+TRIANGLE_WITH_TAIL = Graph.from_edges(4, [(0, 1), (1, 2), (0, 2), (2, 3)])
+
+
+@st.composite
+def graphs(draw, max_nodes: int = 14) -> Graph:
+    num_nodes = draw(st.integers(1, max_nodes))
+    node = st.integers(0, num_nodes - 1)
+    return Graph.from_edges(num_nodes, draw(st.lists(st.tuples(node, node), max_size=50)))
+
+
+def test_conflicts_counts_edges_with_equal_ends():
+    assert coloring.conflicts(TRIANGLE_WITH_TAIL, np.array([0, 0, 0, 1])) == 3
+    assert coloring.conflicts(TRIANGLE_WITH_TAIL, np.array([0, 1, 2, 0])) == 0
+
+
+def test_a_coloring_with_a_missing_node_or_a_negative_color_is_not_proper():
+    assert coloring.is_proper(TRIANGLE_WITH_TAIL, np.array([0, 1, 2, 0]))
+    assert not coloring.is_proper(TRIANGLE_WITH_TAIL, np.array([0, 1, 2]))
+    assert not coloring.is_proper(TRIANGLE_WITH_TAIL, np.array([0, 1, 2, -1]))
+    assert not coloring.is_proper(TRIANGLE_WITH_TAIL, np.array([0, 1, 1, 0]))
+
+
+def test_number_of_colors_ignores_gaps():
+    assert coloring.num_colors(np.array([0, 200, 200, 7])) == 3
+
+
+def test_first_fit_follows_the_order():
+    path = Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)])
+    assert coloring.greedy_along(path, np.array([0, 1, 2, 3])).tolist() == [0, 1, 0, 1]
+    assert coloring.greedy_along(path, np.array([0, 3, 1, 2])).tolist() == [0, 1, 2, 0]
+
+
+def test_first_fit_refuses_an_order_that_repeats_a_node():
+    with pytest.raises(AssertionError):
+        coloring.greedy_along(TRIANGLE_WITH_TAIL, np.array([0, 1, 2, 2]))
+
+
+@given(graphs(), st.randoms(use_true_random=False))
+def test_first_fit_is_proper_without_gaps_and_within_the_largest_degree(graph, random):
+    order = list(range(graph.num_nodes))
+    random.shuffle(order)
+    colors = coloring.greedy_along(graph, np.array(order))
+    assert coloring.is_proper(graph, colors)
+    assert set(colors.tolist()) == set(range(coloring.num_colors(colors)))
+    assert colors.max() <= graph.degrees().max()
+
+
+@given(graphs(), st.data())
+def test_decoding_uses_no_more_colors_than_a_proper_argmax(graph, data):
+    order = np.array(data.draw(st.permutations(range(graph.num_nodes))))
+    classes = coloring.greedy_along(graph, order)
+    columns = np.array(data.draw(st.permutations(range(graph.num_nodes + 3))))
+    decoded = coloring.from_logits(graph, np.eye(graph.num_nodes + 3)[columns[classes]])
+    assert coloring.is_proper(graph, decoded)
+    assert coloring.num_colors(decoded) <= coloring.num_colors(classes)
+
+
+def test_decoding_sorts_by_class_and_keeps_the_order_of_nodes_within_one():
+    path = Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)])
+    logits = np.array([[5.0, 0.0], [0.0, 5.0], [0.0, 5.0], [5.0, 0.0]])
+    assert coloring.from_logits(path, logits).tolist() == [0, 1, 2, 0]
+
+
+def test_decoding_survives_logits_that_are_not_numbers():
+    assert coloring.is_proper(TRIANGLE_WITH_TAIL, coloring.from_logits(TRIANGLE_WITH_TAIL, np.full((4, 8), np.nan)))
+
+
+@given(graphs(), st.data())
+def test_proof_and_conflict_count_agree(graph, data):
+    colors = data.draw(st.lists(st.integers(0, 3), min_size=graph.num_nodes, max_size=graph.num_nodes))
+    clashing, used = prove([*graph.edges.tolist(), *graph.edges[:, ::-1].tolist()], colors)
+    assert (clashing, used) == (coloring.conflicts(graph, np.array(colors)), coloring.num_colors(np.array(colors)))
+
+
+def test_proof_reads_the_graph_file_itself(tmp_path: Path):
+    path = tmp_path / "graph.col"
+    path.write_text("c four nodes\np edge 4 5\ne 1 2\ne 2 1\ne 2 3\ne 3 3\ne 3 4\n")
+    assert prove(path, [0, 1, 0, 1]) == (0, 2)
+    assert prove(path, [0, 0, 1, 1]) == (2, 2)
+    with pytest.raises(IndexError, match="without a color; 3 nodes"):
+        prove(path, [0, 1, 0])
+
+
+@given(colors=st.lists(st.integers(0, 300), min_size=1, max_size=30))
+def test_a_solution_reads_back_as_written(tmp_path_factory, colors):
+    path = tmp_path_factory.mktemp("solution") / "graph.sol"
+    coloring.write_solution(path, np.array(colors))
+    assert coloring.read_solution(path).tolist() == colors
+    assert path.read_text().startswith(f"s col {len(set(colors))}\nl 1 {colors[0] + 1}\n")
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("s col 2\nl 1 1\nl 1 2\n", "line 3: 'l 1 2' is no new"),
+        ("s col 2\nl 1 one\n", "line 2: 'l 1 one'"),
+        ("s col 2\nl 1 0\n", "line 2: 'l 1 0'"),
+        ("p edge 3 1\n", "line 1: 'p edge 3 1'"),
+        ("s col 1\nl 1 1\nl 3 1\n", "2 nodes are colored, the largest is 3"),
+        ("", "0 nodes are colored"),
+    ],
+)
+def test_a_bad_solution_is_named_with_its_line(tmp_path: Path, text: str, complaint: str):
+    path = tmp_path / "graph.sol"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        coloring.read_solution(path)
+    assert str(caught.value).startswith(f"{path}: {complaint}")
+
+
+@given(content=st.binary(max_size=60))
+def test_any_solution_file_is_read_or_named(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("solution") / "graph.sol"
+    path.write_bytes(b"l 1 1\n" + content)
+    try:
+        assert coloring.read_solution(path).min() >= 0
+    except UserError as error:
+        assert str(path) in str(error)
+
+
+def test_a_missing_solution_is_named(tmp_path: Path):
+    with pytest.raises(UserError, match="absent.sol: cannot be read .no such file"):
+        coloring.read_solution(tmp_path / "absent.sol")
+
+
+def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path: Path, monkeypatch):
+    path = tmp_path / "graph.sol"
+    path.write_text("old")
+
+    def full_disk(_descriptor: int) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(UserError, match="graph.sol: cannot be written .no space left on device.; make room"):
+        atomic.write_text(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interrupted_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path: Path):
+    path = tmp_path / "graph.sol"
+    path.write_text("old")
+    with pytest.raises(KeyboardInterrupt), atomic.replacing(path) as temporary:
+        temporary.write_text("ne")
+        raise KeyboardInterrupt
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]

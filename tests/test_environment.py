@@ -1,0 +1,279 @@
+"""run.sh and its sisters: the environment they make, what they say when it fails, and what they start."""
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LOCKS = ("requirements.lock", "requirements-torch.lock", "requirements-dev.lock")
+INPUTS = ("requirements.in", "requirements-dev.in")
+TOOLS = (
+    "awk", "bash", "cat", "chmod", "df", "dirname", "env", "find", "flock", "grep", "ls", "mkdir", "readlink", "rm",
+    "sha256sum", "sleep", "tail", "touch",
+)  # fmt: skip
+DOOR = "import json, os, sys; print(json.dumps({'args': sys.argv[1:], 'preset': os.environ['GNN_TRAINING_PRESET']}))"
+UV = """
+echo "$*" >>{calls}
+case $1 in
+  venv)
+    bin=${{@: -1}}/bin
+    mkdir -p "$bin"
+    printf '#!/bin/sh\\nexec {python} "$@"' >"$bin/python"
+    chmod +x "$bin/python" ;;
+  pip) {install} ;;
+esac
+"""
+
+
+class Clone:
+    """A checkout with the real scripts, a door that only tells how it was called, and a PATH of its own."""
+
+    def __init__(self, folder: Path):
+        self.root, self.bin, self.calls = folder / "clone", folder / "bin", folder / "uv.log"
+        self.env = {"PATH": str(self.bin), "HOME": str(folder)}
+        for path in (self.root / "scripts", self.root / "gnn_training", self.bin):
+            path.mkdir(parents=True)
+        for name in ("run.sh", "run_multigpu.sh", "scripts/environment.sh"):
+            (self.root / name).write_text((ROOT / name).read_text())
+            (self.root / name).chmod(0o755)
+        for lock in LOCKS:
+            (self.root / lock).write_text(f"torch==2.13.0 \\\n    --hash=sha256:{'0' * 64}\n")
+        (self.root / "gnn_training/__main__.py").write_text(DOOR)
+        for tool in TOOLS:
+            (self.bin / tool).symlink_to(_which(tool))
+        self.tool("python3", f'exec {sys.executable} "$@"')
+
+    def tool(self, name: str, script: str) -> None:
+        """Put a command on the clone's PATH."""
+        path = self.bin / name
+        path.unlink(missing_ok=True)
+        path.write_text(f"#!{_which('bash')}\n{script}\n")
+        path.chmod(0o755)
+
+    def uv(self, install: str = "true") -> None:
+        """A uv that notes its calls, makes an environment at once and does `install` for `uv pip install`."""
+        self.tool("uv", UV.format(calls=self.calls, python=sys.executable, install=install))
+
+    def start(self, *command: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+        script, *flags = command or ("run.sh",)
+        return subprocess.run(
+            [self.root / script, *flags], env=self.env | env, cwd=cwd, capture_output=True, text=True, timeout=120
+        )
+
+    def installs(self) -> list[str]:
+        """What uv was told to install, in order."""
+        return [line for line in self.calls.read_text().splitlines() if line.startswith("pip install")]
+
+
+def _which(tool: str) -> str:
+    return subprocess.run(["which", tool], capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    made = Clone(tmp_path)
+    made.uv()
+    return made
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """Exit code 2 and one sentence of help, after at most the line that announces the set-up."""
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("Setting up")]
+    assert (done.returncode, len(lines), done.stdout) == (2, 1, ""), done
+    for word in words:
+        assert word in lines[0]
+
+
+def test_first_start_says_one_line_and_the_next_is_silent(clone: Clone):
+    first, second = clone.start(), clone.start()
+    assert first.returncode == second.returncode == 0
+    assert first.stderr.count("\n") == 1 and first.stderr.startswith("Setting up the environment")
+    assert second.stderr == ""
+    assert len(clone.installs()) == 2
+    assert all("--no-deps --require-hashes" in call for call in clone.installs())
+
+
+def test_flags_pass_through_and_paths_are_those_of_the_folder_you_are_in(clone: Clone, tmp_path: Path):
+    (clone.root / "gnn_training/__main__.py").write_text("import os, sys; print(os.getcwd(), sys.argv[1:])")
+    done = clone.start("run.sh", "--data", "my graphs", cwd=tmp_path)
+    assert done.stdout == f"{tmp_path} ['run', '--data', 'my graphs']\n"
+
+
+def test_scripts_may_be_started_through_a_link(clone: Clone):
+    (clone.bin / "color-everything").symlink_to(clone.root / "run.sh")
+    assert clone.start("../bin/color-everything").returncode == 0
+
+
+def test_exit_code_of_the_job_is_that_of_the_script(clone: Clone):
+    (clone.root / "gnn_training/__main__.py").write_text("raise SystemExit(143)")
+    assert clone.start().returncode == 143
+
+
+@pytest.mark.parametrize(
+    ("command", "gpus", "preset", "args"),
+    [
+        (["run.sh"], 0, "cpu", ["run"]),
+        (["run.sh", "--seed", "1"], 1, "single", ["run", "--seed", "1"]),
+        (["run_multigpu.sh"], 0, "cpu", ["run", "--processes", "2"]),
+        (["run_multigpu.sh"], 4, "multi", ["run", "--processes", "4"]),
+        (["run_multigpu.sh", "3", "--seed", "1"], 4, "multi", ["run", "--processes", "3", "--seed", "1"]),
+    ],
+)
+def test_scripts_take_the_preset_that_fits_the_gpus(clone: Clone, command, gpus, preset, args):
+    if gpus:
+        clone.tool("nvidia-smi", "exit 0")
+        (clone.root / "torch.py").write_text(f"class cuda:\n    device_count = staticmethod(lambda: {gpus})")
+    assert json.loads(clone.start(*command).stdout) == {"args": args, "preset": preset}
+
+
+def test_changed_lock_reinstalls_only_that_lock(clone: Clone):
+    clone.start()
+    (clone.root / "requirements.lock").write_text("numpy==2.0\n")
+    assert clone.start().returncode == 0
+    assert [call.split("/")[-1] for call in clone.installs()] == [*LOCKS[:2], LOCKS[0]]
+
+
+def test_torch_index_url_brings_torch_from_there_and_the_rest_from_the_lock(clone: Clone):
+    assert clone.start(TORCH_INDEX_URL="https://example.org/cpu").returncode == 0
+    rest, torch = clone.installs()
+    assert "--require-hashes" in rest and rest.endswith("requirements.lock")
+    assert torch.endswith("--index-url https://example.org/cpu torch==2.13.0")
+
+
+def test_failed_set_up_is_repaired_by_the_next_start(clone: Clone):
+    clone.uv(install="echo 'error: something odd'; exit 1")
+    assert_refused(clone.start(), "the installation failed", "install.log")
+    assert "something odd" in (clone.root / ".venv/install.log").read_text()
+    clone.uv()
+    assert clone.start().returncode == 0
+
+
+def test_set_up_killed_half_way_is_repaired_by_the_next_start(clone: Clone):
+    clone.uv(install="sleep 60")
+    first = subprocess.Popen([clone.root / "run.sh"], env=clone.env, start_new_session=True, stderr=subprocess.DEVNULL)
+    _wait_for(lambda: clone.calls.exists() and clone.installs())
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    clone.uv()
+    assert clone.start().returncode == 0
+    assert sum(call.startswith("venv") for call in clone.calls.read_text().splitlines()) == 2
+
+
+def test_two_first_starts_share_one_set_up(clone: Clone):
+    clone.uv(install="sleep 1")
+    first = subprocess.Popen([clone.root / "run.sh"], env=clone.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    _wait_for(lambda: clone.calls.exists() and clone.installs())
+    second = clone.start()
+    first.communicate()
+    assert first.returncode == second.returncode == 0
+    assert second.stderr.startswith("Waiting for another start")
+    assert len(clone.installs()) == 2
+
+
+def _wait_for(condition) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_old_python_is_refused(clone: Clone):
+    clone.tool("python3", 'case "$*" in *"print("*) echo 3.9 ;; *) exit 1 ;; esac')
+    assert_refused(clone.start(), "Python 3.11 or newer is needed and python3 is 3.9", "apt install python3")
+
+
+def test_missing_python_is_refused(clone: Clone):
+    (clone.bin / "python3").unlink()
+    assert_refused(clone.start(), "Python 3.11 or newer is needed:", "apt install python3")
+
+
+def test_missing_venv_module_names_the_package_to_install(clone: Clone):
+    (clone.bin / "uv").unlink()
+    clone.tool("python3", f'case "$*" in *ensurepip*) exit 1 ;; esac\nexec {sys.executable} "$@"')
+    minor = f"3.{sys.version_info.minor}"
+    assert_refused(clone.start(), "no venv module", f"apt install python{minor}-venv")
+
+
+def test_little_disk_is_refused_before_the_download(clone: Clone):
+    clone.tool("df", "printf 'Filesystem\\n/dev/x 9999 5000 4999 50%% /\\n'")
+    assert_refused(clone.start(), "4 GiB free", "needs 6", "GNN_VENV", "TORCH_INDEX_URL")
+    assert not clone.calls.exists()
+    assert clone.start(TORCH_INDEX_URL="https://example.org/cpu").returncode == 0
+
+
+def test_folder_that_cannot_be_made_is_refused(clone: Clone, tmp_path: Path):
+    (tmp_path / "file").touch()
+    assert_refused(clone.start(GNN_VENV=f"{tmp_path}/file/venv"), "cannot write", "GNN_VENV")
+
+
+def test_folder_with_other_files_is_refused_and_left_alone(clone: Clone, tmp_path: Path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/.thesis").touch()
+    assert_refused(clone.start(GNN_VENV=f"{tmp_path}/home"), "holds files that are not ours", "GNN_VENV")
+    assert (tmp_path / "home/.thesis").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("OSError: [Errno 28] No space left on device", "the disk is full"),
+        ("  × Hash mismatch for `numpy==2.0`", "not the one that the lock names"),
+        ("Caused by: dns error: failed to lookup address information", "cannot be reached"),
+        ("ERROR: Could not find a version that satisfies numpy==2.0 (from versions: none)", "cannot be reached"),
+        ("× No solution found when resolving dependencies", "no build for this Python"),
+    ],
+)
+def test_failed_installation_is_explained_in_one_sentence(clone: Clone, words, sentence):
+    clone.uv(install=f"echo '{words}'; exit 1")
+    assert_refused(clone.start(), sentence)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory) -> Path:
+    """A folder with a wheel that pip installs without any network."""
+    folder = tmp_path_factory.mktemp("wheels")
+    with zipfile.ZipFile(folder / "tiny-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tiny.py", "")
+        wheel.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        wheel.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("tiny-1.0.dist-info/RECORD", "tiny.py,,\n")
+    return folder
+
+
+@pytest.mark.slow
+def test_pip_serves_where_there_is_no_uv_and_refuses_another_package_than_the_locked_one(clone: Clone, wheels: Path):
+    (clone.bin / "uv").unlink()
+    good = hashlib.sha256((wheels / "tiny-1.0-py3-none-any.whl").read_bytes()).hexdigest()
+    local = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+    for lock in LOCKS[:2]:
+        (clone.root / lock).write_text(f"tiny==1.0 --hash=sha256:{'0' * 64}\n")
+    assert_refused(clone.start(**local), "not the one that the lock names")
+    for lock in LOCKS[:2]:
+        (clone.root / lock).write_text(f"tiny==1.0 --hash=sha256:{good}\n")
+    assert clone.start(**local).returncode == 0
+    assert list((clone.root / ".venv").glob("lib/*/site-packages/tiny.py"))
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_locks_pin_everything_by_hash_and_name_no_host(lock: str):
+    text = (ROOT / lock).read_text()
+    assert "://" not in text
+    for entry in re.split(r"\n(?=\S)", text):
+        assert re.match(r"[a-z0-9-]+==\S+ (;.*)?\\\n    --hash=sha256:[0-9a-f]{64}", entry), entry
+
+
+def test_locks_hold_what_the_inputs_ask_for():
+    pinned = {lock: set(re.findall(r"^([a-z0-9-]+)==", (ROOT / lock).read_text(), re.MULTILINE)) for lock in LOCKS}
+    wanted = {name: set(re.findall(r"^([a-z-]+)", (ROOT / name).read_text(), re.MULTILINE)) for name in INPUTS}
+    assert wanted["requirements.in"] <= pinned["requirements.lock"] | pinned["requirements-torch.lock"]
+    assert wanted["requirements-dev.in"] <= pinned["requirements-dev.lock"]
+    assert not pinned["requirements.lock"] & pinned["requirements-torch.lock"]

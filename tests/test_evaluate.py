@@ -1,0 +1,211 @@
+"""The evaluation job: rows, sums, tables, report, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+import tiny_onnx
+
+from gnn_training import scores
+from gnn_training.coloring import is_proper
+from gnn_training.data import baselines, packed
+from gnn_training.data.instance import Instance
+from gnn_training.data.labels import label
+from gnn_training.errors import UserError
+from gnn_training.graph import Graph
+from gnn_training.jobs import evaluate as job
+from gnn_training.jobs.evaluate import evaluate
+from gnn_training.scores import Row
+from gnn_training.settings import EvaluateSettings
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_onnx.write(tmp_path_factory.mktemp("model") / "coloring_gnn.onnx")
+
+
+def from_networkx(graph: nx.Graph, name: str) -> Graph:
+    return Graph.from_edges(len(graph), list(graph.edges), name)
+
+
+GRAPHS = [
+    from_networkx(nx.gnp_random_graph(40, 0.5, seed=1), "random"),
+    from_networkx(nx.mycielski_graph(4), "mycielski"),
+    Graph.from_edges(1, [], "lonely"),
+    Graph.from_edges(6, [], "edgeless"),
+    Graph.from_edges(7, [(0, 1), (1, 2), (0, 2), (4, 5)], "parted"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The graphs as .col files."""
+    folder = tmp_path / "graphs"
+    folder.mkdir()
+    for graph in GRAPHS:
+        lines = [f"p edge {graph.num_nodes} {graph.num_edges}", *(f"e {u + 1} {v + 1}" for u, v in graph.edges)]
+        (folder / f"{graph.name}.col").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def run(graphs: Path, model: Path, **settings) -> dict:
+    report = graphs.parent / "report.json"
+    evaluate(EvaluateSettings(graphs=graphs, model=model, report=report, threads=1, **settings))
+    return json.loads(report.read_text())
+
+
+def test_the_report_holds_a_row_for_every_graph(folder: Path, tiny_model: Path):
+    report = run(folder, tiny_model)
+    rows = {row["name"]: row for row in report["graphs"]}
+    assert rows.keys() == {graph.name for graph in GRAPHS}
+    assert (rows["lonely"]["dsatur"], rows["lonely"]["rlf"], rows["lonely"]["plain"]) == (1, 1, 1)
+    assert (rows["edgeless"]["plain"], rows["edgeless"]["conflicts"]) == (1, 0)
+    assert (rows["parted"]["clique"], rows["parted"]["dsatur"], rows["parted"]["plain"]) == (3, 3, 3)
+    assert rows["random"]["conflicts"] > 0
+    assert rows["random"]["search"] is None and "search" not in report["summary"]["methods"]
+    assert report["summary"]["with_best_known"] == 0 and report["summary"]["chromatic_mae"] is None
+    assert len(report["model"]["sha256"]) == 64 and report["model"]["metadata"]["steps"] == "2"
+    assert report["settings"]["limit"] == 0 and report["versions"]["onnxruntime"]
+
+
+def test_the_search_uses_no_more_colors_than_the_plain_call_and_stops_at_a_clique(folder: Path, tiny_model: Path):
+    rows = {row["name"]: row for row in run(folder, tiny_model, seconds=0.5)["graphs"]}
+    assert rows["random"]["clique"] <= rows["random"]["search"] < rows["random"]["plain"]
+    assert 0.3 < rows["random"]["search_seconds"] < 3
+    assert rows["lonely"]["search_seconds"] < 0.3
+
+
+def test_best_known_numbers_come_from_the_csv_by_name(folder: Path, tiny_model: Path, tmp_path: Path):
+    known = tmp_path / "known.csv"
+    known.write_text("name,proven,best_known\nmycielski.col,yes,4\nrandom,no,\nelsewhere,yes,9\n")
+    report = run(folder, tiny_model, best_known=known)
+    numbers = {row["name"]: row["best_known"] for row in report["graphs"]}
+    assert numbers == {"mycielski": 4, "random": None, "lonely": None, "edgeless": None, "parted": None}
+    assert report["summary"]["with_best_known"] == 1
+    assert report["summary"]["chromatic_mae"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("graph,colors\nrandom,7\n", "has no column"),
+        ("name,best_known\nrandom,seven\n", "line 2: .*seven"),
+        ("name,best_known\nother,7\n", "names none of the graphs, such as"),
+    ],
+)
+def test_a_csv_that_does_not_fit_is_refused(folder: Path, tiny_model: Path, tmp_path: Path, content: str, message: str):
+    known = tmp_path / "known.csv"
+    known.write_text(content)
+    with pytest.raises(UserError, match=message):
+        run(folder, tiny_model, best_known=known)
+
+
+def test_a_missing_csv_is_refused(folder: Path, tiny_model: Path, tmp_path: Path):
+    with pytest.raises(UserError, match="none.csv: cannot be read"):
+        run(folder, tiny_model, best_known=tmp_path / "none.csv")
+
+
+def test_one_file_is_enough(folder: Path, tiny_model: Path):
+    report = run(folder / "mycielski.col", tiny_model)
+    assert [row["name"] for row in report["graphs"]] == ["mycielski"]
+
+
+@pytest.fixture
+def packed_folder(tmp_path: Path) -> Path:
+    """Two families, every graph for validation but the last."""
+    families = ("er", "small")
+    records = []
+    for i, graph in enumerate(GRAPHS):
+        instance = Instance(graph, family=families[graph.num_nodes < 30])
+        records.append(packed.Record(instance, label(instance, 100, 1.0, 0), fingerprint=i, split=int(i < 4)))
+    folder = tmp_path / "packed"
+    folder.mkdir()
+    packed.write(folder, packed.columns(records, families), families, {})
+    return folder
+
+
+def test_validation_graphs_of_a_packed_folder_are_summed_up_by_family(packed_folder: Path, tiny_model: Path, capsys):
+    report = run(packed_folder, tiny_model, rlf=False)
+    assert [row["name"] for row in report["graphs"]] == ["random", "mycielski", "lonely", "edgeless"]
+    assert [row["best_known"] is None for row in report["graphs"]] == [False] * 4
+    assert {family: summary["graphs"] for family, summary in report["families"].items()} == {"er": 1, "small": 3}
+    shown = capsys.readouterr().out
+    assert "| small  |" in shown and "| one call |" in shown and "RLF      |" not in shown
+
+
+def test_a_limit_takes_graphs_from_everywhere(packed_folder: Path, tiny_model: Path):
+    assert [row["name"] for row in run(packed_folder, tiny_model, limit=2)["graphs"]] == ["random", "edgeless"]
+    assert len(run(packed_folder, tiny_model, limit=99)["graphs"]) == 4
+
+
+def test_an_improper_coloring_ends_the_job_and_names_the_graph(folder: Path, tiny_model: Path, monkeypatch):
+    monkeypatch.setattr(baselines, "dsatur", lambda graph: np.zeros(graph.num_nodes, dtype=np.int64))
+    with pytest.raises(RuntimeError, match="mycielski: the coloring of DSATUR is not proper"):
+        run(folder, tiny_model)
+    assert not (folder.parent / "report.json").exists()
+
+
+def test_a_graph_too_large_for_the_network_is_a_row_without_its_colors(folder: Path, tiny_model: Path, monkeypatch):
+    monkeypatch.setattr("gnn_training.model.session.available_bytes", lambda: 10_000)
+    report = run(folder, tiny_model)
+    rows = {row["name"]: row for row in report["graphs"]}
+    assert rows["random"]["plain"] is None and rows["random"]["dsatur"] > 0
+    assert rows["lonely"]["plain"] == 1
+    assert report["summary"]["methods"]["plain"]["graphs"] < report["summary"]["methods"]["dsatur"]["graphs"]
+
+
+def test_a_report_without_a_folder_is_refused_before_any_work(folder: Path, tiny_model: Path):
+    with pytest.raises(UserError, match="nowhere/report.json: its folder does not exist"):
+        evaluate(EvaluateSettings(graphs=folder, model=tiny_model, report=folder / "nowhere" / "report.json"))
+
+
+def test_an_archive_among_the_graphs_is_refused(folder: Path, tiny_model: Path):
+    (folder / "more.tar.gz").write_bytes(b"")
+    with pytest.raises(UserError, match="more.tar.gz: an archive is not evaluated; unpack it"):
+        run(folder, tiny_model)
+
+
+def test_many_graphs_are_summed_up_on_the_screen(folder: Path, tiny_model: Path, monkeypatch, capsys):
+    monkeypatch.setattr(job, "SHOWN_ROWS", 2)
+    run(folder, tiny_model)
+    shown = capsys.readouterr().out
+    assert "mycielski" not in shown and "DSATUR" in shown
+
+
+@pytest.mark.parametrize("method", [baselines.dsatur, baselines.rlf])
+def test_baselines_color_properly(method):
+    for graph in GRAPHS:
+        assert is_proper(graph, method(graph))
+
+
+def test_rlf_leaves_out_what_would_take_minutes(monkeypatch):
+    monkeypatch.setattr(baselines, "RLF_LIMIT", 100)
+    assert baselines.rlf(GRAPHS[0]) is None
+    assert baselines.rlf(GRAPHS[2]) is not None
+
+
+def test_a_clique_bounds_the_colors_from_below():
+    assert baselines.clique_size(from_networkx(nx.complete_graph(5), "k5")) == 5
+    assert baselines.clique_size(GRAPHS[3]) == 1
+
+
+def row(name: str, best_known: int | None, dsatur: int, plain: int | None, chromatic: float | None = None) -> Row:
+    seconds = None if plain is None else 1.0
+    return Row(
+        name, None, 9, 9, best_known, 1, dsatur, 0.5, plain=plain, plain_seconds=seconds, chromatic=chromatic
+    )  # fmt: skip
+
+
+def test_a_method_is_compared_with_dsatur_on_the_graphs_it_colored():
+    summary = scores.summarize(
+        [row("a", 5, 6, 5, 5.5), row("b", 4, 4, 5, 6.0), row("c", None, 9, 7), row("large", 10, 20, None)]
+    )
+    assert summary["chromatic_mae"] == 1.25
+    plain = summary["methods"]["plain"]
+    assert (plain["graphs"], plain["mean_excess"], plain["dsatur_excess_there"]) == (3, 0.5, 0.5)
+    assert (plain["wins"], plain["ties"], plain["losses"]) == (2, 0, 1)
+    assert (plain["at_best_known"], plain["median_seconds"]) == (1, 1.0)
+    assert summary["methods"]["dsatur"]["mean_excess"] == (1 + 0 + 10) / 3
+    assert "rlf" not in summary["methods"]

@@ -1,0 +1,547 @@
+"""Every reader: what it understands, what it says about bad input, and that nothing else ever comes out of it."""
+
+import gzip
+import io
+import json
+import logging
+import math
+import os
+import tarfile
+import time
+from itertools import count
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gnn_training import coloring
+from gnn_training.data import readers
+from gnn_training.errors import UserError
+from gnn_training.graph import Graph
+
+BENCHMARKS = Path(os.environ.get("COLORING_BENCHMARKS", Path(__file__).parents[2] / "shared" / "benchmarks"))
+TRIANGLE_WITH_TAIL = Graph.from_edges(4, [(0, 1), (1, 2), (0, 2), (2, 3)])
+
+
+@st.composite
+def graphs(draw, max_nodes: int = 12) -> Graph:
+    num_nodes = draw(st.integers(1, max_nodes))
+    node = st.integers(0, num_nodes - 1)
+    return Graph.from_edges(num_nodes, draw(st.lists(st.tuples(node, node), max_size=40)))
+
+
+def writer_json(graph: Graph, **changes) -> dict:
+    """What the generator writes; without edges its features are 0/0, which JSON knows as null."""
+    n, feature = graph.num_nodes, 0.5 if graph.num_edges else None
+    colors = coloring.greedy_along(graph, np.arange(n))
+    document = {
+        "adjacency": {"shape": [n, n], "data": graph.adjacency().astype(int).ravel().tolist()},
+        "node_features": {"shape": [n, 16], "data": [feature] * (16 * n)},
+        "coloring": colors.tolist(),
+        "chromatic_number": coloring.num_colors(colors),
+        "graph_type": 3,
+        "difficulty_score": 42.5,
+        "metadata": {"name": "graph_7", "num_vertices": n, "num_edges": graph.num_edges, "density": graph.density},
+    }
+    return document | changes
+
+
+def older_json(graph: Graph, **changes) -> dict:
+    """What the generator's first reader expected."""
+    n, new = graph.num_nodes, writer_json(graph)
+    document = {
+        "n": n,
+        "adjacency": {"data": new["adjacency"]["data"]},
+        "node_features": [new["node_features"]["data"][:16]] * n,
+        "ground_truth": {
+            "node_colors": new["coloring"],
+            "chromatic_number": new["chromatic_number"],
+            "graph_type_id": new["graph_type"],
+            "difficulty": new["difficulty_score"],
+        },
+    }
+    return document | changes
+
+
+def dimacs(graph: Graph) -> bytes:
+    edges = "".join(f"e {u + 1} {v + 1}\n" for u, v in graph.edges)
+    return f"c written by a test\np edge {graph.num_nodes} {graph.num_edges}\n{edges}".encode()
+
+
+def parse_json(document: object) -> readers.ReadGraph:
+    return readers.parse("graph.json", json.dumps(document).encode())
+
+
+def same(graph: Graph, other: Graph) -> bool:
+    return graph.num_nodes == other.num_nodes and np.array_equal(graph.edges, other.edges)
+
+
+def complaint(name: str, content: bytes) -> str:
+    with pytest.raises(UserError) as caught:
+        readers.parse(name, content)
+    message = str(caught.value)
+    assert message.startswith(f"{name}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"{name}: ")
+
+
+# ---------------------------------------------------------------- what comes back as it went in
+
+
+@given(graphs(), st.sampled_from([writer_json, older_json]))
+def test_both_json_schemas_read_back_as_written(graph, schema):
+    read = parse_json(schema(graph))
+    assert same(read.graph, graph)
+    assert coloring.is_proper(graph, read.coloring)
+    assert (read.num_colors, read.graph_type, read.difficulty) == (coloring.num_colors(read.coloring), 3, 42.5)
+
+
+@given(graphs())
+def test_dimacs_reads_back_as_written(graph):
+    assert same(readers.parse("graph.col", dimacs(graph)).graph, graph)
+
+
+@given(graphs())
+def test_graphml_reads_back_as_written(graph):
+    written = nx.Graph()
+    written.add_nodes_from(range(graph.num_nodes))
+    written.add_edges_from(graph.edges.tolist())
+    content = io.BytesIO()
+    nx.write_graphml(written, content)
+    assert same(readers.parse("graph.graphml", content.getvalue()).graph, graph)
+
+
+@given(graphs().filter(lambda graph: graph.num_edges and graph.degrees().min()))
+def test_an_edge_list_reads_back_as_written(graph):
+    content = "".join(f"{u} {v}\n" for u, v in graph.edges)
+    assert same(readers.parse("graph.edgelist", content.encode()).graph, graph)
+
+
+@given(graphs())
+def test_gzip_of_any_format_is_read(tmp_path_factory, graph):
+    path = tmp_path_factory.mktemp("gzip") / "graph.col.gz"
+    path.write_bytes(gzip.compress(dimacs(graph)))
+    assert same(readers.read(path).graph, graph)
+
+
+# ---------------------------------------------------------------- nothing but a graph or a sentence
+
+CONTENTS = {
+    "graph.json": [json.dumps(make(TRIANGLE_WITH_TAIL)).encode() for make in (writer_json, older_json)],
+    "graph.col": [dimacs(TRIANGLE_WITH_TAIL)],
+    "graph.edgelist": [b"0 1\n1 2 0.5\n# comment\n2,0\n"],
+    "graph.graphml": ["\n".join(nx.generate_graphml(nx.path_graph(3))).encode()],
+}
+
+
+@st.composite
+def mutated(draw, original: bytes) -> bytes:
+    """The original with a stretch replaced, cut off or doubled."""
+    start = draw(st.integers(0, len(original)))
+    stop = draw(st.integers(start, min(len(original), start + 12)))
+    tokens = [*rb'-1 1e999 NaN null [] {} "x" true'.split(), b"9" * 25, b"9" * 5000, b"\n", b"[" * 2000]
+    middle = draw(st.one_of(st.sampled_from(tokens), st.binary(max_size=12), st.just(original[start:stop] * 2)))
+    return original[:start] + middle + (original[stop:] if draw(st.integers(0, 4)) else b"")
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+@given(data=st.data())
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_any_bytes_give_a_graph_or_one_sentence(name, data):
+    damaged = st.sampled_from(CONTENTS[name]).flatmap(mutated)
+    content = data.draw(st.one_of(damaged, damaged.flatmap(mutated), st.binary(max_size=200)))
+    try:
+        read = readers.parse(name, content)
+    except UserError as error:
+        assert str(error).startswith(f"{name}: ") and "\n" not in str(error)
+    else:
+        assert same(read.graph, Graph.from_edges(read.graph.num_nodes, read.graph.edges))
+        assert read.coloring is None or read.coloring.shape == (read.graph.num_nodes,)
+        assert read.graph_type is None or 0 <= read.graph_type < 8
+        assert read.difficulty is None or 0 <= read.difficulty <= 100
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["shape", "data", "name"]), inner),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from([writer_json, older_json]), st.data())
+def test_any_value_under_any_key_gives_a_graph_or_one_sentence(schema, data):
+    document = schema(TRIANGLE_WITH_TAIL)
+    inner = data.draw(st.sampled_from([document, document["adjacency"], document.get("ground_truth", document)]))
+    inner[data.draw(st.sampled_from(sorted(inner)))] = data.draw(JSON_VALUES)
+    try:
+        assert parse_json(document).graph.num_nodes == 4
+    except UserError as error:
+        assert str(error).startswith("graph.json: ")
+
+
+@given(data=st.data())
+def test_a_damaged_archive_gives_its_graphs_or_one_sentence(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("archive")
+    path = folder / "pool.tar.gz"
+    _write_archive(path, {"graphs/a.col": dimacs(TRIANGLE_WITH_TAIL), "graphs/b.col": dimacs(TRIANGLE_WITH_TAIL)})
+    path.write_bytes(data.draw(mutated(path.read_bytes())))
+    try:
+        assert readers.unpack(path, folder / "unpacked")
+    except UserError as error:
+        assert str(folder) in str(error)
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def without(document: dict, key: str) -> dict:
+    return {name: value for name, value in document.items() if name != key}
+
+
+def adjacency(*rows: str) -> dict:
+    return {"shape": [len(rows), len(rows)], "data": [int(entry) for row in rows for entry in row]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"adjacency": {"shape": [3, 4], "data": [0] * 12}}, "`adjacency` is 3 by 4; it must be square"),
+        ({"adjacency": {"shape": [4], "data": [0] * 16}}, "shape of `adjacency` is [4]; it must be [n, n]"),
+        ({"adjacency": {"shape": [4.0, 4.0], "data": [0] * 16}}, "shape of `adjacency` is [4.0, 4.0]"),
+        ({"adjacency": {"shape": [0, 0], "data": []}}, "the graph has 0 nodes; it needs at least one"),
+        ({"adjacency": {"shape": [10**9, 10**9], "data": []}}, "at most 1000000 are read"),
+        ({"adjacency": {"shape": [4, 4], "data": [0] * 10}}, "`adjacency` holds 10 numbers; 4 nodes need 4 x 4"),
+        ({"adjacency": {"shape": [4, 4]}}, "`adjacency` is no list of numbers"),
+        ({"adjacency": {"shape": [4, 4], "data": [[0] * 4] * 3 + [[0]]}}, "or one of uneven rows"),
+        ({"adjacency": {"shape": [4, 4], "data": ["0"] * 16}}, "`adjacency` is no list of numbers"),
+        ({"adjacency": [[0]]}, "`adjacency` is [[0]]; it must be an object"),
+        ({"adjacency": adjacency("0100", "0000", "0000", "0000")}, "not symmetric: (0, 1) is 1, (1, 0) is not"),
+        ({"adjacency": adjacency("0200", "2000", "0000", "0000")}, "entry (0, 1) is 2; entries are 0 or 1"),
+        (
+            {"node_features": {"shape": [4, 16], "data": [0.5] * 63}},
+            "`node_features` holds 63 numbers; 4 nodes need 4 x 16",
+        ),
+        (
+            {"node_features": {"data": [0.5] * 20 + [math.nan] + [0.5] * 43}},
+            "`node_features` of node 1, column 4, is nan",
+        ),
+        ({"node_features": {"data": [0.5] * 20 + [None] + [0.5] * 43}}, "leave the key out"),
+        ({"node_features": {"data": [math.inf] * 64}}, "of node 0, column 0, is inf"),
+        ({"coloring": [0, 1, 2]}, "`coloring` holds 3 numbers; 4 nodes need 4"),
+        ({"coloring": [0, 1, 2, 4]}, "`coloring` of node 3 is 4; colors are whole numbers in 0..3"),
+        ({"coloring": [0, -1, 2, 0]}, "`coloring` of node 1 is -1"),
+        ({"coloring": [0, 1, 1.5, 0]}, "`coloring` of node 2 is 1.5"),
+        ({"coloring": [0, 1, 2, None]}, "`coloring` of node 3 is nan"),
+        ({"coloring": "0123"}, "`coloring` is no list of numbers"),
+        ({"chromatic_number": 0}, "`chromatic_number` is 0; it must be a number in 1..4"),
+        ({"chromatic_number": 2.5}, "`chromatic_number` is 2.5; it must be a whole number"),
+        ({"chromatic_number": "three"}, "`chromatic_number` is 'three'"),
+        ({"graph_type": 8}, "`graph_type` is 8; it must be a number in 0..7"),
+        ({"graph_type": True}, "`graph_type` is True"),
+        ({"difficulty_score": -1}, "`difficulty_score` is -1; it must be a number in 0..100"),
+    ],
+    ids=count(),
+)
+def test_a_bad_value_in_json_is_named(changes: dict, expected: str):
+    assert expected in complaint("graph.json", json.dumps(writer_json(TRIANGLE_WITH_TAIL, **changes)).encode())
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"n": 5}, "`adjacency` holds 16 numbers; 5 nodes need 5 x 5"),
+        ({"n": 0}, "the graph has 0 nodes"),
+        ({"n": None}, "shape of `adjacency` is [None, None]"),
+        ({"node_features": [[0.5] * 16] * 3}, "`node_features` holds 48 numbers; 4 nodes need 4 x 16"),
+        ({"ground_truth": None}, "`ground_truth` is None; it must be an object"),
+        ({"ground_truth": {"node_colors": [0, 0, 0, 9]}}, "`node_colors` of node 3 is 9"),
+        ({"ground_truth": {"graph_type_id": -1}}, "`graph_type_id` is -1"),
+    ],
+    ids=count(),
+)
+def test_a_bad_value_in_the_older_schema_is_named(changes: dict, expected: str):
+    assert expected in complaint("graph.json", json.dumps(older_json(TRIANGLE_WITH_TAIL, **changes)).encode())
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (json.dumps(writer_json(TRIANGLE_WITH_TAIL), indent=1)[:60].encode(), "line 8: the JSON ends in the middle"),
+        (b"", "line 1: the JSON ends in the middle"),
+        (b'{"adjacency":\n\n oops}', "line 3: broken JSON (Expecting value, column 2)"),
+        (b"\x89PNG\r\n\x1a\n\x00\xff", "line 1: is no JSON of a graph"),
+        (b"[" * 100_000, "line 1: is no JSON of a graph"),
+        (b'{"n": ' + b"9" * 5000 + b"}", "line 1: is no JSON of a graph"),
+        (b"[1, 2]", "is JSON without the key `adjacency`"),
+        (b'{"name": "something else"}', "is JSON without the key `adjacency`"),
+    ],
+    ids=count(),
+)
+def test_broken_json_is_named_with_its_line(content: bytes, expected: str):
+    assert expected in complaint("graph.json", content)
+
+
+def test_labels_and_features_may_be_missing_or_null():
+    document = writer_json(TRIANGLE_WITH_TAIL, coloring=None, difficulty_score=None, metadata=None)
+    read = parse_json(without(without(document, "node_features"), "graph_type"))
+    assert (read.coloring, read.difficulty, read.graph_type, read.note) == (None, None, None, "")
+
+
+def test_features_that_are_no_numbers_are_fine_without_edges():
+    assert parse_json(writer_json(Graph.from_edges(3, []))).graph.num_edges == 0
+
+
+def test_matrices_may_be_nested_boolean_and_hold_loops():
+    rows = [[True, True], [True, False]]
+    read = parse_json({"adjacency": {"shape": [2, 2], "data": rows}})
+    assert read.graph.edges.tolist() == [[0, 1]]
+
+
+def test_a_byte_order_mark_does_no_harm():
+    content = b"\xef\xbb\xbf" + json.dumps(writer_json(TRIANGLE_WITH_TAIL)).encode()
+    assert same(readers.parse("graph.json", content).graph, TRIANGLE_WITH_TAIL)
+    assert readers.parse("a.edges", b"\xef\xbb\xbfa b\n").graph.num_nodes == 2
+
+
+# ---------------------------------------------------------------- DIMACS
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"p edge 3 2\ne 1 2\ne 2 4\n", "line 3: edge 2-4 leaves the nodes 1..3 of the header"),
+        (b"p edge 3 1\ne 0 1\n", "line 2: edge 0-1 leaves the nodes 1..3"),
+        (b"e 1 2\np edge 3 1\n", "line 1: edge 1-2 comes before the header"),
+        (b"c nothing\n", "there is no line `p edge N M`"),
+        (b"", "there is no line `p edge N M`"),
+        (b"p edge 0 0\n", "line 1: the graph has 0 nodes"),
+        (b"p edge 99999999999 0\n", "line 1: the graph has 99999999999 nodes; at most 1000000"),
+        (b"p edge 3\n", "line 1: 'p edge 3' is neither"),
+        (b"p edge three 1\n", "line 1: 'p edge three 1' is neither"),
+        (b"p cnf 3 1\n", "line 1: 'p cnf 3 1' is neither"),
+        (b"p edge 3 1\np edge 3 1\n", "line 2: 'p edge 3 1' is neither `c`, one `p edge N M`"),
+        (b"p edge 3 1\ne 1\n", "line 2: 'e 1' is neither"),
+        (b"p edge 3 1\ne 1 x\n", "line 2: 'e 1 x' is neither"),
+        (b"p edge 3 1\r\n\r\na 1 2\r\n", "line 3: 'a 1 2' is neither"),
+        (b"\x00\xff\xfe binary", "line 1: '\\x00\ufffd\ufffd binary' is neither"),
+    ],
+    ids=count(),
+)
+def test_bad_dimacs_is_named_with_its_line(content: bytes, expected: str):
+    assert expected in complaint("graph.col", content)
+
+
+def test_dimacs_comments_node_values_doubles_and_loops_are_passed_over():
+    content = b"cJos\xe9\np col 3 4\nn 1 7\nd 2\n\ne 1 2\n  e 2 1\ne 2 2\ne 2 3 5\n"
+    assert readers.parse("graph.col", content).graph.edges.tolist() == [[0, 1], [1, 2]]
+
+
+def test_a_wrong_edge_count_in_a_dimacs_header_is_noted():
+    edges = b"e 1 2\ne 2 1\ne 2 3\n"
+    assert [readers.parse("a.col", b"p edge 3 %d\n" % stated + edges).note for stated in (7, 2, 3)] == [
+        "a.col: the header says 7 edges, there are 2, which are taken", "", "",
+    ]  # fmt: skip
+
+
+def test_a_dimacs_file_of_250_000_edges_is_read_in_half_a_second():
+    upper = np.argwhere(np.triu(np.random.default_rng(0).random((1000, 1000)) < 0.5, 1))
+    content = dimacs(Graph.from_edges(1000, upper))
+    seconds = []
+    for _ in range(3):
+        start = time.process_time()
+        read = readers.parse("graph.col", content)
+        seconds.append(time.process_time() - start)
+    assert read.graph.num_edges == len(upper)
+    assert min(seconds) < 0.5
+
+
+@pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="no benchmark graphs beside this checkout (COLORING_BENCHMARKS)")
+def test_every_benchmark_graph_is_read():
+    paths = readers.find([BENCHMARKS / "dimacs"])
+    assert len(paths) >= 40
+    for path in paths:
+        assert readers.read(path).graph.num_edges > 0
+
+
+# ---------------------------------------------------------------- edge lists and GraphML
+
+GRAPHML = b'<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph>%s</graph></graphml>'
+
+
+def test_whole_numbers_as_labels_are_sorted_and_others_keep_their_order():
+    numbers = readers.parse("a.edgelist", b"10 9\n9 2\n").graph  # 2, 9, 10
+    assert numbers.edges.tolist() == [[0, 1], [1, 2]]
+    words = readers.parse("a.edgelist", b"zoe adam\nadam 7\nzoe zoe\n").graph  # zoe, adam, 7
+    assert words.edges.tolist() == [[0, 1], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"1 2\n\n3\n", "line 3: '3' stands alone; an edge list has two nodes per line"),
+        (b"# only a comment\n", "there is no edge"),
+        (b"1 2\n\xff\xfe\x00 3\n", "line 2: holds bytes that are no UTF-8 text"),
+    ],
+    ids=count(),
+)
+def test_a_bad_edge_list_is_named_with_its_line(content: bytes, expected: str):
+    assert expected in complaint("graph.edges", content)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"<graphml>\n<graph>", "line 2: broken XML"),
+        (b"", "line 1: broken XML"),
+        (b"<html></html>", "is no GraphML that networkx can read"),
+        (GRAPHML % b"", "the graph has 0 nodes"),
+        (GRAPHML % b"<node/>", "a node, or an end of an edge, has no id"),
+        (GRAPHML % b"<edge/>", "is no GraphML that networkx can read (ValueError: a node, or an end"),
+    ],
+    ids=count(),
+)
+def test_bad_graphml_is_named(content: bytes, expected: str):
+    assert expected in complaint("graph.graphml", content)
+
+
+def test_directions_and_parallel_edges_are_folded():
+    written = nx.MultiDiGraph([("b", "a"), ("a", "b"), ("a", "b"), ("b", "b"), ("b", "c")])
+    content = "\n".join(nx.generate_graphml(written)).encode()
+    assert readers.parse("graph.graphml", content).graph.edges.tolist() == [[0, 1], [0, 2]]
+
+
+# ---------------------------------------------------------------- files, folders and archives
+
+
+def _write_archive(path: Path, members: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w:gz" if path.suffix in (".gz", ".tgz") else "w") as archive:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+
+def test_folders_are_searched_to_the_bottom_in_the_order_of_names(tmp_path: Path):
+    names = ["b/2.json", "b/1.col", "a.graphml", "b/c/x.COL.gz", "pool.tar.gz", "z.edgelist"]
+    others = ["metadata.json", ".hidden.json", "b/readme.txt", "b/._1.col", "notes.md", "weights.gz"]
+    for name in names + others:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = readers.find([tmp_path])
+    assert [str(path.relative_to(tmp_path)) for path in found] == [
+        "a.graphml", "pool.tar.gz", "z.edgelist", "b/1.col", "b/2.json", "b/c/x.COL.gz",
+    ]  # fmt: skip
+    assert readers.find([tmp_path / "b" / "readme.txt"]) == [tmp_path / "b" / "readme.txt"]
+
+
+def test_a_file_named_twice_is_listed_once(tmp_path: Path):
+    (tmp_path / "a.col").touch()
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert readers.find([tmp_path / "a.col", tmp_path, tmp_path / "link"]) == [tmp_path / "a.col"]
+
+
+def test_missing_and_empty_sources_are_named(tmp_path: Path):
+    with pytest.raises(UserError, match=r"absent: no such file or folder; name one"):
+        readers.find([tmp_path / "absent"])
+    with pytest.raises(UserError, match=r"no graph files here; known are \.json, \.col"):
+        readers.find([tmp_path])
+
+
+def test_a_graph_is_named_after_its_file():
+    names = [readers.parse(file, b"p edge 1 0").graph.name for file in ("a/DSJC125.1.col", "b.COL", "c.col.gz")]
+    assert names == ["DSJC125.1", "b", "c"]
+    assert readers.parse("a/\udcff.col", b"p edge 1 0").graph.name.encode()
+
+
+def test_an_unknown_kind_of_file_is_named(tmp_path: Path):
+    (tmp_path / "graph.xlsx").write_bytes(b"PK")
+    with pytest.raises(UserError, match=r"graph.xlsx: no known kind of graph file; known are \.json"):
+        readers.read(tmp_path / "graph.xlsx")
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise PermissionError(13, os.strerror(13))
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch):
+    (tmp_path / "graph.col").write_bytes(dimacs(TRIANGLE_WITH_TAIL))
+    monkeypatch.setattr(Path, "read_bytes", _refuse)
+    with pytest.raises(UserError, match=r"graph.col: cannot be read \(permission denied\); allow it or leave"):
+        readers.read(tmp_path / "graph.col")
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch):
+    def scandir(path: str) -> None:
+        raise PermissionError(13, os.strerror(13), os.fspath(path))
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(UserError, match=r"the folder cannot be read \(permission denied\)"):
+        readers.find([tmp_path])
+
+
+def test_a_missing_file_and_damaged_gzip_are_named(tmp_path: Path):
+    with pytest.raises(UserError, match=r"absent.col: cannot be read \(no such file"):
+        readers.read(tmp_path / "absent.col")
+    whole = gzip.compress(dimacs(TRIANGLE_WITH_TAIL))
+    for content in (whole[:-10], whole[:20] + b"\x00" + whole[21:], b"plain"):
+        (tmp_path / "graph.col.gz").write_bytes(content)
+        with pytest.raises(UserError, match=r"graph.col.gz: the compressed file is damaged .*; fetch or pack it again"):
+            readers.read(tmp_path / "graph.col.gz")
+
+
+@pytest.mark.parametrize("name", ["pool.tar.gz", "pool.tgz", "pool.tar"])
+def test_an_archive_is_unpacked_inside_its_folder_and_only_its_graphs(tmp_path: Path, name: str):
+    graph = dimacs(TRIANGLE_WITH_TAIL)
+    members = {"data/metadata.json": b"{}", "../graphs/a.col": graph, "/b.col": graph, "./c/d.col": graph}
+    _write_archive(tmp_path / name, members | {"data/._b.col": b"\x00", "README.txt": b"hello"})
+    inside = tmp_path / "unpacked"
+    unpacked = readers.unpack(tmp_path / name, inside)
+    assert unpacked == [inside / "b.col", inside / "c" / "d.col", inside / "graphs" / "a.col"]
+    assert all(same(readers.read(path).graph, TRIANGLE_WITH_TAIL) for path in unpacked)
+    assert sorted(tmp_path.iterdir()) == [tmp_path / name, inside]
+
+
+def test_a_link_in_an_archive_is_not_followed(tmp_path: Path):
+    (tmp_path / "secret.col").write_bytes(dimacs(TRIANGLE_WITH_TAIL))
+    with tarfile.open(tmp_path / "pool.tar", "w") as archive:
+        link = tarfile.TarInfo("link.col")
+        link.type, link.linkname = tarfile.SYMTYPE, "../secret.col"
+        archive.addfile(link)
+    with pytest.raises(UserError, match="unpacked: no graph files here"):
+        readers.unpack(tmp_path / "pool.tar", tmp_path / "unpacked")
+
+
+def test_a_damaged_archive_and_a_full_disk_are_named(tmp_path: Path, monkeypatch):
+    (tmp_path / "pool.tar.gz").write_bytes(b"no archive")
+    with pytest.raises(UserError, match=r"pool.tar.gz: is damaged or no tar archive"):
+        readers.unpack(tmp_path / "pool.tar.gz", tmp_path / "unpacked")
+
+    def full_disk(*_: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    _write_archive(tmp_path / "pool.tar.gz", {"a.col": dimacs(TRIANGLE_WITH_TAIL)})
+    monkeypatch.setattr("gnn_training.data.readers.files.copyfileobj", full_disk)
+    with pytest.raises(UserError, match=r"pool.tar.gz: cannot be unpacked into .*full \(no space left on device\)"):
+        readers.unpack(tmp_path / "pool.tar.gz", tmp_path / "full")
+
+
+@pytest.mark.parametrize(("stated", "warned"), [(2, False), (3, True), ("many", True)])
+def test_metadata_that_counts_other_graphs_is_logged_and_nothing_more(tmp_path: Path, caplog, stated, warned):
+    (tmp_path / "graphs").mkdir()
+    for name in ("train_000000", "val_000000"):
+        (tmp_path / "graphs" / f"{name}.json").write_text(json.dumps(writer_json(TRIANGLE_WITH_TAIL)))
+    (tmp_path / "metadata.json").write_text(json.dumps({"total_graphs": stated}))
+    with caplog.at_level(logging.WARNING):
+        assert len(readers.find([tmp_path])) == 2
+    assert ("2 are there; taking those" in caplog.text) == warned
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "{"])
+def test_metadata_that_cannot_be_read_is_passed_over(tmp_path: Path, caplog, content: str):
+    (tmp_path / "graph.col").write_bytes(dimacs(TRIANGLE_WITH_TAIL))
+    (tmp_path / "metadata.json").write_text(content)
+    assert len(readers.find([tmp_path])) == 1
+    assert not caplog.records

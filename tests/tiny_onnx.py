@@ -1,0 +1,63 @@
+"""A contract-conforming file without learning: node i takes class (2 seed + 1) i mod k, k being 3 or what is asked."""
+
+from pathlib import Path
+
+import onnx
+
+MODEL = """
+<ir_version: 9, opset_import: ["" : 18], metadata_props: ["steps": "2", "max_colors": "256"]>
+tiny (float[N, 16] node_features, int64[2, E] edge_index, int64[N] batch,
+      int64[B] num_colors, int64 seed, int64 steps)
+    => (float[N, 256] color_logits, float[B] chromatic, float[B, 8] graph_type_logits, float[B] difficulty)
+    <int64[1] num_colors = {0}, int64 seed = {0}, int64 steps = {2}>
+{
+    zero = Constant<value_int = 0>()
+    one = Constant<value_int = 1>()
+    two = Constant<value_int = 2>()
+    three = Constant<value_int = 3>()
+    one_row = Constant<value_ints = [1]>()
+    eight = Constant<value_ints = [8]>()
+    last = ReduceMax<keepdims = 0>(batch)
+    num_graphs = Add(last, one)
+    B = Unsqueeze(num_graphs, zero)
+    asked = Greater(num_colors, zero)
+    usable = Where(asked, num_colors, three)
+    k = Expand(usable, B)
+    N = Shape(batch)
+    num_nodes = Squeeze(N)
+    node = Range(zero, num_nodes, one)
+    twice = Mul(seed, two)
+    factor = Add(twice, one)
+    place = Mul(node, factor)
+    k_of_node = Gather(k, batch)
+    color = Mod(place, k_of_node)
+    depth = Constant<value_int = 256>()
+    levels = Constant<value_floats = [0.0, 8.0]>()
+    color_logits = OneHot(color, depth, levels)
+    chromatic = Cast<to = 1>(k)
+    types_shape = Concat<axis = 0>(B, eight)
+    nothing = Constant<value_float = 0.0>()
+    graph_type_logits = Expand(nothing, types_shape)
+    go = Constant<value = bool {1}>()
+    side = Constant<value_ints = [300, 300]>()
+    grid = ConstantOfShape(side)
+    done, worn = Loop(steps, go, nothing, grid) <body = round (int64 i, bool c, float before, float[300, 300] a)
+        => (bool on, float after, float[300, 300] b) {
+            on = Identity(c)
+            unit = Constant<value_float = 1.0>()
+            after = Add(before, unit)
+            b = MatMul(a, a)
+        }>
+    rest = ReduceSum<keepdims = 0>(worn)
+    count = Add(done, rest)
+    difficulty = Expand(count, B)
+}
+"""
+
+
+def write(path: Path, text: str = MODEL) -> Path:
+    """Check and save the model; `difficulty` tells the steps it took, a step costs a millisecond or so."""
+    model = onnx.parser.parse_model(text)
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
+    return path
