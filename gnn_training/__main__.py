@@ -1,4 +1,4 @@
-"""The door: `python -m gnn_training <command> [flags]`. Loads neither torch nor a job before the flags are understood."""
+"""The door: `python -m gnn_training <command> [flags]`. Loads no job, and so no torch, before the flags are read."""
 
 import argparse
 import contextlib
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import tyro
 
-from gnn_training import __version__, settings
+from gnn_training import __version__, processes, settings
 from gnn_training.errors import UserError
 from gnn_training.settings import Settings
 
@@ -93,8 +93,7 @@ def _preset(cls: type[Settings], flags: Sequence[str]) -> Settings:
     scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     scan.add_argument("--preset", nargs="?", default=settings.default_preset())
     name = scan.parse_known_args(flags)[0].preset
-    preset = settings.PRESETS.get(name, settings.cpu)()  # an unknown name is refused with the flags
-    return cls(**{field: value for field, value in preset if field in cls.model_fields and value is not None})
+    return settings.of_preset(cls, name if name in settings.PRESETS else "cpu")  # tyro refuses an unknown name
 
 
 def _sentence(report: str) -> str:
@@ -118,4 +117,5 @@ def _set_up_logging() -> None:
 
 
 if __name__ == "__main__":
+    processes.die_with_parent_if_supervised()
     sys.exit(main(sys.argv[1:]))

@@ -30,6 +30,23 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise UserError("; ".join(map(_sentence, error.errors()))) from None
 
+    def flags(self) -> list[str]:
+        """The arguments of a command line that the door reads as these settings."""
+        preset = getattr(self, "preset", None)
+        default = of_preset(type(self), preset) if preset else self.model_construct()
+        result = ["--preset", preset] if preset else []
+        for name, field in type(self).model_fields.items():
+            value, flag = getattr(self, name), name.replace("_", "-")
+            if tyro.conf.Positional in field.metadata:
+                result += map(str, value if isinstance(value, tuple) else [value])
+            elif name == "preset" or value == getattr(default, name):
+                continue
+            elif isinstance(value, bool):
+                result.append(f"--{flag}" if value else f"--no-{flag}")
+            else:
+                result += [f"--{flag}", str(value)]
+        return result
+
 
 def _sentence(error: dict) -> str:
     name = ".".join(map(str, error["loc"]))
@@ -139,7 +156,7 @@ class TrainSettings(Settings):
 
 
 class RunSettings(TrainSettings):
-    """The whole job: data, check, train, export, verify, evaluate. A step whose product is there and fits is skipped."""
+    """The whole job: data, check, train, export, verify, evaluate. What is already done and still fits is skipped."""
 
     data: Path | None = None
     """Your graphs: packed, JSON, DIMACS or GraphML, file or folder. Left out, graphs are generated."""
@@ -162,6 +179,8 @@ class ExportSettings(Settings):
     """Refinement rounds of a plain three-input call."""
     oldest_runtime: bool = True
     """Also run the file in ONNX Runtime 1.16.3, in an environment of its own."""
+    verify_only: bool = False
+    """Write nothing; prove again that the file in `models` is whole and gives its golden answers."""
     dry_run: bool = False
     """Print the resolved settings and stop."""
 
@@ -243,6 +262,11 @@ def single() -> RunSettings:
 def multi() -> RunSettings:
     """`run_multigpu.sh`: every GPU of the machine, the full recipe."""
     return single().model_copy(update={"preset": "multi", "run": Path("runs/multi"), "lr_scaling": "sqrt"})
+
+
+def of_preset(cls: type[Settings], name: str) -> Settings:
+    """The settings of a job that has presets, `cls`, as the preset `name` sets them."""
+    return cls(**{field: value for field, value in PRESETS[name]() if field in cls.model_fields and value is not None})
 
 
 PRESETS = {preset.__name__: preset for preset in (smoke, cpu, single, multi)}

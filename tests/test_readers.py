@@ -524,7 +524,7 @@ def test_a_damaged_archive_and_a_full_disk_are_named(tmp_path: Path, monkeypatch
 
     _write_archive(tmp_path / "pool.tar.gz", {"a.col": dimacs(TRIANGLE_WITH_TAIL)})
     monkeypatch.setattr("gnn_training.data.readers.files.copyfileobj", full_disk)
-    with pytest.raises(UserError, match=r"pool.tar.gz: cannot be unpacked into .*full \(no space left on device\)"):
+    with pytest.raises(UserError, match=r"pool.tar.gz: cannot be unpacked to .*full \(no space left on device\)"):
         readers.unpack(tmp_path / "pool.tar.gz", tmp_path / "full")
 
 

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -32,6 +32,7 @@ from gnn_training.data.instance import Instance
 from gnn_training.data.packed import Columns, PackedGraphs, Record
 from gnn_training.data.progress import progress
 from gnn_training.errors import UserError
+from gnn_training.machine import num_cores
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +154,7 @@ def _without_copies(
                 seen[mark] = name
                 keep.append((len(rounds), row))
         if copies:
-            log.info("%d graphs are copies of others, %s", len(copies), "replaced" if redraw else "left out")
+            log.info("copies of other graphs, %s: %d", "replaced" if redraw else "left out", len(copies))
         rounds.append(labelled)
         pending = redraw(copies) if redraw and copies else []
     return packed.select(rounds, keep)
@@ -169,9 +170,12 @@ def _label(pending: Sequence[Source], parts: Path, plan: Plan, workers: int) -> 
     if missing:
         if ready:
             log.info("continuing: %d of %d graphs are labelled", ready, len(pending))
-        with progress("labelling", ready, len(pending), log) as advance:
-            for done in _in_processes(missing, pending, plan, workers):
-                advance(done)
+        with (
+            progress("labelling", ready, len(pending), log) as advance,
+            closing(_in_processes(missing, pending, plan, workers)) as labelled,  # also if a signal comes in advance()
+        ):
+            for count in labelled:
+                advance(count)
     columns, places = [], []
     for number, path in enumerate(chunks):
         tensors, metadata = packed.read_columns(path)
@@ -187,7 +191,7 @@ def _in_processes(chunks: dict[Path, range], pending: Sequence[Source], plan: Pl
     """Label chunks in processes of one thread each; yield the number of sources of each chunk as it is done."""
     context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
     lifeline, held = context.Pipe(duplex=False)
-    workers = min(workers or len(os.sched_getaffinity(0)), len(chunks))
+    workers = min(workers or num_cores(), len(chunks))
     with _one_thread_each(), ProcessPoolExecutor(workers, context, _start_worker, (lifeline,)) as pool:
         try:
             with _deaf_children():

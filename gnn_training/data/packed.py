@@ -22,6 +22,7 @@ GRAPHS_FILE = "graphs.safetensors"
 MANIFEST_FILE = "manifest.json"
 MAX_NODES = 20_000  # 50 MB of adjacency bits for one graph
 SPLITS = ("train", "validation")
+_MANIFEST_TYPES = {"origin": dict, "graphs": int, "families": list, "graph_types": list, "counts": dict, "sha256": str}
 
 # One value per graph, and what belongs to all graphs in a row, cut by offsets (G + 1,) int64.
 PER_GRAPH = {
@@ -208,7 +209,7 @@ class PackedGraphs:
         if manifest is None:
             raise UserError(f"{folder}: holds no packed graphs (no {MANIFEST_FILE}); generate or import them first")
         tensors, _ = read_columns(folder / GRAPHS_FILE)
-        _check_tensors(folder, manifest, tensors)
+        _check_tensors(folder / GRAPHS_FILE, manifest["graphs"], tensors)
         return cls(folder, manifest, tensors)
 
     def verify(self) -> None:
@@ -265,22 +266,33 @@ def read_manifest(folder: Path) -> dict | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from error
+        raise UserError(f"{path}: cannot be read ({atomic.reason(error)}); name another folder") from error
     except ValueError as error:
         raise UserError(f"{path}: is damaged ({error}); remove the folder and make it again") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UserError(f"{path}: is no manifest of packed graphs; name another folder")
     if manifest.get("version") != VERSION:
         raise UserError(f"{path}: version {manifest.get('version')}, this program reads {VERSION}; make it again")
+    for key, kind in _MANIFEST_TYPES.items():
+        if not isinstance(manifest.get(key), kind):
+            raise UserError(f"{path}: is damaged ({key} is no {kind.__name__}); remove the folder and make it again")
     return manifest
 
 
-def _check_tensors(folder: Path, manifest: dict, tensors: Columns) -> None:
-    graphs = manifest["graphs"]
-    shapes = {name: graphs for name in PER_GRAPH} | {offset: graphs + 1 for offset, _ in RAGGED.values()}
-    for name, length in shapes.items():
-        if name not in tensors or len(tensors[name]) != length:
-            raise UserError(f"{folder / GRAPHS_FILE}: {name} does not have {length} values; make the folder again")
-    for name, (offset, _) in RAGGED.items():
-        if name not in tensors or len(tensors[name]) != tensors[offset][-1]:
-            raise UserError(f"{folder / GRAPHS_FILE}: {name} does not fit {offset}; make the folder again")
+def _check_tensors(path: Path, graphs: int, tensors: Columns) -> None:
+    """Raise UserError unless every tensor is there with its type and as long as the others say."""
+    types = dict(PER_GRAPH)
+    for name, (offset, dtype) in RAGGED.items():
+        types |= {name: dtype, offset: np.int64}
+    for name, dtype in types.items():
+        if name not in tensors or tensors[name].dtype != dtype or tensors[name].ndim != 1:
+            raise UserError(f"{path}: has no {name} of type {dtype.__name__} in a row; make the folder again")
+    for name in PER_GRAPH:
+        if len(tensors[name]) != graphs:
+            raise UserError(f"{path}: has {len(tensors[name])} values of {name}, not {graphs}; make the folder again")
+    n = tensors["num_nodes"].astype(np.int64)
+    lengths = {"adjacency_bits": n * -(-n // 8), "coloring": n, "names": np.diff(tensors["name_offset"])}
+    for name, length in lengths.items():
+        ends = np.concatenate([[0], np.cumsum(length)])
+        if not np.array_equal(ends, tensors[RAGGED[name][0]]) or ends[-1] != len(tensors[name]) or (length < 0).any():
+            raise UserError(f"{path}: {name} does not fit {RAGGED[name][0]} and num_nodes; make the folder again")

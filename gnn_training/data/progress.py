@@ -6,24 +6,26 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
 _SECONDS_BETWEEN_LINES = 5.0
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed or 0:.1f}/s")
 
 
 @contextmanager
 def progress(what: str, done: int, total: int, log: logging.Logger) -> Iterator[Callable[[int], None]]:
     """Give the body a function to call with the number of items just done; rate and time left count from here."""
-    if sys.stderr.isatty():
-        yield from _bar(what, done, total)
-    else:
-        yield from _lines(what, done, total, log)
+    yield from _bar(what, done, total) if sys.stderr.isatty() else _lines(what, done, total, log)
 
 
 def _bar(what: str, done: int, total: int) -> Iterator[Callable[[int], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    rate = TextColumn("{task.speed:.0f}/s" if done < total else "")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), speed_estimate_period=60) as bar:
         task = bar.add_task(what, total=total, completed=done)
         yield lambda count: bar.advance(task, count)
@@ -40,7 +42,7 @@ def _lines(what: str, done: int, total: int, log: logging.Logger) -> Iterator[Ca
         if now >= due or done == total:
             due = now + _SECONDS_BETWEEN_LINES
             rate = (done - first) / max(now - start, 1e-9)
-            left = (total - done) / max(rate, 1e-9)
-            log.info("%s: %d of %d, %.1f/s, %d:%02d left", what, done, total, rate, *divmod(round(left), 60))
+            left = round((total - done) / max(rate, 1e-9))
+            log.info("%s: %d of %d, %.1f/s, %d:%02d left", what, done, total, rate, *divmod(left, 60))
 
     yield advance

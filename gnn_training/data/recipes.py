@@ -33,10 +33,11 @@ class Draw:
 
     def load(self) -> Instance:
         """Draw it: the same graph for the same fields, whoever asks and when."""
-        return families.draw(self.seed, self.family, self.index, self._num_nodes())
+        return families.draw(self.seed, self.family, self.index, self.num_nodes)
 
-    def _num_nodes(self) -> int:
-        """Sizes follow their shares in every stretch of indices (golden ratio sequence)."""
+    @property
+    def num_nodes(self) -> int:
+        """Nodes to ask the family for; a golden ratio sequence keeps the shares in every stretch of indices."""
         bounds = np.cumsum([share for *_, share in self.sizes[:-1]])
         low, high, _ = self.sizes[np.searchsorted(bounds, self.index * 0.6180339887498949 % 1, side="right")]
         rng = np.random.default_rng([self.seed, zlib.crc32(self.family.encode()), self.index, high])

@@ -11,9 +11,17 @@ from pathlib import Path
 import numba
 import numpy as np
 
+
+def _private_folder() -> str:
+    """A folder that nobody else may put code in, the same for all processes of this user if possible."""
+    folder = Path(tempfile.gettempdir(), f"gnn_training-numba-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return str(folder) if folder.lstat().st_uid == os.getuid() else tempfile.mkdtemp()
+
+
 if not numba.config.CACHE_DIR and not os.access(Path(__file__).parent, os.W_OK):
-    # Installed read-only, perhaps without a home: numba finds no place of its own and would refuse to compile.
-    numba.config.CACHE_DIR = str(Path(tempfile.gettempdir(), f"gnn_training-numba-{os.getuid()}"))
+    # Installed read-only, perhaps without a home: numba would find no place for compiled code and refuse to work.
+    numba.config.CACHE_DIR = _private_folder()
 
 _CELLS_PER_SLICE = 4_000_000  # nodes times iterations between two looks at the clock, about 20 ms
 

@@ -4,7 +4,6 @@ import logging
 import sys
 import time
 from dataclasses import asdict
-from pathlib import Path
 
 from gnn_training.atomic import write_text
 from gnn_training.data.packed import PackedGraphs

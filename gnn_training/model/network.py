@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, silu
 
-from gnn_training.model.graphs import DenseGraphs
+from gnn_training.model.graphs import Graphs
 from gnn_training.model.noise import noise
 
 NUM_INVARIANTS = 9
@@ -24,29 +24,49 @@ class Refiner(nn.Module):
     def __init__(self, width: int = 16, hidden: int = 32):
         super().__init__()
         self.width = width
-        self.begin = nn.Linear(NUM_INVARIANTS + 1, width)
+        self.first = nn.Linear(NUM_INVARIANTS + 1, width)
         self.of_cell = nn.Linear(2 * width + 7, hidden)
         self.of_node = nn.Linear(2 * width + NUM_INVARIANTS + 4, hidden, bias=False)
         self.of_color = nn.Linear(width + 3, hidden, bias=False)
         self.of_graph = nn.Linear(width + 7, hidden, bias=False)
         self.update = nn.Linear(hidden, 2 * width)
         self.score = nn.Linear(width, 1, bias=False)
+        # Spelled out though they change nothing: ONNX Runtime 1.16 crashes on a sum before a LayerNormalization without bias.
+        self.register_buffer("one", torch.ones(width), persistent=False)
+        self.register_buffer("zero", torch.zeros(width), persistent=False)
         with torch.no_grad():
             self.update.bias[:width] = -1.0  # gates start nearly closed: a round changes little at first
 
-    def start(self, graphs: DenseGraphs, palette: Tensor, z: Tensor) -> Tensor:
+    def begin(self, graphs: Graphs, k: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """First state (G, N, K, D), usable colors (G, K) and noise (G, N, K) for k (G,) colors and seeds (G,)."""
+        palette = (torch.arange(int(k.max()), device=k.device) < k[:, None]).float()
+        z = noise(seeds, graphs.mask.shape[1], palette.shape[1])
+        return self.start(graphs, palette, z), palette, z
+
+    @torch.no_grad()
+    def run(self, h: Tensor, graphs: Graphs, palette: Tensor, z: Tensor, rounds: int) -> Tensor:
+        """State after so many rounds, without gradient."""
+        for _ in range(rounds):
+            h = self(h, self.soft_colors(h, graphs, palette), graphs, palette, z)
+        return h
+
+    def start(self, graphs: Graphs, palette: Tensor, z: Tensor) -> Tensor:
         """First state (G, N, K, D) for the usable colors `palette` (G, K) of 0/1 and noise `z` (G, N, K)."""
         node = invariants(graphs, palette.sum(1))                                         # (G, N, 9)
         node = node[:, :, None, :].expand(-1, -1, palette.shape[1], -1)                   # (G, N, K, 9)
-        return layer_norm(self.begin(torch.cat([node, z[..., None]], 3)), (self.width,))  # (G, N, K, D)
+        return self.normal(self.first(torch.cat([node, z[..., None]], 3)))                # (G, N, K, D)
 
-    def soft_colors(self, h: Tensor, graphs: DenseGraphs, palette: Tensor) -> Tensor:
+    def normal(self, h: Tensor) -> Tensor:
+        """State with mean 0 and variance 1 over its width."""
+        return layer_norm(h, (self.width,), self.one, self.zero)
+
+    def soft_colors(self, h: Tensor, graphs: Graphs, palette: Tensor) -> Tensor:
         """Probability (G, N, K) of every usable color; zero for padded nodes and unusable colors."""
         scores = SHARPNESS * self.score(h)[..., 0]                                        # (G, N, K)
         scores = scores.masked_fill(palette[:, None, :] == 0, -1e4)
         return torch.softmax(scores, 2) * graphs.mask[:, :, None]
 
-    def forward(self, h: Tensor, p: Tensor, graphs: DenseGraphs, palette: Tensor, z: Tensor) -> Tensor:
+    def forward(self, h: Tensor, p: Tensor, graphs: Graphs, palette: Tensor, z: Tensor) -> Tensor:
         """One round: state h (G, N, K, D) and its soft colors p (G, N, K) to the next state (G, N, K, D)."""
         usable = palette[:, None, :]                                                      # (G, 1, K)
         k, n = palette.sum(1), graphs.num_nodes                                           # (G,), (G,)
@@ -78,10 +98,10 @@ class Refiner(nn.Module):
             + self.of_graph(graph)[:, None, None]
         )                                                                                 # (G, N, K, H)
         gate, change = self.update(silu(y)).chunk(2, 3)                                   # (G, N, K, D) each
-        return layer_norm(h + gate.sigmoid() * change, (self.width,))
+        return self.normal(h + gate.sigmoid() * change)
 
 
-def invariants(graphs: DenseGraphs, k: Tensor) -> Tensor:
+def invariants(graphs: Graphs, k: Tensor) -> Tensor:
     """What a node knows of itself (G, N, 9), the same under any renaming of nodes; k (G,) colors to use."""
     d, k, n = graphs.degrees, k[:, None], graphs.num_nodes[:, None]                       # (G, N), (G, 1), (G, 1)
     mean = graphs.mean_degree[:, None]

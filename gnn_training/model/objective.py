@@ -7,9 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, smooth_l1_loss
 
 from gnn_training.contract import UNKNOWN_TYPE
-from gnn_training.model.graphs import DenseGraphs
+from gnn_training.model.graphs import Graphs
 from gnn_training.model.network import Refiner
-from gnn_training.model.noise import noise
 from gnn_training.model.readings import Reader
 
 WEIGHTS = {"conflicts": 1.0, "chromatic": 0.1, "family": 0.05, "difficulty": 0.05}
@@ -23,7 +22,7 @@ class Batch:
     seeds (G,) int64 for the noise; k (G,) int64 colors that this step allows.
     """
 
-    graphs: DenseGraphs
+    graphs: Graphs
     num_colors: Tensor
     lower: Tensor
     upper: Tensor
@@ -60,14 +59,9 @@ class ColoringNetwork(nn.Module):
     def _conflicts(self, batch: Batch, free_rounds: int, rounds: int) -> Tensor:
         """Expected conflicts per node after every round, later rounds weigh more; summed over graphs."""
         graphs, refine = batch.graphs, self.refiner
-        names = torch.arange(int(batch.k.max()), device=batch.k.device)
-        palette = (names < batch.k[:, None]).float()                                      # (G, K)
-        z = noise(batch.seeds, graphs.mask.shape[1], len(names))                          # (G, N, K)
-        h = refine.start(graphs, palette, z)                                              # (G, N, K, D)
+        h, palette, z = refine.begin(graphs, batch.k, batch.seeds)                        # (G, N, K, D), (G, K), (G, N, K)
         loss = 0 * h.sum()  # every weight takes part in every step, or DDP waits for the missing gradient
-        with torch.no_grad():
-            for _ in range(free_rounds):
-                h = refine(h, refine.soft_colors(h, graphs, palette), graphs, palette, z)
+        h = refine.run(h, graphs, palette, z, free_rounds) if free_rounds else h
         p = refine.soft_colors(h, graphs, palette)
         for t in range(1, rounds + 1):
             h = refine(h, p, graphs, palette, z)

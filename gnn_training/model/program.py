@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from gnn_training.contract import MAX_COLORS
 from gnn_training.model.decoding import clique_bound, dense, first_fit, greedy_along, loop
 from gnn_training.model.graphs import DenseGraphs
-from gnn_training.model.network import Refiner
 from gnn_training.model.noise import noise
 from gnn_training.model.objective import ColoringNetwork
 
@@ -52,14 +51,16 @@ class Refine(nn.Module):
     """The network, looped."""
 
     inputs = ("adjacency", "mask", "dsatur", "clique", "palette_names", "num_colors", "seed", "steps")
-    outputs = ("probabilities", "chromatic", "graph_type_logits", "difficulty")
+    outputs = ("probabilities", "last", "chromatic", "graph_type_logits", "difficulty")
 
     def __init__(self, network: ColoringNetwork):
         super().__init__()
         self.refiner, self.reader = network.refiner, network.reader
 
     def forward(self, adjacency, mask, dsatur, clique, palette_names, num_colors, seed, steps) -> tuple[Tensor, ...]:
-        """To probabilities (G, n, K) whose argmax is proper, and the three readings of every graph."""
+        """To probabilities (G, n, K) whose argmax is proper, the soft colors (G, n, K) of the last round, and the three
+        readings of every graph.
+        """
         graphs = DenseGraphs(adjacency, mask)
         bound = dsatur.max(1).values + 1                                                  # (G,)
         chromatic, types, difficulty = self.reader(graphs, clique, bound.float())
@@ -69,11 +70,13 @@ class Refine(nn.Module):
         k = torch.minimum(k.clamp(min=1), bound)
         palette = (palette_names < k[:, None]).float()                                    # (G, K)
         seeds = seed + rows * 7919  # copies of a graph in one call are different samples
-        best = self._descend(graphs, palette, hot(dsatur, palette_names), bound, seeds, steps)
-        return best, chromatic, types, difficulty
+        best, last = self._descend(graphs, palette, hot(dsatur, palette_names), bound, seeds, steps)
+        return best, last, chromatic, types, difficulty
 
-    def _descend(self, graphs: DenseGraphs, palette, best, bound, seeds, steps) -> Tensor:
-        """Refine for `steps` rounds; the best proper coloring (G, n, K), at first DSATUR's `best` with `bound` colors."""
+    def _descend(self, graphs: DenseGraphs, palette, best, bound, seeds, steps) -> tuple[Tensor, Tensor]:
+        """Refine for `steps` rounds; the best proper coloring (G, n, K), at first DSATUR's `best` with `bound` colors,
+        and the soft colors (G, n, K) of the last round.
+        """
         mask, refiner = graphs.mask, self.refiner
         z = noise(seeds, mask.shape[1], palette.shape[1])
         names = torch.arange(palette.shape[1])
@@ -112,9 +115,10 @@ class Refine(nn.Module):
         infinite = torch.full_like(mask[:, 0], torch.inf)
         state = (torch.zeros_like(steps), h, palette, best, bound, infinite, zero, zero + 0)
         _, h, palette, best, fewest, *_ = loop(more, body, state)
-        colors = greedy_along(graphs, refiner.soft_colors(h, graphs, palette).argmax(2), names)
+        last = refiner.soft_colors(h, graphs, palette)
+        colors = greedy_along(graphs, last.argmax(2), names)
         better = (colors.max(1).values + 1 < fewest) & (clashes(graphs, colors).sum(1) == 0)
-        return torch.where(better[:, None, None], hot(colors, names), best)
+        return torch.where(better[:, None, None], hot(colors, names), best), last
 
 
 class Readout(nn.Module):

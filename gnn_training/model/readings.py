@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from gnn_training.contract import GRAPH_TYPES
-from gnn_training.model.graphs import DenseGraphs
+from gnn_training.model.graphs import Graphs
 
 NUM_NODE_FEATURES = 5
 NUM_GRAPH_FEATURES = 9
@@ -23,7 +23,7 @@ class Reader(nn.Module):
         self.graph = nn.Linear(3 * hidden + NUM_GRAPH_FEATURES, 2 * hidden)
         self.head = nn.Linear(2 * hidden, 1 + len(GRAPH_TYPES) + 1)
 
-    def forward(self, graphs: DenseGraphs, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, graphs: Graphs, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Bounds lower, upper (G,) to chromatic (G,) inside them, type logits (G, 8) and difficulty (G,) in 0..100."""
         triangles = graphs.triangles()                                                    # (G, N)
         d, mask = graphs.degrees, graphs.mask                                             # (G, N)

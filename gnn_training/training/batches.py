@@ -9,7 +9,9 @@ import heapq
 import numpy as np
 
 PLAN = 0  # purpose of the random generator, beside those of objective.py
-NODES_PER_CELL = 128  # a round costs ~2,300 multiply-adds per node and color, plus ~17 per neighbour slot of the padding
+NODES_PER_CELL = (
+    128  # a round costs ~2,300 multiply-adds per node and color, plus ~17 per neighbour slot of the padding
+)
 
 
 def cost(num_nodes: np.ndarray, num_colors: np.ndarray) -> np.ndarray:

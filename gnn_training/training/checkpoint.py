@@ -1,5 +1,6 @@
 """Checkpoints: atomic, loadable with weights_only, the same for any number of ranks."""
 
+import hashlib
 import logging
 from pathlib import Path
 
@@ -56,3 +57,11 @@ def newest(folder: Path) -> dict | None:
 def without_prefix(weights: dict) -> dict:
     """Weights as a plain module names them, whether they were saved from it or from a DDP wrapper (`module.`)."""
     return {name.removeprefix("module."): value for name, value in weights.items()}
+
+
+def fingerprint(state: dict) -> str:
+    """Hex digest of the exported weights: tells whether a file came from this checkpoint."""
+    digest = hashlib.sha256()
+    for name, value in sorted(without_prefix(state["network"]).items()):
+        digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

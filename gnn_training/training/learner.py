@@ -5,20 +5,20 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from gnn_training.coloring import greedy_along, num_colors
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
-from gnn_training.model.decoding import greedy_along
-from gnn_training.model.graphs import DenseGraphs
-from gnn_training.model.noise import noise
+from gnn_training.model.graphs import batch_of
 from gnn_training.model.objective import WEIGHTS, Batch, ColoringNetwork
 from gnn_training.runtime import Runtime
 from gnn_training.settings import TrainSettings
-from gnn_training.training.checkpoint import without_prefix
 from gnn_training.training.batches import BatchPlan, cost, deal
+from gnn_training.training.checkpoint import without_prefix
 from gnn_training.training.schedule import learning_rate, peak_rate
 
 ROUNDS, COLORS = 1, 2  # purposes of random generators; 0 is the batch plan
@@ -139,11 +139,13 @@ class Learner:
         is given the best known number; `dsatur_excess` is DSATUR's on the same graphs.
         """
         data, ids = self.data, self.validation
-        mine = ids[deal(cost(data.num_nodes[ids].astype(float), data.num_colors[ids]), self.rt.world_size)[self.rt.rank]]
+        mine = ids[
+            deal(cost(data.num_nodes[ids].astype(float), data.num_colors[ids]), self.rt.world_size)[self.rt.rank]
+        ]
         mine = mine[np.lexsort((data.num_colors[mine], data.num_nodes[mine]))]
         sums = torch.zeros(7, dtype=torch.float64, device=self.rt.device)
         for chunk in _chunks(mine, data, self.settings.batch_cells):
-            sums += self._score(self._collate(chunk, fixed=True))
+            sums += self._score(chunk)
         excess, dsatur, conflicts, solved, chromatic, family, count = self.rt.total(sums).tolist()
         return {
             "excess": excess / count,
@@ -155,19 +157,22 @@ class Learner:
             "graphs": count,
         }
 
-    def _score(self, batch: Batch) -> Tensor:
-        network: ColoringNetwork = self.averaged.module
-        graphs, refine = batch.graphs, network.refiner
-        colors = self.refine(refine, batch)                                               # (G, N)
-        names = torch.arange(int(graphs.degrees.max()) + 1, device=colors.device)
-        used = greedy_along(graphs, colors, names).max(1).values + 1                      # (G,)
-        same = graphs.adjacency * (colors[:, :, None] == colors[:, None, :])
+    def _score(self, ids: np.ndarray) -> Tensor:
+        """Sums (7,) over the graphs `ids`, in the order that `evaluate` names."""
+        batch, network = self._collate(ids, fixed=True), self.averaged.module
+        graphs, refiner = batch.graphs, network.refiner
+        h, palette, z = refiner.begin(graphs, batch.k, batch.seeds)
+        h = refiner.run(h, graphs, palette, z, self.settings.validation_rounds)
+        colors = refiner.soft_colors(h, graphs, palette).argmax(2)  # (G, N)
+        hard = one_hot(colors, palette.shape[1]).float() * graphs.mask[:, :, None]  # (G, N, K)
+        conflicts = (graphs.aggregate(hard) * hard).sum((1, 2)) / 2  # (G,)
+        used = torch.tensor([self._consumed(i, row) for i, row in zip(ids, colors.cpu().numpy(), strict=True)])
+        excess = used.to(batch.num_colors) - batch.num_colors
         chromatic, types, _ = network.reader(graphs, batch.lower, batch.upper)
-        excess = used - batch.num_colors
         scores = [
             excess,
             batch.upper - batch.num_colors,
-            same.sum((1, 2)) / 2 / graphs.num_nodes,
+            conflicts / graphs.num_nodes,
             excess <= 0,
             (chromatic - batch.num_colors).abs(),
             types.argmax(1) == batch.graph_type,
@@ -175,26 +180,14 @@ class Learner:
         ]
         return torch.stack([score.double().sum() for score in scores])
 
-    def refine(self, refiner, batch: Batch) -> Tensor:
-        """Most likely colors (G, N) after the validation rounds with k colors."""
-        graphs = batch.graphs
-        names = torch.arange(int(batch.k.max()), device=batch.k.device)
-        palette = (names < batch.k[:, None]).float()
-        z = noise(batch.seeds, graphs.mask.shape[1], len(names))
-        h = refiner.start(graphs, palette, z)
-        for _ in range(self.settings.validation_rounds):
-            h = refiner(h, refiner.soft_colors(h, graphs, palette), graphs, palette, z)
-        return refiner.soft_colors(h, graphs, palette).argmax(2)
+    def _consumed(self, i: int, classes: np.ndarray) -> int:
+        """Colors that a caller needs who sorts graph i by class (N,) and colors first-fit along it."""
+        graph = self.data.graph(i)
+        return num_colors(greedy_along(graph, np.argsort(classes[: graph.num_nodes], kind="stable")))
 
     def _collate(self, ids: np.ndarray, fixed: bool = False) -> Batch:
         """The graphs `ids`, padded to the largest; k and noise drawn by (seed, step, graph), or fixed for evaluation."""
         data, device = self.data, self.rt.device
-        size = int(data.num_nodes[ids].max())
-        adjacency = np.zeros((len(ids), size, size), dtype=np.uint8)
-        for row, i in enumerate(ids):
-            n = data.num_nodes[i]
-            adjacency[row, :n, :n] = data.adjacency(i)
-        mask = np.arange(size) < data.num_nodes[ids][:, None]
         rng = np.random.default_rng([self.settings.seed, 0 if fixed else self.step, COLORS])
         offsets, seeds = rng.integers(-1, 3, len(data)), rng.integers(0, 2**31, len(data))
         known = data.num_colors[ids].astype(np.int64)
@@ -204,7 +197,7 @@ class Learner:
             return torch.from_numpy(np.ascontiguousarray(x)).to(device, dtype, non_blocking=True)
 
         return Batch(
-            DenseGraphs(tensor(adjacency, torch.float32), tensor(mask, torch.float32)),
+            batch_of([data.graph(i) for i in ids], device),
             tensor(known, torch.int64),
             tensor(data.lower_bound[ids], torch.float32),
             tensor(data.dsatur_colors[ids], torch.float32),

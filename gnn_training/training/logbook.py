@@ -31,7 +31,9 @@ class Logbook:
             file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         for name, value in values.items():
             self.board.add_scalar(f"{kind}/{name}", value, step)
-        log.info("%s", " | ".join([f"step {step:>6d}", kind, *(f"{name} {value:.4g}" for name, value in values.items())]))
+        log.info(
+            "%s", " | ".join([f"step {step:>6d}", kind, *(f"{name} {value:.4g}" for name, value in values.items())])
+        )
 
     def picture(self, name: str, step: int, figure) -> None:
         """Show a matplotlib figure in TensorBoard."""

@@ -60,7 +60,7 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
     except (tarfile.TarError, zlib.error, EOFError, ValueError) as error:
         raise UserError(f"{archive}: is damaged or no tar archive; fetch or pack it again") from error
     except OSError as error:
-        raise UserError(f"{archive}: cannot be unpacked into {folder} ({reason(error)}); allow it or make room") from error
+        raise UserError(f"{archive}: cannot be unpacked to {folder} ({reason(error)}); make room") from error
     return find([folder])
 
 

@@ -1,0 +1,82 @@
+"""Write the trained network as one verified ONNX file, with golden vectors and checksums beside it."""
+
+import hashlib
+import json
+import logging
+import tempfile
+from pathlib import Path
+
+from gnn_training import __version__, atomic
+from gnn_training.contract import GRAPH_TYPES, MAX_COLORS, MODEL_FILE
+from gnn_training.model import golden
+from gnn_training.model.objective import ColoringNetwork
+from gnn_training.model.oldest_runtime import check_in_oldest_runtime
+from gnn_training.model.onnx_build import build
+from gnn_training.model.onnx_verify import probes, verify
+from gnn_training.model.program import Program
+from gnn_training.settings import ExportSettings
+from gnn_training.training import checkpoint
+
+log = logging.getLogger(__name__)
+
+GOLDEN_FILE = "coloring_gnn.golden.json"
+GOLDEN_PROBES = ("one node, the pair (0, 0)", "edgeless", "ring", "petersen", "several graphs")
+
+
+def export(settings: ExportSettings) -> Path:
+    """Build the file, prove it, and only then give it its name; returns its path.
+
+    Raises:
+        UserError: no checkpoint to export, or a check failed: whatever was in the folder before is still there.
+    """
+    source = settings.run / "best.pt" if settings.run.is_dir() else settings.run
+    state = checkpoint.load(source)
+    program = Program(_network(state)).eval()
+    log.info("exporting %s (step %d) to ONNX", source, state["step"])
+    model = build(program, settings.steps, _metadata(settings, state))
+    content = model.SerializeToString()
+    log.info("%.0f kB; checking it against torch", len(content) / 1000)
+    verify(model, program)
+    chosen = {name: graph for name, graph in probes().items() if name in GOLDEN_PROBES}
+    vectors = json.dumps(golden.make(content, chosen)).encode()
+    if settings.oldest_runtime:
+        with tempfile.TemporaryDirectory() as folder:
+            draft = {name: Path(folder) / name for name in (MODEL_FILE, GOLDEN_FILE)}
+            draft[MODEL_FILE].write_bytes(content)
+            draft[GOLDEN_FILE].write_bytes(vectors)
+            check_in_oldest_runtime(draft[MODEL_FILE], draft[GOLDEN_FILE])
+    return _publish(settings.models, {MODEL_FILE: content, GOLDEN_FILE: vectors})
+
+
+def _network(state: dict) -> ColoringNetwork:
+    network = ColoringNetwork(state["settings"]["width"], state["settings"]["hidden"])
+    network.load_state_dict(checkpoint.without_prefix(state["network"]))
+    return network
+
+
+def _metadata(settings: ExportSettings, state: dict) -> dict[str, str]:
+    """Where the file comes from, as strings; the same checkpoint gives the same file."""
+    return {
+        "model_version": __version__,
+        "max_colors": str(MAX_COLORS),
+        "steps": str(settings.steps),
+        "graph_types": json.dumps(GRAPH_TYPES),
+        "data_sha256": state["data_sha256"],
+        "training_fingerprint": checkpoint.fingerprint(state),
+        "trained_steps": str(state["step"]),
+        "validation_excess": f"{state['scores']['excess']:.4f}" if "scores" in state else "unknown",
+        "settings": json.dumps(
+            {k: v for k, v in state["settings"].items() if k not in ("data", "run")}, sort_keys=True
+        ),
+    }
+
+
+def _publish(folder: Path, files: dict[str, bytes]) -> Path:
+    """Put the files in place, the checksums last."""
+    for name, content in files.items():
+        with atomic.replacing(folder / name) as temporary:
+            temporary.write_bytes(content)
+    sums = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items())
+    atomic.write_text(folder / "SHA256SUMS", sums)
+    log.info("%s is ready", folder / MODEL_FILE)
+    return folder / MODEL_FILE

@@ -1,0 +1,65 @@
+"""Golden vectors: inputs with the outputs they must give, for callers of the file in any language.
+
+Needs the standard library, numpy and ONNX Runtime alone: an environment with nothing but an old runtime executes this
+very file (`python golden.py MODEL GOLDEN`).
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+TOLERANCE = 2e-3  # on every output, after rounding in the file and few rounds of a recurrent network
+STEPS = 4  # more rounds let the last bits of two runtimes grow into different colorings
+
+
+def session(model: Path | bytes, threads: int = 1) -> onnxruntime.InferenceSession:
+    """Open a model, by path or by content, with so many threads."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3  # the overridable defaults are meant: no warning about them
+    source = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def feeds(edge_index: np.ndarray, batch: np.ndarray, **options: int | list[int]) -> dict[str, np.ndarray]:
+    """Inputs of the contract for edges (2, E) and batch (N,); options: num_colors, seed, steps."""
+    return {
+        "node_features": np.zeros((len(batch), 16), dtype=np.float32),
+        "edge_index": np.asarray(edge_index, dtype=np.int64).reshape(2, -1),
+        "batch": np.asarray(batch, dtype=np.int64),
+        **{name: np.asarray(value, dtype=np.int64) for name, value in options.items()},
+    }
+
+
+def make(model: bytes, graphs: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict:
+    """Run every named (edge_index, batch) and write down inputs and outputs; node_features are zeros."""
+    runtime, cases = session(model), []
+    for name, (edge_index, batch) in graphs.items():
+        inputs = feeds(edge_index, batch, num_colors=[0], seed=1, steps=STEPS)
+        outputs = dict(zip([o.name for o in runtime.get_outputs()], runtime.run(None, inputs), strict=True))
+        given = {key: value.tolist() for key, value in inputs.items() if key != "node_features"}
+        expected = {key: np.round(value.astype(float), 5).tolist() for key, value in outputs.items()}
+        cases.append({"name": name, "inputs": given, "outputs": expected})
+    return {"tolerance": TOLERANCE, "node_features": "zeros (N, 16)", "cases": cases}
+
+
+def check(model: Path, golden: Path) -> None:
+    """Run every case again.
+
+    Raises:
+        ValueError: an output is off by more than the tolerance.
+    """
+    vectors, runtime = json.loads(golden.read_text(encoding="utf-8")), session(model)
+    for case in vectors["cases"]:
+        inputs = feeds(**case["inputs"])
+        for name, value in zip([o.name for o in runtime.get_outputs()], runtime.run(None, inputs), strict=True):
+            error = float(np.abs(value - np.array(case["outputs"][name])).max())
+            if not error <= vectors["tolerance"]:
+                raise ValueError(f"{model}: {name} of golden vector {case['name']!r} is off by {error:.2g}")
+
+
+if __name__ == "__main__":
+    check(Path(sys.argv[1]), Path(sys.argv[2]))

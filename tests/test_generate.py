@@ -1,0 +1,289 @@
+"""Generating: the same for any number of processes, continued after any end, never over somebody's data."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gnn_training.coloring import is_proper
+from gnn_training.data import labelling, packed
+from gnn_training.data.instance import Instance
+from gnn_training.data.labelling import Plan, label_all, split
+from gnn_training.data.packed import PackedGraphs
+from gnn_training.data.recipes import Draw
+from gnn_training.errors import UserError
+from gnn_training.graph import Graph
+from gnn_training.jobs.generate import generate
+from gnn_training.settings import GenerateSettings
+
+ROOT = Path(__file__).parent.parent
+
+
+def settings(out: Path, **changes) -> GenerateSettings:
+    return GenerateSettings(**{"recipe": "smoke", "out": out, "graphs": 64, "label_seconds": 30, **changes})
+
+
+def command(out: Path, **changes) -> list[str]:
+    """A process of its own that generates, with progress in its stderr."""
+    program = (
+        "import logging, sys; logging.basicConfig(level=logging.INFO, format='%(message)s'); "
+        "from gnn_training.jobs.generate import generate; from gnn_training.settings import GenerateSettings; "
+        "generate(GenerateSettings.model_validate_json(sys.argv[1]))"
+    )
+    return [sys.executable, "-c", program, settings(out, **changes).model_dump_json()]
+
+
+def start(out: Path, **changes) -> subprocess.Popen:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command(out, **changes), cwd=ROOT, stderr=pipe, text=True, start_new_session=True)
+
+
+def parts(out: Path) -> list[Path]:
+    return sorted(out.glob(".parts/*/*.safetensors"))
+
+
+def wait_for_parts(out: Path, number: int, process: subprocess.Popen) -> None:
+    while len(parts(out)) < number:
+        assert process.poll() is None, "it ended before it could be interrupted"
+        time.sleep(0.01)
+
+
+def all_leave(group: int) -> bool:
+    """Whether a process group is empty within ten seconds."""
+    for _ in range(200):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory) -> PackedGraphs:
+    return generate(settings(tmp_path_factory.mktemp("generated"), workers=2))
+
+
+def test_the_number_of_processes_changes_not_a_byte(generated, tmp_path):
+    alone = generate(settings(tmp_path, workers=1))
+    assert alone.manifest == generated.manifest
+    assert (alone.folder / packed.GRAPHS_FILE).read_bytes() == (generated.folder / packed.GRAPHS_FILE).read_bytes()
+
+
+def test_every_label_is_proper_and_bounded(generated):
+    for i in range(len(generated)):
+        best = generated.label(i)
+        assert is_proper(generated.graph(i), best.coloring) and best.coloring.max() + 1 == best.num_colors
+        assert best.lower_bound <= best.num_colors <= best.dsatur_colors
+        assert best.optimal == (best.lower_bound == best.num_colors)
+
+
+def test_all_families_are_there_in_their_counts_and_no_graph_twice(generated):
+    counts = {family: sum(splits.values()) for family, splits in generated.manifest["counts"].items()}
+    assert len(generated) == sum(counts.values()) == 64 and min(counts.values()) >= 3
+    assert len(set(generated.fingerprint.tolist())) == 64
+    assert len(generated.indices("validation")) == 13
+
+
+def test_copies_are_replaced_by_further_graphs_of_the_family(tmp_path, monkeypatch, caplog):
+    boards = [Draw(0, "rook", index, ((18, 18, 1.0),)) for index in range(12)]
+    monkeypatch.setattr("gnn_training.jobs.generate.draws", lambda *_: boards)
+    caplog.set_level("INFO")
+    graphs = generate(settings(tmp_path))
+    assert "copies of other graphs, replaced: " in caplog.text
+    assert len(graphs) == len(set(graphs.fingerprint.tolist())) == 12
+    assert max(int(graphs.name(i).split("-")[1]) for i in range(12)) >= 12
+
+
+def test_what_is_there_is_not_made_again(generated, caplog):
+    caplog.set_level("INFO")
+    before = (generated.folder / packed.GRAPHS_FILE).stat().st_mtime_ns
+    (generated.folder / ".parts").mkdir()
+    assert len(generate(settings(generated.folder))) == 64
+    assert (generated.folder / packed.GRAPHS_FILE).stat().st_mtime_ns == before
+    assert "already holds these 64 graphs" in caplog.text
+    assert not (generated.folder / ".parts").exists()
+
+
+def test_graphs_of_other_settings_are_never_overwritten(generated):
+    before = (generated.folder / packed.GRAPHS_FILE).read_bytes()
+    for change in ({"seed": 1}, {"recipe": "cpu"}, {"graphs": 65}, {"label_seconds": 2}):
+        with pytest.raises(UserError, match="holds graphs of other sources or settings; name another --out"):
+            generate(settings(generated.folder, **change))
+    assert (generated.folder / packed.GRAPHS_FILE).read_bytes() == before
+
+
+def test_a_file_of_somebody_else_is_never_overwritten(tmp_path):
+    (tmp_path / packed.GRAPHS_FILE).write_text("mine")
+    with pytest.raises(UserError, match="without a manifest"):
+        generate(settings(tmp_path))
+    assert (tmp_path / packed.GRAPHS_FILE).read_text() == "mine"
+
+
+def test_killed_at_any_moment_the_same_command_ends_with_the_same_bytes(generated, tmp_path):
+    for number in (1, 2):
+        process = start(tmp_path, workers=1)
+        wait_for_parts(tmp_path, number, process)
+        process.kill()
+        process.wait()
+        assert all_leave(process.pid)  # orphans notice
+    kept = len(parts(tmp_path))
+    last = subprocess.run(command(tmp_path, workers=1), cwd=ROOT, stderr=subprocess.PIPE, text=True, check=True)
+    assert f"continuing: {16 * kept} of 64 graphs are labelled" in last.stderr
+    assert (tmp_path / packed.GRAPHS_FILE).read_bytes() == (generated.folder / packed.GRAPHS_FILE).read_bytes()
+    assert not (tmp_path / ".parts").exists()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
+def test_told_to_stop_it_leaves_within_seconds_and_says_how_to_go_on(tmp_path, number, code):
+    process = start(tmp_path, graphs=3000)
+    wait_for_parts(tmp_path, 1, process)
+    begin = time.monotonic()
+    os.killpg(process.pid, number)  # the whole group, as a terminal or `docker stop` with an init does
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert time.monotonic() - begin < 5
+    assert "interrupted; the same command continues" in said
+    assert "SpawnProcess" not in said  # no traceback of a worker
+    assert all_leave(process.pid)
+    assert not (tmp_path / packed.MANIFEST_FILE).exists()
+
+
+def test_parts_of_other_settings_are_thrown_away(generated, tmp_path):
+    process = start(tmp_path, seed=5)
+    wait_for_parts(tmp_path, 1, process)
+    process.kill()
+    process.wait()
+    assert all_leave(process.pid)
+    again = generate(settings(tmp_path))
+    assert (again.folder / packed.GRAPHS_FILE).read_bytes() == (generated.folder / packed.GRAPHS_FILE).read_bytes()
+
+
+def test_two_processes_do_not_fill_the_same_folder(tmp_path):
+    process = start(tmp_path, graphs=3000)
+    wait_for_parts(tmp_path, 1, process)
+    with pytest.raises(UserError, match="another process is filling it"):
+        generate(settings(tmp_path))
+    process.terminate()
+    process.communicate()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file/data.* \(not a directory\); name another"):
+        generate(settings(tmp_path / "file" / "data"))
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_no_manifest(tmp_path):
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
+
+    ran = subprocess.run(
+        command(tmp_path), cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=small_files,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert ran.returncode != 0
+    assert "UserError" in ran.stderr and "cannot be written (file too large); make room" in ran.stderr
+    assert not (tmp_path / packed.MANIFEST_FILE).exists() and not list(tmp_path.glob("**/*.tmp"))
+
+
+@dataclass(frozen=True)
+class Fake:
+    """A source whose graph is a path of n nodes; n = 0 is bad, n = 13 ends the process."""
+
+    n: int
+
+    def load(self) -> Instance:
+        if self.n == 0:
+            raise UserError("fake.col: holds no nodes")
+        if self.n == 13:
+            os.kill(os.getpid(), signal.SIGKILL)
+        note = "its coloring is not proper" if self.n == 7 else ""
+        return Instance(Graph.from_edges(self.n, [(i, i + 1) for i in range(self.n - 1)], f"path{self.n}"), note=note)
+
+
+def plan(**changes) -> Plan:
+    return Plan(**{"families": ("imported",), "iterations": 100, "seconds": 1, "seed": 0, **changes})
+
+
+def test_a_bad_source_stops_everything_with_its_own_sentence(tmp_path):
+    with pytest.raises(UserError, match=r"^fake\.col: holds no nodes$"):
+        label_all([Fake(3), Fake(0)], tmp_path, plan(), workers=1)
+    assert not (tmp_path / packed.MANIFEST_FILE).exists()
+
+
+def test_skipped_sources_notes_and_copies_are_told(tmp_path, caplog):
+    caplog.set_level("INFO")
+    graphs = label_all([Fake(n) for n in (7, 0, 4, 4, 21_000, 9)], tmp_path, plan(skip_bad=True), workers=1)
+    assert [graphs.name(i) for i in range(len(graphs))] == ["path7", "path4", "path9"]
+    assert "left out: fake.col: holds no nodes" in caplog.text
+    assert "left out: path21000: 21000 nodes are more than the packed form holds" in caplog.text
+    assert "its coloring is not proper" in caplog.text
+    assert "copies of other graphs, left out: 1" in caplog.text
+
+
+def test_sources_that_are_all_bad_leave_nothing_to_write(tmp_path):
+    with pytest.raises(UserError, match="no graph is left to write"):
+        label_all([Fake(0)], tmp_path, plan(skip_bad=True), workers=1)
+
+
+def test_a_killed_labelling_process_is_explained(tmp_path):
+    with pytest.raises(UserError, match="a labelling process was killed.*--workers"):
+        label_all([Fake(13)], tmp_path, plan(), workers=1)
+
+
+def test_one_graph_in_five_of_every_family_and_size_is_for_validation():
+    rng = np.random.default_rng(0)
+    tensors = {"family": rng.integers(4, size=2000), "num_nodes": rng.integers(10, 800, size=2000)}
+    chosen = split(tensors, seed=0)
+    assert chosen.sum() == 400
+    bucket = np.searchsorted(labelling.SIZE_BOUNDS, tensors["num_nodes"], side="right")
+    for family in range(4):
+        for size in range(4):
+            inside = chosen[(tensors["family"] == family) & (bucket == size)]
+            assert abs(inside.sum() - len(inside) / 5) <= 1
+    assert not np.array_equal(chosen, split(tensors, seed=1))
+
+
+@pytest.mark.parametrize(("graphs", "validation"), [(1, 0), (2, 1), (3, 1), (4, 1), (5, 1), (7, 1), (8, 2)])
+def test_few_graphs_leave_one_for_training_and_one_for_validation(graphs, validation):
+    tensors = {"family": np.zeros(graphs, int), "num_nodes": np.full(graphs, 20)}
+    assert split(tensors, seed=0).sum() == validation
+
+
+def test_progress_has_rate_and_time_left(tmp_path, caplog):
+    caplog.set_level("INFO")
+    generate(settings(tmp_path, graphs=20))
+    lines = [record.getMessage() for record in caplog.records]
+    assert any(line.startswith("labelling: 20 of 20, ") and line.endswith(" left") for line in lines)
+    assert any(line.split()[:2] == ["all", "20"] for line in lines)  # the table of DSATUR against labels
+
+
+def test_in_a_terminal_progress_is_a_bar(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    label_all([Fake(n) for n in range(2, 7)], tmp_path, plan(), workers=1)
+    assert "5/5" in (shown := capfd.readouterr().err) and "/s" in shown and "━" in shown
+
+
+def test_a_worker_loads_no_torch():
+    program = (
+        "import sys; import gnn_training.data.labelling, gnn_training.data.labels, gnn_training.data.recipes; "
+        "assert not {'torch', 'torch_geometric', 'onnxruntime', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def test_the_manifest_says_what_the_graphs_were_made_from(generated):
+    manifest = json.loads((generated.folder / packed.MANIFEST_FILE).read_text())
+    assert manifest["origin"] == {
+        "recipe": "smoke", "graphs": 64, "iterations": 5000, "seed": 0, "label_seconds": 30.0,
+    }  # fmt: skip
+    assert generated.name(0) == "er_sparse-00000"

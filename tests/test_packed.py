@@ -1,0 +1,203 @@
+"""Packed graphs: what goes in comes out, any language can read it, and damage is named."""
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnn_training.data import packed
+from gnn_training.data.families import FAMILIES as EVERY_FAMILY
+from gnn_training.data.families import draw
+from gnn_training.data.instance import Instance, Label
+from gnn_training.data.packed import PackedGraphs, Record
+from gnn_training.errors import UserError
+from gnn_training.graph import Graph
+
+FAMILIES = ("er_dense", "imported")
+
+
+def record(graph: Graph, split: int = 0, family: str = "imported") -> Record:
+    coloring = np.arange(graph.num_nodes, dtype=np.int16)
+    best = Label(coloring, graph.num_nodes, 1, graph.num_nodes, graph.num_nodes == 1, 12.5)
+    return Record(Instance(graph, family=family), best, fingerprint=2**64 - 1, split=split)
+
+
+def write(folder: Path, graphs: list[Graph]) -> PackedGraphs:
+    return packed.write(folder, packed.columns([record(graph) for graph in graphs], FAMILIES), FAMILIES, {"seed": 4})
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    write(tmp_path / "data", [draw(0, "er_dense", index, 10 + 7 * index).graph for index in range(5)])
+    return tmp_path / "data"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 40), st.floats(0, 1), st.text(max_size=8)), min_size=1, max_size=6), st.data())
+def test_graphs_and_labels_come_back_as_they_were(tmp_path_factory, shapes, data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 10**6)))
+    graphs = [Graph.from_adjacency(rng.random((n, n)) < p, name) for n, p, name in shapes]
+    opened = write(tmp_path_factory.mktemp("packed"), graphs)
+    assert len(opened) == len(graphs)
+    for i, graph in enumerate(graphs):
+        assert np.array_equal(opened.graph(i).edges, graph.edges) and opened.name(i) == graph.name
+        assert np.array_equal(opened.adjacency(i), graph.adjacency())
+        assert np.array_equal(opened.label(i).coloring, np.arange(graph.num_nodes))
+        assert opened.label(i).optimal == (graph.num_nodes == 1) and opened.label(i).difficulty == 12.5
+        assert (opened.num_nodes[i], opened.num_edges[i]) == (graph.num_nodes, graph.num_edges)
+        assert opened.fingerprint[i] == 2**64 - 1 and opened.families[opened.family[i]] == "imported"
+
+
+def test_splits_are_told_apart_and_counted_in_the_manifest(tmp_path):
+    graphs = [draw(0, "er_dense", index, 12).graph for index in range(4)]
+    records = [record(graph, split=i % 2, family=FAMILIES[i // 3]) for i, graph in enumerate(graphs)]
+    opened = packed.write(tmp_path, packed.columns(records, FAMILIES), FAMILIES, {})
+    assert opened.indices("train").tolist() == [0, 2] and opened.indices("validation").tolist() == [1, 3]
+    assert opened.manifest["counts"] == {
+        "er_dense": {"train": 2, "validation": 1},
+        "imported": {"train": 0, "validation": 1},
+    }
+
+
+def test_a_reader_written_from_the_documentation_alone_sees_the_same_graph(folder):
+    raw = (folder / "graphs.safetensors").read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    header, body = json.loads(raw[8 : 8 + length]), raw[8 + length :]
+
+    def values(name: str, code: str) -> tuple:
+        start, stop = header[name]["data_offsets"]
+        return struct.unpack(f"<{(stop - start) // struct.calcsize(code)}{code}", body[start:stop])
+
+    n, first = values("num_nodes", "i")[3], values("adjacency_offset", "q")[3]
+    bits, row = values("adjacency_bits", "B"), (n + 7) // 8
+    edges = [(u, v) for u in range(n) for v in range(u, n) if bits[first + u * row + v // 8] >> v % 8 & 1]
+    assert edges == [tuple(edge) for edge in PackedGraphs.open(folder).graph(3).edges.tolist()]
+
+
+def test_the_documentation_names_every_tensor_and_family():
+    text = (Path(__file__).parent.parent / "docs" / "DATA.md").read_text()
+    offsets = [offset for offset, _ in packed.RAGGED.values()]
+    for name in [*packed.PER_GRAPH, *packed.RAGGED, *offsets, *EVERY_FAMILY]:
+        assert f"`{name}`" in text
+
+
+def test_opening_maps_the_file_and_reads_nothing(folder):
+    opened = PackedGraphs.open(folder)
+    assert isinstance(opened.adjacency_bits.base, np.memmap) or isinstance(opened.adjacency_bits, np.memmap)
+    with pytest.raises(ValueError):
+        opened.num_nodes[0] = 3
+
+
+def test_everybody_may_read_what_is_written(folder):
+    assert (folder / "graphs.safetensors").stat().st_mode & 0o044 == 0o044
+
+
+def test_verify_finds_a_single_changed_byte(folder):
+    PackedGraphs.open(folder).verify()
+    path = folder / "graphs.safetensors"
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(UserError, match="differs from its manifest"):
+        PackedGraphs.open(folder).verify()
+
+
+@pytest.mark.parametrize("length", [0, 5, 8, 200, -1, -1000])
+def test_a_truncated_file_is_named_as_damaged(folder, length):
+    path = folder / "graphs.safetensors"
+    raw = path.read_bytes()
+    path.write_bytes(raw[:length])
+    with pytest.raises(UserError, match=r"graphs\.safetensors: is damaged"):
+        PackedGraphs.open(folder)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=300))
+def test_any_bytes_in_the_place_of_the_file_are_refused_in_one_sentence(tmp_path_factory, raw):
+    folder = tmp_path_factory.mktemp("damaged")
+    write(folder, [draw(0, "er_dense", 0, 12).graph])
+    (folder / "graphs.safetensors").write_bytes(raw)
+    with pytest.raises(UserError):
+        PackedGraphs.open(folder)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(st.sampled_from(["num_nodes", "adjacency_offset", "coloring"]), st.one_of(
+    st.none(), st.integers(), st.fixed_dictionaries({}, optional={
+        "dtype": st.sampled_from(["I32", "I64", "BF16", ""]),
+        "shape": st.lists(st.integers(-2, 9), max_size=2),
+        "data_offsets": st.lists(st.integers(-20, 90), max_size=3),
+    }))))  # fmt: skip
+def test_headers_that_lie_are_refused_in_one_sentence(tmp_path_factory, header):
+    folder = tmp_path_factory.mktemp("lies")
+    write(folder, [draw(0, "er_dense", 0, 12).graph])
+    text = json.dumps(header).encode()
+    (folder / "graphs.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(64))
+    with pytest.raises(UserError):
+        PackedGraphs.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "version 2, this program reads 1"),
+        ({"format": "something else"}, "no manifest of packed graphs"),
+        ({"graphs": 6}, "has 5 values of num_nodes, not 6"),
+        ({"families": None}, "damaged"),
+        ({"sha256": 7}, "damaged"),
+        ({"graphs": "many"}, "damaged"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_is_refused(folder, change, message):
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UserError, match=message):
+        PackedGraphs.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("num_colors", np.zeros(5, np.int32), "no num_colors of type int16"),
+        ("num_colors", np.zeros((5, 1), np.int16), "no num_colors of type int16"),
+        ("difficulty", np.zeros(4, np.float32), "4 values of difficulty, not 5"),
+        ("num_nodes", np.full(5, 12, np.int32), "adjacency_bits does not fit"),
+        ("coloring", np.zeros(9, np.int16), "coloring does not fit node_offset"),
+        ("name_offset", np.array([0, 9, 3, 30, 40, 70], np.int64), "names does not fit name_offset"),
+    ],
+)
+def test_tensors_that_do_not_fit_each_other_are_named(folder, name, values, message):
+    tensors, _ = packed.read_columns(folder / "graphs.safetensors")
+    packed.write_columns(folder / "graphs.safetensors", {**tensors, name: values})
+    with pytest.raises(UserError, match=message):
+        PackedGraphs.open(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "\x00"])
+def test_a_manifest_that_is_no_manifest_is_refused(folder, text):
+    (folder / "manifest.json").write_text(text)
+    with pytest.raises(UserError, match=r"manifest\.json: is "):
+        PackedGraphs.open(folder)
+
+
+def test_a_folder_without_packed_graphs_says_what_to_do(tmp_path):
+    with pytest.raises(UserError, match="generate or import them first"):
+        PackedGraphs.open(tmp_path / "nowhere")
+
+
+def test_a_graph_above_the_limit_is_refused():
+    packed.check_size(Graph.from_edges(20_000, []))
+    with pytest.raises(UserError, match="huge: 20001 nodes are more than the packed form holds"):
+        packed.check_size(Graph.from_edges(20_001, [], "huge"))
+
+
+def test_selecting_cuts_graphs_out_of_several_files(tmp_path):
+    graphs = [draw(0, "er_dense", index, 20 + index).graph for index in range(4)]
+    halves = [packed.columns([record(graph) for graph in part], FAMILIES) for part in (graphs[:2], graphs[2:])]
+    opened = packed.write(tmp_path, packed.select(halves, [(1, 1), (0, 0), (1, 0)]), FAMILIES, {})
+    for i, expected in enumerate((3, 0, 2)):
+        assert np.array_equal(opened.graph(i).edges, graphs[expected].edges)
