@@ -64,9 +64,7 @@ def join(device: str = "auto") -> Iterator[Runtime]:
     where = _device(device, int(os.environ.get("LOCAL_RANK", 0)))
     backend = "nccl" if where.type == "cuda" else "gloo"
     with tempfile.TemporaryDirectory() as folder:
-        alone = (
-            {"init_method": f"file://{folder}/store", "rank": 0, "world_size": 1} if "RANK" not in os.environ else {}
-        )
+        alone = {} if "RANK" in os.environ else {"init_method": f"file://{folder}/store", "rank": 0, "world_size": 1}
         bound = {"device_id": where} if where.type == "cuda" else {}
         dist.init_process_group(backend, timeout=TIMEOUT, **alone, **bound)
         try:

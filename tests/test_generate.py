@@ -236,7 +236,7 @@ def test_sources_that_are_all_bad_leave_nothing_to_write(tmp_path):
 
 
 def test_a_killed_labelling_process_is_explained(tmp_path):
-    with pytest.raises(UserError, match="a labelling process was killed.*--workers"):
+    with pytest.raises(UserError, match="a process was killed.*--workers"):
         label_all([Fake(13)], tmp_path, plan(), workers=1)
 
 

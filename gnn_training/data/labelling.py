@@ -9,18 +9,10 @@ import fcntl
 import hashlib
 import json
 import logging
-import multiprocessing
-import os
 import shutil
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Protocol, TextIO
 
@@ -30,9 +22,9 @@ from gnn_training import atomic
 from gnn_training.data import packed
 from gnn_training.data.instance import Instance
 from gnn_training.data.packed import Columns, PackedGraphs, Record
+from gnn_training.data.processes import in_processes, sigterm_raises
 from gnn_training.data.progress import progress
 from gnn_training.errors import UserError
-from gnn_training.machine import num_cores
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +33,6 @@ SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these n
 _VALIDATION_EVERY = 5
 _ROUNDS = 10  # a family of few small graphs runs out of new ones
 _PARTS = ".parts"
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Source(Protocol):
@@ -84,7 +75,7 @@ def label_all(
         UserError: a bad source, a folder that cannot be written or is in use, a worker that died.
     """
     parts = folder / _PARTS
-    with _claim(parts, repr((packed.VERSION, CHUNK, plan, list(sources)))), _stoppable():
+    with _claim(parts, repr((packed.VERSION, CHUNK, plan, list(sources)))), _told_how_to_continue():
         tensors = _without_copies(sources, parts, plan, workers, redraw)
         if not len(tensors["num_nodes"]):
             raise UserError(f"{folder}: no graph is left to write; name sources that hold at least one")
@@ -165,19 +156,24 @@ def _label(pending: Sequence[Source], parts: Path, plan: Plan, workers: int) -> 
     count = -(-len(pending) // CHUNK)
     # Taking every count-th source makes all chunks alike, so rate and time left can be trusted.
     chunks = {parts / f"{c:06d}.safetensors": range(c, len(pending), count) for c in range(count)}
-    missing = {path: places for path, places in chunks.items() if not path.exists()}
-    ready = len(pending) - sum(map(len, missing.values()))
+    missing = [(path, [(i, pending[i]) for i in places], plan) for path, places in chunks.items() if not path.exists()]
+    ready = len(pending) - sum(len(places) for _, places, _ in missing)
+    if missing and ready:
+        log.info("continuing: %d of %d graphs are labelled", ready, len(pending))
     if missing:
-        if ready:
-            log.info("continuing: %d of %d graphs are labelled", ready, len(pending))
         with (
             progress("labelling", ready, len(pending), log) as advance,
-            closing(_in_processes(missing, pending, plan, workers)) as labelled,  # also if a signal comes in advance()
+            closing(in_processes(_label_chunk, missing, workers)) as ended,  # a signal may come in advance()
         ):
-            for count in labelled:
-                advance(count)
+            for number in ended:
+                advance(len(missing[number][1]))
+    return _gather(list(chunks))
+
+
+def _gather(paths: Sequence[Path]) -> tuple[Columns, list[int]]:
+    """The graphs of all parts in the order of their positions, and these; notes are logged."""
     columns, places = [], []
-    for number, path in enumerate(chunks):
+    for number, path in enumerate(paths):
         tensors, metadata = packed.read_columns(path)
         columns.append(tensors)
         places += [(position, (number, row)) for row, position in enumerate(json.loads(metadata["positions"]))]
@@ -185,37 +181,6 @@ def _label(pending: Sequence[Source], parts: Path, plan: Plan, workers: int) -> 
             log.warning(note)
     places.sort()
     return packed.select(columns, [row for _, row in places]), [position for position, _ in places]
-
-
-def _in_processes(chunks: dict[Path, range], pending: Sequence[Source], plan: Plan, workers: int) -> Iterator[int]:
-    """Label chunks in processes of one thread each; yield the number of sources of each chunk as it is done."""
-    context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
-    lifeline, held = context.Pipe(duplex=False)
-    workers = min(workers or num_cores(), len(chunks))
-    with _one_thread_each(), ProcessPoolExecutor(workers, context, _start_worker, (lifeline,)) as pool:
-        try:
-            with _deaf_children():
-                futures = {
-                    pool.submit(_label_chunk, path, [(i, pending[i]) for i in places], plan): len(places)
-                    for path, places in chunks.items()
-                }
-            for future in as_completed(futures):
-                future.result()
-                yield futures[future]
-        except BrokenProcessPool as error:
-            raise UserError("a labelling process was killed, likely for memory; take fewer --workers") from error
-        finally:
-            held.close()  # workers with work left stop now
-
-
-def _start_worker(lifeline: Connection) -> None:
-    """Leave when the other end of the lifeline closes, be it that the parent wants it so or that it was killed."""
-
-    def watch() -> None:
-        lifeline.poll(None)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan) -> None:
@@ -263,45 +228,10 @@ def _claim(parts: Path, command: str) -> TextIO:
 
 
 @contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Processes started here never hear Ctrl-C or SIGTERM, which reach the whole group: the parent decides."""
-    resource_tracker.ensure_running()  # unblocks both signals when it starts, so it has to start before
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+def _told_how_to_continue() -> Iterator[None]:
     try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Make SIGTERM an exception, so that everything is closed; say how to go on."""
-
-    def leave(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    in_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, leave) if in_main else None
-    try:
-        yield
+        with sigterm_raises():
+            yield
     except (KeyboardInterrupt, SystemExit):
         log.warning("interrupted; the same command continues")
         raise
-    finally:
-        if in_main:
-            signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Processes started here give numerical libraries one thread; those read the environment before we could speak."""
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -24,6 +24,7 @@ from gnn_training.data.source import Source, locate
 from gnn_training.errors import UserError
 from gnn_training.memory import available_bytes
 from gnn_training.settings import CheckSettings, TrainSettings
+from gnn_training.words import duration
 
 log = logging.getLogger(__name__)
 
@@ -188,8 +189,10 @@ def _cost(settings: CheckSettings, data: PackedGraphs, share: float, ranks: int)
     need = cost.peak_bytes / GIB + TORCH_GIB
     left = torch.cuda.mem_get_info()[0] / GIB if on_gpu else available_bytes() / GIB / ranks
     tight = f"a rank needs about {need:.1f} GiB and {left:.1f} are free: lower --batch-cells or --processes"
-    where = "one GPU" if on_gpu else f"CPU, {threads} threads"
-    yield Finding("would run", f"preset {settings.preset}: {settings.steps} steps on {ranks} ranks, each on {where}")
+    ranks_on = (
+        f"{ranks} x GPU" if on_gpu else f"{ranks} x CPU with {threads} threads".replace(" 1 threads", " 1 thread")
+    )
+    yield Finding("would run", f"preset {settings.preset}: {settings.steps} steps on {ranks_on}")
     yield Finding("memory", f"about {need:.1f} GiB of {left:.1f} free per rank", tight if need > left else None)
-    epoch, whole = (count * cost.seconds_per_step / 60 for count in (cost.steps_per_epoch, settings.steps))
-    yield Finding("time", f"about {epoch:.1f} minutes per epoch, {whole:.0f} for all steps without evaluations")
+    epoch, whole = (duration(count * cost.seconds_per_step) for count in (cost.steps_per_epoch, settings.steps))
+    yield Finding("time", f"about {epoch} per epoch of {cost.steps_per_epoch} steps, {whole} in all, evaluations aside")

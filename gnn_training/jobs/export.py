@@ -20,6 +20,7 @@ from gnn_training.training import checkpoint
 log = logging.getLogger(__name__)
 
 GOLDEN_FILE = "coloring_gnn.golden.json"
+PATHS = ("data", "run")  # settings that say nothing to whoever gets the file
 GOLDEN_PROBES = ("one node, the pair (0, 0)", "edgeless", "ring", "petersen", "several graphs")
 
 
@@ -65,9 +66,7 @@ def _metadata(settings: ExportSettings, state: dict) -> dict[str, str]:
         "training_fingerprint": checkpoint.fingerprint(state),
         "trained_steps": str(state["step"]),
         "validation_excess": f"{state['scores']['excess']:.4f}" if "scores" in state else "unknown",
-        "settings": json.dumps(
-            {k: v for k, v in state["settings"].items() if k not in ("data", "run")}, sort_keys=True
-        ),
+        "settings": json.dumps({k: v for k, v in state["settings"].items() if k not in PATHS}, sort_keys=True),
     }
 
 

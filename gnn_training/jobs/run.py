@@ -26,6 +26,7 @@ from gnn_training.settings import (
     TrainSettings,
 )
 from gnn_training.steps import Record, Step
+from gnn_training.words import duration
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ def run(settings: RunSettings) -> None:
             begun = time.monotonic()
             _do(step, settings, supervisor)
             record.add(step)
-            log.info("%s: done in %s", title, _clock(time.monotonic() - begun))
+            log.info("%s: done in %s", title, duration(time.monotonic() - begun))
     _summarize(settings, time.monotonic() - started)
 
 
@@ -136,11 +137,6 @@ def _summarize(settings: RunSettings, seconds: float) -> None:
     model, report = settings.models / MODEL_FILE, settings.run / "report.json"
     summary = json.loads(report.read_text())["summary"]
     scores = [f"{name} {score['mean_excess']:.2f}" for name, score in summary["methods"].items()]
-    log.info("%s: %.1f MB, ready after %s", model, model.stat().st_size / 1e6, _clock(seconds))
+    log.info("%s: %.1f MB, ready after %s", model, model.stat().st_size / 1e6, duration(seconds))
     log.info("colors above the best known on %d validation graphs: %s", summary["graphs"], ", ".join(scores))
     log.info("look into %s for report.json and metrics.jsonl, or tensorboard --logdir %s", settings.run, settings.run)
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

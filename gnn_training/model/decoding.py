@@ -1,4 +1,4 @@
-"""From a network to a coloring, all in tensors: greedy, color descent, kicks. The same lines run in training and in ONNX."""
+"""Classical steps around the network, in tensors so that they run inside the ONNX file."""
 
 from collections.abc import Callable
 

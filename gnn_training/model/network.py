@@ -31,7 +31,7 @@ class Refiner(nn.Module):
         self.of_graph = nn.Linear(width + 7, hidden, bias=False)
         self.update = nn.Linear(hidden, 2 * width)
         self.score = nn.Linear(width, 1, bias=False)
-        # Spelled out though they change nothing: ONNX Runtime 1.16 crashes on a sum before a LayerNormalization without bias.
+        # They change nothing, but ONNX Runtime 1.16 crashes on a sum before a LayerNormalization without bias.
         self.register_buffer("one", torch.ones(width), persistent=False)
         self.register_buffer("zero", torch.zeros(width), persistent=False)
         with torch.no_grad():
@@ -71,7 +71,7 @@ class Refiner(nn.Module):
         usable = palette[:, None, :]                                                      # (G, 1, K)
         k, n = palette.sum(1), graphs.num_nodes                                           # (G,), (G,)
         ph = p[..., None] * h                                                             # (G, N, K, D)
-        e = graphs.aggregate(p)                                                           # (G, N, K) conflicts if v took c
+        e = graphs.aggregate(p)                                                           # (G, N, K) conflicts in c
         m = graphs.aggregate(ph.flatten(2)).view_as(h) / (1 + e)[..., None]               # (G, N, K, D)
         own = (p * e).sum(2, keepdim=True)                                                # (G, N, 1) conflicts of v
         log_e, log_own, ease = e.log1p(), own.log1p(), (-e).exp()
@@ -84,7 +84,7 @@ class Refiner(nn.Module):
             [mean_h, ph.sum(2), invariants(graphs, k), own, log_own, free.log1p(), p.max(2, keepdim=True).values], 2
         )                                                                                 # (G, N, 2D + 13)
         size = p.sum(1)[..., None]                                                        # (G, K, 1)
-        spent = (p * e).sum(1)[..., None]                                                 # (G, K, 1) conflicts in class c
+        spent = (p * e).sum(1)[..., None]                                                 # (G, K, 1) conflicts
         share = (k / n)[:, None, None]                                                    # (G, 1, 1)
         color = torch.cat([ph.sum(1) / (1 + size), size * share - 1, spent.log1p(), spent / (1 + size)], 2)
         total = (own.sum(1) / n[:, None])                                                 # (G, 1) conflicts per node

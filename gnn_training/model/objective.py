@@ -59,7 +59,7 @@ class ColoringNetwork(nn.Module):
     def _conflicts(self, batch: Batch, free_rounds: int, rounds: int) -> Tensor:
         """Expected conflicts per node after every round, later rounds weigh more; summed over graphs."""
         graphs, refine = batch.graphs, self.refiner
-        h, palette, z = refine.begin(graphs, batch.k, batch.seeds)                        # (G, N, K, D), (G, K), (G, N, K)
+        h, palette, z = refine.begin(graphs, batch.k, batch.seeds)                        # (G, N, K, D) the first
         loss = 0 * h.sum()  # every weight takes part in every step, or DDP waits for the missing gradient
         h = refine.run(h, graphs, palette, z, free_rounds) if free_rounds else h
         p = refine.soft_colors(h, graphs, palette)

@@ -1,4 +1,4 @@
-"""The program as one ONNX model: every part is exported by torch, then joined to the next by the names of its tensors."""
+"""The program as one ONNX model: torch exports every part, and the names of their tensors join them."""
 
 import logging
 import warnings

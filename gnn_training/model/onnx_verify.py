@@ -70,7 +70,7 @@ def verify(model: onnx.ModelProto, program: Program) -> None:
     onnx.checker.check_model(model, full_check=True)
     opset = {entry.domain: entry.version for entry in model.opset_import}
     if model.ir_version > MAX_IR_VERSION or opset != {"": OPSET}:
-        raise UserError(f"the model has IR {model.ir_version} and opsets {opset}, callers read IR {MAX_IR_VERSION}, {OPSET}")
+        raise UserError(f"the model has IR {model.ir_version} and opsets {opset}, not IR {MAX_IR_VERSION} and {OPSET}")
     watched = onnx.ModelProto()
     watched.CopyFrom(model)
     watched.graph.output.append(onnx.helper.make_tensor_value_info("last", onnx.TensorProto.FLOAT, None))
@@ -80,7 +80,8 @@ def verify(model: onnx.ModelProto, program: Program) -> None:
         inputs = golden.feeds(edge_index, batch, num_colors=[0], seed=3, steps=ROUNDS)
         expected = _torch(program, inputs)
         for threads, runtime in runtimes.items():
-            _compare(f"{name}, {threads} threads", expected, dict(zip([*OUTPUTS, "last"], runtime.run(None, inputs), strict=True)))
+            got = dict(zip([*OUTPUTS, "last"], runtime.run(None, inputs), strict=True))
+            _compare(f"{name}, {threads} threads", expected, got)
         if len(batch) <= SMALL:
             del inputs["steps"]
             logits = runtimes[1].run(["color_logits"], inputs)[0]

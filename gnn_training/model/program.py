@@ -1,8 +1,8 @@
 """The program inside the ONNX file: edges in, color scores out, in four parts that pass named tensors on.
 
-DSATUR gives a first coloring and the number of columns; the network refines a soft coloring with fewer colors, drops the
-smallest class whenever the coloring is proper (color descent), and is kicked when it stagnates. The best proper coloring
-seen is returned, so no answer has more colors than DSATUR's.
+DSATUR gives a first coloring and the number of columns; the network refines a soft coloring with fewer colors, drops
+the smallest class whenever the coloring is proper (color descent), and is kicked when it stagnates. The best proper
+coloring seen is returned, so no answer has more colors than DSATUR's.
 
 Parts rather than one module because torch.while_loop can close over a tensor's size only where that size is an input's:
 sizes that data decides (graphs, padded nodes, colors) are decided in one part and are input shapes of the next.
@@ -17,6 +17,7 @@ from gnn_training.model.graphs import DenseGraphs
 from gnn_training.model.noise import noise
 from gnn_training.model.objective import ColoringNetwork
 
+START = 0.5  # where the descent begins between the estimated number of colors and DSATUR's; docs/LOG.md compares
 PATIENCE = 24  # rounds without fewer conflicts before a kick
 SURRENDER = 40  # rounds without a proper coloring before one more color is allowed
 KICK_SHARE = 0.1  # neighbours of a conflict that are kicked with it
@@ -66,8 +67,8 @@ class Refine(nn.Module):
         chromatic, types, difficulty = self.reader(graphs, clique, bound.float())
         rows = torch.arange(mask.shape[0])
         asked = num_colors[rows.clamp(max=num_colors.shape[0] - 1)]  # one number for all graphs, or one for each
-        k = torch.where(asked > 0, asked, torch.minimum(chromatic.round().long(), bound - 1))
-        k = torch.minimum(k.clamp(min=1), bound)
+        start = (chromatic + START * (bound - chromatic)).round().long()
+        k = torch.where(asked > 0, torch.minimum(asked, bound), torch.minimum(start, bound - 1)).clamp(min=1)
         palette = (palette_names < k[:, None]).float()                                    # (G, K)
         seeds = seed + rows * 7919  # copies of a graph in one call are different samples
         best, last = self._descend(graphs, palette, hot(dsatur, palette_names), bound, seeds, steps)

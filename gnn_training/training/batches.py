@@ -9,9 +9,7 @@ import heapq
 import numpy as np
 
 PLAN = 0  # purpose of the random generator, beside those of objective.py
-NODES_PER_CELL = (
-    128  # a round costs ~2,300 multiply-adds per node and color, plus ~17 per neighbour slot of the padding
-)
+NODES_PER_CELL = 128  # a cell costs ~2,300 multiply-adds a round, plus ~17 for every node of its graph
 
 
 def cost(num_nodes: np.ndarray, num_colors: np.ndarray) -> np.ndarray:
@@ -74,7 +72,7 @@ class BatchPlan:
         return [steps[i] for i in rng.permutation(len(steps))]
 
     def _cut(self, cells: int) -> list[int]:
-        """Where one global batch ends and the next begins: padded cost at most cells * parts, one graph a part at least."""
+        """Where global batches begin and end: padded cost at most cells * parts, but one graph a part at least."""
         cuts, start = [0], 0
         for end in range(1, len(self.indices) + 1):
             n, k = self.num_nodes[start:end].max(), self.num_colors[start:end].max()

@@ -15,7 +15,7 @@ KEEP = 2  # the newest and one before it, should the newest be damaged by the di
 
 
 def save(path: Path, state: dict) -> None:
-    """Write `state` (tensors, numbers, strings, lists and dicts only) so that a crash leaves the old file or the new."""
+    """Write `state` (tensors, numbers, strings, lists, dicts); a crash leaves the old file or the new."""
     with replacing(path) as temporary:
         torch.save(state, temporary)
 

@@ -14,7 +14,7 @@ from gnn_training.settings import TrainSettings
 from gnn_training.training.batches import cost
 from gnn_training.training.learner import Learner
 
-STEPS = 3  # measured, after one that warms up
+STEPS = 2  # measured, after one that warms up
 CPU_CELLS = 8_000  # a GPU preset's batch would take minutes on a CPU; time and memory are proportional to its cells
 PADDING = 1.1  # cells of the padded batches over those of their graphs
 HEADROOM = 1.3  # peak memory over what is kept for the backward pass

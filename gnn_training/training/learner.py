@@ -186,7 +186,7 @@ class Learner:
         return num_colors(greedy_along(graph, np.argsort(classes[: graph.num_nodes], kind="stable")))
 
     def _collate(self, ids: np.ndarray, fixed: bool = False) -> Batch:
-        """The graphs `ids`, padded to the largest; k and noise drawn by (seed, step, graph), or fixed for evaluation."""
+        """The graphs `ids` with k and noise drawn by (seed, step, graph), or fixed for evaluation."""
         data, device = self.data, self.rt.device
         rng = np.random.default_rng([self.settings.seed, 0 if fixed else self.step, COLORS])
         offsets, seeds = rng.integers(-1, 3, len(data)), rng.integers(0, 2**31, len(data))
