@@ -126,9 +126,7 @@ def report(graphs: PackedGraphs) -> None:
     log.info("saved: colors of DSATUR above the label, mean; proven: labels that no coloring can beat")
 
 
-def _without_copies(
-    pending: Sequence[Source], parts: Path, plan: Plan, workers: int, redraw: Redraw | None
-) -> Columns:
+def _without_copies(pending: Sequence[Source], parts: Path, plan: Plan, workers: int, redraw: Redraw | None) -> Columns:
     """Label sources, then what is drawn for those that were copies, and so on; the first of equals stays."""
     rounds: list[Columns] = []
     keep: list[tuple[int, int]] = []

@@ -13,6 +13,7 @@ from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import Learner
 from gnn_training.training.logbook import Logbook
+from gnn_training.training.picture import draw
 from gnn_training.training.progress import Progress
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,8 @@ def _steps(learner: Learner, progress: Progress, book: Logbook, signal: StopSign
     """The loop; returns why it ended: "done" or "stopped"."""
     settings, rt = learner.settings, learner.rt
     while learner.step < settings.steps:
+        if 0 < learner.step != progress.evaluated_at and learner.step % settings.evaluate_every == 0:
+            _evaluate(learner, progress, book)
         started = time.monotonic()
         # Ranks disagree on clocks and signals; one leaving alone would keep the others waiting in all-reduce.
         stopped, late = rt.any(signal.received, 0 < settings.minutes * 60 <= progress.seconds)
@@ -80,8 +83,6 @@ def _steps(learner: Learner, progress: Progress, book: Logbook, signal: StopSign
             pace = {"epoch": epoch, "graphs_per_second": progress.graphs_per_second}
             left = {"minutes_left": progress.minutes_left(learner.step, settings.steps)}
             book.record("train", learner.step, {**terms, **pace, **left})
-        if learner.step % settings.evaluate_every == 0 or learner.step == settings.steps:
-            _evaluate(learner, progress, book)
         if learner.step % settings.checkpoint_every == 0:
             _save(learner, progress)
     if progress.evaluated_at != learner.step:
@@ -98,6 +99,7 @@ def _evaluate(learner: Learner, progress: Progress, book: Logbook) -> None:
     progress.seconds += time.monotonic() - started
     if better and learner.rt.is_main:
         checkpoint.save(learner.settings.run / "best.pt", {**learner.best_state(), "scores": scores})
+        book.picture("validation graph", learner.step, draw(*learner.example()))
 
 
 def _save(learner: Learner, progress: Progress) -> None:

@@ -10,9 +10,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from gnn_training.coloring import greedy_along, num_colors
+from gnn_training.coloring import conflicts, greedy_along, num_colors
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
+from gnn_training.graph import Graph
 from gnn_training.model.graphs import batch_of
 from gnn_training.model.objective import WEIGHTS, Batch, ColoringNetwork
 from gnn_training.runtime import Runtime
@@ -22,6 +23,7 @@ from gnn_training.training.checkpoint import without_prefix
 from gnn_training.training.schedule import learning_rate, peak_rate
 
 ROUNDS, COLORS = 1, 2  # purposes of random generators; 0 is the batch plan
+DRAWN_NODES = 60  # more make no picture
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
 
 
@@ -43,7 +45,8 @@ class Learner:
         self.plan = BatchPlan(
             train, data.num_nodes[train], data.num_colors[train], settings.batch_cells, parts, settings.seed
         )
-        self.validation = _sample(data.indices("validation"), settings.validation_graphs)
+        held_out = data.indices("validation")
+        self.validation = _sample(held_out if len(held_out) else train, settings.validation_graphs)
         self.step = self.bad_steps = self.skipped = 0
 
     def update(self) -> dict[str, float]:
@@ -159,26 +162,39 @@ class Learner:
 
     def _score(self, ids: np.ndarray) -> Tensor:
         """Sums (7,) over the graphs `ids`, in the order that `evaluate` names."""
-        batch, network = self._collate(ids, fixed=True), self.averaged.module
-        graphs, refiner = batch.graphs, network.refiner
-        h, palette, z = refiner.begin(graphs, batch.k, batch.seeds)
-        h = refiner.run(h, graphs, palette, z, self.settings.validation_rounds)
-        colors = refiner.soft_colors(h, graphs, palette).argmax(2)  # (G, N)
-        hard = one_hot(colors, palette.shape[1]).float() * graphs.mask[:, :, None]  # (G, N, K)
-        conflicts = (graphs.aggregate(hard) * hard).sum((1, 2)) / 2  # (G,)
+        batch = self._collate(ids, fixed=True)
+        graphs, colors = batch.graphs, self._classes(batch)
+        hard = one_hot(colors, int(batch.k.max())).float() * graphs.mask[:, :, None]  # (G, N, K)
+        clashes = (graphs.aggregate(hard) * hard).sum((1, 2)) / 2  # (G,)
         used = torch.tensor([self._consumed(i, row) for i, row in zip(ids, colors.cpu().numpy(), strict=True)])
         excess = used.to(batch.num_colors) - batch.num_colors
-        chromatic, types, _ = network.reader(graphs, batch.lower, batch.upper)
+        chromatic, types, _ = self.averaged.module.reader(graphs, batch.lower, batch.upper)
         scores = [
             excess,
             batch.upper - batch.num_colors,
-            conflicts / graphs.num_nodes,
+            clashes / graphs.num_nodes,
             excess <= 0,
             (chromatic - batch.num_colors).abs(),
             types.argmax(1) == batch.graph_type,
             torch.ones_like(excess),
         ]
         return torch.stack([score.double().sum() for score in scores])
+
+    @torch.no_grad()
+    def example(self) -> tuple[Graph, np.ndarray, str]:
+        """The largest validation graph that can be drawn, its classes (N,) and a title."""
+        sizes = self.data.num_nodes[self.validation]
+        i = self.validation[np.argmax(np.where(sizes <= DRAWN_NODES, sizes, -sizes))]
+        graph, batch = self.data.graph(i), self._collate(np.array([i]), fixed=True)
+        classes = self._classes(batch)[0].cpu().numpy()
+        return graph, classes, f"{graph.name}: {int(batch.k)} classes, {conflicts(graph, classes)} conflicts"
+
+    def _classes(self, batch: Batch) -> Tensor:
+        """Most likely colors (G, N) after a refinement by the averaged weights."""
+        refiner = self.averaged.module.refiner
+        h, palette, z = refiner.begin(batch.graphs, batch.k, batch.seeds)
+        h = refiner.run(h, batch.graphs, palette, z, self.settings.validation_rounds)
+        return refiner.soft_colors(h, batch.graphs, palette).argmax(2)
 
     def _consumed(self, i: int, classes: np.ndarray) -> int:
         """Colors that a caller needs who sorts graph i by class (N,) and colors first-fit along it."""
