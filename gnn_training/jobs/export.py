@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gnn_training import __version__, atomic
 from gnn_training.contract import GRAPH_TYPES, MAX_COLORS, MODEL_FILE
+from gnn_training.errors import UserError
 from gnn_training.model import golden
 from gnn_training.model.objective import ColoringNetwork
 from gnn_training.model.oldest_runtime import check_in_oldest_runtime
@@ -20,6 +21,7 @@ from gnn_training.training import checkpoint
 log = logging.getLogger(__name__)
 
 GOLDEN_FILE = "coloring_gnn.golden.json"
+SUMS_FILE = "SHA256SUMS"
 PATHS = ("data", "run")  # settings that say nothing to whoever gets the file
 GOLDEN_PROBES = ("one node, the pair (0, 0)", "edgeless", "ring", "petersen", "several graphs")
 
@@ -30,6 +32,8 @@ def export(settings: ExportSettings) -> Path:
     Raises:
         UserError: no checkpoint to export, or a check failed: whatever was in the folder before is still there.
     """
+    if settings.verify_only:
+        return _verify_published(settings)
     source = settings.run / "best.pt" if settings.run.is_dir() else settings.run
     state = checkpoint.load(source)
     program = Program(_network(state)).eval()
@@ -47,6 +51,26 @@ def export(settings: ExportSettings) -> Path:
             draft[GOLDEN_FILE].write_bytes(vectors)
             check_in_oldest_runtime(draft[MODEL_FILE], draft[GOLDEN_FILE])
     return _publish(settings.models, {MODEL_FILE: content, GOLDEN_FILE: vectors})
+
+
+def _verify_published(settings: ExportSettings) -> Path:
+    """Hold the files that lie there against their checksums and the golden vectors, as whoever fetches them would."""
+    model, vectors, sums = (settings.models / name for name in (MODEL_FILE, GOLDEN_FILE, SUMS_FILE))
+    if not sums.exists():
+        raise UserError(f"{sums}: there is no such file; run export first")
+    for line in sums.read_text(encoding="utf-8").splitlines():
+        digest, name = line.split("  ")
+        path = settings.models / name
+        if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            raise UserError(f"{path}: not the file that was exported; export again")
+    try:
+        golden.check(model, vectors)
+    except ValueError as error:
+        raise UserError(f"{error}; export again") from error
+    log.info("%s: checksums hold, the golden vectors agree", model)
+    if settings.oldest_runtime:
+        check_in_oldest_runtime(model, vectors)
+    return model
 
 
 def _network(state: dict) -> ColoringNetwork:
@@ -76,6 +100,6 @@ def _publish(folder: Path, files: dict[str, bytes]) -> Path:
         with atomic.replacing(folder / name) as temporary:
             temporary.write_bytes(content)
     sums = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items())
-    atomic.write_text(folder / "SHA256SUMS", sums)
+    atomic.write_text(folder / SUMS_FILE, sums)
     log.info("%s is ready", folder / MODEL_FILE)
     return folder / MODEL_FILE

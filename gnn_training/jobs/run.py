@@ -115,7 +115,9 @@ def _train(step: Step, settings: RunSettings, supervisor: Supervisor) -> int:
         return supervisor.run([*DOOR, *step.arguments()], OMP_NUM_THREADS=threads)
     status, errors = settings.run / "status.json", settings.run / "torchrun.log"
     status.unlink(missing_ok=True)
-    code = supervisor.run([*TORCHRUN, str(ranks), *DOOR, *step.arguments()], errors, OMP_NUM_THREADS=threads)
+    # After "--" torchrun leaves the flags alone; before it, --run would be short for its own --run-path.
+    command = [*TORCHRUN, str(ranks), "-m", "--", "gnn_training", *step.arguments()]
+    code = supervisor.run(command, errors, OMP_NUM_THREADS=threads)
     # torchrun says 1 whatever happened, also when every rank was told to stop and has saved; rank 0 knows.
     if code and status.exists() and json.loads(status.read_text())["status"] == "stopped":
         return STOPPED
@@ -128,7 +130,7 @@ def _reason(errors: Path) -> str:
     """What ended the ranks, out of all that they wrote to stderr: the door's sentence if one said it."""
     lines = errors.read_text(errors="replace").splitlines()
     said = [line.removeprefix("gnn_training: ") for line in lines if line.startswith("gnn_training: ")]
-    raised = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line) and "ChildFailed" not in line]
+    raised = [line for line in lines if re.match(r"(\S+: )?[\w.]*([Ee]rror|Exception): ", line)]
     cause = raised[0] if raised else "a rank was killed, perhaps for want of memory"
     return said[0] if said else f"training failed, {cause}; {errors} has all that was said"
 

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 CELLS = 40_000  # node-color pairs per call: below that a round costs about the same whatever the batch
 MAX_COPIES = 16
-MAX_STEPS = 1024
+MIN_STEPS, MAX_STEPS = 32, 1024
 SPREAD = 3  # copies of a graph ask for 1, 2 and 3 colors below the best
 
 
@@ -55,16 +55,16 @@ def improvements(
     Every call is a batch of copies of the graph, which differ in seed and in the number of colors asked for; calls
     grow longer as they go. A call that would end late is shortened, and stopped if it still is late.
 
-    pace: seconds per step to expect of the first call.
+    pace: seconds per step that a call with one copy took.
     """
     deadline = time.monotonic() + seconds
     best = num_colors(colors)
     for attempt in count():
         start = time.monotonic()
-        steps = min(colorer.steps * 2 ** (attempt // 2), MAX_STEPS, int((deadline - start) / pace))
-        if best <= lower or steps < 1:
-            return
         copies = max(1, min(MAX_COPIES, CELLS // (graph.num_nodes * best)))
+        steps = min(colorer.steps * 2 ** (attempt // 2), MAX_STEPS, int((deadline - start) / (pace * copies)))
+        if best <= lower or steps < MIN_STEPS:
+            return
         asked = [min(MAX_COLORS, max(lower, best - 1 - copy % SPREAD)) for copy in range(copies)]
         try:
             prediction = colorer.predict([graph] * copies, asked, seed + attempt, steps, deadline - start)
@@ -72,7 +72,7 @@ def improvements(
             logger.debug("%s: the search ends, %s", graph.name, error or "time is up")
             return
         fewest = min((from_logits(graph, logits) for logits in prediction.logits), key=num_colors)
-        pace = (time.monotonic() - start) / steps
+        pace = (time.monotonic() - start) / (steps * copies)
         if num_colors(fewest) < best:
             best = num_colors(fewest)
             yield fewest
