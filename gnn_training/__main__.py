@@ -97,11 +97,11 @@ def _preset(cls: type[Settings], flags: Sequence[str]) -> Settings:
 
 
 def _sentence(report: str) -> str:
-    """What tyro's framed report says, without the frame and without its last part, which points to --help."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", report)
-    text = re.sub(r"^[╭╰].*$|│", "", plain, flags=re.MULTILINE)
-    parts = [" ".join(part.split()).rstrip(".:") for part in re.split("─+", text)]
-    return ": ".join(parts[:-1])
+    """What tyro's framed report says, without title and frame, and without its last part, which points to --help."""
+    rows = [line.strip(" │") for line in re.sub(r"\x1b\[[0-9;]*m", "", report).splitlines()[1:]]
+    text = "\n".join("\f" if set(row) <= set("─-╰╯") else row for row in rows)
+    parts = [" ".join(part.split()).rstrip(".:") for part in text.split("\f")]
+    return ": ".join([part for part in parts if part][:-1])
 
 
 def _set_up_logging() -> None:

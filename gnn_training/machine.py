@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from gnn_training.errors import UserError
+from gnn_training.settings import RunSettings
 
 MAX_CPU_RANKS = 8  # more ranks make the global batch larger, not the job shorter
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -29,15 +30,25 @@ def num_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def num_ranks(processes: int, device: str) -> int:
+def num_ranks(settings: RunSettings) -> int:
     """Processes to train with: as asked, or (0) one per GPU, or one per core without GPUs.
 
     Raises:
-        UserError: more processes than GPUs, or CUDA without any.
+        UserError: more processes than GPUs, or none where device or preset want one.
     """
-    gpus = 0 if device == "cpu" else num_gpus()
-    if device == "cuda" and not gpus:
-        raise UserError("device is cuda but torch finds no GPU: check the driver with nvidia-smi or take --device cpu")
-    if gpus and processes > gpus:
-        raise UserError(f"processes ({processes}) must not exceed the GPUs ({gpus}): lower it or take --device cpu")
-    return processes or gpus or min(num_cores(), MAX_CPU_RANKS)
+    gpus = 0 if settings.device == "cpu" else num_gpus()
+    if not gpus and needs_gpu(settings):
+        raise UserError(
+            f"preset {settings.preset} on device {settings.device} needs a GPU and torch finds none: "
+            f"see python -m gnn_training check, or take --preset cpu or --device cpu"
+        )
+    if gpus and settings.processes > gpus:
+        raise UserError(
+            f"processes ({settings.processes}) must not exceed the GPUs ({gpus}): lower it or take --device cpu"
+        )
+    return settings.processes or gpus or min(num_cores(), MAX_CPU_RANKS)
+
+
+def needs_gpu(settings: RunSettings) -> bool:
+    """Whether training without a GPU is not what the user wants: asked for, or implied by the preset."""
+    return settings.device == "cuda" or (settings.device == "auto" and settings.preset in ("single", "multi"))

@@ -4,7 +4,7 @@
 #   TORCH_INDEX_URL  package index to take torch from, for example one with the small CPU build; read at set-up only
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-venv=${GNN_VENV:-$root/.venv}
+venv=$(readlink -m "${GNN_VENV:-$root/.venv}")
 python=$venv/bin/python
 log=$venv/install.log
 export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}

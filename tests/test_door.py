@@ -2,10 +2,10 @@
 
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,10 +19,6 @@ ROOT = Path(__file__).parents[1]
 NEEDED = {"import": ["x"], "evaluate": ["x"], "color": ["x"]}
 
 
-def start(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "gnn_training", *args], cwd=ROOT, capture_output=True, text=True)
-
-
 def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     """The one sentence that the door says to arguments it cannot take."""
     assert door.main(args) == 2
@@ -31,10 +27,12 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     return err
 
 
-def test_help_is_fast():
-    started = time.monotonic()
-    assert "generate" in start("--help").stdout
-    assert time.monotonic() - started < 2  # 0.2 s where nothing else runs
+def test_help_takes_less_than_half_a_second():
+    untraced = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    before = os.times()
+    subprocess.run([sys.executable, "-m", "gnn_training", "train", "--help"], cwd=ROOT, env=untraced, check=True)
+    after = os.times()  # processor time: what else runs on the machine does not count
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 0.5
 
 
 @pytest.mark.parametrize("command", [None, *door.COMMANDS])
@@ -148,3 +146,20 @@ def test_reader_that_goes_away_leaves_no_traceback():
         f"{sys.executable} -m gnn_training run --dry-run | true", shell=True, cwd=ROOT, capture_output=True, text=True
     )
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "given"),
+    [
+        ("run", settings.smoke().model_copy(update={"seed": 1, "accumulate": 2, "data": Path("a b"), "minutes": 0.1})),
+        ("run", settings.multi()),
+        ("train", settings.TrainSettings(preset="single", learning_rate=1e-4)),
+        ("check", settings.CheckSettings(processes=2)),
+        ("import", settings.ImportSettings(sources=(Path("a"), Path("b")), skip_bad=True, seed=1)),
+        ("export", settings.ExportSettings(run=Path("runs/x"), oldest_runtime=False)),
+        ("evaluate", settings.EvaluateSettings(graphs=Path("x"), rlf=False, best_known=Path("y.csv"))),
+        ("generate", settings.GenerateSettings(recipe="smoke", seed=0)),
+    ],
+)
+def test_settings_survive_the_way_through_a_command_line(command: str, given: settings.Settings):
+    assert door.parse(command, given.flags()) == given

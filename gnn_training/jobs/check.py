@@ -20,7 +20,7 @@ from gnn_training.atomic import reason
 from gnn_training.data.packed import MANIFEST_FILE, PackedGraphs
 from gnn_training.data.recipes import RECIPES
 from gnn_training.data.sample import sample
-from gnn_training.data.source import Source, locate
+from gnn_training.data.source import locate
 from gnn_training.errors import UserError
 from gnn_training.memory import available_bytes
 from gnn_training.settings import CheckSettings, TrainSettings
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 DISK_GIB = 2  # the full recipe packed, checkpoints, logs and the model
 DRIVERS = {"13": 580, "12": 525}  # oldest NVIDIA driver for a major version of CUDA
 SAMPLE = 64  # graphs that stand for a recipe which has not been generated yet
+TRAIN_SHARE = 0.8  # of a recipe's graphs; the others are for validation
 GIB = 2**30
 TORCH_GIB = 1.0  # what a rank takes before its first batch: libraries, and on a GPU the CUDA context
 
@@ -50,7 +51,9 @@ def check(settings: CheckSettings) -> None:
     Raises:
         UserError: the job would not start here; the message has every reason.
     """
-    findings = [*_software(), *_gpus(settings), *_places(settings), *_data_and_cost(settings)]
+    findings = [*_software(), *_gpus(settings), *_places(settings), _graphs(settings)]
+    if not any(finding.problem for finding in findings):
+        findings += _cost(settings)
     _show(findings)
     problems = [finding.problem for finding in findings if finding.problem]
     if problems:
@@ -89,8 +92,8 @@ def _gpus(settings: CheckSettings) -> Iterator[Finding]:
     with warnings.catch_warnings(action="ignore"):  # torch warns of what is said better below
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not gpus:
-        needed = settings.device == "cuda" or (settings.device == "auto" and settings.preset in ("single", "multi"))
-        yield Finding("GPU", "none", _why_no_gpu(drivers, torch.version.cuda) if needed else None)
+        wanted = machine.needs_gpu(settings)
+        yield Finding("GPU", "none", _why_no_gpu(drivers, torch.version.cuda) if wanted else None)
         return
     for number in range(gpus):
         free, total = torch.cuda.mem_get_info(number)
@@ -141,47 +144,48 @@ def _why_not_writable(folder: Path) -> str | None:
         return f"{folder} cannot be written ({reason(error)}): change its owner or name another folder"
 
 
-def _data_and_cost(settings: CheckSettings) -> Iterator[Finding]:
+def _graphs(settings: CheckSettings) -> Finding:
     source = locate(settings)
-    try:
-        ranks = machine.num_ranks(settings.processes, settings.device)
-    except UserError as error:
-        yield Finding("ranks", "-", str(error))
-        return
-    try:
-        data = PackedGraphs.open(source.graphs) if (source.graphs / MANIFEST_FILE).exists() else None
-        if data is not None:
-            data.verify()
-    except UserError as error:
-        yield Finding("graphs", str(source.graphs), str(error))
-        return
-    if data is not None:
-        counts = [len(data.indices(split)) for split in ("train", "validation")]
-        yield Finding("graphs", f"{source.graphs}: {counts[0]} to train on, {counts[1]} for validation")
-        yield from _cost(settings, data, 1.0, ranks)
-    else:
-        yield from _cost_before_data(settings, source, ranks)
-
-
-def _cost_before_data(settings: CheckSettings, source: Source, ranks: int) -> Iterator[Finding]:
     if source.imported is not None:
         problem = None if source.imported.exists() else f"{source.imported} does not exist: name another --data"
-        yield Finding("graphs", f"{source.imported}, imported first; the cost is known after that", problem)
-        return
-    recipe = RECIPES[settings.recipe]
-    graphs = sum(recipe.counts.values())
-    yield Finding("graphs", f"{graphs} of recipe {settings.recipe}, generated first")
-    with tempfile.TemporaryDirectory() as folder:
-        few = sample(recipe, SAMPLE, settings.seed, Path(folder))
-        yield from _cost(settings, few, len(few) / (0.8 * graphs), ranks)  # the other fifth is for validation
+        return Finding("graphs", f"{source.imported}, imported first; time and memory are known after that", problem)
+    if not (source.graphs / MANIFEST_FILE).exists():
+        return Finding("graphs", f"{_size(settings)} of recipe {settings.recipe}, generated first")
+    try:
+        data = PackedGraphs.open(source.graphs)
+        data.verify()
+    except UserError as error:
+        return Finding("graphs", str(source.graphs), str(error))
+    train, validation = (len(data.indices(split)) for split in ("train", "validation"))
+    return Finding("graphs", f"{source.graphs}: {train} to train on, {validation} for validation")
 
 
-def _cost(settings: CheckSettings, data: PackedGraphs, share: float, ranks: int) -> Iterator[Finding]:
+def _cost(settings: CheckSettings) -> Iterator[Finding]:
+    source = locate(settings)
+    if (source.graphs / MANIFEST_FILE).exists():
+        yield from _measured(settings, PackedGraphs.open(source.graphs), share=1.0)
+    elif source.generated:
+        with tempfile.TemporaryDirectory() as folder:
+            few = sample(RECIPES[settings.recipe], SAMPLE, settings.seed, Path(folder))
+            yield from _measured(settings, few, share=len(few) / (TRAIN_SHARE * _size(settings)))
+
+
+def _size(settings: CheckSettings) -> int:
+    """Graphs of the recipe."""
+    return sum(RECIPES[settings.recipe].counts.values())
+
+
+def _measured(settings: CheckSettings, data: PackedGraphs, share: float) -> Iterator[Finding]:
     """What would run, and the memory and time of it; share: of the training graphs that `data` has."""
     import torch
 
     from gnn_training.training.estimate import estimate
 
+    try:
+        ranks = machine.num_ranks(settings)
+    except UserError as error:
+        yield Finding("would run", "nothing", str(error))
+        return
     on_gpu = settings.device != "cpu" and machine.num_gpus() > 0
     threads = max(1, machine.num_cores() // ranks)
     training = TrainSettings(**settings.model_dump(include=set(TrainSettings.model_fields), exclude={"data"}))

@@ -45,9 +45,11 @@ def run(settings: RunSettings) -> None:
         SystemExit: the exit code of a step that failed and has said why, or 128 + the signal that stopped the job.
     """
     started = time.monotonic()
-    record = Record(settings.run / "steps.json")
+    record, steps = Record(settings.run / "steps.json"), plan(settings)
+    if not all(map(record.is_done, steps)):
+        machine.num_ranks(settings)  # what the check would refuse is refused now, not after hours of labelling
     with Supervisor() as supervisor:
-        for step in plan(settings):
+        for step in steps:
             title = f"{STEPS.index(step.name) + 1}/{len(STEPS)} {step.name}"
             if record.is_done(step):
                 log.info("%s: already done", title)
@@ -109,7 +111,7 @@ def _do(step: Step, settings: RunSettings, supervisor: Supervisor) -> None:
 
 def _train(step: Step, settings: RunSettings, supervisor: Supervisor) -> int:
     """Train on every rank, through torchrun if there are several; return the exit code."""
-    ranks = machine.num_ranks(settings.processes, settings.device)
+    ranks = machine.num_ranks(settings)
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, machine.num_cores() // ranks)))
     if ranks == 1:
         return supervisor.run([*DOOR, *step.arguments()], OMP_NUM_THREADS=threads)
@@ -127,12 +129,16 @@ def _train(step: Step, settings: RunSettings, supervisor: Supervisor) -> int:
 
 
 def _reason(errors: Path) -> str:
-    """What ended the ranks, out of all that they wrote to stderr: the door's sentence if one said it."""
-    lines = errors.read_text(errors="replace").splitlines()
-    said = [line.removeprefix("gnn_training: ") for line in lines if line.startswith("gnn_training: ")]
-    raised = [line for line in lines if re.match(r"(\S+: )?[\w.]*([Ee]rror|Exception): ", line)]
-    cause = raised[0] if raised else "a rank was killed, perhaps for want of memory"
-    return said[0] if said else f"training failed, {cause}; {errors} has all that was said"
+    """What ended the ranks, out of all that they and torchrun wrote to stderr."""
+    text = errors.read_text(errors="replace")
+    if said := re.search(r"^gnn_training: (.*)$", text, re.MULTILINE):  # the door's sentence, once for all ranks
+        return said[1]
+    killed = re.search(r"\(exitcode: -(\d+)\) local_rank: (\d+)", text)
+    raised = re.search(r"^(?:\[rank\d+\]: )?((?:[\w.]*(?:Error|Exception)|\S+ error): .*)$", text, re.MULTILINE)
+    cause = raised[1] if raised else "without a word"
+    if killed:
+        cause = f"rank {killed[2]} was killed by signal {killed[1]}, perhaps for want of memory"
+    return f"training failed: {cause} (all that was said is in {errors})"
 
 
 def _summarize(settings: RunSettings, seconds: float) -> None:

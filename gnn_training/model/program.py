@@ -1,8 +1,8 @@
 """The program inside the ONNX file: edges in, color scores out, in four parts that pass named tensors on.
 
 DSATUR gives a first coloring and the number of columns; the network refines a soft coloring with fewer colors, drops
-the smallest class whenever the coloring is proper (color descent), and is kicked when it stagnates. The best proper
-coloring seen is returned, so no answer has more colors than DSATUR's.
+the smallest class whenever the coloring is proper (color descent), and is kicked when it stagnates. Small graphs are
+refined in several copies. The best proper coloring seen is returned, so no answer has more colors than DSATUR's.
 
 Parts rather than one module because torch.while_loop can close over a tensor's size only where that size is an input's:
 sizes that data decides (graphs, padded nodes, colors) are decided in one part and are input shapes of the next.
@@ -18,6 +18,9 @@ from gnn_training.model.noise import noise
 from gnn_training.model.objective import ColoringNetwork
 
 START = 0.5  # where the descent begins between the estimated number of colors and DSATUR's; docs/LOG.md compares
+GOLDEN_RATIO = 0.618034  # copies begin at START + multiples of it, modulo 1: spread evenly however many there are
+CELLS = 20_000  # node-color pairs that a call refines at least: small graphs get copies, up to COPIES
+COPIES = 8
 PATIENCE = 24  # rounds without fewer conflicts before a kick
 SURRENDER = 40  # rounds without a proper coloring before one more color is allowed
 KICK_SHARE = 0.1  # neighbours of a conflict that are kicked with it
@@ -39,44 +42,52 @@ class Densify(nn.Module):
 class Bound(nn.Module):
     """What is known before the network starts: DSATUR's coloring above, a clique below."""
 
-    inputs, outputs = ("adjacency", "mask", "names"), ("dsatur", "clique", "palette_names")
+    inputs, outputs = ("adjacency", "mask", "names"), ("dsatur", "clique", "palette_names", "copies")
 
     def forward(self, adjacency: Tensor, mask: Tensor, names: Tensor) -> tuple[Tensor, ...]:
-        """To dsatur (G, n) int64, clique (G,) float, palette_names (K,) for the K colors of the worst graph."""
+        """To dsatur (G, n) int64, clique (G,) float, palette_names (K,) for the K colors of the worst graph, and
+        copies (R,) to refine of every graph.
+        """
         graphs = DenseGraphs(adjacency, mask)
         colors = first_fit(graphs, graphs.degrees, names, saturation_weight=adjacency.shape[1] + 1)
-        return colors, clique_bound(graphs), torch.arange((colors.max() + 1).item())
+        num_colors = colors.max() + 1
+        copies = (CELLS / (mask.shape[0] * mask.shape[1] * num_colors)).clamp(1, COPIES).long()
+        return colors, clique_bound(graphs), torch.arange(num_colors.item()), torch.arange(copies.item())
 
 
 class Refine(nn.Module):
     """The network, looped."""
 
-    inputs = ("adjacency", "mask", "dsatur", "clique", "palette_names", "num_colors", "seed", "steps")
+    inputs = ("adjacency", "mask", "dsatur", "clique", "palette_names", "copies", "num_colors", "seed", "steps")
     outputs = ("probabilities", "last", "chromatic", "graph_type_logits", "difficulty")
 
     def __init__(self, network: ColoringNetwork):
         super().__init__()
         self.refiner, self.reader = network.refiner, network.reader
 
-    def forward(self, adjacency, mask, dsatur, clique, palette_names, num_colors, seed, steps) -> tuple[Tensor, ...]:
-        """To probabilities (G, n, K) whose argmax is proper, the soft colors (G, n, K) of the last round, and the three
-        readings of every graph.
+    def forward(self, adjacency, mask, dsatur, clique, palette_names, copies, num_colors, seed, steps):
+        """To probabilities (G, n, K) whose argmax is proper, the soft colors (G R, n, K) of the last round, and the
+        three readings of every graph.
         """
-        graphs = DenseGraphs(adjacency, mask)
         bound = dsatur.max(1).values + 1                                                  # (G,)
-        chromatic, types, difficulty = self.reader(graphs, clique, bound.float())
-        rows = torch.arange(mask.shape[0])
-        asked = num_colors[rows.clamp(max=num_colors.shape[0] - 1)]  # one number for all graphs, or one for each
-        start = (chromatic + START * (bound - chromatic)).round().long()
-        k = torch.where(asked > 0, torch.minimum(asked, bound), torch.minimum(start, bound - 1)).clamp(min=1)
-        palette = (palette_names < k[:, None]).float()                                    # (G, K)
-        seeds = seed + rows * 7919  # copies of a graph in one call are different samples
-        best, last = self._descend(graphs, palette, hot(dsatur, palette_names), bound, seeds, steps)
-        return best, last, chromatic, types, difficulty
+        chromatic, types, difficulty = self.reader(DenseGraphs(adjacency, mask), clique, bound.float())
+        asked = num_colors[torch.arange(mask.shape[0]).clamp(max=num_colors.shape[0] - 1)]  # one for all, or for each
+        share = (START + GOLDEN_RATIO * copies) % 1                                       # (R,)
+        k = (chromatic[:, None] + share * (bound - chromatic)[:, None]).round().long()    # (G, R)
+        k = torch.minimum(k, bound[:, None] - 1)
+        k = torch.where(asked[:, None] > 0, torch.minimum(asked, bound)[:, None], k).clamp(min=1).flatten()
+        graphs = DenseGraphs(copied(adjacency, copies), copied(mask, copies))
+        dsatur, bound = copied(dsatur, copies), copied(bound, copies)                     # (G R, n), (G R,)
+        palette = (palette_names < k[:, None]).float()                                    # (G R, K)
+        seeds = seed + 7919 * torch.arange(graphs.mask.shape[0])
+        best, used, last = self._descend(graphs, palette, hot(dsatur, palette_names), bound, seeds, steps)
+        winner = used.view(-1, copies.shape[0]).float().argmin(1)  # (G,) of floats: ONNX Runtime 1.16 has no other ArgMin
+        row = torch.arange(mask.shape[0]) * copies.shape[0] + winner
+        return best[row], last, chromatic, types, difficulty
 
-    def _descend(self, graphs: DenseGraphs, palette, best, bound, seeds, steps) -> tuple[Tensor, Tensor]:
+    def _descend(self, graphs: DenseGraphs, palette, best, bound, seeds, steps) -> tuple[Tensor, Tensor, Tensor]:
         """Refine for `steps` rounds; the best proper coloring (G, n, K), at first DSATUR's `best` with `bound` colors,
-        and the soft colors (G, n, K) of the last round.
+        how many colors it has (G,), and the soft colors (G, n, K) of the last round.
         """
         mask, refiner = graphs.mask, self.refiner
         z = noise(seeds, mask.shape[1], palette.shape[1])
@@ -117,9 +128,11 @@ class Refine(nn.Module):
         state = (torch.zeros_like(steps), h, palette, best, bound, infinite, zero, zero + 0)
         _, h, palette, best, fewest, *_ = loop(more, body, state)
         last = refiner.soft_colors(h, graphs, palette)
-        colors = greedy_along(graphs, last.argmax(2), names)
-        better = (colors.max(1).values + 1 < fewest) & (clashes(graphs, colors).sum(1) == 0)
-        return torch.where(better[:, None, None], hot(colors, names), best), last
+        colors = greedy_along(graphs, calm_first(graphs, last.argmax(2), names), names)
+        count = colors.max(1).values + 1
+        better = (count < fewest) & (clashes(graphs, colors).sum(1) == 0)
+        best = torch.where(better[:, None, None], hot(colors, names), best)
+        return best, torch.where(better, count, fewest), last
 
 
 class Readout(nn.Module):
@@ -147,6 +160,18 @@ class Program(nn.Module):
             made = part(*(tensors[name] for name in part.inputs))
             tensors |= zip(part.outputs, made if isinstance(made, tuple) else (made,), strict=True)
         return tensors
+
+
+def copied(x: Tensor, copies: Tensor) -> Tensor:
+    """Every row of x (G, ...) once per copy: (G R, ...)."""
+    return x[torch.arange(x.shape[0] * copies.shape[0]) // copies.shape[0]]
+
+
+def calm_first(graphs: DenseGraphs, classes: Tensor, names: Tensor) -> Tensor:
+    """Classes (G, n) renumbered by their conflicts, fewest first: a greedy that follows them then disturbs least."""
+    trouble = (clashes(graphs, classes)[:, :, None] * hot(classes, names)).sum(1)         # (G, K)
+    order = (trouble * names.shape[0] + names).argsort(1)                                 # ties by number
+    return order.argsort(1).gather(1, classes)
 
 
 def hot(colors: Tensor, names: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from gnn_training.training.schedule import learning_rate, peak_rate
 
 ROUNDS, COLORS = 1, 2  # purposes of random generators; 0 is the batch plan
 DRAWN_NODES = 60  # more make no picture
+MIN_REACH = 2  # colors above the best known that a training step may allow, at least
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
 
 
@@ -205,9 +206,11 @@ class Learner:
         """The graphs `ids` with k and noise drawn by (seed, step, graph), or fixed for evaluation."""
         data, device = self.data, self.rt.device
         rng = np.random.default_rng([self.settings.seed, 0 if fixed else self.step, COLORS])
-        offsets, seeds = rng.integers(-1, 3, len(data)), rng.integers(0, 2**31, len(data))
+        draw, seeds = rng.random(len(data))[ids], rng.integers(0, 2**31, len(data))[ids]
         known = data.num_colors[ids].astype(np.int64)
-        k = known if fixed else np.maximum(known + offsets[ids], 1)
+        # From one color too few to halfway up to DSATUR's number, where the descent of the exported program begins.
+        reach = np.maximum(MIN_REACH, (data.dsatur_colors[ids] - known) // 2)
+        k = known if fixed else np.maximum(known - 1 + (draw * (reach + 2)).astype(np.int64), 1)
 
         def tensor(x: np.ndarray, dtype: torch.dtype) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(x)).to(device, dtype, non_blocking=True)
@@ -219,7 +222,7 @@ class Learner:
             tensor(data.dsatur_colors[ids], torch.float32),
             tensor(data.graph_type[ids], torch.int64),
             tensor(data.difficulty[ids], torch.float32),
-            tensor(seeds[ids], torch.int64),
+            tensor(seeds, torch.int64),
             tensor(k, torch.int64),
         )
 

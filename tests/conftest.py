@@ -1,0 +1,56 @@
+"""Products that many tests look at, made once per session, whichever pytest-xdist worker is first to ask."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+Once = Callable[[str, Callable[[Path], object]], Path]
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """once(name, make): a folder of the session that `make(folder)` has filled, in this process or another."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def once(name: str, make: Callable[[Path], object]) -> Path:
+        with FileLock(shared / f"{name}.lock"):
+            if not (shared / f"{name}.made").exists():
+                make(shared / name)
+                (shared / f"{name}.made").touch()
+        return shared / name
+
+    return once
+
+
+@pytest.fixture(scope="session")
+def tiny_data(once: Once) -> Path:
+    """Folder of 24 packed graphs, see tiny_runs.write_data."""
+    import tiny_runs
+
+    return once("tiny-data", tiny_runs.write_data)
+
+
+@pytest.fixture(scope="session")
+def trained(once: Once, tiny_data: Path) -> Path:
+    """Run folder of an uninterrupted training with tiny_runs.settings."""
+    import tiny_runs
+
+    from gnn_training.jobs.train import train
+
+    def make(folder: Path) -> None:
+        assert tiny_runs.finish(train, tiny_runs.settings(tiny_data, folder)) == 0
+
+    return once("tiny-run", make)
+
+
+@pytest.fixture(scope="session")
+def exported(once: Once, trained: Path) -> Path:
+    """Folder with coloring_gnn.onnx of that training and what belongs to it."""
+    from gnn_training.jobs.export import export
+    from gnn_training.settings import ExportSettings
+
+    return once("tiny-models", lambda folder: export(ExportSettings(run=trained, models=folder, steps=24)))

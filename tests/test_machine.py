@@ -1,0 +1,67 @@
+"""What the machine offers, and how many ranks that makes."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from gnn_training import machine
+from gnn_training.errors import UserError
+from gnn_training.settings import RunSettings, multi, single
+from gnn_training.training.estimate import Kept
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch):
+    def pretend(count: int) -> None:
+        monkeypatch.setattr(machine, "num_gpus", lambda: count)
+
+    return pretend
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("max 100000", 6), ("250000 100000", 2), ("50000 100000", 1), (None, 6)])
+def test_cores_stay_within_the_quota_of_the_container(tmp_path: Path, monkeypatch, quota: str | None, cores: int):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    monkeypatch.setattr(machine, "CPU_QUOTA", tmp_path / "cpu.max")
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(quota + "\n")
+    assert machine.num_cores() == cores
+
+
+def test_gpus_are_those_that_torch_sees_where_there_may_be_any(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    (tmp_path / "nvidia-smi").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.num_gpus() == 3
+
+
+def test_there_is_one_rank_per_gpu_or_per_core_unless_told_otherwise(gpus, monkeypatch):
+    monkeypatch.setattr(machine, "num_cores", lambda: 64)
+    gpus(4)
+    assert [machine.num_ranks(RunSettings(processes=asked)) for asked in (0, 2)] == [4, 2]
+    assert machine.num_ranks(RunSettings(device="cpu")) == machine.MAX_CPU_RANKS
+    gpus(0)
+    assert [machine.num_ranks(RunSettings(processes=asked)) for asked in (0, 16)] == [8, 16]
+
+
+def test_more_ranks_than_gpus_are_refused(gpus):
+    gpus(2)
+    with pytest.raises(UserError, match=r"processes \(3\) must not exceed the GPUs \(2\)"):
+        machine.num_ranks(RunSettings(processes=3))
+
+
+def test_settings_made_for_gpus_are_refused_without_one(gpus):
+    gpus(0)
+    for settings in (RunSettings(device="cuda"), single(), multi()):
+        with pytest.raises(UserError, match="needs a GPU and torch finds none"):
+            machine.num_ranks(settings)
+    assert machine.num_ranks(single().model_copy(update={"device": "cpu", "processes": 1})) == 1
+
+
+def test_memory_of_a_step_is_what_the_backward_pass_keeps_counted_once():
+    x, kept = torch.ones(1000, requires_grad=True), Kept()
+    for _ in range(2):
+        with kept:
+            (x * x).sum().backward()
+    assert kept.bytes == 2 * 4 * 1000

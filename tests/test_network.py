@@ -1,0 +1,187 @@
+"""The network: names of colors and nodes do not matter, nor padding, nor the form of the graph; noise is noise."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gnn_training.graph import Graph
+from gnn_training.model.graphs import SPARSE_FROM, DenseGraphs, Graphs, SparseGraph, batch_of
+from gnn_training.model.network import Refiner, invariants
+from gnn_training.model.noise import PRIME, noise
+from gnn_training.model.readings import Reader
+
+ROUNDS = 5
+
+
+def random_graph(num_nodes: int, density: float, seed: int = 0) -> Graph:
+    rng = np.random.default_rng(seed)
+    return Graph.from_adjacency(rng.random((num_nodes, num_nodes)) < density)
+
+
+def dense(graph: Graph) -> DenseGraphs:
+    return DenseGraphs(torch.from_numpy(graph.adjacency()).float()[None], torch.ones(1, graph.num_nodes))
+
+
+def sparse(graph: Graph) -> SparseGraph:
+    return SparseGraph(torch.from_numpy(graph.edge_index()), graph.num_nodes)
+
+
+def refined(refiner: Refiner, graphs: Graphs, palette: Tensor, z: Tensor) -> Tensor:
+    """Soft colors (G, N, K) after a few rounds."""
+    h = refiner.run(refiner.start(graphs, palette, z), graphs, palette, z, ROUNDS)
+    return refiner.soft_colors(h, graphs, palette)
+
+
+def assert_same(a: Tensor, b: Tensor) -> None:
+    torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def refiner() -> Refiner:
+    """Random weights, larger than the first ones of a training so that rounds change the state a lot."""
+    torch.manual_seed(0)
+    refiner = Refiner().requires_grad_(False)
+    refiner.update.bias[: refiner.width] = 0.0
+    return refiner
+
+
+@pytest.fixture(scope="module")
+def reader() -> Reader:
+    torch.manual_seed(0)
+    return Reader().requires_grad_(False)
+
+
+GRAPHS = [random_graph(12, 0.5, 1), random_graph(30, 0.2, 2), Graph.from_edges(4, []), Graph.from_edges(1, [])]
+KS = torch.tensor([4, 7, 1, 2])
+SEEDS = torch.tensor([5, 6, 7, 8])
+
+
+def test_rounds_change_the_coloring(refiner: Refiner):
+    graphs = batch_of(GRAPHS)
+    h, palette, z = refiner.begin(graphs, KS, SEEDS)
+    moved = refined(refiner, graphs, palette, z) - refiner.soft_colors(h, graphs, palette)
+    assert moved.abs().max() > 0.2
+
+
+def test_renaming_the_colors_renames_the_result(refiner: Refiner):
+    graphs = batch_of(GRAPHS)
+    _, palette, z = refiner.begin(graphs, KS, SEEDS)
+    order = torch.randperm(7, generator=torch.Generator().manual_seed(3))
+    renamed = refined(refiner, graphs, palette[:, order], z[:, :, order])
+    assert_same(renamed, refined(refiner, graphs, palette, z)[:, :, order])
+
+
+def test_renaming_the_nodes_renames_the_result(refiner: Refiner, reader: Reader):
+    graph, k = GRAPHS[1], torch.tensor([5])
+    order = np.random.default_rng(4).permutation(graph.num_nodes)
+    graphs, renamed = dense(graph), dense(Graph.from_adjacency(graph.adjacency()[order][:, order]))
+    _, palette, z = refiner.begin(graphs, k, SEEDS[:1])
+    assert_same(refined(refiner, renamed, palette, z[:, order]), refined(refiner, graphs, palette, z)[:, order])
+    bounds = torch.tensor([2.0]), torch.tensor([9.0])
+    for a, b in zip(reader(renamed, *bounds), reader(graphs, *bounds), strict=True):
+        assert_same(a, b)
+
+
+def test_a_padded_graph_gives_the_numbers_it_gives_alone(refiner: Refiner, reader: Reader):
+    together = batch_of(GRAPHS)
+    _, palette, z = refiner.begin(together, KS, SEEDS)
+    p = refined(refiner, together, palette, z)
+    lower, upper = torch.full((4,), 1.0), KS.float() + 1
+    readings = reader(together, lower, upper)
+    for i, graph in enumerate(GRAPHS):
+        alone, n, k = batch_of([graph]), graph.num_nodes, int(KS[i])
+        _, own_palette, own_z = refiner.begin(alone, KS[i : i + 1], SEEDS[i : i + 1])
+        assert_same(p[i, :n, :k], refined(refiner, alone, own_palette, own_z)[0])
+        assert (p[i, n:] == 0).all() and (p[i, :, k:] == 0).all()
+        for joint, single in zip(readings, reader(alone, lower[i : i + 1], upper[i : i + 1]), strict=True):
+            assert_same(joint[i], single[0])
+
+
+@settings(max_examples=25, deadline=None)
+@given(n=st.integers(1, 40), k=st.integers(1, 60), density=st.floats(0, 1), seed=st.integers(0, 2**40))
+def test_any_number_of_nodes_and_colors_gives_probabilities(refiner: Refiner, n, k, density, seed):
+    graphs = batch_of([random_graph(n, density, seed)])
+    _, palette, z = refiner.begin(graphs, torch.tensor([k]), torch.tensor([seed]))
+    p = refined(refiner, graphs, palette, z)
+    assert p.shape == (1, n, k) and (p >= 0).all()
+    assert_same(p.sum(2), torch.ones(1, n))
+
+
+@settings(max_examples=25, deadline=None)
+@given(n=st.integers(1, 40), k=st.integers(1, 9), density=st.floats(0, 1), seed=st.integers(0, 1000))
+def test_dense_and_sparse_aggregation_give_the_same_coloring_and_readings(refiner, reader, n, k, density, seed):
+    graph = random_graph(n, density, seed)
+    forms = dense(graph), sparse(graph)
+    _, palette, z = refiner.begin(forms[0], torch.tensor([k]), torch.tensor([seed]))
+    assert_same(*(refined(refiner, form, palette, z) for form in forms))
+    assert_same(*(invariants(form, palette.sum(1)) for form in forms))
+    assert_same(*(form.summary(palette.sum(1)) for form in forms))
+    for a, b in zip(*(reader(form, torch.ones(1), torch.tensor([9.0])) for form in forms), strict=True):
+        assert_same(a, b)
+
+
+def test_dense_and_sparse_aggregation_give_the_same_gradients():
+    graph, gradients = random_graph(20, 0.3), []
+    for form in (dense(graph), sparse(graph)):
+        torch.manual_seed(1)
+        refiner = Refiner()
+        h, palette, z = refiner.begin(form, torch.tensor([4]), torch.tensor([0]))
+        p = refiner.soft_colors(refiner(h, refiner.soft_colors(h, form, palette), form, palette, z), form, palette)
+        (p * form.aggregate(p)).sum().backward()
+        gradients.append([weight.grad for weight in refiner.parameters()])
+    for a, b in zip(*gradients, strict=True):
+        assert_same(a, b)
+
+
+def test_degrees_and_triangles_are_those_of_the_graph():
+    triangle_with_tail = Graph.from_edges(5, [(0, 1), (1, 2), (0, 2), (2, 3)])
+    for form in (dense(triangle_with_tail), sparse(triangle_with_tail)):
+        assert form.degrees.tolist() == [[2, 2, 3, 1, 0]]
+        assert form.neighbour_degrees.tolist() == [[2.5, 2.5, torch.tensor(5 / 3).item(), 3, 0]]
+        assert form.triangles().tolist() == [[1, 1, 1, 0, 0]]
+        assert form.num_nodes.tolist() == [5] and form.density.item() == pytest.approx(8 / 20, abs=1e-5)
+
+
+def test_only_one_large_graph_of_low_density_is_aggregated_sparsely():
+    path = [(i, i + 1) for i in range(SPARSE_FROM - 1)]
+    large = Graph.from_edges(SPARSE_FROM, path)
+    assert isinstance(batch_of([large]), SparseGraph)
+    assert isinstance(batch_of([large, Graph.from_edges(1, [])]), DenseGraphs)
+    assert isinstance(batch_of([Graph.from_edges(SPARSE_FROM - 1, path[:-1])]), DenseGraphs)
+    assert isinstance(batch_of([random_graph(SPARSE_FROM, 0.03)]), DenseGraphs)
+
+
+def test_noise_is_the_hash_in_integers_without_limits():
+    seeds = [0, 1, 2**31 - 1, 2**31, 2**31 + 1, 2**40 + 3, 2**63 - 1, -1]
+    x = noise(torch.tensor(seeds), 50, 7)
+    for g, seed in enumerate(seeds):
+        for v, c in [(0, 0), (1, 0), (0, 1), (49, 6)]:
+            y = (seed % PRIME * 48_271 + v * 69_621 + 1) % PRIME
+            y = (y * y + c * 40_014 + 12_345) % PRIME
+            for _ in range(3):
+                y = (y * (y + 1_000_003) + 7) % PRIME
+            assert x[g, v, c].item() == pytest.approx((y / PRIME - 0.5) * 12**0.5, abs=1e-6)
+
+
+def test_noise_is_uniform_with_mean_0_and_variance_1():
+    x = noise(torch.tensor([0, 1, 2**31]), 1000, 100)
+    assert x.mean((1, 2)).abs().max() < 0.02
+    assert (x.var((1, 2)) - 1).abs().max() < 0.02
+    assert x.abs().max() <= 3**0.5 + 1e-6
+    shares = torch.histc(x[0], 10, -(3**0.5), 3**0.5) / x[0].numel()
+    assert (shares - 0.1).abs().max() < 0.01
+
+
+def test_noise_of_other_seeds_nodes_and_colors_is_unrelated():
+    x = noise(torch.tensor([7, 8, 7 + 2**31, 7 + 7919]), 400, 100)
+    for a, b in [(0, 1), (0, 2), (0, 3)]:
+        assert (x[a] * x[b]).mean().abs() < 0.02
+    assert (x[0, 1:] * x[0, :-1]).mean().abs() < 0.02
+    assert (x[0, :, 1:] * x[0, :, :-1]).mean().abs() < 0.02
+
+
+def test_noise_does_not_depend_on_how_much_of_it_is_asked_for():
+    assert torch.equal(noise(torch.tensor([3, 4]), 60, 20)[:1, :5, :7], noise(torch.tensor([3]), 5, 7))

@@ -1,0 +1,157 @@
+"""What training minimizes: unchanged by color names, a sum over graphs, zero where there is nothing to improve."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from gnn_training.contract import GRAPH_TYPES, UNKNOWN_TYPE
+from gnn_training.graph import Graph
+from gnn_training.model.graphs import batch_of
+from gnn_training.model.network import Refiner
+from gnn_training.model.objective import WEIGHTS, Batch, ColoringNetwork
+
+RING = Graph.from_edges(6, [(i, (i + 1) % 6) for i in range(6)])
+LONELY = Graph.from_edges(1, [])
+WHEEL = Graph.from_edges(6, [(0, i) for i in range(1, 6)] + [(1, 2), (2, 3), (3, 4), (4, 5), (1, 5)])
+GRAPHS = [RING, WHEEL, LONELY]
+
+
+class Decided(Refiner):
+    """Holds on to one coloring (N,) of one graph."""
+
+    def __init__(self, colors: list[int]):
+        super().__init__()
+        self.colors = torch.tensor([colors])
+
+    def soft_colors(self, h, graphs, palette) -> Tensor:
+        return one_hot(self.colors, palette.shape[1]).float()
+
+
+def batch(graphs: list[Graph]) -> Batch:
+    """Labels that need not be true, different for every graph."""
+    numbers = torch.tensor([next(i for i, known in enumerate(GRAPHS) if known is graph) for graph in graphs])
+    known = torch.tensor([2, 4, 1])[numbers]
+    return Batch(
+        graphs=batch_of(graphs),
+        num_colors=known,
+        lower=known.float() - torch.tensor([0, 1, 0])[numbers],
+        upper=known.float() + torch.tensor([2, 1, 0])[numbers],
+        graph_type=torch.tensor([1, 7, 4])[numbers],
+        difficulty=torch.tensor([10.0, 90.0, 0.0])[numbers],
+        seeds=100 + numbers,
+        k=torch.tensor([3, 4, 2])[numbers],
+    )
+
+
+@pytest.fixture
+def network() -> ColoringNetwork:
+    torch.manual_seed(0)
+    return ColoringNetwork()
+
+
+def rename_colors(refiner: Refiner, order: list[int]) -> None:
+    """From now on color i of every batch is called what color order[i] was."""
+    begin = refiner.begin
+
+    def renamed(*args):
+        h, palette, z = begin(*args)
+        return h[:, :, order], palette[:, order], z[:, :, order]
+
+    refiner.begin = renamed
+
+
+def test_every_term_has_a_weight_and_is_finite(network: ColoringNetwork):
+    terms = network(batch(GRAPHS), free_rounds=2, rounds=3)
+    assert terms.keys() == WEIGHTS.keys()
+    assert all(term.shape == () and term.isfinite() for term in terms.values())
+
+
+def test_renaming_the_colors_changes_no_term(network: ColoringNetwork):
+    before = network(batch(GRAPHS), free_rounds=2, rounds=4)
+    rename_colors(network.refiner, [2, 0, 3, 1])
+    after = network(batch(GRAPHS), free_rounds=2, rounds=4)
+    for name in WEIGHTS:
+        torch.testing.assert_close(after[name], before[name], rtol=1e-5, atol=1e-6)
+
+
+def test_renaming_the_colors_changes_no_gradient(network: ColoringNetwork):
+    gradients = []
+    for order in ([0, 1, 2, 3], [3, 2, 0, 1]):
+        rename_colors(network.refiner, order)
+        network.zero_grad()
+        network(batch(GRAPHS), free_rounds=0, rounds=4)["conflicts"].backward()
+        gradients.append([weight.grad.clone() for weight in network.refiner.parameters()])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("free_rounds", [0, 5])
+def test_terms_of_a_batch_are_the_sums_of_its_graphs(network: ColoringNetwork, free_rounds: int):
+    together = network(batch(GRAPHS), free_rounds, rounds=4)
+    alone = [network(batch([graph]), free_rounds, rounds=4) for graph in GRAPHS]
+    for name in WEIGHTS:
+        torch.testing.assert_close(together[name], sum(terms[name] for terms in alone), rtol=1e-4, atol=1e-6)
+
+
+def test_a_proper_coloring_has_no_conflicts_and_one_color_has_all_edges(network: ColoringNetwork):
+    network.refiner = Decided([0, 1, 0, 1, 0, 1])
+    assert network(batch([RING]), free_rounds=0, rounds=3)["conflicts"].item() == 0
+    network.refiner = Decided([1, 1, 1, 1, 1, 1])
+    assert network(batch([RING]), free_rounds=0, rounds=3)["conflicts"].item() == pytest.approx(6 / 6)
+    network.refiner = Decided([0, 0, 0, 1, 1, 1])
+    assert network(batch([RING]), free_rounds=2, rounds=3)["conflicts"].item() == pytest.approx(4 / 6)
+
+
+def test_a_graph_of_unknown_family_teaches_no_family(network: ColoringNetwork):
+    known = batch(GRAPHS)
+    half = replace(known, graph_type=torch.tensor([1, UNKNOWN_TYPE, UNKNOWN_TYPE]))
+    alone = network(batch([RING]), 0, 3)["family"]
+    torch.testing.assert_close(network(half, 0, 3)["family"], alone, rtol=1e-5, atol=1e-6)
+    none = network(replace(known, graph_type=torch.full((3,), UNKNOWN_TYPE)), 0, 3)
+    assert none["family"].item() == 0
+    none["family"].backward()
+    assert all(w.grad is None or (w.grad == 0).all() for w in network.parameters())
+
+
+def test_the_estimate_stays_between_its_bounds_and_costs_nothing_where_they_meet(network: ColoringNetwork):
+    b = batch(GRAPHS)
+    for _ in range(5):
+        torch.nn.init.normal_(network.reader.head.weight, std=20)
+        chromatic, types, difficulty = network.reader(b.graphs, b.lower, b.upper)
+        assert (b.lower <= chromatic).all() and (chromatic <= b.upper).all()
+        assert types.shape == (3, len(GRAPH_TYPES))
+        assert (difficulty >= 0).all() and (difficulty <= 100).all()
+    assert network(batch([LONELY]), 0, 3)["chromatic"].item() == 0
+
+
+@pytest.mark.parametrize("graphs", [GRAPHS, [LONELY], [Graph.from_edges(5, [])]], ids=["several", "one", "edgeless"])
+@pytest.mark.parametrize("free_rounds", [0, 4])
+def test_every_weight_gets_a_finite_gradient_or_ranks_would_wait_for_it(network, graphs, free_rounds):
+    b = batch(GRAPHS) if graphs is GRAPHS else replace(batch([LONELY]), graphs=batch_of(graphs))
+    terms = network(b, free_rounds, rounds=1)
+    sum(terms.values()).backward()
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in network.parameters())
+
+
+def test_a_head_never_moves_the_coloring(network: ColoringNetwork):
+    terms = network(batch(GRAPHS), 0, 3)
+    (terms["chromatic"] + terms["family"] + terms["difficulty"]).backward()
+    assert all(weight.grad is None for weight in network.refiner.parameters())
+
+
+def test_training_on_the_terms_lowers_them(network: ColoringNetwork):
+    optimizer = torch.optim.AdamW(network.parameters(), 1e-2)
+    history = []
+    for _ in range(40):
+        terms = network(batch(GRAPHS), 0, rounds=5)
+        history.append({name: term.item() for name, term in terms.items()})
+        optimizer.zero_grad()
+        sum(WEIGHTS[name] * term for name, term in terms.items()).backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 0.5)
+        optimizer.step()
+    for name in WEIGHTS:
+        assert np.mean([terms[name] for terms in history[-5:]]) < 0.7 * history[0][name]

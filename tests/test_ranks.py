@@ -1,0 +1,209 @@
+"""Several ranks, real ones: the steps of one rank on the whole batch, and all of them stop, skip and go on together."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_runs
+import torch
+
+from gnn_training.data.packed import PackedGraphs
+from gnn_training.errors import UserError
+from gnn_training.jobs.train import train
+from gnn_training.model.objective import WEIGHTS
+from gnn_training.runtime import Runtime
+from gnn_training.settings import TrainSettings
+from gnn_training.training import checkpoint
+from gnn_training.training.learner import MAX_BAD_STEPS, Learner
+
+ROOT = Path(__file__).parents[1]
+
+
+def start_torchrun(settings: TrainSettings, ranks: int = 2) -> subprocess.Popen:
+    """`train` as run_multigpu.sh starts it."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    command = [*torchrun, "--nproc-per-node", str(ranks), "-m", "gnn_training", "train", *settings.flags()]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def torchrun(settings: TrainSettings) -> str:
+    """Train to the end on two ranks; what they say."""
+    process = start_torchrun(settings)
+    said = process.communicate(timeout=200)[0].decode()
+    assert process.returncode == 0, said
+    return said
+
+
+def metrics(run: Path, kind: str) -> list[dict]:
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if line["kind"] == kind]
+
+
+def status(run: Path) -> dict:
+    return json.loads((run / "status.json").read_text())
+
+
+def newest(run: Path) -> dict:
+    return checkpoint.newest(run / "checkpoints")
+
+
+def learn(rt: Runtime, settings: TrainSettings, steps: int, resume: Path | None = None, poisoned: int = -1) -> dict:
+    """What one rank sees of so many steps; the rank `poisoned` has labels that make its loss NaN."""
+    data = PackedGraphs.open(settings.data)
+    if rt.rank == poisoned:
+        data.difficulty = np.full(len(data), np.nan, dtype=np.float32)
+    learner, terms, error = Learner(settings, data, rt), [], ""
+    if resume:
+        learner.load_state(checkpoint.load(resume))
+    before = weights(learner)
+    try:
+        terms += [learner.update() for _ in range(steps)]
+    except UserError as mistake:
+        error = str(mistake)
+    counts = {"step": learner.step, "skipped": learner.skipped, "bad_steps": learner.bad_steps}
+    ends = {"before": before, "weights": weights(learner), "scores": learner.evaluate()}
+    return {"terms": terms, "error": error, **counts, **ends}
+
+
+def weights(learner: Learner) -> np.ndarray:
+    return torch.nn.utils.parameters_to_vector(learner.network.parameters()).detach().numpy()
+
+
+def assert_same_steps(a: dict, b: dict) -> None:
+    """By the norm: where a gradient is near 0, Adam makes a step of its last bits."""
+    assert np.linalg.norm(a["weights"] - b["weights"]) < 1e-3 * np.linalg.norm(a["weights"] - a["before"])
+    for mine, other in zip(a["terms"], b["terms"], strict=True):
+        assert mine == pytest.approx(other, rel=1e-3, abs=1e-6)
+
+
+def assert_agree(ranks: list[dict]) -> None:
+    """All ranks hold the same weights, bit for bit, and saw the same numbers."""
+    for other in ranks[1:]:
+        assert np.array_equal(other["weights"], ranks[0]["weights"])
+        assert {**other, "weights": 0, "before": 0} == {**ranks[0], "weights": 0, "before": 0}
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_data: Path) -> dict:
+    """Four steps of one rank on the whole batch."""
+    (one,) = tiny_runs.in_group(1, learn, tiny_runs.settings(tiny_data, Path("nowhere")), 4)
+    return one
+
+
+def shared(data: Path, ranks: int, **changes) -> TrainSettings:
+    """The same global batches, cut for so many ranks."""
+    return tiny_runs.settings(data, Path("nowhere"), batch_cells=1000 // ranks, **changes)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_take_the_steps_of_one_rank_on_the_whole_batch(tiny_data: Path, alone: dict, ranks: int):
+    group = tiny_runs.in_group(ranks, learn, shared(tiny_data, ranks), 4)
+    assert_agree(group)
+    assert_same_steps(group[0], alone)
+    assert group[0]["scores"]["graphs"] == alone["scores"]["graphs"] == 5  # five over two ranks: none twice
+
+
+def test_the_learning_rate_grows_with_the_ranks_as_asked(tiny_data: Path):
+    group = tiny_runs.in_group(2, learn, shared(tiny_data, 2, lr_scaling="linear"), 2)
+    assert_agree(group)
+    assert group[0]["terms"][1]["learning_rate"] == pytest.approx(2 * 2e-3)
+
+
+def test_a_rank_without_graphs_takes_part_and_changes_nothing(tmp_path: Path):
+    tiny_runs.write_data(tmp_path, graphs=2)  # one to train on, one for validation
+    (one,) = tiny_runs.in_group(1, learn, tiny_runs.settings(tmp_path, Path("nowhere")), 3)
+    group = tiny_runs.in_group(3, learn, tiny_runs.settings(tmp_path, Path("nowhere")), 3)
+    assert_agree(group)
+    assert_same_steps(group[0], one)
+    assert group[0]["scores"] == pytest.approx(one["scores"]) and one["scores"]["graphs"] == 1
+
+
+def test_a_checkpoint_of_one_rank_continues_on_two_and_back(tiny_data: Path, alone: dict, trained: Path, tmp_path: Path):
+    begun = tmp_path / "one.pt"
+    assert tiny_runs.finish(_save_after, tiny_runs.settings(tiny_data, tmp_path), 2, begun) == 0
+    group = tiny_runs.in_group(2, learn, shared(tiny_data, 2), 2, begun)
+    assert_agree(group)
+    assert group[0]["step"] == 4 and group[0]["terms"][0] == pytest.approx(alone["terms"][2], rel=1e-3, abs=1e-6)
+    assert_same_steps({**group[0], "terms": []}, {**alone, "terms": []})
+
+
+def _save_after(settings: TrainSettings, steps: int, path: Path) -> None:
+    from gnn_training.runtime import join
+
+    with join("cpu") as rt:
+        learner = Learner(settings, PackedGraphs.open(settings.data), rt)
+        for _ in range(steps):
+            learner.update()
+        checkpoint.save(path, learner.state())
+
+
+def test_a_step_that_is_bad_on_one_rank_is_skipped_on_all(tiny_data: Path):
+    group = tiny_runs.in_group(2, learn, shared(tiny_data, 2), 3, None, 1)
+    assert_agree(group)
+    for rank in group:
+        assert (rank["step"], rank["skipped"], rank["bad_steps"]) == (3, 3, 3)
+        assert np.array_equal(rank["weights"], rank["before"])
+
+
+def test_too_many_bad_steps_stop_every_rank_with_the_same_sentence(tiny_data: Path):
+    group = tiny_runs.in_group(2, learn, shared(tiny_data, 2, steps=50), 50, None, 0)
+    assert_agree(group)
+    assert group[0]["skipped"] == MAX_BAD_STEPS and "lower --learning-rate" in group[0]["error"]
+
+
+def test_what_one_rank_is_told_all_ranks_know(tiny_data: Path):
+    assert tiny_runs.in_group(3, _told) == [([True, False], "of rank 0")] * 3
+
+
+def _told(rt: Runtime) -> tuple[list[bool], object]:
+    return rt.any(rt.rank == 1, False), rt.broadcast(f"of rank {rt.rank}")
+
+
+def test_torchrun_trains_on_two_ranks_as_one_process_would(tiny_data: Path, trained: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    said = torchrun(tiny_runs.settings(tiny_data, run, batch_cells=500))
+    assert said.count("starting: 12 steps") == 1 and "2 x cpu" in said  # rank 0 alone speaks
+    assert status(run)["status"] == "done" and status(run)["ranks"] == 2 and status(run)["step"] == 12
+    for mine, other in zip(metrics(run, "train")[:4], metrics(trained, "train")[:4], strict=True):
+        for name in ("step", "graphs", "epoch", "learning_rate", *WEIGHTS):
+            assert mine[name] == pytest.approx(other[name], rel=1e-3, abs=1e-6)
+    assert [line["step"] for line in metrics(run, "train")] == list(range(1, 13))
+    assert [(line["step"], line["graphs"]) for line in metrics(run, "validation")] == [(5, 5), (10, 5), (12, 5)]
+    a, b = newest(run)["weights"], newest(trained)["weights"]
+    assert all((a[name] - b[name]).norm() < 0.05 * (b[name].norm() + 1) for name in b)
+
+
+def test_early_stop_stops_every_rank(tiny_data: Path, tmp_path: Path):
+    still = {"learning_rate": 1e-12, "weight_decay": 0, "evaluate_every": 1, "patience": 2, "steps": 100_000}
+    torchrun(tiny_runs.settings(tiny_data, tmp_path / "run", **still))
+    assert status(tmp_path / "run")["status"] == "done"
+    assert status(tmp_path / "run")["step"] == 3 and status(tmp_path / "run")["worse"] == 2
+
+
+def test_sigterm_to_torchrun_leaves_a_state_that_one_rank_continues(tiny_data: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    settings = tiny_runs.settings(tiny_data, run, steps=100_000, evaluate_every=50_000, checkpoint_every=50_000)
+    process = start_torchrun(settings)
+    while not (run / "metrics.jsonl").exists() or len(metrics(run, "train")) < 3:
+        assert process.poll() is None, process.communicate()[0].decode()
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    told = time.monotonic()
+    said = process.communicate(timeout=60)[0].decode()
+    assert time.monotonic() - told < 20 and process.returncode != 0, said
+    before = status(run)
+    assert before["status"] == "stopped" and before["ranks"] == 2, said
+    assert newest(run)["step"] == before["step"] >= 3
+
+    minutes = (newest(run)["progress"]["seconds"] + 0.3) / 60
+    assert tiny_runs.finish(train, settings.model_copy(update={"minutes": minutes})) == 0
+    after = status(run)
+    assert after["status"] == "done" and after["ranks"] == 1 and after["step"] > before["step"]
+    assert [line["step"] for line in metrics(run, "train")] == list(range(1, after["step"] + 1))

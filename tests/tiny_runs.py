@@ -1,0 +1,92 @@
+"""Trainings of a second or two, in processes that are real but have torch loaded before they begin."""
+
+import multiprocessing
+import tempfile
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from gnn_training.data import packed
+from gnn_training.data.families import FAMILIES, draw
+from gnn_training.data.labelling import split
+from gnn_training.data.labels import label
+from gnn_training.data.packed import PackedGraphs, Record
+from gnn_training.runtime import Runtime
+from gnn_training.settings import TrainSettings
+
+# A server that has loaded everything once forks in a tenth of a second; python -m gnn_training loads for four.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["gnn_training.jobs.train", "torch.utils.tensorboard", __name__])
+
+
+def write_data(folder: Path, graphs: int = 24) -> PackedGraphs:
+    """Labelled graphs of all families and at most 20 nodes; 24 of them make 19 to train on and 5 for validation."""
+    names = tuple(FAMILIES)
+    instances = [draw(0, names[i % len(names)], i, 6 + i % 13) for i in range(graphs)]
+    records = [Record(instance, label(instance, 1000, 1.0, seed=0)) for instance in instances]
+    tensors = packed.columns(records, names)
+    tensors["split"] = split(tensors, seed=0)
+    return packed.write(folder, tensors, names, {"made by": __name__})
+
+
+def settings(data: Path, run: Path, **changes) -> TrainSettings:
+    """Twelve steps, four to an epoch, a checkpoint after each, an evaluation after every fifth and the last."""
+    values = {
+        "steps": 12,
+        "warmup_steps": 2,
+        "rounds": 4,
+        "batch_cells": 1000,
+        "evaluate_every": 5,
+        "validation_rounds": 6,
+        "checkpoint_every": 1,
+        "log_every": 1,
+    }
+    return TrainSettings(data=data, run=run, device="cpu", **(values | changes))
+
+
+def fork(function: Callable, *args) -> BaseProcess:
+    """Start `function` in a process of its own."""
+    process = FORKS.Process(target=function, args=args, daemon=True)
+    process.start()
+    return process
+
+
+def finish(function: Callable, *args) -> int:
+    """Run `function` in a process of its own; its exit code."""
+    process = fork(function, *args)
+    process.join()
+    return process.exitcode
+
+
+def in_group(size: int, function: Callable, *args) -> list:
+    """What function(rt, *args) returns on every rank of a gloo group, each in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        pipes = [FORKS.Pipe(duplex=False) for _ in range(size)]
+        group = [
+            fork(_member, Path(folder, "store"), rank, size, writer, function, args)
+            for rank, (_, writer) in enumerate(pipes)
+        ]
+        for _, writer in pipes:
+            writer.close()  # or a rank that died would look like one that takes long
+        results = [reader.recv() for reader, _ in pipes]
+        for process in group:
+            process.join()
+    return results
+
+
+def _member(store: Path, rank: int, size: int, result: Connection, function: Callable, args: tuple) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    result.send(function(Runtime(rank, size, torch.device("cpu")), *args))
+    dist.destroy_process_group()
+
+
+def differences(a: object, b: object, name: str = "") -> list[str]:
+    """Names of all that is not bit for bit the same in two states."""
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return [found for key in a for found in differences(a[key], b[key], f"{name}/{key}")]
+    same = torch.equal(a, b) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
+    return [] if same else [name]
