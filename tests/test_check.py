@@ -47,7 +47,7 @@ def test_job_would_start_without_gpu_and_before_its_data_is_there(capsys):
     table = found(capsys)
     assert {verdict for _, verdict in table.values()} == {"ok"}
     assert table["graphs"][0] == "200 of recipe smoke, generated first"
-    assert table["would run"][0].startswith("preset smoke: 40 steps on 2 x CPU")
+    assert table["would run"][0].startswith("preset smoke: 40 steps; ranks: 2, each on")
     assert re.match(r"about \d+\.\d GiB of", table["memory"][0])
     assert re.match(r"about \S+ s per epoch of \d+ steps", table["time"][0])
 

@@ -157,7 +157,8 @@ def _graphs(settings: CheckSettings) -> Finding:
     except UserError as error:
         return Finding("graphs", str(source.graphs), str(error))
     train, validation = (len(data.indices(split)) for split in ("train", "validation"))
-    return Finding("graphs", f"{source.graphs}: {train} to train on, {validation} for validation")
+    problem = None if train else f"{source.graphs} has no graphs to train on: name another --data"
+    return Finding("graphs", f"{source.graphs}: {train} to train on, {validation} for validation", problem)
 
 
 def _cost(settings: CheckSettings) -> Iterator[Finding]:
@@ -193,10 +194,8 @@ def _measured(settings: CheckSettings, data: PackedGraphs, share: float) -> Iter
     need = cost.peak_bytes / GIB + TORCH_GIB
     left = torch.cuda.mem_get_info()[0] / GIB if on_gpu else available_bytes() / GIB / ranks
     tight = f"a rank needs about {need:.1f} GiB and {left:.1f} are free: lower --batch-cells or --processes"
-    ranks_on = (
-        f"{ranks} x GPU" if on_gpu else f"{ranks} x CPU with {threads} threads".replace(" 1 threads", " 1 thread")
-    )
-    yield Finding("would run", f"preset {settings.preset}: {settings.steps} steps on {ranks_on}")
+    where = "a GPU" if on_gpu else f"{threads} of the cores"
+    yield Finding("would run", f"preset {settings.preset}: {settings.steps} steps; ranks: {ranks}, each on {where}")
     yield Finding("memory", f"about {need:.1f} GiB of {left:.1f} free per rank", tight if need > left else None)
     epoch, whole = (duration(count * cost.seconds_per_step) for count in (cost.steps_per_epoch, settings.steps))
     yield Finding("time", f"about {epoch} per epoch of {cost.steps_per_epoch} steps, {whole} in all, evaluations aside")

@@ -81,7 +81,8 @@ class Refine(nn.Module):
         palette = (palette_names < k[:, None]).float()                                    # (G R, K)
         seeds = seed + 7919 * torch.arange(graphs.mask.shape[0])
         best, used, last = self._descend(graphs, palette, hot(dsatur, palette_names), bound, seeds, steps)
-        winner = used.view(-1, copies.shape[0]).float().argmin(1)  # (G,) of floats: ONNX Runtime 1.16 has no other ArgMin
+        # Of floats, because ONNX Runtime 1.16 knows no ArgMin of integers.
+        winner = used.view(-1, copies.shape[0]).float().argmin(1)                         # (G,)
         row = torch.arange(mask.shape[0]) * copies.shape[0] + winner
         return best[row], last, chromatic, types, difficulty
 
