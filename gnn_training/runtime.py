@@ -44,7 +44,7 @@ class Runtime:
     def broadcast(self, value: object) -> object:
         """Rank 0's value on every rank."""
         box = [value]
-        dist.broadcast_object_list(box, src=0)
+        dist.broadcast_object_list(box, src=0, device=self.device)
         return box[0]
 
     @property
@@ -81,6 +81,7 @@ def _device(wanted: str, local_rank: int) -> torch.device:
     if local_rank >= torch.cuda.device_count():
         raise UserError(f"rank {local_rank} has no GPU: there are {torch.cuda.device_count()}, lower --processes")
     torch.cuda.set_device(local_rank)
+    torch.set_float32_matmul_precision("high")  # TF32: adjacency is 0/1, so sums stay exact
     return torch.device("cuda", local_rank)
 
 

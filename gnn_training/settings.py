@@ -115,17 +115,17 @@ class TrainSettings(Settings):
     """Hidden size of the update."""
     rounds: Annotated[int, Field(ge=4)] = 16
     """Refinement rounds with gradient; each step draws within 3 of it."""
-    damping: Annotated[float, Field(ge=0, lt=1)] = 0.8
-    """Share of the gradient cut between rounds; without it training diverges."""
-    steps: Positive = 4000
+    damping: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """Share of the gradient that passes from round to round; with all of it training diverges."""
+    steps: Positive = 4500
     """Optimizer steps of the whole schedule."""
     minutes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Stop training after this long, decided by all ranks together; 0 is no limit."""
-    batch_cells: Positive = 24_000
+    batch_cells: Positive = 8_000
     """Node-color pairs per rank and micro-batch: what memory and time grow with."""
     accumulate: Positive = 1
     """Micro-batches per optimizer step."""
-    learning_rate: Annotated[float, Field(gt=0)] = 2e-3
+    learning_rate: Annotated[float, Field(gt=0)] = 1.5e-3
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
     """How the learning rate grows with the number of ranks."""
     warmup_steps: Annotated[int, Field(ge=0)] = 100
@@ -134,7 +134,7 @@ class TrainSettings(Settings):
     """Largest gradient norm."""
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.995
     """Decay of the averaged weights, which are the ones evaluated and exported."""
-    evaluate_every: Positive = 500
+    evaluate_every: Positive = 1000
     """Steps between evaluations on the validation graphs."""
     patience: Annotated[int, Field(ge=0)] = 0
     """Evaluations without a better score before stopping early; 0 never stops."""
@@ -237,7 +237,7 @@ def smoke() -> RunSettings:
         steps=40,
         warmup_steps=5,
         rounds=8,
-        batch_cells=6_000,
+        batch_cells=2_000,
         evaluate_every=20,
         validation_graphs=16,
         validation_rounds=16,
@@ -248,7 +248,7 @@ def smoke() -> RunSettings:
 
 def cpu() -> RunSettings:
     """`./run.sh`: the embedded default, two cores and no GPU."""
-    return RunSettings(preset="cpu")
+    return RunSettings(preset="cpu", minutes=9, validation_graphs=120)
 
 
 def single() -> RunSettings:

@@ -15,9 +15,10 @@ import torch
 
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
+from gnn_training.jobs.run import TORCHRUN
 from gnn_training.jobs.train import train
 from gnn_training.model.objective import WEIGHTS
-from gnn_training.runtime import Runtime
+from gnn_training.runtime import Runtime, join
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import MAX_BAD_STEPS, Learner
@@ -27,8 +28,7 @@ ROOT = Path(__file__).parents[1]
 
 def start_torchrun(settings: TrainSettings, ranks: int = 2) -> subprocess.Popen:
     """`train` as run_multigpu.sh starts it."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
-    command = [*torchrun, "--nproc-per-node", str(ranks), "-m", "gnn_training", "train", *settings.flags()]
+    command = [sys.executable, *TORCHRUN, str(ranks), "-m", "--", "gnn_training", "train", *settings.flags()]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
@@ -87,7 +87,8 @@ def assert_agree(ranks: list[dict]) -> None:
     """All ranks hold the same weights, bit for bit, and saw the same numbers."""
     for other in ranks[1:]:
         assert np.array_equal(other["weights"], ranks[0]["weights"])
-        assert {**other, "weights": 0, "before": 0} == {**ranks[0], "weights": 0, "before": 0}
+        for name in ("terms", "scores", "step", "skipped", "bad_steps", "error"):
+            assert str(other[name]) == str(ranks[0][name])  # NaN is no NaN, but reads the same
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +126,7 @@ def test_a_rank_without_graphs_takes_part_and_changes_nothing(tmp_path: Path):
     assert group[0]["scores"] == pytest.approx(one["scores"]) and one["scores"]["graphs"] == 1
 
 
-def test_a_checkpoint_of_one_rank_continues_on_two_and_back(tiny_data: Path, alone: dict, trained: Path, tmp_path: Path):
+def test_a_checkpoint_of_one_rank_continues_on_two(tiny_data: Path, alone: dict, tmp_path: Path):
     begun = tmp_path / "one.pt"
     assert tiny_runs.finish(_save_after, tiny_runs.settings(tiny_data, tmp_path), 2, begun) == 0
     group = tiny_runs.in_group(2, learn, shared(tiny_data, 2), 2, begun)
@@ -135,8 +136,6 @@ def test_a_checkpoint_of_one_rank_continues_on_two_and_back(tiny_data: Path, alo
 
 
 def _save_after(settings: TrainSettings, steps: int, path: Path) -> None:
-    from gnn_training.runtime import join
-
     with join("cpu") as rt:
         learner = Learner(settings, PackedGraphs.open(settings.data), rt)
         for _ in range(steps):

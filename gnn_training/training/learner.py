@@ -105,8 +105,9 @@ class Learner:
         rng = np.random.default_rng([self.settings.seed, self.step, ROUNDS])
         rounds = self.settings.rounds + int(rng.integers(-3, 4))
         free_rounds = int(rng.integers(4, 2 * self.settings.rounds + 1)) if rng.random() < 0.6 else 0
+        batch = self._collate(mine)  # outside of autocast: degrees must not be rounded to 8 bits
         with torch.autocast(self.rt.device.type, self.precision, enabled=self.precision != torch.float32):
-            terms = self.ddp(self._collate(mine), free_rounds, rounds)
+            terms = self.ddp(batch, free_rounds, rounds)
         loss = sum(weight * terms[name] for name, weight in WEIGHTS.items())
         # DDP averages over ranks; each rank's sum over the global count, times ranks, makes that the global mean.
         self.scaler.scale(loss * (present * self.rt.world_size / num_graphs)).backward()
