@@ -1,5 +1,6 @@
 """Files that are either whole or not there: written beside their place, flushed to the disk, then renamed."""
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -27,6 +28,24 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes that ask for the same folder out until the body ends, however it ends.
+
+    Raises:
+        UserError: another process is in it, or it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / ".lock", "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+    except BlockingIOError as error:
+        raise UserError(f"{folder}: another process is writing it; wait for it or name another folder") from error
+    except PermissionError as error:
+        raise UserError(f"{folder}: cannot be written ({reason(error)}); name another folder") from error
 
 
 def write_text(path: Path, text: str) -> None:

@@ -168,15 +168,14 @@ def _told(rt: Runtime) -> tuple[list[bool], object]:
 def test_torchrun_trains_on_two_ranks_as_one_process_would(tiny_data: Path, trained: Path, tmp_path: Path):
     run = tmp_path / "run"
     said = torchrun(tiny_runs.settings(tiny_data, run, batch_cells=500))
-    assert said.count("starting: 12 steps") == 1 and "2 x cpu" in said  # rank 0 alone speaks
-    assert status(run)["status"] == "done" and status(run)["ranks"] == 2 and status(run)["step"] == 12
+    assert said.count("starting: 40 steps") == 1 and "2 x cpu" in said  # rank 0 alone speaks
+    assert status(run)["status"] == "done" and status(run)["ranks"] == 2 and status(run)["step"] == 40
     for mine, other in zip(metrics(run, "train")[:4], metrics(trained, "train")[:4], strict=True):
         for name in ("step", "graphs", "epoch", "learning_rate", *WEIGHTS):
             assert mine[name] == pytest.approx(other[name], rel=1e-3, abs=1e-6)
-    assert [line["step"] for line in metrics(run, "train")] == list(range(1, 13))
-    assert [(line["step"], line["graphs"]) for line in metrics(run, "validation")] == [(5, 5), (10, 5), (12, 5)]
-    a, b = newest(run)["weights"], newest(trained)["weights"]
-    assert all((a[name] - b[name]).norm() < 0.05 * (b[name].norm() + 1) for name in b)
+    assert [line["step"] for line in metrics(run, "train")] == list(range(1, 41))
+    assert [line["step"] for line in metrics(run, "validation")] == [7, 14, 21, 28, 35, 40]
+    assert {line["graphs"] for line in metrics(run, "validation")} == {5}
 
 
 def test_early_stop_stops_every_rank(tiny_data: Path, tmp_path: Path):

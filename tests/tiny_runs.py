@@ -15,6 +15,7 @@ from gnn_training.data.families import FAMILIES, draw
 from gnn_training.data.labelling import split
 from gnn_training.data.labels import label
 from gnn_training.data.packed import PackedGraphs, Record
+from gnn_training.errors import UserError
 from gnn_training.runtime import Runtime
 from gnn_training.settings import TrainSettings
 
@@ -34,13 +35,14 @@ def write_data(folder: Path, graphs: int = 24) -> PackedGraphs:
 
 
 def settings(data: Path, run: Path, **changes) -> TrainSettings:
-    """Twelve steps, four to an epoch, a checkpoint after each, an evaluation after every fifth and the last."""
+    """Forty steps, three to an epoch, a checkpoint after each, an evaluation after every seventh and the last."""
     values = {
-        "steps": 12,
+        "steps": 40,
         "warmup_steps": 2,
+        "learning_rate": 2e-3,
         "rounds": 4,
         "batch_cells": 1000,
-        "evaluate_every": 5,
+        "evaluate_every": 7,
         "validation_rounds": 6,
         "checkpoint_every": 1,
         "log_every": 1,
@@ -60,6 +62,23 @@ def finish(function: Callable, *args) -> int:
     process = fork(function, *args)
     process.join()
     return process.exitcode
+
+
+def refusal(function: Callable, *args) -> str:
+    """The UserError that `function` raises in a process of its own."""
+    reader, writer = FORKS.Pipe(duplex=False)
+    process = fork(_refused, writer, function, *args)
+    writer.close()
+    said = reader.recv()
+    process.join()
+    return said
+
+
+def _refused(result: Connection, function: Callable, *args) -> None:
+    try:
+        function(*args)
+    except UserError as error:
+        result.send(str(error))
 
 
 def in_group(size: int, function: Callable, *args) -> list:

@@ -3,9 +3,10 @@
 import logging
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 
-from gnn_training.atomic import write_text
+from gnn_training.atomic import alone_in, write_text
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
 from gnn_training.runtime import Runtime, StopSignal, join
@@ -29,7 +30,7 @@ def train(settings: TrainSettings) -> None:
     """
     signal = StopSignal()
     data = PackedGraphs.open(settings.data)
-    with join(settings.device) as rt:
+    with join(settings.device) as rt, alone_in(settings.run) if rt.is_main else nullcontext():
         learner, progress = _begin(settings, data, rt)
         book = Logbook(settings.run, learner.step, rt.is_main)
         try:

@@ -22,6 +22,8 @@ from gnn_training.contract import (
 from gnn_training.model.program import Program
 
 log = logging.getLogger(__name__)
+for noisy in ("torch.onnx", "onnx_ir", "onnxscript"):  # what they warn of is no news to whoever trains
+    logging.getLogger(noisy).setLevel(logging.ERROR)
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 INPUT_TYPES = {

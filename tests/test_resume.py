@@ -1,0 +1,228 @@
+"""Interrupted and continued is the same as never interrupted, bit for bit, whatever ended it."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_runs
+
+from gnn_training.data import packed
+from gnn_training.data.packed import PackedGraphs
+from gnn_training.jobs.train import train
+from gnn_training.settings import TrainSettings
+from gnn_training.training import checkpoint
+from gnn_training.training.learner import MAX_BAD_STEPS
+
+ROOT = Path(__file__).parents[1]
+
+
+def records(run: Path) -> list[dict]:
+    """Lines of metrics.jsonl without what a clock decides."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [{k: v for k, v in line.items() if k not in ("graphs_per_second", "minutes_left")} for line in lines]
+
+
+def status(run: Path) -> dict:
+    return json.loads((run / "status.json").read_text())
+
+
+def newest(run: Path) -> dict:
+    return checkpoint.newest(run / "checkpoints")
+
+
+def assert_same_run(run: Path, reference: Path) -> None:
+    """Final state, best weights and every record are the same, bit for bit, but for clocks and paths."""
+    clocks_and_paths = ("seconds", "/run", "/data", "checkpoint_every")
+    for name in ("checkpoints/step-00000040.pt", "best.pt"):
+        found = tiny_runs.differences(checkpoint.load(run / name), checkpoint.load(reference / name))
+        assert [each for each in found if not each.endswith(clocks_and_paths)] == []
+    assert records(run) == records(reference)
+    assert status(run)["status"] == "done"
+
+
+def interrupt(settings: TrainSettings, number: int, moment: Callable[[], object]) -> int:
+    """Start a training, send it a signal at a moment; its exit code, 0 if it was done before."""
+    process = tiny_runs.fork(train, settings)
+    moment()
+    os.kill(process.pid, number)
+    process.join()
+    return process.exitcode
+
+
+def kill_until_done(settings: TrainSettings, moments: list[Callable[[], object]]) -> None:
+    """kill -9 at every moment, start again each time, and let the last one finish."""
+    for moment in moments:
+        before = newest(settings.run)
+        assert interrupt(settings, signal.SIGKILL, moment) == -signal.SIGKILL
+        reached, after = _last_step(settings.run), newest(settings.run)
+        # A crash loses what came after the last checkpoint, here one step, and none of what was saved.
+        assert (after["step"] if after else 0) >= max(reached - 1, before["step"] if before else 0)
+    assert tiny_runs.finish(train, settings) == 0
+
+
+def _last_step(run: Path) -> int:
+    lines = (run / "metrics.jsonl").read_text().split("\n")[:-1] if (run / "metrics.jsonl").exists() else []
+    return json.loads(lines[-1])["step"] if lines else 0
+
+
+def after_steps(run: Path, step: int) -> None:
+    """Wait until a step is recorded."""
+    while _last_step(run) < step:
+        time.sleep(0.01)
+
+
+def while_saving(run: Path, step: int) -> None:
+    """Wait until a checkpoint after `step` is being written and not yet in its place."""
+    after_steps(run, step)
+    while not any((run / "checkpoints").glob(".*.tmp")):
+        time.sleep(0.0005)
+
+
+def test_a_training_that_was_told_to_stop_continues_as_if_it_never_had(tiny_data: Path, trained: Path, tmp_path: Path):
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run")
+    command = [sys.executable, "-m", "gnn_training", "train", *settings.flags()]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    after_steps(settings.run, 5)
+    process.send_signal(signal.SIGTERM)
+    told = time.monotonic()
+    assert process.wait() == 143 and time.monotonic() - told < 20
+    stopped = status(settings.run)
+    assert stopped["status"] == "stopped" and newest(settings.run)["step"] == stopped["step"] < 40
+    assert tiny_runs.finish(train, settings) == 0
+    assert_same_run(settings.run, trained)
+
+
+def test_stops_just_before_and_after_an_evaluation_record_it_once(tiny_data: Path, trained: Path, tmp_path: Path):
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run")
+    for step in (6, 7, 8, 13, 14):
+        interrupt(settings, signal.SIGTERM, lambda step=step: after_steps(settings.run, step))
+    assert tiny_runs.finish(train, settings) == 0
+    assert_same_run(settings.run, trained)
+
+
+def test_kill_9_at_random_moments_changes_nothing(tiny_data: Path, trained: Path, tmp_path: Path):
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run")
+    rng = random.Random(0)
+    moments = [lambda: after_steps(settings.run, rng.randint(1, 4)), *_random_steps(settings.run, rng, 2, 12)]
+    kill_until_done(settings, moments)
+    assert_same_run(settings.run, trained)
+
+
+@pytest.mark.slow
+def test_kill_9_twenty_times_changes_nothing(tiny_data: Path, trained: Path, tmp_path: Path):
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run")
+    kill_until_done(settings, _random_steps(settings.run, random.Random(1), 20, 1.5))
+    assert_same_run(settings.run, trained)
+
+
+def _random_steps(run: Path, rng: random.Random, kills: int, reach: float) -> list[Callable[[], object]]:
+    """Moments up to `reach` steps and a little time after the last record, at most 40 steps in all."""
+
+    def moment() -> None:
+        after_steps(run, min(_last_step(run) + int(rng.uniform(0, reach)), 38))
+        time.sleep(rng.uniform(0, 0.05))
+
+    return [moment] * kills
+
+
+def test_kill_9_while_a_checkpoint_is_written_changes_nothing(tiny_data: Path, trained: Path, tmp_path: Path):
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run")
+    kill_until_done(settings, [lambda step=step: while_saving(settings.run, step) for step in (1, 7, 20)])
+    assert_same_run(settings.run, trained)
+
+
+def test_a_checkpoint_that_the_disk_damaged_costs_one_interval(tiny_data: Path, trained: Path, tmp_path: Path):
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run")
+    assert interrupt(settings, signal.SIGKILL, lambda: after_steps(settings.run, 9)) == -signal.SIGKILL
+    before, damaged = sorted((settings.run / "checkpoints").glob("step-*.pt"))
+    damaged.write_bytes(damaged.read_bytes()[:1000])
+    damaged.with_name(f".{damaged.name}.4711.tmp").write_bytes(b"half a")
+    assert newest(settings.run)["step"] == checkpoint.load(before)["step"]
+    assert tiny_runs.finish(train, settings) == 0
+    assert_same_run(settings.run, trained)
+
+
+def test_a_last_line_that_a_crash_cut_short_is_written_again(tiny_data: Path, trained: Path, tmp_path: Path):
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run")
+    assert interrupt(settings, signal.SIGKILL, lambda: after_steps(settings.run, 4)) == -signal.SIGKILL
+    with open(settings.run / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "train", "step": 3, "confl')
+    assert tiny_runs.finish(train, settings) == 0
+    assert_same_run(settings.run, trained)
+
+
+def test_a_finished_training_started_again_changes_nothing(tiny_data: Path, trained: Path):
+    best, final = (trained / "best.pt").read_bytes(), newest(trained)
+    lines = (trained / "metrics.jsonl").read_text()
+    assert tiny_runs.finish(train, tiny_runs.settings(tiny_data, trained)) == 0
+    assert (trained / "best.pt").read_bytes() == best and (trained / "metrics.jsonl").read_text() == lines
+    assert tiny_runs.differences(newest(trained), final) == []
+    assert status(trained)["status"] == "done" and status(trained)["step"] == 40
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rounds": 6}, "rounds 4, not 6"),
+        ({"seed": 3}, "seed 0, not 3"),
+        ({"batch_cells": 999}, "batch_cells 1000, not 999"),
+        ({"steps": 41}, "steps 40, not 41"),
+    ],
+)
+def test_other_settings_on_the_same_folder_are_refused(tiny_data: Path, trained: Path, change: dict, said: str):
+    refusal = tiny_runs.refusal(train, tiny_runs.settings(tiny_data, trained, **change))
+    assert f"{trained} was trained with {said}" in refusal and "another --run folder" in refusal
+
+
+def test_other_graphs_on_the_same_folder_are_refused(tmp_path: Path, trained: Path):
+    tiny_runs.write_data(tmp_path, graphs=23)
+    refusal = tiny_runs.refusal(train, tiny_runs.settings(tmp_path, trained))
+    assert f"was trained on other graphs than {tmp_path}" in refusal
+
+
+def test_settings_that_change_no_weight_may_change(tiny_data: Path, trained: Path, tmp_path: Path):
+    begun = tiny_runs.settings(tiny_data, tmp_path / "run", checkpoint_every=3, minutes=60.0)
+    interrupt(begun, signal.SIGTERM, lambda: after_steps(begun.run, 3))
+    assert tiny_runs.finish(train, tiny_runs.settings(tiny_data, begun.run, patience=0)) == 0
+    assert records(begun.run) == records(trained)
+
+
+def test_a_time_budget_ends_with_a_score_and_a_larger_one_goes_on(tiny_data: Path, tmp_path: Path):
+    short = tiny_runs.settings(tiny_data, tmp_path / "run", steps=10_000, evaluate_every=10_000, minutes=1e-4)
+    for _ in range(2):  # the second start finds nothing to do
+        assert tiny_runs.finish(train, short) == 0
+        first = status(short.run)
+        assert first["status"] == "done" and first["seconds"] >= 60e-4 and first["evaluated_at"] == first["step"]
+        assert [line["kind"] for line in records(short.run)].count("validation") == 1
+        assert checkpoint.load(short.run / "best.pt")["step"] == first["step"] < 10
+    longer = short.model_copy(update={"minutes": (first["seconds"] + 0.3) / 60})
+    assert tiny_runs.finish(train, longer) == 0
+    assert status(short.run)["step"] > first["step"]
+    steps = [line["step"] for line in records(short.run) if line["kind"] == "train"]
+    assert steps == list(range(1, status(short.run)["step"] + 1))
+
+
+def test_lost_patience_stays_lost(tiny_data: Path, tmp_path: Path):
+    still = {"learning_rate": 1e-12, "weight_decay": 0, "evaluate_every": 1, "patience": 2}
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run", **still)
+    for _ in range(2):
+        assert tiny_runs.finish(train, settings) == 0
+        assert (status(settings.run)["status"], status(settings.run)["step"]) == ("done", 3)
+
+
+def test_a_loss_that_stays_non_finite_ends_with_a_sentence_and_is_told_in_the_status(tiny_data: Path, tmp_path: Path):
+    graphs = PackedGraphs.open(tiny_data)
+    tensors = {name: value for name, value in vars(graphs).items() if isinstance(value, np.ndarray)}
+    tensors["difficulty"] = np.full(len(graphs), np.nan, dtype=np.float32)
+    packed.write(tmp_path / "bad", tensors, graphs.families, {})
+    refusal = tiny_runs.refusal(train, tiny_runs.settings(tmp_path / "bad", tmp_path / "run"))
+    assert f"not finite {MAX_BAD_STEPS} steps in a row" in refusal
+    assert status(tmp_path / "run") == {"status": "failed", "reason": refusal}
