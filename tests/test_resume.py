@@ -38,12 +38,15 @@ def newest(run: Path) -> dict:
     return checkpoint.newest(run / "checkpoints")
 
 
+def best(run: Path) -> dict:
+    return checkpoint.load(run / "best.pt")
+
+
 def assert_same_run(run: Path, reference: Path) -> None:
     """Final state, best weights and every record are the same, bit for bit, but for clocks and paths."""
     clocks_and_paths = ("seconds", "/run", "/data", "checkpoint_every")
-    for name in ("checkpoints/step-00000040.pt", "best.pt"):
-        found = tiny_runs.differences(checkpoint.load(run / name), checkpoint.load(reference / name))
-        assert [each for each in found if not each.endswith(clocks_and_paths)] == []
+    for a, b in ((newest(run), newest(reference)), (best(run), best(reference))):
+        assert [name for name in tiny_runs.differences(a, b) if not name.endswith(clocks_and_paths)] == []
     assert records(run) == records(reference)
     assert status(run)["status"] == "done"
 
@@ -63,8 +66,9 @@ def kill_until_done(settings: TrainSettings, moments: list[Callable[[], object]]
         before = newest(settings.run)
         assert interrupt(settings, signal.SIGKILL, moment) == -signal.SIGKILL
         reached, after = _last_step(settings.run), newest(settings.run)
-        # A crash loses what came after the last checkpoint, here one step, and none of what was saved.
-        assert (after["step"] if after else 0) >= max(reached - 1, before["step"] if before else 0)
+        # A crash loses what came after the last checkpoint and none of what was saved.
+        saved = max(reached - settings.checkpoint_every, before["step"] if before else 0)
+        assert (after["step"] if after else 0) >= saved
     assert tiny_runs.finish(train, settings) == 0
 
 
@@ -108,29 +112,41 @@ def test_stops_just_before_and_after_an_evaluation_record_it_once(tiny_data: Pat
     assert_same_run(settings.run, trained)
 
 
+def random_steps(run: Path, rng: random.Random, kills: int, reach: int) -> list[Callable[[], object]]:
+    """Moments 1 to `reach` steps after where the killed one came, somewhere within a step."""
+
+    def moment() -> None:
+        after_steps(run, _last_step(run) + rng.randint(1, reach))
+        time.sleep(rng.uniform(0, 0.04))
+
+    return [moment] * kills
+
+
 def test_kill_9_at_random_moments_changes_nothing(tiny_data: Path, trained: Path, tmp_path: Path):
     settings = tiny_runs.settings(tiny_data, tmp_path / "run")
-    rng = random.Random(0)
-    moments = [lambda: after_steps(settings.run, rng.randint(1, 4)), *_random_steps(settings.run, rng, 2, 12)]
-    kill_until_done(settings, moments)
+    kill_until_done(settings, random_steps(settings.run, random.Random(0), kills=3, reach=9))
     assert_same_run(settings.run, trained)
 
 
 @pytest.mark.slow
-def test_kill_9_twenty_times_changes_nothing(tiny_data: Path, trained: Path, tmp_path: Path):
+def test_kill_9_twenty_times_changes_nothing(tiny_data: Path, tmp_path: Path):
+    reference = tiny_runs.settings(tiny_data, tmp_path / "reference", steps=200)
+    assert tiny_runs.finish(train, reference) == 0
+    settings = reference.model_copy(update={"run": tmp_path / "run", "checkpoint_every": 2})
+    kill_until_done(settings, random_steps(settings.run, random.Random(1), kills=20, reach=12))
+    assert_same_run(settings.run, reference.run)
+
+
+def test_kill_9_after_an_evaluation_does_not_record_it_twice(tiny_data: Path, trained: Path, tmp_path: Path):
     settings = tiny_runs.settings(tiny_data, tmp_path / "run")
-    kill_until_done(settings, _random_steps(settings.run, random.Random(1), 20, 1.5))
-    assert_same_run(settings.run, trained)
-
-
-def _random_steps(run: Path, rng: random.Random, kills: int, reach: float) -> list[Callable[[], object]]:
-    """Moments up to `reach` steps and a little time after the last record, at most 40 steps in all."""
 
     def moment() -> None:
-        after_steps(run, min(_last_step(run) + int(rng.uniform(0, reach)), 38))
-        time.sleep(rng.uniform(0, 0.05))
+        after_steps(settings.run, 7)
+        while not any(line["kind"] == "validation" for line in records(settings.run)):
+            time.sleep(0.0005)
 
-    return [moment] * kills
+    kill_until_done(settings, [moment])
+    assert_same_run(settings.run, trained)
 
 
 def test_kill_9_while_a_checkpoint_is_written_changes_nothing(tiny_data: Path, trained: Path, tmp_path: Path):

@@ -32,7 +32,9 @@ def train(settings: TrainSettings) -> None:
     data = PackedGraphs.open(settings.data)
     with join(settings.device) as rt, alone_in(settings.run) if rt.is_main else nullcontext():
         learner, progress = _begin(settings, data, rt)
-        book = Logbook(settings.run, learner.step, rt.is_main)
+        # A checkpoint may come before the evaluation of its own step, which then is done again.
+        reached = {"train": learner.step, "validation": progress.evaluated_at}
+        book = Logbook(settings.run, reached, rt.is_main)
         try:
             ended = _steps(learner, progress, book, signal)
         except UserError as error:

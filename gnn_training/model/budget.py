@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 CELLS = 40_000  # node-color pairs per call: below that a round costs about the same whatever the batch
 MAX_COPIES = 16
-MIN_STEPS, MAX_STEPS = 32, 1024
+MIN_STEPS, MAX_STEPS = 32, 512
 SPREAD = 3  # copies of a graph ask for 1, 2 and 3 colors below the best
 
 

@@ -74,11 +74,17 @@ class SparseGraph(Graphs):
         return torch.sparse.sum(paths, 1).to_dense()[None] / 2
 
 
+def flat(graphs: Sequence[Graph], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    """Graphs in a row as the contract has them: edge_index (2, E) and batch (N,)."""
+    data = [Data(edge_index=torch.from_numpy(graph.edge_index()), num_nodes=graph.num_nodes) for graph in graphs]
+    batch = Batch.from_data_list(data).to(device)
+    return batch.edge_index, batch.batch
+
+
 def batch_of(graphs: Sequence[Graph], device: torch.device | str = "cpu") -> DenseGraphs | SparseGraph:
     """Put graphs into the form that is faster for them; both give the same numbers."""
-    data = [Data(edge_index=torch.from_numpy(graph.edge_index()), num_nodes=graph.num_nodes) for graph in graphs]
+    edge_index, batch = flat(graphs, device)
     if len(graphs) == 1 and graphs[0].num_nodes >= SPARSE_FROM and graphs[0].density < SPARSE_BELOW:
-        return SparseGraph(data[0].edge_index.to(device), graphs[0].num_nodes)
-    batch = Batch.from_data_list(data).to(device)
-    _, mask = to_dense_batch(batch.batch[:, None], batch.batch)
-    return DenseGraphs(to_dense_adj(batch.edge_index, batch.batch, batch_size=len(graphs)), mask.float())
+        return SparseGraph(edge_index, graphs[0].num_nodes)
+    _, mask = to_dense_batch(batch[:, None], batch)
+    return DenseGraphs(to_dense_adj(edge_index, batch, batch_size=len(graphs)), mask.float())

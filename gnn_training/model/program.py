@@ -36,7 +36,7 @@ class Densify(nn.Module):
         """edge_index (2, E), batch (N,) to adjacency (G, n, n), mask (G, n), place (N,), names (max degree + 1,)."""
         graphs, place = dense(edge_index, batch)
         enough = (graphs.degrees.max() + 1).clamp(max=MAX_COLORS).long()
-        return graphs.adjacency, graphs.mask, place, torch.arange(enough.item())
+        return graphs.adjacency, graphs.mask, place, torch.arange(enough.item(), device=batch.device)
 
 
 class Bound(nn.Module):
@@ -52,7 +52,8 @@ class Bound(nn.Module):
         colors = first_fit(graphs, graphs.degrees, names, saturation_weight=adjacency.shape[1] + 1)
         num_colors = colors.max() + 1
         copies = (CELLS / (mask.shape[0] * mask.shape[1] * num_colors)).clamp(1, COPIES).long()
-        return colors, clique_bound(graphs), torch.arange(num_colors.item()), torch.arange(copies.item())
+        counts = (torch.arange(count.item(), device=mask.device) for count in (num_colors, copies))
+        return colors, clique_bound(graphs), *counts
 
 
 class Refine(nn.Module):
@@ -71,7 +72,8 @@ class Refine(nn.Module):
         """
         bound = dsatur.max(1).values + 1                                                  # (G,)
         chromatic, types, difficulty = self.reader(DenseGraphs(adjacency, mask), clique, bound.float())
-        asked = num_colors[torch.arange(mask.shape[0]).clamp(max=num_colors.shape[0] - 1)]  # one for all, or for each
+        rows = torch.arange(mask.shape[0], device=mask.device)                            # (G,)
+        asked = num_colors[rows.clamp(max=num_colors.shape[0] - 1)]  # one number for all graphs, or one for each
         share = (START + GOLDEN_RATIO * copies) % 1                                       # (R,)
         k = (chromatic[:, None] + share * (bound - chromatic)[:, None]).round().long()    # (G, R)
         k = torch.minimum(k, bound[:, None] - 1)
@@ -79,12 +81,11 @@ class Refine(nn.Module):
         graphs = DenseGraphs(copied(adjacency, copies), copied(mask, copies))
         dsatur, bound = copied(dsatur, copies), copied(bound, copies)                     # (G R, n), (G R,)
         palette = (palette_names < k[:, None]).float()                                    # (G R, K)
-        seeds = seed + 7919 * torch.arange(graphs.mask.shape[0])
+        seeds = seed + 7919 * torch.arange(graphs.mask.shape[0], device=mask.device)
         best, used, last = self._descend(graphs, palette, hot(dsatur, palette_names), bound, seeds, steps)
         # Of floats, because ONNX Runtime 1.16 knows no ArgMin of integers.
         winner = used.view(-1, copies.shape[0]).float().argmin(1)                         # (G,)
-        row = torch.arange(mask.shape[0]) * copies.shape[0] + winner
-        return best[row], last, chromatic, types, difficulty
+        return best[rows * copies.shape[0] + winner], last, chromatic, types, difficulty
 
     def _descend(self, graphs: DenseGraphs, palette, best, bound, seeds, steps) -> tuple[Tensor, Tensor, Tensor]:
         """Refine for `steps` rounds; the best proper coloring (G, n, K), at first DSATUR's `best` with `bound` colors,
@@ -92,7 +93,7 @@ class Refine(nn.Module):
         """
         mask, refiner = graphs.mask, self.refiner
         z = noise(seeds, mask.shape[1], palette.shape[1])
-        names = torch.arange(palette.shape[1])
+        names = torch.arange(palette.shape[1], device=mask.device)
 
         def body(t, h, palette, best, fewest, lowest, stale, failed):
             h = refiner(h, refiner.soft_colors(h, graphs, palette), graphs, palette, z)
@@ -165,7 +166,7 @@ class Program(nn.Module):
 
 def copied(x: Tensor, copies: Tensor) -> Tensor:
     """Every row of x (G, ...) once per copy: (G R, ...)."""
-    return x[torch.arange(x.shape[0] * copies.shape[0]) // copies.shape[0]]
+    return x[torch.arange(x.shape[0] * copies.shape[0], device=x.device) // copies.shape[0]]
 
 
 def calm_first(graphs: DenseGraphs, classes: Tensor, names: Tensor) -> Tensor:

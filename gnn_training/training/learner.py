@@ -5,17 +5,17 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from gnn_training.coloring import conflicts, greedy_along, num_colors
+from gnn_training.coloring import from_logits, num_colors
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
-from gnn_training.model.graphs import batch_of
+from gnn_training.model.graphs import batch_of, flat
 from gnn_training.model.objective import WEIGHTS, Batch, ColoringNetwork
+from gnn_training.model.program import Program
 from gnn_training.runtime import Runtime
 from gnn_training.settings import TrainSettings
 from gnn_training.training.batches import BatchPlan, cost, deal
@@ -24,6 +24,8 @@ from gnn_training.training.schedule import learning_rate, peak_rate
 
 ROUNDS, COLORS = 1, 2  # purposes of random generators; 0 is the batch plan
 DRAWN_NODES = 60  # more make no picture
+SCORES = ("excess", "dsatur_excess", "at_best_known", "chromatic_error", "family_accuracy", "graphs")
+MAX_SCORED_NODES = 2048  # larger graphs train, but the program's dense matrices would take a validation over
 MIN_REACH = 2  # colors above the best known that a training step may allow, at least
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
 
@@ -47,6 +49,7 @@ class Learner:
             train, data.num_nodes[train], data.num_colors[train], settings.batch_cells, parts, settings.seed
         )
         held_out = data.indices("validation")
+        held_out = held_out[data.num_nodes[held_out] <= MAX_SCORED_NODES]
         self.validation = _sample(held_out if len(held_out) else train, settings.validation_graphs)
         self.step = self.bad_steps = self.skipped = 0
 
@@ -136,72 +139,58 @@ class Learner:
             )
         return float(norm)
 
-    @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
         """Score of the averaged weights on the validation graphs, every graph once over all ranks.
 
-        `excess` is the mean number of colors above the best known, after the consumer's decoding of a refinement that
-        is given the best known number; `dsatur_excess` is DSATUR's on the same graphs.
+        `excess` is the mean number of colors above the best known that a caller of the exported program would use;
+        `dsatur_excess` is DSATUR's on the same graphs.
         """
         data, ids = self.data, self.validation
-        mine = ids[
-            deal(cost(data.num_nodes[ids].astype(float), data.num_colors[ids]), self.rt.world_size)[self.rt.rank]
-        ]
+        costs = cost(data.num_nodes[ids].astype(float), data.num_colors[ids])
+        mine = ids[deal(costs, self.rt.world_size)[self.rt.rank]]
         mine = mine[np.lexsort((data.num_colors[mine], data.num_nodes[mine]))]
-        sums = torch.zeros(7, dtype=torch.float64, device=self.rt.device)
+        sums = np.zeros(len(SCORES))
         for chunk in _chunks(mine, data, self.settings.batch_cells):
             sums += self._score(chunk)
-        excess, dsatur, conflicts, solved, chromatic, family, count = self.rt.total(sums).tolist()
-        return {
-            "excess": excess / count,
-            "dsatur_excess": dsatur / count,
-            "conflicts_per_node": conflicts / count,
-            "at_best_known": solved / count,
-            "chromatic_error": chromatic / count,
-            "family_accuracy": family / count,
-            "graphs": count,
-        }
+        totals = self.rt.total(torch.from_numpy(sums).to(self.rt.device)).tolist()
+        named = dict(zip(SCORES, totals, strict=True))
+        count = named.pop("graphs")
+        return {**{name: total / count for name, total in named.items()}, "graphs": count}
 
-    def _score(self, ids: np.ndarray) -> Tensor:
-        """Sums (7,) over the graphs `ids`, in the order that `evaluate` names."""
-        batch = self._collate(ids, fixed=True)
-        graphs, colors = batch.graphs, self._classes(batch)
-        hard = one_hot(colors, int(batch.k.max())).float() * graphs.mask[:, :, None]  # (G, N, K)
-        clashes = (graphs.aggregate(hard) * hard).sum((1, 2)) / 2  # (G,)
-        used = torch.tensor([self._consumed(i, row) for i, row in zip(ids, colors.cpu().numpy(), strict=True)])
-        excess = used.to(batch.num_colors) - batch.num_colors
-        chromatic, types, _ = self.averaged.module.reader(graphs, batch.lower, batch.upper)
-        scores = [
-            excess,
-            batch.upper - batch.num_colors,
-            clashes / graphs.num_nodes,
-            excess <= 0,
-            (chromatic - batch.num_colors).abs(),
-            types.argmax(1) == batch.graph_type,
-            torch.ones_like(excess),
-        ]
-        return torch.stack([score.double().sum() for score in scores])
+    def _score(self, ids: np.ndarray) -> np.ndarray:
+        """Sums over the graphs `ids`, in the order of SCORES."""
+        data = self.data
+        colors, made = self._color(ids)
+        used = np.array([num_colors(each) for each in colors])
+        known, chromatic = data.num_colors[ids].astype(int), made["chromatic"].cpu().numpy()
+        scores = (
+            used - known,
+            data.dsatur_colors[ids] - known,
+            used <= known,
+            np.abs(chromatic - known),
+            made["graph_type_logits"].argmax(1).cpu().numpy() == data.graph_type[ids],
+            np.ones(len(ids)),
+        )
+        return np.array([score.sum() for score in scores], dtype=float)
 
-    @torch.no_grad()
     def example(self) -> tuple[Graph, np.ndarray, str]:
-        """The largest validation graph that can be drawn, its classes (N,) and a title."""
+        """The largest validation graph that can be drawn, its colors (N,) and a title."""
         sizes = self.data.num_nodes[self.validation]
         i = self.validation[np.argmax(np.where(sizes <= DRAWN_NODES, sizes, -sizes))]
-        graph, batch = self.data.graph(i), self._collate(np.array([i]), fixed=True)
-        classes = self._classes(batch)[0].cpu().numpy()
-        return graph, classes, f"{graph.name}: {int(batch.k)} classes, {conflicts(graph, classes)} conflicts"
+        graph, colors = self.data.graph(i), self._color(np.array([i]))[0][0]
+        known, dsatur = self.data.num_colors[i], self.data.dsatur_colors[i]
+        return graph, colors, f"{graph.name}: {num_colors(colors)} colors, DSATUR {dsatur}, best known {known}"
 
-    def _classes(self, batch: Batch) -> Tensor:
-        """Most likely colors (G, N) after a refinement by the averaged weights."""
-        refiner = self.averaged.module.refiner
-        h, palette, z = refiner.begin(batch.graphs, batch.k, batch.seeds)
-        h = refiner.run(h, batch.graphs, palette, z, self.settings.validation_rounds)
-        return refiner.soft_colors(h, batch.graphs, palette).argmax(2)
-
-    def _consumed(self, i: int, classes: np.ndarray) -> int:
-        """Colors that a caller needs who sorts graph i by class (N,) and colors first-fit along it."""
-        graph = self.data.graph(i)
-        return num_colors(greedy_along(graph, np.argsort(classes[: graph.num_nodes], kind="stable")))
+    def _color(self, ids: np.ndarray) -> tuple[list[np.ndarray], dict[str, Tensor]]:
+        """Colors (N,) of every graph as callers of the exported program get them, and all that the program made."""
+        graphs = [self.data.graph(i) for i in ids]
+        edge_index, batch = flat(graphs, self.rt.device)
+        numbers = {"num_colors": [0], "seed": 0, "steps": self.settings.validation_rounds}
+        options = {name: torch.tensor(value, device=self.rt.device) for name, value in numbers.items()}
+        made = Program(self.averaged.module)(edge_index=edge_index, batch=batch, **options)
+        logits = made["color_logits"].cpu().numpy()
+        rows = np.split(logits, np.cumsum([graph.num_nodes for graph in graphs])[:-1])
+        return [from_logits(graph, row) for graph, row in zip(graphs, rows, strict=True)], made
 
     def _collate(self, ids: np.ndarray, fixed: bool = False) -> Batch:
         """The graphs `ids` with k and noise drawn by (seed, step, graph), or fixed for evaluation."""

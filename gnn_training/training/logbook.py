@@ -10,18 +10,22 @@ log = logging.getLogger(__name__)
 
 
 class Logbook:
-    """Records of one run. After a resume at `step`, what an interrupted run wrote past it is dropped."""
+    """Records of one run; what an interrupted run wrote past the state it is resumed from is dropped.
 
-    def __init__(self, run: Path, step: int, is_main: bool):
+    reached: last step of each kind that this state knows of; the records of a kind end there.
+    """
+
+    def __init__(self, run: Path, reached: dict[str, int], is_main: bool):
         self.run, self.is_main = run, is_main
         if not is_main:
             return
         from torch.utils.tensorboard import SummaryWriter  # 1.5 s to import: only where it is needed
 
         self.metrics = run / "metrics.jsonl"
-        kept = [line for line in _lines(self.metrics) if json.loads(line)["step"] <= step]
+        records = ((line, json.loads(line)) for line in _lines(self.metrics))
+        kept = [line for line, record in records if record["step"] <= reached[record["kind"]]]
         write_text(self.metrics, "".join(f"{line}\n" for line in kept))
-        self.board = SummaryWriter(run / "tensorboard", purge_step=step + 1)
+        self.board = SummaryWriter(run / "tensorboard", purge_step=reached["train"] + 1)
 
     def record(self, kind: str, step: int, values: dict[str, float]) -> None:
         """Append numbers of one kind ("train" or "validation") at a step."""

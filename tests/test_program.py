@@ -1,0 +1,259 @@
+"""The program of the ONNX file, run by torch: proper colorings for whatever callers send, never worse than DSATUR."""
+
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gnn_training import coloring
+from gnn_training.contract import MAX_COLORS, OUTPUTS
+from gnn_training.data import search
+from gnn_training.graph import Graph
+from gnn_training.model import decoding, golden
+from gnn_training.model.graphs import DenseGraphs, batch_of
+from gnn_training.model.objective import ColoringNetwork
+from gnn_training.model.program import COPIES, Densify, Program, calm_first, copied
+from gnn_training.proof import prove
+from gnn_training.training import checkpoint
+
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def program(trained: Path) -> Program:
+    network = ColoringNetwork()
+    network.load_state_dict(checkpoint.load(trained / "best.pt")["network"])
+    return Program(network).eval()
+
+
+def random_graph(num_nodes: int, density: float, seed: int = 0) -> Graph:
+    rng = np.random.default_rng(seed)
+    return Graph.from_adjacency(rng.random((num_nodes, num_nodes)) < density)
+
+
+def flat(graphs: list[Graph]) -> tuple[np.ndarray, np.ndarray]:
+    """edge_index (2, E) and batch (N,)."""
+    sizes = [graph.num_nodes for graph in graphs]
+    starts = np.cumsum([0, *sizes[:-1]])
+    edges = [graph.edge_index() + start for graph, start in zip(graphs, starts, strict=True)]
+    return np.concatenate(edges, axis=1), np.repeat(np.arange(len(graphs)), sizes)
+
+
+def call(program: Program, edge_index, batch, num_colors=(0,), seed: int = 0, steps: int = STEPS) -> dict[str, Tensor]:
+    feeds = golden.feeds(edge_index, batch, num_colors=num_colors, seed=seed, steps=steps)
+    return program(**{name: torch.from_numpy(np.asarray(value)) for name, value in feeds.items()})
+
+
+def classes(outputs: dict[str, Tensor], batch: np.ndarray) -> list[list[int]]:
+    """Argmax of every node, graph by graph."""
+    rows = outputs["color_logits"].argmax(1).numpy()
+    return [rows[batch == g].tolist() for g in range(batch.max() + 1)]
+
+
+def used(program: Program, graph: Graph, **options) -> int:
+    """Colors of one graph; its coloring is proven."""
+    edge_index, batch = flat([graph])
+    ((mine),) = classes(call(program, edge_index, batch, **options), batch)
+    wrong, count = prove(graph.edges.tolist(), mine)
+    assert wrong == 0
+    return count
+
+
+def dsatur_colors(graph: Graph) -> int:
+    return int(search.dsatur(*graph.csr()).max()) + 1
+
+
+GRAPH = st.builds(random_graph, st.integers(1, 16), st.floats(0, 1), st.integers(0, 10**6))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    graphs=st.lists(GRAPH, min_size=1, max_size=3),
+    seed=st.integers(-(2**40), 2**63 - 10**6),
+    steps=st.integers(0, 8),
+    asked=st.integers(0, 20),
+)
+def test_any_batch_is_colored_properly_with_no_more_colors_than_dsatur(program: Program, graphs, seed, steps, asked):
+    edge_index, batch = flat(graphs)
+    outputs = call(program, edge_index, batch, [asked], seed, steps)
+    logits = outputs["color_logits"]
+    assert [tuple(outputs[name].shape) for name in OUTPUTS] == [
+        (len(batch), MAX_COLORS), (len(graphs),), (len(graphs), 8), (len(graphs),)
+    ]  # fmt: skip
+    assert all(outputs[name].isfinite().all() for name in OUTPUTS)
+    for graph, mine in zip(graphs, classes(outputs, batch), strict=True):
+        wrong, count = prove(graph.edges.tolist(), mine)
+        assert wrong == 0 and count <= dsatur_colors(graph)
+        assert coloring.num_colors(coloring.greedy_along(graph, np.argsort(mine, kind="stable"))) <= count
+    # Unused columns are 0 and used ones above: softmax and cosine of the rows keep their meaning.
+    assert (logits >= 0).all() and (logits.max(1).values > 0).all()
+    assert (logits[:, max(map(dsatur_colors, graphs)) :] == 0).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(graph=GRAPH)
+def test_the_coloring_it_starts_from_is_dsaturs(program: Program, graph: Graph):
+    edge_index, batch = flat([graph])
+    outputs = call(program, edge_index, batch, steps=0)
+    assert outputs["dsatur"][0].tolist() == search.dsatur(*graph.csr()).tolist()
+
+
+def test_without_steps_no_more_than_dsatur_is_needed(program: Program):
+    for seed in range(5):
+        graph = random_graph(40, 0.5, seed)
+        assert used(program, graph, steps=0) <= dsatur_colors(graph)
+
+
+@pytest.mark.parametrize(
+    "edge_index",
+    [np.zeros((2, 0), dtype=np.int64), np.zeros((2, 1), dtype=np.int64)],
+    ids=["no edge", "the pair (0, 0)"],
+)
+@pytest.mark.parametrize("num_nodes", [1, 2, 7])
+def test_without_edges_one_color_is_enough(program: Program, edge_index: np.ndarray, num_nodes: int):
+    outputs = call(program, edge_index, np.zeros(num_nodes, dtype=np.int64))
+    assert outputs["color_logits"].argmax(1).tolist() == [0] * num_nodes
+    assert outputs["chromatic"].item() == pytest.approx(1)
+    assert all(outputs[name].isfinite().all() for name in OUTPUTS)
+
+
+def test_how_careless_callers_write_the_edges_does_not_matter(program: Program):
+    graph = random_graph(15, 0.4)
+    edge_index, batch = flat([graph])
+    once = graph.edges.T.astype(np.int64)
+    loops = np.array([[0, 3, 14], [0, 3, 14]])
+    expected = call(program, edge_index, batch)
+    for careless in (once, once[::-1], np.concatenate([edge_index, once, loops], axis=1), edge_index[:, ::-1]):
+        outputs = call(program, np.ascontiguousarray(careless), batch)
+        for name in OUTPUTS:
+            torch.testing.assert_close(outputs[name], expected[name])
+
+
+def test_an_edge_between_two_graphs_is_dropped(program: Program):
+    graphs = [random_graph(8, 0.4, 1), random_graph(9, 0.5, 2)]
+    edge_index, batch = flat(graphs)
+    crossing = np.concatenate([edge_index, [[2], [11]]], axis=1)
+    a, b = call(program, edge_index, batch), call(program, crossing, batch)
+    assert torch.equal(a["color_logits"], b["color_logits"])
+
+
+def test_readings_of_a_graph_do_not_depend_on_its_company(program: Program):
+    graphs = [random_graph(8, 0.4, 1), random_graph(19, 0.5, 2), Graph.from_edges(3, [])]
+    together = call(program, *flat(graphs))
+    for i, graph in enumerate(graphs):
+        alone = call(program, *flat([graph]))
+        for name in OUTPUTS[1:]:
+            torch.testing.assert_close(together[name][i], alone[name][0], rtol=1e-4, atol=1e-4)
+
+
+def test_node_features_are_not_looked_at(program: Program):
+    edge_index, batch = flat([random_graph(12, 0.4)])
+    inputs = {name: torch.from_numpy(np.asarray(x)) for name, x in golden.feeds(edge_index, batch).items()}
+    rest = {"num_colors": torch.tensor([0]), "seed": torch.tensor(0), "steps": torch.tensor(STEPS)}
+    inputs["node_features"] = torch.full((12, 16), torch.nan)
+    assert torch.equal(program(**inputs, **rest)["color_logits"], call(program, edge_index, batch)["color_logits"])
+
+
+def test_the_same_call_gives_the_same_answer_and_other_seeds_give_others_of_like_quality(program: Program):
+    graph = random_graph(60, 0.5)
+    edge_index, batch = flat([graph])
+    outputs = [call(program, edge_index, batch, seed=seed, steps=12) for seed in (0, 0, 1, 2, 2**31, 2**62)]
+    assert torch.equal(outputs[0]["color_logits"], outputs[1]["color_logits"])
+    assert torch.equal(outputs[0]["chromatic"], outputs[5]["chromatic"])
+    assert len({tuple(sum(classes(each, batch), [])) for each in outputs}) > 1
+    counts = [len(set(sum(classes(each, batch), []))) for each in outputs]
+    assert max(counts) - min(counts) <= 2
+
+
+def test_asking_for_fewer_colors_never_hurts_and_for_more_changes_nothing_below_dsatur(program: Program):
+    graph = random_graph(40, 0.5)
+    bound = dsatur_colors(graph)
+    assert all(used(program, graph, num_colors=[k]) <= bound for k in (1, bound - 1, bound, bound + 5, 10**6))
+
+
+def test_one_number_of_colors_serves_all_graphs(program: Program):
+    edge_index, batch = flat([random_graph(14, 0.5, 1), random_graph(17, 0.5, 2)])
+    one, each = (call(program, edge_index, batch, asked) for asked in ([4], [4, 4]))
+    assert torch.equal(one["color_logits"], each["color_logits"])
+    other = call(program, edge_index, batch, [4, 6])
+    assert not torch.equal(other["last"], one["last"])
+
+
+def test_more_steps_refine_further(program: Program):
+    graph = random_graph(50, 0.5)
+    edge_index, batch = flat([graph])
+    few, many = (call(program, edge_index, batch, steps=steps) for steps in (1, 10))
+    assert not torch.equal(few["last"], many["last"])
+    assert used(program, graph, steps=60) <= dsatur_colors(graph)
+
+
+def test_a_graph_that_needs_more_colors_than_columns_still_gets_scores(program: Program):
+    complete = Graph.from_edges(MAX_COLORS + 4, list(nx.complete_graph(MAX_COLORS + 4).edges))
+    edge_index, batch = flat([complete])
+    logits = call(program, edge_index, batch, steps=1)["color_logits"]
+    assert logits.shape == (MAX_COLORS + 4, MAX_COLORS) and logits.isfinite().all()
+    colors = coloring.from_logits(complete, logits.numpy())
+    assert coloring.is_proper(complete, colors)
+
+
+def test_small_graphs_are_refined_in_copies_and_the_best_is_returned(program: Program):
+    edge_index, batch = flat([random_graph(10, 0.5, 1), random_graph(12, 0.5, 2)])
+    outputs = call(program, edge_index, batch)
+    assert len(outputs["copies"]) == COPIES and len(outputs["last"]) == 2 * COPIES
+    large = call(program, *flat([random_graph(300, 0.3)]), steps=0)
+    assert len(large["copies"]) == 1
+
+
+def test_copies_of_a_graph_stand_in_a_row():
+    assert copied(torch.tensor([5, 6]), torch.arange(3)).tolist() == [5, 5, 5, 6, 6, 6]
+
+
+def test_classes_are_renumbered_by_their_conflicts():
+    path = batch_of([Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)])])
+    assert calm_first(path, torch.tensor([[0, 0, 1, 2]]), torch.arange(3)).tolist() == [[2, 2, 0, 1]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(graph=GRAPH, seed=st.integers(0, 1000))
+def test_greedy_in_tensors_is_the_greedy_of_callers(graph: Graph, seed: int):
+    mine = np.random.default_rng(seed).integers(0, 5, graph.num_nodes)
+    expected = coloring.greedy_along(graph, np.argsort(mine, kind="stable"))
+    graphs = batch_of([graph, Graph.from_edges(18, [])])  # padded, and the other one needs more rounds
+    padded = torch.zeros(2, 18, dtype=torch.int64)
+    padded[0, : graph.num_nodes] = torch.from_numpy(mine)
+    colors = decoding.greedy_along(graphs, padded, torch.arange(18))
+    assert colors[0, : graph.num_nodes].tolist() == expected.tolist()
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs=st.lists(GRAPH, min_size=1, max_size=3))
+def test_the_clique_bound_is_the_size_of_a_clique(graphs: list[Graph]):
+    sizes = decoding.clique_bound(batch_of(graphs)).tolist()
+    for graph, size in zip(graphs, sizes, strict=True):
+        network = nx.empty_graph(graph.num_nodes)
+        network.add_edges_from(graph.edges.tolist())
+        cliques = {len(clique) for clique in nx.find_cliques(network)}
+        assert size in cliques and size >= (2 if graph.num_edges else 1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs=st.lists(GRAPH, min_size=1, max_size=4))
+def test_flat_edges_become_the_adjacency_of_every_graph(graphs: list[Graph]):
+    edge_index, batch = map(torch.from_numpy, flat(graphs))
+    made, place = decoding.dense(edge_index, batch)
+    expected = batch_of(graphs)
+    assert isinstance(expected, DenseGraphs)
+    assert torch.equal(made.adjacency, expected.adjacency) and torch.equal(made.mask, expected.mask)
+    assert place.tolist() == [v for graph in graphs for v in range(graph.num_nodes)]
+
+
+def test_no_more_color_names_are_made_than_the_contract_has_columns():
+    star = Graph.from_edges(400, [(0, v) for v in range(1, 400)])
+    edge_index, batch = map(torch.from_numpy, flat([star]))
+    *_, names = Densify()(edge_index, batch)
+    assert len(names) == MAX_COLORS
