@@ -164,6 +164,8 @@ class RunSettings(TrainSettings):
     """Which graphs to generate when no data is given."""
     models: Path = Path("models")
     """Folder that receives coloring_gnn.onnx and what belongs to it."""
+    oldest_runtime: bool = True
+    """Run the file in ONNX Runtime 1.16.3 too; installing that needs a network once."""
     processes: Annotated[int, Field(ge=0)] = 0
     """Ranks on this machine; 0 takes one per GPU, or one per core without GPUs."""
 
@@ -178,7 +180,7 @@ class ExportSettings(Settings):
     steps: Positive = 128
     """Refinement rounds of a plain three-input call."""
     oldest_runtime: bool = True
-    """Also run the file in ONNX Runtime 1.16.3, in an environment of its own."""
+    """Run the file in ONNX Runtime 1.16.3 too; installing that needs a network once."""
     verify_only: bool = False
     """Write nothing; prove again that the file in `models` is whole and gives its golden answers."""
     dry_run: bool = False
@@ -196,7 +198,7 @@ class EvaluateSettings(Settings):
     seconds: Seconds = 0.0
     """Time per graph for the second, searching column; 0 leaves it out."""
     rlf: bool = True
-    """Also run RLF (slow on graphs of a thousand nodes)."""
+    """Compare with RLF too, which is slow on graphs of a thousand nodes."""
     limit: Annotated[int, Field(ge=0)] = 0
     """Take at most so many graphs (of packed data: validation graphs); 0 takes all."""
     report: Path = Path("report.json")

@@ -68,7 +68,7 @@ start_afresh() { # an empty environment in $venv; what an interrupted start left
 
 find_base_python() { # sets base
   local name version without_venv=''
-  for name in python3.13 python3.12 python3.11 python3.14 python3; do
+  for name in python3.11 python3.12 python3.13 python3.14 python3; do
     version=$("$name" -c 'import sys; print(*sys.version_info[:2], sep=".")' 2>/dev/null) || continue
     base=$name
     if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then

@@ -71,7 +71,7 @@ def plan(settings: RunSettings) -> list[Step]:
     model, sums = settings.models / MODEL_FILE, settings.models / "SHA256SUMS"
     training = TrainSettings(**{name: shared[name] for name in TrainSettings.model_fields} | {"data": graphs})
     checking = CheckSettings(**shared | {"data": graphs})
-    exporting = ExportSettings(run=settings.run, models=settings.models)
+    exporting = ExportSettings(run=settings.run, models=settings.models, oldest_runtime=settings.oldest_runtime)
     verifying = exporting.model_copy(update={"verify_only": True})
     limit = settings.validation_graphs or SCORED_GRAPHS
     evaluating = EvaluateSettings(graphs=graphs, model=model, limit=limit, report=report)

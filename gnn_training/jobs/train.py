@@ -50,11 +50,14 @@ def train(settings: TrainSettings) -> None:
 def _begin(settings: TrainSettings, data: PackedGraphs, rt: Runtime) -> tuple[Learner, Progress]:
     """A learner as the newest checkpoint left it, or a new one; rank 0 reads, so all ranks start from one file."""
     learner, progress = Learner(settings, data, rt), Progress()
-    state = rt.broadcast(checkpoint.newest(settings.run / "checkpoints") if rt.is_main else None)
+    on_disk = checkpoint.newest(settings.run / "checkpoints"), (settings.run / "best.pt").exists()
+    state, has_best = rt.broadcast(on_disk if rt.is_main else None)
     if state is not None:
         _refuse_other_settings(settings, data, state)
         learner.load_state(state)
         progress = Progress(**state["progress"])
+        if not has_best:  # somebody removed it: evaluate again, whatever the checkpoint remembers
+            progress.best, progress.evaluated_at = None, -1
     if rt.is_main:
         write_text(settings.run / "config.json", settings.model_dump_json(indent=2) + "\n")
         start = f"continuing at step {learner.step}" if state else "starting"

@@ -9,7 +9,9 @@ import torch
 
 from gnn_training.contract import MAX_COLORS, MAX_IR_VERSION, OPSET, OUTPUTS
 from gnn_training.errors import UserError
+from gnn_training.graph import Graph
 from gnn_training.model import golden
+from gnn_training.model.graphs import flat
 from gnn_training.model.program import Program
 
 log = logging.getLogger(__name__)
@@ -28,31 +30,25 @@ def probes() -> dict[str, Flat]:
     """Graphs of many sizes and shapes, the awkward ones first."""
     gnp = nx.fast_gnp_random_graph
     return {
-        "one node, no edge": flat([nx.empty_graph(1)]),
+        "one node, no edge": _flat([nx.empty_graph(1)]),
         "one node, the pair (0, 0)": (np.zeros((2, 1), dtype=np.int64), np.zeros(1, dtype=np.int64)),
-        "edgeless": flat([nx.empty_graph(6)]),
-        "one edge": flat([nx.path_graph(2)]),
-        "ring": flat([nx.cycle_graph(7)]),
-        "complete": flat([nx.complete_graph(9)]),
-        "petersen": flat([nx.petersen_graph()]),
-        "disconnected": flat([nx.disjoint_union(gnp(20, 0.4, seed=1), nx.empty_graph(5))]),
-        "sparse": flat([gnp(120, 0.05, seed=2)]),
-        "dense": flat([gnp(60, 0.8, seed=3)]),
-        "several graphs": flat([gnp(30, 0.5, seed=4), nx.empty_graph(3), nx.complete_graph(5), gnp(80, 0.1, seed=5)]),
-        "half the directions": _one_way(flat([gnp(40, 0.3, seed=6)])),
-        "thousand nodes": flat([gnp(1000, 0.5, seed=7)]),
+        "edgeless": _flat([nx.empty_graph(6)]),
+        "one edge": _flat([nx.path_graph(2)]),
+        "ring": _flat([nx.cycle_graph(7)]),
+        "complete": _flat([nx.complete_graph(9)]),
+        "petersen": _flat([nx.petersen_graph()]),
+        "disconnected": _flat([nx.disjoint_union(gnp(20, 0.4, seed=1), nx.empty_graph(5))]),
+        "sparse": _flat([gnp(120, 0.05, seed=2)]),
+        "dense": _flat([gnp(60, 0.8, seed=3)]),
+        "several graphs": _flat([gnp(30, 0.5, seed=4), nx.empty_graph(3), nx.complete_graph(5), gnp(80, 0.1, seed=5)]),
+        "half the directions": _one_way(_flat([gnp(40, 0.3, seed=6)])),
+        "thousand nodes": _flat([gnp(1000, 0.5, seed=7)]),
     }
 
 
-def flat(graphs: list[nx.Graph]) -> Flat:
-    """Several graphs as the contract's edge_index and batch."""
-    edges, batch, first = [], [], 0
-    for number, graph in enumerate(graphs):
-        pairs = np.array(graph.edges, dtype=np.int64).reshape(-1, 2) + first
-        edges.append(np.concatenate([pairs, pairs[:, ::-1]]))
-        batch.append(np.full(len(graph), number))
-        first += len(graph)
-    return np.ascontiguousarray(np.concatenate(edges).T), np.concatenate(batch)
+def _flat(graphs: list[nx.Graph]) -> Flat:
+    edge_index, batch = flat([Graph.from_edges(len(graph), list(graph.edges)) for graph in graphs])
+    return edge_index.numpy(), batch.numpy()
 
 
 def _one_way(graph: Flat) -> Flat:
