@@ -117,7 +117,7 @@ class TrainSettings(Settings):
     """Refinement rounds with gradient; each step draws within 3 of it."""
     damping: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Share of the gradient that passes from round to round; with all of it training diverges."""
-    steps: Positive = 4500
+    steps: Positive = 4000
     """Optimizer steps of the whole schedule."""
     minutes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Stop training after this long, decided by all ranks together; 0 is no limit."""
@@ -134,7 +134,7 @@ class TrainSettings(Settings):
     """Largest gradient norm."""
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.995
     """Decay of the averaged weights, which are the ones evaluated and exported."""
-    evaluate_every: Positive = 1000
+    evaluate_every: Positive = 500
     """Steps between evaluations on the validation graphs."""
     patience: Annotated[int, Field(ge=0)] = 0
     """Evaluations without a better score before stopping early; 0 never stops."""
@@ -218,7 +218,7 @@ class ColorSettings(Settings):
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
     """Solution file (s col K, l v color); left out, it stands beside the graph as .sol."""
     seconds: Seconds = 10.0
-    """Time to spend; the first plain call is always made."""
+    """Time to spend; the first call of the network may take up to a minute more."""
     seed: int = 0
     threads: Annotated[int, Field(ge=0)] = 0
     """Threads of ONNX Runtime; 0 takes every core."""

@@ -53,4 +53,7 @@ def exported(once: Once, trained: Path) -> Path:
     from gnn_training.jobs.export import export
     from gnn_training.settings import ExportSettings
 
-    return once("tiny-models", lambda folder: export(ExportSettings(run=trained, models=folder, steps=24)))
+    def make(folder: Path) -> None:
+        export(ExportSettings(run=trained, models=folder, steps=24, oldest_runtime=False))
+
+    return once("tiny-models", make)

@@ -10,7 +10,9 @@ import tiny_onnx
 
 from gnn_training import memory
 from gnn_training.coloring import num_colors, read_solution
+from gnn_training.contract import MODEL_FILE
 from gnn_training.errors import UserError
+from gnn_training.jobs import color as job
 from gnn_training.jobs.color import color
 from gnn_training.proof import prove
 from gnn_training.settings import ColorSettings
@@ -58,6 +60,12 @@ def test_small_and_odd_graphs_get_their_fewest_colors(tmp_path: Path, tiny_model
     assert time.monotonic() - start < 30  # a clique of that size proves it: no need to use the time up
 
 
+def test_a_file_of_the_real_exporter_colors(hard: Path, exported: Path, caplog):
+    caplog.set_level("INFO")
+    assert num_colors(run(hard, exported / MODEL_FILE, seconds=1)) <= 14
+    assert "hard: one call colors it with" in caplog.text
+
+
 def test_the_time_budget_is_kept(hard: Path, tiny_model: Path):
     start = time.monotonic()
     run(hard, tiny_model, seconds=1.0)
@@ -95,6 +103,16 @@ def test_a_graph_too_large_for_the_network_is_colored_greedily_and_said_so(tmp_p
     graph = write_graph(tmp_path / "ring.col", 100_000, ring)
     assert num_colors(run(graph, tiny_model, seconds=10)) == 2
     assert "too large for the network, so a greedy method colors it alone" in caplog.text
+
+
+def test_a_graph_that_takes_the_network_too_long_is_colored_greedily_and_said_so(
+    hard: Path, tmp_path: Path, monkeypatch, caplog
+):
+    slow = tiny_onnx.write(tmp_path / "slow.onnx", tiny_onnx.MODEL.replace("steps = {2}", "steps = {1000000000}"))
+    monkeypatch.setattr(job, "GRACE", 0.1)
+    run(hard, slow, seconds=0)
+    assert "too large for the network, so a greedy method colors it alone" in caplog.text
+    assert "takes longer than 0 s" in caplog.text
 
 
 def test_dsatur_is_left_out_where_it_would_take_longer_than_asked(tmp_path: Path, tiny_model: Path, caplog):

@@ -10,6 +10,7 @@ import tiny_onnx
 
 from gnn_training import scores
 from gnn_training.coloring import is_proper
+from gnn_training.contract import MODEL_FILE
 from gnn_training.data import baselines, packed
 from gnn_training.data.instance import Instance
 from gnn_training.data.labels import label
@@ -75,6 +76,15 @@ def test_the_search_uses_no_more_colors_than_the_plain_call_and_stops_at_a_cliqu
     assert rows["random"]["clique"] <= rows["random"]["search"] < rows["random"]["plain"]
     assert 0.3 < rows["random"]["search_seconds"] < 3
     assert rows["lonely"]["search_seconds"] < 0.3
+
+
+def test_a_file_of_the_real_exporter_gives_proper_classes_and_readings(folder: Path, exported: Path):
+    report = run(folder, exported / MODEL_FILE, seconds=1.0)
+    for row in report["graphs"]:
+        assert row["conflicts"] == 0
+        assert row["clique"] <= row["search"] <= row["plain"] <= row["dsatur"] + 1  # the file breaks ties in its own way
+        assert row["clique"] - 1 <= row["chromatic"] <= row["dsatur"] + 1
+    assert report["model"]["metadata"]["model_version"]
 
 
 def test_best_known_numbers_come_from_the_csv_by_name(folder: Path, tiny_model: Path, tmp_path: Path):

@@ -13,6 +13,7 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
 from gnn_training.model.graphs import batch_of
 from gnn_training.model.objective import WEIGHTS
+from gnn_training.model.program import Program
 from gnn_training.proof import prove
 from gnn_training.runtime import Runtime
 from gnn_training.training import checkpoint, learner
@@ -40,7 +41,7 @@ def weights(trained: Learner) -> torch.Tensor:
     return torch.nn.utils.parameters_to_vector(trained.network.parameters()).detach()
 
 
-def test_a_plain_start_is_a_group_of_one(rt: Runtime):
+def test_a_plain_offsetis_a_group_of_one(rt: Runtime):
     assert (rt.rank, rt.world_size, rt.is_main, rt.device_name) == (0, 1, True, "cpu")
     assert rt.total(torch.tensor([1.5, 2.0])).tolist() == [1.5, 2.0]
     assert rt.any(True, False) == [True, False]
@@ -73,18 +74,25 @@ def test_a_step_reports_the_mean_terms_of_its_graphs(data: PackedGraphs, rt: Run
     assert again.update() == terms and torch.equal(weights(again), weights(one))
 
 
-def test_every_epoch_draws_colors_and_noise_anew_but_an_evaluation_does_not(data: PackedGraphs, rt: Runtime):
-    one, ids = start(data, rt), np.arange(12)
+def test_every_step_draws_colors_and_noise_anew_for_every_graph(data: PackedGraphs, rt: Runtime):
+    one, ids = start(data, rt), np.arange(24)
     first = one._collate(ids)
+    assert torch.equal(one._collate(ids[4:6]).seeds, first.seeds[4:6])  # whatever company a graph is in
     one.step = 5
     later = one._collate(ids)
     assert not torch.equal(first.seeds, later.seeds) and not torch.equal(first.k, later.k)
-    assert ((later.k - later.num_colors >= -1) & (later.k - later.num_colors <= 2)).all() and (later.k >= 1).all()
-    fixed = one._collate(ids, fixed=True)
-    assert torch.equal(fixed.k, fixed.num_colors)
-    one.step = 6
-    assert torch.equal(one._collate(ids, fixed=True).seeds, fixed.seeds)
-    assert torch.equal(one._collate(ids[4:6], fixed=True).seeds, fixed.seeds[4:6])  # whatever company a graph is in
+
+
+def test_a_step_allows_from_one_color_too_few_to_halfway_up_to_dsatur(data: PackedGraphs, rt: Runtime):
+    one = start(data, rt)
+    data.num_colors, data.dsatur_colors = np.full(24, 10), np.full(24, 20)
+    data.num_colors[:2], data.dsatur_colors[:2] = 1, 1
+    seen = []
+    for one.step in range(60):
+        seen.append(one._collate(np.arange(24)).k)
+    seen = torch.stack(seen)
+    assert set(seen[:, :2].unique().tolist()) == {1, 2, 3}
+    assert set(seen[:, 2:].unique().tolist()) == set(range(9, 16))
 
 
 def test_a_batch_carries_the_labels_of_its_graphs(data: PackedGraphs, rt: Runtime):
@@ -178,32 +186,47 @@ def test_the_score_is_what_a_caller_gets_who_colors_along_the_classes(data: Pack
     for _ in range(8):
         one.update()
     scores = one.evaluate()
-    refiner, excess, clashes = one.averaged.module.refiner, [], []
-    for i in data.indices("validation"):
-        batch, graph, pairs = one._collate(np.array([i]), fixed=True), data.graph(i), data.graph(i).edges.tolist()
-        h, palette, z = refiner.begin(batch.graphs, batch.k, batch.seeds)
-        h = refiner.run(h, batch.graphs, palette, z, 20)
-        classes = refiner.soft_colors(h, batch.graphs, palette).argmax(2)[0].tolist()
+    ids = data.indices("validation")
+    ids = ids[np.lexsort((data.num_colors[ids], data.num_nodes[ids]))]
+    pairs = [data.graph(i).edges.tolist() for i in ids]
+    first = np.cumsum([0, *data.num_nodes[ids]])
+    edges = [[a + start, b + start] for start, edges in zip(first, pairs, strict=False) for a, b in edges]
+    outputs = Program(one.averaged.module)(
+        edge_index=torch.tensor(edges).T,
+        batch=torch.repeat_interleave(torch.from_numpy(data.num_nodes[ids].astype(int))),
+        num_colors=torch.tensor([0]),
+        seed=torch.tensor(0),
+        steps=torch.tensor(20),
+    )
+    classes, excess = outputs["color_logits"].argmax(1).tolist(), []
+    for i, offset, edges in zip(ids, first, pairs, strict=False):
         colors: dict[int, int] = {}
-        for v in sorted(range(graph.num_nodes), key=lambda v: classes[v]):
-            around = {colors.get(b if a == v else a) for a, b in pairs if v in (a, b)}
-            colors[v] = next(c for c in range(graph.num_nodes) if c not in around)
-        wrong, used = prove(pairs, [colors[v] for v in range(graph.num_nodes)])
+        for v in sorted(range(data.num_nodes[i]), key=lambda v, offset=offset: classes[offset + v]):
+            around = {colors.get(b if a == v else a) for a, b in edges if v in (a, b)}
+            colors[v] = next(c for c in range(data.num_nodes[i]) if c not in around)
+        wrong, used = prove(edges, [colors[v] for v in range(data.num_nodes[i])])
         assert wrong == 0
         excess.append(used - data.num_colors[i])
-        clashes.append(prove(pairs, classes)[0] / graph.num_nodes)
     assert scores["graphs"] == len(excess) == 5
     assert scores["excess"] == pytest.approx(np.mean(excess))
     assert scores["at_best_known"] == pytest.approx(np.mean(np.array(excess) <= 0))
-    assert scores["conflicts_per_node"] == pytest.approx(np.mean(clashes))
-    held = data.indices("validation")
-    assert scores["dsatur_excess"] == pytest.approx((data.dsatur_colors[held] - data.num_colors[held]).mean())
+    assert scores["dsatur_excess"] == pytest.approx((data.dsatur_colors[ids] - data.num_colors[ids]).mean())
+    assert scores["chromatic_error"] == pytest.approx(
+        np.abs(outputs["chromatic"].numpy() - data.num_colors[ids]).mean(), abs=1e-4
+    )
 
 
 def test_how_validation_graphs_are_batched_does_not_change_the_score(data: PackedGraphs, rt: Runtime):
     one, other = start(data, rt), start(data, rt, batch_cells=10)
     for name, value in one.evaluate().items():
         assert other.evaluate()[name] == pytest.approx(value, abs=1e-6)
+
+
+def test_graphs_too_large_for_the_program_are_trained_on_but_not_scored(data: PackedGraphs, rt: Runtime, monkeypatch):
+    monkeypatch.setattr(learner, "MAX_SCORED_NODES", 10)
+    one = start(data, rt)
+    assert 0 < len(one.validation) < 5 and data.num_nodes[one.validation].max() <= 10
+    assert len(one.plan.indices) == 19
 
 
 def test_fewer_validation_graphs_are_spread_over_all(data: PackedGraphs, rt: Runtime):
@@ -220,8 +243,9 @@ def test_a_single_graph_can_be_trained_on(tmp_path: Path, rt: Runtime):
 def test_the_example_is_a_validation_graph_small_enough_to_draw(data: PackedGraphs, rt: Runtime, monkeypatch):
     one = start(data, rt)
     held = data.indices("validation")
-    graph, classes, title = one.example()
-    assert graph.num_nodes == max(data.num_nodes[held]) == len(classes) and graph.name in title
+    graph, colors, title = one.example()
+    assert graph.num_nodes == max(data.num_nodes[held]) and graph.name in title
+    assert prove(graph.edges.tolist(), colors)[0] == 0
     monkeypatch.setattr(learner, "DRAWN_NODES", 3)  # none is as small as that: the smallest
     assert one.example()[0].num_nodes == min(data.num_nodes[held])
 

@@ -3,11 +3,13 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +19,14 @@ import tiny_runs
 from gnn_training.data import packed
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.jobs.train import train
+from gnn_training.model.objective import WEIGHTS
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import MAX_BAD_STEPS
 
 ROOT = Path(__file__).parents[1]
+Moment = Callable[[], bool]
+"""True when it has come."""
 
 
 def records(run: Path) -> list[dict]:
@@ -51,50 +56,64 @@ def assert_same_run(run: Path, reference: Path) -> None:
     assert status(run)["status"] == "done"
 
 
-def interrupt(settings: TrainSettings, number: int, moment: Callable[[], object]) -> int:
-    """Start a training, send it a signal at a moment; its exit code, 0 if it was done before."""
+def interrupt(settings: TrainSettings, number: int, moment: Moment) -> int:
+    """Start a training and send it a signal at the moment; its exit code."""
     process = tiny_runs.fork(train, settings)
-    moment()
+    while not moment():
+        assert process.is_alive(), f"ended with exit code {process.exitcode}"
+        time.sleep(0.002)
     os.kill(process.pid, number)
     process.join()
     return process.exitcode
 
 
-def kill_until_done(settings: TrainSettings, moments: list[Callable[[], object]]) -> None:
+def kill_until_done(settings: TrainSettings, moments: Iterable[Moment]) -> None:
     """kill -9 at every moment, start again each time, and let the last one finish."""
     for moment in moments:
-        before = newest(settings.run)
+        before = saved_step(settings.run)
         assert interrupt(settings, signal.SIGKILL, moment) == -signal.SIGKILL
-        reached, after = _last_step(settings.run), newest(settings.run)
         # A crash loses what came after the last checkpoint and none of what was saved.
-        saved = max(reached - settings.checkpoint_every, before["step"] if before else 0)
-        assert (after["step"] if after else 0) >= saved
+        assert saved_step(settings.run) >= max(before, last_step(settings.run) - settings.checkpoint_every)
     assert tiny_runs.finish(train, settings) == 0
 
 
-def _last_step(run: Path) -> int:
+def saved_step(run: Path) -> int:
+    state = newest(run)
+    return state["step"] if state else 0
+
+
+def last_step(run: Path) -> int:
+    """The last that is recorded."""
     lines = (run / "metrics.jsonl").read_text().split("\n")[:-1] if (run / "metrics.jsonl").exists() else []
     return json.loads(lines[-1])["step"] if lines else 0
 
 
-def after_steps(run: Path, step: int) -> None:
-    """Wait until a step is recorded."""
-    while _last_step(run) < step:
-        time.sleep(0.01)
+def reached(run: Path, step: int, seconds: float = 0.0) -> bool:
+    """Whether a step is recorded, told some time later."""
+    if last_step(run) < step:
+        return False
+    time.sleep(seconds)
+    return True
 
 
-def while_saving(run: Path, step: int) -> None:
-    """Wait until a checkpoint after `step` is being written and not yet in its place."""
-    after_steps(run, step)
-    while not any((run / "checkpoints").glob(".*.tmp")):
-        time.sleep(0.0005)
+def saving(run: Path, step: int) -> bool:
+    """Whether a checkpoint after `step` is being written and not yet in its place."""
+    return last_step(run) >= step and any((run / "checkpoints").glob(".*.tmp"))
+
+
+def random_moments(run: Path, rng: random.Random, kills: int, reach: int) -> Iterator[Moment]:
+    """1 to `reach` steps after where the killed one came, somewhere within a step."""
+    for _ in range(kills):
+        yield partial(reached, run, last_step(run) + rng.randint(1, reach), rng.uniform(0, 0.04))
 
 
 def test_a_training_that_was_told_to_stop_continues_as_if_it_never_had(tiny_data: Path, trained: Path, tmp_path: Path):
     settings = tiny_runs.settings(tiny_data, tmp_path / "run")
     command = [sys.executable, "-m", "gnn_training", "train", *settings.flags()]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-    after_steps(settings.run, 5)
+    while not reached(settings.run, 5):
+        assert process.poll() is None
+        time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     told = time.monotonic()
     assert process.wait() == 143 and time.monotonic() - told < 20
@@ -107,24 +126,14 @@ def test_a_training_that_was_told_to_stop_continues_as_if_it_never_had(tiny_data
 def test_stops_just_before_and_after_an_evaluation_record_it_once(tiny_data: Path, trained: Path, tmp_path: Path):
     settings = tiny_runs.settings(tiny_data, tmp_path / "run")
     for step in (6, 7, 8, 13, 14):
-        interrupt(settings, signal.SIGTERM, lambda step=step: after_steps(settings.run, step))
+        interrupt(settings, signal.SIGTERM, partial(reached, settings.run, step))
     assert tiny_runs.finish(train, settings) == 0
     assert_same_run(settings.run, trained)
 
 
-def random_steps(run: Path, rng: random.Random, kills: int, reach: int) -> list[Callable[[], object]]:
-    """Moments 1 to `reach` steps after where the killed one came, somewhere within a step."""
-
-    def moment() -> None:
-        after_steps(run, _last_step(run) + rng.randint(1, reach))
-        time.sleep(rng.uniform(0, 0.04))
-
-    return [moment] * kills
-
-
 def test_kill_9_at_random_moments_changes_nothing(tiny_data: Path, trained: Path, tmp_path: Path):
     settings = tiny_runs.settings(tiny_data, tmp_path / "run")
-    kill_until_done(settings, random_steps(settings.run, random.Random(0), kills=3, reach=9))
+    kill_until_done(settings, random_moments(settings.run, random.Random(0), kills=3, reach=9))
     assert_same_run(settings.run, trained)
 
 
@@ -133,32 +142,30 @@ def test_kill_9_twenty_times_changes_nothing(tiny_data: Path, tmp_path: Path):
     reference = tiny_runs.settings(tiny_data, tmp_path / "reference", steps=200)
     assert tiny_runs.finish(train, reference) == 0
     settings = reference.model_copy(update={"run": tmp_path / "run", "checkpoint_every": 2})
-    kill_until_done(settings, random_steps(settings.run, random.Random(1), kills=20, reach=12))
+    kill_until_done(settings, random_moments(settings.run, random.Random(1), kills=20, reach=12))
     assert_same_run(settings.run, reference.run)
 
 
 def test_kill_9_after_an_evaluation_does_not_record_it_twice(tiny_data: Path, trained: Path, tmp_path: Path):
     settings = tiny_runs.settings(tiny_data, tmp_path / "run")
 
-    def moment() -> None:
-        after_steps(settings.run, 7)
-        while not any(line["kind"] == "validation" for line in records(settings.run)):
-            time.sleep(0.0005)
+    def just_evaluated() -> bool:
+        return reached(settings.run, 7) and any(line["kind"] == "validation" for line in records(settings.run))
 
-    kill_until_done(settings, [moment])
+    kill_until_done(settings, [just_evaluated])
     assert_same_run(settings.run, trained)
 
 
 def test_kill_9_while_a_checkpoint_is_written_changes_nothing(tiny_data: Path, trained: Path, tmp_path: Path):
     settings = tiny_runs.settings(tiny_data, tmp_path / "run")
-    kill_until_done(settings, [lambda step=step: while_saving(settings.run, step) for step in (1, 7, 20)])
+    kill_until_done(settings, [partial(saving, settings.run, step) for step in (1, 7, 20)])
     assert_same_run(settings.run, trained)
 
 
 def test_a_checkpoint_that_the_disk_damaged_costs_one_interval(tiny_data: Path, trained: Path, tmp_path: Path):
     settings = tiny_runs.settings(tiny_data, tmp_path / "run")
-    assert interrupt(settings, signal.SIGKILL, lambda: after_steps(settings.run, 9)) == -signal.SIGKILL
-    before, damaged = sorted((settings.run / "checkpoints").glob("step-*.pt"))
+    assert interrupt(settings, signal.SIGKILL, partial(reached, settings.run, 9)) == -signal.SIGKILL
+    *_, before, damaged = sorted((settings.run / "checkpoints").glob("step-*.pt"))
     damaged.write_bytes(damaged.read_bytes()[:1000])
     damaged.with_name(f".{damaged.name}.4711.tmp").write_bytes(b"half a")
     assert newest(settings.run)["step"] == checkpoint.load(before)["step"]
@@ -168,20 +175,55 @@ def test_a_checkpoint_that_the_disk_damaged_costs_one_interval(tiny_data: Path, 
 
 def test_a_last_line_that_a_crash_cut_short_is_written_again(tiny_data: Path, trained: Path, tmp_path: Path):
     settings = tiny_runs.settings(tiny_data, tmp_path / "run")
-    assert interrupt(settings, signal.SIGKILL, lambda: after_steps(settings.run, 4)) == -signal.SIGKILL
+    assert interrupt(settings, signal.SIGKILL, partial(reached, settings.run, 4)) == -signal.SIGKILL
     with open(settings.run / "metrics.jsonl", "a") as file:
         file.write('{"kind": "train", "step": 3, "confl')
     assert tiny_runs.finish(train, settings) == 0
     assert_same_run(settings.run, trained)
 
 
-def test_a_finished_training_started_again_changes_nothing(tiny_data: Path, trained: Path):
-    best, final = (trained / "best.pt").read_bytes(), newest(trained)
-    lines = (trained / "metrics.jsonl").read_text()
-    assert tiny_runs.finish(train, tiny_runs.settings(tiny_data, trained)) == 0
-    assert (trained / "best.pt").read_bytes() == best and (trained / "metrics.jsonl").read_text() == lines
-    assert tiny_runs.differences(newest(trained), final) == []
-    assert status(trained)["status"] == "done" and status(trained)["step"] == 40
+def test_a_second_training_of_a_folder_is_refused_while_the_first_runs(tiny_data: Path, tmp_path: Path):
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run", steps=100_000)
+    process = tiny_runs.fork(train, settings)
+    while not reached(settings.run, 1):
+        assert process.is_alive()
+        time.sleep(0.01)
+    assert "another process is writing it" in tiny_runs.refusal(train, settings)
+    process.terminate()
+    process.join()
+    assert process.exitcode == 143 and status(settings.run)["status"] == "stopped"
+
+
+def test_lost_best_weights_are_made_again(tiny_data: Path, tmp_path: Path):
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run", steps=5, warmup_steps=1)
+    assert tiny_runs.finish(train, settings) == 0
+    (settings.run / "best.pt").unlink()
+    assert tiny_runs.finish(train, settings) == 0
+    assert best(settings.run)["step"] == 5 and status(settings.run)["status"] == "done"
+
+
+def test_tensorboard_shows_numbers_and_a_picture(trained: Path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(trained / "tensorboard")).Reload()
+    train_tags = {*WEIGHTS, "gradient_norm", "learning_rate", "graphs_per_second"}
+    assert {f"train/{name}" for name in train_tags} < set(events.Tags()["scalars"])
+    assert {"validation/excess", "validation/dsatur_excess"} < set(events.Tags()["scalars"])
+    assert [event.step for event in events.Scalars("validation/excess")] == [7, 14, 21, 28, 35, 40]
+    assert events.Tags()["images"] == ["validation graph"]
+
+
+@pytest.fixture
+def finished(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the trained run: one process at a time may train in a folder, and tests run side by side."""
+    return Path(shutil.copytree(trained, tmp_path / "finished"))
+
+
+def test_a_finished_training_started_again_changes_nothing(tiny_data: Path, trained: Path, finished: Path):
+    assert tiny_runs.finish(train, tiny_runs.settings(tiny_data, finished)) == 0
+    for name in ("best.pt", "metrics.jsonl"):
+        assert (finished / name).read_bytes() == (trained / name).read_bytes()
+    assert_same_run(finished, trained)
 
 
 @pytest.mark.parametrize(
@@ -193,20 +235,20 @@ def test_a_finished_training_started_again_changes_nothing(tiny_data: Path, trai
         ({"steps": 41}, "steps 40, not 41"),
     ],
 )
-def test_other_settings_on_the_same_folder_are_refused(tiny_data: Path, trained: Path, change: dict, said: str):
-    refusal = tiny_runs.refusal(train, tiny_runs.settings(tiny_data, trained, **change))
-    assert f"{trained} was trained with {said}" in refusal and "another --run folder" in refusal
+def test_other_settings_on_the_same_folder_are_refused(tiny_data: Path, finished: Path, change: dict, said: str):
+    refusal = tiny_runs.refusal(train, tiny_runs.settings(tiny_data, finished, **change))
+    assert f"{finished} was trained with {said}" in refusal and "another --run folder" in refusal
 
 
-def test_other_graphs_on_the_same_folder_are_refused(tmp_path: Path, trained: Path):
-    tiny_runs.write_data(tmp_path, graphs=23)
-    refusal = tiny_runs.refusal(train, tiny_runs.settings(tmp_path, trained))
-    assert f"was trained on other graphs than {tmp_path}" in refusal
+def test_other_graphs_on_the_same_folder_are_refused(tmp_path: Path, finished: Path):
+    tiny_runs.write_data(tmp_path / "other", graphs=23)
+    refusal = tiny_runs.refusal(train, tiny_runs.settings(tmp_path / "other", finished))
+    assert f"was trained on other graphs than {tmp_path / 'other'}" in refusal
 
 
 def test_settings_that_change_no_weight_may_change(tiny_data: Path, trained: Path, tmp_path: Path):
     begun = tiny_runs.settings(tiny_data, tmp_path / "run", checkpoint_every=3, minutes=60.0)
-    interrupt(begun, signal.SIGTERM, lambda: after_steps(begun.run, 3))
+    interrupt(begun, signal.SIGTERM, partial(reached, begun.run, 3))
     assert tiny_runs.finish(train, tiny_runs.settings(tiny_data, begun.run, patience=0)) == 0
     assert records(begun.run) == records(trained)
 

@@ -10,6 +10,7 @@ import onnx
 import pytest
 import tiny_onnx
 
+from gnn_training.contract import MODEL_FILE
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 from gnn_training.model import session
@@ -56,6 +57,15 @@ def test_the_edges_of_a_batch_stay_within_their_graphs():
 def test_the_file_tells_its_steps(colorer: Colorer):
     assert colorer.steps == 2
     assert colorer.metadata["max_colors"] == "256"
+
+
+def test_a_file_of_the_real_exporter_takes_batches_and_every_option(exported: Path):
+    real = Colorer(exported / MODEL_FILE, threads=1)
+    prediction = real.predict([TRIANGLE, LONELY], num_colors=[3, 0], seed=5, steps=4)
+    assert [len(set(rows.argmax(1))) for rows in prediction.logits] == [3, 1]
+    assert real.predict([LONELY]).logits[0].shape == (1, 256)
+    with pytest.raises(TimeoutError, match="takes longer than 0 s"):
+        real.predict([TRIANGLE], steps=FOREVER, seconds=0.1)
 
 
 def test_a_call_stops_when_its_seconds_are_over(colorer: Colorer):

@@ -20,6 +20,7 @@ from gnn_training.settings import ColorSettings
 logger = logging.getLogger(__name__)
 
 DSATUR_SECONDS = 1e-5  # per node and per edge
+GRACE = 60.0  # seconds that the first call may take beyond the budget; with more, the graph is none for the network
 
 
 def color(settings: ColorSettings) -> Path:
@@ -61,19 +62,16 @@ def _colorings(
     """Proper colorings with the name of what found them; the later, the dearer."""
     expected = DSATUR_SECONDS * (graph.num_nodes + graph.num_edges)
     if expected <= max(1, settings.seconds):
-        best = dsatur(graph)
-        yield "DSATUR", best
+        yield "DSATUR", dsatur(graph)
     else:
         logger.info("%s: DSATUR would take %.0f s and is left out", graph.name, expected)
     try:
-        call = plain_call(colorer, graph)
-    except MemoryError as error:
+        call = plain_call(colorer, graph, max(0.0, deadline - time.monotonic()) + GRACE)
+    except (MemoryError, TimeoutError) as error:
         logger.warning("%s: is too large for the network, so a greedy method colors it alone: %s", graph.name, error)
         return
     yield "one call", call.colors
-    pace = call.seconds / colorer.steps
-    left = deadline - time.monotonic()
-    for colors in improvements(colorer, graph, call.colors, left, pace, lower, settings.seed):
+    for colors in improvements(colorer, graph, call, deadline - time.monotonic(), lower, settings.seed):
         yield "the search", colors
 
 

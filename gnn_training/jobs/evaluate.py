@@ -30,6 +30,7 @@ from gnn_training.settings import EvaluateSettings
 logger = logging.getLogger(__name__)
 
 SHOWN_ROWS = 100  # more graphs than that are summed up on the screen; the report has them all
+CALL_SECONDS = 600.0  # a graph that needs longer in one call is none for the network
 LIBRARIES = ("onnxruntime", "numpy", "networkx", "gcol")
 
 
@@ -125,8 +126,8 @@ def _row(case: Case, colorer: Colorer, settings: EvaluateSettings) -> scores.Row
         if colors is not None:
             row = replace(row, rlf=_proven(case, "RLF", colors), rlf_seconds=seconds)
     try:
-        call = plain_call(colorer, graph)
-    except MemoryError as error:
+        call = plain_call(colorer, graph, CALL_SECONDS)
+    except (MemoryError, TimeoutError) as error:
         logger.warning("%s: too large for the network on this machine: %s", graph.name, error)
         return row
     row = replace(
@@ -141,8 +142,7 @@ def _row(case: Case, colorer: Colorer, settings: EvaluateSettings) -> scores.Row
 
 def _search(graph: Graph, colorer: Colorer, call: PlainCall, seconds: float, clique: int) -> np.ndarray:
     colors = call.colors
-    pace = call.seconds / colorer.steps
-    for colors in improvements(colorer, graph, call.colors, seconds - call.seconds, pace, clique):  # noqa: B007
+    for colors in improvements(colorer, graph, call, seconds - call.seconds, clique):  # noqa: B007
         pass
     return colors
 

@@ -15,10 +15,8 @@ from gnn_training.model.session import Colorer
 
 logger = logging.getLogger(__name__)
 
-CELLS = 40_000  # node-color pairs per call: below that a round costs about the same whatever the batch
-MAX_COPIES = 16
-MIN_STEPS, MAX_STEPS = 32, 512
-SPREAD = 3  # copies of a graph ask for 1, 2 and 3 colors below the best
+LENGTHS = (1, 1, 2, 2, 4)  # of the calls, in steps of a plain call; the last goes on
+SPREAD = 3  # calls ask by turns for 1, 2 and 3 colors below the best
 
 
 @dataclass(frozen=True)
@@ -34,45 +32,44 @@ class PlainCall:
     seconds: float
 
 
-def plain_call(colorer: Colorer, graph: Graph) -> PlainCall:
+def plain_call(colorer: Colorer, graph: Graph, seconds: float) -> PlainCall:
     """Make one three-input call and decode it.
 
     Raises:
         MemoryError: the graph is too large for the network on this machine.
+        TimeoutError: it is so large that a call takes longer than `seconds`.
     """
     start = time.monotonic()
-    prediction = colorer.predict([graph])
+    prediction = colorer.predict([graph], seconds=seconds)
     logits = prediction.logits[0]
     colors = from_logits(graph, logits)
     return PlainCall(logits.argmax(1), colors, float(prediction.chromatic[0]), time.monotonic() - start)
 
 
 def improvements(
-    colorer: Colorer, graph: Graph, colors: np.ndarray, seconds: float, pace: float, lower: int = 1, seed: int = 0
+    colorer: Colorer, graph: Graph, call: PlainCall, seconds: float, lower: int = 1, seed: int = 0
 ) -> Iterator[np.ndarray]:
-    """Yield proper colorings (N,) with ever fewer colors than `colors`, until `seconds` are over or `lower` is reached.
+    """Yield proper colorings (N,) with ever fewer colors than `call`'s, for `seconds` or until there are `lower`.
 
-    Every call is a batch of copies of the graph, which differ in seed and in the number of colors asked for; calls
-    grow longer as they go. A call that would end late is shortened, and stopped if it still is late.
-
-    pace: seconds per step that a call with one copy took.
+    Every call asks for fewer colors than the best coloring has, with a seed of its own; the calls grow longer. One
+    that would end late is shortened, or left out if it were below a quarter of a plain call, and stopped if late.
     """
     deadline = time.monotonic() + seconds
-    best = num_colors(colors)
+    best = num_colors(call.colors)
+    pace = call.seconds / colorer.steps
     for attempt in count():
         start = time.monotonic()
-        copies = max(1, min(MAX_COPIES, CELLS // (graph.num_nodes * best)))
-        steps = min(colorer.steps * 2 ** (attempt // 2), MAX_STEPS, int((deadline - start) / (pace * copies)))
-        if best <= lower or steps < MIN_STEPS:
+        steps = min(colorer.steps * LENGTHS[min(attempt, len(LENGTHS) - 1)], int((deadline - start) / pace))
+        if best <= lower or 4 * steps < colorer.steps:
             return
-        asked = [min(MAX_COLORS, max(lower, best - 1 - copy % SPREAD)) for copy in range(copies)]
+        asked = min(MAX_COLORS, max(lower, best - 1 - attempt % SPREAD))
         try:
-            prediction = colorer.predict([graph] * copies, asked, seed + attempt, steps, deadline - start)
+            prediction = colorer.predict([graph], [asked], seed + attempt, steps, deadline - start)
         except (TimeoutError, MemoryError) as error:
-            logger.debug("%s: the search ends, %s", graph.name, error or "time is up")
+            logger.debug("%s: the search ends, %s", graph.name, error)
             return
-        fewest = min((from_logits(graph, logits) for logits in prediction.logits), key=num_colors)
-        pace = (time.monotonic() - start) / (steps * copies)
-        if num_colors(fewest) < best:
-            best = num_colors(fewest)
-            yield fewest
+        pace = (time.monotonic() - start) / steps
+        colors = from_logits(graph, prediction.logits[0])
+        if num_colors(colors) < best:
+            best = num_colors(colors)
+            yield colors

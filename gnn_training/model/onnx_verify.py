@@ -47,13 +47,17 @@ def probes() -> dict[str, Flat]:
 
 
 def _flat(graphs: list[nx.Graph]) -> Flat:
+    """Edges in the order of an adjacency matrix. Reshaped to (2, E) instead of transposed, pairs [i, j] in that order
+    make another graph; all edges one way and then the other would make the same, and golden vectors miss the mistake.
+    """
     edge_index, batch = flat([Graph.from_edges(len(graph), list(graph.edges)) for graph in graphs])
-    return edge_index.numpy(), batch.numpy()
+    order = np.lexsort(edge_index.numpy()[::-1])
+    return edge_index.numpy()[:, order], batch.numpy()
 
 
 def _one_way(graph: Flat) -> Flat:
     """Every edge once, one twice, and a loop: what a careless caller sends."""
-    edges = graph[0][:, : graph[0].shape[1] // 2]
+    edges = graph[0][:, graph[0][0] < graph[0][1]]
     return np.concatenate([edges, edges[:, :1], [[0], [0]]], axis=1), graph[1]
 
 
@@ -90,7 +94,7 @@ def verify(model: onnx.ModelProto, program: Program) -> None:
 
 
 def _torch(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    made = program(**{name: torch.from_numpy(np.asarray(value)) for name, value in inputs.items()})
+    made = program(**{name: torch.tensor(value) for name, value in inputs.items()})
     return {name: made[name].numpy() for name in [*OUTPUTS, "last"]}
 
 

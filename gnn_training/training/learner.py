@@ -107,7 +107,7 @@ class Learner:
             mine = next(part for part in parts if len(part))[:1]
         rng = np.random.default_rng([self.settings.seed, self.step, ROUNDS])
         rounds = self.settings.rounds + int(rng.integers(-3, 4))
-        free_rounds = int(rng.integers(4, 2 * self.settings.rounds + 1)) if rng.random() < 0.6 else 0
+        free_rounds = int(rng.integers(4, 4 * self.settings.rounds + 1)) if rng.random() < 0.6 else 0
         batch = self._collate(mine)  # outside of autocast: degrees must not be rounded to 8 bits
         with torch.autocast(self.rt.device.type, self.precision, enabled=self.precision != torch.float32):
             terms = self.ddp(batch, free_rounds, rounds)
@@ -192,15 +192,15 @@ class Learner:
         rows = np.split(logits, np.cumsum([graph.num_nodes for graph in graphs])[:-1])
         return [from_logits(graph, row) for graph, row in zip(graphs, rows, strict=True)], made
 
-    def _collate(self, ids: np.ndarray, fixed: bool = False) -> Batch:
-        """The graphs `ids` with k and noise drawn by (seed, step, graph), or fixed for evaluation."""
+    def _collate(self, ids: np.ndarray) -> Batch:
+        """The graphs `ids` with k and noise drawn by (seed, step, graph)."""
         data, device = self.data, self.rt.device
-        rng = np.random.default_rng([self.settings.seed, 0 if fixed else self.step, COLORS])
+        rng = np.random.default_rng([self.settings.seed, self.step, COLORS])
         draw, seeds = rng.random(len(data))[ids], rng.integers(0, 2**31, len(data))[ids]
         known = data.num_colors[ids].astype(np.int64)
         # From one color too few to halfway up to DSATUR's number, where the descent of the exported program begins.
         reach = np.maximum(MIN_REACH, (data.dsatur_colors[ids] - known) // 2)
-        k = known if fixed else np.maximum(known - 1 + (draw * (reach + 2)).astype(np.int64), 1)
+        k = np.maximum(known - 1 + (draw * (reach + 2)).astype(np.int64), 1)
 
         def tensor(x: np.ndarray, dtype: torch.dtype) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(x)).to(device, dtype, non_blocking=True)
