@@ -65,7 +65,7 @@ def _method(rows: Sequence[Row], method: str) -> dict | None:
         "mean_excess": _mean(colors - row.best_known for colors, row in known),
         # A method that leaves large graphs out looks better than it is; this is what it compares with.
         "dsatur_excess_there": _mean(row.dsatur - row.best_known for _, row in known),
-        "at_best_known": sum(colors <= row.best_known for colors, row in known),
+        "at_best_known": sum(colors <= row.best_known for colors, row in known) if known else None,
         "wins": sum(colors < row.dsatur for colors, row in done),
         "ties": sum(colors == row.dsatur for colors, row in done),
         "losses": sum(colors > row.dsatur for colors, row in done),
@@ -80,41 +80,58 @@ def _mean(values: Iterable[float]) -> float | None:
 
 def graphs_table(rows: Sequence[Row]) -> Table:
     """A line per graph."""
-    columns = (
-        "graph", "nodes", "edges", "best known", *METHODS.values(), "conflicts", "chromatic", "call s", "search s"
-    )  # fmt: skip
-    table = _table(columns)
-    for row in rows:
-        colors = [getattr(row, method) for method in METHODS]
-        readings = (row.conflicts, row.chromatic, row.plain_seconds, row.search_seconds)
-        table.add_row(*map(_text, (row.name, row.num_nodes, row.num_edges, row.best_known, *colors, *readings)))
-    return table
+    return _table(
+        {
+            "graph": [row.name for row in rows],
+            "nodes": [row.num_nodes for row in rows],
+            "edges": [row.num_edges for row in rows],
+            "best known": [row.best_known for row in rows],
+            **{name: [getattr(row, method) for row in rows] for method, name in METHODS.items()},
+            "conflicts": [row.conflicts for row in rows],
+            "chromatic": [row.chromatic for row in rows],
+            "call s": [row.plain_seconds for row in rows],
+            "search s": [row.search_seconds for row in rows],
+        }
+    )
 
 
 def methods_table(summary: dict) -> Table:
     """A line per method; wins, ties and losses are against DSATUR."""
-    table = _table(
-        ("method", "graphs", "mean colors", "mean excess", "DSATUR there", "at best known", "wins", "ties", "losses",
-         "median s")
-    )  # fmt: skip
-    for method, scores in summary["methods"].items():
-        table.add_row(METHODS[method], *map(_text, scores.values()))
-    return table
+    methods = summary["methods"]
+    names = {
+        "graphs": "graphs", "mean colors": "mean_colors", "mean excess": "mean_excess",
+        "DSATUR there": "dsatur_excess_there", "at best known": "at_best_known",
+        "wins": "wins", "ties": "ties", "losses": "losses", "median s": "median_seconds",
+    }  # fmt: skip
+    columns = {name: [scores[key] for scores in methods.values()] for name, key in names.items()}
+    return _table({"method": [METHODS[method] for method in methods], **columns})
 
 
 def families_table(families: dict[str, dict]) -> Table:
     """A line per family with the mean excess of every method."""
-    table = _table(("family", "graphs", *(f"excess {name}" for name in METHODS.values()), "chromatic MAE"))
-    for family, summary in families.items():
-        excess = [summary["methods"].get(method, {}).get("mean_excess") for method in METHODS]
-        table.add_row(*map(_text, (family, summary["graphs"], *excess, summary["chromatic_mae"])))
-    return table
+    summaries = families.values()
+    excess = {
+        f"excess {name}": [summary["methods"].get(method, {}).get("mean_excess") for summary in summaries]
+        for method, name in METHODS.items()
+    }
+    return _table(
+        {
+            "family": list(families),
+            "graphs": [summary["graphs"] for summary in summaries],
+            **excess,
+            "chromatic MAE": [summary["chromatic_mae"] for summary in summaries],
+        }
+    )
 
 
-def _table(columns: Sequence[str]) -> Table:
+def _table(columns: dict[str, list]) -> Table:
+    """Columns of which nothing is known are left out."""
     table = Table(box=box.MARKDOWN)  # reads as well in a log as in a terminal, and pastes into a README
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    known = {name: values for name, values in columns.items() if any(value is not None for value in values)}
+    for number, name in enumerate(known):
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    for values in zip(*known.values(), strict=True):
+        table.add_row(*map(_text, values))
     return table
 
 

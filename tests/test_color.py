@@ -132,6 +132,12 @@ def test_a_place_in_no_folder_is_refused_before_any_work(hard: Path, tmp_path: P
         run(hard, tmp_path / "never_opened.onnx", out=tmp_path / "nowhere" / "hard.sol")
 
 
+@pytest.mark.parametrize("graph", [".", "none.col"])
+def test_what_is_no_file_is_refused(graph: str, tiny_model: Path):
+    with pytest.raises(UserError, match="is no file; name the file of one graph"):
+        run(Path(graph), tiny_model)
+
+
 def test_the_graph_itself_is_never_overwritten(hard: Path, tiny_model: Path):
     with pytest.raises(UserError, match="is the graph itself"):
         run(hard, tiny_model, out=hard)

@@ -82,7 +82,7 @@ def test_a_file_of_the_real_exporter_gives_proper_classes_and_readings(folder: P
     report = run(folder, exported / MODEL_FILE, seconds=1.0)
     for row in report["graphs"]:
         assert row["conflicts"] == 0
-        assert row["clique"] <= row["search"] <= row["plain"] <= row["dsatur"] + 1  # the file breaks ties in its own way
+        assert row["clique"] <= row["search"] <= row["plain"] <= row["dsatur"] + 1  # two DSATURs, ties broken otherwise
         assert row["clique"] - 1 <= row["chromatic"] <= row["dsatur"] + 1
     assert report["model"]["metadata"]["model_version"]
 
@@ -142,7 +142,16 @@ def test_validation_graphs_of_a_packed_folder_are_summed_up_by_family(packed_fol
     assert [row["best_known"] is None for row in report["graphs"]] == [False] * 4
     assert {family: summary["graphs"] for family, summary in report["families"].items()} == {"er": 1, "small": 3}
     shown = capsys.readouterr().out
-    assert "| small  |" in shown and "| one call |" in shown and "RLF      |" not in shown
+    assert "| small  |" in shown and "| one call |" in shown
+    assert "RLF" not in shown and "search" not in shown
+
+
+def test_packed_graphs_without_validation_are_refused(packed_folder: Path, tiny_model: Path):
+    tensors, _ = packed.read_columns(packed_folder / packed.GRAPHS_FILE)
+    kept = {name: np.array(tensor) for name, tensor in tensors.items()}
+    packed.write(packed_folder, kept | {"split": np.zeros(5, dtype=np.uint8)}, ("er", "small"), {})
+    with pytest.raises(UserError, match="packed: holds no validation graphs"):
+        run(packed_folder, tiny_model)
 
 
 def test_a_limit_takes_graphs_from_everywhere(packed_folder: Path, tiny_model: Path):

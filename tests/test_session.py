@@ -92,6 +92,12 @@ def test_a_graph_too_large_for_the_memory_is_refused_before_the_call(colorer: Co
         colorer.predict([sparse])
 
 
+def test_memory_that_runs_out_within_a_call_is_told_as_such(tmp_path: Path):
+    greedy = Colorer(tiny_onnx.write(tmp_path / "greedy.onnx", tiny_onnx.MODEL.replace("300, 300", "9000000, 9000000")))
+    with pytest.raises(MemoryError, match="ONNX Runtime ran out of memory"):
+        greedy.predict([TRIANGLE])
+
+
 def test_all_cores_work_when_no_threads_are_named(tiny_model: Path):
     assert Colorer(tiny_model).threads == len(os.sched_getaffinity(0))
 

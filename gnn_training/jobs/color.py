@@ -77,6 +77,8 @@ def _colorings(
 
 def _place(settings: ColorSettings) -> Path:
     """Where the solution goes; told before any time is spent."""
+    if not settings.graph.is_file():
+        raise UserError(f"{settings.graph}: is no file; name the file of one graph")
     if settings.out is None:
         out = settings.graph.with_name(settings.graph.name.removesuffix(".gz")).with_suffix(".sol")
         if out.exists():

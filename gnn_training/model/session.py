@@ -122,7 +122,7 @@ def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
     except OSError as error:
         raise UserError(f"{path}: cannot be read, {error.strerror.lower()}; {WAY_OUT}") from error
     except Exception as error:  # the runtime's errors have no base class of their own
-        reason = str(error).splitlines()[0].rpartition(" : ")[2]
+        reason = str(error).splitlines()[0].rpartition(" : ")[2].rstrip(".")
         raise UserError(f"{path}: ONNX Runtime {onnxruntime.__version__} refuses it ({reason}); {WAY_OUT}") from error
 
 
