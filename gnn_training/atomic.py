@@ -1,12 +1,15 @@
 """Files that are either whole or not there: written beside their place, flushed to the disk, then renamed."""
 
 import fcntl
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gnn_training.errors import UserError
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -39,13 +42,17 @@ def alone_in(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / ".lock", "a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
-    except BlockingIOError as error:
-        raise UserError(f"{folder}: another process is writing it; wait for it or name another folder") from error
-    except PermissionError as error:
+        lock = open(folder / ".lock", "a")  # noqa: SIM115 - closed below, where errors of the body are not ours
+    except OSError as error:
         raise UserError(f"{folder}: cannot be written ({reason(error)}); name another folder") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"{folder}: another process is writing it; wait for it or name another folder") from error
+        except OSError:  # a network file system without locks
+            log.warning("%s: cannot be locked, so do not start the same command twice", folder)
+        yield
 
 
 def write_text(path: Path, text: str) -> None:

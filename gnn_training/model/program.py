@@ -77,19 +77,21 @@ class Refine(nn.Module):
         share = (START + GOLDEN_RATIO * copies) % 1                                       # (R,)
         k = (chromatic[:, None] + share * (bound - chromatic)[:, None]).round().long()    # (G, R)
         k = torch.minimum(k, bound[:, None] - 1)
-        k = torch.where(asked[:, None] > 0, torch.minimum(asked, bound)[:, None], k).clamp(min=1).flatten()
+        k = torch.where(asked[:, None] > 0, torch.minimum(asked, bound)[:, None], k)
+        k = torch.maximum(k, clique[:, None].long()).flatten()                            # (G R,)
         graphs = DenseGraphs(copied(adjacency, copies), copied(mask, copies))
-        dsatur, bound = copied(dsatur, copies), copied(bound, copies)                     # (G R, n), (G R,)
+        dsatur, bound, clique = (copied(x, copies) for x in (dsatur, bound, clique))      # (G R, n), (G R,), (G R,)
         palette = (palette_names < k[:, None]).float()                                    # (G R, K)
         seeds = seed + 7919 * torch.arange(graphs.mask.shape[0], device=mask.device)
-        best, used, last = self._descend(graphs, palette, hot(dsatur, palette_names), bound, seeds, steps)
+        best, used, last = self._descend(graphs, palette, hot(dsatur, palette_names), bound, clique, seeds, steps)
         # Of floats, because ONNX Runtime 1.16 knows no ArgMin of integers.
         winner = used.view(-1, copies.shape[0]).float().argmin(1)                         # (G,)
         return best[rows * copies.shape[0] + winner], last, chromatic, types, difficulty
 
-    def _descend(self, graphs: DenseGraphs, palette, best, bound, seeds, steps) -> tuple[Tensor, Tensor, Tensor]:
-        """Refine for `steps` rounds; the best proper coloring (G, n, K), at first DSATUR's `best` with `bound` colors,
-        how many colors it has (G,), and the soft colors (G, n, K) of the last round.
+    def _descend(self, graphs: DenseGraphs, palette, best, bound, clique, seeds, steps) -> tuple[Tensor, ...]:
+        """Refine for `steps` rounds, or until every graph has as many colors as its clique; the best proper coloring
+        (G, n, K), at first DSATUR's `best` with `bound` colors, how many colors it has (G,), and the soft colors
+        (G, n, K) of the last round. A coloring of its own with `bound` colors is taken too, since it hangs on the seed.
         """
         mask, refiner = graphs.mask, self.refiner
         z = noise(seeds, mask.shape[1], palette.shape[1])
@@ -116,19 +118,20 @@ class Refine(nn.Module):
             failed = torch.where(stuck, 0, failed)
             lowest = torch.where(stuck, torch.inf, lowest)
             smallest = palette * p.sum(1) + (1 - palette) * 1e6                           # (G, K)
-            drop = (names == smallest.argmin(1)[:, None]) & (proper & (k > 1))[:, None]
+            drop = (names == smallest.argmin(1)[:, None]) & (proper & (k > clique))[:, None]
             add = (names == palette.argmin(1)[:, None]) & stuck[:, None]
             palette = torch.where(drop, 0.0, torch.where(add, 1.0, palette))
             return t + 1, h, palette, best, fewest, lowest, stale, failed
 
-        def more(t, *_):
-            return t < steps
+        def more(t, h, palette, best, fewest, *_):
+            return (t < steps) & (fewest > clique).any()
 
         zero = torch.zeros_like(bound)
         h = refiner.start(graphs, palette, z)
         infinite = torch.full_like(mask[:, 0], torch.inf)
-        state = (torch.zeros_like(steps), h, palette, best, bound, infinite, zero, zero + 0)
+        state = (torch.zeros_like(steps), h, palette, best, bound + 1, infinite, zero, zero + 0)
         _, h, palette, best, fewest, *_ = loop(more, body, state)
+        fewest = torch.minimum(fewest, bound)
         last = refiner.soft_colors(h, graphs, palette)
         colors = greedy_along(graphs, calm_first(graphs, last.argmax(2), names), names)
         count = colors.max(1).values + 1

@@ -9,6 +9,7 @@ import heapq
 import numpy as np
 
 PLAN = 0  # purpose of the random generator, beside those of objective.py
+STRAY = 2  # batches that a graph may stray from its place: new company every epoch
 NODES_PER_CELL = 128  # a cell costs ~2,300 multiply-adds a round, plus ~17 for every node of its graph
 
 
@@ -41,7 +42,8 @@ class BatchPlan:
         self, indices: np.ndarray, num_nodes: np.ndarray, num_colors: np.ndarray, cells: int, parts: int, seed: int
     ):
         shelf = np.round(6 * np.log(num_nodes))  # sizes within a shelf differ by a sixth at most
-        order = np.lexsort((indices, num_colors, shelf))
+        # Up one shelf and down the next: at their border neither size nor colors jump, which would be padding.
+        order = np.lexsort((indices, np.where(shelf % 2, -num_colors.astype(int), num_colors), shelf))
         self.indices = indices[order]
         self.num_nodes = num_nodes[order].astype(float)
         self.num_colors = num_colors[order] + 2.0  # training draws up to two colors more than the best known
@@ -64,8 +66,8 @@ class BatchPlan:
     def epoch(self, epoch: int) -> list[list[np.ndarray]]:
         """All steps of an epoch, each a list of parts, each an array of graph indices."""
         rng = np.random.default_rng([self.seed, epoch, PLAN])
-        reach = 3 * len(self.indices) / self.steps_per_epoch  # how far a graph may stray: new company every epoch
-        order = np.argsort(np.arange(len(self.indices)) + reach * rng.random(len(self.indices)), kind="stable")
+        place = np.interp(np.arange(len(self.indices)), self.cuts, np.arange(len(self.cuts)))  # in batches
+        order = np.argsort(place + STRAY * rng.random(len(place)), kind="stable")
         costs = cost(self.num_nodes, self.num_colors)
         runs = [order[a:b] for a, b in zip(self.cuts[:-1], self.cuts[1:], strict=True)]
         steps = [[self.indices[run[part]] for part in deal(costs[run], self.parts)] for run in runs]

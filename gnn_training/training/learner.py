@@ -65,10 +65,11 @@ class Learner:
             last = i + 1 == self.settings.accumulate
             with nullcontext() if last else self.ddp.no_sync():
                 sums += self._backward(parts, parts[self.rt.rank + i * self.rt.world_size], num_graphs)
-        norms = self._apply()
+        sums = self.rt.total(sums)
+        norm = self._apply(sums)
         self.step += 1
-        terms = dict(zip(WEIGHTS, (self.rt.total(sums) / num_graphs).tolist(), strict=True))
-        return {**terms, "gradient_norm": norms, "learning_rate": rate, "graphs": num_graphs}
+        terms = dict(zip(WEIGHTS, (sums / num_graphs).tolist(), strict=True))
+        return {**terms, "gradient_norm": norm, "learning_rate": rate, "graphs": num_graphs}
 
     def state(self) -> dict:
         """Everything a checkpoint needs to go on, and `best_state`."""
@@ -116,15 +117,15 @@ class Learner:
         self.scaler.scale(loss * (present * self.rt.world_size / num_graphs)).backward()
         return torch.stack([terms[name].detach().float() for name in WEIGHTS]) * present
 
-    def _apply(self) -> float:
-        """Step on finite gradients, skip on others; returns the norm of the refiner's gradient.
+    def _apply(self, sums: Tensor) -> float:
+        """Step if loss terms and gradients are finite, else skip; returns the norm of the refiner's gradient.
 
-        Gradients are all-reduced, so every rank sees the same norm and decides alike.
+        The terms `sums` and the gradients are all-reduced, so every rank sees the same and decides alike.
         """
         self.scaler.unscale_(self.optimizer)
         norm = clip_grad_norm_(self.network.refiner.parameters(), self.settings.clip)
         other = clip_grad_norm_(self.network.reader.parameters(), self.settings.clip)
-        finite = bool(torch.isfinite(norm + other))
+        finite = bool(torch.isfinite(norm + other + sums.sum()))
         self.scaler.step(self.optimizer) if finite else None
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)

@@ -26,13 +26,14 @@ class Progress:
         self.seconds += seconds
 
     def judge(self, excess: float, step: int) -> bool:
-        """Take a score in; True if it is the best so far."""
+        """Take a score in; True if none was better so far."""
         better = self.best is None or excess < self.best
-        if better:
+        kept = better or excess == self.best  # of equals the longer trained
+        if kept:
             self.best, self.best_step = excess, step
         self.worse = 0 if better else self.worse + 1
         self.evaluated_at = step
-        return better
+        return kept
 
     def out_of_patience(self, patience: int) -> bool:
         """Whether so many evaluations in a row brought nothing; patience 0 never ends."""
