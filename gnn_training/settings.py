@@ -117,7 +117,7 @@ class TrainSettings(Settings):
     """Refinement rounds with gradient; each step draws within 3 of it."""
     damping: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Share of the gradient that passes from round to round; with all of it training diverges."""
-    steps: Positive = 3200
+    steps: Positive = 3000
     """Optimizer steps of the whole schedule."""
     minutes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Stop training after this long, decided by all ranks together; 0 is no limit."""
