@@ -296,7 +296,8 @@ def test_progress_judges_counts_and_loses_patience():
     progress.count(graphs=30, seconds=1.5)
     progress.count(graphs=30, seconds=0.5)
     assert progress.graphs_per_second == 30 and progress.minutes_left(step=2, steps=62) == 1.0
-    assert progress.judge(2.0, step=10) and not progress.judge(2.0, step=20) and not progress.judge(3.0, step=30)
-    assert (progress.best, progress.best_step, progress.worse, progress.evaluated_at) == (2.0, 10, 2, 30)
+    # Of equal scores the later weights are kept, but they are no reason for patience.
+    assert progress.judge(2.0, step=10) and progress.judge(2.0, step=20) and not progress.judge(3.0, step=30)
+    assert (progress.best, progress.best_step, progress.worse, progress.evaluated_at) == (2.0, 20, 2, 30)
     assert not progress.out_of_patience(0) and not progress.out_of_patience(3) and progress.out_of_patience(2)
     assert progress.judge(0.5, step=40) and progress.worse == 0

@@ -15,6 +15,7 @@ from gnn_training.contract import MAX_COLORS, OUTPUTS
 from gnn_training.data import search
 from gnn_training.graph import Graph
 from gnn_training.model import decoding, golden
+from gnn_training.model.decoding import clique_bound
 from gnn_training.model.graphs import DenseGraphs, batch_of
 from gnn_training.model.network import Refiner
 from gnn_training.model.objective import ColoringNetwork
@@ -226,8 +227,20 @@ def test_a_number_of_colors_that_is_too_small_gives_the_coloring_of_dsatur(maste
 
 def test_after_too_many_failures_one_more_color_is_allowed(master):
     program, graph = master
-    assert used(program, graph, num_colors=[3], steps=SURRENDER) == dsatur_colors(graph)
-    assert used(program, graph, num_colors=[3], steps=2 * SURRENDER + 2) == 5
+    assert used(program, graph, num_colors=[4], steps=SURRENDER - 1) == dsatur_colors(graph)
+    assert used(program, graph, num_colors=[4], steps=SURRENDER + 1) == 5
+
+
+def test_descent_never_goes_below_the_clique(master):
+    program, graph = master
+    assert clique_bound(batch_of([graph])).item() == 4
+    assert used(program, graph, num_colors=[1], steps=SURRENDER + 1) == 5
+
+
+def test_call_ends_early_when_every_graph_is_down_to_its_clique(program: Program):
+    edge_index, batch = flat([Graph.from_edges(4, [])])
+    one, many = (call(program, edge_index, batch, steps=steps) for steps in (1, 10**9))
+    assert torch.equal(one["last"], many["last"])
 
 
 def test_other_seeds_give_other_colorings_of_the_same_quality(master):
@@ -240,10 +253,10 @@ def test_other_seeds_give_other_colorings_of_the_same_quality(master):
 
 
 def test_one_number_of_colors_serves_all_graphs(program: Program):
-    edge_index, batch = flat([random_graph(14, 0.5, 1), random_graph(17, 0.5, 2)])
-    one, each = (call(program, edge_index, batch, asked) for asked in ([4], [4, 4]))
+    edge_index, batch = flat([random_graph(30, 0.5, 1), random_graph(40, 0.5, 2)])
+    one, each = (call(program, edge_index, batch, asked) for asked in ([7], [7, 7]))
     assert torch.equal(one["color_logits"], each["color_logits"])
-    other = call(program, edge_index, batch, [4, 6])
+    other = call(program, edge_index, batch, [7, 9])
     assert not torch.equal(other["last"], one["last"])
 
 
