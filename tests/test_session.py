@@ -17,6 +17,7 @@ from gnn_training.model import session
 from gnn_training.model.session import Colorer
 
 TRIANGLE = Graph.from_edges(3, [(0, 1), (1, 2), (0, 2)])
+RING = Graph.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4), (0, 4)])  # no clique proves that it needs 3 colors
 LONELY = Graph.from_edges(1, [])
 FOREVER = 10**9
 
@@ -65,7 +66,7 @@ def test_a_file_of_the_real_exporter_takes_batches_and_every_option(exported: Pa
     assert [len(set(rows.argmax(1))) for rows in prediction.logits] == [3, 1]
     assert real.predict([LONELY]).logits[0].shape == (1, 256)
     with pytest.raises(TimeoutError, match="takes longer than 0 s"):
-        real.predict([TRIANGLE], steps=FOREVER, seconds=0.1)
+        real.predict([RING], steps=FOREVER, seconds=0.1)
 
 
 def test_a_call_stops_when_its_seconds_are_over(colorer: Colorer):
