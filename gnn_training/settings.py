@@ -250,7 +250,7 @@ def smoke() -> RunSettings:
 
 def cpu() -> RunSettings:
     """`./run.sh`: the embedded default, two cores and no GPU."""
-    return RunSettings(preset="cpu", minutes=9, validation_graphs=120)
+    return RunSettings(preset="cpu", minutes=8, validation_graphs=120)
 
 
 def single() -> RunSettings:

@@ -73,8 +73,7 @@ def plan(settings: RunSettings) -> list[Step]:
     checking = CheckSettings(**shared | {"data": graphs})
     exporting = ExportSettings(run=settings.run, models=settings.models, oldest_runtime=settings.oldest_runtime)
     verifying = exporting.model_copy(update={"verify_only": True})
-    limit = settings.validation_graphs or SCORED_GRAPHS
-    evaluating = EvaluateSettings(graphs=graphs, model=model, limit=limit, report=report)
+    evaluating = EvaluateSettings(graphs=graphs, model=model, limit=SCORED_GRAPHS, report=report)
     train = Step("train", "train", training, (manifest, best))
     return [
         *_data(settings, source),
