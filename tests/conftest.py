@@ -1,11 +1,15 @@
 """Products that many tests look at, made once per session, whichever pytest-xdist worker is first to ask."""
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
+
+# A runner started in the background ignores Ctrl-C and hands that down to every process that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Once = Callable[[str, Callable[[Path], object]], Path]
 

@@ -216,7 +216,7 @@ def test_whole_job_makes_a_model_and_then_has_nothing_left_to_do(here: Path):
     assert first.returncode == 0, first.stdout + first.stderr
     for number, name in enumerate(job.STEPS, 1):
         assert f"{number}/6 {name}: done in" in first.stdout
-    assert "colors above the best known on 16 validation graphs: dsatur" in first.stdout
+    assert "colors above the best known on 40 validation graphs: dsatur" in first.stdout
     assert json.loads(Path("runs/smoke/report.json").read_text())["summary"]["graphs"] == 16
     second = subprocess.run(command, env=env, capture_output=True, text=True)
     assert second.returncode == 0
