@@ -241,6 +241,7 @@ def adjacency(*rows: str) -> dict:
         ({"chromatic_number": "three"}, "`chromatic_number` is 'three'"),
         ({"graph_type": 8}, "`graph_type` is 8; it must be a number in 0..7"),
         ({"graph_type": True}, "`graph_type` is True"),
+        ({"graph_type": "Planar"}, "`graph_type` is 'Planar'; it must be one of random_sparse"),
         ({"difficulty_score": -1}, "`difficulty_score` is -1; it must be a number in 0..100"),
     ],
     ids=count(),
@@ -282,6 +283,11 @@ def test_a_bad_value_in_the_older_schema_is_named(changes: dict, expected: str):
 )
 def test_broken_json_is_named_with_its_line(content: bytes, expected: str):
     assert expected in complaint("graph.json", content)
+
+
+@pytest.mark.parametrize(("name", "number"), [("RandomSparse", 0), ("random_dense", 1), ("Geometric", 4)])
+def test_graph_type_may_be_a_name(name: str, number: int):
+    assert parse_json(writer_json(TRIANGLE_WITH_TAIL, graph_type=name)).graph_type == number
 
 
 def test_labels_and_features_may_be_missing_or_null():

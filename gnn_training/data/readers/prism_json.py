@@ -35,6 +35,10 @@ class LabelKeys(NamedTuple):
 WRITER = LabelKeys("coloring", "graph_type", "difficulty_score")
 OLDER = LabelKeys("node_colors", "graph_type_id", "difficulty")
 
+# Names of class ids without case and punctuation; the queen and geometric families share one id.
+TYPE_NAMES = {name.replace("_", ""): i for i, name in enumerate(GRAPH_TYPES)}
+TYPE_NAMES |= {"registerallocation": 2, "interval": 2, "queen": 4, "geometric": 4}
+
 
 def parse(content: bytes) -> ReadGraph:
     """Read one graph with its labels, each of which may be missing or null.
@@ -54,9 +58,21 @@ def parse(content: bytes) -> ReadGraph:
         graph,
         coloring=_coloring(labels, keys.coloring, graph.num_nodes),
         num_colors=_whole(labels, "chromatic_number", 1, graph.num_nodes),
-        graph_type=_whole(labels, keys.graph_type, 0, len(GRAPH_TYPES) - 1),
+        graph_type=_graph_type(labels, keys.graph_type),
         difficulty=_number(labels, keys.difficulty, 0, 100),
     )
+
+
+def _graph_type(labels: dict, key: str) -> int | None:
+    """Class id, given as a number or by name in any spelling: RandomSparse, random_sparse, ..."""
+    value = labels.get(key)
+    if isinstance(value, str):
+        spelled = "".join(filter(str.isalnum, value)).lower()
+        if spelled not in TYPE_NAMES:
+            known = ", ".join(GRAPH_TYPES)
+            raise UserError(f"`{key}` is {brief(value)}; it must be one of {known}, a number, or left out")
+        return TYPE_NAMES[spelled]
+    return _whole(labels, key, 0, len(GRAPH_TYPES) - 1)
 
 
 def compare_with_metadata(folder: Path) -> None:
