@@ -109,8 +109,8 @@ def _evaluate(learner: Learner, progress: Progress, book: Logbook) -> None:
 
 
 def _save(learner: Learner, progress: Progress) -> None:
-    state = {**learner.state(), "progress": asdict(progress)}
     if learner.rt.is_main:
+        state = {**learner.state(), "progress": asdict(progress)}
         checkpoint.save_step(learner.settings.run / "checkpoints", learner.step, state)
 
 

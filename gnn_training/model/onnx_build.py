@@ -21,7 +21,6 @@ from gnn_training.contract import (
 )
 from gnn_training.model.program import Program
 
-log = logging.getLogger(__name__)
 for noisy in ("torch.onnx", "onnx_ir", "onnxscript"):  # what they warn of is no news to whoever trains
     logging.getLogger(noisy).setLevel(logging.ERROR)
 
