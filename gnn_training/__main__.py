@@ -31,12 +31,12 @@ JOBS = {"import": "import_graphs"}  # where a command's name cannot be its job's
 
 
 def main(args: Sequence[str]) -> int:
-    """Do one command; return the exit code: 0 done, 2 for the user to mend (one sentence said), 130 interrupted."""
+    """Do one command; return the exit code: 0 done, 2 to 5 for people to mend (one sentence said), 130 interrupted."""
     try:
         return _main(args)
     except UserError as error:
         print(f"gnn_training: {error}", file=sys.stderr)
-        return 2
+        return error.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader, `head` say, has seen enough

@@ -1,9 +1,28 @@
-"""The one exception that is meant for a person to read."""
+"""The exceptions meant for people: one sentence, no traceback, and an exit code that names the kind of cause."""
 
 
 class UserError(Exception):
-    """Bad input, a bad setting or a machine that cannot do what was asked.
+    """Something outside this program must change: a setting, a file, the environment.
 
-    The message is one sentence that names the file, line or setting and the way out. The door prints it without a
-    traceback and leaves with exit code 2. Mistakes of ours are `assert`s and other exceptions, never this.
+    The message says in one sentence what is wrong, where, and the way out.
     """
+
+    exit_code = 2
+
+
+class MachineError(UserError):
+    """The machine cannot do this job: GPUs, driver, the links between them, a port."""
+
+    exit_code = 3
+
+
+class StorageError(UserError):
+    """Results have no place: no volume, no permission, no room."""
+
+    exit_code = 4
+
+
+class TrainingError(UserError):
+    """Training ended before its time: a rank died or was killed."""
+
+    exit_code = 5

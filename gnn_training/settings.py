@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import tyro
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gnn_training.errors import UserError
 
@@ -168,6 +168,45 @@ class RunSettings(TrainSettings):
     """Run the file in ONNX Runtime 1.16.3 too; installing that needs a network once."""
     processes: Annotated[int, Field(ge=0)] = 0
     """Ranks on this machine; 0 takes one per GPU, or one per core without GPUs."""
+    gpus: str | None = None
+    """Numbers of the GPUs to train on, such as 0,1,4; left out, all of them."""
+    tensorboard: Annotated[int, Field(ge=0, lt=65536)] = 0
+    """Port on which the curves can be watched while the job runs; 0 shows none."""
+    price_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """What the machine costs, for the cost in the manifest of the packed model."""
+    stop_pod: bool = False
+    """On RunPod: stop the pod, and so its bill, once the packed model is verified. Needs RUNPOD_API_KEY."""
+
+    @field_validator("gpus")
+    @classmethod
+    def _numbers(cls, value: str | None) -> str | None:
+        numbers = [] if value is None else value.split(",")
+        if not all(number.isdecimal() for number in numbers) or len(set(numbers)) < len(numbers):
+            raise ValueError(f"gpus ({value}) must be numbers of GPUs, each once, such as 0,1,4")
+        return value
+
+
+class PreflightSettings(Settings):
+    """Add a tensor up over all ranks, within a time limit: do the GPUs of this machine reach each other?"""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    mebibytes: Positive = 64
+    """Size of the tensor."""
+    dry_run: bool = False
+    """Print the resolved settings and stop."""
+
+
+class PackSettings(Settings):
+    """Pack the exported model and what tells where it comes from into trained_model.tar.gz."""
+
+    run: tyro.conf.Positional[Path] = Path("runs/cpu")
+    """Run folder of the training."""
+    models: Path = Path("models")
+    """Folder of the exported model; receives the archive."""
+    price_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """What the machine costs, for the cost in the manifest."""
+    dry_run: bool = False
+    """Print the resolved settings and stop."""
 
 
 class ExportSettings(Settings):
