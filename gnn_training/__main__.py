@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import tyro
 
-from gnn_training import __version__, processes, settings
+from gnn_training import __version__, heartbeat, processes, settings
 from gnn_training.errors import UserError
 from gnn_training.settings import Settings
 
@@ -22,9 +22,11 @@ COMMANDS: dict[str, type[Settings]] = {
     "check": settings.CheckSettings,
     "generate": settings.GenerateSettings,
     "import": settings.ImportSettings,
+    "preflight": settings.PreflightSettings,
     "train": settings.TrainSettings,
     "export": settings.ExportSettings,
     "evaluate": settings.EvaluateSettings,
+    "pack": settings.PackSettings,
     "color": settings.ColorSettings,
 }
 JOBS = {"import": "import_graphs"}  # where a command's name cannot be its job's
@@ -42,6 +44,9 @@ def main(args: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    finally:
+        if not processes.are_supervised():  # else whoever supervises is not done
+            heartbeat.rest()
 
 
 def _main(args: Sequence[str]) -> int:
@@ -54,7 +59,7 @@ def _main(args: Sequence[str]) -> int:
         raise UserError(f"there is no command {command}: take one of {', '.join(COMMANDS)}")
     else:
         resolved = parse(command, flags)
-        if resolved.dry_run:
+        if resolved.dry_run and command != "run":  # which shows the commands of its steps
             print(resolved.model_dump_json(indent=2))
         else:
             _set_up_logging()

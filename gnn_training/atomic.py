@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gnn_training.errors import UserError
+from gnn_training.errors import StorageError, UserError
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Give the body a temporary path to write; when it ends well, that file takes the place of `path`.
 
     Raises:
-        UserError: the system refused (no space, no permission); whatever stood at `path` still stands.
+        StorageError: the system refused (no space, no permission); whatever stood at `path` still stands.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -27,7 +27,7 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(written.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise UserError(f"{path}: cannot be written ({reason(error)}); make room or name another place") from error
+        raise StorageError(f"{path}: cannot be written ({reason(error)}); make room or name another place") from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -38,13 +38,14 @@ def alone_in(folder: Path) -> Iterator[None]:
     """Keep other processes that ask for the same folder out until the body ends, however it ends.
 
     Raises:
-        UserError: another process is in it, or it cannot be written.
+        UserError: another process is in it.
+        StorageError: it cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / ".lock", "a")  # noqa: SIM115 - closed below, where errors of the body are not ours
     except OSError as error:
-        raise UserError(f"{folder}: cannot be written ({reason(error)}); name another folder") from error
+        raise StorageError(f"{folder}: cannot be written ({reason(error)}); name another folder") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

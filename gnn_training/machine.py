@@ -1,10 +1,12 @@
 """What this machine offers: cores and GPUs, as far as this process may use them. Memory is in memory.py."""
 
 import os
-import shutil
+import socket
 from pathlib import Path
 
-from gnn_training.errors import UserError
+from gnn_training import gpus
+from gnn_training.atomic import reason
+from gnn_training.errors import MachineError, UserError
 from gnn_training.settings import RunSettings
 
 MAX_CPU_RANKS = 8  # more ranks make the global batch larger, not the job shorter
@@ -22,33 +24,46 @@ def num_cores() -> int:
 
 
 def num_gpus() -> int:
-    """GPUs that torch can use. Torch takes a second to load, so it is asked only where there may be one."""
-    if not (Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi")):
-        return 0
-    import torch
+    """GPUs that torch can use.
 
-    return torch.cuda.device_count()
+    Raises:
+        MachineError: the driver hangs.
+    """
+    return gpus.usable()
 
 
 def num_ranks(settings: RunSettings) -> int:
     """Processes to train with: as asked, or (0) one per GPU, or one per core without GPUs.
 
     Raises:
-        UserError: more processes than GPUs, or none where device or preset want one.
+        MachineError: no GPU where device or preset want one, or fewer than are named or paid for; why.
+        UserError: more processes than GPUs.
     """
-    gpus = 0 if settings.device == "cpu" else num_gpus()
-    if not gpus and needs_gpu(settings):
-        raise UserError(
-            f"preset {settings.preset} on device {settings.device} needs a GPU and torch finds none: "
-            f"see python -m gnn_training check, or take --preset cpu or --device cpu"
-        )
-    if gpus and settings.processes > gpus:
-        raise UserError(
-            f"processes ({settings.processes}) must not exceed the GPUs ({gpus}): lower it or take --device cpu"
-        )
-    return settings.processes or gpus or min(num_cores(), MAX_CPU_RANKS)
+    count = 0 if settings.device == "cpu" else num_gpus()
+    if not count and needs_gpu(settings):
+        raise MachineError(gpus.why_none())
+    wanted = settings.processes
+    if count and not 0 < wanted <= count:
+        if why := gpus.why_fewer(count):
+            raise MachineError(why)
+        if wanted:
+            raise UserError(f"processes ({wanted}) must not exceed the GPUs ({count}): lower it or take --device cpu")
+    return wanted or count or min(num_cores(), MAX_CPU_RANKS)
 
 
 def needs_gpu(settings: RunSettings) -> bool:
     """Whether training without a GPU is not what the user wants: asked for, or implied by the preset."""
     return settings.device == "cuda" or (settings.device == "auto" and settings.preset in ("single", "multi"))
+
+
+def require_port(port: int) -> None:
+    """Make sure that TensorBoard can listen there.
+
+    Raises:
+        MachineError: it cannot.
+    """
+    try:
+        socket.create_server(("", port)).close()
+    except OSError as error:
+        why = f"port {port} cannot be opened ({reason(error)})"
+        raise MachineError(f"{why}: name another one in --tensorboard") from error

@@ -4,15 +4,19 @@ Two trainings must never write to one run folder, not even for a moment after so
 """
 
 import ctypes
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 VARIABLE = "GNN_TRAINING_STEP"  # set for every process below a supervisor, however deep
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+TIMED_OUT = 124  # as coreutils' timeout says it
 
 
 def die_with_parent() -> None:
@@ -21,9 +25,14 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def are_supervised() -> bool:
+    """Whether a supervisor started this process or the one that did."""
+    return VARIABLE in os.environ
+
+
 def die_with_parent_if_supervised() -> None:
     """The same for a process below a supervisor; one that a person started may outlive its shell."""
-    if VARIABLE in os.environ:
+    if are_supervised():
         die_with_parent()
 
 
@@ -44,30 +53,58 @@ class Supervisor:
     def _note(self, number: int, _: object) -> None:
         self.signals.append(number)
 
-    def run(self, arguments: list[str], errors: Path | None = None, **environment: str) -> int:
-        """Run Python with `arguments` and return its exit code, 128 + signal if one ended it.
+    def run(
+        self,
+        arguments: list[str],
+        errors: Path | None = None,
+        limit: float = math.inf,
+        watch: Callable[[], object] = lambda: None,
+        **environment: str,
+    ) -> int:
+        """Run Python with `arguments` and return its exit code: 128 + signal if one ended it, 124 if time did.
 
-        errors: file for its stderr; left out, that is ours. environment: what is added to or replaced in ours.
+        errors: file for its stderr; left out, that is ours. limit: seconds after which it is killed. watch: called
+        again and again while it runs. environment: what is added to or replaced in ours.
         """
-        if errors is not None:
-            errors.parent.mkdir(parents=True, exist_ok=True)
-        with open(errors or os.devnull, "w") as file:
-            # In a process group of its own: Ctrl-C in a terminal comes to us alone, as a container's stop does.
-            child = subprocess.Popen(
-                [sys.executable, *arguments],
-                env=os.environ | environment | {VARIABLE: "1"},
-                stderr=file if errors else None,
-                process_group=0,
-                preexec_fn=die_with_parent,
-            )
-            code = self._wait(child)
+        with _started(arguments, errors, **environment) as child:
+            code = self._wait(child, time.monotonic() + limit, watch)
         return code if code >= 0 else 128 - code
 
-    def _wait(self, child: subprocess.Popen) -> int:
+    def _wait(self, child: subprocess.Popen, deadline: float, watch: Callable[[], object]) -> int:
         passed_on = 0
         while (code := child.poll()) is None:
-            if len(self.signals) > passed_on:
+            watch()
+            if (received := len(self.signals)) > passed_on:  # counted once: another may come at any moment
                 os.killpg(child.pid, signal.SIGKILL if passed_on else self.signals[0])
-                passed_on = len(self.signals)
+                passed_on = received
+            if time.monotonic() > deadline:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+                return TIMED_OUT
             time.sleep(0.05)
         return code
+
+
+@contextmanager
+def beside(arguments: list[str], errors: Path) -> Iterator[None]:
+    """Run Python with `arguments` for as long as the body takes."""
+    with _started(arguments, errors) as child:
+        try:
+            yield
+        finally:
+            child.terminate()
+
+
+@contextmanager
+def _started(arguments: list[str], errors: Path | None, **environment: str) -> Iterator[subprocess.Popen]:
+    if errors is not None:
+        errors.parent.mkdir(parents=True, exist_ok=True)
+    with open(errors or os.devnull, "w") as file:
+        # In a process group of its own: Ctrl-C in a terminal comes to us alone, as a container's stop does.
+        yield subprocess.Popen(
+            [sys.executable, *arguments],
+            env=os.environ | environment | {VARIABLE: "1"},
+            stderr=file if errors else None,
+            process_group=0,
+            preexec_fn=die_with_parent,
+        )

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gnn_training.errors import UserError
+from gnn_training.errors import MachineError
 
 TIMEOUT = timedelta(minutes=5)  # a lost rank must not leave the others waiting for half an hour of rent
 
@@ -54,11 +54,13 @@ class Runtime:
 
 
 @contextmanager
-def join(device: str = "auto") -> Iterator[Runtime]:
+def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime]:
     """Join the process group that torchrun describes, or one of our own.
 
+    timeout: of every collective; a rank that waits longer fails.
+
     Raises:
-        UserError: CUDA is asked for and missing, or this rank has no GPU of its own.
+        MachineError: CUDA is asked for and missing, or this rank has no GPU of its own.
     """
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     where = _device(device, int(os.environ.get("LOCAL_RANK", 0)))
@@ -66,7 +68,7 @@ def join(device: str = "auto") -> Iterator[Runtime]:
     with tempfile.TemporaryDirectory() as folder:
         alone = {} if "RANK" in os.environ else {"init_method": f"file://{folder}/store", "rank": 0, "world_size": 1}
         bound = {"device_id": where} if where.type == "cuda" else {}
-        dist.init_process_group(backend, timeout=TIMEOUT, **alone, **bound)
+        dist.init_process_group(backend, timeout=timeout, **alone, **bound)
         try:
             yield Runtime(rank, world_size, where)
         finally:
@@ -75,11 +77,11 @@ def join(device: str = "auto") -> Iterator[Runtime]:
 
 def _device(wanted: str, local_rank: int) -> torch.device:
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise UserError("device is cuda but torch finds no GPU: check the driver with nvidia-smi or take --device cpu")
+        raise MachineError("device is cuda but torch finds no GPU: see python -m gnn_training check --device cuda")
     if wanted == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
-        raise UserError(f"rank {local_rank} has no GPU: there are {torch.cuda.device_count()}, lower --processes")
+        raise MachineError(f"rank {local_rank} has no GPU: there are {torch.cuda.device_count()}, lower --processes")
     torch.cuda.set_device(local_rank)
     torch.set_float32_matmul_precision("high")  # TF32: adjacency is 0/1, so sums stay exact
     return torch.device("cuda", local_rank)

@@ -28,7 +28,7 @@ class Step:
 
 
 class Record:
-    """Which steps have succeeded and how their files looked then, in a JSON file."""
+    """Which steps have succeeded, how their files looked then, and the seconds they took, in a JSON file."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -38,11 +38,25 @@ class Record:
         """Whether the step succeeded with these settings and none of its files has changed or gone since."""
         if step.serves:
             return self.is_done(step.serves)
-        return bool(step.files) and self._states.get(step.name) == _state(step)
+        then = self._states.get(step.name, {})
+        return bool(step.files) and all(then.get(name) == now for name, now in _state(step).items())
 
     def add(self, step: Step) -> None:
         """Note that the step has just succeeded."""
-        self._states[step.name] = _state(step)
+        self._states[step.name] = self._states.get(step.name, {}) | _state(step)
+        self._write()
+
+    def spend(self, step: Step, seconds: float) -> None:
+        """Add to the time that the step took in all its starts, whether it succeeded or not."""
+        state = self._states.setdefault(step.name, {})
+        state["seconds"] = round(state.get("seconds", 0.0) + seconds, 1)
+        self._write()
+
+    def num_done(self) -> int:
+        """Steps that have ever succeeded."""
+        return sum("command" in state for state in self._states.values())
+
+    def _write(self) -> None:
         write_text(self.path, json.dumps(self._states, indent=1) + "\n")
 
 
@@ -52,8 +66,10 @@ def _state(step: Step) -> dict:
 
 
 def _stamp(path: Path) -> list[int] | None:
-    """Size and time of last change; None if there is no such file."""
+    """Number, size and time of last change of a file or of all in a folder; None if there is nothing."""
     if not path.exists():
         return None
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns]
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    all_of_them = [file.stat() for file in files]
+    newest = max((status.st_mtime_ns for status in all_of_them), default=0)
+    return [len(files), sum(status.st_size for status in all_of_them), newest]

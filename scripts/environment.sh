@@ -2,6 +2,7 @@
 # Sourced by run.sh, run_multigpu.sh and test.sh: makes the Python environment once and names its interpreter $python.
 #   GNN_VENV         where it lives; default .venv beside run.sh
 #   TORCH_INDEX_URL  package index to take torch from, for example one with the small CPU build; read at set-up only
+#   TORCH_VERSION    another version than the locked one, for example for an older driver; read at set-up only
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$(readlink -m "${GNN_VENV:-$root/.venv}")
@@ -93,9 +94,11 @@ need_disk() { # stop before a download that cannot fit
 }
 
 install() { # <lock>
-  if [[ $1 == requirements-torch.lock && -n ${TORCH_INDEX_URL:-} ]]; then
-    # Another build than the locked one: same version, but there is no hash to hold it against.
-    pip_install --index-url "$TORCH_INDEX_URL" "$(grep -o '^torch==[^ ]*' "$root/$1")"
+  if [[ $1 == requirements-torch.lock && -n ${TORCH_INDEX_URL:-}${TORCH_VERSION:-} ]]; then
+    # Another build than the locked one: there is no hash to hold it against.
+    local locked
+    locked=$(sed -n 's/^torch==\([^ ]*\).*/\1/p' "$root/$1")
+    pip_install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "torch==${TORCH_VERSION:-$locked}"
   else
     pip_install --no-deps --require-hashes -r "$root/$1"
   fi

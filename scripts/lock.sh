@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pin requirements.in and requirements-dev.in, with hashes, for every platform and Python >= 3.11. Needs uv.
+# Pin the three requirements*.in, with hashes, for every platform and Python >= 3.11. Needs uv.
 #   scripts/lock.sh                            keep the pins that still fit
 #   scripts/lock.sh --upgrade                  take the newest of everything
 #   scripts/lock.sh --upgrade-package numba    take the newest of one package
@@ -15,18 +15,26 @@ compile() { # <output> <input and options>...
     --no-emit-index-url --no-emit-find-links --output-file "$output" "$@"
 }
 
+without() { # <known> <lock>: the lock without the entries that are known for the same platforms
+  awk 'FNR == NR { known[$0]; next } /^[a-z]/ { skip = $0 in known } !skip' "$1" "$2"
+}
+
 cat requirements-torch.lock requirements.lock >"$work/all" 2>/dev/null || true
 compile "$work/all" requirements.in "$@"
 cp requirements-dev.lock "$work/dev" 2>/dev/null || true
 compile "$work/dev" requirements-dev.in --constraint "$work/all" "$@"
+cp requirements-deploy.lock "$work/deploy" 2>/dev/null || true
+compile "$work/deploy" requirements-deploy.in --constraint "$work/all" --constraint "$work/dev" "$@"
 
 # torch and its CUDA stand alone: TORCH_INDEX_URL may bring another build of torch, whose hashes differ.
 awk -v torch="$work/torch" -v rest="$work/rest" '
   /^[a-z]/ { out = /^(torch==|triton==|nvidia-|cuda-)/ ? torch : rest }
   { print > out }' "$work/all"
-# What the package itself needs is not repeated for the tests.
-awk 'FNR == NR { known[$1]; next } /^[a-z]/ { skip = $1 in known } !skip' "$work/all" "$work/dev" >"$work/extra"
+# What is installed already is not repeated.
+without "$work/all" "$work/dev" >"$work/dev-extra"
+without <(cat "$work/all" "$work/dev") "$work/deploy" >"$work/deploy-extra"
 
 mv "$work/torch" requirements-torch.lock
 mv "$work/rest" requirements.lock
-mv "$work/extra" requirements-dev.lock
+mv "$work/dev-extra" requirements-dev.lock
+mv "$work/deploy-extra" requirements-deploy.lock

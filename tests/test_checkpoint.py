@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gnn_training.errors import UserError
+from gnn_training.errors import StorageError, UserError
 from gnn_training.training import checkpoint
 
 
@@ -38,7 +38,7 @@ def test_a_failing_save_leaves_the_old_file_and_nothing_else(tmp_path: Path):
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="file/best.pt: cannot be written"):
+    with pytest.raises(StorageError, match="file/best.pt: cannot be written"):
         checkpoint.save(tmp_path / "file" / "best.pt", state())
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnn_training import atomic, coloring
-from gnn_training.errors import UserError
+from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import Graph
 from gnn_training.proof import prove
 
@@ -145,7 +145,7 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path: P
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(UserError, match="graph.sol: cannot be written .no space left on device.; make room"):
+    with pytest.raises(StorageError, match="graph.sol: cannot be written .no space left on device.; make room"):
         atomic.write_text(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

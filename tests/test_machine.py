@@ -1,13 +1,14 @@
 """What the machine offers, and how many ranks that makes."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
 import torch
 
 from gnn_training import machine
-from gnn_training.errors import UserError
+from gnn_training.errors import MachineError, UserError
 from gnn_training.settings import RunSettings, multi, single
 from gnn_training.training.estimate import Kept
 
@@ -16,6 +17,7 @@ from gnn_training.training.estimate import Kept
 def gpus(monkeypatch: pytest.MonkeyPatch):
     def pretend(count: int) -> None:
         monkeypatch.setattr(machine, "num_gpus", lambda: count)
+        monkeypatch.setattr(machine.gpus, "why_fewer", lambda _: None)
 
     return pretend
 
@@ -27,13 +29,6 @@ def test_cores_stay_within_the_quota_of_the_container(tmp_path: Path, monkeypatc
     if quota is not None:
         (tmp_path / "cpu.max").write_text(quota + "\n")
     assert machine.num_cores() == cores
-
-
-def test_gpus_are_those_that_torch_sees_where_there_may_be_any(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    (tmp_path / "nvidia-smi").touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert machine.num_gpus() == 3
 
 
 def test_there_is_one_rank_per_gpu_or_per_core_unless_told_otherwise(gpus, monkeypatch):
@@ -51,12 +46,30 @@ def test_more_ranks_than_gpus_are_refused(gpus):
         machine.num_ranks(RunSettings(processes=3))
 
 
-def test_settings_made_for_gpus_are_refused_without_one(gpus):
+def test_settings_made_for_gpus_are_refused_without_one_and_told_why(gpus, monkeypatch):
     gpus(0)
+    monkeypatch.setattr(machine.gpus, "why_none", lambda: "they were stolen")
     for settings in (RunSettings(device="cuda"), single(), multi()):
-        with pytest.raises(UserError, match="needs a GPU and torch finds none"):
+        with pytest.raises(MachineError, match="^they were stolen$"):
             machine.num_ranks(settings)
     assert machine.num_ranks(single().model_copy(update={"device": "cpu", "processes": 1})) == 1
+
+
+def test_idle_gpus_are_refused_unless_fewer_are_asked_for(gpus, monkeypatch):
+    gpus(7)
+    monkeypatch.setattr(machine.gpus, "why_fewer", lambda count: f"only {count} of 8")
+    for processes in (0, 8):
+        with pytest.raises(MachineError, match="^only 7 of 8$"):
+            machine.num_ranks(RunSettings(processes=processes))
+    assert machine.num_ranks(RunSettings(processes=7)) == 7
+
+
+def test_port_that_is_taken_is_named_with_its_flag():
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(MachineError, match=rf"port {port} cannot be opened .* name another one in --tensorboard"):
+            machine.require_port(port)
+    machine.require_port(port)
 
 
 def test_memory_of_a_step_is_what_the_backward_pass_keeps_counted_once():

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 import gnn_training.jobs.run as job
-from gnn_training.errors import UserError
-from gnn_training.processes import Supervisor
+from gnn_training import ranks
+from gnn_training.errors import MachineError, StorageError, UserError
+from gnn_training.nodes import resolve
+from gnn_training.processes import TIMED_OUT, Supervisor, beside
 from gnn_training.settings import GenerateSettings, ImportSettings, RunSettings, smoke
 from gnn_training.steps import Record, Step
 
@@ -116,6 +118,28 @@ def test_step_is_done_until_settings_or_files_change(tmp_path: Path):
     assert not again.is_done(step(product))
 
 
+def test_folder_has_changed_when_any_of_its_files_has(tmp_path: Path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/graph.col").write_text("1")
+    record = Record(tmp_path / "steps.json")
+    record.add(step(tmp_path / "deep"))
+    assert record.is_done(step(tmp_path / "deep"))
+    (tmp_path / "deep/other.col").write_text("1")
+    assert not record.is_done(step(tmp_path / "deep"))
+
+
+def test_time_of_a_step_adds_up_over_its_starts(tmp_path: Path):
+    product, record = tmp_path / "product", Record(tmp_path / "steps.json")
+    product.touch()
+    record.spend(step(product), 2.0)
+    assert not record.is_done(step(product)) and record.num_done() == 0
+    record.add(step(product))
+    Record(record.path).spend(step(product), 0.5)
+    again = Record(record.path)
+    assert again.is_done(step(product)) and again.num_done() == 1
+    assert json.loads(record.path.read_text())["data"]["seconds"] == 2.5
+
+
 def test_step_without_files_is_done_only_with_the_step_it_serves(tmp_path: Path):
     product, record = tmp_path / "product", Record(tmp_path / "steps.json")
     product.touch()
@@ -131,7 +155,7 @@ def names(settings: RunSettings) -> list[str]:
 
 
 def test_without_data_a_recipe_is_generated(here: Path):
-    data, *_, evaluate = job.plan(smoke())
+    data, *_, evaluate, _ = job.plan(smoke())
     assert data.settings == GenerateSettings(recipe="smoke", out=Path("training_data/smoke-0"))
     assert evaluate.arguments()[:2] == ["evaluate", "training_data/smoke-0"]
     assert names(smoke()) == list(job.STEPS)
@@ -168,16 +192,23 @@ def test_other_data_is_imported_into_the_run_folder(here: Path):
 )
 def test_end_of_the_ranks_is_told_in_one_sentence(tmp_path: Path, text: str, sentence: str):
     (tmp_path / "torchrun.log").write_text(text)
-    assert job._reason(tmp_path / "torchrun.log").startswith((sentence, f"training failed: {sentence}"))
+    assert str(ranks._cause(tmp_path / "torchrun.log")).startswith((sentence, f"training failed: {sentence}"))
+
+
+@pytest.mark.parametrize(("code", "error"), [(2, UserError), (3, MachineError), (4, StorageError), (1, UserError)])
+def test_kind_of_what_a_rank_said_is_kept(tmp_path: Path, code: int, error: type[UserError]):
+    said = f"gnn_training: why\nE1 failed (exitcode: {code}) local_rank: 1 (pid: 7)\n  exitcode  : {code} (pid: 7)\n"
+    (tmp_path / "torchrun.log").write_text(said)
+    assert type(ranks._cause(tmp_path / "torchrun.log")) is error
 
 
 def start_training(monkeypatch: pytest.MonkeyPatch, torchrun: str) -> None:
     """The training step with a torchrun that is a script."""
-    monkeypatch.setattr(job, "TORCHRUN", ["-c", f"import sys; from pathlib import Path\n{torchrun}"])
+    monkeypatch.setattr(ranks, "TORCHRUN", ["-c", f"import sys; from pathlib import Path\n{torchrun}"])
     settings = smoke().model_copy(update={"processes": 2, "device": "cpu"})
     step = next(step for step in job.plan(settings) if step.name == "train")
     with Supervisor() as supervisor:
-        job._do(step, settings, supervisor)
+        job._do(step, ranks.Ranks(settings, resolve({}), supervisor))
 
 
 def test_ranks_that_were_stopped_and_saved_give_143_though_torchrun_says_1(here: Path, monkeypatch):
@@ -195,7 +226,35 @@ def test_sentence_of_an_earlier_run_is_not_taken_for_this_one(here: Path, monkey
 
 def test_torchrun_gets_the_door_after_a_separator(here: Path, monkeypatch):
     start_training(monkeypatch, "Path('argv').write_text(' '.join(sys.argv[1:]))")
-    assert Path("argv").read_text().startswith("2 -m -- gnn_training train --preset smoke --data training_data/smoke-0")
+    assert "2 -m -- gnn_training train --preset smoke --data training_data/smoke-0" in Path("argv").read_text()
+
+
+def test_dry_run_prints_the_commands_and_does_nothing(here: Path, capsys):
+    job.run(smoke().model_copy(update={"processes": 2, "dry_run": True}))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "python -m gnn_training generate --recipe smoke --out training_data/smoke-0"
+    assert re.match(
+        r"OMP_NUM_THREADS=\d+ python -m torch.distributed.run --standalone .*-m -- gnn_training train", lines[2]
+    )
+    assert len(lines) == len(job.STEPS)
+    assert not list(here.iterdir())
+
+
+def test_child_that_takes_too_long_is_killed_with_its_children(tmp_path: Path):
+    watched: list[int] = []
+    with Supervisor() as supervisor:
+        assert supervisor.run(["-c", PARENT_OF_SLEEPER], limit=1, watch=lambda: watched.append(1)) == TIMED_OUT
+    assert watched
+
+
+def test_process_beside_ends_with_the_body(tmp_path: Path):
+    script = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    with beside(["-c", script], tmp_path / "errors"):
+        deadline = time.monotonic() + 10
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    assert_ends(int((tmp_path / "pid").read_text()))
 
 
 def test_failing_step_ends_the_job_with_its_exit_code_and_its_own_words(here: Path):
@@ -215,9 +274,9 @@ def test_whole_job_makes_a_model_and_then_has_nothing_left_to_do(here: Path):
     first = subprocess.run(command, env=env, capture_output=True, text=True)
     assert first.returncode == 0, first.stdout + first.stderr
     for number, name in enumerate(job.STEPS, 1):
-        assert f"{number}/6 {name}: done in" in first.stdout
+        assert f"{number}/7 {name}: done in" in first.stdout
     assert "colors above the best known on 40 validation graphs: dsatur" in first.stdout
     assert json.loads(Path("runs/smoke/report.json").read_text())["summary"]["graphs"] == 40
     second = subprocess.run(command, env=env, capture_output=True, text=True)
     assert second.returncode == 0
-    assert second.stdout.count("already done") == 6
+    assert second.stdout.count("already done") == 1

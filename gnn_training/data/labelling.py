@@ -24,7 +24,7 @@ from gnn_training.data.instance import Instance
 from gnn_training.data.packed import Columns, PackedGraphs, Record
 from gnn_training.data.processes import in_processes, sigterm_raises
 from gnn_training.data.progress import progress
-from gnn_training.errors import UserError
+from gnn_training.errors import StorageError, UserError
 
 log = logging.getLogger(__name__)
 
@@ -222,7 +222,7 @@ def _claim(parts: Path, command: str) -> TextIO:
     except BlockingIOError as error:
         raise UserError(f"{parts.parent}: another process is filling it; wait or name another --out") from error
     except OSError as error:
-        raise UserError(f"{parts.parent}: cannot be written ({atomic.reason(error)}); name another --out") from error
+        raise StorageError(f"{parts.parent}: cannot be written ({atomic.reason(error)}); name another --out") from error
 
 
 @contextmanager

@@ -17,6 +17,11 @@ class Source:
     imported: Path | None = None
     generated: bool = False
 
+    @property
+    def is_filled_by_us(self) -> bool:
+        """Whether the job writes to `graphs`; packed graphs of others are only read."""
+        return self.generated or self.imported is not None
+
 
 def locate(settings: RunSettings) -> Source:
     """The data that was named, else what others left in training_data, else a place for generated graphs."""
@@ -26,6 +31,13 @@ def locate(settings: RunSettings) -> Source:
     if (named / MANIFEST_FILE).exists():
         return Source(named)
     return Source(settings.run / "data", imported=named)
+
+
+def written(settings: RunSettings) -> list[Path]:
+    """Folders that the whole job writes to, each once."""
+    source = locate(settings)
+    filled = [source.graphs] if source.is_filled_by_us else []
+    return list(dict.fromkeys([*filled, settings.run, settings.models]))
 
 
 def _found() -> Path | None:

@@ -1,12 +1,11 @@
 """Write the trained network as one verified ONNX file, with golden vectors and checksums beside it."""
 
-import hashlib
 import json
 import logging
 import tempfile
 from pathlib import Path
 
-from gnn_training import __version__, atomic
+from gnn_training import __version__, atomic, provenance
 from gnn_training.contract import GRAPH_TYPES, MAX_COLORS, MODEL_FILE
 from gnn_training.errors import UserError
 from gnn_training.model import golden
@@ -15,13 +14,12 @@ from gnn_training.model.oldest_runtime import check_in_oldest_runtime
 from gnn_training.model.onnx_build import build
 from gnn_training.model.onnx_verify import probes, verify
 from gnn_training.model.program import Program
+from gnn_training.provenance import GOLDEN_FILE, SUMS_FILE
 from gnn_training.settings import ExportSettings
 from gnn_training.training import checkpoint
 
 log = logging.getLogger(__name__)
 
-GOLDEN_FILE = "coloring_gnn.golden.json"
-SUMS_FILE = "SHA256SUMS"
 PATHS = ("data", "run")  # settings that say nothing to whoever gets the file
 GOLDEN_PROBES = ("one node, the pair (0, 0)", "edgeless", "ring", "petersen", "several graphs")
 
@@ -58,11 +56,9 @@ def _verify_published(settings: ExportSettings) -> Path:
     model, vectors, sums = (settings.models / name for name in (MODEL_FILE, GOLDEN_FILE, SUMS_FILE))
     if not sums.exists():
         raise UserError(f"{sums}: there is no such file; run export first")
-    for line in sums.read_text(encoding="utf-8").splitlines():
-        digest, name = line.split("  ")
-        path = settings.models / name
-        if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-            raise UserError(f"{path}: not the file that was exported; export again")
+    found = {path.name: path.read_bytes() for path in (model, vectors) if path.exists()}
+    if name := provenance.changed(sums.read_text(encoding="utf-8"), found):
+        raise UserError(f"{settings.models / name}: not the file that was exported; export again")
     try:
         golden.check(model, vectors)
     except ValueError as error:
@@ -99,7 +95,6 @@ def _publish(folder: Path, files: dict[str, bytes]) -> Path:
     for name, content in files.items():
         with atomic.replacing(folder / name) as temporary:
             temporary.write_bytes(content)
-    sums = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items())
-    atomic.write_text(folder / SUMS_FILE, sums)
+    atomic.write_text(folder / SUMS_FILE, provenance.sums(files))
     log.info("%s is ready", folder / MODEL_FILE)
     return folder / MODEL_FILE

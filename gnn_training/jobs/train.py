@@ -6,6 +6,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import asdict
 
+from gnn_training import heartbeat
 from gnn_training.atomic import alone_in, write_text
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
@@ -14,7 +15,6 @@ from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import Learner
 from gnn_training.training.logbook import Logbook
-from gnn_training.training.picture import draw
 from gnn_training.training.progress import Progress
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ def train(settings: TrainSettings) -> None:
 
 def _begin(settings: TrainSettings, data: PackedGraphs, rt: Runtime) -> tuple[Learner, Progress]:
     """A learner as the newest checkpoint left it, or a new one; rank 0 reads, so all ranks start from one file."""
+    if any(rt.any(data.manifest["sha256"] != rt.broadcast(data.manifest["sha256"]))):
+        raise UserError(f"{settings.data}: the machines hold different graphs; give all of them the same volume")
     learner, progress = Learner(settings, data, rt), Progress()
     on_disk = checkpoint.newest(settings.run / "checkpoints"), (settings.run / "best.pt").exists()
     state, has_best = rt.broadcast(on_disk if rt.is_main else None)
@@ -75,6 +77,7 @@ def _steps(learner: Learner, progress: Progress, book: Logbook, signal: StopSign
     while learner.step < settings.steps:
         if 0 < learner.step != progress.evaluated_at and learner.step % settings.evaluate_every == 0:
             _evaluate(learner, progress, book)
+        heartbeat.beat()
         started = time.monotonic()
         # Ranks disagree on clocks and signals; one leaving alone would keep the others waiting in all-reduce.
         stopped, late = rt.any(signal.received, 0 < settings.minutes * 60 <= progress.seconds)
@@ -104,6 +107,8 @@ def _evaluate(learner: Learner, progress: Progress, book: Logbook) -> None:
     better = progress.judge(scores["excess"], learner.step)  # reduced scores: the same verdict on every rank
     progress.seconds += time.monotonic() - started
     if better and learner.rt.is_main:
+        from gnn_training.training.picture import draw  # 0.6 s of matplotlib that no rank need wait for to start
+
         checkpoint.save(learner.settings.run / "best.pt", {**learner.best_state(), "scores": scores})
         book.picture("validation graph", learner.step, draw(*learner.example()))
 

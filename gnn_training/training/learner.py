@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from gnn_training import heartbeat
 from gnn_training.coloring import from_logits, num_colors
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
@@ -152,6 +153,7 @@ class Learner:
         mine = mine[np.lexsort((data.num_colors[mine], data.num_nodes[mine]))]
         sums = np.zeros(len(SCORES))
         for chunk in _chunks(mine, data, self.settings.batch_cells):
+            heartbeat.beat()
             sums += self._score(chunk)
         totals = self.rt.total(torch.from_numpy(sums).to(self.rt.device)).tolist()
         named = dict(zip(SCORES, totals, strict=True))

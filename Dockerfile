@@ -1,0 +1,65 @@
+# ./build_and_push.sh NAME builds, tries and pushes this.
+#   docker run --gpus all -v "$PWD:/workspace" NAME run_multigpu.sh
+# Python 3.11 is the newest that the oldest promised ONNX Runtime was built for.
+ARG BASE_IMAGE=python:3.11-slim-bookworm
+
+# The environment of a clone, made by its script, then cut into parts. Of this stage nothing else is kept.
+FROM $BASE_IMAGE AS environment
+ARG TORCH_INDEX_URL
+ARG TORCH_VERSION
+ENV GNN_VENV=/opt/venv
+WORKDIR /opt/gnn
+COPY requirements.lock requirements-torch.lock requirements-oldest.lock ./
+COPY scripts/environment.sh scripts/install_image.sh scripts/layers.py scripts/
+# The secret `ca` is a bundle of certificates, for where a private authority signs what comes from the package index.
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca scripts/install_image.sh /parts
+
+FROM $BASE_IMAGE
+# Of tini any version will do.
+# hadolint ignore=DL3008
+RUN command -v tini >/dev/null || { apt-get update && apt-get install -y --no-install-recommends tini; } && \
+    rm -rf /var/lib/apt/lists/* && \
+    useradd --uid 1000 --user-group --no-create-home --home-dir /nonexistent gnn
+
+# Four parts of like size hold torch and CUDA and are pulled side by side; the last, all the rest, changes most often.
+COPY --from=environment /parts/1 /opt/venv
+COPY --from=environment /parts/2 /opt/venv
+COPY --from=environment /parts/3 /opt/venv
+COPY --from=environment /parts/4 /opt/venv
+COPY --from=environment /parts/0 /opt/venv
+
+ENV PATH=/opt/venv/bin:/opt/gnn:/opt/gnn/scripts:$PATH \
+    PYTHONPATH=/opt/gnn \
+    PYTHONSAFEPATH=1 \
+    GNN_VENV=/opt/venv \
+    GNN_WORKSPACE=/workspace \
+    GNN_HEARTBEAT=/dev/shm/gnn-heartbeat \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+# Hopper and Blackwell, the GPUs this is rented for; asking torch what it was built for needs no GPU.
+RUN python -c 'import sys, torch; \
+missing = {"sm_90", "sm_100"} - set((torch._C._cuda_getArchFlags() or "").split()); \
+cuda = torch.version.cuda; \
+print(f"torch {torch.__version__}, CUDA {cuda}", "" if cuda else "SKIPPED: NO CUDA, so NOT checked for sm_90 and sm_100"); \
+sys.exit(f"torch {torch.__version__} was not built for {missing}: take another TORCH_VERSION" if cuda and missing else 0)'
+
+WORKDIR /opt/gnn
+COPY LICENSE run.sh run_multigpu.sh requirements*.lock ./
+COPY scripts/environment.sh scripts/entrypoint.sh scripts/healthcheck.sh scripts/
+COPY gnn_training gnn_training
+RUN python -m compileall -q --invalidation-mode unchecked-hash gnn_training
+
+WORKDIR /workspace
+ENTRYPOINT ["/usr/bin/tini", "--", "entrypoint.sh"]
+HEALTHCHECK --interval=1m --timeout=10s --start-period=1m CMD ["healthcheck.sh"]
+
+ARG VERSION=unknown
+ARG REVISION=unknown
+ARG CREATED=unknown
+ENV GNN_REVISION=$REVISION
+LABEL org.opencontainers.image.title="Graph-coloring GNN training" \
+      org.opencontainers.image.licenses="MIT" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.created="$CREATED"

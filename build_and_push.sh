@@ -1,0 +1,179 @@
+#!/usr/bin/env bash
+# Builds the image of this checkout, tries it without GPU and network, pushes it and writes image.json.
+#   ./build_and_push.sh IMAGE [--tag T] [--no-push] [--platform P] [--base B] [--build-arg K=V]... [--allow-dirty]
+#                       [-- flags of 'docker build']
+#   --tag T         this tag instead of the version, the git revision and latest
+#   --no-push       build and try only
+#   --platform P    such as linux/amd64
+#   --base B        another base image, with Python 3.11 and its venv module
+#   --build-arg     TORCH_VERSION=2.11.0 for an older driver, TORCH_INDEX_URL=... for another build of torch
+#   --allow-dirty   although files differ from the git revision, which is then marked
+# DOCKER names the engine's client, docker if unset.
+set -euo pipefail
+root=$(dirname "$(readlink -f "$0")")
+docker=${DOCKER:-docker}
+export DOCKER_BUILDKIT=1
+
+main() {
+  read_flags "$@"
+  read_revision
+  find_engine
+  version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$root/gnn_training/__init__.py")
+  ((${#tags[@]} > 0)) || tags=("$version" "$short" latest)
+  built=$image:${tags[0]} volume=gnn-smoke-test-$$
+  work=$(mktemp -d)
+  trap clean_up EXIT
+  build
+  smoke_test
+  for tag in "${tags[@]:1}"; do "$docker" tag "$built" "$image:$tag"; done
+  digest='' manifest=null
+  if [[ $push == yes ]]; then push_tags; fi
+  write_report
+}
+
+read_flags() {
+  image='' push=yes dirty=refused tags=() flags=()
+  while (($# > 0)); do
+    case $1 in
+      --tag | --platform | --base | --build-arg) (($# > 1)) || fail "$1 needs a value." ;;&
+      --tag) tags=("$2") && shift ;;
+      --platform) flags+=(--platform "$2") && shift ;;
+      --base) flags+=(--build-arg "BASE_IMAGE=$2") && shift ;;
+      --build-arg) flags+=(--build-arg "$2") && shift ;;
+      --no-push) push=no ;;
+      --allow-dirty) dirty=allowed ;;
+      -h | --help) sed -n '2,/^set/{/^set/d;s/^# //p}' "$0" && exit ;;
+      --) flags+=("${@:2}") && break ;;
+      -*) fail "there is no flag $1: see --help; flags of 'docker build' go behind --." ;;
+      *) [[ -z $image ]] || fail "one image at a time: $image or $1?" && image=$1 ;;
+    esac
+    shift
+  done
+  [[ -n $image ]] || fail "name the image, such as registry.example.org/me/gnn-training."
+  [[ ${image##*/} != *:* ]] || fail "$image: a tag is given with --tag."
+}
+
+read_revision() { # sets revision and short
+  local changes
+  revision=$(git -C "$root" rev-parse HEAD 2>/dev/null) || revision=unknown
+  short=${revision:0:7}
+  changes=$(git -C "$root" status --porcelain 2>&1) || changes="not a git checkout"
+  if [[ -n $changes ]]; then
+    [[ $dirty == allowed ]] ||
+      fail "the image could not be traced to a revision ($(head -n 1 <<<"$changes")): commit first, or take --allow-dirty."
+    revision+=+changes short+=-dirty
+  fi
+}
+
+find_engine() {
+  local answer
+  command -v "$docker" >/dev/null || fail "there is no $docker: install Docker, or name its client in DOCKER."
+  if ! answer=$("$docker" version --format '{{.Server.Version}}' 2>&1); then
+    [[ $answer != *"permission denied"* ]] || fail "you may not use the container engine: ask for the group docker."
+    fail "the container engine does not answer: start it, or say in DOCKER_HOST where it is."
+  fi
+}
+
+build() {
+  local command=(build)
+  if "$docker" buildx version &>/dev/null; then command=(buildx build --load); fi
+  if [[ ${command[0]} == buildx && $("$docker" info --format '{{.DriverStatus}}') == *io.containerd.snapshotter* ]]; then
+    command+=(--sbom=true --provenance=mode=max)
+  else
+    say "SBOM and provenance are left out: they need buildx and an engine that stores images in containerd."
+  fi
+  say "Building $built ..."
+  logged "$docker" "${command[@]}" --progress=plain --tag "$built" --build-arg "VERSION=$version" \
+    --build-arg "REVISION=$revision" --build-arg "CREATED=$(date -u +%FT%TZ)" "${flags[@]}" "$root" || explain build
+}
+
+smoke_test() { # as any user, without network; what comes out is looked at, for some engines call every run a success
+  say "Trying $built ..."
+  "$docker" volume create "$volume" >/dev/null
+  logged in_image --user 0 --entrypoint chown -- 12345:12345 . || fail "the smoke test failed: see above."
+  expect "all there" python -c "import matplotlib, networkx, numba, onnx, onnxruntime, onnxscript, safetensors, \
+tensorboard, torch, torch_geometric; print('all there')"
+  expect "the job would start" python -m gnn_training check --preset smoke
+  expect "ready" run.sh --preset smoke
+  expect "coloring_gnn.onnx: OK" sha256sum --check --ignore-missing models/SHA256SUMS
+  expect "colors from edge_index" python -c "import onnx; m = onnx.load('models/coloring_gnn.onnx'); \
+onnx.checker.check_model(m); print(m.graph.output[0].name, 'from', m.graph.input[1].name)"
+}
+
+in_image() { # <flags of docker run> -- <command>...
+  local run=()
+  while [[ $1 != -- ]]; do run+=("$1") && shift; done
+  "$docker" run --rm --network none --volume "$volume:/workspace:nocopy" "${run[@]}" "$built" "${@:2}"
+}
+
+expect() { # <words of the output> <command>...
+  logged in_image --user 12345:12345 -- "${@:2}" || fail "the smoke test failed: see above."
+  grep -qF "$1" "$work/log" ||
+    fail "the smoke test failed: '${*:2:3} ...' did not say '$1'."
+}
+
+push_tags() { # the registry's own answer about each tag must be the image that we sent
+  local tag answer insecure=()
+  if [[ $image == localhost:* || $image == 127.* ]]; then insecure=(--insecure); fi
+  for tag in "${tags[@]}"; do
+    logged "$docker" push "$image:$tag" || explain push
+    digest=$(sed -n 's/^.*digest: \(sha256:[0-9a-f]*\).*/\1/p' "$work/log")
+    logged "$docker" pull "$image:$tag" || explain push
+    answer=$(sed -n 's/^Digest: //p' "$work/log")
+    [[ -n $digest && $answer == "$digest" ]] ||
+      fail "the registry holds another $image:$tag (${answer:-nothing}) than was pushed ($digest): push again."
+  done
+  say "$image: the registry answers with the digest that was pushed, $digest."
+  manifest=$("$docker" manifest inspect "${insecure[@]}" "$image@$digest") || manifest=null
+}
+
+write_report() { # image.json, whole or not at all; sizes in bytes, packed as they are in the registry
+  local facts layers packed=null
+  facts=$("$docker" image inspect --format '"id": {{json .Id}}, "created": {{json .Created}}, "bytes": {{.Size}}' "$built")
+  layers=$("$docker" history --no-trunc --human=false \
+    --format '{"bytes": {{.Size}}, "created_by": {{json .CreatedBy}}}' "$built" | paste -sd,)
+  if [[ $manifest != null ]]; then
+    packed=$(awk -F '[:,]' '/"size":/ { sum += $2 } END { printf "%d", sum }' <<<"$manifest")
+  fi
+  printf '{"image": "%s", "tags": ["%s"], "version": "%s", "revision": "%s", "digest": "%s", %s,\n' "$image" \
+    "$(join '", "' "${tags[@]}")" "$version" "$revision" "$digest" "$facts" >"$root/image.json.tmp"
+  printf '"packed_bytes": %s, "layers": [%s],\n"manifest": %s}\n' "$packed" "$layers" "$manifest" >>"$root/image.json.tmp"
+  mv "$root/image.json.tmp" "$root/image.json"
+  say "Done: $built; sizes and digest are in image.json."
+}
+
+join() { # <separator> <word>...
+  local joined
+  joined=$(printf "%s$1" "${@:2}")
+  echo "${joined%"$1"}"
+}
+
+logged() { "$@" 2>&1 | tee "$work/log"; }
+
+explain() { # <what failed>: in one sentence, from what the engine said
+  case $(tail -c 20000 "$work/log") in
+    *"o space left on device"* | *"isk quota exceeded"*)
+      fail "the $1 failed because the disk is full: free some, for example with '$docker system prune'." ;;
+    *"equires BuildKit"* | *"BuildKit is enabled but"* | *"unknown flag: --progress"*)
+      fail "the $1 failed because BuildKit is missing: install docker-buildx, or name a client that has it in DOCKER." ;;
+    *"access denied"* | *"is denied"* | *"denied: "* | *nauthorized* | *"no basic auth"* | *"uthentication required"*)
+      fail "the $1 was refused for $image: log in with '$docker login', as somebody who may push there." ;;
+    *"onnection refused"* | *"no such host"* | *"imeout exceeded"* | *"ame resolution"*)
+      fail "the $1 failed because a server cannot be reached: check the network and the name $image." ;;
+  esac
+  fail "the $1 failed: see above."
+}
+
+clean_up() {
+  "$docker" volume rm "$volume" &>/dev/null || true
+  rm -rf "$work"
+}
+
+say() { echo "$*" >&2; }
+
+fail() {
+  say "build_and_push.sh: $*"
+  exit 2
+}
+
+main "$@"

@@ -1,0 +1,72 @@
+"""Whether results have a place that outlives this process and, in a container, the container."""
+
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from gnn_training.atomic import reason
+from gnn_training.errors import StorageError
+
+MOUNTS = Path("/proc/self/mountinfo")  # proc_pid_mountinfo(5)
+
+
+def require(folders: Iterable[Path]) -> None:
+    """Refuse folders whose files could not be written, or would be lost with the container.
+
+    Raises:
+        StorageError: what is wrong with the first of them, and the way out.
+    """
+    if found := problem(folders):
+        raise StorageError(found)
+
+
+def problem(folders: Iterable[Path], mounts: Path = MOUNTS) -> str | None:
+    """What `require` would refuse; None if nothing. The folders need not exist yet."""
+    folders = list(folders)
+    findings = [*(_ephemeral(folder, mounts) for folder in folders), *map(unwritable, folders)]
+    return next(filter(None, findings), None)
+
+
+def unwritable(folder: Path) -> str | None:
+    """Why no file can be made in `folder`, or in the first of its parents that is there; None if one can."""
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            return None
+    except PermissionError as error:
+        owner, us = there.stat(), os.geteuid()
+        return (
+            f"{there} cannot be written ({reason(error)}: user {owner.st_uid} owns it, mode {owner.st_mode & 0o777:o}, "
+            f"and we are user {us}): chown it to {us}, start the container with --user {owner.st_uid}:{owner.st_gid}, "
+            f"or name another folder"
+        )
+    except OSError as error:
+        return f"{there} cannot be written ({reason(error)}): mount it writable, make room, or name another folder"
+
+
+def _ephemeral(folder: Path, mounts: Path) -> str | None:
+    """In the image: why what is written to `folder` would be lost."""
+    workspace = os.environ.get("GNN_WORKSPACE")
+    if not workspace or os.environ.get("GNN_NO_VOLUME") == "1":
+        return None
+    point, kind = _mount(folder, mounts)
+    if point != Path("/") and kind != "tmpfs":
+        return None
+    return (
+        f'{folder} would be lost with the container, no volume is mounted there: start with -v "$PWD":{workspace}, '
+        f"or with -e GNN_NO_VOLUME=1 for a trial whose results may be lost"
+    )
+
+
+def _mount(folder: Path, mounts: Path) -> tuple[Path, str]:
+    """Mount point and file system type of what `folder` lies on."""
+    found, place = (Path("/"), "unknown"), folder.resolve()
+    for line in mounts.read_text(errors="surrogateescape").splitlines():
+        mount, _, source = line.partition(" - ")
+        point = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), mount.split()[4]))
+        # The innermost counts, and of two on one point the later, which hides the other.
+        if place.is_relative_to(point) and point.is_relative_to(found[0]):
+            found = point, source.split()[0]
+    return found

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# First program in the container, below tini: leaves root behind if the volume allows it, then becomes the command.
+set -euo pipefail
+workspace=${GNN_WORKSPACE:-/workspace}
+
+main() {
+  (($# > 0)) || usage
+  local user
+  if is_root && user=$(owner_of_volume); then
+    exec setpriv --reuid "${user%:*}" --regid "${user#*:}" --clear-groups -- "$0" "$@"
+  fi
+  find_home
+  exec "$@"
+}
+
+usage() {
+  cat <<'TEXT'
+Trains a network that colors graphs and exports it as one ONNX file. Results go to the volume on /workspace.
+
+  docker run --gpus all -v "$PWD:/workspace" IMAGE run_multigpu.sh            every GPU of this machine
+  docker run --gpus all -v "$PWD:/workspace" IMAGE run_multigpu.sh --dry-run  what that would do
+  docker run -v "$PWD:/workspace" IMAGE run.sh --preset smoke                 a minute on a CPU, to see it work
+  docker run IMAGE run.sh --help                                              all flags
+  docker run IMAGE python -m gnn_training --help                              all commands
+
+The same command on the same volume continues what was interrupted. Graphs of yours: put them on the volume and
+name them with --data.
+TEXT
+  exit
+}
+
+is_root() { # the real one; root of a user namespace is the unprivileged user who started the container
+  ((EUID == 0)) && grep -qE '^ *0 +0 +4294967295$' /proc/self/uid_map
+}
+
+owner_of_volume() { # prints the uid:gid to run as; fails if it must be root
+  local user
+  user=$(stat -c %u:%g "$workspace")
+  if [[ $user == 0:* ]]; then
+    user=$(id -u gnn):$(id -g gnn)
+    give_volume_to "$user"
+  fi
+  if can_write "$user"; then
+    echo "$user"
+  else
+    [[ ! -w $workspace ]] || echo "entrypoint.sh: going on as root, because no other user can write $workspace." >&2
+    return 1
+  fi
+}
+
+give_volume_to() { # <uid:gid>: a network file system may refuse, and need not matter
+  local folder
+  chown "$1" "$workspace" 2>/dev/null || return 0
+  for folder in "$workspace"/{runs,models,training_data}; do
+    if [[ -d $folder ]]; then chown -hR "$1" "$folder" 2>/dev/null || true; fi
+  done
+}
+
+can_write() { # <uid:gid>
+  setpriv --reuid "${1%:*}" --regid "${1#*:}" --clear-groups test -w "$workspace" 2>/dev/null
+}
+
+find_home() { # a place for caches, for a user without one: /tmp, or the volume where the rest is read-only
+  local temp
+  export USER=${USER:-gnn} LOGNAME=${LOGNAME:-gnn}
+  for temp in "${TMPDIR:-/tmp}" "$workspace/.tmp"; do
+    if mkdir -p "$temp/home-$EUID" 2>/dev/null && [[ -w $temp/home-$EUID ]]; then
+      export TMPDIR=$temp HOME=$temp/home-$EUID
+      return
+    fi
+  done
+}
+
+main "$@"

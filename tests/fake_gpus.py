@@ -1,0 +1,64 @@
+"""GPUs that are not there: an nvidia-smi that prints what the real one prints, and what torch says beside it."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+SMI = """#!/bin/sh
+case "$*" in
+  -L) printf '%s\\n' {listing} ;;
+  '--query-gpu=driver_version --format=csv,noheader') printf '%s\\n' {drivers} ;;
+  *) echo "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help."; exit 1 ;;
+esac
+"""
+TORCH = """
+import os
+
+class version:
+    cuda = "13.0"
+
+class cuda:
+    def is_available():
+        return cuda.device_count() > 0
+
+    def device_count():
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return {usable} if shown is None else min({usable}, len([name for name in shown.split(",") if name]))
+
+    def init():
+        raise RuntimeError({error!r})
+"""
+UNEXPECTED = (
+    "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() "
+    "that might have already set an error? "
+)
+TOO_OLD = "The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver"
+NO_DRIVER = "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver"
+NONE_VISIBLE = "No CUDA GPUs are available"
+
+
+def listing(gpus: int, slices: int = 0) -> list[str]:
+    """What `nvidia-smi -L` prints for so many GPUs, each cut into so many MIG slices."""
+    lines = []
+    for gpu in range(gpus):
+        lines.append(f"GPU {gpu}: NVIDIA H100 80GB HBM3 (UUID: GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a{gpu:02})")
+        for i in range(slices):
+            lines.append(f"  MIG 1g.10gb     Device  {i}: (UUID: MIG-feb88891-0321-5fef-9c87-d4af3b54{gpu:02}{i:02})")
+    return lines or ["No devices found."]
+
+
+def nvidia_smi(folder: Path, gpus: int = 0, driver: str = "580.65.06", slices: int = 0) -> None:
+    """Put an nvidia-smi for a machine like that into `folder`."""
+    write_smi(folder, listing(gpus, slices), [driver] * gpus or ["No devices were found"])
+
+
+def write_smi(folder: Path, lines: Sequence[str], drivers: Sequence[str]) -> None:
+    """Put an nvidia-smi that lists these lines into `folder`."""
+    path = folder / "nvidia-smi"
+    path.write_text(SMI.format(listing=shlex.join(lines), drivers=shlex.join(drivers)))
+    path.chmod(0o755)
+
+
+def write_torch(folder: Path, usable: int, error: str = NONE_VISIBLE) -> None:
+    """Put a torch that sees so many GPUs into `folder`; `error` is what it says when there are none."""
+    (folder / "torch.py").write_text(TORCH.format(usable=usable, error=error))

@@ -1,0 +1,347 @@
+"""GPUs as nvidia-smi and torch tell of them, and what run_multigpu.sh makes of machines that have them or not."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import fake_gpus
+import pytest
+import torch
+from fake_gpus import NO_DRIVER, NONE_VISIBLE, TOO_OLD, UNEXPECTED, nvidia_smi, write_smi
+from test_environment import ROOT, Clone
+
+from gnn_training import gpus
+from gnn_training.errors import MachineError
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A machine without GPUs, whatever the real one has; an nvidia-smi in the folder is on its PATH."""
+    for name in (gpus.VISIBLE, "CUDA_DEVICE_ORDER", "RUNPOD_POD_ID", "RUNPOD_GPU_COUNT"):
+        monkeypatch.setenv(name, "")  # so that what a test sets is undone, too
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(gpus, "DEVICE", tmp_path / "nvidiactl")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    sees(monkeypatch, 0)
+    gpus._smi.cache_clear()
+    gpus._say_once.cache_clear()
+    yield tmp_path
+    gpus._smi.cache_clear()
+
+
+def sees(monkeypatch: pytest.MonkeyPatch, count: int, error: str = NONE_VISIBLE) -> None:
+    """Have torch find so many GPUs; what it says if there are none."""
+
+    def init() -> None:
+        raise RuntimeError(error)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "init", init)
+
+
+def test_machine_without_gpus_costs_no_time_and_no_torch(here: Path):
+    code = (
+        "import sys, pathlib; from gnn_training import gpus; gpus.DEVICE = pathlib.Path('nowhere'); "
+        "print(gpus.usable(), 'torch' in sys.modules)"
+    )
+    environment = {"PATH": str(here), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout == "0 False\n", done.stderr
+    started = time.monotonic()
+    assert gpus.usable() == 0
+    assert time.monotonic() - started < 0.1
+
+
+def test_usable_gpus_are_those_of_torch(here: Path, monkeypatch):
+    nvidia_smi(here, gpus=8)
+    sees(monkeypatch, 3)
+    assert gpus.usable() == 3
+
+
+def test_device_node_is_enough_to_ask_torch(monkeypatch):
+    gpus.DEVICE.touch()
+    sees(monkeypatch, 2)
+    assert (gpus.usable(), gpus.listed(), gpus.driver()) == (2, {}, None)
+
+
+def test_gpus_that_a_driver_too_old_only_counts_are_not_usable(here: Path, monkeypatch):
+    nvidia_smi(here, gpus=2, driver="535.104.05")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)  # NVML's count, which needs no CUDA
+    assert gpus.usable() == 0
+
+
+def test_slices_of_mig_make_one_process_and_one_line(here: Path, monkeypatch, caplog):
+    nvidia_smi(here, gpus=2, slices=7)
+    sees(monkeypatch, 2)
+    caplog.set_level("INFO")
+    assert gpus.listed() == {0: 7, 1: 7}
+    assert [gpus.usable(), gpus.usable()] == [1, 1]
+    assert caplog.text.count("MIG cuts the GPUs into 14 slices, which NCCL cannot join") == 1
+    assert gpus.why_fewer(1) is None
+
+
+def test_whole_gpus_beside_sliced_ones_can_be_chosen(here: Path, monkeypatch):
+    write_smi(here, [*fake_gpus.listing(1, slices=2), *fake_gpus.listing(3)[1:]], ["580.65.06"] * 3)
+    sees(monkeypatch, 2)
+    gpus.select("1,2")
+    assert gpus.usable() == 2
+
+
+def test_driver_that_hangs_is_not_waited_for(here: Path, monkeypatch):
+    monkeypatch.setattr(gpus, "SECONDS", 0.3)
+    (here / "nvidia-smi").write_text(f"#!/bin/sh\nexec {shutil.which('sleep', path=os.defpath)} 60\n")
+    (here / "nvidia-smi").chmod(0o755)
+    started = time.monotonic()
+    with pytest.raises(MachineError, match="has not answered in 0.3 s, so the driver hangs: take another host"):
+        gpus.usable()
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("lines", [None, ["No devices found."], ["No devices were found"]])
+def test_machine_without_gpus_is_told_how_a_container_gets_them(here: Path, lines):
+    if lines:
+        write_smi(here, lines, lines)
+    assert gpus.why_none().startswith("there is no GPU: start a container with --gpus all, or take --preset cpu")
+
+
+def test_pod_that_came_back_without_gpus_is_told_apart(monkeypatch):
+    monkeypatch.setenv("RUNPOD_POD_ID", "abc")
+    assert gpus.why_none().startswith("this pod has no GPU, as may happen to one that was stopped: start a new one")
+
+
+@pytest.mark.parametrize(
+    "complaint",
+    [
+        "Failed to initialize NVML: Driver/library version mismatch",
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+    ],
+)
+def test_complaint_of_nvidia_smi_is_passed_on(here: Path, complaint: str):
+    write_smi(here, [complaint, "NVML library version: 580.65"], [complaint])
+    assert gpus.why_none() == f'nvidia-smi says "{complaint}": restart the container, or take another host'
+    assert gpus.driver() is None
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "oldest"), [("13.0", "575.57.08", 580), ("12.8", "550.54.15", 570), ("12.6", "515.43.04", 525)]
+)
+def test_driver_too_old_for_the_cuda_of_torch_is_named(here: Path, monkeypatch, cuda, driver, oldest):
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    sees(monkeypatch, 0, TOO_OLD)
+    nvidia_smi(here, gpus=1, driver=driver)
+    assert gpus.why_none() == (
+        f"driver {driver} is too old for CUDA {cuda}, which needs {oldest}: "
+        "take a host with a newer driver (RunPod: allowedCudaVersions)"
+    )
+
+
+def test_torch_for_cpus_on_a_gpu_machine_is_named(here: Path, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    nvidia_smi(here, gpus=1)
+    assert gpus.why_none().startswith("torch is a build for CPUs: remove the environment and start again without TORCH")
+
+
+@pytest.mark.parametrize(
+    ("error", "visible", "sentence"),
+    [
+        (UNEXPECTED + "Error 802: system not yet initialized", None,
+         "the fabric manager of this host does not run (CUDA error 802), so none of its GPUs can be used: take"),
+        (UNEXPECTED + "Error 802: system not yet initialized", "0", "the fabric manager of this host does not run"),
+        (UNEXPECTED + "Error 803: system has unsupported display driver / cuda driver combination", None,
+         'torch cannot use the GPU ("Error 803: system has unsupported display driver / cuda driver combination")'),
+        (NO_DRIVER, None, "the container has no CUDA driver: start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
+        (NONE_VISIBLE, "", "CUDA_VISIBLE_DEVICES () hides every GPU: unset it"),
+        (NONE_VISIBLE, "9", "CUDA_VISIBLE_DEVICES (9) hides every GPU: unset it"),
+        (NONE_VISIBLE, None, 'torch cannot use the GPU ("No CUDA GPUs are available"): restart the container'),
+    ],
+)  # fmt: skip
+def test_what_cuda_says_becomes_a_sentence(here: Path, monkeypatch, error, visible, sentence):
+    nvidia_smi(here, gpus=8)
+    sees(monkeypatch, 0, error)
+    if visible is not None:
+        monkeypatch.setenv(gpus.VISIBLE, visible)
+    assert gpus.why_none().startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("usable", "variables", "sentence"),
+    [
+        (8, {}, None),
+        (7, {}, "nvidia-smi lists 8 GPUs and torch can use 7: take another host, or go on with --processes 7"),
+        (2, {"CUDA_VISIBLE_DEVICES": "0,1"}, None),
+        (
+            2,
+            {"CUDA_VISIBLE_DEVICES": "0, 1,9"},
+            "CUDA_VISIBLE_DEVICES (0,1,9) names more GPUs than torch can use: take",
+        ),
+        (8, {"RUNPOD_GPU_COUNT": "8"}, None),
+        (8, {"RUNPOD_GPU_COUNT": "9"}, "this pod has 8 GPUs and is paid for 9 (RUNPOD_GPU_COUNT): take another host"),
+        (1, {"RUNPOD_GPU_COUNT": "8", "CUDA_VISIBLE_DEVICES": "3"}, None),
+        (8, {"RUNPOD_GPU_COUNT": "all"}, None),
+    ],
+)
+def test_gpus_that_are_paid_for_and_idle_are_named(here: Path, monkeypatch, usable, variables, sentence):
+    nvidia_smi(here, gpus=8)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    why = gpus.why_fewer(usable)
+    assert why is None if sentence is None else why.startswith(sentence)
+
+
+def test_selected_gpus_are_counted_as_nvidia_smi_does_and_passed_on_to_children(here: Path):
+    nvidia_smi(here, gpus=8)
+    chosen = gpus.select("0,1,4")
+    assert chosen == {"CUDA_VISIBLE_DEVICES": "0,1,4", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert chosen.items() <= os.environ.items()
+    assert gpus.select(None) == {}
+
+
+def test_selected_gpus_are_taken_out_of_those_that_are_visible(here: Path, monkeypatch, caplog):
+    nvidia_smi(here, gpus=8)
+    monkeypatch.setenv(gpus.VISIBLE, "4,5,GPU-5d5ba0d6")
+    caplog.set_level("INFO")
+    assert gpus.select("0,2") == {"CUDA_VISIBLE_DEVICES": "4,GPU-5d5ba0d6"}
+    assert "GPUs 0,2 of 4,5,GPU-5d5ba0d6 (CUDA_VISIBLE_DEVICES): 4,GPU-5d5ba0d6" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("visible", "sentence"),
+    [
+        (None, r"gpus \(0,2,7\): there is no GPU 2, 7; nvidia-smi lists 0, 1$"),
+        ("1", r"there is no GPU 2, 7; CUDA_VISIBLE_DEVICES \(1\) leaves 0$"),
+        ("", r"there is no GPU 0, 2, 7; CUDA_VISIBLE_DEVICES \(\) hides every GPU: unset it"),
+    ],
+)
+def test_gpus_that_do_not_exist_cannot_be_selected(here: Path, monkeypatch, visible, sentence):
+    nvidia_smi(here, gpus=2)
+    if visible is not None:
+        monkeypatch.setenv(gpus.VISIBLE, visible)
+    with pytest.raises(MachineError, match=sentence):
+        gpus.select("0,2,7")
+    assert os.environ.get(gpus.VISIBLE) == visible
+
+
+def test_nothing_can_be_selected_without_gpus():
+    with pytest.raises(MachineError, match="there is no GPU 0; there is no GPU: start a container with --gpus all"):
+        gpus.select("0")
+
+
+def test_selection_without_nvidia_smi_is_left_to_torch_to_judge(monkeypatch):
+    gpus.DEVICE.touch()
+    gpus.select("0,9")
+    sees(monkeypatch, 1)
+    assert gpus.why_fewer(gpus.usable()).startswith("CUDA_VISIBLE_DEVICES (0,9) names more GPUs than torch can use")
+
+
+def test_gpu_that_does_not_compute_is_named(monkeypatch):
+    def busy(*_, **__):
+        raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCUDA kernel errors might be")
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (70 * 2**30, 80 * 2**30))
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: SimpleNamespace(sum=lambda: torch.zeros(())))
+    assert gpus.describe(3) == "NVIDIA H100, 80 GiB, 70 free"
+    monkeypatch.setattr(torch, "ones", busy)
+    with pytest.raises(MachineError, match=r'GPU 3 does not compute \("CUDA error: .* unavailable"\): leave it out'):
+        gpus.describe(3)
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
+    """A checkout whose door is the real one, in an environment that is there already."""
+    monkeypatch.setenv("PATH", os.defpath)  # where its tools are
+    made = Clone(tmp_path / "pod")
+    made.uv()
+    shutil.rmtree(made.root / "gnn_training")
+    (made.root / "gnn_training").symlink_to(ROOT / "gnn_training")
+    return made
+
+
+def dry_run(clone: Clone, *flags: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """`run_multigpu.sh` on graphs that would be generated, and without doing any of it."""
+    return clone.start("run_multigpu.sh", *flags, "--dry-run", cwd=clone.root, **env)
+
+
+def machine(clone: Clone, usable: int, error: str = NONE_VISIBLE, **smi) -> None:
+    """Give the clone an nvidia-smi and a torch."""
+    nvidia_smi(clone.bin, **smi)
+    fake_gpus.write_torch(clone.root, usable, error)
+
+
+def training(done: subprocess.CompletedProcess[str]) -> str:
+    """The command that would train."""
+    assert done.returncode == 0, done
+    [line] = [line for line in done.stdout.splitlines() if " gnn_training train " in line]
+    return line
+
+
+def refusal(done: subprocess.CompletedProcess[str]) -> str:
+    """The one sentence with which the machine is refused."""
+    assert done.returncode == MachineError.exit_code and " train " not in done.stdout, done
+    [sentence] = [line for line in done.stderr.splitlines() if not line.startswith("Setting up")]
+    return sentence.removeprefix("gnn_training: ")
+
+
+def test_run_multigpu_refuses_a_machine_without_gpus(clone: Clone):
+    assert refusal(dry_run(clone)).startswith("there is no GPU: start a container with --gpus all")
+    assert refusal(dry_run(clone, RUNPOD_POD_ID="abc")).startswith("this pod has no GPU")
+    assert "--nproc-per-node 2" in training(dry_run(clone, "2", "--preset", "cpu"))
+
+
+def test_run_multigpu_trains_with_one_process_on_one_gpu(clone: Clone):
+    machine(clone, usable=1, gpus=1)
+    assert "torch.distributed.run" not in training(dry_run(clone))
+
+
+def test_run_multigpu_trains_with_one_process_per_gpu(clone: Clone):
+    machine(clone, usable=8, gpus=8)
+    assert "--nproc-per-node 8" in training(dry_run(clone))
+    assert "--nproc-per-node 3" in training(dry_run(clone, "3"))
+
+
+def test_run_multigpu_trains_on_the_gpus_that_are_named(clone: Clone):
+    machine(clone, usable=8, gpus=8)
+    command = training(dry_run(clone, "--gpus", "0,1,4"))
+    assert "CUDA_VISIBLE_DEVICES=0,1,4 " in command and "--nproc-per-node 3" in command
+    assert "there is no GPU 8; nvidia-smi lists 0, 1," in refusal(dry_run(clone, "--gpus", "0,8"))
+    command = training(dry_run(clone, "--gpus", "2,3", CUDA_VISIBLE_DEVICES="4,5,6,7"))
+    assert "CUDA_VISIBLE_DEVICES=6,7 " in command and "--nproc-per-node 2" in command
+
+
+def test_run_multigpu_selects_gpus_once_and_not_again_in_its_steps(clone: Clone):
+    machine(clone, usable=8, gpus=8)
+    steps = dry_run(clone, "--gpus", "1,4").stdout.splitlines()
+    assert steps and not any("--gpus" in step for step in steps)
+
+
+def test_run_multigpu_trains_with_one_process_on_slices_of_mig(clone: Clone):
+    machine(clone, usable=1, gpus=1, slices=7)
+    done = dry_run(clone)
+    assert "torch.distributed.run" not in training(done)
+    assert "MIG cuts the GPUs into 7 slices, which NCCL cannot join" in done.stdout
+
+
+def test_run_multigpu_refuses_an_old_driver(clone: Clone):
+    machine(clone, usable=0, error=TOO_OLD, gpus=8, driver="550.54.15")
+    assert refusal(dry_run(clone)).startswith("driver 550.54.15 is too old for CUDA 13.0, which needs 580")
+
+
+def test_run_multigpu_refuses_hidden_gpus(clone: Clone):
+    machine(clone, usable=8, gpus=8)
+    assert refusal(dry_run(clone, CUDA_VISIBLE_DEVICES="")) == "CUDA_VISIBLE_DEVICES () hides every GPU: unset it"
+
+
+def test_run_multigpu_refuses_to_leave_gpus_idle_unless_told_how_many_to_use(clone: Clone):
+    machine(clone, usable=7, gpus=8)
+    assert refusal(dry_run(clone)).startswith("nvidia-smi lists 8 GPUs and torch can use 7")
+    assert refusal(dry_run(clone, "8")).startswith("nvidia-smi lists 8 GPUs and torch can use 7")
+    assert "--nproc-per-node 7" in training(dry_run(clone, "7"))
+    machine(clone, usable=7, gpus=7)
+    assert "is paid for 8 (RUNPOD_GPU_COUNT)" in refusal(dry_run(clone, RUNPOD_GPU_COUNT="8"))

@@ -1,0 +1,251 @@
+"""The archive to fetch: whole, the same for the same files, and never of two different trainings."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import gnn_training.__main__ as door
+from gnn_training import __version__, provenance
+from gnn_training.errors import StorageError, UserError
+from gnn_training.jobs import pack as job
+from gnn_training.settings import EvaluateSettings, PackSettings
+
+ROOT = Path(__file__).parents[1]
+NAMES = [
+    "coloring_gnn.onnx", "coloring_gnn.golden.json", "report.json", "config.json", "metrics.jsonl", "best.pt",
+    "manifest.json", "SHA256SUMS",
+]  # fmt: skip
+STATUS = {"status": "done", "step": 40, "ranks": 8, "device": "NVIDIA B200", "best": 0.5, "best_step": 35}
+SECONDS = {"data": 600.0, "train": 2400.5, "check": 1.5}
+MADE = 1_700_000_000  # seconds since 1970; 2023-11-14T22:13:20 UTC
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> PackSettings:
+    """A finished job whose model and checkpoint are a few bytes that nobody looks into."""
+    run, models = tmp_path / "run", tmp_path / "models"
+    run.mkdir()
+    models.mkdir()
+    model = b"a model" * 100
+    (models / "coloring_gnn.onnx").write_bytes(model)
+    (models / "coloring_gnn.golden.json").write_text("{}")
+    (models / "SHA256SUMS").write_text(
+        f"{hashlib.sha256(model).hexdigest()}  coloring_gnn.onnx\n"
+        f"{hashlib.sha256(b'{}').hexdigest()}  coloring_gnn.golden.json\n"
+    )
+    metadata = {"data_sha256": "0123abcd", "trained_steps": "35"}
+    report = {"model": {"sha256": hashlib.sha256(model).hexdigest(), "metadata": metadata}}
+    steps = {name: {"command": name, "seconds": seconds} for name, seconds in SECONDS.items()}
+    texts = {"report.json": report, "config.json": {"seed": 0}, "status.json": STATUS, "steps.json": steps}
+    for name, value in texts.items():
+        (run / name).write_text(json.dumps(value))
+    (run / "metrics.jsonl").write_text('{"step": 1}\n')
+    (run / "best.pt").write_bytes(b"weights")
+    for path in (*run.iterdir(), *models.iterdir()):
+        os.utime(path, (MADE, MADE))
+    return PackSettings(run=run, models=models)
+
+
+def unpacked(archive: Path, folder: Path) -> Path:
+    subprocess.run(["tar", "xzf", archive, "-C", folder], check=True)
+    return folder / "trained_model"
+
+
+def manifest(settings: PackSettings, **changes) -> dict:
+    archive = job.pack(settings.model_copy(update=changes))
+    with tarfile.open(archive) as tar:
+        return json.load(tar.extractfile("trained_model/manifest.json"))
+
+
+def test_whoever_unpacks_it_can_check_every_file(settings: PackSettings, tmp_path: Path):
+    folder = unpacked(job.pack(settings), tmp_path)
+    assert {path.name for path in folder.iterdir()} == set(NAMES)
+    checked = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=folder, capture_output=True, text=True)
+    assert checked.returncode == 0
+    assert checked.stdout.split("\n")[:-1] == [f"{name}: OK" for name in NAMES[:-1]]
+    for source in (settings.models / "coloring_gnn.onnx", settings.run / "best.pt"):
+        assert (folder / source.name).read_bytes() == source.read_bytes()
+
+
+def test_the_same_files_give_the_same_bytes(settings: PackSettings):
+    archive = job.pack(settings)
+    first = archive.read_bytes()
+    archive.unlink()
+    steps = json.loads((settings.run / "steps.json").read_text())
+    steps["pack"] = {"command": "pack", "seconds": 0.4}  # what the job notes about packing itself
+    (settings.run / "steps.json").write_text(json.dumps(steps))
+    assert job.pack(settings).read_bytes() == first
+
+
+def test_nothing_in_it_tells_of_this_machine(settings: PackSettings):
+    archive = job.pack(settings)
+    assert archive.read_bytes()[:10] == b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff"  # gzip without name and time
+    with tarfile.open(archive) as tar:
+        members = tar.getmembers()
+    assert [member.name for member in members] == [f"trained_model/{name}" for name in NAMES]
+    assert {(m.uid, m.gid, m.uname, m.gname, m.mode, m.mtime) for m in members} == {(0, 0, "", "", 0o644, MADE)}
+
+
+def test_the_manifest_says_where_the_model_comes_from(settings: PackSettings, monkeypatch):
+    monkeypatch.setenv("GNN_IMAGE_DIGEST", "sha256:feed")
+    monkeypatch.setenv("GNN_REVISION", "c0ffee")
+    found = manifest(settings)
+    locks = b"".join(path.read_bytes() for path in sorted(ROOT.glob("requirements*.lock")))
+    assert found == {
+        "version": __version__,
+        "image_digest": "sha256:feed",
+        "git_revision": "c0ffee",
+        "locks_sha256": hashlib.sha256(locks).hexdigest(),
+        "data_sha256": "0123abcd",
+        "created": "2023-11-14T22:13:20+00:00",
+        "training": STATUS,
+        "seconds": SECONDS,
+        "hours": 0.834,
+    }
+
+
+def test_the_cost_is_told_when_the_price_is(settings: PackSettings):
+    found = manifest(settings, price_per_hour=32.0)
+    assert (found["price_per_hour"], found["cost"]) == (32.0, pytest.approx(3002 / 3600 * 32, abs=0.01))
+
+
+@pytest.mark.parametrize("content", [None, "{}", '{"train": {"command": "train"}}'])
+def test_without_times_no_cost_is_made_up(settings: PackSettings, content: str | None):
+    steps = settings.run / "steps.json"
+    steps.unlink() if content is None else steps.write_text(content)
+    found = manifest(settings, price_per_hour=32.0)
+    assert found["seconds"] == {} and "cost" not in found
+
+
+@pytest.mark.parametrize("name", ["report.json", "config.json", "metrics.jsonl", "best.pt", "status.json"])
+def test_a_missing_file_of_the_run_is_named(settings: PackSettings, name: str):
+    (settings.run / name).unlink()
+    with pytest.raises(UserError, match=rf"run/{name}: cannot be read \(no such file or directory\); do the whole job"):
+        job.pack(settings)
+
+
+def test_before_an_export_there_is_nothing_to_pack(tmp_path: Path, capsys):
+    assert door.main(["pack", str(tmp_path / "run"), "--models", str(tmp_path / "models")]) == 2
+    assert "models/coloring_gnn.onnx: cannot be read" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_is_not_the_exported_one_is_not_packed(settings: PackSettings):
+    with open(settings.models / "coloring_gnn.golden.json", "a") as file:
+        file.write(" ")
+    with pytest.raises(UserError, match=r"coloring_gnn\.golden\.json: not the file that was exported; export again"):
+        job.pack(settings)
+
+
+def test_a_report_on_another_model_is_not_packed(settings: PackSettings):
+    report = json.loads((settings.run / "report.json").read_text())
+    report["model"]["sha256"] = "0" * 64
+    (settings.run / "report.json").write_text(json.dumps(report))
+    with pytest.raises(UserError, match="report.json is of another model .*; evaluate again"):
+        job.pack(settings)
+
+
+def test_a_model_of_an_older_checkpoint_is_not_packed(settings: PackSettings):
+    (settings.run / "status.json").write_text(json.dumps({**STATUS, "best_step": 40}))
+    with pytest.raises(UserError, match="models holds step 35 and the best of .*run is 40; export again"):
+        job.pack(settings)
+
+
+def flipped(content: bytes, at: int) -> bytes:
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: flipped(content, len(content) // 2),
+        lambda content: flipped(content, len(content) - 6),  # the checksum of gzip
+        lambda content: content[:-20],
+        lambda content: b"",
+    ],
+    ids=["a bit", "the last bytes", "the end", "all"],
+)
+def test_an_archive_that_reads_back_damaged_never_gets_its_name(
+    settings: PackSettings, monkeypatch, damage: Callable[[bytes], bytes]
+):
+    def write(path: Path, *rest: object) -> None:
+        real(path, *rest)
+        path.write_bytes(damage(path.read_bytes()))
+
+    archive = job.pack(settings)
+    before, real = archive.read_bytes(), job._write
+    monkeypatch.setattr(job, "_write", write)
+    with pytest.raises(StorageError, match="the archive reads back damaged"):
+        job.pack(settings)
+    assert archive.read_bytes() == before
+    assert len(list(settings.models.iterdir())) == 4
+
+
+def test_an_archive_of_other_content_never_gets_its_name(settings: PackSettings, monkeypatch):
+    real = job._write
+    monkeypatch.setattr(job, "_write", lambda path, files, made: real(path, {**files, "best.pt": b"other"}, made))
+    with pytest.raises(StorageError, match=r"reads back damaged \(best\.pt\)"):
+        job.pack(settings)
+
+
+def test_packing_loads_neither_torch_nor_onnx(settings: PackSettings):
+    script = (
+        "import sys; from gnn_training.__main__ import main; code = main(sys.argv[1:]);"
+        "sys.exit(code or bool({'torch', 'onnx', 'onnxruntime', 'numpy'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", script, "pack", str(settings.run), "--models", str(settings.models)]
+    subprocess.run(command, cwd=ROOT, check=True)
+
+
+def test_what_the_other_jobs_leave_behind_can_be_packed(trained: Path, exported: Path, tiny_data: Path, tmp_path: Path):
+    from gnn_training.jobs.evaluate import evaluate
+
+    run, models = (Path(shutil.copytree(folder, tmp_path / folder.name)) for folder in (trained, exported))
+    model = models / "coloring_gnn.onnx"
+    evaluate(EvaluateSettings(graphs=tiny_data, model=model, limit=1, report=run / "report.json", threads=1))
+    found = manifest(PackSettings(run=run, models=models))
+    assert found["data_sha256"] == json.loads((tiny_data / "manifest.json").read_text())["sha256"]
+    assert found["training"]["status"] == "done" and found["training"]["step"] == 40
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ["-c", "user.name=me", "-c", "user.email=me@localhost", "-c", "commit.gpgsign=false"]
+    ran = subprocess.run(["git", "-C", folder, *who, *arguments], capture_output=True, text=True, check=True)
+    return ran.stdout.strip()
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("GNN_REVISION", raising=False)
+    git(tmp_path, "init", "-q")
+    (tmp_path / "requirements.lock").write_text("a==1\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "first")
+    git(tmp_path, "tag", "v1")
+    return tmp_path
+
+
+def test_the_revision_of_a_clone_tells_of_changes(clone: Path):
+    revision = git(clone, "rev-parse", "HEAD")
+    assert provenance.of_program(clone)["git_revision"] == revision
+    (clone / "requirements.lock").write_text("a==2\n")
+    assert provenance.of_program(clone)["git_revision"] == f"{revision}+changes"
+
+
+def test_a_copy_within_a_foreign_repository_has_no_revision(clone: Path):
+    (clone / "vendored").mkdir()
+    found = provenance.of_program(clone / "vendored")
+    assert found["git_revision"] == found["locks_sha256"] == "unknown"
+
+
+def test_without_git_the_revision_is_unknown(clone: Path, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert provenance.of_program(clone)["git_revision"] == "unknown"

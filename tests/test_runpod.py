@@ -1,0 +1,145 @@
+"""The order to stop the pod, given to a real server: until it is taken, or loudly not."""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from gnn_training import runpod
+from gnn_training.errors import MachineError, UserError
+
+KEY = "rpa_0123456789SECRET"
+POD = {"RUNPOD_POD_ID": "abc123xyz", "RUNPOD_API_KEY": KEY}
+Order = tuple[str, str, str | None]
+
+
+class Server(ThreadingHTTPServer):
+    """Answers with these codes, the last for ever; None is silence. Notes method, path and key of every order."""
+
+    daemon_threads = True
+
+    def __init__(self, *codes: int | None, location: str = ""):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.codes, self.location, self.orders = list(codes), location, list[Order]()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def answer(self) -> None:
+        orders, codes = self.server.orders, self.server.codes
+        orders.append((self.command, self.path, self.headers["Authorization"]))
+        code = codes[min(len(orders), len(codes)) - 1]
+        if code is None:
+            time.sleep(1)
+            return
+        self.send_response(code)
+        self.send_header("Location", self.server.location)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    do_GET = do_POST = answer
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
+    """serve(*codes): a server that runs until the test ends."""
+    monkeypatch.setenv("no_proxy", "*")
+    with ExitStack() as stack:
+
+        def start(*codes: int | None, location: str = "") -> Server:
+            server = stack.enter_context(Server(*codes, location=location))
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+            stack.callback(server.shutdown)
+            return server
+
+        yield start
+
+
+def refusal(api: str, pauses: tuple[float, ...] = (0.01, 0.01)) -> str:
+    with pytest.raises(MachineError) as refused:
+        runpod.stop_pod(POD, api, pauses)
+    return str(refused.value)
+
+
+def test_the_order_is_given_once_if_it_is_taken(serve, caplog):
+    server = serve(200)
+    with caplog.at_level(logging.INFO):
+        runpod.stop_pod(POD, server.url)
+    assert server.orders == [("POST", "/v1/pods/abc123xyz/stop", f"Bearer {KEY}")]
+    assert "RunPod stops pod abc123xyz" in caplog.text and KEY not in caplog.text
+
+
+def test_a_wrong_key_is_said_at_once_and_loudly(serve):
+    server = serve(401)
+    said = refusal(server.url)
+    assert len(server.orders) == 1
+    assert "HTTP 401" in said and "STILL BILLED" in said and "runpodctl stop pod abc123xyz" in said
+
+
+@pytest.mark.parametrize("code", [500, 503, 429])
+def test_a_server_in_trouble_is_asked_again(serve, code: int, caplog):
+    server = serve(code, 200)
+    with caplog.at_level(logging.INFO):
+        runpod.stop_pod(POD, server.url, (0.01,))
+    assert len(server.orders) == 2
+    assert f"HTTP {code}" in caplog.text and KEY not in caplog.text
+
+
+def test_a_server_that_stays_in_trouble_is_not_asked_for_ever(serve):
+    server = serve(500)
+    assert "HTTP 500" in refusal(server.url)
+    assert len(server.orders) == 3
+
+
+def test_silence_is_not_waited_for_long(serve, monkeypatch):
+    monkeypatch.setattr(runpod, "TIMEOUT", 0.1)
+    server = serve(None, 200)
+    runpod.stop_pod(POD, server.url, (0.01,))
+    assert len(server.orders) == 2
+    assert "timed out" in refusal(serve(None).url)
+
+
+def test_a_server_that_is_not_there_is_named_as_the_reason(monkeypatch, caplog):
+    monkeypatch.setenv("no_proxy", "*")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    said = refusal(f"http://127.0.0.1:{port}")
+    assert "Connection refused" in said and "STILL BILLED" in said
+    assert KEY not in said + caplog.text
+
+
+def test_a_redirect_does_not_get_the_key(serve):
+    other = serve(200)
+    server = serve(302, location=other.url)
+    assert "HTTP 302" in refusal(server.url)
+    assert other.orders == []
+
+
+@pytest.mark.parametrize("name", POD)
+@pytest.mark.parametrize("value", [None, "", "two words", "line\n", "caf\u00e9"])
+def test_what_is_missing_or_wrong_is_said_before_anything_is_asked(name: str, value: str | None, serve):
+    server = serve(200)
+    environ = {**POD, name: value} if value is not None else {k: v for k, v in POD.items() if k != name}
+    for refuse in (runpod.require, lambda environ: runpod.stop_pod(environ, server.url)):
+        with pytest.raises(UserError, match=f"stop_pod needs {name}") as refused:
+            refuse(environ)
+        assert not value or value not in str(refused.value)
+    assert server.orders == []
+
+
+def test_a_pod_with_its_key_is_accepted():
+    runpod.require(POD)
