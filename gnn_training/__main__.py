@@ -1,7 +1,9 @@
 """The door: `python -m gnn_training <command> [flags]`. Loads no job, and so no torch, before the flags are read."""
 
 import argparse
+import atexit
 import contextlib
+import gc
 import importlib
 import io
 import logging
@@ -123,4 +125,5 @@ def _set_up_logging() -> None:
 
 if __name__ == "__main__":
     processes.die_with_parent_if_supervised()
+    atexit.register(gc.freeze)  # the last collection would walk for a second through all that torch has loaded
     sys.exit(main(sys.argv[1:]))

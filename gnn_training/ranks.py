@@ -19,6 +19,7 @@ DOOR = ["-m", "gnn_training"]
 TORCHRUN = ["-m", "torch.distributed.run"]
 UNDER_TORCHRUN = ["-m", "--", "gnn_training"]  # before "--", torchrun takes --run for short for its own --run-path
 STOPPED = 128 + signal.SIGTERM
+NVLS = "NCCL_NVLS_ENABLE"
 PREFLIGHT_SECONDS = 90  # NCCL that cannot connect waits for half an hour
 ERRORS = {error.exit_code: error for error in (UserError, MachineError, StorageError)}
 
@@ -37,7 +38,8 @@ class Ranks:
         Raises:
             MachineError: it cannot train with these settings.
         """
-        wanted = self.settings.processes or self.nodes.processes or 0
+        named = 0 if self.settings.gpus is None else len(self.settings.gpus.split(","))
+        wanted = self.settings.processes or named or self.nodes.processes or 0
         return machine.num_ranks(self.settings.model_copy(update={"processes": wanted}))
 
     @property
@@ -55,7 +57,9 @@ class Ranks:
     def environment(self) -> dict[str, str]:
         """Variables of that Python: torchrun would set one thread per rank, whatever the cores."""
         threads = os.environ.get("OMP_NUM_THREADS", str(max(1, machine.num_cores() // self.here)))
-        return {"OMP_NUM_THREADS": threads, **self.nodes.environment, **self._connections}
+        # Machines of which only some can do multicast would wait for each other forever.
+        alike = {} if self.nodes.count == 1 or NVLS in os.environ else {NVLS: "0"}
+        return {"OMP_NUM_THREADS": threads, **self.nodes.environment, **self._connections, **alike}
 
     def prepare(self) -> None:
         """Find the variables with which the GPUs of this machine reach each other, by trying.

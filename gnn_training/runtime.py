@@ -62,7 +62,8 @@ def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime
     Raises:
         MachineError: CUDA is asked for and missing, or this rank has no GPU of its own.
     """
-    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    # Some clusters set WORLD_SIZE, and mean machines: only with RANK beside it is it torchrun's.
+    rank, world_size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE")) if "RANK" in os.environ else (0, 1)
     where = _device(device, int(os.environ.get("LOCAL_RANK", 0)))
     backend = "nccl" if where.type == "cuda" else "gloo"
     with tempfile.TemporaryDirectory() as folder:

@@ -9,16 +9,27 @@ import sys
 from pathlib import Path
 
 import pytest
+import test_readme
 import tiny_runs
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.run import config_from_args, parse_args
 
+from gnn_training import nodes as orchestrators
 from gnn_training.errors import UserError
 from gnn_training.nodes import Nodes, first_host, resolve
 from gnn_training.settings import TrainSettings
 
 ROOT = Path(__file__).parents[1]
+PAGE = "docs/PODS.md"
+ROWS = {
+    "Kubeflow": "KUBEFLOW",
+    "SkyPilot": "SKYPILOT",
+    "Slurm": "SLURM",
+    "RunPod Instant Cluster": "INSTANT_CLUSTER",
+    "Kubernetes Job": "INDEXED_JOB",
+    "by hand": "PLAIN",
+}
 PET = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "job-node-0-0.job", "PET_MASTER_PORT": "29400"}
 SKYPILOT = {
     "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n", "SKYPILOT_NUM_NODES": "2",
@@ -150,16 +161,28 @@ def test_first_host_of_slurm_ranges_is_their_first_number_with_its_zeros(prefix:
     assert first_host(f"{prefix}[{','.join(texts)}],other[1-2]") == f"{prefix}{low:0{width}}"
 
 
+def test_page_names_for_every_orchestrator_the_variables_that_are_read():
+    rows = {
+        row[0]: set(re.findall(r"[A-Z_]{7,}", " ".join(row))) for row in test_readme.table(PAGE, "Several machines")
+    }
+    for title, name in ROWS.items():
+        source = getattr(orchestrators, name)
+        read = {*source.count, *source.rank, *source.address, *source.port}
+        named = rows.pop(title) - {"SLURM_JOB_ID"}
+        assert source.rank[0] in named and named <= read
+    assert not rows
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
-def on_two_machines(folder: Path, *command: str, **environment: str) -> list[str]:
+def on_two_machines(folder: Path, *command: str) -> list[str]:
     """What `python command` says on both machines of a group, which here are one; {flags} stands for torchrun's."""
     group = {"NUM_NODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    base = os.environ | group | environment | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    base = os.environ | group | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     machines = []
     for rank in ("1", "0"):  # the one that has to wait comes first
         flags = resolve(group | {"NODE_RANK": rank}).torchrun(1)
@@ -171,7 +194,11 @@ def on_two_machines(folder: Path, *command: str, **environment: str) -> list[str
                     stdout=log, stderr=subprocess.STDOUT,
                 )
             )  # fmt: skip
-    codes = [machine.wait(timeout=500) for machine in machines]
+    try:
+        codes = [machine.wait(timeout=500) for machine in machines]
+    finally:
+        for machine in machines:
+            machine.kill()
     said = [(folder / f"machine{rank}.log").read_text() for rank in range(2)]
     assert codes == [0, 0], "\n".join(said)
     return said

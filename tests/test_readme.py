@@ -17,8 +17,11 @@ from gnn_training.data.recipes import RECIPES
 from gnn_training.settings import PRESETS
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "CHANGELOG.md", "docs/DATA.md", "docs/ONNX.md", "models/README.md", "training_data/README.md")
-HOSTS = ("github.com", "keepachangelog.com", "semver.org")
+PAGES = (
+    "README.md", "CHANGELOG.md", "docs/DATA.md", "docs/ONNX.md", "docs/PODS.md", "models/README.md",
+    "training_data/README.md",
+)  # fmt: skip
+HOSTS = ("github.com", "keepachangelog.com", "semver.org", "rest.runpod.io", "docs.runpod.io")
 NEEDING = ("import", "evaluate", "color")  # a page may name these commands without what they need
 
 
@@ -78,7 +81,7 @@ def test_commands_of_the_readme_are_those_of_the_door():
 def commands() -> list[str]:
     """Every command of ours in the code of the pages."""
     fenced = [re.findall(r"^```sh\n(.*?)^```", text(page), re.MULTILINE | re.DOTALL) for page in PAGES]
-    lines = "\n".join(itertools.chain(*fenced)).splitlines()
+    lines = "\n".join(itertools.chain(*fenced)).replace("\\\n", "").splitlines()
     inline = itertools.chain(*(re.findall(r"`([^`\n]+)`", text(page)) for page in PAGES))
     ours = re.compile(r"\./\w+\.sh|scripts/\w+\.sh|python -m gnn_training \w")
     return sorted({line.partition("#")[0].strip() for line in [*lines, *inline] if ours.match(line)})
@@ -118,10 +121,13 @@ def test_pages_name_no_other_host_and_no_path_of_a_machine(page: str):
     assert "../.." not in text(page)
 
 
-def test_messages_that_the_readme_explains_are_said_somewhere():
-    sources = [*(ROOT / "gnn_training").rglob("*.py"), *(ROOT / "scripts").glob("*.sh")]
+@pytest.mark.parametrize(
+    ("page", "title"), [("README.md", "Troubleshooting"), ("docs/PODS.md", "When something goes wrong")]
+)
+def test_messages_that_the_pages_explain_are_said_somewhere(page: str, title: str):
+    sources = [*(ROOT / "gnn_training").rglob("*.py"), *(ROOT / "scripts").glob("*.sh"), *ROOT.glob("*.sh")]
     code = re.sub(r'"\s*\\?\n\s*f?"', "", "\n".join(path.read_text() for path in sources))
-    said = [message for row in table("README.md", "Troubleshooting") for message in row[0].split(", ")]
+    said = [message for row in table(page, title) for message in row[0].split(", ")]
     assert [message for message in said if message not in code] == []
 
 

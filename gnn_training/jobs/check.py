@@ -16,7 +16,7 @@ from rich.table import Table
 
 from gnn_training import gpus, machine, volume
 from gnn_training.data.packed import MANIFEST_FILE, PackedGraphs
-from gnn_training.data.source import locate
+from gnn_training.data.source import locate, written
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.memory import available_bytes
 from gnn_training.settings import CheckSettings, TrainSettings
@@ -134,7 +134,7 @@ def _places(settings: CheckSettings) -> Iterator[Finding]:
     """Shared memory, which need not be large, and the folders that will be written to."""
     if os.path.isdir("/dev/shm"):
         yield Finding("/dev/shm", f"{shutil.disk_usage('/dev/shm').free / GIB:.1f} GiB free, none needed")
-    folders = list(dict.fromkeys((locate(settings).graphs, settings.run, settings.models)))
+    folders = written(settings)
     for folder in folders:
         there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         free = shutil.disk_usage(there).free / GIB

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from gnn_training import gpus, heartbeat, runpod, volume
+from gnn_training import gpus, heartbeat, machine, runpod, volume
 from gnn_training.contract import MODEL_FILE
 from gnn_training.data.packed import MANIFEST_FILE
 from gnn_training.data.source import Source, locate, written
@@ -72,6 +72,8 @@ def run(settings: RunSettings) -> None:
 def _watched(settings: RunSettings) -> Iterator[None]:
     """Show the curves in a browser, if that is wanted."""
     board = [*TENSORBOARD, str(settings.run), "--port", str(settings.tensorboard)]
+    if settings.tensorboard:
+        machine.require_port(settings.tensorboard)
     with beside(board, settings.run / "tensorboard.log") if settings.tensorboard else nullcontext():
         yield
 
@@ -130,11 +132,11 @@ def _print_commands(settings: RunSettings, steps: list[Step]) -> None:
     """What would be started, as a shell would read it."""
     visible = gpus.select(settings.gpus)
     ranks = Ranks(settings, resolve(os.environ), Supervisor())
+    training = ranks.environment  # first of all: a machine that will not do is refused before anything is printed
     for step in steps:
-        training = step.name == "train"
-        arguments = ranks.command(step) if training else [*DOOR, *step.arguments()]
-        variables = [f"{name}={value}" for name, value in (visible | (ranks.environment if training else {})).items()]
-        print(shlex.join([*variables, "python", *arguments]))
+        arguments = ranks.command(step) if step.name == "train" else [*DOOR, *step.arguments()]
+        variables = visible | (training if step.name == "train" else {})
+        print(shlex.join([*(f"{name}={value}" for name, value in variables.items()), "python", *arguments]))
 
 
 def plan(settings: RunSettings) -> list[Step]:
@@ -145,7 +147,8 @@ def plan(settings: RunSettings) -> list[Step]:
     manifest, best, report = graphs / MANIFEST_FILE, settings.run / "best.pt", settings.run / "report.json"
     model, sums = settings.models / MODEL_FILE, settings.models / SUMS_FILE
     training = TrainSettings(**{name: shared[name] for name in TrainSettings.model_fields} | {"data": graphs})
-    checking = CheckSettings(**shared | {"data": graphs})
+    # By then the GPUs are chosen, and the port is taken by ourselves.
+    checking = CheckSettings(**shared | {"data": graphs, "gpus": None, "tensorboard": 0, "dry_run": False})
     exporting = ExportSettings(run=settings.run, models=settings.models, oldest_runtime=settings.oldest_runtime)
     verifying = exporting.model_copy(update={"verify_only": True})
     evaluating = EvaluateSettings(graphs=graphs, model=model, limit=SCORED_GRAPHS, report=report)
