@@ -133,7 +133,7 @@ write_report() { # image.json, whole or not at all; sizes in bytes, packed as th
   layers=$("$docker" history --no-trunc --human=false \
     --format '{"bytes": {{.Size}}, "created_by": {{json .CreatedBy}}}' "$built" | paste -sd,)
   if [[ $manifest != null ]]; then
-    packed=$(awk -F '[:,]' '/"size":/ { sum += $2 } END { printf "%d", sum }' <<<"$manifest")
+    packed=$(awk -F '[:,]' '/"size":/ { sum += $2 } END { printf "%.0f", sum }' <<<"$manifest")
   fi
   printf '{"image": "%s", "tags": ["%s"], "version": "%s", "revision": "%s", "digest": "%s", %s,\n' "$image" \
     "$(join '", "' "${tags[@]}")" "$version" "$revision" "$digest" "$facts" >"$root/image.json.tmp"

@@ -15,9 +15,10 @@ import torch
 
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
-from gnn_training.jobs.run import TORCHRUN
 from gnn_training.jobs.train import train
 from gnn_training.model.objective import WEIGHTS
+from gnn_training.nodes import resolve
+from gnn_training.ranks import TORCHRUN
 from gnn_training.runtime import Runtime, join
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
@@ -28,7 +29,16 @@ ROOT = Path(__file__).parents[1]
 
 def start_torchrun(settings: TrainSettings, ranks: int = 2) -> subprocess.Popen:
     """`train` as run_multigpu.sh starts it."""
-    command = [sys.executable, *TORCHRUN, str(ranks), "-m", "--", "gnn_training", "train", *settings.flags()]
+    command = [
+        sys.executable,
+        *TORCHRUN,
+        *resolve({}).torchrun(ranks),
+        "-m",
+        "--",
+        "gnn_training",
+        "train",
+        *settings.flags(),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 

@@ -1,0 +1,134 @@
+"""A Docker engine, a Debian base image and a registry of our own, made from Debian packages; needs root.
+
+Their state stays between test sessions in one folder, so that layers and downloads are there the next time.
+"""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from filelock import FileLock
+
+PACKAGES = ("docker.io", "docker-registry", "debootstrap")
+BASE = "local/base:bookworm"
+BASE_PACKAGES = "python3,python3-venv,ca-certificates,tini"
+CACHE_LIMIT = "15GB"  # two builds of the image
+
+
+class Engine:
+    """The engine while it runs: `with Engine() as engine`. One session at a time; others wait for it."""
+
+    def __init__(self):
+        self.folder = Path(tempfile.gettempdir(), "gnn-training-engine")
+        self.folder.mkdir(exist_ok=True)
+        self.client = _client()
+        self.environment = os.environ | {"DOCKER_HOST": f"unix://{self.folder}/docker.sock", "DOCKER": self.client}
+        self._lock = FileLock(self.folder / "lock")
+        self._processes: list[subprocess.Popen] = []
+
+    def __enter__(self) -> "Engine":
+        self._lock.acquire()
+        try:
+            self._start_engine()
+            self._make_base()
+            self.docker("builder", "prune", "--force", "--keep-storage", CACHE_LIMIT)
+            self.registry = self._start_registry()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in reversed(self._processes):
+            process.terminate()
+            process.wait()
+        self._lock.release()
+
+    def docker(self, *args: str, check: bool = True, **options) -> subprocess.CompletedProcess[str]:
+        """Run the engine's client."""
+        command = [self.client, *args]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, **options)
+        assert not check or done.returncode == 0, (command, done.stderr)
+        return done
+
+    def _start_engine(self) -> None:
+        state = ("--data-root", "data", "--exec-root", "exec", "--pidfile", "pid")
+        # The sandboxes that tests run in seldom let a container have a network of its own; ours need none.
+        network = ("--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false")
+        self._spawn("dockerd", *state, "--host", self.environment["DOCKER_HOST"], *network)
+        self._wait(lambda: self.docker("version", check=False).returncode == 0)
+
+    def _start_registry(self) -> str:
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{found.getsockname()[1]}"
+        storage = "{filesystem: {rootdirectory: registry}}"
+        settings = self.folder / "registry.yml"
+        settings.write_text(f"version: 0.1\nstorage: {storage}\nhttp: {{addr: '{address}'}}\n")
+        self._spawn("docker-registry", "serve", str(settings))
+        self._wait(lambda: _answers(address))
+        return address
+
+    def _make_base(self) -> None:
+        if self.docker("image", "inspect", BASE, check=False).returncode == 0:
+            return
+        with tempfile.TemporaryDirectory(dir=self.folder) as root:
+            command = ["debootstrap", "--variant=minbase", f"--include={BASE_PACKAGES}", "bookworm", root]
+            subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+            for name in ("var/cache/apt/archives", "var/lib/apt/lists"):
+                shutil.rmtree(Path(root, name))
+            with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as tar:
+                path = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+                self.docker("import", "--change", path, "-", BASE, stdin=tar.stdout)
+
+    def _spawn(self, *command: str) -> None:
+        log = open(self.folder / f"{command[0]}.log", "w")
+        with log:
+            process = subprocess.Popen(
+                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._processes.append(process)
+
+    def _wait(self, ready) -> None:
+        deadline = time.monotonic() + 60
+        while not ready():
+            newest = self._processes[-1]
+            assert newest.poll() is None and time.monotonic() < deadline, f"{newest.args[0]}: see {self.folder}/*.log"
+            time.sleep(0.2)
+
+
+def install() -> str | None:
+    """Install what an engine is made of; why that is impossible, None if it is there."""
+    if os.geteuid():
+        return "a container engine needs root"
+    if not shutil.which("apt-get"):
+        return "the container engine is installed from Debian packages"
+    if all(map(_is_installed, PACKAGES)):
+        return None
+    quiet = {"stdout": subprocess.DEVNULL, "env": os.environ | {"DEBIAN_FRONTEND": "noninteractive"}}
+    for command in (["update"], ["install", "--yes", "--no-install-recommends", *PACKAGES]):
+        if subprocess.run(["apt-get", "-qq", *command], **quiet).returncode:
+            return f"apt-get cannot install {', '.join(PACKAGES)}"
+    return None
+
+
+def _is_installed(package: str) -> bool:
+    state = subprocess.run(["dpkg-query", "-W", "-f", "${Status}", package], capture_output=True, text=True).stdout
+    return state == "install ok installed"
+
+
+def _client() -> str:
+    """The engine's own client; another docker, earlier on PATH, may not know BuildKit."""
+    files = subprocess.run(["dpkg", "-L", "docker.io"], capture_output=True, text=True, check=True).stdout
+    return re.search(r"^/.*bin/docker$", files, re.MULTILINE)[0]
+
+
+def _answers(address: str) -> bool:
+    host, port = address.split(":")
+    with socket.socket() as connection:
+        return connection.connect_ex((host, int(port))) == 0
