@@ -94,7 +94,7 @@ smoke_test() { # as any user, without network; what comes out is looked at, for 
   expect "all there" python -c "import matplotlib, networkx, numba, onnx, onnxruntime, onnxscript, safetensors, \
 tensorboard, torch, torch_geometric; print('all there')"
   expect "the job would start" python -m gnn_training check --preset smoke
-  expect "ready" run.sh --preset smoke
+  expect "ready after" run.sh --preset smoke
   expect "coloring_gnn.onnx: OK" bash -c "cd models && sha256sum --check SHA256SUMS"
   expect "color_logits from edge_index" python -c "import onnx; m = onnx.load('models/coloring_gnn.onnx'); \
 onnx.checker.check_model(m); print(m.graph.output[0].name, 'from', m.graph.input[1].name)"

@@ -87,8 +87,7 @@ class Engine:
                 self.docker("import", "--change", path, "-", BASE, stdin=tar.stdout)
 
     def _spawn(self, *command: str) -> None:
-        log = open(self.folder / f"{command[0]}.log", "w")
-        with log:
+        with open(self.folder / f"{command[0]}.log", "w") as log:
             process = subprocess.Popen(
                 command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )

@@ -180,6 +180,15 @@ def test_other_data_is_imported_into_the_run_folder(here: Path):
     assert named.settings == imported.model_copy(update={"sources": (Path("col"),)})
 
 
+def test_archive_in_training_data_is_imported_and_of_several_none(here: Path):
+    (here / "training_data").mkdir()
+    (here / "training_data/mine.tar.gz").touch()
+    assert job.plan(smoke())[0].settings.sources == (Path("training_data/mine.tar.gz"),)
+    (here / "training_data/other.tar.gz").touch()
+    with pytest.raises(UserError, match=r"mine.tar.gz, other.tar.gz .* name one with --data"):
+        job.plan(smoke())
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -15,10 +15,11 @@ import torch
 
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
+from gnn_training.jobs import train as job
 from gnn_training.jobs.train import train
 from gnn_training.model.objective import WEIGHTS
 from gnn_training.nodes import resolve
-from gnn_training.ranks import TORCHRUN
+from gnn_training.ranks import TORCHRUN, UNDER_TORCHRUN
 from gnn_training.runtime import Runtime, join
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
@@ -29,16 +30,8 @@ ROOT = Path(__file__).parents[1]
 
 def start_torchrun(settings: TrainSettings, ranks: int = 2) -> subprocess.Popen:
     """`train` as run_multigpu.sh starts it."""
-    command = [
-        sys.executable,
-        *TORCHRUN,
-        *resolve({}).torchrun(ranks),
-        "-m",
-        "--",
-        "gnn_training",
-        "train",
-        *settings.flags(),
-    ]
+    flags = [*resolve({}).torchrun(ranks), *UNDER_TORCHRUN, "train", *settings.flags()]
+    command = [sys.executable, *TORCHRUN, *flags]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
@@ -99,6 +92,23 @@ def assert_agree(ranks: list[dict]) -> None:
         assert np.array_equal(other["weights"], ranks[0]["weights"])
         for name in ("terms", "scores", "step", "skipped", "bad_steps", "error"):
             assert str(other[name]) == str(ranks[0][name])  # NaN is no NaN, but reads the same
+
+
+def begin(rt: Runtime, settings: TrainSettings) -> str:
+    """What one rank says to its graphs, those of the last rank being others."""
+    data = PackedGraphs.open(settings.data)
+    if rt.rank == rt.world_size - 1:
+        data.manifest["sha256"] = "another"
+    try:
+        job._begin(settings, data, rt)
+    except UserError as mistake:
+        return str(mistake)
+    return "began"
+
+
+def test_machines_with_different_graphs_are_refused_on_every_rank(tiny_data: Path, tmp_path: Path):
+    said = tiny_runs.in_group(2, begin, tiny_runs.settings(tiny_data, tmp_path / "run"))
+    assert said[0] == said[1] and "hold different graphs" in said[0]
 
 
 @pytest.fixture(scope="module")

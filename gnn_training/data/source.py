@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnn_training.data.packed import MANIFEST_FILE
+from gnn_training.errors import UserError
 from gnn_training.settings import RunSettings
 
 HOME = Path("training_data")  # looked into when no data is named; generated graphs go below it
@@ -24,7 +25,11 @@ class Source:
 
 
 def locate(settings: RunSettings) -> Source:
-    """The data that was named, else what others left in training_data, else a place for generated graphs."""
+    """The data that was named, else what others left in training_data, else a place for generated graphs.
+
+    Raises:
+        UserError: they left several archives there.
+    """
     named = settings.data or _found()
     if named is None:
         return Source(HOME / f"{settings.recipe}-{settings.seed}", generated=True)
@@ -43,4 +48,9 @@ def written(settings: RunSettings) -> list[Path]:
 def _found() -> Path | None:
     if (HOME / MANIFEST_FILE).exists():
         return HOME
-    return HOME / "graphs" if any((HOME / "graphs").glob("*.json")) else None
+    if any((HOME / "graphs").glob("*.json")):
+        return HOME / "graphs"
+    archives = sorted(HOME.glob("*.tar.gz"))
+    if len(archives) > 1:
+        raise UserError(f"{HOME} holds {archives[0].name}, {archives[1].name} and perhaps more: name one with --data")
+    return archives[0] if archives else None

@@ -48,13 +48,13 @@ def run(settings: RunSettings) -> None:
         UserError: the settings, this machine or its folders will not do, or a rank failed.
         SystemExit: the exit code of a step that failed and has said why, or 128 + the signal that stopped the job.
     """
-    started = time.monotonic()
-    steps, record = plan(settings), Record(settings.run / "steps.json")
     if settings.dry_run:
-        return _print_commands(settings, steps)
+        return _print_commands(settings)
+    started, record = time.monotonic(), Record(settings.run / "steps.json")
     with Supervisor() as supervisor, Restarts(settings.run, record.num_done, supervisor.signals):
         if settings.stop_pod:
             runpod.require(os.environ)
+        steps = plan(settings)
         how = "already done"
         if not all(map(record.is_done, steps)):
             volume.require(written(settings))
@@ -128,12 +128,12 @@ def _train_along(settings: RunSettings, steps: list[Step], record: Record, ranks
     log.info("training is done; the first machine does the rest")
 
 
-def _print_commands(settings: RunSettings, steps: list[Step]) -> None:
+def _print_commands(settings: RunSettings) -> None:
     """What would be started, as a shell would read it."""
     visible = gpus.select(settings.gpus)
     ranks = Ranks(settings, resolve(os.environ), Supervisor())
     training = ranks.environment  # first of all: a machine that will not do is refused before anything is printed
-    for step in steps:
+    for step in plan(settings):
         arguments = ranks.command(step) if step.name == "train" else [*DOOR, *step.arguments()]
         variables = visible | (training if step.name == "train" else {})
         print(shlex.join([*(f"{name}={value}" for name, value in variables.items()), "python", *arguments]))

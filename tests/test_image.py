@@ -1,0 +1,286 @@
+"""The image, in a container engine of our own: built and pushed by build_and_push.sh, then used as people use it."""
+
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import container_engine
+import pytest
+from container_engine import Engine
+
+ROOT = Path(__file__).parents[1]
+# One group, so that pytest-xdist builds one image. The first test waits for it, which takes longer than a test may.
+pytestmark = [
+    pytest.mark.container,
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    pytest.mark.xdist_group("container"),
+]
+GNN = 1000  # user id in the image
+STRANGER = 12345  # no user of the image
+JOB = ("run.sh", "--preset", "smoke", "--data", "/data", "--processes", "2")
+
+
+class Image:
+    """An image in a registry, made of a checkout of its own."""
+
+    def __init__(self, engine: Engine, checkout: Path):
+        self.engine, self.checkout = engine, checkout
+        self.repository = f"{engine.registry}/gnn-training"
+        self.name = f"{self.repository}:latest"
+        certificates = os.environ.get("PIP_CERT")
+        self.build_flags = ["--network", "host", *(["--secret", f"id=ca,src={certificates}"] if certificates else [])]
+
+    def build_and_push(self, *flags: str) -> str:
+        """Run build_and_push.sh; all that it says."""
+        command = ["./build_and_push.sh", self.repository, *flags, "--base", container_engine.BASE, "--"]
+        done = subprocess.run(
+            [*command, *self.build_flags],
+            cwd=self.checkout,
+            env=self.engine.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout[-5000:]
+        return done.stdout
+
+    def run(self, *command: str, volume: Path | None = None, flags: tuple = ()) -> subprocess.CompletedProcess[str]:
+        """docker run, without a network; `volume` is the folder on /workspace."""
+        mounts = ("--volume", f"{volume}:/workspace") if volume else ()
+        run = ("run", "--rm", "--network", "none", *mounts, *flags, self.name)
+        return self.engine.docker(*run, *command, check=False)
+
+    def digest(self, tag: str) -> str:
+        """What the registry answers when it is asked for a tag."""
+        registry = http.client.HTTPConnection(self.engine.registry)
+        accepted = "application/vnd.docker.distribution.manifest.v2+json"
+        registry.request("HEAD", f"/v2/gnn-training/manifests/{tag}", headers={"Accept": accepted})
+        return registry.getresponse().headers["Docker-Content-Digest"]
+
+    def stored(self) -> int:
+        """Bytes that the registry keeps."""
+        return sum(path.stat().st_size for path in self.engine.folder.glob("registry/**/blobs/**/data"))
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    """A running engine with a base image and a registry."""
+    if why_not := container_engine.install():
+        must = os.environ.get("CI") == "true" and os.geteuid() == 0
+        (pytest.fail if must else pytest.skip)(why_not)
+    with Engine() as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Image:
+    """The image of what stands in the working tree, tried and pushed."""
+    checkout = tmp_path_factory.mktemp("checkout")
+    files = _git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
+    for name in filter(lambda name: (ROOT / name).is_file(), files):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, checkout / name)
+    _git(checkout, "init", "--quiet")
+    _commit(checkout)
+    image = Image(engine, checkout)
+    image.build_and_push()
+    return image
+
+
+@pytest.fixture(scope="module")
+def finished(image: Image, tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A volume of root on which the whole job has been done, with nothing else that could be written to."""
+    volume = tmp_path_factory.mktemp("volume")
+    (volume / "runs").mkdir()
+    done = image.run(*JOB, volume=volume, flags=("--read-only", "--volume", f"{tiny_data}:/data:ro"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return volume
+
+
+def _git(folder: Path, *args: str) -> str:
+    return subprocess.run(["git", "-C", folder, *args], capture_output=True, text=True, check=True).stdout
+
+
+def _commit(folder: Path) -> None:
+    _git(folder, "add", "--all")
+    _git(folder, "-c", "user.name=test", "-c", "user.email=test@example.org", "commit", "--quiet", "--message=test")
+
+
+def _wait_for(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def _steps(volume: Path) -> list[int]:
+    """Optimizer steps of which the training on a volume has told, in the order of telling."""
+    file = volume / "runs/smoke/metrics.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [line["step"] for line in map(json.loads, lines) if line["kind"] == "train"]
+
+
+def _owned_by(user: int, folder: Path) -> Path:
+    os.chown(folder, user, user)
+    return folder
+
+
+def test_registry_holds_what_was_built_under_version_revision_and_latest(image: Image):
+    report = json.loads((image.checkout / "image.json").read_text())
+    revision = _git(image.checkout, "rev-parse", "HEAD").strip()
+    assert report["revision"] == revision
+    assert report["tags"] == [report["version"], revision[:7], "latest"]
+    assert {image.digest(tag) for tag in report["tags"]} == {report["digest"]}
+
+
+def test_report_tells_the_size_of_every_layer(image: Image):
+    report = json.loads((image.checkout / "image.json").read_text())
+    packed = [layer["size"] for layer in report["manifest"]["layers"]]
+    assert report["packed_bytes"] == sum(packed) + report["manifest"]["config"]["size"]
+    assert sum(layer["bytes"] for layer in report["layers"]) == report["bytes"]
+
+
+def test_torch_and_cuda_come_in_four_layers_of_like_size(image: Image):
+    report = json.loads((image.checkout / "image.json").read_text())
+    sizes = sorted(layer["size"] for layer in report["manifest"]["layers"])[-4:]
+    assert sizes[-1] < 1.2 * sizes[0]
+
+
+def test_labels_tell_where_the_image_comes_from(image: Image):
+    config = json.loads(image.engine.docker("image", "inspect", image.name).stdout)[0]["Config"]
+    labels = {name.removeprefix("org.opencontainers.image."): value for name, value in config["Labels"].items()}
+    revision = _git(image.checkout, "rev-parse", "HEAD").strip()
+    assert (labels["revision"], labels["licenses"]) == (revision, "MIT")
+    assert {"title", "version", "created"} <= labels.keys()
+    assert config["Healthcheck"]["Test"] == ["CMD", "healthcheck.sh"]
+    assert f"GNN_REVISION={revision}" in config["Env"]
+    assert {"NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"} <= {*config["Env"]}
+
+
+def test_only_what_runs_is_in_the_image(image: Image):
+    found = set(image.run("ls", "-A", "/opt/gnn", "/opt/gnn/scripts").stdout.split())
+    locks = {path.name for path in ROOT.glob("requirements*.lock")}
+    headings = {"/opt/gnn:", "/opt/gnn/scripts:"}
+    scripts = {"environment.sh", "entrypoint.sh", "healthcheck.sh"}
+    assert found == headings | locks | scripts | {"LICENSE", "run.sh", "run_multigpu.sh", "gnn_training", "scripts"}
+
+
+def test_without_a_command_it_says_what_to_type(image: Image):
+    done = image.run()
+    assert done.returncode == 0
+    assert 'docker run --gpus all -v "$PWD:/workspace" IMAGE run_multigpu.sh' in done.stdout
+
+
+def test_tini_is_the_first_process(image: Image):
+    assert image.run("cat", "/proc/1/comm").stdout == "tini\n"
+
+
+def test_health_is_lost_when_the_heartbeat_stops(image: Image):
+    hold = "healthcheck.sh && touch $GNN_HEARTBEAT && healthcheck.sh && touch -d '-11 minutes' $GNN_HEARTBEAT"
+    done = image.run("bash", "-c", f"{hold} && healthcheck.sh")
+    assert (done.returncode, done.stdout[:38]) == (1, "The job has given no sign of life since"[:38])
+
+
+def test_job_on_a_volume_of_root_is_done_by_the_user_gnn(finished: Path):
+    made = [path for path in finished.rglob("*") if path.is_file()]
+    assert {path.stat().st_uid for path in [finished, finished / "runs", *made]} == {GNN}
+    assert (finished / "models/trained_model.tar.gz").exists()
+    subprocess.run(["sha256sum", "--quiet", "--check", "SHA256SUMS"], cwd=finished / "models", check=True)
+
+
+def test_finished_volume_is_not_trained_again(image: Image, finished: Path, tiny_data: Path):
+    model = finished / "models/coloring_gnn.onnx"
+    before, started = (model.stat().st_mtime_ns, _steps(finished)), time.monotonic()
+    done = image.run(*JOB, volume=finished, flags=("--volume", f"{tiny_data}:/data:ro"))
+    assert done.returncode == 0 and "already done" in done.stderr
+    assert (model.stat().st_mtime_ns, _steps(finished)) == before
+    assert time.monotonic() - started < 20
+
+
+def test_docker_stop_leaves_a_state_that_the_next_start_continues(image: Image, tiny_data: Path, tmp_path: Path):
+    docker, name = image.engine.docker, f"gnn-stopped-{os.getpid()}"
+    mounts = ("--volume", f"{_owned_by(STRANGER, tmp_path)}:/workspace", "--volume", f"{tiny_data}:/data:ro")
+    run = ("run", "--detach", "--name", name, "--network", "none", *mounts, image.name)
+    try:
+        docker(*run, *JOB, "--steps", "100000")
+        _wait_for(lambda: len(_steps(tmp_path)) > 2, 120)
+        docker("stop", "--time", "60", name)
+        assert _exit_code(image.engine, name) == 143
+        status, told = json.loads((tmp_path / "runs/smoke/status.json").read_text()), _steps(tmp_path)
+        assert (status["status"], status["step"] >= told[-1]) == ("stopped", True)
+
+        docker("start", name)
+        _wait_for(lambda: len(_steps(tmp_path)) > len(told) + 2, 120)
+        docker("stop", "--time", "60", name)
+        assert _exit_code(image.engine, name) == 143
+        assert _steps(tmp_path) == sorted(set(_steps(tmp_path)))
+        assert _steps(tmp_path)[len(told)] > status["step"]
+    finally:
+        docker("rm", "--force", name, check=False)
+
+
+def _exit_code(engine: Engine, name: str) -> int:
+    return int(engine.docker("inspect", "--format", "{{.State.ExitCode}}", name).stdout)
+
+
+@pytest.mark.parametrize("flags", [(), ("--read-only",)])
+def test_any_user_can_work_on_a_volume_of_theirs(image: Image, tmp_path: Path, flags: tuple[str, ...]):
+    generate = ("python", "-m", "gnn_training", "generate", "--recipe", "smoke", "--graphs", "4", "--out", "graphs")
+    user = ("--user", f"{STRANGER}:{STRANGER}")
+    done = image.run(*generate, volume=_owned_by(STRANGER, tmp_path), flags=(*user, *flags))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "graphs/graphs.safetensors").stat().st_uid == STRANGER
+
+
+def test_volume_of_a_person_is_worked_on_as_that_person(image: Image, tmp_path: Path):
+    done = image.run("id", "-u", volume=_owned_by(4321, tmp_path))
+    assert (done.stdout, done.stderr) == ("4321\n", "")
+
+
+def test_volume_that_only_root_can_write_is_worked_on_as_root(image: Image, tmp_path: Path):
+    _owned_by(4321, tmp_path).chmod(0o555)
+    done = image.run("id", "-u", volume=tmp_path)
+    assert done.stdout == "0\n"
+    assert done.stderr == "entrypoint.sh: going on as root, because no other user can write /workspace.\n"
+
+
+@pytest.mark.parametrize("flags", [(), ("--user", "12345:12345")])
+def test_missing_volume_is_refused_in_one_sentence(image: Image, flags: tuple[str, ...]):
+    done = image.run("run.sh", "--preset", "smoke", flags=flags)
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+    assert 'start with -v "$PWD":/workspace' in done.stderr
+
+
+@pytest.mark.parametrize("flags", [("--read-only",), ("--user", "12345:12345")])
+def test_volume_that_cannot_be_written_is_refused_in_one_sentence(image: Image, tmp_path: Path, flags):
+    tmp_path.chmod(0o755)
+    mount = f"{tmp_path}:/workspace:ro" if "--read-only" in flags else f"{tmp_path}:/workspace"
+    done = image.run("run.sh", "--preset", "smoke", flags=(*flags, "--volume", mount))
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+    assert "/workspace cannot be written" in done.stderr
+
+
+def test_change_of_code_pushes_less_than_5_megabytes(image: Image):
+    with open(image.checkout / "gnn_training/errors.py", "a") as file:
+        file.write("\n# changed\n")
+    before, changed = image.stored(), f"{image.repository}:changed"
+    base = ("--build-arg", f"BASE_IMAGE={container_engine.BASE}")
+    environment = {**image.engine.environment, "DOCKER_BUILDKIT": "1"}
+    build = [image.engine.client, "build", *base, *image.build_flags, "--tag", changed, image.checkout]
+    subprocess.run(build, env=environment, check=True, capture_output=True)
+    image.engine.docker("push", changed)
+    assert 0 < image.stored() - before < 5e6
+
+
+def test_changed_files_are_refused_unless_allowed(image: Image):
+    (image.checkout / "new.py").touch()
+    command = ["./build_and_push.sh", image.repository, "--no-push"]
+    done = subprocess.run(command, cwd=image.checkout, env=image.engine.environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "?? new.py" in done.stderr and "--allow-dirty" in done.stderr
