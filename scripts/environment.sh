@@ -96,9 +96,8 @@ need_disk() { # stop before a download that cannot fit
 install() { # <lock>
   if [[ $1 == requirements-torch.lock && -n ${TORCH_INDEX_URL:-}${TORCH_VERSION:-} ]]; then
     # Another build than the locked one: there is no hash to hold it against.
-    local locked
-    locked=$(sed -n 's/^torch==\([^ ]*\).*/\1/p' "$root/$1")
-    pip_install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "torch==${TORCH_VERSION:-$locked}"
+    local torch=${TORCH_VERSION:+torch==$TORCH_VERSION}
+    pip_install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "${torch:-$(grep -o '^torch==[^ ]*' "$root/$1")}"
   else
     pip_install --no-deps --require-hashes -r "$root/$1"
   fi

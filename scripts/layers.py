@@ -6,6 +6,7 @@ Torch and its CUDA are dealt out to PARTS/1 to PARTS/4, of about the same compre
 side by side. Everything else, which changes more often, is PARTS/0.
 """
 
+import os
 import sys
 import zlib
 from pathlib import Path
@@ -35,7 +36,7 @@ def _packed_size(path: Path) -> float:
     """Compressed size in bytes, guessed from every eighth MiB: fatbins hardly shrink, host code does by two thirds."""
     total = path.stat().st_size
     with path.open("rb") as file:
-        samples = [file.read(MIB) for offset in range(0, total, 8 * MIB) if file.seek(offset) == offset]
+        samples = [os.pread(file.fileno(), MIB, offset) for offset in range(0, total, 8 * MIB)]
     return total * sum(len(zlib.compress(sample, 1)) for sample in samples) / max(1, sum(map(len, samples)))
 
 

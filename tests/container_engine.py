@@ -57,7 +57,8 @@ class Engine:
         return done
 
     def _start_engine(self) -> None:
-        state = ("--data-root", "data", "--exec-root", "exec", "--pidfile", "pid")
+        places = {"--data-root": "data", "--exec-root": "exec", "--pidfile": "pid"}
+        state = [word for flag, name in places.items() for word in (flag, str(self.folder / name))]
         # The sandboxes that tests run in seldom let a container have a network of its own; ours need none.
         network = ("--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false")
         self._spawn("dockerd", *state, "--host", self.environment["DOCKER_HOST"], *network)

@@ -10,10 +10,10 @@ import pytest
 import torch
 from fake_gpus import nvidia_smi
 
-from gnn_training import gpus
 from gnn_training.data.recipes import SMOKE
 from gnn_training.data.sample import sample
 from gnn_training.errors import MachineError, StorageError, UserError
+from gnn_training.host import gpus
 from gnn_training.jobs import check as job
 from gnn_training.settings import CheckSettings, of_preset
 from gnn_training.words import duration

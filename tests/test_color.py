@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tiny_onnx
 
-from gnn_training import memory
 from gnn_training.coloring import num_colors, read_solution
 from gnn_training.contract import MODEL_FILE
 from gnn_training.errors import UserError
+from gnn_training.host import memory
 from gnn_training.jobs import color as job
 from gnn_training.jobs.color import color
 from gnn_training.proof import prove

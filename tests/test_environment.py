@@ -148,6 +148,11 @@ def test_torch_index_url_brings_torch_from_there_and_the_rest_from_the_lock(clon
     assert torch.endswith("--index-url https://example.org/cpu torch==2.13.0")
 
 
+def test_torch_version_is_taken_instead_of_the_locked_one(clone: Clone):
+    assert clone.start(TORCH_VERSION="2.11.0").returncode == 0
+    assert clone.installs()[1].endswith("python torch==2.11.0")
+
+
 def test_failed_set_up_is_repaired_by_the_next_start(clone: Clone):
     clone.uv(install="echo 'error: something odd'; exit 1")
     assert_refused(clone.start(), "the installation failed", "install.log")

@@ -15,8 +15,8 @@ import torch
 from fake_gpus import NO_DRIVER, NONE_VISIBLE, TOO_OLD, UNEXPECTED, nvidia_smi, write_smi
 from test_environment import ROOT, Clone
 
-from gnn_training import gpus
 from gnn_training.errors import MachineError
+from gnn_training.host import gpus
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def sees(monkeypatch: pytest.MonkeyPatch, count: int, error: str = NONE_VISIBLE)
 
 def test_machine_without_gpus_costs_no_time_and_no_torch(here: Path):
     code = (
-        "import sys, pathlib; from gnn_training import gpus; gpus.DEVICE = pathlib.Path('nowhere'); "
+        "import sys, pathlib; from gnn_training.host import gpus; gpus.DEVICE = pathlib.Path('nowhere'); "
         "print(gpus.usable(), 'torch' in sys.modules)"
     )
     environment = {"PATH": str(here), "PYTHONPATH": str(ROOT)}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gnn_training import machine
 from gnn_training.errors import MachineError, UserError
+from gnn_training.host import machine
 from gnn_training.settings import RunSettings, multi, single
 from gnn_training.training.estimate import Kept
 

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.run import config_from_args, parse_args
 
-from gnn_training import nodes as orchestrators
 from gnn_training.errors import UserError
-from gnn_training.nodes import Nodes, first_host, resolve
+from gnn_training.host import nodes as orchestrators
+from gnn_training.host.nodes import Nodes, first_host, resolve
 from gnn_training.settings import TrainSettings
 
 ROOT = Path(__file__).parents[1]

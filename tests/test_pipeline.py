@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import gnn_training.jobs.run as job
-from gnn_training import ranks
 from gnn_training.errors import MachineError, StorageError, UserError
-from gnn_training.nodes import resolve
+from gnn_training.host import ranks
+from gnn_training.host.nodes import resolve
 from gnn_training.processes import TIMED_OUT, Supervisor, beside
 from gnn_training.settings import GenerateSettings, ImportSettings, RunSettings, smoke
 from gnn_training.steps import Record, Step

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from test_environment import ROOT
 
-from gnn_training import links
 from gnn_training.errors import MachineError
+from gnn_training.host import links
+from gnn_training.host.links import RUNGS, working_environment
 from gnn_training.jobs.preflight import preflight
-from gnn_training.links import RUNGS, working_environment
 from gnn_training.processes import TIMED_OUT, Supervisor
 from gnn_training.runtime import Runtime
 from gnn_training.settings import PreflightSettings

@@ -15,11 +15,11 @@ import torch
 
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
+from gnn_training.host.nodes import resolve
+from gnn_training.host.ranks import TORCHRUN, UNDER_TORCHRUN
 from gnn_training.jobs import train as job
 from gnn_training.jobs.train import train
 from gnn_training.model.objective import WEIGHTS
-from gnn_training.nodes import resolve
-from gnn_training.ranks import TORCHRUN, UNDER_TORCHRUN
 from gnn_training.runtime import Runtime, join
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint

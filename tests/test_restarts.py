@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from gnn_training import restarts
 from gnn_training.errors import StorageError, UserError
-from gnn_training.restarts import Restarts
+from gnn_training.host import restarts
+from gnn_training.host.restarts import Restarts
 
 ROOT = Path(__file__).parents[1]
 PAUSING = """
 import sys
 from pathlib import Path
 from gnn_training.processes import Supervisor
-from gnn_training.restarts import Restarts
+from gnn_training.host.restarts import Restarts
 with Supervisor() as supervisor:
     print("started", flush=True)
     with Restarts(Path(sys.argv[1]), lambda: 0, supervisor.signals):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gnn_training import volume
 from gnn_training.errors import StorageError
+from gnn_training.host import volume
 
 OVERLAY = "600 500 0:50 / / rw,relatime master:1 - overlay overlay rw,lowerdir=/var/lib/docker/x"
 PROC = "601 600 0:51 / /proc rw,nosuid - proc proc rw"

@@ -12,7 +12,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 
 from gnn_training.errors import UserError
-from gnn_training.machine import num_cores
+from gnn_training.host.machine import num_cores
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 

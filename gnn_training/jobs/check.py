@@ -14,11 +14,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from gnn_training import gpus, machine, volume
 from gnn_training.data.packed import MANIFEST_FILE, PackedGraphs
 from gnn_training.data.source import locate, written
 from gnn_training.errors import MachineError, StorageError, UserError
-from gnn_training.memory import available_bytes
+from gnn_training.host import gpus, machine, volume
+from gnn_training.host.memory import available_bytes
 from gnn_training.settings import CheckSettings, TrainSettings
 from gnn_training.words import duration
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import torch
 
 from gnn_training.errors import MachineError
-from gnn_training.links import WRONG_SUM
+from gnn_training.host.links import WRONG_SUM
 from gnn_training.runtime import Runtime, join
 from gnn_training.settings import PreflightSettings
 

@@ -9,16 +9,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from gnn_training import gpus, heartbeat, machine, runpod, volume
+from gnn_training import heartbeat
 from gnn_training.contract import MODEL_FILE
 from gnn_training.data.packed import MANIFEST_FILE
 from gnn_training.data.source import Source, locate, written
 from gnn_training.errors import StorageError
-from gnn_training.nodes import resolve
+from gnn_training.host import gpus, machine, runpod, volume
+from gnn_training.host.nodes import resolve
+from gnn_training.host.ranks import DOOR, STOPPED, Ranks
+from gnn_training.host.restarts import Restarts
 from gnn_training.processes import Supervisor, beside
 from gnn_training.provenance import ARCHIVE_FILE, SUMS_FILE
-from gnn_training.ranks import DOOR, STOPPED, Ranks
-from gnn_training.restarts import Restarts
 from gnn_training.settings import (
     CheckSettings,
     EvaluateSettings,

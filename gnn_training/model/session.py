@@ -14,7 +14,7 @@ import onnxruntime
 from gnn_training.contract import INPUTS, MAX_COLORS, NUM_FEATURES, OPTIONAL_INPUTS, OUTPUTS
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
-from gnn_training.memory import available_bytes
+from gnn_training.host.memory import available_bytes
 
 logger = logging.getLogger(__name__)
 

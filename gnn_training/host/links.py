@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from gnn_training.errors import MachineError
-from gnn_training.gpus import FABRIC_MANAGER
+from gnn_training.host.gpus import FABRIC_MANAGER
 from gnn_training.processes import TIMED_OUT
 
 log = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gnn_training import volume
 from gnn_training.atomic import write_text
 from gnn_training.errors import StorageError
+from gnn_training.host import volume
 
 log = logging.getLogger(__name__)
 

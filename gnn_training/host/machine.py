@@ -1,12 +1,12 @@
-"""What this machine offers: cores and GPUs, as far as this process may use them. Memory is in memory.py."""
+"""What this machine offers: cores and GPUs, as far as this process may use them. Memory is in memory.py, GPUs in gpus.py."""
 
 import os
 import socket
 from pathlib import Path
 
-from gnn_training import gpus
 from gnn_training.atomic import reason
 from gnn_training.errors import MachineError, UserError
+from gnn_training.host import gpus
 from gnn_training.settings import RunSettings
 
 MAX_CPU_RANKS = 8  # more ranks make the global batch larger, not the job shorter

@@ -8,9 +8,10 @@ import sys
 from functools import cached_property
 from pathlib import Path
 
-from gnn_training import heartbeat, links, machine
+from gnn_training import heartbeat
 from gnn_training.errors import MachineError, StorageError, TrainingError, UserError
-from gnn_training.nodes import Nodes, resolve
+from gnn_training.host import links, machine
+from gnn_training.host.nodes import Nodes, resolve
 from gnn_training.processes import Supervisor
 from gnn_training.settings import RunSettings
 from gnn_training.steps import Step
