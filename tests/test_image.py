@@ -198,7 +198,7 @@ def test_finished_volume_is_not_trained_again(image: Image, finished: Path, tiny
     model = finished / "models/coloring_gnn.onnx"
     before, started = (model.stat().st_mtime_ns, _steps(finished)), time.monotonic()
     done = image.run(*JOB, volume=finished, flags=("--volume", f"{tiny_data}:/data:ro"))
-    assert done.returncode == 0 and "already done" in done.stderr
+    assert done.returncode == 0 and "already done" in done.stdout
     assert (model.stat().st_mtime_ns, _steps(finished)) == before
     assert time.monotonic() - started < 20
 

@@ -1,4 +1,4 @@
-"""What this machine offers: cores and GPUs, as far as this process may use them. Memory is in memory.py, GPUs in gpus.py."""
+"""What this machine offers, as far as this process may use it: cores, ranks, ports."""
 
 import os
 import socket
