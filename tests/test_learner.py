@@ -1,5 +1,7 @@
 """One rank, one step: what it minimizes, what it skips, what it scores, and what a checkpoint of it holds."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -270,6 +272,18 @@ def test_a_learner_goes_on_from_its_state_bit_for_bit(data: PackedGraphs, rt: Ru
     for _ in range(3):
         assert one.update() == other.update()
     assert tiny_runs.differences(one.state(), other.state()) == []
+
+
+def test_a_closed_learner_is_no_owner_of_the_process_group(data: PackedGraphs, rt: Runtime):
+    closed = start(data, rt)
+    closed.update()
+    ddp = weakref.ref(closed.ddp)
+    gc.disable()  # which runs when it likes
+    try:
+        closed.close()
+        assert ddp() is None
+    finally:
+        gc.enable()
 
 
 def test_a_checkpoint_of_a_ddp_wrapper_goes_on_as_well(data: PackedGraphs, rt: Runtime):

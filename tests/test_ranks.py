@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -62,16 +63,17 @@ def learn(rt: Runtime, settings: TrainSettings, steps: int, resume: Path | None 
     data = PackedGraphs.open(settings.data)
     if rt.rank == poisoned:
         data.difficulty = np.full(len(data), np.nan, dtype=np.float32)
-    learner, terms, error = Learner(settings, data, rt), [], ""
-    if resume:
-        learner.load_state(checkpoint.load(resume))
-    before = weights(learner)
-    try:
-        terms += [learner.update() for _ in range(steps)]
-    except UserError as mistake:
-        error = str(mistake)
-    counts = {"step": learner.step, "skipped": learner.skipped, "bad_steps": learner.bad_steps}
-    ends = {"before": before, "weights": weights(learner), "scores": learner.evaluate()}
+    terms, error = [], ""
+    with closing(Learner(settings, data, rt)) as learner:
+        if resume:
+            learner.load_state(checkpoint.load(resume))
+        before = weights(learner)
+        try:
+            terms += [learner.update() for _ in range(steps)]
+        except UserError as mistake:
+            error = str(mistake)
+        counts = {"step": learner.step, "skipped": learner.skipped, "bad_steps": learner.bad_steps}
+        ends = {"before": before, "weights": weights(learner), "scores": learner.evaluate()}
     return {"terms": terms, "error": error, **counts, **ends}
 
 
@@ -99,10 +101,11 @@ def begin(rt: Runtime, settings: TrainSettings) -> str:
     data = PackedGraphs.open(settings.data)
     if rt.rank == rt.world_size - 1:
         data.manifest["sha256"] = "another"
-    try:
-        job._begin(settings, data, rt)
-    except UserError as mistake:
-        return str(mistake)
+    with closing(Learner(settings, data, rt)) as learner:
+        try:
+            job._begin(learner)
+        except UserError as mistake:
+            return str(mistake)
     return "began"
 
 

@@ -3,14 +3,14 @@
 import logging
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 
 from gnn_training import heartbeat
 from gnn_training.atomic import alone_in, write_text
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
-from gnn_training.runtime import Runtime, StopSignal, join
+from gnn_training.runtime import StopSignal, join
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import Learner
@@ -30,8 +30,12 @@ def train(settings: TrainSettings) -> None:
     """
     signal = StopSignal()
     data = PackedGraphs.open(settings.data)
-    with join(settings.device) as rt, alone_in(settings.run) if rt.is_main else nullcontext():
-        learner, progress = _begin(settings, data, rt)
+    with (
+        join(settings.device) as rt,
+        alone_in(settings.run) if rt.is_main else nullcontext(),
+        closing(Learner(settings, data, rt)) as learner,
+    ):
+        progress = _begin(learner)
         # A checkpoint may come before the evaluation of its own step, which then is done again.
         reached = {"train": learner.step, "validation": progress.evaluated_at}
         book = Logbook(settings.run, reached, rt.is_main)
@@ -47,11 +51,11 @@ def train(settings: TrainSettings) -> None:
         sys.exit(STOPPED)
 
 
-def _begin(settings: TrainSettings, data: PackedGraphs, rt: Runtime) -> tuple[Learner, Progress]:
-    """A learner as the newest checkpoint left it, or a new one; rank 0 reads, so all ranks start from one file."""
+def _begin(learner: Learner) -> Progress:
+    """Put the learner where the newest checkpoint left it, if any; rank 0 reads, so all start from one file."""
+    settings, data, rt, progress = learner.settings, learner.data, learner.rt, Progress()
     if any(rt.any(data.manifest["sha256"] != rt.broadcast(data.manifest["sha256"]))):
         raise UserError(f"{settings.data}: the machines hold different graphs; give all of them the same volume")
-    learner, progress = Learner(settings, data, rt), Progress()
     on_disk = checkpoint.newest(settings.run / "checkpoints"), (settings.run / "best.pt").exists()
     state, has_best = rt.broadcast(on_disk if rt.is_main else None)
     if state is not None:
@@ -68,7 +72,7 @@ def _begin(settings: TrainSettings, data: PackedGraphs, rt: Runtime) -> tuple[Le
             start, settings.steps, len(learner.plan.indices), learner.plan.steps_per_epoch, len(learner.validation),
             rt.world_size, rt.device.type, sum(p.numel() for p in learner.network.parameters()),
         )  # fmt: skip
-    return learner, progress
+    return progress
 
 
 def _steps(learner: Learner, progress: Progress, book: Logbook, signal: StopSignal) -> str:

@@ -1,6 +1,7 @@
 """What a training will take, from a few of its steps done here."""
 
 import time
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,8 +38,8 @@ def estimate(settings: TrainSettings, data: PackedGraphs, share: float, ranks: i
     torch.set_num_threads(threads)
     with join(settings.device) as rt:
         cells = settings.batch_cells if rt.device.type == "cuda" else min(settings.batch_cells, CPU_CELLS)
-        learner = Learner(settings.model_copy(update={"batch_cells": cells, "accumulate": 1}), data, rt)
-        bytes_per_cell, seconds_per_cell = _measure(learner)
+        with closing(Learner(settings.model_copy(update={"batch_cells": cells, "accumulate": 1}), data, rt)) as learner:
+            bytes_per_cell, seconds_per_cell = _measure(learner)
     train = data.indices("train")
     costs = cost(data.num_nodes[train].astype(float), data.num_colors[train] + 2.0)
     epoch = PADDING * costs.sum() / share

@@ -54,6 +54,14 @@ class Learner:
         self.validation = _sample(held_out if len(held_out) else train, settings.validation_graphs)
         self.step = self.bad_steps = self.skipped = 0
 
+    def close(self) -> None:
+        """Let go of the process group; to be called while it is still there.
+
+        The last owner of a gloo group waits for its threads, which may wait for the GIL. Python's own handle gives
+        the GIL up meanwhile, DDP's does not (pytorch/pytorch#56297): as the last owner it hangs now and then.
+        """
+        del self.ddp
+
     def update(self) -> dict[str, float]:
         """Take one step; return the loss terms of the whole global batch, gradient norm, learning rate and graphs."""
         rate = learning_rate(self.step, self.peak, self.settings.warmup_steps, self.settings.steps)
