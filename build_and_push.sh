@@ -6,7 +6,8 @@
 #   --no-push       build and try only
 #   --platform P    such as linux/amd64
 #   --base B        another base image, with Python 3.11 and its venv module
-#   --build-arg     TORCH_VERSION=2.11.0 for an older driver, TORCH_INDEX_URL=... for another build of torch
+#   --build-arg     TORCH_INDEX_URL=... takes torch from another index, such as that of its CPU builds; for drivers before
+#                   580 that of its CUDA 12.8 builds, together with TORCH_VERSION=2.11.0, the last that has them
 #   --allow-dirty   although files differ from the git revision, which is then marked
 # DOCKER names the engine's client, docker if unset.
 set -euo pipefail

@@ -10,6 +10,7 @@ cd "$root"
 "$venv/bin/ruff" check .
 "$venv/bin/ruff" format --check .
 "$venv/bin/shellcheck" -x ./*.sh scripts/*.sh .ci/run
-(($# > 0)) || set -- --cov --numprocesses 2
+"$venv/bin/hadolint" Dockerfile
+(($# > 0)) || set -- --cov --numprocesses 2 --dist loadfile
 # One thread per test process: two of them share the cores of a small machine.
 OMP_NUM_THREADS=1 exec "$python" -m pytest "$@"

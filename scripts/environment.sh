@@ -2,7 +2,7 @@
 # Sourced by run.sh, run_multigpu.sh and test.sh: makes the Python environment once and names its interpreter $python.
 #   GNN_VENV         where it lives; default .venv beside run.sh
 #   TORCH_INDEX_URL  package index to take torch from, for example one with the small CPU build; read at set-up only
-#   TORCH_VERSION    another version than the locked one, for example for an older driver; read at set-up only
+#   TORCH_VERSION    another version than the locked one, if that index does not have it; read at set-up only
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$(readlink -m "${GNN_VENV:-$root/.venv}")

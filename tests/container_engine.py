@@ -17,7 +17,7 @@ from filelock import FileLock
 PACKAGES = ("docker.io", "docker-registry", "debootstrap")
 BASE = "local/base:bookworm"
 BASE_PACKAGES = "python3,python3-venv,ca-certificates,tini"
-CACHE_LIMIT = "15GB"  # two builds of the image
+CACHE_LIMIT = "15GB"  # a build takes 11, and pip keeps 3
 
 
 class Engine:
@@ -36,7 +36,7 @@ class Engine:
         try:
             self._start_engine()
             self._make_base()
-            self.docker("builder", "prune", "--force", "--keep-storage", CACHE_LIMIT)
+            self._forget_old_builds()
             self.registry = self._start_registry()
         except BaseException:
             self.__exit__()
@@ -56,13 +56,18 @@ class Engine:
         assert not check or done.returncode == 0, (command, done.stderr)
         return done
 
+    def _answers(self) -> bool:
+        return self.docker("version", check=False).returncode == 0
+
     def _start_engine(self) -> None:
+        if self._answers():  # left behind by a session that was killed
+            return
         places = {"--data-root": "data", "--exec-root": "exec", "--pidfile": "pid"}
         state = [word for flag, name in places.items() for word in (flag, str(self.folder / name))]
         # The sandboxes that tests run in seldom let a container have a network of its own; ours need none.
         network = ("--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false")
         self._spawn("dockerd", *state, "--host", self.environment["DOCKER_HOST"], *network)
-        self._wait(lambda: self.docker("version", check=False).returncode == 0)
+        self._wait(self._answers)
 
     def _start_registry(self) -> str:
         with socket.socket() as found:
@@ -72,7 +77,7 @@ class Engine:
         settings = self.folder / "registry.yml"
         settings.write_text(f"version: 0.1\nstorage: {storage}\nhttp: {{addr: '{address}'}}\n")
         self._spawn("docker-registry", "serve", str(settings))
-        self._wait(lambda: _answers(address))
+        self._wait(lambda: _listens(address))
         return address
 
     def _make_base(self) -> None:
@@ -86,6 +91,10 @@ class Engine:
             with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as tar:
                 path = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
                 self.docker("import", "--change", path, "-", BASE, stdin=tar.stdout)
+
+    def _forget_old_builds(self) -> None:
+        self.docker("image", "prune", "--all", "--force", "--filter", "label=org.opencontainers.image.title")
+        self.docker("builder", "prune", "--force", "--keep-storage", CACHE_LIMIT)
 
     def _spawn(self, *command: str) -> None:
         with open(self.folder / f"{command[0]}.log", "w") as log:
@@ -128,7 +137,7 @@ def _client() -> str:
     return re.search(r"^/.*bin/docker$", files, re.MULTILINE)[0]
 
 
-def _answers(address: str) -> bool:
+def _listens(address: str) -> bool:
     host, port = address.split(":")
     with socket.socket() as connection:
         return connection.connect_ex((host, int(port))) == 0

@@ -14,13 +14,8 @@ import pytest
 from container_engine import Engine
 
 ROOT = Path(__file__).parents[1]
-# One group, so that pytest-xdist builds one image. The first test waits for it, which takes longer than a test may.
-pytestmark = [
-    pytest.mark.container,
-    pytest.mark.slow,
-    pytest.mark.timeout(1800),
-    pytest.mark.xdist_group("container"),
-]
+# The first test waits for the image, which takes longer than a test may. For pytest-xdist: one worker, --dist loadfile.
+pytestmark = [pytest.mark.container, pytest.mark.slow, pytest.mark.timeout(1800)]
 GNN = 1000  # user id in the image
 STRANGER = 12345  # no user of the image
 JOB = ("run.sh", "--preset", "smoke", "--data", "/data", "--processes", "2")
@@ -182,9 +177,10 @@ def test_tini_is_the_first_process(image: Image):
 
 
 def test_health_is_lost_when_the_heartbeat_stops(image: Image):
-    hold = "healthcheck.sh && touch $GNN_HEARTBEAT && healthcheck.sh && touch -d '-11 minutes' $GNN_HEARTBEAT"
-    done = image.run("bash", "-c", f"{hold} && healthcheck.sh")
-    assert (done.returncode, done.stdout[:38]) == (1, "The job has given no sign of life since"[:38])
+    beat = "python -c 'from gnn_training import heartbeat; heartbeat.beat()'"
+    done = image.run("bash", "-c", f"{beat} && healthcheck.sh && touch -d '-11 minutes' /dev/shm/* && healthcheck.sh")
+    assert done.returncode == 1
+    assert done.stdout.startswith("The job has given no sign of life since ")
 
 
 def test_job_on_a_volume_of_root_is_done_by_the_user_gnn(finished: Path):
@@ -268,7 +264,7 @@ def test_volume_that_cannot_be_written_is_refused_in_one_sentence(image: Image, 
 
 def test_change_of_code_pushes_less_than_5_megabytes(image: Image):
     with open(image.checkout / "gnn_training/errors.py", "a") as file:
-        file.write("\n# changed\n")
+        file.write(f"\n# {time.time_ns()}\n")  # the registry may remember earlier sessions
     before, changed = image.stored(), f"{image.repository}:changed"
     base = ("--build-arg", f"BASE_IMAGE={container_engine.BASE}")
     environment = {**image.engine.environment, "DOCKER_BUILDKIT": "1"}
@@ -276,11 +272,3 @@ def test_change_of_code_pushes_less_than_5_megabytes(image: Image):
     subprocess.run(build, env=environment, check=True, capture_output=True)
     image.engine.docker("push", changed)
     assert 0 < image.stored() - before < 5e6
-
-
-def test_changed_files_are_refused_unless_allowed(image: Image):
-    (image.checkout / "new.py").touch()
-    command = ["./build_and_push.sh", image.repository, "--no-push"]
-    done = subprocess.run(command, cwd=image.checkout, env=image.engine.environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "?? new.py" in done.stderr and "--allow-dirty" in done.stderr

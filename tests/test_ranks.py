@@ -159,8 +159,7 @@ def test_a_checkpoint_of_one_rank_continues_on_two(tiny_data: Path, alone: dict,
 
 
 def _save_after(settings: TrainSettings, steps: int, path: Path) -> None:
-    with join("cpu") as rt:
-        learner = Learner(settings, PackedGraphs.open(settings.data), rt)
+    with join("cpu") as rt, closing(Learner(settings, PackedGraphs.open(settings.data), rt)) as learner:
         for _ in range(steps):
             learner.update()
         checkpoint.save(path, learner.state())
