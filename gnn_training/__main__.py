@@ -39,7 +39,7 @@ def main(args: Sequence[str]) -> int:
     try:
         return _main(args)
     except UserError as error:
-        print(f"gnn_training: {error}", file=sys.stderr)
+        sys.stderr.write(f"gnn_training: {error}\n")  # in one piece, for all ranks may say it at once
         return error.exit_code
     except KeyboardInterrupt:
         return 130

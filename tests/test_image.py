@@ -90,10 +90,10 @@ def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Image:
 
 @pytest.fixture(scope="module")
 def finished(image: Image, tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A volume of root on which the whole job has been done, with nothing else that could be written to."""
+    """A volume of root on which the whole job was done, with nothing else to write to and hardly any shared memory."""
     volume = tmp_path_factory.mktemp("volume")
     (volume / "runs").mkdir()
-    done = image.run(*JOB, volume=volume, flags=("--read-only", "--volume", f"{tiny_data}:/data:ro"))
+    done = image.run(*JOB, volume=volume, flags=("--read-only", "--shm-size=1m", "--volume", f"{tiny_data}:/data:ro"))
     assert done.returncode == 0, done.stderr[-3000:]
     return volume
 
@@ -260,6 +260,21 @@ def test_volume_that_cannot_be_written_is_refused_in_one_sentence(image: Image, 
     done = image.run("run.sh", "--preset", "smoke", flags=(*flags, "--volume", mount))
     assert (done.returncode, done.stderr.count("\n")) == (4, 1)
     assert "/workspace cannot be written" in done.stderr
+
+
+def test_full_disk_is_refused_in_one_sentence(image: Image):
+    full = ("--env", "GNN_NO_VOLUME=1", "--tmpfs", "/workspace:size=50m,mode=1777", "--user", f"{STRANGER}:{STRANGER}")
+    done = image.run("run.sh", "--preset", "smoke", flags=full)
+    assert (done.returncode, done.stderr.count("gnn_training: ")) == (4, 1)
+    assert "may be needed: free some or name another folder" in done.stderr
+
+
+def test_port_that_is_taken_is_refused_in_one_sentence(image: Image, tmp_path: Path):
+    taken = "python -m http.server 6006 & sleep 1"
+    job = "run.sh --preset smoke --tensorboard 6006"
+    done = image.run("bash", "-c", f"{taken} 2>/dev/null; {job}", volume=_owned_by(STRANGER, tmp_path))
+    assert done.returncode == 3
+    assert "gnn_training: port 6006 cannot be opened (address already in use)" in done.stderr
 
 
 def test_change_of_code_pushes_less_than_5_megabytes(image: Image):
