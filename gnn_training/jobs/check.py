@@ -144,15 +144,6 @@ def _places(settings: CheckSettings) -> Iterator[Finding]:
     yield Finding("volume", "in doubt" if lost else "keeps what is written", StorageError(lost) if lost else None)
 
 
-def _port(settings: CheckSettings) -> Iterator[Finding]:
-    if settings.tensorboard:
-        try:
-            machine.require_port(settings.tensorboard)
-            yield Finding("TensorBoard", f"port {settings.tensorboard} is free")
-        except MachineError as error:
-            yield Finding("TensorBoard", f"port {settings.tensorboard}", error)
-
-
 def _graphs(settings: CheckSettings) -> Finding:
     source = locate(settings)
     if source.imported is not None:
