@@ -93,6 +93,7 @@ def beside(arguments: list[str], errors: Path) -> Iterator[None]:
             yield
         finally:
             child.terminate()
+            child.wait()
 
 
 @contextmanager
