@@ -131,7 +131,15 @@ def test_one_machine_takes_a_free_port(monkeypatch: pytest.MonkeyPatch, environ:
         monkeypatch.setenv(name, value)
     args = parse_args([*resolve(environ).torchrun(2), "-m", "--", "gnn_training", "train"])
     assert args.standalone and args.local_addr == "127.0.0.1"  # standalone overrides endpoint and backend
-    assert (args.nnodes, args.nproc_per_node) == (environ.get("PET_NNODES", "1:1"), "2")
+    assert (args.nnodes, args.nproc_per_node) == ("1", "2")
+
+
+def test_one_machine_of_a_group_can_be_tried_alone(monkeypatch: pytest.MonkeyPatch):
+    for name, value in PET.items():
+        monkeypatch.setenv(name, value)
+    config, _, _ = config_from_args(parse_args([*resolve({}).torchrun(2), "-m", "--", "gnn_training", "preflight"]))
+    assert (config.min_nodes, config.max_nodes, config.nproc_per_node) == (1, 1, 2)
+    assert config.rdzv_backend == "c10d"
 
 
 @pytest.mark.parametrize(

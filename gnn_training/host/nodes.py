@@ -83,7 +83,7 @@ class Nodes:
         """Flags of torch.distributed.run for so many ranks on this machine."""
         ranks = ["--nproc-per-node", str(processes)]
         if self.count == 1:  # on a free port: two trainings on one machine must not fight for it
-            return ["--standalone", "--local-addr", "127.0.0.1", *ranks]
+            return ["--standalone", "--nnodes", "1", "--local-addr", "127.0.0.1", *ranks]
         if self.source == KUBEFLOW.name:  # torchrun reads PET_* itself; a flag would override what Kubeflow says
             return [] if processes == self.processes else ranks
         place = ["--nnodes", str(self.count), "--node-rank", str(self.rank)]
