@@ -137,9 +137,8 @@ def test_one_machine_takes_a_free_port(monkeypatch: pytest.MonkeyPatch, environ:
 def test_one_machine_of_a_group_can_be_tried_alone(monkeypatch: pytest.MonkeyPatch):
     for name, value in PET.items():
         monkeypatch.setenv(name, value)
-    config, _, _ = config_from_args(parse_args([*resolve({}).torchrun(2), "-m", "--", "gnn_training", "preflight"]))
-    assert (config.min_nodes, config.max_nodes, config.nproc_per_node) == (1, 1, 2)
-    assert config.rdzv_backend == "c10d"
+    args = parse_args([*resolve({}).torchrun(2), "-m", "--", "gnn_training", "preflight"])
+    assert (args.standalone, args.nnodes, args.nproc_per_node) == (True, "1", "2")
 
 
 @pytest.mark.parametrize(
