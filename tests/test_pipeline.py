@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -272,6 +273,46 @@ def test_failing_step_ends_the_job_with_its_exit_code_and_its_own_words(here: Pa
     assert done.returncode == 2
     assert re.fullmatch(r"gnn_training: .*nowhere.*\n", done.stderr)
     assert "data failed with exit code 2; the same command continues here" in done.stdout
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Command lines of the processes that have this in their environment."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark.encode() in (process / "environ").read_bytes():
+                found[int(process.name)] = (process / "cmdline").read_bytes().decode().replace("\0", " ")
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("whom", "number", "code"),
+    [("run", signal.SIGTERM, 143), ("run", signal.SIGINT, 130), ("train", signal.SIGKILL, 5)],
+)
+def test_no_process_outlives_a_job_that_is_stopped_or_loses_a_rank(here: Path, tiny_data: Path, whom, number, code):
+    flags = ["--preset", "smoke", "--data", str(tiny_data), "--processes", "2", "--steps", "100000"]
+    mark = f"MARK={here}"
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MARK": str(here)}
+    command = [sys.executable, "-m", "gnn_training", "run", *flags]
+    with open("said", "w") as said:
+        job = subprocess.Popen(command, env=env, stdout=said, stderr=said)
+    deadline = time.monotonic() + 120
+    while "step     10 | train" not in Path("said").read_text():
+        assert time.monotonic() < deadline and job.poll() is None, Path("said").read_text()
+        time.sleep(0.1)
+    running = marked(mark)
+    ranks = [pid for pid, line in running.items() if "gnn_training train" in line and "distributed" not in line]
+    assert len(ranks) == 2
+    os.kill(job.pid if whom == "run" else ranks[1], number)
+    assert job.wait(timeout=60) == code, Path("said").read_text()
+    for pid in running:
+        if pid != os.getpid():
+            assert_ends(pid)
+    told = re.findall("^gnn_training: .*$", Path("said").read_text(), re.MULTILINE)
+    assert len(told) == (code == 5)
+    if code != 5:
+        assert json.loads(Path("runs/smoke/status.json").read_text())["status"] == "stopped"
 
 
 @pytest.mark.slow
