@@ -63,7 +63,9 @@ def require_port(port: int) -> None:
         MachineError: it cannot.
     """
     try:
-        socket.create_server(("", port)).close()
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
+            listener.bind(("", port))
     except OSError as error:
         why = f"port {port} cannot be opened ({reason(error)})"
         raise MachineError(f"{why}: name another one in --tensorboard") from error
