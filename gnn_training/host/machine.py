@@ -51,6 +51,16 @@ def num_ranks(settings: RunSettings) -> int:
     return wanted or count or min(num_cores(), MAX_CPU_RANKS)
 
 
+def uses_gpus(settings: RunSettings) -> bool:
+    """Whether training would run on GPUs here."""
+    return settings.device != "cpu" and num_gpus() > 0
+
+
+def threads_per_rank(ranks: int) -> int:
+    """The cores shared out among the ranks of this machine."""
+    return max(1, num_cores() // ranks)
+
+
 def needs_gpu(settings: RunSettings) -> bool:
     """Whether training without a GPU is not what the user wants: asked for, or implied by the preset."""
     return settings.device == "cuda" or (settings.device == "auto" and settings.preset in ("single", "multi"))

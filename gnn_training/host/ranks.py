@@ -57,7 +57,7 @@ class Ranks:
     @property
     def environment(self) -> dict[str, str]:
         """Variables of that Python: torchrun would set one thread per rank, whatever the cores."""
-        threads = os.environ.get("OMP_NUM_THREADS", str(max(1, machine.num_cores() // self.here)))
+        threads = os.environ.get("OMP_NUM_THREADS", str(machine.threads_per_rank(self.here)))
         # Machines of which only some can do multicast would wait for each other forever.
         alike = {} if self.nodes.count == 1 or NVLS in os.environ else {NVLS: "0"}
         return {"OMP_NUM_THREADS": threads, **self.nodes.environment, **self._connections, **alike}
@@ -68,7 +68,7 @@ class Ranks:
         Raises:
             MachineError: they do not, or there are not enough.
         """
-        if self.here == 1 or self.settings.device == "cpu" or not machine.num_gpus():
+        if self.here == 1 or not machine.uses_gpus(self.settings):
             return
         command = [*TORCHRUN, *resolve({}).torchrun(self.here), *UNDER_TORCHRUN, "preflight"]
         errors = self._log("preflight")

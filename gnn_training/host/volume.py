@@ -29,9 +29,15 @@ def problem(folders: Iterable[Path], mounts: Path = MOUNTS) -> str | None:
     return next(filter(None, findings), None)
 
 
+def nearest(folder: Path) -> Path:
+    """`folder`, or the first of its parents that is there."""
+    # Path.exists would raise where a folder may not be searched.
+    return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
+
+
 def unwritable(folder: Path) -> str | None:
     """Why no file can be made in `folder`, or in the first of its parents that is there; None if one can."""
-    there = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
+    there = nearest(folder)
     try:
         with tempfile.TemporaryFile(dir=there):
             return None

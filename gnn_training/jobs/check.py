@@ -90,7 +90,7 @@ def _gpus(settings: CheckSettings) -> Iterator[Finding]:
     except UserError as error:
         yield Finding("ranks", "none", error)
         return
-    place = "a GPU" if _on_gpu(settings) else f"{_threads(ranks)} of the cores"
+    place = "a GPU" if machine.uses_gpus(settings) else f"{machine.threads_per_rank(ranks)} of the cores"
     yield Finding("ranks", f"{ranks}, each on {place}")
 
 
@@ -113,14 +113,6 @@ def _gpu(number: int) -> Finding:
         return Finding(f"GPU {number}", "does not compute", error)
 
 
-def _on_gpu(settings: CheckSettings) -> bool:
-    return settings.device != "cpu" and machine.num_gpus() > 0
-
-
-def _threads(ranks: int) -> int:
-    return max(1, machine.num_cores() // ranks)
-
-
 def _port(settings: CheckSettings) -> Iterator[Finding]:
     if settings.tensorboard:
         try:
@@ -136,8 +128,7 @@ def _places(settings: CheckSettings) -> Iterator[Finding]:
         yield Finding("/dev/shm", f"{shutil.disk_usage('/dev/shm').free / GIB:.1f} GiB free, none needed")
     folders = written(settings)
     for folder in folders:
-        there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-        free = shutil.disk_usage(there).free / GIB
+        free = shutil.disk_usage(volume.nearest(folder)).free / GIB
         few = f"{folder} has {free:.1f} GiB free and {DISK_GIB} may be needed: free some or name another folder"
         yield Finding(f"{folder}/", f"{free:.0f} GiB free", StorageError(few) if free < DISK_GIB else None)
     lost = volume.problem(folders)
@@ -191,9 +182,9 @@ def _measured(settings: CheckSettings, data: PackedGraphs, share: float) -> Iter
 
     from gnn_training.training.estimate import estimate
 
-    ranks, on_gpu = machine.num_ranks(settings), _on_gpu(settings)
+    ranks, on_gpu = machine.num_ranks(settings), machine.uses_gpus(settings)
     training = TrainSettings(**settings.model_dump(include=set(TrainSettings.model_fields), exclude={"data"}))
-    cost = estimate(training, data, share, ranks, _threads(ranks))
+    cost = estimate(training, data, share, ranks, machine.threads_per_rank(ranks))
     need = cost.peak_bytes / GIB + TORCH_GIB
     left = torch.cuda.mem_get_info()[0] / GIB if on_gpu else available_bytes() / GIB / ranks
     tight = MachineError(
