@@ -15,9 +15,11 @@ COPY scripts/environment.sh scripts/install_image.sh scripts/layers.py scripts/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca scripts/install_image.sh /parts
 
 FROM $BASE_IMAGE
-# Of tini any version will do.
+# The compiler and the headers of Python are for torch.compile. Of these packages any version will do.
 # hadolint ignore=DL3008
-RUN command -v tini >/dev/null || { apt-get update && apt-get install -y --no-install-recommends tini; } && \
+RUN headers=$(python3 -c 'import os, sysconfig; print(os.path.exists(sysconfig.get_path("include") + "/Python.h"))') && \
+    { command -v tini && command -v g++ && [ "$headers" = True ]; } >/dev/null || { apt-get update && \
+        apt-get install -y --no-install-recommends tini g++ $([ "$headers" = True ] || echo python3-dev); } && \
     rm -rf /var/lib/apt/lists/* && \
     useradd --uid 1000 --user-group --no-create-home --home-dir /nonexistent gnn
 
@@ -34,6 +36,7 @@ ENV PATH=/opt/venv/bin:/opt/gnn:/opt/gnn/scripts:$PATH \
     GNN_VENV=/opt/venv \
     GNN_WORKSPACE=/workspace \
     GNN_HEARTBEAT=/dev/shm/gnn-heartbeat \
+    TORCHINDUCTOR_CACHE_DIR=/workspace/.cache/torch-compile \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 

@@ -30,6 +30,7 @@ COMMANDS: dict[str, type[Settings]] = {
     "evaluate": settings.EvaluateSettings,
     "pack": settings.PackSettings,
     "color": settings.ColorSettings,
+    "benchmark": settings.BenchmarkSettings,
 }
 JOBS = {"import": "import_graphs"}  # where a command's name cannot be its job's
 

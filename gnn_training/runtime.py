@@ -41,6 +41,10 @@ class Runtime:
         dist.all_reduce(x, dist.ReduceOp.MAX)
         return [bool(value) for value in x.tolist()]
 
+    def wait(self) -> None:
+        """Until every rank has come here."""
+        dist.barrier()
+
     def broadcast(self, value: object) -> object:
         """Rank 0's value on every rank."""
         box = [value]

@@ -109,6 +109,8 @@ class TrainSettings(Settings):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """auto: bf16 where the GPU has it, else fp16 with loss scaling; fp32 on a CPU."""
+    compile: bool = True
+    """Compile the refinement rounds; without it the same numbers, slower, and errors that show the line."""
     width: Positive = 16
     """Size of the state per node and color."""
     hidden: Positive = 32
@@ -267,6 +269,34 @@ class ColorSettings(Settings):
 
 class CheckSettings(RunSettings):
     """Tell whether the job would start here, and what it would cost, before anything is paid for."""
+
+
+class BenchmarkSettings(Settings):
+    """Measure training: beside PyG's ways to write it, beside the machine's limits, and as it grows."""
+
+    preset: PresetName = "cpu"
+    """The training to measure."""
+    data: Path | None = None
+    """Packed graphs; left out, a few are drawn from the preset's recipe."""
+    recipe: RecipeName = "cpu"
+    """Which graphs to draw when no data is given."""
+    graphs: Positive = 256
+    """Number of graphs to draw."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    compile: bool = True
+    """Measure the compiled step; --no-compile the one without."""
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 15.0
+    """Time to measure each part; there are about ten."""
+    ranks: Positive = 2
+    """Most ranks to measure on this machine: one per GPU, or one per core without GPUs."""
+    seed: int = 0
+    plot: Path | None = None
+    """PNG file for time and memory against the size of a step."""
+    report: Annotated[Path | None, tyro.conf.arg(name="json")] = None
+    """JSON file for all the numbers."""
+    dry_run: bool = False
+    """Print the resolved settings and stop."""
 
 
 def smoke() -> RunSettings:

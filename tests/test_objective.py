@@ -44,6 +44,8 @@ def batch(graphs: list[Graph]) -> Batch:
         difficulty=torch.tensor([10.0, 90.0, 0.0])[numbers],
         seeds=100 + numbers,
         k=torch.tensor([3, 4, 2])[numbers],
+        present=torch.ones(len(graphs)),
+        max_colors=4,
     )
 
 
@@ -129,12 +131,55 @@ def test_the_estimate_stays_between_its_bounds_and_costs_nothing_where_they_meet
 
 
 @pytest.mark.parametrize("graphs", [GRAPHS, [LONELY], [Graph.from_edges(5, [])]], ids=["several", "one", "edgeless"])
-@pytest.mark.parametrize("free_rounds", [0, 4])
-def test_every_weight_gets_a_finite_gradient_or_ranks_would_wait_for_it(network, graphs, free_rounds):
+def test_every_weight_gets_a_finite_gradient(network: ColoringNetwork, graphs: list[Graph]):
     b = batch(GRAPHS) if graphs is GRAPHS else replace(batch([LONELY]), graphs=batch_of(graphs))
-    terms = network(b, free_rounds, rounds=1)
-    sum(terms.values()).backward()
+    sum(network(b, 0, rounds=2).values()).backward()
     assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in network.parameters())
+
+
+def test_free_rounds_pass_no_gradient_back_to_the_first_state(network: ColoringNetwork):
+    sum(network(batch(GRAPHS), 4, rounds=2).values()).backward()
+    without = {name for name, weight in network.named_parameters() if weight.grad is None}
+    assert without == {"refiner.first.weight", "refiner.first.bias"}
+
+
+@pytest.mark.parametrize("free_rounds", [0, 3])
+def test_what_is_not_present_counts_nothing(network: ColoringNetwork, free_rounds: int):
+    partly = replace(batch(GRAPHS), present=torch.tensor([1.0, 0.0, 1.0]))
+    terms, expected = network(partly, free_rounds, 4), network(batch([RING, LONELY]), free_rounds, 4)
+    for name in WEIGHTS:
+        torch.testing.assert_close(terms[name], expected[name], rtol=1e-5, atol=1e-6)
+    weights = list(network.parameters())
+    for found, true in zip(
+        *(torch.autograd.grad(sum(x.values()), weights, materialize_grads=True) for x in (terms, expected)), strict=True
+    ):
+        torch.testing.assert_close(found, true, rtol=1e-4, atol=1e-6)
+
+
+def test_room_for_more_colors_changes_no_term(network: ColoringNetwork):
+    narrow, wide = (network(replace(batch(GRAPHS), max_colors=colors), 2, 4) for colors in (4, 9))
+    for name in WEIGHTS:
+        torch.testing.assert_close(wide[name], narrow[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("free_rounds", [0, 3])
+def test_recomputed_activations_give_the_same_terms_and_gradients(network: ColoringNetwork, free_rounds: int):
+    results = []
+    for network.recompute in (False, True):
+        terms = network(batch(GRAPHS), free_rounds, rounds=5)
+        weights = list(network.parameters())
+        results.append((terms, torch.autograd.grad(sum(terms.values()), weights, materialize_grads=True)))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-6, atol=1e-7)
+
+
+def test_recomputing_keeps_a_state_per_round_instead_of_all_within(network: ColoringNetwork):
+    kept = []
+    for network.recompute in (False, True):
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x, sizes=sizes: sizes.append(x.nbytes) or x, lambda x: x):
+            network(batch(GRAPHS), 0, rounds=8)
+        kept.append(sum(sizes))
+    assert kept[1] < kept[0] / 4
 
 
 def test_a_head_never_moves_the_coloring(network: ColoringNetwork):

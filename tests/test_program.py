@@ -37,7 +37,7 @@ class Master(Refiner):
         return z[..., None].expand(-1, -1, -1, self.width)
 
     def forward(self, h, p, graphs, palette, z):
-        return h
+        return h, self.soft_colors(h, graphs, palette), torch.zeros(len(h))
 
     def soft_colors(self, h, graphs, palette):
         usable_first = (h[:, 0, :, 0] - 1e6 * (1 - palette)).argsort(1, descending=True)
@@ -304,6 +304,22 @@ def test_greedy_in_tensors_is_the_greedy_of_callers(graph: Graph, seed: int):
     padded[0, : graph.num_nodes] = torch.from_numpy(mine)
     colors = decoding.greedy_along(graphs, padded, torch.arange(18))
     assert colors[0, : graph.num_nodes].tolist() == expected.tolist()
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs=st.lists(GRAPH, min_size=1, max_size=3), seed=st.integers(0, 1000))
+def test_greedy_class_by_class_is_the_greedy_of_callers_where_classes_are_proper(graphs: list[Graph], seed: int):
+    rng, padded = np.random.default_rng(seed), batch_of(graphs)
+    probabilities, expected = torch.zeros(len(graphs), padded.mask.shape[1], 40), []
+    for row, graph in enumerate(graphs):
+        names = rng.permutation(40)  # with gaps, and none of them in order
+        mine = names[coloring.greedy_along(graph, rng.permutation(graph.num_nodes))]
+        probabilities[row, torch.arange(graph.num_nodes), torch.from_numpy(mine)] = 1
+        expected.append(coloring.greedy_along(graph, np.argsort(mine, kind="stable")).tolist())
+    colors = decoding.greedy_by_class(padded, probabilities)
+    for row, graph in enumerate(graphs):
+        assert colors[row, : graph.num_nodes].tolist() == expected[row]
+        assert (colors[row, graph.num_nodes :] == 0).all()
 
 
 @settings(max_examples=40, deadline=None)

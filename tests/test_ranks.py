@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from gnn_training.runtime import Runtime, join
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import MAX_BAD_STEPS, Learner
+from gnn_training.training.validation import Validation
 
 ROOT = Path(__file__).parents[1]
 
@@ -63,18 +63,20 @@ def learn(rt: Runtime, settings: TrainSettings, steps: int, resume: Path | None 
     data = PackedGraphs.open(settings.data)
     if rt.rank == poisoned:
         data.difficulty = np.full(len(data), np.nan, dtype=np.float32)
-    terms, error = [], ""
-    with closing(Learner(settings, data, rt)) as learner:
-        if resume:
-            learner.load_state(checkpoint.load(resume))
-        before = weights(learner)
-        try:
-            terms += [learner.update() for _ in range(steps)]
-        except UserError as mistake:
-            error = str(mistake)
-        counts = {"step": learner.step, "skipped": learner.skipped, "bad_steps": learner.bad_steps}
-        ends = {"before": before, "weights": weights(learner), "scores": learner.evaluate()}
-    return {"terms": terms, "error": error, **counts, **ends}
+    learner, terms, error = Learner(settings, data, rt), [], ""
+    if resume:
+        learner.load_state(checkpoint.load(resume))
+    before = weights(learner).copy()
+    try:
+        for _ in range(steps):
+            terms.append({name: float(value) for name, value in learner.update().items()})
+            learner.heard()
+    except UserError as mistake:
+        error = str(mistake)
+    with learner.averaging() as network:
+        scores = Validation(settings, learner.resident, rt).scores(network)
+    counts = {"step": learner.step, "skipped": int(learner.skipped), "bad_steps": int(learner.bad_steps)}
+    return {"terms": terms, "error": error, **counts, "before": before, "weights": weights(learner), "scores": scores}
 
 
 def weights(learner: Learner) -> np.ndarray:
@@ -101,11 +103,11 @@ def begin(rt: Runtime, settings: TrainSettings) -> str:
     data = PackedGraphs.open(settings.data)
     if rt.rank == rt.world_size - 1:
         data.manifest["sha256"] = "another"
-    with closing(Learner(settings, data, rt)) as learner:
-        try:
-            job._begin(learner)
-        except UserError as mistake:
-            return str(mistake)
+    learner = Learner(settings, data, rt)
+    try:
+        job._begin(learner, Validation(settings, learner.resident, rt))
+    except UserError as mistake:
+        return str(mistake)
     return "began"
 
 
@@ -114,24 +116,30 @@ def test_machines_with_different_graphs_are_refused_on_every_rank(tiny_data: Pat
     assert said[0] == said[1] and "hold different graphs" in said[0]
 
 
-@pytest.fixture(scope="module")
-def alone(tiny_data: Path) -> dict:
-    """Four steps of one rank on the whole batch."""
-    (one,) = tiny_runs.in_group(1, learn, tiny_runs.settings(tiny_data, Path("nowhere")), 4)
-    return one
+def whole(data: Path, ranks: int, **changes) -> TrainSettings:
+    """One rank that takes the parts of so many one after the other: the same graphs in every step."""
+    return tiny_runs.settings(data, Path("nowhere"), batch_cells=1000 // ranks, accumulate=ranks, **changes)
 
 
 def shared(data: Path, ranks: int, **changes) -> TrainSettings:
-    """The same global batches, cut for so many ranks."""
+    """The parts of every step spread over so many ranks."""
     return tiny_runs.settings(data, Path("nowhere"), batch_cells=1000 // ranks, **changes)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_take_the_steps_of_one_rank_on_the_whole_batch(tiny_data: Path, alone: dict, ranks: int):
+def test_ranks_take_the_steps_of_one_rank_on_the_whole_batch(tiny_data: Path, ranks: int):
+    (alone,) = tiny_runs.in_group(1, learn, whole(tiny_data, ranks), 4)
     group = tiny_runs.in_group(ranks, learn, shared(tiny_data, ranks), 4)
     assert_agree(group)
     assert_same_steps(group[0], alone)
     assert group[0]["scores"]["graphs"] == alone["scores"]["graphs"] == 5  # five over two ranks: none twice
+
+
+def test_ranks_and_micro_batches_share_the_parts_of_a_step(tiny_data: Path):
+    (alone,) = tiny_runs.in_group(1, learn, whole(tiny_data, 4), 4)
+    group = tiny_runs.in_group(2, learn, shared(tiny_data, 4, accumulate=2), 4)
+    assert_agree(group)
+    assert_same_steps(group[0], alone)
 
 
 def test_the_learning_rate_grows_with_the_ranks_as_asked(tiny_data: Path):
@@ -149,9 +157,10 @@ def test_a_rank_without_graphs_takes_part_and_changes_nothing(tmp_path: Path):
     assert group[0]["scores"] == pytest.approx(one["scores"]) and one["scores"]["graphs"] == 1
 
 
-def test_a_checkpoint_of_one_rank_continues_on_two(tiny_data: Path, alone: dict, tmp_path: Path):
+def test_a_checkpoint_of_one_rank_continues_on_two(tiny_data: Path, tmp_path: Path):
+    (alone,) = tiny_runs.in_group(1, learn, whole(tiny_data, 2), 4)
     begun = tmp_path / "one.pt"
-    assert tiny_runs.finish(_save_after, tiny_runs.settings(tiny_data, tmp_path), 2, begun) == 0
+    assert tiny_runs.finish(_save_after, whole(tiny_data, 2), 2, begun) == 0
     group = tiny_runs.in_group(2, learn, shared(tiny_data, 2), 2, begun)
     assert_agree(group)
     assert group[0]["step"] == 4 and group[0]["terms"][0] == pytest.approx(alone["terms"][2], rel=1e-3, abs=1e-6)
@@ -159,7 +168,8 @@ def test_a_checkpoint_of_one_rank_continues_on_two(tiny_data: Path, alone: dict,
 
 
 def _save_after(settings: TrainSettings, steps: int, path: Path) -> None:
-    with join("cpu") as rt, closing(Learner(settings, PackedGraphs.open(settings.data), rt)) as learner:
+    with join("cpu") as rt:
+        learner = Learner(settings, PackedGraphs.open(settings.data), rt)
         for _ in range(steps):
             learner.update()
         checkpoint.save(path, learner.state())
@@ -187,12 +197,26 @@ def _told(rt: Runtime) -> tuple[list[bool], object]:
     return rt.any(rt.rank == 1, False), rt.broadcast(f"of rank {rt.rank}")
 
 
-def test_torchrun_trains_on_two_ranks_as_one_process_would(tiny_data: Path, trained: Path, tmp_path: Path):
-    run = tmp_path / "run"
+def test_a_flag_that_one_rank_raises_is_heard_on_all_at_the_same_step(tiny_data: Path):
+    heard = tiny_runs.in_group(3, _heard, shared(tiny_data, 3))
+    assert heard == [[(False, False), (True, False), (False, False), (False, True), (True, True)]] * 3
+
+
+def _heard(rt: Runtime, settings: TrainSettings) -> list[tuple[bool, ...]]:
+    learner, heard = Learner(settings, PackedGraphs.open(settings.data), rt), []
+    for stop, late in (((), ()), ((1,), ()), ((), ()), ((), (0, 2)), ((2,), (0, 1, 2))):
+        learner.update(rt.rank in stop, rt.rank in late)
+        heard.append(learner.heard())
+    return heard
+
+
+def test_torchrun_trains_on_two_ranks_as_one_process_would(tiny_data: Path, tmp_path: Path):
+    run, alone = tmp_path / "run", tmp_path / "alone"
     said = torchrun(tiny_runs.settings(tiny_data, run, batch_cells=500))
+    assert tiny_runs.finish(train, tiny_runs.settings(tiny_data, alone, batch_cells=500, accumulate=2)) == 0
     assert said.count("starting: 40 steps") == 1 and "2 x cpu" in said  # rank 0 alone speaks
     assert status(run)["status"] == "done" and status(run)["ranks"] == 2 and status(run)["step"] == 40
-    for mine, other in zip(metrics(run, "train")[:4], metrics(trained, "train")[:4], strict=True):
+    for mine, other in zip(metrics(run, "train")[:4], metrics(alone, "train")[:4], strict=True):
         for name in ("step", "graphs", "epoch", "learning_rate", *WEIGHTS):
             assert mine[name] == pytest.approx(other[name], rel=1e-3, abs=1e-6)
     assert [line["step"] for line in metrics(run, "train")] == list(range(1, 41))

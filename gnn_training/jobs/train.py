@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict
 
 from gnn_training import heartbeat
@@ -16,6 +16,7 @@ from gnn_training.training import checkpoint
 from gnn_training.training.learner import Learner
 from gnn_training.training.logbook import Logbook
 from gnn_training.training.progress import Progress
+from gnn_training.training.validation import Validation
 
 log = logging.getLogger(__name__)
 
@@ -33,25 +34,26 @@ def train(settings: TrainSettings) -> None:
     with (
         join(settings.device) as rt,
         alone_in(settings.run) if rt.is_main else nullcontext(),
-        closing(Learner(settings, data, rt)) as learner,
     ):
-        progress = _begin(learner)
+        learner = Learner(settings, data, rt)
+        validation = Validation(settings, learner.resident, rt)
+        progress = _begin(learner, validation)
         # A checkpoint may come before the evaluation of its own step, which then is done again.
         reached = {"train": learner.step, "validation": progress.evaluated_at}
         book = Logbook(settings.run, reached, rt.is_main)
         try:
-            ended = _steps(learner, progress, book, signal)
+            ended = _steps(learner, validation, progress, book, signal)
         except UserError as error:
             book.close({"status": "failed", "reason": str(error)})
             raise
         _save(learner, progress)
         book.close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
-                    "skipped_steps": learner.skipped, **asdict(progress)})  # fmt: skip
+                    "skipped_steps": int(learner.skipped), **asdict(progress)})  # fmt: skip
     if ended == "stopped":
         sys.exit(STOPPED)
 
 
-def _begin(learner: Learner) -> Progress:
+def _begin(learner: Learner, validation: Validation) -> Progress:
     """Put the learner where the newest checkpoint left it, if any; rank 0 reads, so all start from one file."""
     settings, data, rt, progress = learner.settings, learner.data, learner.rt, Progress()
     if any(rt.any(data.manifest["sha256"] != rt.broadcast(data.manifest["sha256"]))):
@@ -69,44 +71,64 @@ def _begin(learner: Learner) -> Progress:
         start = f"continuing at step {learner.step}" if state else "starting"
         log.info(
             "%s: %d steps, %d graphs in %d steps an epoch, %d for validation, %d x %s, %d parameters",
-            start, settings.steps, len(learner.plan.indices), learner.plan.steps_per_epoch, len(learner.validation),
+            start, settings.steps, len(learner.plan.indices), learner.plan.steps_per_epoch, len(validation.ids),
             rt.world_size, rt.device.type, sum(p.numel() for p in learner.network.parameters()),
         )  # fmt: skip
+    if settings.compile:
+        _compile(learner)
     return progress
 
 
-def _steps(learner: Learner, progress: Progress, book: Logbook, signal: StopSignal) -> str:
+def _compile(learner: Learner) -> None:
+    seconds, missing = learner.compile()
+    if learner.rt.is_main:
+        done = "the next start finds it in a cache" if seconds > 15 else "from the cache of an earlier start"
+        log.info(
+            "%s",
+            f"trains uncompiled, about half as fast: {missing}"
+            if missing
+            else f"compiled the refinement rounds in {seconds:.1f} s; {done}",
+        )
+
+
+def _steps(learner: Learner, validation: Validation, progress: Progress, book: Logbook, signal: StopSignal) -> str:
     """The loop; returns why it ended: "done" or "stopped"."""
     settings, rt = learner.settings, learner.rt
+    # Ranks disagree on clocks and signals; one leaving alone would keep the others waiting in all-reduce.
+    stopped, late = rt.any(signal.received, progress.is_late(settings.minutes))
     while learner.step < settings.steps:
         if 0 < learner.step != progress.evaluated_at and learner.step % settings.evaluate_every == 0:
-            _evaluate(learner, progress, book)
+            _evaluate(learner, validation, progress, book)
         heartbeat.beat()
         started = time.monotonic()
-        # Ranks disagree on clocks and signals; one leaving alone would keep the others waiting in all-reduce.
-        stopped, late = rt.any(signal.received, 0 < settings.minutes * 60 <= progress.seconds)
         if stopped:
             return "stopped"
         if late or progress.out_of_patience(settings.patience):
             break
-        terms = learner.update()
+        terms = learner.update(signal.received, progress.is_late(settings.minutes))
+        stopped, late = learner.heard()
         progress.count(terms["graphs"], time.monotonic() - started)
         if learner.step % settings.log_every == 0:
-            epoch = learner.step / learner.plan.steps_per_epoch
-            pace = {"epoch": epoch, "graphs_per_second": progress.graphs_per_second}
-            left = {"minutes_left": progress.minutes_left(learner.step, settings.steps)}
-            book.record("train", learner.step, {**terms, **pace, **left})
+            _record(learner, progress, book, terms)
         if learner.step % settings.checkpoint_every == 0:
             _save(learner, progress)
     if progress.evaluated_at != learner.step:
-        _evaluate(learner, progress, book)
+        _evaluate(learner, validation, progress, book)
     return "done"
 
 
-def _evaluate(learner: Learner, progress: Progress, book: Logbook) -> None:
+def _record(learner: Learner, progress: Progress, book: Logbook, terms: dict) -> None:
+    epoch = learner.step / learner.plan.steps_per_epoch
+    pace = {"epoch": epoch, "graphs_per_second": progress.graphs_per_second}
+    left = {"minutes_left": progress.minutes_left(learner.step, learner.settings.steps)}
+    book.record("train", learner.step, {**{name: float(value) for name, value in terms.items()}, **pace, **left})
+
+
+def _evaluate(learner: Learner, validation: Validation, progress: Progress, book: Logbook) -> None:
     """Score the averaged weights and keep them when they are the best so far."""
     started = time.monotonic()
-    scores = learner.evaluate()
+    with learner.averaging() as network:
+        scores = validation.scores(network)
     book.record("validation", learner.step, scores)
     better = progress.judge(scores["excess"], learner.step)  # reduced scores: the same verdict on every rank
     progress.seconds += time.monotonic() - started
@@ -114,7 +136,8 @@ def _evaluate(learner: Learner, progress: Progress, book: Logbook) -> None:
         from gnn_training.training.picture import draw  # 0.6 s of matplotlib that no rank need wait for to start
 
         checkpoint.save(learner.settings.run / "best.pt", {**learner.best_state(), "scores": scores})
-        book.picture("validation graph", learner.step, draw(*learner.example()))
+        with learner.averaging() as network:
+            book.picture("validation graph", learner.step, draw(*validation.example(network)))
 
 
 def _save(learner: Learner, progress: Progress) -> None:
@@ -123,7 +146,18 @@ def _save(learner: Learner, progress: Progress) -> None:
         checkpoint.save_step(learner.settings.run / "checkpoints", learner.step, state)
 
 
-FREE_TO_CHANGE = {"preset", "data", "run", "device", "minutes", "patience", "checkpoint_every", "log_every", "dry_run"}
+FREE_TO_CHANGE = {
+    "preset",
+    "data",
+    "run",
+    "device",
+    "compile",
+    "minutes",
+    "patience",
+    "checkpoint_every",
+    "log_every",
+    "dry_run",
+}
 
 
 def _refuse_other_settings(settings: TrainSettings, data: PackedGraphs, state: dict) -> None:

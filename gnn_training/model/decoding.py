@@ -54,6 +54,20 @@ def greedy_along(graphs: DenseGraphs, classes: Tensor, names: Tensor) -> Tensor:
     return first_fit(graphs, -(classes * classes.shape[1] + position).float(), names, 0.0)
 
 
+def greedy_by_class(graphs: DenseGraphs, probabilities: Tensor) -> Tensor:
+    """What callers do with a proper argmax of probabilities (G, N, K): first fit class by class; colors (G, N) int64.
+
+    The nodes of a proper class are no neighbours, so all of them find their colors at once.
+    """
+    classes, names = probabilities.argmax(2), torch.arange(probabilities.shape[2], device=probabilities.device)
+    taken, colors = torch.zeros_like(probabilities), torch.zeros_like(classes)            # (G, N, K), (G, N)
+    for c in range(len(names)):
+        here = (classes == c) & (graphs.mask > 0)                                         # (G, N)
+        colors = torch.where(here, (taken > 0).float().argmin(2), colors)                 # the first that is free
+        taken = taken + graphs.aggregate(((colors[..., None] == names) & here[..., None]).float())
+    return colors
+
+
 def clique_bound(graphs: DenseGraphs) -> Tensor:
     """Size (G,) float of the largest clique grown from any one node, always by the candidate of highest degree."""
     adjacency, degrees = graphs.adjacency, graphs.degrees

@@ -23,10 +23,10 @@ class Graphs:
     def __init__(self, mask: Tensor):
         self.mask = mask
         self.num_nodes = mask.sum(1)
-        self.degrees = self.aggregate(mask[:, :, None])[:, :, 0]
+        self.degrees = self.aggregate(mask[:, :, None]).sum(2)  # no view: torch.compile would look at its base
         self.mean_degree = self.degrees.sum(1) / self.num_nodes + 1e-6  # edgeless graphs divide by it
         self.density = self.mean_degree / (self.num_nodes - 1).clamp(min=1)
-        self.neighbour_degrees = self.aggregate(self.degrees[:, :, None])[:, :, 0] / self.degrees.clamp(min=1)
+        self.neighbour_degrees = self.aggregate(self.degrees[:, :, None]).sum(2) / self.degrees.clamp(min=1)
 
     def aggregate(self, x: Tensor) -> Tensor:
         """Sum of the neighbours' rows: (G, N, F) to (G, N, F)."""
@@ -35,6 +35,9 @@ class Graphs:
     def triangles(self) -> Tensor:
         """Triangles through every node (G, N)."""
         raise NotImplementedError
+
+    def lighten(self, dtype: torch.dtype) -> None:
+        """Keep what is large in another type of numbers, where that is exact."""
 
     def summary(self, k: Tensor) -> Tensor:
         """What a graph and its number of colors k (G,) tell the network: (G, 5)."""
@@ -50,10 +53,13 @@ class DenseGraphs(Graphs):
         super().__init__(mask)
 
     def aggregate(self, x: Tensor) -> Tensor:
-        return torch.bmm(self.adjacency, x)
+        return torch.bmm(self.adjacency, x.to(self.adjacency.dtype)).float()
 
     def triangles(self) -> Tensor:
         return (self.aggregate(self.adjacency) * self.adjacency).sum(2) / 2
+
+    def lighten(self, dtype: torch.dtype) -> None:
+        self.adjacency = self.adjacency.to(dtype)  # zeros and ones
 
 
 class SparseGraph(Graphs):

@@ -37,17 +37,19 @@ class Refiner(nn.Module):
         with torch.no_grad():
             self.update.bias[:width] = -1.0  # gates start nearly closed: a round changes little at first
 
-    def begin(self, graphs: Graphs, k: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """First state (G, N, K, D), usable colors (G, K) and noise (G, N, K) for k (G,) colors and seeds (G,)."""
-        palette = (torch.arange(int(k.max()), device=k.device) < k[:, None]).float()
-        z = noise(seeds, graphs.mask.shape[1], palette.shape[1])
+    def begin(self, graphs: Graphs, k: Tensor, seeds: Tensor, num_colors: int) -> tuple[Tensor, Tensor, Tensor]:
+        """First state (G, N, K, D), usable colors (G, K) and noise (G, N, K) for k (G,) of the K = num_colors."""
+        palette = (torch.arange(num_colors, device=k.device) < k[:, None]).float()
+        z = noise(seeds, graphs.mask.shape[1], num_colors)
         return self.start(graphs, palette, z), palette, z
 
     @torch.no_grad()
     def run(self, h: Tensor, graphs: Graphs, palette: Tensor, z: Tensor, rounds: int) -> Tensor:
         """State after so many rounds, without gradient."""
+        h = h.detach()  # torch.compile has one form for states that have a past, and another for those without
+        p = self.soft_colors(h, graphs, palette)
         for _ in range(rounds):
-            h = self(h, self.soft_colors(h, graphs, palette), graphs, palette, z)
+            h, p, _ = self(h, p, graphs, palette, z)
         return h
 
     def start(self, graphs: Graphs, palette: Tensor, z: Tensor) -> Tensor:
@@ -66,8 +68,12 @@ class Refiner(nn.Module):
         scores = scores.masked_fill(palette[:, None, :] == 0, -1e4)
         return torch.softmax(scores, 2) * graphs.mask[:, :, None]
 
-    def forward(self, h: Tensor, p: Tensor, graphs: Graphs, palette: Tensor, z: Tensor) -> Tensor:
-        """One round: state h (G, N, K, D) and its soft colors p (G, N, K) to the next state (G, N, K, D)."""
+    def forward(
+        self, h: Tensor, p: Tensor, graphs: Graphs, palette: Tensor, z: Tensor, damping: float = 1.0
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """One round: state h (G, N, K, D) and its soft colors p (G, N, K) to the next of both, and the expected
+        conflicts (G,) of p. The next state passes `damping` of its gradient on, its soft colors all of theirs.
+        """
         usable = palette[:, None, :]                                                      # (G, 1, K)
         k, n = palette.sum(1), graphs.num_nodes                                           # (G,), (G,)
         ph = p[..., None] * h                                                             # (G, N, K, D)
@@ -75,9 +81,9 @@ class Refiner(nn.Module):
         m = graphs.aggregate(ph.flatten(2)).view_as(h) / (1 + e)[..., None]               # (G, N, K, D)
         own = (p * e).sum(2, keepdim=True)                                                # (G, N, 1) conflicts of v
         log_e, log_own, ease = e.log1p(), own.log1p(), (-e).exp()
-        cell = torch.stack(
-            [p, log_e, ease, log_own - log_e, (e - own).clamp(-3, 3), z, 0.2 * (p + 1e-4).log()], 3
-        )                                                                                 # (G, N, K, 7)
+        cell = torch.stack(  # features first: written and read in whole rows
+            [p, log_e, ease, log_own - log_e, (e - own).clamp(-3, 3), z, 0.2 * (p + 1e-4).log()], 0
+        ).flatten(1)                                                                      # (7, G N K)
         free = (ease * usable).sum(2, keepdim=True)                                       # (G, N, 1)
         mean_h = (h * usable[..., None]).sum(2) / k[:, None, None]                        # (G, N, D)
         node = torch.cat(
@@ -87,18 +93,24 @@ class Refiner(nn.Module):
         spent = (p * e).sum(1)[..., None]                                                 # (G, K, 1) conflicts
         share = (k / n)[:, None, None]                                                    # (G, 1, 1)
         color = torch.cat([ph.sum(1) / (1 + size), size * share - 1, spent.log1p(), spent / (1 + size)], 2)
-        total = (own.sum(1) / n[:, None])                                                 # (G, 1) conflicts per node
+        total = own.sum(1)                                                                # (G, 1)
+        rate = total / n[:, None]                                                         # (G, 1) conflicts per node
         graph = torch.cat(
-            [(mean_h * graphs.mask[..., None]).sum(1) / n[:, None], graphs.summary(k), total, total.log1p()], 1
+            [(mean_h * graphs.mask[..., None]).sum(1) / n[:, None], graphs.summary(k), rate, rate.log1p()], 1
         )                                                                                 # (G, D + 7)
+        of_state, of_around, of_rest = self.of_cell.weight.T.split([self.width, self.width, cell.shape[0]])
+        of_cell = h.flatten(0, 2) @ of_state + m.flatten(0, 2) @ of_around + cell.T @ of_rest + self.of_cell.bias
         y = (
-            self.of_cell(torch.cat([h, m, cell], 3))
+            of_cell.view(*p.shape, -1)
             + self.of_node(node)[:, :, None]
             + self.of_color(color)[:, None]
             + self.of_graph(graph)[:, None, None]
         )                                                                                 # (G, N, K, H)
         gate, change = self.update(silu(y)).chunk(2, 3)                                   # (G, N, K, D) each
-        return self.normal(h + gate.sigmoid() * change)
+        h = self.normal(h + gate.sigmoid() * change)
+        p = self.soft_colors(h, graphs, palette)
+        damped = h if damping == 1 else damping * h + (1 - damping) * h.detach()          # (G, N, K, D)
+        return damped, p, total[:, 0] / 2
 
 
 def invariants(graphs: Graphs, k: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, smooth_l1_loss
+from torch.utils.checkpoint import checkpoint
 
 from gnn_training.contract import UNKNOWN_TYPE
 from gnn_training.model.graphs import Graphs
@@ -19,7 +20,8 @@ class Batch:
     """Graphs with what is known of them, all tensors on one device.
 
     num_colors (G,) best known, int64; lower, upper (G,) bounds, float; graph_type (G,) int64; difficulty (G,) float;
-    seeds (G,) int64 for the noise; k (G,) int64 colors that this step allows.
+    seeds (G,) int64 for the noise; k (G,) int64 colors that this step allows, none above max_colors; present (G,)
+    float, 1 for a graph and 0 for an empty place, which counts nothing.
     """
 
     graphs: Graphs
@@ -30,6 +32,8 @@ class Batch:
     difficulty: Tensor
     seeds: Tensor
     k: Tensor
+    present: Tensor
+    max_colors: int
 
 
 class ColoringNetwork(nn.Module):
@@ -40,6 +44,7 @@ class ColoringNetwork(nn.Module):
         self.refiner = Refiner(width, hidden)
         self.reader = Reader()
         self.damping = damping
+        self.recompute = False
 
     def forward(self, batch: Batch, free_rounds: int, rounds: int) -> dict[str, Tensor]:
         """Loss terms (scalars), each a sum over the graphs of the batch: divide by the global number of graphs.
@@ -49,24 +54,35 @@ class ColoringNetwork(nn.Module):
         chromatic, types, difficulty = self.reader(batch.graphs, batch.lower, batch.upper)
         known = batch.num_colors.float()
         room = (batch.upper - batch.lower).clamp(min=1)  # a miss counts relative to what was left open
-        return {
+        terms = {
             "conflicts": self._conflicts(batch, free_rounds, rounds),
-            "chromatic": smooth_l1_loss((chromatic - known) / room, torch.zeros_like(known), reduction="sum", beta=0.1),
-            "family": cross_entropy(types, batch.graph_type, ignore_index=UNKNOWN_TYPE, reduction="sum"),
-            "difficulty": smooth_l1_loss(difficulty / 100, batch.difficulty / 100, reduction="sum", beta=0.1),
+            "chromatic": _distance(chromatic / room, known / room),
+            "family": cross_entropy(types, batch.graph_type, ignore_index=UNKNOWN_TYPE, reduction="none"),
+            "difficulty": _distance(difficulty / 100, batch.difficulty / 100),
         }
+        return {name: (values * batch.present).sum() for name, values in terms.items()}
 
     def _conflicts(self, batch: Batch, free_rounds: int, rounds: int) -> Tensor:
-        """Expected conflicts per node after every round, later rounds weigh more; summed over graphs."""
+        """Expected conflicts per node (G,), a mean over the states after every round in which later ones weigh more."""
         graphs, refine = batch.graphs, self.refiner
-        h, palette, z = refine.begin(graphs, batch.k, batch.seeds)                        # (G, N, K, D) the first
-        loss = 0 * h.sum()  # every weight takes part in every step, or DDP waits for the missing gradient
-        h = refine.run(h, graphs, palette, z, free_rounds) if free_rounds else h
+        h, palette, z = refine.begin(graphs, batch.k, batch.seeds, batch.max_colors)      # (G, N, K, D) the first
+        if free_rounds:
+            h = refine.run(h.detach(), graphs, palette, z, free_rounds).requires_grad_()  # as later states: one form
         p = refine.soft_colors(h, graphs, palette)
-        for t in range(1, rounds + 1):
-            h = refine(h, p, graphs, palette, z)
-            p = refine.soft_colors(h, graphs, palette)
-            conflicts = (p * graphs.aggregate(p)).sum((1, 2)) / 2                         # (G,)
-            loss = loss + (t / rounds) ** 2 * (conflicts / graphs.num_nodes).sum()
-            h = self.damping * h + (1 - self.damping) * h.detach()  # undamped, gradients reach norms of thousands
-        return loss / sum((t / rounds) ** 2 for t in range(1, rounds + 1))
+        loss = torch.zeros_like(graphs.num_nodes)                                         # (G,)
+        for t in range(rounds):
+            h, following, conflicts = self._round(h, p, graphs, palette, z)
+            loss = loss + (t / rounds) ** 2 * conflicts
+            p = following
+        loss = loss + (p * graphs.aggregate(p)).sum((1, 2)) / 2
+        return loss / graphs.num_nodes / sum((t / rounds) ** 2 for t in range(rounds + 1))
+
+    def _round(self, *state: Tensor | Graphs) -> tuple[Tensor, Tensor, Tensor]:
+        """A round that passes gradients back, damped: undamped, they reach norms of thousands."""
+        if self.recompute:  # keeps only the states between the rounds, and makes the rest again when it is needed
+            return checkpoint(self.refiner, *state, self.damping, use_reentrant=False)
+        return self.refiner(*state, self.damping)
+
+
+def _distance(a: Tensor, b: Tensor) -> Tensor:
+    return smooth_l1_loss(a, b, reduction="none", beta=0.1)

@@ -98,8 +98,7 @@ class Refine(nn.Module):
         names = torch.arange(palette.shape[1], device=mask.device)
 
         def body(t, h, palette, best, fewest, lowest, stale, failed):
-            h = refiner(h, refiner.soft_colors(h, graphs, palette), graphs, palette, z)
-            p = refiner.soft_colors(h, graphs, palette)                                   # (G, n, K)
+            h, p, _ = refiner(h, refiner.soft_colors(h, graphs, palette), graphs, palette, z)
             clash = clashes(graphs, p.argmax(2))                                          # (G, n)
             conflicts = clash.sum(1) / 2                                                  # (G,)
             k = palette.sum(1).long()

@@ -1,34 +1,33 @@
-"""One optimizer step and one evaluation, on as many ranks as there are."""
+"""One optimizer step on as many ranks as there are; the host plans and launches, and waits for no device."""
 
-from contextlib import nullcontext
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import clip_grad_norm_
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.profiler import record_function
 
-from gnn_training import heartbeat
-from gnn_training.coloring import from_logits, num_colors
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph
-from gnn_training.model.graphs import batch_of, flat
 from gnn_training.model.objective import WEIGHTS, Batch, ColoringNetwork
-from gnn_training.model.program import Program
 from gnn_training.runtime import Runtime
 from gnn_training.settings import TrainSettings
-from gnn_training.training.batches import BatchPlan, cost, deal
+from gnn_training.training.batches import BatchPlan, Planned, Shape
 from gnn_training.training.checkpoint import without_prefix
+from gnn_training.training.compiling import as_written, compile_rounds, obstacle
+from gnn_training.training.flat import flatten, named
+from gnn_training.training.resident import ResidentGraphs
+from gnn_training.training.rounds import free_rounds_at, rounds_of
 from gnn_training.training.schedule import learning_rate, peak_rate
 
-ROUNDS, COLORS = 1, 2  # purposes of random generators; 0 is the batch plan
-DRAWN_NODES = 60  # more make no picture
-SCORES = ("excess", "dsatur_excess", "at_best_known", "chromatic_error", "family_accuracy", "graphs")
-MAX_SCORED_NODES = 2048  # larger graphs train, but the program's dense matrices would take a validation over
+COLORS = 2  # purpose of the random generator, beside those of batches.py and rounds.py
 MIN_REACH = 2  # colors above the best known that a training step may allow, at least
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
+FLAGS = ("stop", "late")
+LATENESS = 2  # steps until the host reads what a GPU has to tell: it was done by then, and nobody waits
 
 
 class Learner:
@@ -38,64 +37,109 @@ class Learner:
         self.settings, self.data, self.rt = settings, data, rt
         torch.manual_seed(settings.seed)  # the same first weights on every rank
         self.network = ColoringNetwork(settings.width, settings.hidden, settings.damping).to(rt.device)
-        self.averaged = AveragedModel(self.network, multi_avg_fn=get_ema_multi_avg_fn(settings.ema))
-        self.ddp = DistributedDataParallel(self.network, device_ids=[rt.device] if rt.device.type == "cuda" else None)
+        size = sum(parameter.numel() for parameter in self.network.parameters())
+        # What ranks add up at every step, in one all-reduce: gradient, loss terms, flags.
+        self.shared = torch.zeros(size + len(WEIGHTS) + len(FLAGS), device=rt.device)
+        self.gradient, self.terms, self.flags = self.shared.split([size, len(WEIGHTS), len(FLAGS)])
+        self.weights = flatten(self.network, self.gradient)
+        self.averaged = self.weights.detach().clone()
         self.precision = _precision(settings.precision, rt.device)
         self.scaler = torch.amp.GradScaler(rt.device.type, enabled=self.precision == torch.float16)
         self.peak = peak_rate(settings.learning_rate, settings.lr_scaling, rt.world_size)
-        self.optimizer = torch.optim.AdamW(self.network.parameters(), self.peak, weight_decay=settings.weight_decay)
-        train = data.indices("train")
-        parts = rt.world_size * settings.accumulate
-        self.plan = BatchPlan(
-            train, data.num_nodes[train], data.num_colors[train], settings.batch_cells, parts, settings.seed
-        )
-        held_out = data.indices("validation")
-        held_out = held_out[data.num_nodes[held_out] <= MAX_SCORED_NODES]
-        self.validation = _sample(held_out if len(held_out) else train, settings.validation_graphs)
-        self.step = self.bad_steps = self.skipped = 0
+        self.optimizer = torch.optim.AdamW([self.weights], self.peak, weight_decay=settings.weight_decay, fused=True)
+        self.resident = ResidentGraphs(data, rt.device)
+        self.known = data.num_colors.astype(np.int64)
+        # From one color too few to halfway up to DSATUR's number, where the descent of the exported program begins.
+        self.reach = np.maximum(MIN_REACH, (data.dsatur_colors - self.known) // 2)
+        train, parts = data.indices("train"), rt.world_size * settings.accumulate
+        sizes = data.num_nodes[train], (self.known + self.reach)[train]
+        alone = self.resident.is_sparse[train]
+        self.plan = BatchPlan(train, *sizes, settings.batch_cells, parts, settings.seed, alone)
+        self.step = 0
+        self.bad_steps, self.skipped = (torch.zeros((), device=rt.device) for _ in range(2))
+        self._told: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
+        self.lateness = LATENESS if rt.device.type == "cuda" else 0
 
-    def close(self) -> None:
-        """Let go of the process group; to be called while it is still there.
+    def update(self, *flags: bool) -> dict[str, Tensor | float]:
+        """Take one step; return the loss terms of the whole global batch, gradient norm, learning rate and graphs.
 
-        The last owner of a gloo group waits for its threads, which may wait for the GIL. Python's own handle gives
-        the GIL up meanwhile, DDP's does not (pytorch/pytorch#56297): as the last owner it hangs now and then.
+        flags: in the order of FLAGS, what this rank wants all to know; `heard` tells. Reading a returned tensor waits
+        for the device.
         """
-        del self.ddp
-
-    def update(self) -> dict[str, float]:
-        """Take one step; return the loss terms of the whole global batch, gradient norm, learning rate and graphs."""
-        rate = learning_rate(self.step, self.peak, self.settings.warmup_steps, self.settings.steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        parts = self.plan.at(self.step)
-        num_graphs = sum(len(part) for part in parts)
-        sums = torch.zeros(len(WEIGHTS), device=self.rt.device)
-        for i in range(self.settings.accumulate):
-            last = i + 1 == self.settings.accumulate
-            with nullcontext() if last else self.ddp.no_sync():
-                sums += self._backward(parts, parts[self.rt.rank + i * self.rt.world_size], num_graphs)
-        sums = self.rt.total(sums)
-        norm = self._apply(sums)
+        planned, settings = self.plan.at(self.step), self.settings
+        num_graphs = sum(map(len, planned.parts))
+        self.shared.zero_()
+        for i in range(settings.accumulate):
+            self._backward(planned, planned.parts[self.rt.rank + i * self.rt.world_size], num_graphs)
+        with record_function("all_reduce"):
+            for flag, raised in zip(self.flags, flags, strict=False):
+                flag.fill_(float(raised))
+            self.rt.total(self.shared)
+        with record_function("optimizer"):
+            rate = learning_rate(self.step, self.peak, settings.warmup_steps, settings.steps)
+            norm = self._apply(rate)
         self.step += 1
-        terms = dict(zip(WEIGHTS, (sums / num_graphs).tolist(), strict=True))
+        self._tell()
+        terms = dict(zip(WEIGHTS, self.terms.clone(), strict=True))
         return {**terms, "gradient_norm": norm, "learning_rate": rate, "graphs": num_graphs}
+
+    def heard(self) -> tuple[bool, ...]:
+        """For each of FLAGS, whether a rank raised it: the same on all ranks, on a GPU LATENESS steps late.
+
+        Raises:
+            UserError: too many steps in a row were not finite.
+        """
+        if len(self._told) <= self.lateness:
+            return (False,) * len(FLAGS)
+        told, ready = self._told.popleft()
+        if ready:
+            ready.synchronize()
+        *flags, bad_steps = told.tolist()
+        if bad_steps >= MAX_BAD_STEPS:
+            raise UserError(
+                f"the loss was not finite {MAX_BAD_STEPS} steps in a row (step {self.step}): "
+                f"lower --learning-rate ({self.settings.learning_rate}) or --clip ({self.settings.clip})"
+            )
+        return tuple(map(bool, flags))
+
+    def compile(self) -> tuple[float, str | None]:
+        """Compile the rounds, rank 0 first, so that the others find them in its cache.
+
+        Returns the seconds it took, and what stood in the way, if the machine cannot.
+        """
+        missing = obstacle(self.rt.device)
+        if missing is None:
+            compile_rounds(self.network.refiner)
+            started = time.monotonic()
+            for turn in (self.rt.is_main, not self.rt.is_main):
+                if turn:
+                    self._rehearse()
+                self.rt.wait()
+        return (0.0 if missing else time.monotonic() - started), missing
+
+    @contextmanager
+    def averaging(self) -> Iterator[ColoringNetwork]:
+        """The network with the averaged weights, which are the ones to evaluate."""
+        trained = self.weights.detach().clone()
+        self.weights.data.copy_(self.averaged)
+        yield self.network
+        self.weights.data.copy_(trained)
 
     def state(self) -> dict:
         """Everything a checkpoint needs to go on, and `best_state`."""
         return {
             **self.best_state(),
-            "weights": self.network.state_dict(),
+            "weights": named(self.weights, self.network),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "num_averaged": int(self.averaged.n_averaged),
-            "bad_steps": self.bad_steps,
-            "skipped": self.skipped,
+            "bad_steps": int(self.bad_steps),
+            "skipped": int(self.skipped),
         }
 
     def best_state(self) -> dict:
         """What an export needs: the averaged weights and where they come from."""
         return {
-            "network": {name: value.detach().clone() for name, value in self.averaged.module.state_dict().items()},
+            "network": named(self.averaged, self.network),
             "settings": self.settings.model_dump(mode="json"),
             "data_sha256": self.data.manifest["sha256"],
             "step": self.step,
@@ -103,149 +147,93 @@ class Learner:
 
     def load_state(self, state: dict) -> None:
         """Go on from what `state` returned, on any number of ranks."""
+        self.network.load_state_dict(without_prefix(state["network"]))
+        self.averaged.copy_(self.weights.detach())
         self.network.load_state_dict(without_prefix(state["weights"]))
-        self.averaged.module.load_state_dict(without_prefix(state["network"]))
-        self.averaged.n_averaged.fill_(state["num_averaged"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
-        self.step, self.bad_steps, self.skipped = state["step"], state["bad_steps"], state["skipped"]
+        self.bad_steps.fill_(state["bad_steps"])
+        self.skipped.fill_(state["skipped"])
+        self.step = state["step"]
 
-    def _backward(self, parts: list[np.ndarray], mine: np.ndarray, num_graphs: int) -> Tensor:
-        """Gradient of this rank's part; returns the sums (terms,) over its graphs."""
-        present = len(mine) > 0
-        if not present:  # a rank without a graph works on a stand-in of no weight: DDP needs it in the all-reduce
-            mine = next(part for part in parts if len(part))[:1]
-        rng = np.random.default_rng([self.settings.seed, self.step, ROUNDS])
-        rounds = self.settings.rounds + int(rng.integers(-3, 4))
-        free_rounds = int(rng.integers(4, 4 * self.settings.rounds + 1)) if rng.random() < 0.6 else 0
-        batch = self._collate(mine)  # outside of autocast: degrees must not be rounded to 8 bits
-        with torch.autocast(self.rt.device.type, self.precision, enabled=self.precision != torch.float32):
-            terms = self.ddp(batch, free_rounds, rounds)
-        loss = sum(weight * terms[name] for name, weight in WEIGHTS.items())
-        # DDP averages over ranks; each rank's sum over the global count, times ranks, makes that the global mean.
-        self.scaler.scale(loss * (present * self.rt.world_size / num_graphs)).backward()
-        return torch.stack([terms[name].detach().float() for name in WEIGHTS]) * present
+    def _backward(self, planned: Planned, mine: np.ndarray, num_graphs: int) -> None:
+        """Add the part `mine` to gradient and terms. All ranks take the same rounds; a part without graphs adds 0."""
+        settings = self.settings
+        with record_function("data"):
+            batch = self._collate(mine, planned.shape)
+        rounds = rounds_of(planned.bucket, settings.rounds, settings.seed)
+        self._differentiate(batch, free_rounds_at(self.step, settings.rounds, settings.seed), rounds, num_graphs)
 
-    def _apply(self, sums: Tensor) -> float:
-        """Step if loss terms and gradients are finite, else skip; returns the norm of the refiner's gradient.
+    def _differentiate(self, batch: Batch, free_rounds: int, rounds: int, num_graphs: int) -> None:
+        with as_written(batch.graphs):
+            with (
+                record_function("forward"),
+                torch.autocast(self.rt.device.type, self.precision, enabled=self.precision != torch.float32),
+            ):
+                terms = self.network(batch, free_rounds, rounds)
+                loss = sum(weight * terms[name] for name, weight in WEIGHTS.items()) / num_graphs
+            with record_function("backward"):
+                self.scaler.scale(loss).backward()
+        self.terms += torch.stack([terms[name].detach() for name in WEIGHTS]) / num_graphs
 
-        The terms `sums` and the gradients are all-reduced, so every rank sees the same and decides alike.
+    def _apply(self, rate: float) -> Tensor:
+        """Step if loss terms and gradient are finite, else skip, decided on the device; the refiner's gradient norm.
+
+        Terms and gradient are all-reduced, so every rank decides alike.
         """
         self.scaler.unscale_(self.optimizer)
-        norm = clip_grad_norm_(self.network.refiner.parameters(), self.settings.clip)
-        other = clip_grad_norm_(self.network.reader.parameters(), self.settings.clip)
-        finite = bool(torch.isfinite(norm + other + sums.sum()))
-        self.scaler.step(self.optimizer) if finite else None
+        sizes = [sum(map(Tensor.numel, part.parameters())) for part in (self.network.refiner, self.network.reader)]
+        norm, other = (_clip(part, self.settings.clip) for part in self.gradient.split(sizes))
+        bad = 1.0 - torch.isfinite(norm + other + self.terms.sum()).float()
+        self.optimizer.param_groups[0]["lr"] = rate
+        self.optimizer.found_inf = bad  # the fused kernel reads it and does nothing where it is 1
+        self.optimizer.step()
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
-        if finite:
-            self.averaged.update_parameters(self.network)
-        self.bad_steps = 0 if finite else self.bad_steps + 1
-        self.skipped += not finite
-        if self.bad_steps == MAX_BAD_STEPS:
-            raise UserError(
-                f"the loss was not finite {MAX_BAD_STEPS} steps in a row (step {self.step}): "
-                f"lower --learning-rate ({self.settings.learning_rate}) or --clip ({self.settings.clip})"
-            )
-        return float(norm)
+        # The first average is the weights themselves.
+        self.averaged.lerp_(self.weights.detach(), (1.0 - self.settings.ema if self.step else 1.0) * (1 - bad))
+        self.bad_steps.add_(1).mul_(bad)
+        self.skipped.add_(bad)
+        return norm
 
-    def evaluate(self) -> dict[str, float]:
-        """Score of the averaged weights on the validation graphs, every graph once over all ranks.
+    def _tell(self) -> None:
+        """Send flags and count of bad steps to the host, without waiting for them."""
+        told = torch.cat([self.flags, self.bad_steps[None]])
+        if not self.lateness:
+            self._told.append((told, None))
+            return
+        ready = torch.cuda.Event()
+        told = told.to("cpu", non_blocking=True)
+        ready.record()
+        self._told.append((told, ready))
 
-        `excess` is the mean number of colors above the best known that a caller of the exported program would use;
-        `dsatur_excess` is DSATUR's on the same graphs.
-        """
-        data, ids = self.data, self.validation
-        costs = cost(data.num_nodes[ids].astype(float), data.num_colors[ids])
-        mine = ids[deal(costs, self.rt.world_size)[self.rt.rank]]
-        mine = mine[np.lexsort((data.num_colors[mine], data.num_nodes[mine]))]
-        sums = np.zeros(len(SCORES))
-        for chunk in _chunks(mine, data, self.settings.batch_cells):
-            heartbeat.beat()
-            sums += self._score(chunk)
-        totals = self.rt.total(torch.from_numpy(sums).to(self.rt.device)).tolist()
-        named = dict(zip(SCORES, totals, strict=True))
-        count = named.pop("graphs")
-        return {**{name: total / count for name, total in named.items()}, "graphs": count}
-
-    def _score(self, ids: np.ndarray) -> np.ndarray:
-        """Sums over the graphs `ids`, in the order of SCORES."""
-        data = self.data
-        colors, made = self._color(ids)
-        used = np.array([num_colors(each) for each in colors])
-        known, chromatic = data.num_colors[ids].astype(int), made["chromatic"].cpu().numpy()
-        scores = (
-            used - known,
-            data.dsatur_colors[ids] - known,
-            used <= known,
-            np.abs(chromatic - known),
-            made["graph_type_logits"].argmax(1).cpu().numpy() == data.graph_type[ids],
-            np.ones(len(ids)),
-        )
-        return np.array([score.sum() for score in scores], dtype=float)
-
-    def example(self) -> tuple[Graph, np.ndarray, str]:
-        """The largest validation graph that can be drawn, its colors (N,) and a title."""
-        sizes = self.data.num_nodes[self.validation]
-        i = self.validation[np.argmax(np.where(sizes <= DRAWN_NODES, sizes, -sizes))]
-        graph, colors = self.data.graph(i), self._color(np.array([i]))[0][0]
-        known, dsatur = self.data.num_colors[i], self.data.dsatur_colors[i]
-        return graph, colors, f"{graph.name}: {num_colors(colors)} colors, DSATUR {dsatur}, best known {known}"
-
-    def _color(self, ids: np.ndarray) -> tuple[list[np.ndarray], dict[str, Tensor]]:
-        """Colors (N,) of every graph as callers of the exported program get them, and all that the program made."""
-        graphs = [self.data.graph(i) for i in ids]
-        edge_index, batch = flat(graphs, self.rt.device)
-        numbers = {"num_colors": [0], "seed": 0, "steps": self.settings.validation_rounds}
-        options = {name: torch.tensor(value, device=self.rt.device) for name, value in numbers.items()}
-        made = Program(self.averaged.module)(edge_index=edge_index, batch=batch, **options)
-        logits = made["color_logits"].cpu().numpy()
-        rows = np.split(logits, np.cumsum([graph.num_nodes for graph in graphs])[:-1])
-        return [from_logits(graph, row) for graph, row in zip(graphs, rows, strict=True)], made
-
-    def _collate(self, ids: np.ndarray) -> Batch:
+    def _collate(self, ids: np.ndarray, shape: Shape) -> Batch:
         """The graphs `ids` with k and noise drawn by (seed, step, graph)."""
-        data, device = self.data, self.rt.device
         rng = np.random.default_rng([self.settings.seed, self.step, COLORS])
-        draw, seeds = rng.random(len(data))[ids], rng.integers(0, 2**31, len(data))[ids]
-        known = data.num_colors[ids].astype(np.int64)
-        # From one color too few to halfway up to DSATUR's number, where the descent of the exported program begins.
-        reach = np.maximum(MIN_REACH, (data.dsatur_colors[ids] - known) // 2)
-        k = np.maximum(known - 1 + (draw * (reach + 2)).astype(np.int64), 1)
+        draw, seeds = rng.random(len(self.data))[ids], rng.integers(0, 2**31, len(self.data))[ids]
+        k = np.maximum(self.known[ids] - 1 + (draw * (self.reach[ids] + 2)).astype(np.int64), 1)
+        batch = self.resident.batch(ids, k, seeds, shape)
+        batch.graphs.lighten(self.precision)
+        return batch
 
-        def tensor(x: np.ndarray, dtype: torch.dtype) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(x)).to(device, dtype, non_blocking=True)
+    def _rehearse(self) -> None:
+        """A step that changes nothing, on a batch of usual size, so that what is compiled suits those to come."""
+        costs = [bucket.shape.cost for bucket in self.plan.buckets]
+        usual = self.plan.buckets[int(np.argsort(costs)[len(costs) // 2])]
+        batch = self._collate(usual.indices[: usual.shape.graphs], usual.shape)
+        self._differentiate(batch, free_rounds=2, rounds=2, num_graphs=1)
+        self.shared.zero_()
 
-        return Batch(
-            batch_of([data.graph(i) for i in ids], device),
-            tensor(known, torch.int64),
-            tensor(data.lower_bound[ids], torch.float32),
-            tensor(data.dsatur_colors[ids], torch.float32),
-            tensor(data.graph_type[ids], torch.int64),
-            tensor(data.difficulty[ids], torch.float32),
-            tensor(seeds, torch.int64),
-            tensor(k, torch.int64),
-        )
+
+def _clip(gradient: Tensor, largest: float) -> Tensor:
+    """Scale a gradient to a norm of at most `largest`, in place; the norm it had."""
+    norm = gradient.norm()
+    gradient.mul_((largest / (norm + 1e-6)).clamp(max=1.0))
+    return norm
 
 
 def _precision(wanted: str, device: torch.device) -> torch.dtype:
     if wanted == "auto" and device.type == "cpu":
-        return torch.float32
+        return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
     if wanted == "auto":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[wanted]
-
-
-def _sample(ids: np.ndarray, count: int) -> np.ndarray:
-    """At most `count` of ids, evenly spread: packed order goes by family, so a head would hold one family only."""
-    return ids if not 0 < count < len(ids) else ids[np.linspace(0, len(ids) - 1, count).astype(int)]
-
-
-def _chunks(ids: np.ndarray, data: PackedGraphs, cells: int):
-    """Runs of ids (sorted by size) whose padded cost stays within 4 x cells: no gradient, so more fits."""
-    start = 0
-    for end in range(1, len(ids) + 1):
-        run = ids[start : end + 1]
-        if end == len(ids) or len(run) * cost(data.num_nodes[run].max(), data.num_colors[run].max()) > 4 * cells:
-            yield ids[start:end]
-            start = end

@@ -35,6 +35,10 @@ class Progress:
         self.evaluated_at = step
         return kept
 
+    def is_late(self, minutes: float) -> bool:
+        """Whether so many minutes are over; 0 is no limit."""
+        return 0 < minutes * 60 <= self.seconds
+
     def out_of_patience(self, patience: int) -> bool:
         """Whether so many evaluations in a row brought nothing; patience 0 never ends."""
         return 0 < patience <= self.worse

@@ -1,0 +1,91 @@
+"""Scores on graphs that were kept aside: what a caller of the exported program would get, every graph once."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_training import heartbeat
+from gnn_training.coloring import from_logits, num_colors
+from gnn_training.contract import MAX_COLORS
+from gnn_training.graph import Graph
+from gnn_training.model.decoding import greedy_by_class
+from gnn_training.model.graphs import flat
+from gnn_training.model.objective import ColoringNetwork
+from gnn_training.model.program import Bound, Program, Refine
+from gnn_training.runtime import Runtime
+from gnn_training.settings import TrainSettings
+from gnn_training.training.batches import BatchPlan, Planned
+from gnn_training.training.resident import ResidentGraphs
+
+SCORES = ("excess", "dsatur_excess", "at_best_known", "chromatic_error", "family_accuracy", "graphs")
+MAX_NODES = 2048  # larger graphs train, but the program's dense matrices would take a validation over
+DRAWN_NODES = 60  # more make no picture
+ROOM = 4  # times the cells of a training step: nothing is kept for a backward pass
+
+
+class Validation:
+    """The graphs kept aside, and what the program finds out about them before the network comes in."""
+
+    def __init__(self, settings: TrainSettings, resident: ResidentGraphs, rt: Runtime):
+        self.resident, self.data, self.rt = resident, resident.data, rt
+        self.steps = settings.validation_rounds
+        held_out = self.data.indices("validation")
+        held_out = held_out[self.data.num_nodes[held_out] <= MAX_NODES]
+        self.ids = _spread(held_out if len(held_out) else self.data.indices("train"), settings.validation_graphs)
+        sizes = (values[self.ids] for values in (self.data.num_nodes, self.data.dsatur_colors))
+        plan = BatchPlan(self.ids, *sizes, ROOM * settings.batch_cells, rt.world_size, seed=0)
+        self.batches = [planned for planned in plan.epoch(0) if len(planned.parts[rt.rank])]
+        self._bounds: dict[int, tuple[Tensor, ...]] = {}
+
+    def scores(self, network: ColoringNetwork) -> dict[str, float]:
+        """Means over all graphs on all ranks, and their number.
+
+        `excess` is the number of colors above the best known that a caller of the exported program would use;
+        `dsatur_excess` is DSATUR's on the same graphs.
+        """
+        sums = torch.zeros(len(SCORES), dtype=torch.float64, device=self.rt.device)
+        for number, planned in enumerate(self.batches):
+            heartbeat.beat()
+            sums += self._score(network, number, planned)
+        named = dict(zip(SCORES, self.rt.total(sums).tolist(), strict=True))
+        count = named.pop("graphs")
+        return {**{name: total / count for name, total in named.items()}, "graphs": count}
+
+    @torch.no_grad()
+    def _score(self, network: ColoringNetwork, number: int, planned: Planned) -> Tensor:
+        """Sums over this rank's graphs of a batch, in the order of SCORES."""
+        resident, ids = self.resident, planned.parts[self.rt.rank]
+        i = torch.from_numpy(ids).to(self.rt.device)
+        graphs = resident.dense(i, torch.ones_like(i, dtype=torch.bool), planned.shape.nodes)
+        if number not in self._bounds:  # they depend on no weight
+            enough = min(MAX_COLORS, int(graphs.degrees.max()) + 1)
+            names = torch.arange(enough, device=self.rt.device)
+            self._bounds[number] = Bound()(graphs.adjacency, graphs.mask, names)
+        options = (torch.tensor(value, device=self.rt.device) for value in ([0], 0, self.steps))
+        probabilities, _, chromatic, types, _ = Refine(network)(
+            graphs.adjacency, graphs.mask, *self._bounds[number], *options
+        )
+        used = greedy_by_class(graphs, probabilities).amax(1) + 1
+        known, error = resident.num_colors[i], (chromatic - resident.num_colors[i]).abs()
+        right = types.argmax(1) == resident.graph_type[i]
+        scores = (used - known, resident.upper[i] - known, used <= known, error, right, torch.ones_like(i))
+        return torch.stack([score.double().sum() for score in scores])
+
+    @torch.no_grad()
+    def example(self, network: ColoringNetwork) -> tuple[Graph, np.ndarray, str]:
+        """The largest graph that can be drawn, its colors (N,) and a title."""
+        sizes = self.data.num_nodes[self.ids]
+        i = self.ids[np.argmax(np.where(sizes <= DRAWN_NODES, sizes, -sizes))]
+        graph, device = self.data.graph(i), self.rt.device
+        edge_index, batch = flat([graph], device)
+        numbers = {"num_colors": [0], "seed": 0, "steps": self.steps}
+        options = {name: torch.tensor(value, device=device) for name, value in numbers.items()}
+        logits = Program(network)(edge_index=edge_index, batch=batch, **options)["color_logits"]
+        colors = from_logits(graph, logits.cpu().numpy())
+        known, dsatur = self.data.num_colors[i], self.data.dsatur_colors[i]
+        return graph, colors, f"{graph.name}: {num_colors(colors)} colors, DSATUR {dsatur}, best known {known}"
+
+
+def _spread(ids: np.ndarray, count: int) -> np.ndarray:
+    """At most `count` of ids, evenly spread: packed order goes by family, so a head would hold one family only."""
+    return ids if not 0 < count < len(ids) else ids[np.linspace(0, len(ids) - 1, count).astype(int)]
