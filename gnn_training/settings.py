@@ -108,7 +108,7 @@ class TrainSettings(Settings):
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """auto: bf16 where the GPU has it, else fp16 with loss scaling; fp32 on a CPU."""
+    """auto: bf16 where GPU or CPU has it, else fp16 with loss scaling on a GPU and fp32 on a CPU."""
     compile: bool = True
     """Compile the refinement rounds; without it the same numbers, slower, and errors that show the line."""
     width: Positive = 16
@@ -305,6 +305,7 @@ def smoke() -> RunSettings:
         preset="smoke",
         run=Path("runs/smoke"),
         recipe="smoke",
+        compile=False,
         steps=40,
         warmup_steps=5,
         rounds=8,

@@ -71,7 +71,7 @@ class Merged(BatchPlan):
     def at(self, step: int) -> Planned:
         planned = self.plan.at(step)
         graphs = planned.shape.graphs * len(planned.parts)
-        return Planned(replace(planned.shape, graphs=graphs), [np.concatenate(planned.parts)])
+        return replace(planned, shape=replace(planned.shape, graphs=graphs), parts=[np.concatenate(planned.parts)])
 
 
 def test_a_plain_offsetis_a_group_of_one(rt: Runtime):

@@ -47,6 +47,7 @@ def settings(data: Path, run: Path, **changes) -> TrainSettings:
     """
     values = {
         "steps": 40,
+        "precision": "fp32",
         "warmup_steps": 2,
         "learning_rate": 2e-3,
         "rounds": 4,

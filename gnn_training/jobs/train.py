@@ -31,10 +31,7 @@ def train(settings: TrainSettings) -> None:
     """
     signal = StopSignal()
     data = PackedGraphs.open(settings.data)
-    with (
-        join(settings.device) as rt,
-        alone_in(settings.run) if rt.is_main else nullcontext(),
-    ):
+    with join(settings.device) as rt, alone_in(settings.run) if rt.is_main else nullcontext():
         learner = Learner(settings, data, rt)
         validation = Validation(settings, learner.resident, rt)
         progress = _begin(learner, validation)
@@ -147,26 +144,21 @@ def _save(learner: Learner, progress: Progress) -> None:
 
 
 FREE_TO_CHANGE = {
-    "preset",
-    "data",
-    "run",
-    "device",
-    "compile",
-    "minutes",
-    "patience",
-    "checkpoint_every",
-    "log_every",
-    "dry_run",
-}
+    "preset", "data", "run", "device", "compile", "minutes", "patience", "checkpoint_every", "log_every", "dry_run",
+}  # fmt: skip
 
 
 def _refuse_other_settings(settings: TrainSettings, data: PackedGraphs, state: dict) -> None:
     """A run continues only as what it is: other settings or other graphs belong in another folder."""
     then, now = state["settings"], settings.model_dump(mode="json")
+    if then.keys() != now.keys():
+        raise UserError(
+            f"{settings.run} was begun by another version of this program: finish it there or take another --run folder"
+        )
     for name in sorted(now.keys() - FREE_TO_CHANGE):
-        if then.get(name) != now[name]:
+        if then[name] != now[name]:
             raise UserError(
-                f"{settings.run} was trained with {name} {then.get(name)}, not {now[name]}: "
+                f"{settings.run} was trained with {name} {then[name]}, not {now[name]}: "
                 f"take the old value or another --run folder"
             )
     if state["data_sha256"] != data.manifest["sha256"]:

@@ -1,8 +1,6 @@
 """Our training, measured: pace, memory, and where the time goes."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -11,9 +9,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from gnn_training.speed.roofline import Ceilings, step_seconds
-from gnn_training.training.batches import BatchPlan, Planned, Shape
+from gnn_training.speed.strata import spread
+from gnn_training.training.batches import Shape
+from gnn_training.training.growth import advance, synchronize
 from gnn_training.training.learner import Learner
-from gnn_training.training.rounds import mean_free_rounds, rounds_at
+from gnn_training.training.rounds import free_rounds_at, mean_free_rounds, rounds_of
 
 PHASES = ("data", "forward", "backward", "all_reduce", "optimizer")
 BACKWARD = 2  # work of a round's backward pass, in rounds forward
@@ -28,15 +28,32 @@ class Steps:
 
 
 def take(learner: Learner, seconds: float) -> Steps:
-    """Train for about `seconds`, or an epoch if that is shorter."""
-    first, start = learner.step, time.monotonic()
-    while learner.step - first < learner.plan.steps_per_epoch and time.monotonic() - start < seconds:
+    """Train for about `seconds` on steps of an epoch, a sample spread evenly over their work, or on all of them."""
+    taken, start = [], time.monotonic()
+    for step, drawn in _sample(learner):
+        if taken and time.monotonic() - start > seconds:
+            break
+        learner.step = step
         advance(learner)
+        taken.append(drawn)
     synchronize(learner)
-    elapsed = time.monotonic() - start
-    settings = learner.settings
-    drawn = [rounds_at(step, settings.rounds, settings.seed) for step in range(first, learner.step)]
-    return Steps([(learner.plan.at(first + i).shape, *rounds) for i, rounds in enumerate(drawn)], elapsed)
+    return Steps(taken, time.monotonic() - start)
+
+
+def _sample(learner: Learner) -> list[tuple[int, tuple[Shape, int, int]]]:
+    """Steps of an epoch with their shape and rounds, in an order of which every beginning stands for all."""
+    drawn = [_drawn(learner, step) for step in range(learner.plan.steps_per_epoch)]
+    order = spread(np.array([_work(*step) for step in drawn]), learner.settings.seed)
+    return [(int(step), drawn[step]) for step in order]
+
+
+def _drawn(learner: Learner, step: int) -> tuple[Shape, int, int]:
+    planned, mean, seed = learner.plan.at(step), learner.settings.rounds, learner.settings.seed
+    return planned.shape, rounds_of(planned.bucket, mean, seed), free_rounds_at(step, mean, seed)
+
+
+def _work(shape: Shape, rounds: float, free_rounds: float) -> float:
+    return shape.cost * ((1 + BACKWARD) * rounds + free_rounds)
 
 
 def graphs_per_second(learner: Learner, steps: Steps) -> float:
@@ -46,10 +63,8 @@ def graphs_per_second(learner: Learner, steps: Steps) -> float:
     of an epoch.
     """
     mean = learner.settings.rounds
-    work = sum(shape.cost * ((1 + BACKWARD) * rounds + free_rounds) for shape, rounds, free_rounds in steps.taken)
-    epoch = sum(bucket.steps * bucket.shape.cost for bucket in learner.plan.buckets)
-    epoch *= (1 + BACKWARD) * mean + mean_free_rounds(mean)
-    return work / epoch * len(learner.plan.indices) / steps.seconds
+    epoch = sum(bucket.steps * _work(bucket.shape, mean, mean_free_rounds(mean)) for bucket in learner.plan.buckets)
+    return sum(_work(*step) for step in steps.taken) / epoch * len(learner.plan.indices) / steps.seconds
 
 
 def roofline_share(learner: Learner, steps: Steps, limits: Ceilings) -> float:
@@ -58,27 +73,16 @@ def roofline_share(learner: Learner, steps: Steps, limits: Ceilings) -> float:
     return sum(step_seconds(*step, *form, limits) for step in steps.taken) / steps.seconds
 
 
-def advance(learner: Learner) -> None:
-    """One step as training takes it."""
-    learner.update()
-    learner.heard()
-
-
-def synchronize(learner: Learner) -> None:
-    """Wait for the device."""
-    if learner.rt.device.type == "cuda":
-        torch.cuda.synchronize(learner.rt.device)
-
-
 def phases(learner: Learner, steps: int) -> dict[str, float]:
-    """Seconds of a step by phase, from a profile of some steps."""
+    """Seconds of a step by phase, from a profile of some steps that stand for an epoch."""
+    sample = _sample(learner)[:steps]
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if learner.rt.device.type == "cuda" else [])]
     with profile(activities=activities, acc_events=True) as seen:
-        for _ in range(steps):
+        for learner.step, _ in sample:
             advance(learner)
         synchronize(learner)
     clock = "device_time_total" if learner.rt.device.type == "cuda" else "cpu_time_total"
-    spent = {event.key: getattr(event, clock) / 1e6 / steps for event in seen.key_averages()}
+    spent = {event.key: getattr(event, clock) / 1e6 / len(sample) for event in seen.key_averages()}
     return {phase: spent.get(phase, 0.0) for phase in PHASES}
 
 
@@ -95,31 +99,3 @@ def peak_bytes(learner: Learner) -> int:
     events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
     events.sort(key=lambda event: event.start_ns())
     return max(accumulate((event.nbytes() for event in events), initial=0))
-
-
-class Only:
-    """A plan of one step, again and again."""
-
-    def __init__(self, planned: Planned):
-        self.planned = planned
-
-    def at(self, step: int) -> Planned:
-        """The step, whichever is asked for."""
-        return self.planned
-
-
-def only(learner: Learner, shape: Shape) -> Only:
-    """Steps of one shape. An empty place costs what a graph costs, so one graph a part will do."""
-    train = learner.plan.indices
-    smallest = train[np.argmin(learner.data.num_nodes[train])]
-    return Only(Planned(shape, [np.array([smallest])] * learner.plan.parts))
-
-
-@contextmanager
-def following(learner: Learner, plan: BatchPlan | Only) -> Iterator[None]:
-    """Let a learner follow another plan for a while."""
-    own, learner.plan = learner.plan, plan
-    try:
-        yield
-    finally:
-        learner.plan = own

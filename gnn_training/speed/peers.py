@@ -17,9 +17,10 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.model.graphs import batch_of
 from gnn_training.model.objective import WEIGHTS
 from gnn_training.speed.scatter_form import ScatterNetwork
+from gnn_training.speed.strata import expected, spread
 
 Loss = Callable[[Batch], Tensor]
-Work = Callable[[list[Data]], float]
+Work = Callable[[PackedGraphs, np.ndarray, np.ndarray], float]
 BATCH_SIZES = {"cpu": (1, 4), "cuda": (16, 64)}
 
 
@@ -42,20 +43,28 @@ class GATv2(nn.Module):
 
 @dataclass(frozen=True)
 class Rate:
-    """Graphs of the whole data set per second at the batch size that is best, and how much of an epoch was timed."""
+    """Graphs of the whole data set per second at the batch size that is best.
+
+    timed_share: of an epoch's time; beyond_share: of it in steps larger than any that was timed, which therefore count
+    with the pace of that one.
+    """
 
     graphs_per_second: float
     batch_size: int
     timed_share: float
+    beyond_share: float
 
 
-def as_list(data: PackedGraphs, ids: np.ndarray, seed: int) -> list[Data]:
-    """The graphs `ids` with all that the peers want to know, each with k colors and noise drawn once."""
+def colors(data: PackedGraphs, seed: int) -> np.ndarray:
+    """Colors (G,) that every graph of a data set may use, drawn once, from the range that training draws from."""
+    known, dsatur = data.num_colors.astype(int), data.dsatur_colors.astype(int)
     rng = np.random.default_rng(seed)
-    known, dsatur = data.num_colors[ids].astype(int), data.dsatur_colors[ids].astype(int)
-    k = np.maximum(1, rng.integers(known - 1, known + np.maximum(2, (dsatur - known) // 2), endpoint=True))
-    seeds = rng.integers(0, 2**31, len(ids))
-    return [_data(data, i, int(k[row]), int(seeds[row])) for row, i in enumerate(ids)]
+    return np.maximum(1, rng.integers(known - 1, known + np.maximum(2, (dsatur - known) // 2), endpoint=True))
+
+
+def as_list(data: PackedGraphs, ids: np.ndarray, k: np.ndarray) -> list[Data]:
+    """The graphs `ids` with all that the peers want to know, each with its k of (G,) colors and noise of its own."""
+    return [_data(data, i, int(k[i]), seed=int(i)) for i in ids]
 
 
 def _data(data: PackedGraphs, i: int, k: int, seed: int) -> Data:
@@ -85,54 +94,58 @@ def scatter_loss(network: ScatterNetwork, rounds: int, free_rounds: int) -> Loss
     return loss
 
 
-def scatter_work(graphs: list[Data]) -> float:
+def scatter_work(data: PackedGraphs, ids: np.ndarray, k: np.ndarray) -> float:
     """Cells and messages: every node of a batch has as many colors as the graph that needs most."""
-    return max(graph.k for graph in graphs) * attention_work(graphs)
+    return k[ids].max() * attention_work(data, ids, k)
 
 
-def attention_work(graphs: list[Data]) -> float:
+def attention_work(data: PackedGraphs, ids: np.ndarray, k: np.ndarray) -> float:
     """Messages, one from every node to itself among them."""
-    return sum(graph.num_nodes + graph.num_edges for graph in graphs)
+    return float(data.num_nodes[ids].sum() + 2 * data.num_edges[ids].sum())
 
 
-def fastest(network: nn.Module, loss: Loss, work: Work, graphs: list[Data], seconds: float, seed: int) -> Rate:
-    """Train at each of a few batch sizes, for `seconds` in all, and take the fastest."""
-    device = next(network.parameters()).device
-    sizes = BATCH_SIZES[device.type]
+def fastest(
+    network: nn.Module, loss: Loss, work: Work, data: PackedGraphs, ids: np.ndarray, seconds: float, seed: int
+) -> Rate:
+    """Train on the graphs `ids` at each of a few batch sizes, `seconds` each, and take the fastest."""
+    device, k = next(network.parameters()).device, colors(data, seed)
     optimizer = torch.optim.AdamW(network.parameters())
 
-    def step(batch: list[Data]) -> float:
+    def step(batch: np.ndarray) -> float:
+        graphs = as_list(data, batch, k)  # the peers hold them in memory: it is no part of their time
         start = time.monotonic()
-        loss(next(iter(DataLoader(batch, len(batch)))).to(device)).backward()
+        loss(next(iter(DataLoader(graphs, len(graphs)))).to(device)).backward()
         optimizer.step()
         optimizer.zero_grad()
         torch.cuda.synchronize() if device.type == "cuda" else None
         return time.monotonic() - start
 
-    rates = [_rate(step, work, graphs, size, seconds / len(sizes), seed) for size in sizes]
+    rates = []
+    for size in BATCH_SIZES[device.type]:
+        order = np.random.default_rng(seed).permutation(ids)
+        epoch = [order[start : start + size] for start in range(0, len(order), size)]
+        works = np.array([work(data, batch, k) for batch in epoch], dtype=float)
+        rates.append(_rate(step, epoch, works, size, seconds, seed))
     return max(rates, key=lambda rate: rate.graphs_per_second)
 
 
 def _rate(
-    step: Callable[[list[Data]], float], work: Work, graphs: list[Data], size: int, seconds: float, seed: int
+    step: Callable[[np.ndarray], float], epoch: list[np.ndarray], works: np.ndarray, size: int, seconds: float, seed: int
 ) -> Rate:
-    """Take those steps of an epoch, in random order, that fit into `seconds`.
+    """Take those steps of an epoch that fit into `seconds`, from a sample spread evenly over their work.
 
     A few graphs hold most of the work, and one of them alone can take a minute. A step that is not taken counts with
     the pace of those taken that have as much work, one larger than all of them with the pace of the largest. That is
     in favour of the peers: their pace falls as their messages outgrow the caches.
     """
-    order = np.random.default_rng(seed).permutation(len(graphs))
-    epoch = [[graphs[i] for i in order[start : start + size]] for start in range(0, len(order), size)]
-    epoch.sort(key=work)
-    works = np.array([work(batch) for batch in epoch], dtype=float)
-    step(epoch[0])  # warms up
-    times = np.full(len(epoch), np.nan)
-    times[len(epoch) // 4] = step(epoch[len(epoch) // 4])
-    for i in np.random.default_rng(seed).permutation(len(epoch)):
-        taken = np.isfinite(times)
-        if np.interp(works[i], works[taken], times[taken] / works[taken]) * works[i] < seconds - times[taken].sum():
+    times, first = np.full(len(epoch), np.nan), int(works.argsort(kind="stable")[len(epoch) // 4])
+    step(epoch[first])  # warms up
+    times[first] = step(epoch[first])
+    for i in spread(works, seed):
+        left = seconds - np.nansum(times)
+        if np.isnan(times[i]) and expected(works, times, works[i]) < left:
             times[i] = step(epoch[i])
-    taken = np.isfinite(times)
-    whole = (np.interp(works, works[taken], times[taken] / works[taken]) * works).sum()
-    return Rate(float(len(graphs) / whole), size, float(times[taken].sum() / whole))
+    each, taken = expected(works, times, works), np.isfinite(times)
+    beyond = each[works > works[taken].max()].sum()
+    whole, graphs = each.sum(), sum(map(len, epoch))
+    return Rate(float(graphs / whole), size, float(times[taken].sum() / whole), float(beyond / whole))

@@ -13,11 +13,12 @@ from gnn_training.training.batches import Shape
 
 MATRICES = {"cpu": (512, 1024, 2048), "cuda": (4096, 8192, 16384)}
 COPIES = {"cpu": (2**18, 2**22, 2**26), "cuda": (2**28, 2**30)}  # bytes; on a CPU, caches count
+FLOAT = 4  # bytes of a number that takes no part in a product of matrices
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What this machine does at best with as many threads as a rank has: products and copies."""
+    """What this machine does at best with as many threads as a rank has: products in a precision, and copies."""
 
     flops_per_second: float
     bytes_per_second: float
@@ -58,42 +59,49 @@ def _seconds(statement: str, **names: torch.Tensor) -> float:
     return min(timer.blocked_autorange(min_run_time=0.3).times)
 
 
-def forward(shape: Shape, width: int, hidden: int, value_bytes: int) -> list[Work]:
-    """One round: soft colors and messages, their sums over neighbours, the update."""
+def forward(shape: Shape, width: int, hidden: int, product_bytes: int) -> list[Work]:
+    """One round: soft colors and messages, their sums over neighbours, the update.
+
+    product_bytes: of a number in the sums over neighbours; all the others are kept in FLOAT bytes.
+    """
     G, N, K, D, H = shape.graphs, shape.nodes, shape.colors, width, hidden
     cells = G * N * K
-    maps = cells * (2 * (2 * D + 7) * H + 2 * H * 2 * D)
-    maps += 2 * G * N * (2 * D + NUM_INVARIANTS + 4) * H + 2 * G * K * (D + 3) * H
+    maps = cells * ((2 * D + 7) * H + H * 2 * D)
+    maps += G * N * (2 * D + NUM_INVARIANTS + 4) * H + G * K * (D + 3) * H + G * (D + 7) * H
+    messages = product_bytes * cells * (D + 1)  # p and p h, or their sums
+    state = FLOAT * cells * D
     return [
-        Work(2 * D * cells, value_bytes * cells * (D + (D + 1))),  # reads h; writes p and p h
-        _sums(shape, width, value_bytes),
-        Work(maps, value_bytes * cells * (D + (D + 1) + 2 + D)),  # reads h, sums, p and z; writes h
+        Work(2 * D * cells, state + FLOAT * cells + messages),  # reads h; writes p, and both once more to be summed
+        _sums(shape, width, product_bytes),
+        Work(2 * maps, 2 * state + messages + 2 * FLOAT * cells),  # reads h, sums, p and z; writes h
     ]
 
 
-def backward(shape: Shape, width: int, hidden: int, value_bytes: int) -> list[Work]:
+def backward(shape: Shape, width: int, hidden: int, product_bytes: int) -> list[Work]:
     """The same from its end: linear maps twice, for inputs and weights; the sums once, the edges need no gradient."""
-    soft, _, update = forward(shape, width, hidden, value_bytes)
-    gradients = value_bytes * shape.graphs * shape.nodes * shape.colors * (width + 1)
+    soft, _, update = forward(shape, width, hidden, product_bytes)
+    cells = shape.graphs * shape.nodes * shape.colors
+    gradients = FLOAT * cells * (width + 1)  # of h and p
+    messages = product_bytes * cells * (width + 1)
     return [
-        Work(2 * update.flops, update.bytes + 2 * gradients),  # reads one more state; writes that of the sums
-        _sums(shape, width, value_bytes),
+        Work(2 * update.flops, update.bytes + gradients + messages),  # reads one more state; writes that of the sums
+        _sums(shape, width, product_bytes),
         Work(2 * soft.flops, soft.bytes + 2 * gradients),
     ]
 
 
-def _sums(shape: Shape, width: int, value_bytes: int) -> Work:
+def _sums(shape: Shape, width: int, product_bytes: int) -> Work:
     rows = shape.graphs * shape.nodes
     columns = shape.colors * (width + 1)
-    return Work(2 * rows * shape.nodes * columns, value_bytes * (2 * rows * columns + rows * shape.nodes))
+    return Work(2 * rows * shape.nodes * columns, product_bytes * (2 * rows * columns + rows * shape.nodes))
 
 
 def step_seconds(
-    shape: Shape, rounds: int, free_rounds: int, width: int, hidden: int, value_bytes: int, limits: Ceilings
+    shape: Shape, rounds: int, free_rounds: int, width: int, hidden: int, product_bytes: int, limits: Ceilings
 ) -> float:
     """The least time that the rounds of a step can take, phase after phase."""
     once, back = (
-        sum(phase.seconds(limits) for phase in phases(shape, width, hidden, value_bytes))
+        sum(phase.seconds(limits) for phase in phases(shape, width, hidden, product_bytes))
         for phases in (forward, backward)
     )
     return (rounds + free_rounds) * once + rounds * back

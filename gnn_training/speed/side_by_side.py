@@ -10,7 +10,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.runtime import join
 from gnn_training.settings import TrainSettings
-from gnn_training.speed.pace import advance, synchronize
+from gnn_training.training.growth import advance, synchronize
 from gnn_training.training.learner import Learner
 
 WARM_UP = 3  # steps
