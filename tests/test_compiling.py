@@ -94,6 +94,8 @@ def test_without_the_headers_of_python_nothing_is_compiled(tmp_path: Path, monke
 def test_a_cpu_needs_a_compiler_of_cpp_and_a_gpu_one_of_c(tmp_path: Path, monkeypatch, device, compiler, enough: bool):
     (tmp_path / compiler).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
+    for variable in ("CC", "CXX"):
+        monkeypatch.delenv(variable, raising=False)
     assert (obstacle(device) is None) == enough
 
 

@@ -205,7 +205,9 @@ def test_every_precision_takes_finite_steps_close_to_those_in_fp32(data: PackedG
 
 
 def test_precision_follows_the_device(monkeypatch):
-    assert learner._precision("auto", torch.device("cpu")) == torch.float32
+    for supported, expected in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda supported=supported: supported)
+        assert learner._precision("auto", torch.device("cpu")) == expected
     for supported, expected in ((True, torch.bfloat16), (False, torch.float16)):
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda supported=supported: supported)
         assert learner._precision("auto", torch.device("cuda")) == expected

@@ -145,7 +145,7 @@ def test_a_large_sparse_graph_comes_by_its_edges_and_others_in_full(tmp_path: Pa
 def test_a_large_sparse_graph_is_planned_alone_so_that_it_comes_by_its_edges(tmp_path: Path):
     path = Graph.from_edges(SPARSE_FROM, [(i, i + 1) for i in range(SPARSE_FROM - 1)])
     data = pack(tmp_path, *(random_graph(9, seed) for seed in range(5)), path)
-    for planned in BatchPlan(np.arange(6), data.num_nodes, data.num_colors, 5000, 1, 0).epoch(0):
+    for planned in BatchPlan(np.arange(6), data.num_nodes, data.num_colors, 5000, 1, 0, np.arange(6) == 5).epoch(0):
         (ids,) = planned.parts
         graphs = ResidentGraphs(data, CPU).batch(ids, data.num_colors[ids], ids, planned.shape).graphs
         assert isinstance(graphs, SparseGraph) == (5 in ids)

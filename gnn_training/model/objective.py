@@ -46,26 +46,27 @@ class ColoringNetwork(nn.Module):
         self.damping = damping
         self.recompute = False
 
-    def forward(self, batch: Batch, free_rounds: int, rounds: int) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, free_rounds: int, rounds: int, start: tuple[Tensor, ...] = ()) -> dict[str, Tensor]:
         """Loss terms (scalars), each a sum over the graphs of the batch: divide by the global number of graphs.
 
         `free_rounds` rounds without gradient come first, so that the network also learns to repair late states.
+        start: state, palette and noise to go on from, instead of those that the refinement begins with.
         """
         chromatic, types, difficulty = self.reader(batch.graphs, batch.lower, batch.upper)
         known = batch.num_colors.float()
         room = (batch.upper - batch.lower).clamp(min=1)  # a miss counts relative to what was left open
         terms = {
-            "conflicts": self._conflicts(batch, free_rounds, rounds),
+            "conflicts": self._conflicts(batch, free_rounds, rounds, start),
             "chromatic": _distance(chromatic / room, known / room),
             "family": cross_entropy(types, batch.graph_type, ignore_index=UNKNOWN_TYPE, reduction="none"),
             "difficulty": _distance(difficulty / 100, batch.difficulty / 100),
         }
         return {name: (values * batch.present).sum() for name, values in terms.items()}
 
-    def _conflicts(self, batch: Batch, free_rounds: int, rounds: int) -> Tensor:
+    def _conflicts(self, batch: Batch, free_rounds: int, rounds: int, start: tuple[Tensor, ...]) -> Tensor:
         """Expected conflicts per node (G,), a mean over the states after every round in which later ones weigh more."""
         graphs, refine = batch.graphs, self.refiner
-        h, palette, z = refine.begin(graphs, batch.k, batch.seeds, batch.max_colors)      # (G, N, K, D) the first
+        h, palette, z = start or refine.begin(graphs, batch.k, batch.seeds, batch.max_colors)  # (G, N, K, D) the first
         if free_rounds:
             h = refine.run(h.detach(), graphs, palette, z, free_rounds).requires_grad_()  # as later states: one form
         p = refine.soft_colors(h, graphs, palette)
@@ -80,7 +81,7 @@ class ColoringNetwork(nn.Module):
     def _round(self, *state: Tensor | Graphs) -> tuple[Tensor, Tensor, Tensor]:
         """A round that passes gradients back, damped: undamped, they reach norms of thousands."""
         if self.recompute:  # keeps only the states between the rounds, and makes the rest again when it is needed
-            return checkpoint(self.refiner, *state, self.damping, use_reentrant=False)
+            return checkpoint(self.refiner, *state, self.damping, use_reentrant=False, preserve_rng_state=False)
         return self.refiner(*state, self.damping)
 
 

@@ -4,13 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnn_training.data.packed import PackedGraphs
 from gnn_training.settings import TrainSettings
 from gnn_training.training.batches import BatchPlan, cost
 from gnn_training.training.cost import Formula
-from gnn_training.training.rounds import mean_free_rounds
+from gnn_training.training.estimate import epoch_seconds
 
-JITTER = 0.05  # by which sizes drawn from a sample vary: copies would fit each other without padding
 LAUNCH_SECONDS = 10e-6  # of a collective, assumed
 
 
@@ -30,8 +28,9 @@ LINKS = (Link("NVLink 5", 900e9, 1e-6), Link("NVLink 4", 450e9, 1e-6), Link("PCI
 class Balance:
     """A plan's epoch for so many ranks.
 
-    imbalance: work of the busiest rank over that of the mean one, the worst of all steps, padding and empty places
-    counted, for they take time; useful_share: of all that work, what is done on nodes and colors that exist.
+    imbalance: work of the busiest rank over that of the mean one, the worst of all steps. Padding and empty places
+    count, for they take time; a part without any graph does not. useful_share: of all that work, what is done on nodes
+    and colors that exist.
     """
 
     ranks: int
@@ -40,31 +39,12 @@ class Balance:
     useful_share: float
 
 
-def sizes(data: PackedGraphs, colors: np.ndarray, graphs: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and colors of `graphs` training graphs: those there are, or like them (a smoothed bootstrap)."""
-    train = data.indices("train")
-    if graphs <= len(train):
-        return data.num_nodes[train], colors[train]
-    rng = np.random.default_rng(seed)
-    drawn = rng.choice(train, graphs)
-    nodes, most = (
-        np.maximum(1, (x[drawn] * np.exp(JITTER * rng.standard_normal(graphs))).round()).astype(int)
-        for x in (data.num_nodes, colors)
-    )
-    return nodes, most
-
-
-def plan(nodes: np.ndarray, colors: np.ndarray, settings: TrainSettings, ranks: int) -> BatchPlan:
-    """The batches of graphs of these sizes for so many ranks."""
-    parts = ranks * settings.accumulate
-    return BatchPlan(np.arange(len(nodes)), nodes, colors, settings.batch_cells, parts, settings.seed)
-
-
 def balance(plan: BatchPlan, nodes: np.ndarray, colors: np.ndarray, ranks: int) -> Balance:
     """Go through an epoch of the plan."""
     costs, worst, done, useful = cost(nodes, colors), 1.0, 0.0, 0.0
     for step in plan.epoch(0):
-        work = np.full(len(step.parts), step.shape.cost).reshape(-1, ranks).sum(0)  # (ranks,)
+        busy = np.array([len(part) > 0 for part in step.parts]).reshape(-1, ranks)  # (micro-batches, ranks)
+        work = step.shape.cost * busy.sum(0)  # (ranks,)
         worst = max(worst, work.max() / work.mean())
         done += work.sum()
         useful += sum(costs[part].sum() for part in step.parts)
@@ -86,7 +66,7 @@ def epochs(
     alone: BatchPlan, together: BatchPlan, ranks: int, settings: TrainSettings, formula: Formula, num_bytes: int
 ) -> list[Epoch]:
     """Epochs of the plan `together`, on every link: steps by the formula, each with one all-reduce of num_bytes."""
-    one, many = (_compute_seconds(plan, settings, formula) for plan in (alone, together))
+    one, many = (epoch_seconds(plan, settings, formula) for plan in (alone, together))
     result = []
     for link in LINKS:
         exchange = all_reduce_seconds(num_bytes, ranks, link)
@@ -98,9 +78,3 @@ def epochs(
 def all_reduce_seconds(num_bytes: int, ranks: int, link: Link) -> float:
     """A ring: 2 (ranks - 1) hops, each with a share 1 / ranks of the bytes (Patarasuk and Yuan 2009)."""
     return LAUNCH_SECONDS + 2 * (ranks - 1) * (link.hop_seconds + num_bytes / ranks / link.bytes_per_second)
-
-
-def _compute_seconds(plan: BatchPlan, settings: TrainSettings, formula: Formula) -> float:
-    rounds, free_rounds = settings.rounds, mean_free_rounds(settings.rounds)
-    parts = settings.accumulate
-    return sum(parts * b.steps * formula.seconds(b.shape, rounds, free_rounds) for b in plan.buckets)

@@ -94,7 +94,7 @@ def peak_bytes(learner: Learner) -> int:
         advance(learner)
         synchronize(learner)
         return torch.cuda.max_memory_allocated() - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         advance(learner)
     events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
     events.sort(key=lambda event: event.start_ns())

@@ -14,14 +14,16 @@ from torch_geometric.nn import GATv2Conv
 
 from gnn_training.contract import MAX_COLORS, NUM_FEATURES
 from gnn_training.data.packed import PackedGraphs
+from gnn_training.host.memory import available_bytes
 from gnn_training.model.graphs import batch_of
 from gnn_training.model.objective import WEIGHTS
 from gnn_training.speed.scatter_form import ScatterNetwork
 from gnn_training.speed.strata import expected, spread
 
 Loss = Callable[[Batch], Tensor]
-Work = Callable[[PackedGraphs, np.ndarray, np.ndarray], float]
+Load = Callable[[int, int, int], tuple[float, float]]  # messages, nodes and colors of a batch to work and bytes
 BATCH_SIZES = {"cpu": (1, 4), "cuda": (16, 64)}
+MOST_MEMORY = 0.5  # of what is free, for a step
 
 
 class GATv2(nn.Module):
@@ -94,18 +96,22 @@ def scatter_loss(network: ScatterNetwork, rounds: int, free_rounds: int) -> Loss
     return loss
 
 
-def scatter_work(data: PackedGraphs, ids: np.ndarray, k: np.ndarray) -> float:
-    """Cells and messages: every node of a batch has as many colors as the graph that needs most."""
-    return k[ids].max() * attention_work(data, ids, k)
+def scatter_load(rounds: int) -> Load:
+    """Work of cells and messages: every node of a batch has as many colors as the graph that needs most."""
+
+    def load(messages: int, nodes: int, colors: int) -> tuple[float, float]:
+        return colors * messages, colors * (64 * messages + 880 * rounds * nodes)  # bytes as measured at the peak
+
+    return load
 
 
-def attention_work(data: PackedGraphs, ids: np.ndarray, k: np.ndarray) -> float:
-    """Messages, one from every node to itself among them."""
-    return float(data.num_nodes[ids].sum() + 2 * data.num_edges[ids].sum())
+def attention_load(messages: int, nodes: int, colors: int) -> tuple[float, float]:
+    """Work of messages, one from every node to itself among them."""
+    return messages, 22_400 * messages  # bytes as measured at the peak
 
 
 def fastest(
-    network: nn.Module, loss: Loss, work: Work, data: PackedGraphs, ids: np.ndarray, seconds: float, seed: int
+    network: nn.Module, loss: Loss, load: Load, data: PackedGraphs, ids: np.ndarray, seconds: float, seed: int
 ) -> Rate:
     """Train on the graphs `ids` at each of a few batch sizes, `seconds` each, and take the fastest."""
     device, k = next(network.parameters()).device, colors(data, seed)
@@ -120,32 +126,42 @@ def fastest(
         torch.cuda.synchronize() if device.type == "cuda" else None
         return time.monotonic() - start
 
-    rates = []
+    rates, free = [], torch.cuda.mem_get_info()[0] if device.type == "cuda" else available_bytes()
     for size in BATCH_SIZES[device.type]:
         order = np.random.default_rng(seed).permutation(ids)
         epoch = [order[start : start + size] for start in range(0, len(order), size)]
-        works = np.array([work(data, batch, k) for batch in epoch], dtype=float)
-        rates.append(_rate(step, epoch, works, size, seconds, seed))
+        nodes, edges = (np.array([x[batch].sum() for batch in epoch]) for x in (data.num_nodes, data.num_edges))
+        loads = [load(n + 2 * e, n, k[batch].max()) for n, e, batch in zip(nodes, edges, epoch, strict=True)]
+        works, num_bytes = np.array(loads, dtype=float).T
+        rates.append(_rate(step, epoch, works, num_bytes < MOST_MEMORY * free, seconds, seed))
     return max(rates, key=lambda rate: rate.graphs_per_second)
 
 
 def _rate(
-    step: Callable[[np.ndarray], float], epoch: list[np.ndarray], works: np.ndarray, size: int, seconds: float, seed: int
+    step: Callable[[np.ndarray], float],
+    epoch: list[np.ndarray],
+    works: np.ndarray,
+    fits: np.ndarray,
+    seconds: float,
+    seed: int,
 ) -> Rate:
-    """Take those steps of an epoch that fit into `seconds`, from a sample spread evenly over their work.
+    """Take steps of an epoch that fit into memory (fits), as many as `seconds` allow.
 
-    A few graphs hold most of the work, and one of them alone can take a minute. A step that is not taken counts with
-    the pace of those taken that have as much work, one larger than all of them with the pace of the largest. That is
-    in favour of the peers: their pace falls as their messages outgrow the caches.
+    A few graphs hold most of the work, and one of them alone can take a minute. So one of the largest steps that half
+    of the time allows comes first, then others, spread evenly over the work. A step that is not taken counts with the
+    pace of those taken that have as much work, one larger than all of them with the pace of the largest. That is in
+    favour of the peers: their pace falls as their messages outgrow the caches.
     """
     times, first = np.full(len(epoch), np.nan), int(works.argsort(kind="stable")[len(epoch) // 4])
     step(epoch[first])  # warms up
     times[first] = step(epoch[first])
-    for i in spread(works, seed):
+    affordable = np.flatnonzero(fits & (expected(works, times, works) < seconds / 2))
+    largest = affordable[works[affordable].argmax()] if len(affordable) else first
+    for i in (largest, *spread(works, seed)):
         left = seconds - np.nansum(times)
-        if np.isnan(times[i]) and expected(works, times, works[i]) < left:
+        if fits[i] and np.isnan(times[i]) and expected(works, times, works[i]) < left:
             times[i] = step(epoch[i])
     each, taken = expected(works, times, works), np.isfinite(times)
     beyond = each[works > works[taken].max()].sum()
     whole, graphs = each.sum(), sum(map(len, epoch))
-    return Rate(float(graphs / whole), size, float(times[taken].sum() / whole), float(beyond / whole))
+    return Rate(float(graphs / whole), len(epoch[0]), float(times[taken].sum() / whole), float(beyond / whole))

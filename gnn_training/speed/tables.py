@@ -12,7 +12,7 @@ MIB = 2**20
 def tables(report: dict) -> Iterator[Table]:
     """One after the other; what was not measured is left out."""
     yield _pace(report)
-    yield _comparison(report["graphs_per_second"], report["peers"])
+    yield _comparison(report)
     yield _phases(report["phase_seconds"])
     yield _growth(report["growth"])
     if report["ranks"]:
@@ -22,33 +22,41 @@ def tables(report: dict) -> Iterator[Table]:
 
 
 def _pace(report: dict) -> Table:
-    limits = report["ceilings"]
+    precision = report["precision"]
+    limits = report["ceilings"][precision]
     return _table(
-        "This training",
+        f"This training on {report['device']}, {_count(report['threads'], 'thread')}, products in {precision}",
         {
             "graphs/s": [f"{report['graphs_per_second']:.1f}"],
             "directed edges/s": [f"{report['edges_per_second']:,.0f}"],
             "of the roofline": [f"{report['roofline_share']:.1%}"],
+            "of that of float32": [f"{report['roofline_share_by_float32']:.1%}"],
             "GFLOP/s at best": [f"{limits['flops_per_second'] / 1e9:,.0f}"],
             "GB/s at best": [f"{limits['bytes_per_second'] / 1e9:,.0f}"],
-            "MiB at the peak": [f"{report['peak_bytes'] / MIB:,.0f}"],
+            "MiB at the peak": [f"{report['growth']['peak_bytes'] / MIB:,.0f}"],
             "s to the first step": [f"{report['seconds_to_first_step']:.1f}"],
             "compilation": [report["compilation"]],
         },
     )
 
 
-def _comparison(ours: float, peers: dict[str, dict]) -> Table:
-    return _table(
-        "The same graphs, process and threads",
-        {
-            "": ["this training", *(NAMES[name] for name in peers)],
-            "graphs/s": [f"{ours:.2f}", *(f"{rate['graphs_per_second']:.2f}" for rate in peers.values())],
-            "this is": ["", *(f"{ours / rate['graphs_per_second']:.1f} times as fast" for rate in peers.values())],
-            "graphs a batch": ["planned", *(str(rate["batch_size"]) for rate in peers.values())],
-            "of an epoch timed": ["", *(f"{rate['timed_share']:.0%}" for rate in peers.values())],
-        },
-    )
+def _comparison(report: dict) -> Table:
+    peers, times = report["peers"], {name: f"speedup_over_{name}" for name in report["peers"]}
+    columns = {
+        "": ["this training", *(NAMES[name] for name in peers)],
+        "graphs/s": [f"{rate['graphs_per_second']:.2f}" for rate in (report, *peers.values())],
+        "this is": ["", *(f"{report[key]:.1f} times as fast" for key in times.values())],
+        "graphs a batch": ["planned", *(str(rate["batch_size"]) for rate in peers.values())],
+        "of an epoch timed": ["", *(f"{rate['timed_share']:.1%}" for rate in peers.values())],
+        "beyond the largest timed": ["", *(f"{rate['beyond_share']:.1%}" for rate in peers.values())],
+    }
+    if all(f"{key}_all_cores" in report for key in times.values()):
+        columns["on all cores"] = ["", *(f"{report[f'{key}_all_cores']:.1f} times" for key in times.values())]
+    return _table(f"The same graphs in the same process, {_count(report['threads'], 'thread')} each", columns)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + "s" * (number != 1)
 
 
 def _phases(seconds: dict[str, float]) -> Table:

@@ -26,8 +26,9 @@ def compile_rounds(refiner: Refiner) -> None:
 
 
 def obstacle(device: torch.device) -> str | None:
-    """What this machine lacks to compile for the device; None if nothing."""
-    if not shutil.which(os.environ.get("CXX", "g++")):
+    """What this machine lacks to compile for the device, in C++ for a CPU and in C around the kernels of a GPU."""
+    variable, usual = ("CXX", "g++") if device.type == "cpu" else ("CC", "gcc")
+    if not shutil.which(os.environ.get(variable, usual)):
         return "there is no C++ compiler (Debian: apt install g++)"
     header = Path(sysconfig.get_path("include"), "Python.h")
     return None if header.exists() else f"{header} is missing (Debian: apt install python3-dev)"

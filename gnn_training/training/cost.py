@@ -7,6 +7,8 @@ import numpy as np
 
 from gnn_training.training.batches import Shape
 
+MOST_KEPT = 0.8  # of the memory that is free
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -76,3 +78,9 @@ def fit(counts: np.ndarray, measured: np.ndarray) -> np.ndarray:
         if (factors >= 0).all():
             return np.divide(factors, scale, out=factors, where=used)
         used &= factors > factors.min()
+
+
+def must_recompute(shape: Shape, rounds: int, number_bytes: int, free_bytes: float) -> bool:
+    """Whether a step keeps too much for its backward pass; number_bytes: of the precision that its products have."""
+    per_cell = 240 + 160 * number_bytes  # as fitted to uncompiled steps: docs/SPEED.md
+    return per_cell * rounds * shape.graphs * shape.nodes * shape.colors > MOST_KEPT * free_bytes

@@ -1,7 +1,5 @@
-"""What a training will take, from a few of its steps done here."""
+"""What a training will take: a few small steps measured here, a formula fitted to them, and the plan of the whole."""
 
-import time
-from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,60 +10,85 @@ from torch.autograd.graph import saved_tensors_hooks
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.runtime import join
 from gnn_training.settings import TrainSettings
-from gnn_training.training.batches import cost
+from gnn_training.training import growth
+from gnn_training.training.batches import BatchPlan
+from gnn_training.training.compiling import obstacle
+from gnn_training.training.cost import Formula, formula
 from gnn_training.training.learner import Learner
+from gnn_training.training.rounds import SPREAD, mean_free_rounds
 
-STEPS = 2  # measured, after one that warms up
-CPU_CELLS = 8_000  # a GPU preset's batch would take minutes on a CPU; time and memory are proportional to its cells
-PADDING = 1.1  # cells of the padded batches over those of their graphs
+SECONDS = 3.0  # to measure
+CPU_CELLS = 8_000  # a GPU preset's batch would take minutes on a CPU; the formula knows how its cells count
 HEADROOM = 1.3  # peak memory over what is kept for the backward pass
+COMPILED = 0.5  # time of a compiled step over one that is not: 2.1 times as fast on two cores of an EPYC with bf16
+JITTER = 0.05  # by which sizes drawn from a sample vary: copies would fit each other without padding
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of every rank: bytes at the peak beside what torch itself takes, seconds a step; of the group: steps an epoch."""
+    """Of every rank: bytes at the peak beside what torch itself takes, seconds a step; of the group: steps an epoch.
+
+    recomputes: the backward pass makes the rounds again, because memory is too little to keep them all.
+    """
 
     peak_bytes: float
     seconds_per_step: float
     steps_per_epoch: int
+    recomputes: bool
 
 
 def estimate(settings: TrainSettings, data: PackedGraphs, share: float, ranks: int, threads: int) -> Estimate:
-    """Measure a few steps and scale them to full batches.
+    """Measure a few steps, uncompiled, and sum the formula over the plan of the settings.
 
     data: the graphs, or a sample that is `share` of them; threads: of a rank, on a CPU.
     """
     torch.set_num_threads(threads)
     with join(settings.device) as rt:
         cells = settings.batch_cells if rt.device.type == "cuda" else min(settings.batch_cells, CPU_CELLS)
-        with closing(Learner(settings.model_copy(update={"batch_cells": cells, "accumulate": 1}), data, rt)) as learner:
-            bytes_per_cell, seconds_per_cell = _measure(learner)
-    train = data.indices("train")
-    costs = cost(data.num_nodes[train].astype(float), data.num_colors[train] + 2.0)
-    epoch = PADDING * costs.sum() / share
-    steps = max(1, round(epoch / (settings.batch_cells * settings.accumulate * ranks)))
+        learner = Learner(settings.model_copy(update={"batch_cells": cells, "accumulate": 1}), data, rt)
+        fitted = formula(growth.measure(learner, SECONDS, _kept_bytes))
+    compiled = settings.compile and obstacle(rt.device) is None
+    graphs = round(len(learner.plan.indices) / share)
+    whole = plan(*sizes(data, learner.known + learner.reach, graphs, settings.seed), settings, ranks)
     return Estimate(
-        peak_bytes=HEADROOM * bytes_per_cell * max(settings.batch_cells, costs.max()),
-        seconds_per_step=seconds_per_cell * epoch / steps / ranks,
-        steps_per_epoch=steps,
+        peak_bytes=HEADROOM * max(fitted.bytes(bucket.shape, settings.rounds + SPREAD) for bucket in whole.buckets),
+        seconds_per_step=(COMPILED if compiled else 1) * epoch_seconds(whole, settings, fitted) / whole.steps_per_epoch,
+        steps_per_epoch=whole.steps_per_epoch,
+        recomputes=learner.network.recompute,
     )
 
 
-def _measure(learner: Learner) -> tuple[float, float]:
-    """Bytes kept for the backward pass and seconds, both per cell of a batch."""
-    data, plan, wanted = learner.data, learner.plan, learner.settings.batch_cells
-    batches = [plan.at(step)[0] for step in range(plan.steps_per_epoch)]
-    cells = np.array([len(b) * cost(float(data.num_nodes[b].max()), data.num_colors[b].max() + 2.0) for b in batches])
-    chosen = np.argsort(np.abs(cells - wanted), kind="stable")[:STEPS]
-    kept, seconds = Kept(), 0.0
-    for number, step in enumerate([chosen[0], *chosen]):
-        learner.step = int(step)
-        started = time.monotonic()
-        with kept:
-            learner.update()
-        seconds += (time.monotonic() - started) * (number > 0)
-    measured = cells[chosen].sum()
-    return kept.bytes / (measured + cells[chosen[0]]), seconds / measured
+def sizes(data: PackedGraphs, colors: np.ndarray, graphs: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and colors of `graphs` training graphs: those there are, or like them (a smoothed bootstrap)."""
+    train = data.indices("train")
+    if graphs <= len(train):
+        return data.num_nodes[train], colors[train]
+    rng = np.random.default_rng(seed)
+    drawn = rng.choice(train, graphs)
+    nodes, most = (
+        np.maximum(1, (x[drawn] * np.exp(JITTER * rng.standard_normal(graphs))).round()).astype(int)
+        for x in (data.num_nodes, colors)
+    )
+    return nodes, most
+
+
+def plan(nodes: np.ndarray, colors: np.ndarray, settings: TrainSettings, ranks: int) -> BatchPlan:
+    """The batches of graphs of these sizes for so many ranks."""
+    parts = ranks * settings.accumulate
+    return BatchPlan(np.arange(len(nodes)), nodes, colors, settings.batch_cells, parts, settings.seed)
+
+
+def epoch_seconds(plan: BatchPlan, settings: TrainSettings, formula: Formula) -> float:
+    """Time of an epoch's steps on every rank, without what ranks tell each other."""
+    rounds, free_rounds = settings.rounds, mean_free_rounds(settings.rounds)
+    return settings.accumulate * sum(b.steps * formula.seconds(b.shape, rounds, free_rounds) for b in plan.buckets)
+
+
+def _kept_bytes(learner: Learner) -> int:
+    """Take a step; the bytes that it keeps for the backward pass."""
+    with (kept := Kept()):
+        growth.advance(learner)
+    return kept.bytes
 
 
 class Kept(saved_tensors_hooks):

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -19,6 +19,7 @@ from gnn_training.training.batches import BatchPlan, Planned, Shape
 from gnn_training.training.checkpoint import without_prefix
 from gnn_training.training.compiling import as_written, compile_rounds, obstacle
 from gnn_training.training.flat import flatten, named
+from gnn_training.training.recording import Parts, Recorder
 from gnn_training.training.resident import ResidentGraphs
 from gnn_training.training.rounds import free_rounds_at, rounds_of
 from gnn_training.training.schedule import learning_rate, peak_rate
@@ -48,6 +49,7 @@ class Learner:
         self.peak = peak_rate(settings.learning_rate, settings.lr_scaling, rt.world_size)
         self.optimizer = torch.optim.AdamW([self.weights], self.peak, weight_decay=settings.weight_decay, fused=True)
         self.resident = ResidentGraphs(data, rt.device)
+        self.recorder: Recorder | None = None
         self.known = data.num_colors.astype(np.int64)
         # From one color too few to halfway up to DSATUR's number, where the descent of the exported program begins.
         self.reach = np.maximum(MIN_REACH, (data.dsatur_colors - self.known) // 2)
@@ -115,7 +117,15 @@ class Learner:
                 if turn:
                     self._rehearse()
                 self.rt.wait()
+            if self.rt.device.type == "cuda":
+                self.record()
         return (0.0 if missing else time.monotonic() - started), missing
+
+    def record(self, record: Callable | None = None) -> None:
+        """Record the launches of steps from now on; `record` as in Recorder."""
+        parts = Parts(self._whole, self._begin, self._advance, self._finish)
+        tolerance = 1e-4 if self.precision == torch.float32 else 1e-2
+        self.recorder = Recorder(parts, (self.gradient, self.terms), tolerance, record, self.rt.is_main)
 
     @contextmanager
     def averaging(self) -> Iterator[ColoringNetwork]:
@@ -158,23 +168,55 @@ class Learner:
 
     def _backward(self, planned: Planned, mine: np.ndarray, num_graphs: int) -> None:
         """Add the part `mine` to gradient and terms. All ranks take the same rounds; a part without graphs adds 0."""
-        settings = self.settings
-        with record_function("data"):
-            batch = self._collate(mine, planned.shape)
+        settings, shape = self.settings, planned.shape
         rounds = rounds_of(planned.bucket, settings.rounds, settings.seed)
-        self._differentiate(batch, free_rounds_at(self.step, settings.rounds, settings.seed), rounds, num_graphs)
+        free_rounds = free_rounds_at(self.step, settings.rounds, settings.seed)
+        share = torch.full((), 1 / num_graphs, device=self.rt.device)
+        if self.recorder and len(mine) and shape.graphs > 1:  # one graph alone is sparse, and has a form of its own
+            self.recorder(shape, rounds, self.resident.numbers(*self._draw(mine), shape.graphs), share, free_rounds)
+            return
+        with record_function("data"):
+            batch = self._collate(mine, shape)
+        self._differentiate(batch, free_rounds, rounds, share)
 
-    def _differentiate(self, batch: Batch, free_rounds: int, rounds: int, num_graphs: int) -> None:
+    def _differentiate(
+        self, batch: Batch, free_rounds: int, rounds: int, share: Tensor | float, *start: Tensor
+    ) -> None:
+        """Each graph weighs `share` in the loss; start: as in ColoringNetwork."""
         with as_written(batch.graphs):
-            with (
-                record_function("forward"),
-                torch.autocast(self.rt.device.type, self.precision, enabled=self.precision != torch.float32),
-            ):
-                terms = self.network(batch, free_rounds, rounds)
-                loss = sum(weight * terms[name] for name, weight in WEIGHTS.items()) / num_graphs
+            with record_function("forward"), self._autocast():
+                terms = self.network(batch, free_rounds, rounds, start)
+                loss = sum(weight * terms[name] for name, weight in WEIGHTS.items()) * share
             with record_function("backward"):
                 self.scaler.scale(loss).backward()
-        self.terms += torch.stack([terms[name].detach() for name in WEIGHTS]) / num_graphs
+        self.terms += torch.stack([terms[name].detach() for name in WEIGHTS]) * share
+
+    def _whole(self, shape: Shape, rounds: int, numbers: Tensor, share: Tensor, free_rounds: int) -> None:
+        with record_function("data"):
+            batch = self._unpack(shape, numbers)
+        self._differentiate(batch, free_rounds, rounds, share)
+
+    @torch.no_grad()
+    def _begin(self, shape: Shape, numbers: Tensor) -> tuple[Batch, Tensor, Tensor, Tensor, Tensor]:
+        batch, refine = self._unpack(shape, numbers), self.network.refiner
+        with self._autocast():
+            h, palette, z = refine.begin(batch.graphs, batch.k, batch.seeds, batch.max_colors)
+            return batch, h, refine.soft_colors(h, batch.graphs, palette), palette, z
+
+    @torch.no_grad()
+    def _advance(self, batch: Batch, h: Tensor, p: Tensor, palette: Tensor, z: Tensor) -> None:
+        with self._autocast():
+            following = self.network.refiner(h, p, batch.graphs, palette, z)
+        h.copy_(following[0])
+        p.copy_(following[1])
+
+    def _finish(
+        self, rounds: int, batch: Batch, h: Tensor, p: Tensor, palette: Tensor, z: Tensor, share: Tensor
+    ) -> None:
+        self._differentiate(batch, 0, rounds, share, h.detach().requires_grad_(), palette, z)
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.rt.device.type, self.precision, enabled=self.precision != torch.float32)
 
     def _apply(self, rate: float) -> Tensor:
         """Step if loss terms and gradient are finite, else skip, decided on the device; the refiner's gradient norm.
@@ -208,19 +250,28 @@ class Learner:
 
     def _collate(self, ids: np.ndarray, shape: Shape) -> Batch:
         """The graphs `ids` with k and noise drawn by (seed, step, graph)."""
+        batch = self.resident.batch(*self._draw(ids), shape)
+        batch.graphs.lighten(self.precision)
+        return batch
+
+    def _unpack(self, shape: Shape, numbers: Tensor) -> Batch:
+        batch = self.resident.unpack(shape, numbers)
+        batch.graphs.lighten(self.precision)
+        return batch
+
+    def _draw(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`ids`, and k and seeds of the noise for each, drawn by (seed, step, graph)."""
         rng = np.random.default_rng([self.settings.seed, self.step, COLORS])
         draw, seeds = rng.random(len(self.data))[ids], rng.integers(0, 2**31, len(self.data))[ids]
         k = np.maximum(self.known[ids] - 1 + (draw * (self.reach[ids] + 2)).astype(np.int64), 1)
-        batch = self.resident.batch(ids, k, seeds, shape)
-        batch.graphs.lighten(self.precision)
-        return batch
+        return ids, k, seeds
 
     def _rehearse(self) -> None:
         """A step that changes nothing, on a batch of usual size, so that what is compiled suits those to come."""
         costs = [bucket.shape.cost for bucket in self.plan.buckets]
         usual = self.plan.buckets[int(np.argsort(costs)[len(costs) // 2])]
         batch = self._collate(usual.indices[: usual.shape.graphs], usual.shape)
-        self._differentiate(batch, free_rounds=2, rounds=2, num_graphs=1)
+        self._differentiate(batch, free_rounds=2, rounds=2, share=1.0)
         self.shared.zero_()
 
 

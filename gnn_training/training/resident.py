@@ -1,5 +1,7 @@
 """The whole data set on the device, as bits; batches are gathered and unpacked there, without a look at any graph."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -33,13 +35,22 @@ class ResidentGraphs:
 
         Places that are left over hold a graph of one node that counts nothing.
         """
-        numbers = np.tile(np.array([[EMPTY], [1], [0]]), shape.graphs)  # (3, G)
-        numbers[:, : len(ids)] = ids, k, seeds
-        where, k, seeds = self._tensor(numbers, torch.int64)
-        present, i = where != EMPTY, where.clamp(min=0)
+        shape = shape if len(ids) else replace(shape, nodes=ALIGNMENT)
         alone = len(ids) == 1 == shape.graphs and self.is_sparse[ids[0]]
+        return self.unpack(shape, self.numbers(ids, k, seeds, shape.graphs), self.sparse(ids[0]) if alone else None)
+
+    def numbers(self, ids: np.ndarray, k: np.ndarray, seeds: np.ndarray, places: int) -> Tensor:
+        """All that a batch has to be told: ids, k and seeds (3, G) int64 on the device, filled up to so many places."""
+        numbers = np.tile(np.array([[EMPTY], [1], [0]]), places)
+        numbers[:, : len(ids)] = ids, k, seeds
+        return self._tensor(numbers, torch.int64)
+
+    def unpack(self, shape: Shape, numbers: Tensor, graphs: SparseGraph | None = None) -> Batch:
+        """The batch of these numbers (3, G), with nothing but launches; graphs: its graph, where that is at hand."""
+        where, k, seeds = numbers
+        present, i = where != EMPTY, where.clamp(min=0)
         return Batch(
-            graphs=self.sparse(ids[0]) if alone else self.dense(i, present, shape.nodes if len(ids) else ALIGNMENT),
+            graphs=graphs or self.dense(i, present, shape.nodes),
             num_colors=torch.where(present, self.num_colors[i], 1),
             lower=torch.where(present, self.lower[i], 1.0),
             upper=torch.where(present, self.upper[i], 1.0),
