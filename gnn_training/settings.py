@@ -277,8 +277,8 @@ class BenchmarkSettings(Settings):
     preset: PresetName = "cpu"
     """The training to measure."""
     data: Path | None = None
-    """Packed graphs; left out, a few are drawn from the preset's recipe."""
-    recipe: RecipeName = "cpu"
+    """Packed graphs; left out, a few are drawn from the recipe."""
+    recipe: RecipeName = "full"
     """Which graphs to draw when no data is given."""
     graphs: Positive = 256
     """Number of graphs to draw."""

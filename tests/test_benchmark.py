@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -250,3 +251,18 @@ def test_what_cannot_be_measured_is_refused_in_one_sentence(tmp_path: Path, monk
     assert "\n" not in str(refused.value)
     with pytest.raises(UserError, match=r"seconds \(0\) should be greater than 0"):
         BenchmarkSettings(seconds=0)
+
+
+def test_warming_up_meets_every_recorded_form_of_an_epoch_twice(data: PackedGraphs):
+    met = []
+    with join("cpu") as rt:
+        learner = Learner(tiny_runs.settings(data.folder, Path("runs")), data, rt)
+        learner.recorder = lambda shape, rounds, numbers, share, free_rounds: met.append(
+            (shape, rounds, free_rounds > 0)
+        )
+        growth.warm_up(learner)
+        assert learner.step == 0
+        warm = Counter(met)
+        for _ in range(learner.plan.steps_per_epoch):
+            growth.advance(learner)
+    assert set(met[warm.total() :]) == set(warm) and min(warm.values()) >= 2

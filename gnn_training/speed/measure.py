@@ -65,6 +65,8 @@ def _first_step(settings: TrainSettings, data: PackedGraphs, rt: Runtime) -> tup
 
 def _pace(learner: Learner, seconds: float) -> tuple[pace.Steps, dict]:
     limits = {dtype: ceilings(learner.rt.device, dtype) for dtype in {learner.precision, torch.float32}}
+    if learner.recorder:
+        growth.warm_up(learner)
     taken = pace.take(learner, seconds)
     rate = pace.graphs_per_second(learner, taken)
     return taken, {

@@ -29,8 +29,9 @@ class Steps:
 
 def take(learner: Learner, seconds: float) -> Steps:
     """Train for about `seconds` on steps of an epoch, a sample spread evenly over their work, or on all of them."""
-    taken, start = [], time.monotonic()
-    for step, drawn in _sample(learner):
+    sample, taken = _sample(learner), []
+    start = time.monotonic()
+    for step, drawn in sample:
         if taken and time.monotonic() - start > seconds:
             break
         learner.step = step
@@ -74,13 +75,15 @@ def roofline_share(learner: Learner, steps: Steps, limits: Ceilings) -> float:
 
 
 def phases(learner: Learner, steps: int) -> dict[str, float]:
-    """Seconds of a step by phase, from a profile of some steps that stand for an epoch."""
+    """Seconds of a step by phase, from a profile of some steps that stand for an epoch, launched one by one."""
+    recorder, learner.recorder = learner.recorder, None  # a recorded step does not tell its phases
     sample = _sample(learner)[:steps]
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if learner.rt.device.type == "cuda" else [])]
     with profile(activities=activities, acc_events=True) as seen:
         for learner.step, _ in sample:
             advance(learner)
         synchronize(learner)
+    learner.recorder = recorder
     clock = "device_time_total" if learner.rt.device.type == "cuda" else "cpu_time_total"
     spent = {event.key: getattr(event, clock) / 1e6 / len(sample) for event in seen.key_averages()}
     return {phase: spent.get(phase, 0.0) for phase in PHASES}

@@ -10,10 +10,9 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.runtime import join
 from gnn_training.settings import TrainSettings
-from gnn_training.training.growth import advance, synchronize
+from gnn_training.training.growth import advance, synchronize, warm_up
 from gnn_training.training.learner import Learner
 
-WARM_UP = 3  # steps
 RUN = "benchmark"
 
 
@@ -49,12 +48,10 @@ def _rank(settings: TrainSettings, folder: Path, seconds: float, steps: int) -> 
         learner = Learner(settings, PackedGraphs.open(folder), rt)
         if settings.compile:
             learner.compile()
-        for _ in range(WARM_UP):
-            advance(learner)
-        synchronize(learner)
+        warm_up(learner)
         rt.any(True)  # begin together
         start = time.monotonic()
-        while learner.step - WARM_UP < steps or time.monotonic() - start < seconds:
+        while learner.step < steps or time.monotonic() - start < seconds:
             advance(learner)
         synchronize(learner)
-        return learner.step - WARM_UP, time.monotonic() - start
+        return learner.step, time.monotonic() - start

@@ -8,13 +8,14 @@ from itertools import count, product
 import numpy as np
 import torch
 
-from gnn_training.training.batches import Planned, Shape, cost
+from gnn_training.training.batches import FEWEST, Planned, Shape, cost
 from gnn_training.training.cost import Measurement
 from gnn_training.training.learner import Learner
 from gnn_training.training.rounds import SPREAD, free_rounds_at, rounds_of
 
 NODES, COLORS, CELLS = 4, 3, (0.25, 1.0)  # places in the grid; cells as shares of a full batch
 REPEATS = 2  # the faster one counts: what else the machine does is no part of the formula
+WARM_UPS = 3  # steps
 DRAWS = 1000  # steps to choose one from for its free rounds
 
 
@@ -65,11 +66,24 @@ def _grid(learner: Learner) -> list[Shape]:
         for sizes, number in (([shape.nodes for shape in shapes], NODES), ([shape.colors for shape in shapes], COLORS))
     )
     grid = {
-        Shape(max(1, round(share * learner.settings.batch_cells / cost(n, k))), n, k)
+        Shape(max(FEWEST, round(share * learner.settings.batch_cells / cost(n, k))), n, k)
         for n, k, share in product(nodes.tolist(), colors.tolist(), CELLS)
     }  # a set: some are the same
     cheapest, *others = sorted(grid, key=lambda shape: (shape.cost, shape.nodes, shape.colors))
     return [cheapest, *reversed(others)]
+
+
+def warm_up(learner: Learner) -> None:
+    """Take steps until an epoch meets nothing new: where a GPU records them, every form is recorded at its second."""
+    mean, seed, plan = learner.settings.rounds, learner.settings.seed, learner.plan
+    steps = range(WARM_UPS)
+    if learner.recorder:
+        forms = {(plan.at(i).bucket, free_rounds_at(i, mean, seed) > 0): i for i in range(plan.steps_per_epoch)}
+        steps = [*forms.values(), *forms.values()]
+    for learner.step in steps:
+        advance(learner)
+    synchronize(learner)
+    learner.step = 0
 
 
 def advance(learner: Learner) -> None:

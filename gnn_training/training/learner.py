@@ -18,10 +18,11 @@ from gnn_training.settings import TrainSettings
 from gnn_training.training.batches import BatchPlan, Planned, Shape
 from gnn_training.training.checkpoint import without_prefix
 from gnn_training.training.compiling import as_written, compile_rounds, obstacle
+from gnn_training.training.cost import must_recompute
 from gnn_training.training.flat import flatten, named
 from gnn_training.training.recording import Parts, Recorder
 from gnn_training.training.resident import ResidentGraphs
-from gnn_training.training.rounds import free_rounds_at, rounds_of
+from gnn_training.training.rounds import SPREAD, free_rounds_at, rounds_of
 from gnn_training.training.schedule import learning_rate, peak_rate
 
 COLORS = 2  # purpose of the random generator, beside those of batches.py and rounds.py
@@ -57,6 +58,11 @@ class Learner:
         sizes = data.num_nodes[train], (self.known + self.reach)[train]
         alone = self.resident.is_sparse[train]
         self.plan = BatchPlan(train, *sizes, settings.batch_cells, parts, settings.seed, alone)
+        if rt.device.type == "cuda":
+            free, most = torch.cuda.mem_get_info()[0], settings.rounds + SPREAD
+            self.network.recompute = any(
+                must_recompute(bucket.shape, most, self.precision.itemsize, free) for bucket in self.plan.buckets
+            )
         self.step = 0
         self.bad_steps, self.skipped = (torch.zeros((), device=rt.device) for _ in range(2))
         self._told: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
