@@ -17,9 +17,11 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca scripts
 FROM $BASE_IMAGE
 # The compiler and the headers of Python are for torch.compile. Of these packages any version will do.
 # hadolint ignore=DL3008
-RUN headers=$(python3 -c 'import os, sysconfig; print(os.path.exists(sysconfig.get_path("include") + "/Python.h"))') && \
-    { command -v tini && command -v g++ && [ "$headers" = True ]; } >/dev/null || { apt-get update && \
-        apt-get install -y --no-install-recommends tini g++ $([ "$headers" = True ] || echo python3-dev); } && \
+RUN set -- tini g++ && \
+    if [ ! -e "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]; then \
+        set -- "$@" python3-dev; fi && \
+    if [ $# -gt 2 ] || ! command -v tini || ! command -v g++; then \
+        apt-get update && apt-get install -y --no-install-recommends "$@"; fi && \
     rm -rf /var/lib/apt/lists/* && \
     useradd --uid 1000 --user-group --no-create-home --home-dir /nonexistent gnn
 
