@@ -78,14 +78,10 @@ def _begin(learner: Learner, validation: Validation) -> Progress:
 
 def _compile(learner: Learner) -> None:
     seconds, missing = learner.compile()
+    origin = "from the cache of an earlier start" if seconds < 15 else "the next start finds it in a cache"
+    done = f"compiled the refinement rounds in {seconds:.1f} s; {origin}"
     if learner.rt.is_main:
-        done = "the next start finds it in a cache" if seconds > 15 else "from the cache of an earlier start"
-        log.info(
-            "%s",
-            f"trains uncompiled, about half as fast: {missing}"
-            if missing
-            else f"compiled the refinement rounds in {seconds:.1f} s; {done}",
-        )
+        log.info(f"trains uncompiled, about half as fast: {missing}" if missing else done)
 
 
 def _steps(learner: Learner, validation: Validation, progress: Progress, book: Logbook, signal: StopSignal) -> str:

@@ -113,19 +113,19 @@ class Learner:
     def compile(self) -> tuple[float, str | None]:
         """Compile the rounds, rank 0 first, so that the others find them in its cache.
 
-        Returns the seconds it took, and what stood in the way, if the machine cannot.
+        Returns the seconds it took, and what stood in the way, if a machine cannot.
         """
-        missing = obstacle(self.rt.device)
-        if missing is None:
-            compile_rounds(self.network.refiner)
-            started = time.monotonic()
-            for turn in (self.rt.is_main, not self.rt.is_main):
-                if turn:
-                    self._rehearse()
-                self.rt.wait()
-            if self.rt.device.type == "cuda":
-                self.record()
-        return (0.0 if missing else time.monotonic() - started), missing
+        missing, started = obstacle(self.rt.device), time.monotonic()
+        if any(self.rt.any(missing is not None)):
+            return 0.0, missing or "another machine has no compiler"
+        compile_rounds(self.network.refiner)
+        for turn in (self.rt.is_main, not self.rt.is_main):
+            if turn:
+                self._rehearse()
+            self.rt.wait()
+        if self.rt.device.type == "cuda":
+            self.record()
+        return time.monotonic() - started, None
 
     def record(self, record: Callable | None = None) -> None:
         """Record the launches of steps from now on; `record` as in Recorder."""
