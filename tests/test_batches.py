@@ -83,10 +83,10 @@ def test_no_bucket_has_a_place_more_than_its_parts_of_equal_size_need(sizes, cel
 
 @settings(max_examples=60, deadline=None)
 @given(sizes=SIZES, cells=st.integers(1, 10**6), parts=st.integers(1, 9))
-def test_a_part_of_more_than_two_graphs_stays_within_the_cells_and_no_larger_graph_has_company(sizes, cells, parts):
+def test_a_part_of_more_than_two_graphs_stays_within_the_cells(sizes, cells, parts):
     for bucket in plan(sizes, cells, parts).buckets:
-        alone = bucket.shape.cost / bucket.shape.graphs
-        assert bucket.shape.graphs == 1 if alone > cells else bucket.shape.cost <= max(cells, FEWEST * alone)
+        assert bucket.shape.graphs >= FEWEST
+        assert bucket.shape.cost <= max(cells, FEWEST * bucket.shape.cost / bucket.shape.graphs)
 
 
 def test_every_rank_makes_the_same_plan_and_a_resume_the_same_again():
@@ -139,9 +139,13 @@ def test_ranks_and_micro_batches_with_part_of_the_cells_make_the_same_steps_of_g
         assert np.array_equal(taken([whole.at(step)]), taken([halves.at(step)]))
 
 
-def test_a_graph_above_the_cells_stands_alone():
-    steps = plan([(900, 200)] * 3, cells=10, parts=1).epoch(0)
-    assert [len(step.parts[0]) for step in steps] == [1, 1, 1]
+def test_graphs_above_the_cells_come_in_pairs_and_those_without_padding_alone():
+    sizes = np.full((3, 2), (900, 200))
+    steps = plan(sizes.tolist(), cells=10, parts=1).epoch(0)
+    assert sorted(len(step.parts[0]) for step in steps) == [1, 2]
+    alone = BatchPlan(np.arange(3), *sizes.T, 10, 1, 0, np.array([False, True, False])).epoch(0)
+    assert sorted(step.parts[0].tolist() for step in alone if step.shape.graphs == 1) == [[1]]
+    assert sorted(i for step in alone if step.shape.graphs == FEWEST for i in step.parts[0]) == [0, 2]
 
 
 def test_a_graph_above_the_cells_does_not_pad_the_small_ones():
