@@ -2,11 +2,16 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from filelock import FileLock
+
+if TYPE_CHECKING:
+    from gnn_training.data.packed import PackedGraphs
+    from gnn_training.runtime import Runtime
 
 # A runner started in the background ignores Ctrl-C and hands that down to every process that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -61,3 +66,20 @@ def exported(once: Once, trained: Path) -> Path:
         export(ExportSettings(run=trained, models=folder, steps=24, oldest_runtime=False))
 
     return once("tiny-models", make)
+
+
+@pytest.fixture
+def data(tiny_data: Path) -> "PackedGraphs":
+    """The graphs of tiny_data."""
+    from gnn_training.data.packed import PackedGraphs
+
+    return PackedGraphs.open(tiny_data)
+
+
+@pytest.fixture(scope="module")
+def rt() -> Iterator["Runtime"]:
+    """A group of one on the CPU."""
+    from gnn_training import runtime
+
+    with runtime.join("cpu") as rt:
+        yield rt

@@ -32,11 +32,6 @@ from gnn_training.training.rounds import SPREAD
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def data(tiny_data: Path) -> PackedGraphs:
-    return PackedGraphs.open(tiny_data)
-
-
 @pytest.mark.parametrize("free_rounds", [0, 3])
 def test_network_in_scatter_form_has_the_loss_and_the_gradient_of_ours(data: PackedGraphs, free_rounds: int):
     torch.manual_seed(0)

@@ -1,6 +1,5 @@
 """One rank, one step: what it minimizes, what it skips, what it tells, and what a checkpoint of it holds."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,17 +18,6 @@ from gnn_training.training import checkpoint, learner
 from gnn_training.training.batches import BatchPlan, Planned, Shape
 from gnn_training.training.learner import FLAGS, LATENESS, MAX_BAD_STEPS, Learner
 from gnn_training.training.progress import Progress
-
-
-@pytest.fixture(scope="module")
-def rt() -> Iterator[Runtime]:
-    with runtime.join("cpu") as rt:
-        yield rt
-
-
-@pytest.fixture
-def data(tiny_data: Path) -> PackedGraphs:
-    return PackedGraphs.open(tiny_data)
 
 
 def start(data: PackedGraphs, rt: Runtime, **changes) -> Learner:

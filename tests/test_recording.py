@@ -1,7 +1,7 @@
 """Recorded steps: the numbers of plain ones, from memory that every replay overwrites; no recording that is wrong."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +18,6 @@ from gnn_training.training.recording import WARM_UPS
 
 STEPS = 16  # four epochs, so that every form is met several times
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU")
-
-
-@pytest.fixture(scope="module")
-def rt() -> Iterator[Runtime]:
-    with runtime.join("cpu") as rt:
-        yield rt
 
 
 def start(folder: Path, rt: Runtime, **changes) -> Learner:

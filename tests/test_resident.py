@@ -21,11 +21,6 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def data(tiny_data: Path) -> PackedGraphs:
-    return PackedGraphs.open(tiny_data)
-
-
-@pytest.fixture
 def resident(data: PackedGraphs) -> ResidentGraphs:
     return ResidentGraphs(data, CPU)
 

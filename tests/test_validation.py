@@ -1,6 +1,5 @@
 """Scores on graphs kept aside: what a caller of the exported program gets, however they are batched and spread."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ import tiny_runs
 import torch
 from torch.nn.utils import parameters_to_vector
 
-from gnn_training import runtime
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.model.objective import ColoringNetwork
 from gnn_training.model.program import Program
@@ -20,17 +18,6 @@ from gnn_training.training.resident import ResidentGraphs
 from gnn_training.training.validation import SCORES, Validation
 
 ROUNDS = 20
-
-
-@pytest.fixture(scope="module")
-def rt() -> Iterator[Runtime]:
-    with runtime.join("cpu") as rt:
-        yield rt
-
-
-@pytest.fixture
-def data(tiny_data: Path) -> PackedGraphs:
-    return PackedGraphs.open(tiny_data)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import numpy as np
 from gnn_training.data import families
 from gnn_training.data.instance import Instance
 
+TRAIN_SHARE = 0.8  # of the graphs; the others are for validation
 Sizes = tuple[tuple[int, int, float], ...]
 """(fewest nodes, most nodes, share of the graphs)."""
 
@@ -20,6 +21,16 @@ class Recipe:
     counts: dict[str, int]
     sizes: Sizes
     iterations: int
+
+    @property
+    def num_graphs(self) -> int:
+        """Of all families, for training and validation."""
+        return sum(self.counts.values())
+
+    @property
+    def num_training(self) -> int:
+        """Those of them that are trained on."""
+        return round(TRAIN_SHARE * self.num_graphs)
 
 
 @dataclass(frozen=True)
@@ -46,7 +57,7 @@ class Draw:
 
 def draws(recipe: Recipe, seed: int, graphs: int = 0) -> Iterator[Draw]:
     """The graphs of a recipe; another total than its own keeps the shares of the families."""
-    total = sum(recipe.counts.values())
+    total = recipe.num_graphs
     wanted = graphs or total
     before = 0
     for family, count in recipe.counts.items():

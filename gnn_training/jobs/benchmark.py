@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 # Read when torch is loaded: else its profiler says on stderr that it starts, stops and finds no GPU.
 QUIET = {"KINETO_LOG_LEVEL": "99", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 LIBRARIES = ("torch", "torch-geometric", "numpy")
-TRAIN_SHARE = 0.8  # of a recipe's graphs; the others are for validation
 
 
 def benchmark(settings: BenchmarkSettings) -> None:
@@ -66,7 +65,7 @@ def _report(settings: BenchmarkSettings, data: PackedGraphs) -> dict:
 
     same = {name: getattr(settings, name) for name in ("device", "precision", "compile", "seed")}
     training = of_preset(TrainSettings, settings.preset).model_copy(update={**same, "data": data.folder})
-    whole = len(data.indices("train")) if settings.data else _train_graphs(settings)
+    whole = len(data.indices("train")) if settings.data else RECIPES[settings.recipe].num_training
     found = measure(training, data, whole, settings.ranks, settings.seconds)
     over = {name: found["graphs_per_second"] / peer["graphs_per_second"] for name, peer in found["peers"].items()}
     return {
@@ -87,10 +86,6 @@ def _on_all_cores(over: dict[str, float], ranks: list[dict]) -> dict[str, float]
         return {}
     share = ranks[-1]["speedup"] / ranks[-1]["ranks"]
     return {f"speedup_over_{name}_all_cores": times * share for name, times in over.items()}
-
-
-def _train_graphs(settings: BenchmarkSettings) -> int:
-    return round(TRAIN_SHARE * sum(RECIPES[settings.recipe].counts.values()))
 
 
 def _show(report: dict) -> None:

@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 
 DISK_GIB = 2  # the full recipe packed, checkpoints, logs and the model
 SAMPLE = 64  # graphs that stand for a recipe which has not been generated yet
-TRAIN_SHARE = 0.8  # of a recipe's graphs; the others are for validation
 GIB = 2**30
 TORCH_GIB = 1.0  # what a rank takes before its first batch: libraries, and on a GPU the CUDA context
 
@@ -142,7 +141,7 @@ def _graphs(settings: CheckSettings) -> Finding:
         problem = None if source.imported.exists() else missing
         return Finding("graphs", f"{source.imported}, imported first; time and memory are known after that", problem)
     if not (source.graphs / MANIFEST_FILE).exists():
-        return Finding("graphs", f"{_size(settings)} of recipe {settings.recipe}, generated first")
+        return Finding("graphs", f"{_recipe(settings).num_graphs} of recipe {settings.recipe}, generated first")
     try:
         data = PackedGraphs.open(source.graphs)
         data.verify()
@@ -162,12 +161,7 @@ def _cost(settings: CheckSettings) -> Iterator[Finding]:
 
         with tempfile.TemporaryDirectory() as folder:
             few = sample(_recipe(settings), SAMPLE, settings.seed, Path(folder))
-            yield from _measured(settings, few, share=len(few) / (TRAIN_SHARE * _size(settings)))
-
-
-def _size(settings: CheckSettings) -> int:
-    """Graphs of the recipe."""
-    return sum(_recipe(settings).counts.values())
+            yield from _measured(settings, few, share=len(few) / _recipe(settings).num_training)
 
 
 def _recipe(settings: CheckSettings) -> "Recipe":

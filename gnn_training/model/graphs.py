@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
@@ -11,6 +12,12 @@ from gnn_training.graph import Graph
 
 SPARSE_FROM = 2048  # nodes; below, a dense product is faster than a scatter even for trees
 SPARSE_BELOW = 0.01  # density; a scattered edge costs about as much as a hundred products of a dense row
+
+
+def is_sparse(num_nodes: np.ndarray | int, num_edges: np.ndarray | int) -> np.ndarray | bool:
+    """Whether a graph of such a size is large and sparse enough for the form of its edges to be faster."""
+    n = np.asarray(num_nodes, dtype=float)
+    return (n >= SPARSE_FROM) & (2 * num_edges / np.maximum(1, n * (n - 1)) < SPARSE_BELOW)
 
 
 class Graphs:
@@ -90,7 +97,7 @@ def flat(graphs: Sequence[Graph], device: torch.device | str = "cpu") -> tuple[T
 def batch_of(graphs: Sequence[Graph], device: torch.device | str = "cpu") -> DenseGraphs | SparseGraph:
     """Put graphs into the form that is faster for them; both give the same numbers."""
     edge_index, batch = flat(graphs, device)
-    if len(graphs) == 1 and graphs[0].num_nodes >= SPARSE_FROM and graphs[0].density < SPARSE_BELOW:
+    if len(graphs) == 1 and is_sparse(graphs[0].num_nodes, graphs[0].num_edges):
         return SparseGraph(edge_index, graphs[0].num_nodes)
     _, mask = to_dense_batch(batch[:, None], batch)
     return DenseGraphs(to_dense_adj(edge_index, batch, batch_size=len(graphs)), mask.float())

@@ -49,7 +49,7 @@ def _rank(settings: TrainSettings, folder: Path, seconds: float, steps: int) -> 
         if settings.compile:
             learner.compile()
         warm_up(learner)
-        rt.any(True)  # begin together
+        rt.wait()  # begin together
         start = time.monotonic()
         while learner.step < steps or time.monotonic() - start < seconds:
             advance(learner)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-PLAN = 0  # purpose of the random generator, beside those of learner.py
+PLAN = 0  # purpose of the random generator, beside those of learner.py and rounds.py
 NODES_PER_CELL = 128  # a cell costs ~2,300 multiply-adds a round, plus ~17 for every node of its graph
 ALIGNMENT = 8  # nodes of a shape are a multiple: matrix units and octets of the packed rows want it
-FEWEST = 2  # graphs in a shape, unless one is too large: a batch of one would be compiled in a form of its own
+FEWEST = 2  # graphs in a shape, unless one stands alone: a batch of one would be compiled in a form of its own
 STEP_COST = 0.1  # of a full step, what a step costs besides its cells: launches, the all-reduce, the optimizer
 BUCKET_COST = 0.25  # of a full step, what a bucket of its own must save: shapes are few, company is new
 

@@ -1,6 +1,5 @@
 """Compiled refinement rounds: one kernel where there were twenty, in one form for all sizes of graphs."""
 
-import logging
 import os
 import shutil
 import sysconfig
@@ -13,8 +12,6 @@ import torch._inductor.codegen.cpp
 
 from gnn_training.model.graphs import Graphs
 from gnn_training.model.network import Refiner
-
-log = logging.getLogger(__name__)
 
 
 def compile_rounds(refiner: Refiner) -> None:

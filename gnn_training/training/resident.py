@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gnn_training.data.packed import PackedGraphs
-from gnn_training.model.graphs import SPARSE_BELOW, SPARSE_FROM, DenseGraphs, SparseGraph
+from gnn_training.model.graphs import DenseGraphs, SparseGraph, is_sparse
 from gnn_training.model.objective import Batch
 from gnn_training.training.batches import ALIGNMENT, Shape
 
@@ -27,8 +27,7 @@ class ResidentGraphs:
         self.upper = self._tensor(data.dsatur_colors, torch.float32)
         self.graph_type = self._tensor(data.graph_type, torch.int64)
         self.difficulty = self._tensor(data.difficulty, torch.float32)
-        density = 2 * data.num_edges / np.maximum(1, data.num_nodes.astype(float) * (data.num_nodes - 1))
-        self.is_sparse = (data.num_nodes >= SPARSE_FROM) & (density < SPARSE_BELOW)
+        self.is_sparse = is_sparse(data.num_nodes, data.num_edges)
 
     def batch(self, ids: np.ndarray, k: np.ndarray, seeds: np.ndarray, shape: Shape) -> Batch:
         """The graphs `ids` with k colors and seeds (each (G,) at most shape.graphs), in a batch of this shape.
