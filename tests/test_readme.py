@@ -18,8 +18,8 @@ from gnn_training.settings import PRESETS
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
-    "README.md", "CHANGELOG.md", "docs/DATA.md", "docs/ONNX.md", "docs/PODS.md", "docs/SPEED.md", "models/README.md",
-    "training_data/README.md",
+    "README.md", "CHANGELOG.md", "docs/DATA.md", "docs/ONNX.md", "docs/PODS.md", "docs/RUST.md", "docs/SPEED.md",
+    "models/README.md", "training_data/README.md",
 )  # fmt: skip
 HOSTS = ("github.com", "keepachangelog.com", "semver.org", "rest.runpod.io", "docs.runpod.io")
 NEEDING = ("import", "evaluate", "color")  # a page may name these commands without what they need

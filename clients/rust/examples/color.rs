@@ -1,0 +1,36 @@
+//! Colors a DIMACS file: `cargo run --release --example color -- MODEL GRAPH.col [SECONDS]`.
+//! The solution goes to standard output, what was found to standard error.
+
+use std::process::ExitCode;
+
+use coloring_gnn::{Budget, ColoringGnn, Graph, Options};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (model, graph, seconds) = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [model, graph] => (model, graph, "0"),
+        [model, graph, seconds] => (model, graph, seconds),
+        _ => {
+            eprintln!("color MODEL GRAPH.col [SECONDS]");
+            return ExitCode::FAILURE;
+        }
+    };
+    match color(model, graph, seconds) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn color(model: &str, path: &str, seconds: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let seconds = seconds.parse().ok().filter(|seconds| (0.0..1e9).contains(seconds));
+    let budget = Budget::seconds(seconds.ok_or("SECONDS is a number, 0 for a single call")?);
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+    let graph = Graph::from_dimacs(&text).map_err(|error| format!("{path}: {error}"))?;
+    let coloring = ColoringGnn::open(model, Options::default())?.color(&graph, &budget)?;
+    eprintln!("{path}: {} colors, at least {} needed", coloring.num_colors(), graph.clique_size());
+    print!("{}", coloring.to_dimacs());
+    Ok(())
+}

@@ -1,0 +1,213 @@
+use crate::{Error, Result};
+
+/// Columns of `node_features`.
+pub const NUM_FEATURES: usize = 16;
+
+/// Nodes of highest degree from which a clique is grown.
+const CLIQUE_STARTS: usize = 32;
+
+/// An undirected graph of the nodes `0..num_nodes()`, without loops and doubled edges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Graph {
+    /// `neighbors[offsets[v]..offsets[v + 1]]` are those of `v`, sorted.
+    offsets: Vec<usize>,
+    neighbors: Vec<usize>,
+}
+
+impl Graph {
+    /// From pairs of nodes that count from 0. Loops are dropped, directions and repeats folded into one edge.
+    ///
+    /// ```
+    /// # use coloring_gnn::Graph;
+    /// let graph = Graph::from_edges(3, [(0, 1), (1, 0), (2, 2)])?;
+    /// assert_eq!((graph.num_nodes(), graph.num_edges()), (3, 1));
+    /// assert!(Graph::from_edges(3, [(1, 3)]).is_err());
+    /// # Ok::<(), coloring_gnn::Error>(())
+    /// ```
+    pub fn from_edges(num_nodes: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Result<Self> {
+        if num_nodes == 0 {
+            return Err(Error::NoNodes);
+        }
+        let mut both = Vec::new();
+        for (u, v) in edges {
+            if u.max(v) >= num_nodes {
+                return Err(Error::Edge { u, v, num_nodes });
+            }
+            if u != v {
+                both.extend([(u, v), (v, u)]);
+            }
+        }
+        both.sort_unstable();
+        both.dedup();
+        let mut offsets = vec![0; num_nodes + 1];
+        for &(u, _) in &both {
+            offsets[u + 1] += 1;
+        }
+        for v in 0..num_nodes {
+            offsets[v + 1] += offsets[v];
+        }
+        let neighbors = both.into_iter().map(|(_, v)| v).collect();
+        Ok(Self { offsets, neighbors })
+    }
+
+    /// From the cells of a square matrix, row after row; a cell on either side of the diagonal makes an edge.
+    ///
+    /// ```
+    /// # use coloring_gnn::Graph;
+    /// let path = Graph::from_adjacency(3, [0, 1, 0, 1, 0, 1, 0, 1, 0].map(|cell| cell != 0))?;
+    /// assert_eq!(path.neighbors(1), [0, 2]);
+    /// # Ok::<(), coloring_gnn::Error>(())
+    /// ```
+    pub fn from_adjacency(num_nodes: usize, cells: impl IntoIterator<Item = bool>) -> Result<Self> {
+        let mut found = 0;
+        let cells = cells.into_iter().inspect(|_| found += 1).enumerate();
+        let set: Vec<usize> = cells.filter_map(|(i, cell)| cell.then_some(i)).collect();
+        if found != num_nodes * num_nodes {
+            return Err(Error::Adjacency { found, num_nodes });
+        }
+        Self::from_edges(num_nodes, set.into_iter().map(|i| (i / num_nodes, i % num_nodes)))
+    }
+
+    /// From the text of a DIMACS `.col` file, whose nodes count from 1. A wrong number of edges in the header is
+    /// forgiven, since many files have one.
+    ///
+    /// ```
+    /// # use coloring_gnn::Graph;
+    /// let graph = Graph::from_dimacs("c a path\np edge 3 2\ne 1 2\ne 2 3\n")?;
+    /// assert_eq!(graph.num_edges(), 2);
+    /// # Ok::<(), coloring_gnn::Error>(())
+    /// ```
+    pub fn from_dimacs(text: &str) -> Result<Self> {
+        let mut num_nodes = 0;
+        let mut edges = Vec::new();
+        for (number, content) in text.lines().enumerate() {
+            let fail = |reason| Error::Dimacs { line: number + 1, reason };
+            let words: Vec<&str> = content.split_whitespace().collect();
+            let number_at = |place: usize| words.get(place).and_then(|word| word.parse::<usize>().ok());
+            match (words.first().copied(), number_at(1), number_at(2)) {
+                (Some("e"), Some(u), Some(v)) if u.min(v) > 0 && u.max(v) <= num_nodes => {
+                    edges.push((u - 1, v - 1));
+                }
+                (Some("e"), Some(u), Some(v)) => {
+                    return Err(fail(format!("edge {u}-{v} leaves the nodes 1..{num_nodes} of the header")));
+                }
+                (Some("p"), None, Some(n))
+                    if num_nodes == 0 && n > 0 && matches!(words[1], "edge" | "edges" | "col") =>
+                {
+                    num_nodes = n;
+                }
+                (None | Some("n" | "d" | "v" | "x"), ..) => {}
+                (Some(word), ..) if word.starts_with('c') => {}
+                _ => return Err(fail(format!("{content:?} is neither `c`, one `p edge N M` nor `e u v`"))),
+            }
+        }
+        if num_nodes == 0 {
+            return Err(Error::Dimacs { line: 1, reason: "no `p edge N M` follows".into() });
+        }
+        Self::from_edges(num_nodes, edges)
+    }
+
+    /// Number of nodes, at least 1.
+    pub fn num_nodes(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// Number of undirected edges.
+    pub fn num_edges(&self) -> usize {
+        self.neighbors.len() / 2
+    }
+
+    /// The nodes that share an edge with `node`, ascending.
+    pub fn neighbors(&self, node: usize) -> &[usize] {
+        &self.neighbors[self.offsets[node]..self.offsets[node + 1]]
+    }
+
+    fn degree(&self, node: usize) -> usize {
+        self.offsets[node + 1] - self.offsets[node]
+    }
+
+    /// Both directions of every edge, as (source, target).
+    pub(crate) fn directed(&self) -> impl Iterator<Item = (usize, usize)> {
+        (0..self.num_nodes()).flat_map(|u| self.neighbors(u).iter().map(move |&v| (u, v)))
+    }
+
+    /// Counts the colors of a coloring, one per node, after looking at every edge.
+    ///
+    /// The one check that finds a wrongly built edge list: the network then colors another graph, without an error.
+    ///
+    /// # Errors
+    /// [`Error::Improper`] with the first edge whose ends are equal, or if there are not as many colors as nodes.
+    pub fn check(&self, colors: &[usize]) -> Result<usize> {
+        if colors.len() != self.num_nodes() {
+            return Err(Error::Improper(format!("{} colors for {} nodes", colors.len(), self.num_nodes())));
+        }
+        if let Some((u, v)) = self.directed().find(|&(u, v)| colors[u] == colors[v]) {
+            return Err(Error::Improper(format!("nodes {u} and {v} share an edge and color {}", colors[u])));
+        }
+        let mut used = colors.to_vec();
+        used.sort_unstable();
+        used.dedup();
+        Ok(used.len())
+    }
+
+    /// Size of a clique, grown greedily from each of the nodes of highest degree: no coloring has fewer colors.
+    pub fn clique_size(&self) -> usize {
+        let mut starts: Vec<usize> = (0..self.num_nodes()).collect();
+        starts.sort_by_key(|&v| std::cmp::Reverse(self.degree(v)));
+        let grown = starts.into_iter().take(CLIQUE_STARTS).map(|start| {
+            let (mut size, mut candidates) = (1, self.neighbors(start).to_vec());
+            while let Some(&node) = candidates.iter().max_by_key(|&&v| self.degree(v)) {
+                size += 1;
+                candidates.retain(|v| self.neighbors(node).binary_search(v).is_ok());
+            }
+            size
+        });
+        grown.max().unwrap_or(1)
+    }
+
+    /// `node_features`, rows of [`NUM_FEATURES`]: degree over the largest, local clustering, degree over n - 1,
+    /// degree² over the largest, triangles / 100, then zeros. Files of this repository do not look at them.
+    ///
+    /// ```
+    /// # use coloring_gnn::Graph;
+    /// let triangle_and_tail = Graph::from_edges(4, [(0, 1), (1, 2), (2, 0), (2, 3)])?;
+    /// let features = triangle_and_tail.node_features();
+    /// assert_eq!(features[..5], [2. / 3., 1., 2. / 3., 4. / 3., 0.01]);
+    /// # Ok::<(), coloring_gnn::Error>(())
+    /// ```
+    pub fn node_features(&self) -> Vec<f32> {
+        let triangles = self.triangles();
+        let largest = (0..self.num_nodes()).map(|v| self.degree(v)).max().unwrap_or(0).max(1) as f32;
+        let others = (self.num_nodes() - 1).max(1) as f32;
+        let mut features = vec![0.0; self.num_nodes() * NUM_FEATURES];
+        for (v, row) in features.chunks_exact_mut(NUM_FEATURES).enumerate() {
+            let (degree, closed) = (self.degree(v) as f32, triangles[v] as f32);
+            row[0] = degree / largest;
+            row[1] = if degree < 2.0 { 0.0 } else { closed / (degree * (degree - 1.0) / 2.0) };
+            row[2] = degree / others;
+            row[3] = degree * degree / largest;
+            row[4] = closed / 100.0;
+        }
+        features
+    }
+
+    /// Triangles at every node, in O(E^1.5): edges lead to the node of higher degree, so that no list is long.
+    fn triangles(&self) -> Vec<usize> {
+        let rank = |v: usize| (self.degree(v), v);
+        let up = |u: usize| self.neighbors(u).iter().copied().filter(move |&v| rank(v) > rank(u));
+        let ahead: Vec<Vec<usize>> = (0..self.num_nodes()).map(|u| up(u).collect()).collect();
+        let mut met = vec![usize::MAX; self.num_nodes()];
+        let mut triangles = vec![0; self.num_nodes()];
+        for u in 0..self.num_nodes() {
+            ahead[u].iter().for_each(|&v| met[v] = u);
+            for &v in &ahead[u] {
+                for &w in ahead[v].iter().filter(|&&w| met[w] == u) {
+                    triangles[u] += 1;
+                    triangles[v] += 1;
+                    triangles[w] += 1;
+                }
+            }
+        }
+        triangles
+    }
+}

@@ -1,0 +1,72 @@
+use std::time::{Duration, Instant};
+
+use crate::{Coloring, ColoringGnn, Graph, Request, Result};
+
+/// Lengths of the calls after the first, in steps of a plain call; the last goes on.
+const LENGTHS: [usize; 5] = [1, 1, 2, 2, 4];
+/// Calls ask by turns for 1, 2 and 3 colors below the best.
+const SPREAD: usize = 3;
+
+/// What a coloring may cost.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    /// Time for calls after the first, which always ends.
+    pub time: Duration,
+    /// Calls of the network, the first included.
+    pub calls: usize,
+    /// Enough once so few colors are found.
+    pub target: usize,
+    /// Of the calls after the first; another one is another search.
+    pub seed: i64,
+}
+
+impl Budget {
+    /// One plain call: what a coloring costs at least.
+    pub fn one_call() -> Self {
+        Self { time: Duration::MAX, calls: 1, target: 1, seed: 0 }
+    }
+
+    /// One plain call, then as many as fit into the rest of so many seconds.
+    ///
+    /// # Panics
+    /// If `seconds` is negative or no number.
+    pub fn seconds(seconds: f64) -> Self {
+        Self { time: Duration::from_secs_f64(seconds), calls: usize::MAX, ..Self::one_call() }
+    }
+}
+
+impl ColoringGnn {
+    /// The best coloring found within the budget, proper and looked over on the graph's own edges.
+    ///
+    /// Call after call asks for fewer colors than the best coloring has, with a seed of its own; the calls grow
+    /// longer. One that would end late is shortened, or left out below a quarter of a plain call. A clique of as
+    /// many nodes as the best coloring has colors ends the search: it cannot get better.
+    pub fn color(&mut self, graph: &Graph, budget: &Budget) -> Result<Coloring> {
+        let start = Instant::now();
+        let deadline = start.checked_add(budget.time);
+        let target = budget.target.max(graph.clique_size());
+        let mut best = Coloring::greedy(graph, &self.predict(graph)?.ordering());
+        let mut pace = start.elapsed() / self.steps() as u32;
+        for attempt in 0..budget.calls.saturating_sub(1) {
+            let begin = Instant::now();
+            let fitting = deadline.map_or(usize::MAX, |deadline| {
+                (deadline.saturating_duration_since(begin).as_secs_f64() / pace.as_secs_f64()) as usize
+            });
+            let steps = fitting.min(self.steps() * LENGTHS[attempt.min(LENGTHS.len() - 1)]);
+            if best.num_colors() <= target || 4 * steps < self.steps() {
+                break;
+            }
+            let asked = target.max(best.num_colors().saturating_sub(1 + attempt % SPREAD));
+            let request =
+                Request { num_colors: Some(asked), seed: Some(budget.seed + attempt as i64), steps: Some(steps) };
+            let Some(found) = self.run(&[graph], &request, deadline)? else { break };
+            pace = begin.elapsed() / steps as u32;
+            let coloring = Coloring::greedy(graph, &found[0].ordering());
+            if coloring.num_colors() < best.num_colors() {
+                best = coloring;
+            }
+        }
+        graph.check(best.colors())?;
+        Ok(best)
+    }
+}

@@ -1,0 +1,55 @@
+//! Graphs alone: neither a model nor ONNX Runtime is needed.
+
+use coloring_gnn::{ColoringGnn, Error, Graph, NUM_FEATURES, Options};
+
+#[test]
+fn the_same_graph_comes_from_every_form() {
+    let edges = Graph::from_edges(4, [(0, 1), (1, 0), (3, 2), (2, 2)]).unwrap();
+    let cells = [[0, 1, 0, 0], [0; 4], [0, 0, 1, 1], [0; 4]];
+    assert_eq!(Graph::from_adjacency(4, cells.concat().into_iter().map(|cell| cell == 1)).unwrap(), edges);
+    assert_eq!(Graph::from_dimacs("c two edges\np col 4 9\nn 1 7\ne 1 2\n\ne 4 3\ne 3 4\n").unwrap(), edges);
+}
+
+#[test]
+fn what_is_wrong_with_a_graph_is_said() {
+    let dimacs = |text| Graph::from_dimacs(text).unwrap_err().to_string();
+    assert_eq!(dimacs("p edge 3 1\ne 1 4"), "line 2: edge 1-4 leaves the nodes 1..3 of the header");
+    assert_eq!(dimacs("p edge 3 1\ne 0 1"), "line 2: edge 0-1 leaves the nodes 1..3 of the header");
+    assert_eq!(dimacs("p edge 3 1\nedge"), "line 2: \"edge\" is neither `c`, one `p edge N M` nor `e u v`");
+    assert_eq!(dimacs("p edge 3 1\np edge 3 1").split(':').next(), Some("line 2"));
+    assert_eq!(dimacs("c nothing"), "line 1: no `p edge N M` follows");
+    let message = |graph: Result<Graph, Error>| graph.unwrap_err().to_string();
+    assert_eq!(message(Graph::from_edges(0, [])), "the graph has no nodes; leave it out");
+    assert_eq!(message(Graph::from_edges(2, [(0, 2)])), "edge 0-2 leaves the nodes 0..2; nodes count from 0");
+    let cells = message(Graph::from_adjacency(2, [true; 3]));
+    assert_eq!(cells, "the adjacency has 3 cells where 2 nodes need 2 x 2");
+    let path = Graph::from_edges(3, [(0, 1), (1, 2)]).unwrap();
+    let improper = |colors: &[usize]| path.check(colors).unwrap_err().to_string();
+    assert_eq!(improper(&[0, 1, 1]), "the coloring is not proper: nodes 1 and 2 share an edge and color 1");
+    assert_eq!(improper(&[0, 1]), "the coloring is not proper: 2 colors for 3 nodes");
+    let library = Options { library: Some("no_such_library.so".into()), ..Options::default() };
+    let missing = ColoringGnn::open("Cargo.toml", library).err().unwrap().to_string();
+    assert!(missing.starts_with("no_such_library.so: cannot be loaded as ONNX Runtime"), "{missing}");
+}
+
+#[test]
+fn features_agree_with_counting_every_triple() {
+    let mut state = 1_u64;
+    let mut draw = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state >> 33
+    };
+    let n = 40;
+    let edges: Vec<_> = (0..n).flat_map(|u| (0..u).map(move |v| (u, v))).filter(|_| draw() % 3 == 0).collect();
+    let graph = Graph::from_edges(n, edges).unwrap();
+    let linked = |u: usize, v: usize| graph.neighbors(u).contains(&v);
+    for (node, row) in graph.node_features().chunks_exact(NUM_FEATURES).enumerate() {
+        let degree = graph.neighbors(node).len() as f32;
+        let pairs = (0..n).flat_map(|u| (0..u).map(move |v| (u, v)));
+        let closed = pairs.filter(|&(u, v)| linked(node, u) && linked(node, v) && linked(u, v)).count() as f32;
+        assert!((row[4] - closed / 100.0).abs() < 1e-6);
+        assert!((row[1] * degree * (degree - 1.0) / 2.0 - closed).abs() < 1e-3);
+        assert!((row[2] - degree / (n - 1) as f32).abs() < 1e-6);
+        assert!(row[5..].iter().all(|&rest| rest == 0.0));
+    }
+}

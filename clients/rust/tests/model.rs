@@ -1,0 +1,146 @@
+//! Needs ORT_DYLIB_PATH and, unless it lies in `models/`, COLORING_GNN_MODEL with its golden vectors beside it.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use coloring_gnn::{Budget, Coloring, ColoringGnn, Error, Graph, Options, Request};
+use serde_json::Value;
+
+fn path() -> PathBuf {
+    std::env::var_os("COLORING_GNN_MODEL").expect("COLORING_GNN_MODEL names a model").into()
+}
+
+fn model() -> ColoringGnn {
+    ColoringGnn::open(path(), Options::default()).unwrap()
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    match value {
+        Value::Array(items) => items.iter().flat_map(numbers).collect(),
+        number => vec![number.as_f64().unwrap()],
+    }
+}
+
+fn queens(side: usize) -> Graph {
+    let clash = |u: usize, v: usize| {
+        let (rows, columns) = ((u / side).abs_diff(v / side), (u % side).abs_diff(v % side));
+        rows == 0 || columns == 0 || rows == columns
+    };
+    let n = side * side;
+    Graph::from_edges(n, (0..n).flat_map(|u| (0..u).map(move |v| (u, v))).filter(|&(u, v)| clash(u, v))).unwrap()
+}
+
+/// The graphs of a golden vector, and what the call asks for.
+fn inputs(case: &Value) -> (Vec<Graph>, Request) {
+    let inputs = &case["inputs"];
+    let whole = |name: &str| numbers(&inputs[name]).into_iter().map(|number| number as usize).collect::<Vec<_>>();
+    let (ends, batch) = (whole("edge_index"), whole("batch"));
+    let (sources, targets) = ends.split_at(ends.len() / 2);
+    let graphs = (0..=*batch.last().unwrap()).map(|index| {
+        let start = batch.partition_point(|&graph| graph < index);
+        let edges = sources.iter().zip(targets).filter(|&(&u, _)| batch[u] == index);
+        let num_nodes = batch.iter().filter(|&&graph| graph == index).count();
+        Graph::from_edges(num_nodes, edges.map(|(u, v)| (u - start, v - start))).unwrap()
+    });
+    let request = Request {
+        num_colors: Some(whole("num_colors")[0]),
+        seed: Some(whole("seed")[0] as i64),
+        steps: Some(whole("steps")[0]),
+    };
+    (graphs.collect(), request)
+}
+
+/// Largest difference between what a golden vector expects and what `graphs` give.
+fn error(model: &mut ColoringGnn, case: &Value, graphs: &[Graph], request: &Request) -> f64 {
+    let predictions = model.predict_batch(&graphs.iter().collect::<Vec<_>>(), request).unwrap();
+    let found = |name: &str| -> Vec<f32> {
+        let of = predictions.iter().map(|p| match name {
+            "color_logits" => p.logits.clone(),
+            "chromatic" => vec![p.chromatic],
+            "graph_type_logits" => p.family_logits.to_vec(),
+            _ => vec![p.difficulty],
+        });
+        of.flatten().collect()
+    };
+    let names = ["color_logits", "chromatic", "graph_type_logits", "difficulty"];
+    let errors = names.iter().flat_map(|name| {
+        let (expected, found) = (numbers(&case["outputs"][name]), found(name));
+        assert_eq!(expected.len(), found.len(), "{name}");
+        expected.into_iter().zip(found).map(|(a, b)| (a - f64::from(b)).abs()).collect::<Vec<_>>()
+    });
+    errors.fold(0.0, f64::max)
+}
+
+#[test]
+fn the_golden_vectors_hold_and_their_colorings_are_the_same() {
+    let text = std::fs::read_to_string(path().with_extension("golden.json")).unwrap();
+    let golden: Value = serde_json::from_str(&text).unwrap();
+    let tolerance = golden["tolerance"].as_f64().unwrap();
+    let mut model = model();
+    for case in golden["cases"].as_array().unwrap() {
+        let (graphs, request) = inputs(case);
+        let off = error(&mut model, case, &graphs, &request);
+        assert!(off <= tolerance, "{} is off by {off}", case["name"]);
+        let rows = case["outputs"]["color_logits"].as_array().unwrap().iter().map(numbers);
+        let best = |row: Vec<f64>| (0..row.len()).rev().max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
+        let expected: Vec<usize> = rows.map(best).collect();
+        let predictions = model.predict_batch(&graphs.iter().collect::<Vec<_>>(), &request).unwrap();
+        assert_eq!(expected, predictions.iter().flat_map(|p| p.classes()).collect::<Vec<_>>(), "{}", case["name"]);
+    }
+}
+
+/// The mistake: pairs flattened and reshaped to (2, E). Nothing complains; two looks find it.
+#[test]
+fn a_scrambled_edge_list_is_caught_by_the_check_and_by_the_golden_vectors() {
+    let scramble = |graph: &Graph| {
+        let nodes = 0..graph.num_nodes();
+        let pairs = nodes.flat_map(|u| graph.neighbors(u).iter().flat_map(move |&v| [u, v])).collect::<Vec<_>>();
+        let (sources, targets) = pairs.split_at(pairs.len() / 2); // rows of the reshaped list
+        Graph::from_edges(graph.num_nodes(), sources.iter().copied().zip(targets.iter().copied())).unwrap()
+    };
+    let (graph, mut model) = (queens(6), model());
+    let wrong = model.color(&scramble(&graph), &Budget::one_call()).unwrap();
+    assert!(matches!(graph.check(wrong.colors()), Err(Error::Improper(_))));
+
+    let text = std::fs::read_to_string(path().with_extension("golden.json")).unwrap();
+    let golden: Value = serde_json::from_str(&text).unwrap();
+    let case = golden["cases"].as_array().unwrap().iter().find(|case| case["name"] == "petersen").unwrap();
+    let (graphs, request) = inputs(case);
+    let scrambled: Vec<Graph> = graphs.iter().map(scramble).collect();
+    assert!(error(&mut model, case, &scrambled, &request) > 100.0 * golden["tolerance"].as_f64().unwrap());
+}
+
+#[test]
+fn every_graph_is_colored_properly_whatever_the_budget() {
+    let mut model = model();
+    let complete = |n: usize| Graph::from_edges(n, (0..n).flat_map(|u| (0..u).map(move |v| (u, v)))).unwrap();
+    let one_call = Budget::one_call();
+    let mut used = |graph: &Graph, budget: &Budget| {
+        let coloring = model.color(graph, budget).unwrap();
+        assert_eq!(graph.check(coloring.colors()).unwrap(), coloring.num_colors());
+        assert_eq!(Coloring::greedy(graph, &coloring.ordering()).num_colors(), coloring.num_colors());
+        coloring.num_colors()
+    };
+    assert_eq!(used(&Graph::from_edges(1, []).unwrap(), &one_call), 1);
+    assert_eq!(used(&Graph::from_edges(40, []).unwrap(), &one_call), 1);
+    assert_eq!(used(&complete(260), &one_call), 260); // more than the file has columns
+    let plain = used(&queens(8), &one_call);
+    assert!(plain <= 12, "DSATUR needs 12");
+    let more = Budget { calls: 4, ..Budget::one_call() };
+    assert!(used(&queens(8), &more) <= plain);
+    assert_eq!(used(&queens(8), &more), used(&queens(8), &more)); // no clock, so no luck
+    let begin = Instant::now();
+    assert_eq!(used(&queens(5), &Budget::seconds(3600.0)), 5); // a clique of five says that it is enough
+    used(&queens(9), &Budget::seconds(2.0));
+    assert!(begin.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn a_file_that_is_none_is_named() {
+    let open = |path: &str| ColoringGnn::open(path, Options::default()).err().unwrap().to_string();
+    assert!(open("nowhere.onnx").starts_with("nowhere.onnx: cannot be read"), "{}", open("nowhere.onnx"));
+    assert!(open("Cargo.toml").starts_with("Cargo.toml: ONNX Runtime refuses it"), "{}", open("Cargo.toml"));
+    let model = model();
+    assert_eq!(model.metadata("steps").unwrap(), model.steps().to_string());
+    assert_eq!(model.metadata("no such key"), None);
+}

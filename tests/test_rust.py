@@ -1,0 +1,111 @@
+"""The Rust crate: style, its own tests with a file just trained, and as many colors as Python finds."""
+
+import itertools
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import networkx as nx
+import onnxruntime
+import pytest
+
+from gnn_training.coloring import num_colors, read_solution
+from gnn_training.contract import MODEL_FILE
+from gnn_training.graph import Graph
+from gnn_training.model.budget import plain_call
+from gnn_training.model.session import Colorer
+
+CRATE = Path(__file__).parents[1] / "clients" / "rust"
+OLDEST = re.search(r'^rust-version = "1\.(\d+)"', (CRATE / "Cargo.toml").read_text(), re.MULTILINE)[1]
+
+
+def unable() -> str:
+    """Why the crate cannot be built here; empty if it can."""
+    if not shutil.which("cargo"):
+        return "no cargo on this machine, so clients/rust is not tested; rustup installs it"
+    version = subprocess.run(["cargo", "--version"], capture_output=True, text=True, cwd=CRATE).stdout
+    found = re.match(r"cargo 1\.(\d+)", version)
+    old = not found or int(found[1]) < int(OLDEST)
+    return f"{version.strip() or 'a broken cargo'}, clients/rust needs 1.{OLDEST}; rustup update" if old else ""
+
+
+# The crates are fetched and compiled once per checkout.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.skipif(bool(unable()), reason=unable())]
+
+
+def cargo(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        ["cargo", *arguments], cwd=CRATE, env={**os.environ, **environment}, capture_output=True, text=True
+    )
+
+
+def library() -> str:
+    """The ONNX Runtime that Python calls, for Rust to call the same."""
+    return str(next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")))
+
+
+def queens(rows: int, columns: int) -> nx.Graph:
+    """The DIMACS graph queenR_C: squares of a board that a queen attacks from each other."""
+    squares = list(itertools.product(range(rows), range(columns)))
+    pairs = itertools.combinations(range(len(squares)), 2)
+    ways = ((u, v, squares[u][0] - squares[v][0], squares[u][1] - squares[v][1]) for u, v in pairs)
+    return nx.Graph((u, v) for u, v, down, right in ways if not (down and right) or abs(down) == abs(right))
+
+
+GRAPHS = {
+    **{f"queen{r}_{c}": queens(r, c) for r, c in ((5, 5), (6, 6), (7, 7), (8, 8), (8, 12))},
+    **{f"myciel{order - 1}": nx.mycielski_graph(order) for order in (4, 5, 6, 7, 8)},
+}
+
+
+def test_style_holds_for_all_features():
+    formatted = cargo("fmt", "--check")
+    assert formatted.returncode == 0, formatted.stdout + formatted.stderr
+    linted = cargo("clippy", "--locked", "--all-targets", "--all-features", "--", "-D", "warnings")
+    assert linted.returncode == 0, linted.stderr
+
+
+def test_the_crate_passes_its_own_tests_with_a_file_just_trained(exported: Path):
+    tests = cargo("test", "--locked", ORT_DYLIB_PATH=library(), COLORING_GNN_MODEL=str(exported / MODEL_FILE))
+    assert tests.returncode == 0, tests.stdout + tests.stderr
+    passed = [int(count) for count in re.findall(r"(\d+) passed; 0 failed; 0 ignored", tests.stdout)]
+    assert min(passed[1:]) >= 3  # graphs, models, documentation; the library itself has none
+
+
+def test_rust_and_python_color_ten_benchmark_graphs_with_as_many_colors(exported: Path, tmp_path: Path):
+    colorer, expected, found = Colorer(exported / MODEL_FILE), {}, {}
+    for name, drawn in GRAPHS.items():
+        graph = Graph.from_edges(len(drawn), list(nx.convert_node_labels_to_integers(drawn).edges))
+        lines = [f"p edge {graph.num_nodes} {graph.num_edges}", *(f"e {u + 1} {v + 1}" for u, v in graph.edges)]
+        path = tmp_path / f"{name}.col"
+        path.write_text("\n".join(lines))
+        told = ("--example", "color", "--", str(exported / MODEL_FILE), str(path))
+        run = cargo("run", "--quiet", "--locked", *told, ORT_DYLIB_PATH=library())
+        assert run.returncode == 0, run.stderr
+        path.with_suffix(".sol").write_text(run.stdout)
+        colors = read_solution(path.with_suffix(".sol"))
+        assert (colors[graph.edges[:, 0]] != colors[graph.edges[:, 1]]).all()
+        found[name] = num_colors(colors)
+        expected[name] = num_colors(plain_call(colorer, graph, seconds=60).colors)
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("model.onnx",), "color MODEL GRAPH.col [SECONDS]"),
+        (("model.onnx", "none.col"), "none.col: No such file"),
+        (("model.onnx", "Cargo.toml"), "Cargo.toml: line 1: "),
+        (("none.onnx", "two.col"), "none.onnx: cannot be read"),
+        (("none.onnx", "two.col", "soon"), "SECONDS is a number"),
+    ],
+)
+def test_the_example_says_what_is_wrong_in_one_line(arguments: tuple[str, ...], complaint: str, tmp_path: Path):
+    (tmp_path / "two.col").write_text("p edge 2 1\ne 1 2\n")
+    named = [str(tmp_path / name) if name == "two.col" else name for name in arguments]
+    run = cargo("run", "--quiet", "--locked", "--example", "color", "--", *named, ORT_DYLIB_PATH=library())
+    assert run.returncode == 1
+    assert complaint in run.stderr
+    assert len(run.stderr.splitlines()) == 1
