@@ -1,4 +1,4 @@
-//! Colors a DIMACS file: `cargo run --release --example color -- MODEL GRAPH.col [SECONDS]`.
+//! Colors a DIMACS file: `color MODEL GRAPH.col [SECONDS]`, one call without SECONDS.
 //! The solution goes to standard output, what was found to standard error.
 
 use std::process::ExitCode;
