@@ -46,6 +46,7 @@ WORKDIR /opt/gnn
 COPY LICENSE run.sh run_multigpu.sh requirements*.lock ./
 COPY scripts/environment.sh scripts/entrypoint.sh scripts/healthcheck.sh scripts/
 COPY gnn_training gnn_training
+COPY models/shipped models/shipped
 RUN python -m compileall -q --invalidation-mode unchecked-hash gnn_training
 
 WORKDIR /workspace

@@ -1,6 +1,9 @@
 """What programs that load `coloring_gnn.onnx` rely on: names, order, shapes and class ids. Change nothing lightly."""
 
+from pathlib import Path
+
 MODEL_FILE = "coloring_gnn.onnx"
+SHIPPED_MODEL = Path(__file__).resolve().parents[1] / "models" / "shipped" / MODEL_FILE  # no job writes there
 NUM_FEATURES = 16  # columns of `node_features`; the network reads the edges instead, so any content is fine
 MAX_COLORS = 256  # columns of `color_logits`
 

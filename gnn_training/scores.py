@@ -7,7 +7,7 @@ from statistics import fmean, median
 from rich import box
 from rich.table import Table
 
-METHODS = {"dsatur": "DSATUR", "rlf": "RLF", "plain": "one call", "search": "search"}
+METHODS = {"dsatur": "DSATUR", "rlf": "RLF", "tabucol": "TabuCol", "plain": "one call", "search": "search"}
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,9 @@ class Row:
     dsatur_seconds: float
     rlf: int | None = None
     rlf_seconds: float | None = None
+    tabucol: int | None = None
+    """Colors of TabuCol from DSATUR, without the network, in one thread and as much time as the search has."""
+    tabucol_seconds: float | None = None
     plain: int | None = None
     """Colors of one three-input call, decoded as callers do it."""
     plain_seconds: float | None = None

@@ -7,10 +7,11 @@ from typing import Annotated, Literal, Self
 import tyro
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.errors import UserError
 
 PresetName = Literal["smoke", "cpu", "single", "multi"]
-RecipeName = Literal["smoke", "cpu", "full"]
+RecipeName = Literal["smoke", "cpu", "large", "full"]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -112,9 +113,9 @@ class TrainSettings(Settings):
     compile: bool = True
     """Compile the refinement rounds; without it the same numbers, slower, and errors that show the line."""
     width: Positive = 16
-    """Size of the state per node and color."""
-    hidden: Positive = 32
-    """Hidden size of the update."""
+    """Size of the state per node and color; the hidden layer of the update has twice as many."""
+    weights: Path | None = None
+    """Start with the weights of this run folder or checkpoint; left out, with random ones."""
     rounds: Annotated[int, Field(ge=4)] = 16
     """Refinement rounds with gradient; each step draws within 3 of it."""
     damping: Annotated[float, Field(gt=0, le=1)] = 0.8
@@ -233,21 +234,33 @@ class EvaluateSettings(Settings):
 
     graphs: tyro.conf.Positional[Path]
     """Folder of .col files or of packed graphs, or one file."""
-    model: Annotated[Path, tyro.conf.arg(aliases=["-m"])] = Path("models/coloring_gnn.onnx")
+    model: Annotated[Path, tyro.conf.arg(aliases=["-m"])] = SHIPPED_MODEL
+    """An exported file, such as models/coloring_gnn.onnx after a training; left out, the one that comes with this."""
     best_known: Path | None = None
     """CSV with columns name and best_known."""
     seconds: Seconds = 0.0
     """Time per graph for the second, searching column; 0 leaves it out."""
+    polish: bool = False
+    """Let TabuCol have the time of the search after the first call; without it, the network has most of it."""
     rlf: bool = True
     """Compare with RLF too, which is slow on graphs of a thousand nodes."""
+    tabucol: bool = False
+    """Compare with TabuCol too, alone and for `seconds`."""
     limit: Annotated[int, Field(ge=0)] = 0
     """Take at most so many graphs (of packed data: validation graphs); 0 takes all."""
     report: Path = Path("report.json")
     """Where the numbers go."""
     threads: Annotated[int, Field(ge=0)] = 0
-    """Threads of ONNX Runtime; 0 takes every core."""
+    """Threads of ONNX Runtime and of the polish; 0 takes every core."""
     dry_run: bool = False
     """Print the resolved settings and stop."""
+
+    @model_validator(mode="after")
+    def _search_has_time(self) -> Self:
+        for name in ("polish", "tabucol"):
+            if getattr(self, name) and not self.seconds:
+                raise ValueError(f"{name} needs time: set seconds above 0, such as 10")
+        return self
 
 
 class ColorSettings(Settings):
@@ -255,14 +268,17 @@ class ColorSettings(Settings):
 
     graph: tyro.conf.Positional[Path]
     """A DIMACS .col file, edge list, GraphML or JSON file."""
-    model: Annotated[Path, tyro.conf.arg(aliases=["-m"])] = Path("models/coloring_gnn.onnx")
+    model: Annotated[Path, tyro.conf.arg(aliases=["-m"])] = SHIPPED_MODEL
+    """An exported file, such as models/coloring_gnn.onnx after a training; left out, the one that comes with this."""
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
     """Solution file (s col K, l v color); left out, it stands beside the graph as .sol."""
     seconds: Seconds = 10.0
     """Time to spend; the first call of the network may take up to a minute more."""
+    polish: bool = True
+    """Let TabuCol have the time after the first call; without it, the network has most of it."""
     seed: int = 0
     threads: Annotated[int, Field(ge=0)] = 0
-    """Threads of ONNX Runtime; 0 takes every core."""
+    """Threads of ONNX Runtime and of the polish; 0 takes every core."""
     dry_run: bool = False
     """Print the resolved settings and stop."""
 

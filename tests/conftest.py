@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from filelock import FileLock
 
@@ -17,6 +18,17 @@ if TYPE_CHECKING:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Once = Callable[[str, Callable[[Path], object]], Path]
+
+
+@pytest.fixture(scope="session")
+def compiled() -> None:
+    """The compiled search, so that the first test with a time limit does not wait for the compiler."""
+    from gnn_training.data.search import descend, dsatur, greedy_clique, iterated_greedy
+    from gnn_training.graph import Graph
+
+    lists = Graph.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)]).csr()
+    greedy_clique(*lists, np.arange(5))
+    descend(lists, iterated_greedy(lists, dsatur(*lists), 1, 1, 60, 0), 1, 1, 60, 0)
 
 
 @pytest.fixture(scope="session")

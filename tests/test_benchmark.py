@@ -54,7 +54,7 @@ def test_network_in_scatter_form_has_the_loss_and_the_gradient_of_ours(data: Pac
 
 def test_operations_of_a_round_are_those_that_torch_counts(data: PackedGraphs):
     shape, settings = Shape(3, 24, 5), tiny_runs.settings(data.folder, Path("runs"))
-    network, k = ColoringNetwork(settings.width, settings.hidden), np.full(3, 5)
+    network, k = ColoringNetwork(settings.width), np.full(3, 5)
     batch = ResidentGraphs(data, CPU).batch(np.arange(3), k, k, shape)
     state = network.refiner.begin(batch.graphs, batch.k, batch.seeds, shape.colors)
     h, p = (
@@ -66,7 +66,7 @@ def test_operations_of_a_round_are_those_that_torch_counts(data: PackedGraphs):
     with FlopCounterMode(display=False) as seen:
         (h.sum() + p.sum()).backward()
     counted = [
-        sum(phase.flops for phase in phases(shape, settings.width, settings.hidden, 4))
+        sum(phase.flops for phase in phases(shape, settings.width, 2 * settings.width, 4))
         for phases in (roofline.forward, roofline.backward)
     ]
     assert counted == [once, seen.get_total_flops()]

@@ -21,6 +21,8 @@ from gnn_training.jobs.evaluate import evaluate
 from gnn_training.scores import Row
 from gnn_training.settings import EvaluateSettings
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 
 @pytest.fixture(scope="module")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -76,6 +78,30 @@ def test_the_search_uses_no_more_colors_than_the_plain_call_and_stops_at_a_cliqu
     assert rows["random"]["clique"] <= rows["random"]["search"] < rows["random"]["plain"]
     assert 0.3 < rows["random"]["search_seconds"] < 3
     assert rows["lonely"]["search_seconds"] < 0.3
+
+
+def test_tabucol_alone_has_a_column_of_its_own_and_as_long_as_the_search(folder: Path, tiny_model: Path, capsys):
+    report = run(folder, tiny_model, seconds=0.5, tabucol=True)
+    rows = {row["name"]: row for row in report["graphs"]}
+    assert rows["random"]["clique"] <= rows["random"]["tabucol"] <= rows["random"]["dsatur"]
+    assert 0.4 < rows["random"]["tabucol_seconds"] < 5
+    assert (rows["lonely"]["tabucol"], rows["edgeless"]["tabucol"], rows["parted"]["tabucol"]) == (1, 1, 3)
+    assert report["summary"]["methods"]["tabucol"]["graphs"] == len(GRAPHS)
+    assert "| TabuCol  |" in capsys.readouterr().out
+
+
+def test_a_polished_search_uses_no_more_colors_than_tabucol(tmp_path: Path, tiny_model: Path):
+    graph = nx.gnp_random_graph(120, 0.5, seed=1)
+    lines = [f"p edge 120 {len(graph.edges)}", *(f"e {u + 1} {v + 1}" for u, v in graph.edges)]
+    (tmp_path / "large.col").write_text("\n".join(lines) + "\n")
+    row = run(tmp_path / "large.col", tiny_model, seconds=2, tabucol=True, polish=True)["graphs"][0]
+    assert row["search"] <= row["tabucol"] + 1 < row["dsatur"]
+
+
+@pytest.mark.parametrize("name", ["polish", "tabucol"])
+def test_what_needs_time_is_refused_without(name: str):
+    with pytest.raises(UserError, match=f"{name} needs time: set seconds above 0"):
+        EvaluateSettings(graphs=Path("x"), **{name: True})
 
 
 def test_a_file_of_the_real_exporter_gives_proper_classes_and_readings(folder: Path, exported: Path):

@@ -106,7 +106,7 @@ def test_the_terms_of_a_step_stay_what_they_were_when_more_are_taken(data: Packe
 @pytest.mark.parametrize("changes", [{}, {"clip": 1e-2}, {"weight_decay": 0.3, "damping": 0.5, "ema": 0.6}])
 def test_steps_are_those_of_adamw_on_the_plain_network(data: PackedGraphs, rt: Runtime, changes: dict):
     one = start(data, rt, **changes)
-    plain = ColoringNetwork(one.settings.width, one.settings.hidden, one.settings.damping)
+    plain = ColoringNetwork(one.settings.width, one.settings.damping)
     plain.load_state_dict(one.network.state_dict())
     optimizer = torch.optim.AdamW(plain.parameters(), weight_decay=one.settings.weight_decay)
     calls, averaged, first = [], None, weights(one)

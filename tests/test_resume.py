@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_runs
+import torch
 
 from gnn_training.data import packed
 from gnn_training.data.packed import PackedGraphs
@@ -266,6 +267,18 @@ def test_a_time_budget_ends_with_a_score_and_a_larger_one_goes_on(tiny_data: Pat
     assert status(short.run)["step"] > first["step"]
     steps = [line["step"] for line in records(short.run) if line["kind"] == "train"]
     assert steps == list(range(1, status(short.run)["step"] + 1))
+
+
+def test_a_training_begins_with_the_weights_of_another(tiny_data: Path, trained: Path, tmp_path: Path):
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run", weights=trained, steps=3, learning_rate=1e-9)
+    assert tiny_runs.finish(train, settings) == 0
+    before, after = (checkpoint.load_best(run)["network"] for run in (trained, tmp_path / "run"))
+    assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+
+
+def test_weights_of_another_width_are_refused(tiny_data: Path, trained: Path, tmp_path: Path):
+    said = tiny_runs.refusal(train, tiny_runs.settings(tiny_data, tmp_path / "run", weights=trained, width=8))
+    assert "--weights are of a network of width 16, --width is 8: give 16" in said
 
 
 def test_lost_patience_stays_lost(tiny_data: Path, tmp_path: Path):

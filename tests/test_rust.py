@@ -14,8 +14,8 @@ import pytest
 from gnn_training.coloring import num_colors, read_solution
 from gnn_training.contract import MODEL_FILE
 from gnn_training.graph import Graph
-from gnn_training.model.budget import plain_call
 from gnn_training.model.session import Colorer
+from gnn_training.solving.budget import plain_call
 
 CRATE = Path(__file__).parents[1] / "clients" / "rust"
 OLDEST = re.search(r'^rust-version = "1\.(\d+)"', (CRATE / "Cargo.toml").read_text(), re.MULTILINE)[1]

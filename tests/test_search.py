@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import networkx as nx
@@ -11,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnn_training.coloring import is_proper, num_colors
+from gnn_training.coloring import greedy_along, is_proper, num_colors
 from gnn_training.data.families import draw
 from gnn_training.data.instance import Instance
 from gnn_training.data.labels import difficulty, label
-from gnn_training.data.search import descend, dsatur, greedy_clique
+from gnn_training.data.search import FOREVER, descend, dsatur, greedy_clique, iterated_greedy
 from gnn_training.graph import Graph
 
 
@@ -53,6 +54,39 @@ def test_dsatur_is_exact_on_bipartite_graphs_and_cycles():
     for network in bipartite:
         assert num_colors(dsatur(*graph_of(network).csr())) == 2
     assert num_colors(dsatur(*graph_of(nx.cycle_graph(101)).csr())) == 3
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(1, 40), st.floats(0, 1), st.integers(0, 10**6), st.integers(0, 30))
+def test_iterated_greedy_keeps_any_coloring_proper_and_never_adds_a_color(n, p, seed, passes):
+    graph = Graph.from_adjacency(np.random.default_rng(seed).random((n, n)) < p)
+    start = greedy_along(graph, np.random.default_rng(seed).permutation(n))
+    before = start.copy()
+    found = iterated_greedy(graph.csr(), start, 1, passes, 5, seed)
+    assert is_proper(graph, found)
+    assert set(found) == set(range(num_colors(found)))
+    assert num_colors(found) <= num_colors(start)
+    assert np.array_equal(start, before)
+
+
+def test_iterated_greedy_finds_the_classes_of_an_easy_planted_graph():
+    rng = np.random.default_rng(5)
+    classes = rng.integers(0, 6, 200)
+    graph = Graph.from_adjacency((rng.random((200, 200)) < 0.5) & (classes[:, None] != classes))
+    start = greedy_along(graph, np.arange(200))
+    assert num_colors(start) > 15
+    assert num_colors(iterated_greedy(graph.csr(), start, 1, 2_000, 60, 0)) == 6
+
+
+def test_iterated_greedy_repeats_itself_stops_at_the_bound_and_keeps_the_time():
+    graph = graph_of(nx.gnp_random_graph(200, 0.5, seed=0))
+    lists, start = graph.csr(), greedy_along(graph, np.arange(200))
+    runs = [iterated_greedy(lists, start, 1, 500, 60, seed) for seed in (3, 3, 4)]
+    assert np.array_equal(runs[0], runs[1]) and not np.array_equal(runs[0], runs[2])
+    assert np.array_equal(iterated_greedy(lists, start, num_colors(start), 500, 60, 3), start)
+    began = time.monotonic()
+    iterated_greedy(lists, start, 1, FOREVER, 0.3, 3)
+    assert 0.3 <= time.monotonic() - began < 1
 
 
 def test_the_clique_bound_finds_a_planted_clique_and_never_exceeds_the_truth():

@@ -1,10 +1,12 @@
-"""What a coloring is measured against: two classic greedy methods, from the gcol library (R. Lewis), and a clique."""
+"""What a coloring is measured against: classic methods, the greedy ones from the gcol library (R. Lewis), a clique."""
+
+import time
 
 import gcol
 import networkx as nx
 import numpy as np
 
-from gnn_training.data.search import greedy_clique
+from gnn_training.data import search
 from gnn_training.graph import Graph
 
 # RLF takes time in proportion to nodes x edges: a minute here (a thousand nodes, half of all edges), on one core.
@@ -22,10 +24,18 @@ def rlf(graph: Graph) -> np.ndarray | None:
     return _colors(graph, "rlf") if graph.num_nodes * graph.num_edges <= RLF_LIMIT else None
 
 
+def tabucol(graph: Graph, seconds: float, lower: int) -> np.ndarray:
+    """Proper colors (N,) int32 that TabuCol alone reaches from DSATUR in `seconds`, one thread; it stops at `lower`."""
+    deadline = time.monotonic() + seconds
+    lists = graph.csr()
+    start = search.dsatur(*lists)
+    return search.descend(lists, start, lower, search.FOREVER, deadline - time.monotonic(), seed=0)[0]
+
+
 def clique_size(graph: Graph) -> int:
     """Size of a clique, grown greedily from each of the nodes of highest degree: no coloring has fewer colors."""
     offsets, neighbours = graph.csr()
-    return int(greedy_clique(offsets, neighbours, np.argsort(-np.diff(offsets), kind="stable")[:CLIQUE_STARTS]))
+    return int(search.greedy_clique(offsets, neighbours, np.argsort(-np.diff(offsets), kind="stable")[:CLIQUE_STARTS]))
 
 
 def _colors(graph: Graph, strategy: str) -> np.ndarray:

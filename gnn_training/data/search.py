@@ -1,4 +1,4 @@
-"""Compiled search for colorings and cliques: DSATUR, greedy cliques and TabuCol with a descending number of colors.
+"""Compiled search for colorings and cliques: DSATUR, greedy cliques, iterated greedy, TabuCol with ever fewer colors.
 
 Every function takes the neighbour lists of Graph.csr(): offsets (N + 1,) int64 and neighbours (2M,) int32, sorted.
 """
@@ -6,6 +6,7 @@ Every function takes the neighbour lists of Graph.csr(): offsets (N + 1,) int64 
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numba
@@ -24,6 +25,14 @@ if not numba.config.CACHE_DIR and not os.access(Path(__file__).parent, os.W_OK):
     numba.config.CACHE_DIR = _private_folder()
 
 _CELLS_PER_SLICE = 4_000_000  # nodes times iterations between two looks at the clock, about 20 ms
+FOREVER = 2**62  # iterations: the clock alone ends the search
+
+
+@numba.njit(cache=True)
+def _xorshift(state):
+    state ^= state << np.uint64(13)
+    state ^= state >> np.uint64(7)
+    return state ^ state << np.uint64(17)
 
 
 @numba.njit(cache=True)
@@ -80,7 +89,54 @@ def greedy_clique(offsets, neighbours, starts):
     return largest
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
+def greedy_passes(offsets, neighbours, colors, rng, passes):
+    """Passes of iterated greedy (Culberson 1992): the classes in another order, first fit along them.
+
+    In seven passes of ten, larger classes come earlier, more or less; else the order is turned round. colors (N,)
+    int32, proper, without gaps, is changed in place and never needs more colors; rng (1,) uint64 goes on.
+    Returns the number of colors.
+    """
+    n = len(colors)
+    k = np.max(colors) + 1
+    order = np.empty(n, dtype=np.int64)
+    taken = np.empty(n + 1, dtype=np.int64)  # the node that last met color c beside it
+    state = rng[0]
+    for _ in range(passes):
+        size = np.zeros(k, dtype=np.int64)
+        for v in range(n):
+            size[colors[v]] += 1
+        key = -np.arange(k).astype(np.float64)
+        state = _xorshift(state)
+        if (state >> np.uint64(33)) % np.uint64(10) < 7:
+            for c in range(k):
+                state = _xorshift(state)
+                key[c] = -size[c] * (0.5 + np.float64(state >> np.uint64(11)) / 2.0**53)
+        place = np.zeros(k, dtype=np.int64)  # in `order`, of the next node of a class
+        first = 0
+        for c in np.argsort(key):
+            place[c] = first
+            first += size[c]
+        for v in range(n):
+            order[place[colors[v]]] = v
+            place[colors[v]] += 1
+        colors[:] = -1
+        taken[:] = -1
+        k = 0
+        for v in order:
+            for u in neighbours[offsets[v]:offsets[v + 1]]:  # fmt: skip
+                if colors[u] >= 0:
+                    taken[colors[u]] = v
+            color = 0
+            while taken[color] == v:
+                color += 1
+            colors[v] = color
+            k = max(k, color + 1)
+    rng[0] = state
+    return k
+
+
+@numba.njit(cache=True, nogil=True)
 def tabucol(offsets, neighbours, colors, tabu, rng, first, last):
     """Iterations first..last-1 of TabuCol (Hertz and de Werra 1987, tenure of Galinier and Hao 1999).
 
@@ -121,9 +177,7 @@ def tabucol(offsets, neighbours, colors, tabu, rng, first, last):
                 if change < best:
                     best, ties = change, 0
                 ties += 1
-                state ^= state << np.uint64(13)
-                state ^= state >> np.uint64(7)
-                state ^= state << np.uint64(17)
+                state = _xorshift(state)
                 if (state >> np.uint64(33)) % np.uint64(ties) == 0:
                     node, color = v, c
         if color < 0:  # everything is tabu: wait
@@ -132,9 +186,7 @@ def tabucol(offsets, neighbours, colors, tabu, rng, first, last):
         colors[node] = color
         conflicts += best
         fewest = min(fewest, conflicts)
-        state ^= state << np.uint64(13)
-        state ^= state >> np.uint64(7)
-        state ^= state << np.uint64(17)
+        state = _xorshift(state)
         tabu[node, old] = iteration + 1 + int(0.6 * count) + int((state >> np.uint64(33)) % np.uint64(10))
         for i in range(offsets[node] - 1, offsets[node + 1]):
             u = neighbours[i] if i >= offsets[node] else node
@@ -164,6 +216,52 @@ def _without_smallest_class(colors: np.ndarray, k: int) -> np.ndarray:
     return fewer
 
 
+def iterated_greedy(
+    neighbour_lists: tuple[np.ndarray, np.ndarray],
+    colors: np.ndarray,
+    lower: int,
+    passes: int,
+    seconds: float,
+    seed: int,
+) -> np.ndarray:
+    """Improve a proper coloring (N,) without gaps by iterated greedy: (N,) int32, never more colors.
+
+    It stops at `lower`, after `passes`, or after `seconds`. Without reaching the time limit the result depends on the
+    arguments alone.
+    """
+    deadline = time.monotonic() + seconds
+    best, used, rng = colors.astype(np.int32), int(colors.max()) + 1, seeded(seed, len(colors))
+    stride = max(1, _CELLS_PER_SLICE // (len(colors) + len(neighbour_lists[1])))
+    while used > lower and passes > 0 and time.monotonic() < deadline:
+        used = greedy_passes(*neighbour_lists, best, rng, min(stride, passes))
+        passes -= stride
+    return best
+
+
+def with_fewer(
+    neighbour_lists: tuple[np.ndarray, np.ndarray],
+    colors: np.ndarray,
+    iterations: int,
+    rng: np.ndarray,
+    is_over: Callable[[], bool],
+) -> tuple[np.ndarray, int]:
+    """Look with TabuCol for a coloring with one color less than `colors` (N,) int32 has, proper and without gaps.
+
+    rng (1,) uint64 goes on. `is_over` is asked every 20 ms or so. Returns the coloring (N,) int32 and the iterations
+    it took; -1 if it is not proper.
+    """
+    k = int(colors.max()) + 1
+    trial = _without_smallest_class(colors, k)
+    tabu = np.zeros((len(colors), k - 1), dtype=np.int64)
+    stride = max(100, _CELLS_PER_SLICE // len(colors))
+    solved, first = -1, 0
+    while solved < 0 and first < iterations and not is_over():
+        last = min(first + stride, iterations)
+        solved = tabucol(*neighbour_lists, trial, tabu, rng, first, last)
+        first = last
+    return trial, solved
+
+
 def descend(
     neighbour_lists: tuple[np.ndarray, np.ndarray],
     colors: np.ndarray,
@@ -179,19 +277,15 @@ def descend(
     iterations it took to reach it.
     """
     deadline = time.monotonic() + seconds
-    best, k, spent, effort = colors.astype(np.int32), int(colors.max()) + 1, 0, 0
-    rng = np.random.default_rng([seed, len(colors)]).integers(1, 2**63, size=1, dtype=np.uint64)
-    stride = max(100, _CELLS_PER_SLICE // len(colors))
-    while k > max(lower, 1):
-        trial = _without_smallest_class(best, k)
-        tabu = np.zeros((len(colors), k - 1), dtype=np.int64)
-        solved, first = -1, 0
-        while solved < 0 and first < iterations and time.monotonic() < deadline:
-            last = min(first + stride, iterations)
-            solved = tabucol(*neighbour_lists, trial, tabu, rng, first, last)
-            first = last
+    best, effort, rng = colors.astype(np.int32), 0, seeded(seed, len(colors))
+    while best.max() + 1 > max(lower, 1):
+        trial, solved = with_fewer(neighbour_lists, best, iterations, rng, lambda: time.monotonic() >= deadline)
         if solved < 0:
             break
-        spent += solved
-        best, k, effort = trial, k - 1, spent
+        best, effort = trial, effort + solved
     return best, effort
+
+
+def seeded(*words: int) -> np.ndarray:
+    """State (1,) uint64 for what takes an `rng` here."""
+    return np.random.default_rng(words).integers(1, 2**63, size=1, dtype=np.uint64)

@@ -12,10 +12,11 @@ from gnn_training.data.baselines import clique_size, dsatur
 from gnn_training.data.readers import read
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
-from gnn_training.model.budget import improvements, plain_call
 from gnn_training.model.session import Colorer
 from gnn_training.proof import prove
 from gnn_training.settings import ColorSettings
+from gnn_training.solving.budget import improvements, plain_call
+from gnn_training.solving.local_search import local_search
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ def color(settings: ColorSettings) -> Path:
     lower = clique_size(graph)
     best = greedy_along(graph, np.argsort(-graph.degrees(), kind="stable"))
     try:
-        for way, colors in _colorings(graph, colorer, settings, start + settings.seconds, lower):
+        for way, colors in _colorings(graph, best, colorer, settings, start + settings.seconds, lower):
             if num_colors(colors) < num_colors(best):
                 best = colors
             logger.info("%s: %s colors it with %d", graph.name, way, num_colors(colors))
@@ -57,21 +58,26 @@ def color(settings: ColorSettings) -> Path:
 
 
 def _colorings(
-    graph: Graph, colorer: Colorer, settings: ColorSettings, deadline: float, lower: int
+    graph: Graph, best: np.ndarray, colorer: Colorer, settings: ColorSettings, deadline: float, lower: int
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Proper colorings with the name of what found them; the later, the dearer."""
+    """Proper colorings with the name of what found them; the later, the dearer. `best` is the one to begin with."""
     expected = DSATUR_SECONDS * (graph.num_nodes + graph.num_edges)
     if expected <= max(1, settings.seconds):
-        yield "DSATUR", dsatur(graph)
+        saturated = dsatur(graph)
+        yield "DSATUR", saturated
+        best = min(best, saturated, key=num_colors)
     else:
         logger.info("%s: DSATUR would take %.0f s and is left out", graph.name, expected)
     try:
         call = plain_call(colorer, graph, max(0.0, deadline - time.monotonic()) + GRACE)
     except (MemoryError, TimeoutError) as error:
-        logger.warning("%s: is too large for the network, so a greedy method colors it alone: %s", graph.name, error)
-        return
-    yield "one call", call.colors
-    for colors in improvements(colorer, graph, call, deadline - time.monotonic(), lower, settings.seed):
+        logger.warning("%s: is too large for the network and colored without it: %s", graph.name, error)
+        search = local_search(graph.csr(), best, deadline, lower, colorer.threads, settings.seed, settings.polish)
+    else:
+        yield "one call", call.colors
+        seconds = deadline - time.monotonic()
+        search = improvements(colorer, graph, call, seconds, lower, settings.seed, settings.polish)
+    for colors in search:
         yield "the search", colors
 
 

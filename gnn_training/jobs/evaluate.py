@@ -22,10 +22,10 @@ from gnn_training.data.packed import PackedGraphs, read_manifest
 from gnn_training.data.progress import progress
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
-from gnn_training.model.budget import PlainCall, improvements, plain_call
 from gnn_training.model.session import Colorer
 from gnn_training.proof import prove
 from gnn_training.settings import EvaluateSettings
+from gnn_training.solving.budget import PlainCall, improvements, plain_call
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +125,9 @@ def _row(case: Case, colorer: Colorer, settings: EvaluateSettings) -> scores.Row
         colors, seconds = _timed(baselines.rlf, graph)
         if colors is not None:
             row = replace(row, rlf=_proven(case, "RLF", colors), rlf_seconds=seconds)
+    if settings.tabucol:
+        colors, seconds = _timed(baselines.tabucol, graph, settings.seconds, clique)
+        row = replace(row, tabucol=_proven(case, "TabuCol", colors), tabucol_seconds=seconds)
     try:
         call = plain_call(colorer, graph, CALL_SECONDS)
     except (MemoryError, TimeoutError) as error:
@@ -135,14 +138,15 @@ def _row(case: Case, colorer: Colorer, settings: EvaluateSettings) -> scores.Row
         conflicts=conflicts(graph, call.classes), chromatic=call.chromatic,
     )  # fmt: skip
     if settings.seconds:
-        colors, seconds = _timed(_search, graph, colorer, call, settings.seconds, clique)
+        colors, seconds = _timed(_search, graph, colorer, call, settings, clique)
         row = replace(row, search=_proven(case, "search", colors), search_seconds=call.seconds + seconds)
     return row
 
 
-def _search(graph: Graph, colorer: Colorer, call: PlainCall, seconds: float, clique: int) -> np.ndarray:
+def _search(graph: Graph, colorer: Colorer, call: PlainCall, settings: EvaluateSettings, clique: int) -> np.ndarray:
     colors = call.colors
-    for colors in improvements(colorer, graph, call, seconds - call.seconds, clique):  # noqa: B007
+    seconds = settings.seconds - call.seconds
+    for colors in improvements(colorer, graph, call, seconds, clique, polish=settings.polish):  # noqa: B007
         pass
     return colors
 

@@ -20,7 +20,7 @@ from gnn_training.training import checkpoint
 
 log = logging.getLogger(__name__)
 
-PATHS = ("data", "run")  # settings that say nothing to whoever gets the file
+PATHS = ("data", "run", "weights")  # settings that say nothing to whoever gets the file
 GOLDEN_PROBES = ("one node, the pair (0, 0)", "edgeless", "ring", "petersen", "several graphs")
 
 
@@ -32,10 +32,9 @@ def export(settings: ExportSettings) -> Path:
     """
     if settings.verify_only:
         return _verify_published(settings)
-    source = settings.run / "best.pt" if settings.run.is_dir() else settings.run
-    state = checkpoint.load(source)
+    state = checkpoint.load_best(settings.run)
     program = Program(_network(state)).eval()
-    log.info("exporting %s (step %d) to ONNX", source, state["step"])
+    log.info("exporting %s (step %d) to ONNX", settings.run, state["step"])
     model = build(program, settings.steps, _metadata(settings, state))
     content = model.SerializeToString()
     log.info("%.0f kB; checking it against torch", len(content) / 1000)
@@ -70,7 +69,7 @@ def _verify_published(settings: ExportSettings) -> Path:
 
 
 def _network(state: dict) -> ColoringNetwork:
-    network = ColoringNetwork(state["settings"]["width"], state["settings"]["hidden"])
+    network = ColoringNetwork(state["settings"]["width"])
     network.load_state_dict(checkpoint.without_prefix(state["network"]))
     return network
 

@@ -63,6 +63,8 @@ def _begin(learner: Learner, validation: Validation) -> Progress:
         progress = Progress(**state["progress"])
         if not has_best:  # somebody removed it: evaluate again, whatever the checkpoint remembers
             progress.best, progress.evaluated_at = None, -1
+    elif settings.weights:
+        learner.load_weights(rt.broadcast(checkpoint.load_best(settings.weights) if rt.is_main else None))
     if rt.is_main:
         write_text(settings.run / "config.json", settings.model_dump_json(indent=2) + "\n")
         start = f"continuing at step {learner.step}" if state else "starting"

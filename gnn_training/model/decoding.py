@@ -17,6 +17,15 @@ def loop(condition: Callable, body: Callable, state: tuple[Tensor, ...]) -> tupl
     return state
 
 
+def change_if(flag: Tensor, change: Callable, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """`change(*state)` if `flag` (), else `state`: costs nothing where nothing changes, in the ONNX file too."""
+    # A loop of one round or none, because torch.cond does not convert to the contract's opset.
+    def body(done, *state):
+        return done + 1, *change(*state)
+
+    return loop(lambda done, *state: done < 1, body, (1 - flag.long(), *state))[1:]
+
+
 def first_fit(graphs: DenseGraphs, priority: Tensor, names: Tensor, saturation_weight: float) -> Tensor:
     """Color node after node with the first free color: (G, N) int64, padded nodes get 0.
 
@@ -29,23 +38,24 @@ def first_fit(graphs: DenseGraphs, priority: Tensor, names: Tensor, saturation_w
     rows = torch.arange(mask.shape[0], device=mask.device)                                # (G,)
 
     # The loop asks no tensor for its size: torch.while_loop cannot close over a size that data decides.
-    def body(colors, taken):
+    def body(colors, saturation, taken):
         waiting = (colors < 0) & (mask > 0)                                               # (G, N)
-        key = torch.where(waiting, taken.sum(2) * saturation_weight + priority, -torch.inf)
-        v = key.argmax(1)                                                                 # (G,)
+        v = torch.where(waiting, saturation * saturation_weight + priority, -torch.inf).argmax(1)  # (G,)
         here = (nodes == v[:, None]) & waiting                                            # (G, N) none: graph is done
-        c = torch.where(taken[rows, v] == 0, names, last).min(1).values[:, None]          # (G, 1)
-        colors = torch.where(here, c, colors)
-        neighbours = adjacency[rows, v] * waiting[rows, v][:, None]                       # (G, N)
-        taken = torch.maximum(taken, neighbours[:, :, None] * (names == c)[:, None, :])
-        return colors, taken
+        around = taken.gather(2, v[:, None, None] + 0 * names[:, None])[..., 0]           # (G, K)
+        c = torch.where(around == 0, names, last).min(1).values                           # (G,)
+        colors = torch.where(here, c[:, None], colors)
+        before = taken[rows, c]                                                           # (G, N)
+        after = torch.maximum(before, adjacency[rows, v] * waiting[rows, v][:, None])
+        return colors, saturation + after - before, taken.index_put((rows, c), after)
 
-    def more(colors, taken):
+    def more(colors, saturation, taken):
         return ((colors < 0) & (mask > 0)).any()
 
     last = names.max()
-    taken = mask[:, :, None] * torch.zeros_like(names, dtype=mask.dtype)                  # (G, N, K)
-    return loop(more, body, (torch.full_like(mask, -1, dtype=torch.int64), taken))[0].clamp(min=0)
+    taken = torch.zeros_like(names, dtype=mask.dtype)[:, None] * mask[:, None]            # (G, K, N) colors around
+    state = (torch.full_like(mask, -1, dtype=torch.int64), torch.zeros_like(mask), taken)
+    return loop(more, body, state)[0].clamp(min=0)
 
 
 def greedy_along(graphs: DenseGraphs, classes: Tensor, names: Tensor) -> Tensor:

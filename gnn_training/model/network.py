@@ -9,7 +9,7 @@ Letters in shapes: G graphs, N nodes (padded), K colors (padded), D width of the
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm, silu
+from torch.nn.functional import layer_norm, linear, silu
 
 from gnn_training.model.graphs import Graphs
 from gnn_training.model.noise import noise
@@ -21,9 +21,9 @@ SHARPNESS = 4.0  # scale of the color scores before the softmax
 class Refiner(nn.Module):
     """Improves a soft coloring, round by round."""
 
-    def __init__(self, width: int = 16, hidden: int = 32):
+    def __init__(self, width: int = 16):
         super().__init__()
-        self.width = width
+        self.width, hidden = width, 2 * width
         self.first = nn.Linear(NUM_INVARIANTS + 1, width)
         self.of_cell = nn.Linear(2 * width + 7, hidden)
         self.of_node = nn.Linear(2 * width + NUM_INVARIANTS + 4, hidden, bias=False)
@@ -100,13 +100,11 @@ class Refiner(nn.Module):
         )                                                                                 # (G, D + 7)
         of_state, of_around, of_rest = self.of_cell.weight.T.split([self.width, self.width, cell.shape[0]])
         of_cell = h.flatten(0, 2) @ of_state + m.flatten(0, 2) @ of_around + cell.T @ of_rest + self.of_cell.bias
-        y = (
-            of_cell.view(*p.shape, -1)
-            + self.of_node(node)[:, :, None]
-            + self.of_color(color)[:, None]
-            + self.of_graph(graph)[:, None, None]
-        )                                                                                 # (G, N, K, H)
-        gate, change = self.update(silu(y)).chunk(2, 3)                                   # (G, N, K, D) each
+        of_node = self.of_node(node) + self.of_graph(graph)[:, None]                      # (G, N, H)
+        of_cell = of_cell.view(*p.shape, -1)                                              # (G, N, K, H)
+        y = silu(of_cell + of_node[:, :, None] + self.of_color(color)[:, None])           # (G, N, K, H)
+        halves = zip(self.update.weight.chunk(2), self.update.bias.chunk(2), strict=True)
+        gate, change = (linear(y, weight, bias) for weight, bias in halves)               # (G, N, K, D) each
         h = self.normal(h + gate.sigmoid() * change)
         p = self.soft_colors(h, graphs, palette)
         damped = h if damping == 1 else damping * h + (1 - damping) * h.detach()          # (G, N, K, D)

@@ -39,9 +39,9 @@ class Batch:
 class ColoringNetwork(nn.Module):
     """Everything that is trained; called on a batch it unrolls the refinement and returns the loss terms."""
 
-    def __init__(self, width: int = 16, hidden: int = 32, damping: float = 0.8):
+    def __init__(self, width: int = 16, damping: float = 0.8):
         super().__init__()
-        self.refiner = Refiner(width, hidden)
+        self.refiner = Refiner(width)
         self.reader = Reader()
         self.damping = damping
         self.recompute = False

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_training.contract import MAX_COLORS
-from gnn_training.model.decoding import clique_bound, dense, first_fit, greedy_along, loop
+from gnn_training.model.decoding import change_if, clique_bound, dense, first_fit, greedy_along, loop
 from gnn_training.model.graphs import DenseGraphs
 from gnn_training.model.noise import noise
 from gnn_training.model.objective import ColoringNetwork
@@ -97,8 +97,8 @@ class Refine(nn.Module):
         z = noise(seeds, mask.shape[1], palette.shape[1])
         names = torch.arange(palette.shape[1], device=mask.device)
 
-        def body(t, h, palette, best, fewest, lowest, stale, failed):
-            h, p, _ = refiner(h, refiner.soft_colors(h, graphs, palette), graphs, palette, z)
+        def body(t, h, p, palette, best, fewest, lowest, stale, failed):
+            h, p, _ = refiner(h, p, graphs, palette, z)
             clash = clashes(graphs, p.argmax(2))                                          # (G, n)
             conflicts = clash.sum(1) / 2                                                  # (G,)
             k = palette.sum(1).long()
@@ -110,8 +110,6 @@ class Refine(nn.Module):
             lowest = torch.where(proper, torch.inf, torch.minimum(conflicts, lowest))
             failed = torch.where(proper, 0, failed + 1)
             kicked = (stale >= PATIENCE)[:, None] & to_kick(graphs, clash, seeds + t)     # (G, n)
-            fresh = refiner.start(graphs, palette, noise(seeds + 31 * t + 17, h.shape[1], h.shape[2]))
-            h = torch.where(kicked[:, :, None, None], fresh, h)
             stale = torch.where(stale >= PATIENCE, 0, stale)
             stuck = (failed >= SURRENDER) & (k + 1 < fewest)
             failed = torch.where(stuck, 0, failed)
@@ -120,18 +118,25 @@ class Refine(nn.Module):
             drop = (names == smallest.argmin(1)[:, None]) & (proper & (k > clique))[:, None]
             add = (names == palette.argmin(1)[:, None]) & stuck[:, None]
             palette = torch.where(drop, 0.0, torch.where(add, 1.0, palette))
-            return t + 1, h, palette, best, fewest, lowest, stale, failed
 
-        def more(t, h, palette, best, fewest, *_):
+            def renew(h, p):
+                fresh = refiner.start(graphs, palette, noise(seeds + 31 * t + 17, h.shape[1], h.shape[2]))
+                h = torch.where(kicked[:, :, None, None], fresh, h)
+                return h, refiner.soft_colors(h, graphs, palette)
+
+            h, p = change_if(kicked.any() | drop.any() | add.any(), renew, (h, p))
+            return t + 1, h, p, palette, best, fewest, lowest, stale, failed
+
+        def more(t, h, p, palette, best, fewest, *_):
             return (t < steps) & (fewest > clique).any()
 
         zero = torch.zeros_like(bound)
         h = refiner.start(graphs, palette, z)
         infinite = torch.full_like(mask[:, 0], torch.inf)
-        state = (torch.zeros_like(steps), h, palette, best, bound + 1, infinite, zero, zero + 0)
-        _, h, palette, best, fewest, *_ = loop(more, body, state)
+        p = refiner.soft_colors(h, graphs, palette)
+        state = (torch.zeros_like(steps), h, p, palette, best, bound + 1, infinite, zero, zero + 0)
+        _, _, last, _, best, fewest, *_ = loop(more, body, state)
         fewest = torch.minimum(fewest, bound)
-        last = refiner.soft_colors(h, graphs, palette)
         colors = greedy_along(graphs, calm_first(graphs, last.argmax(2), names), names)
         count = colors.max(1).values + 1
         better = (count < fewest) & (clashes(graphs, colors).sum(1) == 0)

@@ -87,7 +87,7 @@ def _name(dtype: torch.dtype) -> str:
 def _peers(learner: Learner, seconds: float) -> dict:
     """The same graphs, in the same process with the same threads."""
     settings, device = learner.settings, learner.rt.device
-    scatter = ScatterNetwork(ColoringNetwork(settings.width, settings.hidden, settings.damping)).to(device)
+    scatter = ScatterNetwork(ColoringNetwork(settings.width, settings.damping)).to(device)
     loss = peers.scatter_loss(scatter, settings.rounds, round(mean_free_rounds(settings.rounds)))
     gatv2, same = peers.GATv2().to(device), (learner.data, learner.plan.indices, seconds, settings.seed)
     rates = {

@@ -70,7 +70,7 @@ def graphs_per_second(learner: Learner, steps: Steps) -> float:
 
 def roofline_share(learner: Learner, steps: Steps, limits: Ceilings) -> float:
     """The least time that the rounds of these steps can take over the time they took."""
-    form = learner.settings.width, learner.settings.hidden, learner.precision.itemsize
+    form = learner.settings.width, 2 * learner.settings.width, learner.precision.itemsize
     return sum(step_seconds(*step, *form, limits) for step in steps.taken) / steps.seconds
 
 

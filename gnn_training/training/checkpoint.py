@@ -44,6 +44,11 @@ def load(path: Path) -> dict:
     return state
 
 
+def load_best(run: Path) -> dict:
+    """Read the best checkpoint of a run folder, or the one that is named."""
+    return load(run / "best.pt" if run.is_dir() else run)
+
+
 def newest(folder: Path) -> dict | None:
     """State of the newest checkpoint that can be read, None if there is none."""
     for path in sorted(folder.glob("step-*.pt"), reverse=True):

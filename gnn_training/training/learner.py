@@ -38,7 +38,7 @@ class Learner:
     def __init__(self, settings: TrainSettings, data: PackedGraphs, rt: Runtime):
         self.settings, self.data, self.rt = settings, data, rt
         torch.manual_seed(settings.seed)  # the same first weights on every rank
-        self.network = ColoringNetwork(settings.width, settings.hidden, settings.damping).to(rt.device)
+        self.network = ColoringNetwork(settings.width, settings.damping).to(rt.device)
         size = sum(parameter.numel() for parameter in self.network.parameters())
         # What ranks add up at every step, in one all-reduce: gradient, loss terms, flags.
         self.shared = torch.zeros(size + len(WEIGHTS) + len(FLAGS), device=rt.device)
@@ -160,6 +160,20 @@ class Learner:
             "data_sha256": self.data.manifest["sha256"],
             "step": self.step,
         }
+
+    def load_weights(self, state: dict) -> None:
+        """Start with the averaged weights of another training.
+
+        Raises:
+            UserError: they are of a network of another width.
+        """
+        width = state["settings"]["width"]
+        if width != self.settings.width:
+            raise UserError(
+                f"--weights are of a network of width {width}, --width is {self.settings.width}: give {width}"
+            )
+        self.network.load_state_dict(without_prefix(state["network"]))
+        self.averaged.copy_(self.weights.detach())
 
     def load_state(self, state: dict) -> None:
         """Go on from what `state` returned, on any number of ranks."""
