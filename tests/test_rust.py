@@ -1,6 +1,5 @@
 """The Rust crate: style, its own tests with a file just trained, and as many colors as Python finds."""
 
-import itertools
 import os
 import re
 import shutil
@@ -10,6 +9,7 @@ from pathlib import Path
 import networkx as nx
 import onnxruntime
 import pytest
+from boards import queens, write_col
 
 from gnn_training.coloring import num_colors, read_solution
 from gnn_training.contract import MODEL_FILE
@@ -46,18 +46,16 @@ def library() -> str:
     return str(next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")))
 
 
-def queens(rows: int, columns: int) -> nx.Graph:
-    """The DIMACS graph queenR_C: squares of a board that a queen attacks from each other."""
-    squares = list(itertools.product(range(rows), range(columns)))
-    pairs = itertools.combinations(range(len(squares)), 2)
-    ways = ((u, v, squares[u][0] - squares[v][0], squares[u][1] - squares[v][1]) for u, v in pairs)
-    return nx.Graph((u, v) for u, v, down, right in ways if not (down and right) or abs(down) == abs(right))
+def mycielski(order: int) -> Graph:
+    """The DIMACS graph mycielK, which begins one step earlier than networkx counts."""
+    drawn = nx.mycielski_graph(order + 1)
+    return Graph.from_edges(len(drawn), list(drawn.edges), f"myciel{order}")
 
 
-GRAPHS = {
-    **{f"queen{r}_{c}": queens(r, c) for r, c in ((5, 5), (6, 6), (7, 7), (8, 8), (8, 12))},
-    **{f"myciel{order - 1}": nx.mycielski_graph(order) for order in (4, 5, 6, 7, 8)},
-}
+GRAPHS = [
+    *(queens(*board) for board in ((5, 5), (6, 6), (7, 7), (8, 8), (8, 12))),
+    *(mycielski(order) for order in (3, 4, 5, 6, 7)),
+]
 
 
 def test_style_holds_for_all_features():
@@ -76,19 +74,16 @@ def test_the_crate_passes_its_own_tests_with_a_file_just_trained(exported: Path)
 
 def test_rust_and_python_color_ten_benchmark_graphs_with_as_many_colors(exported: Path, tmp_path: Path):
     colorer, expected, found = Colorer(exported / MODEL_FILE), {}, {}
-    for name, drawn in GRAPHS.items():
-        graph = Graph.from_edges(len(drawn), list(nx.convert_node_labels_to_integers(drawn).edges))
-        lines = [f"p edge {graph.num_nodes} {graph.num_edges}", *(f"e {u + 1} {v + 1}" for u, v in graph.edges)]
-        path = tmp_path / f"{name}.col"
-        path.write_text("\n".join(lines))
+    for graph in GRAPHS:
+        path = write_col(tmp_path, graph)
         told = ("--example", "color", "--", str(exported / MODEL_FILE), str(path))
         run = cargo("run", "--quiet", "--locked", *told, ORT_DYLIB_PATH=library())
         assert run.returncode == 0, run.stderr
         path.with_suffix(".sol").write_text(run.stdout)
         colors = read_solution(path.with_suffix(".sol"))
         assert (colors[graph.edges[:, 0]] != colors[graph.edges[:, 1]]).all()
-        found[name] = num_colors(colors)
-        expected[name] = num_colors(plain_call(colorer, graph, seconds=60).colors)
+        found[graph.name] = num_colors(colors)
+        expected[graph.name] = num_colors(plain_call(colorer, graph, seconds=60).colors)
     assert found == expected
 
 

@@ -1,0 +1,23 @@
+"""Benchmark graphs that can be written down: squares of a board that a queen attacks from each other."""
+
+import itertools
+from pathlib import Path
+
+from gnn_training.graph import Graph
+
+
+def queens(rows: int, columns: int) -> Graph:
+    """The DIMACS graph queenR_C."""
+    squares = list(itertools.product(range(rows), range(columns)))
+    pairs = itertools.combinations(range(len(squares)), 2)
+    ways = ((u, v, abs(squares[u][0] - squares[v][0]), abs(squares[u][1] - squares[v][1])) for u, v in pairs)
+    edges = [(u, v) for u, v, down, right in ways if not down or not right or down == right]
+    return Graph.from_edges(len(squares), edges, f"queen{rows}_{columns}")
+
+
+def write_col(folder: Path, graph: Graph) -> Path:
+    """Write a graph as a DIMACS file of its name."""
+    path = folder / f"{graph.name}.col"
+    lines = [f"p edge {graph.num_nodes} {graph.num_edges}", *(f"e {u + 1} {v + 1}" for u, v in graph.edges)]
+    path.write_text("\n".join(lines) + "\n")
+    return path

@@ -1,0 +1,30 @@
+"""The file that comes with the repository is whole, is the one that the report speaks of, and is what commands take."""
+
+from pathlib import Path
+
+from boards import queens, write_col
+
+from gnn_training import provenance
+from gnn_training.coloring import num_colors, read_solution
+from gnn_training.contract import SHIPPED_MODEL
+from gnn_training.jobs.color import color
+from gnn_training.jobs.export import export
+from gnn_training.settings import ColorSettings, EvaluateSettings, ExportSettings, RunSettings
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_shipped_file_gives_its_golden_vectors():
+    settings = ExportSettings(run=ROOT, models=SHIPPED_MODEL.parent, verify_only=True, oldest_runtime=False)
+    assert export(settings) == SHIPPED_MODEL
+
+
+def test_the_report_is_about_the_shipped_file():
+    checksum = provenance.sums({SHIPPED_MODEL.name: SHIPPED_MODEL.read_bytes()}).split()[0]
+    assert checksum in (ROOT / "models" / "REPORT.md").read_text()
+
+
+def test_color_and_evaluate_take_it_when_no_model_is_named_and_no_job_writes_there(tmp_path: Path):
+    assert EvaluateSettings(graphs=tmp_path).model == SHIPPED_MODEL
+    assert RunSettings().models.resolve() != SHIPPED_MODEL.parent
+    assert num_colors(read_solution(color(ColorSettings(graph=write_col(tmp_path, queens(5, 5)))))) == 5
