@@ -11,7 +11,7 @@ from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.errors import UserError
 
 PresetName = Literal["smoke", "cpu", "single", "multi"]
-RecipeName = Literal["smoke", "cpu", "large", "full"]
+RecipeName = Literal["smoke", "cpu", "full"]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

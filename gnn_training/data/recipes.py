@@ -113,33 +113,10 @@ CPU = Recipe(
     iterations=100_000,
 )
 
-# To go on with after CPU: larger graphs, of the families that leave a greedy method something to gain.
-LARGE = Recipe(
-    counts={
-        "er_sparse": 150,
-        "er_light": 300,
-        "er_dense": 500,
-        "er_heavy": 300,
-        "planted": 450,
-        "interval": 50,
-        "wavelength": 50,
-        "leighton": 350,
-        "clique_union": 150,
-        "geometric": 300,
-        "geometric_complement": 150,
-        "queen": 60,
-        "rook": 40,
-        "mycielski": 50,
-        "watts_strogatz": 100,
-    },
-    sizes=((60, 199, 0.4), (200, 399, 0.4), (400, 640, 0.2)),
-    iterations=100_000,
-)
-
 SMOKE = Recipe(
     counts=dict.fromkeys(families.FAMILIES, 12) | {"er_dense": 20},
     sizes=((10, 60, 1.0),),
     iterations=5_000,
 )
 
-RECIPES = {"full": FULL, "large": LARGE, "cpu": CPU, "smoke": SMOKE}
+RECIPES = {"full": FULL, "cpu": CPU, "smoke": SMOKE}
