@@ -177,8 +177,7 @@ class Learner:
 
     def load_state(self, state: dict) -> None:
         """Go on from what `state` returned, on any number of ranks."""
-        self.network.load_state_dict(without_prefix(state["network"]))
-        self.averaged.copy_(self.weights.detach())
+        self.load_weights(state)
         self.network.load_state_dict(without_prefix(state["weights"]))
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
