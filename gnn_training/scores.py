@@ -28,6 +28,8 @@ class Row:
     tabucol: int | None = None
     """Colors of TabuCol from DSATUR, without the network, in one thread and as much time as the search has."""
     tabucol_seconds: float | None = None
+    tabucol_progress: tuple[tuple[float, int], ...] = ()
+    """Seconds from its start and colors, each time it had fewer; DSATUR's come first."""
     plain: int | None = None
     """Colors of one three-input call, decoded as callers do it."""
     plain_seconds: float | None = None
@@ -38,6 +40,10 @@ class Row:
     search: int | None = None
     """Colors within the time budget, the plain call included."""
     search_seconds: float | None = None
+    search_progress: tuple[tuple[float, int], ...] = ()
+    """Seconds and colors, each time it had fewer; the plain call's come first."""
+    rounds: tuple[tuple[int, int], ...] = ()
+    """Refinement rounds of one call and its colors, for the plot."""
 
 
 def summarize(rows: Sequence[Row]) -> dict:

@@ -250,6 +250,8 @@ class EvaluateSettings(Settings):
     """Take at most so many graphs (of packed data: validation graphs); 0 takes all."""
     report: Path = Path("report.json")
     """Where the numbers go."""
+    plot: Path | None = None
+    """PNG file for colors above the best known against time and, with further calls, against refinement rounds."""
     threads: Annotated[int, Field(ge=0)] = 0
     """Threads of ONNX Runtime and of the polish; 0 takes every core."""
     dry_run: bool = False
@@ -257,7 +259,7 @@ class EvaluateSettings(Settings):
 
     @model_validator(mode="after")
     def _search_has_time(self) -> Self:
-        for name in ("polish", "tabucol"):
+        for name in ("polish", "tabucol", "plot"):
             if getattr(self, name) and not self.seconds:
                 raise ValueError(f"{name} needs time: set seconds above 0, such as 10")
         return self

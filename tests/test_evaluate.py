@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tiny_onnx
 
-from gnn_training import scores
+from gnn_training import curves, scores
 from gnn_training.coloring import is_proper
 from gnn_training.contract import MODEL_FILE
-from gnn_training.data import baselines, packed
+from gnn_training.data import baselines, packed, search
 from gnn_training.data.instance import Instance
 from gnn_training.data.labels import label
 from gnn_training.errors import UserError
@@ -42,14 +42,19 @@ GRAPHS = [
 ]
 
 
+def write_col(path: Path, graph: Graph) -> Path:
+    lines = [f"p edge {graph.num_nodes} {graph.num_edges}", *(f"e {u + 1} {v + 1}" for u, v in graph.edges)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The graphs as .col files."""
     folder = tmp_path / "graphs"
     folder.mkdir()
     for graph in GRAPHS:
-        lines = [f"p edge {graph.num_nodes} {graph.num_edges}", *(f"e {u + 1} {v + 1}" for u, v in graph.edges)]
-        (folder / f"{graph.name}.col").write_text("\n".join(lines) + "\n")
+        write_col(folder / f"{graph.name}.col", graph)
     return folder
 
 
@@ -91,17 +96,15 @@ def test_tabucol_alone_has_a_column_of_its_own_and_as_long_as_the_search(folder:
 
 
 def test_a_polished_search_uses_no_more_colors_than_tabucol(tmp_path: Path, tiny_model: Path):
-    graph = nx.gnp_random_graph(120, 0.5, seed=1)
-    lines = [f"p edge 120 {len(graph.edges)}", *(f"e {u + 1} {v + 1}" for u, v in graph.edges)]
-    (tmp_path / "large.col").write_text("\n".join(lines) + "\n")
-    row = run(tmp_path / "large.col", tiny_model, seconds=2, tabucol=True, polish=True)["graphs"][0]
+    file = write_col(tmp_path / "large.col", from_networkx(nx.gnp_random_graph(120, 0.5, seed=1), "large"))
+    row = run(file, tiny_model, seconds=2, tabucol=True, polish=True)["graphs"][0]
     assert row["search"] <= row["tabucol"] + 1 < row["dsatur"]
 
 
-@pytest.mark.parametrize("name", ["polish", "tabucol"])
-def test_what_needs_time_is_refused_without(name: str):
+@pytest.mark.parametrize(("name", "value"), [("polish", True), ("tabucol", True), ("plot", Path("curves.png"))])
+def test_what_needs_time_is_refused_without(name: str, value: bool | Path):
     with pytest.raises(UserError, match=f"{name} needs time: set seconds above 0"):
-        EvaluateSettings(graphs=Path("x"), **{name: True})
+        EvaluateSettings(graphs=Path("x"), **{name: value})
 
 
 def test_a_file_of_the_real_exporter_gives_proper_classes_and_readings(folder: Path, exported: Path):
@@ -111,6 +114,57 @@ def test_a_file_of_the_real_exporter_gives_proper_classes_and_readings(folder: P
         assert row["clique"] <= row["search"] <= row["plain"] <= row["dsatur"] + 1  # two DSATURs, ties broken otherwise
         assert row["clique"] - 1 <= row["chromatic"] <= row["dsatur"] + 1
     assert report["model"]["metadata"]["model_version"]
+
+
+@pytest.mark.parametrize("polish", [False, True])
+def test_progress_goes_down_in_colors_and_on_in_time_to_the_end(tmp_path: Path, exported: Path, polish: bool):
+    file = write_col(tmp_path / "large.col", from_networkx(nx.gnp_random_graph(120, 0.5, seed=1), "large"))
+    row = run(file, exported / MODEL_FILE, seconds=1.0, tabucol=True, polish=polish)["graphs"][0]
+    for method in ("search", "tabucol"):
+        seconds, colors = zip(*row[f"{method}_progress"], strict=True)
+        assert list(seconds) == sorted(seconds) and 0 < seconds[0] < seconds[-1] <= row[f"{method}_seconds"]
+        assert list(colors) == sorted(set(colors), reverse=True) and colors[-1] == row[method]
+    assert row["search_progress"][0] == [pytest.approx(row["plain_seconds"], abs=0.1), row["plain"]]
+    assert row["rounds"] == []
+
+
+def write_known(path: Path) -> Path:
+    path.write_text("name,best_known\nrandom,9\nmycielski,4\nlonely,1\n")
+    return path
+
+
+def test_the_plot_is_a_png_and_its_calls_with_more_rounds_are_in_the_report(
+    folder: Path, exported: Path, tmp_path: Path
+):
+    plot = tmp_path / "curves.png"
+    known = write_known(tmp_path / "known.csv")
+    report = run(folder, exported / MODEL_FILE, seconds=0.3, tabucol=True, best_known=known, plot=plot)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    for row in report["graphs"]:
+        assert [rounds for rounds, _ in row["rounds"]] == [8, 32]  # up to four times the 24 of a plain call
+        assert all(row["clique"] <= colors <= row["dsatur"] + 1 for _, colors in row["rounds"])
+
+
+def test_calls_for_the_plot_end_where_one_takes_too_long(folder: Path, exported: Path, tmp_path: Path, monkeypatch):
+    predict = job.Colorer.predict
+
+    def slow(colorer, graphs, num_colors=None, seed=None, steps=None, seconds=None):
+        if steps == 32:
+            raise TimeoutError("too slow")
+        return predict(colorer, graphs, num_colors, seed, steps, seconds)
+
+    monkeypatch.setattr(job.Colorer, "predict", slow)
+    known = write_known(tmp_path / "known.csv")
+    report = run(
+        folder / "lonely.col", exported / MODEL_FILE, seconds=0.1, best_known=known, plot=tmp_path / "curves.png"
+    )
+    assert report["graphs"][0]["rounds"] == [[8, 1]]
+
+
+def test_a_plot_without_best_known_numbers_is_refused_before_any_work(folder: Path, tiny_model: Path, tmp_path: Path):
+    with pytest.raises(UserError, match="plot needs best known numbers: set best_known, a CSV"):
+        run(folder, tiny_model, seconds=1, plot=tmp_path / "curves.png")
+    assert not (tmp_path / "curves.png").exists() and not (tmp_path / "report.json").exists()
 
 
 def test_best_known_numbers_come_from_the_csv_by_name(folder: Path, tiny_model: Path, tmp_path: Path):
@@ -206,6 +260,12 @@ def test_a_report_without_a_folder_is_refused_before_any_work(folder: Path, tiny
         evaluate(EvaluateSettings(graphs=folder, model=tiny_model, report=folder / "nowhere" / "report.json"))
 
 
+def test_a_plot_without_a_folder_is_refused_before_any_work(folder: Path, tiny_model: Path):
+    with pytest.raises(UserError, match="nowhere/curves.png: its folder does not exist"):
+        run(folder, tiny_model, seconds=1, plot=folder / "nowhere" / "curves.png")
+    assert not (folder.parent / "report.json").exists()
+
+
 def test_an_archive_among_the_graphs_is_refused(folder: Path, tiny_model: Path):
     (folder / "more.tar.gz").write_bytes(b"")
     with pytest.raises(UserError, match="more.tar.gz: an archive is not evaluated; unpack it"):
@@ -223,6 +283,15 @@ def test_many_graphs_are_summed_up_on_the_screen(folder: Path, tiny_model: Path,
 def test_baselines_color_properly(method):
     for graph in GRAPHS:
         assert is_proper(graph, method(graph))
+
+
+def test_tabucol_begins_with_dsatur_and_gives_a_proper_coloring_for_every_color_less():
+    graph = from_networkx(nx.gnp_random_graph(120, 0.5, seed=1), "large")
+    found = list(baselines.tabucol(graph, 0.5, baselines.clique_size(graph)))
+    assert np.array_equal(found[0], search.dsatur(*graph.csr()))
+    assert [int(colors.max()) for colors in found] == list(range(found[0].max(), found[0].max() - len(found), -1))
+    assert len(found) > 2 and all(is_proper(graph, colors) for colors in found)
+    assert len(list(baselines.tabucol(graph, 0.0, 1))) == 1
 
 
 def test_rlf_leaves_out_what_would_take_minutes(monkeypatch):
@@ -254,3 +323,50 @@ def test_a_method_is_compared_with_dsatur_on_the_graphs_it_colored():
     assert (plain["at_best_known"], plain["median_seconds"]) == (1, 1.0)
     assert summary["methods"]["dsatur"]["mean_excess"] == (1 + 0 + 10) / 3
     assert "rlf" not in summary["methods"]
+
+
+def measured(best_known: int | None, dsatur: int, **fields) -> Row:
+    return Row("g", None, 9, 9, best_known, 1, dsatur, 0.5, **fields)
+
+
+def test_a_curve_over_time_is_the_mean_of_what_each_graph_has_by_then_from_dsatur_on():
+    rows = [
+        measured(5, 8, search=5, search_seconds=9.0, search_progress=((1.0, 7), (4.0, 5))),
+        measured(10, 14, search=11, search_seconds=9.0, search_progress=((2.0, 12), (3.0, 11))),
+        measured(3, 3),  # never colored by the search
+    ]
+    # Excess of the three: 3, 4, 0 by DSATUR; 2, 4, 0; 2, 2, 0; 2, 1, 0; 0, 1, 0.
+    assert curves.against_time(rows, "search") == [(1.0, 2.0), (2.0, 4 / 3), (3.0, 1.0), (4.0, 1 / 3)]
+    assert curves.against_time(rows, "tabucol") == curves.against_time(rows, "rlf") == []
+
+
+def test_a_method_of_one_coloring_is_a_step_per_graph_and_dsatur_a_level():
+    rows = [measured(5, 8, rlf=7, rlf_seconds=2.0), measured(10, 14, rlf=15, rlf_seconds=1.0)]
+    assert curves.against_time(rows, "rlf") == [(1.0, 4.0), (2.0, 3.5)]
+    assert curves.against_time(rows, "dsatur") == [(0.5, 3.5), (0.5, 3.5)]
+
+
+def test_a_curve_over_rounds_is_the_mean_of_the_calls_with_dsatur_where_one_is_missing():
+    rows = [measured(5, 8, rounds=((8, 7), (32, 6))), measured(10, 14, rounds=((8, 12),)), measured(3, 3)]
+    assert curves.against_rounds(rows) == [(8, 4 / 3), (32, 5 / 3)]
+    assert curves.against_rounds(rows[2:]) == []
+
+
+def test_the_figure_shows_every_method_there_is_and_leaves_out_graphs_without_a_best_known_number():
+    rows = [
+        measured(5, 8, search=5, search_seconds=9.0, search_progress=((1.0, 7), (4.0, 5)), rounds=((8, 7), (32, 6))),
+        measured(None, 50, search=40, search_seconds=1.0, search_progress=((1.0, 40),), rounds=((8, 40),)),
+    ]
+    figure = curves.draw(rows)
+    of_time, of_rounds = figure.axes
+    dsatur, search = of_time.lines
+    assert [line.get_label() for line in (dsatur, search)] == ["DSATUR", "search"]
+    assert dsatur.get_xydata().tolist() == [[0.5, 3.0], [9.0, 3.0]]
+    assert search.get_xydata().tolist() == [[1.0, 2.0], [4.0, 0.0], [9.0, 0.0]]
+    assert of_rounds.lines[0].get_xydata().tolist() == [[8.0, 2.0], [32.0, 1.0]]
+    assert "1 graphs" in figure.get_suptitle()
+
+
+def test_a_figure_of_graphs_too_large_for_the_network_has_the_other_methods():
+    figure = curves.draw([measured(5, 8, rlf=7, rlf_seconds=2.0)])
+    assert [line.get_label() for line in figure.axes[0].lines] == ["DSATUR", "RLF"]

@@ -231,6 +231,16 @@ def test_after_too_many_failures_one_more_color_is_allowed(master):
     assert used(program, graph, num_colors=[4], steps=SURRENDER + 1) == 5
 
 
+def test_the_more_conflicts_are_left_the_more_colors_are_allowed_at_once():
+    graph, colors = planted(120, 12, 0.5)
+    network = ColoringNetwork()
+    network.refiner = Master(colors)
+    program, bound = Program(network).eval(), dsatur_colors(graph)
+    assert bound > 12
+    assert used(program, graph, num_colors=[8], steps=SURRENDER - 1) == bound
+    assert used(program, graph, num_colors=[8], steps=SURRENDER + 1) == 12
+
+
 def test_descent_never_goes_below_the_clique(master):
     program, graph = master
     assert clique_bound(batch_of([graph])).item() == 4

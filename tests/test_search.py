@@ -16,7 +16,7 @@ from gnn_training.coloring import greedy_along, is_proper, num_colors
 from gnn_training.data.families import draw
 from gnn_training.data.instance import Instance
 from gnn_training.data.labels import difficulty, label
-from gnn_training.data.search import FOREVER, descend, dsatur, greedy_clique, iterated_greedy
+from gnn_training.data.search import FOREVER, descend, descents, dsatur, greedy_clique, iterated_greedy
 from gnn_training.graph import Graph
 
 
@@ -120,6 +120,24 @@ def test_a_search_repeats_itself_and_another_seed_goes_another_way():
     runs = [descend(lists, start, 1, 5_000, 60, seed) for seed in (3, 3, 4)]
     assert np.array_equal(runs[0][0], runs[1][0]) and runs[0][1] == runs[1][1] > 0
     assert not np.array_equal(runs[0][0], runs[2][0])
+
+
+def test_a_descent_yields_every_coloring_on_the_way_and_ends_where_the_search_does():
+    graph = graph_of(nx.gnp_random_graph(90, 0.5, seed=1))
+    lists, start = graph.csr(), dsatur(*graph.csr())
+    way = list(descents(lists, start, 1, 5_000, 60, 3))
+    end, effort = descend(lists, start, 1, 5_000, 60, 3)
+    assert [int(colors.max()) for colors, _ in way] == list(range(start.max() - 1, end.max() - 1, -1))
+    assert len(way) > 2 and all(is_proper(graph, colors) for colors, _ in way)
+    assert np.array_equal(way[-1][0], end) and way[-1][1] == effort
+    assert [done for _, done in way] == sorted(done for _, done in way)
+
+
+def test_a_descent_without_a_step_leaves_the_coloring():
+    lists = graph_of(nx.cycle_graph(5)).csr()
+    colors, effort = descend(lists, dsatur(*lists), 3, 5_000, 60, 0)
+    assert list(descents(lists, dsatur(*lists), 3, 5_000, 60, 0)) == []
+    assert np.array_equal(colors, dsatur(*lists)) and effort == 0
 
 
 def test_without_time_the_label_is_what_is_known():

@@ -1,6 +1,7 @@
 """What a coloring is measured against: classic methods, the greedy ones from the gcol library (R. Lewis), a clique."""
 
 import time
+from collections.abc import Iterator
 
 import gcol
 import networkx as nx
@@ -24,12 +25,17 @@ def rlf(graph: Graph) -> np.ndarray | None:
     return _colors(graph, "rlf") if graph.num_nodes * graph.num_edges <= RLF_LIMIT else None
 
 
-def tabucol(graph: Graph, seconds: float, lower: int) -> np.ndarray:
-    """Proper colors (N,) int32 that TabuCol alone reaches from DSATUR in `seconds`, one thread; it stops at `lower`."""
+def tabucol(graph: Graph, seconds: float, lower: int) -> Iterator[np.ndarray]:
+    """Yield proper colors (N,) int32 that TabuCol alone reaches in `seconds`, one thread; it stops at `lower`.
+
+    The first are DSATUR's; each does without the highest color of the one before.
+    """
     deadline = time.monotonic() + seconds
     lists = graph.csr()
     start = search.dsatur(*lists)
-    return search.descend(lists, start, lower, search.FOREVER, deadline - time.monotonic(), seed=0)[0]
+    yield start
+    for colors, _ in search.descents(lists, start, lower, search.FOREVER, deadline - time.monotonic(), seed=0):
+        yield colors
 
 
 def clique_size(graph: Graph) -> int:

@@ -6,7 +6,7 @@ Every function takes the neighbour lists of Graph.csr(): offsets (N + 1,) int64 
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numba
@@ -270,20 +270,37 @@ def descend(
     seconds: float,
     seed: int,
 ) -> tuple[np.ndarray, int]:
-    """Fewest colors that TabuCol reaches from a proper coloring, one color less at a time.
+    """Fewest colors that TabuCol reaches from a proper coloring: the last of `descents`, or where they would begin.
+
+    Returns the coloring (N,) int32 with colors from 0 and the iterations it took to reach it.
+    """
+    found = colors.astype(np.int32), 0
+    for found in descents(neighbour_lists, colors, lower, iterations, seconds, seed):  # noqa: B007
+        pass
+    return found
+
+
+def descents(
+    neighbour_lists: tuple[np.ndarray, np.ndarray],
+    colors: np.ndarray,
+    lower: int,
+    iterations: int,
+    seconds: float,
+    seed: int,
+) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield what TabuCol reaches from a proper coloring, one color less at a time, with the iterations so far.
 
     It stops at `lower`, when a number of colors resists for `iterations`, or after `seconds`. Without reaching the
-    time limit the result depends on the arguments alone. Returns the coloring (N,) int32 with colors from 0 and the
-    iterations it took to reach it.
+    time limit the result depends on the arguments alone. The colorings are (N,) int32 with colors from 0.
     """
     deadline = time.monotonic() + seconds
     best, effort, rng = colors.astype(np.int32), 0, seeded(seed, len(colors))
     while best.max() + 1 > max(lower, 1):
-        trial, solved = with_fewer(neighbour_lists, best, iterations, rng, lambda: time.monotonic() >= deadline)
+        best, solved = with_fewer(neighbour_lists, best, iterations, rng, lambda: time.monotonic() >= deadline)
         if solved < 0:
-            break
-        best, effort = trial, effort + solved
-    return best, effort
+            return
+        effort += solved
+        yield best, effort
 
 
 def seeded(*words: int) -> np.ndarray:

@@ -7,16 +7,17 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
 from gnn_training import atomic, scores
-from gnn_training.coloring import conflicts
+from gnn_training.coloring import conflicts, from_logits
 from gnn_training.data import baselines, readers
 from gnn_training.data.packed import PackedGraphs, read_manifest
 from gnn_training.data.progress import progress
@@ -25,12 +26,14 @@ from gnn_training.graph import Graph
 from gnn_training.model.session import Colorer
 from gnn_training.proof import prove
 from gnn_training.settings import EvaluateSettings
-from gnn_training.solving.budget import PlainCall, improvements, plain_call
+from gnn_training.solving.budget import improvements, plain_call
 
 logger = logging.getLogger(__name__)
 
 SHOWN_ROWS = 100  # more graphs than that are summed up on the screen; the report has them all
 CALL_SECONDS = 600.0  # a graph that needs longer in one call is none for the network
+ROUNDS = (8, 32, 128, 512, 2048)  # of the calls for the plot,
+LONGEST = 4  # up to so many times those of a plain call
 LIBRARIES = ("onnxruntime", "numpy", "networkx", "gcol")
 
 
@@ -45,14 +48,16 @@ class Case:
 
 
 def evaluate(settings: EvaluateSettings) -> None:
-    """Color every graph, print the tables and write the report.
+    """Color every graph, print the tables, write report and plot.
 
     Raises:
-        UserError: the model, a graph or the CSV cannot be read, or there is no place for the report.
+        UserError: the model, a graph or the CSV cannot be read, there is no place for the files, or nothing to plot.
         RuntimeError: a coloring is not proper; the message names graph and method.
     """
-    if not settings.report.parent.is_dir():
-        raise UserError(f"{settings.report}: its folder does not exist; make it or name another report")
+    files = [file for file in (settings.report, settings.plot) if file]
+    for file in files:
+        if not file.parent.is_dir():
+            raise UserError(f"{file}: its folder does not exist; make it or name another file")
     colorer = Colorer(settings.model, settings.threads)
     cases = _cases(settings)
     rows = []
@@ -63,7 +68,10 @@ def evaluate(settings: EvaluateSettings) -> None:
     report = _report(settings, colorer, rows)
     atomic.write_text(settings.report, json.dumps(report, indent=1) + "\n")
     _show(report, rows)
-    logger.info("wrote %s", settings.report)
+    if settings.plot:
+        _plot(rows, settings.plot)
+    for file in files:
+        logger.info("wrote %s", file)
 
 
 def _cases(settings: EvaluateSettings) -> list[Case]:
@@ -72,12 +80,16 @@ def _cases(settings: EvaluateSettings) -> list[Case]:
     if settings.limit:  # from everywhere, since neighbours are of one family
         chosen = np.linspace(0, len(cases) - 1, min(settings.limit, len(cases))).astype(int)
         cases = [cases[i] for i in chosen]
-    if settings.best_known is None:
-        return cases
-    known = _best_known(settings.best_known)
-    if not any(case.graph.name in known for case in cases):
-        raise UserError(f"{settings.best_known}: names none of the graphs, such as {cases[0].graph.name!r}; correct it")
-    return [replace(case, best_known=known.get(case.graph.name, case.best_known)) for case in cases]
+    if settings.best_known:
+        known = _best_known(settings.best_known)
+        if not any(case.graph.name in known for case in cases):
+            raise UserError(
+                f"{settings.best_known}: names none of the graphs, such as {cases[0].graph.name!r}; correct it"
+            )
+        cases = [replace(case, best_known=known.get(case.graph.name, case.best_known)) for case in cases]
+    if settings.plot and all(case.best_known is None for case in cases):
+        raise UserError("plot needs best known numbers: set best_known, a CSV with columns name and best_known")
+    return cases
 
 
 def _packed(folder: Path) -> Iterator[Case]:
@@ -126,8 +138,7 @@ def _row(case: Case, colorer: Colorer, settings: EvaluateSettings) -> scores.Row
         if colors is not None:
             row = replace(row, rlf=_proven(case, "RLF", colors), rlf_seconds=seconds)
     if settings.tabucol:
-        colors, seconds = _timed(baselines.tabucol, graph, settings.seconds, clique)
-        row = replace(row, tabucol=_proven(case, "TabuCol", colors), tabucol_seconds=seconds)
+        row = replace(row, **_watched(case, "tabucol", baselines.tabucol(graph, settings.seconds, clique)))
     try:
         call = plain_call(colorer, graph, CALL_SECONDS)
     except (MemoryError, TimeoutError) as error:
@@ -138,22 +149,40 @@ def _row(case: Case, colorer: Colorer, settings: EvaluateSettings) -> scores.Row
         conflicts=conflicts(graph, call.classes), chromatic=call.chromatic,
     )  # fmt: skip
     if settings.seconds:
-        colors, seconds = _timed(_search, graph, colorer, call, settings, clique)
-        row = replace(row, search=_proven(case, "search", colors), search_seconds=call.seconds + seconds)
-    return row
-
-
-def _search(graph: Graph, colorer: Colorer, call: PlainCall, settings: EvaluateSettings, clique: int) -> np.ndarray:
-    colors = call.colors
-    seconds = settings.seconds - call.seconds
-    for colors in improvements(colorer, graph, call, seconds, clique, polish=settings.polish):  # noqa: B007
-        pass
-    return colors
+        left = settings.seconds - call.seconds
+        fewer = improvements(colorer, graph, call, left, clique, polish=settings.polish)
+        row = replace(row, **_watched(case, "search", chain([call.colors], fewer), call.seconds))
+    return replace(row, rounds=tuple(_rounds(case, colorer))) if settings.plot else row
 
 
 def _timed(work: Callable, *arguments) -> tuple:
     start = time.monotonic()
     return work(*arguments), time.monotonic() - start
+
+
+def _watched(case: Case, method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> dict:
+    """A row's fields for a method that gives one coloring after the other, with `spent` seconds before the first."""
+    start = time.monotonic() - spent
+    found = [(time.monotonic() - start, colors) for colors in colorings]  # proven later, on nobody's clock
+    seconds = time.monotonic() - start
+    progress: list[tuple[float, int]] = []
+    for moment, colors in found:
+        used = _proven(case, scores.METHODS[method], colors)
+        if not progress or used < progress[-1][1]:  # TabuCol may empty two classes at once, then skips a number
+            progress.append((moment, used))
+    return {method: progress[-1][1], f"{method}_seconds": seconds, f"{method}_progress": tuple(progress)}
+
+
+def _rounds(case: Case, colorer: Colorer) -> Iterator[tuple[int, int]]:
+    """Refinement rounds and colors of calls that differ in nothing else, up to the first that takes too long."""
+    for rounds in (rounds for rounds in ROUNDS if rounds <= LONGEST * colorer.steps):
+        try:
+            prediction = colorer.predict([case.graph], steps=rounds, seconds=CALL_SECONDS)
+        except (MemoryError, TimeoutError) as error:
+            logger.warning("%s: no call with %d rounds: %s", case.graph.name, rounds, error)
+            return
+        colors = from_logits(case.graph, prediction.logits[0])
+        yield rounds, _proven(case, f"a call with {rounds} rounds", colors)
 
 
 def _proven(case: Case, method: str, colors: np.ndarray) -> int:
@@ -180,6 +209,13 @@ def _report(settings: EvaluateSettings, colorer: Colorer, rows: list[scores.Row]
         "families": scores.by_family(rows),
         "graphs": [asdict(row) for row in rows],
     }  # fmt: skip
+
+
+def _plot(rows: list[scores.Row], file: Path) -> None:
+    from gnn_training.curves import draw  # loads matplotlib
+
+    with atomic.replacing(file) as temporary:
+        draw(rows).savefig(temporary, format="png", dpi=120)
 
 
 def _show(report: dict, rows: list[scores.Row]) -> None:

@@ -22,7 +22,8 @@ GOLDEN_RATIO = 0.618034  # copies begin at START + multiples of it, modulo 1: sp
 CELLS = 20_000  # node-color pairs that a call refines at least: small graphs get copies, up to COPIES
 COPIES = 8
 PATIENCE = 24  # rounds without fewer conflicts before a kick
-SURRENDER = 40  # rounds without a proper coloring before one more color is allowed
+SURRENDER = 60  # rounds without a proper coloring before more colors are allowed,
+PER_COLOR = 8  # one for so many conflicts that are left
 KICK_SHARE = 0.1  # neighbours of a conflict that are kicked with it
 FLOOR = 1e-4  # probability below which a color counts as unused: its logit is 0, all others lie above
 
@@ -111,20 +112,20 @@ class Refine(nn.Module):
             failed = torch.where(proper, 0, failed + 1)
             kicked = (stale >= PATIENCE)[:, None] & to_kick(graphs, clash, seeds + t)     # (G, n)
             stale = torch.where(stale >= PATIENCE, 0, stale)
-            stuck = (failed >= SURRENDER) & (k + 1 < fewest)
+            missing = torch.minimum((conflicts / PER_COLOR).ceil().long(), fewest - 1 - k)
+            stuck = (failed >= SURRENDER) & (missing > 0)
             failed = torch.where(stuck, 0, failed)
             lowest = torch.where(stuck, torch.inf, lowest)
-            smallest = palette * p.sum(1) + (1 - palette) * 1e6                           # (G, K)
-            drop = (names == smallest.argmin(1)[:, None]) & (proper & (k > clique))[:, None]
-            add = (names == palette.argmin(1)[:, None]) & stuck[:, None]
-            palette = torch.where(drop, 0.0, torch.where(add, 1.0, palette))
+            allowed = k + torch.where(stuck, missing, 0) - (proper & (k > clique)).long()  # (G,)
+            ranked = torch.where(palette > 0, 1 + p.sum(1), -names.float())               # (G, K) by size, then idle
+            palette = (ranked.argsort(1, descending=True).argsort(1) < allowed[:, None]).float()
 
             def renew(h, p):
                 fresh = refiner.start(graphs, palette, noise(seeds + 31 * t + 17, h.shape[1], h.shape[2]))
                 h = torch.where(kicked[:, :, None, None], fresh, h)
                 return h, refiner.soft_colors(h, graphs, palette)
 
-            h, p = change_if(kicked.any() | drop.any() | add.any(), renew, (h, p))
+            h, p = change_if(kicked.any() | (allowed != k).any(), renew, (h, p))
             return t + 1, h, p, palette, best, fewest, lowest, stale, failed
 
         def more(t, h, p, palette, best, fewest, *_):
