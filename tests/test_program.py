@@ -235,9 +235,8 @@ def test_the_more_conflicts_are_left_the_more_colors_are_allowed_at_once():
     graph, colors = planted(120, 12, 0.5)
     network = ColoringNetwork()
     network.refiner = Master(colors)
-    program, bound = Program(network).eval(), dsatur_colors(graph)
-    assert bound > 12
-    assert used(program, graph, num_colors=[8], steps=SURRENDER - 1) == bound
+    program = Program(network).eval()
+    assert used(program, graph, num_colors=[8], steps=SURRENDER - 1) > 13
     assert used(program, graph, num_colors=[8], steps=SURRENDER + 1) == 12
 
 
