@@ -56,6 +56,14 @@ def tiny_data(once: Once) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ONNX file with the contract's inputs and outputs and no network inside, see tiny_onnx."""
+    import tiny_onnx
+
+    return tiny_onnx.write(tmp_path_factory.mktemp("model") / "coloring_gnn.onnx")
+
+
+@pytest.fixture(scope="session")
 def trained(once: Once, tiny_data: Path) -> Path:
     """Run folder of an uninterrupted training with tiny_runs.settings."""
     import tiny_runs

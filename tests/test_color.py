@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_onnx
+from boards import write_col
 
 from gnn_training.coloring import num_colors, read_solution
 from gnn_training.contract import MODEL_FILE
 from gnn_training.errors import UserError
+from gnn_training.graph import Graph
 from gnn_training.host import memory
 from gnn_training.jobs import color as job
 from gnn_training.jobs.color import color
@@ -20,22 +22,11 @@ from gnn_training.settings import ColorSettings
 pytestmark = pytest.mark.usefixtures("compiled")
 
 
-@pytest.fixture(scope="module")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_onnx.write(tmp_path_factory.mktemp("model") / "coloring_gnn.onnx")
-
-
-def write_graph(path: Path, num_nodes: int, edges) -> Path:
-    lines = [f"p edge {num_nodes} {len(edges)}", *(f"e {u + 1} {v + 1}" for u, v in edges)]
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
 @pytest.fixture
 def hard(tmp_path: Path) -> Path:
     """A random graph on which no clique proves a coloring best, so that a search never stops early."""
     edges = np.argwhere(np.triu(np.random.default_rng(3).random((60, 60)) < 0.5, 1)).tolist()
-    return write_graph(tmp_path / "hard.col", 60, edges)
+    return write_col(tmp_path, Graph.from_edges(60, edges, "hard"))
 
 
 def run(graph: Path, model: Path, seconds: float = 0.2, **settings) -> np.ndarray:
@@ -58,7 +49,8 @@ def run(graph: Path, model: Path, seconds: float = 0.2, **settings) -> np.ndarra
 )
 def test_small_and_odd_graphs_get_their_fewest_colors(tmp_path: Path, tiny_model: Path, num_nodes, edges, expected):
     start = time.monotonic()
-    assert num_colors(run(write_graph(tmp_path / "graph.col", num_nodes, edges), tiny_model, seconds=60)) == expected
+    graph = write_col(tmp_path, Graph.from_edges(num_nodes, edges, "graph"))
+    assert num_colors(run(graph, tiny_model, seconds=60)) == expected
     assert time.monotonic() - start < 30  # a clique of that size proves it: no need to use the time up
 
 
@@ -102,7 +94,7 @@ def test_ctrl_c_writes_the_best_so_far(hard: Path, tiny_model: Path, caplog):
 
 def test_a_graph_too_large_for_the_network_is_colored_without_it_and_said_so(tmp_path: Path, tiny_model: Path, caplog):
     ring = [(i, (i + 1) % 100_000) for i in range(100_000)]
-    graph = write_graph(tmp_path / "ring.col", 100_000, ring)
+    graph = write_col(tmp_path, Graph.from_edges(100_000, ring, "ring"))
     assert num_colors(run(graph, tiny_model, seconds=10)) == 2
     assert "too large for the network and colored without it" in caplog.text
 
@@ -120,7 +112,8 @@ def test_a_graph_that_takes_the_network_too_long_is_colored_without_it_and_said_
 def test_dsatur_is_left_out_where_it_would_take_longer_than_asked(tmp_path: Path, tiny_model: Path, caplog):
     caplog.set_level("INFO")
     ring = [(i, (i + 1) % 100_000) for i in range(100_000)]
-    assert num_colors(run(write_graph(tmp_path / "ring.col", 100_000, ring), tiny_model, seconds=0.5)) <= 3
+    graph = write_col(tmp_path, Graph.from_edges(100_000, ring, "ring"))
+    assert num_colors(run(graph, tiny_model, seconds=0.5)) <= 3
     assert "DSATUR would take 2 s and is left out" in caplog.text
 
 

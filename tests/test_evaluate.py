@@ -6,7 +6,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-import tiny_onnx
+from boards import write_col
 
 from gnn_training import curves, scores
 from gnn_training.coloring import is_proper
@@ -24,11 +24,6 @@ from gnn_training.settings import EvaluateSettings
 pytestmark = pytest.mark.usefixtures("compiled")
 
 
-@pytest.fixture(scope="module")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_onnx.write(tmp_path_factory.mktemp("model") / "coloring_gnn.onnx")
-
-
 def from_networkx(graph: nx.Graph, name: str) -> Graph:
     return Graph.from_edges(len(graph), list(graph.edges), name)
 
@@ -42,19 +37,13 @@ GRAPHS = [
 ]
 
 
-def write_col(path: Path, graph: Graph) -> Path:
-    lines = [f"p edge {graph.num_nodes} {graph.num_edges}", *(f"e {u + 1} {v + 1}" for u, v in graph.edges)]
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The graphs as .col files."""
     folder = tmp_path / "graphs"
     folder.mkdir()
     for graph in GRAPHS:
-        write_col(folder / f"{graph.name}.col", graph)
+        write_col(folder, graph)
     return folder
 
 
@@ -96,7 +85,7 @@ def test_tabucol_alone_has_a_column_of_its_own_and_as_long_as_the_search(folder:
 
 
 def test_a_polished_search_uses_no_more_colors_than_tabucol(tmp_path: Path, tiny_model: Path):
-    file = write_col(tmp_path / "large.col", from_networkx(nx.gnp_random_graph(120, 0.5, seed=1), "large"))
+    file = write_col(tmp_path, from_networkx(nx.gnp_random_graph(120, 0.5, seed=1), "large"))
     row = run(file, tiny_model, seconds=2, tabucol=True, polish=True)["graphs"][0]
     assert row["search"] <= row["tabucol"] + 1 < row["dsatur"]
 
@@ -118,7 +107,7 @@ def test_a_file_of_the_real_exporter_gives_proper_classes_and_readings(folder: P
 
 @pytest.mark.parametrize("polish", [False, True])
 def test_progress_goes_down_in_colors_and_on_in_time_to_the_end(tmp_path: Path, exported: Path, polish: bool):
-    file = write_col(tmp_path / "large.col", from_networkx(nx.gnp_random_graph(120, 0.5, seed=1), "large"))
+    file = write_col(tmp_path, from_networkx(nx.gnp_random_graph(120, 0.5, seed=1), "large"))
     row = run(file, exported / MODEL_FILE, seconds=1.0, tabucol=True, polish=polish)["graphs"][0]
     for method in ("search", "tabucol"):
         seconds, colors = zip(*row[f"{method}_progress"], strict=True)

@@ -23,11 +23,6 @@ FOREVER = 10**9
 
 
 @pytest.fixture(scope="module")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_onnx.write(tmp_path_factory.mktemp("model") / "coloring_gnn.onnx")
-
-
-@pytest.fixture(scope="module")
 def colorer(tiny_model: Path) -> Colorer:
     return Colorer(tiny_model, threads=1)
 
