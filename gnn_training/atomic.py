@@ -3,11 +3,15 @@
 import fcntl
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gnn_training.errors import StorageError, UserError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +64,23 @@ def write_text(path: Path, text: str) -> None:
     """Write `text` as UTF-8, atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_figure(path: Path, figure: "Figure") -> None:
+    """Write a drawing as PNG, atomically."""
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=120)
+
+
+def expect_folders(files: Iterable[Path]) -> None:
+    """Tell before any work is done that results named by the user would have no place.
+
+    Raises:
+        UserError: the folder of a file does not exist.
+    """
+    for file in files:
+        if not file.parent.is_dir():
+            raise UserError(f"{file}: its folder does not exist; make it or name another file")
 
 
 def reason(error: OSError) -> str:

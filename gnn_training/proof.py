@@ -18,7 +18,7 @@ def prove(graph: Path | Iterable[tuple[int, int]], colors: Sequence[int]) -> tup
     """
     colors = [int(color) for color in colors]
     clashing = set()
-    for a, b in _pairs(graph) if isinstance(graph, Path) else graph:
+    for a, b in pairs(graph) if isinstance(graph, Path) else graph:
         if min(a, b) < 0 or max(a, b) >= len(colors):
             raise IndexError(f"edge {a}-{b}, counted from 0, has an end without a color; {len(colors)} nodes have one")
         if a != b and colors[a] == colors[b]:
@@ -26,7 +26,8 @@ def prove(graph: Path | Iterable[tuple[int, int]], colors: Sequence[int]) -> tup
     return len(clashing), len(set(colors))
 
 
-def _pairs(path: Path) -> Iterable[tuple[int, int]]:
+def pairs(path: Path) -> Iterable[tuple[int, int]]:
+    """Edges of a plain-text DIMACS .col file as pairs of nodes counted from 0, in its order."""
     with open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
             words = line.split()

@@ -16,7 +16,6 @@ from gnn_training import atomic
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.data.recipes import RECIPES
 from gnn_training.data.sample import sample
-from gnn_training.errors import UserError
 from gnn_training.host import machine
 from gnn_training.settings import BenchmarkSettings, TrainSettings, of_preset
 
@@ -34,9 +33,7 @@ def benchmark(settings: BenchmarkSettings) -> None:
         UserError: there is no place for the files, no data, or not the device that is asked for.
     """
     files = [file for file in (settings.report, settings.plot) if file]
-    for file in files:
-        if not file.parent.is_dir():
-            raise UserError(f"{file}: its folder does not exist; make it or name another file")
+    atomic.expect_folders(files)
     os.environ.update(QUIET)
     with _graphs(settings) as data:
         report = _report(settings, data)
@@ -102,5 +99,4 @@ def _show(report: dict) -> None:
 def _plot(report: dict, file: Path) -> None:
     from gnn_training.speed.plot import draw
 
-    with atomic.replacing(file) as temporary:
-        draw(report["growth"]["measured"]).savefig(temporary, format="png", dpi=120)
+    atomic.write_figure(file, draw(report["growth"]["measured"]))

@@ -7,8 +7,9 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -24,7 +25,7 @@ from gnn_training.data.progress import progress
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 from gnn_training.model.session import Colorer
-from gnn_training.proof import prove
+from gnn_training.proof import pairs, prove
 from gnn_training.settings import EvaluateSettings
 from gnn_training.solving.budget import improvements, plain_call
 
@@ -35,6 +36,8 @@ CALL_SECONDS = 600.0  # a graph that needs longer in one call is none for the ne
 ROUNDS = (8, 32, 128, 512, 2048)  # of the calls for the plot,
 LONGEST = 4  # up to so many times those of a plain call
 LIBRARIES = ("onnxruntime", "numpy", "networkx", "gcol")
+
+Proven = Callable[[str, np.ndarray], int]  # name of a method and its coloring to the colors in use
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,7 @@ def evaluate(settings: EvaluateSettings) -> None:
         RuntimeError: a coloring is not proper; the message names graph and method.
     """
     files = [file for file in (settings.report, settings.plot) if file]
-    for file in files:
-        if not file.parent.is_dir():
-            raise UserError(f"{file}: its folder does not exist; make it or name another file")
+    atomic.expect_folders(files)
     colorer = Colorer(settings.model, settings.threads)
     cases = _cases(settings)
     rows = []
@@ -127,32 +128,33 @@ def _best_known(path: Path) -> dict[str, int]:
 
 def _row(case: Case, colorer: Colorer, settings: EvaluateSettings) -> scores.Row:
     graph = case.graph
+    proven = partial(_proven, graph, list(pairs(case.file)) if case.file else graph.edges.tolist())
     clique = baselines.clique_size(graph)
     saturated, dsatur_seconds = _timed(baselines.dsatur, graph)
     row = scores.Row(
         graph.name, case.family, graph.num_nodes, graph.num_edges, case.best_known, clique,
-        _proven(case, "DSATUR", saturated), dsatur_seconds,
+        proven("DSATUR", saturated), dsatur_seconds,
     )  # fmt: skip
     if settings.rlf:
         colors, seconds = _timed(baselines.rlf, graph)
         if colors is not None:
-            row = replace(row, rlf=_proven(case, "RLF", colors), rlf_seconds=seconds)
+            row = replace(row, rlf=proven("RLF", colors), rlf_seconds=seconds)
     if settings.tabucol:
-        row = replace(row, **_watched(case, "tabucol", baselines.tabucol(graph, settings.seconds, clique)))
+        row = replace(row, **_watched(proven, "tabucol", baselines.tabucol(graph, settings.seconds, clique)))
     try:
         call = plain_call(colorer, graph, CALL_SECONDS)
     except (MemoryError, TimeoutError) as error:
         logger.warning("%s: too large for the network on this machine: %s", graph.name, error)
         return row
     row = replace(
-        row, plain=_proven(case, "one call", call.colors), plain_seconds=call.seconds,
+        row, plain=proven("one call", call.colors), plain_seconds=call.seconds,
         conflicts=conflicts(graph, call.classes), chromatic=call.chromatic,
     )  # fmt: skip
     if settings.seconds:
         left = settings.seconds - call.seconds
         fewer = improvements(colorer, graph, call, left, clique, polish=settings.polish)
-        row = replace(row, **_watched(case, "search", chain([call.colors], fewer), call.seconds))
-    return replace(row, rounds=tuple(_rounds(case, colorer))) if settings.plot else row
+        row = replace(row, **_watched(proven, "search", chain([call.colors], fewer), call.seconds))
+    return replace(row, rounds=tuple(_rounds(graph, proven, colorer))) if settings.plot else row
 
 
 def _timed(work: Callable, *arguments) -> tuple:
@@ -160,36 +162,36 @@ def _timed(work: Callable, *arguments) -> tuple:
     return work(*arguments), time.monotonic() - start
 
 
-def _watched(case: Case, method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> dict:
+def _watched(proven: Proven, method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> dict:
     """A row's fields for a method that gives one coloring after the other, with `spent` seconds before the first."""
     start = time.monotonic() - spent
     found = [(time.monotonic() - start, colors) for colors in colorings]  # proven later, on nobody's clock
     seconds = time.monotonic() - start
     progress: list[tuple[float, int]] = []
     for moment, colors in found:
-        used = _proven(case, scores.METHODS[method], colors)
+        used = proven(scores.METHODS[method], colors)
         if not progress or used < progress[-1][1]:  # TabuCol may empty two classes at once, then skips a number
             progress.append((moment, used))
     return {method: progress[-1][1], f"{method}_seconds": seconds, f"{method}_progress": tuple(progress)}
 
 
-def _rounds(case: Case, colorer: Colorer) -> Iterator[tuple[int, int]]:
+def _rounds(graph: Graph, proven: Proven, colorer: Colorer) -> Iterator[tuple[int, int]]:
     """Refinement rounds and colors of calls that differ in nothing else, up to the first that takes too long."""
     for rounds in (rounds for rounds in ROUNDS if rounds <= LONGEST * colorer.steps):
         try:
-            prediction = colorer.predict([case.graph], steps=rounds, seconds=CALL_SECONDS)
+            prediction = colorer.predict([graph], steps=rounds, seconds=CALL_SECONDS)
         except (MemoryError, TimeoutError) as error:
-            logger.warning("%s: no call with %d rounds: %s", case.graph.name, rounds, error)
+            logger.warning("%s: no call with %d rounds: %s", graph.name, rounds, error)
             return
-        colors = from_logits(case.graph, prediction.logits[0])
-        yield rounds, _proven(case, f"a call with {rounds} rounds", colors)
+        colors = from_logits(graph, prediction.logits[0])
+        yield rounds, proven(f"a call with {rounds} rounds", colors)
 
 
-def _proven(case: Case, method: str, colors: np.ndarray) -> int:
+def _proven(graph: Graph, edges: Sequence[tuple[int, int]], method: str, colors: np.ndarray) -> int:
     """Colors in use, counted and found proper by code that knows neither the decoder nor, for a .col, the reader."""
-    wrong, used = prove(case.file or case.graph.edges.tolist(), colors.tolist())
-    if wrong or len(colors) != case.graph.num_nodes:
-        raise RuntimeError(f"{case.graph.name}: the coloring of {method} is not proper, {wrong} edges clash")
+    wrong, used = prove(edges, colors.tolist())
+    if wrong or len(colors) != graph.num_nodes:
+        raise RuntimeError(f"{graph.name}: the coloring of {method} is not proper, {wrong} edges clash")
     return used
 
 
@@ -214,8 +216,7 @@ def _report(settings: EvaluateSettings, colorer: Colorer, rows: list[scores.Row]
 def _plot(rows: list[scores.Row], file: Path) -> None:
     from gnn_training.curves import draw  # loads matplotlib
 
-    with atomic.replacing(file) as temporary:
-        draw(rows).savefig(temporary, format="png", dpi=120)
+    atomic.write_figure(file, draw(rows))
 
 
 def _show(report: dict, rows: list[scores.Row]) -> None:
