@@ -19,7 +19,7 @@ from gnn_training.model.decoding import clique_bound
 from gnn_training.model.graphs import DenseGraphs, batch_of
 from gnn_training.model.network import Refiner
 from gnn_training.model.objective import ColoringNetwork
-from gnn_training.model.program import COPIES, SURRENDER, Densify, Program, calm_first, copied
+from gnn_training.model.program import COPIES, CORE, SURRENDER, Densify, Program, calm_first, copied
 from gnn_training.proof import prove
 from gnn_training.training import checkpoint
 
@@ -96,6 +96,11 @@ def dsatur_colors(graph: Graph) -> int:
     return int(search.dsatur(*graph.csr()).max()) + 1
 
 
+def greedy_colors(program: Program, graph: Graph) -> int:
+    """Colors before the network comes in: those of DSATUR or XRLF."""
+    return int(call(program, *flat([graph]), steps=0)["greedy"].max()) + 1
+
+
 GRAPH = st.builds(random_graph, st.integers(1, 16), st.floats(0, 1), st.integers(0, 10**6))
 
 
@@ -125,10 +130,12 @@ def test_any_batch_is_colored_properly_with_no_more_colors_than_dsatur(program: 
 
 @settings(max_examples=40, deadline=None)
 @given(graph=GRAPH)
-def test_the_coloring_it_starts_from_is_dsaturs(program: Program, graph: Graph):
+def test_the_coloring_it_starts_from_is_no_worse_than_dsaturs(program: Program, graph: Graph):
     edge_index, batch = flat([graph])
     outputs = call(program, edge_index, batch, steps=0)
     assert outputs["dsatur"][0].tolist() == search.dsatur(*graph.csr()).tolist()
+    assert coloring.is_proper(graph, outputs["greedy"][0].numpy())
+    assert greedy_colors(program, graph) <= dsatur_colors(graph)
 
 
 def test_without_steps_no_more_than_dsatur_is_needed(program: Program):
@@ -193,7 +200,7 @@ def test_the_same_call_gives_the_same_answer_and_another_seed_another_refinement
     assert torch.equal(outputs[0]["color_logits"], outputs[1]["color_logits"])
     for other in outputs[2:]:
         assert not torch.equal(other["last"], outputs[0]["last"])
-        assert all(torch.equal(other[name], outputs[0][name]) for name in OUTPUTS[1:])
+        assert all(torch.equal(other[name], outputs[0][name]) for name in OUTPUTS[2:])
 
 
 def test_asking_for_fewer_colors_never_hurts_and_for_more_changes_nothing_below_dsatur(program: Program):
@@ -204,35 +211,36 @@ def test_asking_for_fewer_colors_never_hurts_and_for_more_changes_nothing_below_
 
 @pytest.fixture(scope="module")
 def master() -> tuple[Program, Graph]:
-    """A program around the network that knows how to color this graph with 5 colors; DSATUR takes more."""
+    """A program around the network that knows how to color this graph with 5 colors; the greedy ones take more."""
     graph, colors = planted(60, 5, 0.3)
     network = ColoringNetwork()
     network.refiner = Master(colors)
-    assert dsatur_colors(graph) >= 6
-    return Program(network).eval(), graph
+    program = Program(network).eval()
+    assert greedy_colors(program, graph) >= 6
+    return program, graph
 
 
 def test_the_descent_finds_what_the_network_knows(master):
     program, graph = master
     assert used(program, graph, steps=12) == 5
-    bound = dsatur_colors(graph)
+    bound = greedy_colors(program, graph)
     assert used(program, graph, num_colors=[bound], steps=12) == 5
     assert used(program, graph, num_colors=[5], steps=1) == 5
 
 
-def test_a_number_of_colors_that_is_too_small_gives_the_coloring_of_dsatur(master):
+def test_a_number_of_colors_that_is_too_small_gives_the_greedy_coloring(master):
     program, graph = master
-    assert used(program, graph, num_colors=[4], steps=12) == dsatur_colors(graph)
+    assert used(program, graph, num_colors=[4], steps=12) == greedy_colors(program, graph)
 
 
 def test_after_too_many_failures_one_more_color_is_allowed(master):
     program, graph = master
-    assert used(program, graph, num_colors=[4], steps=SURRENDER - 1) == dsatur_colors(graph)
+    assert used(program, graph, num_colors=[4], steps=SURRENDER - 1) == greedy_colors(program, graph)
     assert used(program, graph, num_colors=[4], steps=SURRENDER + 1) == 5
 
 
 def test_the_more_conflicts_are_left_the_more_colors_are_allowed_at_once():
-    graph, colors = planted(120, 12, 0.5)
+    graph, colors = planted(96, 12, 0.5)
     network = ColoringNetwork()
     network.refiner = Master(colors)
     program = Program(network).eval()
@@ -290,8 +298,34 @@ def test_small_graphs_are_refined_in_copies_and_the_best_is_returned(program: Pr
     edge_index, batch = flat([random_graph(10, 0.5, 1), random_graph(12, 0.5, 2)])
     outputs = call(program, edge_index, batch)
     assert len(outputs["copies"]) == COPIES and len(outputs["last"]) == 2 * COPIES
-    large = call(program, *flat([random_graph(450, 0.3)]), steps=0)
-    assert len(large["copies"]) == 1
+    assert len(call(program, *flat([random_graph(99, 0.9)]), steps=0)["copies"]) < COPIES
+
+
+def test_of_large_graphs_the_network_colors_some_classes_anew(program: Program):
+    graphs = [random_graph(150, 0.3, 1), random_graph(30, 0.5, 2), random_graph(120, 0.8, 3)]
+    outputs = call(program, *flat(graphs), steps=0)
+    greedy, seats, core = (outputs[name] for name in ("greedy", "seats", "core_mask"))
+    copies, cores = len(outputs["copies"]), set()
+    for row in range(len(seats)):
+        i, mine = row // copies, seats[row][core[row] > 0]
+        inside = torch.isin(torch.arange(150), mine)[: graphs[i].num_nodes]
+        assert len(set(mine.tolist())) == len(mine) <= CORE
+        # Whole classes, named before all others, without gaps.
+        assert not set(greedy[i, : len(inside)][inside].tolist()) & set(greedy[i, : len(inside)][~inside].tolist())
+        names = outputs["ranked"][row, : len(inside)]
+        assert sorted(set(names[inside].tolist())) == list(range(len(set(names[inside].tolist()))))
+        adjacency = outputs["adjacency"][i][mine][:, mine]
+        assert torch.equal(outputs["core_adjacency"][row][core[row] > 0][:, core[row] > 0], adjacency)
+        cores.add((i, tuple(mine.tolist())))
+        assert inside.all() or i != 1
+    assert len(cores) > len(graphs)  # copies differ in what they choose
+
+
+def test_two_classes_make_a_core_however_large_they_are(program: Program):
+    ring = Graph.from_edges(250, [(i, (i + 1) % 250) for i in range(250)])
+    outputs = call(program, *flat([ring]))
+    assert outputs["core_mask"].sum(1).tolist() == [250] * len(outputs["core_mask"])
+    assert used(program, ring) == 2
 
 
 def test_copies_of_a_graph_stand_in_a_row():
@@ -356,5 +390,26 @@ def test_flat_edges_become_the_adjacency_of_every_graph(graphs: list[Graph]):
 def test_no_more_color_names_are_made_than_the_contract_has_columns():
     star = Graph.from_edges(400, [(0, v) for v in range(1, 400)])
     edge_index, batch = map(torch.from_numpy, flat([star]))
-    *_, names = Densify()(edge_index, batch)
+    *_, names, _ = Densify()(edge_index, batch)
     assert len(names) == MAX_COLORS
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs=st.lists(GRAPH, min_size=1, max_size=3), seed=st.integers(0, 1000), samples=st.integers(1, 8))
+def test_xrlf_colors_properly_without_gaps_and_every_class_is_maximal(graphs: list[Graph], seed: int, samples: int):
+    padded = batch_of(graphs)
+    nothing = torch.full_like(padded.mask, -1, dtype=torch.int64)
+    colors = decoding.xrlf(padded, torch.arange(samples), torch.full((len(graphs),), seed), nothing)
+    for row, graph in enumerate(graphs):
+        mine = colors[row, : graph.num_nodes].numpy()
+        assert coloring.is_proper(graph, mine) and set(mine) == set(range(mine.max() + 1))
+        assert (colors[row, graph.num_nodes :] == -1).all()
+        along = coloring.greedy_along(graph, np.argsort(mine, kind="stable"))
+        assert np.array_equal(along, mine)  # nobody finds an earlier class free
+
+
+def test_xrlf_of_many_samples_is_better_than_of_one():
+    graphs = batch_of([random_graph(120, 0.5, seed) for seed in range(8)])
+    nothing, seeds = torch.full((8, 120), -1), torch.zeros(8, dtype=torch.int64)
+    one, many = (decoding.xrlf(graphs, torch.arange(n), seeds, nothing).amax(1) for n in (1, 32))
+    assert many.sum() <= one.sum() - 4

@@ -1,25 +1,32 @@
-"""The program inside the ONNX file: edges in, color scores out, in four parts that pass named tensors on.
+"""The program inside the ONNX file: edges in, color scores out, in five parts that pass named tensors on.
 
-DSATUR gives a first coloring and the number of columns; the network refines a soft coloring with fewer colors, drops
-the smallest class whenever the coloring is proper (color descent), and is kicked when it stagnates. Small graphs are
-refined in several copies. The best proper coloring seen is returned, so no answer has more colors than DSATUR's.
+DSATUR and XRLF give a first coloring and the number of columns. The network colors it anew with fewer colors, or of a
+large graph some of its classes, the core: it refines a soft coloring, drops the smallest class whenever that is proper
+(color descent), and is kicked when it stagnates. Copies of a graph have different cores. The best proper coloring seen
+is returned, so no answer has more colors than DSATUR's.
 
 Parts rather than one module because torch.while_loop can close over a tensor's size only where that size is an input's:
 sizes that data decides (graphs, padded nodes, colors) are decided in one part and are input shapes of the next.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
 from gnn_training.contract import MAX_COLORS
-from gnn_training.model.decoding import change_if, clique_bound, dense, first_fit, greedy_along, loop
+from gnn_training.model.decoding import change_if, clique_bound, dense, first_fit, greedy_along, loop, xrlf
 from gnn_training.model.graphs import DenseGraphs
 from gnn_training.model.noise import noise
 from gnn_training.model.objective import ColoringNetwork
 
-START = 0.5  # where the descent begins between the estimated number of colors and DSATUR's; docs/LOG.md compares
+WORK = 8e10  # multiplications that XRLF may cost: so many independent sets are drawn at a time, up to SAMPLES;
+SAMPLES = 64  # graphs too large for one have no XRLF
+START = 0.5  # where the descent begins between the estimated number of colors and the greedy one; docs/LOG.md compares
 GOLDEN_RATIO = 0.618034  # copies begin at START + multiples of it, modulo 1: spread evenly however many there are
-CELLS = 20_000  # node-color pairs that a call refines at least: small graphs get copies, up to COPIES
+CORE = 100  # nodes that the network colors anew: all, or of a larger graph some classes of the greedy coloring
+CHANCE = 0.25  # by how much copies differ in the classes they choose
+CELLS = 20_000  # node-color pairs that a call refines at least: in copies, up to COPIES of every graph
 COPIES = 8
 PATIENCE = 24  # rounds without fewer conflicts before a kick
 SURRENDER = 60  # rounds without a proper coloring before more colors are allowed,
@@ -29,69 +36,148 @@ FLOOR = 1e-4  # probability below which a color counts as unused: its logit is 0
 
 
 class Densify(nn.Module):
-    """Edge list to padded graphs, and one name per color that a greedy could need."""
+    """Edge list to padded graphs, one name per color that a greedy could need, and per sample of XRLF."""
 
-    inputs, outputs = ("edge_index", "batch"), ("adjacency", "mask", "place", "names")
+    inputs, outputs = ("edge_index", "batch"), ("adjacency", "mask", "place", "names", "samples")
 
     def forward(self, edge_index: Tensor, batch: Tensor) -> tuple[Tensor, ...]:
-        """edge_index (2, E), batch (N,) to adjacency (G, n, n), mask (G, n), place (N,), names (max degree + 1,)."""
+        """edge_index (2, E), batch (N,) to adjacency (G, n, n), mask (G, n), place (N,), names (max degree + 1,) and
+        samples (S,).
+        """
         graphs, place = dense(edge_index, batch)
         enough = (graphs.degrees.max() + 1).clamp(max=MAX_COLORS).long()
-        return graphs.adjacency, graphs.mask, place, torch.arange(enough.item(), device=batch.device)
+        names, samples = (
+            torch.arange(count.item(), device=batch.device) for count in (enough, samples_for(graphs.mask))
+        )
+        return graphs.adjacency, graphs.mask, place, names, samples
 
 
 class Bound(nn.Module):
-    """What is known before the network starts: DSATUR's coloring above, a clique below."""
+    """What is known before the network starts: colorings by DSATUR and XRLF above, a clique below."""
 
-    inputs, outputs = ("adjacency", "mask", "names"), ("dsatur", "clique", "palette_names", "copies")
+    inputs = ("adjacency", "mask", "names", "samples", "seed")
+    outputs = ("dsatur", "greedy", "clique", "palette_names", "copies")
 
-    def forward(self, adjacency: Tensor, mask: Tensor, names: Tensor) -> tuple[Tensor, ...]:
-        """To dsatur (G, n) int64, clique (G,) float, palette_names (K,) for the K colors of the worst graph, and
-        copies (R,) to refine of every graph.
+    def forward(self, adjacency: Tensor, mask: Tensor, names: Tensor, samples: Tensor, seed: Tensor) -> tuple:
+        """To the colorings of DSATUR (G, n) int64 and of the better one (G, n), clique (G,) float, palette_names (K,)
+        for the K colors of the worst graph, and copies (R,) to refine of every graph.
         """
         graphs = DenseGraphs(adjacency, mask)
-        colors = first_fit(graphs, graphs.degrees, names, saturation_weight=adjacency.shape[1] + 1)
+        saturated = first_fit(graphs, graphs.degrees, names, saturation_weight=adjacency.shape[1] + 1)
+        seeds = seed + torch.zeros_like(mask[:, 0]).long()  # the same for all: a graph's answer hangs on no other graph
+        sets = xrlf(graphs, samples, seeds, torch.where(work_of_xrlf(mask) > WORK, saturated, -1)).clamp(min=0)
+        fewer = sets.max(1).values < saturated.max(1).values                              # (G,)
+        colors = torch.where(fewer[:, None], sets, saturated)
         num_colors = colors.max() + 1
-        copies = (CELLS / (mask.shape[0] * mask.shape[1] * num_colors)).clamp(1, COPIES).long()
+        share = (CORE / (mask.shape[1] * torch.ones_like(mask[0, 0]))).clamp(max=1)       # () of the nodes, and colors
+        copies = (CELLS / (mask.shape[0] * mask.shape[1] * num_colors * share**2)).clamp(1, COPIES).long()
         counts = (torch.arange(count.item(), device=mask.device) for count in (num_colors, copies))
-        return colors, clique_bound(graphs), *counts
+        return saturated, colors, clique_bound(graphs), *counts
+
+
+class Cores(nn.Module):
+    """What of a large graph the network colors anew: some color classes, the smaller ones rather."""
+
+    inputs = ("adjacency", "mask", "greedy", "palette_names", "copies", "seed")
+    outputs = ("ranked", "core_adjacency", "core_mask", "seats", "core_names")
+
+    def forward(
+        self, adjacency: Tensor, mask: Tensor, greedy: Tensor, palette_names: Tensor, copies: Tensor, seed: Tensor
+    ) -> tuple[Tensor, ...]:
+        """To greedy's coloring with the classes of the core first, ranked (G R, n) int64; core_adjacency (G R, m, m)
+        and core_mask (G R, m) of as many classes as have at most CORE nodes, two at least; the nodes of the core,
+        seats (G R, m); core_names (K,) for the colors of the largest.
+        """
+        size = (hot(greedy, palette_names) * mask[..., None]).sum(1)                      # (G, K)
+        size, greedy, mask = (copied(x, copies) for x in (size, greedy, mask))            # G R rows each
+        rows = torch.arange(mask.shape[0], device=mask.device)
+        owner = rows // copies.shape[0]
+        chance = noise(seed + 7919 * rows, palette_names.shape[0], 1)[..., 0]             # (G R, K)
+        first = rows == owner * copies.shape[0]  # its core: the smallest classes
+        key = size * torch.where(first[:, None], 0.0, CHANCE * chance).exp() + palette_names / 1024  # ties by number
+        order = torch.where(size > 0, key, torch.inf).argsort(1)                          # (G R, K)
+        rank = order.argsort(1)
+        nodes_up_to = size.gather(1, order).cumsum(1).gather(1, rank)                     # (G R, K) the class included
+        taken = (size > 0) & ((nodes_up_to <= CORE) | (rank < 2))
+        inside = taken.gather(1, greedy) & (mask > 0)                                     # (G R, n)
+        nodes = torch.arange(mask.shape[1], device=mask.device)
+        seat_names, core_names = (
+            torch.arange(which.sum(1).max().item(), device=mask.device) for which in (inside, taken)
+        )
+        seats = torch.where(inside, 0.0, 1.0 * mask.shape[1]).add(nodes).argsort(1)[:, seat_names]  # (G R, m)
+        core = inside.gather(1, seats).float()
+        adjacency = adjacency[owner[:, None, None], seats[:, :, None], seats[:, None, :]]
+        return rank.gather(1, greedy), adjacency * core[:, :, None] * core[:, None, :], core, seats, core_names
 
 
 class Refine(nn.Module):
     """The network, looped."""
 
-    inputs = ("adjacency", "mask", "dsatur", "clique", "palette_names", "copies", "num_colors", "seed", "steps")
+    inputs = (
+        *("adjacency", "mask", "dsatur", "clique", "palette_names", "copies"),
+        *("ranked", "core_adjacency", "core_mask", "seats", "core_names", "num_colors", "seed", "steps"),
+    )
     outputs = ("probabilities", "last", "chromatic", "graph_type_logits", "difficulty")
 
     def __init__(self, network: ColoringNetwork):
         super().__init__()
         self.refiner, self.reader = network.refiner, network.reader
 
-    def forward(self, adjacency, mask, dsatur, clique, palette_names, copies, num_colors, seed, steps):
-        """To probabilities (G, n, K) whose argmax is proper, the soft colors (G R, n, K) of the last round, and the
+    def forward(
+        self,
+        adjacency: Tensor,
+        mask: Tensor,
+        dsatur: Tensor,
+        clique: Tensor,
+        palette_names: Tensor,
+        copies: Tensor,
+        ranked: Tensor,
+        core_adjacency: Tensor,
+        core_mask: Tensor,
+        seats: Tensor,
+        core_names: Tensor,
+        num_colors: Tensor,
+        seed: Tensor,
+        steps: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """To probabilities (G, n, K) whose argmax is proper, the soft colors (G R, m, k) of the last round, and the
         three readings of every graph.
         """
-        bound = dsatur.max(1).values + 1                                                  # (G,)
-        chromatic, types, difficulty = self.reader(DenseGraphs(adjacency, mask), clique, bound.float())
+        saturated = dsatur.max(1).values + 1                                              # (G,)
+        chromatic, types, difficulty = self.reader(DenseGraphs(adjacency, mask), clique, saturated.float())
         rows = torch.arange(mask.shape[0], device=mask.device)                            # (G,)
+        bound = (ranked * copied(mask, copies).long()).max(1).values + 1                  # (G R,) greedy colors
+        chromatic = torch.minimum(chromatic, bound[rows * copies.shape[0]])
+        graphs = DenseGraphs(core_adjacency, core_mask)
+        start = ranked.gather(1, seats) * core_mask.long()                                # (G R, m)
+        core_bound = start.max(1).values + 1                                              # (G R,)
         asked = num_colors[rows.clamp(max=num_colors.shape[0] - 1)]  # one number for all graphs, or one for each
+        asked = copied(asked, copies)
+        # What can be saved is thought to lie in the core as much as elsewhere.
+        saving = (bound - copied(chromatic, copies)) * graphs.num_nodes / copied(mask, copies).sum(1)
         share = (START + GOLDEN_RATIO * copies) % 1                                       # (R,)
-        k = (chromatic[:, None] + share * (bound - chromatic)[:, None]).round().long()    # (G, R)
-        k = torch.minimum(k, bound[:, None] - 1)
-        k = torch.where(asked[:, None] > 0, torch.minimum(asked, bound)[:, None], k)
-        k = torch.maximum(k, clique[:, None].long()).flatten()                            # (G R,)
-        graphs = DenseGraphs(copied(adjacency, copies), copied(mask, copies))
-        dsatur, bound, clique = (copied(x, copies) for x in (dsatur, bound, clique))      # (G R, n), (G R,), (G R,)
-        palette = (palette_names < k[:, None]).float()                                    # (G R, K)
-        seeds = seed + 7919 * torch.arange(graphs.mask.shape[0], device=mask.device)
-        best, used, last = self._descend(graphs, palette, hot(dsatur, palette_names), bound, clique, seeds, steps)
+        share = (share + 0 * rows[:, None]).flatten()                                     # (G R,)
+        k = torch.minimum((core_bound - (1 - share) * saving).round().long(), core_bound - 1)
+        k = torch.where(asked > 0, torch.minimum(asked, bound) - bound + core_bound, k)
+        kept = bound - core_bound                                                         # (G R,) colors outside
+        floor = torch.maximum(clique_bound(graphs), copied(clique, copies) - kept)        # (G R,)
+        k = torch.maximum(k, floor.long())
+        palette = (core_names < k[:, None]).float()                                       # (G R, k)
+        seeds = seed + 7919 * torch.arange(core_mask.shape[0], device=mask.device)
+        first = hot(start, core_names)                                                    # (G R, m, k)
+        best, used, last = self._descend(graphs, palette, first, core_bound, floor, seeds, steps)
         # Of floats, because ONNX Runtime 1.16 knows no ArgMin of integers.
-        winner = used.view(-1, copies.shape[0]).float().argmin(1)                         # (G,)
-        return best[rows * copies.shape[0] + winner], last, chromatic, types, difficulty
+        winner = (used - core_bound).view(-1, copies.shape[0]).float().argmin(1)          # (G,)
+        chosen = rows * copies.shape[0] + winner
+        whole = hot(ranked[chosen], palette_names)                                        # (G, n, K)
+        column = (core_names[:, None] == palette_names).float()                           # (k, K)
+        place = rows[:, None], seats[chosen]
+        core = torch.where(core_mask[chosen][..., None] > 0, best[chosen] @ column, whole[place])
+        return whole.index_put(place, core), last, chromatic, types, difficulty
 
     def _descend(self, graphs: DenseGraphs, palette, best, bound, clique, seeds, steps) -> tuple[Tensor, ...]:
         """Refine for `steps` rounds, or until every graph has as many colors as its clique; the best proper coloring
-        (G, n, K), at first DSATUR's `best` with `bound` colors, how many colors it has (G,), and the soft colors
+        (G, n, K), at first the greedy `best` with `bound` colors, how many colors it has (G,), and the soft colors
         (G, n, K) of the last round. A coloring of its own with `bound` colors is taken too, since it hangs on the seed.
         """
         mask, refiner = graphs.mask, self.refiner
@@ -161,15 +247,30 @@ class Program(nn.Module):
 
     def __init__(self, network: ColoringNetwork):
         super().__init__()
-        self.parts = nn.ModuleList([Densify(), Bound(), Refine(network), Readout()])
+        self.parts = nn.ModuleList([Densify(), Bound(), Cores(), Refine(network), Readout()])
 
     @torch.no_grad()
     def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
         """Named inputs of the contract to everything computed from them, the contract's outputs among it."""
-        for part in self.parts:
-            made = part(*(tensors[name] for name in part.inputs))
-            tensors |= zip(part.outputs, made if isinstance(made, tuple) else (made,), strict=True)
-        return tensors
+        return run(self.parts, tensors)
+
+
+def run(parts: Iterable[nn.Module], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """`tensors` and all that the parts make of them, by name."""
+    for part in parts:
+        made = part(*(tensors[name] for name in part.inputs))
+        tensors = tensors | dict(zip(part.outputs, made if isinstance(made, tuple) else (made,), strict=True))
+    return tensors
+
+
+def work_of_xrlf(mask: Tensor) -> Tensor:
+    """Multiplications () that one sample of XRLF costs on graphs with this mask (G, n)."""
+    return torch.ones_like(mask[0, 0]) * mask.shape[0] * mask.shape[1] ** 3
+
+
+def samples_for(mask: Tensor) -> Tensor:
+    """How many samples () XRLF draws of every independent set."""
+    return (WORK / work_of_xrlf(mask)).clamp(1, SAMPLES).long()
 
 
 def copied(x: Tensor, copies: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from gnn_training.coloring import from_logits, num_colors
 from gnn_training.contract import MAX_COLORS
 from gnn_training.graph import Graph
 from gnn_training.model.decoding import greedy_by_class
-from gnn_training.model.graphs import flat
+from gnn_training.model.graphs import DenseGraphs, flat
 from gnn_training.model.objective import ColoringNetwork
-from gnn_training.model.program import Bound, Program, Refine
+from gnn_training.model.program import Bound, Cores, Program, Refine, run, samples_for
 from gnn_training.runtime import Runtime
 from gnn_training.settings import TrainSettings
 from gnn_training.training.batches import BatchPlan, Planned
@@ -35,7 +35,7 @@ class Validation:
         sizes = (values[self.ids] for values in (self.data.num_nodes, self.data.dsatur_colors))
         plan = BatchPlan(self.ids, *sizes, ROOM * settings.batch_cells, rt.world_size, seed=0)
         self.batches = [planned for planned in plan.epoch(0) if len(planned.parts[rt.rank])]
-        self._bounds: dict[int, tuple[Tensor, ...]] = {}
+        self._known: dict[int, dict[str, Tensor]] = {}
 
     def scores(self, network: ColoringNetwork) -> dict[str, float]:
         """Means over all graphs on all ranks, and their number.
@@ -57,30 +57,36 @@ class Validation:
         resident, ids = self.resident, planned.parts[self.rt.rank]
         i = torch.from_numpy(ids).to(self.rt.device)
         graphs = resident.dense(i, torch.ones_like(i, dtype=torch.bool), planned.shape.nodes)
-        if number not in self._bounds:  # they depend on no weight
-            enough = min(MAX_COLORS, int(graphs.degrees.max()) + 1)
-            names = torch.arange(enough, device=self.rt.device)
-            self._bounds[number] = Bound()(graphs.adjacency, graphs.mask, names)
-        options = (torch.tensor(value, device=self.rt.device) for value in ([0], 0, self.steps))
-        probabilities, _, chromatic, types, _ = Refine(network)(
-            graphs.adjacency, graphs.mask, *self._bounds[number], *options
-        )
+        if number not in self._known:  # it depends on no weight
+            self._known[number] = self._prepared(graphs)
+        known = self._known[number]
+        probabilities, _, chromatic, types, _ = Refine(network)(*(known[name] for name in Refine.inputs))
         used = greedy_by_class(graphs, probabilities).amax(1) + 1
-        known, error = resident.num_colors[i], (chromatic - resident.num_colors[i]).abs()
+        fewest, error = resident.num_colors[i], (chromatic - resident.num_colors[i]).abs()
         right = types.argmax(1) == resident.graph_type[i]
-        scores = (used - known, resident.upper[i] - known, used <= known, error, right, torch.ones_like(i))
+        scores = (used - fewest, resident.upper[i] - fewest, used <= fewest, error, right, torch.ones_like(i))
         return torch.stack([score.double().sum() for score in scores])
+
+    def _prepared(self, graphs: DenseGraphs) -> dict[str, Tensor]:
+        """What the exported program hands the network, by name."""
+        counts = min(MAX_COLORS, int(graphs.degrees.max()) + 1), int(samples_for(graphs.mask))
+        names, samples = (torch.arange(count, device=self.rt.device) for count in counts)
+        tensors = {"adjacency": graphs.adjacency, "mask": graphs.mask, "names": names, "samples": samples}
+        tensors |= self._options()
+        return run([Bound(), Cores()], tensors)
+
+    def _options(self) -> dict[str, Tensor]:
+        numbers = {"num_colors": [0], "seed": 0, "steps": self.steps}
+        return {name: torch.tensor(value, device=self.rt.device) for name, value in numbers.items()}
 
     @torch.no_grad()
     def example(self, network: ColoringNetwork) -> tuple[Graph, np.ndarray, str]:
         """The largest graph that can be drawn, its colors (N,) and a title."""
         sizes = self.data.num_nodes[self.ids]
         i = self.ids[np.argmax(np.where(sizes <= DRAWN_NODES, sizes, -sizes))]
-        graph, device = self.data.graph(i), self.rt.device
-        edge_index, batch = flat([graph], device)
-        numbers = {"num_colors": [0], "seed": 0, "steps": self.steps}
-        options = {name: torch.tensor(value, device=device) for name, value in numbers.items()}
-        logits = Program(network)(edge_index=edge_index, batch=batch, **options)["color_logits"]
+        graph = self.data.graph(i)
+        edge_index, batch = flat([graph], self.rt.device)
+        logits = Program(network)(edge_index=edge_index, batch=batch, **self._options())["color_logits"]
         colors = from_logits(graph, logits.cpu().numpy())
         known, dsatur = self.data.num_colors[i], self.data.dsatur_colors[i]
         return graph, colors, f"{graph.name}: {num_colors(colors)} colors, DSATUR {dsatur}, best known {known}"
