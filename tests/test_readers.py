@@ -8,6 +8,7 @@ import math
 import os
 import tarfile
 import time
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -355,13 +356,19 @@ def test_a_wrong_edge_count_in_a_dimacs_header_is_noted():
 def test_a_dimacs_file_of_250_000_edges_is_read_in_half_a_second():
     upper = np.argwhere(np.triu(np.random.default_rng(0).random((1000, 1000)) < 0.5, 1))
     content = dimacs(Graph.from_edges(1000, upper))
-    seconds = []
-    for _ in range(3):
-        start = time.process_time()
-        read = readers.parse("graph.col", content)
-        seconds.append(time.process_time() - start)
-    assert read.graph.num_edges == len(upper)
-    assert min(seconds) < 0.5
+
+    def fastest(work: Callable[[], object]) -> float:
+        seconds = []
+        for _ in range(3):
+            start = time.process_time()
+            work()
+            seconds.append(time.process_time() - start)
+        return min(seconds)
+
+    # Half a second where plain Python splits these lines in 0.14 s: a bound that holds on any machine.
+    plain = fastest(lambda: [tuple(map(int, line[2:].split())) for line in content.splitlines()[2:]])
+    assert fastest(lambda: readers.parse("graph.col", content)) < 3.5 * plain
+    assert readers.parse("graph.col", content).graph.num_edges == len(upper)
 
 
 @pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="no benchmark graphs beside this checkout (COLORING_BENCHMARKS)")
