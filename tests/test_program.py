@@ -18,6 +18,7 @@ from gnn_training.model import decoding, golden
 from gnn_training.model.decoding import clique_bound
 from gnn_training.model.graphs import DenseGraphs, batch_of
 from gnn_training.model.network import Refiner
+from gnn_training.model.noise import noise
 from gnn_training.model.objective import ColoringNetwork
 from gnn_training.model.program import COPIES, CORE, SURRENDER, Densify, Program, calm_first, copied
 from gnn_training.proof import prove
@@ -33,10 +34,10 @@ class Master(Refiner):
         super().__init__()
         self.colors = torch.from_numpy(colors)
 
-    def start(self, graphs, palette, z):
-        return z[..., None].expand(-1, -1, -1, self.width)
+    def start(self, graphs, palette, seeds):
+        return noise(seeds, graphs.mask.shape[1], palette.shape[1])[..., None].expand(-1, -1, -1, self.width)
 
-    def forward(self, h, p, graphs, palette, z):
+    def forward(self, h, p, graphs, palette, seeds):
         return h, self.soft_colors(h, graphs, palette), torch.zeros(len(h))
 
     def soft_colors(self, h, graphs, palette):

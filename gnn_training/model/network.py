@@ -1,8 +1,8 @@
 """The refinement network: one small update, shared by all colors and all rounds, for any number of both.
 
 The state is one vector per node and color; nothing in it knows the name of a color, so renaming colors renames the
-result. Symmetry is broken by noise from an integer hash. The line of RUN-CSP (Tönshoff et al. 2020), ANYCSP (Tönshoff
-et al. 2023) and Colantonio et al. 2024.
+result. Symmetry is broken by noise from an integer hash, fresh in every round. The line of RUN-CSP (Tönshoff et al.
+2020), ANYCSP (Tönshoff et al. 2023) and Colantonio et al. 2024.
 
 Letters in shapes: G graphs, N nodes (padded), K colors (padded), D width of the state.
 """
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear, silu
 
 from gnn_training.model.graphs import Graphs
-from gnn_training.model.noise import noise
+from gnn_training.model.noise import STRIDE, noise
 
 NUM_INVARIANTS = 9
 SHARPNESS = 4.0  # scale of the color scores before the softmax
@@ -38,22 +38,22 @@ class Refiner(nn.Module):
             self.update.bias[:width] = -1.0  # gates start nearly closed: a round changes little at first
 
     def begin(self, graphs: Graphs, k: Tensor, seeds: Tensor, num_colors: int) -> tuple[Tensor, Tensor, Tensor]:
-        """First state (G, N, K, D), usable colors (G, K) and noise (G, N, K) for k (G,) of the K = num_colors."""
+        """First state (G, N, K, D), usable colors (G, K) for k (G,) of the K = num_colors, and seeds (G,) as given."""
         palette = (torch.arange(num_colors, device=k.device) < k[:, None]).float()
-        z = noise(seeds, graphs.mask.shape[1], num_colors)
-        return self.start(graphs, palette, z), palette, z
+        return self.start(graphs, palette, seeds), palette, seeds
 
     @torch.no_grad()
-    def run(self, h: Tensor, graphs: Graphs, palette: Tensor, z: Tensor, rounds: int) -> Tensor:
-        """State after so many rounds, without gradient."""
+    def run(self, h: Tensor, graphs: Graphs, palette: Tensor, seeds: Tensor, rounds: int) -> Tensor:
+        """State after so many rounds, the first with noise of `seeds`, without gradient."""
         h = h.detach()  # torch.compile has one form for states that have a past, and another for those without
         p = self.soft_colors(h, graphs, palette)
-        for _ in range(rounds):
-            h, p, _ = self(h, p, graphs, palette, z)
+        for t in range(rounds):
+            h, p, _ = self(h, p, graphs, palette, seeds + STRIDE * t)
         return h
 
-    def start(self, graphs: Graphs, palette: Tensor, z: Tensor) -> Tensor:
-        """First state (G, N, K, D) for the usable colors `palette` (G, K) of 0/1 and noise `z` (G, N, K)."""
+    def start(self, graphs: Graphs, palette: Tensor, seeds: Tensor) -> Tensor:
+        """First state (G, N, K, D) for the usable colors `palette` (G, K) of 0/1 and noise of `seeds` (G,)."""
+        z = noise(seeds, graphs.mask.shape[1], palette.shape[1])                          # (G, N, K)
         node = invariants(graphs, palette.sum(1))                                         # (G, N, 9)
         node = node[:, :, None, :].expand(-1, -1, palette.shape[1], -1)                   # (G, N, K, 9)
         return self.normal(self.first(torch.cat([node, z[..., None]], 3)))                # (G, N, K, D)
@@ -69,11 +69,13 @@ class Refiner(nn.Module):
         return torch.softmax(scores, 2) * graphs.mask[:, :, None]
 
     def forward(
-        self, h: Tensor, p: Tensor, graphs: Graphs, palette: Tensor, z: Tensor, damping: float = 1.0
+        self, h: Tensor, p: Tensor, graphs: Graphs, palette: Tensor, seeds: Tensor, damping: float = 1.0
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One round: state h (G, N, K, D) and its soft colors p (G, N, K) to the next of both, and the expected
-        conflicts (G,) of p. The next state passes `damping` of its gradient on, its soft colors all of theirs.
+        """One round: state h (G, N, K, D) and its soft colors p (G, N, K) to the next of both, with noise of `seeds`
+        (G,), and the expected conflicts (G,) of p. The next state passes `damping` of its gradient on, its soft colors
+        all of theirs.
         """
+        z = noise(seeds, *p.shape[1:])                                                    # (G, N, K)
         usable = palette[:, None, :]                                                      # (G, 1, K)
         k, n = palette.sum(1), graphs.num_nodes                                           # (G,), (G,)
         ph = p[..., None] * h                                                             # (G, N, K, D)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 PRIME = 2_147_483_629  # the largest below 2^31 but two: squares of residues stay inside int64
+STRIDE = 104_729  # from the seeds of one round to those of the next
 
 
 def noise(seeds: Tensor, num_nodes: int, num_colors: int) -> Tensor:

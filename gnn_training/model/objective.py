@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from gnn_training.contract import UNKNOWN_TYPE
 from gnn_training.model.graphs import Graphs
 from gnn_training.model.network import Refiner
+from gnn_training.model.noise import STRIDE
 from gnn_training.model.readings import Reader
 
 WEIGHTS = {"conflicts": 1.0, "chromatic": 0.1, "family": 0.05, "difficulty": 0.05}
@@ -50,7 +51,7 @@ class ColoringNetwork(nn.Module):
         """Loss terms (scalars), each a sum over the graphs of the batch: divide by the global number of graphs.
 
         `free_rounds` rounds without gradient come first, so that the network also learns to repair late states.
-        start: state, palette and noise to go on from, instead of those that the refinement begins with.
+        start: state, palette and seeds to go on from, instead of those that the refinement begins with.
         """
         chromatic, types, difficulty = self.reader(batch.graphs, batch.lower, batch.upper)
         known = batch.num_colors.float()
@@ -66,13 +67,14 @@ class ColoringNetwork(nn.Module):
     def _conflicts(self, batch: Batch, free_rounds: int, rounds: int, start: tuple[Tensor, ...]) -> Tensor:
         """Expected conflicts per node (G,), a mean over the states after every round in which later ones weigh more."""
         graphs, refine = batch.graphs, self.refiner
-        h, palette, z = start or refine.begin(graphs, batch.k, batch.seeds, batch.max_colors)  # (G, N, K, D) the first
+        h, palette, seeds = start or refine.begin(graphs, batch.k, batch.seeds, batch.max_colors)  # h (G, N, K, D)
         if free_rounds:
-            h = refine.run(h.detach(), graphs, palette, z, free_rounds).requires_grad_()  # as later states: one form
+            h = refine.run(h.detach(), graphs, palette, seeds, free_rounds).requires_grad_()  # as states with a past
+            seeds = seeds + STRIDE * free_rounds
         p = refine.soft_colors(h, graphs, palette)
         loss = torch.zeros_like(graphs.num_nodes)                                         # (G,)
         for t in range(rounds):
-            h, following, conflicts = self._round(h, p, graphs, palette, z)
+            h, following, conflicts = self._round(h, p, graphs, palette, seeds + STRIDE * t)
             loss = loss + (t / rounds) ** 2 * conflicts
             p = following
         loss = loss + (p * graphs.aggregate(p)).sum((1, 2)) / 2

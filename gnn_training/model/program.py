@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gnn_training.contract import MAX_COLORS
 from gnn_training.model.decoding import change_if, clique_bound, dense, first_fit, greedy_along, loop, xrlf
 from gnn_training.model.graphs import DenseGraphs
-from gnn_training.model.noise import noise
+from gnn_training.model.noise import STRIDE, noise
 from gnn_training.model.objective import ColoringNetwork
 
 WORK = 8e10  # multiplications that XRLF may cost: so many independent sets are drawn at a time, up to SAMPLES;
@@ -181,11 +181,10 @@ class Refine(nn.Module):
         (G, n, K) of the last round. A coloring of its own with `bound` colors is taken too, since it hangs on the seed.
         """
         mask, refiner = graphs.mask, self.refiner
-        z = noise(seeds, mask.shape[1], palette.shape[1])
         names = torch.arange(palette.shape[1], device=mask.device)
 
         def body(t, h, p, palette, best, fewest, lowest, stale, failed):
-            h, p, _ = refiner(h, p, graphs, palette, z)
+            h, p, _ = refiner(h, p, graphs, palette, seeds + STRIDE * t)
             clash = clashes(graphs, p.argmax(2))                                          # (G, n)
             conflicts = clash.sum(1) / 2                                                  # (G,)
             k = palette.sum(1).long()
@@ -207,7 +206,7 @@ class Refine(nn.Module):
             palette = (ranked.argsort(1, descending=True).argsort(1) < allowed[:, None]).float()
 
             def renew(h, p):
-                fresh = refiner.start(graphs, palette, noise(seeds + 31 * t + 17, h.shape[1], h.shape[2]))
+                fresh = refiner.start(graphs, palette, seeds + 31 * t + 17)
                 h = torch.where(kicked[:, :, None, None], fresh, h)
                 return h, refiner.soft_colors(h, graphs, palette)
 
@@ -218,7 +217,7 @@ class Refine(nn.Module):
             return (t < steps) & (fewest > clique).any()
 
         zero = torch.zeros_like(bound)
-        h = refiner.start(graphs, palette, z)
+        h = refiner.start(graphs, palette, seeds)
         infinite = torch.full_like(mask[:, 0], torch.inf)
         p = refiner.soft_colors(h, graphs, palette)
         state = (torch.zeros_like(steps), h, p, palette, best, bound + 1, infinite, zero, zero + 0)

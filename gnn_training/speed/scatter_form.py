@@ -12,7 +12,7 @@ from torch_geometric.utils import scatter
 from gnn_training.contract import UNKNOWN_TYPE
 from gnn_training.model.graphs import Graphs
 from gnn_training.model.network import SHARPNESS
-from gnn_training.model.noise import noise
+from gnn_training.model.noise import STRIDE, noise
 from gnn_training.model.objective import ColoringNetwork
 
 
@@ -68,17 +68,20 @@ class ScatterNetwork(nn.Module):
     def _conflicts(self, rows: Rows, data: Batch, free_rounds: int, rounds: int) -> Tensor:
         palette = (torch.arange(int(data.k.max()), device=data.k.device) < data.k[:, None]).float()  # (G, K)
         place = torch.arange(len(rows.batch), device=rows.batch.device) - data.ptr[rows.batch]  # (N,)
-        z = noise(data.seed, int(place.max()) + 1, palette.shape[1])[rows.batch, place]  # (N, K)
+
+        def z(t: int) -> Tensor:
+            return noise(data.seed + STRIDE * t, int(place.max()) + 1, palette.shape[1])[rows.batch, place]  # (N, K)
+
         fixed = rows.invariants(palette.sum(1))  # (N, 9)
         every = fixed[:, None, :].expand(-1, palette.shape[1], -1)  # (N, K, 9)
-        h = self.refiner.normal(self.refiner.first(torch.cat([every, z[..., None]], 2)))  # (N, K, D)
+        h = self.refiner.normal(self.refiner.first(torch.cat([every, z(0)[..., None]], 2)))  # (N, K, D)
         with torch.no_grad():
-            for _ in range(free_rounds):
-                h, _ = self._round(h, self._soft_colors(h, rows, palette), rows, palette, z, fixed)
+            for t in range(free_rounds):
+                h, _ = self._round(h, self._soft_colors(h, rows, palette), rows, palette, z(t), fixed)
         p = self._soft_colors(h, rows, palette)  # (N, K)
         loss = torch.zeros_like(rows.num_nodes)  # (G,)
         for t in range(rounds):
-            h, conflicts = self._round(h, p, rows, palette, z, fixed)
+            h, conflicts = self._round(h, p, rows, palette, z(free_rounds + t), fixed)
             loss = loss + (t / rounds) ** 2 * conflicts
             p = self._soft_colors(h, rows, palette)
             h = self.damping * h + (1 - self.damping) * h.detach()

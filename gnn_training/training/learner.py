@@ -12,6 +12,7 @@ from torch.profiler import record_function
 
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
+from gnn_training.model.noise import STRIDE
 from gnn_training.model.objective import WEIGHTS, Batch, ColoringNetwork
 from gnn_training.runtime import Runtime
 from gnn_training.settings import TrainSettings
@@ -219,20 +220,21 @@ class Learner:
     def _begin(self, shape: Shape, numbers: Tensor) -> tuple[Batch, Tensor, Tensor, Tensor, Tensor]:
         batch, refine = self._unpack(shape, numbers), self.network.refiner
         with self._autocast():
-            h, palette, z = refine.begin(batch.graphs, batch.k, batch.seeds, batch.max_colors)
-            return batch, h, refine.soft_colors(h, batch.graphs, palette), palette, z
+            h, palette, seeds = refine.begin(batch.graphs, batch.k, batch.seeds, batch.max_colors)
+            return batch, h, refine.soft_colors(h, batch.graphs, palette), palette, seeds.clone()
 
     @torch.no_grad()
-    def _advance(self, batch: Batch, h: Tensor, p: Tensor, palette: Tensor, z: Tensor) -> None:
+    def _advance(self, batch: Batch, h: Tensor, p: Tensor, palette: Tensor, seeds: Tensor) -> None:
         with self._autocast():
-            following = self.network.refiner(h, p, batch.graphs, palette, z)
+            following = self.network.refiner(h, p, batch.graphs, palette, seeds)
         h.copy_(following[0])
         p.copy_(following[1])
+        seeds.add_(STRIDE)
 
     def _finish(
-        self, rounds: int, batch: Batch, h: Tensor, p: Tensor, palette: Tensor, z: Tensor, share: Tensor
+        self, rounds: int, batch: Batch, h: Tensor, p: Tensor, palette: Tensor, seeds: Tensor, share: Tensor
     ) -> None:
-        self._differentiate(batch, 0, rounds, share, h.detach().requires_grad_(), palette, z)
+        self._differentiate(batch, 0, rounds, share, h.detach().requires_grad_(), palette, seeds)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.rt.device.type, self.precision, enabled=self.precision != torch.float32)
