@@ -23,11 +23,13 @@ Once = Callable[[str, Callable[[Path], object]], Path]
 @pytest.fixture(scope="session")
 def compiled() -> None:
     """The compiled search, so that the first test with a time limit does not wait for the compiler."""
+    from gnn_training.data.independent import extractions
     from gnn_training.data.search import descend, dsatur, greedy_clique, iterated_greedy
     from gnn_training.graph import Graph
 
     lists = Graph.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)]).csr()
     greedy_clique(*lists, np.arange(5))
+    next(extractions(lists, 0))
     descend(lists, iterated_greedy(lists, dsatur(*lists), 1, 1, 60, 0), 1, 1, 60, 0)
 
 

@@ -1,4 +1,4 @@
-"""What color and evaluate do after the first call: calls and iterated greedy, or TabuCol, and the clock."""
+"""What color and evaluate do after the first call: calls, iterated greedy, independent sets, TabuCol, the clock."""
 
 import threading
 import time
@@ -10,10 +10,11 @@ import tiny_onnx
 
 from gnn_training.coloring import greedy_along, is_proper, num_colors
 from gnn_training.data.baselines import clique_size
+from gnn_training.data.search import seeded
 from gnn_training.graph import Graph
 from gnn_training.model.session import Colorer
 from gnn_training.solving.budget import improvements, plain_call
-from gnn_training.solving.local_search import local_search
+from gnn_training.solving.local_search import GROUP, SetSearch, _in_groups, local_search
 
 
 def random_graph(num_nodes: int, seed: int) -> Graph:
@@ -80,10 +81,27 @@ def test_threads_polish_from_the_best_of_them_and_end_with_the_search():
     assert threading.active_count() == before
 
 
+def test_sets_have_their_turn_and_go_on_where_they_stopped():
+    graph = random_graph(60, 0)
+    sets = SetSearch(graph.csr(), seed=0, threads=2)
+    assert sets.turn(time.monotonic() - 1) is None
+    turns = [sets.turn(time.monotonic() + 60) for _ in range(2)]
+    assert all(is_proper(graph, colors) for colors in turns) and not np.array_equal(*turns)
+
+
+def test_a_color_is_saved_in_a_group_of_classes():
+    graph = random_graph(2 * GROUP, 0)
+    start = greedy_along(graph, np.arange(graph.num_nodes))
+    found = _in_groups(graph.csr(), start, seeded(0), lambda: False)
+    assert is_proper(graph, found) and sorted(set(found.tolist())) == list(range(num_colors(start) - 1))
+    assert (found != start).sum() <= 2 * GROUP  # the group, and a class with another number
+    assert _in_groups(graph.csr(), start, seeded(0), lambda: True) is None
+
+
 def test_a_polish_that_is_left_ends_its_threads():
     before = threading.active_count()
     start = greedy_along(GRAPH, np.arange(125))
     search = local_search(GRAPH.csr(), start, time.monotonic() + 60, lower=1, threads=2, seed=0, polish=True)
-    assert is_proper(GRAPH, next(search)) and is_proper(GRAPH, next(search))  # the second is TabuCol's
+    assert all(is_proper(GRAPH, next(search)) for _ in range(3))  # the third is TabuCol's
     search.close()
     assert threading.active_count() == before

@@ -29,7 +29,7 @@ FOREVER = 2**62  # iterations: the clock alone ends the search
 
 
 @numba.njit(cache=True)
-def _xorshift(state):
+def xorshift(state):
     state ^= state << np.uint64(13)
     state ^= state >> np.uint64(7)
     return state ^ state << np.uint64(17)
@@ -107,10 +107,10 @@ def greedy_passes(offsets, neighbours, colors, rng, passes):
         for v in range(n):
             size[colors[v]] += 1
         key = -np.arange(k).astype(np.float64)
-        state = _xorshift(state)
+        state = xorshift(state)
         if (state >> np.uint64(33)) % np.uint64(10) < 7:
             for c in range(k):
-                state = _xorshift(state)
+                state = xorshift(state)
                 key[c] = -size[c] * (0.5 + np.float64(state >> np.uint64(11)) / 2.0**53)
         place = np.zeros(k, dtype=np.int64)  # in `order`, of the next node of a class
         first = 0
@@ -177,7 +177,7 @@ def tabucol(offsets, neighbours, colors, tabu, rng, first, last):
                 if change < best:
                     best, ties = change, 0
                 ties += 1
-                state = _xorshift(state)
+                state = xorshift(state)
                 if (state >> np.uint64(33)) % np.uint64(ties) == 0:
                     node, color = v, c
         if color < 0:  # everything is tabu: wait
@@ -186,7 +186,7 @@ def tabucol(offsets, neighbours, colors, tabu, rng, first, last):
         colors[node] = color
         conflicts += best
         fewest = min(fewest, conflicts)
-        state = _xorshift(state)
+        state = xorshift(state)
         tabu[node, old] = iteration + 1 + int(0.6 * count) + int((state >> np.uint64(33)) % np.uint64(10))
         for i in range(offsets[node] - 1, offsets[node + 1]):
             u = neighbours[i] if i >= offsets[node] else node

@@ -13,7 +13,7 @@ from gnn_training.contract import MAX_COLORS
 from gnn_training.data.search import iterated_greedy
 from gnn_training.graph import Graph
 from gnn_training.model.session import Colorer
-from gnn_training.solving.local_search import Lists, local_search
+from gnn_training.solving.local_search import Lists, SetSearch, local_search
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +55,10 @@ def improvements(
 ) -> Iterator[np.ndarray]:
     """Yield proper colorings (N,) with ever fewer colors than `call`'s, for `seconds` or until there are `lower`.
 
-    Further calls ask for fewer colors than the best coloring has, and iterated greedy improves what they give. With
-    `polish` there are none: TabuCol has the time, in as many threads as the colorer has. The clock decides when it
-    ends, how many passes iterated greedy makes on large graphs, and which thread of TabuCol is first.
+    Further calls ask for fewer colors than the best coloring has, between them colorings are made of large independent
+    sets, and iterated greedy improves both. With `polish` there are no calls: after such sets TabuCol has the time, in
+    as many threads as the colorer has. The clock decides when it ends, how many sets there are, how many passes
+    iterated greedy makes on large graphs, and which thread of TabuCol is first.
     """
     deadline = time.monotonic() + seconds
     lists = graph.csr()
@@ -73,16 +74,21 @@ def _calls(
 ) -> Iterator[np.ndarray]:
     """Improve the call's coloring, then make calls with seeds of their own, longer ones later, while there is time.
 
-    A call that would end late is shortened, or left out if it were below a quarter of a plain call, and stopped if
-    late.
+    Between two calls independent sets have their turn. A call that would end late is shortened, or left out if it were
+    below a quarter of a plain call, and stopped if late.
     """
-    colors, spent, steps, used = call.colors, call.seconds, colorer.steps, num_colors(call.colors)
+    found, spent, steps, used = call.colors, call.seconds, colorer.steps, num_colors(call.colors)
+    sets = SetSearch(lists, seed, colorer.threads)
     for attempt in count():
-        seconds = min(SHARE * spent, deadline - time.monotonic())
-        colors = iterated_greedy(lists, colors, lower, PASSES, seconds, seed + attempt)
-        if num_colors(colors) < used:
-            used = num_colors(colors)
-            yield colors
+        of_sets = sets.turn(min(time.monotonic() + spent, deadline)) if used > lower else None
+        for colors in (found, of_sets):
+            if colors is None:
+                continue
+            seconds = min(SHARE * spent, deadline - time.monotonic())
+            colors = iterated_greedy(lists, colors, lower, PASSES, seconds, seed + attempt)
+            if num_colors(colors) < used:
+                used = num_colors(colors)
+                yield colors
         start = time.monotonic()
         in_time = int((deadline - start) * steps / spent)
         steps = min(colorer.steps * LENGTHS[min(attempt, len(LENGTHS) - 1)], in_time)
@@ -95,4 +101,4 @@ def _calls(
             logger.debug("%s: the calls end, %s", graph.name, error)
             return
         spent = time.monotonic() - start
-        colors = from_logits(graph, prediction.logits[0])
+        found = from_logits(graph, prediction.logits[0])

@@ -1,18 +1,44 @@
-"""What needs no network: iterated greedy and TabuCol from a coloring that is there."""
+"""What needs no network: iterated greedy, independent sets and TabuCol from a coloring that is there."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import numpy as np
 
+from gnn_training.data.independent import extractions
 from gnn_training.data.search import FOREVER, iterated_greedy, seeded, with_fewer
 
 Lists = tuple[np.ndarray, np.ndarray]  # Graph.csr()
 
 PASSES = 2_000  # of iterated greedy before TabuCol,
-SHARE = 0.25  # for at most this part of the time: large graphs
+SHARE = 0.25  # for at most this part of the time: large graphs; as much for independent sets
+EXTRACTIONS = 7  # colorings out of independent sets that every thread makes in a turn, if there is time
+GROUP = 200  # nodes in the color classes that TabuCol colors anew in every second thread
+ITERATIONS = 100_000  # of TabuCol on one group
+CHANCE = 0.25  # by how much the groups differ in the classes they take
+
+
+class SetSearch:
+    """Colorings made of large independent sets, by turns; every turn goes on where the last one stopped."""
+
+    def __init__(self, lists: Lists, seed: int, threads: int):
+        self._searches = [extractions(lists, seed, number) for number in range(threads)]
+
+    def turn(self, deadline: float) -> np.ndarray | None:
+        """The best proper coloring (N,) int32 that became ready before `deadline`, of time.monotonic(), if any did."""
+        with ThreadPoolExecutor(len(self._searches)) as pool:
+            ready = sum(pool.map(lambda search: _ready(search, deadline), self._searches), [])
+        return min(ready, key=np.max, default=None)
+
+
+def _ready(search: Iterator[np.ndarray | None], deadline: float) -> list[np.ndarray]:
+    found: list[np.ndarray] = []
+    while len(found) < EXTRACTIONS and time.monotonic() < deadline:
+        if (colors := next(search)) is not None:
+            found.append(colors)
+    return found
 
 
 def local_search(
@@ -20,16 +46,21 @@ def local_search(
 ) -> Iterator[np.ndarray]:
     """Yield proper colorings (N,) int32 with ever fewer colors than the proper `colors`, which has no gaps.
 
-    Iterated greedy has the time until `deadline`, of time.monotonic(), or with `polish` the first part of it and
-    TabuCol the rest. It ends early at `lower`.
+    Iterated greedy has the time until `deadline`, of time.monotonic(), or with `polish` the first part of it, large
+    independent sets the next and TabuCol the rest. It ends early at `lower`.
     """
     left = deadline - time.monotonic()
     passes, seconds = (PASSES, SHARE * left) if polish else (FOREVER, left)
     best = iterated_greedy(lists, colors, lower, passes, seconds, seed)
     if best.max() < colors.max():
         yield best
-    if polish:
-        yield from _tabucol(lists, best, deadline, lower, threads, seed)
+    if not polish or best.max() < lower:
+        return
+    sets = SetSearch(lists, seed, threads).turn(time.monotonic() + SHARE * left)
+    if sets is not None and sets.max() < best.max():
+        best = sets
+        yield best
+    yield from _tabucol(lists, best, deadline, lower, threads, seed)
 
 
 def _tabucol(
@@ -52,20 +83,56 @@ def _tabucol(
 def _race(
     pool: ThreadPoolExecutor, lists: Lists, colors: np.ndarray, deadline: float, threads: int, seed: int
 ) -> np.ndarray | None:
-    """One color less, by whichever thread finds it first; None if none does in time."""
+    """One color less, by whichever thread finds it first; None if none does in time.
+
+    Every second thread looks at groups of classes instead of the whole graph, which is too much of it for TabuCol when
+    it is large.
+    """
     over = Event()
+
+    def is_over() -> bool:
+        return over.is_set() or time.monotonic() >= deadline
 
     def look(number: int) -> np.ndarray | None:
         rng = seeded(seed, number, len(colors), int(colors.max()))
-        found, iterations = with_fewer(
-            lists, colors, FOREVER, rng, lambda: over.is_set() or time.monotonic() >= deadline
-        )
-        if iterations < 0:
-            return None
-        over.set()
+        way = _in_groups if number % 2 and len(colors) > GROUP else _in_the_whole
+        found = way(lists, colors, rng, is_over)
+        if found is not None:
+            over.set()
         return found
 
     try:
         return next((found for found in list(pool.map(look, range(threads))) if found is not None), None)
     finally:
         over.set()  # on Ctrl-C too: the pool waits for its threads
+
+
+def _in_the_whole(lists: Lists, colors: np.ndarray, rng: np.ndarray, is_over: Callable[[], bool]) -> np.ndarray | None:
+    found, iterations = with_fewer(lists, colors, FOREVER, rng, is_over)
+    return found if iterations >= 0 else None
+
+
+def _in_groups(lists: Lists, colors: np.ndarray, rng: np.ndarray, is_over: Callable[[], bool]) -> np.ndarray | None:
+    """Color some classes with one color less, one group after the other, of the smaller classes rather."""
+    sizes, chance = np.bincount(colors), np.random.default_rng(rng)
+    while not is_over():
+        order = (sizes * np.exp(CHANCE * chance.standard_normal(len(sizes)))).argsort()
+        names = np.sort(order[: max(2, (sizes[order].cumsum() <= GROUP).sum())])
+        nodes = np.flatnonzero(np.isin(colors, names))
+        group = np.searchsorted(names, colors[nodes]).astype(np.int32)
+        found, iterations = with_fewer(_induced(lists, nodes), group, ITERATIONS, rng, is_over)
+        if iterations >= 0:
+            fewer = colors.copy()
+            fewer[nodes] = names[found]
+            fewer[fewer == len(sizes) - 1] = names[-1]  # which is free now
+            return fewer
+    return None
+
+
+def _induced(lists: Lists, nodes: np.ndarray) -> Lists:
+    """Neighbour lists of the graph among `nodes`, which ascend."""
+    offsets, neighbours = lists
+    place = np.full(len(offsets) - 1, -1, dtype=np.int32)
+    place[nodes] = np.arange(len(nodes))
+    inner = [found[found >= 0] for found in (place[neighbours[offsets[v] : offsets[v + 1]]] for v in nodes)]
+    return np.concatenate([[0], np.cumsum([len(found) for found in inner])]), np.concatenate(inner)
