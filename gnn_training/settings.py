@@ -241,7 +241,7 @@ class EvaluateSettings(Settings):
     seconds: Seconds = 0.0
     """Time per graph for the second, searching column; 0 leaves it out."""
     polish: bool = False
-    """Let TabuCol have the time of the search after the first call; without it, the network has most of it."""
+    """Let TabuCol have most of the time after the first call; without it, calls, sets and iterated greedy share it."""
     rlf: bool = True
     """Compare with RLF too, which is slow on graphs of a thousand nodes."""
     tabucol: bool = False
@@ -277,7 +277,7 @@ class ColorSettings(Settings):
     seconds: Seconds = 10.0
     """Time to spend; the first call of the network may take up to a minute more."""
     polish: bool = True
-    """Let TabuCol have the time after the first call; without it, the network has most of it."""
+    """Let TabuCol have most of the time after the first call; without it, calls, sets and iterated greedy share it."""
     seed: int = 0
     threads: Annotated[int, Field(ge=0)] = 0
     """Threads of ONNX Runtime and of the polish; 0 takes every core."""
