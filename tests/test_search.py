@@ -49,6 +49,12 @@ def test_graphs_without_edges_and_complete_graphs_are_proven(n):
     assert edgeless.optimal and complete.optimal
 
 
+def test_the_label_of_a_large_graph_begins_with_independent_sets():
+    graph = graph_of(nx.gnp_random_graph(500, 0.5, seed=0))
+    found = label(Instance(graph), iterations=1, seconds=5, seed=0)
+    assert is_proper(graph, found.coloring) and found.num_colors <= found.dsatur_colors - 8
+
+
 def test_dsatur_is_exact_on_bipartite_graphs_and_cycles():
     bipartite = nx.grid_2d_graph(9, 14), nx.complete_bipartite_graph(20, 30), nx.cycle_graph(100), nx.star_graph(500)
     for network in bipartite:

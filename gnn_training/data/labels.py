@@ -4,20 +4,25 @@ import math
 
 import numpy as np
 
+from gnn_training.data.independent import extractions
 from gnn_training.data.instance import Instance, Label
 from gnn_training.data.search import descend, dsatur, greedy_clique
 
 _CLIQUE_STARTS = 2_000  # nodes of highest degree, all of them in most graphs: milliseconds
+_LARGE = 500  # nodes: from here on large independent sets are a better start, TabuCol being slow
 
 
 def label(instance: Instance, iterations: int, seconds: float, seed: int) -> Label:
-    """Search for at most `seconds`; below that limit the label depends on instance, iterations and seed alone."""
+    """TabuCol has at most `seconds`; below that limit the label depends on instance, iterations and seed alone."""
     graph = instance.graph
     offsets, neighbours = graph.csr()
     greedy = dsatur(offsets, neighbours)
     dsatur_colors = int(greedy.max()) + 1
     known = instance.coloring
     start = greedy if known is None or known.max() >= greedy.max() else known
+    if graph.num_nodes >= _LARGE:
+        sets = next(colors for colors in extractions((offsets, neighbours), seed) if colors is not None)
+        start = min(start, sets, key=np.max)
     lower = greedy_clique(offsets, neighbours, np.argsort(-np.diff(offsets), kind="stable")[:_CLIQUE_STARTS])
     if instance.optimal:
         assert known is not None
