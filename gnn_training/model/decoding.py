@@ -82,11 +82,11 @@ def xrlf(graphs: DenseGraphs, samples: Tensor, seeds: Tensor, colors: Tensor) ->
         free = torch.where(begins, left[:, None], free)                                   # (G, S, N)
         inside = torch.where(begins, 0.0, inside)                                         # (G, S, N)
         removed = torch.where(over[:, None], 0.0, removed)                                # (G, S)
-        degrees = graphs.aggregate(left[..., None]).transpose(1, 2)                       # (G, 1, N) of what is left
-        open_degrees = torch.bmm(free, adjacency)                                         # (G, S, N) of the free
+        both = torch.bmm(torch.cat([left[:, None], free], 1), adjacency)  # at once: the adjacency is read once
+        degrees, open_degrees = both[:, :1], both[:, 1:]                                  # (G, 1, N), (G, S, N)
         mean = (degrees[:, 0] * left).sum(1) / left.sum(1).clamp(min=1)                   # (G,)
         start = degrees + ROVING * samples[:, None] * mean[:, None, None] * drawn
-        # As many neighbours excluded as possible; of equals, with as few free ones as possible.
+        # As many neighbours excluded as possible, of those left; of equals, with as few free ones as possible.
         follow = degrees - (1 + 1 / 1024) * open_degrees
         score = torch.where(begins, start, follow)
         v = torch.where(free > 0, score, -torch.inf).argmax(2)                            # (G, S)

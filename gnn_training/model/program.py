@@ -21,7 +21,7 @@ from gnn_training.model.noise import STRIDE, noise
 from gnn_training.model.objective import ColoringNetwork
 
 WORK = 8e10  # multiplications that XRLF may cost: so many independent sets are drawn at a time, up to SAMPLES;
-SAMPLES = 64  # graphs too large for one have no XRLF
+SAMPLES, FEWEST = 64, 16  # graphs too large for FEWEST have no XRLF: every step of it reads the whole adjacency
 START = 0.5  # where the descent begins between the estimated number of colors and the greedy one; docs/LOG.md compares
 GOLDEN_RATIO = 0.618034  # copies begin at START + multiples of it, modulo 1: spread evenly however many there are
 CORE = 100  # nodes that the network colors anew: all, or of a larger graph some classes of the greedy coloring
@@ -65,7 +65,7 @@ class Bound(nn.Module):
         graphs = DenseGraphs(adjacency, mask)
         saturated = first_fit(graphs, graphs.degrees, names, saturation_weight=adjacency.shape[1] + 1)
         seeds = seed + torch.zeros_like(mask[:, 0]).long()  # the same for all: a graph's answer hangs on no other graph
-        sets = xrlf(graphs, samples, seeds, torch.where(work_of_xrlf(mask) > WORK, saturated, -1)).clamp(min=0)
+        sets = xrlf(graphs, samples, seeds, torch.where(FEWEST * work_of_xrlf(mask) > WORK, saturated, -1)).clamp(min=0)
         fewer = sets.max(1).values < saturated.max(1).values                              # (G,)
         colors = torch.where(fewer[:, None], sets, saturated)
         num_colors = colors.max() + 1
