@@ -54,9 +54,9 @@ def test_machine_without_gpus_costs_no_time_and_no_torch(here: Path):
     environment = {"PATH": str(here), "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.stdout == "0 False\n", done.stderr
-    started = time.process_time()
+    started = time.monotonic()
     assert gpus.usable() == 0
-    assert time.process_time() - started < 0.1
+    assert time.monotonic() - started < 0.1
 
 
 def test_usable_gpus_are_those_of_torch(here: Path, monkeypatch):

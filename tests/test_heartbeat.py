@@ -44,10 +44,10 @@ def test_the_file_is_touched_again_when_the_seconds_are_over(file: Path, monkeyp
 
 
 def test_a_beat_costs_less_than_ten_microseconds(file: Path):
-    begun = time.process_time()
+    begun = time.perf_counter()
     for _ in range(20_000):
         heartbeat.beat()
-    assert time.process_time() - begun < 0.2
+    assert time.perf_counter() - begun < 0.2
 
 
 def test_nobody_watches_without_the_variable(file: Path, monkeypatch):

@@ -92,7 +92,7 @@ def test_iterated_greedy_repeats_itself_stops_at_the_bound_and_keeps_the_time():
     assert np.array_equal(iterated_greedy(lists, start, num_colors(start), 500, 60, 3), start)
     began = time.monotonic()
     iterated_greedy(lists, start, 1, FOREVER, 0.3, 3)
-    assert 0.3 <= time.monotonic() - began < 5
+    assert 0.3 <= time.monotonic() - began < 1
 
 
 def test_the_clique_bound_finds_a_planted_clique_and_never_exceeds_the_truth():
