@@ -67,7 +67,8 @@ def independent_set(offsets, neighbours, is_left, moves, rng):
                     node = v
         else:
             if size > best_size or (size == best_size and edges > best_edges):
-                stale = stale if size == best_size else 0
+                if size > best_size:
+                    stale = 0
                 best[:] = inside
                 best_size, best_edges = size, edges
             if move == moves or size == len(nodes):

@@ -45,11 +45,7 @@ class Densify(nn.Module):
         samples (S,).
         """
         graphs, place = dense(edge_index, batch)
-        enough = (graphs.degrees.max() + 1).clamp(max=MAX_COLORS).long()
-        names, samples = (
-            torch.arange(count.item(), device=batch.device) for count in (enough, samples_for(graphs.mask))
-        )
-        return graphs.adjacency, graphs.mask, place, names, samples
+        return graphs.adjacency, graphs.mask, place, *names_for(graphs)
 
 
 class Bound(nn.Module):
@@ -265,6 +261,15 @@ def run(parts: Iterable[nn.Module], tensors: dict[str, Tensor]) -> dict[str, Ten
 def work_of_xrlf(mask: Tensor) -> Tensor:
     """Multiplications () that one sample of XRLF costs on graphs with this mask (G, n)."""
     return torch.ones_like(mask[0, 0]) * mask.shape[0] * mask.shape[1] ** 3
+
+
+def names_for(graphs: DenseGraphs) -> tuple[Tensor, Tensor]:
+    """Names 0, 1, ... of the colors that a greedy could need (max degree + 1,) and of the samples of XRLF (S,)."""
+    enough = (graphs.degrees.max() + 1).clamp(max=MAX_COLORS).long()
+    names, samples = (
+        torch.arange(count.item(), device=graphs.mask.device) for count in (enough, samples_for(graphs.mask))
+    )
+    return names, samples
 
 
 def samples_for(mask: Tensor) -> Tensor:

@@ -6,12 +6,11 @@ from torch import Tensor
 
 from gnn_training import heartbeat
 from gnn_training.coloring import from_logits, num_colors
-from gnn_training.contract import MAX_COLORS
 from gnn_training.graph import Graph
 from gnn_training.model.decoding import greedy_by_class
 from gnn_training.model.graphs import DenseGraphs, flat
 from gnn_training.model.objective import ColoringNetwork
-from gnn_training.model.program import Bound, Cores, Program, Refine, run, samples_for
+from gnn_training.model.program import Bound, Cores, Program, Refine, names_for, run
 from gnn_training.runtime import Runtime
 from gnn_training.settings import TrainSettings
 from gnn_training.training.batches import BatchPlan, Planned
@@ -59,7 +58,7 @@ class Validation:
         graphs = resident.dense(i, torch.ones_like(i, dtype=torch.bool), planned.shape.nodes)
         if number not in self._known:  # it depends on no weight
             self._known[number] = self._prepared(graphs)
-        known = self._known[number]
+        known = self._known[number] | {"adjacency": graphs.adjacency, "mask": graphs.mask}
         probabilities, _, chromatic, types, _ = Refine(network)(*(known[name] for name in Refine.inputs))
         used = greedy_by_class(graphs, probabilities).amax(1) + 1
         fewest, error = resident.num_colors[i], (chromatic - resident.num_colors[i]).abs()
@@ -68,12 +67,11 @@ class Validation:
         return torch.stack([score.double().sum() for score in scores])
 
     def _prepared(self, graphs: DenseGraphs) -> dict[str, Tensor]:
-        """What the exported program hands the network, by name."""
-        counts = min(MAX_COLORS, int(graphs.degrees.max()) + 1), int(samples_for(graphs.mask))
-        names, samples = (torch.arange(count, device=self.rt.device) for count in counts)
-        tensors = {"adjacency": graphs.adjacency, "mask": graphs.mask, "names": names, "samples": samples}
-        tensors |= self._options()
-        return run([Bound(), Cores()], tensors)
+        """What the exported program hands the network besides the graphs, by name."""
+        names, samples = names_for(graphs)
+        given = {"adjacency": graphs.adjacency, "mask": graphs.mask, "names": names, "samples": samples}
+        made = run([Bound(), Cores()], given | self._options())
+        return {name: made[name] for name in Refine.inputs if name not in given}
 
     def _options(self) -> dict[str, Tensor]:
         numbers = {"num_colors": [0], "seed": 0, "steps": self.steps}
