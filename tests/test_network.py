@@ -125,6 +125,16 @@ def test_a_round_passes_on_soft_colors_of_its_state_and_counts_conflicts_of_thos
         assert_same(following, p)
 
 
+def test_a_price_counts_like_conflicts(refiner: Refiner):
+    graphs = batch_of(GRAPHS)
+    h, palette, seeds = refiner.begin(graphs, KS, SEEDS, 7)
+    p = refiner.soft_colors(h, graphs, palette)
+    price = torch.rand(p.shape, generator=torch.Generator().manual_seed(0))
+    plain, dear = (refiner(h, p, graphs, palette, seeds, price=x) for x in (0.0, price))
+    assert_same(dear[2] - plain[2], (p * price).sum((1, 2)) / 2)
+    assert ((dear[1] - plain[1]).abs().amax((1, 2)) > 1e-3).all()
+
+
 def test_damping_weakens_the_gradient_of_the_state_and_changes_no_number():
     torch.manual_seed(0)
     refiner, graphs = Refiner(), batch_of(GRAPHS)

@@ -37,13 +37,21 @@ class Master(Refiner):
     def start(self, graphs, palette, seeds):
         return noise(seeds, graphs.mask.shape[1], palette.shape[1])[..., None].expand(-1, -1, -1, self.width)
 
-    def forward(self, h, p, graphs, palette, seeds):
+    def forward(self, h, p, graphs, palette, seeds, price):
         return h, self.soft_colors(h, graphs, palette), torch.zeros(len(h))
 
     def soft_colors(self, h, graphs, palette):
         usable_first = (h[:, 0, :, 0] - 1e6 * (1 - palette)).argsort(1, descending=True)
         names = usable_first.gather(1, self.colors.expand(len(h), -1).clamp(max=palette.sum(1).long()[:, None] - 1))
         return (names[:, :, None] == torch.arange(palette.shape[1])).float()
+
+
+class Reluctant(Master):
+    """One that gives all nodes one color until that costs as much as 20 conflicts."""
+
+    def forward(self, h, p, graphs, palette, seeds, price):
+        h, p, cost = super().forward(h, p, graphs, palette, seeds, price)
+        return h, torch.where(price.amax((1, 2), keepdim=True) > 20, p, p[:, :1]), cost
 
 
 def planted(num_nodes: int, num_colors: int, density: float) -> tuple[Graph, np.ndarray]:
@@ -227,6 +235,15 @@ def test_the_descent_finds_what_the_network_knows(master):
     bound = greedy_colors(program, graph)
     assert used(program, graph, num_colors=[bound], steps=12) == 5
     assert used(program, graph, num_colors=[5], steps=1) == 5
+
+
+def test_a_conflict_costs_more_with_every_round_until_the_network_gives_it_up(master):
+    _, graph = master
+    network = ColoringNetwork()
+    network.refiner = Reluctant(planted(60, 5, 0.3)[1])
+    program = Program(network).eval()
+    assert used(program, graph, num_colors=[5], steps=3) == greedy_colors(program, graph)
+    assert used(program, graph, num_colors=[5], steps=8) == 5
 
 
 def test_a_number_of_colors_that_is_too_small_gives_the_greedy_coloring(master):

@@ -69,19 +69,27 @@ class Refiner(nn.Module):
         return torch.softmax(scores, 2) * graphs.mask[:, :, None]
 
     def forward(
-        self, h: Tensor, p: Tensor, graphs: Graphs, palette: Tensor, seeds: Tensor, damping: float = 1.0
+        self,
+        h: Tensor,
+        p: Tensor,
+        graphs: Graphs,
+        palette: Tensor,
+        seeds: Tensor,
+        damping: float = 1.0,
+        price: Tensor | float = 0.0,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """One round: state h (G, N, K, D) and its soft colors p (G, N, K) to the next of both, with noise of `seeds`
         (G,), and the expected conflicts (G,) of p. The next state passes `damping` of its gradient on, its soft colors
-        all of theirs.
+        all of theirs. price (G, N, K): what a color costs a node beside its conflicts, counted like those.
         """
         z = noise(seeds, *p.shape[1:])                                                    # (G, N, K)
         usable = palette[:, None, :]                                                      # (G, 1, K)
         k, n = palette.sum(1), graphs.num_nodes                                           # (G,), (G,)
         ph = p[..., None] * h                                                             # (G, N, K, D)
-        e = graphs.aggregate(p)                                                           # (G, N, K) conflicts in c
-        m = graphs.aggregate(ph.flatten(2)).view_as(h) / (1 + e)[..., None]               # (G, N, K, D)
-        own = (p * e).sum(2, keepdim=True)                                                # (G, N, 1) conflicts of v
+        met = graphs.aggregate(p)                                                         # (G, N, K) conflicts in c
+        m = graphs.aggregate(ph.flatten(2)).view_as(h) / (1 + met)[..., None]             # (G, N, K, D)
+        e = met + price                                                                   # (G, N, K) cost of c
+        own = (p * e).sum(2, keepdim=True)                                                # (G, N, 1) cost of v
         log_e, log_own, ease = e.log1p(), own.log1p(), (-e).exp()
         cell = torch.stack(  # features first: written and read in whole rows
             [p, log_e, ease, log_own - log_e, (e - own).clamp(-3, 3), z, 0.2 * (p + 1e-4).log()], 0

@@ -2,8 +2,8 @@
 
 DSATUR and XRLF give a first coloring and the number of columns. The network colors it anew with fewer colors, or of a
 large graph some of its classes, the core: it refines a soft coloring, drops the smallest class whenever that is proper
-(color descent), and is kicked when it stagnates. Copies of a graph have different cores. The best proper coloring seen
-is returned, so no answer has more colors than DSATUR's.
+(color descent), and pays more for a conflict the longer it lasts. Copies of a graph have different cores. The best
+proper coloring seen is returned, so no answer has more colors than DSATUR's.
 
 Parts rather than one module because torch.while_loop can close over a tensor's size only where that size is an input's:
 sizes that data decides (graphs, padded nodes, colors) are decided in one part and are input shapes of the next.
@@ -28,10 +28,10 @@ CORE = 100  # nodes that the network colors anew: all, or of a larger graph some
 CHANCE = 0.25  # by how much copies differ in the classes they choose
 CELLS = 20_000  # node-color pairs that a call refines at least: in copies, up to COPIES of every graph
 COPIES = 8
-PATIENCE = 24  # rounds without fewer conflicts before a kick
+PRICE = 0.3  # what a round in conflict adds to what the node's color costs it, in conflicts,
+FADING = 0.9  # and what is left of that a round later
 SURRENDER = 60  # rounds without a proper coloring before more colors are allowed,
 PER_COLOR = 8  # one for so many conflicts that are left
-KICK_SHARE = 0.1  # neighbours of a conflict that are kicked with it
 FLOOR = 1e-4  # probability below which a color counts as unused: its logit is 0, all others lie above
 
 
@@ -175,12 +175,15 @@ class Refine(nn.Module):
         """Refine for `steps` rounds, or until every graph has as many colors as its clique; the best proper coloring
         (G, n, K), at first the greedy `best` with `bound` colors, how many colors it has (G,), and the soft colors
         (G, n, K) of the last round. A coloring of its own with `bound` colors is taken too, since it hangs on the seed.
+
+        The network has learned to lower conflicts, and would rest where none of its moves does. Prices drive it on,
+        as weights do in the breakout method (Morris 1993).
         """
         mask, refiner = graphs.mask, self.refiner
         names = torch.arange(palette.shape[1], device=mask.device)
 
-        def body(t, h, p, palette, best, fewest, lowest, stale, failed):
-            h, p, _ = refiner(h, p, graphs, palette, seeds + STRIDE * t)
+        def body(t, h, p, price, palette, best, fewest, failed):
+            h, p, _ = refiner(h, p, graphs, palette, seeds + STRIDE * t, price=price)
             clash = clashes(graphs, p.argmax(2))                                          # (G, n)
             conflicts = clash.sum(1) / 2                                                  # (G,)
             k = palette.sum(1).long()
@@ -188,36 +191,24 @@ class Refine(nn.Module):
             better = proper & (k < fewest)
             best = torch.where(better[:, None, None], p, best)
             fewest = torch.where(better, k, fewest)
-            stale = torch.where(conflicts < lowest, 0, stale + 1)
-            lowest = torch.where(proper, torch.inf, torch.minimum(conflicts, lowest))
+            price = FADING * price + PRICE * p * clash[..., None]
             failed = torch.where(proper, 0, failed + 1)
-            kicked = (stale >= PATIENCE)[:, None] & to_kick(graphs, clash, seeds + t)     # (G, n)
-            stale = torch.where(stale >= PATIENCE, 0, stale)
             missing = torch.minimum((conflicts / PER_COLOR).ceil().long(), fewest - 1 - k)
             stuck = (failed >= SURRENDER) & (missing > 0)
             failed = torch.where(stuck, 0, failed)
-            lowest = torch.where(stuck, torch.inf, lowest)
             allowed = k + torch.where(stuck, missing, 0) - (proper & (k > clique)).long()  # (G,)
             ranked = torch.where(palette > 0, 1 + p.sum(1), -names.float())               # (G, K) by size, then idle
             palette = (ranked.argsort(1, descending=True).argsort(1) < allowed[:, None]).float()
+            (p,) = change_if((allowed != k).any(), lambda _: (refiner.soft_colors(h, graphs, palette),), (p,))
+            return t + 1, h, p, price, palette, best, fewest, failed
 
-            def renew(h, p):
-                fresh = refiner.start(graphs, palette, seeds + 31 * t + 17)
-                h = torch.where(kicked[:, :, None, None], fresh, h)
-                return h, refiner.soft_colors(h, graphs, palette)
-
-            h, p = change_if(kicked.any() | (allowed != k).any(), renew, (h, p))
-            return t + 1, h, p, palette, best, fewest, lowest, stale, failed
-
-        def more(t, h, p, palette, best, fewest, *_):
+        def more(t, h, p, price, palette, best, fewest, *_):
             return (t < steps) & (fewest > clique).any()
 
-        zero = torch.zeros_like(bound)
         h = refiner.start(graphs, palette, seeds)
-        infinite = torch.full_like(mask[:, 0], torch.inf)
         p = refiner.soft_colors(h, graphs, palette)
-        state = (torch.zeros_like(steps), h, p, palette, best, bound + 1, infinite, zero, zero + 0)
-        _, _, last, _, best, fewest, *_ = loop(more, body, state)
+        state = (torch.zeros_like(steps), h, p, torch.zeros_like(p), palette, best, bound + 1, torch.zeros_like(bound))
+        _, _, last, _, _, best, fewest, *_ = loop(more, body, state)
         fewest = torch.minimum(fewest, bound)
         colors = greedy_along(graphs, calm_first(graphs, last.argmax(2), names), names)
         count = colors.max(1).values + 1
@@ -297,11 +288,3 @@ def hot(colors: Tensor, names: Tensor) -> Tensor:
 def clashes(graphs: DenseGraphs, colors: Tensor) -> Tensor:
     """Neighbours of the same color (G, n)."""
     return (graphs.adjacency * (colors[:, :, None] == colors[:, None, :])).sum(2)
-
-
-def to_kick(graphs: DenseGraphs, clash: Tensor, seeds: Tensor) -> Tensor:
-    """Nodes in conflict and some of their neighbours (G, n) bool."""
-    in_conflict = (clash > 0).float()
-    near = graphs.aggregate(in_conflict[..., None])[..., 0] > 0
-    drawn = noise(seeds, clash.shape[1], 1)[:, :, 0] < (2 * KICK_SHARE - 1) * 3**0.5  # uniform on +-sqrt(3)
-    return (in_conflict > 0) | (near & drawn)
