@@ -143,8 +143,8 @@ class TrainSettings(Settings):
     """Evaluations without a better score before stopping early; 0 never stops."""
     validation_graphs: Annotated[int, Field(ge=0)] = 0
     """Use at most so many validation graphs; 0 uses all."""
-    validation_rounds: Positive = 32
-    """Refinement rounds in an evaluation."""
+    validation_rounds: Positive = 128
+    """Refinement rounds in an evaluation."""  # as many as the file makes: few would not tell good steps from others
     checkpoint_every: Positive = 100
     """Steps between checkpoints: what a crash can lose."""
     log_every: Positive = 50
@@ -338,7 +338,7 @@ def smoke() -> RunSettings:
 
 def cpu() -> RunSettings:
     """`./run.sh`: the embedded default, two cores and no GPU."""
-    return RunSettings(preset="cpu", minutes=8, validation_graphs=120)
+    return RunSettings(preset="cpu", minutes=8, evaluate_every=1000, validation_graphs=120)
 
 
 def single() -> RunSettings:
