@@ -132,7 +132,8 @@ def test_a_price_counts_like_conflicts(refiner: Refiner):
     price = torch.rand(p.shape, generator=torch.Generator().manual_seed(0))
     plain, dear = (refiner(h, p, graphs, palette, seeds, price=x) for x in (0.0, price))
     assert_same(dear[2] - plain[2], (p * price).sum((1, 2)) / 2)
-    assert ((dear[1] - plain[1]).abs().amax((1, 2)) > 1e-3).all()
+    moved = (dear[1] - plain[1]).abs().amax((1, 2))
+    assert torch.equal(moved > 1e-3, KS > 1)  # with one color there is nothing to choose
 
 
 def test_damping_weakens_the_gradient_of_the_state_and_changes_no_number():
