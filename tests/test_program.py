@@ -54,6 +54,12 @@ class Reluctant(Master):
         return h, torch.where(price.amax((1, 2), keepdim=True) > 20, p, p[:, :1]), cost
 
 
+def around(refiner: Refiner) -> Program:
+    network = ColoringNetwork()
+    network.refiner = refiner
+    return Program(network).eval()
+
+
 def planted(num_nodes: int, num_colors: int, density: float) -> tuple[Graph, np.ndarray]:
     rng = np.random.default_rng(0)
     colors = np.arange(num_nodes) % num_colors
@@ -222,9 +228,7 @@ def test_asking_for_fewer_colors_never_hurts_and_for_more_changes_nothing_below_
 def master() -> tuple[Program, Graph]:
     """A program around the network that knows how to color this graph with 5 colors; the greedy ones take more."""
     graph, colors = planted(60, 5, 0.3)
-    network = ColoringNetwork()
-    network.refiner = Master(colors)
-    program = Program(network).eval()
+    program = around(Master(colors))
     assert greedy_colors(program, graph) >= 6
     return program, graph
 
@@ -239,9 +243,7 @@ def test_the_descent_finds_what_the_network_knows(master):
 
 def test_a_conflict_costs_more_with_every_round_until_the_network_gives_it_up(master):
     _, graph = master
-    network = ColoringNetwork()
-    network.refiner = Reluctant(planted(60, 5, 0.3)[1])
-    program = Program(network).eval()
+    program = around(Reluctant(planted(60, 5, 0.3)[1]))
     assert used(program, graph, num_colors=[5], steps=3) == greedy_colors(program, graph)
     assert used(program, graph, num_colors=[5], steps=8) == 5
 
@@ -259,9 +261,7 @@ def test_after_too_many_failures_one_more_color_is_allowed(master):
 
 def test_the_more_conflicts_are_left_the_more_colors_are_allowed_at_once():
     graph, colors = planted(96, 12, 0.5)
-    network = ColoringNetwork()
-    network.refiner = Master(colors)
-    program = Program(network).eval()
+    program = around(Master(colors))
     assert used(program, graph, num_colors=[8], steps=SURRENDER - 1) > 13
     assert used(program, graph, num_colors=[8], steps=SURRENDER + 1) == 12
 
