@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-VARIABLE = "GNN_TRAINING_STEP"  # set for every process below a supervisor, however deep
+VARIABLE = "GNN_TRAINING_STEP"  # set for every process below a supervisor, however deep, to the supervisor's number
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 TIMED_OUT = 124  # as coreutils' timeout says it
 
@@ -32,8 +32,22 @@ def are_supervised() -> bool:
 
 def die_with_parent_if_supervised() -> None:
     """The same for a process below a supervisor; one that a person started may outlive its shell."""
-    if are_supervised():
-        die_with_parent()
+    if not are_supervised():
+        return
+    die_with_parent()
+    # If the parent was dead by then, Linux sends nothing any more, and who adopted us is no part of this.
+    if sys.platform == "linux" and not _belongs(os.getppid()):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _belongs(number: int) -> bool:
+    """Whether a process is our supervisor or below one."""
+    if str(number) == os.environ[VARIABLE]:
+        return True
+    try:
+        return f"{VARIABLE}=".encode() in Path(f"/proc/{number}/environ").read_bytes()
+    except OSError:  # gone, or of another user
+        return False
 
 
 class Supervisor:
@@ -104,7 +118,7 @@ def _started(arguments: list[str], errors: Path | None, **environment: str) -> I
         # In a process group of its own: Ctrl-C in a terminal comes to us alone, as a container's stop does.
         yield subprocess.Popen(
             [sys.executable, *arguments],
-            env=os.environ | environment | {VARIABLE: "1"},
+            env=os.environ | environment | {VARIABLE: str(os.getpid())},
             stderr=file if errors else None,
             process_group=0,
             preexec_fn=die_with_parent,
