@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import tyro
 
-from gnn_training import __version__, heartbeat, processes, settings
+from gnn_training import __version__, processes, settings
 from gnn_training.errors import UserError
 from gnn_training.settings import Settings
 
@@ -30,9 +30,8 @@ COMMANDS: dict[str, type[Settings]] = {
     "evaluate": settings.EvaluateSettings,
     "pack": settings.PackSettings,
     "color": settings.ColorSettings,
-    "benchmark": settings.BenchmarkSettings,
 }
-JOBS = {"import": "import_graphs"}  # where a command's name cannot be its job's
+JOBS = {"generate": "dataset.generate", "import": "dataset.import_graphs"}  # others have a module of their own name
 
 
 def main(args: Sequence[str]) -> int:
@@ -49,7 +48,7 @@ def main(args: Sequence[str]) -> int:
         return 141
     finally:
         if not processes.are_supervised():  # else whoever supervises is not done
-            heartbeat.rest()
+            processes.rest()
 
 
 def _main(args: Sequence[str]) -> int:
@@ -66,8 +65,8 @@ def _main(args: Sequence[str]) -> int:
             print(resolved.model_dump_json(indent=2))
         else:
             _set_up_logging()
-            name = JOBS.get(command, command)
-            getattr(importlib.import_module(f"gnn_training.jobs.{name}"), name)(resolved)
+            module, _, function = JOBS.get(command, f"{command}.{command}").partition(".")
+            getattr(importlib.import_module(f"gnn_training.jobs.{module}"), function)(resolved)
     return 0
 
 

@@ -1,10 +1,12 @@
 """Colorings: whether they are proper, the consumer's way from logits to colors, and DIMACS solution files."""
+# DOC A second opinion on a coloring, in plain Python over read_pairs, sharing nothing with the code that made it.
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from gnn_training import atomic
+from gnn_training import files
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 
@@ -54,7 +56,7 @@ def from_logits(graph: Graph, logits: np.ndarray) -> np.ndarray:
 def write_solution(path: Path, colors: np.ndarray) -> None:
     """Write a DIMACS solution: `s col K`, then `l v c` per node, both counted from 1; colors (N,) counted from 0."""
     lines = [f"s col {num_colors(colors)}", *(f"l {node} {color + 1}" for node, color in enumerate(colors.tolist(), 1))]
-    atomic.write_text(path, "\n".join(lines) + "\n")
+    files.write_text(path, "\n".join(lines) + "\n")
 
 
 def read_solution(path: Path) -> np.ndarray:
@@ -69,7 +71,7 @@ def read_solution(path: Path) -> np.ndarray:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from error
+        raise UserError(f"{path}: cannot be read ({files.reason(error)})") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: is no text; a solution has lines `s col K` and `l node color`") from error
     colors: dict[int, int] = {}
@@ -88,3 +90,34 @@ def read_solution(path: Path) -> np.ndarray:
 
 def _is_count(text: str) -> bool:
     return len(text) < 19 and text.isascii() and text.isdecimal() and int(text) > 0
+
+
+def prove(graph: Path | Iterable[tuple[int, int]], colors: Sequence[int]) -> tuple[int, int]:
+    """Count what is wrong with a coloring.
+
+    graph: a plain-text DIMACS .col file (nodes counted from 1), or read_pairs of nodes counted from 0; loops bind nobody.
+    colors: one integer per node, in the order of the nodes.
+
+    Returns:
+        (different edges whose ends share a color, different colors in use); the coloring is proper if the first is 0.
+
+    Raises:
+        IndexError: an edge names a node that has no color.
+    """
+    colors = [int(color) for color in colors]
+    clashing = set()
+    for a, b in read_pairs(graph) if isinstance(graph, Path) else graph:
+        if min(a, b) < 0 or max(a, b) >= len(colors):
+            raise IndexError(f"edge {a}-{b}, counted from 0, has an end without a color; {len(colors)} nodes have one")
+        if a != b and colors[a] == colors[b]:
+            clashing.add((min(a, b), max(a, b)))
+    return len(clashing), len(set(colors))
+
+
+def read_pairs(path: Path) -> Iterable[tuple[int, int]]:
+    """Edges of a plain-text DIMACS .col file as read_pairs of nodes counted from 0, in its order."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            words = line.split()
+            if words and words[0] == "e":
+                yield int(words[1]) - 1, int(words[2]) - 1

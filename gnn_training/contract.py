@@ -3,17 +3,14 @@
 from pathlib import Path
 
 MODEL_FILE = "coloring_gnn.onnx"
-SHIPPED_MODEL = Path(__file__).resolve().parents[1] / "models" / "shipped" / MODEL_FILE  # no job writes there
+SHIPPED_MODEL = Path(__file__).resolve().parent / "shipped" / MODEL_FILE  # no job writes there
 NUM_FEATURES = 16  # columns of `node_features`; the network reads the edges instead, so any content is fine
 MAX_COLORS = 256  # columns of `color_logits`
-
 INPUTS = ("node_features", "edge_index", "batch")
 OPTIONAL_INPUTS = ("num_colors", "seed", "steps")  # initializers a caller may override
 OUTPUTS = ("color_logits", "chromatic", "graph_type_logits", "difficulty")
-
 OPSET = 18
 MAX_IR_VERSION = 9  # ONNX Runtime 1.16 refuses 10
-
 # Row of `graph_type_logits`; the position is the class id.
 GRAPH_TYPES = (
     "random_sparse",
@@ -26,3 +23,6 @@ GRAPH_TYPES = (
     "small_world",
 )
 UNKNOWN_TYPE = 255  # stored for graphs whose family nobody named
+GOLDEN_FILE = "coloring_gnn.golden.json"
+SUMS_FILE = "SHA256SUMS"
+ARCHIVE_FILE = "trained_model.tar.gz"

@@ -2,17 +2,33 @@
 
 Two trainings must never write to one run folder, not even for a moment after somebody killed the first.
 """
+# DOC Work spread over processes of one thread each, which stop when told to and never outlive their parent.
+# DOC A sign of life for whoever watches this container: a file whose time of change stays young while there is progress.
+#
+# No file means that nothing runs, which is healthy too.
+#
 
 import ctypes
+import logging
 import math
+import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
 from pathlib import Path
+
+from gnn_training.errors import UserError
+from gnn_training.machine import num_cores
 
 VARIABLE = "GNN_TRAINING_STEP"  # set for every process below a supervisor, however deep, to the supervisor's number
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -123,3 +139,120 @@ def _started(arguments: list[str], errors: Path | None, **environment: str) -> I
             process_group=0,
             preexec_fn=die_with_parent,
         )
+
+
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def run_in_processes(function: Callable[..., object], calls: Sequence[tuple], workers: int = 0) -> Iterator[int]:
+    """Call `function` with each tuple of arguments; yield the number of each call as it ends, in any order.
+
+    workers: processes, 0 takes every core. Closing the iterator, or leaving it by an exception, ends all processes at
+    once, in the middle of what they do.
+
+    Raises:
+        UserError: a process died. What a call raises is raised here.
+    """
+    context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
+    lifeline, held = context.Pipe(duplex=False)
+    workers = min(workers or num_cores(), len(calls))
+    with _one_thread_each(), ProcessPoolExecutor(workers, context, _start_worker, (lifeline,)) as pool:
+        try:
+            with _deaf_children():
+                numbers = {pool.submit(function, *arguments): number for number, arguments in enumerate(calls)}
+            for future in as_completed(numbers):
+                future.result()
+                yield numbers[future]
+        except BrokenProcessPool as error:
+            raise UserError("a process was killed, likely for memory; take fewer --workers") from error
+        finally:
+            held.close()
+
+
+def _start_worker(lifeline: Connection) -> None:
+    """Leave when the other end of the lifeline closes, be it that the parent wants it so or that it was killed."""
+
+    def watch() -> None:
+        lifeline.poll(None)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes started here never hear Ctrl-C or SIGTERM, which reach the whole group: the parent decides."""
+    resource_tracker.ensure_running()  # unblocks both signals when it starts, so it has to start before
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes started here give numerical libraries one thread; those read the environment before we could speak."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit(143), so that whatever is open gets closed. Only the main thread can."""
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+log = logging.getLogger(__name__)
+HEARTBEAT_VARIABLE = "GNN_HEARTBEAT"  # names the file but for the host; unset, nobody watches
+HEARTBEAT_SECONDS = 5.0  # between two touches
+_due = 0.0  # on the monotonic clock
+
+
+def beat() -> None:
+    """Touch the file, unless that was done a moment ago; cheap enough for every turn of a loop."""
+    global _due
+    now = time.monotonic()
+    if now < _due:
+        return
+    _due = now + HEARTBEAT_SECONDS
+    if path := _heartbeat_path():
+        try:
+            path.touch()
+        except OSError as error:
+            _due = math.inf  # said once; a sign of life is not worth a job
+            log.warning(
+                "%s names a file that cannot be written, so nobody sees that this runs: %s", HEARTBEAT_VARIABLE, error
+            )
+
+
+def rest() -> None:
+    """Remove the file: the work ended in order, and silence is no alarm any more."""
+    if path := _heartbeat_path():
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _heartbeat_path() -> Path | None:
+    """With the host's name, because containers may share the folder (--ipc=host) and each looks for its own."""
+    name = os.environ.get(HEARTBEAT_VARIABLE)
+    return Path(f"{name}.{socket.gethostname()}") if name else None

@@ -124,7 +124,7 @@ class TrainSettings(Settings):
     """Optimizer steps of the whole schedule."""
     minutes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Stop training after this long, decided by all ranks together; 0 is no limit."""
-    batch_cells: Positive = 8_000
+    batch_size: Positive = 8_000
     """Node-color pairs per rank and micro-batch: what memory and time grow with."""
     accumulate: Positive = 1
     """Micro-batches per optimizer step."""
@@ -289,34 +289,6 @@ class CheckSettings(RunSettings):
     """Tell whether the job would start here, and what it would cost, before anything is paid for."""
 
 
-class BenchmarkSettings(Settings):
-    """Measure training: beside PyG's ways to write it, beside the machine's limits, and as it grows."""
-
-    preset: PresetName = "cpu"
-    """The training to measure."""
-    data: Path | None = None
-    """Packed graphs; left out, a few are drawn from the recipe."""
-    recipe: RecipeName = "full"
-    """Which graphs to draw when no data is given."""
-    graphs: Positive = 256
-    """Number of graphs to draw."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    compile: bool = True
-    """Measure the compiled step; --no-compile the one without."""
-    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 15.0
-    """Time to measure each part; there are about ten."""
-    ranks: Positive = 2
-    """Most ranks to measure on this machine: one per GPU, or one per core without GPUs."""
-    seed: int = 0
-    plot: Path | None = None
-    """PNG file for time and memory against the size of a step."""
-    report: Annotated[Path | None, tyro.conf.arg(name="json")] = None
-    """JSON file for all the numbers."""
-    dry_run: bool = False
-    """Print the resolved settings and stop."""
-
-
 def smoke() -> RunSettings:
     """`./run.sh --preset smoke`: the whole job in under a minute on two cores; proves the plumbing, not the colors."""
     return RunSettings(
@@ -327,7 +299,7 @@ def smoke() -> RunSettings:
         steps=40,
         warmup_steps=5,
         rounds=8,
-        batch_cells=2_000,
+        batch_size=2_000,
         evaluate_every=20,
         validation_graphs=16,
         validation_rounds=16,
@@ -344,7 +316,7 @@ def cpu() -> RunSettings:
 def single() -> RunSettings:
     """`./run.sh --preset single`: one GPU, the full recipe."""
     return RunSettings(
-        preset="single", run=Path("runs/single"), recipe="full", steps=20_000, warmup_steps=500, batch_cells=1_000_000,
+        preset="single", run=Path("runs/single"), recipe="full", steps=20_000, warmup_steps=500, batch_size=1_000_000,
         evaluate_every=1000, checkpoint_every=500,
     )  # fmt: skip
 

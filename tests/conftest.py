@@ -12,7 +12,7 @@ from filelock import FileLock
 
 if TYPE_CHECKING:
     from gnn_training.data.packed import PackedGraphs
-    from gnn_training.runtime import Runtime
+    from gnn_training.distributed import Runtime
 
 # A runner started in the background ignores Ctrl-C and hands that down to every process that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -23,9 +23,9 @@ Once = Callable[[str, Callable[[Path], object]], Path]
 @pytest.fixture(scope="session")
 def compiled() -> None:
     """The compiled search, so that the first test with a time limit does not wait for the compiler."""
-    from gnn_training.data.independent import extractions
-    from gnn_training.data.search import descend, dsatur, greedy_clique, iterated_greedy
     from gnn_training.graph import Graph
+    from gnn_training.solve.kernels import dsatur, greedy_clique
+    from gnn_training.solve.local_search import descend, extractions, iterated_greedy
 
     lists = Graph.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)]).csr()
     greedy_clique(*lists, np.arange(5))
@@ -101,7 +101,7 @@ def data(tiny_data: Path) -> "PackedGraphs":
 @pytest.fixture(scope="module")
 def rt() -> Iterator["Runtime"]:
     """A group of one on the CPU."""
-    from gnn_training import runtime
+    from gnn_training import distributed
 
-    with runtime.join("cpu") as rt:
+    with distributed.join("cpu") as rt:
         yield rt

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnn_training.training.batches import ALIGNMENT, FEWEST, BatchPlan, Planned, cost
-from gnn_training.training.schedule import learning_rate, peak_rate
+from gnn_training.training.learner import learning_rate, peak_rate
+from gnn_training.training.sampler import ALIGNMENT, FEWEST, BatchPlan, Planned, cost
 
 SIZES = st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 200)), min_size=1, max_size=80)
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from fake_gpus import nvidia_smi
 
+from gnn_training.console import duration
+from gnn_training.data.dataset import sample
 from gnn_training.data.recipes import SMOKE
-from gnn_training.data.sample import sample
 from gnn_training.errors import MachineError, StorageError, UserError
-from gnn_training.host import gpus
 from gnn_training.jobs import check as job
+from gnn_training.launch import gpus
 from gnn_training.settings import CheckSettings, of_preset
-from gnn_training.words import duration
 
 
 @pytest.fixture(autouse=True)
@@ -163,7 +163,7 @@ def test_gpus_are_listed_with_their_memory_unless_they_do_not_compute(here: Path
 
 def test_too_little_memory_is_a_problem(monkeypatch):
     monkeypatch.setattr(job, "available_bytes", lambda: 2**29)
-    with pytest.raises(MachineError, match="a rank needs about .* GiB and 0.2 are free: lower --batch-cells"):
+    with pytest.raises(MachineError, match="a rank needs about .* GiB and 0.2 are free: lower --batch-size"):
         job.check(settings(processes=2))
 
 

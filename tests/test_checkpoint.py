@@ -98,12 +98,12 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path):
 def test_the_prefix_of_a_ddp_wrapper_is_read_and_does_not_change_the_fingerprint():
     wrapped = {"network": {f"module.{name}": value for name, value in state()["network"].items()}}
     assert checkpoint.without_prefix(wrapped["network"]).keys() == state()["network"].keys()
-    assert checkpoint.fingerprint(wrapped) == checkpoint.fingerprint(state())
+    assert checkpoint.weights_fingerprint(wrapped) == checkpoint.weights_fingerprint(state())
 
 
 def test_the_fingerprint_is_of_the_exported_weights_alone():
-    assert checkpoint.fingerprint(state(1.0)) != checkpoint.fingerprint(state(1.5))
-    assert checkpoint.fingerprint({**state(), "step": 8}) == checkpoint.fingerprint(state())
+    assert checkpoint.weights_fingerprint(state(1.0)) != checkpoint.weights_fingerprint(state(1.5))
+    assert checkpoint.weights_fingerprint({**state(), "step": 8}) == checkpoint.weights_fingerprint(state())
 
 
 def test_a_checkpoint_of_a_training_loads_with_weights_only(trained: Path):

@@ -9,14 +9,13 @@ import pytest
 import tiny_onnx
 from boards import write_col
 
-from gnn_training.coloring import num_colors, read_solution
+from gnn_training import machine
+from gnn_training.coloring import num_colors, prove, read_solution
 from gnn_training.contract import MODEL_FILE
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
-from gnn_training.host import memory
 from gnn_training.jobs import color as job
 from gnn_training.jobs.color import color
-from gnn_training.proof import prove
 from gnn_training.settings import ColorSettings
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -150,6 +149,6 @@ def test_memory_left_is_the_less_of_machine_and_container(tmp_path: Path, monkey
     used.write_text("1000\n")
     monkeypatch.setattr(memory, "CGROUPS", ((str(limit), str(used)),))
     limit.write_text("max\n")
-    assert memory.available_bytes() > 1_000_000
+    assert machine.available_bytes() > 1_000_000
     limit.write_text("4000\n")
-    assert memory.available_bytes() == 3000
+    assert machine.available_bytes() == 3000

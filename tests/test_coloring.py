@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnn_training import atomic, coloring
+from gnn_training import coloring, files
+from gnn_training.coloring import prove
 from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import Graph
-from gnn_training.proof import prove
 
 TRIANGLE_WITH_TAIL = Graph.from_edges(4, [(0, 1), (1, 2), (0, 2), (2, 3)])
 
@@ -146,7 +146,7 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path: P
 
     monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(StorageError, match="graph.sol: cannot be written .no space left on device.; make room"):
-        atomic.write_text(path, "new")
+        files.write_text(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -154,7 +154,7 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path: P
 def test_an_interrupted_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path: Path):
     path = tmp_path / "graph.sol"
     path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), atomic.replacing(path) as temporary:
+    with pytest.raises(KeyboardInterrupt), files.replace_file(path) as temporary:
         temporary.write_text("ne")
         raise KeyboardInterrupt
     assert path.read_text() == "old"

@@ -12,13 +12,12 @@ import torch._dynamo
 from torch._dynamo.utils import counters
 
 from gnn_training.data.packed import PackedGraphs
+from gnn_training.distributed import Runtime, join
 from gnn_training.graph import Graph
 from gnn_training.jobs.train import train
 from gnn_training.model.graphs import SPARSE_FROM, SparseGraph, batch_of
-from gnn_training.runtime import Runtime, join
-from gnn_training.training.batches import Shape
-from gnn_training.training.compiling import as_written, obstacle
-from gnn_training.training.learner import Learner
+from gnn_training.training.learner import Learner, as_written, obstacle
+from gnn_training.training.sampler import Shape
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 TRIANGLE = Graph.from_edges(3, [(0, 1), (1, 2), (0, 2)])
@@ -31,10 +30,12 @@ def start(folder: Path, rt: Runtime) -> Learner:
     return Learner(tiny_runs.settings(folder, Path("nowhere")), data, rt)
 
 
-def gradient_of(one: Learner, ids: list[int], shape: Shape, free_rounds: int) -> tuple[torch.Tensor, torch.Tensor]:
+def gradient_of(
+    one: Learner, ids: list[int], shape: Shape, no_gradient_rounds: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradient and terms of a batch of these graphs."""
     one.shared.zero_()
-    one._differentiate(one._collate(np.array(ids), shape), free_rounds, 4, len(ids))
+    one._differentiate(one._collate(np.array(ids), shape), no_gradient_rounds, 4, len(ids))
     return one.gradient.clone(), one.terms.clone()
 
 
@@ -59,8 +60,8 @@ def _compared(rt: Runtime, folder: Path) -> dict:
     for kind, shapes in (("several", SEVERAL), ("alone", ALONE)):
         for shape in shapes:
             ids = np.flatnonzero(plain.data.num_nodes <= shape.nodes)[: shape.graphs].tolist()
-            for free_rounds in (0, 3):
-                both = (gradient_of(each, ids, shape, free_rounds) for each in (plain, one))
+            for no_gradient_rounds in (0, 3):
+                both = (gradient_of(each, ids, shape, no_gradient_rounds) for each in (plain, one))
                 numbers.append([[x.numpy() for x in results] for results in both])
         forms[kind] = counters["stats"]["unique_graphs"]
     return {"seconds": seconds, "forms": forms, "numbers": numbers, "changed": changed}

@@ -8,18 +8,17 @@ import numpy as np
 import pytest
 from boards import write_col
 
-from gnn_training import curves, scores
 from gnn_training.coloring import is_proper
 from gnn_training.contract import MODEL_FILE
-from gnn_training.data import baselines, packed, search
-from gnn_training.data.instance import Instance
-from gnn_training.data.labels import label
+from gnn_training.data import packed
+from gnn_training.data.labels import Instance, label
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 from gnn_training.jobs import evaluate as job
 from gnn_training.jobs.evaluate import evaluate
-from gnn_training.scores import Row
 from gnn_training.settings import EvaluateSettings
+from gnn_training.solve import baselines, kernels, report
+from gnn_training.solve.report import Row
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -57,9 +56,9 @@ def test_the_report_holds_a_row_for_every_graph(folder: Path, tiny_model: Path):
     report = run(folder, tiny_model)
     rows = {row["name"]: row for row in report["graphs"]}
     assert rows.keys() == {graph.name for graph in GRAPHS}
-    assert (rows["lonely"]["dsatur"], rows["lonely"]["rlf"], rows["lonely"]["plain"]) == (1, 1, 1)
-    assert (rows["edgeless"]["plain"], rows["edgeless"]["conflicts"]) == (1, 0)
-    assert (rows["parted"]["clique"], rows["parted"]["dsatur"], rows["parted"]["plain"]) == (3, 3, 3)
+    assert (rows["lonely"]["dsatur"], rows["lonely"]["rlf"], rows["lonely"]["one_call"]) == (1, 1, 1)
+    assert (rows["edgeless"]["one_call"], rows["edgeless"]["conflicts"]) == (1, 0)
+    assert (rows["parted"]["clique"], rows["parted"]["dsatur"], rows["parted"]["one_call"]) == (3, 3, 3)
     assert rows["random"]["conflicts"] > 0
     assert rows["random"]["search"] is None and "search" not in report["summary"]["methods"]
     assert report["summary"]["with_best_known"] == 0 and report["summary"]["chromatic_mae"] is None
@@ -69,7 +68,7 @@ def test_the_report_holds_a_row_for_every_graph(folder: Path, tiny_model: Path):
 
 def test_the_search_uses_no_more_colors_than_the_plain_call_and_stops_at_a_clique(folder: Path, tiny_model: Path):
     rows = {row["name"]: row for row in run(folder, tiny_model, seconds=0.5)["graphs"]}
-    assert rows["random"]["clique"] <= rows["random"]["search"] < rows["random"]["plain"]
+    assert rows["random"]["clique"] <= rows["random"]["search"] < rows["random"]["one_call"]
     assert 0.3 < rows["random"]["search_seconds"] < 3
     assert rows["lonely"]["search_seconds"] < 0.3
 
@@ -100,7 +99,9 @@ def test_a_file_of_the_real_exporter_gives_proper_classes_and_readings(folder: P
     report = run(folder, exported / MODEL_FILE, seconds=1.0)
     for row in report["graphs"]:
         assert row["conflicts"] == 0
-        assert row["clique"] <= row["search"] <= row["plain"] <= row["dsatur"] + 1  # two DSATURs, ties broken otherwise
+        assert (
+            row["clique"] <= row["search"] <= row["one_call"] <= row["dsatur"] + 1
+        )  # two DSATURs, ties broken otherwise
         assert row["clique"] - 1 <= row["chromatic"] <= row["dsatur"] + 1
     assert report["model"]["metadata"]["model_version"]
 
@@ -114,7 +115,7 @@ def test_progress_goes_down_in_colors_and_on_in_time_to_the_end(tmp_path: Path, 
         assert list(seconds) == sorted(seconds) and 0 < seconds[0] <= seconds[-1] <= row[f"{method}_seconds"]
         assert list(colors) == sorted(set(colors), reverse=True) and colors[-1] == row[method]
     assert len(row["tabucol_progress"]) > 1 and (len(row["search_progress"]) > 1 or not polish)
-    assert row["search_progress"][0] == [pytest.approx(row["plain_seconds"], abs=0.1), row["plain"]]
+    assert row["search_progress"][0] == [pytest.approx(row["one_call_seconds"], abs=0.1), row["one_call"]]
     assert row["rounds"] == []
 
 
@@ -240,9 +241,9 @@ def test_a_graph_too_large_for_the_network_is_a_row_without_its_colors(folder: P
     monkeypatch.setattr("gnn_training.model.session.available_bytes", lambda: 10_000)
     report = run(folder, tiny_model)
     rows = {row["name"]: row for row in report["graphs"]}
-    assert rows["random"]["plain"] is None and rows["random"]["dsatur"] > 0
-    assert rows["lonely"]["plain"] == 1
-    assert report["summary"]["methods"]["plain"]["graphs"] < report["summary"]["methods"]["dsatur"]["graphs"]
+    assert rows["random"]["one_call"] is None and rows["random"]["dsatur"] > 0
+    assert rows["lonely"]["one_call"] == 1
+    assert report["summary"]["methods"]["one_call"]["graphs"] < report["summary"]["methods"]["dsatur"]["graphs"]
 
 
 def test_a_report_without_a_folder_is_refused_before_any_work(folder: Path, tiny_model: Path):
@@ -278,7 +279,7 @@ def test_baselines_color_properly(method):
 def test_tabucol_begins_with_dsatur_and_gives_a_proper_coloring_for_every_color_less():
     graph = from_networkx(nx.gnp_random_graph(120, 0.5, seed=1), "large")
     found = list(baselines.tabucol(graph, 0.5, baselines.clique_size(graph)))
-    assert np.array_equal(found[0], search.dsatur(*graph.csr()))
+    assert np.array_equal(found[0], kernels.dsatur(*graph.csr()))
     assert [int(colors.max()) for colors in found] == list(range(found[0].max(), found[0].max() - len(found), -1))
     assert len(found) > 2 and all(is_proper(graph, colors) for colors in found)
     assert len(list(baselines.tabucol(graph, 0.0, 1))) == 1
@@ -298,20 +299,20 @@ def test_a_clique_bounds_the_colors_from_below():
 def row(name: str, best_known: int | None, dsatur: int, plain: int | None, chromatic: float | None = None) -> Row:
     seconds = None if plain is None else 1.0
     return Row(
-        name, None, 9, 9, best_known, 1, dsatur, 0.5, plain=plain, plain_seconds=seconds, chromatic=chromatic
+        name, None, 9, 9, best_known, 1, dsatur, 0.5, one_call=plain, one_call_seconds=seconds, chromatic=chromatic
     )  # fmt: skip
 
 
 def test_a_method_is_compared_with_dsatur_on_the_graphs_it_colored():
-    summary = scores.summarize(
+    summary = report.summarize(
         [row("a", 5, 6, 5, 5.5), row("b", 4, 4, 5, 6.0), row("c", None, 9, 7), row("large", 10, 20, None)]
     )
     assert summary["chromatic_mae"] == 1.25
-    plain = summary["methods"]["plain"]
-    assert (plain["graphs"], plain["mean_excess"], plain["dsatur_excess_there"]) == (3, 0.5, 0.5)
+    plain = summary["methods"]["one_call"]
+    assert (plain["graphs"], plain["mean_gap"], plain["dsatur_gap_there"]) == (3, 0.5, 0.5)
     assert (plain["wins"], plain["ties"], plain["losses"]) == (2, 0, 1)
     assert (plain["at_best_known"], plain["median_seconds"]) == (1, 1.0)
-    assert summary["methods"]["dsatur"]["mean_excess"] == (1 + 0 + 10) / 3
+    assert summary["methods"]["dsatur"]["mean_gap"] == (1 + 0 + 10) / 3
     assert "rlf" not in summary["methods"]
 
 
@@ -326,20 +327,20 @@ def test_a_curve_over_time_is_the_mean_of_what_each_graph_has_by_then_from_dsatu
         measured(3, 3),  # never colored by the search
     ]
     # Excess of the three: 3, 4, 0 by DSATUR; 2, 4, 0; 2, 2, 0; 2, 1, 0; 0, 1, 0.
-    assert curves.against_time(rows, "search") == [(1.0, 2.0), (2.0, 4 / 3), (3.0, 1.0), (4.0, 1 / 3)]
-    assert curves.against_time(rows, "tabucol") == curves.against_time(rows, "rlf") == []
+    assert report.against_time(rows, "search") == [(1.0, 2.0), (2.0, 4 / 3), (3.0, 1.0), (4.0, 1 / 3)]
+    assert report.against_time(rows, "tabucol") == report.against_time(rows, "rlf") == []
 
 
 def test_a_method_of_one_coloring_is_a_step_per_graph_and_dsatur_a_level():
     rows = [measured(5, 8, rlf=7, rlf_seconds=2.0), measured(10, 14, rlf=15, rlf_seconds=1.0)]
-    assert curves.against_time(rows, "rlf") == [(1.0, 4.0), (2.0, 3.5)]
-    assert curves.against_time(rows, "dsatur") == [(0.5, 3.5), (0.5, 3.5)]
+    assert report.against_time(rows, "rlf") == [(1.0, 4.0), (2.0, 3.5)]
+    assert report.against_time(rows, "dsatur") == [(0.5, 3.5), (0.5, 3.5)]
 
 
 def test_a_curve_over_rounds_is_the_mean_of_the_calls_with_dsatur_where_one_is_missing():
     rows = [measured(5, 8, rounds=((8, 7), (32, 6))), measured(10, 14, rounds=((8, 12),)), measured(3, 3)]
-    assert curves.against_rounds(rows) == [(8, 4 / 3), (32, 5 / 3)]
-    assert curves.against_rounds(rows[2:]) == []
+    assert report.against_rounds(rows) == [(8, 4 / 3), (32, 5 / 3)]
+    assert report.against_rounds(rows[2:]) == []
 
 
 def test_the_figure_shows_every_method_there_is_and_leaves_out_graphs_without_a_best_known_number():
@@ -347,16 +348,16 @@ def test_the_figure_shows_every_method_there_is_and_leaves_out_graphs_without_a_
         measured(5, 8, search=5, search_seconds=9.0, search_progress=((1.0, 7), (4.0, 5)), rounds=((8, 7), (32, 6))),
         measured(None, 50, search=40, search_seconds=1.0, search_progress=((1.0, 40),), rounds=((8, 40),)),
     ]
-    figure = curves.draw(rows)
+    figure = report.draw(rows)
     of_time, of_rounds = figure.axes
     dsatur, search = of_time.lines
     assert [line.get_label() for line in (dsatur, search)] == ["DSATUR", "search"]
     assert dsatur.get_xydata().tolist() == [[0.5, 3.0], [9.0, 3.0]]
-    assert search.get_xydata().tolist() == [[1.0, 2.0], [4.0, 0.0], [9.0, 0.0]]
+    assert kernels.get_xydata().tolist() == [[1.0, 2.0], [4.0, 0.0], [9.0, 0.0]]
     assert of_rounds.lines[0].get_xydata().tolist() == [[8.0, 2.0], [32.0, 1.0]]
     assert "1 graphs" in figure.get_suptitle()
 
 
 def test_a_figure_of_graphs_too_large_for_the_network_has_the_other_methods():
-    figure = curves.draw([measured(5, 8, rlf=7, rlf_seconds=2.0)])
+    figure = report.draw([measured(5, 8, rlf=7, rlf_seconds=2.0)])
     assert [line.get_label() for line in figure.axes[0].lines] == ["DSATUR", "RLF"]

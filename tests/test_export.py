@@ -18,15 +18,15 @@ from onnx import numpy_helper
 
 import gnn_training.__main__ as door
 from gnn_training import __version__, coloring
+from gnn_training.coloring import prove
 from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, MODEL_FILE, OPTIONAL_INPUTS, OUTPUTS
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 from gnn_training.jobs import export as job
-from gnn_training.model import golden, oldest_runtime, onnx_verify
-from gnn_training.model.objective import ColoringNetwork
-from gnn_training.model.oldest_runtime import check_in_oldest_runtime
+from gnn_training.model import golden, onnx_export
+from gnn_training.model.loss import ColoringNetwork
+from gnn_training.model.onnx_export import check_in_oldest_runtime
 from gnn_training.model.program import Program
-from gnn_training.proof import prove
 from gnn_training.settings import ExportSettings
 from gnn_training.training import checkpoint
 
@@ -141,9 +141,9 @@ def test_metadata_say_where_the_file_comes_from(session, trained: Path, tiny_dat
     assert metadata["max_colors"] == str(MAX_COLORS) and metadata["steps"] == str(STEPS)
     assert json.loads(metadata["graph_types"]) == list(GRAPH_TYPES)
     assert metadata["data_sha256"] == json.loads((tiny_data / "manifest.json").read_text())["sha256"]
-    assert metadata["training_fingerprint"] == checkpoint.fingerprint(best)
+    assert metadata["training_fingerprint"] == checkpoint.weights_fingerprint(best)
     assert metadata["trained_steps"] == str(best["step"])
-    assert float(metadata["validation_excess"]) == pytest.approx(best["scores"]["excess"], abs=1e-4)
+    assert float(metadata["validation_excess"]) == pytest.approx(best["scores"]["gap"], abs=1e-4)
     assert json.loads(metadata["settings"])["rounds"] == 4
 
 
@@ -282,18 +282,18 @@ def test_a_file_of_another_form_is_refused(model: onnx.ModelProto, program: Prog
     other.CopyFrom(model)
     other.ir_version = 10
     with pytest.raises(UserError, match="the model has IR 10"):
-        onnx_verify.verify(other, program)
+        onnx_export.verify(other, program)
 
 
 def test_an_improper_coloring_is_refused():
-    edges, batch = onnx_verify.probes()["ring"]
+    edges, batch = onnx_export.probes()["ring"]
     with pytest.raises(UserError, match="ring: the argmax of color_logits is not a proper coloring"):
-        onnx_verify._proper_colors("ring", edges, batch, np.zeros((7, 256)))
+        onnx_export._proper_colors("ring", edges, batch, np.zeros((7, 256)))
 
 
 def test_an_output_of_another_shape_is_refused():
     with pytest.raises(UserError, match=r"ring: chromatic has shape \(2,\), torch gives \(1,\)"):
-        onnx_verify._compare("ring", {"chromatic": np.zeros(1)}, {"chromatic": np.zeros(2)})
+        onnx_export._compare("ring", {"chromatic": np.zeros(1)}, {"chromatic": np.zeros(2)})
 
 
 def test_without_a_checkpoint_there_is_nothing_to_export(tmp_path: Path, capsys):
@@ -338,11 +338,11 @@ def test_a_runtime_that_gives_other_answers_is_caught(models: Path, model: onnx.
 @pytest.fixture(scope="module")
 def oldest() -> None:
     """The oldest promised runtime is here, or can be had."""
-    if sys.version_info[:2] != oldest_runtime.SUPPORTED:
+    if sys.version_info[:2] != onnx_export.SUPPORTED:
         pytest.skip("ONNX Runtime 1.16.3 was never built for this Python")
     try:
-        if not (oldest_runtime.HOME / "done").exists():
-            oldest_runtime._install()
+        if not (onnx_export.HOME / "done").exists():
+            onnx_export._install()
     except UserError as error:
         pytest.skip(f"needs a package index: {error}")
 

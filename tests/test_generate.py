@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from gnn_training.coloring import is_proper
-from gnn_training.data import labelling, packed
-from gnn_training.data.instance import Instance
-from gnn_training.data.labelling import Plan, label_all, split
+from gnn_training.data import dataset, packed
+from gnn_training.data.dataset import Plan, label_all, split
+from gnn_training.data.labels import Instance
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.data.recipes import Draw
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
-from gnn_training.jobs.generate import generate
+from gnn_training.jobs.dataset import generate
 from gnn_training.settings import GenerateSettings
 
 ROOT = Path(__file__).parent.parent
@@ -35,7 +35,7 @@ def command(out: Path, **changes) -> list[str]:
     """A process of its own that generates, with progress in its stderr."""
     program = (
         "import logging, sys; logging.basicConfig(level=logging.INFO, format='%(message)s'); "
-        "from gnn_training.jobs.generate import generate; from gnn_training.settings import GenerateSettings; "
+        "from gnn_training.jobs.dataset import generate; from gnn_training.settings import GenerateSettings; "
         "generate(GenerateSettings.model_validate_json(sys.argv[1]))"
     )
     return [sys.executable, "-c", program, settings(out, **changes).model_dump_json()]
@@ -95,7 +95,7 @@ def test_all_families_are_there_in_their_counts_and_no_graph_twice(generated):
 
 def test_copies_are_replaced_by_further_graphs_of_the_family(tmp_path, monkeypatch, caplog):
     boards = [Draw(0, "rook", index, ((18, 18, 1.0),)) for index in range(12)]
-    monkeypatch.setattr("gnn_training.jobs.generate.draws", lambda *_: boards)
+    monkeypatch.setattr("gnn_training.jobs.dataset.draws", lambda *_: boards)
     caplog.set_level("INFO")
     graphs = generate(settings(tmp_path))
     assert "copies of other graphs, replaced: " in caplog.text
@@ -245,7 +245,7 @@ def test_one_graph_in_five_of_every_family_and_size_is_for_validation():
     tensors = {"family": rng.integers(4, size=2000), "num_nodes": rng.integers(10, 800, size=2000)}
     chosen = split(tensors, seed=0)
     assert chosen.sum() == 400
-    bucket = np.searchsorted(labelling.SIZE_BOUNDS, tensors["num_nodes"], side="right")
+    bucket = np.searchsorted(dataset.SIZE_BOUNDS, tensors["num_nodes"], side="right")
     for family in range(4):
         for size in range(4):
             inside = chosen[(tensors["family"] == family) & (bucket == size)]
@@ -275,7 +275,7 @@ def test_in_a_terminal_progress_is_a_bar(tmp_path, monkeypatch, capfd):
 
 def test_a_worker_loads_no_torch():
     program = (
-        "import sys; import gnn_training.data.labelling, gnn_training.data.labels, gnn_training.data.recipes; "
+        "import sys; import gnn_training.data.dataset, gnn_training.data.labels, gnn_training.data.recipes; "
         "assert not {'torch', 'torch_geometric', 'onnxruntime', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -16,7 +16,7 @@ from fake_gpus import NO_DRIVER, NONE_VISIBLE, TOO_OLD, UNEXPECTED, nvidia_smi, 
 from test_environment import ROOT, Clone
 
 from gnn_training.errors import MachineError
-from gnn_training.host import gpus
+from gnn_training.launch import gpus
 
 
 @pytest.fixture(autouse=True)

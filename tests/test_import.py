@@ -19,7 +19,7 @@ from gnn_training.data import packed
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
-from gnn_training.jobs.import_graphs import GraphFile, import_graphs
+from gnn_training.jobs.dataset import GraphFile, import_graphs
 from gnn_training.settings import ImportSettings
 
 PLANTED_COLORS = 7

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnn_training.coloring import is_proper, num_colors
-from gnn_training.data.baselines import dsatur
-from gnn_training.data.independent import extractions, independent_set
-from gnn_training.data.search import seeded
 from gnn_training.graph import Graph
+from gnn_training.solve.baselines import dsatur
+from gnn_training.solve.kernels import independent_set
+from gnn_training.solve.local_search import extractions, seeded
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

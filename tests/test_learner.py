@@ -9,15 +9,15 @@ import tiny_runs
 import torch
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 
-from gnn_training import runtime
+from gnn_training import distributed
 from gnn_training.data.packed import PackedGraphs
+from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
-from gnn_training.model.objective import WEIGHTS, Batch, ColoringNetwork
-from gnn_training.runtime import Runtime
+from gnn_training.model.loss import WEIGHTS, Batch, ColoringNetwork
 from gnn_training.training import checkpoint, learner
-from gnn_training.training.batches import BatchPlan, Planned, Shape
 from gnn_training.training.learner import FLAGS, LATENESS, MAX_BAD_STEPS, Learner
-from gnn_training.training.progress import Progress
+from gnn_training.training.logbook import Progress
+from gnn_training.training.sampler import BatchPlan, Planned, Shape
 
 
 def start(data: PackedGraphs, rt: Runtime, **changes) -> Learner:
@@ -26,7 +26,7 @@ def start(data: PackedGraphs, rt: Runtime, **changes) -> Learner:
 
 def poison(one: Learner, value: float = float("nan")) -> None:
     """Labels that make every loss this value."""
-    one.resident.difficulty = torch.full_like(one.resident.difficulty, value)
+    one.dataset.difficulty = torch.full_like(one.dataset.difficulty, value)
 
 
 def update(one: Learner) -> dict[str, float]:
@@ -71,16 +71,16 @@ def test_a_plain_offsetis_a_group_of_one(rt: Runtime):
 
 def test_a_missing_gpu_is_said(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="device is cuda but torch finds no GPU"), runtime.join("cuda"):
+    with pytest.raises(UserError, match="device is cuda but torch finds no GPU"), distributed.join("cuda"):
         pass
-    assert runtime._device("auto", 0).type == "cpu"
+    assert distributed._device("auto", 0).type == "cpu"
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(UserError, match="rank 2 has no GPU: there are 2, lower --processes"):
-        runtime._device("auto", 2)
+        distributed._device("auto", 2)
 
 
 def test_a_step_reports_the_mean_terms_of_its_graphs(data: PackedGraphs, rt: Runtime):
@@ -161,7 +161,7 @@ def test_no_step_asks_for_more_colors_than_its_shape_holds(data: PackedGraphs, r
 
 
 def test_accumulated_micro_batches_take_the_step_of_one_large_batch(data: PackedGraphs, rt: Runtime):
-    whole, halves = start(data, rt), start(data, rt, batch_cells=500, accumulate=2)
+    whole, halves = start(data, rt), start(data, rt, batch_size=500, accumulate=2)
     whole.plan = Merged(halves.plan)
     first = weights(whole)
     for _ in range(3):
@@ -241,13 +241,13 @@ def test_a_step_is_no_longer_than_the_clip_allows(data: PackedGraphs, rt: Runtim
 def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(data, rt, precision: str, value: float):
     one = start(data, rt, precision=precision)
     one.update()
-    before, truth = everything(one), one.resident.difficulty
+    before, truth = everything(one), one.dataset.difficulty
     poison(one, value)
     one.update()
     assert (one.step, one.skipped, one.bad_steps) == (2, 1, 1)
     changed = {name.split("/")[1] for name in tiny_runs.differences(before, everything(one))}
     assert changed == {"step", "skipped", "bad_steps"} | ({"scaler"} if precision == "fp16" else set())
-    one.resident.difficulty = truth
+    one.dataset.difficulty = truth
     one.update()
     assert (one.skipped, one.bad_steps) == (1, 0)
     assert not torch.equal(weights(one), parameters_to_vector(before["weights"].values()))
@@ -294,9 +294,9 @@ def test_too_many_bad_steps_in_a_row_end_the_training_with_a_way_out(data, rt, l
 
 def test_bad_steps_between_good_ones_end_nothing(data: PackedGraphs, rt: Runtime):
     one = start(data, rt, steps=40)
-    truth = one.resident.difficulty
+    truth = one.dataset.difficulty
     for i in range(MAX_BAD_STEPS + 5):
-        one.resident.difficulty = truth if i % 5 == 0 else torch.full_like(truth, torch.nan)
+        one.dataset.difficulty = truth if i % 5 == 0 else torch.full_like(truth, torch.nan)
         one.update()
         one.heard()
     assert one.skipped == 12

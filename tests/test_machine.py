@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from gnn_training import machine
 from gnn_training.errors import MachineError, UserError
-from gnn_training.host import machine
+from gnn_training.launch import gpus
 from gnn_training.settings import RunSettings, multi, single
 from gnn_training.training.estimate import Kept
 
@@ -34,16 +35,16 @@ def test_cores_stay_within_the_quota_of_the_container(tmp_path: Path, monkeypatc
 def test_there_is_one_rank_per_gpu_or_per_core_unless_told_otherwise(gpus, monkeypatch):
     monkeypatch.setattr(machine, "num_cores", lambda: 64)
     gpus(4)
-    assert [machine.num_ranks(RunSettings(processes=asked)) for asked in (0, 2)] == [4, 2]
-    assert machine.num_ranks(RunSettings(device="cpu")) == machine.MAX_CPU_RANKS
+    assert [gpus.num_ranks(RunSettings(processes=asked)) for asked in (0, 2)] == [4, 2]
+    assert gpus.num_ranks(RunSettings(device="cpu")) == gpus.MAX_CPU_RANKS
     gpus(0)
-    assert [machine.num_ranks(RunSettings(processes=asked)) for asked in (0, 16)] == [8, 16]
+    assert [gpus.num_ranks(RunSettings(processes=asked)) for asked in (0, 16)] == [8, 16]
 
 
 def test_more_ranks_than_gpus_are_refused(gpus):
     gpus(2)
     with pytest.raises(UserError, match=r"processes \(3\) must not exceed the GPUs \(2\)"):
-        machine.num_ranks(RunSettings(processes=3))
+        gpus.num_ranks(RunSettings(processes=3))
 
 
 def test_settings_made_for_gpus_are_refused_without_one_and_told_why(gpus, monkeypatch):
@@ -51,8 +52,8 @@ def test_settings_made_for_gpus_are_refused_without_one_and_told_why(gpus, monke
     monkeypatch.setattr(machine.gpus, "why_none", lambda: "they were stolen")
     for settings in (RunSettings(device="cuda"), single(), multi()):
         with pytest.raises(MachineError, match="^they were stolen$"):
-            machine.num_ranks(settings)
-    assert machine.num_ranks(single().model_copy(update={"device": "cpu", "processes": 1})) == 1
+            gpus.num_ranks(settings)
+    assert gpus.num_ranks(single().model_copy(update={"device": "cpu", "processes": 1})) == 1
 
 
 def test_idle_gpus_are_refused_unless_fewer_are_asked_for(gpus, monkeypatch):
@@ -60,8 +61,8 @@ def test_idle_gpus_are_refused_unless_fewer_are_asked_for(gpus, monkeypatch):
     monkeypatch.setattr(machine.gpus, "why_fewer", lambda count: f"only {count} of 8")
     for processes in (0, 8):
         with pytest.raises(MachineError, match="^only 7 of 8$"):
-            machine.num_ranks(RunSettings(processes=processes))
-    assert machine.num_ranks(RunSettings(processes=7)) == 7
+            gpus.num_ranks(RunSettings(processes=processes))
+    assert gpus.num_ranks(RunSettings(processes=7)) == 7
 
 
 def test_port_that_is_taken_is_named_with_its_flag():

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from gnn_training.graph import Graph
 from gnn_training.model.graphs import SPARSE_FROM, DenseGraphs, Graphs, SparseGraph, batch_of
-from gnn_training.model.network import Refiner, invariants
-from gnn_training.model.noise import PRIME, noise
-from gnn_training.model.readings import Reader
+from gnn_training.model.loss import GraphHead
+from gnn_training.model.network import PRIME, RefinementNetwork, invariants, noise
 
 ROUNDS = 5
 
@@ -29,10 +28,10 @@ def sparse(graph: Graph) -> SparseGraph:
     return SparseGraph(torch.from_numpy(graph.edge_index()), graph.num_nodes)
 
 
-def refined(refiner: Refiner, graphs: Graphs, palette: Tensor, seeds: Tensor) -> Tensor:
+def refined(refiner: RefinementNetwork, graphs: Graphs, color_mask: Tensor, seeds: Tensor) -> Tensor:
     """Soft colors (G, N, K) after a few rounds."""
-    h = refiner.run(refiner.start(graphs, palette, seeds), graphs, palette, seeds, ROUNDS)
-    return refiner.soft_colors(h, graphs, palette)
+    h = refiner.run(refiner.start(graphs, color_mask, seeds), graphs, color_mask, seeds, ROUNDS)
+    return refiner.soft_colors(h, graphs, color_mask)
 
 
 def assert_same(a: Tensor, b: Tensor) -> None:
@@ -40,18 +39,18 @@ def assert_same(a: Tensor, b: Tensor) -> None:
 
 
 @pytest.fixture(scope="module")
-def refiner() -> Refiner:
+def refiner() -> RefinementNetwork:
     """Random weights, larger than the first ones of a training so that rounds change the state a lot."""
     torch.manual_seed(0)
-    refiner = Refiner().requires_grad_(False)
+    refiner = RefinementNetwork().requires_grad_(False)
     refiner.update.bias[: refiner.width] = 0.0
     return refiner
 
 
 @pytest.fixture(scope="module")
-def reader() -> Reader:
+def reader() -> GraphHead:
     torch.manual_seed(0)
-    return Reader().requires_grad_(False)
+    return GraphHead().requires_grad_(False)
 
 
 GRAPHS = [random_graph(12, 0.5, 1), random_graph(30, 0.2, 2), Graph.from_edges(4, []), Graph.from_edges(1, [])]
@@ -59,39 +58,41 @@ KS = torch.tensor([4, 7, 1, 2])
 SEEDS = torch.tensor([5, 6, 7, 8])
 
 
-def test_rounds_change_the_coloring(refiner: Refiner):
+def test_rounds_change_the_coloring(refiner: RefinementNetwork):
     graphs = batch_of(GRAPHS)
-    h, palette, seeds = refiner.begin(graphs, KS, SEEDS, 7)
-    moved = refined(refiner, graphs, palette, seeds) - refiner.soft_colors(h, graphs, palette)
+    h, color_mask, seeds = refiner.begin(graphs, KS, SEEDS, 7)
+    moved = refined(refiner, graphs, color_mask, seeds) - refiner.soft_colors(h, graphs, color_mask)
     assert moved.abs().max() > 0.2
 
 
-def test_renaming_the_colors_renames_the_result(refiner: Refiner, monkeypatch: pytest.MonkeyPatch):
+def test_renaming_the_colors_renames_the_result(refiner: RefinementNetwork, monkeypatch: pytest.MonkeyPatch):
     graphs = batch_of(GRAPHS)
-    _, palette, seeds = refiner.begin(graphs, KS, SEEDS, 7)
+    _, color_mask, seeds = refiner.begin(graphs, KS, SEEDS, 7)
     order = torch.randperm(7, generator=torch.Generator().manual_seed(3))
-    before = refined(refiner, graphs, palette, seeds)
+    before = refined(refiner, graphs, color_mask, seeds)
     monkeypatch.setattr("gnn_training.model.network.noise", lambda *args: noise(*args)[:, :, order])
-    assert_same(refined(refiner, graphs, palette[:, order], seeds), before[:, :, order])
+    assert_same(refined(refiner, graphs, color_mask[:, order], seeds), before[:, :, order])
 
 
-def test_renaming_the_nodes_renames_the_result(refiner: Refiner, reader: Reader, monkeypatch: pytest.MonkeyPatch):
+def test_renaming_the_nodes_renames_the_result(
+    refiner: RefinementNetwork, reader: GraphHead, monkeypatch: pytest.MonkeyPatch
+):
     graph, k = GRAPHS[1], torch.tensor([5])
     order = np.random.default_rng(4).permutation(graph.num_nodes)
     graphs, renamed = dense(graph), dense(Graph.from_adjacency(graph.adjacency()[order][:, order]))
-    _, palette, seeds = refiner.begin(graphs, k, SEEDS[:1], 5)
-    before = refined(refiner, graphs, palette, seeds)
+    _, color_mask, seeds = refiner.begin(graphs, k, SEEDS[:1], 5)
+    before = refined(refiner, graphs, color_mask, seeds)
     monkeypatch.setattr("gnn_training.model.network.noise", lambda *args: noise(*args)[:, order])
-    assert_same(refined(refiner, renamed, palette, seeds), before[:, order])
+    assert_same(refined(refiner, renamed, color_mask, seeds), before[:, order])
     bounds = torch.tensor([2.0]), torch.tensor([9.0])
     for a, b in zip(reader(renamed, *bounds), reader(graphs, *bounds), strict=True):
         assert_same(a, b)
 
 
-def test_a_padded_graph_gives_the_numbers_it_gives_alone(refiner: Refiner, reader: Reader):
+def test_a_padded_graph_gives_the_numbers_it_gives_alone(refiner: RefinementNetwork, reader: GraphHead):
     together = batch_of(GRAPHS)
-    _, palette, seeds = refiner.begin(together, KS, SEEDS, 7)
-    p = refined(refiner, together, palette, seeds)
+    _, color_mask, seeds = refiner.begin(together, KS, SEEDS, 7)
+    p = refined(refiner, together, color_mask, seeds)
     lower, upper = torch.full((4,), 1.0), KS.float() + 1
     readings = reader(together, lower, upper)
     for i, graph in enumerate(GRAPHS):
@@ -103,34 +104,36 @@ def test_a_padded_graph_gives_the_numbers_it_gives_alone(refiner: Refiner, reade
             assert_same(joint[i], single[0])
 
 
-def test_colors_beyond_those_of_the_largest_palette_change_nothing(refiner: Refiner):
+def test_colors_beyond_those_of_the_largest_palette_change_nothing(refiner: RefinementNetwork):
     graphs, states = batch_of(GRAPHS), []
     for num_colors in (7, 11):
-        _, palette, seeds = refiner.begin(graphs, KS, SEEDS, num_colors)
-        states.append(refined(refiner, graphs, palette, seeds))
+        _, color_mask, seeds = refiner.begin(graphs, KS, SEEDS, num_colors)
+        states.append(refined(refiner, graphs, color_mask, seeds))
     assert states[1].shape == (4, 30, 11) and (states[1][:, :, 7:] == 0).all()
     assert_same(states[1][:, :, :7], states[0])
 
 
-def test_a_round_passes_on_soft_colors_of_its_state_and_counts_conflicts_of_those_it_was_given(refiner: Refiner):
+def test_a_round_passes_on_soft_colors_of_its_state_and_counts_conflicts_of_those_it_was_given(
+    refiner: RefinementNetwork,
+):
     graphs = batch_of(GRAPHS)
-    h, palette, seeds = refiner.begin(graphs, KS, SEEDS, 7)
-    p = refiner.soft_colors(h, graphs, palette)
+    h, color_mask, seeds = refiner.begin(graphs, KS, SEEDS, 7)
+    p = refiner.soft_colors(h, graphs, color_mask)
     for _ in range(3):
-        h, following, conflicts = refiner(h, p, graphs, palette, seeds)
+        h, following, conflicts = refiner(h, p, graphs, color_mask, seeds)
         expected = torch.einsum("gvk,gvw,gwk->g", p, graphs.adjacency, p) / 2
         assert_same(conflicts, expected)
         assert conflicts[0] > 0 and (conflicts[2:] == 0).all()
-        p = refiner.soft_colors(h, graphs, palette)
+        p = refiner.soft_colors(h, graphs, color_mask)
         assert_same(following, p)
 
 
-def test_a_price_counts_like_conflicts(refiner: Refiner):
+def test_a_price_counts_like_conflicts(refiner: RefinementNetwork):
     graphs = batch_of(GRAPHS)
-    h, palette, seeds = refiner.begin(graphs, KS, SEEDS, 7)
-    p = refiner.soft_colors(h, graphs, palette)
+    h, color_mask, seeds = refiner.begin(graphs, KS, SEEDS, 7)
+    p = refiner.soft_colors(h, graphs, color_mask)
     price = torch.rand(p.shape, generator=torch.Generator().manual_seed(0))
-    plain, dear = (refiner(h, p, graphs, palette, seeds, price=x) for x in (0.0, price))
+    plain, dear = (refiner(h, p, graphs, color_mask, seeds, price=x) for x in (0.0, price))
     assert_same(dear[2] - plain[2], (p * price).sum((1, 2)) / 2)
     moved = (dear[1] - plain[1]).abs().amax((1, 2))
     assert torch.equal(moved > 1e-3, KS > 1)  # with one color there is nothing to choose
@@ -138,12 +141,12 @@ def test_a_price_counts_like_conflicts(refiner: Refiner):
 
 def test_damping_weakens_the_gradient_of_the_state_and_changes_no_number():
     torch.manual_seed(0)
-    refiner, graphs = Refiner(), batch_of(GRAPHS)
-    start, palette, seeds = refiner.begin(graphs, KS, SEEDS, 7)
+    refiner, graphs = RefinementNetwork(), batch_of(GRAPHS)
+    start, color_mask, seeds = refiner.begin(graphs, KS, SEEDS, 7)
     start = start.detach().requires_grad_()
     gradients, states = [], []
     for damping in (1.0, 0.25):
-        h, p, _ = refiner(start, refiner.soft_colors(start, graphs, palette), graphs, palette, seeds, damping)
+        h, p, _ = refiner(start, refiner.soft_colors(start, graphs, color_mask), graphs, color_mask, seeds, damping)
         states.append(h)
         gradients.append([torch.autograd.grad(out.pow(3).sum(), start, retain_graph=True)[0] for out in (h, p)])
     assert_same(*states)
@@ -153,10 +156,10 @@ def test_damping_weakens_the_gradient_of_the_state_and_changes_no_number():
 
 @settings(max_examples=25, deadline=None)
 @given(n=st.integers(1, 40), k=st.integers(1, 60), density=st.floats(0, 1), seed=st.integers(0, 2**40))
-def test_any_number_of_nodes_and_colors_gives_probabilities(refiner: Refiner, n, k, density, seed):
+def test_any_number_of_nodes_and_colors_gives_probabilities(refiner: RefinementNetwork, n, k, density, seed):
     graphs = batch_of([random_graph(n, density, seed)])
-    _, palette, seeds = refiner.begin(graphs, torch.tensor([k]), torch.tensor([seed]), k)
-    p = refined(refiner, graphs, palette, seeds)
+    _, color_mask, seeds = refiner.begin(graphs, torch.tensor([k]), torch.tensor([seed]), k)
+    p = refined(refiner, graphs, color_mask, seeds)
     assert p.shape == (1, n, k) and (p >= 0).all()
     assert_same(p.sum(2), torch.ones(1, n))
 
@@ -166,10 +169,10 @@ def test_any_number_of_nodes_and_colors_gives_probabilities(refiner: Refiner, n,
 def test_dense_and_sparse_aggregation_give_the_same_coloring_and_readings(refiner, reader, n, k, density, seed):
     graph = random_graph(n, density, seed)
     forms = dense(graph), sparse(graph)
-    _, palette, seeds = refiner.begin(forms[0], torch.tensor([k]), torch.tensor([seed]), k)
-    assert_same(*(refined(refiner, form, palette, seeds) for form in forms))
-    assert_same(*(invariants(form, palette.sum(1)) for form in forms))
-    assert_same(*(form.summary(palette.sum(1)) for form in forms))
+    _, color_mask, seeds = refiner.begin(forms[0], torch.tensor([k]), torch.tensor([seed]), k)
+    assert_same(*(refined(refiner, form, color_mask, seeds) for form in forms))
+    assert_same(*(invariants(form, color_mask.sum(1)) for form in forms))
+    assert_same(*(form.summary(color_mask.sum(1)) for form in forms))
     for a, b in zip(*(reader(form, torch.ones(1), torch.tensor([9.0])) for form in forms), strict=True):
         assert_same(a, b)
 
@@ -178,9 +181,9 @@ def test_dense_and_sparse_aggregation_give_the_same_gradients():
     graph, gradients = random_graph(20, 0.3), []
     for form in (dense(graph), sparse(graph)):
         torch.manual_seed(1)
-        refiner = Refiner()
-        h, palette, seeds = refiner.begin(form, torch.tensor([4]), torch.tensor([0]), 4)
-        _, p, _ = refiner(h, refiner.soft_colors(h, form, palette), form, palette, seeds)
+        refiner = RefinementNetwork()
+        h, color_mask, seeds = refiner.begin(form, torch.tensor([4]), torch.tensor([0]), 4)
+        _, p, _ = refiner(h, refiner.soft_colors(h, form, color_mask), form, color_mask, seeds)
         (p * form.aggregate(p)).sum().backward()
         gradients.append([weight.grad for weight in refiner.parameters()])
     for a, b in zip(*gradients, strict=True):

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch.distributed.run import config_from_args, parse_args
 
 from gnn_training.errors import UserError
-from gnn_training.host import nodes as orchestrators
-from gnn_training.host.nodes import Nodes, first_host, resolve
+from gnn_training.launch import nodes as orchestrators
+from gnn_training.launch.nodes import Nodes, first_host, resolve
 from gnn_training.settings import TrainSettings
 
 ROOT = Path(__file__).parents[1]
@@ -223,7 +223,7 @@ def on_two_machines(folder: Path, *command: str, first_ends: int = 0) -> list[st
 
 @pytest.mark.slow
 def test_two_torchruns_train_together_as_two_machines_would(tiny_data: Path, tmp_path: Path):
-    settings: TrainSettings = tiny_runs.settings(tiny_data, tmp_path / "run", steps=4, batch_cells=500)
+    settings: TrainSettings = tiny_runs.settings(tiny_data, tmp_path / "run", steps=4, batch_size=500)
     torchrun = ["-m", "torch.distributed.run", "{flags}", "-m", "--", "gnn_training"]
     first, second = on_two_machines(tmp_path, *torchrun, "train", *settings.flags())
     assert "starting: 4 steps" in first and "2 x cpu" in first

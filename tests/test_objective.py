@@ -11,9 +11,8 @@ from torch.nn.functional import one_hot
 from gnn_training.contract import GRAPH_TYPES, UNKNOWN_TYPE
 from gnn_training.graph import Graph
 from gnn_training.model.graphs import batch_of
-from gnn_training.model.network import Refiner
-from gnn_training.model.noise import noise
-from gnn_training.model.objective import WEIGHTS, Batch, ColoringNetwork
+from gnn_training.model.loss import WEIGHTS, Batch, ColoringNetwork
+from gnn_training.model.network import RefinementNetwork, noise
 
 RING = Graph.from_edges(6, [(i, (i + 1) % 6) for i in range(6)])
 LONELY = Graph.from_edges(1, [])
@@ -21,15 +20,15 @@ WHEEL = Graph.from_edges(6, [(0, i) for i in range(1, 6)] + [(1, 2), (2, 3), (3,
 GRAPHS = [RING, WHEEL, LONELY]
 
 
-class Decided(Refiner):
+class Decided(RefinementNetwork):
     """Holds on to one coloring (N,) of one graph."""
 
     def __init__(self, colors: list[int]):
         super().__init__()
         self.colors = torch.tensor([colors])
 
-    def soft_colors(self, h, graphs, palette) -> Tensor:
-        return one_hot(self.colors, palette.shape[1]).float()
+    def soft_colors(self, h, graphs, color_mask) -> Tensor:
+        return one_hot(self.colors, color_mask.shape[1]).float()
 
 
 def batch(graphs: list[Graph]) -> Batch:
@@ -56,28 +55,28 @@ def network() -> ColoringNetwork:
     return ColoringNetwork()
 
 
-def rename_colors(refiner: Refiner, order: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def rename_colors(refiner: RefinementNetwork, order: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on color i of every batch is called what color order[i] was."""
     monkeypatch.setattr("gnn_training.model.network.noise", lambda *args: noise(*args)[:, :, order])
-    begin = Refiner.begin
+    begin = RefinementNetwork.begin
 
     def renamed(*args):
-        h, palette, seeds = begin(refiner, *args)
-        return h, palette[:, order], seeds
+        h, color_mask, seeds = begin(refiner, *args)
+        return h, color_mask[:, order], seeds
 
     refiner.begin = renamed
 
 
 def test_every_term_has_a_weight_and_is_finite(network: ColoringNetwork):
-    terms = network(batch(GRAPHS), free_rounds=2, rounds=3)
+    terms = network(batch(GRAPHS), no_gradient_rounds=2, rounds=3)
     assert terms.keys() == WEIGHTS.keys()
     assert all(term.shape == () and term.isfinite() for term in terms.values())
 
 
 def test_renaming_the_colors_changes_no_term(network: ColoringNetwork, monkeypatch: pytest.MonkeyPatch):
-    before = network(batch(GRAPHS), free_rounds=2, rounds=4)
+    before = network(batch(GRAPHS), no_gradient_rounds=2, rounds=4)
     rename_colors(network.refiner, [2, 0, 3, 1], monkeypatch)
-    after = network(batch(GRAPHS), free_rounds=2, rounds=4)
+    after = network(batch(GRAPHS), no_gradient_rounds=2, rounds=4)
     for name in WEIGHTS:
         torch.testing.assert_close(after[name], before[name], rtol=1e-5, atol=1e-6)
 
@@ -87,27 +86,27 @@ def test_renaming_the_colors_changes_no_gradient(network: ColoringNetwork, monke
     for order in ([0, 1, 2, 3], [3, 2, 0, 1]):
         rename_colors(network.refiner, order, monkeypatch)
         network.zero_grad()
-        network(batch(GRAPHS), free_rounds=0, rounds=4)["conflicts"].backward()
+        network(batch(GRAPHS), no_gradient_rounds=0, rounds=4)["conflicts"].backward()
         gradients.append([weight.grad.clone() for weight in network.refiner.parameters()])
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("free_rounds", [0, 5])
-def test_terms_of_a_batch_are_the_sums_of_its_graphs(network: ColoringNetwork, free_rounds: int):
-    together = network(batch(GRAPHS), free_rounds, rounds=4)
-    alone = [network(batch([graph]), free_rounds, rounds=4) for graph in GRAPHS]
+@pytest.mark.parametrize("no_gradient_rounds", [0, 5])
+def test_terms_of_a_batch_are_the_sums_of_its_graphs(network: ColoringNetwork, no_gradient_rounds: int):
+    together = network(batch(GRAPHS), no_gradient_rounds, rounds=4)
+    alone = [network(batch([graph]), no_gradient_rounds, rounds=4) for graph in GRAPHS]
     for name in WEIGHTS:
         torch.testing.assert_close(together[name], sum(terms[name] for terms in alone), rtol=1e-4, atol=1e-6)
 
 
 def test_a_proper_coloring_has_no_conflicts_and_one_color_has_all_edges(network: ColoringNetwork):
     network.refiner = Decided([0, 1, 0, 1, 0, 1])
-    assert network(batch([RING]), free_rounds=0, rounds=3)["conflicts"].item() == 0
+    assert network(batch([RING]), no_gradient_rounds=0, rounds=3)["conflicts"].item() == 0
     network.refiner = Decided([1, 1, 1, 1, 1, 1])
-    assert network(batch([RING]), free_rounds=0, rounds=3)["conflicts"].item() == pytest.approx(6 / 6)
+    assert network(batch([RING]), no_gradient_rounds=0, rounds=3)["conflicts"].item() == pytest.approx(6 / 6)
     network.refiner = Decided([0, 0, 0, 1, 1, 1])
-    assert network(batch([RING]), free_rounds=2, rounds=3)["conflicts"].item() == pytest.approx(4 / 6)
+    assert network(batch([RING]), no_gradient_rounds=2, rounds=3)["conflicts"].item() == pytest.approx(4 / 6)
 
 
 def test_a_graph_of_unknown_family_teaches_no_family(network: ColoringNetwork):
@@ -145,10 +144,10 @@ def test_free_rounds_pass_no_gradient_back_to_the_first_state(network: ColoringN
     assert without == {"refiner.first.weight", "refiner.first.bias"}
 
 
-@pytest.mark.parametrize("free_rounds", [0, 3])
-def test_what_is_not_present_counts_nothing(network: ColoringNetwork, free_rounds: int):
+@pytest.mark.parametrize("no_gradient_rounds", [0, 3])
+def test_what_is_not_present_counts_nothing(network: ColoringNetwork, no_gradient_rounds: int):
     partly = replace(batch(GRAPHS), present=torch.tensor([1.0, 0.0, 1.0]))
-    terms, expected = network(partly, free_rounds, 4), network(batch([RING, LONELY]), free_rounds, 4)
+    terms, expected = network(partly, no_gradient_rounds, 4), network(batch([RING, LONELY]), no_gradient_rounds, 4)
     for name in WEIGHTS:
         torch.testing.assert_close(terms[name], expected[name], rtol=1e-5, atol=1e-6)
     weights = list(network.parameters())
@@ -164,11 +163,11 @@ def test_room_for_more_colors_changes_no_term(network: ColoringNetwork):
         torch.testing.assert_close(wide[name], narrow[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("free_rounds", [0, 3])
-def test_recomputed_activations_give_the_same_terms_and_gradients(network: ColoringNetwork, free_rounds: int):
+@pytest.mark.parametrize("no_gradient_rounds", [0, 3])
+def test_recomputed_activations_give_the_same_terms_and_gradients(network: ColoringNetwork, no_gradient_rounds: int):
     results = []
     for network.recompute in (False, True):
-        terms = network(batch(GRAPHS), free_rounds, rounds=5)
+        terms = network(batch(GRAPHS), no_gradient_rounds, rounds=5)
         weights = list(network.parameters())
         results.append((terms, torch.autograd.grad(sum(terms.values()), weights, materialize_grads=True)))
     torch.testing.assert_close(results[1], results[0], rtol=1e-6, atol=1e-7)

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 import gnn_training.__main__ as door
-from gnn_training import __version__, provenance
+from gnn_training import __version__
 from gnn_training.errors import StorageError, UserError
+from gnn_training.jobs import pack
 from gnn_training.jobs import pack as job
 from gnn_training.settings import EvaluateSettings, PackSettings
 
@@ -235,17 +236,17 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_revision_of_a_clone_tells_of_changes(clone: Path):
     revision = git(clone, "rev-parse", "HEAD")
-    assert provenance.of_program(clone)["git_revision"] == revision
+    assert pack.of_program(clone)["git_revision"] == revision
     (clone / "requirements.lock").write_text("a==2\n")
-    assert provenance.of_program(clone)["git_revision"] == f"{revision}+changes"
+    assert pack.of_program(clone)["git_revision"] == f"{revision}+changes"
 
 
 def test_a_copy_within_a_foreign_repository_has_no_revision(clone: Path):
     (clone / "vendored").mkdir()
-    found = provenance.of_program(clone / "vendored")
+    found = pack.of_program(clone / "vendored")
     assert found["git_revision"] == found["locks_sha256"] == "unknown"
 
 
 def test_without_git_the_revision_is_unknown(clone: Path, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    assert provenance.of_program(clone)["git_revision"] == "unknown"
+    assert pack.of_program(clone)["git_revision"] == "unknown"

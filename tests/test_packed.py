@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gnn_training.data import packed
 from gnn_training.data.families import FAMILIES as EVERY_FAMILY
 from gnn_training.data.families import draw
-from gnn_training.data.instance import Instance, Label
+from gnn_training.data.labels import Instance, Label
 from gnn_training.data.packed import PackedGraphs, Record
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph

@@ -14,11 +14,11 @@ import pytest
 
 import gnn_training.jobs.run as job
 from gnn_training.errors import MachineError, StorageError, UserError
-from gnn_training.host import ranks
-from gnn_training.host.nodes import resolve
+from gnn_training.jobs.run import Step, StepRecord
+from gnn_training.launch import ranks
+from gnn_training.launch.nodes import resolve
 from gnn_training.processes import TIMED_OUT, Supervisor, beside
 from gnn_training.settings import GenerateSettings, ImportSettings, RunSettings, smoke
-from gnn_training.steps import Record, Step
 
 ROOT = Path(__file__).parents[1]
 SUPERVISE = """
@@ -106,11 +106,11 @@ def step(*files: Path, seed: int = 0, **fields) -> Step:
 
 
 def test_step_is_done_until_settings_or_files_change(tmp_path: Path):
-    product, record = tmp_path / "product", Record(tmp_path / "steps.json")
+    product, record = tmp_path / "product", StepRecord(tmp_path / "steps.json")
     product.write_text("1")
     assert not record.is_done(step(product))
     record.add(step(product))
-    again = Record(tmp_path / "steps.json")
+    again = StepRecord(tmp_path / "steps.json")
     assert again.is_done(step(product))
     assert not again.is_done(step(product, seed=1))
     product.write_text("22")
@@ -122,7 +122,7 @@ def test_step_is_done_until_settings_or_files_change(tmp_path: Path):
 def test_folder_has_changed_when_any_of_its_files_has(tmp_path: Path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep/graph.col").write_text("1")
-    record = Record(tmp_path / "steps.json")
+    record = StepRecord(tmp_path / "steps.json")
     record.add(step(tmp_path / "deep"))
     assert record.is_done(step(tmp_path / "deep"))
     (tmp_path / "deep/other.col").write_text("1")
@@ -130,19 +130,19 @@ def test_folder_has_changed_when_any_of_its_files_has(tmp_path: Path):
 
 
 def test_time_of_a_step_adds_up_over_its_starts(tmp_path: Path):
-    product, record = tmp_path / "product", Record(tmp_path / "steps.json")
+    product, record = tmp_path / "product", StepRecord(tmp_path / "steps.json")
     product.touch()
     record.spend(step(product), 2.0)
     assert not record.is_done(step(product)) and record.num_done() == 0
     record.add(step(product))
-    Record(record.path).spend(step(product), 0.5)
-    again = Record(record.path)
+    StepRecord(record.path).spend(step(product), 0.5)
+    again = StepRecord(record.path)
     assert again.is_done(step(product)) and again.num_done() == 1
     assert json.loads(record.path.read_text())["data"]["seconds"] == 2.5
 
 
 def test_step_without_files_is_done_only_with_the_step_it_serves(tmp_path: Path):
-    product, record = tmp_path / "product", Record(tmp_path / "steps.json")
+    product, record = tmp_path / "product", StepRecord(tmp_path / "steps.json")
     product.touch()
     record.add(step())
     assert not record.is_done(step())

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from test_environment import ROOT
 
+from gnn_training.distributed import Runtime
 from gnn_training.errors import MachineError
-from gnn_training.host import links
-from gnn_training.host.links import RUNGS, working_environment
 from gnn_training.jobs.preflight import preflight
+from gnn_training.launch import nccl
+from gnn_training.launch.nccl import FALLBACKS, working_environment
 from gnn_training.processes import TIMED_OUT, Supervisor
-from gnn_training.runtime import Runtime
 from gnn_training.settings import PreflightSettings
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
@@ -51,7 +51,7 @@ sys.exit(main(sys.argv[1:]))
 @pytest.fixture(autouse=True)
 def unset(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """None of the variables is set, and what is logged can be read."""
-    for name in RUNGS[-1]:
+    for name in FALLBACKS[-1]:
         monkeypatch.delenv(name, raising=False)
     caplog.set_level(logging.INFO)
 
@@ -122,17 +122,17 @@ class Machine:
         return (0, "") if works else self.failure
 
 
-@pytest.mark.parametrize("rung", range(3))
-def test_first_rung_that_works_is_kept(rung: int, caplog):
-    machine = Machine(needs=RUNGS[rung])
-    assert working_environment(machine.attempt) == RUNGS[rung]
-    assert machine.tried == list(RUNGS[: rung + 1])
-    assert ("SLOW" in caplog.text) == (rung == 2)
-    assert caplog.text.count("Cuda failure 1 'invalid argument'") == rung
+@pytest.mark.parametrize("fallback", range(3))
+def test_first_rung_that_works_is_kept(fallback: int, caplog):
+    machine = Machine(needs=FALLBACKS[fallback])
+    assert working_environment(machine.attempt) == FALLBACKS[fallback]
+    assert machine.tried == list(FALLBACKS[: fallback + 1])
+    assert ("SLOW" in caplog.text) == (fallback == 2)
+    assert caplog.text.count("Cuda failure 1 'invalid argument'") == fallback
 
 
 @pytest.mark.parametrize(
-    ("variables", "rungs"),
+    ("variables", "fallbacks"),
     [
         ({"NCCL_NVLS_ENABLE": "0"}, [{}, {"NCCL_P2P_DISABLE": "1"}]),
         ({"NCCL_NVLS_ENABLE": "1"}, [{}, {"NCCL_P2P_DISABLE": "1"}]),
@@ -140,13 +140,13 @@ def test_first_rung_that_works_is_kept(rung: int, caplog):
         ({"NCCL_NVLS_ENABLE": "0", "NCCL_P2P_DISABLE": "1"}, [{}]),
     ],
 )
-def test_what_the_user_has_set_stays_and_no_rung_is_tried_twice(monkeypatch, variables, rungs):
+def test_what_the_user_has_set_stays_and_no_rung_is_tried_twice(monkeypatch, variables, fallbacks):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     machine = Machine(needs=None)
     with pytest.raises(MachineError):
         working_environment(machine.attempt)
-    assert machine.tried == rungs
+    assert machine.tried == fallbacks
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_machine_on_which_nothing_helps_is_refused_with_the_last_reason(code: in
         MachineError, match=rf"^the GPUs do not reach each other \({cause}.*\): take another host, or one"
     ):
         working_environment(machine.attempt)
-    assert machine.tried == list(RUNGS)
+    assert machine.tried == list(FALLBACKS)
 
 
 @pytest.mark.parametrize(
@@ -192,5 +192,5 @@ def test_ladder_is_not_climbed_where_no_variable_helps(said: str, sentence: str)
 
 def test_links_that_carry_nothing_are_not_taken_for_right(monkeypatch):
     monkeypatch.setattr(Runtime, "total", lambda rt, x: x.zero_())
-    with pytest.raises(MachineError, match=links.WRONG_SUM):
+    with pytest.raises(MachineError, match=nccl.WRONG_SUM):
         preflight(PreflightSettings(device="cpu", mebibytes=1))

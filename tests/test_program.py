@@ -11,50 +11,49 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gnn_training import coloring
+from gnn_training.coloring import prove
 from gnn_training.contract import MAX_COLORS, OUTPUTS
-from gnn_training.data import search
 from gnn_training.graph import Graph
-from gnn_training.model import decoding, golden
-from gnn_training.model.decoding import clique_bound
+from gnn_training.model import golden, greedy
 from gnn_training.model.graphs import DenseGraphs, batch_of
-from gnn_training.model.network import Refiner
-from gnn_training.model.noise import noise
-from gnn_training.model.objective import ColoringNetwork
-from gnn_training.model.program import COPIES, CORE, SURRENDER, Densify, Program, calm_first, copied
-from gnn_training.proof import prove
+from gnn_training.model.greedy import clique_bound
+from gnn_training.model.loss import ColoringNetwork
+from gnn_training.model.network import RefinementNetwork, noise
+from gnn_training.model.program import COPIES, CORE, SURRENDER, Densify, Program, copied, order_by_conflicts
+from gnn_training.solve import kernels
 from gnn_training.training import checkpoint
 
 STEPS = 6
 
 
-class Master(Refiner):
+class Master(RefinementNetwork):
     """A network that has learned one graph by heart: its coloring (N,), named by the noise, as far as k colors go."""
 
     def __init__(self, colors: np.ndarray):
         super().__init__()
         self.colors = torch.from_numpy(colors)
 
-    def start(self, graphs, palette, seeds):
-        return noise(seeds, graphs.mask.shape[1], palette.shape[1])[..., None].expand(-1, -1, -1, self.width)
+    def start(self, graphs, color_mask, seeds):
+        return noise(seeds, graphs.mask.shape[1], color_mask.shape[1])[..., None].expand(-1, -1, -1, self.width)
 
-    def forward(self, h, p, graphs, palette, seeds, price):
-        return h, self.soft_colors(h, graphs, palette), torch.zeros(len(h))
+    def forward(self, h, p, graphs, color_mask, seeds, price):
+        return h, self.soft_colors(h, graphs, color_mask), torch.zeros(len(h))
 
-    def soft_colors(self, h, graphs, palette):
-        usable_first = (h[:, 0, :, 0] - 1e6 * (1 - palette)).argsort(1, descending=True)
-        names = usable_first.gather(1, self.colors.expand(len(h), -1).clamp(max=palette.sum(1).long()[:, None] - 1))
-        return (names[:, :, None] == torch.arange(palette.shape[1])).float()
+    def soft_colors(self, h, graphs, color_mask):
+        usable_first = (h[:, 0, :, 0] - 1e6 * (1 - color_mask)).argsort(1, descending=True)
+        names = usable_first.gather(1, self.colors.expand(len(h), -1).clamp(max=color_mask.sum(1).long()[:, None] - 1))
+        return (names[:, :, None] == torch.arange(color_mask.shape[1])).float()
 
 
 class Reluctant(Master):
     """One that gives all nodes one color until that costs as much as 20 conflicts."""
 
-    def forward(self, h, p, graphs, palette, seeds, price):
-        h, p, cost = super().forward(h, p, graphs, palette, seeds, price)
+    def forward(self, h, p, graphs, color_mask, seeds, price):
+        h, p, cost = super().forward(h, p, graphs, color_mask, seeds, price)
         return h, torch.where(price.amax((1, 2), keepdim=True) > 20, p, p[:, :1]), cost
 
 
-def around(refiner: Refiner) -> Program:
+def around(refiner: RefinementNetwork) -> Program:
     network = ColoringNetwork()
     network.refiner = refiner
     return Program(network).eval()
@@ -108,7 +107,7 @@ def used(program: Program, graph: Graph, **options) -> int:
 
 
 def dsatur_colors(graph: Graph) -> int:
-    return int(search.dsatur(*graph.csr()).max()) + 1
+    return int(kernels.dsatur(*graph.csr()).max()) + 1
 
 
 def greedy_colors(program: Program, graph: Graph) -> int:
@@ -148,7 +147,7 @@ def test_any_batch_is_colored_properly_with_no_more_colors_than_dsatur(program: 
 def test_the_coloring_it_starts_from_is_no_worse_than_dsaturs(program: Program, graph: Graph):
     edge_index, batch = flat([graph])
     outputs = call(program, edge_index, batch, steps=0)
-    assert outputs["dsatur"][0].tolist() == search.dsatur(*graph.csr()).tolist()
+    assert outputs["dsatur"][0].tolist() == kernels.dsatur(*graph.csr()).tolist()
     assert coloring.is_proper(graph, outputs["greedy"][0].numpy())
     assert greedy_colors(program, graph) <= dsatur_colors(graph)
 
@@ -352,7 +351,7 @@ def test_copies_of_a_graph_stand_in_a_row():
 
 def test_classes_are_renumbered_by_their_conflicts():
     path = batch_of([Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)])])
-    assert calm_first(path, torch.tensor([[0, 0, 1, 2]]), torch.arange(3)).tolist() == [[2, 2, 0, 1]]
+    assert order_by_conflicts(path, torch.tensor([[0, 0, 1, 2]]), torch.arange(3)).tolist() == [[2, 2, 0, 1]]
 
 
 @settings(max_examples=40, deadline=None)
@@ -363,7 +362,7 @@ def test_greedy_in_tensors_is_the_greedy_of_callers(graph: Graph, seed: int):
     graphs = batch_of([graph, Graph.from_edges(18, [])])  # padded, and the other one needs more rounds
     padded = torch.zeros(2, 18, dtype=torch.int64)
     padded[0, : graph.num_nodes] = torch.from_numpy(mine)
-    colors = decoding.greedy_along(graphs, padded, torch.arange(18))
+    colors = greedy.greedy_along(graphs, padded, torch.arange(18))
     assert colors[0, : graph.num_nodes].tolist() == expected.tolist()
 
 
@@ -377,7 +376,7 @@ def test_greedy_class_by_class_is_the_greedy_of_callers_where_classes_are_proper
         mine = names[coloring.greedy_along(graph, rng.permutation(graph.num_nodes))]
         probabilities[row, torch.arange(graph.num_nodes), torch.from_numpy(mine)] = 1
         expected.append(coloring.greedy_along(graph, np.argsort(mine, kind="stable")).tolist())
-    colors = decoding.greedy_by_class(padded, probabilities)
+    colors = greedy.greedy_by_class(padded, probabilities)
     for row, graph in enumerate(graphs):
         assert colors[row, : graph.num_nodes].tolist() == expected[row]
         assert (colors[row, graph.num_nodes :] == 0).all()
@@ -386,7 +385,7 @@ def test_greedy_class_by_class_is_the_greedy_of_callers_where_classes_are_proper
 @settings(max_examples=40, deadline=None)
 @given(graphs=st.lists(GRAPH, min_size=1, max_size=3))
 def test_the_clique_bound_is_the_size_of_a_clique(graphs: list[Graph]):
-    sizes = decoding.clique_bound(batch_of(graphs)).tolist()
+    sizes = greedy.clique_bound(batch_of(graphs)).tolist()
     for graph, size in zip(graphs, sizes, strict=True):
         network = nx.empty_graph(graph.num_nodes)
         network.add_edges_from(graph.edges.tolist())
@@ -398,7 +397,7 @@ def test_the_clique_bound_is_the_size_of_a_clique(graphs: list[Graph]):
 @given(graphs=st.lists(GRAPH, min_size=1, max_size=4))
 def test_flat_edges_become_the_adjacency_of_every_graph(graphs: list[Graph]):
     edge_index, batch = map(torch.from_numpy, flat(graphs))
-    made, place = decoding.dense(edge_index, batch)
+    made, place = greedy.dense(edge_index, batch)
     expected = batch_of(graphs)
     assert isinstance(expected, DenseGraphs)
     assert torch.equal(made.adjacency, expected.adjacency) and torch.equal(made.mask, expected.mask)
@@ -417,7 +416,7 @@ def test_no_more_color_names_are_made_than_the_contract_has_columns():
 def test_xrlf_colors_properly_without_gaps_and_every_class_is_maximal(graphs: list[Graph], seed: int, samples: int):
     padded = batch_of(graphs)
     nothing = torch.full_like(padded.mask, -1, dtype=torch.int64)
-    colors = decoding.xrlf(padded, torch.arange(samples), torch.full((len(graphs),), seed), nothing)
+    colors = greedy.xrlf(padded, torch.arange(samples), torch.full((len(graphs),), seed), nothing)
     for row, graph in enumerate(graphs):
         mine = colors[row, : graph.num_nodes].numpy()
         assert coloring.is_proper(graph, mine) and set(mine) == set(range(mine.max() + 1))
@@ -429,5 +428,5 @@ def test_xrlf_colors_properly_without_gaps_and_every_class_is_maximal(graphs: li
 def test_xrlf_of_many_samples_is_better_than_of_one():
     graphs = batch_of([random_graph(120, 0.5, seed) for seed in range(8)])
     nothing, seeds = torch.full((8, 120), -1), torch.zeros(8, dtype=torch.int64)
-    one, many = (decoding.xrlf(graphs, torch.arange(n), seeds, nothing).amax(1) for n in (1, 32))
+    one, many = (greedy.xrlf(graphs, torch.arange(n), seeds, nothing).amax(1) for n in (1, 32))
     assert many.sum() <= one.sum() - 4

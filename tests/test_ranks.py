@@ -14,13 +14,13 @@ import tiny_runs
 import torch
 
 from gnn_training.data.packed import PackedGraphs
+from gnn_training.distributed import Runtime, join
 from gnn_training.errors import UserError
-from gnn_training.host.nodes import resolve
-from gnn_training.host.ranks import TORCHRUN, UNDER_TORCHRUN
 from gnn_training.jobs import train as job
 from gnn_training.jobs.train import train
-from gnn_training.model.objective import WEIGHTS
-from gnn_training.runtime import Runtime, join
+from gnn_training.launch.nodes import resolve
+from gnn_training.launch.ranks import TORCHRUN, UNDER_TORCHRUN
+from gnn_training.model.loss import WEIGHTS
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import MAX_BAD_STEPS, Learner
@@ -74,7 +74,7 @@ def learn(rt: Runtime, settings: TrainSettings, steps: int, resume: Path | None 
     except UserError as mistake:
         error = str(mistake)
     with learner.averaging() as network:
-        scores = Validation(settings, learner.resident, rt).scores(network)
+        scores = Validation(settings, learner.dataset, rt).scores(network)
     counts = {"step": learner.step, "skipped": int(learner.skipped), "bad_steps": int(learner.bad_steps)}
     return {"terms": terms, "error": error, **counts, "before": before, "weights": weights(learner), "scores": scores}
 
@@ -105,7 +105,7 @@ def begin(rt: Runtime, settings: TrainSettings) -> str:
         data.manifest["sha256"] = "another"
     learner = Learner(settings, data, rt)
     try:
-        job._begin(learner, Validation(settings, learner.resident, rt))
+        job._begin(learner, Validation(settings, learner.dataset, rt))
     except UserError as mistake:
         return str(mistake)
     return "began"
@@ -118,12 +118,12 @@ def test_machines_with_different_graphs_are_refused_on_every_rank(tiny_data: Pat
 
 def whole(data: Path, ranks: int, **changes) -> TrainSettings:
     """One rank that takes the parts of so many one after the other: the same graphs in every step."""
-    return tiny_runs.settings(data, Path("nowhere"), batch_cells=1000 // ranks, accumulate=ranks, **changes)
+    return tiny_runs.settings(data, Path("nowhere"), batch_size=1000 // ranks, accumulate=ranks, **changes)
 
 
 def shared(data: Path, ranks: int, **changes) -> TrainSettings:
     """The parts of every step spread over so many ranks."""
-    return tiny_runs.settings(data, Path("nowhere"), batch_cells=1000 // ranks, **changes)
+    return tiny_runs.settings(data, Path("nowhere"), batch_size=1000 // ranks, **changes)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -212,8 +212,8 @@ def _heard(rt: Runtime, settings: TrainSettings) -> list[tuple[bool, ...]]:
 
 def test_torchrun_trains_on_two_ranks_as_one_process_would(tiny_data: Path, tmp_path: Path):
     run, alone = tmp_path / "run", tmp_path / "alone"
-    said = torchrun(tiny_runs.settings(tiny_data, run, batch_cells=500))
-    assert tiny_runs.finish(train, tiny_runs.settings(tiny_data, alone, batch_cells=500, accumulate=2)) == 0
+    said = torchrun(tiny_runs.settings(tiny_data, run, batch_size=500))
+    assert tiny_runs.finish(train, tiny_runs.settings(tiny_data, alone, batch_size=500, accumulate=2)) == 0
     assert said.count("starting: 40 steps") == 1 and "2 x cpu" in said  # rank 0 alone speaks
     assert status(run)["status"] == "done" and status(run)["ranks"] == 2 and status(run)["step"] == 40
     for mine, other in zip(metrics(run, "train")[:4], metrics(alone, "train")[:4], strict=True):

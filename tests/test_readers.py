@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gnn_training import coloring
-from gnn_training.data import readers
+from gnn_training.data import formats, sources
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 
@@ -72,8 +72,8 @@ def dimacs(graph: Graph) -> bytes:
     return f"c written by a test\np edge {graph.num_nodes} {graph.num_edges}\n{edges}".encode()
 
 
-def parse_json(document: object) -> readers.ReadGraph:
-    return readers.parse("graph.json", json.dumps(document).encode())
+def parse_json(document: object) -> formats.ReadGraph:
+    return sources.parse("graph.json", json.dumps(document).encode())
 
 
 def same(graph: Graph, other: Graph) -> bool:
@@ -82,7 +82,7 @@ def same(graph: Graph, other: Graph) -> bool:
 
 def complaint(name: str, content: bytes) -> str:
     with pytest.raises(UserError) as caught:
-        readers.parse(name, content)
+        sources.parse(name, content)
     message = str(caught.value)
     assert message.startswith(f"{name}: ")
     assert "\n" not in message
@@ -102,7 +102,7 @@ def test_both_json_schemas_read_back_as_written(graph, schema):
 
 @given(graphs())
 def test_dimacs_reads_back_as_written(graph):
-    assert same(readers.parse("graph.col", dimacs(graph)).graph, graph)
+    assert same(sources.parse("graph.col", dimacs(graph)).graph, graph)
 
 
 @given(graphs())
@@ -112,20 +112,20 @@ def test_graphml_reads_back_as_written(graph):
     written.add_edges_from(graph.edges.tolist())
     content = io.BytesIO()
     nx.write_graphml(written, content)
-    assert same(readers.parse("graph.graphml", content.getvalue()).graph, graph)
+    assert same(sources.parse("graph.graphml", content.getvalue()).graph, graph)
 
 
 @given(graphs().filter(lambda graph: graph.num_edges and graph.degrees().min()))
 def test_an_edge_list_reads_back_as_written(graph):
     content = "".join(f"{u} {v}\n" for u, v in graph.edges)
-    assert same(readers.parse("graph.edgelist", content.encode()).graph, graph)
+    assert same(sources.parse("graph.edgelist", content.encode()).graph, graph)
 
 
 @given(graphs())
 def test_gzip_of_any_format_is_read(tmp_path_factory, graph):
     path = tmp_path_factory.mktemp("gzip") / "graph.col.gz"
     path.write_bytes(gzip.compress(dimacs(graph)))
-    assert same(readers.read(path).graph, graph)
+    assert same(sources.read(path).graph, graph)
 
 
 # ---------------------------------------------------------------- nothing but a graph or a sentence
@@ -155,7 +155,7 @@ def test_any_bytes_give_a_graph_or_one_sentence(name, data):
     damaged = st.sampled_from(CONTENTS[name]).flatmap(mutated)
     content = data.draw(st.one_of(damaged, damaged.flatmap(mutated), st.binary(max_size=200)))
     try:
-        read = readers.parse(name, content)
+        read = sources.parse(name, content)
     except UserError as error:
         assert str(error).startswith(f"{name}: ") and "\n" not in str(error)
     else:
@@ -190,7 +190,7 @@ def test_a_damaged_archive_gives_its_graphs_or_one_sentence(tmp_path_factory, da
     _write_archive(path, {"graphs/a.col": dimacs(TRIANGLE_WITH_TAIL), "graphs/b.col": dimacs(TRIANGLE_WITH_TAIL)})
     path.write_bytes(data.draw(mutated(path.read_bytes())))
     try:
-        assert readers.unpack(path, folder / "unpacked")
+        assert sources.unpack(path, folder / "unpacked")
     except UserError as error:
         assert str(folder) in str(error)
 
@@ -309,8 +309,8 @@ def test_matrices_may_be_nested_boolean_and_hold_loops():
 
 def test_a_byte_order_mark_does_no_harm():
     content = b"\xef\xbb\xbf" + json.dumps(writer_json(TRIANGLE_WITH_TAIL)).encode()
-    assert same(readers.parse("graph.json", content).graph, TRIANGLE_WITH_TAIL)
-    assert readers.parse("a.edges", b"\xef\xbb\xbfa b\n").graph.num_nodes == 2
+    assert same(sources.parse("graph.json", content).graph, TRIANGLE_WITH_TAIL)
+    assert sources.parse("a.edges", b"\xef\xbb\xbfa b\n").graph.num_nodes == 2
 
 
 # ---------------------------------------------------------------- DIMACS
@@ -343,12 +343,12 @@ def test_bad_dimacs_is_named_with_its_line(content: bytes, expected: str):
 
 def test_dimacs_comments_node_values_doubles_and_loops_are_passed_over():
     content = b"cJos\xe9\np col 3 4\nn 1 7\nd 2\n\ne 1 2\n  e 2 1\ne 2 2\ne 2 3 5\n"
-    assert readers.parse("graph.col", content).graph.edges.tolist() == [[0, 1], [1, 2]]
+    assert sources.parse("graph.col", content).graph.edges.tolist() == [[0, 1], [1, 2]]
 
 
 def test_a_wrong_edge_count_in_a_dimacs_header_is_noted():
     edges = b"e 1 2\ne 2 1\ne 2 3\n"
-    assert [readers.parse("a.col", b"p edge 3 %d\n" % stated + edges).note for stated in (7, 2, 3)] == [
+    assert [sources.parse("a.col", b"p edge 3 %d\n" % stated + edges).note for stated in (7, 2, 3)] == [
         "a.col: the header says 7 edges, there are 2, which are taken", "", "",
     ]  # fmt: skip
 
@@ -367,16 +367,16 @@ def test_a_dimacs_file_of_250_000_edges_is_read_in_half_a_second():
 
     # Half a second where plain Python splits these lines in 0.14 s: a bound that holds on any machine.
     plain = fastest(lambda: [tuple(map(int, line[2:].split())) for line in content.splitlines()[2:]])
-    assert fastest(lambda: readers.parse("graph.col", content)) < 3.5 * plain
-    assert readers.parse("graph.col", content).graph.num_edges == len(upper)
+    assert fastest(lambda: sources.parse("graph.col", content)) < 3.5 * plain
+    assert sources.parse("graph.col", content).graph.num_edges == len(upper)
 
 
 @pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="no benchmark graphs beside this checkout (COLORING_BENCHMARKS)")
 def test_every_benchmark_graph_is_read():
-    paths = readers.find([BENCHMARKS / "dimacs"])
+    paths = sources.find([BENCHMARKS / "dimacs"])
     assert len(paths) >= 40
     for path in paths:
-        assert readers.read(path).graph.num_edges > 0
+        assert sources.read(path).graph.num_edges > 0
 
 
 # ---------------------------------------------------------------- edge lists and GraphML
@@ -385,9 +385,9 @@ GRAPHML = b'<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph>%s</gr
 
 
 def test_whole_numbers_as_labels_are_sorted_and_others_keep_their_order():
-    numbers = readers.parse("a.edgelist", b"10 9\n9 2\n").graph  # 2, 9, 10
+    numbers = sources.parse("a.edgelist", b"10 9\n9 2\n").graph  # 2, 9, 10
     assert numbers.edges.tolist() == [[0, 1], [1, 2]]
-    words = readers.parse("a.edgelist", b"zoe adam\nadam 7\nzoe zoe\n").graph  # zoe, adam, 7
+    words = sources.parse("a.edgelist", b"zoe adam\nadam 7\nzoe zoe\n").graph  # zoe, adam, 7
     assert words.edges.tolist() == [[0, 1], [1, 2]]
 
 
@@ -423,7 +423,7 @@ def test_bad_graphml_is_named(content: bytes, expected: str):
 def test_directions_and_parallel_edges_are_folded():
     written = nx.MultiDiGraph([("b", "a"), ("a", "b"), ("a", "b"), ("b", "b"), ("b", "c")])
     content = "\n".join(nx.generate_graphml(written)).encode()
-    assert readers.parse("graph.graphml", content).graph.edges.tolist() == [[0, 1], [0, 2]]
+    assert sources.parse("graph.graphml", content).graph.edges.tolist() == [[0, 1], [0, 2]]
 
 
 # ---------------------------------------------------------------- files, folders and archives
@@ -443,36 +443,36 @@ def test_folders_are_searched_to_the_bottom_in_the_order_of_names(tmp_path: Path
     for name in names + others:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = readers.find([tmp_path])
+    found = sources.find([tmp_path])
     assert [str(path.relative_to(tmp_path)) for path in found] == [
         "a.graphml", "pool.tar.gz", "z.edgelist", "b/1.col", "b/2.json", "b/c/x.COL.gz",
     ]  # fmt: skip
-    assert readers.find([tmp_path / "b" / "readme.txt"]) == [tmp_path / "b" / "readme.txt"]
+    assert sources.find([tmp_path / "b" / "readme.txt"]) == [tmp_path / "b" / "readme.txt"]
 
 
 def test_a_file_named_twice_is_listed_once(tmp_path: Path):
     (tmp_path / "a.col").touch()
     (tmp_path / "link").symlink_to(tmp_path)
-    assert readers.find([tmp_path / "a.col", tmp_path, tmp_path / "link"]) == [tmp_path / "a.col"]
+    assert sources.find([tmp_path / "a.col", tmp_path, tmp_path / "link"]) == [tmp_path / "a.col"]
 
 
 def test_missing_and_empty_sources_are_named(tmp_path: Path):
     with pytest.raises(UserError, match=r"absent: no such file or folder; name one"):
-        readers.find([tmp_path / "absent"])
+        sources.find([tmp_path / "absent"])
     with pytest.raises(UserError, match=r"no graph files here; known are \.json, \.col"):
-        readers.find([tmp_path])
+        sources.find([tmp_path])
 
 
 def test_a_graph_is_named_after_its_file():
-    names = [readers.parse(file, b"p edge 1 0").graph.name for file in ("a/DSJC125.1.col", "b.COL", "c.col.gz")]
+    names = [sources.parse(file, b"p edge 1 0").graph.name for file in ("a/DSJC125.1.col", "b.COL", "c.col.gz")]
     assert names == ["DSJC125.1", "b", "c"]
-    assert readers.parse("a/\udcff.col", b"p edge 1 0").graph.name.encode()
+    assert sources.parse("a/\udcff.col", b"p edge 1 0").graph.name.encode()
 
 
 def test_an_unknown_kind_of_file_is_named(tmp_path: Path):
     (tmp_path / "graph.xlsx").write_bytes(b"PK")
     with pytest.raises(UserError, match=r"graph.xlsx: no known kind of graph file; known are \.json"):
-        readers.read(tmp_path / "graph.xlsx")
+        sources.read(tmp_path / "graph.xlsx")
 
 
 def _refuse(*_: object, **__: object) -> None:
@@ -483,7 +483,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch):
     (tmp_path / "graph.col").write_bytes(dimacs(TRIANGLE_WITH_TAIL))
     monkeypatch.setattr(Path, "read_bytes", _refuse)
     with pytest.raises(UserError, match=r"graph.col: cannot be read \(permission denied\); allow it or leave"):
-        readers.read(tmp_path / "graph.col")
+        sources.read(tmp_path / "graph.col")
 
 
 def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch):
@@ -492,17 +492,17 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(UserError, match=r"the folder cannot be read \(permission denied\)"):
-        readers.find([tmp_path])
+        sources.find([tmp_path])
 
 
 def test_a_missing_file_and_damaged_gzip_are_named(tmp_path: Path):
     with pytest.raises(UserError, match=r"absent.col: cannot be read \(no such file"):
-        readers.read(tmp_path / "absent.col")
+        sources.read(tmp_path / "absent.col")
     whole = gzip.compress(dimacs(TRIANGLE_WITH_TAIL))
-    for content in (whole[:-10], whole[:20] + b"\x00" + whole[21:], b"plain"):
+    for content in (whole[:-10], whole[:20] + b"\x00" + whole[21:], b"one_call"):
         (tmp_path / "graph.col.gz").write_bytes(content)
         with pytest.raises(UserError, match=r"graph.col.gz: the compressed file is damaged .*; fetch or pack it again"):
-            readers.read(tmp_path / "graph.col.gz")
+            sources.read(tmp_path / "graph.col.gz")
 
 
 @pytest.mark.parametrize("name", ["pool.tar.gz", "pool.tgz", "pool.tar"])
@@ -511,9 +511,9 @@ def test_an_archive_is_unpacked_inside_its_folder_and_only_its_graphs(tmp_path: 
     members = {"data/metadata.json": b"{}", "../graphs/a.col": graph, "/b.col": graph, "./c/d.col": graph}
     _write_archive(tmp_path / name, members | {"data/._b.col": b"\x00", "README.txt": b"hello"})
     inside = tmp_path / "unpacked"
-    unpacked = readers.unpack(tmp_path / name, inside)
+    unpacked = sources.unpack(tmp_path / name, inside)
     assert unpacked == [inside / "b.col", inside / "c" / "d.col", inside / "graphs" / "a.col"]
-    assert all(same(readers.read(path).graph, TRIANGLE_WITH_TAIL) for path in unpacked)
+    assert all(same(sources.read(path).graph, TRIANGLE_WITH_TAIL) for path in unpacked)
     assert sorted(tmp_path.iterdir()) == [tmp_path / name, inside]
 
 
@@ -524,21 +524,21 @@ def test_a_link_in_an_archive_is_not_followed(tmp_path: Path):
         link.type, link.linkname = tarfile.SYMTYPE, "../secret.col"
         archive.addfile(link)
     with pytest.raises(UserError, match="unpacked: no graph files here"):
-        readers.unpack(tmp_path / "pool.tar", tmp_path / "unpacked")
+        sources.unpack(tmp_path / "pool.tar", tmp_path / "unpacked")
 
 
 def test_a_damaged_archive_and_a_full_disk_are_named(tmp_path: Path, monkeypatch):
     (tmp_path / "pool.tar.gz").write_bytes(b"no archive")
     with pytest.raises(UserError, match=r"pool.tar.gz: is damaged or no tar archive"):
-        readers.unpack(tmp_path / "pool.tar.gz", tmp_path / "unpacked")
+        sources.unpack(tmp_path / "pool.tar.gz", tmp_path / "unpacked")
 
     def full_disk(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
     _write_archive(tmp_path / "pool.tar.gz", {"a.col": dimacs(TRIANGLE_WITH_TAIL)})
-    monkeypatch.setattr("gnn_training.data.readers.files.copyfileobj", full_disk)
+    monkeypatch.setattr("gnn_training.data.sources.copyfileobj", full_disk)
     with pytest.raises(UserError, match=r"pool.tar.gz: cannot be unpacked to .*full \(no space left on device\)"):
-        readers.unpack(tmp_path / "pool.tar.gz", tmp_path / "full")
+        sources.unpack(tmp_path / "pool.tar.gz", tmp_path / "full")
 
 
 @pytest.mark.parametrize(("stated", "warned"), [(2, False), (3, True), ("many", True)])
@@ -548,7 +548,7 @@ def test_metadata_that_counts_other_graphs_is_logged_and_nothing_more(tmp_path: 
         (tmp_path / "graphs" / f"{name}.json").write_text(json.dumps(writer_json(TRIANGLE_WITH_TAIL)))
     (tmp_path / "metadata.json").write_text(json.dumps({"total_graphs": stated}))
     with caplog.at_level(logging.WARNING):
-        assert len(readers.find([tmp_path])) == 2
+        assert len(sources.find([tmp_path])) == 2
     assert ("2 are there; taking those" in caplog.text) == warned
 
 
@@ -556,5 +556,5 @@ def test_metadata_that_counts_other_graphs_is_logged_and_nothing_more(tmp_path: 
 def test_metadata_that_cannot_be_read_is_passed_over(tmp_path: Path, caplog, content: str):
     (tmp_path / "graph.col").write_bytes(dimacs(TRIANGLE_WITH_TAIL))
     (tmp_path / "metadata.json").write_text(content)
-    assert len(readers.find([tmp_path])) == 1
+    assert len(sources.find([tmp_path])) == 1
     assert not caplog.records

@@ -12,8 +12,8 @@ import gnn_training.__main__ as door
 from gnn_training import __version__, contract
 from gnn_training.data import packed
 from gnn_training.data.families import FAMILIES
-from gnn_training.data.readers.formats import PARSERS
 from gnn_training.data.recipes import RECIPES
+from gnn_training.data.sources import PARSERS
 from gnn_training.settings import PRESETS
 
 ROOT = Path(__file__).parents[1]

@@ -9,20 +9,20 @@ import tiny_runs
 import torch
 from torch import Tensor
 
-from gnn_training.data.instance import Instance
+from gnn_training.data.labels import Instance
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.graph import Graph
 from gnn_training.model.graphs import SPARSE_FROM, SparseGraph
-from gnn_training.model.objective import WEIGHTS, Batch, ColoringNetwork
-from gnn_training.training.batches import BatchPlan, Shape
-from gnn_training.training.resident import ResidentGraphs
+from gnn_training.model.loss import WEIGHTS, Batch, ColoringNetwork
+from gnn_training.training.loader import DeviceDataset
+from gnn_training.training.sampler import BatchPlan, Shape
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def resident(data: PackedGraphs) -> ResidentGraphs:
-    return ResidentGraphs(data, CPU)
+def dataset(data: PackedGraphs) -> DeviceDataset:
+    return DeviceDataset(data, CPU)
 
 
 def random_graph(num_nodes: int, seed: int) -> Graph:
@@ -33,10 +33,10 @@ def pack(folder: Path, *graphs: Graph) -> PackedGraphs:
     return tiny_runs.pack(folder, [Instance(graph) for graph in graphs])
 
 
-def batch_of(resident: ResidentGraphs, ids: list[int], places: int) -> Batch:
+def batch_of(dataset: DeviceDataset, ids: list[int], places: int) -> Batch:
     """Graph i asks for i % 3 + 2 colors with seed 10 i."""
     numbers = np.array(ids, dtype=np.int64)
-    return resident.batch(numbers, numbers % 3 + 2, 10 * numbers, Shape(places, 24, 6))
+    return dataset.batch(numbers, numbers % 3 + 2, 10 * numbers, Shape(places, 24, 6))
 
 
 def gradient(network: ColoringNetwork, loss: Tensor) -> Tensor:
@@ -53,8 +53,8 @@ def assert_adjacency(adjacency: Tensor, data: PackedGraphs, i: int) -> None:
     assert adjacency.sum() == 2 * data.num_edges[i]
 
 
-def test_every_graph_is_unpacked_as_it_stands_in_the_file(data: PackedGraphs, resident: ResidentGraphs):
-    graphs = resident.batch(np.arange(24), np.full(24, 2), np.arange(24), Shape(24, 24, 2)).graphs
+def test_every_graph_is_unpacked_as_it_stands_in_the_file(data: PackedGraphs, dataset: DeviceDataset):
+    graphs = dataset.batch(np.arange(24), np.full(24, 2), np.arange(24), Shape(24, 24, 2)).graphs
     assert graphs.adjacency.shape == (24, 24, 24) and graphs.adjacency.dtype == torch.float32
     for i in range(24):
         assert_adjacency(graphs.adjacency[i], data, i)
@@ -66,15 +66,15 @@ def test_every_graph_is_unpacked_as_it_stands_in_the_file(data: PackedGraphs, re
 def test_sizes_around_whole_octets_are_unpacked_with_and_without_padding(tmp_path: Path, size: int, room: int):
     data = pack(tmp_path, random_graph(5, 1), random_graph(size, 2), random_graph(3, 3))
     graphs = (
-        ResidentGraphs(data, CPU).batch(np.array([1]), np.array([2]), np.array([0]), Shape(2, size + room, 2)).graphs
+        DeviceDataset(data, CPU).batch(np.array([1]), np.array([2]), np.array([0]), Shape(2, size + room, 2)).graphs
     )
     assert_adjacency(graphs.adjacency[0], data, 1)
     assert graphs.num_nodes.tolist() == [size, 1]
 
 
-def test_a_batch_carries_the_labels_colors_and_seeds_of_its_graphs(data: PackedGraphs, resident: ResidentGraphs):
+def test_a_batch_carries_the_labels_colors_and_seeds_of_its_graphs(data: PackedGraphs, dataset: DeviceDataset):
     ids = [3, 17, 8]
-    batch = batch_of(resident, ids, places=3)
+    batch = batch_of(dataset, ids, places=3)
     for row, i in enumerate(ids):
         label, graph = data.label(i), data.graph(i)
         assert batch.graphs.num_nodes[row] == graph.num_nodes
@@ -87,8 +87,8 @@ def test_a_batch_carries_the_labels_colors_and_seeds_of_its_graphs(data: PackedG
 
 
 @pytest.mark.parametrize("ids", [[3, 17], []])
-def test_empty_places_are_graphs_of_one_node_that_are_not_present(resident: ResidentGraphs, ids: list[int]):
-    batch = batch_of(resident, ids, places=4)
+def test_empty_places_are_graphs_of_one_node_that_are_not_present(dataset: DeviceDataset, ids: list[int]):
+    batch = batch_of(dataset, ids, places=4)
     assert batch.present.tolist() == [1.0] * len(ids) + [0.0] * (4 - len(ids))
     empty = slice(len(ids), None)
     assert (batch.graphs.num_nodes[empty] == 1).all() and (batch.graphs.adjacency[empty] == 0).all()
@@ -96,22 +96,22 @@ def test_empty_places_are_graphs_of_one_node_that_are_not_present(resident: Resi
     assert all((getattr(batch, name)[empty] == 1).all() for name in ("k", "num_colors", "lower", "upper"))
 
 
-@pytest.mark.parametrize("free_rounds", [0, 3])
-def test_empty_places_change_neither_loss_nor_gradient(resident: ResidentGraphs, free_rounds: int):
+@pytest.mark.parametrize("no_gradient_rounds", [0, 3])
+def test_empty_places_change_neither_loss_nor_gradient(dataset: DeviceDataset, no_gradient_rounds: int):
     terms, gradients = [], []
     for places in (2, 5):
         torch.manual_seed(0)
         network = ColoringNetwork()
-        terms.append(network(batch_of(resident, [3, 17], places), free_rounds, rounds=4))
+        terms.append(network(batch_of(dataset, [3, 17], places), no_gradient_rounds, rounds=4))
         gradients.append(gradient(network, sum(terms[-1].values())))
     for name in WEIGHTS:
         torch.testing.assert_close(terms[1][name], terms[0][name], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-6)
 
 
-def test_a_batch_without_any_graph_has_no_loss_and_no_gradient(resident: ResidentGraphs):
+def test_a_batch_without_any_graph_has_no_loss_and_no_gradient(dataset: DeviceDataset):
     network = ColoringNetwork()
-    terms = network(batch_of(resident, [], places=3), 2, rounds=4)
+    terms = network(batch_of(dataset, [], places=3), 2, rounds=4)
     assert all(term == 0 for term in terms.values())
     assert (gradient(network, sum(terms.values())) == 0).all()
 
@@ -120,16 +120,16 @@ def test_a_large_sparse_graph_comes_by_its_edges_and_others_in_full(tmp_path: Pa
     ring = Graph.from_edges(SPARSE_FROM + 5, [(i, (i + 1) % (SPARSE_FROM + 5)) for i in range(SPARSE_FROM + 5)])
     dense = Graph.from_adjacency(np.random.default_rng(0).random((SPARSE_FROM, SPARSE_FROM)) < 0.02)
     data = pack(tmp_path, random_graph(9, 0), ring, dense)
-    resident = ResidentGraphs(data, CPU)
+    dataset = DeviceDataset(data, CPU)
 
     def alone(i: int) -> Batch:
-        return resident.batch(np.array([i]), np.array([3]), np.array([5]), Shape(1, SPARSE_FROM + 8, 4))
+        return dataset.batch(np.array([i]), np.array([3]), np.array([5]), Shape(1, SPARSE_FROM + 8, 4))
 
     large = alone(1)
     assert isinstance(large.graphs, SparseGraph) and np.array_equal(large.graphs.edge_index, ring.edge_index())
     assert large.graphs.mask.shape == (1, ring.num_nodes)
     assert (large.num_colors, large.k, large.present, large.max_colors) == (data.num_colors[1], 3, 1, 4)
-    network, padded = ColoringNetwork(), resident.dense(torch.tensor([1]), torch.tensor([True]), SPARSE_FROM + 8)
+    network, padded = ColoringNetwork(), dataset.dense(torch.tensor([1]), torch.tensor([True]), SPARSE_FROM + 8)
     with torch.no_grad():
         sparse, full = (network(replace(large, graphs=graphs), 0, 1) for graphs in (large.graphs, padded))
     for name in WEIGHTS:
@@ -142,28 +142,28 @@ def test_a_large_sparse_graph_is_planned_alone_so_that_it_comes_by_its_edges(tmp
     data = pack(tmp_path, *(random_graph(9, seed) for seed in range(5)), path)
     for planned in BatchPlan(np.arange(6), data.num_nodes, data.num_colors, 5000, 1, 0, np.arange(6) == 5).epoch(0):
         (ids,) = planned.parts
-        graphs = ResidentGraphs(data, CPU).batch(ids, data.num_colors[ids], ids, planned.shape).graphs
+        graphs = DeviceDataset(data, CPU).batch(ids, data.num_colors[ids], ids, planned.shape).graphs
         assert isinstance(graphs, SparseGraph) == (5 in ids)
 
 
-def test_a_rank_without_a_graph_beside_a_large_one_unpacks_nothing_large(resident: ResidentGraphs):
-    batch = resident.batch(*(np.array([], dtype=np.int64) for _ in range(3)), Shape(1, 4096, 4))
+def test_a_rank_without_a_graph_beside_a_large_one_unpacks_nothing_large(dataset: DeviceDataset):
+    batch = dataset.batch(*(np.array([], dtype=np.int64) for _ in range(3)), Shape(1, 4096, 4))
     assert batch.graphs.mask.shape[1] <= 8
 
 
-def test_batches_share_no_memory_with_the_resident_graphs(resident: ResidentGraphs):
-    first = batch_of(resident, [3, 17], places=2)
+def test_batches_share_no_memory_with_the_resident_graphs(dataset: DeviceDataset):
+    first = batch_of(dataset, [3, 17], places=2)
     for field in fields(first):
         value = getattr(first, field.name)
         if isinstance(value, Tensor):
             value.zero_()
     first.graphs.adjacency.zero_()
-    assert batch_of(resident, [3, 17], places=2).graphs.adjacency.sum() > 0
-    assert (batch_of(resident, [3, 17], places=2).upper > 0).all()
+    assert batch_of(dataset, [3, 17], places=2).graphs.adjacency.sum() > 0
+    assert (batch_of(dataset, [3, 17], places=2).upper > 0).all()
 
 
-def test_half_precision_keeps_the_adjacency_exact(resident: ResidentGraphs):
-    batch, other = batch_of(resident, [3, 17], places=2), batch_of(resident, [3, 17], places=2)
-    other.graphs.lighten(torch.bfloat16)
+def test_half_precision_keeps_the_adjacency_exact(dataset: DeviceDataset):
+    batch, other = batch_of(dataset, [3, 17], places=2), batch_of(dataset, [3, 17], places=2)
+    other.graphs.to(torch.bfloat16)
     assert other.graphs.adjacency.dtype == torch.bfloat16 and other.graphs.degrees.dtype == torch.float32
     assert torch.equal(other.graphs.adjacency.float(), batch.graphs.adjacency)

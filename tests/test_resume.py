@@ -20,7 +20,7 @@ import torch
 from gnn_training.data import packed
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.jobs.train import train
-from gnn_training.model.objective import WEIGHTS
+from gnn_training.model.loss import WEIGHTS
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import MAX_BAD_STEPS
@@ -209,8 +209,8 @@ def test_tensorboard_shows_numbers_and_a_picture(trained: Path):
     events = EventAccumulator(str(trained / "tensorboard")).Reload()
     train_tags = {*WEIGHTS, "gradient_norm", "learning_rate", "graphs_per_second"}
     assert {f"train/{name}" for name in train_tags} < set(events.Tags()["scalars"])
-    assert {"validation/excess", "validation/dsatur_excess"} < set(events.Tags()["scalars"])
-    assert [event.step for event in events.Scalars("validation/excess")] == [7, 14, 21, 28, 35, 40]
+    assert {"validation/gap", "validation/dsatur_gap"} < set(events.Tags()["scalars"])
+    assert [event.step for event in events.Scalars("validation/gap")] == [7, 14, 21, 28, 35, 40]
     assert events.Tags()["images"] == ["validation graph"]
 
 
@@ -232,7 +232,7 @@ def test_a_finished_training_started_again_changes_nothing(tiny_data: Path, trai
     [
         ({"rounds": 6}, "rounds 4, not 6"),
         ({"seed": 3}, "seed 0, not 3"),
-        ({"batch_cells": 999}, "batch_cells 1000, not 999"),
+        ({"batch_size": 999}, "batch_size 1000, not 999"),
         ({"steps": 41}, "steps 40, not 41"),
     ],
 )

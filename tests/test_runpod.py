@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from gnn_training.errors import MachineError, UserError
-from gnn_training.host import runpod
+from gnn_training.launch import runpod
 
 KEY = "rpa_0123456789SECRET"
 POD = {"RUNPOD_POD_ID": "abc123xyz", "RUNPOD_API_KEY": KEY}

@@ -15,7 +15,7 @@ from gnn_training.coloring import is_proper, num_colors, read_solution
 from gnn_training.contract import MODEL_FILE
 from gnn_training.graph import Graph
 from gnn_training.model.session import Colorer
-from gnn_training.solving.budget import plain_call
+from gnn_training.solve.anytime import one_call
 
 CRATE = Path(__file__).parents[1] / "clients" / "rust"
 OLDEST = re.search(r'^rust-version = "1\.(\d+)"', (CRATE / "Cargo.toml").read_text(), re.MULTILINE)[1]
@@ -84,7 +84,7 @@ def test_rust_and_python_color_ten_benchmark_graphs_with_as_many_colors(exported
         colors = read_solution(path.with_suffix(".sol"))
         assert is_proper(graph, colors)
         found[graph.name] = num_colors(colors)
-        expected[graph.name] = num_colors(plain_call(colorer, graph, seconds=60).colors)
+        expected[graph.name] = num_colors(one_call(colorer, graph, seconds=60).colors)
     assert found == expected
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from boards import queens, write_col
 
-from gnn_training import provenance
+from gnn_training import files
 from gnn_training.coloring import num_colors, read_solution
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.jobs.color import color
@@ -20,7 +20,7 @@ def test_the_shipped_file_gives_its_golden_vectors():
 
 
 def test_the_report_is_about_the_shipped_file():
-    checksum = provenance.sums({SHIPPED_MODEL.name: SHIPPED_MODEL.read_bytes()}).split()[0]
+    checksum = files.checksums({SHIPPED_MODEL.name: SHIPPED_MODEL.read_bytes()}).split()[0]
     assert checksum in (ROOT / "models" / "REPORT.md").read_text()
 
 

@@ -9,12 +9,11 @@ import pytest
 import tiny_onnx
 
 from gnn_training.coloring import greedy_along, is_proper, num_colors
-from gnn_training.data.baselines import clique_size
-from gnn_training.data.search import seeded
 from gnn_training.graph import Graph
 from gnn_training.model.session import Colorer
-from gnn_training.solving.budget import improvements, plain_call
-from gnn_training.solving.local_search import GROUP, SetSearch, _in_groups, local_search
+from gnn_training.solve.anytime import improvements, one_call
+from gnn_training.solve.baselines import clique_size
+from gnn_training.solve.local_search import GROUP, SetSearch, _in_groups, local_search, seeded
 
 
 def random_graph(num_nodes: int, seed: int) -> Graph:
@@ -33,7 +32,7 @@ def colorer(tmp_path_factory: pytest.TempPathFactory) -> Colorer:
 
 def found(colorer: Colorer, graph: Graph, seconds: float, polished: bool, lower: int = 1) -> np.ndarray:
     """The last coloring of the search; each is proper and has fewer colors than the one before."""
-    call = plain_call(colorer, graph, 60)
+    call = one_call(colorer, graph, 60)
     best = call.colors
     for colors in improvements(colorer, graph, call, seconds, lower, polish=polished):
         assert is_proper(graph, colors) and num_colors(colors) < num_colors(best)
@@ -65,7 +64,7 @@ def test_polish_colors_random_graphs_as_tabucol_does_and_better_than_the_search_
 
 
 def test_a_search_without_polish_repeats_itself_up_to_its_end(colorer: Colorer):
-    call = replace(plain_call(colorer, GRAPH, 60), seconds=10.0)  # so that iterated greedy makes all its passes
+    call = replace(one_call(colorer, GRAPH, 60), seconds=10.0)  # so that iterated greedy makes all its passes
     first, second = (next(improvements(colorer, GRAPH, call, 60)) for _ in range(2))
     assert np.array_equal(first, second)
 

@@ -8,13 +8,13 @@ import tiny_runs
 import torch
 from torch.nn.utils import parameters_to_vector
 
+from gnn_training.coloring import prove
 from gnn_training.data.packed import PackedGraphs
-from gnn_training.model.objective import ColoringNetwork
+from gnn_training.distributed import Runtime
+from gnn_training.model.loss import ColoringNetwork
 from gnn_training.model.program import Program
-from gnn_training.proof import prove
-from gnn_training.runtime import Runtime
 from gnn_training.training import validation as module
-from gnn_training.training.resident import ResidentGraphs
+from gnn_training.training.loader import DeviceDataset
 from gnn_training.training.validation import SCORES, Validation
 
 ROUNDS = 20
@@ -32,7 +32,7 @@ def network() -> ColoringNetwork:
 
 def start(data: PackedGraphs, rt: Runtime, **changes) -> Validation:
     settings = tiny_runs.settings(data.folder, Path("nowhere"), **({"validation_rounds": ROUNDS} | changes))
-    return Validation(settings, ResidentGraphs(data, rt.device), rt)
+    return Validation(settings, DeviceDataset(data, rt.device), rt)
 
 
 def everything_held_out(data: PackedGraphs) -> PackedGraphs:
@@ -66,35 +66,35 @@ def test_the_score_is_what_a_caller_gets_who_colors_along_the_classes(data: Pack
     # No label is the truth here: the best known is one less, or every score would be 0.
     data.num_colors = np.maximum(1, data.num_colors - 1)
     one = start(everything_held_out(data), rt)
-    excess, errors, right = [], [], []
+    gap, errors, right = [], [], []
     for planned in one.batches:
         (ids,) = planned.parts
         colorings, outputs = called(network, data, ids)
         for i, colors in zip(ids, colorings, strict=True):
             wrong, used = prove(data.graph(i).edges.tolist(), colors)
             assert wrong == 0
-            excess.append(used - data.num_colors[i])
+            gap.append(used - data.num_colors[i])
         errors.extend(np.abs(outputs["chromatic"].numpy() - data.num_colors[ids]))
         right.extend(outputs["graph_type_logits"].argmax(1).numpy() == data.graph_type[ids])
     scores = one.scores(network)
-    assert tuple(scores) == SCORES and scores["graphs"] == len(excess) == 24
-    assert scores["excess"] == pytest.approx(np.mean(excess)) and np.mean(excess) > 0.5
-    assert scores["at_best_known"] == pytest.approx(np.mean(np.array(excess) <= 0))
-    assert scores["dsatur_excess"] == pytest.approx((data.dsatur_colors.astype(int) - data.num_colors).mean())
+    assert tuple(scores) == SCORES and scores["graphs"] == len(gap) == 24
+    assert scores["gap"] == pytest.approx(np.mean(gap)) and np.mean(gap) > 0.5
+    assert scores["at_best_known"] == pytest.approx(np.mean(np.array(gap) <= 0))
+    assert scores["dsatur_gap"] == pytest.approx((data.dsatur_colors.astype(int) - data.num_colors).mean())
     assert scores["chromatic_error"] == pytest.approx(np.mean(errors), abs=1e-4)
     assert scores["family_accuracy"] == pytest.approx(np.mean(right))
 
 
 def test_every_graph_is_scored_once_in_batches_within_their_cells(data: PackedGraphs, rt: Runtime):
     for cells in (1, 200, 100_000):
-        one = start(everything_held_out(data), rt, batch_cells=cells)
+        one = start(everything_held_out(data), rt, batch_size=cells)
         assert np.array_equal(np.sort(np.concatenate([planned.parts[0] for planned in one.batches])), np.arange(24))
         for planned in one.batches:
             assert planned.shape.graphs <= 2 or planned.shape.cost <= module.ROOM * cells
 
 
 def test_how_graphs_are_batched_does_not_change_the_score(data: PackedGraphs, rt: Runtime, network: ColoringNetwork):
-    one, other = start(data, rt), start(data, rt, batch_cells=10)
+    one, other = start(data, rt), start(data, rt, batch_size=10)
     assert len(one.batches) < len(other.batches)
     assert other.scores(network) == pytest.approx(one.scores(network), abs=1e-6)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gnn_training import machine
 from gnn_training.errors import StorageError
-from gnn_training.host import volume
 
 OVERLAY = "600 500 0:50 / / rw,relatime master:1 - overlay overlay rw,lowerdir=/var/lib/docker/x"
 PROC = "601 600 0:51 / /proc rw,nosuid - proc proc rw"
@@ -29,7 +29,7 @@ def found(folder: Path, *mounts: str) -> str | None:
     with tempfile.NamedTemporaryFile("w", suffix=".mountinfo") as file:
         file.write("\n".join([OVERLAY, PROC, *mounts]) + "\n")
         file.flush()
-        return volume.problem([folder], Path(file.name))
+        return machine.storage_problem([folder], Path(file.name))
 
 
 def test_without_a_volume_the_image_refuses_and_says_how_to_start_it(workspace: Path):
@@ -43,8 +43,8 @@ def test_every_folder_needs_a_volume_of_its_own(workspace: Path, tmp_path_factor
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     mounts = tmp_path_factory.mktemp("proc") / "mountinfo"
     mounts.write_text(f"{OVERLAY}\n{BIND.format(workspace)}\n")
-    assert volume.problem([workspace / "runs", workspace / "models"], mounts) is None
-    assert f"{elsewhere} would be lost" in str(volume.problem([workspace, elsewhere], mounts))
+    assert machine.storage_problem([workspace / "runs", workspace / "models"], mounts) is None
+    assert f"{elsewhere} would be lost" in str(machine.storage_problem([workspace, elsewhere], mounts))
 
 
 def test_a_mounted_folder_keeps_its_files(workspace: Path):
@@ -86,7 +86,7 @@ def test_a_trial_may_go_without_a_volume(workspace: Path, monkeypatch):
 def test_outside_of_the_image_nobody_needs_a_volume(workspace: Path, monkeypatch):
     monkeypatch.delenv("GNN_WORKSPACE")
     assert found(workspace) is None
-    volume.require([workspace, workspace / "not" / "there" / "yet"])
+    machine.require_storage([workspace, workspace / "not" / "there" / "yet"])
     assert list(workspace.iterdir()) == []
 
 
@@ -109,7 +109,7 @@ def test_a_folder_of_somebody_else_is_named_with_both_users(foreign: tuple[Path,
     monkeypatch.delenv("GNN_WORKSPACE", raising=False)
     folder, whose = foreign
     with pytest.raises(StorageError) as refused:
-        volume.require([folder / below])
+        machine.require_storage([folder / below])
     assert f"{folder} cannot be written (permission denied: {whose})" in str(refused.value)
     assert f"chown it to {os.geteuid()}" in str(refused.value) and "--user" in str(refused.value)
 
@@ -118,4 +118,4 @@ def test_a_file_in_the_way_is_named(tmp_path: Path, monkeypatch):
     monkeypatch.delenv("GNN_WORKSPACE", raising=False)
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"file cannot be written \(not a directory\)"):
-        volume.require([tmp_path, tmp_path / "file" / "runs"])
+        machine.require_storage([tmp_path, tmp_path / "file" / "runs"])

@@ -11,13 +11,12 @@ import torch
 import torch.distributed as dist
 
 from gnn_training.data import packed
+from gnn_training.data.dataset import split
 from gnn_training.data.families import FAMILIES, draw
-from gnn_training.data.instance import Instance
-from gnn_training.data.labelling import split
-from gnn_training.data.labels import label
+from gnn_training.data.labels import Instance, label
 from gnn_training.data.packed import PackedGraphs, Record
+from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
-from gnn_training.runtime import Runtime
 from gnn_training.settings import TrainSettings
 
 # A server that has loaded everything once forks in a tenth of a second; python -m gnn_training loads for four.
@@ -51,7 +50,7 @@ def settings(data: Path, run: Path, **changes) -> TrainSettings:
         "warmup_steps": 2,
         "learning_rate": 2e-3,
         "rounds": 4,
-        "batch_cells": 1000,
+        "batch_size": 1000,
         "evaluate_every": 7,
         "validation_rounds": 6,
         "checkpoint_every": 1,

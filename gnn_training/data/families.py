@@ -15,7 +15,7 @@ import networkx as nx
 import numpy as np
 
 from gnn_training.contract import GRAPH_TYPES
-from gnn_training.data.instance import Instance
+from gnn_training.data.labels import Instance
 from gnn_training.graph import Graph
 
 Generator = np.random.Generator

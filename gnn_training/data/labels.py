@@ -1,12 +1,49 @@
-"""The label of a graph: the best coloring a search finds, what bounds it, and how hard it was."""
+"""What is known of a graph before the search for a label, and after."""
+# DOC The label of a graph: the best coloring a search finds, what bounds it, and how hard it was.
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from gnn_training.data.independent import extractions
-from gnn_training.data.instance import Instance, Label
-from gnn_training.data.search import descend, dsatur, greedy_clique
+from gnn_training.contract import UNKNOWN_TYPE
+from gnn_training.graph import Graph
+from gnn_training.solve.kernels import dsatur, greedy_clique
+from gnn_training.solve.local_search import descend, extractions
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A graph with what its generator or its owner knows about it.
+
+    coloring (N,) a proper coloring with colors from 0, if one is known; optimal says that no coloring has fewer
+    colors. graph_type is a position in contract.GRAPH_TYPES. note is one sentence for the person who started the job,
+    such as why a coloring of theirs was not taken.
+    """
+
+    graph: Graph
+    coloring: np.ndarray | None = None
+    optimal: bool = False
+    family: str = "imported"
+    graph_type: int = UNKNOWN_TYPE
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Label:
+    """The best coloring found and how good it is; docs/DATA.md defines every number.
+
+    coloring (N,) int16, colors 0..num_colors-1; lower_bound <= chromatic number <= num_colors <= dsatur_colors unless
+    DSATUR is luckier; optimal: num_colors is proven to be the chromatic number; difficulty 0 easy to 100 hard.
+    """
+
+    coloring: np.ndarray
+    num_colors: int
+    lower_bound: int
+    dsatur_colors: int
+    optimal: bool
+    difficulty: float
+
 
 _CLIQUE_STARTS = 2_000  # nodes of highest degree, all of them in most graphs: milliseconds
 _LARGE = 500  # nodes: from here on large independent sets are a better start, TabuCol being slow

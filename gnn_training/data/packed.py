@@ -10,9 +10,9 @@ from typing import Self
 import numpy as np
 from safetensors.numpy import save
 
-from gnn_training import atomic
+from gnn_training import files
 from gnn_training.contract import GRAPH_TYPES
-from gnn_training.data.instance import Instance, Label
+from gnn_training.data.labels import Instance, Label
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 
@@ -23,7 +23,6 @@ MANIFEST_FILE = "manifest.json"
 MAX_NODES = 20_000  # 50 MB of adjacency bits for one graph
 SPLITS = ("train", "validation")
 _MANIFEST_TYPES = {"origin": dict, "graphs": int, "families": list, "graph_types": list, "counts": dict, "sha256": str}
-
 # One value per graph, and what belongs to all graphs in a row, cut by offsets (G + 1,) int64.
 PER_GRAPH = {
     "num_nodes": np.int32,
@@ -110,7 +109,7 @@ def name(tensors: Columns, i: int) -> str:
 
 def write_columns(path: Path, tensors: Columns, metadata: dict[str, str] | None = None) -> None:
     """Write one safetensors file, atomically."""
-    with atomic.replacing(path) as temporary:
+    with files.replace_file(path) as temporary:
         temporary.write_bytes(save(tensors, metadata))  # save_file would keep others from reading it
 
 
@@ -132,7 +131,7 @@ def write(folder: Path, tensors: Columns, families: Sequence[str], origin: dict)
         "counts": {family: dict(zip(SPLITS, row, strict=True)) for family, row in zip(families, counts, strict=True)},
         "sha256": _sha256(folder / GRAPHS_FILE),
     }
-    atomic.write_text(folder / MANIFEST_FILE, json.dumps(manifest, indent=1) + "\n")
+    files.write_text(folder / MANIFEST_FILE, json.dumps(manifest, indent=1) + "\n")
     return PackedGraphs.open(folder)
 
 
@@ -158,7 +157,7 @@ def read_columns(path: Path) -> tuple[Columns, dict[str, str]]:
             raise ValueError(f"it should have {8 + length + end} bytes and has {len(data)}")
         return {name: _view(body, entry) for name, entry in header.items()}, metadata
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from error
+        raise UserError(f"{path}: cannot be read ({files.reason(error)})") from error
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise UserError(f"{path}: is damaged or no safetensors file ({error}); remove it and make it again") from error
 
@@ -266,7 +265,7 @@ def read_manifest(folder: Path) -> dict | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({atomic.reason(error)}); name another folder") from error
+        raise UserError(f"{path}: cannot be read ({files.reason(error)}); name another folder") from error
     except ValueError as error:
         raise UserError(f"{path}: is damaged ({error}); remove the folder and make it again") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:

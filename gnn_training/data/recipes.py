@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnn_training.data import families
-from gnn_training.data.instance import Instance
+from gnn_training.data.labels import Instance
 
 TRAIN_SHARE = 0.8  # of the graphs; the others are for validation
 Sizes = tuple[tuple[int, int, float], ...]
@@ -89,7 +89,6 @@ FULL = Recipe(
     sizes=((10, 49, 0.30), (50, 199, 0.40), (200, 499, 0.25), (500, 999, 0.05)),
     iterations=200_000,
 )
-
 CPU = Recipe(
     counts={
         "er_sparse": 60,
@@ -112,11 +111,9 @@ CPU = Recipe(
     sizes=((36, 130, 12 / 13), (131, 330, 1 / 13)),
     iterations=100_000,
 )
-
 SMOKE = Recipe(
     counts=dict.fromkeys(families.FAMILIES, 12) | {"er_dense": 20},
     sizes=((10, 60, 1.0),),
     iterations=5_000,
 )
-
 RECIPES = {"full": FULL, "cpu": CPU, "smoke": SMOKE}

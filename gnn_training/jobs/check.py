@@ -14,19 +14,18 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from gnn_training import machine
+from gnn_training.console import duration
 from gnn_training.data.packed import MANIFEST_FILE, PackedGraphs
-from gnn_training.data.source import locate, written
+from gnn_training.data.sources import locate, written
 from gnn_training.errors import MachineError, StorageError, UserError
-from gnn_training.host import gpus, machine, volume
-from gnn_training.host.memory import available_bytes
+from gnn_training.launch import gpus
+from gnn_training.machine import available_bytes
 from gnn_training.settings import CheckSettings, TrainSettings
-from gnn_training.words import duration
 
 if TYPE_CHECKING:
     from gnn_training.data.recipes import Recipe
-
 log = logging.getLogger(__name__)
-
 DISK_GIB = 2  # the full recipe packed, checkpoints, logs and the model
 SAMPLE = 64  # graphs that stand for a recipe which has not been generated yet
 GIB = 2**30
@@ -85,18 +84,18 @@ def _gpus(settings: CheckSettings) -> Iterator[Finding]:
     try:
         if settings.device != "cpu":
             yield from _driver_and_gpus()
-        ranks = machine.num_ranks(settings)
+        ranks = gpus.num_ranks(settings)
     except UserError as error:
         yield Finding("ranks", "none", error)
         return
-    place = "a GPU" if machine.uses_gpus(settings) else f"{machine.threads_per_rank(ranks)} of the cores"
+    place = "a GPU" if gpus.uses_gpus(settings) else f"{machine.threads_per_rank(ranks)} of the cores"
     yield Finding("ranks", f"{ranks}, each on {place}")
 
 
 def _driver_and_gpus() -> Iterator[Finding]:
     import torch
 
-    count = machine.num_gpus()
+    count = gpus.num_gpus()
     yield Finding("driver", gpus.driver() or "none")
     if not count:
         yield Finding("GPU", "none")
@@ -127,10 +126,10 @@ def _places(settings: CheckSettings) -> Iterator[Finding]:
         yield Finding("/dev/shm", f"{shutil.disk_usage('/dev/shm').free / GIB:.1f} GiB free, none needed")
     folders = written(settings)
     for folder in folders:
-        free = shutil.disk_usage(volume.nearest(folder)).free / GIB
+        free = shutil.disk_usage(machine.nearest(folder)).free / GIB
         few = f"{folder} has {free:.1f} GiB free and {DISK_GIB} may be needed: free some or name another folder"
         yield Finding(f"{folder}/", f"{free:.0f} GiB free", StorageError(few) if free < DISK_GIB else None)
-    lost = volume.problem(folders)
+    lost = machine.storage_problem(folders)
     yield Finding("volume", "in doubt" if lost else "keeps what is written", StorageError(lost) if lost else None)
 
 
@@ -157,7 +156,7 @@ def _cost(settings: CheckSettings) -> Iterator[Finding]:
     if (source.graphs / MANIFEST_FILE).exists():
         yield from _measured(settings, PackedGraphs.open(source.graphs), share=1.0)
     elif source.generated:
-        from gnn_training.data.sample import sample
+        from gnn_training.data.dataset import sample
 
         with tempfile.TemporaryDirectory() as folder:
             few = sample(_recipe(settings), SAMPLE, settings.seed, Path(folder))
@@ -176,13 +175,13 @@ def _measured(settings: CheckSettings, data: PackedGraphs, share: float) -> Iter
 
     from gnn_training.training.estimate import estimate
 
-    ranks, on_gpu = machine.num_ranks(settings), machine.uses_gpus(settings)
+    ranks, on_gpu = gpus.num_ranks(settings), gpus.uses_gpus(settings)
     training = TrainSettings(**settings.model_dump(include=set(TrainSettings.model_fields), exclude={"data"}))
     cost = estimate(training, data, share, ranks, machine.threads_per_rank(ranks))
     need = cost.peak_bytes / GIB + TORCH_GIB
     left = torch.cuda.mem_get_info()[0] / GIB if on_gpu else available_bytes() / GIB / ranks
     tight = MachineError(
-        f"a rank needs about {need:.1f} GiB and {left:.1f} are free: lower --batch-cells or --processes"
+        f"a rank needs about {need:.1f} GiB and {left:.1f} are free: lower --batch-size or --processes"
     )
     yield Finding("memory", f"about {need:.1f} GiB of {left:.1f} free per rank", tight if need > left else None)
     epoch, whole = (duration(count * cost.seconds_per_step) for count in (cost.steps_per_epoch, settings.steps))

@@ -7,19 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_training.coloring import greedy_along, num_colors, write_solution
-from gnn_training.data.baselines import clique_size, dsatur
-from gnn_training.data.readers import read
+from gnn_training.coloring import greedy_along, num_colors, prove, write_solution
+from gnn_training.data.sources import read
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 from gnn_training.model.session import Colorer
-from gnn_training.proof import prove
 from gnn_training.settings import ColorSettings
-from gnn_training.solving.budget import improvements, plain_call
-from gnn_training.solving.local_search import local_search
+from gnn_training.solve.anytime import improvements, one_call
+from gnn_training.solve.baselines import clique_size, dsatur
+from gnn_training.solve.local_search import local_search
 
 logger = logging.getLogger(__name__)
-
 DSATUR_SECONDS = 1e-5  # per node and per edge
 GRACE = 60.0  # seconds that the first call may take beyond the budget; with more, the graph is none for the network
 
@@ -69,7 +67,7 @@ def _colorings(
     else:
         logger.info("%s: DSATUR would take %.0f s and is left out", graph.name, expected)
     try:
-        call = plain_call(colorer, graph, max(0.0, deadline - time.monotonic()) + GRACE)
+        call = one_call(colorer, graph, max(0.0, deadline - time.monotonic()) + GRACE)
     except (MemoryError, TimeoutError) as error:
         logger.warning("%s: is too large for the network and colored without it: %s", graph.name, error)
         search = local_search(graph.csr(), best, deadline, lower, colorer.threads, settings.seed, settings.polish)

@@ -17,26 +17,24 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from gnn_training import atomic, scores
-from gnn_training.coloring import conflicts, from_logits
-from gnn_training.data import baselines, readers
+from gnn_training import files
+from gnn_training.coloring import conflicts, from_logits, prove, read_pairs
+from gnn_training.console import progress
+from gnn_training.data import sources
 from gnn_training.data.packed import PackedGraphs, read_manifest
-from gnn_training.data.progress import progress
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 from gnn_training.model.session import Colorer
-from gnn_training.proof import pairs, prove
 from gnn_training.settings import EvaluateSettings
-from gnn_training.solving.budget import improvements, plain_call
+from gnn_training.solve import baselines, report
+from gnn_training.solve.anytime import improvements, one_call
 
 logger = logging.getLogger(__name__)
-
 SHOWN_ROWS = 100  # more graphs than that are summed up on the screen; the report has them all
 CALL_SECONDS = 600.0  # a graph that needs longer in one call is none for the network
 ROUNDS = (8, 32, 128, 512, 2048)  # of the calls for the plot,
 LONGEST = 4  # up to so many times those of a plain call
 LIBRARIES = ("onnxruntime", "numpy", "networkx", "gcol")
-
 Proven = Callable[[str, np.ndarray], int]  # name of a method and its coloring to the colors in use
 
 
@@ -58,7 +56,7 @@ def evaluate(settings: EvaluateSettings) -> None:
         RuntimeError: a coloring is not proper; the message names graph and method.
     """
     files = [file for file in (settings.report, settings.plot) if file]
-    atomic.expect_folders(files)
+    files.require_folders(files)
     colorer = Colorer(settings.model, settings.threads)
     cases = _cases(settings)
     rows = []
@@ -67,7 +65,7 @@ def evaluate(settings: EvaluateSettings) -> None:
             rows.append(_row(case, colorer, settings))
             advance(1)
     report = _report(settings, colorer, rows)
-    atomic.write_text(settings.report, json.dumps(report, indent=1) + "\n")
+    files.write_text(settings.report, json.dumps(report, indent=1) + "\n")
     _show(report, rows)
     if settings.plot:
         _plot(rows, settings.plot)
@@ -103,10 +101,10 @@ def _packed(folder: Path) -> Iterator[Case]:
 
 
 def _files(path: Path) -> Iterator[Case]:
-    for file in readers.find([path]):
-        if readers.is_archive(file):
+    for file in sources.find([path]):
+        if sources.is_archive(file):
             raise UserError(f"{file}: an archive is not evaluated; unpack it and name the folder")
-        found = readers.read(file)
+        found = sources.read(file)
         if found.note:
             logger.warning(found.note)
         yield Case(found.graph, None, file=file if file.suffix == ".col" else None)
@@ -119,19 +117,19 @@ def _best_known(path: Path) -> dict[str, int]:
             rows = csv.DictReader(file)
             return {row["name"].removesuffix(".col"): int(row["best_known"]) for row in rows if row["best_known"]}
     except OSError as error:
-        raise UserError(f"{path}: cannot be read, {atomic.reason(error)}; name a CSV that you may read") from error
+        raise UserError(f"{path}: cannot be read, {files.reason(error)}; name a CSV that you may read") from error
     except KeyError as error:
         raise UserError(f"{path}: has no column {error}; its first line names the columns name,best_known") from error
     except (ValueError, csv.Error) as error:
         raise UserError(f"{path}: line {rows.line_num}: {error}; best_known is a number or empty") from error
 
 
-def _row(case: Case, colorer: Colorer, settings: EvaluateSettings) -> scores.Row:
+def _row(case: Case, colorer: Colorer, settings: EvaluateSettings) -> report.Row:
     graph = case.graph
-    proven = partial(_proven, graph, list(pairs(case.file)) if case.file else graph.edges.tolist())
+    proven = partial(_proven, graph, list(read_pairs(case.file)) if case.file else graph.edges.tolist())
     clique = baselines.clique_size(graph)
     saturated, dsatur_seconds = _timed(baselines.dsatur, graph)
-    row = scores.Row(
+    row = report.Row(
         graph.name, case.family, graph.num_nodes, graph.num_edges, case.best_known, clique,
         proven("DSATUR", saturated), dsatur_seconds,
     )  # fmt: skip
@@ -142,12 +140,12 @@ def _row(case: Case, colorer: Colorer, settings: EvaluateSettings) -> scores.Row
     if settings.tabucol:
         row = replace(row, **_watched(proven, "tabucol", baselines.tabucol(graph, settings.seconds, clique)))
     try:
-        call = plain_call(colorer, graph, CALL_SECONDS)
+        call = one_call(colorer, graph, CALL_SECONDS)
     except (MemoryError, TimeoutError) as error:
         logger.warning("%s: too large for the network on this machine: %s", graph.name, error)
         return row
     row = replace(
-        row, plain=proven("one call", call.colors), plain_seconds=call.seconds,
+        row, one_call=proven("one call", call.colors), one_call_seconds=call.seconds,
         conflicts=conflicts(graph, call.classes), chromatic=call.chromatic,
     )  # fmt: skip
     if settings.seconds:
@@ -169,7 +167,7 @@ def _watched(proven: Proven, method: str, colorings: Iterable[np.ndarray], spent
     seconds = time.monotonic() - start
     progress: list[tuple[float, int]] = []
     for moment, colors in found:
-        used = proven(scores.METHODS[method], colors)
+        used = proven(report.METHODS[method], colors)
         if not progress or used < progress[-1][1]:  # TabuCol may empty two classes at once, then skips a number
             progress.append((moment, used))
     return {method: progress[-1][1], f"{method}_seconds": seconds, f"{method}_progress": tuple(progress)}
@@ -195,7 +193,7 @@ def _proven(graph: Graph, edges: Sequence[tuple[int, int]], method: str, colors:
     return used
 
 
-def _report(settings: EvaluateSettings, colorer: Colorer, rows: list[scores.Row]) -> dict:
+def _report(settings: EvaluateSettings, colorer: Colorer, rows: list[report.Row]) -> dict:
     return {
         "model": {
             "file": str(settings.model),
@@ -207,27 +205,27 @@ def _report(settings: EvaluateSettings, colorer: Colorer, rows: list[scores.Row]
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
         "machine": {"system": platform.system(), "processor": platform.machine(), "cpus": os.cpu_count(),
                     "threads": colorer.threads},
-        "summary": scores.summarize(rows),
-        "families": scores.by_family(rows),
+        "summary": report.summarize(rows),
+        "families": report.by_family(rows),
         "graphs": [asdict(row) for row in rows],
     }  # fmt: skip
 
 
-def _plot(rows: list[scores.Row], file: Path) -> None:
-    from gnn_training.curves import draw  # loads matplotlib
+def _plot(rows: list[report.Row], file: Path) -> None:
+    from gnn_training.solve.report import draw  # loads matplotlib
 
-    atomic.write_figure(file, draw(rows))
+    files.write_figure(file, draw(rows))
 
 
-def _show(report: dict, rows: list[scores.Row]) -> None:
+def _show(report: dict, rows: list[report.Row]) -> None:
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console.width = 200  # a log does not fold; 80 columns would cut the numbers
     if len(rows) <= SHOWN_ROWS:
-        console.print(scores.graphs_table(rows))
+        console.print(report.graphs_table(rows))
     if report["families"]:
-        console.print(scores.families_table(report["families"]))
-    console.print(scores.methods_table(report["summary"]))
+        console.print(report.families_table(report["families"]))
+    console.print(report.methods_table(report["summary"]))
     mae = report["summary"]["chromatic_mae"]
     if mae is not None:
         console.print(f"The number of colors is predicted with a mean error of {mae:.2f}.")

@@ -5,21 +5,17 @@ import logging
 import tempfile
 from pathlib import Path
 
-from gnn_training import __version__, atomic, provenance
-from gnn_training.contract import GRAPH_TYPES, MAX_COLORS, MODEL_FILE
+from gnn_training import __version__, files
+from gnn_training.contract import GOLDEN_FILE, GRAPH_TYPES, MAX_COLORS, MODEL_FILE, SUMS_FILE
 from gnn_training.errors import UserError
 from gnn_training.model import golden
-from gnn_training.model.objective import ColoringNetwork
-from gnn_training.model.oldest_runtime import check_in_oldest_runtime
-from gnn_training.model.onnx_build import build
-from gnn_training.model.onnx_verify import probes, verify
+from gnn_training.model.loss import ColoringNetwork
+from gnn_training.model.onnx_export import build, check_in_oldest_runtime, probes, verify
 from gnn_training.model.program import Program
-from gnn_training.provenance import GOLDEN_FILE, SUMS_FILE
 from gnn_training.settings import ExportSettings
 from gnn_training.training import checkpoint
 
 log = logging.getLogger(__name__)
-
 PATHS = ("data", "run", "weights")  # settings that say nothing to whoever gets the file
 GOLDEN_PROBES = ("one node, the pair (0, 0)", "edgeless", "ring", "petersen", "several graphs")
 
@@ -56,7 +52,7 @@ def _verify_published(settings: ExportSettings) -> Path:
     if not sums.exists():
         raise UserError(f"{sums}: there is no such file; run export first")
     found = {path.name: path.read_bytes() for path in (model, vectors) if path.exists()}
-    if name := provenance.changed(sums.read_text(encoding="utf-8"), found):
+    if name := files.changed(sums.read_text(encoding="utf-8"), found):
         raise UserError(f"{settings.models / name}: not the file that was exported; export again")
     try:
         golden.check(model, vectors)
@@ -82,9 +78,9 @@ def _metadata(settings: ExportSettings, state: dict) -> dict[str, str]:
         "steps": str(settings.steps),
         "graph_types": json.dumps(GRAPH_TYPES),
         "data_sha256": state["data_sha256"],
-        "training_fingerprint": checkpoint.fingerprint(state),
+        "training_fingerprint": checkpoint.weights_fingerprint(state),
         "trained_steps": str(state["step"]),
-        "validation_excess": f"{state['scores']['excess']:.4f}" if "scores" in state else "unknown",
+        "validation_excess": f"{state['scores']['gap']:.4f}" if "scores" in state else "unknown",
         "settings": json.dumps({k: v for k, v in state["settings"].items() if k not in PATHS}, sort_keys=True),
     }
 
@@ -92,8 +88,8 @@ def _metadata(settings: ExportSettings, state: dict) -> dict[str, str]:
 def _publish(folder: Path, files: dict[str, bytes]) -> Path:
     """Put the files in place, the checksums last."""
     for name, content in files.items():
-        with atomic.replacing(folder / name) as temporary:
+        with files.replace_file(folder / name) as temporary:
             temporary.write_bytes(content)
-    atomic.write_text(folder / SUMS_FILE, provenance.sums(files))
+    files.write_text(folder / SUMS_FILE, files.checksums(files))
     log.info("%s is ready", folder / MODEL_FILE)
     return folder / MODEL_FILE

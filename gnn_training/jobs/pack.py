@@ -1,24 +1,56 @@
-"""Pack the exported model and what tells where it comes from into one archive to fetch."""
+"""Where a trained model comes from, and whether its files are still the ones that were made."""
+# DOC Pack the exported model and what tells where it comes from into one archive to fetch.
 
 import gzip
 import hashlib
 import io
 import json
 import logging
+import os
+import subprocess
 import tarfile
 import zlib
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gnn_training import provenance
-from gnn_training.atomic import reason, replacing
-from gnn_training.contract import MODEL_FILE
+from gnn_training import __version__
+from gnn_training.contract import ARCHIVE_FILE, GOLDEN_FILE, MODEL_FILE, SUMS_FILE
 from gnn_training.errors import StorageError, UserError
-from gnn_training.provenance import ARCHIVE_FILE, GOLDEN_FILE, SUMS_FILE
+from gnn_training.files import reason, replace_file
 from gnn_training.settings import PackSettings
 
-log = logging.getLogger(__name__)
+UNKNOWN = "unknown"
+ROOT = Path(__file__).parents[1]
 
+
+def of_program(root: Path = ROOT) -> dict[str, str]:
+    """Version, image, revision and libraries of the program that runs; "unknown" for what nobody can tell."""
+    return {
+        "version": __version__,
+        "image_digest": os.environ.get("GNN_IMAGE_DIGEST") or UNKNOWN,
+        "git_revision": os.environ.get("GNN_REVISION") or _revision(root),
+        "locks_sha256": _locks(root),
+    }
+
+
+def _revision(root: Path) -> str:
+    """Revision of the clone, with "+changes" if tracked files differ from it."""
+    if not (root / ".git").exists():  # git would look further up, in a repository that is not ours
+        return UNKNOWN
+    describe = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+changes"]
+    try:
+        return subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):  # no git, or a clone that somebody else owns
+        return UNKNOWN
+
+
+def _locks(root: Path) -> str:
+    """Digest of all locked requirements: cat requirements*.lock | sha256sum."""
+    locks = sorted(root.glob("requirements*.lock"))
+    return hashlib.sha256(b"".join(lock.read_bytes() for lock in locks)).hexdigest() if locks else UNKNOWN
+
+
+log = logging.getLogger(__name__)
 FOLDER = "trained_model"  # the archive unpacks to it
 MANIFEST_FILE = "manifest.json"
 FROM_MODELS = (MODEL_FILE, GOLDEN_FILE)
@@ -38,9 +70,9 @@ def pack(settings: PackSettings) -> Path:
     _refuse_strangers(settings, files, status)
     made = max(int(path.stat().st_mtime) for path in paths)
     files[MANIFEST_FILE] = (json.dumps(_manifest(settings, files, status, made), indent=1) + "\n").encode()
-    files[SUMS_FILE] = provenance.sums(files).encode()
+    files[SUMS_FILE] = files.checksums(files).encode()
     archive = settings.models / ARCHIVE_FILE
-    with replacing(archive) as temporary:
+    with replace_file(archive) as temporary:
         _write(temporary, files, made)
         _read_back(temporary, files)
     content = archive.read_bytes()
@@ -59,7 +91,7 @@ def _read(path: Path) -> bytes:
 def _refuse_strangers(settings: PackSettings, files: dict[str, bytes], status: dict) -> None:
     """Nobody could tell later that the model is damaged, or that report or checkpoint are of another one."""
     sums = _read(settings.models / SUMS_FILE).decode()
-    if name := provenance.changed(sums, files):
+    if name := files.changed(sums, files):
         raise UserError(f"{settings.models / name}: not the file that was exported; export again")
     model = json.loads(files["report.json"])["model"]
     if model["sha256"] != hashlib.sha256(files[MODEL_FILE]).hexdigest():
@@ -77,7 +109,7 @@ def _manifest(settings: PackSettings, files: dict[str, bytes], status: dict, mad
     hours = sum(seconds.values()) / 3600
     price = {"price_per_hour": settings.price_per_hour, "cost": round(hours * settings.price_per_hour, 2)}
     return {
-        **provenance.of_program(),
+        **of_program(),
         "data_sha256": json.loads(files["report.json"])["model"]["metadata"]["data_sha256"],
         "created": datetime.fromtimestamp(made, UTC).isoformat(),
         "training": status,
@@ -111,7 +143,7 @@ def _read_back(path: Path, files: dict[str, bytes]) -> None:
     try:
         with tarfile.open(fileobj=io.BytesIO(gzip.decompress(path.read_bytes()))) as tar:
             found = {name: tar.extractfile(f"{FOLDER}/{name}").read() for name in files}
-        damaged = provenance.changed(found[SUMS_FILE].decode(), found)
+        damaged = files.changed(found[SUMS_FILE].decode(), found)
     except (gzip.BadGzipFile, EOFError, zlib.error, tarfile.TarError, KeyError, ValueError) as error:
         damaged = f"{type(error).__name__}: {error}"
     if damaged:

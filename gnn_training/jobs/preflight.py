@@ -6,13 +6,12 @@ from datetime import timedelta
 
 import torch
 
+from gnn_training.distributed import Runtime, join
 from gnn_training.errors import MachineError
-from gnn_training.host.links import WRONG_SUM
-from gnn_training.runtime import Runtime, join
+from gnn_training.launch.nccl import WRONG_SUM
 from gnn_training.settings import PreflightSettings
 
 log = logging.getLogger(__name__)
-
 TIMEOUT = timedelta(seconds=60)
 REPEATS = 5  # the first one also connects
 PERIOD = 1009  # of the numbers that are added up: small enough for exact sums of float32, no power of two

@@ -1,4 +1,5 @@
-"""The whole job, from nothing to a packed, scored ONNX file. Every step is a command of the door in its own process."""
+"""Steps of the whole job, and the memory of which are done."""
+# DOC The whole job, from nothing to a packed, scored ONNX file. Every step is a command in its own process.
 
 import json
 import logging
@@ -8,18 +9,20 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 
-from gnn_training import heartbeat
-from gnn_training.contract import MODEL_FILE
+from gnn_training import machine, processes
+from gnn_training.console import duration
+from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, SUMS_FILE
 from gnn_training.data.packed import MANIFEST_FILE
-from gnn_training.data.source import Source, locate, written
+from gnn_training.data.sources import DataLocation, locate, written
 from gnn_training.errors import StorageError
-from gnn_training.host import gpus, machine, runpod, volume
-from gnn_training.host.nodes import resolve
-from gnn_training.host.ranks import DOOR, STOPPED, Ranks
-from gnn_training.host.restarts import Restarts
+from gnn_training.files import write_text
+from gnn_training.launch import gpus, runpod
+from gnn_training.launch.nodes import resolve
+from gnn_training.launch.ranks import DOOR, STOPPED, Ranks
 from gnn_training.processes import Supervisor, beside
-from gnn_training.provenance import ARCHIVE_FILE, SUMS_FILE
 from gnn_training.settings import (
     CheckSettings,
     EvaluateSettings,
@@ -28,13 +31,79 @@ from gnn_training.settings import (
     ImportSettings,
     PackSettings,
     RunSettings,
+    Settings,
     TrainSettings,
 )
-from gnn_training.steps import Record, Step
-from gnn_training.words import duration
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command.
+
+    files: all that it reads and makes; without any, the step is never done. serves: the step it prepares, with which
+    it is done.
+    """
+
+    name: str
+    command: str
+    settings: Settings
+    files: tuple[Path, ...] = ()
+    serves: "Step | None" = None
+
+    def arguments(self) -> list[str]:
+        """Command line of the step, after `python -m gnn_training`."""
+        return [self.command, *self.settings.flags()]
+
+
+class StepRecord:
+    """Which steps have succeeded, how their files looked then, and the seconds they took, in a JSON file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._states: dict[str, dict] = json.loads(path.read_text()) if path.exists() else {}
+
+    def is_done(self, step: Step) -> bool:
+        """Whether the step succeeded with these settings and none of its files has changed or gone since."""
+        if step.serves:
+            return self.is_done(step.serves)
+        then = self._states.get(step.name, {})
+        return bool(step.files) and all(then.get(name) == now for name, now in _step_state(step).items())
+
+    def add(self, step: Step) -> None:
+        """Note that the step has just succeeded."""
+        self._states[step.name] = self._states.get(step.name, {}) | _step_state(step)
+        self._write()
+
+    def spend(self, step: Step, seconds: float) -> None:
+        """Add to the time that the step took in all its starts, whether it succeeded or not."""
+        state = self._states.setdefault(step.name, {})
+        state["seconds"] = round(state.get("seconds", 0.0) + seconds, 1)
+        self._write()
+
+    def num_done(self) -> int:
+        """Steps that have ever succeeded."""
+        return sum("command" in state for state in self._states.values())
+
+    def _write(self) -> None:
+        write_text(self.path, json.dumps(self._states, indent=1) + "\n")
+
+
+def _step_state(step: Step) -> dict:
+    files = {str(path): _stamp(path) for path in step.files}
+    return {"command": step.command, "settings": step.settings.model_dump(mode="json"), "files": files}
+
+
+def _stamp(path: Path) -> list[int] | None:
+    """Number, size and time of last change of a file or of all in a folder; None if there is nothing."""
+    if not path.exists():
+        return None
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    all_of_them = [file.stat() for file in files]
+    newest = max((status.st_mtime_ns for status in all_of_them), default=0)
+    return [len(files), sum(status.st_size for status in all_of_them), newest]
+
 
 log = logging.getLogger(__name__)
-
 STEPS = ("data", "check", "train", "export", "verify", "evaluate", "pack")
 PAID_FOR = ("data", "train")  # what may take hours of a rented machine
 SCORED_GRAPHS = 64  # of the validation graphs, for the report at the end
@@ -51,14 +120,14 @@ def run(settings: RunSettings) -> None:
     """
     if settings.dry_run:
         return _print_commands(settings)
-    started, record = time.monotonic(), Record(settings.run / "steps.json")
-    with Supervisor() as supervisor, Restarts(settings.run, record.num_done, supervisor.signals):
+    started, record = time.monotonic(), StepRecord(settings.run / "steps.json")
+    with Supervisor() as supervisor:
         if settings.stop_pod:
             runpod.require(os.environ)
         steps = plan(settings)
         how = "already done"
         if not all(map(record.is_done, steps)):
-            volume.require(written(settings))
+            machine.require_storage(written(settings))
             gpus.select(settings.gpus)
             ranks = Ranks(settings, resolve(os.environ), supervisor)
             with _watched(settings):
@@ -79,7 +148,7 @@ def _watched(settings: RunSettings) -> Iterator[None]:
         yield
 
 
-def _do_all(steps: list[Step], record: Record, ranks: Ranks) -> None:
+def _do_all(steps: list[Step], record: StepRecord, ranks: Ranks) -> None:
     if not all(record.is_done(step) for step in steps if step.name in PAID_FOR):
         ranks.prepare()  # GPUs that will not do are found now, not after the graphs are labelled
     for step in steps:
@@ -102,7 +171,7 @@ def _do(step: Step, ranks: Ranks) -> None:
     if step.name == "train":
         code = ranks.train(step)
     else:
-        code = supervisor.run([*DOOR, *step.arguments()], watch=heartbeat.beat)
+        code = supervisor.run([*DOOR, *step.arguments()], watch=processes.beat)
     if supervisor.signals:
         code = 128 + supervisor.signals[0]
     if code:
@@ -111,13 +180,13 @@ def _do(step: Step, ranks: Ranks) -> None:
         sys.exit(code)
 
 
-def _train_along(settings: RunSettings, steps: list[Step], record: Record, ranks: Ranks) -> None:
+def _train_along(settings: RunSettings, steps: list[Step], record: StepRecord, ranks: Ranks) -> None:
     """On every machine but the first: wait for the packed graphs, train, and leave the rest to the first."""
     ranks.prepare()
     graphs, begun, signals = locate(settings).graphs, time.monotonic(), ranks.supervisor.signals
     log.info("machine %d of %d: waiting for the graphs in %s", ranks.nodes.rank + 1, ranks.nodes.count, graphs)
     while not (graphs / MANIFEST_FILE).exists():
-        heartbeat.beat()
+        processes.beat()
         time.sleep(0.5)
         if signals:
             sys.exit(128 + signals[0])
@@ -166,7 +235,7 @@ def plan(settings: RunSettings) -> list[Step]:
     ]
 
 
-def _data(settings: RunSettings, source: Source) -> list[Step]:
+def _data(settings: RunSettings, source: DataLocation) -> list[Step]:
     """The step that fills the folder of packed graphs; none if the user's are packed already."""
     if source.imported is not None:
         importing = ImportSettings(sources=(source.imported,), out=source.graphs, seed=settings.seed)
@@ -181,7 +250,7 @@ def _finish(settings: RunSettings, how: str) -> None:
     """Say what there is, and where; stop the pod if that was asked for."""
     model, report = settings.models / MODEL_FILE, settings.run / "report.json"
     summary = json.loads(report.read_text())["summary"]
-    scores = [f"{name} {score['mean_excess']:.2f}" for name, score in summary["methods"].items()]
+    scores = [f"{name} {score['mean_gap']:.2f}" for name, score in summary["methods"].items()]
     log.info("%s: %.1f MB, %s", model, model.stat().st_size / 1e6, how)
     log.info("colors above the best known on %d validation graphs: %s", summary["graphs"], ", ".join(scores))
     log.info("look into %s for report.json and metrics.jsonl, or tensorboard --logdir %s", settings.run, settings.run)

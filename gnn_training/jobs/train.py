@@ -6,20 +6,18 @@ import time
 from contextlib import nullcontext
 from dataclasses import asdict
 
-from gnn_training import heartbeat
-from gnn_training.atomic import alone_in, write_text
+from gnn_training import processes
 from gnn_training.data.packed import PackedGraphs
+from gnn_training.distributed import StopSignal, join
 from gnn_training.errors import UserError
-from gnn_training.runtime import StopSignal, join
+from gnn_training.files import lock_folder, write_text
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import Learner
-from gnn_training.training.logbook import Logbook
-from gnn_training.training.progress import Progress
+from gnn_training.training.logbook import Logbook, Progress
 from gnn_training.training.validation import Validation
 
 log = logging.getLogger(__name__)
-
 STOPPED = 143  # exit code of a run that was told to stop and can be resumed
 
 
@@ -31,9 +29,9 @@ def train(settings: TrainSettings) -> None:
     """
     signal = StopSignal()
     data = PackedGraphs.open(settings.data)
-    with join(settings.device) as rt, alone_in(settings.run) if rt.is_main else nullcontext():
+    with join(settings.device) as rt, lock_folder(settings.run) if rt.is_main else nullcontext():
         learner = Learner(settings, data, rt)
-        validation = Validation(settings, learner.resident, rt)
+        validation = Validation(settings, learner.dataset, rt)
         progress = _begin(learner, validation)
         # A checkpoint may come before the evaluation of its own step, which then is done again.
         reached = {"train": learner.step, "validation": progress.evaluated_at}
@@ -94,7 +92,7 @@ def _steps(learner: Learner, validation: Validation, progress: Progress, book: L
     while learner.step < settings.steps:
         if 0 < learner.step != progress.evaluated_at and learner.step % settings.evaluate_every == 0:
             _evaluate(learner, validation, progress, book)
-        heartbeat.beat()
+        processes.beat()
         started = time.monotonic()
         if stopped:
             return "stopped"
@@ -125,10 +123,10 @@ def _evaluate(learner: Learner, validation: Validation, progress: Progress, book
     with learner.averaging() as network:
         scores = validation.scores(network)
     book.record("validation", learner.step, scores)
-    better = progress.judge(scores["excess"], learner.step)  # reduced scores: the same verdict on every rank
+    better = progress.judge(scores["gap"], learner.step)  # reduced scores: the same verdict on every rank
     progress.seconds += time.monotonic() - started
     if better and learner.rt.is_main:
-        from gnn_training.training.picture import draw  # 0.6 s of matplotlib that no rank need wait for to start
+        from gnn_training.training.validation import draw  # 0.6 s of matplotlib that no rank need wait for to start
 
         checkpoint.save(learner.settings.run / "best.pt", {**learner.best_state(), "scores": scores})
         with learner.averaging() as network:

@@ -43,7 +43,7 @@ class Graphs:
         """Triangles through every node (G, N)."""
         raise NotImplementedError
 
-    def lighten(self, dtype: torch.dtype) -> None:
+    def to(self, dtype: torch.dtype) -> None:
         """Keep what is large in another type of numbers, where that is exact."""
 
     def summary(self, k: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class DenseGraphs(Graphs):
     def triangles(self) -> Tensor:
         return (self.aggregate(self.adjacency) * self.adjacency).sum(2) / 2
 
-    def lighten(self, dtype: torch.dtype) -> None:
+    def to(self, dtype: torch.dtype) -> None:
         self.adjacency = self.adjacency.to(dtype)  # zeros and ones
 
 

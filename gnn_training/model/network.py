@@ -1,24 +1,42 @@
-"""The refinement network: one small update, shared by all colors and all rounds, for any number of both.
-
-The state is one vector per node and color; nothing in it knows the name of a color, so renaming colors renames the
-result. Symmetry is broken by noise from an integer hash, fresh in every round. The line of RUN-CSP (Tönshoff et al.
-2020), ANYCSP (Tönshoff et al. 2023) and Colantonio et al. 2024.
-
-Letters in shapes: G graphs, N nodes (padded), K colors (padded), D width of the state.
-"""
+"""Noise that breaks symmetry: an integer hash, since float hashes differ between runtimes and devices."""
+# DOC The refinement network: one small update, shared by all colors and all rounds, for any number of both.
+# 
+# The state is one vector per node and color; nothing in it knows the name of a color, so renaming colors renames the
+# result. Symmetry is broken by noise from an integer hash, fresh in every round. The line of RUN-CSP (Tönshoff et al.
+# 2020), ANYCSP (Tönshoff et al. 2023) and Colantonio et al. 2024.
+# 
+# Letters in shapes: G graphs, N nodes (padded), K colors (padded), D width of the state.
+# 
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear, silu
 
 from gnn_training.model.graphs import Graphs
-from gnn_training.model.noise import STRIDE, noise
 
+PRIME = 2_147_483_629  # the largest below 2^31 but two: squares of residues stay inside int64
+STRIDE = 104_729  # from the seeds of one round to those of the next
+
+
+def noise(seeds: Tensor, num_nodes: int, num_colors: int) -> Tensor:
+    """Pseudo-random numbers (G, N, K) of mean 0 and variance 1, a pure function of (seed, node, color).
+
+    seeds (G,) int64. Each of four rounds multiplies and squares in the integers mod PRIME, which mixes all bits; only
+    `*`, `+` and `%` on int64 are used, so every runtime computes the same.
+    """
+    device = seeds.device
+    nodes = torch.arange(num_nodes, device=device)[None, :, None]
+    colors = torch.arange(num_colors, device=device)[None, None, :]
+    x = (seeds[:, None, None] % PRIME * 48_271 + nodes * 69_621 + 1) % PRIME
+    x = (x * x + colors * 40_014 + 12_345) % PRIME
+    for _ in range(3):
+        x = (x * (x + 1_000_003) + 7) % PRIME
+    return (x.float() / PRIME - 0.5) * 12**0.5
 NUM_INVARIANTS = 9
 SHARPNESS = 4.0  # scale of the color scores before the softmax
 
 
-class Refiner(nn.Module):
+class RefinementNetwork(nn.Module):
     """Improves a soft coloring, round by round."""
 
     def __init__(self, width: int = 16):
@@ -39,33 +57,33 @@ class Refiner(nn.Module):
 
     def begin(self, graphs: Graphs, k: Tensor, seeds: Tensor, num_colors: int) -> tuple[Tensor, Tensor, Tensor]:
         """First state (G, N, K, D), usable colors (G, K) for k (G,) of the K = num_colors, and seeds (G,) as given."""
-        palette = (torch.arange(num_colors, device=k.device) < k[:, None]).float()
-        return self.start(graphs, palette, seeds), palette, seeds
+        color_mask = (torch.arange(num_colors, device=k.device) < k[:, None]).float()
+        return self.start(graphs, color_mask, seeds), color_mask, seeds
 
     @torch.no_grad()
-    def run(self, h: Tensor, graphs: Graphs, palette: Tensor, seeds: Tensor, rounds: int) -> Tensor:
+    def run(self, h: Tensor, graphs: Graphs, color_mask: Tensor, seeds: Tensor, rounds: int) -> Tensor:
         """State after so many rounds, the first with noise of `seeds`, without gradient."""
         h = h.detach()  # torch.compile has one form for states that have a past, and another for those without
-        p = self.soft_colors(h, graphs, palette)
+        p = self.soft_colors(h, graphs, color_mask)
         for t in range(rounds):
-            h, p, _ = self(h, p, graphs, palette, seeds + STRIDE * t)
+            h, p, _ = self(h, p, graphs, color_mask, seeds + STRIDE * t)
         return h
 
-    def start(self, graphs: Graphs, palette: Tensor, seeds: Tensor) -> Tensor:
-        """First state (G, N, K, D) for the usable colors `palette` (G, K) of 0/1 and noise of `seeds` (G,)."""
-        z = noise(seeds, graphs.mask.shape[1], palette.shape[1])                          # (G, N, K)
-        node = invariants(graphs, palette.sum(1))                                         # (G, N, 9)
-        node = node[:, :, None, :].expand(-1, -1, palette.shape[1], -1)                   # (G, N, K, 9)
+    def start(self, graphs: Graphs, color_mask: Tensor, seeds: Tensor) -> Tensor:
+        """First state (G, N, K, D) for the usable colors `color_mask` (G, K) of 0/1 and noise of `seeds` (G,)."""
+        z = noise(seeds, graphs.mask.shape[1], color_mask.shape[1])                          # (G, N, K)
+        node = invariants(graphs, color_mask.sum(1))                                         # (G, N, 9)
+        node = node[:, :, None, :].expand(-1, -1, color_mask.shape[1], -1)                   # (G, N, K, 9)
         return self.normal(self.first(torch.cat([node, z[..., None]], 3)))                # (G, N, K, D)
 
     def normal(self, h: Tensor) -> Tensor:
         """State with mean 0 and variance 1 over its width."""
         return layer_norm(h, (self.width,), self.one, self.zero)
 
-    def soft_colors(self, h: Tensor, graphs: Graphs, palette: Tensor) -> Tensor:
+    def soft_colors(self, h: Tensor, graphs: Graphs, color_mask: Tensor) -> Tensor:
         """Probability (G, N, K) of every usable color; zero for padded nodes and unusable colors."""
         scores = SHARPNESS * self.score(h)[..., 0]                                        # (G, N, K)
-        scores = scores.masked_fill(palette[:, None, :] == 0, -1e4)
+        scores = scores.masked_fill(color_mask[:, None, :] == 0, -1e4)
         return torch.softmax(scores, 2) * graphs.mask[:, :, None]
 
     def forward(
@@ -73,7 +91,7 @@ class Refiner(nn.Module):
         h: Tensor,
         p: Tensor,
         graphs: Graphs,
-        palette: Tensor,
+        color_mask: Tensor,
         seeds: Tensor,
         damping: float = 1.0,
         price: Tensor | float = 0.0,
@@ -83,8 +101,8 @@ class Refiner(nn.Module):
         all of theirs. price (G, N, K): what a color costs a node beside its conflicts, counted like those.
         """
         z = noise(seeds, *p.shape[1:])                                                    # (G, N, K)
-        usable = palette[:, None, :]                                                      # (G, 1, K)
-        k, n = palette.sum(1), graphs.num_nodes                                           # (G,), (G,)
+        usable = color_mask[:, None, :]                                                      # (G, 1, K)
+        k, n = color_mask.sum(1), graphs.num_nodes                                           # (G,), (G,)
         ph = p[..., None] * h                                                             # (G, N, K, D)
         met = graphs.aggregate(p)                                                         # (G, N, K) conflicts in c
         m = graphs.aggregate(ph.flatten(2)).view_as(h) / (1 + met)[..., None]             # (G, N, K, D)
@@ -116,7 +134,7 @@ class Refiner(nn.Module):
         halves = zip(self.update.weight.chunk(2), self.update.bias.chunk(2), strict=True)
         gate, change = (linear(y, weight, bias) for weight, bias in halves)               # (G, N, K, D) each
         h = self.normal(h + gate.sigmoid() * change)
-        p = self.soft_colors(h, graphs, palette)
+        p = self.soft_colors(h, graphs, color_mask)
         damped = h if damping == 1 else damping * h + (1 - damping) * h.detach()          # (G, N, K, D)
         return damped, p, total[:, 0] / 2
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from gnn_training.contract import MAX_COLORS
-from gnn_training.model.decoding import change_if, clique_bound, dense, first_fit, greedy_along, loop, xrlf
 from gnn_training.model.graphs import DenseGraphs
-from gnn_training.model.noise import STRIDE, noise
-from gnn_training.model.objective import ColoringNetwork
+from gnn_training.model.greedy import change_if, clique_bound, dense, first_fit, greedy_along, loop, xrlf
+from gnn_training.model.loss import ColoringNetwork
+from gnn_training.model.network import STRIDE, noise
 
 WORK = 8e10  # multiplications that XRLF may cost: so many independent sets are drawn at a time, up to SAMPLES;
 SAMPLES, FEWEST = 64, 16  # graphs too large for FEWEST have no XRLF: every step of it reads the whole adjacency
@@ -52,10 +52,10 @@ class Bound(nn.Module):
     """What is known before the network starts: colorings by DSATUR and XRLF above, a clique below."""
 
     inputs = ("adjacency", "mask", "names", "samples", "seed")
-    outputs = ("dsatur", "greedy", "clique", "palette_names", "copies")
+    outputs = ("dsatur", "greedy", "clique", "color_ids", "copies")
 
     def forward(self, adjacency: Tensor, mask: Tensor, names: Tensor, samples: Tensor, seed: Tensor) -> tuple:
-        """To the colorings of DSATUR (G, n) int64 and of the better one (G, n), clique (G,) float, palette_names (K,)
+        """To the colorings of DSATUR (G, n) int64 and of the better one (G, n), clique (G,) float, color_ids (K,)
         for the K colors of the worst graph, and copies (R,) to refine of every graph.
         """
         graphs = DenseGraphs(adjacency, mask)
@@ -74,23 +74,23 @@ class Bound(nn.Module):
 class Cores(nn.Module):
     """What of a large graph the network colors anew: some color classes, the smaller ones rather."""
 
-    inputs = ("adjacency", "mask", "greedy", "palette_names", "copies", "seed")
+    inputs = ("adjacency", "mask", "greedy", "color_ids", "copies", "seed")
     outputs = ("ranked", "core_adjacency", "core_mask", "seats", "core_names")
 
     def forward(
-        self, adjacency: Tensor, mask: Tensor, greedy: Tensor, palette_names: Tensor, copies: Tensor, seed: Tensor
+        self, adjacency: Tensor, mask: Tensor, greedy: Tensor, color_ids: Tensor, copies: Tensor, seed: Tensor
     ) -> tuple[Tensor, ...]:
         """To greedy's coloring with the classes of the core first, ranked (G R, n) int64; core_adjacency (G R, m, m)
         and core_mask (G R, m) of as many classes as have at most CORE nodes, two at least; the nodes of the core,
         seats (G R, m); core_names (K,) for the colors of the largest.
         """
-        size = (hot(greedy, palette_names) * mask[..., None]).sum(1)                      # (G, K)
+        size = (one_hot(greedy, color_ids) * mask[..., None]).sum(1)                      # (G, K)
         size, greedy, mask = (copied(x, copies) for x in (size, greedy, mask))            # G R rows each
         rows = torch.arange(mask.shape[0], device=mask.device)
         owner = rows // copies.shape[0]
-        chance = noise(seed + 7919 * rows, palette_names.shape[0], 1)[..., 0]             # (G R, K)
+        chance = noise(seed + 7919 * rows, color_ids.shape[0], 1)[..., 0]             # (G R, K)
         first = rows == owner * copies.shape[0]  # its core: the smallest classes
-        key = size * torch.where(first[:, None], 0.0, CHANCE * chance).exp() + palette_names / 1024  # ties by number
+        key = size * torch.where(first[:, None], 0.0, CHANCE * chance).exp() + color_ids / 1024  # ties by number
         order = torch.where(size > 0, key, torch.inf).argsort(1)                          # (G R, K)
         rank = order.argsort(1)
         nodes_up_to = size.gather(1, order).cumsum(1).gather(1, rank)                     # (G R, K) the class included
@@ -110,7 +110,7 @@ class Refine(nn.Module):
     """The network, looped."""
 
     inputs = (
-        *("adjacency", "mask", "dsatur", "clique", "palette_names", "copies"),
+        *("adjacency", "mask", "dsatur", "clique", "color_ids", "copies"),
         *("ranked", "core_adjacency", "core_mask", "seats", "core_names", "num_colors", "seed", "steps"),
     )
     outputs = ("probabilities", "last", "chromatic", "graph_type_logits", "difficulty")
@@ -125,7 +125,7 @@ class Refine(nn.Module):
         mask: Tensor,
         dsatur: Tensor,
         clique: Tensor,
-        palette_names: Tensor,
+        color_ids: Tensor,
         copies: Tensor,
         ranked: Tensor,
         core_adjacency: Tensor,
@@ -158,20 +158,20 @@ class Refine(nn.Module):
         kept = bound - core_bound                                                         # (G R,) colors outside
         floor = torch.maximum(clique_bound(graphs), copied(clique, copies) - kept)        # (G R,)
         k = torch.maximum(k, floor.long())
-        palette = (core_names < k[:, None]).float()                                       # (G R, k)
+        color_mask = (core_names < k[:, None]).float()                                       # (G R, k)
         seeds = seed + 7919 * torch.arange(core_mask.shape[0], device=mask.device)
-        first = hot(start, core_names)                                                    # (G R, m, k)
-        best, used, last = self._descend(graphs, palette, first, core_bound, floor, seeds, steps)
+        first = one_hot(start, core_names)                                                    # (G R, m, k)
+        best, used, last = self._descend(graphs, color_mask, first, core_bound, floor, seeds, steps)
         # Of floats, because ONNX Runtime 1.16 knows no ArgMin of integers.
         winner = (used - core_bound).view(-1, copies.shape[0]).float().argmin(1)          # (G,)
         chosen = rows * copies.shape[0] + winner
-        whole = hot(ranked[chosen], palette_names)                                        # (G, n, K)
-        column = (core_names[:, None] == palette_names).float()                           # (k, K)
+        whole = one_hot(ranked[chosen], color_ids)                                        # (G, n, K)
+        column = (core_names[:, None] == color_ids).float()                           # (k, K)
         place = rows[:, None], seats[chosen]
         core = torch.where(core_mask[chosen][..., None] > 0, best[chosen] @ column, whole[place])
         return whole.index_put(place, core), last, chromatic, types, difficulty
 
-    def _descend(self, graphs: DenseGraphs, palette, best, bound, clique, seeds, steps) -> tuple[Tensor, ...]:
+    def _descend(self, graphs: DenseGraphs, color_mask, best, bound, clique, seeds, steps) -> tuple[Tensor, ...]:
         """Refine for `steps` rounds, or until every graph has as many colors as its clique; the best proper coloring
         (G, n, K), at first the greedy `best` with `bound` colors, how many colors it has (G,), and the soft colors
         (G, n, K) of the last round. A coloring of its own with `bound` colors is taken too, since it hangs on the seed.
@@ -180,13 +180,13 @@ class Refine(nn.Module):
         as weights do in the breakout method (Morris 1993).
         """
         mask, refiner = graphs.mask, self.refiner
-        names = torch.arange(palette.shape[1], device=mask.device)
+        names = torch.arange(color_mask.shape[1], device=mask.device)
 
-        def body(t, h, p, price, palette, best, fewest, failed):
-            h, p, _ = refiner(h, p, graphs, palette, seeds + STRIDE * t, price=price)
-            clash = clashes(graphs, p.argmax(2))                                          # (G, n)
+        def body(t, h, p, price, color_mask, best, fewest, failed):
+            h, p, _ = refiner(h, p, graphs, color_mask, seeds + STRIDE * t, price=price)
+            clash = conflicts_per_node(graphs, p.argmax(2))                                          # (G, n)
             conflicts = clash.sum(1) / 2                                                  # (G,)
-            k = palette.sum(1).long()
+            k = color_mask.sum(1).long()
             proper = conflicts == 0
             better = proper & (k < fewest)
             best = torch.where(better[:, None, None], p, best)
@@ -197,23 +197,23 @@ class Refine(nn.Module):
             stuck = (failed >= SURRENDER) & (missing > 0)
             failed = torch.where(stuck, 0, failed)
             allowed = k + torch.where(stuck, missing, 0) - (proper & (k > clique)).long()  # (G,)
-            ranked = torch.where(palette > 0, 1 + p.sum(1), -names.float())               # (G, K) by size, then idle
-            palette = (ranked.argsort(1, descending=True).argsort(1) < allowed[:, None]).float()
-            (p,) = change_if((allowed != k).any(), lambda _: (refiner.soft_colors(h, graphs, palette),), (p,))
-            return t + 1, h, p, price, palette, best, fewest, failed
+            ranked = torch.where(color_mask > 0, 1 + p.sum(1), -names.float())               # (G, K) by size, then idle
+            color_mask = (ranked.argsort(1, descending=True).argsort(1) < allowed[:, None]).float()
+            (p,) = change_if((allowed != k).any(), lambda _: (refiner.soft_colors(h, graphs, color_mask),), (p,))
+            return t + 1, h, p, price, color_mask, best, fewest, failed
 
-        def more(t, h, p, price, palette, best, fewest, *_):
+        def more(t, h, p, price, color_mask, best, fewest, *_):
             return (t < steps) & (fewest > clique).any()
 
-        h = refiner.start(graphs, palette, seeds)
-        p = refiner.soft_colors(h, graphs, palette)
-        state = (torch.zeros_like(steps), h, p, torch.zeros_like(p), palette, best, bound + 1, torch.zeros_like(bound))
+        h = refiner.start(graphs, color_mask, seeds)
+        p = refiner.soft_colors(h, graphs, color_mask)
+        state = (torch.zeros_like(steps), h, p, torch.zeros_like(p), color_mask, best, bound + 1, torch.zeros_like(bound))
         _, _, last, _, _, best, fewest, *_ = loop(more, body, state)
         fewest = torch.minimum(fewest, bound)
-        colors = greedy_along(graphs, calm_first(graphs, last.argmax(2), names), names)
+        colors = greedy_along(graphs, order_by_conflicts(graphs, last.argmax(2), names), names)
         count = colors.max(1).values + 1
-        better = (count < fewest) & (clashes(graphs, colors).sum(1) == 0)
-        best = torch.where(better[:, None, None], hot(colors, names), best)
+        better = (count < fewest) & (conflicts_per_node(graphs, colors).sum(1) == 0)
+        best = torch.where(better[:, None, None], one_hot(colors, names), best)
         return best, torch.where(better, count, fewest), last
 
 
@@ -273,18 +273,18 @@ def copied(x: Tensor, copies: Tensor) -> Tensor:
     return x[torch.arange(x.shape[0] * copies.shape[0], device=x.device) // copies.shape[0]]
 
 
-def calm_first(graphs: DenseGraphs, classes: Tensor, names: Tensor) -> Tensor:
+def order_by_conflicts(graphs: DenseGraphs, classes: Tensor, names: Tensor) -> Tensor:
     """Classes (G, n) renumbered by their conflicts, fewest first: a greedy that follows them then disturbs least."""
-    trouble = (clashes(graphs, classes)[:, :, None] * hot(classes, names)).sum(1)         # (G, K)
+    trouble = (conflicts_per_node(graphs, classes)[:, :, None] * one_hot(classes, names)).sum(1)         # (G, K)
     order = (trouble * names.shape[0] + names).argsort(1)                                 # ties by number
     return order.argsort(1).gather(1, classes)
 
 
-def hot(colors: Tensor, names: Tensor) -> Tensor:
+def one_hot(colors: Tensor, names: Tensor) -> Tensor:
     """Colors (G, n) as probabilities (G, n, K)."""
     return (colors[:, :, None] == names).float()
 
 
-def clashes(graphs: DenseGraphs, colors: Tensor) -> Tensor:
+def conflicts_per_node(graphs: DenseGraphs, colors: Tensor) -> Tensor:
     """Neighbours of the same color (G, n)."""
     return (graphs.adjacency * (colors[:, :, None] == colors[:, None, :])).sum(2)

@@ -14,14 +14,12 @@ import onnxruntime
 from gnn_training.contract import INPUTS, MAX_COLORS, NUM_FEATURES, OPTIONAL_INPUTS, OUTPUTS
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
-from gnn_training.host.memory import available_bytes
+from gnn_training.machine import available_bytes
 
 logger = logging.getLogger(__name__)
-
 # Measured from n = 1000 to 4000, rounded up; a pair is two nodes, a cell a node and a color.
 BYTES_PER_PAIR = 32
 BYTES_PER_CELL = 600
-
 WAY_OUT = "name a file written by `python -m gnn_training export`"
 
 

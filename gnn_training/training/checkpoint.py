@@ -6,17 +6,16 @@ from pathlib import Path
 
 import torch
 
-from gnn_training.atomic import replacing
 from gnn_training.errors import UserError
+from gnn_training.files import replace_file
 
 log = logging.getLogger(__name__)
-
 KEEP = 2  # the newest and one before it, should the newest be damaged by the disk
 
 
 def save(path: Path, state: dict) -> None:
     """Write `state` (tensors, numbers, strings, lists, dicts); a crash leaves the old file or the new."""
-    with replacing(path) as temporary:
+    with replace_file(path) as temporary:
         torch.save(state, temporary)
 
 
@@ -64,7 +63,7 @@ def without_prefix(weights: dict) -> dict:
     return {name.removeprefix("module."): value for name, value in weights.items()}
 
 
-def fingerprint(state: dict) -> str:
+def weights_fingerprint(state: dict) -> str:
     """Hex digest of the exported weights: tells whether a file came from this checkpoint."""
     digest = hashlib.sha256()
     for name, value in sorted(without_prefix(state["network"]).items()):

@@ -1,36 +1,90 @@
-"""One optimizer step on as many ranks as there are; the host plans and launches, and waits for no device."""
+"""The learning rate as a pure function of the step, and how it grows with the number of ranks."""
+# DOC Compiled refinement rounds: one kernel where there were twenty, in one form for all sizes of graphs.
+# DOC One optimizer step on as many ranks as there are; the host plans and launches, and waits for no device.
 
+import math
+import os
+import shutil
+import sysconfig
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 
 import numpy as np
 import torch
+import torch._dynamo
+import torch._inductor.codegen.cpp
 from torch import Tensor
 from torch.profiler import record_function
 
 from gnn_training.data.packed import PackedGraphs
+from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
-from gnn_training.model.noise import STRIDE
-from gnn_training.model.objective import WEIGHTS, Batch, ColoringNetwork
-from gnn_training.runtime import Runtime
+from gnn_training.model.graphs import Graphs
+from gnn_training.model.loss import WEIGHTS, Batch, ColoringNetwork
+from gnn_training.model.network import STRIDE, RefinementNetwork
 from gnn_training.settings import TrainSettings
-from gnn_training.training.batches import BatchPlan, Planned, Shape
 from gnn_training.training.checkpoint import without_prefix
-from gnn_training.training.compiling import as_written, compile_rounds, obstacle
-from gnn_training.training.cost import must_recompute
 from gnn_training.training.flat import flatten, named
+from gnn_training.training.loader import SPREAD, DeviceDataset, no_gradient_rounds_at, rounds_of
 from gnn_training.training.recording import Parts, Recorder
-from gnn_training.training.resident import ResidentGraphs
-from gnn_training.training.rounds import SPREAD, free_rounds_at, rounds_of
-from gnn_training.training.schedule import learning_rate, peak_rate
+from gnn_training.training.sampler import BatchPlan, Planned, Shape
+
+SCALINGS = {"none": lambda ranks: 1.0, "sqrt": math.sqrt, "linear": float}
+
+
+def learning_rate(step: int, peak: float, warmup_steps: int, steps: int) -> float:
+    """Linear warm-up to `peak`, then half a cosine down to zero at `steps` (Loshchilov and Hutter 2017)."""
+    if step < warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup_steps) / max(1, steps - warmup_steps)))
+
+
+def peak_rate(base: float, scaling: str, ranks: int) -> float:
+    """Highest learning rate of `ranks` ranks: base times 1, sqrt(ranks) or ranks."""
+    return base * SCALINGS[scaling](ranks)
+
+
+def compile_rounds(refiner: RefinementNetwork) -> None:
+    """Let torch compile a round when it first runs. The result lies in a cache that later processes read."""
+    # Else batches of as many graphs as colors, or of more than 4096 cells, would each be compiled in a form of their
+    # own, which takes a minute. (The second adds long sums up in chunks; a few digits more than training needs.)
+    torch.fx.experimental._config.use_duck_shape = False
+    torch._inductor.codegen.cpp.CppKernel.need_use_acc_helper = lambda *_: False
+    torch._dynamo.config.suppress_errors = True  # a compiler that fails is said, and the rounds run as written
+    refiner.compile(dynamic=True)
+
+
+def obstacle(device: torch.device) -> str | None:
+    """What this machine lacks to compile for the device, in C++ for a CPU and in C around the kernels of a GPU."""
+    variable, usual = ("CXX", "g++") if device.type == "cpu" else ("CC", "gcc")
+    if not shutil.which(os.environ.get(variable, usual)):
+        return "there is no C++ compiler (Debian: apt install g++)"
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    return None if header.exists() else f"{header} is missing (Debian: apt install python3-dev)"
+
+
+def as_written(graphs: Graphs) -> AbstractContextManager:
+    """For graphs that stand alone, too rare to compile another form for: run the rounds as they are written."""
+    return torch.compiler.set_stance("force_eager") if len(graphs.mask) == 1 else nullcontext()
+
 
 COLORS = 2  # purpose of the random generator, beside those of batches.py and rounds.py
 MIN_REACH = 2  # colors above the best known that a training step may allow, at least
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
 FLAGS = ("stop", "late")
 LATENESS = 2  # steps until the host reads what a GPU has to tell: it was done by then, and nobody waits
+
+
+MOST_KEPT = 0.8  # of the memory that is free
+
+
+def must_recompute(shape: Shape, rounds: int, number_bytes: int, free_bytes: float) -> bool:
+    """Whether a step keeps too much for its backward pass; number_bytes: of the precision that its products have."""
+    per_cell = 240 + 160 * number_bytes  # as fitted to uncompiled steps: docs/SPEED.md
+    return per_cell * rounds * shape.graphs * shape.nodes * shape.colors > MOST_KEPT * free_bytes
 
 
 class Learner:
@@ -50,15 +104,15 @@ class Learner:
         self.scaler = torch.amp.GradScaler(rt.device.type, enabled=self.precision == torch.float16)
         self.peak = peak_rate(settings.learning_rate, settings.lr_scaling, rt.world_size)
         self.optimizer = torch.optim.AdamW([self.weights], self.peak, weight_decay=settings.weight_decay, fused=True)
-        self.resident = ResidentGraphs(data, rt.device)
+        self.dataset = DeviceDataset(data, rt.device)
         self.recorder: Recorder | None = None
         self.known = data.num_colors.astype(np.int64)
         # From one color too few to halfway up to DSATUR's number, where the descent of the exported program begins.
         self.reach = np.maximum(MIN_REACH, (data.dsatur_colors - self.known) // 2)
         train, parts = data.indices("train"), rt.world_size * settings.accumulate
         sizes = data.num_nodes[train], (self.known + self.reach)[train]
-        alone = self.resident.is_sparse[train]
-        self.plan = BatchPlan(train, *sizes, settings.batch_cells, parts, settings.seed, alone)
+        alone = self.dataset.is_sparse[train]
+        self.plan = BatchPlan(train, *sizes, settings.batch_size, parts, settings.seed, alone)
         if rt.device.type == "cuda":
             free, most = torch.cuda.mem_get_info()[0], settings.rounds + SPREAD
             self.network.recompute = any(
@@ -190,51 +244,53 @@ class Learner:
         """Add the part `mine` to gradient and terms. All ranks take the same rounds; a part without graphs adds 0."""
         settings, shape = self.settings, planned.shape
         rounds = rounds_of(planned.bucket, settings.rounds, settings.seed)
-        free_rounds = free_rounds_at(self.step, settings.rounds, settings.seed)
+        no_gradient_rounds = no_gradient_rounds_at(self.step, settings.rounds, settings.seed)
         share = torch.full((), 1 / num_graphs, device=self.rt.device)
         if self.recorder and len(mine) and shape.graphs > 1:  # one graph alone is sparse, and has a form of its own
-            self.recorder(shape, rounds, self.resident.numbers(*self._draw(mine), shape.graphs), share, free_rounds)
+            self.recorder(
+                shape, rounds, self.dataset.numbers(*self._draw(mine), shape.graphs), share, no_gradient_rounds
+            )
             return
         with record_function("data"):
             batch = self._collate(mine, shape)
-        self._differentiate(batch, free_rounds, rounds, share)
+        self._differentiate(batch, no_gradient_rounds, rounds, share)
 
     def _differentiate(
-        self, batch: Batch, free_rounds: int, rounds: int, share: Tensor | float, *start: Tensor
+        self, batch: Batch, no_gradient_rounds: int, rounds: int, share: Tensor | float, *start: Tensor
     ) -> None:
         """Each graph weighs `share` in the loss; start: as in ColoringNetwork."""
         with as_written(batch.graphs):
             with record_function("forward"), self._autocast():
-                terms = self.network(batch, free_rounds, rounds, start)
+                terms = self.network(batch, no_gradient_rounds, rounds, start)
                 loss = sum(weight * terms[name] for name, weight in WEIGHTS.items()) * share
             with record_function("backward"):
                 self.scaler.scale(loss).backward()
         self.terms += torch.stack([terms[name].detach() for name in WEIGHTS]) * share
 
-    def _whole(self, shape: Shape, rounds: int, numbers: Tensor, share: Tensor, free_rounds: int) -> None:
+    def _whole(self, shape: Shape, rounds: int, numbers: Tensor, share: Tensor, no_gradient_rounds: int) -> None:
         with record_function("data"):
             batch = self._unpack(shape, numbers)
-        self._differentiate(batch, free_rounds, rounds, share)
+        self._differentiate(batch, no_gradient_rounds, rounds, share)
 
     @torch.no_grad()
     def _begin(self, shape: Shape, numbers: Tensor) -> tuple[Batch, Tensor, Tensor, Tensor, Tensor]:
         batch, refine = self._unpack(shape, numbers), self.network.refiner
         with self._autocast():
-            h, palette, seeds = refine.begin(batch.graphs, batch.k, batch.seeds, batch.max_colors)
-            return batch, h, refine.soft_colors(h, batch.graphs, palette), palette, seeds.clone()
+            h, color_mask, seeds = refine.begin(batch.graphs, batch.k, batch.seeds, batch.max_colors)
+            return batch, h, refine.soft_colors(h, batch.graphs, color_mask), color_mask, seeds.clone()
 
     @torch.no_grad()
-    def _advance(self, batch: Batch, h: Tensor, p: Tensor, palette: Tensor, seeds: Tensor) -> None:
+    def _advance(self, batch: Batch, h: Tensor, p: Tensor, color_mask: Tensor, seeds: Tensor) -> None:
         with self._autocast():
-            following = self.network.refiner(h, p, batch.graphs, palette, seeds)
+            following = self.network.refiner(h, p, batch.graphs, color_mask, seeds)
         h.copy_(following[0])
         p.copy_(following[1])
         seeds.add_(STRIDE)
 
     def _finish(
-        self, rounds: int, batch: Batch, h: Tensor, p: Tensor, palette: Tensor, seeds: Tensor, share: Tensor
+        self, rounds: int, batch: Batch, h: Tensor, p: Tensor, color_mask: Tensor, seeds: Tensor, share: Tensor
     ) -> None:
-        self._differentiate(batch, 0, rounds, share, h.detach().requires_grad_(), palette, seeds)
+        self._differentiate(batch, 0, rounds, share, h.detach().requires_grad_(), color_mask, seeds)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.rt.device.type, self.precision, enabled=self.precision != torch.float32)
@@ -271,13 +327,13 @@ class Learner:
 
     def _collate(self, ids: np.ndarray, shape: Shape) -> Batch:
         """The graphs `ids` with k and noise drawn by (seed, step, graph)."""
-        batch = self.resident.batch(*self._draw(ids), shape)
-        batch.graphs.lighten(self.precision)
+        batch = self.dataset.batch(*self._draw(ids), shape)
+        batch.graphs.to(self.precision)
         return batch
 
     def _unpack(self, shape: Shape, numbers: Tensor) -> Batch:
-        batch = self.resident.unpack(shape, numbers)
-        batch.graphs.lighten(self.precision)
+        batch = self.dataset.unpack(shape, numbers)
+        batch.graphs.to(self.precision)
         return batch
 
     def _draw(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -292,7 +348,7 @@ class Learner:
         costs = [bucket.shape.cost for bucket in self.plan.buckets]
         usual = self.plan.buckets[int(np.argsort(costs)[len(costs) // 2])]
         batch = self._collate(usual.indices[: usual.shape.graphs], usual.shape)
-        self._differentiate(batch, free_rounds=2, rounds=2, share=1.0)
+        self._differentiate(batch, no_gradient_rounds=2, rounds=2, share=1.0)
         self.shared.zero_()
 
 

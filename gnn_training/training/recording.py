@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gnn_training.training.batches import Shape
+from gnn_training.training.sampler import Shape
 
 log = logging.getLogger(__name__)
-
 WARM_UPS = 3  # what is compiled, tuned or allocated by the first calls cannot be recorded
 COMPARED_ROUNDS = 2  # free rounds of a comparison: over many, even the last bits of a number would grow large
 
@@ -57,7 +56,7 @@ class Form(NamedTuple):
 class Parts:
     """A step in its parts; numbers (3, G) int64 are its graphs, share () is the weight of each in the loss.
 
-    whole(shape, rounds, numbers, share, free_rounds) is begin(shape, numbers), which returns a state, advance(*state)
+    whole(shape, rounds, numbers, share, no_gradient_rounds) is begin(shape, numbers), which returns a state, advance(*state)
     in place for every free round, and finish(rounds, *state, share). It adds to the results, as `finish` does.
     """
 
@@ -92,17 +91,17 @@ class Recorder:
         self.recorded: dict[Form, Callable[[Tensor, Tensor, int], object]] = {}
         self.works = True
 
-    def __call__(self, shape: Shape, rounds: int, numbers: Tensor, share: Tensor, free_rounds: int) -> None:
+    def __call__(self, shape: Shape, rounds: int, numbers: Tensor, share: Tensor, no_gradient_rounds: int) -> None:
         """Add what a step finds to the results."""
-        form = Form(shape, rounds, free_rounds > 0)
+        form = Form(shape, rounds, no_gradient_rounds > 0)
         plain = partial(self.parts.whole, shape, rounds)
         if self.works and form in self.met and form not in self.recorded:
             before = [x.clone() for x in self.results]
-            self._try(form, plain, numbers, share, min(free_rounds, COMPARED_ROUNDS))
+            self._try(form, plain, numbers, share, min(no_gradient_rounds, COMPARED_ROUNDS))
             for x, value in zip(self.results, before, strict=True):
                 x.copy_(value)
         self.met.setdefault(form, (numbers, share))
-        self.recorded.get(form, plain)(numbers, share, free_rounds)
+        self.recorded.get(form, plain)(numbers, share, no_gradient_rounds)
 
     def _try(self, form: Form, plain: Callable, *step: Tensor | int) -> None:
         """Keep a recording of this form if it finds what the plain step finds; else give up recording."""
@@ -132,16 +131,16 @@ class Recorder:
     def _recorded(self, form: Form, numbers: Tensor, share: Tensor) -> Callable[[Tensor, Tensor, int], object]:
         parts, (shape, rounds, is_free) = self.parts, form
         if not is_free:  # the gradient reaches the first state, too
-            whole = self.record(partial(parts.whole, shape, rounds, free_rounds=0), [numbers, share])
+            whole = self.record(partial(parts.whole, shape, rounds, no_gradient_rounds=0), [numbers, share])
             return lambda numbers, share, _: whole(numbers, share)
         begin = self.record(partial(parts.begin, shape), [numbers])
         state = begin(numbers)
         advance = self.record(partial(parts.advance, *state), [])
         finish = self.record(partial(parts.finish, rounds, *state), [share])
 
-        def step(numbers: Tensor, share: Tensor, free_rounds: int) -> None:
+        def step(numbers: Tensor, share: Tensor, no_gradient_rounds: int) -> None:
             begin(numbers)
-            for _ in range(free_rounds):
+            for _ in range(no_gradient_rounds):
                 advance()
             finish(share)
 

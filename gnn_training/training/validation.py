@@ -1,22 +1,25 @@
 """Scores on graphs that were kept aside: what a caller of the exported program would get, every graph once."""
+# DOC A colored graph to look at.
 
+import networkx as nx
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from gnn_training import heartbeat
+from gnn_training import processes
 from gnn_training.coloring import from_logits, num_colors
+from gnn_training.distributed import Runtime
 from gnn_training.graph import Graph
-from gnn_training.model.decoding import greedy_by_class
 from gnn_training.model.graphs import DenseGraphs, flat
-from gnn_training.model.objective import ColoringNetwork
+from gnn_training.model.greedy import greedy_by_class
+from gnn_training.model.loss import ColoringNetwork
 from gnn_training.model.program import Bound, Cores, Program, Refine, names_for, run
-from gnn_training.runtime import Runtime
 from gnn_training.settings import TrainSettings
-from gnn_training.training.batches import BatchPlan, Planned
-from gnn_training.training.resident import ResidentGraphs
+from gnn_training.training.loader import DeviceDataset
+from gnn_training.training.sampler import BatchPlan, Planned
 
-SCORES = ("excess", "dsatur_excess", "at_best_known", "chromatic_error", "family_accuracy", "graphs")
+SCORES = ("gap", "dsatur_gap", "at_best_known", "chromatic_error", "family_accuracy", "graphs")
 MAX_NODES = 2048  # larger graphs train, but the program's dense matrices would take a validation over
 DRAWN_NODES = 60  # more make no picture
 ROOM = 4  # times the cells of a training step: nothing is kept for a backward pass
@@ -25,26 +28,26 @@ ROOM = 4  # times the cells of a training step: nothing is kept for a backward p
 class Validation:
     """The graphs kept aside, and what the program finds out about them before the network comes in."""
 
-    def __init__(self, settings: TrainSettings, resident: ResidentGraphs, rt: Runtime):
-        self.resident, self.data, self.rt = resident, resident.data, rt
+    def __init__(self, settings: TrainSettings, dataset: DeviceDataset, rt: Runtime):
+        self.dataset, self.data, self.rt = dataset, dataset.data, rt
         self.steps = settings.validation_rounds
         held_out = self.data.indices("validation")
         held_out = held_out[self.data.num_nodes[held_out] <= MAX_NODES]
         self.ids = _spread(held_out if len(held_out) else self.data.indices("train"), settings.validation_graphs)
         sizes = (values[self.ids] for values in (self.data.num_nodes, self.data.dsatur_colors))
-        plan = BatchPlan(self.ids, *sizes, ROOM * settings.batch_cells, rt.world_size, seed=0)
+        plan = BatchPlan(self.ids, *sizes, ROOM * settings.batch_size, rt.world_size, seed=0)
         self.batches = [planned for planned in plan.epoch(0) if len(planned.parts[rt.rank])]
         self._known: dict[int, dict[str, Tensor]] = {}
 
     def scores(self, network: ColoringNetwork) -> dict[str, float]:
         """Means over all graphs on all ranks, and their number.
 
-        `excess` is the number of colors above the best known that a caller of the exported program would use;
-        `dsatur_excess` is DSATUR's on the same graphs.
+        `gap` is the number of colors above the best known that a caller of the exported program would use;
+        `dsatur_gap` is DSATUR's on the same graphs.
         """
         sums = torch.zeros(len(SCORES), dtype=torch.float64, device=self.rt.device)
         for number, planned in enumerate(self.batches):
-            heartbeat.beat()
+            processes.beat()
             sums += self._score(network, number, planned)
         named = dict(zip(SCORES, self.rt.total(sums).tolist(), strict=True))
         count = named.pop("graphs")
@@ -53,17 +56,17 @@ class Validation:
     @torch.no_grad()
     def _score(self, network: ColoringNetwork, number: int, planned: Planned) -> Tensor:
         """Sums over this rank's graphs of a batch, in the order of SCORES."""
-        resident, ids = self.resident, planned.parts[self.rt.rank]
+        dataset, ids = self.dataset, planned.parts[self.rt.rank]
         i = torch.from_numpy(ids).to(self.rt.device)
-        graphs = resident.dense(i, torch.ones_like(i, dtype=torch.bool), planned.shape.nodes)
+        graphs = dataset.dense(i, torch.ones_like(i, dtype=torch.bool), planned.shape.nodes)
         if number not in self._known:  # it depends on no weight
             self._known[number] = self._prepared(graphs)
         known = self._known[number] | {"adjacency": graphs.adjacency, "mask": graphs.mask}
         probabilities, _, chromatic, types, _ = Refine(network)(*(known[name] for name in Refine.inputs))
         used = greedy_by_class(graphs, probabilities).amax(1) + 1
-        fewest, error = resident.num_colors[i], (chromatic - resident.num_colors[i]).abs()
-        right = types.argmax(1) == resident.graph_type[i]
-        scores = (used - fewest, resident.upper[i] - fewest, used <= fewest, error, right, torch.ones_like(i))
+        fewest, error = dataset.num_colors[i], (chromatic - dataset.num_colors[i]).abs()
+        right = types.argmax(1) == dataset.graph_type[i]
+        scores = (used - fewest, dataset.upper[i] - fewest, used <= fewest, error, right, torch.ones_like(i))
         return torch.stack([score.double().sum() for score in scores])
 
     def _prepared(self, graphs: DenseGraphs) -> dict[str, Tensor]:
@@ -93,3 +96,19 @@ class Validation:
 def _spread(ids: np.ndarray, count: int) -> np.ndarray:
     """At most `count` of ids, evenly spread: packed order goes by family, so a head would hold one family only."""
     return ids if not 0 < count < len(ids) else ids[np.linspace(0, len(ids) - 1, count).astype(int)]
+
+
+def draw(graph: Graph, classes: np.ndarray, title: str) -> Figure:
+    """Nodes in the color of their class (N,), edges within a class in red."""
+    figure = Figure(figsize=(7, 7), layout="tight")
+    axes = figure.subplots()
+    axes.set_axis_off()
+    axes.set_title(title)
+    drawn = nx.empty_graph(graph.num_nodes)
+    drawn.add_edges_from(graph.edges.tolist())
+    clash = classes[graph.edges[:, 0]] == classes[graph.edges[:, 1]]
+    places = nx.spring_layout(drawn, seed=0)
+    nx.draw_networkx_edges(drawn, places, graph.edges[~clash].tolist(), ax=axes, edge_color="#cccccc", width=0.6)
+    nx.draw_networkx_edges(drawn, places, graph.edges[clash].tolist(), ax=axes, edge_color="#d62728", width=2)
+    nx.draw_networkx_nodes(drawn, places, ax=axes, node_color=classes, cmap="tab20", node_size=90, edgecolors="white")
+    return figure

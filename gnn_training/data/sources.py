@@ -1,0 +1,184 @@
+"""One parser per format; the suffix of a file tells which."""
+# DOC Which files are graphs: in folders, and in tar archives, which are unpacked to be read.
+# DOC Where the graphs of the whole job come from.
+
+import gzip
+import os
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath, PurePosixPath
+from shutil import copyfileobj
+from typing import NoReturn
+
+from gnn_training.data import formats, prism_json
+from gnn_training.data.formats import ReadGraph
+from gnn_training.data.packed import MANIFEST_FILE
+from gnn_training.errors import UserError
+from gnn_training.files import reason
+from gnn_training.settings import RunSettings
+
+PARSERS = {
+    ".json": prism_json.parse_prism_json,
+    ".col": formats.parse_dimacs,
+    ".edgelist": formats.parse_edge_list,
+    ".edges": formats.parse_edge_list,
+    ".txt": formats.parse_edge_list,
+    ".graphml": formats.parse_graphml,
+}
+KNOWN = f"{', '.join(PARSERS)} and .gz of them"
+
+
+def read(path: Path) -> ReadGraph:
+    """Read the graph of one file; its name is the file's, without folder and suffix.
+
+    Raises:
+        UserError: "FILE: line N: ..." or "FILE: ..." for whatever is wrong with it.
+    """
+    try:
+        content = path.read_bytes()
+        return parse(str(path), gzip.decompress(content) if path.suffix.lower() == ".gz" else content)
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise UserError(f"{path}: the compressed file is damaged ({error}); fetch or pack it again") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({reason(error)}); allow it or leave the file out") from error
+
+
+def parse(file: str, content: bytes) -> ReadGraph:
+    """Read the graph in the bytes of a file; they are not compressed any more, even if `file` ends in .gz.
+
+    Raises:
+        UserError: as `read`.
+    """
+    if suffix(file) not in PARSERS:
+        raise UserError(f"{file}: no known kind of graph file; known are {KNOWN}")
+    try:
+        read_graph = PARSERS[suffix(file)](content)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from error
+    name = PurePath(PurePath(file).name.removesuffix(".gz")).stem.encode(errors="replace").decode()
+    note = f"{file}: {read_graph.note}" if read_graph.note else ""
+    return replace(read_graph, graph=replace(read_graph.graph, name=name), note=note)
+
+
+def suffix(file: str) -> str:
+    """What tells the format: the last suffix before any .gz, in small letters."""
+    return PurePath(file.lower().removesuffix(".gz")).suffix
+
+
+ARCHIVES = (".tar", ".tar.gz", ".tgz")
+
+
+def find(sources: Iterable[Path]) -> list[Path]:
+    """List the graph files and archives among `sources`, folders searched to the bottom in the order of names.
+
+    A file that is named itself is always listed. In folders, names that begin with a dot, metadata.json and .txt
+    (mostly a readme there) are passed over, and so is what has no known suffix.
+
+    Raises:
+        UserError: a source is missing, a folder may not be read, or nothing was found.
+    """
+    found: dict[str, Path] = {}
+    for source in sources:
+        if not os.path.exists(source):
+            raise UserError(f"{source}: no such file or folder; name one that you may read")
+        for path in _in_folder(source) if os.path.isdir(source) else [source]:
+            found.setdefault(os.path.realpath(path), path)
+    if not found:
+        raise UserError(f"{', '.join(map(str, sources))}: no graph files here; known are {KNOWN}, and .tar.gz")
+    return list(found.values())
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a file holds many graph files, by its name."""
+    return path.name.lower().endswith(ARCHIVES)
+
+
+def unpack(archive: Path, folder: Path) -> list[Path]:
+    """Write the graph files of an archive, and nothing else of it, into a new folder, never outside; list them.
+
+    Raises:
+        UserError: the archive is damaged or empty, or cannot be read, or the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True)
+        with tarfile.open(archive) as members:
+            for member in members:
+                inside = [part for part in PurePosixPath(member.name).parts if part not in ("/", "..")]
+                if member.isfile() and inside and _listed(inside[-1]):
+                    path = folder.joinpath(*inside)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with open(path, "wb") as file:
+                        copyfileobj(members.extractfile(member), file)
+    except (tarfile.TarError, zlib.error, EOFError, ValueError) as error:
+        raise UserError(f"{archive}: is damaged or no tar archive; fetch or pack it again") from error
+    except OSError as error:
+        raise UserError(f"{archive}: cannot be unpacked to {folder} ({reason(error)}); make room") from error
+    return find([folder])
+
+
+def _listed(name: str) -> bool:
+    """Whether a file found in a folder or an archive is meant as a graph."""
+    return not name.startswith(".") and name != prism_json.METADATA and suffix(name) in PARSERS.keys() - {".txt"}
+
+
+def _in_folder(folder: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder, onerror=_unreadable):
+        folders.sort()
+        if prism_json.METADATA in names:
+            prism_json.compare_with_metadata(Path(parent))
+        yield from (Path(parent, name) for name in sorted(names) if _listed(name) or is_archive(PurePath(name)))
+
+
+def _unreadable(error: OSError) -> NoReturn:
+    raise UserError(f"{error.filename}: the folder cannot be read ({reason(error)}); allow it") from error
+
+
+HOME = Path("training_data")  # looked into when no data is named; generated graphs go below it
+
+
+@dataclass(frozen=True)
+class DataLocation:
+    """graphs: folder that holds the packed graphs or will; imported: files to fill it from; generated: or a recipe."""
+
+    graphs: Path
+    imported: Path | None = None
+    generated: bool = False
+
+    @property
+    def is_filled_by_us(self) -> bool:
+        """Whether the job writes to `graphs`; packed graphs of others are only read."""
+        return self.generated or self.imported is not None
+
+
+def locate(settings: RunSettings) -> DataLocation:
+    """The data that was named, else what others left in training_data, else a place for generated graphs.
+
+    Raises:
+        UserError: they left several archives there.
+    """
+    named = settings.data or _found()
+    if named is None:
+        return DataLocation(HOME / f"{settings.recipe}-{settings.seed}", generated=True)
+    if (named / MANIFEST_FILE).exists():
+        return DataLocation(named)
+    return DataLocation(settings.run / "data", imported=named)
+
+
+def written(settings: RunSettings) -> list[Path]:
+    """Folders that the whole job writes to, each once."""
+    source = locate(settings)
+    filled = [source.graphs] if source.is_filled_by_us else []
+    return list(dict.fromkeys([*filled, settings.run, settings.models]))
+
+
+def _found() -> Path | None:
+    if (HOME / MANIFEST_FILE).exists():
+        return HOME
+    if any((HOME / "graphs").glob("*.json")):
+        return HOME / "graphs"
+    archives = sorted(HOME.glob("*.tar.gz"))
+    if len(archives) > 1:
+        raise UserError(f"{HOME} holds {archives[0].name}, {archives[1].name} and perhaps more: name one with --data")
+    return archives[0] if archives else None
