@@ -1,161 +1,204 @@
-"""Train a coloring network. The same command on the same folder continues where it was."""
+"""Train a coloring network. The same command on the same folder resumes."""
 
 import logging
+import os
 import sys
 import time
 from contextlib import nullcontext
 from dataclasses import asdict
+from math import gcd
 
 from gnn_training import processes
+from gnn_training.console import duration
 from gnn_training.data.packed import PackedGraphs
-from gnn_training.distributed import StopSignal, join
+from gnn_training.distributed import Runtime, StopSignal, join
 from gnn_training.errors import UserError
 from gnn_training.files import lock_folder, write_text
+from gnn_training.launch import gpus
+from gnn_training.launch.ranks import Nodes, launch
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import Learner
+from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import Logbook, Progress
 from gnn_training.training.validation import Validation
 
 log = logging.getLogger(__name__)
-STOPPED = 143  # exit code of a run that was told to stop and can be resumed
+
+STOPPED = 143  # exit code of a training that was told to stop and can be resumed
+GPU_STEPS = 10  # between two looks at what a GPU has computed; each look waits for it
 
 
 def train(settings: TrainSettings) -> None:
-    """Train until the schedule ends, time is up, patience is lost or a signal comes (then exit code 143).
+    """Train on all ranks: those that torchrun has started, or else those started here, one per GPU or core.
 
     Raises:
-        UserError: the data or the run folder cannot be used, or the loss stays non-finite.
+        UserError: the machine, the data or the run folder cannot be used, or a rank failed.
+        SystemExit: a signal stopped the training; its state is saved.
     """
-    signal = StopSignal()
-    data = PackedGraphs.open(settings.data)
-    with join(settings.device) as rt, lock_folder(settings.run) if rt.is_main else nullcontext():
-        learner = Learner(settings, data, rt)
-        validation = Validation(settings, learner.dataset, rt)
-        progress = _begin(learner, validation)
-        # A checkpoint may come before the evaluation of its own step, which then is done again.
-        reached = {"train": learner.step, "validation": progress.evaluated_at}
-        book = Logbook(settings.run, reached, rt.is_main)
-        try:
-            ended = _steps(learner, validation, progress, book, signal)
-        except UserError as error:
-            book.close({"status": "failed", "reason": str(error)})
-            raise
-        _save(learner, progress)
-        book.close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
-                    "skipped_steps": int(learner.skipped), **asdict(progress)})  # fmt: skip
-    if ended == "stopped":
+    if "RANK" in os.environ:
+        outcome = train_rank(settings)
+    else:
+        gpus.select(settings.gpus)
+        nodes, num_ranks = Nodes.from_environment(), gpus.num_ranks(settings)
+        is_single = num_ranks * nodes.count == 1
+        outcome = train_rank(settings) if is_single else launch(train_rank, settings, num_ranks, nodes)
+    if outcome == "stopped":
         sys.exit(STOPPED)
 
 
-def _begin(learner: Learner, validation: Validation) -> Progress:
-    """Put the learner where the newest checkpoint left it, if any; rank 0 reads, so all start from one file."""
-    settings, data, rt, progress = learner.settings, learner.data, learner.rt, Progress()
-    if any(rt.any(data.manifest["sha256"] != rt.broadcast(data.manifest["sha256"]))):
-        raise UserError(f"{settings.data}: the machines hold different graphs; give all of them the same volume")
-    on_disk = checkpoint.newest(settings.run / "checkpoints"), (settings.run / "best.pt").exists()
-    state, has_best = rt.broadcast(on_disk if rt.is_main else None)
-    if state is not None:
-        _refuse_other_settings(settings, data, state)
-        learner.load_state(state)
-        progress = Progress(**state["progress"])
-        if not has_best:  # somebody removed it: evaluate again, whatever the checkpoint remembers
-            progress.best, progress.evaluated_at = None, -1
-    elif settings.weights:
-        learner.load_weights(rt.broadcast(checkpoint.load_best(settings.weights) if rt.is_main else None))
-    if rt.is_main:
-        write_text(settings.run / "config.json", settings.model_dump_json(indent=2) + "\n")
-        start = f"continuing at step {learner.step}" if state else "starting"
-        log.info(
-            "%s: %d steps, %d graphs in %d steps an epoch, %d for validation, %d x %s, %d parameters",
-            start, settings.steps, len(learner.plan.indices), learner.plan.steps_per_epoch, len(validation.ids),
-            rt.world_size, rt.device.type, sum(p.numel() for p in learner.network.parameters()),
-        )  # fmt: skip
-    if settings.compile:
-        _compile(learner)
-    return progress
+def train_rank(settings: TrainSettings) -> str:
+    """Train as one rank until the schedule ends, time or patience runs out, or a signal comes.
+
+    Returns:
+        "done", or "stopped" after a signal.
+    """
+    stop = StopSignal()
+    data = PackedGraphs.open(settings.data)
+    with join(settings.device) as rt, lock_folder(settings.run) if rt.is_main else nullcontext():
+        return Training(settings, data, rt).run(stop)
 
 
-def _compile(learner: Learner) -> None:
-    seconds, missing = learner.compile()
-    origin = "from the cache of an earlier start" if seconds < 15 else "the next start finds it in a cache"
-    done = f"compiled the refinement rounds in {seconds:.1f} s; {origin}"
-    if learner.rt.is_main:
-        log.info(f"trains uncompiled, about half as fast: {missing}" if missing else done)
+class Training:
+    """The parts of one training and its progress."""
 
+    def __init__(self, settings: TrainSettings, data: PackedGraphs, rt: Runtime):
+        self.settings, self.data, self.rt = settings, data, rt
+        self.loader = GraphLoader(settings, data, rt)
+        self.learner = Learner(settings, rt)
+        self.validation = Validation(settings, self.loader.dataset, rt)
+        self.progress = Progress()
+        self._restore()
+        self._compile()
+        # A checkpoint may have come before the evaluation of its own step, which is then done again.
+        reached = {"train": self.learner.step, "validation": self.progress.evaluated_at}
+        self.logbook = Logbook(settings.run, reached, rt.is_main)
 
-def _steps(learner: Learner, validation: Validation, progress: Progress, book: Logbook, signal: StopSignal) -> str:
-    """The loop; returns why it ended: "done" or "stopped"."""
-    settings, rt = learner.settings, learner.rt
-    # Ranks disagree on clocks and signals; one leaving alone would keep the others waiting in all-reduce.
-    stopped, late = rt.any(signal.received, progress.is_late(settings.minutes))
-    while learner.step < settings.steps:
-        if 0 < learner.step != progress.evaluated_at and learner.step % settings.evaluate_every == 0:
-            _evaluate(learner, validation, progress, book)
-        processes.beat()
-        started = time.monotonic()
-        if stopped:
-            return "stopped"
-        if late or progress.out_of_patience(settings.patience):
-            break
-        terms = learner.update(signal.received, progress.is_late(settings.minutes))
-        stopped, late = learner.heard()
-        progress.count(terms["graphs"], time.monotonic() - started)
-        if learner.step % settings.log_every == 0:
-            _record(learner, progress, book, terms)
-        if learner.step % settings.checkpoint_every == 0:
-            _save(learner, progress)
-    if progress.evaluated_at != learner.step:
-        _evaluate(learner, validation, progress, book)
-    return "done"
+    def run(self, stop: StopSignal) -> str:
+        """Train to the end; return "done" or "stopped"."""
+        try:
+            ended = self._steps(stop)
+        except UserError as error:
+            self.logbook.close({"status": "failed", "reason": str(error)})
+            raise
+        self._save()
+        learner, rt = self.learner, self.rt
+        self.logbook.close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
+                            "skipped_steps": int(learner.skipped_steps), **asdict(self.progress)})  # fmt: skip
+        if rt.is_main:
+            best = "no evaluation yet" if self.progress.best is None else f"best validation {self.progress.best:+.2f}"
+            log.info("%s at step %d after %s, %s", ended, learner.step, duration(self.progress.seconds), best)
+        return ended
 
+    def _steps(self, stop: StopSignal) -> str:
+        settings, learner, progress = self.settings, self.learner, self.progress
+        # On a CPU a look costs nothing. What follows from one is a function of the step, so all ranks agree.
+        look_every = gcd(GPU_STEPS, settings.log_every) if self.rt.device.type == "cuda" else 1
+        # Ranks disagree on clocks and signals: decisions come from reduced flags.
+        stopped, late = self.rt.any(stop.received, progress.is_late(settings.minutes))
+        for batch in self.loader.starting_at(learner.step):
+            if 0 < learner.step != progress.evaluated_at and learner.step % settings.evaluate_every == 0:
+                self._evaluate()
+            if stopped:
+                return "stopped"
+            if late or learner.step >= settings.steps or progress.out_of_patience(settings.patience):
+                break
+            processes.beat()
+            rate, started = learner.learning_rate, time.monotonic()
+            learner.update(batch)
+            if learner.step % look_every == 0:
+                losses, (stopped, late) = learner.reduce(stop.received, progress.is_late(settings.minutes))
+            progress.count(batch.num_graphs, time.monotonic() - started)
+            if learner.step % settings.log_every == 0:
+                self._log({**losses, "learning_rate": rate})
+            if learner.step % settings.checkpoint_every == 0:
+                self._save()
+        if progress.evaluated_at != learner.step:
+            self._evaluate()
+        return "done"
 
-def _record(learner: Learner, progress: Progress, book: Logbook, terms: dict) -> None:
-    epoch = learner.step / learner.plan.steps_per_epoch
-    pace = {"epoch": epoch, "graphs_per_second": progress.graphs_per_second}
-    left = {"minutes_left": progress.minutes_left(learner.step, learner.settings.steps)}
-    book.record("train", learner.step, {**{name: float(value) for name, value in terms.items()}, **pace, **left})
+    def _log(self, values: dict[str, float]) -> None:
+        settings, step, progress = self.settings, self.learner.step, self.progress
+        left = progress.seconds_left(step, settings.steps, settings.minutes)
+        speed = {"graphs_per_second": progress.graphs_per_second, "seconds_left": left}
+        self.logbook.record("train", step, {**values, "epoch": step / len(self.loader.sampler), **speed})
+        self.logbook.say(step, settings.steps, values["conflicts"], progress, left)
 
+    def _evaluate(self) -> None:
+        """Score the averaged weights and keep them when they are the best so far."""
+        started, step = time.monotonic(), self.learner.step
+        with self.learner.averaged_weights() as network:
+            scores = self.validation.scores(network)
+        self.logbook.record("validation", step, scores)
+        is_kept = self.progress.judge(scores, step)  # reduced scores: the same on every rank
+        self.progress.seconds += time.monotonic() - started
+        if is_kept and self.rt.is_main:
+            best = {**self.learner.best_state(), "data_sha256": self.data.manifest["sha256"], "scores": scores}
+            checkpoint.save(self.settings.run / "best.pt", best)
+            with self.learner.averaged_weights() as network:
+                self.logbook.picture("validation graph", step, self.validation.picture(network))
 
-def _evaluate(learner: Learner, validation: Validation, progress: Progress, book: Logbook) -> None:
-    """Score the averaged weights and keep them when they are the best so far."""
-    started = time.monotonic()
-    with learner.averaging() as network:
-        scores = validation.scores(network)
-    book.record("validation", learner.step, scores)
-    better = progress.judge(scores["gap"], learner.step)  # reduced scores: the same verdict on every rank
-    progress.seconds += time.monotonic() - started
-    if better and learner.rt.is_main:
-        from gnn_training.training.validation import draw  # 0.6 s of matplotlib that no rank need wait for to start
+    def _save(self) -> None:
+        if self.rt.is_main:
+            state = {**self.learner.state(), "data_sha256": self.data.manifest["sha256"]}
+            state["progress"] = asdict(self.progress)
+            checkpoint.save_step(self.settings.run / "checkpoints", self.learner.step, state)
 
-        checkpoint.save(learner.settings.run / "best.pt", {**learner.best_state(), "scores": scores})
-        with learner.averaging() as network:
-            book.picture("validation graph", learner.step, draw(*validation.example(network)))
+    def _restore(self) -> None:
+        """Continue from the newest checkpoint, if any; rank 0 reads it, so all ranks start from one file."""
+        settings, rt, sha256 = self.settings, self.rt, self.data.manifest["sha256"]
+        if any(rt.any(sha256 != rt.broadcast(sha256))):
+            raise UserError(f"{settings.data}: the machines hold different graphs; give all of them the same volume")
+        on_disk = checkpoint.newest(settings.run / "checkpoints"), (settings.run / "best.pt").exists()
+        state, has_best = rt.broadcast(on_disk if rt.is_main else None)
+        if state is not None:
+            _refuse_other_settings(settings, sha256, state)
+            self.learner.load_state(state)
+            self.progress = Progress(**state["progress"])
+            if not has_best:  # somebody removed it: evaluate again, whatever the checkpoint remembers
+                self.progress.best, self.progress.evaluated_at = None, -1
+        elif settings.weights:
+            self.learner.load_weights(rt.broadcast(checkpoint.load_best(settings.weights) if rt.is_main else None))
+        if rt.is_main:
+            write_text(settings.run / "config.json", settings.model_dump_json(indent=2) + "\n")
+            sampler, num_parameters = self.loader.sampler, sum(p.numel() for p in self.learner.network.parameters())
+            log.info(
+                "%s: %d steps, %d graphs in %d steps an epoch, %d for validation, %d x %s, %d parameters",
+                f"resuming at step {self.learner.step}" if state else "starting", settings.steps, len(sampler.indices),
+                len(sampler), len(self.validation.ids), rt.world_size, rt.device.type, num_parameters,
+            )  # fmt: skip
 
-
-def _save(learner: Learner, progress: Progress) -> None:
-    if learner.rt.is_main:
-        state = {**learner.state(), "progress": asdict(progress)}
-        checkpoint.save_step(learner.settings.run / "checkpoints", learner.step, state)
+    def _compile(self) -> None:
+        self.learner.recompute_if_memory_is_short(self.loader)
+        if not self.settings.compile:
+            return
+        if self.rt.is_main:
+            log.info("compiling the refinement rounds (about a minute, once) ...")
+        seconds, missing = self.learner.compile(self.loader)
+        if self.rt.is_main:
+            log.info(
+                f"training uncompiled, about half as fast: {missing}" if missing else f"compiled in {seconds:.0f} s"
+            )
 
 
 FREE_TO_CHANGE = {
-    "preset", "data", "run", "device", "compile", "minutes", "patience", "checkpoint_every", "log_every", "dry_run",
+    "preset", "data", "run", "device", "compile", "minutes", "patience", "checkpoint_every", "log_every", "processes",
+    "gpus", "dry_run",
 }  # fmt: skip
 
 
-def _refuse_other_settings(settings: TrainSettings, data: PackedGraphs, state: dict) -> None:
-    """A run continues only as what it is: other settings or other graphs belong in another folder."""
+def _refuse_other_settings(settings: TrainSettings, data_sha256: str, state: dict) -> None:
+    """A run resumes only with its own settings and graphs: others belong in another folder."""
     then, now = state["settings"], settings.model_dump(mode="json")
     if then.keys() != now.keys():
         raise UserError(
-            f"{settings.run} was begun by another version of this program: finish it there or take another --run folder"
+            f"{settings.run} was started by another version of this program: finish it there or name another --run"
         )
     for name in sorted(now.keys() - FREE_TO_CHANGE):
         if then[name] != now[name]:
             raise UserError(
                 f"{settings.run} was trained with {name} {then[name]}, not {now[name]}: "
-                f"take the old value or another --run folder"
+                f"use the old value or another --run folder"
             )
-    if state["data_sha256"] != data.manifest["sha256"]:
-        raise UserError(f"{settings.run} was trained on other graphs than {settings.data}: take another --run folder")
+    if state["data_sha256"] != data_sha256:
+        raise UserError(f"{settings.run} was trained on other graphs than {settings.data}: name another --run folder")

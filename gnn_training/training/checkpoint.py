@@ -10,7 +10,8 @@ from gnn_training.errors import UserError
 from gnn_training.files import replace_file
 
 log = logging.getLogger(__name__)
-KEEP = 2  # the newest and one before it, should the newest be damaged by the disk
+KEEP = 2  # the newest, and the one before in case the disk damaged the newest
+RENAMED = {"refiner": "refinement", "reader": "graph_head"}  # parts of the network in checkpoints until 0.2
 
 
 def save(path: Path, state: dict) -> None:
@@ -59,8 +60,12 @@ def newest(folder: Path) -> dict | None:
 
 
 def without_prefix(weights: dict) -> dict:
-    """Weights as a plain module names them, whether they were saved from it or from a DDP wrapper (`module.`)."""
-    return {name.removeprefix("module."): value for name, value in weights.items()}
+    """Weights by the names of today's plain module, whether a DDP wrapper or an older version saved them."""
+    renamed = {}
+    for name, value in weights.items():
+        part, _, rest = name.removeprefix("module.").partition(".")
+        renamed[f"{RENAMED.get(part, part)}.{rest}"] = value
+    return renamed
 
 
 def weights_fingerprint(state: dict) -> str:

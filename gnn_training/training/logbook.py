@@ -1,28 +1,34 @@
-"""Where a training stands: time and graphs spent, best score, patience. Kept in every checkpoint."""
-# DOC What rank 0 writes down: console, metrics.jsonl and TensorBoard. Other ranks hold a logbook that stays shut.
+"""What a training writes down about itself: progress, console lines, metrics.jsonl, TensorBoard and status.json."""
 
 import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from gnn_training.files import write_text
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
 class Progress:
-    """Counts over the whole training, interruptions left out.
+    """Counts and scores over the whole training, without interruptions. Kept in every checkpoint.
 
-    seconds: steps and evaluations; step_seconds: steps alone; graphs: seen, repeats counted; best: lowest validation
-    gap, None before the first evaluation; worse: evaluations since then.
+    seconds: of steps and evaluations; step_seconds: of steps alone; graphs: seen, repeats counted; gap, dsatur_gap:
+    mean colors above the best known on the validation graphs at the last evaluation; best: lowest gap so far, None
+    before the first evaluation; evaluations_without_gain: since then; evaluated_at: step of the last evaluation.
     """
 
     seconds: float = 0.0
     step_seconds: float = 0.0
     graphs: int = 0
+    gap: float | None = None
+    dsatur_gap: float | None = None
     best: float | None = None
     best_step: int = 0
-    worse: int = 0
+    evaluations_without_gain: int = 0
     evaluated_at: int = -1
 
     def count(self, graphs: int, seconds: float) -> None:
@@ -31,54 +37,53 @@ class Progress:
         self.step_seconds += seconds
         self.seconds += seconds
 
-    def judge(self, gap: float, step: int) -> bool:
-        """Take a score in; True if none was better so far."""
-        better = self.best is None or gap < self.best
-        kept = better or gap == self.best  # of equals the longer trained
-        if kept:
-            self.best, self.best_step = gap, step
-        self.worse = 0 if better else self.worse + 1
-        self.evaluated_at = step
-        return kept
+    def judge(self, scores: dict[str, float], step: int) -> bool:
+        """Note the scores of an evaluation; True if these weights are the ones to keep."""
+        self.gap, self.dsatur_gap, self.evaluated_at = scores["gap"], scores["dsatur_gap"], step
+        is_better = self.best is None or self.gap < self.best
+        is_kept = is_better or self.gap == self.best  # of equals, the longer trained
+        if is_kept:
+            self.best, self.best_step = self.gap, step
+        self.evaluations_without_gain = 0 if is_better else self.evaluations_without_gain + 1
+        return is_kept
 
     def is_late(self, minutes: float) -> bool:
         """Whether so many minutes are over; 0 is no limit."""
         return 0 < minutes * 60 <= self.seconds
 
     def out_of_patience(self, patience: int) -> bool:
-        """Whether so many evaluations in a row brought nothing; patience 0 never ends."""
-        return 0 < patience <= self.worse
+        """Whether so many evaluations in a row brought no gain; patience 0 never ends."""
+        return 0 < patience <= self.evaluations_without_gain
 
     @property
     def graphs_per_second(self) -> float:
         """Over all steps so far."""
         return self.graphs / self.step_seconds if self.step_seconds else 0.0
 
-    def minutes_left(self, step: int, steps: int) -> float:
-        """Until the schedule ends, at the pace so far."""
-        return self.seconds / max(step, 1) * (steps - step) / 60
-
-
-log = logging.getLogger(__name__)
+    def seconds_left(self, step: int, steps: int, minutes: float) -> float:
+        """Until the schedule or the time limit ends, whichever comes first, at the speed so far."""
+        left = self.seconds / max(step, 1) * (steps - step)
+        return min(left, max(0.0, 60 * minutes - self.seconds)) if minutes else left
 
 
 class Logbook:
-    """Records of one run; what an interrupted run wrote past the state it is resumed from is dropped.
+    """Records of one run, written by rank 0; other ranks hold one that writes nothing.
 
-    reached: last step of each kind that this state knows of; the records of a kind end there.
+    What an interrupted run wrote past the state it resumes from is dropped: reached has the last step of each kind that
+    this state knows of, and the records of a kind end there.
     """
 
     def __init__(self, run: Path, reached: dict[str, int], is_main: bool):
         self.run, self.is_main = run, is_main
         if not is_main:
             return
-        from torch.utils.tensorboard import SummaryWriter  # 1.5 s to import: only where it is needed
+        from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
 
         self.metrics = run / "metrics.jsonl"
-        records = ((line, json.loads(line)) for line in _lines(self.metrics))
+        records = ((line, json.loads(line)) for line in _whole_lines(self.metrics))
         kept = [line for line, record in records if record["step"] <= reached[record["kind"]]]
         write_text(self.metrics, "".join(f"{line}\n" for line in kept))
-        self.board = SummaryWriter(run / "tensorboard", purge_step=reached["train"] + 1)
+        self.tensorboard = SummaryWriter(run / "tensorboard", purge_step=reached["train"] + 1)
 
     def record(self, kind: str, step: int, values: dict[str, float]) -> None:
         """Append numbers of one kind ("train" or "validation") at a step."""
@@ -87,27 +92,32 @@ class Logbook:
         with open(self.metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         for name, value in values.items():
-            self.board.add_scalar(f"{kind}/{name}", value, step)
-        log.info(
-            "%s", " | ".join([f"step {step:>6d}", kind, *(f"{name} {value:.4g}" for name, value in values.items())])
-        )
+            self.tensorboard.add_scalar(f"{kind}/{name}", value, step)
 
-    def picture(self, name: str, step: int, figure) -> None:
-        """Show a matplotlib figure in TensorBoard."""
+    def say(self, step: int, steps: int, loss: float, progress: Progress, seconds_left: float) -> None:
+        """Log one line for people: where the training stands."""
+        if not self.is_main:
+            return
+        parts = [f"step {step}/{steps}", f"loss {loss:.2f}"]
+        if progress.gap is not None:
+            parts.append(f"validation {progress.gap:+.2f} (DSATUR {progress.dsatur_gap:+.2f})")
+        minutes, seconds = divmod(round(seconds_left), 60)
+        log.info("%s", " | ".join([*parts, f"{minutes}:{seconds:02d} left"]))
+
+    def picture(self, name: str, step: int, figure: Figure) -> None:
+        """Show a figure in TensorBoard."""
         if self.is_main:
-            self.board.add_figure(name, figure, step)
+            self.tensorboard.add_figure(name, figure, step)
 
     def close(self, status: dict[str, object]) -> None:
         """Flush everything and leave status.json: how the run ended ("done", "stopped" or "failed") and its counts."""
-        if not self.is_main:
-            return
-        self.board.close()
-        write_text(self.run / "status.json", json.dumps(status, indent=2) + "\n")
-        log.info("%s", " | ".join(f"{name} {value}" for name, value in status.items()))
+        if self.is_main:
+            self.tensorboard.close()
+            write_text(self.run / "status.json", json.dumps(status, indent=2) + "\n")
 
 
-def _lines(path: Path) -> list[str]:
-    """Whole lines of a file; a last line that a crash cut short is left out."""
+def _whole_lines(path: Path) -> list[str]:
+    """Lines of a file; a last line that a crash cut short is left out."""
     if not path.exists():
         return []
     return [line for line in path.read_text(encoding="utf-8").split("\n")[:-1] if line]

@@ -1,30 +1,32 @@
-"""Which graphs every rank trains on at every step: planned by cost, from the seed, the same on all ranks.
+"""Which graphs every rank trains on at every step: a DistributedSampler whose batches all cost about the same.
 
-An epoch takes every graph exactly once. Graphs of similar size share a bucket; all parts of a step take graphs of one
-bucket in one shape, so every rank does the same work, and few shapes occur. The buckets are those that make the epoch
-cheapest, padding and empty places counted.
+An epoch takes every graph exactly once. Graphs of similar size share a bucket. All batches of a step take graphs of one
+bucket and are padded to one shape, so every rank does the same work and few shapes occur. The buckets are those that
+make the epoch cheapest, with padding and empty places counted.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from torch.utils.data import DistributedSampler
 
-PLAN = 0  # purpose of the random generator, beside those of learner.py and rounds.py
-NODES_PER_CELL = 128  # a cell costs ~2,300 multiply-adds a round, plus ~17 for every node of its graph
-ALIGNMENT = 8  # nodes of a shape are a multiple: matrix units and octets of the packed rows want it
-FEWEST = 2  # graphs in a shape, unless one stands alone: a batch of one would be compiled in a form of its own
-STEP_COST = 0.1  # of a full step, what a step costs besides its cells: launches, the all-reduce, the optimizer
-BUCKET_COST = 0.25  # of a full step, what a bucket of its own must save: shapes are few, company is new
+SAMPLER_PURPOSE = 0  # purpose of the random generator, beside those of loader.py
+NODES_PER_PAIR = 128  # a node-color pair costs ~2,300 multiply-adds a round, plus ~17 for every node of its graph
+ALIGNMENT = 8  # a shape's nodes are a multiple of it: matrix units and the bytes of the packed rows want that
+MIN_GRAPHS = 2  # in a shape, unless the graph is a singleton: a batch of one would be compiled in a form of its own
+STEP_COST = 0.1  # of a full step: what a step costs besides its pairs (launches, the all-reduce, the optimizer)
+BUCKET_COST = 0.25  # of a full step: what an additional bucket must save, as few buckets mean few shapes
 
 
 def cost(num_nodes: np.ndarray | int, num_colors: np.ndarray | int) -> np.ndarray | float:
-    """Work of one round in cells (node-color pairs), counting what the dense aggregation adds with size."""
-    return num_nodes * num_colors * (1 + num_nodes / NODES_PER_CELL)
+    """Work of one round in node-color pairs, counting what the dense aggregation adds with the number of nodes."""
+    return num_nodes * num_colors * (1 + num_nodes / NODES_PER_PAIR)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a part of a step is padded to."""
+    """What the batches of a step are padded to."""
 
     graphs: int
     nodes: int
@@ -32,17 +34,8 @@ class Shape:
 
     @property
     def cost(self) -> float:
-        """Work of one round in cells."""
-        return self.graphs * cost(self.nodes, self.colors)
-
-
-@dataclass(frozen=True)
-class Planned:
-    """One step: number of its bucket, shape of all its parts, graph indices of each, at most shape.graphs or none."""
-
-    bucket: int
-    shape: Shape
-    parts: list[np.ndarray]
+        """Work of one round in node-color pairs."""
+        return self.graphs * float(cost(self.nodes, self.colors))
 
 
 @dataclass(frozen=True)
@@ -54,15 +47,29 @@ class Bucket:
     steps: int
 
 
-class BatchPlan:
-    """Batches of graphs for a group of ranks.
+@dataclass(frozen=True)
+class PlannedStep:
+    """One step of one rank.
+
+    bucket: number of its bucket; shape: of every batch of the step on all ranks; micro_batches: graph indices of this
+    rank, at most shape.graphs each and perhaps none; num_graphs: graphs of the step on all ranks.
+    """
+
+    bucket: int
+    shape: Shape
+    micro_batches: list[np.ndarray]
+    num_graphs: int
+
+
+class EqualCostSampler(DistributedSampler):
+    """Yields one PlannedStep after the other; `set_epoch` shuffles, the same way on all ranks.
 
     Args:
-        indices: (G,) the graphs to train on.
-        num_nodes, num_colors: (G,) their sizes, which decide the cost; colors: the most that a step may allow.
-        cells: cost that one part (one micro-batch of one rank) may hold; graphs above half of it come in pairs.
-        parts: ranks times micro-batches per step.
-        alone: (G,) bool, graphs that take no company, because their form has no padding.
+        indices: (G,) the graphs to sample from.
+        num_nodes, num_colors: (G,) their sizes, which decide the cost; the colors are the most that a step may allow.
+        batch_size: cost that one micro-batch of one rank may hold; graphs above half of it come in pairs.
+        micro_batches: batches of a rank per step.
+        singleton: (G,) bool, graphs that have no batch mates, because their form has no padding.
     """
 
     def __init__(
@@ -70,60 +77,58 @@ class BatchPlan:
         indices: np.ndarray,
         num_nodes: np.ndarray,
         num_colors: np.ndarray,
-        cells: int,
-        parts: int,
-        seed: int,
-        alone: np.ndarray | bool = False,
+        batch_size: int,
+        num_replicas: int,
+        rank: int,
+        seed: int = 0,
+        micro_batches: int = 1,
+        singleton: np.ndarray | bool = False,
     ):
-        alone = np.broadcast_to(alone, indices.shape)
-        shelf = np.round(6 * np.log(num_nodes))  # sizes within a shelf differ by a sixth at most
-        # Up one shelf and down the next: at their border neither size nor colors jump, which would be padding.
-        order = np.lexsort((indices, np.where(shelf % 2, -num_colors.astype(int), num_colors), shelf, alone))
-        self.indices, self.alone, self.parts, self.seed = indices[order], alone[order], parts, seed
+        super().__init__(indices, num_replicas, rank, seed=seed)
+        self.num_parts = num_replicas * micro_batches
+        singleton = np.broadcast_to(singleton, indices.shape)
+        size_class = np.round(6 * np.log(num_nodes))  # sizes within a class differ by a sixth at most
+        # Colors ascend in one class and descend in the next: at their border neither size nor colors jump.
+        colors = np.where(size_class % 2, -num_colors.astype(int), num_colors)
+        order = np.lexsort((indices, colors, size_class, singleton))
+        self.indices, self.singleton = indices[order], singleton[order]
         self.num_nodes = -(-num_nodes[order].astype(int) // ALIGNMENT) * ALIGNMENT
         self.num_colors = num_colors[order].astype(int)
-        self.buckets = self._buckets(cells)
-        self._epoch: tuple[int, list[Planned]] = (-1, [])
+        self.buckets = self._cheapest_buckets(batch_size)
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Optimizer steps that take every graph once; the same for every epoch."""
+    def __len__(self) -> int:
+        """Steps of an epoch, the same for every epoch."""
         return sum(bucket.steps for bucket in self.buckets)
 
-    def at(self, step: int) -> Planned:
-        """Optimizer step `step`, counted over all epochs."""
-        epoch, place = divmod(step, self.steps_per_epoch)
-        if self._epoch[0] != epoch:
-            self._epoch = (epoch, self.epoch(epoch))
-        return self._epoch[1][place]
-
-    def epoch(self, epoch: int) -> list[Planned]:
-        """All steps of an epoch: graphs of a bucket in new company, steps in a new order."""
-        rng = np.random.default_rng([self.seed, epoch, PLAN])
+    def __iter__(self) -> Iterator[PlannedStep]:
+        rng = np.random.default_rng([self.seed, self.epoch, SAMPLER_PURPOSE])
         steps = [
-            Planned(number, bucket.shape, np.array_split(step, self.parts))
+            (number, graphs)
             for number, bucket in enumerate(self.buckets)
-            for step in np.array_split(rng.permutation(bucket.indices), bucket.steps)
+            for graphs in np.array_split(rng.permutation(bucket.indices), bucket.steps)
         ]
-        return [steps[i] for i in rng.permutation(len(steps))]
+        for i in rng.permutation(len(steps)):
+            number, graphs = steps[i]
+            mine = np.array_split(graphs, self.num_parts)[self.rank :: self.num_replicas]
+            yield PlannedStep(number, self.buckets[number].shape, mine, len(graphs))
 
-    def _buckets(self, cells: int) -> list[Bucket]:
+    def _cheapest_buckets(self, batch_size: int) -> list[Bucket]:
         """Cut the order where the epoch becomes cheapest: dynamic programming over the places where sizes change."""
-        sizes = (self.num_nodes * (self.num_colors.max() + 1) + self.num_colors) * np.where(self.alone, -1, 1)
+        sizes = (self.num_nodes * (self.num_colors.max() + 1) + self.num_colors) * np.where(self.singleton, -1, 1)
         places = np.concatenate([[0], np.flatnonzero(np.diff(sizes)) + 1, [len(sizes)]])  # (C + 1,)
         cheapest, cut = np.zeros(len(places)), np.zeros(len(places), dtype=int)
+        full = batch_size * self.num_parts
         for end in range(1, len(places)):
             nodes, colors, counts = self._runs(places[: end + 1])
-            alone = self.alone[places[:end]]
-            steps, graphs = self._division(counts, cost(nodes, colors), alone, cells)
-            full = cells * self.parts
-            spent = steps * (self.parts * graphs * cost(nodes, colors) + STEP_COST * full) + BUCKET_COST * full
-            whole = np.where(alone == self.alone[places[end] - 1], spent + cheapest[:end], np.inf)
-            cut[end] = whole.argmin()
-            cheapest[end] = whole[cut[end]]
+            singleton = self.singleton[places[:end]]
+            steps, graphs = self._division(counts, cost(nodes, colors), singleton, batch_size)
+            spent = steps * (self.num_parts * graphs * cost(nodes, colors) + STEP_COST * full) + BUCKET_COST * full
+            total = np.where(singleton == self.singleton[places[end] - 1], spent + cheapest[:end], np.inf)
+            cut[end] = total.argmin()
+            cheapest[end] = total[cut[end]]
         buckets, end = [], len(places) - 1
         while end:
-            buckets.append(self._bucket(places[cut[end]], places[end], cells))
+            buckets.append(self._bucket(places[cut[end]], places[end], batch_size))
             end = cut[end]
         return buckets[::-1]
 
@@ -137,16 +142,16 @@ class BatchPlan:
         return nodes, colors, end - starts
 
     def _division(
-        self, counts: np.ndarray, costs: np.ndarray, alone: np.ndarray, cells: int
+        self, counts: np.ndarray, costs: np.ndarray, singleton: np.ndarray, batch_size: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Steps that buckets of so many graphs take, and graphs in a part."""
-        fewest = np.where(alone, 1, FEWEST)
-        most = np.where(alone, 1, np.maximum(fewest, cells // costs))
-        steps = np.ceil(counts / (most * self.parts))
-        return steps, np.maximum(fewest, np.ceil(counts / (steps * self.parts)))
+        """Steps that buckets of so many graphs take, and graphs in a batch."""
+        fewest = np.where(singleton, 1, MIN_GRAPHS)
+        most = np.where(singleton, 1, np.maximum(fewest, batch_size // costs))
+        steps = np.ceil(counts / (most * self.num_parts))
+        return steps, np.maximum(fewest, np.ceil(counts / (steps * self.num_parts)))
 
-    def _bucket(self, start: int, end: int, cells: int) -> Bucket:
+    def _bucket(self, start: int, end: int, batch_size: int) -> Bucket:
         (nodes,), (colors,), counts = self._runs(np.array([start, end]))
         costs = np.array([cost(nodes, colors)])
-        (steps,), (graphs,) = self._division(counts, costs, self.alone[start : start + 1], cells)
+        (steps,), (graphs,) = self._division(counts, costs, self.singleton[start : start + 1], batch_size)
         return Bucket(self.indices[start:end], Shape(int(graphs), int(nodes), int(colors)), int(steps))

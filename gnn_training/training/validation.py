@@ -1,5 +1,4 @@
-"""Scores on graphs that were kept aside: what a caller of the exported program would get, every graph once."""
-# DOC A colored graph to look at.
+"""Scores on the validation graphs: what a caller of the exported program would get, every graph counted once."""
 
 import networkx as nx
 import numpy as np
@@ -17,16 +16,16 @@ from gnn_training.model.loss import ColoringNetwork
 from gnn_training.model.program import Bound, Cores, Program, Refine, names_for, run
 from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import DeviceDataset
-from gnn_training.training.sampler import BatchPlan, Planned
+from gnn_training.training.sampler import EqualCostSampler
 
 SCORES = ("gap", "dsatur_gap", "at_best_known", "chromatic_error", "family_accuracy", "graphs")
-MAX_NODES = 2048  # larger graphs train, but the program's dense matrices would take a validation over
-DRAWN_NODES = 60  # more make no picture
-ROOM = 4  # times the cells of a training step: nothing is kept for a backward pass
+MAX_NODES = 2048  # larger graphs are trained on, but the program's dense matrices would dominate a validation
+DRAWN_NODES = 60  # a picture of more is unreadable
+BATCH_FACTOR = 4  # times the batch size of training, as nothing is kept for a backward pass
 
 
 class Validation:
-    """The graphs kept aside, and what the program finds out about them before the network comes in."""
+    """The validation graphs, and what the program computes about them without the network."""
 
     def __init__(self, settings: TrainSettings, dataset: DeviceDataset, rt: Runtime):
         self.dataset, self.data, self.rt = dataset, dataset.data, rt
@@ -35,8 +34,8 @@ class Validation:
         held_out = held_out[self.data.num_nodes[held_out] <= MAX_NODES]
         self.ids = _spread(held_out if len(held_out) else self.data.indices("train"), settings.validation_graphs)
         sizes = (values[self.ids] for values in (self.data.num_nodes, self.data.dsatur_colors))
-        plan = BatchPlan(self.ids, *sizes, ROOM * settings.batch_size, rt.world_size, seed=0)
-        self.batches = [planned for planned in plan.epoch(0) if len(planned.parts[rt.rank])]
+        sampler = EqualCostSampler(self.ids, *sizes, BATCH_FACTOR * settings.batch_size, rt.world_size, rt.rank)
+        self.batches = [step for step in sampler if len(step.micro_batches[0])]
         self._known: dict[int, dict[str, Tensor]] = {}
 
     def scores(self, network: ColoringNetwork) -> dict[str, float]:
@@ -46,17 +45,18 @@ class Validation:
         `dsatur_gap` is DSATUR's on the same graphs.
         """
         sums = torch.zeros(len(SCORES), dtype=torch.float64, device=self.rt.device)
-        for number, planned in enumerate(self.batches):
+        for number in range(len(self.batches)):
             processes.beat()
-            sums += self._score(network, number, planned)
+            sums += self.score_batch(network, number)
         named = dict(zip(SCORES, self.rt.total(sums).tolist(), strict=True))
         count = named.pop("graphs")
         return {**{name: total / count for name, total in named.items()}, "graphs": count}
 
     @torch.no_grad()
-    def _score(self, network: ColoringNetwork, number: int, planned: Planned) -> Tensor:
-        """Sums over this rank's graphs of a batch, in the order of SCORES."""
-        dataset, ids = self.dataset, planned.parts[self.rt.rank]
+    def score_batch(self, network: ColoringNetwork, number: int) -> Tensor:
+        """Sums (S,) over this rank's graphs of a batch, in the order of SCORES."""
+        dataset, planned = self.dataset, self.batches[number]
+        ids = planned.micro_batches[0]
         i = torch.from_numpy(ids).to(self.rt.device)
         graphs = dataset.dense(i, torch.ones_like(i, dtype=torch.bool), planned.shape.nodes)
         if number not in self._known:  # it depends on no weight
@@ -81,8 +81,8 @@ class Validation:
         return {name: torch.tensor(value, device=self.rt.device) for name, value in numbers.items()}
 
     @torch.no_grad()
-    def example(self, network: ColoringNetwork) -> tuple[Graph, np.ndarray, str]:
-        """The largest graph that can be drawn, its colors (N,) and a title."""
+    def picture(self, network: ColoringNetwork) -> Figure:
+        """A validation graph as the network colors it, the largest that can be drawn."""
         sizes = self.data.num_nodes[self.ids]
         i = self.ids[np.argmax(np.where(sizes <= DRAWN_NODES, sizes, -sizes))]
         graph = self.data.graph(i)
@@ -90,7 +90,7 @@ class Validation:
         logits = Program(network)(edge_index=edge_index, batch=batch, **self._options())["color_logits"]
         colors = from_logits(graph, logits.cpu().numpy())
         known, dsatur = self.data.num_colors[i], self.data.dsatur_colors[i]
-        return graph, colors, f"{graph.name}: {num_colors(colors)} colors, DSATUR {dsatur}, best known {known}"
+        return _draw(graph, colors, f"{graph.name}: {num_colors(colors)} colors, DSATUR {dsatur}, best known {known}")
 
 
 def _spread(ids: np.ndarray, count: int) -> np.ndarray:
@@ -98,7 +98,7 @@ def _spread(ids: np.ndarray, count: int) -> np.ndarray:
     return ids if not 0 < count < len(ids) else ids[np.linspace(0, len(ids) - 1, count).astype(int)]
 
 
-def draw(graph: Graph, classes: np.ndarray, title: str) -> Figure:
+def _draw(graph: Graph, classes: np.ndarray, title: str) -> Figure:
     """Nodes in the color of their class (N,), edges within a class in red."""
     figure = Figure(figsize=(7, 7), layout="tight")
     axes = figure.subplots()
@@ -106,9 +106,9 @@ def draw(graph: Graph, classes: np.ndarray, title: str) -> Figure:
     axes.set_title(title)
     drawn = nx.empty_graph(graph.num_nodes)
     drawn.add_edges_from(graph.edges.tolist())
-    clash = classes[graph.edges[:, 0]] == classes[graph.edges[:, 1]]
+    in_conflict = classes[graph.edges[:, 0]] == classes[graph.edges[:, 1]]
     places = nx.spring_layout(drawn, seed=0)
-    nx.draw_networkx_edges(drawn, places, graph.edges[~clash].tolist(), ax=axes, edge_color="#cccccc", width=0.6)
-    nx.draw_networkx_edges(drawn, places, graph.edges[clash].tolist(), ax=axes, edge_color="#d62728", width=2)
+    nx.draw_networkx_edges(drawn, places, graph.edges[~in_conflict].tolist(), ax=axes, edge_color="#cccccc", width=0.6)
+    nx.draw_networkx_edges(drawn, places, graph.edges[in_conflict].tolist(), ax=axes, edge_color="#d62728", width=2)
     nx.draw_networkx_nodes(drawn, places, ax=axes, node_color=classes, cmap="tab20", node_size=90, edgecolors="white")
     return figure
