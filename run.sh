@@ -1,11 +1,17 @@
 #!/usr/bin/env bash
-# From nothing to models/coloring_gnn.onnx: makes the environment once, then runs every step that is not done yet.
-#   ./run.sh [flags]       ./run.sh --help lists them
-# Paths are relative to the folder you are in.
+# Make graphs, train a network on them and export it as models/coloring_gnn.onnx. Steps that are done are not repeated.
+#   ./run.sh                        2,000 made graphs, with the settings that fit this machine
+#   ./run.sh --data my_graphs       your own graphs
+#   ./run.sh --preset smoke         one minute, to see that everything works
+#   ./run.sh --dry-run              print the commands and stop
+#   ./run.sh --help                 this text; all flags once the environment is installed
+# The first start installs a Python environment in .venv (6 GB; 1 GB with TORCH_INDEX_URL of a CPU build of torch).
+# Paths are relative to the current folder.
 set -euo pipefail
 source "$(dirname "$(readlink -f "$0")")/scripts/environment.sh"
 
-environment requirements.lock requirements-torch.lock
+help_if_asked "$@"
+environment requirements.lock requirements-oldest.lock
 preset=cpu
 (($(num_gpus) == 0)) || preset=single
 export GNN_TRAINING_PRESET=${GNN_TRAINING_PRESET:-$preset}

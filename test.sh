@@ -1,16 +1,22 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change goes in: style, scripts, tests, coverage.
-#   ./test.sh                       all of it
-#   ./test.sh tests/test_door.py    style and these tests; all arguments go to pytest
+# Everything that must hold before a change goes in: style, types, scripts, tests.
+#   ./test.sh                        the quick tests; 3 minutes
+#   ./test.sh --all                  all tests, also containers, compilation, killed trainings, Rust; 20 minutes
+#   ./test.sh tests/test_color.py    some tests; all arguments go to pytest
 set -euo pipefail
 source "$(dirname "$(readlink -f "$0")")/scripts/environment.sh"
 
-environment requirements.lock requirements-torch.lock requirements-dev.lock
+help_if_asked "$@"
+environment requirements.lock requirements-oldest.lock requirements-dev.lock
 cd "$root"
-"$venv/bin/ruff" check .
-"$venv/bin/ruff" format --check .
-"$venv/bin/shellcheck" -x ./*.sh scripts/*.sh .ci/run
-"$venv/bin/hadolint" Dockerfile
-(($# > 0)) || set -- --cov --numprocesses 2 --dist loadfile
-# One thread per test process: two of them share the cores of a small machine.
-OMP_NUM_THREADS=1 exec "$python" -m pytest "$@"
+PATH=$venv/bin:$PATH
+ruff check .
+ruff format --check .
+shellcheck -x ./*.sh scripts/*.sh .ci/run deploy/slurm.sbatch
+hadolint Dockerfile
+mypy
+case ${1:-} in
+  '') set -- -m "not slow and not container and not gpu" --numprocesses 2 --dist worksteal ;;
+  --all) set -- --cov --numprocesses 2 --dist loadfile "${@:2}" ;;
+esac
+OMP_NUM_THREADS=1 exec python -m pytest "$@" # two processes share the cores of a small machine

@@ -1,73 +1,75 @@
 # shellcheck shell=bash
-# Sourced by run.sh, run_multigpu.sh and test.sh: makes the Python environment once and names its interpreter $python.
-#   GNN_VENV         where it lives; default .venv beside run.sh
-#   TORCH_INDEX_URL  package index to take torch from, for example one with the small CPU build; read at set-up only
-#   TORCH_VERSION    another version than the locked one, if that index does not have it; read at set-up only
+# Sourced by run.sh, run_multigpu.sh and test.sh: installs the Python environment once and sets $python.
+#   GNN_VENV         folder of the environment; default .venv beside run.sh
+#   TORCH_INDEX_URL  package index for torch, for example one with the small CPU build; read only while installing
+#   TORCH_VERSION    another torch than the locked one; read only while installing
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$(readlink -m "${GNN_VENV:-$root/.venv}")
 python=$venv/bin/python
 log=$venv/install.log
 export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
-export PYTHONSAFEPATH=1 # nothing in the folder you are in shadows a package
+export PYTHONSAFEPATH=1 # nothing in the current folder shadows a package
 
-environment() { # <lock>...: install what is not there yet, one start at a time
-  if fits "$@"; then return; fi
+environment() { # <lock>...: install the locks that are not installed yet; a second start waits for the first
+  if is_ready "$@"; then return; fi
   if ! mkdir -p "$venv" 2>/dev/null || [[ ! -w $venv ]]; then
     fail "cannot write to $venv: make that folder writable, or name another one in GNN_VENV."
   fi
   (
     if ! flock -n 9; then
-      say "Waiting for another start that is setting up the environment ..."
-      flock 9 || true # a network file system may have no locks; then two first starts must not overlap
+      say "Waiting for another start that is installing the environment ..."
+      flock 9 || true # a network file system may have no locks
     fi
-    fits "$@" || build "$@"
+    is_ready "$@" || install "$@"
   ) 9>"$venv/.lock" || exit
 }
 
-fits() { # <lock>...: whether all of them are installed for the Python in $venv
+is_ready() { # <lock>...
   local lock
   [[ -x $python && ! -e $venv/unfinished ]] || return
-  for lock in "$@"; do
-    [[ $(cat "$venv/$lock.done" 2>/dev/null) == "$(stamp "$lock")" ]] || return
-  done
+  for lock in "$@"; do is_installed "$lock" || return; done
 }
+
+is_installed() { [[ $(cat "$venv/$1.done" 2>/dev/null) == "$(stamp "$1")" ]]; } # <lock>
 
 stamp() { # <lock>: what its installation depends on
   "$python" -c 'import sys; print(*sys.version_info[:2], sep=".")' 2>/dev/null
   sha256sum <"$root/$1"
 }
 
-build() { # <lock>...
-  local lock missing=()
-  for lock in "$@"; do fits "$lock" || missing+=("$lock"); done
-  if ((${#missing[@]} == $#)) || ! has_installer; then
-    missing=("$@")
-    start_afresh
-  fi
-  say "Setting up the environment in $venv (once; about 2 minutes, 20 seconds with uv; log: $log) ..."
+install() { # <lock>...
+  local lock
+  if ! is_ready || ! has_installer; then create; fi
   touch "$venv/unfinished"
   mkdir -p "$venv/tmp"
-  export TMPDIR=$venv/tmp # wheels unpack here and not in /tmp, which may be small and in memory
-  for lock in "${missing[@]}"; do
-    { install "$lock" && stamp "$lock" >"$venv/$lock.done"; } &>>"$log" || explain
+  export TMPDIR=$venv/tmp # pip unpacks here: /tmp may be small and in memory
+  for lock in "$@"; do
+    if is_installed "$lock"; then continue; fi
+    say "Installing $lock ..."
+    install_lock "$lock" 2>&1 | tee -a "$log" | show_progress || explain
+    stamp "$lock" >"$venv/$lock.done"
   done
   rm -rf "$venv/tmp" "$venv/unfinished"
 }
 
-start_afresh() { # an empty environment in $venv; what an interrupted start left there goes
+create() { # an empty environment in $venv; what an interrupted start left there goes
   local base
   find_base_python
   if ! compgen -G "$venv/*.done" >/dev/null && [[ ! -e $venv/unfinished && $(ls -A "$venv") != .lock ]]; then
-    fail "$venv holds files that are not ours: move it away, or name another folder in GNN_VENV."
+    fail "$venv holds other files: move it away, or name another folder in GNN_VENV."
   fi
   find "$venv" -mindepth 1 ! -path "$venv/.lock" -delete
   need_disk
   touch "$venv/unfinished"
+  say "Making the environment $venv (once, 1 to 3 minutes; log: $log) ..."
   if has_uv; then uv venv --allow-existing --python "$base" "$venv"; else "$base" -m venv "$venv"; fi &>"$log" || explain
+  printf '#!/bin/sh\nPYTHONSAFEPATH=1 PYTHONPATH=%q exec %q -m gnn_training "$@"\n' "$root" "$python" \
+    >"$venv/bin/coloring-gnn"
+  chmod +x "$venv/bin/coloring-gnn"
 }
 
-find_base_python() { # sets base
+find_base_python() { # sets base; first the only version for which the oldest ONNX Runtime was built
   local name version without_venv=''
   for name in python3.11 python3.12 python3.13 python3.14 python3; do
     version=$("$name" -c 'import sys; print(*sys.version_info[:2], sep=".")' 2>/dev/null) || continue
@@ -93,15 +95,22 @@ need_disk() { # stop before a download that cannot fit
       "name a folder on a larger disk in GNN_VENV, or, without a GPU, take a CPU build of torch with TORCH_INDEX_URL."
 }
 
-install() { # <lock>
-  if [[ $1 == requirements-torch.lock && -n ${TORCH_INDEX_URL:-}${TORCH_VERSION:-} ]]; then
-    # Another build than the locked one: there is no hash to hold it against.
-    local torch=${TORCH_VERSION:+torch==$TORCH_VERSION}
-    pip_install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "${torch:-$(grep -o '^torch==[^ ]*' "$root/$1")}"
+install_lock() { # <lock>
+  local hashed=(--no-deps --require-hashes) oldest=$venv/oldest-onnxruntime
+  if [[ $1 == requirements-oldest.lock ]]; then
+    [[ $("$python" -V) == "Python 3.11."* ]] || return 0
+    rm -rf "$oldest"
+    pip_install "${hashed[@]}" --target "$oldest" -r "$root/$1" && touch "$oldest/done"
+  elif [[ $1 == requirements.lock && -n ${TORCH_INDEX_URL:-}${TORCH_VERSION:-} ]]; then
+    awk '/^[a-z]/ { skip = /^(torch==|triton==|nvidia-|cuda-)/ } !skip' "$root/$1" >"$venv/tmp/$1"
+    pip_install "${hashed[@]}" -r "$venv/tmp/$1" &&
+      pip_install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "torch==${TORCH_VERSION:-$(locked_torch)}"
   else
-    pip_install --no-deps --require-hashes -r "$root/$1"
+    pip_install "${hashed[@]}" -r "$root/$1"
   fi
 }
+
+locked_torch() { sed -n 's/^torch==\([^ ]*\).*/\1/p' "$root/requirements.lock"; }
 
 pip_install() {
   if has_uv; then
@@ -109,6 +118,12 @@ pip_install() {
   else
     "$python" -m pip install --disable-pip-version-check --no-input --progress-bar off "$@"
   fi
+}
+
+show_progress() { # of what pip or uv says, the packages of a megabyte and more
+  sed -unE 's/^ *(Downloading|Using cached) (\S+).* \(([0-9.]+ ?[MG]i?B)\)$/\2 \3/; t package
+    s/^Installing collected .*/  unpacking .../p; d
+    :package; s/-(cp|py)[0-9]\S+//; s/^/  /p' >&2
 }
 
 explain() { # say in one sentence why the installation failed; the next start begins afresh
@@ -126,6 +141,13 @@ explain() { # say in one sentence why the installation failed; the next start be
   esac
   if (($(free_mib) < 100)); then reason="the disk is full: free some space"; fi
   fail "$reason, then start again (log: $log)."
+}
+
+help_if_asked() { # <argument of the script>...: before anything is installed, the comment at the script's beginning
+  if [[ " $* " != *" --help "* && " $* " != *" -h "* ]]; then return; fi
+  if [[ $0 == *run* ]] && is_ready requirements.lock; then exec "$python" -m gnn_training run --help; fi
+  sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"
+  exit
 }
 
 num_gpus() { # GPUs that torch can use; torch is only loaded where there may be one
