@@ -1,45 +1,62 @@
-"""Compiled search for colorings and cliques: DSATUR, greedy cliques, iterated greedy, TabuCol with ever fewer colors.
+"""The compiled loops of the search: DSATUR, cliques, iterated greedy, TabuCol and independent sets.
 
-Every function takes the neighbour lists of Graph.csr(): offsets (N + 1,) int64 and neighbours (2M,) int32, sorted.
+Every kernel takes the neighbour lists of `Graph.csr()`: offsets (N + 1,) int64 and neighbours (2M,) int32, sorted.
+The state of a random generator is an array `rng` (1,) uint64, which the kernel advances.
+
+numba compiles a kernel at its first call and keeps the result on the disk. The loops are plain because that takes
+seconds: np.diff alone costs three, np.argsort one and a half.
 """
-# DOC Compiled search for large independent sets, and colorings that take one after the other.
-#
-# Neighbour lists are those of Graph.csr(): offsets (N + 1,) int64 and neighbours (2M,) int32, sorted.
-#
 
 import os
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numba
 import numpy as np
 
+TABU_MOVES = 7  # independent sets: a node that was driven out stays out for so many moves
+PATIENCE = 100  # moves without a larger set before a node is forced in
+ADD_SAMPLE, SWAP_SAMPLE = 4, 10  # nodes looked at to add one, and to exchange one
+
 
 def _private_folder() -> str:
-    """A folder that nobody else may put code in, the same for all processes of this user if possible."""
+    """Return a folder in which only this user can put code, the same for all processes if possible."""
     folder = Path(tempfile.gettempdir(), f"gnn_training-numba-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     return str(folder) if folder.lstat().st_uid == os.getuid() else tempfile.mkdtemp()
 
 
 if not numba.config.CACHE_DIR and not os.access(Path(__file__).parent, os.W_OK):
-    # Installed read-only, perhaps without a home: numba would find no place for compiled code and refuse to work.
+    # Without a writable package folder or a home, numba finds no place for compiled code and refuses to work.
     numba.config.CACHE_DIR = _private_folder()
 
 
 @numba.njit(cache=True)
 def xorshift(state):
+    """Next state of the random generator (Marsaglia 2003); its upper bits are the random number."""
     state ^= state << np.uint64(13)
     state ^= state >> np.uint64(7)
     return state ^ state << np.uint64(17)
 
 
 @numba.njit(cache=True)
+def below(state, limit):
+    """Random number in 0..limit-1 from the state."""
+    return np.int64((state >> np.uint64(33)) % np.uint64(limit))
+
+
+@numba.njit(cache=True)
 def dsatur(offsets, neighbours):
-    """Color the node with most colors around it next, ties by degree then number (Brélaz 1979): (N,) int32."""
+    """Color the node with most colors around it next, ties by degree, then number (Brélaz 1979).
+
+    Returns colors (N,) int32, proper. Takes O(N² + M).
+    """
     n = len(offsets) - 1
-    width = (np.max(np.diff(offsets)) >> 3) + 1  # bytes for colors 0..max degree
-    seen = np.zeros((n, width), dtype=np.uint8)
+    max_degree = 0
+    for v in range(n):
+        max_degree = max(max_degree, offsets[v + 1] - offsets[v])
+    seen = np.zeros((n, (max_degree >> 3) + 1), dtype=np.uint8)  # bits: the colors around a node
     saturation = np.zeros(n, dtype=np.int64)
     colors = np.full(n, -1, dtype=np.int32)
     for _ in range(n):
@@ -55,7 +72,8 @@ def dsatur(offsets, neighbours):
             color += 1
         colors[node] = color
         bit = np.uint8(1 << (color & 7))
-        for u in neighbours[offsets[node]:offsets[node + 1]]:  # fmt: skip
+        for i in range(offsets[node], offsets[node + 1]):
+            u = neighbours[i]
             if not seen[u, color >> 3] & bit:
                 seen[u, color >> 3] |= bit
                 saturation[u] += 1
@@ -64,9 +82,8 @@ def dsatur(offsets, neighbours):
 
 @numba.njit(cache=True)
 def greedy_clique(offsets, neighbours, starts):
-    """Size of the largest clique met when growing one from every start by the candidate of highest degree."""
-    n = len(offsets) - 1
-    met = np.zeros(n, dtype=np.int64)
+    """Grow a clique from every start, always by the candidate of highest degree; return the size of the largest."""
+    met = np.zeros(len(offsets) - 1, dtype=np.int64)  # members of the clique beside a node; -1 in the clique
     largest = 1
     for start in starts:
         met[:] = 0
@@ -77,7 +94,8 @@ def greedy_clique(offsets, neighbours, starts):
             best = 0
             step = -1
             met[node] = -1
-            for u in neighbours[offsets[node]:offsets[node + 1]]:  # fmt: skip
+            for i in range(offsets[node], offsets[node + 1]):
+                u = neighbours[i]
                 if met[u] == size - 1:
                     met[u] = size
                     if offsets[u + 1] - offsets[u] > best:
@@ -90,32 +108,42 @@ def greedy_clique(offsets, neighbours, starts):
 
 @numba.njit(cache=True, nogil=True)
 def greedy_passes(offsets, neighbours, colors, rng, passes):
-    """Passes of iterated greedy (Culberson 1992): the classes in another order, first fit along them.
+    """Passes of iterated greedy (Culberson 1992): the classes in another order, then first fit along them.
 
-    In seven passes of ten, larger classes come earlier, more or less; else the order is turned round. colors (N,)
-    int32, proper, without gaps, is changed in place and never needs more colors; rng (1,) uint64 goes on.
-    Returns the number of colors.
+    In seven passes of ten, larger classes tend to come earlier; in the others the order is reversed. colors (N,) int32,
+    proper and without gaps, is changed in place and never needs more colors. Returns the number of colors.
     """
     n = len(colors)
-    k = np.max(colors) + 1
+    k = 0
+    for v in range(n):
+        k = max(k, colors[v] + 1)
     order = np.empty(n, dtype=np.int64)
-    taken = np.empty(n + 1, dtype=np.int64)  # the node that last met color c beside it
+    taken = np.empty(n + 1, dtype=np.int64)  # the last node that met color c beside it
+    size = np.empty(k, dtype=np.int64)
+    key = np.empty(k, dtype=np.float64)
+    classes = np.empty(k, dtype=np.int64)  # in the order of their keys
+    place = np.empty(k, dtype=np.int64)  # of the next node of a class, in `order`
     state = rng[0]
     for _ in range(passes):
-        size = np.zeros(k, dtype=np.int64)
+        size[:] = 0
         for v in range(n):
             size[colors[v]] += 1
-        key = -np.arange(k).astype(np.float64)
         state = xorshift(state)
-        if (state >> np.uint64(33)) % np.uint64(10) < 7:
-            for c in range(k):
+        by_size = below(state, 10) < 7
+        for c in range(k):
+            key[c] = -c
+            if by_size:
                 state = xorshift(state)
                 key[c] = -size[c] * (0.5 + np.float64(state >> np.uint64(11)) / 2.0**53)
-        place = np.zeros(k, dtype=np.int64)  # in `order`, of the next node of a class
+            i = c
+            while i > 0 and key[classes[i - 1]] > key[c]:  # insertion sort: k²/2 is at most the number of edges
+                classes[i] = classes[i - 1]
+                i -= 1
+            classes[i] = c
         first = 0
-        for c in np.argsort(key):
-            place[c] = first
-            first += size[c]
+        for i in range(k):
+            place[classes[i]] = first
+            first += size[classes[i]]
         for v in range(n):
             order[place[colors[v]]] = v
             place[colors[v]] += 1
@@ -123,9 +151,9 @@ def greedy_passes(offsets, neighbours, colors, rng, passes):
         taken[:] = -1
         k = 0
         for v in order:
-            for u in neighbours[offsets[v]:offsets[v + 1]]:  # fmt: skip
-                if colors[u] >= 0:
-                    taken[colors[u]] = v
+            for i in range(offsets[v], offsets[v + 1]):
+                if colors[neighbours[i]] >= 0:
+                    taken[colors[neighbours[i]]] = v
             color = 0
             while taken[color] == v:
                 color += 1
@@ -139,23 +167,23 @@ def greedy_passes(offsets, neighbours, colors, rng, passes):
 def tabucol(offsets, neighbours, colors, tabu, rng, first, last):
     """Iterations first..last-1 of TabuCol (Hertz and de Werra 1987, tenure of Galinier and Hao 1999).
 
-    colors (N,) int32 is changed in place, tabu (N, K) int64 and rng (1,) uint64 carry the state from call to call.
-    Returns the iteration at which the coloring became proper, or -1.
+    colors (N,) int32 is changed in place; tabu (N, K) int64, the iteration up to which a move is forbidden, carries the
+    state from call to call. Returns the iteration at which the coloring became proper, or -1.
     """
     n, k = tabu.shape
-    gamma = np.zeros((n, k), dtype=np.int32)  # neighbours of v with color c
+    around = np.zeros((n, k), dtype=np.int32)  # neighbours of v with color c
     for v in range(n):
-        for u in neighbours[offsets[v]:offsets[v + 1]]:  # fmt: skip
-            gamma[v, colors[u]] += 1
+        for i in range(offsets[v], offsets[v + 1]):
+            around[v, colors[neighbours[i]]] += 1
     place = np.full(n, -1, dtype=np.int64)  # position in `conflicted`
     conflicted = np.empty(n, dtype=np.int64)
     count = 0
     conflicts = 0
     for v in range(n):
-        if gamma[v, colors[v]] > 0:
+        if around[v, colors[v]] > 0:
             place[v], conflicted[count] = count, v
             count += 1
-            conflicts += gamma[v, colors[v]]
+            conflicts += around[v, colors[v]]
     conflicts //= 2
     fewest = conflicts
     state = rng[0]
@@ -166,9 +194,9 @@ def tabucol(offsets, neighbours, colors, tabu, rng, first, last):
         node, color, best, ties = 0, -1, 1 << 30, 0
         for i in range(count):
             v = conflicted[i]
-            here = gamma[v, colors[v]]
+            here = around[v, colors[v]]
             for c in range(k):
-                change = gamma[v, c] - here
+                change = around[v, c] - here
                 if change > best or c == colors[v]:
                     continue
                 if tabu[v, c] > iteration and conflicts + change >= fewest:
@@ -177,22 +205,22 @@ def tabucol(offsets, neighbours, colors, tabu, rng, first, last):
                     best, ties = change, 0
                 ties += 1
                 state = xorshift(state)
-                if (state >> np.uint64(33)) % np.uint64(ties) == 0:
+                if below(state, ties) == 0:
                     node, color = v, c
-        if color < 0:  # everything is tabu: wait
+        if color < 0:  # every move is tabu: wait
             continue
         old = colors[node]
         colors[node] = color
         conflicts += best
         fewest = min(fewest, conflicts)
         state = xorshift(state)
-        tabu[node, old] = iteration + 1 + int(0.6 * count) + int((state >> np.uint64(33)) % np.uint64(10))
+        tabu[node, old] = iteration + 1 + int(0.6 * count) + below(state, 10)
         for i in range(offsets[node] - 1, offsets[node + 1]):
-            u = neighbours[i] if i >= offsets[node] else node
+            u = neighbours[i] if i >= offsets[node] else node  # the node first, then its neighbours
             if u != node:
-                gamma[u, old] -= 1
-                gamma[u, color] += 1
-            if gamma[u, colors[u]] > 0:
+                around[u, old] -= 1
+                around[u, color] += 1
+            if around[u, colors[u]] > 0:
                 if place[u] < 0:
                     place[u], conflicted[count] = count, u
                     count += 1
@@ -206,101 +234,115 @@ def tabucol(offsets, neighbours, colors, tabu, rng, first, last):
     return -1 if conflicts else last
 
 
-TENURE = 7  # moves for which a node that was driven out stays out
-PATIENCE = 100  # moves without a larger set until a node is forced in
-DRAWN = 4, 10  # nodes looked at to add one, and to exchange one
+class SetState(NamedTuple):
+    """An independent set and its candidates: bucket 0 holds those without a neighbour in it, bucket 1 those with one.
+
+    bucket is -1 for the other nodes: those of the set, with more neighbours in it, or not left.
+    """
+
+    inside: np.ndarray  # (N,) bool
+    beside: np.ndarray  # (N,) neighbours in the set
+    bucket: np.ndarray  # (N,) of a node
+    place: np.ndarray  # (N,) of a node in its bucket
+    members: np.ndarray  # (2, N) of the buckets
+    count: np.ndarray  # (2,)
 
 
 @numba.njit(cache=True)
-def _put(node, to, bucket, place, members, count):
-    """Move a node from its bucket to another; -1 is none."""
-    of = bucket[node]
-    if of >= 0:
-        count[of] -= 1
-        last = members[of, count[of]]
-        members[of, place[node]] = last
+def move_to_bucket(state, node, target):
+    """Move a node from its bucket to another; -1 is no bucket."""
+    _, _, bucket, place, members, count = state
+    source = bucket[node]
+    if source >= 0:
+        count[source] -= 1
+        last = members[source, count[source]]
+        members[source, place[node]] = last
         place[last] = place[node]
-    bucket[node] = to
-    if to >= 0:
-        members[to, count[to]] = node
-        place[node] = count[to]
-        count[to] += 1
+    bucket[node] = target
+    if target >= 0:
+        members[target, count[target]] = node
+        place[node] = count[target]
+        count[target] += 1
+
+
+@numba.njit(cache=True)
+def flip(offsets, neighbours, state, is_left, node):
+    """Put a node into the set or take it out; return the change of the set's size, 1 or -1."""
+    step = -1 if state.inside[node] else 1
+    state.inside[node] = step > 0
+    move_to_bucket(state, node, -1 if step > 0 else 0)
+    for i in range(offsets[node], offsets[node + 1]):
+        u = np.int64(neighbours[i])
+        if is_left[u]:
+            state.beside[u] += step
+            move_to_bucket(state, u, state.beside[u] if state.beside[u] < 2 else -1)
+    return step
 
 
 @numba.njit(cache=True, nogil=True)
 def independent_set(offsets, neighbours, is_left, moves, rng):
     """Large independent set (N,) bool of the nodes in `is_left` (N,) bool; of equal sizes the one with more edges.
 
-    A node without neighbours in the set is added at once, one of large degree rather. When there is none, a move
-    exchanges a node for its only neighbour in the set, or forces one in when that has not helped for long (plateau
-    search, as for cliques in Pullan and Hoos 2006). rng (1,) uint64 goes on.
+    A node without neighbours in the set is added at once, preferably one of large degree. When there is none, a move
+    exchanges a node for its only neighbour in the set, or forces one in after PATIENCE moves without a larger set
+    (plateau search, as for cliques in Pullan and Hoos 2006).
     """
     n = len(is_left)
-    nodes = np.flatnonzero(is_left)
-    degree = np.zeros(n, dtype=np.int64)  # among the nodes left
-    for v in nodes:
-        for u in neighbours[offsets[v]:offsets[v + 1]]:  # fmt: skip
-            degree[v] += is_left[u]
-    inside = np.zeros(n, dtype=np.bool_)
-    beside = np.zeros(n, dtype=np.int64)  # neighbours inside
-    bucket = np.full(n, -1, dtype=np.int64)  # of nodes left and not inside: 0 or 1 where `beside` is
-    place = np.zeros(n, dtype=np.int64)
-    members = np.zeros((2, n), dtype=np.int64)
-    count = np.zeros(2, dtype=np.int64)
-    out_until = np.zeros(n, dtype=np.int64)
-    for v in nodes:
-        _put(v, 0, bucket, place, members, count)
-    size, edges, best, best_size, best_edges = 0, 0, inside.copy(), 0, -1
-    move, stale, state = 0, 0, rng[0]
+    nodes, out_until = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    degree, beside = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)  # degree: among the nodes left
+    bucket, place = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    members, count = np.zeros((2, n), dtype=np.int64), np.zeros(2, dtype=np.int64)
+    inside, best = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
+    for v in range(n):
+        if is_left[v]:
+            for i in range(offsets[v], offsets[v + 1]):
+                degree[v] += is_left[neighbours[i]]
+            nodes[count[0]] = members[0, count[0]] = v
+            bucket[v], place[v] = 0, count[0]
+            count[0] += 1
+    state = SetState(inside, beside, bucket, place, members, count)
+    num_left = count[0]
+    size, edges, best_size, best_edges = 0, 0, 0, -1
+    move, stale, random = 0, 0, rng[0]
     while True:
         node = -1
         if count[0] > 0:
-            for _ in range(min(DRAWN[0], count[0])):
-                state = xorshift(state)
-                v = members[0, (state >> np.uint64(33)) % np.uint64(count[0])]
+            for _ in range(min(ADD_SAMPLE, count[0])):
+                random = xorshift(random)
+                v = members[0, below(random, count[0])]
                 if node < 0 or degree[v] > degree[node]:
                     node = v
         else:
             if size > best_size or (size == best_size and edges > best_edges):
                 if size > best_size:
                     stale = 0
-                best[:] = inside
+                for v in range(n):
+                    best[v] = inside[v]
                 best_size, best_edges = size, edges
-            if move == moves or size == len(nodes):
-                rng[0] = state
+            if move == moves or size == num_left:
+                rng[0] = random
                 return best
             move += 1
             stale += 1
             if stale <= PATIENCE:
-                for _ in range(min(DRAWN[1], count[1])):
-                    state = xorshift(state)
-                    v = members[1, (state >> np.uint64(33)) % np.uint64(count[1])]
+                for _ in range(min(SWAP_SAMPLE, count[1])):
+                    random = xorshift(random)
+                    v = members[1, below(random, count[1])]
                     if out_until[v] <= move:
                         node = v
                         break
             while node < 0:
                 stale = 0
-                state = xorshift(state)
-                v = nodes[(state >> np.uint64(33)) % np.uint64(len(nodes))]
+                random = xorshift(random)
+                v = nodes[below(random, num_left)]
                 if not inside[v]:
                     node = v
-        if beside[node] > 0:
-            for u in neighbours[offsets[node]:offsets[node + 1]]:  # fmt: skip
-                if inside[u]:
-                    inside[u] = False
-                    size -= 1
-                    edges -= degree[u]
-                    out_until[u] = move + TENURE
-                    _put(u, 0, bucket, place, members, count)
-                    for w in neighbours[offsets[u]:offsets[u + 1]]:  # fmt: skip
-                        if is_left[w]:
-                            beside[w] -= 1
-                            _put(w, beside[w] if beside[w] < 2 else -1, bucket, place, members, count)
-        _put(node, -1, bucket, place, members, count)
-        inside[node] = True
-        size += 1
-        edges += degree[node]
-        for w in neighbours[offsets[node]:offsets[node + 1]]:  # fmt: skip
-            if is_left[w]:
-                beside[w] += 1
-                _put(w, 1 if beside[w] == 1 else -1, bucket, place, members, count)
+        end = offsets[node + 1]
+        for i in range(offsets[node] if beside[node] > 0 else end, end + 1):
+            u = neighbours[i] if i < end else node  # its neighbours leave the set, then the node enters
+            if inside[u] or u == node:
+                step = flip(offsets, neighbours, state, is_left, u)
+                size += step
+                edges += step * degree[u]
+                if step < 0:
+                    out_until[u] = move + TABU_MOVES
