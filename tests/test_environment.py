@@ -1,4 +1,4 @@
-"""run.sh and its sisters: the environment they make, what they say when it fails, and what they start."""
+"""run.sh and run_multigpu.sh: the environment that they install, their messages and the command that they start."""
 
 import hashlib
 import json
@@ -8,19 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LOCKS = ("requirements.lock", "requirements-torch.lock", "requirements-dev.lock")
-INPUTS = ("requirements.in", "requirements-dev.in")
+LOCKS = ("requirements.lock", "requirements-oldest.lock", "requirements-dev.lock")
 TOOLS = (
-    "awk", "bash", "cat", "chmod", "df", "dirname", "env", "find", "flock", "grep", "ls", "mkdir", "readlink", "rm",
-    "sha256sum", "sleep", "tail", "touch",
+    "awk", "bash", "cat", "chmod", "df", "dirname", "env", "find", "flock", "ls", "mkdir", "readlink", "rm", "sed",
+    "sha256sum", "sleep", "tail", "tee", "touch",
 )  # fmt: skip
-DOOR = "import json, os, sys; print(json.dumps({'args': sys.argv[1:], 'preset': os.environ['GNN_TRAINING_PRESET']}))"
+PROGRAM = "import json, os, sys; print(json.dumps({'args': sys.argv[1:], 'preset': os.environ['GNN_TRAINING_PRESET']}))"
 UV = """
 echo "$*" >>{calls}
 case $1 in
@@ -29,13 +29,15 @@ case $1 in
     mkdir -p "$bin"
     printf '#!/bin/sh\\nexec {python} "$@"' >"$bin/python"
     chmod +x "$bin/python" ;;
-  pip) {install} ;;
+  pip)
+    [[ $* != *" --target "* ]] || mkdir -p "${{@: -3:1}}"
+    {install} ;;
 esac
 """
 
 
 class Clone:
-    """A checkout with the real scripts, a door that only tells how it was called, and a PATH of its own."""
+    """A checkout with the real scripts, a program that only prints its arguments, and a PATH of its own."""
 
     def __init__(self, folder: Path):
         self.root, self.bin, self.calls = folder / "clone", folder / "bin", folder / "uv.log"
@@ -47,7 +49,7 @@ class Clone:
             (self.root / name).chmod(0o755)
         for lock in LOCKS:
             (self.root / lock).write_text(f"torch==2.13.0 \\\n    --hash=sha256:{'0' * 64}\n")
-        (self.root / "gnn_training/__main__.py").write_text(DOOR)
+        (self.root / "gnn_training/__main__.py").write_text(PROGRAM)
         for tool in TOOLS:
             (self.bin / tool).symlink_to(_which(tool))
         self.tool("python3", f'exec {sys.executable} "$@"')
@@ -86,20 +88,54 @@ def clone(tmp_path: Path) -> Clone:
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    """Exit code 2 and one sentence of help, after at most the line that announces the set-up."""
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("Setting up")]
+    """Exit code 2 and one sentence of help, after the lines about progress."""
+    progress = ("Making the environment", "Installing", "  ")
+    lines = [line for line in done.stderr.splitlines() if not line.startswith(progress)]
     assert (done.returncode, len(lines), done.stdout) == (2, 1, ""), done
     for word in words:
         assert word in lines[0]
 
 
-def test_first_start_says_one_line_and_the_next_is_silent(clone: Clone):
+def test_first_start_installs_every_lock_and_the_next_says_nothing(clone: Clone):
     first, second = clone.start(), clone.start()
     assert first.returncode == second.returncode == 0
-    assert first.stderr.count("\n") == 1 and first.stderr.startswith("Setting up the environment")
+    assert re.fullmatch(
+        r"Making the environment .*\nInstalling requirements.lock ...\nInstalling requirements-oldest.lock ...\n",
+        first.stderr,
+    )
     assert second.stderr == ""
-    assert len(clone.installs()) == 2
     assert all("--no-deps --require-hashes" in call for call in clone.installs())
+
+
+def test_installation_shows_large_packages_as_they_come(clone: Clone):
+    clone.uv(install="echo '   Downloading torch (506.0MiB)'; echo ' + torch==2.13.0'")
+    assert "\n  torch 506.0MiB\nInstalling requirements-oldest.lock" in clone.start().stderr
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the oldest ONNX Runtime was built for Python 3.11")
+def test_oldest_runtime_gets_a_folder_of_its_own_in_the_environment(clone: Clone):
+    clone.start()
+    folder = clone.root / ".venv/oldest-onnxruntime"
+    assert f"--target {folder} -r {clone.root}/requirements-oldest.lock" in clone.installs()[1]
+    assert (folder / "done").exists()
+
+
+@pytest.mark.parametrize("script", ["run.sh", "run_multigpu.sh"])
+def test_help_needs_no_installation(clone: Clone, script: str):
+    done = clone.start(script, "--help")
+    assert done.returncode == 0 and f"./{script} --dry-run" in done.stdout
+    assert not (clone.root / ".venv").exists()
+
+
+def test_help_after_the_installation_is_that_of_the_program(clone: Clone):
+    clone.start()
+    assert json.loads(clone.start("run.sh", "--help", GNN_TRAINING_PRESET="cpu").stdout)["args"] == ["run", "--help"]
+
+
+def test_environment_has_the_command_of_the_package(clone: Clone):
+    clone.start()
+    done = clone.start(".venv/bin/coloring-gnn", "color", "a b", GNN_TRAINING_PRESET="cpu")
+    assert json.loads(done.stdout)["args"] == ["color", "a b"]
 
 
 def test_flags_pass_through_and_paths_are_those_of_the_folder_you_are_in(clone: Clone, tmp_path: Path):
@@ -138,13 +174,18 @@ def test_changed_lock_reinstalls_only_that_lock(clone: Clone):
     clone.start()
     (clone.root / "requirements.lock").write_text("numpy==2.0\n")
     assert clone.start().returncode == 0
-    assert [call.split("/")[-1] for call in clone.installs()] == [*LOCKS[:2], LOCKS[0]]
+    assert clone.installs()[-1].endswith(LOCKS[0]) and len(clone.installs()) == 3
 
 
 def test_torch_index_url_brings_torch_from_there_and_the_rest_from_the_lock(clone: Clone):
+    lock = clone.root / LOCKS[0]
+    lock.write_text(f"numpy==2.0 \\\n    --hash=sha256:{'0' * 64}\n{lock.read_text()}")
+    clone.uv(install="cat ${@: -1} 2>/dev/null >>${0%/bin/uv}/contents || true")
     assert clone.start(TORCH_INDEX_URL="https://example.org/cpu").returncode == 0
-    rest, torch = clone.installs()
-    assert "--require-hashes" in rest and rest.endswith("requirements.lock")
+    contents = (clone.bin.parent / "contents").read_text()
+    assert "numpy" in contents and "torch" not in contents.partition("torch==2.13.0")[0]
+    rest, torch, *_ = clone.installs()
+    assert "--require-hashes" in rest and rest.endswith(".venv/tmp/requirements.lock")
     assert torch.endswith("--index-url https://example.org/cpu torch==2.13.0")
 
 
@@ -222,7 +263,7 @@ def test_folder_that_cannot_be_made_is_refused(clone: Clone, tmp_path: Path):
 def test_folder_with_other_files_is_refused_and_left_alone(clone: Clone, tmp_path: Path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home/.thesis").touch()
-    assert_refused(clone.start(GNN_VENV=f"{tmp_path}/home"), "holds files that are not ours", "GNN_VENV")
+    assert_refused(clone.start(GNN_VENV=f"{tmp_path}/home"), "holds other files", "GNN_VENV")
     assert (tmp_path / "home/.thesis").exists()
 
 
@@ -275,9 +316,11 @@ def test_locks_pin_everything_by_hash_and_name_no_host(lock: str):
         assert re.match(r"[a-z0-9-]+==\S+ (;.*)?\\\n    --hash=sha256:[0-9a-f]{64}", entry), entry
 
 
-def test_locks_hold_what_the_inputs_ask_for():
+def test_locks_hold_what_the_package_asks_for():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    base, extras = project["dependencies"], project["optional-dependencies"]
     pinned = {lock: set(re.findall(r"^([a-z0-9-]+)==", (ROOT / lock).read_text(), re.MULTILINE)) for lock in LOCKS}
-    wanted = {name: set(re.findall(r"^([a-z-]+)", (ROOT / name).read_text(), re.MULTILINE)) for name in INPUTS}
-    assert wanted["requirements.in"] <= pinned["requirements.lock"] | pinned["requirements-torch.lock"]
-    assert wanted["requirements-dev.in"] <= pinned["requirements-dev.lock"]
-    assert not pinned["requirements.lock"] & pinned["requirements-torch.lock"]
+    names = {extra: {re.match(r"[\w-]+", entry)[0] for entry in entries} for extra, entries in extras.items()}
+    assert names["train"] | set(base) <= pinned["requirements.lock"]
+    assert names["dev"] - {project["name"]} <= pinned["requirements-dev.lock"]
+    assert not pinned["requirements.lock"] & pinned["requirements-dev.lock"]
