@@ -8,9 +8,8 @@ from pathlib import Path
 from gnn_training import __version__, files
 from gnn_training.contract import GOLDEN_FILE, GRAPH_TYPES, MAX_COLORS, MODEL_FILE, SUMS_FILE
 from gnn_training.errors import UserError
-from gnn_training.model import golden
+from gnn_training.model import golden, onnx_export
 from gnn_training.model.loss import ColoringNetwork
-from gnn_training.model.onnx_export import build, check_in_oldest_runtime, probes, verify
 from gnn_training.model.program import Program
 from gnn_training.settings import ExportSettings
 from gnn_training.training import checkpoint
@@ -21,33 +20,41 @@ GOLDEN_PROBES = ("one node, the pair (0, 0)", "edgeless", "ring", "petersen", "s
 
 
 def export(settings: ExportSettings) -> Path:
-    """Build the file, prove it, and only then give it its name; returns its path.
+    """Build the file, verify it, and only then give it its name. Returns its path.
 
     Raises:
-        UserError: no checkpoint to export, or a check failed: whatever was in the folder before is still there.
+        UserError: there is no checkpoint, or a check failed: the files that were in the folder before are still there.
     """
     if settings.verify_only:
-        return _verify_published(settings)
+        return verify_published(settings)
     state = checkpoint.load_best(settings.run)
-    program = Program(_network(state)).eval()
+    network = ColoringNetwork(state["settings"]["width"])
+    network.load_state_dict(checkpoint.without_prefix(state["network"]))
+    program = Program(network).eval()
     log.info("exporting %s (step %d) to ONNX", settings.run, state["step"])
-    model = build(program, settings.steps, _metadata(settings, state))
+    model = onnx_export.build(program, settings.steps, _metadata(settings, state))
     content = model.SerializeToString()
     log.info("%.0f kB; checking it against torch", len(content) / 1000)
-    verify(model, program)
-    chosen = {name: graph for name, graph in probes().items() if name in GOLDEN_PROBES}
-    vectors = json.dumps(golden.make(content, chosen)).encode()
+    onnx_export.verify(model, program)
+    probes = onnx_export.probes()
+    vectors = json.dumps(golden.make(content, {name: probes[name] for name in GOLDEN_PROBES})).encode()
+    made = {MODEL_FILE: content, GOLDEN_FILE: vectors}
     if settings.oldest_runtime:
         with tempfile.TemporaryDirectory() as folder:
-            draft = {name: Path(folder) / name for name in (MODEL_FILE, GOLDEN_FILE)}
-            draft[MODEL_FILE].write_bytes(content)
-            draft[GOLDEN_FILE].write_bytes(vectors)
-            check_in_oldest_runtime(draft[MODEL_FILE], draft[GOLDEN_FILE])
-    return _publish(settings.models, {MODEL_FILE: content, GOLDEN_FILE: vectors})
+            for name, data in made.items():
+                Path(folder, name).write_bytes(data)
+            onnx_export.check_in_oldest_runtime(Path(folder, MODEL_FILE), Path(folder, GOLDEN_FILE))
+    publish(settings.models, made)
+    log.info("%s is ready", settings.models / MODEL_FILE)
+    return settings.models / MODEL_FILE
 
 
-def _verify_published(settings: ExportSettings) -> Path:
-    """Hold the files that lie there against their checksums and the golden vectors, as whoever fetches them would."""
+def verify_published(settings: ExportSettings) -> Path:
+    """Compare the files in the folder with their checksums and the golden vectors, as whoever fetches them would.
+
+    Raises:
+        UserError: a file is missing, was changed, or gives other outputs.
+    """
     model, vectors, sums = (settings.models / name for name in (MODEL_FILE, GOLDEN_FILE, SUMS_FILE))
     if not sums.exists():
         raise UserError(f"{sums}: there is no such file; run export first")
@@ -60,18 +67,22 @@ def _verify_published(settings: ExportSettings) -> Path:
         raise UserError(f"{error}; export again") from error
     log.info("%s: checksums hold, the golden vectors agree", model)
     if settings.oldest_runtime:
-        check_in_oldest_runtime(model, vectors)
+        onnx_export.check_in_oldest_runtime(model, vectors)
     return model
 
 
-def _network(state: dict) -> ColoringNetwork:
-    network = ColoringNetwork(state["settings"]["width"])
-    network.load_state_dict(checkpoint.without_prefix(state["network"]))
-    return network
+def publish(folder: Path, contents: dict[str, bytes]) -> None:
+    """Put the files in place, the checksums last."""
+    for name, content in contents.items():
+        with files.replace_file(folder / name) as temporary:
+            temporary.write_bytes(content)
+    files.write_text(folder / SUMS_FILE, files.checksums(contents))
 
 
 def _metadata(settings: ExportSettings, state: dict) -> dict[str, str]:
-    """Where the file comes from, as strings; the same checkpoint gives the same file."""
+    """Where the file comes from. The same checkpoint gives the same file."""
+    scores = state.get("scores", {})
+    gap = scores.get("gap", scores.get("excess"))  # as checkpoints until 0.2 call it
     return {
         "model_version": __version__,
         "max_colors": str(MAX_COLORS),
@@ -80,16 +91,6 @@ def _metadata(settings: ExportSettings, state: dict) -> dict[str, str]:
         "data_sha256": state["data_sha256"],
         "training_fingerprint": checkpoint.weights_fingerprint(state),
         "trained_steps": str(state["step"]),
-        "validation_excess": f"{state['scores']['gap']:.4f}" if "scores" in state else "unknown",
+        "validation_excess": "unknown" if gap is None else f"{gap:.4f}",
         "settings": json.dumps({k: v for k, v in state["settings"].items() if k not in PATHS}, sort_keys=True),
     }
-
-
-def _publish(folder: Path, files: dict[str, bytes]) -> Path:
-    """Put the files in place, the checksums last."""
-    for name, content in files.items():
-        with files.replace_file(folder / name) as temporary:
-            temporary.write_bytes(content)
-    files.write_text(folder / SUMS_FILE, files.checksums(files))
-    log.info("%s is ready", folder / MODEL_FILE)
-    return folder / MODEL_FILE

@@ -1,4 +1,4 @@
-"""Graphs as the network sees them: a padded batch with one operation, the sum over neighbours, in two forms."""
+"""Graphs as the network sees them: a padded batch whose one operation is the sum over neighbours, in two forms."""
 
 from collections.abc import Sequence
 
@@ -14,24 +14,24 @@ SPARSE_FROM = 2048  # nodes; below, a dense product is faster than a scatter eve
 SPARSE_BELOW = 0.01  # density; a scattered edge costs about as much as a hundred products of a dense row
 
 
-def is_sparse(num_nodes: np.ndarray | int, num_edges: np.ndarray | int) -> np.ndarray | bool:
-    """Whether a graph of such a size is large and sparse enough for the form of its edges to be faster."""
+def is_sparse(num_nodes: np.ndarray | int, num_edges: np.ndarray | int) -> np.ndarray:
+    """Whether a graph of such a size is large and sparse enough for SparseGraph to be faster."""
     n = np.asarray(num_nodes, dtype=float)
     return (n >= SPARSE_FROM) & (2 * num_edges / np.maximum(1, n * (n - 1)) < SPARSE_BELOW)
 
 
 class Graphs:
-    """G graphs padded to N nodes, and what everybody asks of them.
+    """G graphs padded to N nodes. Its subclasses add `aggregate` and `triangles`.
 
-    mask (G, N) float, 1 for nodes that exist; num_nodes, mean_degree, density (G,); degrees, neighbour_degrees (G, N):
-    own, and mean of the neighbours', 0 without any. A form adds `aggregate` and `triangles`.
+    mask (G, N) float is 1 for nodes that exist; num_nodes, mean_degree and density are (G,); degrees (G, N) and
+    neighbour_degrees (G, N), the mean over the neighbours, are 0 for nodes without neighbours.
     """
 
     def __init__(self, mask: Tensor):
         self.mask = mask
         self.num_nodes = mask.sum(1)
         self.degrees = self.aggregate(mask[:, :, None]).sum(2)  # no view: torch.compile would look at its base
-        self.mean_degree = self.degrees.sum(1) / self.num_nodes + 1e-6  # edgeless graphs divide by it
+        self.mean_degree = self.degrees.sum(1) / self.num_nodes + 1e-6  # a divisor, also for edgeless graphs
         self.density = self.mean_degree / (self.num_nodes - 1).clamp(min=1)
         self.neighbour_degrees = self.aggregate(self.degrees[:, :, None]).sum(2) / self.degrees.clamp(min=1)
 
@@ -44,16 +44,16 @@ class Graphs:
         raise NotImplementedError
 
     def to(self, dtype: torch.dtype) -> None:
-        """Keep what is large in another type of numbers, where that is exact."""
+        """Store the adjacency in this type. Its zeros and ones stay exact."""
 
     def summary(self, k: Tensor) -> Tensor:
-        """What a graph and its number of colors k (G,) tell the network: (G, 5)."""
+        """Features (G, 5) of every graph and its number of colors k (G,)."""
         n = self.num_nodes
         return torch.stack([n.log(), k.log(), self.density, k / n, self.mean_degree.log1p() - k.log()], 1)
 
 
 class DenseGraphs(Graphs):
-    """adjacency (G, N, N) float 0/1, symmetric, empty diagonal."""
+    """Graphs by their adjacency (G, N, N) float of 0 and 1, symmetric, with an empty diagonal."""
 
     def __init__(self, adjacency: Tensor, mask: Tensor):
         self.adjacency = adjacency
@@ -66,7 +66,7 @@ class DenseGraphs(Graphs):
         return (self.aggregate(self.adjacency) * self.adjacency).sum(2) / 2
 
     def to(self, dtype: torch.dtype) -> None:
-        self.adjacency = self.adjacency.to(dtype)  # zeros and ones
+        self.adjacency = self.adjacency.to(dtype)
 
 
 class SparseGraph(Graphs):
@@ -87,16 +87,16 @@ class SparseGraph(Graphs):
         return torch.sparse.sum(paths, 1).to_dense()[None] / 2
 
 
-def flat(graphs: Sequence[Graph], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    """Graphs in a row as the contract has them: edge_index (2, E) and batch (N,)."""
+def concatenated(graphs: Sequence[Graph], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    """Graphs one after the other, as the contract has them: edge_index (2, E) and batch (N,)."""
     data = [Data(edge_index=torch.from_numpy(graph.edge_index()), num_nodes=graph.num_nodes) for graph in graphs]
     batch = Batch.from_data_list(data).to(device)
     return batch.edge_index, batch.batch
 
 
 def batch_of(graphs: Sequence[Graph], device: torch.device | str = "cpu") -> DenseGraphs | SparseGraph:
-    """Put graphs into the form that is faster for them; both give the same numbers."""
-    edge_index, batch = flat(graphs, device)
+    """Graphs in the form that is faster for them. Both forms give the same numbers."""
+    edge_index, batch = concatenated(graphs, device)
     if len(graphs) == 1 and is_sparse(graphs[0].num_nodes, graphs[0].num_edges):
         return SparseGraph(edge_index, graphs[0].num_nodes)
     _, mask = to_dense_batch(batch[:, None], batch)

@@ -1,28 +1,36 @@
-"""Noise that breaks symmetry: an integer hash, since float hashes differ between runtimes and devices."""
-# DOC The refinement network: one small update, shared by all colors and all rounds, for any number of both.
-# 
-# The state is one vector per node and color; nothing in it knows the name of a color, so renaming colors renames the
-# result. Symmetry is broken by noise from an integer hash, fresh in every round. The line of RUN-CSP (Tönshoff et al.
-# 2020), ANYCSP (Tönshoff et al. 2023) and Colantonio et al. 2024.
-# 
-# Letters in shapes: G graphs, N nodes (padded), K colors (padded), D width of the state.
-# 
+"""The two networks: RefinementNetwork improves a soft coloring, GraphHead predicts properties of whole graphs.
+
+The refinement state holds one vector per node and color. One small update, shared by all colors and all rounds, works
+for any number of both. It sees no color's number, so permuting the colors permutes the result. Noise from an integer
+hash, new in every round, breaks the symmetry. The design follows RUN-CSP (Tönshoff et al. 2020), ANYCSP (Tönshoff et
+al. 2023) and Colantonio et al. 2024.
+
+Letters in shapes: G graphs, N nodes (padded), K colors (padded), D width of the state, H hidden width.
+"""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear, silu
 
+from gnn_training.contract import GRAPH_TYPES
 from gnn_training.model.graphs import Graphs
 
-PRIME = 2_147_483_629  # the largest below 2^31 but two: squares of residues stay inside int64
-STRIDE = 104_729  # from the seeds of one round to those of the next
+PRIME = 2_147_483_629  # below 2^31, so that squares of residues fit into int64
+STRIDE = 104_729  # between the noise seeds of one round and the next
+NUM_INVARIANTS = 9
+NUM_PAIR_FEATURES = 7
+SHARPNESS = 4.0  # scale of the color scores before the softmax
+NUM_NODE_FEATURES = 5
+NUM_GRAPH_FEATURES = 9
 
 
 def noise(seeds: Tensor, num_nodes: int, num_colors: int) -> Tensor:
     """Pseudo-random numbers (G, N, K) of mean 0 and variance 1, a pure function of (seed, node, color).
 
-    seeds (G,) int64. Each of four rounds multiplies and squares in the integers mod PRIME, which mixes all bits; only
-    `*`, `+` and `%` on int64 are used, so every runtime computes the same.
+    seeds (G,) int64. Each of four rounds multiplies and squares in the integers mod PRIME, which mixes all bits. Only
+    `*`, `+` and `%` on int64 are used: float hashes differ between runtimes and devices, these do not.
     """
     device = seeds.device
     nodes = torch.arange(num_nodes, device=device)[None, :, None]
@@ -32,8 +40,15 @@ def noise(seeds: Tensor, num_nodes: int, num_colors: int) -> Tensor:
     for _ in range(3):
         x = (x * (x + 1_000_003) + 7) % PRIME
     return (x.float() / PRIME - 0.5) * 12**0.5
-NUM_INVARIANTS = 9
-SHARPNESS = 4.0  # scale of the color scores before the softmax
+
+
+class RefinementState(NamedTuple):
+    """A soft coloring between two rounds."""
+
+    h: Tensor           # (G, N, K, D) a vector per node and color
+    p: Tensor           # (G, N, K) probability of every color; 0 for padded nodes and masked colors
+    color_mask: Tensor  # (G, K) 1 for colors that may be used, else 0
+    seeds: Tensor       # (G,) int64, of the next round's noise
 
 
 class RefinementNetwork(nn.Module):
@@ -43,7 +58,7 @@ class RefinementNetwork(nn.Module):
         super().__init__()
         self.width, hidden = width, 2 * width
         self.first = nn.Linear(NUM_INVARIANTS + 1, width)
-        self.of_cell = nn.Linear(2 * width + 7, hidden)
+        self.of_cell = nn.Linear(2 * width + NUM_PAIR_FEATURES, hidden)  # of a node-color pair
         self.of_node = nn.Linear(2 * width + NUM_INVARIANTS + 4, hidden, bias=False)
         self.of_color = nn.Linear(width + 3, hidden, bias=False)
         self.of_graph = nn.Linear(width + 7, hidden, bias=False)
@@ -55,96 +70,138 @@ class RefinementNetwork(nn.Module):
         with torch.no_grad():
             self.update.bias[:width] = -1.0  # gates start nearly closed: a round changes little at first
 
-    def begin(self, graphs: Graphs, k: Tensor, seeds: Tensor, num_colors: int) -> tuple[Tensor, Tensor, Tensor]:
-        """First state (G, N, K, D), usable colors (G, K) for k (G,) of the K = num_colors, and seeds (G,) as given."""
-        color_mask = (torch.arange(num_colors, device=k.device) < k[:, None]).float()
-        return self.start(graphs, color_mask, seeds), color_mask, seeds
+    def begin(self, graphs: Graphs, color_mask: Tensor, seeds: Tensor) -> RefinementState:
+        """First state for the usable colors, color_mask (G, K) of 0 and 1, with noise of seeds (G,)."""
+        z = noise(seeds, graphs.mask.shape[1], color_mask.shape[1])                       # (G, N, K)
+        node = invariants(graphs, color_mask.sum(1))                                      # (G, N, 9)
+        node = node[:, :, None, :].expand(-1, -1, color_mask.shape[1], -1)                # (G, N, K, 9)
+        h = self.normalized(self.first(torch.cat([node, z[..., None]], 3)))               # (G, N, K, D)
+        return RefinementState(h, self.soft_colors(h, graphs, color_mask), color_mask, seeds)
 
     @torch.no_grad()
-    def run(self, h: Tensor, graphs: Graphs, color_mask: Tensor, seeds: Tensor, rounds: int) -> Tensor:
-        """State after so many rounds, the first with noise of `seeds`, without gradient."""
-        h = h.detach()  # torch.compile has one form for states that have a past, and another for those without
-        p = self.soft_colors(h, graphs, color_mask)
-        for t in range(rounds):
-            h, p, _ = self(h, p, graphs, color_mask, seeds + STRIDE * t)
-        return h
+    def run(self, state: RefinementState, graphs: Graphs, rounds: int) -> RefinementState:
+        """State after so many rounds, without gradient."""
+        state = state._replace(h=state.h.detach(), p=state.p.detach())  # torch.compile has a form with and one without
+        for _ in range(rounds):
+            state, _ = self(state, graphs)
+        return state
 
-    def start(self, graphs: Graphs, color_mask: Tensor, seeds: Tensor) -> Tensor:
-        """First state (G, N, K, D) for the usable colors `color_mask` (G, K) of 0/1 and noise of `seeds` (G,)."""
-        z = noise(seeds, graphs.mask.shape[1], color_mask.shape[1])                          # (G, N, K)
-        node = invariants(graphs, color_mask.sum(1))                                         # (G, N, 9)
-        node = node[:, :, None, :].expand(-1, -1, color_mask.shape[1], -1)                   # (G, N, K, 9)
-        return self.normal(self.first(torch.cat([node, z[..., None]], 3)))                # (G, N, K, D)
+    def forward(
+        self, state: RefinementState, graphs: Graphs, damping: float = 1.0, conflict_weight: Tensor | float = 0.0
+    ) -> tuple[RefinementState, Tensor]:
+        """One round: the next state, and the cost (G,) of the colors given, which is their expected conflicts.
 
-    def normal(self, h: Tensor) -> Tensor:
-        """State with mean 0 and variance 1 over its width."""
+        The next state passes `damping` of the gradient of its h on, and all of that of its p. conflict_weight
+        (G, N, K) is what a color costs a node besides its conflicts, in conflicts.
+        """
+        h, p, color_mask, seeds = state
+        z = noise(seeds, *p.shape[1:])                                                    # (G, N, K)
+        k, n = color_mask.sum(1), graphs.num_nodes                                        # (G,), (G,)
+        usable = color_mask[:, None, :]                                                   # (G, 1, K)
+        ph = p[..., None] * h                                                             # (G, N, K, D)
+        conflicts = graphs.aggregate(p)                                                   # (G, N, K)
+        message = graphs.aggregate(ph.flatten(2)).view_as(h) / (1 + conflicts)[..., None] # (G, N, K, D)
+        cost = conflicts + conflict_weight                                                # (G, N, K)
+        own = (p * cost).sum(2, keepdim=True)                                             # (G, N, 1) of the node
+        log_cost, log_own, ease = cost.log1p(), own.log1p(), (-cost).exp()
+        pair = torch.stack(  # features first: written and read in whole rows
+            [p, log_cost, ease, log_own - log_cost, (cost - own).clamp(-3, 3), z, 0.2 * (p + 1e-4).log()], 0
+        ).flatten(1)                                                                      # (7, G N K)
+        free = (ease * usable).sum(2, keepdim=True)                                       # (G, N, 1)
+        mean_h = (h * usable[..., None]).sum(2) / k[:, None, None]                        # (G, N, D)
+        top = p.max(2, keepdim=True).values                                               # (G, N, 1)
+        node = torch.cat([mean_h, ph.sum(2), invariants(graphs, k), own, log_own, free.log1p(), top], 2)
+        size = p.sum(1)[..., None]                                                        # (G, K, 1)
+        spent = (p * cost).sum(1)[..., None]                                              # (G, K, 1)
+        share = (k / n)[:, None, None]                                                    # (G, 1, 1)
+        color = torch.cat([ph.sum(1) / (1 + size), size * share - 1, spent.log1p(), spent / (1 + size)], 2)
+        total = own.sum(1)                                                                # (G, 1)
+        rate = total / n[:, None]                                                         # (G, 1)
+        mean_graph = (mean_h * graphs.mask[..., None]).sum(1) / n[:, None]                # (G, D)
+        graph = torch.cat([mean_graph, graphs.summary(k), rate, rate.log1p()], 1)         # (G, D + 7)
+
+        of_node = self.of_node(node) + self.of_graph(graph)[:, None]                      # (G, N, H)
+        y = silu(self._of_pairs(h, message, pair) + of_node[:, :, None] + self.of_color(color)[:, None])
+        halves = zip(self.update.weight.chunk(2), self.update.bias.chunk(2), strict=True)
+        gate, change = (linear(y, weight, bias) for weight, bias in halves)               # (G, N, K, D) each
+        h = self.normalized(h + gate.sigmoid() * change)                                  # (G, N, K, D)
+        p = self.soft_colors(h, graphs, color_mask)                                       # (G, N, K)
+        damped = h if damping == 1 else damping * h + (1 - damping) * h.detach()          # (G, N, K, D)
+        return RefinementState(damped, p, color_mask, seeds + STRIDE), total[:, 0] / 2
+
+    def _of_pairs(self, h: Tensor, message: Tensor, pair: Tensor) -> Tensor:
+        """of_cell applied to its three inputs one by one, which saves putting them side by side: (G, N, K, H)."""
+        of_h, of_message, of_pair = self.of_cell.weight.T.split([self.width, self.width, NUM_PAIR_FEATURES])
+        y = h.flatten(0, 2) @ of_h + message.flatten(0, 2) @ of_message + pair.T @ of_pair + self.of_cell.bias
+        return y.view(*h.shape[:3], -1)
+
+    def normalized(self, h: Tensor) -> Tensor:
+        """h with mean 0 and variance 1 over its width."""
         return layer_norm(h, (self.width,), self.one, self.zero)
 
     def soft_colors(self, h: Tensor, graphs: Graphs, color_mask: Tensor) -> Tensor:
-        """Probability (G, N, K) of every usable color; zero for padded nodes and unusable colors."""
+        """Probability (G, N, K) of every usable color; 0 for padded nodes and masked colors."""
         scores = SHARPNESS * self.score(h)[..., 0]                                        # (G, N, K)
         scores = scores.masked_fill(color_mask[:, None, :] == 0, -1e4)
         return torch.softmax(scores, 2) * graphs.mask[:, :, None]
 
-    def forward(
-        self,
-        h: Tensor,
-        p: Tensor,
-        graphs: Graphs,
-        color_mask: Tensor,
-        seeds: Tensor,
-        damping: float = 1.0,
-        price: Tensor | float = 0.0,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """One round: state h (G, N, K, D) and its soft colors p (G, N, K) to the next of both, with noise of `seeds`
-        (G,), and the expected conflicts (G,) of p. The next state passes `damping` of its gradient on, its soft colors
-        all of theirs. price (G, N, K): what a color costs a node beside its conflicts, counted like those.
-        """
-        z = noise(seeds, *p.shape[1:])                                                    # (G, N, K)
-        usable = color_mask[:, None, :]                                                      # (G, 1, K)
-        k, n = color_mask.sum(1), graphs.num_nodes                                           # (G,), (G,)
-        ph = p[..., None] * h                                                             # (G, N, K, D)
-        met = graphs.aggregate(p)                                                         # (G, N, K) conflicts in c
-        m = graphs.aggregate(ph.flatten(2)).view_as(h) / (1 + met)[..., None]             # (G, N, K, D)
-        e = met + price                                                                   # (G, N, K) cost of c
-        own = (p * e).sum(2, keepdim=True)                                                # (G, N, 1) cost of v
-        log_e, log_own, ease = e.log1p(), own.log1p(), (-e).exp()
-        cell = torch.stack(  # features first: written and read in whole rows
-            [p, log_e, ease, log_own - log_e, (e - own).clamp(-3, 3), z, 0.2 * (p + 1e-4).log()], 0
-        ).flatten(1)                                                                      # (7, G N K)
-        free = (ease * usable).sum(2, keepdim=True)                                       # (G, N, 1)
-        mean_h = (h * usable[..., None]).sum(2) / k[:, None, None]                        # (G, N, D)
-        node = torch.cat(
-            [mean_h, ph.sum(2), invariants(graphs, k), own, log_own, free.log1p(), p.max(2, keepdim=True).values], 2
-        )                                                                                 # (G, N, 2D + 13)
-        size = p.sum(1)[..., None]                                                        # (G, K, 1)
-        spent = (p * e).sum(1)[..., None]                                                 # (G, K, 1) conflicts
-        share = (k / n)[:, None, None]                                                    # (G, 1, 1)
-        color = torch.cat([ph.sum(1) / (1 + size), size * share - 1, spent.log1p(), spent / (1 + size)], 2)
-        total = own.sum(1)                                                                # (G, 1)
-        rate = total / n[:, None]                                                         # (G, 1) conflicts per node
-        graph = torch.cat(
-            [(mean_h * graphs.mask[..., None]).sum(1) / n[:, None], graphs.summary(k), rate, rate.log1p()], 1
-        )                                                                                 # (G, D + 7)
-        of_state, of_around, of_rest = self.of_cell.weight.T.split([self.width, self.width, cell.shape[0]])
-        of_cell = h.flatten(0, 2) @ of_state + m.flatten(0, 2) @ of_around + cell.T @ of_rest + self.of_cell.bias
-        of_node = self.of_node(node) + self.of_graph(graph)[:, None]                      # (G, N, H)
-        of_cell = of_cell.view(*p.shape, -1)                                              # (G, N, K, H)
-        y = silu(of_cell + of_node[:, :, None] + self.of_color(color)[:, None])           # (G, N, K, H)
-        halves = zip(self.update.weight.chunk(2), self.update.bias.chunk(2), strict=True)
-        gate, change = (linear(y, weight, bias) for weight, bias in halves)               # (G, N, K, D) each
-        h = self.normal(h + gate.sigmoid() * change)
-        p = self.soft_colors(h, graphs, color_mask)
-        damped = h if damping == 1 else damping * h + (1 - damping) * h.detach()          # (G, N, K, D)
-        return damped, p, total[:, 0] / 2
+
+def first_colors(k: Tensor, num_colors: int) -> Tensor:
+    """Color mask (G, K) of 0 and 1 for the first k (G,) of so many colors."""
+    return (torch.arange(num_colors, device=k.device) < k[:, None]).float()
 
 
 def invariants(graphs: Graphs, k: Tensor) -> Tensor:
-    """What a node knows of itself (G, N, 9), the same under any renaming of nodes; k (G,) colors to use."""
+    """Features of a node (G, N, 9) that no permutation of nodes or colors changes; k (G,) colors to use."""
     d, k, n = graphs.degrees, k[:, None], graphs.num_nodes[:, None]                       # (G, N), (G, 1), (G, 1)
-    mean = graphs.mean_degree[:, None]
+    mean = graphs.mean_degree[:, None]                                                    # (G, 1)
     rest = torch.stack([k / n, graphs.density[:, None], k.log(), n.log()], 2)             # (G, 1, 4)
     own = torch.stack(
         [d.log1p() - k.log(), d / mean - 1, d / n, graphs.neighbour_degrees / mean - 1, (-d / k).exp()], 2
     )                                                                                     # (G, N, 5)
     return torch.cat([own, rest.expand(-1, d.shape[1], -1)], 2)
+
+
+class GraphPredictions(NamedTuple):
+    """What GraphHead predicts of every graph."""
+
+    chromatic: Tensor          # (G,) estimated number of colors needed, within the bounds given
+    graph_type_logits: Tensor  # (G, 8)
+    difficulty: Tensor         # (G,) 0 easy to 100 hard
+
+
+class GraphHead(nn.Module):
+    """Predicts three properties of every graph. It shares no weight with the refinement, so it cannot disturb it."""
+
+    def __init__(self, hidden: int = 32):
+        super().__init__()
+        self.node = nn.Sequential(nn.Linear(NUM_NODE_FEATURES, hidden), nn.SiLU(), nn.Linear(hidden, hidden))
+        self.graph = nn.Linear(3 * hidden + NUM_GRAPH_FEATURES, 2 * hidden)
+        self.head = nn.Linear(2 * hidden, 1 + len(GRAPH_TYPES) + 1)
+
+    def forward(self, graphs: Graphs, lower: Tensor, upper: Tensor) -> GraphPredictions:
+        """Predictions from the structure of the graphs and bounds lower, upper (G,) on their chromatic numbers."""
+        triangles = graphs.triangles()                                                    # (G, N)
+        d, mask = graphs.degrees, graphs.mask                                             # (G, N), (G, N)
+        n, mean = graphs.num_nodes[:, None], graphs.mean_degree[:, None]                  # (G, 1), (G, 1)
+        wedges = d * (d - 1) / 2                                                          # (G, N)
+        clustering = triangles / wedges.clamp(min=1)                                      # (G, N)
+        node = torch.stack([d.log1p(), d / mean - 1, d / n, graphs.neighbour_degrees / mean - 1, clustering], 2)
+        x = self.node(node) * mask[..., None]                                             # (G, N, H)
+        center = x.sum(1) / n                                                             # (G, H)
+        spread = (((x - center[:, None]) ** 2 * mask[..., None]).sum(1) / n + 1e-6).sqrt()
+        peak = x.masked_fill(mask[..., None] == 0, -1e4).max(1).values                    # (G, H)
+        features = [
+            graphs.num_nodes.log(),
+            graphs.density,
+            graphs.mean_degree.log1p(),
+            (((d - mean) ** 2 * mask).sum(1) / n[:, 0]).sqrt() / mean[:, 0],
+            triangles.sum(1) / wedges.sum(1).clamp(min=1),
+            lower.log(),
+            upper.log(),
+            lower / upper,
+            graphs.num_nodes / upper / 10,
+        ]
+        y = self.head(silu(self.graph(torch.cat([center, spread, peak, torch.stack(features, 1)], 1))))  # (G, 10)
+        chromatic = lower + (upper - lower) * y[:, 0].sigmoid()                           # (G,)
+        return GraphPredictions(chromatic, y[:, 1:-1], 100 * y[:, -1].sigmoid())

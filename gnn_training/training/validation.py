@@ -10,10 +10,10 @@ from gnn_training import processes
 from gnn_training.coloring import from_logits, num_colors
 from gnn_training.distributed import Runtime
 from gnn_training.graph import Graph
-from gnn_training.model.graphs import DenseGraphs, flat
+from gnn_training.model.graphs import concatenated
 from gnn_training.model.greedy import greedy_by_class
 from gnn_training.model.loss import ColoringNetwork
-from gnn_training.model.program import Bound, Cores, Program, Refine, names_for, run
+from gnn_training.model.program import Prepared, Program, prepare, refine
 from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import DeviceDataset
 from gnn_training.training.sampler import EqualCostSampler
@@ -36,7 +36,7 @@ class Validation:
         sizes = (values[self.ids] for values in (self.data.num_nodes, self.data.dsatur_colors))
         sampler = EqualCostSampler(self.ids, *sizes, BATCH_FACTOR * settings.batch_size, rt.world_size, rt.rank)
         self.batches = [step for step in sampler if len(step.micro_batches[0])]
-        self._known: dict[int, dict[str, Tensor]] = {}
+        self._prepared: dict[int, Prepared] = {}  # by batch
 
     def scores(self, network: ColoringNetwork) -> dict[str, float]:
         """Means over all graphs on all ranks, and their number.
@@ -59,26 +59,14 @@ class Validation:
         ids = planned.micro_batches[0]
         i = torch.from_numpy(ids).to(self.rt.device)
         graphs = dataset.dense(i, torch.ones_like(i, dtype=torch.bool), planned.shape.nodes)
-        if number not in self._known:  # it depends on no weight
-            self._known[number] = self._prepared(graphs)
-        known = self._known[number] | {"adjacency": graphs.adjacency, "mask": graphs.mask}
-        probabilities, _, chromatic, types, _ = Refine(network)(*(known[name] for name in Refine.inputs))
-        used = greedy_by_class(graphs, probabilities).amax(1) + 1
-        fewest, error = dataset.num_colors[i], (chromatic - dataset.num_colors[i]).abs()
-        right = types.argmax(1) == dataset.graph_type[i]
+        if number not in self._prepared:
+            self._prepared[number] = prepare(graphs)
+        refined = refine(network, graphs, self._prepared[number], self.steps)
+        used = greedy_by_class(graphs, refined.probabilities).amax(1) + 1
+        fewest, error = dataset.num_colors[i], (refined.chromatic - dataset.num_colors[i]).abs()
+        right = refined.graph_type_logits.argmax(1) == dataset.graph_type[i]
         scores = (used - fewest, dataset.upper[i] - fewest, used <= fewest, error, right, torch.ones_like(i))
         return torch.stack([score.double().sum() for score in scores])
-
-    def _prepared(self, graphs: DenseGraphs) -> dict[str, Tensor]:
-        """What the exported program hands the network besides the graphs, by name."""
-        names, samples = names_for(graphs)
-        given = {"adjacency": graphs.adjacency, "mask": graphs.mask, "names": names, "samples": samples}
-        made = run([Bound(), Cores()], given | self._options())
-        return {name: made[name] for name in Refine.inputs if name not in given}
-
-    def _options(self) -> dict[str, Tensor]:
-        numbers = {"num_colors": [0], "seed": 0, "steps": self.steps}
-        return {name: torch.tensor(value, device=self.rt.device) for name, value in numbers.items()}
 
     @torch.no_grad()
     def picture(self, network: ColoringNetwork) -> Figure:
@@ -86,8 +74,9 @@ class Validation:
         sizes = self.data.num_nodes[self.ids]
         i = self.ids[np.argmax(np.where(sizes <= DRAWN_NODES, sizes, -sizes))]
         graph = self.data.graph(i)
-        edge_index, batch = flat([graph], self.rt.device)
-        logits = Program(network)(edge_index=edge_index, batch=batch, **self._options())["color_logits"]
+        edge_index, batch = concatenated([graph], self.rt.device)
+        options = (torch.tensor(value, device=self.rt.device) for value in ([0], 0, self.steps))
+        logits = Program(network)(edge_index, batch, *options)["color_logits"]
         colors = from_logits(graph, logits.cpu().numpy())
         known, dsatur = self.data.num_colors[i], self.data.dsatur_colors[i]
         return _draw(graph, colors, f"{graph.name}: {num_colors(colors)} colors, DSATUR {dsatur}, best known {known}")
