@@ -1,15 +1,30 @@
-"""Quantities as people say them."""
-# DOC How far long work is: a bar in a terminal, a line every few seconds in a log.
+"""What people see: log lines, progress, tables and durations."""
 
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
+from rich.logging import RichHandler
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+SECONDS_BETWEEN_LINES = 5.0  # of progress in a log
+
+
+def set_up_logging() -> None:
+    """Log to stdout with the time of day: information from this program, only warnings from libraries."""
+    handler: logging.Handler
+    if sys.stdout.isatty():
+        handler = RichHandler(show_level=False, show_path=False, omit_repeated_times=False, log_time_format="%H:%M:%S")
+    else:
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(handlers=[handler], force=True)
+    logging.getLogger("gnn_training").setLevel(logging.INFO)
 
 
 def duration(seconds: float) -> str:
@@ -20,39 +35,52 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
-_SECONDS_BETWEEN_LINES = 5.0
-
-
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed or 0:.1f}/s")
-
-
 @contextmanager
 def progress(what: str, done: int, total: int, log: logging.Logger) -> Iterator[Callable[[int], None]]:
-    """Give the body a function to call with the number of items just done; rate and time left count from here."""
-    yield from _bar(what, done, total) if sys.stderr.isatty() else _lines(what, done, total, log)
+    """Show progress: a bar in a terminal, otherwise a log line every few seconds.
+
+    The body gets a function to call with the number of items that were just done. Speed counts from here.
+    """
+    terminal = sys.stderr.isatty()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=60, disable=not terminal) as bar:
+        bar.add_task(what, completed=done, total=total)
+        task = bar.tasks[0]
+        due = time.monotonic() + SECONDS_BETWEEN_LINES
+
+        def advance(count: int) -> None:
+            nonlocal due
+            bar.advance(task.id, count)
+            if not terminal and (time.monotonic() >= due or task.finished):
+                due = time.monotonic() + SECONDS_BETWEEN_LINES
+                left = duration(task.time_remaining or 0)
+                log.info("%s: %d of %d, %.1f/s, %s left", what, task.completed, total, task.speed or 0, left)
+
+        yield advance
 
 
-def _bar(what: str, done: int, total: int) -> Iterator[Callable[[int], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=60) as bar:
-        task = bar.add_task(what, total=total, completed=done)
-        yield lambda count: bar.advance(task, count)
+def markdown_table(columns: Mapping[str, Sequence[object]]) -> Table:
+    """A table with a column per title. Numbers are on the right, None is "-", a column of None alone is left out."""
+    table = Table(box=box.MARKDOWN)  # readable in a log and in a terminal, and valid in a README
+    known = {title: values for title, values in columns.items() if any(value is not None for value in values)}
+    for number, (title, values) in enumerate(known.items()):
+        is_text = any(isinstance(value, str) for value in values)
+        table.add_column(title, justify="left" if is_text else "right", no_wrap=number == 0 or not is_text)
+    for row in zip(*known.values(), strict=True):
+        table.add_row(*map(_text, row))
+    return table
 
 
-def _lines(what: str, done: int, total: int, log: logging.Logger) -> Iterator[Callable[[int], None]]:
-    first, start = done, time.monotonic()
-    due = start + _SECONDS_BETWEEN_LINES
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
-    def advance(count: int) -> None:
-        nonlocal done, due
-        done += count
-        now = time.monotonic()
-        if now >= due or done == total:
-            due = now + _SECONDS_BETWEEN_LINES
-            rate = (done - first) / max(now - start, 1e-9)
-            left = round((total - done) / max(rate, 1e-9))
-            log.info("%s: %d of %d, %.1f/s, %d:%02d left", what, done, total, rate, *divmod(left, 60))
 
-    yield advance
+def print_tables(*tables: Table) -> None:
+    """Print tables to stdout. A log gets lines as wide as the tables."""
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = 200
+    for table in tables:
+        console.print(table)

@@ -1,11 +1,11 @@
-"""Files that are either whole or not there: written beside their place, flushed to the disk, then renamed."""
+"""Files that are either whole or absent: written to a temporary file, flushed to the disk, then renamed."""
 
-import fcntl
+import errno
 import hashlib
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,15 +13,17 @@ from gnn_training.errors import StorageError, UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 log = logging.getLogger(__name__)
+CANNOT_LOCK = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # a network file system without locks
 
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
-    """Give the body a temporary path to write; when it ends well, that file takes the place of `path`.
+    """Give the body a temporary path to write to. When the body ends without an error, that file replaces `path`.
 
     Raises:
-        StorageError: the system refused (no space, no permission); whatever stood at `path` still stands.
+        StorageError: the system refused (no space, no permission). The old file at `path` is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -39,24 +41,24 @@ def replace_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Keep other processes that ask for the same folder out until the body ends, however it ends.
+    """Refuse the folder to other processes until the body ends. A killed process gives the lock back.
 
     Raises:
-        UserError: another process is in it.
-        StorageError: it cannot be written.
+        UserError: another process holds the lock.
+        StorageError: the folder cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / ".lock", "a")  # noqa: SIM115 - closed below, where errors of the body are not ours
-    except OSError as error:
-        raise StorageError(f"{folder}: cannot be written ({reason(error)}); name another folder") from error
-    with lock:
+    from filelock import FileLock, Timeout  # part of [train]
+
+    with ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(FileLock(folder / ".lock", blocking=False, fallback_to_soft=False))
+        except Timeout as error:
             raise UserError(f"{folder}: another process is writing it; wait for it or name another folder") from error
-        except OSError:  # a network file system without locks
-            log.warning("%s: cannot be locked, so do not start the same command twice", folder)
+        except OSError as error:
+            if error.errno not in CANNOT_LOCK:
+                raise StorageError(f"{folder}: cannot be written ({reason(error)}); name another folder") from error
+            log.warning("%s: this file system has no locks; do not start the same command twice", folder)
         yield
 
 
@@ -67,35 +69,41 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_figure(path: Path, figure: "Figure") -> None:
-    """Write a drawing as PNG, atomically."""
+    """Write a figure as PNG, atomically."""
     with replace_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=120)
 
 
-def require_folders(files: Iterable[Path]) -> None:
-    """Tell before any work is done that results named by the user would have no place.
+def require_folders(paths: Iterable[Path]) -> None:
+    """Check before any work that the folders of the output files exist.
 
     Raises:
         UserError: the folder of a file does not exist.
     """
-    for file in files:
-        if not file.parent.is_dir():
-            raise UserError(f"{file}: its folder does not exist; make it or name another file")
+    for path in paths:
+        if not path.parent.is_dir():
+            raise UserError(f"{path}: its folder does not exist; make it or name another file")
 
 
 def reason(error: OSError) -> str:
-    """The system's own words for what went wrong, without number and path."""
+    """The system's words for what went wrong, without the error number and the path."""
     return (error.strerror or str(error)).lower()
 
 
-def checksums(files: Mapping[str, bytes]) -> str:
-    """The text that `sha256sum -c` reads."""
-    return "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items())
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def changed(checksums: str, files: Mapping[str, bytes]) -> str | None:
-    """The first name of `checksums` whose file is missing in `files` or is another one; None if all hold."""
+def checksums(contents: Mapping[str, bytes]) -> str:
+    """A checksum file for `sha256sum -c`; contents: bytes by file name."""
+    return "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in contents.items())
+
+
+def changed(checksums: str, contents: Mapping[str, bytes]) -> str | None:
+    """The first name in a checksum file whose content is missing or differs; None if all are right."""
     for digest, name in (line.split("  ", 1) for line in checksums.splitlines()):
-        if name not in files or hashlib.sha256(files[name]).hexdigest() != digest:
+        if name not in contents or hashlib.sha256(contents[name]).hexdigest() != digest:
             return name
     return None

@@ -1,15 +1,28 @@
-"""An undirected simple graph, the one form that readers produce and everything else consumes."""
+"""A graph, and a graph with what is known about its coloring. All readers and generators produce these."""
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+from gnn_training.contract import UNKNOWN_TYPE
+
+UNNAMED_FAMILY = "imported"  # family of graphs whose file does not name a graph type
+
+
+class NeighbourLists(NamedTuple):
+    """Neighbours of every node: those of v are neighbours[offsets[v] : offsets[v + 1]], sorted."""
+
+    offsets: np.ndarray  # (N + 1,) int64
+    neighbours: np.ndarray  # (2M,) int32
 
 
 @dataclass(frozen=True)
 class Graph:
-    """N nodes and M undirected edges.
+    """N nodes and M undirected edges, without loops and without repeated edges.
 
-    edges (M, 2) int32, 0-based, every row u < v, rows sorted and unique: no loops, no doubles.
+    edges (M, 2) int32 counts nodes from 0. Every row has u < v; rows are sorted and unique.
     """
 
     num_nodes: int
@@ -17,11 +30,11 @@ class Graph:
     name: str = ""
 
     @classmethod
-    def from_edges(cls, num_nodes: int, edges, name: str = "") -> "Graph":
-        """Build from any list of pairs: loops are dropped, directions and repeats folded into one edge.
+    def from_edges(cls, num_nodes: int, edges: ArrayLike, name: str = "") -> "Graph":
+        """Build a graph from pairs of nodes. Loops are dropped; both directions and repeats become one edge.
 
         Raises:
-            ValueError: an end lies outside 0..num_nodes-1, or num_nodes is below 1.
+            ValueError: a node lies outside 0..num_nodes-1, or num_nodes is below 1.
         """
         if num_nodes < 1:
             raise ValueError(f"a graph needs at least one node, not {num_nodes}")
@@ -37,37 +50,91 @@ class Graph:
 
     @classmethod
     def from_adjacency(cls, matrix: np.ndarray, name: str = "") -> "Graph":
-        """Build from a square 0/1 matrix (N, N); only the upper triangle is read."""
+        """Build a graph from a square 0/1 matrix (N, N). Only the upper triangle is read."""
         return cls.from_edges(matrix.shape[0], np.argwhere(np.triu(matrix, 1)), name)
 
     @property
     def num_edges(self) -> int:
+        """M, the number of undirected edges."""
         return len(self.edges)
 
-    @property
-    def density(self) -> float:
-        """Edges over possible edges, 0 for a single node."""
-        return 2 * self.num_edges / max(1, self.num_nodes * (self.num_nodes - 1))
-
     def degrees(self) -> np.ndarray:
-        """(N,) int64 number of neighbours."""
+        """Number of neighbours of every node: (N,) int64."""
         return np.bincount(self.edges.ravel(), minlength=self.num_nodes)
 
     def adjacency(self) -> np.ndarray:
-        """(N, N) bool, symmetric, empty diagonal."""
+        """Adjacency matrix: (N, N) bool, symmetric, False on the diagonal."""
         matrix = np.zeros((self.num_nodes, self.num_nodes), dtype=bool)
         matrix[self.edges[:, 0], self.edges[:, 1]] = True
         return matrix | matrix.T
 
-    def csr(self) -> tuple[np.ndarray, np.ndarray]:
-        """Neighbour lists: offsets (N + 1,) int64 and neighbours (2M,) int32, sorted per node."""
+    def csr(self) -> NeighbourLists:
+        """Neighbour lists of all nodes."""
         both = np.concatenate([self.edges, self.edges[:, ::-1]])
         both = both[np.lexsort((both[:, 1], both[:, 0]))]
-        offsets = np.zeros(self.num_nodes + 1, dtype=np.int64)
-        np.cumsum(np.bincount(both[:, 0], minlength=self.num_nodes), out=offsets[1:])
-        return offsets, np.ascontiguousarray(both[:, 1], dtype=np.int32)
+        offsets = np.concatenate([[0], np.cumsum(self.degrees())])
+        return NeighbourLists(offsets, np.ascontiguousarray(both[:, 1], dtype=np.int32))
 
     def edge_index(self) -> np.ndarray:
-        """(2, 2M) int64: row 0 sources, row 1 targets, both directions of every edge."""
+        """Both directions of every edge: (2, 2M) int64, sources in row 0 and targets in row 1."""
         pairs = np.concatenate([self.edges, self.edges[:, ::-1]]).astype(np.int64)
         return np.ascontiguousarray(pairs.T)
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A graph and what its file or its generator says about it.
+
+    coloring (N,) is a proper coloring with colors from 0, if one is known. optimal says that no coloring has fewer
+    colors. graph_type is a position in contract.GRAPH_TYPES. note is one sentence for the user, such as why the
+    coloring in a file is not used.
+    """
+
+    graph: Graph
+    coloring: np.ndarray | None = None
+    optimal: bool = False
+    family: str = UNNAMED_FAMILY
+    graph_type: int = UNKNOWN_TYPE
+    note: str = ""
+
+
+def as_graph(source: Any, num_nodes: int | None = None) -> Graph:
+    """Graph of a networkx graph, an edge array (E, 2) of integers or a torch_geometric Data; it may have no nodes.
+
+    Nodes keep their order. num_nodes is for an edge array only; without it, the largest node of an edge is the last.
+
+    Raises:
+        TypeError: another kind of object.
+        ValueError: an array of another shape, or an edge to a node that does not exist.
+    """
+    if isinstance(source, Graph):
+        return source
+    is_networkx, is_data = hasattr(source, "adj"), hasattr(source, "edge_index")
+    if num_nodes is not None and (is_networkx or is_data):
+        raise TypeError("num_nodes is for an edge array only: a graph object knows its own number of nodes")
+    if is_networkx:
+        index = {node: number for number, node in enumerate(source)}
+        num_nodes, pairs = len(index), np.array([(index[u], index[v]) for u, v in source.edges()], dtype=np.int64)
+    elif is_data:
+        if source.edge_index is None:
+            raise ValueError("this Data has no edge_index: set it, with shape (2, 0) for a graph without edges")
+        num_nodes, pairs = source.num_nodes, source.edge_index.T.cpu().numpy()
+    else:
+        pairs = _edge_array(source)
+        num_nodes = int(pairs.max(initial=-1)) + 1 if num_nodes is None else num_nodes
+    return Graph.from_edges(num_nodes, pairs) if num_nodes or len(pairs) else Graph(0, np.empty((0, 2), dtype=np.int32))
+
+
+def _edge_array(source: Any) -> np.ndarray:
+    try:
+        pairs = np.asarray(source)
+    except (TypeError, ValueError):  # rows of different lengths, a tensor on a GPU
+        pairs = np.array(source, dtype=object)
+    if pairs.size == 0 and pairs.ndim:
+        return np.empty((0, 2), dtype=np.int64)
+    if not np.issubdtype(pairs.dtype, np.integer):
+        kinds = "a graph is a networkx graph, an edge array (E, 2) of integers or a torch_geometric Data"
+        raise TypeError(f"{kinds}, not {type(source).__name__} of {pairs.dtype}")
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise ValueError(f"an edge array has the shape (E, 2), not {pairs.shape}: give one row per edge")
+    return pairs

@@ -3,6 +3,8 @@
 import itertools
 from pathlib import Path
 
+import numpy as np
+
 from gnn_training.graph import Graph
 
 
@@ -21,3 +23,13 @@ def write_col(folder: Path, graph: Graph) -> Path:
     lines = [f"p edge {graph.num_nodes} {graph.num_edges}", *(f"e {u + 1} {v + 1}" for u, v in graph.edges)]
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def read_solution(path: Path) -> np.ndarray:
+    """The colors (N,) of a DIMACS solution file, counted from 0."""
+    (s, col, count), *lines = (line.split() for line in path.read_text().splitlines())
+    assert (s, col) == ("s", "col")
+    assert [(word, int(node)) for word, node, _ in lines] == [("l", number) for number in range(1, len(lines) + 1)]
+    colors = np.array([int(color) for *_, color in lines]) - 1
+    assert colors.min() >= 0 and len(set(colors.tolist())) == int(count)
+    return colors

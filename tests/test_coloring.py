@@ -1,14 +1,14 @@
-import os
+"""Colorings are counted, decoded and written correctly."""
+
 from pathlib import Path
 
 import numpy as np
 import pytest
+from boards import read_solution
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnn_training import coloring, files
-from gnn_training.coloring import prove
-from gnn_training.errors import StorageError, UserError
+from gnn_training import coloring
 from gnn_training.graph import Graph
 
 TRIANGLE_WITH_TAIL = Graph.from_edges(4, [(0, 1), (1, 2), (0, 2), (2, 3)])
@@ -79,83 +79,27 @@ def test_decoding_survives_logits_that_are_not_numbers():
 
 
 @given(graphs(), st.data())
-def test_proof_and_conflict_count_agree(graph, data):
+def test_the_independent_check_agrees_with_the_conflict_count(graph, data):
     colors = data.draw(st.lists(st.integers(0, 3), min_size=graph.num_nodes, max_size=graph.num_nodes))
-    clashing, used = prove([*graph.edges.tolist(), *graph.edges[:, ::-1].tolist()], colors)
-    assert (clashing, used) == (coloring.conflicts(graph, np.array(colors)), coloring.num_colors(np.array(colors)))
+    pairs = [*graph.edges.tolist(), *graph.edges[:, ::-1].tolist()]
+    expected = (coloring.conflicts(graph, np.array(colors)), coloring.num_colors(np.array(colors)))
+    assert coloring.count_conflicts_and_colors(pairs, colors) == expected
 
 
-def test_proof_reads_the_graph_file_itself(tmp_path: Path):
+def test_the_independent_check_reads_the_graph_file_itself(tmp_path: Path):
     path = tmp_path / "graph.col"
     path.write_text("c four nodes\np edge 4 5\ne 1 2\ne 2 1\ne 2 3\ne 3 3\ne 3 4\n")
-    assert prove(path, [0, 1, 0, 1]) == (0, 2)
-    assert prove(path, [0, 0, 1, 1]) == (2, 2)
-    with pytest.raises(IndexError, match="without a color; 3 nodes"):
-        prove(path, [0, 1, 0])
+    pairs = list(coloring.read_dimacs_pairs(path))
+    assert pairs == [(0, 1), (1, 0), (1, 2), (2, 2), (2, 3)]
+    assert coloring.count_conflicts_and_colors(pairs, [0, 1, 0, 1]) == (0, 2)
+    assert coloring.count_conflicts_and_colors(pairs, [0, 0, 1, 1]) == (2, 2)
+    with pytest.raises(IndexError, match="only 3 nodes have one"):
+        coloring.count_conflicts_and_colors(pairs, [0, 1, 0])
 
 
 @given(colors=st.lists(st.integers(0, 300), min_size=1, max_size=30))
 def test_a_solution_reads_back_as_written(tmp_path_factory, colors):
     path = tmp_path_factory.mktemp("solution") / "graph.sol"
     coloring.write_solution(path, np.array(colors))
-    assert coloring.read_solution(path).tolist() == colors
-    assert path.read_text().startswith(f"s col {len(set(colors))}\nl 1 {colors[0] + 1}\n")
+    assert read_solution(path).tolist() == colors
     assert list(path.parent.iterdir()) == [path]
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("s col 2\nl 1 1\nl 1 2\n", "line 3: 'l 1 2' is no new"),
-        ("s col 2\nl 1 one\n", "line 2: 'l 1 one'"),
-        ("s col 2\nl 1 0\n", "line 2: 'l 1 0'"),
-        ("p edge 3 1\n", "line 1: 'p edge 3 1'"),
-        ("s col 1\nl 1 1\nl 3 1\n", "2 nodes are colored, the largest is 3"),
-        ("", "0 nodes are colored"),
-    ],
-)
-def test_a_bad_solution_is_named_with_its_line(tmp_path: Path, text: str, complaint: str):
-    path = tmp_path / "graph.sol"
-    path.write_text(text)
-    with pytest.raises(UserError) as caught:
-        coloring.read_solution(path)
-    assert str(caught.value).startswith(f"{path}: {complaint}")
-
-
-@given(content=st.binary(max_size=60))
-def test_any_solution_file_is_read_or_named(tmp_path_factory, content):
-    path = tmp_path_factory.mktemp("solution") / "graph.sol"
-    path.write_bytes(b"l 1 1\n" + content)
-    try:
-        assert coloring.read_solution(path).min() >= 0
-    except UserError as error:
-        assert str(path) in str(error)
-
-
-def test_a_missing_solution_is_named(tmp_path: Path):
-    with pytest.raises(UserError, match="absent.sol: cannot be read .no such file"):
-        coloring.read_solution(tmp_path / "absent.sol")
-
-
-def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path: Path, monkeypatch):
-    path = tmp_path / "graph.sol"
-    path.write_text("old")
-
-    def full_disk(_descriptor: int) -> None:
-        raise OSError(28, os.strerror(28))
-
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(StorageError, match="graph.sol: cannot be written .no space left on device.; make room"):
-        files.write_text(path, "new")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_an_interrupted_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path: Path):
-    path = tmp_path / "graph.sol"
-    path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), files.replace_file(path) as temporary:
-        temporary.write_text("ne")
-        raise KeyboardInterrupt
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]

@@ -11,9 +11,9 @@ from boards import write_col
 from gnn_training.coloring import is_proper
 from gnn_training.contract import MODEL_FILE
 from gnn_training.data import packed
-from gnn_training.data.labels import Instance, label
+from gnn_training.data.labels import label
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, Instance
 from gnn_training.jobs import evaluate as job
 from gnn_training.jobs.evaluate import evaluate
 from gnn_training.settings import EvaluateSettings
@@ -197,13 +197,12 @@ def test_one_file_is_enough(folder: Path, tiny_model: Path):
 def packed_folder(tmp_path: Path) -> Path:
     """Two families, every graph for validation but the last."""
     families = ("er", "small")
-    records = []
-    for i, graph in enumerate(GRAPHS):
-        instance = Instance(graph, family=families[graph.num_nodes < 30])
-        records.append(packed.Record(instance, label(instance, 100, 1.0, 0), fingerprint=i, split=int(i < 4)))
+    instances = [Instance(graph, family=families[graph.num_nodes < 30]) for graph in GRAPHS]
+    tensors = packed.columns([(instance, label(instance, 100, 1.0, 0)) for instance in instances], families)
+    tensors["split"] = (np.arange(len(instances)) < 4).astype(np.uint8)
     folder = tmp_path / "packed"
     folder.mkdir()
-    packed.write(folder, packed.columns(records, families), families, {})
+    packed.write(folder, tensors, families, {})
     return folder
 
 

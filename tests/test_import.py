@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from gnn_training import coloring
-from gnn_training.data import packed
+from gnn_training.data import packed, sources
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
-from gnn_training.jobs.dataset import GraphFile, import_graphs
+from gnn_training.jobs.dataset import import_graphs
 from gnn_training.settings import ImportSettings
 
 PLANTED_COLORS = 7
@@ -67,13 +67,15 @@ def test_a_folder_of_training_json_in_both_schemas_is_packed(tmp_path: Path, cap
         graph, colors = planted(i)
         write_json(source / "graphs" / f"train_{i:06}.json", graph, colors, older=i % 2 == 1, graph_type=i % 3)
     write_json(source / "graphs" / "val_000000.json", *planted(0))  # a copy of a training graph
-    clash = planted(9)[0]
-    write_json(source / "graphs" / "val_000001.json", clash, np.zeros(70, dtype=int))
+    improper = planted(9)[0]
+    write_json(source / "graphs" / "val_000001.json", improper, np.zeros(70, dtype=int))
     (source / "metadata.json").write_text(json.dumps({"total_graphs": 9, "train_graphs": 6, "val_graphs": 2}))
     with caplog.at_level(logging.INFO):
         graphs = import_graphs(settings(source, out=tmp_path / "packed", label_seconds=0))
-    assert "metadata.json says 9 graphs, 8 are there; taking those" in caplog.text
-    assert f"val_000001.json: its coloring is not proper, {clash.num_edges} edges clash; a new one" in caplog.text
+    assert "metadata.json says 9 graphs, the folder has 8; these are used" in caplog.text
+    assert (
+        f"val_000001.json: its coloring is not proper ({improper.num_edges} conflicts) and is not used" in caplog.text
+    )
     assert "7 graphs from 8 files, 1 bad or copies" in caplog.text
     names = named(graphs)
     assert sorted(names) == [f"train_{i:06}" for i in range(6)] + ["val_000001"]
@@ -87,7 +89,8 @@ def test_a_folder_of_training_json_in_both_schemas_is_packed(tmp_path: Path, cap
             assert label.num_colors <= PLANTED_COLORS  # the file's own, as no time was given to find better ones
     assert graphs.dsatur_colors.max() > PLANTED_COLORS
     assert set(graphs.split.tolist()) == {0, 1}
-    assert sorted(path.name for path in (tmp_path / "packed").iterdir()) == [packed.GRAPHS_FILE, packed.MANIFEST_FILE]
+    left = sorted(path.name for path in (tmp_path / "packed").iterdir())
+    assert left == [".lock", packed.GRAPHS_FILE, packed.MANIFEST_FILE]
 
 
 @pytest.fixture(scope="module")
@@ -122,23 +125,21 @@ def test_the_same_import_again_is_one_line(imported, caplog):
     before = (chosen.out / packed.GRAPHS_FILE).stat().st_mtime_ns
     with caplog.at_level(logging.INFO):
         import_graphs(chosen)
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{chosen.out}: already holds the 6 graphs of these files"
-    ]
+    assert [record.getMessage() for record in caplog.records] == [f"{chosen.out}: already has these 6 graphs"]
     assert (chosen.out / packed.GRAPHS_FILE).stat().st_mtime_ns == before
 
 
 def test_other_settings_or_files_never_overwrite_an_import(imported):
     folder, chosen = imported
     with pytest.raises(
-        UserError, match="packed: holds graphs of other files or settings; name another --out or remove"
+        UserError, match="packed: has graphs of other sources or settings; name another --out or remove"
     ):
         import_graphs(chosen.model_copy(update={"seed": 1}))
     path = folder / "graphs" / "a0.col"
     before = path.stat()
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
     try:
-        with pytest.raises(UserError, match="packed: holds graphs of other files or settings"):
+        with pytest.raises(UserError, match="packed: has graphs of other sources or settings"):
             import_graphs(chosen)
     finally:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -157,7 +158,7 @@ def partly_bad(tmp_path: Path) -> Path:
 
 def test_a_bad_file_stops_the_import_with_its_sentence_and_nothing_written(tmp_path: Path, partly_bad: Path):
     (partly_bad / "pool.tgz").unlink()
-    with pytest.raises(UserError, match=r"bad.col: line 2: edge 1-9 leaves the nodes 1..3 of the header"):
+    with pytest.raises(UserError, match=r"bad.col: line 2: edge 1-9 is outside the nodes 1..3 of the header"):
         import_graphs(settings(partly_bad / "bad.col", out=tmp_path / "packed"))
     assert packed.read_manifest(tmp_path / "packed") is None
     assert not (tmp_path / "packed" / packed.GRAPHS_FILE).exists()
@@ -169,22 +170,22 @@ def test_skip_bad_lists_every_file_it_leaves_out(tmp_path: Path, partly_bad: Pat
     assert list(named(graphs)) == ["good"]
     left_out = sorted(line for line in caplog.messages if line.startswith("left out: "))
     assert [line.removeprefix(f"left out: {partly_bad}/") for line in left_out] == [
-        "bad.col: line 2: edge 1-9 leaves the nodes 1..3 of the header; correct either",
+        "bad.col: line 2: edge 1-9 is outside the nodes 1..3 of the header; correct one of them",
         "cut.json: line 1: the JSON ends in the middle; write the file again",
         "gone.col: cannot be read (no such file or directory); allow it or leave the file out",
-        "pool.tgz: is damaged or no tar archive; fetch or pack it again",
+        "pool.tgz: is damaged or not a tar archive; fetch or pack it again",
     ]
 
 
 def test_an_import_without_any_good_graph_is_refused(tmp_path: Path, partly_bad: Path):
     (partly_bad / "good.col").unlink()
-    with pytest.raises(UserError, match="no graph is left"):
+    with pytest.raises(UserError, match="there is no graph to write"):
         import_graphs(settings(partly_bad, out=tmp_path / "packed", skip_bad=True))
     assert packed.read_manifest(tmp_path / "packed") is None
 
 
 def test_a_bad_archive_stops_the_import(tmp_path: Path, partly_bad: Path):
-    with pytest.raises(UserError, match="pool.tgz: is damaged or no tar archive"):
+    with pytest.raises(UserError, match="pool.tgz: is damaged or not a tar archive"):
         import_graphs(settings(partly_bad, out=tmp_path / "packed"))
     assert list((tmp_path / "packed").iterdir()) == []
 
@@ -192,15 +193,15 @@ def test_a_bad_archive_stops_the_import(tmp_path: Path, partly_bad: Path):
 def test_a_proper_coloring_of_the_file_is_kept_and_counted_from_0(tmp_path: Path):
     graph, colors = planted(3)
     write_json(tmp_path / "graph.json", graph, 2 * colors + 1)
-    instance = GraphFile(tmp_path / "graph.json").load()
+    instance = sources.read(tmp_path / "graph.json")
     assert instance.coloring.tolist() == colors.tolist()
     assert instance.note == ""
 
 
 def test_a_header_that_counts_wrongly_is_noted(tmp_path: Path):
     (tmp_path / "graph.col").write_text("p edge 3 5\ne 1 2\n")
-    assert GraphFile(tmp_path / "graph.col").load().note == (
-        f"{tmp_path}/graph.col: the header says 5 edges, there are 1, which are taken"
+    assert sources.read(tmp_path / "graph.col").note == (
+        f"{tmp_path}/graph.col: the header says 5 edges, the file has 1; these are used"
     )
 
 

@@ -15,7 +15,6 @@ import pytest
 import gnn_training.__main__ as door
 from gnn_training import __version__
 from gnn_training.errors import StorageError, UserError
-from gnn_training.jobs import pack
 from gnn_training.jobs import pack as job
 from gnn_training.settings import EvaluateSettings, PackSettings
 
@@ -142,7 +141,7 @@ def test_before_an_export_there_is_nothing_to_pack(tmp_path: Path, capsys):
 def test_a_model_that_is_not_the_exported_one_is_not_packed(settings: PackSettings):
     with open(settings.models / "coloring_gnn.golden.json", "a") as file:
         file.write(" ")
-    with pytest.raises(UserError, match=r"coloring_gnn\.golden\.json: not the file that was exported; export again"):
+    with pytest.raises(UserError, match=r"coloring_gnn\.golden\.json: is not the file that was exported; export again"):
         job.pack(settings)
 
 
@@ -156,7 +155,7 @@ def test_a_report_on_another_model_is_not_packed(settings: PackSettings):
 
 def test_a_model_of_an_older_checkpoint_is_not_packed(settings: PackSettings):
     (settings.run / "status.json").write_text(json.dumps({**STATUS, "best_step": 40}))
-    with pytest.raises(UserError, match="models holds step 35 and the best of .*run is 40; export again"):
+    with pytest.raises(UserError, match="models has step 35, the best of .*run is 40; export again"):
         job.pack(settings)
 
 
@@ -182,8 +181,8 @@ def test_an_archive_that_reads_back_damaged_never_gets_its_name(
         path.write_bytes(damage(path.read_bytes()))
 
     archive = job.pack(settings)
-    before, real = archive.read_bytes(), job._write
-    monkeypatch.setattr(job, "_write", write)
+    before, real = archive.read_bytes(), job.write_archive
+    monkeypatch.setattr(job, "write_archive", write)
     with pytest.raises(StorageError, match="the archive reads back damaged"):
         job.pack(settings)
     assert archive.read_bytes() == before
@@ -191,8 +190,10 @@ def test_an_archive_that_reads_back_damaged_never_gets_its_name(
 
 
 def test_an_archive_of_other_content_never_gets_its_name(settings: PackSettings, monkeypatch):
-    real = job._write
-    monkeypatch.setattr(job, "_write", lambda path, files, made: real(path, {**files, "best.pt": b"other"}, made))
+    real = job.write_archive
+    monkeypatch.setattr(
+        job, "write_archive", lambda path, contents, made: real(path, contents | {"best.pt": b"?"}, made)
+    )
     with pytest.raises(StorageError, match=r"reads back damaged \(best\.pt\)"):
         job.pack(settings)
 
@@ -236,17 +237,17 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_revision_of_a_clone_tells_of_changes(clone: Path):
     revision = git(clone, "rev-parse", "HEAD")
-    assert pack.of_program(clone)["git_revision"] == revision
+    assert job.provenance(clone)["git_revision"] == revision
     (clone / "requirements.lock").write_text("a==2\n")
-    assert pack.of_program(clone)["git_revision"] == f"{revision}+changes"
+    assert job.provenance(clone)["git_revision"] == f"{revision}+changes"
 
 
 def test_a_copy_within_a_foreign_repository_has_no_revision(clone: Path):
     (clone / "vendored").mkdir()
-    found = pack.of_program(clone / "vendored")
+    found = job.provenance(clone / "vendored")
     assert found["git_revision"] == found["locks_sha256"] == "unknown"
 
 
 def test_without_git_the_revision_is_unknown(clone: Path, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    assert pack.of_program(clone)["git_revision"] == "unknown"
+    assert job.provenance(clone)["git_revision"] == "unknown"

@@ -12,22 +12,27 @@ from hypothesis import strategies as st
 from gnn_training.data import packed
 from gnn_training.data.families import FAMILIES as EVERY_FAMILY
 from gnn_training.data.families import draw
-from gnn_training.data.labels import Instance, Label
-from gnn_training.data.packed import PackedGraphs, Record
+from gnn_training.data.packed import Label, PackedGraphs
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, Instance
 
 FAMILIES = ("er_dense", "imported")
 
 
-def record(graph: Graph, split: int = 0, family: str = "imported") -> Record:
+def labelled(graph: Graph, family: str = "imported") -> tuple[Instance, Label]:
     coloring = np.arange(graph.num_nodes, dtype=np.int16)
-    best = Label(coloring, graph.num_nodes, 1, graph.num_nodes, graph.num_nodes == 1, 12.5)
-    return Record(Instance(graph, family=family), best, fingerprint=2**64 - 1, split=split)
+    return Instance(graph, family=family), Label(
+        coloring, graph.num_nodes, 1, graph.num_nodes, optimal=graph.num_nodes == 1, difficulty=12.5
+    )
+
+
+def columns(graphs: list[Graph]) -> packed.Columns:
+    tensors = packed.columns([labelled(graph) for graph in graphs], FAMILIES)
+    return tensors | {"fingerprint": np.full(len(graphs), 2**64 - 1, dtype=np.uint64)}
 
 
 def write(folder: Path, graphs: list[Graph]) -> PackedGraphs:
-    return packed.write(folder, packed.columns([record(graph) for graph in graphs], FAMILIES), FAMILIES, {"seed": 4})
+    return packed.write(folder, columns(graphs), FAMILIES, {"seed": 4})
 
 
 @pytest.fixture
@@ -54,8 +59,9 @@ def test_graphs_and_labels_come_back_as_they_were(tmp_path_factory, shapes, data
 
 def test_splits_are_told_apart_and_counted_in_the_manifest(tmp_path):
     graphs = [draw(0, "er_dense", index, 12).graph for index in range(4)]
-    records = [record(graph, split=i % 2, family=FAMILIES[i // 3]) for i, graph in enumerate(graphs)]
-    opened = packed.write(tmp_path, packed.columns(records, FAMILIES), FAMILIES, {})
+    tensors = packed.columns([labelled(graph, FAMILIES[i // 3]) for i, graph in enumerate(graphs)], FAMILIES)
+    tensors["split"] = np.array([0, 1, 0, 1], dtype=np.uint8)
+    opened = packed.write(tmp_path, tensors, FAMILIES, {})
     assert opened.indices("train").tolist() == [0, 2] and opened.indices("validation").tolist() == [1, 3]
     assert opened.manifest["counts"] == {
         "er_dense": {"train": 2, "validation": 1},
@@ -144,8 +150,8 @@ def test_headers_that_lie_are_refused_in_one_sentence(tmp_path_factory, header):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "version 2, this program reads 1"),
-        ({"format": "something else"}, "no manifest of packed graphs"),
+        ({"version": 2}, "has version 2, this program reads 1"),
+        ({"format": "something else"}, "not a manifest of packed graphs"),
         ({"graphs": 6}, "has 5 values of num_nodes, not 6"),
         ({"families": None}, "damaged"),
         ({"sha256": 7}, "damaged"),
@@ -191,13 +197,14 @@ def test_a_folder_without_packed_graphs_says_what_to_do(tmp_path):
 
 def test_a_graph_above_the_limit_is_refused():
     packed.check_size(Graph.from_edges(20_000, []))
-    with pytest.raises(UserError, match="huge: 20001 nodes are more than the packed form holds"):
+    with pytest.raises(UserError, match="huge has 20001 nodes, more than can be packed"):
         packed.check_size(Graph.from_edges(20_001, [], "huge"))
 
 
 def test_selecting_cuts_graphs_out_of_several_files(tmp_path):
     graphs = [draw(0, "er_dense", index, 20 + index).graph for index in range(4)]
-    halves = [packed.columns([record(graph) for graph in part], FAMILIES) for part in (graphs[:2], graphs[2:])]
-    opened = packed.write(tmp_path, packed.select(halves, [(1, 1), (0, 0), (1, 0)]), FAMILIES, {})
+    opened = packed.write(
+        tmp_path, packed.select([columns(graphs[:2]), columns(graphs[2:])], [(1, 1), (0, 0), (1, 0)]), FAMILIES, {}
+    )
     for i, expected in enumerate((3, 0, 2)):
         assert np.array_equal(opened.graph(i).edges, graphs[expected].edges)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gnn_training import coloring
-from gnn_training.coloring import prove
+from gnn_training.coloring import count_conflicts_and_colors
 from gnn_training.contract import MAX_COLORS, OUTPUTS
 from gnn_training.graph import Graph
 from gnn_training.model import golden, greedy
@@ -101,7 +101,7 @@ def used(program: Program, graph: Graph, **options) -> int:
     """Colors of one graph; its coloring is proven."""
     edge_index, batch = flat([graph])
     ((mine),) = classes(call(program, edge_index, batch, **options), batch)
-    wrong, count = prove(graph.edges.tolist(), mine)
+    wrong, count = count_conflicts_and_colors(graph.edges.tolist(), mine)
     assert wrong == 0
     return count
 
@@ -134,7 +134,7 @@ def test_any_batch_is_colored_properly_with_no_more_colors_than_dsatur(program: 
     ]  # fmt: skip
     assert all(outputs[name].isfinite().all() for name in OUTPUTS)
     for graph, mine in zip(graphs, classes(outputs, batch), strict=True):
-        wrong, count = prove(graph.edges.tolist(), mine)
+        wrong, count = count_conflicts_and_colors(graph.edges.tolist(), mine)
         assert wrong == 0 and count <= dsatur_colors(graph)
         assert coloring.num_colors(coloring.greedy_along(graph, np.argsort(mine, kind="stable"))) <= count
     # Unused columns are 0 and used ones above: softmax and cosine of the rows keep their meaning.
@@ -283,7 +283,7 @@ def test_other_seeds_give_other_colorings_of_the_same_quality(master):
     outputs = [call(program, edge_index, batch, seed=seed, steps=12) for seed in (0, 1, 2**31, 2**62)]
     (colorings,) = zip(*(classes(each, batch) for each in outputs), strict=True)
     assert len(set(map(tuple, colorings))) == 4
-    assert [prove(graph.edges.tolist(), colors) for colors in colorings] == [(0, 5)] * 4
+    assert [count_conflicts_and_colors(graph.edges.tolist(), colors) for colors in colorings] == [(0, 5)] * 4
 
 
 def test_one_number_of_colors_serves_all_graphs(program: Program):

@@ -19,9 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gnn_training import coloring
-from gnn_training.data import formats, sources
+from gnn_training.contract import GRAPH_TYPES, UNKNOWN_TYPE
+from gnn_training.data import sources
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, Instance
 
 BENCHMARKS = Path(os.environ.get("COLORING_BENCHMARKS", Path(__file__).parents[2] / "shared" / "benchmarks"))
 TRIANGLE_WITH_TAIL = Graph.from_edges(4, [(0, 1), (1, 2), (0, 2), (2, 3)])
@@ -45,7 +46,7 @@ def writer_json(graph: Graph, **changes) -> dict:
         "chromatic_number": coloring.num_colors(colors),
         "graph_type": 3,
         "difficulty_score": 42.5,
-        "metadata": {"name": "graph_7", "num_vertices": n, "num_edges": graph.num_edges, "density": graph.density},
+        "metadata": {"name": "graph_7", "num_vertices": n, "num_edges": graph.num_edges, "density": 0.5},
     }
     return document | changes
 
@@ -72,7 +73,7 @@ def dimacs(graph: Graph) -> bytes:
     return f"c written by a test\np edge {graph.num_nodes} {graph.num_edges}\n{edges}".encode()
 
 
-def parse_json(document: object) -> formats.ReadGraph:
+def parse_json(document: object) -> Instance:
     return sources.parse("graph.json", json.dumps(document).encode())
 
 
@@ -97,7 +98,7 @@ def test_both_json_schemas_read_back_as_written(graph, schema):
     read = parse_json(schema(graph))
     assert same(read.graph, graph)
     assert coloring.is_proper(graph, read.coloring)
-    assert (read.num_colors, read.graph_type, read.difficulty) == (coloring.num_colors(read.coloring), 3, 42.5)
+    assert (read.graph_type, read.family, read.note) == (3, "leighton", "")
 
 
 @given(graphs())
@@ -160,9 +161,8 @@ def test_any_bytes_give_a_graph_or_one_sentence(name, data):
         assert str(error).startswith(f"{name}: ") and "\n" not in str(error)
     else:
         assert same(read.graph, Graph.from_edges(read.graph.num_nodes, read.graph.edges))
-        assert read.coloring is None or read.coloring.shape == (read.graph.num_nodes,)
-        assert read.graph_type is None or 0 <= read.graph_type < 8
-        assert read.difficulty is None or 0 <= read.difficulty <= 100
+        assert read.coloring is None or coloring.is_proper(read.graph, read.coloring)
+        assert read.graph_type == UNKNOWN_TYPE or GRAPH_TYPES[read.graph_type] == read.family
 
 
 JSON_VALUES = st.recursive(
@@ -214,16 +214,16 @@ def adjacency(*rows: str) -> dict:
         ({"adjacency": {"shape": [4.0, 4.0], "data": [0] * 16}}, "shape of `adjacency` is [4.0, 4.0]"),
         ({"adjacency": {"shape": [0, 0], "data": []}}, "the graph has 0 nodes; it needs at least one"),
         ({"adjacency": {"shape": [10**9, 10**9], "data": []}}, "at most 1000000 are read"),
-        ({"adjacency": {"shape": [4, 4], "data": [0] * 10}}, "`adjacency` holds 10 numbers; 4 nodes need 4 x 4"),
-        ({"adjacency": {"shape": [4, 4]}}, "`adjacency` is no list of numbers"),
-        ({"adjacency": {"shape": [4, 4], "data": [[0] * 4] * 3 + [[0]]}}, "or one of uneven rows"),
-        ({"adjacency": {"shape": [4, 4], "data": ["0"] * 16}}, "`adjacency` is no list of numbers"),
+        ({"adjacency": {"shape": [4, 4], "data": [0] * 10}}, "`adjacency` has 10 numbers; 4 nodes need 4 x 4"),
+        ({"adjacency": {"shape": [4, 4]}}, "`adjacency` is not a list of numbers"),
+        ({"adjacency": {"shape": [4, 4], "data": [[0] * 4] * 3 + [[0]]}}, "or its rows are uneven"),
+        ({"adjacency": {"shape": [4, 4], "data": ["0"] * 16}}, "`adjacency` is not a list of numbers"),
         ({"adjacency": [[0]]}, "`adjacency` is [[0]]; it must be an object"),
         ({"adjacency": adjacency("0100", "0000", "0000", "0000")}, "not symmetric: (0, 1) is 1, (1, 0) is not"),
         ({"adjacency": adjacency("0200", "2000", "0000", "0000")}, "entry (0, 1) is 2; entries are 0 or 1"),
         (
             {"node_features": {"shape": [4, 16], "data": [0.5] * 63}},
-            "`node_features` holds 63 numbers; 4 nodes need 4 x 16",
+            "`node_features` has 63 numbers; 4 nodes need 4 x 16",
         ),
         (
             {"node_features": {"data": [0.5] * 20 + [math.nan] + [0.5] * 43}},
@@ -231,12 +231,12 @@ def adjacency(*rows: str) -> dict:
         ),
         ({"node_features": {"data": [0.5] * 20 + [None] + [0.5] * 43}}, "leave the key out"),
         ({"node_features": {"data": [math.inf] * 64}}, "of node 0, column 0, is inf"),
-        ({"coloring": [0, 1, 2]}, "`coloring` holds 3 numbers; 4 nodes need 4"),
+        ({"coloring": [0, 1, 2]}, "`coloring` has 3 numbers; 4 nodes need 4"),
         ({"coloring": [0, 1, 2, 4]}, "`coloring` of node 3 is 4; colors are whole numbers in 0..3"),
         ({"coloring": [0, -1, 2, 0]}, "`coloring` of node 1 is -1"),
         ({"coloring": [0, 1, 1.5, 0]}, "`coloring` of node 2 is 1.5"),
         ({"coloring": [0, 1, 2, None]}, "`coloring` of node 3 is nan"),
-        ({"coloring": "0123"}, "`coloring` is no list of numbers"),
+        ({"coloring": "0123"}, "`coloring` is not a list of numbers"),
         ({"chromatic_number": 0}, "`chromatic_number` is 0; it must be a number in 1..4"),
         ({"chromatic_number": 2.5}, "`chromatic_number` is 2.5; it must be a whole number"),
         ({"chromatic_number": "three"}, "`chromatic_number` is 'three'"),
@@ -254,10 +254,10 @@ def test_a_bad_value_in_json_is_named(changes: dict, expected: str):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"n": 5}, "`adjacency` holds 16 numbers; 5 nodes need 5 x 5"),
+        ({"n": 5}, "`adjacency` has 16 numbers; 5 nodes need 5 x 5"),
         ({"n": 0}, "the graph has 0 nodes"),
         ({"n": None}, "shape of `adjacency` is [None, None]"),
-        ({"node_features": [[0.5] * 16] * 3}, "`node_features` holds 48 numbers; 4 nodes need 4 x 16"),
+        ({"node_features": [[0.5] * 16] * 3}, "`node_features` has 48 numbers; 4 nodes need 4 x 16"),
         ({"ground_truth": None}, "`ground_truth` is None; it must be an object"),
         ({"ground_truth": {"node_colors": [0, 0, 0, 9]}}, "`node_colors` of node 3 is 9"),
         ({"ground_truth": {"graph_type_id": -1}}, "`graph_type_id` is -1"),
@@ -274,9 +274,9 @@ def test_a_bad_value_in_the_older_schema_is_named(changes: dict, expected: str):
         (json.dumps(writer_json(TRIANGLE_WITH_TAIL), indent=1)[:60].encode(), "line 8: the JSON ends in the middle"),
         (b"", "line 1: the JSON ends in the middle"),
         (b'{"adjacency":\n\n oops}', "line 3: broken JSON (Expecting value, column 2)"),
-        (b"\x89PNG\r\n\x1a\n\x00\xff", "line 1: is no JSON of a graph"),
-        (b"[" * 100_000, "line 1: is no JSON of a graph"),
-        (b'{"n": ' + b"9" * 5000 + b"}", "line 1: is no JSON of a graph"),
+        (b"\x89PNG\r\n\x1a\n\x00\xff", "line 1: is not the JSON of a graph"),
+        (b"[" * 100_000, "line 1: is not the JSON of a graph"),
+        (b'{"n": ' + b"9" * 5000 + b"}", "line 1: is not the JSON of a graph"),
         (b"[1, 2]", "is JSON without the key `adjacency`"),
         (b'{"name": "something else"}', "is JSON without the key `adjacency`"),
     ],
@@ -294,7 +294,7 @@ def test_graph_type_may_be_a_name(name: str, number: int):
 def test_labels_and_features_may_be_missing_or_null():
     document = writer_json(TRIANGLE_WITH_TAIL, coloring=None, difficulty_score=None, metadata=None)
     read = parse_json(without(without(document, "node_features"), "graph_type"))
-    assert (read.coloring, read.difficulty, read.graph_type, read.note) == (None, None, None, "")
+    assert (read.coloring, read.graph_type, read.family, read.note) == (None, UNKNOWN_TYPE, "imported", "")
 
 
 def test_features_that_are_no_numbers_are_fine_without_edges():
@@ -319,8 +319,8 @@ def test_a_byte_order_mark_does_no_harm():
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"p edge 3 2\ne 1 2\ne 2 4\n", "line 3: edge 2-4 leaves the nodes 1..3 of the header"),
-        (b"p edge 3 1\ne 0 1\n", "line 2: edge 0-1 leaves the nodes 1..3"),
+        (b"p edge 3 2\ne 1 2\ne 2 4\n", "line 3: edge 2-4 is outside the nodes 1..3 of the header"),
+        (b"p edge 3 1\ne 0 1\n", "line 2: edge 0-1 is outside the nodes 1..3"),
         (b"e 1 2\np edge 3 1\n", "line 1: edge 1-2 comes before the header"),
         (b"c nothing\n", "there is no line `p edge N M`"),
         (b"", "there is no line `p edge N M`"),
@@ -349,7 +349,7 @@ def test_dimacs_comments_node_values_doubles_and_loops_are_passed_over():
 def test_a_wrong_edge_count_in_a_dimacs_header_is_noted():
     edges = b"e 1 2\ne 2 1\ne 2 3\n"
     assert [sources.parse("a.col", b"p edge 3 %d\n" % stated + edges).note for stated in (7, 2, 3)] == [
-        "a.col: the header says 7 edges, there are 2, which are taken", "", "",
+        "a.col: the header says 7 edges, the file has 2; these are used", "", "",
     ]  # fmt: skip
 
 
@@ -394,9 +394,9 @@ def test_whole_numbers_as_labels_are_sorted_and_others_keep_their_order():
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"1 2\n\n3\n", "line 3: '3' stands alone; an edge list has two nodes per line"),
+        (b"1 2\n\n3\n", "line 3: '3' is alone; an edge list has two nodes per line"),
         (b"# only a comment\n", "there is no edge"),
-        (b"1 2\n\xff\xfe\x00 3\n", "line 2: holds bytes that are no UTF-8 text"),
+        (b"1 2\n\xff\xfe\x00 3\n", "line 2: has bytes that are not UTF-8 text"),
     ],
     ids=count(),
 )
@@ -409,10 +409,10 @@ def test_a_bad_edge_list_is_named_with_its_line(content: bytes, expected: str):
     [
         (b"<graphml>\n<graph>", "line 2: broken XML"),
         (b"", "line 1: broken XML"),
-        (b"<html></html>", "is no GraphML that networkx can read"),
+        (b"<html></html>", "networkx cannot read this GraphML ("),
         (GRAPHML % b"", "the graph has 0 nodes"),
         (GRAPHML % b"<node/>", "a node, or an end of an edge, has no id"),
-        (GRAPHML % b"<edge/>", "is no GraphML that networkx can read (ValueError: a node, or an end"),
+        (GRAPHML % b"<edge/>", "networkx cannot read this GraphML (ValueError: a node, or an end"),
     ],
     ids=count(),
 )
@@ -471,7 +471,7 @@ def test_a_graph_is_named_after_its_file():
 
 def test_an_unknown_kind_of_file_is_named(tmp_path: Path):
     (tmp_path / "graph.xlsx").write_bytes(b"PK")
-    with pytest.raises(UserError, match=r"graph.xlsx: no known kind of graph file; known are \.json"):
+    with pytest.raises(UserError, match=r"graph.xlsx: is not a known kind of graph file; known are \.json"):
         sources.read(tmp_path / "graph.xlsx")
 
 
@@ -529,7 +529,7 @@ def test_a_link_in_an_archive_is_not_followed(tmp_path: Path):
 
 def test_a_damaged_archive_and_a_full_disk_are_named(tmp_path: Path, monkeypatch):
     (tmp_path / "pool.tar.gz").write_bytes(b"no archive")
-    with pytest.raises(UserError, match=r"pool.tar.gz: is damaged or no tar archive"):
+    with pytest.raises(UserError, match=r"pool.tar.gz: is damaged or not a tar archive"):
         sources.unpack(tmp_path / "pool.tar.gz", tmp_path / "unpacked")
 
     def full_disk(*_: object) -> None:
@@ -549,7 +549,7 @@ def test_metadata_that_counts_other_graphs_is_logged_and_nothing_more(tmp_path: 
     (tmp_path / "metadata.json").write_text(json.dumps({"total_graphs": stated}))
     with caplog.at_level(logging.WARNING):
         assert len(sources.find([tmp_path])) == 2
-    assert ("2 are there; taking those" in caplog.text) == warned
+    assert ("the folder has 2; these are used" in caplog.text) == warned
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "{"])

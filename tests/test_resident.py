@@ -9,9 +9,8 @@ import tiny_runs
 import torch
 from torch import Tensor
 
-from gnn_training.data.labels import Instance
 from gnn_training.data.packed import PackedGraphs
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, Instance
 from gnn_training.model.graphs import SPARSE_FROM, SparseGraph
 from gnn_training.model.loss import WEIGHTS, Batch, ColoringNetwork
 from gnn_training.training.loader import DeviceDataset

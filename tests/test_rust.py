@@ -9,9 +9,9 @@ from pathlib import Path
 import networkx as nx
 import onnxruntime
 import pytest
-from boards import queens, write_col
+from boards import queens, read_solution, write_col
 
-from gnn_training.coloring import is_proper, num_colors, read_solution
+from gnn_training.coloring import is_proper, num_colors
 from gnn_training.contract import MODEL_FILE
 from gnn_training.graph import Graph
 from gnn_training.model.session import Colorer

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from gnn_training.coloring import greedy_along, is_proper, num_colors
 from gnn_training.data.families import draw
-from gnn_training.data.labels import Instance, difficulty, label
-from gnn_training.graph import Graph
+from gnn_training.data.labels import difficulty, label
+from gnn_training.graph import Graph, Instance
 from gnn_training.solve.kernels import dsatur, greedy_clique
 from gnn_training.solve.local_search import FOREVER, descend, descents, iterated_greedy
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from boards import queens, write_col
+from boards import queens, read_solution, write_col
 
 from gnn_training import files
-from gnn_training.coloring import num_colors, read_solution
+from gnn_training.coloring import num_colors
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.jobs.color import color
 from gnn_training.jobs.export import export

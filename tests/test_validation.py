@@ -8,7 +8,7 @@ import tiny_runs
 import torch
 from torch.nn.utils import parameters_to_vector
 
-from gnn_training.coloring import prove
+from gnn_training.coloring import count_conflicts_and_colors
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.model.loss import ColoringNetwork
@@ -71,7 +71,7 @@ def test_the_score_is_what_a_caller_gets_who_colors_along_the_classes(data: Pack
         (ids,) = planned.parts
         colorings, outputs = called(network, data, ids)
         for i, colors in zip(ids, colorings, strict=True):
-            wrong, used = prove(data.graph(i).edges.tolist(), colors)
+            wrong, used = count_conflicts_and_colors(data.graph(i).edges.tolist(), colors)
             assert wrong == 0
             gap.append(used - data.num_colors[i])
         errors.extend(np.abs(outputs["chromatic"].numpy() - data.num_colors[ids]))
@@ -136,6 +136,6 @@ def test_the_example_is_a_graph_small_enough_to_draw(data: PackedGraphs, rt: Run
     held = data.indices("validation")
     graph, colors, title = one.example(network)
     assert graph.num_nodes == max(data.num_nodes[held]) and graph.name in title
-    assert prove(graph.edges.tolist(), colors)[0] == 0
+    assert count_conflicts_and_colors(graph.edges.tolist(), colors)[0] == 0
     monkeypatch.setattr(module, "DRAWN_NODES", 3)  # none is as small as that: the smallest
     assert one.example(network)[0].num_nodes == min(data.num_nodes[held])

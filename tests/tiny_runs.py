@@ -13,10 +13,11 @@ import torch.distributed as dist
 from gnn_training.data import packed
 from gnn_training.data.dataset import split
 from gnn_training.data.families import FAMILIES, draw
-from gnn_training.data.labels import Instance, label
-from gnn_training.data.packed import PackedGraphs, Record
+from gnn_training.data.labels import label
+from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
+from gnn_training.graph import Instance
 from gnn_training.settings import TrainSettings
 
 # A server that has loaded everything once forks in a tenth of a second; python -m gnn_training loads for four.
@@ -32,9 +33,9 @@ def write_data(folder: Path, graphs: int = 24) -> PackedGraphs:
 
 def pack(folder: Path, instances: Sequence[Instance]) -> PackedGraphs:
     """Labelled after a short search."""
-    records = [Record(instance, label(instance, 1000, 1.0, seed=0)) for instance in instances]
+    labelled = [(instance, label(instance, 1000, 1.0, seed=0)) for instance in instances]
     families = tuple(FAMILIES) + ("imported",)
-    tensors = packed.columns(records, families)
+    tensors = packed.columns(labelled, families)
     tensors["split"] = split(tensors, seed=0)
     return packed.write(folder, tensors, families, {"made by": __name__})
 

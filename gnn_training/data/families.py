@@ -1,7 +1,7 @@
-"""Families of random graphs that the network learns from, drawn with networkx wherever it has the generator.
+"""Families of random graphs that the network learns from. networkx draws them wherever it has the generator.
 
-Deterministic members of the public benchmarks (square queen boards, Mycielskians of K2, insertions, latin squares) are
-left out on purpose: they are what the trained network is measured on.
+Deterministic graphs of the public benchmarks are left out, because the trained network is measured on them: square
+queen graphs, Mycielskians of K2, insertion graphs, Latin squares.
 """
 
 import heapq
@@ -15,8 +15,7 @@ import networkx as nx
 import numpy as np
 
 from gnn_training.contract import GRAPH_TYPES
-from gnn_training.data.labels import Instance
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, Instance
 
 Generator = np.random.Generator
 
@@ -38,7 +37,7 @@ def _erdos_renyi(low: float, high: float) -> Callable[[Generator, int], Instance
 
 
 def _interval(rng: Generator, n: int) -> Instance:
-    """Live ranges of variables: a sweep by start that reuses free colors needs no more than the largest overlap."""
+    """Live ranges of variables. A sweep by start that reuses free colors is optimal: it needs the largest overlap."""
     start = np.sort(rng.uniform(0, 1, n))
     end = start + rng.exponential(math.exp(rng.uniform(math.log(0.01), math.log(0.3))), n)
     coloring = np.zeros(n, dtype=np.int16)
@@ -47,12 +46,12 @@ def _interval(rng: Generator, n: int) -> Instance:
         free = busy and busy[0][0] <= start[node]
         coloring[node] = heapq.heappop(busy)[1] if free else len(busy)
         heapq.heappush(busy, (end[node], int(coloring[node])))
-    meet = start[None, :] < end[:, None]  # i < j meet when j starts before i ends
-    return Instance(Graph.from_adjacency(meet), coloring, optimal=True)
+    overlap = start[None, :] < end[:, None]  # i < j overlap when j starts before i ends
+    return Instance(Graph.from_adjacency(overlap), coloring, optimal=True)
 
 
 def _leighton(rng: Generator, n: int) -> Instance:
-    """Cliques across k classes, the first of them through all, so k is the chromatic number.
+    """Cliques across k classes. The first clique has a node of every class, so k is the chromatic number.
 
     After Leighton, A graph coloring algorithm for large scheduling problems (1979).
     """
@@ -62,7 +61,7 @@ def _leighton(rng: Generator, n: int) -> Instance:
     wanted = rng.uniform(0.02, 0.35) * n * (n - 1) / 2
     size = size[: int(np.searchsorted(np.cumsum(size * (size - 1) / 2), wanted)) + 1]
     size[0] = k
-    inside = rng.random((len(size), k)).argsort(axis=1) < size[:, None]  # (cliques, k) classes that each goes through
+    inside = rng.random((len(size), k)).argsort(axis=1) < size[:, None]  # (cliques, k) classes that each has a node of
     member = np.stack([rng.choice(np.flatnonzero(color == c), len(size)) for c in range(k)], axis=1)
     matrix = np.zeros((n, n), dtype=bool)
     for a in range(k):
@@ -82,12 +81,12 @@ def _geometric_complement(rng: Generator, n: int) -> Instance:
 
 
 def _mycielski(rng: Generator, n: int) -> Instance:
-    """Iterated Mycielskian of a random graph: one color more each time, no larger clique."""
+    """Iterated Mycielskian of a random graph: each iteration adds one color and no larger clique."""
     times = 1
     largest = int(rng.integers(8, 40))
     while (n + 1) // 2**times - 1 > largest:
         times += 1
-    size = max(6, (n + 1) // 2**times - 1)  # smaller ones meet the myciel benchmarks
+    size = max(6, (n + 1) // 2**times - 1)  # smaller ones could be the myciel benchmarks
     base = nx.gnp_random_graph(size, rng.uniform(0.15, 0.7), seed=_seed(rng))
     colors = nx.greedy_color(base, strategy="DSATUR")
     coloring = np.array([colors[v] for v in range(size)], dtype=np.int16)
@@ -107,9 +106,10 @@ def _watts_strogatz(rng: Generator, n: int) -> Instance:
 
 
 def _planted(rng: Generator, n: int) -> Instance:
-    """k equal classes, edges between classes only; flat in half of the graphs: every node meets a class equally often.
+    """k equal classes, edges between classes only. Half of the graphs are flat: a node has as many neighbours in each
+    class.
 
-    k lies around the chromatic number of a random graph of this density, n log(1 / (1 - p)) / (2 log n).
+    k is around the chromatic number of a random graph of this density, n log(1 / (1 - p)) / (2 log n).
     """
     p = rng.uniform(0.1, 0.9)
     k = max(3, round(rng.uniform(0.4, 1.1) * n * -math.log1p(-p) / (2 * math.log(n))))
@@ -129,27 +129,27 @@ def _planted(rng: Generator, n: int) -> Instance:
     return Instance(Graph.from_adjacency((matrix | matrix.T)[np.ix_(keep, keep)]), color[keep].astype(np.int16))
 
 
-def _board(queen: bool) -> Callable[[Generator, int], Instance]:
-    """Squares of an m x n board, m < n, adjacent where a rook (or queen) moves; half of the boards have holes."""
+def _chess(queen: bool) -> Callable[[Generator, int], Instance]:
+    """Squares of an m x n chess board, m < n, adjacent where a queen or a rook moves. Half of them have holes."""
 
     def draw(rng: Generator, n: int) -> Instance:
         holes = rng.uniform(0, 0.3) * int(rng.integers(2))
-        cells = n / (1 - holes)
-        rows = int(rng.integers(3, max(4, math.isqrt(int(cells)) + 1)))
-        columns = max(rows + 1, round(cells / rows))
-        columns += (rows, columns) == (8, 12)  # a benchmark of its own
+        squares = n / (1 - holes)
+        rows = int(rng.integers(3, max(4, math.isqrt(int(squares)) + 1)))
+        columns = max(rows + 1, round(squares / rows))
+        columns += (rows, columns) == (8, 12)  # queen8_12 is a benchmark
         row, column = np.divmod(rng.permutation(rows * columns)[: max(4, round(rows * columns * (1 - holes)))], columns)
         across, down = row[:, None] - row, column[:, None] - column
-        meet = (across == 0) | (down == 0)
+        attacks = (across == 0) | (down == 0)
         if queen:
-            meet |= abs(across) == abs(down)
-        return Instance(Graph.from_adjacency(meet))
+            attacks |= abs(across) == abs(down)
+        return Instance(Graph.from_adjacency(attacks))
 
     return draw
 
 
 def _wavelength(rng: Generator, n: int) -> Instance:
-    """Shortest paths on a ring with chords; two that share a link need different wavelengths."""
+    """Shortest paths on a ring with chords. Two paths that share a link need different wavelengths."""
     size = int(rng.integers(8, max(12, min(60, n // 3))))
     network = nx.cycle_graph(size)
     chords = rng.integers(size, size=(int(rng.integers(size // 4, size)), 2))
@@ -164,7 +164,7 @@ def _wavelength(rng: Generator, n: int) -> Instance:
 
 
 def _clique_union(rng: Generator, n: int) -> Instance:
-    """Overlapping cliques: who meets whom in lessons, books or conferences."""
+    """Overlapping random cliques, as in timetables and in graphs of people who meet."""
     largest = int(rng.integers(3, max(5, min(40, n // 2))))
     matrix = np.zeros((n, n), dtype=bool)
     for _ in range(int(rng.uniform(0.3, 3) * n / math.sqrt(largest)) + 1):
@@ -175,7 +175,7 @@ def _clique_union(rng: Generator, n: int) -> Instance:
 
 @dataclass(frozen=True)
 class Family:
-    """A named distribution; draw(rng, n) gives an instance of about n nodes."""
+    """A named distribution of graphs. draw(rng, n) returns an instance of about n nodes."""
 
     name: str
     graph_type: str
@@ -196,8 +196,8 @@ FAMILIES = {
         Family("clique_union", "leighton", _clique_union),
         Family("geometric", "queen_geometric", _geometric),
         Family("geometric_complement", "queen_geometric", _geometric_complement),
-        Family("queen", "queen_geometric", _board(queen=True)),
-        Family("rook", "queen_geometric", _board(queen=False)),
+        Family("queen", "queen_geometric", _chess(queen=True)),
+        Family("rook", "queen_geometric", _chess(queen=False)),
         Family("mycielski", "mycielski", _mycielski),
         Family("barabasi_albert", "scale_free", _barabasi_albert),
         Family("watts_strogatz", "small_world", _watts_strogatz),
@@ -206,7 +206,7 @@ FAMILIES = {
 
 
 def draw(seed: int, family: str, index: int, n: int) -> Instance:
-    """Graph `index` of a family: the same for the same arguments, whoever draws it and when."""
+    """Graph `index` of a family, of about n nodes. It depends on the arguments alone."""
     rng = np.random.default_rng([seed, zlib.crc32(family.encode()), index])
     kind = FAMILIES[family]
     instance = kind.draw(rng, n)

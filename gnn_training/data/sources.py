@@ -1,6 +1,4 @@
-"""One parser per format; the suffix of a file tells which."""
-# DOC Which files are graphs: in folders, and in tar archives, which are unpacked to be read.
-# DOC Where the graphs of the whole job come from.
+"""Where graphs come from: files of any known format, folders and tar archives of them, and the data of a whole job."""
 
 import gzip
 import os
@@ -12,11 +10,14 @@ from pathlib import Path, PurePath, PurePosixPath
 from shutil import copyfileobj
 from typing import NoReturn
 
+import numpy as np
+
+from gnn_training.coloring import conflicts
 from gnn_training.data import formats, prism_json
-from gnn_training.data.formats import ReadGraph
 from gnn_training.data.packed import MANIFEST_FILE
 from gnn_training.errors import UserError
 from gnn_training.files import reason
+from gnn_training.graph import Instance
 from gnn_training.settings import RunSettings
 
 PARSERS = {
@@ -28,13 +29,15 @@ PARSERS = {
     ".graphml": formats.parse_graphml,
 }
 KNOWN = f"{', '.join(PARSERS)} and .gz of them"
+ARCHIVES = (".tar", ".tar.gz", ".tgz")
+HOME = Path("training_data")  # searched when no data is named; generated graphs go below it
 
 
-def read(path: Path) -> ReadGraph:
-    """Read the graph of one file; its name is the file's, without folder and suffix.
+def read(path: Path) -> Instance:
+    """Read the graph of one file. Its name is the file's name without folder and suffix.
 
     Raises:
-        UserError: "FILE: line N: ..." or "FILE: ..." for whatever is wrong with it.
+        UserError: "FILE: line N: ..." or "FILE: ..." for anything that is wrong with it.
     """
     try:
         content = path.read_bytes()
@@ -45,39 +48,42 @@ def read(path: Path) -> ReadGraph:
         raise UserError(f"{path}: cannot be read ({reason(error)}); allow it or leave the file out") from error
 
 
-def parse(file: str, content: bytes) -> ReadGraph:
-    """Read the graph in the bytes of a file; they are not compressed any more, even if `file` ends in .gz.
+def parse(file: str, content: bytes) -> Instance:
+    """Read the graph in the bytes of a file, which are no longer compressed even if `file` ends in .gz.
+
+    A coloring in the file is kept if it is proper; otherwise the note says so.
 
     Raises:
         UserError: as `read`.
     """
     if suffix(file) not in PARSERS:
-        raise UserError(f"{file}: no known kind of graph file; known are {KNOWN}")
+        raise UserError(f"{file}: is not a known kind of graph file; known are {KNOWN}")
     try:
-        read_graph = PARSERS[suffix(file)](content)
+        instance = PARSERS[suffix(file)](content)
     except UserError as error:
         raise UserError(f"{file}: {error}") from error
+    graph, colors, note = instance.graph, instance.coloring, instance.note
+    if colors is not None:
+        wrong = conflicts(graph, colors)
+        note = f"its coloring is not proper ({wrong} conflicts) and is not used" if wrong else note
+        colors = None if wrong else np.unique(colors, return_inverse=True)[1]  # without gaps
     name = PurePath(PurePath(file).name.removesuffix(".gz")).stem.encode(errors="replace").decode()
-    note = f"{file}: {read_graph.note}" if read_graph.note else ""
-    return replace(read_graph, graph=replace(read_graph.graph, name=name), note=note)
+    return replace(instance, graph=replace(graph, name=name), coloring=colors, note=f"{file}: {note}" if note else "")
 
 
 def suffix(file: str) -> str:
-    """What tells the format: the last suffix before any .gz, in small letters."""
+    """The suffix that tells the format: the last one before any .gz, in lower case."""
     return PurePath(file.lower().removesuffix(".gz")).suffix
 
 
-ARCHIVES = (".tar", ".tar.gz", ".tgz")
-
-
 def find(sources: Iterable[Path]) -> list[Path]:
-    """List the graph files and archives among `sources`, folders searched to the bottom in the order of names.
+    """List the graph files and archives among `sources`. Folders are searched recursively, in the order of names.
 
-    A file that is named itself is always listed. In folders, names that begin with a dot, metadata.json and .txt
-    (mostly a readme there) are passed over, and so is what has no known suffix.
+    A file that is named itself is always listed. In folders, four kinds of files are skipped: names that begin with a
+    dot, metadata.json, .txt (usually a readme) and unknown suffixes.
 
     Raises:
-        UserError: a source is missing, a folder may not be read, or nothing was found.
+        UserError: a source is missing, a folder cannot be read, or nothing was found.
     """
     found: dict[str, Path] = {}
     for source in sources:
@@ -91,15 +97,15 @@ def find(sources: Iterable[Path]) -> list[Path]:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file holds many graph files, by its name."""
+    """Whether the name of a file is that of a tar archive."""
     return path.name.lower().endswith(ARCHIVES)
 
 
 def unpack(archive: Path, folder: Path) -> list[Path]:
-    """Write the graph files of an archive, and nothing else of it, into a new folder, never outside; list them.
+    """Unpack the graph files of an archive, and nothing else, into a new folder, never outside of it. List them.
 
     Raises:
-        UserError: the archive is damaged or empty, or cannot be read, or the folder cannot be written.
+        UserError: the archive is damaged, has no graphs or cannot be read, or the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True)
@@ -112,14 +118,14 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
                     with open(path, "wb") as file:
                         copyfileobj(members.extractfile(member), file)
     except (tarfile.TarError, zlib.error, EOFError, ValueError) as error:
-        raise UserError(f"{archive}: is damaged or no tar archive; fetch or pack it again") from error
+        raise UserError(f"{archive}: is damaged or not a tar archive; fetch or pack it again") from error
     except OSError as error:
         raise UserError(f"{archive}: cannot be unpacked to {folder} ({reason(error)}); make room") from error
     return find([folder])
 
 
 def _listed(name: str) -> bool:
-    """Whether a file found in a folder or an archive is meant as a graph."""
+    """Whether a file found in a folder or an archive is taken as a graph."""
     return not name.startswith(".") and name != prism_json.METADATA and suffix(name) in PARSERS.keys() - {".txt"}
 
 
@@ -135,12 +141,9 @@ def _unreadable(error: OSError) -> NoReturn:
     raise UserError(f"{error.filename}: the folder cannot be read ({reason(error)}); allow it") from error
 
 
-HOME = Path("training_data")  # looked into when no data is named; generated graphs go below it
-
-
 @dataclass(frozen=True)
 class DataLocation:
-    """graphs: folder that holds the packed graphs or will; imported: files to fill it from; generated: or a recipe."""
+    """Folder of the packed graphs, and what fills it if it is empty: files to import, or a recipe."""
 
     graphs: Path
     imported: Path | None = None
@@ -148,15 +151,15 @@ class DataLocation:
 
     @property
     def is_filled_by_us(self) -> bool:
-        """Whether the job writes to `graphs`; packed graphs of others are only read."""
+        """Whether the job writes to `graphs`; packed graphs that were named are only read."""
         return self.generated or self.imported is not None
 
 
 def locate(settings: RunSettings) -> DataLocation:
-    """The data that was named, else what others left in training_data, else a place for generated graphs.
+    """Find the data of the whole job: what was named, else what is in training_data, else generated graphs.
 
     Raises:
-        UserError: they left several archives there.
+        UserError: training_data has several archives.
     """
     named = settings.data or _found()
     if named is None:
@@ -167,7 +170,7 @@ def locate(settings: RunSettings) -> DataLocation:
 
 
 def written(settings: RunSettings) -> list[Path]:
-    """Folders that the whole job writes to, each once."""
+    """The folders that the whole job writes to, each once."""
     source = locate(settings)
     filled = [source.graphs] if source.is_filled_by_us else []
     return list(dict.fromkeys([*filled, settings.run, settings.models]))
@@ -180,5 +183,7 @@ def _found() -> Path | None:
         return HOME / "graphs"
     archives = sorted(HOME.glob("*.tar.gz"))
     if len(archives) > 1:
-        raise UserError(f"{HOME} holds {archives[0].name}, {archives[1].name} and perhaps more: name one with --data")
+        raise UserError(
+            f"{HOME} has several archives, such as {archives[0].name} and {archives[1].name}: name one with --data"
+        )
     return archives[0] if archives else None

@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 
 from gnn_training import files
-from gnn_training.coloring import conflicts, from_logits, prove, read_pairs
+from gnn_training.coloring import conflicts, count_conflicts_and_colors, from_logits, read_dimacs_pairs
 from gnn_training.console import progress
 from gnn_training.data import sources
 from gnn_training.data.packed import PackedGraphs, read_manifest
@@ -126,7 +126,7 @@ def _best_known(path: Path) -> dict[str, int]:
 
 def _row(case: Case, colorer: Colorer, settings: EvaluateSettings) -> report.Row:
     graph = case.graph
-    proven = partial(_proven, graph, list(read_pairs(case.file)) if case.file else graph.edges.tolist())
+    proven = partial(_proven, graph, list(read_dimacs_pairs(case.file)) if case.file else graph.edges.tolist())
     clique = baselines.clique_size(graph)
     saturated, dsatur_seconds = _timed(baselines.dsatur, graph)
     row = report.Row(
@@ -187,7 +187,7 @@ def _rounds(graph: Graph, proven: Proven, colorer: Colorer) -> Iterator[tuple[in
 
 def _proven(graph: Graph, edges: Sequence[tuple[int, int]], method: str, colors: np.ndarray) -> int:
     """Colors in use, counted and found proper by code that knows neither the decoder nor, for a .col, the reader."""
-    wrong, used = prove(edges, colors.tolist())
+    wrong, used = count_conflicts_and_colors(edges, colors.tolist())
     if wrong or len(colors) != graph.num_nodes:
         raise RuntimeError(f"{graph.name}: the coloring of {method} is not proper, {wrong} edges clash")
     return used

@@ -1,0 +1,72 @@
+"""Progress, tables and durations as people see them in a terminal and in a log."""
+
+import logging
+import sys
+
+import pytest
+
+from gnn_training import console
+
+log = logging.getLogger("gnn_training.test")
+
+
+def test_progress_in_a_log_is_a_line_with_speed_and_time_left(caplog, monkeypatch):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+    with console.progress("labelling", 3, 10, log) as advance:
+        advance(5)  # no line: the last one is only a moment ago
+        advance(2)
+    (line,) = caplog.messages
+    assert line.startswith("labelling: 10 of 10, ") and line.endswith("/s, 0.0 s left")
+
+
+def test_progress_in_a_log_says_something_every_few_seconds(caplog, monkeypatch):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.0)
+    with console.progress("labelling", 0, 3, log) as advance:
+        for _ in range(3):
+            advance(1)
+    assert [line.split(", ")[0] for line in caplog.messages] == [f"labelling: {done} of 3" for done in (1, 2, 3)]
+
+
+def test_progress_in_a_terminal_is_a_bar(caplog, monkeypatch, capfd):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with console.progress("labelling", 0, 5, log) as advance:
+        advance(5)
+    shown = capfd.readouterr().err
+    assert "labelling" in shown and "5/5" in shown and "━" in shown and not caplog.messages
+
+
+def test_tables_are_markdown_with_numbers_on_the_right(capsys):
+    columns = {"graph": ["queen8_8", "myciel3"], "colors": [9, None], "seconds": [1.234, 10.0], "unknown": [None, None]}
+    console.print_tables(console.markdown_table(columns))
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()] == [
+        "| graph    | colors | seconds |",
+        "|----------|--------|---------|",
+        "| queen8_8 |      9 |    1.23 |",
+        "| myciel3  |      - |   10.00 |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.42, "0.4 s"), (59, "59 s"), (119.4, "119 s"), (133, "2 min 13 s"), (7199, "119 min 59 s"), (7260, "2 h 1 min")],
+)
+def test_durations_have_the_unit_that_fits(seconds: float, text: str):
+    assert console.duration(seconds) == text
+
+
+def test_logging_goes_to_stdout_with_the_time_of_day(capsys):
+    root, package = logging.getLogger(), logging.getLogger("gnn_training")
+    before = root.handlers[:], root.level, package.level
+    try:
+        console.set_up_logging()
+        log.info("seen")
+        logging.getLogger("library").info("not seen")
+    finally:
+        root.handlers[:], root.level = before[0], before[1]
+        package.setLevel(before[2])
+    out = capsys.readouterr().out
+    assert out.endswith(" seen\n") and out.count("\n") == 1 and out[2] == out[5] == ":"

@@ -1,0 +1,88 @@
+"""Files are whole or absent, a folder has one writer, and checksums find what changed."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gnn_training import files
+from gnn_training.errors import StorageError, UserError
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path: Path, monkeypatch):
+    path = tmp_path / "graph.sol"
+    path.write_text("old")
+
+    def full_disk(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(StorageError, match=r"graph.sol: cannot be written \(no space left on device\); make room"):
+        files.write_text(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interrupted_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path: Path):
+    path = tmp_path / "graph.sol"
+    path.write_text("old")
+    with pytest.raises(KeyboardInterrupt), files.replace_file(path) as temporary:
+        temporary.write_text("ne")
+        raise KeyboardInterrupt
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_locked_folder_is_refused_until_its_process_is_killed(tmp_path: Path):
+    program = (
+        "import pathlib, sys, time; from gnn_training import files\n"
+        "with files.lock_folder(pathlib.Path(sys.argv[1])): print('locked', flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "run")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "locked\n"
+        with pytest.raises(UserError, match="run: another process is writing it"), files.lock_folder(tmp_path / "run"):
+            pass
+        process.kill()
+    for _ in range(2):
+        with files.lock_folder(tmp_path / "run"):
+            pass
+
+
+def test_a_folder_that_cannot_be_made_is_not_locked(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(StorageError, match=r"cannot be written \(not a directory\)"),
+        files.lock_folder(tmp_path / "file/run"),
+    ):
+        pass
+
+
+def test_a_file_system_without_locks_gives_a_warning(tmp_path: Path, monkeypatch, caplog):
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with files.lock_folder(tmp_path):
+        (tmp_path / "result").touch()
+    assert "has no locks; do not start the same command twice" in caplog.text
+
+
+def test_outputs_need_folders_that_exist(tmp_path: Path):
+    files.require_folders([tmp_path / "report.json"])
+    with pytest.raises(UserError, match="absent/report.json: its folder does not exist"):
+        files.require_folders([tmp_path / "absent" / "report.json"])
+
+
+def test_checksums_name_the_first_file_that_is_missing_or_differs(tmp_path: Path):
+    contents = {"a": b"one", "b": b"two"}
+    sums = files.checksums(contents)
+    assert files.changed(sums, contents) is None
+    assert files.changed(sums, {"a": b"one"}) == files.changed(sums, {"a": b"one", "b": b"2"}) == "b"
+    (tmp_path / "a").write_bytes(b"one")
+    assert sums.startswith(f"{files.sha256(tmp_path / 'a')}  a\n")
