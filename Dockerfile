@@ -1,21 +1,21 @@
-# ./build_and_push.sh NAME builds, tries and pushes this.
+# ./build_and_push.sh NAME builds, tests and pushes this image.
 #   docker run --gpus all -v "$PWD:/workspace" NAME run_multigpu.sh
-# Python 3.11 is the newest that the oldest promised ONNX Runtime was built for.
+# Python 3.11 is the newest version for which the oldest supported ONNX Runtime was built.
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
-# The environment of a clone, made by its script, then cut into parts. Of this stage nothing else is kept.
-FROM $BASE_IMAGE AS environment
+# Torch and CUDA of the lock in three parts of similar size. Each becomes a layer, and layers are pulled in parallel.
+FROM $BASE_IMAGE AS locks
 ARG TORCH_INDEX_URL
 ARG TORCH_VERSION
-ENV GNN_VENV=/opt/venv
-WORKDIR /opt/gnn
-COPY requirements.lock requirements-torch.lock requirements-oldest.lock ./
-COPY scripts/environment.sh scripts/install_image.sh scripts/layers.py scripts/
-# The secret `ca` is a bundle of certificates, for where a private authority signs what comes from the package index.
-RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca scripts/install_image.sh /parts
+WORKDIR /locks
+COPY requirements.lock ./
+RUN touch 1.lock 2.lock 3.lock && \
+    if [ -z "$TORCH_INDEX_URL$TORCH_VERSION" ]; then \
+        awk '/^[a-z]/ { part = /^nvidia-cu[bd]/ ? 1 : /^nvidia-/ ? 2 : /^(torch==|triton==|cuda-)/ ? 3 : 4 } \
+             { print > part ".lock" }' requirements.lock; fi
 
 FROM $BASE_IMAGE
-# The compiler and the headers of Python are for torch.compile. Of these packages any version will do.
+# The compiler and the headers of Python are for torch.compile. Any version of these packages is good enough.
 # hadolint ignore=DL3008
 RUN set -- tini g++ && \
     if [ ! -e "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]; then \
@@ -24,13 +24,6 @@ RUN set -- tini g++ && \
         apt-get update && apt-get install -y --no-install-recommends "$@"; fi && \
     rm -rf /var/lib/apt/lists/* && \
     useradd --uid 1000 --user-group --no-create-home --home-dir /nonexistent gnn
-
-# Four parts of like size hold torch and CUDA and are pulled side by side; the last, all the rest, changes most often.
-COPY --from=environment /parts/1 /opt/venv
-COPY --from=environment /parts/2 /opt/venv
-COPY --from=environment /parts/3 /opt/venv
-COPY --from=environment /parts/4 /opt/venv
-COPY --from=environment /parts/0 /opt/venv
 
 ENV PATH=/opt/venv/bin:/opt/gnn:/opt/gnn/scripts:$PATH \
     PYTHONPATH=/opt/gnn \
@@ -42,12 +35,26 @@ ENV PATH=/opt/venv/bin:/opt/gnn:/opt/gnn/scripts:$PATH \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
+# The secret `ca` is a bundle of certificates, for a network where a private authority signs the package index.
+RUN --mount=type=bind,source=scripts/install_image.sh,target=/install_image.sh --mount=type=secret,id=ca \
+    --mount=type=bind,from=locks,source=/locks/1.lock,target=/1.lock /install_image.sh /1.lock
+RUN --mount=type=bind,source=scripts/install_image.sh,target=/install_image.sh --mount=type=secret,id=ca \
+    --mount=type=bind,from=locks,source=/locks/2.lock,target=/2.lock /install_image.sh /2.lock
+RUN --mount=type=bind,source=scripts/install_image.sh,target=/install_image.sh --mount=type=secret,id=ca \
+    --mount=type=bind,from=locks,source=/locks/3.lock,target=/3.lock /install_image.sh /3.lock
+
+ARG TORCH_INDEX_URL
+ARG TORCH_VERSION
 WORKDIR /opt/gnn
-COPY LICENSE run.sh run_multigpu.sh requirements*.lock ./
-COPY scripts/environment.sh scripts/entrypoint.sh scripts/healthcheck.sh scripts/
+COPY requirements.lock requirements-oldest.lock ./
+COPY scripts/environment.sh scripts/
+RUN --mount=type=bind,source=scripts/install_image.sh,target=/install_image.sh --mount=type=secret,id=ca \
+    /install_image.sh
+
+COPY LICENSE run.sh run_multigpu.sh ./
+COPY scripts/entrypoint.sh scripts/healthcheck.sh scripts/
 COPY gnn_training gnn_training
-COPY models/shipped models/shipped
-RUN python -m compileall -q --invalidation-mode unchecked-hash gnn_training
+RUN python -m compileall -q gnn_training
 
 WORKDIR /workspace
 ENTRYPOINT ["/usr/bin/tini", "--", "entrypoint.sh"]

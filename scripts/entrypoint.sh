@@ -21,7 +21,7 @@ Trains a network that colors graphs and exports it as one ONNX file. Results go 
   docker run --gpus all -v "$PWD:/workspace" IMAGE run_multigpu.sh --dry-run  what that would do
   docker run -v "$PWD:/workspace" IMAGE run.sh --preset smoke                 a minute on a CPU, to see it work
   docker run IMAGE run.sh --help                                              all flags
-  docker run IMAGE python -m gnn_training --help                              all commands
+  docker run IMAGE coloring-gnn --help                                        all commands
 
 The same command on the same volume continues what was interrupted. Graphs of yours: put them on the volume and
 name them with --data.

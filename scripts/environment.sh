@@ -50,6 +50,9 @@ install() { # <lock>...
     install_lock "$lock" 2>&1 | tee -a "$log" | show_progress || explain
     stamp "$lock" >"$venv/$lock.done"
   done
+  printf '#!/bin/sh\nPYTHONSAFEPATH=1 PYTHONPATH=%q exec %q -m gnn_training "$@"\n' "$root" "$python" \
+    >"$venv/bin/coloring-gnn"
+  chmod +x "$venv/bin/coloring-gnn"
   rm -rf "$venv/tmp" "$venv/unfinished"
 }
 
@@ -64,9 +67,6 @@ create() { # an empty environment in $venv; what an interrupted start left there
   touch "$venv/unfinished"
   say "Making the environment $venv (once, 1 to 3 minutes; log: $log) ..."
   if has_uv; then uv venv --allow-existing --python "$base" "$venv"; else "$base" -m venv "$venv"; fi &>"$log" || explain
-  printf '#!/bin/sh\nPYTHONSAFEPATH=1 PYTHONPATH=%q exec %q -m gnn_training "$@"\n' "$root" "$python" \
-    >"$venv/bin/coloring-gnn"
-  chmod +x "$venv/bin/coloring-gnn"
 }
 
 find_base_python() { # sets base; first the only version for which the oldest ONNX Runtime was built

@@ -1,6 +1,5 @@
-"""The image's scripts without an engine: what build_and_push.sh says against a docker that fails, layers, health."""
+"""The scripts of the image without an engine: build_and_push.sh with a docker that fails, and the health check."""
 
-import importlib.util
 import json
 import os
 import platform
@@ -12,24 +11,19 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PUSHED, OTHER = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
-WORDS = "all there, the job would start, ready after 9 s, coloring_gnn.onnx: OK, color_logits from edge_index"
 BEHAVIOUR = {
     "version": "echo 20.10",
-    "buildx version": "exit 1",
-    "info": "echo '[[Backing Filesystem extfs]]'",
     "build": "true",
-    "buildx build": "true",
-    "run": f"echo '{WORDS}'",
+    "run": "echo 'ready after 9 s, coloring_gnn.onnx: OK'",
     "push": f"echo '1.0: digest: {PUSHED} size: 5'",
     "pull": f"echo 'Digest: {PUSHED}'",
     "manifest inspect": """printf '{"config": {\\n"size": 3\\n}, "layers": [{\\n"size": 3000000000\\n}]}'""",
-    "image inspect": """echo '"id": "sha256:3", "bytes": 7'""",
-    "history": """echo '{"bytes": 7, "created_by": "x"}'""",
+    "image inspect": "echo 7",
 }
 
 
 class Checkout:
-    """A committed checkout and a docker that only notes how it was called and does what it is told."""
+    """A committed checkout and a docker that notes how it was called and does what the test tells it."""
 
     def __init__(self, folder: Path):
         self.root, self.calls = folder / "checkout", folder / "docker.log"
@@ -78,7 +72,7 @@ def test_dockerfile_needs_no_newer_frontend_than_the_engine_brings():
     assert not any(newer in text for newer in ("# syntax=", "<<", "--link", "--exclude"))
 
 
-def test_image_is_built_tried_tagged_pushed_and_reported(checkout: Checkout):
+def test_image_is_built_tested_tagged_pushed_and_reported(checkout: Checkout):
     done = checkout.start("host/gnn")
     assert done.returncode == 0, done.stderr
     revision = checkout.report()["revision"]
@@ -105,21 +99,13 @@ def test_tag_platform_base_and_flags_of_docker_build_are_passed_on(checkout: Che
     assert checkout.called("push") == ["push host/gnn:t"]
 
 
-def test_image_is_tried_without_network_as_a_user_it_does_not_know(checkout: Checkout):
+def test_image_is_tested_without_network_as_an_unknown_user(checkout: Checkout):
     checkout.start("host/gnn")
     runs = checkout.called("run")
     assert all("--rm --network none " in run for run in runs)
     assert "--user 0 --entrypoint chown" in runs[0]
-    assert len(runs) == 6 and all("--user 12345:12345" in run for run in runs[1:])
+    assert len(runs) == 3 and all("--user 12345:12345" in run for run in runs[1:])
     assert checkout.called("volume rm")
-
-
-def test_bill_of_materials_is_made_where_the_engine_can_keep_it(checkout: Checkout):
-    checkout.start("host/gnn", buildx_version="true", info="echo '[[driver-type io.containerd.snapshotter.v1]]'")
-    assert "--load --sbom=true --provenance=mode=max" in checkout.called("buildx build")[0]
-    left_out = checkout.start("host/gnn", buildx_version="true")
-    assert "--sbom" not in checkout.called("buildx build")[1]
-    assert left_out.stderr.startswith("SBOM and provenance are left out: ")
 
 
 def test_changed_files_are_refused_or_marked(checkout: Checkout):
@@ -145,7 +131,7 @@ def test_folder_without_history_is_refused(checkout: Checkout):
         (("host/gnn", "--tag"), "--tag needs a value"),
     ],
 )
-def test_command_line_that_makes_no_sense_is_refused(checkout: Checkout, flags: tuple[str, ...], word: str):
+def test_wrong_command_line_is_refused(checkout: Checkout, flags: tuple[str, ...], word: str):
     assert_refused(checkout.start(*flags), word)
     assert not checkout.calls.exists()
 
@@ -181,46 +167,21 @@ def test_push_without_permission_names_the_login(checkout: Checkout, words: str)
     assert_refused(checkout.start("host/gnn", push=f"echo '{words}' >&2; exit 1"), "docker login", "host/gnn")
 
 
-def test_registry_that_holds_another_image_is_found_out(checkout: Checkout):
+def test_registry_that_holds_another_image_is_detected(checkout: Checkout):
     assert_refused(checkout.start("host/gnn", pull=f"echo 'Digest: {OTHER}'"), OTHER, PUSHED)
     assert not (checkout.root / "image.json").exists()
 
 
 @pytest.mark.parametrize("run", ["exit 1", "true"])
 def test_image_that_does_not_work_is_not_pushed(checkout: Checkout, run: str):
-    """Some engines call every run a success, so what was made is looked at as well."""
+    """Some engines report every run as a success, so the output is checked too."""
     assert_refused(checkout.start("host/gnn", run=run), "the smoke test failed")
     assert not checkout.called("push")
     assert checkout.called("volume rm")
 
 
-def test_environment_is_cut_into_parts_of_like_size(tmp_path: Path):
-    environment, parts = tmp_path / "environment", tmp_path / "parts"
-    packages = environment / "lib/python3.11/site-packages"
-    sizes = {"torch/a.so": 700, "torch/b.so": 400, "nvidia/c.so": 300, "triton/d.so": 600, "nvidia/cu13/e.so": 500}
-    files = {packages / name: os.urandom(size * 1000) for name, size in sizes.items()}
-    files |= {packages / "torch/zeros.so": bytes(50_000_000), packages / "numpy/f.so": b"f", environment / "g": b"g"}
-    for path, content in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    _layers().main(environment, parts)
-    moved = {path.relative_to(parts): path.read_bytes() for path in parts.rglob("*") if path.is_file()}
-    assert {Path(*name.parts[1:]): content for name, content in moved.items()} == {
-        path.relative_to(environment): content for path, content in files.items()
-    }
-    assert {name.name for name in moved if name.parts[0] == "0"} == {"f.so", "g"}
-    sizes = [sum(len(content) for name, content in moved.items() if name.parts[0] == part) for part in "1234"]
-    assert sizes == [700_000, 600_000, 500_000 + 50_000_000, 700_000]  # fifty million zeros shrink to nearly nothing
-
-
-def _layers():
-    spec = importlib.util.spec_from_file_location("layers", ROOT / "scripts/layers.py")
-    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
-    return module
-
-
 @pytest.mark.parametrize(("minutes", "code"), [(None, 0), (1, 0), (11, 1)])
-def test_healthy_is_who_does_nothing_or_has_a_young_heartbeat(tmp_path: Path, minutes: int | None, code: int):
+def test_healthy_means_no_job_or_a_recent_heartbeat(tmp_path: Path, minutes: int | None, code: int):
     heartbeat = tmp_path / f"heartbeat.{platform.node()}"
     if minutes is not None:
         subprocess.run(["touch", "-d", f"-{minutes} minutes", heartbeat], check=True)
