@@ -1,3 +1,69 @@
-"""Train a graph-coloring network and export it as one ONNX file. The door is `python -m gnn_training`."""
+"""Color graphs with a graph neural network and a search; train and export that network.
 
-__version__ = "0.2.0"
+    import gnn_training, networkx
+    gnn_training.color(networkx.petersen_graph())  # {0: 0, 1: 1, ...}
+    gnn_training.Model().predict(networkx.petersen_graph()).chromatic  # about [3.0]
+
+The command line is `coloring-gnn`. The import loads no library before something is used.
+"""
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gnn_training.model.session import Model
+
+__version__ = "0.3.0"
+__all__ = ["Model", "color"]
+
+
+def color(
+    graph: Any,
+    seconds: float = 1.0,
+    seed: int = 0,
+    model: "Model | Path | str | None" = None,
+    num_nodes: int | None = None,
+) -> Any:
+    """Color a graph properly, with as few colors as the time allows; colors count from 0.
+
+    graph: a networkx graph gives a dict from node to color; an edge array (E, 2) of integers gives a numpy array (N,);
+    a torch_geometric Data gives a tensor (N,). Directions, parallel edges and self loops are ignored.
+    seconds: time limit. The first call of the network may exceed it by up to a minute on a large graph, and the first
+    use after an installation compiles the search, which takes some seconds.
+    model: an open Model or the path of an exported file; None takes the shipped one.
+    num_nodes: N of an edge array; None takes the largest node + 1.
+
+    Raises:
+        TypeError, ValueError: an argument that cannot be used.
+        UserError: the model file cannot be read.
+    """
+    from gnn_training.graph import as_graph
+    from gnn_training.model.session import Model
+    from gnn_training.solve.anytime import color_graph
+
+    opened = model if isinstance(model, Model) else _open(model)
+    colors = color_graph(as_graph(graph, num_nodes), opened, seconds, seed)
+    if hasattr(graph, "adj"):
+        return dict(zip(graph, colors.tolist(), strict=True))
+    if hasattr(graph, "edge_index"):
+        import torch
+
+        return torch.from_numpy(colors)
+    return colors
+
+
+@cache
+def _open(path: "Path | str | None") -> "Model":
+    from gnn_training.model.session import Model
+
+    return Model(path)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Model":
+        from gnn_training.model.session import Model
+
+        return Model
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

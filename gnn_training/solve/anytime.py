@@ -1,100 +1,165 @@
-"""Fewer colors for more time: calls of the network, iterated greedy on what they give, and TabuCol if asked for."""
+"""Fewer colors for more time: DSATUR, one call of the network, then calls and search until a deadline."""
 
 import logging
+import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 
-from gnn_training.coloring import from_logits, num_colors
+from gnn_training.coloring import from_logits, greedy_along, is_proper, num_colors
 from gnn_training.contract import MAX_COLORS
-from gnn_training.graph import Graph
-from gnn_training.model.session import Colorer
-from gnn_training.solve.local_search import Lists, SetSearch, iterated_greedy, local_search
+from gnn_training.graph import Graph, NeighbourLists
+from gnn_training.model.session import Model
+from gnn_training.solve import kernels
+from gnn_training.solve.local_search import (
+    Budget,
+    clique_size,
+    extract_in_threads,
+    extractions,
+    iterated_greedy,
+    local_search,
+)
 
 logger = logging.getLogger(__name__)
-LENGTHS = (1, 1, 2, 2, 4)  # of the calls, in steps of a plain call; the last goes on
-SPREAD = 3  # calls ask by turns for 1, 2 and 3 colors below the best
+DSATUR_SECONDS = 2e-9  # for every pair of nodes
+GRACE_SECONDS = 60.0  # that the first call may take beyond the deadline; a graph that needs more is too large
+CALL_LENGTHS = (1, 1, 2, 2, 4)  # of the calls after the first, in steps of the first; the last value repeats
+ASKED_BELOW = 3  # calls ask alternately for 1, 2 and 3 colors below the best
 PASSES = 20_000  # of iterated greedy on the coloring of a call,
-SHARE = 0.5  # for at most this part of the time that the call took: large graphs
+SHARE = 0.5  # for at most this part of the time that the call took
 
 
-@dataclass(frozen=True)
-class OneCall:
-    """What a caller gets who knows three inputs only."""
+class OneCall(NamedTuple):
+    """What a caller gets who gives the three required inputs only."""
 
-    classes: np.ndarray
-    """(N,) argmax of the scores, perhaps not proper."""
-    colors: np.ndarray
-    """(N,) int64 the proper coloring that a caller makes of it."""
-    chromatic: float
-    """Estimated number of colors needed."""
+    classes: np.ndarray  # (N,) argmax of the logits, perhaps not proper
+    colors: np.ndarray  # (N,) int64, the proper coloring that a caller makes of it
+    chromatic: float  # estimated number of colors needed
     seconds: float
 
 
-def one_call(colorer: Colorer, graph: Graph, seconds: float) -> OneCall:
+class Coloring(NamedTuple):
+    """A proper coloring."""
+
+    method: str  # that found it: DSATUR, greedy, one call or search
+    colors: np.ndarray  # (N,) int64, 0 to num_colors - 1
+    num_colors: int
+
+
+def colorings(graph: Graph, model: Model, budget: Budget, polish: bool = True) -> Iterator[Coloring]:
+    """Yield proper colorings, not always better ones, until the deadline or until one has `budget.lower` colors.
+
+    The first call of the network may take GRACE_SECONDS more.
+    """
+    for method, colors in _methods(graph, model, budget, polish):
+        if not is_proper(graph, colors):
+            raise RuntimeError(f"{graph.name}: the coloring by {method} is not proper")
+        color_ids, colors = np.unique(colors, return_inverse=True)  # TabuCol may leave a gap
+        yield Coloring(method, colors, len(color_ids))
+        if len(color_ids) <= budget.lower:
+            return
+
+
+def color_graph(graph: Graph, model: Model, seconds: float, seed: int) -> np.ndarray:
+    """Return the best of `colorings` within `seconds`: (N,) int64, proper, colors from 0 without gaps.
+
+    Raises:
+        ValueError: seconds or seed is below 0 or not a number.
+    """
+    start = time.monotonic()
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"seconds ({seconds}) must be a number of 0 or above")
+    if seed < 0:
+        raise ValueError(f"seed ({seed}) must be 0 or above")
+    if graph.num_nodes == 0:
+        return np.empty(0, dtype=np.int64)
+    budget = Budget(start + seconds, clique_size(graph.csr()), model.threads, seed)
+    return min(colorings(graph, model, budget), key=lambda coloring: coloring.num_colors).colors
+
+
+def _methods(graph: Graph, model: Model, budget: Budget, polish: bool) -> Iterator[tuple[str, np.ndarray]]:
+    lists = graph.csr()
+    left, expected = budget.deadline - time.monotonic(), DSATUR_SECONDS * graph.num_nodes**2
+    if expected <= max(1, left):
+        best = kernels.dsatur(*lists)
+        yield "DSATUR", best
+    else:
+        logger.info("%s: DSATUR would take %.0f s and is left out", graph.name, expected)
+        best = greedy_along(graph, np.argsort(-graph.degrees(), kind="stable"))
+        yield "greedy", best
+    try:
+        call = one_call(model, graph, max(0.0, budget.deadline - time.monotonic()) + GRACE_SECONDS)
+    except (MemoryError, TimeoutError) as error:
+        logger.warning("%s: is too large for the network and colored without it: %s", graph.name, error)
+        search = local_search(lists, best, budget, polish)
+    else:
+        yield "one call", call.colors
+        best = min(call.colors, best, key=num_colors)
+        search = improvements(model, graph, call._replace(colors=best), budget, polish)
+    for colors in search:
+        yield "search", colors
+
+
+def one_call(model: Model, graph: Graph, seconds: float) -> OneCall:
     """Make one three-input call and decode it.
 
     Raises:
         MemoryError: the graph is too large for the network on this machine.
-        TimeoutError: it is so large that a call takes longer than `seconds`.
+        TimeoutError: the call takes longer than `seconds`.
     """
     start = time.monotonic()
-    prediction = colorer.predict([graph], seconds=seconds)
+    prediction = model.predict([graph], seconds=seconds)
     logits = prediction.logits[0]
     colors = from_logits(graph, logits)
     return OneCall(logits.argmax(1), colors, float(prediction.chromatic[0]), time.monotonic() - start)
 
 
 def improvements(
-    colorer: Colorer, graph: Graph, call: OneCall, seconds: float, lower: int = 1, seed: int = 0, polish: bool = False
+    model: Model, graph: Graph, call: OneCall, budget: Budget, polish: bool = False
 ) -> Iterator[np.ndarray]:
-    """Yield proper colorings (N,) with ever fewer colors than `call`'s, for `seconds` or until there are `lower`.
+    """Yield proper colorings (N,) with ever fewer colors than the call's, within the budget.
 
-    Further calls ask for fewer colors than the best coloring has, between them colorings are made of large independent
-    sets, and iterated greedy improves both. With `polish` there are no calls: after such sets TabuCol has the time, in
-    as many threads as the colorer has. The clock decides when it ends, how many sets there are, how many passes
-    iterated greedy makes on large graphs, and which thread of TabuCol is first.
+    Without `polish`, further calls ask for fewer colors than the best coloring has, independent sets give colorings
+    between two calls, and iterated greedy improves both. With `polish` there are no calls: iterated greedy and
+    independent sets come first, and TabuCol has most of the time.
     """
-    deadline = time.monotonic() + seconds
     lists = graph.csr()
     best = call.colors
     if not polish:
-        for best in _calls(colorer, graph, lists, call, deadline, lower, seed):
+        for best in _calls(model, graph, lists, call, budget):
             yield best
-    yield from local_search(lists, best, deadline, lower, colorer.threads, seed, polish)
+    yield from local_search(lists, best, budget, polish)
 
 
-def _calls(
-    colorer: Colorer, graph: Graph, lists: Lists, call: OneCall, deadline: float, lower: int, seed: int
-) -> Iterator[np.ndarray]:
-    """Improve the call's coloring, then make calls with seeds of their own, longer ones later, while there is time.
+def _calls(model: Model, graph: Graph, lists: NeighbourLists, call: OneCall, budget: Budget) -> Iterator[np.ndarray]:
+    """Improve the call's coloring, then make calls with other seeds, longer ones later, while there is time.
 
-    Between two calls independent sets have their turn. A call that would end late is shortened, or left out if it were
-    below a quarter of a plain call, and stopped if late.
+    Between two calls come independent sets. A call that would end late is shortened. It is left out if that makes it
+    shorter than a quarter of the first call, and stopped at the deadline.
     """
-    found, spent, steps, used = call.colors, call.seconds, colorer.steps, num_colors(call.colors)
-    sets = SetSearch(lists, seed, colorer.threads)
+    found, spent, steps, used = call.colors, call.seconds, model.steps, num_colors(call.colors)
+    searches = [extractions(lists, budget.seed, number) for number in range(budget.threads)]
     for attempt in count():
-        of_sets = sets.turn(min(time.monotonic() + spent, deadline)) if used > lower else None
-        for colors in (found, of_sets):
+        turn = min(time.monotonic() + spent, budget.deadline)
+        for colors in (found, extract_in_threads(searches, turn) if used > budget.lower else None):
             if colors is None:
                 continue
-            seconds = min(SHARE * spent, deadline - time.monotonic())
-            colors = iterated_greedy(lists, colors, lower, PASSES, seconds, seed + attempt)
+            seconds = min(SHARE * spent, budget.deadline - time.monotonic())
+            colors = iterated_greedy(lists, colors, budget.lower, PASSES, seconds, budget.seed + attempt)
             if num_colors(colors) < used:
                 used = num_colors(colors)
                 yield colors
         start = time.monotonic()
-        in_time = int((deadline - start) * steps / spent)
-        steps = min(colorer.steps * LENGTHS[min(attempt, len(LENGTHS) - 1)], in_time)
-        if used <= lower or 4 * steps < colorer.steps:
+        in_time = int((budget.deadline - start) * steps / spent)
+        steps = min(model.steps * CALL_LENGTHS[min(attempt, len(CALL_LENGTHS) - 1)], in_time)
+        if used <= budget.lower or 4 * steps < model.steps:
             return
-        asked = min(MAX_COLORS, max(lower, used - 1 - attempt % SPREAD))
+        asked = min(MAX_COLORS, max(budget.lower, used - 1 - attempt % ASKED_BELOW))
         try:
-            prediction = colorer.predict([graph], [asked], seed + attempt, steps, deadline - start)
+            prediction = model.predict([graph], [asked], budget.seed + attempt, steps, budget.deadline - start)
         except (TimeoutError, MemoryError) as error:
             logger.debug("%s: the calls end, %s", graph.name, error)
             return

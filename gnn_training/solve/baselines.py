@@ -1,4 +1,4 @@
-"""What a coloring is measured against: classic methods, the greedy ones from the gcol library (R. Lewis), a clique."""
+"""Classic methods to compare with: DSATUR and RLF of the gcol library (R. Lewis), and TabuCol without the network."""
 
 import time
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ import networkx as nx
 import numpy as np
 
 from gnn_training.graph import Graph
-from gnn_training.solve import kernels, local_search
+from gnn_training.solve import kernels
+from gnn_training.solve.local_search import FOREVER, descents
 
 # RLF takes time in proportion to nodes x edges: a minute here (a thousand nodes, half of all edges), on one core.
 RLF_LIMIT = 300_000_000
-CLIQUE_STARTS = 1000  # all nodes of most graphs, as in the exported file; milliseconds
 
 
 def dsatur(graph: Graph) -> np.ndarray:
@@ -26,28 +26,20 @@ def rlf(graph: Graph) -> np.ndarray | None:
 
 
 def tabucol(graph: Graph, seconds: float, lower: int) -> Iterator[np.ndarray]:
-    """Yield proper colors (N,) int32 that TabuCol alone reaches in `seconds`, one thread; it stops at `lower`.
+    """Yield proper colors (N,) int32 that TabuCol alone reaches in `seconds` in one thread; it stops at `lower`.
 
-    The first are DSATUR's; each does without the highest color of the one before.
+    The first are DSATUR's. Each does without the highest color of the one before.
     """
     deadline = time.monotonic() + seconds
     lists = graph.csr()
     start = kernels.dsatur(*lists)
     yield start
-    for colors, _ in local_search.descents(
-        lists, start, lower, local_search.FOREVER, deadline - time.monotonic(), seed=0
-    ):
+    for colors, _ in descents(lists, start, lower, FOREVER, deadline - time.monotonic(), seed=0):
         yield colors
 
 
-def clique_size(graph: Graph) -> int:
-    """Size of a clique, grown greedily from each of the nodes of highest degree: no coloring has fewer colors."""
-    offsets, neighbours = graph.csr()
-    return int(kernels.greedy_clique(offsets, neighbours, np.argsort(-np.diff(offsets), kind="stable")[:CLIQUE_STARTS]))
-
-
 def _colors(graph: Graph, strategy: str) -> np.ndarray:
-    full = nx.empty_graph(graph.num_nodes)
-    full.add_edges_from(graph.edges.tolist())
-    colors = gcol.node_coloring(full, strategy)
+    network = nx.empty_graph(graph.num_nodes)
+    network.add_edges_from(graph.edges.tolist())
+    colors = gcol.node_coloring(network, strategy)
     return np.array([colors[node] for node in range(graph.num_nodes)], dtype=np.int64)

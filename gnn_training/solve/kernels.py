@@ -12,27 +12,23 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-import numba
 import numpy as np
+from numba import config, njit
 
 TABU_MOVES = 7  # independent sets: a node that was driven out stays out for so many moves
 PATIENCE = 100  # moves without a larger set before a node is forced in
 ADD_SAMPLE, SWAP_SAMPLE = 4, 10  # nodes looked at to add one, and to exchange one
 
 
-def _private_folder() -> str:
-    """Return a folder in which only this user can put code, the same for all processes if possible."""
+if not config.CACHE_DIR and not os.access(Path(__file__).parent, os.W_OK):  # type: ignore[attr-defined]
+    # Without a writable package folder or a home, numba refuses to work. Only this user may put code into the folder.
     folder = Path(tempfile.gettempdir(), f"gnn_training-numba-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    return str(folder) if folder.lstat().st_uid == os.getuid() else tempfile.mkdtemp()
+    is_ours = folder.lstat().st_uid == os.getuid()
+    config.CACHE_DIR = str(folder) if is_ours else tempfile.mkdtemp()  # type: ignore[attr-defined]
 
 
-if not numba.config.CACHE_DIR and not os.access(Path(__file__).parent, os.W_OK):
-    # Without a writable package folder or a home, numba finds no place for compiled code and refuses to work.
-    numba.config.CACHE_DIR = _private_folder()
-
-
-@numba.njit(cache=True)
+@njit(cache=True)
 def xorshift(state):
     """Next state of the random generator (Marsaglia 2003); its upper bits are the random number."""
     state ^= state << np.uint64(13)
@@ -40,13 +36,13 @@ def xorshift(state):
     return state ^ state << np.uint64(17)
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def below(state, limit):
     """Random number in 0..limit-1 from the state."""
     return np.int64((state >> np.uint64(33)) % np.uint64(limit))
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def dsatur(offsets, neighbours):
     """Color the node with most colors around it next, ties by degree, then number (Brélaz 1979).
 
@@ -80,7 +76,7 @@ def dsatur(offsets, neighbours):
     return colors
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def greedy_clique(offsets, neighbours, starts):
     """Grow a clique from every start, always by the candidate of highest degree; return the size of the largest."""
     met = np.zeros(len(offsets) - 1, dtype=np.int64)  # members of the clique beside a node; -1 in the clique
@@ -106,7 +102,7 @@ def greedy_clique(offsets, neighbours, starts):
     return largest
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def greedy_passes(offsets, neighbours, colors, rng, passes):
     """Passes of iterated greedy (Culberson 1992): the classes in another order, then first fit along them.
 
@@ -163,7 +159,7 @@ def greedy_passes(offsets, neighbours, colors, rng, passes):
     return k
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def tabucol(offsets, neighbours, colors, tabu, rng, first, last):
     """Iterations first..last-1 of TabuCol (Hertz and de Werra 1987, tenure of Galinier and Hao 1999).
 
@@ -245,27 +241,27 @@ class SetState(NamedTuple):
     bucket: np.ndarray  # (N,) of a node
     place: np.ndarray  # (N,) of a node in its bucket
     members: np.ndarray  # (2, N) of the buckets
-    count: np.ndarray  # (2,)
+    sizes: np.ndarray  # (2,) of the buckets
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def move_to_bucket(state, node, target):
     """Move a node from its bucket to another; -1 is no bucket."""
-    _, _, bucket, place, members, count = state
+    _, _, bucket, place, members, sizes = state
     source = bucket[node]
     if source >= 0:
-        count[source] -= 1
-        last = members[source, count[source]]
+        sizes[source] -= 1
+        last = members[source, sizes[source]]
         members[source, place[node]] = last
         place[last] = place[node]
     bucket[node] = target
     if target >= 0:
-        members[target, count[target]] = node
-        place[node] = count[target]
-        count[target] += 1
+        members[target, sizes[target]] = node
+        place[node] = sizes[target]
+        sizes[target] += 1
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def flip(offsets, neighbours, state, is_left, node):
     """Put a node into the set or take it out; return the change of the set's size, 1 or -1."""
     step = -1 if state.inside[node] else 1
@@ -279,7 +275,7 @@ def flip(offsets, neighbours, state, is_left, node):
     return step
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def independent_set(offsets, neighbours, is_left, moves, rng):
     """Large independent set (N,) bool of the nodes in `is_left` (N,) bool; of equal sizes the one with more edges.
 
@@ -291,25 +287,25 @@ def independent_set(offsets, neighbours, is_left, moves, rng):
     nodes, out_until = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     degree, beside = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)  # degree: among the nodes left
     bucket, place = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    members, count = np.zeros((2, n), dtype=np.int64), np.zeros(2, dtype=np.int64)
+    members, sizes = np.zeros((2, n), dtype=np.int64), np.zeros(2, dtype=np.int64)
     inside, best = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
     for v in range(n):
         if is_left[v]:
             for i in range(offsets[v], offsets[v + 1]):
                 degree[v] += is_left[neighbours[i]]
-            nodes[count[0]] = members[0, count[0]] = v
-            bucket[v], place[v] = 0, count[0]
-            count[0] += 1
-    state = SetState(inside, beside, bucket, place, members, count)
-    num_left = count[0]
+            nodes[sizes[0]] = members[0, sizes[0]] = v
+            bucket[v], place[v] = 0, sizes[0]
+            sizes[0] += 1
+    state = SetState(inside, beside, bucket, place, members, sizes)
+    num_left = sizes[0]
     size, edges, best_size, best_edges = 0, 0, 0, -1
     move, stale, random = 0, 0, rng[0]
     while True:
         node = -1
-        if count[0] > 0:
-            for _ in range(min(ADD_SAMPLE, count[0])):
+        if sizes[0] > 0:
+            for _ in range(min(ADD_SAMPLE, sizes[0])):
                 random = xorshift(random)
-                v = members[0, below(random, count[0])]
+                v = members[0, below(random, sizes[0])]
                 if node < 0 or degree[v] > degree[node]:
                     node = v
         else:
@@ -325,9 +321,9 @@ def independent_set(offsets, neighbours, is_left, moves, rng):
             move += 1
             stale += 1
             if stale <= PATIENCE:
-                for _ in range(min(SWAP_SAMPLE, count[1])):
+                for _ in range(min(SWAP_SAMPLE, sizes[1])):
                     random = xorshift(random)
-                    v = members[1, below(random, count[1])]
+                    v = members[1, below(random, sizes[1])]
                     if out_until[v] <= move:
                         node = v
                         break

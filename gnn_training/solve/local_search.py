@@ -1,20 +1,89 @@
-"""What needs no network: iterated greedy, independent sets and TabuCol from a coloring that is there."""
+"""The search that needs no network: iterated greedy, independent sets and TabuCol improve a coloring."""
 
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import chain
 from threading import Event
+from typing import NamedTuple
 
 import numpy as np
 
-from gnn_training.solve.kernels import greedy_passes, independent_set, tabucol
+from gnn_training.graph import NeighbourLists
+from gnn_training.solve import kernels
 
-_CELLS_PER_SLICE = 4_000_000  # nodes times iterations between two looks at the clock, about 20 ms
-FOREVER = 2**62  # iterations: the clock alone ends the search
+CLIQUE_STARTS = 1000  # all nodes of most graphs, as in the exported file; takes milliseconds
+STEPS_PER_SLICE = 4_000_000  # of a kernel between two looks at the clock, about 20 ms
+FOREVER = 2**62  # iterations: only the clock ends the search
+FIRST_MOVES, LAST_MOVES = 300, 19_200  # for every set of the first coloring, and of the seventh and later ones
+PASSES = 2_000  # of iterated greedy before TabuCol,
+SHARE = 0.25  # for at most this part of the time on large graphs; independent sets get as much
+COLORINGS_PER_TURN = 7  # that every thread makes of independent sets, if there is time
+SMALL_GRAPH = 200  # nodes up to which TabuCol needs no independent sets and no groups of classes
+GROUP_NODES = 200  # in the color classes that every second thread of TabuCol colors again
+GROUP_ITERATIONS = 100_000  # of TabuCol on one group
+GROUP_NOISE = 0.25  # of the class sizes (standard deviation of their logarithm), so that groups differ
+
+
+class Budget(NamedTuple):
+    """What a search may use. It ends early at `lower` colors."""
+
+    deadline: float  # of time.monotonic()
+    lower: int = 1  # number of colors, such as the size of a clique
+    threads: int = 1
+    seed: int = 0
+
+
+def seeded(*numbers: int) -> np.ndarray:
+    """State (1,) uint64 of a random generator for the kernels."""
+    return np.random.default_rng(numbers).integers(1, 2**63, size=1, dtype=np.uint64)
+
+
+def clique_size(lists: NeighbourLists, starts: int = CLIQUE_STARTS) -> int:
+    """Size of a clique, grown greedily from the `starts` nodes of highest degree: no coloring has fewer colors."""
+    by_degree = np.argsort(-np.diff(lists.offsets), kind="stable")
+    return int(kernels.greedy_clique(*lists, by_degree[:starts]))
+
+
+def iterated_greedy(
+    lists: NeighbourLists, colors: np.ndarray, lower: int, passes: int, seconds: float, seed: int
+) -> np.ndarray:
+    """Improve a proper coloring (N,) without gaps by iterated greedy: (N,) int32, never more colors.
+
+    It stops at `lower` colors, after `passes`, or after `seconds`. Below the time limit the result depends on the
+    arguments alone.
+    """
+    deadline = time.monotonic() + seconds
+    best, used, rng = colors.astype(np.int32), int(colors.max()) + 1, seeded(seed, len(colors))
+    stride = max(1, STEPS_PER_SLICE // (len(colors) + len(lists.neighbours)))
+    while used > lower and passes > 0 and time.monotonic() < deadline:
+        used = kernels.greedy_passes(*lists, best, rng, min(stride, passes))
+        passes -= stride
+    return best
+
+
+def remove_color(
+    lists: NeighbourLists, colors: np.ndarray, iterations: int, rng: np.ndarray, is_over: Callable[[], bool]
+) -> tuple[np.ndarray, int]:
+    """Look with TabuCol for a coloring with one color less than `colors` (N,) int32, which is proper and without gaps.
+
+    `is_over` is asked about every 20 ms. Returns the coloring (N,) int32 and the iterations it took; -1 if it is not
+    proper.
+    """
+    k = int(colors.max()) + 1
+    trial = _without_smallest_class(colors, k)
+    tabu = np.zeros((len(colors), k - 1), dtype=np.int64)
+    stride = max(100, STEPS_PER_SLICE // len(colors))
+    solved, first = -1, 0
+    while solved < 0 and first < iterations and not is_over():
+        last = min(first + stride, iterations)
+        solved = kernels.tabucol(*lists, trial, tabu, rng, first, last)
+        first = last
+    return trial, solved
 
 
 def _without_smallest_class(colors: np.ndarray, k: int) -> np.ndarray:
-    """Colors 0..k-2: the smallest class takes colors by turns, the last class its number."""
+    """Colors 0..k-2: the nodes of the smallest class take all colors in turn, the last class takes its number."""
     smallest = np.bincount(colors, minlength=k).argmin()
     fewer = np.where(colors == k - 1, smallest, colors).astype(np.int32)
     orphans = np.flatnonzero(colors == smallest)
@@ -22,239 +91,153 @@ def _without_smallest_class(colors: np.ndarray, k: int) -> np.ndarray:
     return fewer
 
 
-def iterated_greedy(
-    neighbour_lists: tuple[np.ndarray, np.ndarray],
-    colors: np.ndarray,
-    lower: int,
-    passes: int,
-    seconds: float,
-    seed: int,
-) -> np.ndarray:
-    """Improve a proper coloring (N,) without gaps by iterated greedy: (N,) int32, never more colors.
-
-    It stops at `lower`, after `passes`, or after `seconds`. Without reaching the time limit the result depends on the
-    arguments alone.
-    """
-    deadline = time.monotonic() + seconds
-    best, used, rng = colors.astype(np.int32), int(colors.max()) + 1, seeded(seed, len(colors))
-    stride = max(1, _CELLS_PER_SLICE // (len(colors) + len(neighbour_lists[1])))
-    while used > lower and passes > 0 and time.monotonic() < deadline:
-        used = greedy_passes(*neighbour_lists, best, rng, min(stride, passes))
-        passes -= stride
-    return best
-
-
-def with_fewer(
-    neighbour_lists: tuple[np.ndarray, np.ndarray],
-    colors: np.ndarray,
-    iterations: int,
-    rng: np.ndarray,
-    is_over: Callable[[], bool],
-) -> tuple[np.ndarray, int]:
-    """Look with TabuCol for a coloring with one color less than `colors` (N,) int32 has, proper and without gaps.
-
-    rng (1,) uint64 goes on. `is_over` is asked every 20 ms or so. Returns the coloring (N,) int32 and the iterations
-    it took; -1 if it is not proper.
-    """
-    k = int(colors.max()) + 1
-    trial = _without_smallest_class(colors, k)
-    tabu = np.zeros((len(colors), k - 1), dtype=np.int64)
-    stride = max(100, _CELLS_PER_SLICE // len(colors))
-    solved, first = -1, 0
-    while solved < 0 and first < iterations and not is_over():
-        last = min(first + stride, iterations)
-        solved = tabucol(*neighbour_lists, trial, tabu, rng, first, last)
-        first = last
-    return trial, solved
-
-
-def descend(
-    neighbour_lists: tuple[np.ndarray, np.ndarray],
-    colors: np.ndarray,
-    lower: int,
-    iterations: int,
-    seconds: float,
-    seed: int,
-) -> tuple[np.ndarray, int]:
-    """Fewest colors that TabuCol reaches from a proper coloring: the last of `descents`, or where they would begin.
-
-    Returns the coloring (N,) int32 with colors from 0 and the iterations it took to reach it.
-    """
-    found = colors.astype(np.int32), 0
-    for found in descents(neighbour_lists, colors, lower, iterations, seconds, seed):  # noqa: B007
-        pass
-    return found
-
-
 def descents(
-    neighbour_lists: tuple[np.ndarray, np.ndarray],
-    colors: np.ndarray,
-    lower: int,
-    iterations: int,
-    seconds: float,
-    seed: int,
+    lists: NeighbourLists, colors: np.ndarray, lower: int, iterations: int, seconds: float, seed: int
 ) -> Iterator[tuple[np.ndarray, int]]:
     """Yield what TabuCol reaches from a proper coloring, one color less at a time, with the iterations so far.
 
-    It stops at `lower`, when a number of colors resists for `iterations`, or after `seconds`. Without reaching the
-    time limit the result depends on the arguments alone. The colorings are (N,) int32 with colors from 0.
+    It stops at `lower` colors, when a number of colors resists for `iterations`, or after `seconds`. Below the time
+    limit the result depends on the arguments alone. The colorings are (N,) int32 with colors from 0.
     """
     deadline = time.monotonic() + seconds
     best, effort, rng = colors.astype(np.int32), 0, seeded(seed, len(colors))
     while best.max() + 1 > max(lower, 1):
-        best, solved = with_fewer(neighbour_lists, best, iterations, rng, lambda: time.monotonic() >= deadline)
+        best, solved = remove_color(lists, best, iterations, rng, lambda: time.monotonic() >= deadline)
         if solved < 0:
             return
         effort += solved
         yield best, effort
 
 
-def seeded(*words: int) -> np.ndarray:
-    """State (1,) uint64 for what takes an `rng` here."""
-    return np.random.default_rng(words).integers(1, 2**63, size=1, dtype=np.uint64)
+def descend(
+    lists: NeighbourLists, colors: np.ndarray, lower: int, iterations: int, seconds: float, seed: int
+) -> tuple[np.ndarray, int]:
+    """Return the last of `descents`, or the coloring (N,) int32 itself and 0."""
+    start = colors.astype(np.int32), 0
+    return [start, *descents(lists, colors, lower, iterations, seconds, seed)][-1]
 
 
-FIRST_MOVES, LAST_MOVES = 300, 19_200  # for every set of the first coloring, and of the seventh and later ones
+def extractions(lists: NeighbourLists, *seed: int) -> Iterator[np.ndarray | None]:
+    """Yield proper colorings (N,) int32 without end, each made of one large independent set after the other.
 
-
-def extractions(neighbour_lists: tuple[np.ndarray, np.ndarray], *seed: int) -> Iterator[np.ndarray | None]:
-    """Yield proper colorings (N,) int32 without end, each made of one large independent set after the other, with twice
-    the moves every time up to LAST_MOVES; and None after every set, for a look at the clock.
+    Each has twice the moves per set of the one before, up to LAST_MOVES. After every set comes a None, for a look at
+    the clock.
     """
-    num_nodes, moves = len(neighbour_lists[0]) - 1, FIRST_MOVES
+    num_nodes, moves = len(lists.offsets) - 1, FIRST_MOVES
     rng = seeded(*seed, num_nodes)
     while True:
         colors, color = np.full(num_nodes, -1, dtype=np.int32), 0
         while (colors < 0).any():
-            colors[independent_set(*neighbour_lists, colors < 0, moves, rng)] = color
+            colors[kernels.independent_set(*lists, colors < 0, moves, rng)] = color
             color += 1
             yield None
         yield colors
         moves = min(2 * moves, LAST_MOVES)
 
 
-Lists = tuple[np.ndarray, np.ndarray]  # Graph.csr()
-PASSES = 2_000  # of iterated greedy before TabuCol,
-SHARE = 0.25  # for at most this part of the time: large graphs; as much for independent sets
-EXTRACTIONS = 7  # colorings out of independent sets that every thread makes in a turn, if there is time
-GROUP = 200  # nodes in the color classes that TabuCol colors anew in every second thread
-ITERATIONS = 100_000  # of TabuCol on one group
-CHANCE = 0.25  # by how much the groups differ in the classes they take
+def extract_in_threads(searches: Sequence[Iterator[np.ndarray | None]], deadline: float) -> np.ndarray | None:
+    """Continue every search in its own thread; return the best coloring that is complete before `deadline`, if any."""
+
+    def complete(search: Iterator[np.ndarray | None]) -> list[np.ndarray]:
+        found: list[np.ndarray] = []
+        while len(found) < COLORINGS_PER_TURN and time.monotonic() < deadline:
+            if (colors := next(search)) is not None:
+                found.append(colors)
+        return found
+
+    with ThreadPoolExecutor(len(searches)) as pool:
+        return min(chain.from_iterable(pool.map(complete, searches)), key=np.max, default=None)
 
 
-class SetSearch:
-    """Colorings made of large independent sets, by turns; every turn goes on where the last one stopped."""
-
-    def __init__(self, lists: Lists, seed: int, threads: int):
-        self._searches = [extractions(lists, seed, number) for number in range(threads)]
-
-    def turn(self, deadline: float) -> np.ndarray | None:
-        """The best proper coloring (N,) int32 that became ready before `deadline`, of time.monotonic(), if any did."""
-        with ThreadPoolExecutor(len(self._searches)) as pool:
-            ready = sum(pool.map(lambda search: _ready(search, deadline), self._searches), [])
-        return min(ready, key=np.max, default=None)
-
-
-def _ready(search: Iterator[np.ndarray | None], deadline: float) -> list[np.ndarray]:
-    found: list[np.ndarray] = []
-    while len(found) < EXTRACTIONS and time.monotonic() < deadline:
-        if (colors := next(search)) is not None:
-            found.append(colors)
-    return found
-
-
-def local_search(
-    lists: Lists, colors: np.ndarray, deadline: float, lower: int, threads: int, seed: int, polish: bool
-) -> Iterator[np.ndarray]:
+def local_search(lists: NeighbourLists, colors: np.ndarray, budget: Budget, polish: bool) -> Iterator[np.ndarray]:
     """Yield proper colorings (N,) int32 with ever fewer colors than the proper `colors`, which has no gaps.
 
-    Iterated greedy has the time until `deadline`, of time.monotonic(), or with `polish` the first part of it, large
-    independent sets the next and TabuCol the rest. It ends early at `lower`.
+    Without `polish`, iterated greedy has all the time. With it, iterated greedy has the first part, independent sets
+    have the next, and TabuCol has the rest.
     """
-    left = deadline - time.monotonic()
+    left = budget.deadline - time.monotonic()
     passes, seconds = (PASSES, SHARE * left) if polish else (FOREVER, left)
-    best = iterated_greedy(lists, colors, lower, passes, seconds, seed)
+    best = iterated_greedy(lists, colors, budget.lower, passes, seconds, budget.seed)
     if best.max() < colors.max():
         yield best
-    if not polish or best.max() < lower:
+    if not polish or best.max() < budget.lower:
         return
-    sets = SetSearch(lists, seed, threads).turn(time.monotonic() + SHARE * left)
-    if sets is not None and sets.max() < best.max():
-        best = sets
-        yield best
-    yield from _tabucol(lists, best, deadline, lower, threads, seed)
+    if len(colors) > SMALL_GRAPH:
+        searches = [extractions(lists, budget.seed, number) for number in range(budget.threads)]
+        sets = extract_in_threads(searches, time.monotonic() + SHARE * left)
+        if sets is not None and sets.max() < best.max():
+            best = sets
+            yield best
+    yield from _tabucol_in_threads(lists, best, budget)
 
 
-def _tabucol(
-    lists: Lists, colors: np.ndarray, deadline: float, lower: int, threads: int, seed: int
-) -> Iterator[np.ndarray]:
-    """Yield proper colorings, each with one color less than the one before, beginning below `colors`.
+def _tabucol_in_threads(lists: NeighbourLists, colors: np.ndarray, budget: Budget) -> Iterator[np.ndarray]:
+    """Yield proper colorings, each with one color less than the one before, starting below `colors`.
 
-    All threads look for the same number of colors, each with a seed of its own; from what one finds, all go on. With
-    one thread only the end depends on the clock; with several, also which of them is first.
+    All threads look for the same number of colors, each with its own seed, and continue from what the first one finds.
     """
-    with ThreadPoolExecutor(threads) as pool:
-        while colors.max() + 1 > max(lower, 1):
-            found = _race(pool, lists, colors, deadline, threads, seed)
+    with ThreadPoolExecutor(budget.threads) as pool:
+        while colors.max() + 1 > max(budget.lower, 1):
+            found = _race(pool, lists, colors, budget)
             if found is None:
                 return
             colors = found
             yield colors
 
 
-def _race(
-    pool: ThreadPoolExecutor, lists: Lists, colors: np.ndarray, deadline: float, threads: int, seed: int
-) -> np.ndarray | None:
-    """One color less, by whichever thread finds it first; None if none does in time.
+def _race(pool: Executor, lists: NeighbourLists, colors: np.ndarray, budget: Budget) -> np.ndarray | None:
+    """Return a coloring with one color less from the thread that finds one first; None if none does in time.
 
-    Every second thread looks at groups of classes instead of the whole graph, which is too much of it for TabuCol when
-    it is large.
+    Every second thread looks at groups of classes, because the whole of a large graph is too much for TabuCol.
     """
     over = Event()
 
     def is_over() -> bool:
-        return over.is_set() or time.monotonic() >= deadline
+        return over.is_set() or time.monotonic() >= budget.deadline
 
     def look(number: int) -> np.ndarray | None:
-        rng = seeded(seed, number, len(colors), int(colors.max()))
-        way = _in_groups if number % 2 and len(colors) > GROUP else _in_the_whole
-        found = way(lists, colors, rng, is_over)
+        rng = seeded(budget.seed, number, len(colors), int(colors.max()))
+        if number % 2 and len(colors) > SMALL_GRAPH:
+            found = remove_color_in_groups(lists, colors, rng, is_over)
+        else:
+            trial, iterations = remove_color(lists, colors, FOREVER, rng, is_over)
+            found = trial if iterations >= 0 else None
         if found is not None:
             over.set()
         return found
 
     try:
-        return next((found for found in list(pool.map(look, range(threads))) if found is not None), None)
+        return next((found for found in list(pool.map(look, range(budget.threads))) if found is not None), None)
     finally:
         over.set()  # on Ctrl-C too: the pool waits for its threads
 
 
-def _in_the_whole(lists: Lists, colors: np.ndarray, rng: np.ndarray, is_over: Callable[[], bool]) -> np.ndarray | None:
-    found, iterations = with_fewer(lists, colors, FOREVER, rng, is_over)
-    return found if iterations >= 0 else None
+def remove_color_in_groups(
+    lists: NeighbourLists, colors: np.ndarray, rng: np.ndarray, is_over: Callable[[], bool]
+) -> np.ndarray | None:
+    """Color a group of classes with one color less, one group after the other until that succeeds or time is over.
 
-
-def _in_groups(lists: Lists, colors: np.ndarray, rng: np.ndarray, is_over: Callable[[], bool]) -> np.ndarray | None:
-    """Color some classes with one color less, one group after the other, of the smaller classes rather."""
-    sizes, chance = np.bincount(colors), np.random.default_rng(rng)
+    Groups prefer the smaller classes. Returns a coloring (N,) int32 without gaps, or None.
+    """
+    sizes, noise = np.bincount(colors), np.random.default_rng(rng)
     while not is_over():
-        order = (sizes * np.exp(CHANCE * chance.standard_normal(len(sizes)))).argsort()
-        names = np.sort(order[: max(2, (sizes[order].cumsum() <= GROUP).sum())])
-        nodes = np.flatnonzero(np.isin(colors, names))
-        group = np.searchsorted(names, colors[nodes]).astype(np.int32)
-        found, iterations = with_fewer(_induced(lists, nodes), group, ITERATIONS, rng, is_over)
+        order = (sizes * np.exp(GROUP_NOISE * noise.standard_normal(len(sizes)))).argsort()
+        color_ids = np.sort(order[: max(2, (sizes[order].cumsum() <= GROUP_NODES).sum())])
+        nodes = np.flatnonzero(np.isin(colors, color_ids))
+        group = np.searchsorted(color_ids, colors[nodes]).astype(np.int32)
+        found, iterations = remove_color(_subgraph(lists, nodes), group, GROUP_ITERATIONS, rng, is_over)
         if iterations >= 0:
             fewer = colors.copy()
-            fewer[nodes] = names[found]
-            fewer[fewer == len(sizes) - 1] = names[-1]  # which is free now
+            fewer[nodes] = color_ids[found]
+            fewer[fewer == len(sizes) - 1] = color_ids[-1]  # which is free now
             return fewer
     return None
 
 
-def _induced(lists: Lists, nodes: np.ndarray) -> Lists:
-    """Neighbour lists of the graph among `nodes`, which ascend."""
+def _subgraph(lists: NeighbourLists, nodes: np.ndarray) -> NeighbourLists:
+    """Neighbour lists of the graph among `nodes`, which are sorted."""
     offsets, neighbours = lists
     place = np.full(len(offsets) - 1, -1, dtype=np.int32)
     place[nodes] = np.arange(len(nodes))
     inner = [found[found >= 0] for found in (place[neighbours[offsets[v] : offsets[v + 1]]] for v in nodes)]
-    return np.concatenate([[0], np.cumsum([len(found) for found in inner])]), np.concatenate(inner)
+    return NeighbourLists(np.cumsum([0, *(len(found) for found in inner)]), np.concatenate(inner))
