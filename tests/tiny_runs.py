@@ -57,6 +57,7 @@ def settings(data: Path, run: Path, **changes) -> TrainSettings:
         "checkpoint_every": 1,
         "log_every": 1,
         "compile": False,
+        "processes": 1,
     }
     return TrainSettings(data=data, run=run, device="cpu", **(values | changes))
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import sysconfig
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -39,7 +40,8 @@ class Learner:
         torch.manual_seed(settings.seed)  # the same first weights on every rank
         self.network = ColoringNetwork(settings.width, settings.damping).to(rt.device)
         self.average = AveragedModel(self.network, multi_avg_fn=get_ema_multi_avg_fn(settings.ema))
-        self.ddp = DistributedDataParallel(self.network, gradient_as_bucket_view=True, broadcast_buffers=False)
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # the new name came after torch 2.11
+            self.ddp = DistributedDataParallel(self.network, gradient_as_bucket_view=True, broadcast_buffers=False)
         self.precision = _precision(settings.precision, rt.device)
         # The scaler also skips steps that are not finite, on the device. Only fp16 needs it to scale.
         scaling = {} if self.precision == torch.float16 else {"init_scale": 1.0, "growth_interval": NEVER}

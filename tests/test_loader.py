@@ -1,4 +1,4 @@
-"""Graphs that live on the device: unpacked there they are the graphs of the file, and empty places count nothing."""
+"""From packed graphs to batches: they hold the graphs of the file, empty places count nothing, draws follow steps."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from gnn_training.data.packed import PackedGraphs
+from gnn_training.distributed import Runtime
 from gnn_training.graph import Graph, Instance
 from gnn_training.model.graphs import SPARSE_FROM, SparseGraph
 from gnn_training.model.loss import WEIGHTS, Batch, ColoringNetwork
-from gnn_training.training.loader import DeviceDataset
-from gnn_training.training.sampler import BatchPlan, Shape
+from gnn_training.training.loader import DeviceDataset, GraphLoader, no_gradient_rounds_at, rounds_of
+from gnn_training.training.sampler import EqualCostSampler, Shape
 
 CPU = torch.device("cpu")
 
@@ -81,14 +82,14 @@ def test_a_batch_carries_the_labels_colors_and_seeds_of_its_graphs(data: PackedG
         assert (batch.num_colors[row], batch.lower[row]) == (label.num_colors, label.lower_bound)
         assert (batch.upper[row], batch.graph_type[row]) == (label.dsatur_colors, data.graph_type[i])
         assert batch.difficulty[row].item() == pytest.approx(label.difficulty)
-        assert (batch.k[row], batch.seeds[row], batch.present[row]) == (i % 3 + 2, 10 * i, 1)
+        assert (batch.k[row], batch.seeds[row], batch.graph_mask[row]) == (i % 3 + 2, 10 * i, 1)
     assert batch.max_colors == 6
 
 
 @pytest.mark.parametrize("ids", [[3, 17], []])
-def test_empty_places_are_graphs_of_one_node_that_are_not_present(dataset: DeviceDataset, ids: list[int]):
+def test_empty_places_are_graphs_of_one_node_that_are_masked(dataset: DeviceDataset, ids: list[int]):
     batch = batch_of(dataset, ids, places=4)
-    assert batch.present.tolist() == [1.0] * len(ids) + [0.0] * (4 - len(ids))
+    assert batch.graph_mask.tolist() == [1.0] * len(ids) + [0.0] * (4 - len(ids))
     empty = slice(len(ids), None)
     assert (batch.graphs.num_nodes[empty] == 1).all() and (batch.graphs.adjacency[empty] == 0).all()
     assert (batch.graphs.mask[empty, 0] == 1).all() and (batch.graphs.mask[empty, 1:] == 0).all()
@@ -127,7 +128,7 @@ def test_a_large_sparse_graph_comes_by_its_edges_and_others_in_full(tmp_path: Pa
     large = alone(1)
     assert isinstance(large.graphs, SparseGraph) and np.array_equal(large.graphs.edge_index, ring.edge_index())
     assert large.graphs.mask.shape == (1, ring.num_nodes)
-    assert (large.num_colors, large.k, large.present, large.max_colors) == (data.num_colors[1], 3, 1, 4)
+    assert (large.num_colors, large.k, large.graph_mask, large.max_colors) == (data.num_colors[1], 3, 1, 4)
     network, padded = ColoringNetwork(), dataset.dense(torch.tensor([1]), torch.tensor([True]), SPARSE_FROM + 8)
     with torch.no_grad():
         sparse, full = (network(replace(large, graphs=graphs), 0, 1) for graphs in (large.graphs, padded))
@@ -139,8 +140,9 @@ def test_a_large_sparse_graph_comes_by_its_edges_and_others_in_full(tmp_path: Pa
 def test_a_large_sparse_graph_is_planned_alone_so_that_it_comes_by_its_edges(tmp_path: Path):
     path = Graph.from_edges(SPARSE_FROM, [(i, i + 1) for i in range(SPARSE_FROM - 1)])
     data = pack(tmp_path, *(random_graph(9, seed) for seed in range(5)), path)
-    for planned in BatchPlan(np.arange(6), data.num_nodes, data.num_colors, 5000, 1, 0, np.arange(6) == 5).epoch(0):
-        (ids,) = planned.parts
+    sizes = data.num_nodes, data.num_colors
+    for planned in EqualCostSampler(np.arange(6), *sizes, 5000, 1, 0, singleton=np.arange(6) == 5):
+        (ids,) = planned.micro_batches
         graphs = DeviceDataset(data, CPU).batch(ids, data.num_colors[ids], ids, planned.shape).graphs
         assert isinstance(graphs, SparseGraph) == (5 in ids)
 
@@ -150,7 +152,7 @@ def test_a_rank_without_a_graph_beside_a_large_one_unpacks_nothing_large(dataset
     assert batch.graphs.mask.shape[1] <= 8
 
 
-def test_batches_share_no_memory_with_the_resident_graphs(dataset: DeviceDataset):
+def test_batches_share_no_memory_with_the_dataset(dataset: DeviceDataset):
     first = batch_of(dataset, [3, 17], places=2)
     for field in fields(first):
         value = getattr(first, field.name)
@@ -166,3 +168,47 @@ def test_half_precision_keeps_the_adjacency_exact(dataset: DeviceDataset):
     other.graphs.to(torch.bfloat16)
     assert other.graphs.adjacency.dtype == torch.bfloat16 and other.graphs.degrees.dtype == torch.float32
     assert torch.equal(other.graphs.adjacency.float(), batch.graphs.adjacency)
+
+
+def loader(data: PackedGraphs, rt: Runtime, **changes) -> GraphLoader:
+    return GraphLoader(tiny_runs.settings(data.folder, Path("nowhere"), **changes), data, rt)
+
+
+def test_every_step_draws_other_colors_and_noise_for_every_graph(data: PackedGraphs, rt: Runtime):
+    one, ids = loader(data, rt), np.arange(24)
+    colors, seeds = one.draw(ids, 0)
+    assert np.array_equal(one.draw(ids[4:6], 0)[1], seeds[4:6])  # whatever its batch mates
+    later_colors, later_seeds = one.draw(ids, 5)
+    assert not np.array_equal(seeds, later_seeds) and not np.array_equal(colors, later_colors)
+
+
+def test_a_step_allows_from_one_color_too_few_to_halfway_up_to_dsatur(data: PackedGraphs, rt: Runtime):
+    data.num_colors, data.dsatur_colors = np.full(24, 10), np.full(24, 20)
+    data.num_colors[:2], data.dsatur_colors[:2] = 1, 1
+    one = loader(data, rt)
+    seen = np.stack([one.draw(np.arange(24), step)[0] for step in range(60)])
+    assert set(seen[:, :2].ravel().tolist()) == {1, 2, 3}
+    assert set(seen[:, 2:].ravel().tolist()) == set(range(9, 16))
+
+
+def test_batches_begin_at_any_step_and_are_those_of_an_uninterrupted_run(data: PackedGraphs, rt: Runtime):
+    one = loader(data, rt)
+    start, epoch = 3, len(one.sampler)
+    whole = one.starting_at(0)
+    for _ in range(start):
+        next(whole)
+    for step, mine, other in zip(range(start, 2 * epoch + 1), whole, loader(data, rt).starting_at(start), strict=False):
+        assert (mine.num_graphs, mine.rounds, mine.no_gradient_rounds) == (
+            other.num_graphs, other.rounds, other.no_gradient_rounds,
+        )  # fmt: skip
+        assert mine.no_gradient_rounds == no_gradient_rounds_at(step, 4, 0)
+        for a, b in zip(mine.micro_batches, other.micro_batches, strict=True):
+            assert torch.equal(a.seeds, b.seeds) and torch.equal(a.graphs.adjacency, b.graphs.adjacency)
+            assert a.k.max() <= a.max_colors
+
+
+def test_rounds_stay_near_their_mean_and_are_fixed_for_a_bucket():
+    rounds = [rounds_of(bucket, 16, seed=0) for bucket in range(200)]
+    assert set(rounds) == set(range(13, 20)) and rounds[7] == rounds_of(7, 16, seed=0)
+    without = [no_gradient_rounds_at(step, 16, seed=0) for step in range(500)]
+    assert 0.5 < np.mean(np.array(without) > 0) < 0.7 and max(without) <= 64
