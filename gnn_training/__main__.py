@@ -1,129 +1,145 @@
-"""The door: `python -m gnn_training <command> [flags]`. Loads no job, and so no torch, before the flags are read."""
+"""The command line: `coloring-gnn COMMAND [flags]`. It loads a command's libraries when the flags are read."""
 
 import argparse
 import atexit
-import contextlib
 import gc
 import importlib
-import io
-import logging
+import json
 import os
-import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import tyro
-
-from gnn_training import __version__, processes, settings
+from gnn_training import __version__, processes
 from gnn_training.errors import UserError
-from gnn_training.settings import Settings
 
-PROGRAM = "python -m gnn_training"
-COMMANDS: dict[str, type[Settings]] = {
-    "run": settings.RunSettings,
-    "check": settings.CheckSettings,
-    "generate": settings.GenerateSettings,
-    "import": settings.ImportSettings,
-    "preflight": settings.PreflightSettings,
-    "train": settings.TrainSettings,
-    "export": settings.ExportSettings,
-    "evaluate": settings.EvaluateSettings,
-    "pack": settings.PackSettings,
-    "color": settings.ColorSettings,
-}
-JOBS = {"generate": "dataset.generate", "import": "dataset.import_graphs"}  # others have a module of their own name
+if TYPE_CHECKING:
+    from gnn_training.settings import Settings
+
+PROGRAM = "coloring-gnn"
 
 
-def main(args: Sequence[str]) -> int:
-    """Do one command; return the exit code: 0 done, 2 to 5 for people to mend (one sentence said), 130 interrupted."""
+class Command(NamedTuple):
+    """What a command does, its settings, and the function in gnn_training.jobs that does it."""
+
+    help: str
+    settings: str
+    job: str
+
+
+COMMANDS = {
+    "run": Command("Do the whole job: data, check, train, export, verify, evaluate, pack.", "RunSettings", "run.run"),
+    "check": Command("Tell whether the job would start here, and what it would take.", "RunSettings", "check.check"),
+    "generate": Command("Generate training graphs with good colorings.", "GenerateSettings", "dataset.generate"),
+    "import": Command("Read your graphs, color them and pack them.", "ImportSettings", "dataset.import_graphs"),
+    "preflight": Command("Test whether the GPUs reach each other.", "PreflightSettings", "preflight.preflight"),
+    "train": Command("Train the network on packed graphs, or resume a training.", "TrainSettings", "train.train"),
+    "export": Command("Write the trained network as one verified ONNX file.", "ExportSettings", "export.export"),
+    "evaluate": Command("Count colors on some graphs, beside DSATUR and RLF.", "EvaluateSettings", "evaluate.evaluate"),
+    "pack": Command("Pack the exported model and its records into one archive.", "PackSettings", "pack.pack"),
+    "color": Command("Color one graph.", "ColorSettings", "color.color"),
+}  # fmt: skip
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run one command; return 0, 2 to 5 after an error that one sentence explains, or 130 after Ctrl-C.
+
+    Raises:
+        SystemExit: 2 for flags that cannot be read; or the exit code of a job that has explained it.
+    """
+    atexit.register(gc.freeze)  # otherwise the last collection takes a second for what torch has loaded
     try:
-        return _main(args)
+        _run(sys.argv[1:] if args is None else args)
+        return 0
     except UserError as error:
-        sys.stderr.write(f"gnn_training: {error}\n")  # in one piece, for all ranks may say it at once
+        sys.stderr.write(f"{PROGRAM}: {error}\n")
         return error.exit_code
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("gnn_training"):
+            raise
+        sys.stderr.write(f"{PROGRAM}: this command needs {error.name}: pip install '{PROGRAM}[train]'\n")
+        return UserError.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader, `head` say, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     finally:
-        if not processes.are_supervised():  # else whoever supervises is not done
-            processes.rest()
+        processes.rest()
 
 
-def _main(args: Sequence[str]) -> int:
-    command, *flags = args or ["--help"]
-    if command in ("-h", "--help"):
-        print(_overview())
-    elif command == "--version":
+def _run(args: Sequence[str]) -> None:
+    name, *flags = args or ["--help"]
+    if name in ("-h", "--help"):
+        print(f"usage: {PROGRAM} COMMAND [flags]\n\ncommands:")
+        print("".join(f"  {name:11}{command.help}\n" for name, command in COMMANDS.items()))
+        print(f"flags of a command: {PROGRAM} COMMAND --help")
+    elif name == "--version":
         print(__version__)
-    elif command not in COMMANDS:
-        raise UserError(f"there is no command {command}: take one of {', '.join(COMMANDS)}")
+    elif name not in COMMANDS:
+        raise UserError(f"there is no command {name}: take one of {', '.join(COMMANDS)}")
     else:
-        resolved = parse(command, flags)
-        if resolved.dry_run and command != "run":  # which shows the commands of its steps
-            print(resolved.model_dump_json(indent=2))
-        else:
-            _set_up_logging()
-            module, _, function = JOBS.get(command, f"{command}.{command}").partition(".")
-            getattr(importlib.import_module(f"gnn_training.jobs.{module}"), function)(resolved)
-    return 0
+        settings, dry_run = parse(name, flags)
+        if dry_run and name != "run":  # the dry run of `run` shows the commands of its steps
+            print(settings.model_dump_json(indent=2))
+            return
+        from gnn_training.console import set_up_logging
+
+        set_up_logging()
+        module, function = COMMANDS[name].job.split(".")
+        job = getattr(importlib.import_module(f"gnn_training.jobs.{module}"), "dry_run" if dry_run else function)
+        job(settings)
 
 
-def _overview() -> str:
-    lines = [f"usage: {PROGRAM} <command> [flags]", "", "commands:"]
-    lines += [f"  {name:10}{cls.__doc__}" for name, cls in COMMANDS.items()]
-    return "\n".join([*lines, "", f"flags of a command: {PROGRAM} <command> --help"])
-
-
-def parse(command: str, flags: Sequence[str]) -> Settings:
-    """Settings of a command: preset first, then flags.
+def parse(name: str, flags: Sequence[str]) -> "tuple[Settings, bool]":
+    """Return the settings of a command and whether only to show them: flags over --settings over --preset.
 
     Raises:
-        UserError: an unknown flag or a value that does not fit.
+        SystemExit: tyro has explained what is wrong with the flags, or has shown the help.
+        UserError: a value does not fit, or the settings file cannot be read.
     """
-    cls = COMMANDS[command]
-    default = {"default": _preset(cls, flags)} if "preset" in cls.model_fields else {}
-    report = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(report):
-            return tyro.cli(
-                cls, prog=f"{PROGRAM} {command}", args=flags, config=(tyro.conf.FlagCreatePairsOff,), **default
-            )
-    except SystemExit as leaving:
-        if leaving.code:
-            raise UserError(f"{_sentence(report.getvalue())} (see {PROGRAM} {command} --help)") from None
-        raise
+    import tyro
+    from pydantic import BaseModel
 
+    from gnn_training import settings
 
-def _preset(cls: type[Settings], flags: Sequence[str]) -> Settings:
+    class CommandLine(BaseModel):
+        settings: Path | None = None
+        """JSON file of settings, as --dry-run prints them. Flags override it."""
+        dry_run: bool = False
+        """Show what would be done and stop."""
+
+    kind = getattr(settings, COMMANDS[name].settings)
+    both = type(kind.__name__, (CommandLine, kind), {})
     scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    scan.add_argument("--preset", nargs="?", default=settings.default_preset())
-    name = scan.parse_known_args(flags)[0].preset
-    return settings.of_preset(cls, name if name in settings.PRESETS else "cpu")  # tyro refuses an unknown name
+    for flag in ("--preset", "--settings"):
+        scan.add_argument(flag, nargs="?")
+    first = scan.parse_known_args(flags)[0]
+    values = _read(Path(first.settings)) if first.settings else {}
+    default: dict[str, Any] = {}
+    if values or "preset" in kind.model_fields:
+        preset = first.preset or values.get("preset") or settings.default_preset()
+        try:
+            default["default"] = settings.of_preset(both, preset, **values)
+        except UserError as error:
+            raise UserError(f"{first.settings}: {error}") from error
+    resolved = tyro.cli(
+        both, prog=f"{PROGRAM} {name}", description=COMMANDS[name].help, args=flags,
+        config=(tyro.conf.FlagCreatePairsOff,), **default,
+    )  # fmt: skip
+    return kind(**{field: getattr(resolved, field) for field in kind.model_fields}), resolved.dry_run
 
 
-def _sentence(report: str) -> str:
-    """What tyro's framed report says, without title and frame, and without its last part, which points to --help."""
-    rows = [line.strip(" │") for line in re.sub(r"\x1b\[[0-9;]*m", "", report).splitlines()[1:]]
-    text = "\n".join("\f" if set(row) <= set("─-╰╯") else row for row in rows)
-    parts = [" ".join(part.split()).rstrip(".:") for part in text.split("\f")]
-    return ": ".join([part for part in parts if part][:-1])
-
-
-def _set_up_logging() -> None:
-    if sys.stdout.isatty():
-        from rich.logging import RichHandler
-
-        handler = RichHandler(show_level=False, show_path=False, omit_repeated_times=False, log_time_format="%H:%M:%S")
-    else:
-        handler = logging.StreamHandler(sys.stdout)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    logging.basicConfig(handlers=[handler], force=True)
-    logging.getLogger("gnn_training").setLevel(logging.INFO)  # libraries: warnings only
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: cannot be read as JSON settings ({error}): name another --settings") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{file}: holds no settings: name a file as --dry-run prints it")
+    return values
 
 
 if __name__ == "__main__":
-    processes.die_with_parent_if_supervised()
-    atexit.register(gc.freeze)  # the last collection would walk for a second through all that torch has loaded
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

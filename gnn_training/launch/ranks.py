@@ -1,118 +1,181 @@
-"""The processes that train: one, or as many as torchrun starts, on this machine and on others."""
+"""Start the ranks of a training: spawned processes on this machine, and together with those of other machines."""
 
 import json
+import logging
+import multiprocessing
 import os
-import re
 import signal
+import socket
 import sys
-from functools import cached_property
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from gnn_training import machine, processes
-from gnn_training.errors import MachineError, StorageError, TrainingError, UserError
-from gnn_training.jobs.run import Step
-from gnn_training.launch import gpus, nccl
-from gnn_training.launch.nodes import Nodes, resolve
-from gnn_training.processes import Supervisor
-from gnn_training.settings import RunSettings
+from gnn_training.console import set_up_logging
+from gnn_training.errors import MachineError, TrainingError, UserError
 
-DOOR = ["-m", "gnn_training"]
-TORCHRUN = ["-m", "torch.distributed.run"]
-UNDER_TORCHRUN = ["-m", "--", "gnn_training"]  # before "--", torchrun takes --run for short for its own --run-path
-STOPPED = 128 + signal.SIGTERM
-NVLS = "NCCL_NVLS_ENABLE"
-PREFLIGHT_SECONDS = 90  # NCCL that cannot connect waits for half an hour
-ERRORS = {error.exit_code: error for error in (UserError, MachineError, StorageError)}
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+ERRORS: list[type[UserError]] = [UserError, *UserError.__subclasses__()]
 
 
-class Ranks:
-    """The processes that train: how many, and how they are started."""
+@dataclass(frozen=True)
+class Nodes:
+    """The machines that train together, and the place of this one among them. The first one has rank 0."""
 
-    def __init__(self, settings: RunSettings, nodes: Nodes, supervisor: Supervisor):
-        self.settings, self.nodes, self.supervisor = settings, nodes, supervisor
-        self._connections: dict[str, str] = {}
+    count: int = 1
+    rank: int = 0
+    address: str = "127.0.0.1"
+    port: int = 29500
 
-    @cached_property
-    def here(self) -> int:
-        """Processes on this machine.
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Nodes":
+        """Read NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT; without NNODES, this machine is alone.
 
         Raises:
-            MachineError: it cannot train with these settings.
+            UserError: a variable is missing, is not a number or contradicts another.
         """
-        named = 0 if self.settings.gpus is None else len(self.settings.gpus.split(","))
-        wanted = self.settings.processes or named or self.nodes.processes or 0
-        return gpus.num_ranks(self.settings.model_copy(update={"processes": wanted}))
-
-    @property
-    def are_one(self) -> bool:
-        """Whether training is one process, which needs no torchrun."""
-        return self.here * self.nodes.count == 1
-
-    def command(self, step: Step) -> list[str]:
-        """Arguments of the Python that trains."""
-        if self.are_one:
-            return [*DOOR, *step.arguments()]
-        return [*TORCHRUN, *self.nodes.torchrun(self.here), *UNDER_TORCHRUN, *step.arguments()]
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables of that Python: torchrun would set one thread per rank, whatever the cores."""
-        threads = os.environ.get("OMP_NUM_THREADS", str(machine.threads_per_rank(self.here)))
-        # Machines of which only some can do multicast would wait for each other forever.
-        alike = {} if self.nodes.count == 1 or NVLS in os.environ else {NVLS: "0"}
-        return {"OMP_NUM_THREADS": threads, **self.nodes.environment, **self._connections, **alike}
-
-    def prepare(self) -> None:
-        """Find the variables with which the GPUs of this machine reach each other, by trying.
-
-        Raises:
-            MachineError: they do not, or there are not enough.
-        """
-        if self.here == 1 or not gpus.uses_gpus(self.settings):
-            return
-        command = [*TORCHRUN, *resolve({}).torchrun(self.here), *UNDER_TORCHRUN, "preflight"]
-        errors = self._log("preflight")
-
-        def attempt(environment: dict[str, str]) -> tuple[int, str]:
-            code = self.supervisor.run(command, errors, PREFLIGHT_SECONDS, processes.beat, **environment)
-            if self.supervisor.signals:
-                sys.exit(128 + self.supervisor.signals[0])
-            return code, errors.read_text(errors="replace")
-
-        self._connections = nccl.working_environment(attempt)
-
-    def train(self, step: Step) -> int:
-        """Train until the end, a signal or an error; return the exit code.
-
-        Raises:
-            UserError: what ended the ranks, of the class that they raised themselves, else a TrainingError.
-        """
-        if self.are_one:
-            return self.supervisor.run(self.command(step), **self.environment)
-        status, errors = self.settings.run / "status.json", self._log("torchrun")
-        if self.nodes.rank == 0:
-            status.unlink(missing_ok=True)
-        code = self.supervisor.run(self.command(step), errors, **self.environment)
-        # torchrun says 1 whatever happened, also when every rank was told to stop and has saved; rank 0 knows.
-        if code and status.exists() and json.loads(status.read_text())["status"] == "stopped":
-            return STOPPED
-        if code and not self.supervisor.signals:
-            raise _cause(errors)
-        return code
-
-    def _log(self, name: str) -> Path:
-        return self.settings.run / (f"{name}.log" if self.nodes.rank == 0 else f"{name}.{self.nodes.rank}.log")
+        count, rank = _number(environ, "NNODES", 1), _number(environ, "NODE_RANK", 0)
+        if rank >= count:
+            raise UserError(f"NODE_RANK ({rank}) must be below NNODES ({count}): number the machines from 0")
+        if count == 1:
+            return cls()
+        for name in ("NODE_RANK", "MASTER_ADDR"):
+            if not environ.get(name):
+                raise UserError(f"{count} machines (NNODES) train together: set {name}, too")
+        port = _number(environ, "MASTER_PORT", cls.port)
+        if not 0 < port < 65536:
+            raise UserError(f"MASTER_PORT ({port}) must be a port, from 1 to 65535")
+        return cls(count, rank, environ["MASTER_ADDR"], port)
 
 
-def _cause(errors: Path) -> UserError:
-    """What ended the ranks, out of all that they and torchrun wrote to stderr."""
-    text = errors.read_text(errors="replace")
-    codes = [int(code) for code in re.findall(r"exitcode *: (-?\d+)", text)]
-    if said := re.search(r"^gnn_training: (.*)$", text, re.MULTILINE):  # the door's sentence, once for all ranks
-        return ERRORS.get(next((code for code in codes if code in ERRORS), 2))(said[1])
-    killed = re.search(r"\(exitcode: -(\d+)\) local_rank: (\d+)", text)
-    raised = re.search(r"^(?:\[rank\d+\]: )?((?:[\w.]*(?:Error|Exception)|\S+ error): .*)$", text, re.MULTILINE)
-    cause = raised[1] if raised else "without a word"
-    if killed:
-        cause = f"rank {killed[2]} was killed by signal {killed[1]}, perhaps for want of memory"
-    return TrainingError(f"training failed: {cause} (all that was said is in {errors})")
+def _number(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name) or str(default)
+    if not text.isdecimal():
+        raise UserError(f"{name} ({text}) must be a number")
+    return int(text)
+
+
+ALONE = Nodes()
+
+
+def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks: int, nodes: Nodes = ALONE) -> Result:
+    """Call function(argument) in `num_ranks` processes here and on the other nodes; return the first result from here.
+
+    Each process has the variables that torchrun sets (RANK, WORLD_SIZE, ...), so torch.distributed can join the group.
+    SIGTERM and Ctrl-C reach the ranks as SIGTERM; a second signal kills them.
+
+    Raises:
+        UserError: what a rank raised.
+        TrainingError: a rank died or raised something else, whose traceback is printed.
+        SystemExit: a signal ended the ranks before they could handle it.
+    """
+    from torch.distributed import DistError
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import elastic_launch
+
+    with tempfile.TemporaryDirectory() as folder, processes.environment(**_variables(num_ranks, nodes)):
+        start = elastic_launch(_config(num_ranks, nodes, folder), _run_rank)
+
+        def start_deaf() -> dict[int, Result]:
+            with processes.deaf_to(signal.SIGINT):  # which reaches the whole process group in a terminal
+                return start(os.getpid(), function, argument)
+
+        with _forwarded_signals() as received, ThreadPoolExecutor(1) as pool:  # so that signals are heard at once
+            try:
+                results = pool.submit(start_deaf).result()
+            except ChildFailedError as error:
+                if received:
+                    raise SystemExit(128 + received[0]) from None
+                raise _cause(error, Path(folder)) from None
+            except DistError as error:
+                place = f"{nodes.address}:{nodes.port}"
+                raise MachineError(f"the {nodes.count} machines did not meet at {place} ({error})") from None
+    return results[min(results)]
+
+
+def _run_rank(parent: int, function: Callable[[Argument], Result], argument: Argument) -> Result:
+    processes.die_with_parent(parent)
+    set_up_logging()
+    return function(argument)
+
+
+def _variables(num_ranks: int, nodes: Nodes) -> dict[str, str]:
+    wanted = {"OMP_NUM_THREADS": str(machine.threads_per_rank(num_ranks))}
+    if nodes.count > 1:
+        wanted["NCCL_NVLS_ENABLE"] = "0"  # if only some of the machines can do it, all wait forever
+    return {name: value for name, value in wanted.items() if name not in os.environ}
+
+
+def _config(num_ranks: int, nodes: Nodes, folder: str) -> "LaunchConfig":
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.launcher.api import LaunchConfig
+
+    for name in ("torch.distributed.elastic", "torch.multiprocessing"):  # they log what _cause tells in one sentence
+        logging.getLogger(name).propagate = False
+        logging.getLogger(name).addHandler(logging.NullHandler())
+    return LaunchConfig(
+        min_nodes=nodes.count,
+        max_nodes=nodes.count,
+        nproc_per_node=num_ranks,
+        run_id="coloring-gnn",
+        rdzv_backend="static",
+        rdzv_endpoint=f"{nodes.address}:{nodes.port if nodes.count > 1 else _free_port()}",
+        rdzv_configs={"rank": nodes.rank},
+        max_restarts=0,
+        monitor_interval=0.05,
+        logs_specs=DefaultLogsSpecs(log_dir=folder),
+    )
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@contextmanager
+def _forwarded_signals() -> Iterator[list[int]]:
+    """Pass SIGTERM and SIGINT on to the ranks as SIGTERM, later ones as SIGKILL; the body gets a list of them."""
+    received: list[int] = []
+
+    def forward(number: int, _frame: object) -> None:
+        received.append(number)
+        ranks = multiprocessing.active_children()
+        if not ranks:  # this machine still waits for the others
+            os._exit(128 + number)
+        for rank in ranks:
+            rank.terminate() if len(received) == 1 else rank.kill()
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _cause(error: "ChildFailedError", folder: Path) -> UserError:
+    """What ended the ranks: what one of them raised for the user, otherwise how the first of them died."""
+    messages = [json.loads(file.read_text())["message"]["message"] for file in folder.rglob("error.json")]
+    for kind in ERRORS:
+        for message in messages:
+            if message.startswith(f"{kind.__name__}: "):
+                return kind(message.partition(": ")[2])
+    rank, failure = error.get_first_failure()
+    if failure.exitcode < 0:
+        return TrainingError(f"rank {rank} was killed by signal {-failure.exitcode}, perhaps out of memory")
+    told = failure.error_file_data["message"]
+    if not isinstance(told, dict):
+        return TrainingError(f"rank {rank} ended with exit code {failure.exitcode}")
+    sys.stderr.write(told["extraInfo"]["py_callstack"])
+    said = told["message"].partition("Last error:\n")  # NCCL puts the cause last
+    return TrainingError(f"rank {rank} failed: {(said[2] or said[0]).splitlines()[0]}")
