@@ -10,7 +10,6 @@ seconds: np.diff alone costs three, np.argsort one and a half.
 import os
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numba import config, njit
@@ -230,51 +229,6 @@ def tabucol(offsets, neighbours, colors, tabu, rng, first, last):
     return -1 if conflicts else last
 
 
-class SetState(NamedTuple):
-    """An independent set and its candidates: bucket 0 holds those without a neighbour in it, bucket 1 those with one.
-
-    bucket is -1 for the other nodes: those of the set, with more neighbours in it, or not left.
-    """
-
-    inside: np.ndarray  # (N,) bool
-    beside: np.ndarray  # (N,) neighbours in the set
-    bucket: np.ndarray  # (N,) of a node
-    place: np.ndarray  # (N,) of a node in its bucket
-    members: np.ndarray  # (2, N) of the buckets
-    sizes: np.ndarray  # (2,) of the buckets
-
-
-@njit(cache=True)
-def move_to_bucket(state, node, target):
-    """Move a node from its bucket to another; -1 is no bucket."""
-    _, _, bucket, place, members, sizes = state
-    source = bucket[node]
-    if source >= 0:
-        sizes[source] -= 1
-        last = members[source, sizes[source]]
-        members[source, place[node]] = last
-        place[last] = place[node]
-    bucket[node] = target
-    if target >= 0:
-        members[target, sizes[target]] = node
-        place[node] = sizes[target]
-        sizes[target] += 1
-
-
-@njit(cache=True)
-def flip(offsets, neighbours, state, is_left, node):
-    """Put a node into the set or take it out; return the change of the set's size, 1 or -1."""
-    step = -1 if state.inside[node] else 1
-    state.inside[node] = step > 0
-    move_to_bucket(state, node, -1 if step > 0 else 0)
-    for i in range(offsets[node], offsets[node + 1]):
-        u = np.int64(neighbours[i])
-        if is_left[u]:
-            state.beside[u] += step
-            move_to_bucket(state, u, state.beside[u] if state.beside[u] < 2 else -1)
-    return step
-
-
 @njit(cache=True, nogil=True)
 def independent_set(offsets, neighbours, is_left, moves, rng):
     """Large independent set (N,) bool of the nodes in `is_left` (N,) bool; of equal sizes the one with more edges.
@@ -285,8 +239,9 @@ def independent_set(offsets, neighbours, is_left, moves, rng):
     """
     n = len(is_left)
     nodes, out_until = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    degree, beside = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)  # degree: among the nodes left
-    bucket, place = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    degree, beside = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)  # neighbours left, and inside
+    # Bucket 0 holds the nodes that may enter: no neighbour is inside. Those of bucket 1 have one neighbour inside.
+    bucket, place = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64)  # -1: in none of the two
     members, sizes = np.zeros((2, n), dtype=np.int64), np.zeros(2, dtype=np.int64)
     inside, best = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
     for v in range(n):
@@ -296,7 +251,6 @@ def independent_set(offsets, neighbours, is_left, moves, rng):
             nodes[sizes[0]] = members[0, sizes[0]] = v
             bucket[v], place[v] = 0, sizes[0]
             sizes[0] += 1
-    state = SetState(inside, beside, bucket, place, members, sizes)
     num_left = sizes[0]
     size, edges, best_size, best_edges = 0, 0, 0, -1
     move, stale, random = 0, 0, rng[0]
@@ -335,10 +289,30 @@ def independent_set(offsets, neighbours, is_left, moves, rng):
                     node = v
         end = offsets[node + 1]
         for i in range(offsets[node] if beside[node] > 0 else end, end + 1):
-            u = neighbours[i] if i < end else node  # its neighbours leave the set, then the node enters
-            if inside[u] or u == node:
-                step = flip(offsets, neighbours, state, is_left, u)
-                size += step
-                edges += step * degree[u]
-                if step < 0:
-                    out_until[u] = move + TABU_MOVES
+            v = neighbours[i] if i < end else node  # its neighbours leave the set, then the node enters
+            if not inside[v] and v != node:
+                continue
+            step = -1 if inside[v] else 1
+            inside[v] = step > 0
+            size += step
+            edges += step * degree[v]
+            if step < 0:
+                out_until[v] = move + TABU_MOVES
+            for j in range(offsets[v] - 1, offsets[v + 1]):
+                u = neighbours[j] if j >= offsets[v] else v  # the node and its neighbours change their buckets
+                if not is_left[u]:
+                    continue
+                if u != v:
+                    beside[u] += step
+                target = -1 if inside[u] or beside[u] > 1 else beside[u]
+                source = bucket[u]
+                bucket[u] = target
+                if source >= 0:
+                    sizes[source] -= 1
+                    last = members[source, sizes[source]]
+                    members[source, place[u]] = last
+                    place[last] = place[u]
+                if target >= 0:
+                    members[target, sizes[target]] = u
+                    place[u] = sizes[target]
+                    sizes[target] += 1

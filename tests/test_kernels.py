@@ -1,0 +1,84 @@
+"""The compiled loops: DSATUR, greedy cliques, independent sets, and where their compiled code is kept."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnn_training.coloring import num_colors
+from gnn_training.graph import Graph, as_graph
+from gnn_training.solve.kernels import dsatur, independent_set
+from gnn_training.solve.local_search import clique_size, seeded
+
+pytestmark = pytest.mark.usefixtures("compiled")
+
+
+def random_graph(num_nodes: int, density: float, seed: int) -> Graph:
+    return Graph.from_adjacency(np.random.default_rng(seed).random((num_nodes, num_nodes)) < density)
+
+
+def test_dsatur_is_exact_on_bipartite_graphs_and_cycles():
+    bipartite = nx.grid_2d_graph(9, 14), nx.complete_bipartite_graph(20, 30), nx.cycle_graph(100), nx.star_graph(500)
+    for network in bipartite:
+        assert num_colors(dsatur(*as_graph(network).csr())) == 2
+    assert num_colors(dsatur(*as_graph(nx.cycle_graph(101)).csr())) == 3
+
+
+def test_the_clique_bound_finds_a_planted_clique_and_never_exceeds_the_truth():
+    network = nx.gnp_random_graph(150, 0.2, seed=4)
+    network.add_edges_from((u, v) for u in range(40, 60) for v in range(40, u))
+    assert clique_size(as_graph(network).csr()) == 20
+    for seed in range(10):
+        network = nx.gnp_random_graph(30, 0.5, seed=seed)
+        assert clique_size(as_graph(network).csr()) <= max(map(len, nx.find_cliques(network)))
+
+
+@pytest.mark.parametrize(("network", "size"), [(nx.complete_graph(5), 5), (nx.empty_graph(3), 1)])
+def test_a_clique_bounds_the_colors_from_below(network: nx.Graph, size: int):
+    assert clique_size(as_graph(network).csr()) == size
+
+
+@settings(max_examples=40, deadline=None)
+@given(n=st.integers(1, 40), density=st.floats(0, 1), left=st.floats(0, 1), seed=st.integers(0, 2**31))
+def test_a_set_is_independent_of_nodes_that_are_left_and_no_node_can_be_added(n, density, left, seed):
+    graph = random_graph(n, density, seed)
+    is_left = np.random.default_rng(seed + 1).random(n) < left
+    found = independent_set(*graph.csr(), is_left, 50, seeded(seed))
+    neighbours_inside = graph.adjacency()[found].sum(0)
+    assert not found[~is_left].any()
+    assert (neighbours_inside[found] == 0).all() and (neighbours_inside[is_left & ~found] > 0).all()
+
+
+def test_the_largest_independent_set_of_a_known_graph_is_found():
+    graph = random_graph(70, 0.7, 0)
+    complement = nx.from_numpy_array(~graph.adjacency() & ~np.eye(70, dtype=bool))
+    largest = len(max(nx.find_cliques(complement), key=len))
+    found = independent_set(*graph.csr(), np.ones(70, dtype=bool), 2_000, seeded(0))
+    assert found.sum() == largest
+
+
+def test_of_sets_of_one_size_the_one_with_more_edges_is_taken():
+    """Two nodes of a ring of four and of a triangle on one of its sides: five edges with its end, four with its tip."""
+    house = Graph.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 0), (0, 4), (1, 4)])
+    for seed in range(10):
+        found = independent_set(*house.csr(), np.ones(5, dtype=bool), 50, seeded(seed))
+        assert np.flatnonzero(found).tolist() in ([0, 2], [1, 3])
+
+
+def test_kernels_compile_where_the_package_cannot_be_written(tmp_path: Path):
+    program = """if True:
+        import os, numpy as np
+        os.access = lambda *_: False
+        from gnn_training.solve.kernels import greedy_clique
+        assert greedy_clique(np.array([0, 1, 2]), np.array([1, 0], dtype=np.int32), np.arange(2)) == 2
+    """
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+    assert list(tmp_path.glob("gnn_training-numba-*/**/*.nbi"))

@@ -1,0 +1,83 @@
+"""Labels: proper, within their bounds, as good as TabuCol should be; and the difficulty of a graph."""
+
+import networkx as nx
+import numpy as np
+import pytest
+from boards import queens
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnn_training.coloring import is_proper, num_colors
+from gnn_training.data.families import draw
+from gnn_training.data.labels import difficulty, label
+from gnn_training.graph import Graph, Instance, as_graph
+from gnn_training.solve.local_search import clique_size
+
+pytestmark = pytest.mark.usefixtures("compiled")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 40), st.floats(0, 1), st.integers(0, 10**6))
+def test_labels_of_any_graph_are_proper_and_within_their_bounds(n, p, seed):
+    graph = Graph.from_adjacency(np.random.default_rng(seed).random((n, n)) < p)
+    found = label(Instance(graph), iterations=500, seconds=5, seed=0)
+    assert is_proper(graph, found.coloring)
+    assert set(found.coloring) == set(range(found.num_colors))
+    assert 1 <= found.lower_bound <= found.num_colors <= found.dsatur_colors <= n
+    assert found.optimal == (found.lower_bound == found.num_colors)
+    assert 0 <= found.difficulty <= 100
+
+
+@pytest.mark.parametrize("n", [1, 2, 9])
+def test_graphs_without_edges_and_complete_graphs_are_proven(n):
+    edgeless = label(Instance(Graph.from_edges(n, [])), 100, 1, 0)
+    complete = label(Instance(as_graph(nx.complete_graph(n))), 100, 1, 0)
+    assert (edgeless.num_colors, complete.num_colors) == (1, n)
+    assert edgeless.optimal and complete.optimal
+
+
+def test_the_label_of_a_large_graph_begins_with_independent_sets():
+    graph = as_graph(nx.gnp_random_graph(500, 0.5, seed=0))
+    found = label(Instance(graph), iterations=1, seconds=5, seed=0)
+    assert is_proper(graph, found.coloring) and found.num_colors <= found.dsatur_colors - 8
+
+
+def test_tabucol_colors_a_random_graph_as_well_as_published():
+    """G(200, .5) takes DSATUR about 31 colors and TabuCol about 24."""
+    graph = as_graph(nx.gnp_random_graph(200, 0.5, seed=0))
+    found = label(Instance(graph), iterations=100_000, seconds=30, seed=0)
+    assert found.dsatur_colors >= 29 and found.num_colors <= 25
+
+
+def test_the_label_of_a_queen_graph_is_its_known_number_of_colors():
+    found = label(Instance(queens(7, 7)), iterations=100_000, seconds=30, seed=0)
+    assert found.num_colors == 7 and found.optimal
+
+
+def test_without_time_the_label_is_what_is_known():
+    instance = draw(0, "planted", 3, 100)
+    greedy = label(Instance(instance.graph), iterations=10_000, seconds=0, seed=0)
+    planted = label(instance, iterations=10_000, seconds=0, seed=0)
+    assert greedy.num_colors == greedy.dsatur_colors
+    assert planted.num_colors == min(num_colors(instance.coloring), greedy.num_colors)
+
+
+def test_a_known_coloring_worse_than_dsatur_is_not_kept():
+    graph = as_graph(nx.path_graph(6))
+    assert label(Instance(graph, np.arange(6)), 100, 1, 0).num_colors == 2
+
+
+def test_what_the_family_proves_is_the_lower_bound():
+    instance = next(i for i in (draw(0, "mycielski", index, 60) for index in range(20)) if i.optimal)
+    found = label(instance, iterations=1_000, seconds=5, seed=0)
+    assert found.optimal and found.lower_bound == found.num_colors > clique_size(instance.graph.csr())
+
+
+def test_difficulty_rises_with_each_of_its_parts():
+    easy = difficulty(num_nodes=100, num_colors=10, lower_bound=9, dsatur_colors=11, effort=100)
+    assert easy < difficulty(1000, 10, 9, 11, 100)
+    assert easy < difficulty(100, 10, 5, 11, 100)
+    assert easy < difficulty(100, 10, 9, 13, 100)
+    assert easy < difficulty(100, 10, 9, 11, 10_000)
+    assert difficulty(1, 1, 1, 1, 0) == 0
+    assert difficulty(10**4, 100, 1, 500, 10**9) == 100
