@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Make graphs, train a network on them and export it as models/coloring_gnn.onnx. Steps that are done are not repeated.
-#   ./run.sh                        2,000 made graphs, with the settings that fit this machine
+#   ./run.sh                        preset cpu, or single if there is a GPU
 #   ./run.sh --data my_graphs       your own graphs
 #   ./run.sh --preset smoke         one minute, to see that everything works
 #   ./run.sh --dry-run              print the commands and stop

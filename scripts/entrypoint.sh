@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# First program in the container, below tini: leaves root behind if the volume allows it, then becomes the command.
+# Started by tini in the container: changes from root to another user if the volume allows it, then runs the command.
 set -euo pipefail
 workspace=${GNN_WORKSPACE:-/workspace}
 
@@ -19,21 +19,21 @@ Trains a network that colors graphs and exports it as one ONNX file. Results go 
 
   docker run --gpus all -v "$PWD:/workspace" IMAGE run_multigpu.sh            every GPU of this machine
   docker run --gpus all -v "$PWD:/workspace" IMAGE run_multigpu.sh --dry-run  what that would do
-  docker run -v "$PWD:/workspace" IMAGE run.sh --preset smoke                 a minute on a CPU, to see it work
+  docker run -v "$PWD:/workspace" IMAGE run.sh --preset smoke                 a test of one minute on a CPU
   docker run IMAGE run.sh --help                                              all flags
   docker run IMAGE coloring-gnn --help                                        all commands
 
-The same command on the same volume continues what was interrupted. Graphs of yours: put them on the volume and
-name them with --data.
+The same command on the same volume continues an interrupted training. Put your own graphs on the volume and name
+them with --data.
 TEXT
   exit
 }
 
-is_root() { # the real one; root of a user namespace is the unprivileged user who started the container
+is_root() { # not only in a user namespace, where root is the user who started the container
   ((EUID == 0)) && grep -qE '^ *0 +0 +4294967295$' /proc/self/uid_map
 }
 
-owner_of_volume() { # prints the uid:gid to run as; fails if it must be root
+owner_of_volume() { # prints the uid:gid to run as; fails if only root can write
   local user
   user=$(stat -c %u:%g "$workspace")
   if [[ $user == 0:* ]]; then
@@ -48,7 +48,7 @@ owner_of_volume() { # prints the uid:gid to run as; fails if it must be root
   fi
 }
 
-give_volume_to() { # <uid:gid>: a network file system may refuse, and need not matter
+give_volume_to() { # <uid:gid>: a network file system may refuse; can_write decides
   local folder
   chown "$1" "$workspace" 2>/dev/null || return 0
   for folder in "$workspace"/{runs,models,training_data}; do
@@ -60,7 +60,7 @@ can_write() { # <uid:gid>
   setpriv --reuid "${1%:*}" --regid "${1#*:}" --clear-groups test -w "$workspace" 2>/dev/null
 }
 
-find_home() { # a place for caches, for a user without one: /tmp, or the volume where the rest is read-only
+find_home() { # a folder for caches: in /tmp, or on the volume where all else is read-only
   local temp
   export USER=${USER:-gnn} LOGNAME=${LOGNAME:-gnn}
   for temp in "${TMPDIR:-/tmp}" "$workspace/.tmp"; do

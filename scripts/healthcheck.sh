@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Asked by the engine once a minute: nothing runs, or it has given a sign of life within ten minutes.
+# The container is healthy if no job runs or the job has touched its heartbeat file within ten minutes.
 set -euo pipefail
 heartbeat=${GNN_HEARTBEAT:-/dev/shm/gnn-heartbeat}.$(uname -n) # containers may share the folder (--ipc=host)
 
