@@ -53,8 +53,9 @@ def progress(what: str, done: int, total: int, log: logging.Logger) -> Iterator[
             bar.advance(task.id, count)
             if not terminal and (time.monotonic() >= due or task.finished):
                 due = time.monotonic() + SECONDS_BETWEEN_LINES
-                left = duration(task.time_remaining or 0)
-                log.info("%s: %d of %d, %.1f/s, %s left", what, task.completed, total, task.speed or 0, left)
+                speed = (task.completed - done) / max(task.elapsed or 0, 1e-9)
+                left = duration((total - task.completed) / max(speed, 1e-9))
+                log.info("%s: %d of %d, %.1f/s, %s left", what, task.completed, total, speed, left)
 
         yield advance
 

@@ -88,14 +88,14 @@ def test_no_drawn_graph_is_a_deterministic_benchmark():
         ]
         return Graph.from_edges(len(cells), moves)
 
-    boards = [queen(n, n) for n in range(4, 10)] + [queen(8, 12)]
+    queens = [queen(n, n) for n in range(4, 10)] + [queen(8, 12)]
     mycielski = [graph_of(nx.mycielskian(nx.path_graph(2), times)) for times in range(1, 5)]
-    benchmarks = {fingerprint(graph) for graph in boards + mycielski}
+    benchmarks = {fingerprint(graph) for graph in queens + mycielski}
     drawn = [graph_draw.load() for graph_draw in draws(RECIPES["smoke"], 0, 1500)]
     assert not benchmarks & {fingerprint(instance.graph) for instance in drawn}
     shapes = {(draw(0, "queen", i, 96).graph.num_nodes) for i in range(200)}
-    assert 96 in shapes  # boards of that size are drawn, only not this one
-    assert fingerprint(boards[-1]) not in {fingerprint(draw(0, "queen", i, 96).graph) for i in range(200)}
+    assert 96 in shapes  # graphs of that size are drawn, only not this one
+    assert fingerprint(queens[-1]) not in {fingerprint(draw(0, "queen", i, 96).graph) for i in range(200)}
 
 
 @settings(max_examples=60, deadline=None)

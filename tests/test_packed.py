@@ -1,4 +1,4 @@
-"""Packed graphs: what goes in comes out, any language can read it, and damage is named."""
+"""Packed graphs come back as they were written, any language can read them, and damage is named."""
 
 import json
 import struct
@@ -57,7 +57,7 @@ def test_graphs_and_labels_come_back_as_they_were(tmp_path_factory, shapes, data
         assert opened.fingerprint[i] == 2**64 - 1 and opened.families[opened.family[i]] == "imported"
 
 
-def test_splits_are_told_apart_and_counted_in_the_manifest(tmp_path):
+def test_splits_are_separated_and_counted_in_the_manifest(tmp_path):
     graphs = [draw(0, "er_dense", index, 12).graph for index in range(4)]
     tensors = packed.columns([labelled(graph, FAMILIES[i // 3]) for i, graph in enumerate(graphs)], FAMILIES)
     tensors["split"] = np.array([0, 1, 0, 1], dtype=np.uint8)
@@ -203,8 +203,7 @@ def test_a_graph_above_the_limit_is_refused():
 
 def test_selecting_cuts_graphs_out_of_several_files(tmp_path):
     graphs = [draw(0, "er_dense", index, 20 + index).graph for index in range(4)]
-    opened = packed.write(
-        tmp_path, packed.select([columns(graphs[:2]), columns(graphs[2:])], [(1, 1), (0, 0), (1, 0)]), FAMILIES, {}
-    )
+    first, last = columns(graphs[:2]), columns(graphs[2:])
+    opened = packed.write(tmp_path, packed.select([(last, 1), (first, 0), (last, 0)]), FAMILIES, {})
     for i, expected in enumerate((3, 0, 2)):
         assert np.array_equal(opened.graph(i).edges, graphs[expected].edges)

@@ -1,9 +1,8 @@
-"""Every reader: what it understands, what it says about bad input, and that nothing else ever comes out of it."""
+"""Every reader returns a graph or one sentence about bad input."""
 
 import gzip
 import io
 import json
-import logging
 import math
 import os
 import tarfile
@@ -353,6 +352,7 @@ def test_a_wrong_edge_count_in_a_dimacs_header_is_noted():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_dimacs_file_of_250_000_edges_is_read_in_half_a_second():
     upper = np.argwhere(np.triu(np.random.default_rng(0).random((1000, 1000)) < 0.5, 1))
     content = dimacs(Graph.from_edges(1000, upper))
@@ -541,20 +541,7 @@ def test_a_damaged_archive_and_a_full_disk_are_named(tmp_path: Path, monkeypatch
         sources.unpack(tmp_path / "pool.tar.gz", tmp_path / "full")
 
 
-@pytest.mark.parametrize(("stated", "warned"), [(2, False), (3, True), ("many", True)])
-def test_metadata_that_counts_other_graphs_is_logged_and_nothing_more(tmp_path: Path, caplog, stated, warned):
-    (tmp_path / "graphs").mkdir()
-    for name in ("train_000000", "val_000000"):
-        (tmp_path / "graphs" / f"{name}.json").write_text(json.dumps(writer_json(TRIANGLE_WITH_TAIL)))
-    (tmp_path / "metadata.json").write_text(json.dumps({"total_graphs": stated}))
-    with caplog.at_level(logging.WARNING):
-        assert len(sources.find([tmp_path])) == 2
-    assert ("the folder has 2; these are used" in caplog.text) == warned
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}", "{"])
-def test_metadata_that_cannot_be_read_is_passed_over(tmp_path: Path, caplog, content: str):
-    (tmp_path / "graph.col").write_bytes(dimacs(TRIANGLE_WITH_TAIL))
-    (tmp_path / "metadata.json").write_text(content)
-    assert len(sources.find([tmp_path])) == 1
-    assert not caplog.records
+def test_an_improper_coloring_gives_a_note_and_is_not_used():
+    read = parse_json(writer_json(TRIANGLE_WITH_TAIL, coloring=[0, 0, 1, 2]))
+    assert read.coloring is None
+    assert read.note == "graph.json: its coloring is not proper (1 conflicts) and is not used"

@@ -8,11 +8,12 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from gnn_training import files
 from gnn_training.coloring import greedy_along
 from gnn_training.console import markdown_table, print_tables, progress
 from gnn_training.data import packed
-from gnn_training.data.packed import Columns, Label, PackedGraphs
+from gnn_training.data.packed import Columns, Label, PackedGraphs, Row
 from gnn_training.data.recipes import Recipe, draws
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 CHUNK = 16  # graphs per part: what a kill can lose per worker
 SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these numbers of nodes
 _VALIDATION_EVERY = 5
-_MAX_REDRAWS = 10  # a family of few small graphs runs out of new ones
+_MAX_ROUNDS = 10  # a family of few small graphs runs out of new ones
 _PARTS = ".parts"
 
 
@@ -42,7 +43,8 @@ class GraphSource(Protocol):
         ...
 
 
-Redraw = Callable[[list[GraphSource]], Sequence[GraphSource]]
+Source = TypeVar("Source", bound=GraphSource)
+Redraw = Callable[[list[Source]], Sequence[Source]]
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Plan:
 
 
 def label_all(
-    sources: Sequence[GraphSource], folder: Path, plan: Plan, workers: int = 0, redraw: Redraw | None = None
+    sources: Sequence[Source], folder: Path, plan: Plan, workers: int = 0, redraw: Redraw[Source] | None = None
 ) -> PackedGraphs:
     """Label every source, write the packed graphs to `folder` and return them.
 
@@ -73,14 +75,18 @@ def label_all(
     Raises:
         UserError: a bad source, a folder that cannot be written or is in use, a worker that died.
     """
-    with files.lock_folder(folder), _hint_on_interruption():
-        parts = _folder_of_parts(folder, plan, sources)
-        tensors = _label_without_copies(sources, parts, plan, workers, redraw)
-        if not len(tensors["num_nodes"]):
-            raise UserError(f"{folder}: there is no graph to write; name sources that have at least one")
-        tensors["split"] = split(tensors, plan.seed)
-        graphs = packed.write(folder, tensors, plan.families, plan.origin)
-        shutil.rmtree(folder / _PARTS)
+    try:
+        with files.lock_folder(folder), sigterm_raises():
+            parts = _folder_of_parts(folder, plan, sources)
+            tensors = _label_without_copies(sources, parts, plan, workers, redraw)
+            if not len(tensors["num_nodes"]):
+                raise UserError(f"{folder}: there is no graph to write; name sources that have at least one")
+            tensors["split"] = split(tensors, plan.seed)
+            graphs = packed.write(folder, tensors, plan.families, plan.origin)
+            shutil.rmtree(folder / _PARTS)
+    except (KeyboardInterrupt, SystemExit):
+        log.warning("interrupted; the same command continues")
+        raise
     _print_summary(graphs)
     return graphs
 
@@ -113,7 +119,7 @@ def split(tensors: Columns, seed: int) -> np.ndarray:
     return result
 
 
-def _folder_of_parts(folder: Path, plan: Plan, sources: Sequence[GraphSource]) -> Path:
+def _folder_of_parts(folder: Path, plan: Plan, sources: Sequence[Source]) -> Path:
     """The folder for the parts of exactly this work. Parts of other work are removed."""
     work = repr((packed.VERSION, CHUNK, plan, list(sources)))
     parts = folder / _PARTS / hashlib.sha256(work.encode()).hexdigest()[:16]
@@ -124,49 +130,51 @@ def _folder_of_parts(folder: Path, plan: Plan, sources: Sequence[GraphSource]) -
 
 
 def _label_without_copies(
-    pending: Sequence[GraphSource], parts: Path, plan: Plan, workers: int, redraw: Redraw | None
+    pending: Sequence[Source], parts: Path, plan: Plan, workers: int, redraw: Redraw[Source] | None
 ) -> Columns:
     """Label the sources, then what is drawn in the place of copies, and so on. Of equal graphs the first stays."""
-    rounds: list[Columns] = []
-    keep: list[tuple[int, int]] = []
-    seen: set[int] = set()
-    while pending and len(rounds) < _MAX_REDRAWS:
-        labelled, positions = _label(pending, f"{parts}/{len(rounds)}", plan, workers)
+    kept: dict[int, Row] = {}  # by fingerprint
+    for number in range(_MAX_ROUNDS):
         copies = []
-        for row, mark in enumerate(labelled["fingerprint"].tolist()):
-            if mark in seen:
-                copies.append(pending[positions[row]])
-            else:
-                keep.append((len(rounds), row))
-            seen.add(mark)
+        for position, row in _label(pending, f"{parts}/{number}", plan, workers):
+            tensors, i = row
+            if kept.setdefault(int(tensors["fingerprint"][i]), row) is not row:
+                copies.append(pending[position])
         if copies:
             log.info("copies of other graphs, %s: %d", "replaced" if redraw else "left out", len(copies))
-        rounds.append(labelled)
-        pending = redraw(copies) if redraw and copies else []
-    return packed.select(rounds, keep)
+        if not copies or not redraw:
+            break
+        pending = redraw(copies)
+    return packed.select(list(kept.values()))
 
 
-def _label(pending: Sequence[GraphSource], prefix: str, plan: Plan, workers: int) -> tuple[Columns, list[int]]:
-    """Label sources, or read what an earlier run labelled: the graphs in their order, and the position of each."""
+def _label(pending: Sequence[Source], prefix: str, plan: Plan, workers: int) -> list[tuple[int, Row]]:
+    """Label sources, or read what an earlier run labelled. Return positions and graphs in the order of the sources."""
     count = -(-len(pending) // CHUNK)
     # Every count-th source makes all chunks alike, so the speed and the time left can be trusted.
     chunks = {Path(f"{prefix}-{c:06d}.safetensors"): range(c, len(pending), count) for c in range(count)}
     missing = [(path, [(i, pending[i]) for i in places], plan) for path, places in chunks.items() if not path.exists()]
     ready = len(pending) - sum(len(places) for _, places, _ in missing)
+    if missing and ready:
+        log.info("continuing: %d of %d graphs are labelled", ready, len(pending))
     if missing:
-        if ready:
-            log.info("continuing: %d of %d graphs are labelled", ready, len(pending))
         with (
             progress("labelling", ready, len(pending), log) as advance,
             closing(run_in_processes(_label_chunk, missing, workers)) as ended,  # a signal may arrive in advance()
         ):
             for number in ended:
                 advance(len(missing[number][1]))
-    return _gather(list(chunks))
+    labelled: list[tuple[int, Row]] = []
+    for path in chunks:
+        tensors, metadata = packed.read_columns(path)
+        labelled += [(position, (tensors, i)) for i, position in enumerate(json.loads(metadata["positions"]))]
+        for note in json.loads(metadata["notes"]):
+            log.warning(note)
+    return sorted(labelled, key=itemgetter(0))
 
 
 def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) -> None:
-    """Label the sources of one chunk and write its part, with their positions and notes as metadata."""
+    """Label the sources of one chunk and write its part, with positions and notes as metadata."""
     from gnn_training.data.labels import label  # compiles the search, which only workers need
 
     graphs, positions, notes = [], [], []
@@ -188,43 +196,19 @@ def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) 
     packed.write_columns(path, tensors, {"positions": json.dumps(positions), "notes": json.dumps(notes)})
 
 
-def _gather(paths: Sequence[Path]) -> tuple[Columns, list[int]]:
-    """The graphs of all parts in the order of their positions, and the positions. Notes are logged."""
-    columns, places = [], []
-    for number, path in enumerate(paths):
-        tensors, metadata = packed.read_columns(path)
-        columns.append(tensors)
-        places += [(position, (number, row)) for row, position in enumerate(json.loads(metadata["positions"]))]
-        for note in json.loads(metadata["notes"]):
-            log.warning(note)
-    places.sort()
-    return packed.select(columns, [row for _, row in places]), [position for position, _ in places]
-
-
-@contextmanager
-def _hint_on_interruption() -> Iterator[None]:
-    try:
-        with sigterm_raises():
-            yield
-    except (KeyboardInterrupt, SystemExit):
-        log.warning("interrupted; the same command continues")
-        raise
-
-
 def _print_summary(graphs: PackedGraphs) -> None:
-    """Print per family how many colors DSATUR wastes and how many labels are proven optimal."""
-    families = [(name, graphs.family == number) for number, name in enumerate(graphs.families)]
-    rows = [(name, chosen) for name, chosen in [*families, ("all", np.full(len(graphs), True))] if chosen.any()]
-    saved = graphs.dsatur_colors - graphs.num_colors
-    table = {
-        "family": [name for name, _ in rows],
-        "graphs": [int(chosen.sum()) for _, chosen in rows],
-        "mean nodes": [round(graphs.num_nodes[chosen].mean()) for _, chosen in rows],
-        "colors saved": [float(saved[chosen].mean()) for _, chosen in rows],
-        "proven optimal": [f"{100 * graphs.optimal[chosen].mean():.0f}%" for _, chosen in rows],
+    """Print per family how far the labels are below DSATUR and how many are proven optimal."""
+    masks = {name: graphs.family == number for number, name in enumerate(graphs.families)}
+    masks = {name: mask for name, mask in masks.items() if mask.any()} | {"all": np.full(len(graphs), True)}
+    below = graphs.dsatur_colors - graphs.num_colors
+    table: dict[str, Sequence[object]] = {
+        "family": list(masks),
+        "graphs": [int(mask.sum()) for mask in masks.values()],
+        "mean nodes": [round(graphs.num_nodes[mask].mean()) for mask in masks.values()],
+        "colors below DSATUR": [float(below[mask].mean()) for mask in masks.values()],
+        "proven optimal": [f"{100 * graphs.optimal[mask].mean():.0f}%" for mask in masks.values()],
     }
     print_tables(markdown_table(table))
-    log.info("colors saved: mean of DSATUR's colors minus the label's")
 
 
 _REFINEMENTS = 3

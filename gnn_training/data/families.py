@@ -8,8 +8,10 @@ import heapq
 import math
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -28,12 +30,9 @@ def _seed(rng: Generator) -> int:
     return int(rng.integers(2**32))
 
 
-def _erdos_renyi(low: float, high: float) -> Callable[[Generator, int], Instance]:
-    def draw(rng: Generator, n: int) -> Instance:
-        p = rng.uniform(low, high)
-        return Instance(_graph(nx.gnp_random_graph(n, p, seed=_seed(rng))))
-
-    return draw
+def _erdos_renyi(rng: Generator, n: int, low: float, high: float) -> Instance:
+    p = rng.uniform(low, high)
+    return Instance(_graph(nx.gnp_random_graph(n, p, seed=_seed(rng))))
 
 
 def _interval(rng: Generator, n: int) -> Instance:
@@ -129,23 +128,19 @@ def _planted(rng: Generator, n: int) -> Instance:
     return Instance(Graph.from_adjacency((matrix | matrix.T)[np.ix_(keep, keep)]), color[keep].astype(np.int16))
 
 
-def _chess(queen: bool) -> Callable[[Generator, int], Instance]:
+def _chess(rng: Generator, n: int, queen: bool) -> Instance:
     """Squares of an m x n chess board, m < n, adjacent where a queen or a rook moves. Half of them have holes."""
-
-    def draw(rng: Generator, n: int) -> Instance:
-        holes = rng.uniform(0, 0.3) * int(rng.integers(2))
-        squares = n / (1 - holes)
-        rows = int(rng.integers(3, max(4, math.isqrt(int(squares)) + 1)))
-        columns = max(rows + 1, round(squares / rows))
-        columns += (rows, columns) == (8, 12)  # queen8_12 is a benchmark
-        row, column = np.divmod(rng.permutation(rows * columns)[: max(4, round(rows * columns * (1 - holes)))], columns)
-        across, down = row[:, None] - row, column[:, None] - column
-        attacks = (across == 0) | (down == 0)
-        if queen:
-            attacks |= abs(across) == abs(down)
-        return Instance(Graph.from_adjacency(attacks))
-
-    return draw
+    holes = rng.uniform(0, 0.3) * int(rng.integers(2))
+    squares = n / (1 - holes)
+    rows = int(rng.integers(3, max(4, math.isqrt(int(squares)) + 1)))
+    columns = max(rows + 1, round(squares / rows))
+    columns += (rows, columns) == (8, 12)  # queen8_12 is a benchmark
+    row, column = np.divmod(rng.permutation(rows * columns)[: max(4, round(rows * columns * (1 - holes)))], columns)
+    across, down = row[:, None] - row, column[:, None] - column
+    attacks = (across == 0) | (down == 0)
+    if queen:
+        attacks |= abs(across) == abs(down)
+    return Instance(Graph.from_adjacency(attacks))
 
 
 def _wavelength(rng: Generator, n: int) -> Instance:
@@ -173,42 +168,37 @@ def _clique_union(rng: Generator, n: int) -> Instance:
     return Instance(Graph.from_adjacency(matrix))
 
 
-@dataclass(frozen=True)
-class Family:
-    """A named distribution of graphs. draw(rng, n) returns an instance of about n nodes."""
+class Family(NamedTuple):
+    """A distribution of graphs: draw(rng, n) returns an instance of about n nodes."""
 
-    name: str
     graph_type: str
     draw: Callable[[Generator, int], Instance]
 
 
 FAMILIES = {
-    family.name: family
-    for family in (
-        Family("er_sparse", "random_sparse", _erdos_renyi(0.01, 0.05)),
-        Family("er_light", "random_sparse", _erdos_renyi(0.05, 0.4)),
-        Family("er_dense", "random_dense", _erdos_renyi(0.4, 0.7)),
-        Family("er_heavy", "random_dense", _erdos_renyi(0.7, 0.95)),
-        Family("planted", "random_dense", _planted),
-        Family("interval", "register", _interval),
-        Family("wavelength", "register", _wavelength),
-        Family("leighton", "leighton", _leighton),
-        Family("clique_union", "leighton", _clique_union),
-        Family("geometric", "queen_geometric", _geometric),
-        Family("geometric_complement", "queen_geometric", _geometric_complement),
-        Family("queen", "queen_geometric", _chess(queen=True)),
-        Family("rook", "queen_geometric", _chess(queen=False)),
-        Family("mycielski", "mycielski", _mycielski),
-        Family("barabasi_albert", "scale_free", _barabasi_albert),
-        Family("watts_strogatz", "small_world", _watts_strogatz),
-    )
+    "er_sparse": Family("random_sparse", partial(_erdos_renyi, low=0.01, high=0.05)),
+    "er_light": Family("random_sparse", partial(_erdos_renyi, low=0.05, high=0.4)),
+    "er_dense": Family("random_dense", partial(_erdos_renyi, low=0.4, high=0.7)),
+    "er_heavy": Family("random_dense", partial(_erdos_renyi, low=0.7, high=0.95)),
+    "planted": Family("random_dense", _planted),
+    "interval": Family("register", _interval),
+    "wavelength": Family("register", _wavelength),
+    "leighton": Family("leighton", _leighton),
+    "clique_union": Family("leighton", _clique_union),
+    "geometric": Family("queen_geometric", _geometric),
+    "geometric_complement": Family("queen_geometric", _geometric_complement),
+    "queen": Family("queen_geometric", partial(_chess, queen=True)),
+    "rook": Family("queen_geometric", partial(_chess, queen=False)),
+    "mycielski": Family("mycielski", _mycielski),
+    "barabasi_albert": Family("scale_free", _barabasi_albert),
+    "watts_strogatz": Family("small_world", _watts_strogatz),
 }
 
 
 def draw(seed: int, family: str, index: int, n: int) -> Instance:
     """Graph `index` of a family, of about n nodes. It depends on the arguments alone."""
     rng = np.random.default_rng([seed, zlib.crc32(family.encode()), index])
-    kind = FAMILIES[family]
-    instance = kind.draw(rng, n)
+    graph_type, draw_instance = FAMILIES[family]
+    instance = draw_instance(rng, n)
     graph = replace(instance.graph, name=f"{family}-{index:05d}")
-    return replace(instance, graph=graph, family=family, graph_type=GRAPH_TYPES.index(kind.graph_type))
+    return replace(instance, graph=graph, family=family, graph_type=GRAPH_TYPES.index(graph_type))

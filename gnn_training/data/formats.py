@@ -16,11 +16,7 @@ IGNORED = (b"c", b"n", b"d", b"v", b"x")  # comments, node values, dimensions, c
 
 
 def checked_size(num_nodes: int) -> int:
-    """Return `num_nodes` if a graph may have this many.
-
-    Raises:
-        UserError: fewer than one, or more than MAX_READ_NODES.
-    """
+    """Return `num_nodes`; UserError if it is below 1 or above MAX_READ_NODES."""
     if num_nodes < 1:
         raise UserError(f"the graph has {num_nodes} nodes; it needs at least one")
     if num_nodes > MAX_READ_NODES:
@@ -43,8 +39,10 @@ def parse_dimacs(content: bytes) -> Instance:
                 continue
             if words[0] == b"e":
                 u, v = int(words[1]), int(words[2])
+                if not num_nodes:
+                    raise UserError(f"edge {u}-{v} comes before the header `p edge N M`; move the header up")
                 if not (0 < u <= num_nodes and 0 < v <= num_nodes):
-                    raise UserError(_misplaced(u, v, num_nodes))
+                    raise UserError(f"edge {u}-{v} is outside the nodes 1..{num_nodes} of the header; correct it")
                 pairs.append((u - 1, v - 1))
             elif words[0] == b"p" and not num_nodes and words[1] in PROBLEMS:
                 num_nodes, stated_edges = checked_size(int(words[2])), int(words[3])
@@ -61,12 +59,6 @@ def parse_dimacs(content: bytes) -> Instance:
     right = stated_edges in (len(pairs), graph.num_edges)
     note = "" if right else f"the header says {stated_edges} edges, the file has {graph.num_edges}; these are used"
     return Instance(graph, note=note)
-
-
-def _misplaced(u: int, v: int, num_nodes: int) -> str:
-    if not num_nodes:
-        return f"edge {u}-{v} comes before the header `p edge N M`; move the header up"
-    return f"edge {u}-{v} is outside the nodes 1..{num_nodes} of the header; correct one of them"
 
 
 def parse_edge_list(content: bytes) -> Instance:

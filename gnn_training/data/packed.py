@@ -1,6 +1,7 @@
 """Labelled graphs in one memory-mapped safetensors file with a manifest beside it; docs/DATA.md describes the bytes."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,8 @@ _DTYPES = PER_GRAPH | {name: dtype for name, (_, dtype) in RAGGED.items()} | {o:
 _CODES = {"U8": np.uint8, "I16": np.int16, "I32": np.int32, "I64": np.int64, "U64": np.uint64, "F32": np.float32}
 Columns = dict[str, np.ndarray]
 """Every tensor of the file by its name."""
+Row = tuple[Columns, int]
+"""Graph i of some columns."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +79,10 @@ def columns(graphs: Sequence[tuple[Instance, Label]], families: Sequence[str]) -
     return _join(values, pieces)
 
 
-def select(sources: Sequence[Columns], rows: Sequence[tuple[int, int]]) -> Columns:
-    """Take the graphs (source, row), in that order, out of several sets of columns with the same families."""
-    values = [tuple(sources[s][name][i] for name in PER_GRAPH) for s, i in rows]
-    return _join(values, [tuple(cut(sources[s], name, i) for name in RAGGED) for s, i in rows])
+def select(rows: Sequence[Row]) -> Columns:
+    """Take graphs, in this order, out of several sets of columns with the same families."""
+    values = [tuple(tensors[name][i] for name in PER_GRAPH) for tensors, i in rows]
+    return _join(values, [tuple(cut(tensors, name, i) for name in RAGGED) for tensors, i in rows])
 
 
 def _join(values: Sequence[tuple], pieces: Sequence[tuple]) -> Columns:
@@ -146,8 +149,7 @@ def write(folder: Path, tensors: Columns, families: Sequence[str], origin: dict)
     origin: what the graphs were made from, stored in the manifest as it is (JSON).
     """
     write_columns(folder / GRAPHS_FILE, tensors)
-    pairs = tensors["family"].astype(int) * len(SPLITS) + tensors["split"]
-    counts = np.bincount(pairs, minlength=len(families) * len(SPLITS)).reshape(len(families), len(SPLITS)).tolist()
+    counts = Counter(zip(tensors["family"].tolist(), tensors["split"].tolist(), strict=True))
     manifest = {
         "format": FORMAT,
         "version": VERSION,
@@ -155,7 +157,7 @@ def write(folder: Path, tensors: Columns, families: Sequence[str], origin: dict)
         "graphs": len(tensors["num_nodes"]),
         "families": list(families),
         "graph_types": list(GRAPH_TYPES),
-        "counts": {family: dict(zip(SPLITS, row, strict=True)) for family, row in zip(families, counts, strict=True)},
+        "counts": {family: {name: counts[f, s] for s, name in enumerate(SPLITS)} for f, family in enumerate(families)},
         "sha256": files.sha256(folder / GRAPHS_FILE),
     }
     files.write_text(folder / MANIFEST_FILE, json.dumps(manifest, indent=1) + "\n")

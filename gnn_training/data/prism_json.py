@@ -7,8 +7,6 @@ older:    n, adjacency {data: flat}, node_features: n lists of 16,
 """
 
 import json
-import logging
-from pathlib import Path
 from reprlib import repr as brief
 
 import numpy as np
@@ -18,8 +16,7 @@ from gnn_training.data.formats import checked_size
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 
-log = logging.getLogger(__name__)
-METADATA = "metadata.json"  # beside the folder of graphs: statistics, not a graph
+METADATA = "metadata.json"  # statistics that the generator writes beside the graphs
 WRITER_KEYS = ("coloring", "graph_type", "difficulty_score")
 OLDER_KEYS = ("node_colors", "graph_type_id", "difficulty")
 # Class ids by name, without case and punctuation. The queen and geometric families share one id.
@@ -48,20 +45,6 @@ def parse_prism_json(content: bytes) -> Instance:
     if type_id is None:
         return Instance(graph, colors)
     return Instance(graph, colors, family=GRAPH_TYPES[type_id], graph_type=type_id)
-
-
-def compare_with_metadata(folder: Path) -> None:
-    """Log a warning if `folder`/metadata.json states another number of graphs than the folder has.
-
-    The generator's own number is off by one.
-    """
-    try:
-        stated = json.loads((folder / METADATA).read_bytes())["total_graphs"]
-    except (OSError, ValueError, RecursionError, TypeError, KeyError):
-        return
-    num_files = sum(path.name != METADATA for path in folder.rglob("*.json"))
-    if stated != num_files:
-        log.warning("%s says %s graphs, the folder has %d; these are used", folder / METADATA, brief(stated), num_files)
 
 
 def _document(content: bytes) -> dict:

@@ -96,7 +96,7 @@ def find(sources: Iterable[Path]) -> list[Path]:
     return list(found.values())
 
 
-def is_archive(path: Path) -> bool:
+def is_archive(path: PurePath) -> bool:
     """Whether the name of a file is that of a tar archive."""
     return path.name.lower().endswith(ARCHIVES)
 
@@ -112,11 +112,12 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
         with tarfile.open(archive) as members:
             for member in members:
                 inside = [part for part in PurePosixPath(member.name).parts if part not in ("/", "..")]
-                if member.isfile() and inside and _listed(inside[-1]):
+                content = members.extractfile(member) if member.isfile() else None
+                if content and inside and _listed(inside[-1]):
                     path = folder.joinpath(*inside)
                     path.parent.mkdir(parents=True, exist_ok=True)
                     with open(path, "wb") as file:
-                        copyfileobj(members.extractfile(member), file)
+                        copyfileobj(content, file)
     except (tarfile.TarError, zlib.error, EOFError, ValueError) as error:
         raise UserError(f"{archive}: is damaged or not a tar archive; fetch or pack it again") from error
     except OSError as error:
@@ -130,15 +131,12 @@ def _listed(name: str) -> bool:
 
 
 def _in_folder(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder, onerror=_unreadable):
+    def unreadable(error: OSError) -> NoReturn:
+        raise UserError(f"{error.filename}: the folder cannot be read ({reason(error)}); allow it") from error
+
+    for parent, folders, names in os.walk(folder, onerror=unreadable):
         folders.sort()
-        if prism_json.METADATA in names:
-            prism_json.compare_with_metadata(Path(parent))
         yield from (Path(parent, name) for name in sorted(names) if _listed(name) or is_archive(PurePath(name)))
-
-
-def _unreadable(error: OSError) -> NoReturn:
-    raise UserError(f"{error.filename}: the folder cannot be read ({reason(error)}); allow it") from error
 
 
 @dataclass(frozen=True)
@@ -148,11 +146,6 @@ class DataLocation:
     graphs: Path
     imported: Path | None = None
     generated: bool = False
-
-    @property
-    def is_filled_by_us(self) -> bool:
-        """Whether the job writes to `graphs`; packed graphs that were named are only read."""
-        return self.generated or self.imported is not None
 
 
 def locate(settings: RunSettings) -> DataLocation:
@@ -171,8 +164,8 @@ def locate(settings: RunSettings) -> DataLocation:
 
 def written(settings: RunSettings) -> list[Path]:
     """The folders that the whole job writes to, each once."""
-    source = locate(settings)
-    filled = [source.graphs] if source.is_filled_by_us else []
+    data = locate(settings)
+    filled = [data.graphs] if data.generated or data.imported else []
     return list(dict.fromkeys([*filled, settings.run, settings.models]))
 
 
@@ -183,7 +176,5 @@ def _found() -> Path | None:
         return HOME / "graphs"
     archives = sorted(HOME.glob("*.tar.gz"))
     if len(archives) > 1:
-        raise UserError(
-            f"{HOME} has several archives, such as {archives[0].name} and {archives[1].name}: name one with --data"
-        )
+        raise UserError(f"{HOME} has {archives[0].name}, {archives[1].name} and perhaps more: name one with --data")
     return archives[0] if archives else None

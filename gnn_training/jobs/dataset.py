@@ -84,15 +84,9 @@ def import_graphs(settings: ImportSettings) -> PackedGraphs:
 
 def _state(paths: Iterable[Path]) -> str:
     """A digest that changes when a file is added, removed, renamed or written to."""
-    return hashlib.sha256("\n".join(map(_stamp, paths)).encode(errors="surrogateescape")).hexdigest()
-
-
-def _stamp(path: Path) -> str:
-    try:
-        status = path.stat()
-    except OSError:  # reading the file will say why
-        return str(path)
-    return f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
+    stats = ((path, path.stat() if path.exists() else None) for path in paths)
+    stamps = [f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}" if stat else str(path) for path, stat in stats]
+    return hashlib.sha256("\n".join(stamps).encode(errors="surrogateescape")).hexdigest()
 
 
 def _unpack_archives(paths: Iterable[Path], folder: Path, skip_bad: bool) -> Iterator[Path]:

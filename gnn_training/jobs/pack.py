@@ -131,7 +131,8 @@ def _damage(path: Path, contents: Contents) -> str | None:
     """What is wrong with an archive by its own checksums; None if nothing is."""
     try:
         with tarfile.open(fileobj=io.BytesIO(gzip.decompress(path.read_bytes()))) as tar:
-            found = {name: tar.extractfile(f"{FOLDER}/{name}").read() for name in contents}
+            members = {Path(member.name).name: tar.extractfile(member) for member in tar}
+            found = {name: member.read() for name, member in members.items() if member}
         return files.changed(found[SUMS_FILE].decode(), found)
     except (gzip.BadGzipFile, EOFError, zlib.error, tarfile.TarError, KeyError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
