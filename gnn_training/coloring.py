@@ -1,4 +1,4 @@
-"""Colorings: conflicts, first fit, decoding of the network's logits, DIMACS solution files, and an independent check."""
+"""Colorings: conflicts, first fit, decoding of the network's logits, DIMACS solutions, and an independent check."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -27,8 +27,7 @@ def num_colors(colors: np.ndarray) -> int:
 def greedy_along(graph: Graph, order: np.ndarray) -> np.ndarray:
     """First fit: each node of `order` (N,) takes the smallest color that no neighbour has yet.
 
-    Returns:
-        colors (N,) int64: proper, without gaps, at most 1 + the largest degree.
+    The colors (N,) int64 are proper and have no gaps; there are at most 1 + the largest degree.
     """
     assert np.array_equal(np.sort(order), np.arange(graph.num_nodes)), "order names every node once"
     offsets, neighbours = graph.csr()
@@ -58,14 +57,9 @@ def write_solution(path: Path, colors: np.ndarray) -> None:
 
 
 def count_conflicts_and_colors(pairs: Iterable[tuple[int, int]], colors: Sequence[int]) -> tuple[int, int]:
-    """Count the conflicting edges and the colors of a coloring, in plain Python.
+    """Count the conflicting edges and the colors of a coloring: a check that shares no code with what made it.
 
-    Every reported coloring passes this check. It shares no code with the readers, the network and the search.
-
-    pairs: edges as nodes counted from 0; loops are ignored. colors: one integer per node.
-
-    Raises:
-        IndexError: an edge has a node without a color.
+    pairs: edges as nodes counted from 0; loops are ignored. colors: one integer per node; IndexError if one is missing.
     """
     colors = [int(color) for color in colors]
     conflicting = set()

@@ -20,10 +20,9 @@ CANNOT_LOCK = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # a network file s
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
-    """Give the body a temporary path to write to. When the body ends without an error, that file replaces `path`.
+    """Give the body a temporary path to write to; when it ends without an error, that file replaces `path`.
 
-    Raises:
-        StorageError: the system refused (no space, no permission). The old file at `path` is unchanged.
+    StorageError if the system refuses (no space, no permission). The old file at `path` is then unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -41,12 +40,7 @@ def replace_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Refuse the folder to other processes until the body ends. A killed process gives the lock back.
-
-    Raises:
-        UserError: another process holds the lock.
-        StorageError: the folder cannot be written.
-    """
+    """Lock a folder until the body ends or the process is killed; UserError if another process has locked it."""
     from filelock import FileLock, Timeout  # part of [train]
 
     with ExitStack() as stack:
@@ -75,11 +69,7 @@ def write_figure(path: Path, figure: "Figure") -> None:
 
 
 def require_folders(paths: Iterable[Path]) -> None:
-    """Check before any work that the folders of the output files exist.
-
-    Raises:
-        UserError: the folder of a file does not exist.
-    """
+    """Check before any work that the folders of the output files exist; UserError if one does not."""
     for path in paths:
         if not path.parent.is_dir():
             raise UserError(f"{path}: its folder does not exist; make it or name another file")

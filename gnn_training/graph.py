@@ -31,11 +31,7 @@ class Graph:
 
     @classmethod
     def from_edges(cls, num_nodes: int, edges: ArrayLike, name: str = "") -> "Graph":
-        """Build a graph from pairs of nodes. Loops are dropped; both directions and repeats become one edge.
-
-        Raises:
-            ValueError: a node lies outside 0..num_nodes-1, or num_nodes is below 1.
-        """
+        """Build a graph from pairs of nodes 0..num_nodes-1, else ValueError. Loops and repeated edges are dropped."""
         if num_nodes < 1:
             raise ValueError(f"a graph needs at least one node, not {num_nodes}")
         pairs = np.asarray(edges, dtype=np.int64).reshape(-1, 2)
@@ -137,4 +133,4 @@ def _edge_array(source: Any) -> np.ndarray:
         raise TypeError(f"{kinds}, not {type(source).__name__} of {pairs.dtype}")
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise ValueError(f"an edge array has the shape (E, 2), not {pairs.shape}: give one row per edge")
-    return pairs
+    return pairs.astype(np.int64)

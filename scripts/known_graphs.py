@@ -1,6 +1,7 @@
-"""Write the graphs of the DIMACS/COLOR collection that a rule defines, as .col files, with their best known numbers.
+"""Write graphs of the public DIMACS/COLOR collection as .col files, with the fewest colors known for each.
 
-Queens' boards, Mycielski graphs, Insertions, FullIns and a Latin square, of at most 1,100 nodes: none is trained on.
+These are the graphs that a rule defines, up to 1,100 nodes: queen graphs, Mycielski graphs, Insertions, FullIns and a
+Latin square. The network is not trained on any of them.
 """
 
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -28,7 +29,7 @@ def main(folder: Path) -> None:
 
 
 def graphs() -> Iterator[tuple[str, nx.Graph, int]]:
-    """Name, graph and fewest colors known of every graph."""
+    """Every graph with its name and the fewest colors known."""
     for order in range(3, 8):
         yield f"myciel{order}", nx.mycielski_graph(order + 1), order + 1
     for size, best in QUEENS.items():
@@ -42,7 +43,7 @@ def graphs() -> Iterator[tuple[str, nx.Graph, int]]:
 
 
 def queens(rows: int, columns: int) -> nx.Graph:
-    """Squares of a board, adjacent where a queen moves."""
+    """Squares of a chess board, adjacent where a queen moves."""
     graph = nx.Graph()
     squares = [(row, column) for row in range(rows) for column in range(columns)]
     graph.add_nodes_from(squares)
@@ -53,11 +54,11 @@ def queens(rows: int, columns: int) -> nx.Graph:
 
 
 def insertions(k: int, order: int, tops: int) -> nx.Graph:
-    """An edge, under order - 1 times a Mycielskian of k + 2 levels with a clique of so many `tops`.
+    """Apply a generalized Mycielskian of k + 2 levels, with a clique of `tops` nodes, order - 1 times to an edge.
 
-    Level 0 is the graph before; a node of another level has the neighbours its original has, one level below. The
-    first of the tops is joined to the last level, top i to level i. Stiebitz, Beiträge zur Theorie der
-    färbungskritischen Graphen (1985), has one top; with k + 2 of them it is what the files named FullIns hold.
+    Level 0 is the previous graph. A node of another level has the neighbours of its original, one level below. The
+    first top is joined to the last level, top i to level i. Stiebitz, Beiträge zur Theorie der färbungskritischen
+    Graphen (1985), has one top; the graphs named FullIns have k + 2.
     """
     edges, size, levels = [(0, 1)], 2, k + 2
     for _ in range(order - 1):

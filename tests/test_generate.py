@@ -224,7 +224,7 @@ def test_skipped_sources_notes_and_copies_are_logged(tmp_path, caplog):
     graphs = label_all([Fake(n) for n in (7, 0, 4, 4, 21_000, 9)], tmp_path, plan(skip_bad=True), workers=1)
     assert [graphs.name(i) for i in range(len(graphs))] == ["path7", "path4", "path9"]
     assert "left out: fake.col: holds no nodes" in caplog.text
-    assert "left out: path21000 has 21000 nodes, more than can be packed" in caplog.text
+    assert "left out: path21000: 21000 nodes are too many to pack" in caplog.text
     assert "its coloring is not proper" in caplog.text
     assert "copies of other graphs, left out: 1" in caplog.text
 

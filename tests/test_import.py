@@ -73,7 +73,7 @@ def test_a_folder_of_training_json_in_both_schemas_is_packed(tmp_path: Path, cap
     with caplog.at_level(logging.INFO):
         graphs = import_graphs(settings(source, out=tmp_path / "packed", label_seconds=0))
     assert (
-        f"val_000001.json: its coloring is not proper ({improper.num_edges} conflicts) and is not used" in caplog.text
+        f"val_000001.json: its coloring is not proper (conflicts: {improper.num_edges}) and is not used" in caplog.text
     )
     assert "7 graphs from 8 files, 1 bad or copies" in caplog.text
     names = named(graphs)

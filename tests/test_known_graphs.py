@@ -48,14 +48,14 @@ def best_known(folder: Path) -> dict[str, int]:
         return {row["name"]: int(row["best_known"]) for row in csv.DictReader(file)}
 
 
-def test_all_have_their_published_sizes(folder: Path):
+def test_all_graphs_have_their_published_sizes(folder: Path):
     graphs = {path.stem: read(path) for path in folder.glob("*.col")}
     assert {name: (len(graph), graph.size()) for name, graph in graphs.items()} == SIZES
     assert best_known(folder).keys() == SIZES.keys()
 
 
 @pytest.mark.parametrize("name", ["myciel4", "queen5_5", "queen6_6", "2-Insertions_3", "1-FullIns_3", "2-FullIns_3"])
-def test_small_ones_need_as_many_colors_as_is_said(folder: Path, name: str):
+def test_small_graphs_need_as_many_colors_as_stated(folder: Path, name: str):
     assert gcol.chromatic_number(read(folder / f"{name}.col")) == best_known(folder)[name]
 
 

@@ -197,7 +197,7 @@ def test_a_folder_without_packed_graphs_says_what_to_do(tmp_path):
 
 def test_a_graph_above_the_limit_is_refused():
     packed.check_size(Graph.from_edges(20_000, []))
-    with pytest.raises(UserError, match="huge has 20001 nodes, more than can be packed"):
+    with pytest.raises(UserError, match="huge: 20001 nodes are too many to pack"):
         packed.check_size(Graph.from_edges(20_001, [], "huge"))
 
 

@@ -544,4 +544,4 @@ def test_a_damaged_archive_and_a_full_disk_are_named(tmp_path: Path, monkeypatch
 def test_an_improper_coloring_gives_a_note_and_is_not_used():
     read = parse_json(writer_json(TRIANGLE_WITH_TAIL, coloring=[0, 0, 1, 2]))
     assert read.coloring is None
-    assert read.note == "graph.json: its coloring is not proper (1 conflicts) and is not used"
+    assert read.note == "graph.json: its coloring is not proper (conflicts: 1) and is not used"

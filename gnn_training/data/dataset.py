@@ -70,10 +70,7 @@ def label_all(
     """Label every source, write the packed graphs to `folder` and return them.
 
     workers: processes; 0 uses every core. redraw: returns other sources in the place of sources that were copies.
-    Copies, skipped sources and the notes of instances are logged.
-
-    Raises:
-        UserError: a bad source, a folder that cannot be written or is in use, a worker that died.
+    Copies, skipped sources and the notes of instances are logged. UserError for a bad source or a folder in use.
     """
     try:
         with files.lock_folder(folder), sigterm_raises():
@@ -92,11 +89,7 @@ def label_all(
 
 
 def finished(folder: Path, origin: dict) -> PackedGraphs | None:
-    """The graphs of `folder` if they were made from `origin`; None if there are none yet.
-
-    Raises:
-        UserError: the folder has other graphs, or damaged ones.
-    """
+    """The graphs of `folder` if they were made from `origin`; None if there are none yet; UserError if others."""
     manifest = packed.read_manifest(folder)
     if manifest is None and (folder / packed.GRAPHS_FILE).exists() and not (folder / _PARTS).exists():
         raise UserError(f"{folder}: has {packed.GRAPHS_FILE} without a manifest; name another --out or remove it")

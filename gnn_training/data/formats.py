@@ -1,4 +1,4 @@
-"""Readers of DIMACS, edge lists and GraphML: bytes in, a graph with what the file says about it out.
+"""Readers of DIMACS, edge lists and GraphML: bytes to Instance. UserError says what is wrong, with the line.
 
 DIMACS `.col` has `p edge N M`, then `e u v` per edge, nodes counted from 1 (DIMACS challenge format, 1993). In edge
 lists and GraphML, nodes may have any labels: whole numbers are sorted, others keep the order in which they appear.
@@ -25,11 +25,7 @@ def checked_size(num_nodes: int) -> int:
 
 
 def parse_dimacs(content: bytes) -> Instance:
-    """Read one graph. Repeated edges and loops are dropped. A wrong M gives a note, because many files have one.
-
-    Raises:
-        UserError: "line N: ..." for a line that is not DIMACS or an edge outside the header's N; no header.
-    """
+    """Read one graph. Repeated edges and loops are dropped. A wrong M gives a note, because many files have one."""
     num_nodes = stated_edges = 0
     pairs: list[tuple[int, int]] = []
     for number, line in enumerate(content.splitlines(), 1):
@@ -65,9 +61,6 @@ def parse_edge_list(content: bytes) -> Instance:
     """Read two labels per line, separated by blanks or commas. Further words are ignored; # and % begin a comment.
 
     networkx is not used here because it skips broken lines silently.
-
-    Raises:
-        UserError: "line N: ..." for a line of one word or a line that is not text; no edge at all.
     """
     pairs: list[tuple[str, str]] = []
     for number, line in enumerate(content.splitlines(), 1):
@@ -86,11 +79,7 @@ def parse_edge_list(content: bytes) -> Instance:
 
 
 def parse_graphml(content: bytes) -> Instance:
-    """Read the first graph with networkx. Directions and parallel edges become one edge.
-
-    Raises:
-        UserError: "line N: ..." for broken XML; anything else that networkx cannot read.
-    """
+    """Read the first graph with networkx. Directions and parallel edges become one edge."""
     import networkx as nx
 
     try:

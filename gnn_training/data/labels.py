@@ -14,10 +14,7 @@ _LARGE = 500  # nodes: from here on TabuCol is slow, and large independent sets 
 
 
 def label(instance: Instance, iterations: int, seconds: float, seed: int) -> Label:
-    """Search a coloring with TabuCol, `seconds` at most.
-
-    Below that limit the label depends on instance, iterations and seed alone.
-    """
+    """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone."""
     graph = instance.graph
     lists = graph.csr()
     greedy = dsatur(*lists)

@@ -20,7 +20,6 @@ GRAPHS_FILE = "graphs.safetensors"
 MANIFEST_FILE = "manifest.json"
 MAX_NODES = 20_000  # 50 MB of adjacency bits for one graph
 SPLITS = ("train", "validation")
-_MANIFEST_TYPES = {"origin": dict, "graphs": int, "families": list, "graph_types": list, "counts": dict, "sha256": str}
 # Tensors with one value per graph: (G,).
 PER_GRAPH = {
     "num_nodes": np.int32,
@@ -53,8 +52,8 @@ Row = tuple[Columns, int]
 class Label:
     """The best known coloring of a graph and how good it is. docs/DATA.md defines every number.
 
-    coloring (N,) int16 has the colors 0..num_colors-1. lower_bound <= chromatic number <= num_colors; usually
-    num_colors <= dsatur_colors. optimal: num_colors is proven to be the chromatic number. difficulty: 0 easy, 100 hard.
+    coloring (N,) int16 has the colors 0..num_colors-1. lower_bound <= chromatic number <= num_colors, which are equal
+    if optimal. difficulty: 0 easy, 100 hard.
     """
 
     coloring: np.ndarray
@@ -104,9 +103,7 @@ def cut(tensors: Columns, name: str, i: int) -> np.ndarray:
 def check_size(graph: Graph) -> None:
     """Raise UserError if a graph has more than MAX_NODES nodes."""
     if graph.num_nodes > MAX_NODES:
-        raise UserError(
-            f"{graph.name} has {graph.num_nodes} nodes, more than can be packed ({MAX_NODES}); leave it out"
-        )
+        raise UserError(f"{graph.name}: {graph.num_nodes} nodes are too many to pack ({MAX_NODES}); leave it out")
 
 
 def write_columns(path: Path, tensors: Columns, metadata: dict[str, str] | None = None) -> None:
@@ -118,11 +115,7 @@ def write_columns(path: Path, tensors: Columns, metadata: dict[str, str] | None 
 
 
 def read_columns(path: Path) -> tuple[Columns, dict[str, str]]:
-    """Map a safetensors file into memory: read-only tensors that are read when they are used, and the metadata.
-
-    Raises:
-        UserError: the file cannot be read, or it is damaged.
-    """
+    """Map a safetensors file into memory: read-only tensors, and the metadata. UserError if it is damaged."""
     from safetensors import SafetensorError, safe_open  # part of [train]
 
     try:
@@ -144,10 +137,7 @@ def read_columns(path: Path) -> tuple[Columns, dict[str, str]]:
 
 
 def write(folder: Path, tensors: Columns, families: Sequence[str], origin: dict) -> "PackedGraphs":
-    """Write the file and the manifest. The manifest comes last, so a folder with a manifest is complete.
-
-    origin: what the graphs were made from, stored in the manifest as it is (JSON).
-    """
+    """Write the file, then the manifest with the JSON `origin`, so that a folder with a manifest is complete."""
     write_columns(folder / GRAPHS_FILE, tensors)
     counts = Counter(zip(tensors["family"].tolist(), tensors["split"].tolist(), strict=True))
     manifest = {
@@ -165,11 +155,7 @@ def write(folder: Path, tensors: Columns, families: Sequence[str], origin: dict)
 
 
 def read_manifest(folder: Path) -> dict | None:
-    """The manifest of a folder of packed graphs; None if there is none.
-
-    Raises:
-        UserError: the file is not a manifest, or has another version.
-    """
+    """The manifest of a folder of packed graphs; None if there is none. UserError if it is damaged."""
     path = folder / MANIFEST_FILE
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -183,9 +169,9 @@ def read_manifest(folder: Path) -> dict | None:
         raise UserError(f"{path}: is not a manifest of packed graphs; name another folder")
     if manifest.get("version") != VERSION:
         raise UserError(f"{path}: has version {manifest.get('version')}, this program reads {VERSION}; make it again")
-    for key, kind in _MANIFEST_TYPES.items():
-        if not isinstance(manifest.get(key), kind):
-            raise UserError(f"{path}: is damaged ({key} must be a {kind.__name__}); remove the folder, make it again")
+    types = {"origin": dict, "graphs": int, "families": list, "graph_types": list, "counts": dict, "sha256": str}
+    if wrong := [key for key, kind in types.items() if not isinstance(manifest.get(key), kind)]:
+        raise UserError(f"{path}: is damaged ({', '.join(wrong)}); remove the folder and make it again")
     return manifest
 
 
@@ -205,11 +191,7 @@ class PackedGraphs:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Map the graphs of a folder that `write` filled.
-
-        Raises:
-            UserError: the folder has no packed graphs, or damaged ones, or ones of another version.
-        """
+        """Map the graphs of a folder into memory. UserError if there are none, or if they are damaged."""
         manifest = read_manifest(folder)
         if manifest is None:
             raise UserError(f"{folder}: has no packed graphs (no {MANIFEST_FILE}); generate or import them first")
@@ -218,11 +200,7 @@ class PackedGraphs:
         return cls(folder, manifest, tensors)
 
     def verify(self) -> None:
-        """Compare the file with the hash in the manifest.
-
-        Raises:
-            UserError: they differ.
-        """
+        """Compare the file with the hash in the manifest; UserError if they differ."""
         path = self.folder / GRAPHS_FILE
         if files.sha256(path) != self.manifest["sha256"]:
             raise UserError(f"{path}: differs from its manifest; remove the folder and make it again")

@@ -28,10 +28,7 @@ def parse_prism_json(content: bytes) -> Instance:
     """Read one graph with its coloring and its graph type. Each may be missing or null.
 
     Chromatic number, difficulty and node features are checked and dropped, because they are computed again. Features
-    may be null or NaN if the graph has no edges: that is what the generator writes.
-
-    Raises:
-        UserError: "line N: ..." for broken JSON, otherwise the key, node or entry that is wrong.
+    may be null or NaN if the graph has no edges: that is what the generator writes. UserError names the wrong entry.
     """
     document = _document(content)
     older = "ground_truth" in document

@@ -34,11 +34,7 @@ HOME = Path("training_data")  # searched when no data is named; generated graphs
 
 
 def read(path: Path) -> Instance:
-    """Read the graph of one file. Its name is the file's name without folder and suffix.
-
-    Raises:
-        UserError: "FILE: line N: ..." or "FILE: ..." for anything that is wrong with it.
-    """
+    """Read the graph of one file, named after it. UserError is "FILE: line N: ..." or "FILE: ..."."""
     try:
         content = path.read_bytes()
         return parse(str(path), gzip.decompress(content) if path.suffix.lower() == ".gz" else content)
@@ -49,12 +45,9 @@ def read(path: Path) -> Instance:
 
 
 def parse(file: str, content: bytes) -> Instance:
-    """Read the graph in the bytes of a file, which are no longer compressed even if `file` ends in .gz.
+    """Read the graph in the uncompressed bytes of a file; UserError as `read`.
 
     A coloring in the file is kept if it is proper; otherwise the note says so.
-
-    Raises:
-        UserError: as `read`.
     """
     if suffix(file) not in PARSERS:
         raise UserError(f"{file}: is not a known kind of graph file; known are {KNOWN}")
@@ -65,7 +58,7 @@ def parse(file: str, content: bytes) -> Instance:
     graph, colors, note = instance.graph, instance.coloring, instance.note
     if colors is not None:
         wrong = conflicts(graph, colors)
-        note = f"its coloring is not proper ({wrong} conflicts) and is not used" if wrong else note
+        note = f"its coloring is not proper (conflicts: {wrong}) and is not used" if wrong else note
         colors = None if wrong else np.unique(colors, return_inverse=True)[1]  # without gaps
     name = PurePath(PurePath(file).name.removesuffix(".gz")).stem.encode(errors="replace").decode()
     return replace(instance, graph=replace(graph, name=name), coloring=colors, note=f"{file}: {note}" if note else "")
@@ -80,10 +73,7 @@ def find(sources: Iterable[Path]) -> list[Path]:
     """List the graph files and archives among `sources`. Folders are searched recursively, in the order of names.
 
     A file that is named itself is always listed. In folders, four kinds of files are skipped: names that begin with a
-    dot, metadata.json, .txt (usually a readme) and unknown suffixes.
-
-    Raises:
-        UserError: a source is missing, a folder cannot be read, or nothing was found.
+    dot, metadata.json, .txt (usually a readme) and unknown suffixes. UserError if nothing is found.
     """
     found: dict[str, Path] = {}
     for source in sources:
@@ -102,11 +92,7 @@ def is_archive(path: PurePath) -> bool:
 
 
 def unpack(archive: Path, folder: Path) -> list[Path]:
-    """Unpack the graph files of an archive, and nothing else, into a new folder, never outside of it. List them.
-
-    Raises:
-        UserError: the archive is damaged, has no graphs or cannot be read, or the folder cannot be written.
-    """
+    """Unpack the graph files of an archive, and nothing else, into a new folder, never outside of it. List them."""
     try:
         folder.mkdir(parents=True)
         with tarfile.open(archive) as members:
@@ -149,11 +135,7 @@ class DataLocation:
 
 
 def locate(settings: RunSettings) -> DataLocation:
-    """Find the data of the whole job: what was named, else what is in training_data, else generated graphs.
-
-    Raises:
-        UserError: training_data has several archives.
-    """
+    """Find the data of the whole job: what was named, else what is in training_data, else generated graphs."""
     named = settings.data or _found()
     if named is None:
         return DataLocation(HOME / f"{settings.recipe}-{settings.seed}", generated=True)

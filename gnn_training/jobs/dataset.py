@@ -22,11 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def generate(settings: GenerateSettings) -> PackedGraphs:
-    """Draw and label the graphs of a recipe into `settings.out`. Nothing happens if they are already there.
-
-    Raises:
-        UserError: the folder has other graphs, cannot be written, or is in use.
-    """
+    """Draw and label the graphs of a recipe into `settings.out`. Nothing happens if they are already there."""
     recipe = RECIPES[settings.recipe]
     graphs = list(draws(recipe, settings.seed, settings.graphs))
     origin = {"recipe": settings.recipe, "graphs": len(graphs), "iterations": recipe.iterations}
@@ -57,9 +53,6 @@ def import_graphs(settings: ImportSettings) -> PackedGraphs:
     """Read, label and pack all graphs of `settings.sources`. Nothing happens if that is already done.
 
     The graphs are split again, without copies; a division into training and validation files is not kept.
-
-    Raises:
-        UserError: a bad file, unless they are skipped; no good file; the folder has other graphs.
     """
     found = sources.find(settings.sources)
     iterations = RECIPES["full"].iterations

@@ -31,11 +31,7 @@ Contents = dict[str, bytes]
 def pack(settings: PackSettings) -> Path:
     """Write the archive and return its path. It gets its name only after it was read back without damage.
 
-    The same files give the same bytes.
-
-    Raises:
-        UserError: a file is missing, or the files are not of one training.
-        StorageError: there is no room for the archive, or the disk returns other bytes than were written.
+    The same files give the same bytes. UserError if a file is missing or the files are not of one training.
     """
     paths = [*(settings.models / name for name in FROM_MODELS), *(settings.run / name for name in FROM_RUN)]
     contents = {path.name: _read(path) for path in paths}
