@@ -2,7 +2,7 @@
 
     import gnn_training, networkx
     gnn_training.color(networkx.petersen_graph())  # {0: 0, 1: 1, ...}
-    gnn_training.Model().predict(networkx.petersen_graph()).chromatic  # about [3.0]
+    gnn_training.Model().predict(networkx.petersen_graph()).chromatic  # estimated number of colors needed
 
 The command line is `coloring-gnn`. The import loads no library before something is used.
 """

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from gnn_training.contract import INPUTS, MAX_COLORS, NUM_FEATURES, OPTIONAL_INPUTS, OUTPUTS, SHIPPED_MODEL
+from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, NUM_FEATURES, OPTIONAL_INPUTS, OUTPUTS, SHIPPED_MODEL
 from gnn_training.errors import UserError
 from gnn_training.files import reason
 from gnn_training.graph import Graph, as_graph
@@ -37,6 +37,11 @@ class Prediction:
     """(G, 8) float32, columns as in contract.GRAPH_TYPES."""
     difficulty: np.ndarray
     """(G,) float32, 0 easy to 100 hard."""
+
+    @property
+    def graph_types(self) -> list[str]:
+        """Most likely family of every graph."""
+        return [GRAPH_TYPES[i] for i in self.graph_type_logits.argmax(1)]
 
 
 class Model:
