@@ -1,4 +1,4 @@
-"""Where this process stands among its peers. A plain start is a group of one, so there is one code path."""
+"""The process group. A process that was started alone is a group of one, so there is one code path."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ class Runtime:
 
     @property
     def is_main(self) -> bool:
-        """True on the one rank that writes. Only writing may hang on it: no collective, no break, no step."""
+        """True on the one rank that writes. Only writing may depend on it: no collective, no break, no step."""
         return self.rank == 0
 
     def total(self, x: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ class Runtime:
         return [bool(value) for value in x.tolist()]
 
     def wait(self) -> None:
-        """Until every rank has come here."""
+        """Block until every rank has called this."""
         dist.barrier()
 
     def broadcast(self, value: object) -> object:
@@ -66,7 +66,7 @@ def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime
     Raises:
         MachineError: CUDA is asked for and missing, or this rank has no GPU of its own.
     """
-    # Some clusters set WORLD_SIZE, and mean machines: only with RANK beside it is it torchrun's.
+    # Some clusters set WORLD_SIZE to the number of machines: it is torchrun's only if RANK is set, too.
     rank, world_size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE")) if "RANK" in os.environ else (0, 1)
     where = _device(device, int(os.environ.get("LOCAL_RANK", 0)))
     backend = "nccl" if where.type == "cuda" else "gloo"
@@ -82,7 +82,7 @@ def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime
 
 def _device(wanted: str, local_rank: int) -> torch.device:
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise MachineError("device is cuda but torch finds no GPU: see python -m gnn_training check --device cuda")
+        raise MachineError("device is cuda but torch finds no GPU: see coloring-gnn check --device cuda")
     if wanted == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
@@ -93,7 +93,7 @@ def _device(wanted: str, local_rank: int) -> torch.device:
 
 
 class StopSignal:
-    """True once SIGTERM or SIGINT came; the loop asks at every step and leaves with its state saved."""
+    """Notes SIGTERM and SIGINT: `received` is True from then on. The training loop looks at it and saves its state."""
 
     def __init__(self) -> None:
         self.received = False

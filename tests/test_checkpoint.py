@@ -95,10 +95,13 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path):
     assert not (tmp_path / "sprung").exists()
 
 
-def test_the_prefix_of_a_ddp_wrapper_is_read_and_does_not_change_the_fingerprint():
-    wrapped = {"network": {f"module.{name}": value for name, value in state()["network"].items()}}
-    assert checkpoint.without_prefix(wrapped["network"]).keys() == state()["network"].keys()
-    assert checkpoint.weights_fingerprint(wrapped) == checkpoint.weights_fingerprint(state())
+def test_weights_of_a_ddp_wrapper_and_of_older_versions_are_read_and_have_the_same_fingerprint():
+    today = {"network": {"refinement.a.weight": torch.ones(2), "graph_head.b.bias": torch.zeros(3)}}
+    for prefix, first, second in (("module.", "refinement", "graph_head"), ("", "refiner", "reader")):
+        names = f"{prefix}{first}.a.weight", f"{prefix}{second}.b.bias"
+        other = {"network": dict(zip(names, today["network"].values(), strict=True))}
+        assert checkpoint.without_prefix(other["network"]).keys() == today["network"].keys()
+        assert checkpoint.weights_fingerprint(other) == checkpoint.weights_fingerprint(today)
 
 
 def test_the_fingerprint_is_of_the_exported_weights_alone():

@@ -1,10 +1,8 @@
-"""Several ranks, real ones: the steps of one rank on the whole batch, and all of them stop, skip and go on together."""
+"""Several ranks, real ones: they take the steps of one rank on the whole batch; all stop, skip and resume together."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,33 +14,29 @@ import torch
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime, join
 from gnn_training.errors import UserError
-from gnn_training.jobs import train as job
-from gnn_training.jobs.train import train
-from gnn_training.launch.nodes import resolve
-from gnn_training.launch.ranks import TORCHRUN, UNDER_TORCHRUN
+from gnn_training.jobs.train import Training, train
 from gnn_training.model.loss import WEIGHTS
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import MAX_BAD_STEPS, Learner
+from gnn_training.training.loader import GraphLoader
 from gnn_training.training.validation import Validation
 
-ROOT = Path(__file__).parents[1]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "gnn_training"]
 
 
-def start_torchrun(settings: TrainSettings, ranks: int = 2) -> subprocess.Popen:
-    """`train` as run_multigpu.sh starts it."""
-    flags = [*resolve({}).torchrun(ranks), *UNDER_TORCHRUN, "train", *settings.flags()]
-    command = [sys.executable, *TORCHRUN, *flags]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+def start_command(settings: TrainSettings, launcher: list[str] | None = None) -> subprocess.Popen:
+    """`train` as run_multigpu.sh starts it, or under a torchrun of the user's."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return tiny_runs.start_command("train", settings, launcher or (), **pipes)
 
 
-def torchrun(settings: TrainSettings) -> str:
-    """Train to the end on two ranks; what they say."""
-    process = start_torchrun(settings)
-    said = process.communicate(timeout=200)[0].decode()
-    assert process.returncode == 0, said
-    return said
+def output_of(settings: TrainSettings, launcher: list[str] | None = None) -> str:
+    """Train to the end on two ranks; what they print."""
+    process = start_command(settings.model_copy(update={"processes": 2}), launcher)
+    output = process.communicate(timeout=200)[0].decode()
+    assert process.returncode == 0, output
+    return output
 
 
 def metrics(run: Path, kind: str) -> list[dict]:
@@ -63,20 +57,21 @@ def learn(rt: Runtime, settings: TrainSettings, steps: int, resume: Path | None 
     data = PackedGraphs.open(settings.data)
     if rt.rank == poisoned:
         data.difficulty = np.full(len(data), np.nan, dtype=np.float32)
-    learner, terms, error = Learner(settings, data, rt), [], ""
+    loader, learner, reports, error = GraphLoader(settings, data, rt), Learner(settings, rt), [], ""
     if resume:
         learner.load_state(checkpoint.load(resume))
     before = weights(learner).copy()
     try:
-        for _ in range(steps):
-            terms.append({name: float(value) for name, value in learner.update().items()})
-            learner.heard()
+        for _, batch in zip(range(steps), loader.starting_at(learner.step), strict=False):
+            learner.update(batch)
+            reports.append(learner.reduce()[0])
     except UserError as mistake:
         error = str(mistake)
-    with learner.averaging() as network:
-        scores = Validation(settings, learner.dataset, rt).scores(network)
-    counts = {"step": learner.step, "skipped": int(learner.skipped), "bad_steps": int(learner.bad_steps)}
-    return {"terms": terms, "error": error, **counts, "before": before, "weights": weights(learner), "scores": scores}
+    with learner.averaged_weights() as network:
+        scores = Validation(settings, loader.dataset, rt).scores(network)
+    counts = {"step": learner.step, "skipped": int(learner.skipped_steps), "bad_steps": int(learner.bad_steps)}
+    return {"reports": reports, "error": error, **counts, "rate": learner.peak_rate, "before": before,
+            "weights": weights(learner), "scores": scores}  # fmt: skip
 
 
 def weights(learner: Learner) -> np.ndarray:
@@ -86,7 +81,7 @@ def weights(learner: Learner) -> np.ndarray:
 def assert_same_steps(a: dict, b: dict) -> None:
     """By the norm: where a gradient is near 0, Adam makes a step of its last bits."""
     assert np.linalg.norm(a["weights"] - b["weights"]) < 1e-3 * np.linalg.norm(a["weights"] - a["before"])
-    for mine, other in zip(a["terms"], b["terms"], strict=True):
+    for mine, other in zip(a["reports"], b["reports"], strict=True):
         assert mine == pytest.approx(other, rel=1e-3, abs=1e-6)
 
 
@@ -94,18 +89,17 @@ def assert_agree(ranks: list[dict]) -> None:
     """All ranks hold the same weights, bit for bit, and saw the same numbers."""
     for other in ranks[1:]:
         assert np.array_equal(other["weights"], ranks[0]["weights"])
-        for name in ("terms", "scores", "step", "skipped", "bad_steps", "error"):
+        for name in ("reports", "scores", "step", "skipped", "bad_steps", "error"):
             assert str(other[name]) == str(ranks[0][name])  # NaN is no NaN, but reads the same
 
 
 def begin(rt: Runtime, settings: TrainSettings) -> str:
-    """What one rank says to its graphs, those of the last rank being others."""
+    """What one rank raises about its graphs, those of the last rank being others."""
     data = PackedGraphs.open(settings.data)
     if rt.rank == rt.world_size - 1:
         data.manifest["sha256"] = "another"
-    learner = Learner(settings, data, rt)
     try:
-        job._begin(learner, Validation(settings, learner.dataset, rt))
+        Training(settings, data, rt)
     except UserError as mistake:
         return str(mistake)
     return "began"
@@ -145,7 +139,7 @@ def test_ranks_and_micro_batches_share_the_parts_of_a_step(tiny_data: Path):
 def test_the_learning_rate_grows_with_the_ranks_as_asked(tiny_data: Path):
     group = tiny_runs.in_group(2, learn, shared(tiny_data, 2, lr_scaling="linear"), 2)
     assert_agree(group)
-    assert group[0]["terms"][1]["learning_rate"] == pytest.approx(2 * 2e-3)
+    assert group[0]["rate"] == pytest.approx(2 * 2e-3)
 
 
 def test_a_rank_without_graphs_takes_part_and_changes_nothing(tmp_path: Path):
@@ -163,15 +157,15 @@ def test_a_checkpoint_of_one_rank_continues_on_two(tiny_data: Path, tmp_path: Pa
     assert tiny_runs.finish(_save_after, whole(tiny_data, 2), 2, begun) == 0
     group = tiny_runs.in_group(2, learn, shared(tiny_data, 2), 2, begun)
     assert_agree(group)
-    assert group[0]["step"] == 4 and group[0]["terms"][0] == pytest.approx(alone["terms"][2], rel=1e-3, abs=1e-6)
-    assert_same_steps({**group[0], "terms": []}, {**alone, "terms": []})
+    assert group[0]["step"] == 4 and group[0]["reports"][0] == pytest.approx(alone["reports"][2], rel=1e-3, abs=1e-6)
+    assert_same_steps({**group[0], "reports": []}, {**alone, "reports": []})
 
 
 def _save_after(settings: TrainSettings, steps: int, path: Path) -> None:
     with join("cpu") as rt:
-        learner = Learner(settings, PackedGraphs.open(settings.data), rt)
-        for _ in range(steps):
-            learner.update()
+        loader, learner = GraphLoader(settings, PackedGraphs.open(settings.data), rt), Learner(settings, rt)
+        for _, batch in zip(range(steps), loader.starting_at(0), strict=False):
+            learner.update(batch)
         checkpoint.save(path, learner.state())
 
 
@@ -189,35 +183,37 @@ def test_too_many_bad_steps_stop_every_rank_with_the_same_sentence(tiny_data: Pa
     assert group[0]["skipped"] == MAX_BAD_STEPS and "lower --learning-rate" in group[0]["error"]
 
 
-def test_what_one_rank_is_told_all_ranks_know(tiny_data: Path):
-    assert tiny_runs.in_group(3, _told) == [([True, False], "of rank 0")] * 3
+def test_what_one_rank_knows_all_ranks_know(tiny_data: Path):
+    assert tiny_runs.in_group(3, _shared_knowledge) == [([True, False], "of rank 0")] * 3
 
 
-def _told(rt: Runtime) -> tuple[list[bool], object]:
+def _shared_knowledge(rt: Runtime) -> tuple[list[bool], object]:
     return rt.any(rt.rank == 1, False), rt.broadcast(f"of rank {rt.rank}")
 
 
-def test_a_flag_that_one_rank_raises_is_heard_on_all_at_the_same_step(tiny_data: Path):
-    heard = tiny_runs.in_group(3, _heard, shared(tiny_data, 3))
-    assert heard == [[(False, False), (True, False), (False, False), (False, True), (True, True)]] * 3
+def test_a_flag_that_one_rank_raises_is_known_to_all_at_the_same_step(tiny_data: Path):
+    seen = tiny_runs.in_group(3, _flags_seen, shared(tiny_data, 3))
+    assert seen == [[[False, False], [True, False], [False, False], [False, True], [True, True]]] * 3
 
 
-def _heard(rt: Runtime, settings: TrainSettings) -> list[tuple[bool, ...]]:
-    learner, heard = Learner(settings, PackedGraphs.open(settings.data), rt), []
-    for stop, late in (((), ()), ((1,), ()), ((), ()), ((), (0, 2)), ((2,), (0, 1, 2))):
-        learner.update(rt.rank in stop, rt.rank in late)
-        heard.append(learner.heard())
-    return heard
+def _flags_seen(rt: Runtime, settings: TrainSettings) -> list[list[bool]]:
+    loader, learner, seen = GraphLoader(settings, PackedGraphs.open(settings.data), rt), Learner(settings, rt), []
+    raised_by = ((), ()), ((1,), ()), ((), ()), ((), (0, 2)), ((2,), (0, 1, 2))
+    for (stop, late), batch in zip(raised_by, loader.starting_at(0), strict=False):
+        learner.update(batch)
+        seen.append(learner.reduce(rt.rank in stop, rt.rank in late)[1])
+    return seen
 
 
-def test_torchrun_trains_on_two_ranks_as_one_process_would(tiny_data: Path, tmp_path: Path):
+@pytest.mark.parametrize("launcher", [None, pytest.param(TORCHRUN, marks=pytest.mark.slow, id="torchrun")])
+def test_two_ranks_train_as_one_process_would(tiny_data: Path, tmp_path: Path, launcher: list[str] | None):
     run, alone = tmp_path / "run", tmp_path / "alone"
-    said = torchrun(tiny_runs.settings(tiny_data, run, batch_size=500))
+    output = output_of(tiny_runs.settings(tiny_data, run, batch_size=500), launcher)
     assert tiny_runs.finish(train, tiny_runs.settings(tiny_data, alone, batch_size=500, accumulate=2)) == 0
-    assert said.count("starting: 40 steps") == 1 and "2 x cpu" in said  # rank 0 alone speaks
+    assert output.count("starting: 40 steps") == 1 and "2 x cpu" in output  # rank 0 alone logs
     assert status(run)["status"] == "done" and status(run)["ranks"] == 2 and status(run)["step"] == 40
     for mine, other in zip(metrics(run, "train")[:4], metrics(alone, "train")[:4], strict=True):
-        for name in ("step", "graphs", "epoch", "learning_rate", *WEIGHTS):
+        for name in ("step", "epoch", "learning_rate", *WEIGHTS):
             assert mine[name] == pytest.approx(other[name], rel=1e-3, abs=1e-6)
     assert [line["step"] for line in metrics(run, "train")] == list(range(1, 41))
     assert [line["step"] for line in metrics(run, "validation")] == [7, 14, 21, 28, 35, 40]
@@ -226,24 +222,24 @@ def test_torchrun_trains_on_two_ranks_as_one_process_would(tiny_data: Path, tmp_
 
 def test_early_stop_stops_every_rank(tiny_data: Path, tmp_path: Path):
     still = {"learning_rate": 1e-12, "weight_decay": 0, "evaluate_every": 1, "patience": 2, "steps": 100_000}
-    torchrun(tiny_runs.settings(tiny_data, tmp_path / "run", **still))
+    output_of(tiny_runs.settings(tiny_data, tmp_path / "run", **still))
     assert status(tmp_path / "run")["status"] == "done"
-    assert status(tmp_path / "run")["step"] == 3 and status(tmp_path / "run")["worse"] == 2
+    assert status(tmp_path / "run")["step"] == 3 and status(tmp_path / "run")["evaluations_without_gain"] == 2
 
 
-def test_sigterm_to_torchrun_leaves_a_state_that_one_rank_continues(tiny_data: Path, tmp_path: Path):
+def test_sigterm_leaves_a_state_of_two_ranks_that_one_rank_continues(tiny_data: Path, tmp_path: Path):
     run = tmp_path / "run"
     settings = tiny_runs.settings(tiny_data, run, steps=100_000, evaluate_every=50_000, checkpoint_every=50_000)
-    process = start_torchrun(settings)
+    process = start_command(settings.model_copy(update={"processes": 2}))
     while not (run / "metrics.jsonl").exists() or len(metrics(run, "train")) < 3:
         assert process.poll() is None, process.communicate()[0].decode()
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     told = time.monotonic()
-    said = process.communicate(timeout=60)[0].decode()
-    assert time.monotonic() - told < 20 and process.returncode != 0, said
+    output = process.communicate(timeout=60)[0].decode()
+    assert time.monotonic() - told < 20 and process.returncode == 143, output
     before = status(run)
-    assert before["status"] == "stopped" and before["ranks"] == 2, said
+    assert before["status"] == "stopped" and before["ranks"] == 2, output
     assert newest(run)["step"] == before["step"] >= 3
 
     minutes = (newest(run)["progress"]["seconds"] + 0.3) / 60

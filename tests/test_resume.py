@@ -6,7 +6,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -33,7 +32,7 @@ Moment = Callable[[], bool]
 def records(run: Path) -> list[dict]:
     """Lines of metrics.jsonl without what a clock decides."""
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [{k: v for k, v in line.items() if k not in ("graphs_per_second", "minutes_left")} for line in lines]
+    return [{k: v for k, v in line.items() if k not in ("graphs_per_second", "seconds_left")} for line in lines]
 
 
 def status(run: Path) -> dict:
@@ -110,8 +109,7 @@ def random_moments(run: Path, rng: random.Random, kills: int, reach: int) -> Ite
 
 def test_a_training_that_was_told_to_stop_continues_as_if_it_never_had(tiny_data: Path, trained: Path, tmp_path: Path):
     settings = tiny_runs.settings(tiny_data, tmp_path / "run")
-    command = [sys.executable, "-m", "gnn_training", "train", *settings.flags()]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    process = tiny_runs.start_command("train", settings, stdout=subprocess.DEVNULL)
     while not reached(settings.run, 5):
         assert process.poll() is None
         time.sleep(0.01)
@@ -278,7 +276,7 @@ def test_a_training_begins_with_the_weights_of_another(tiny_data: Path, trained:
 
 def test_weights_of_another_width_are_refused(tiny_data: Path, trained: Path, tmp_path: Path):
     said = tiny_runs.refusal(train, tiny_runs.settings(tiny_data, tmp_path / "run", weights=trained, width=8))
-    assert "--weights are of a network of width 16, --width is 8: give 16" in said
+    assert "--weights has a network of width 16, --width is 8: set 16" in said
 
 
 def test_lost_patience_stays_lost(tiny_data: Path, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Scores on graphs kept aside: what a caller of the exported program gets, however they are batched and spread."""
+"""Scores on the validation graphs: what a caller of the exported program gets, however they are batched and spread."""
 
 from pathlib import Path
 
@@ -13,9 +13,8 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.model.loss import ColoringNetwork
 from gnn_training.model.program import Program
-from gnn_training.training import validation as module
 from gnn_training.training.loader import DeviceDataset
-from gnn_training.training.validation import SCORES, Validation
+from gnn_training.training.validation import BATCH_FACTOR, SCORES, Validation
 
 ROUNDS = 20
 
@@ -26,7 +25,7 @@ def network() -> ColoringNetwork:
     torch.manual_seed(0)
     network = ColoringNetwork()
     with torch.no_grad():
-        network.refiner.update.bias[: network.refiner.width] = 1.0
+        network.refinement.update.bias[: network.refinement.width] = 1.0
     return network
 
 
@@ -45,13 +44,9 @@ def called(network: ColoringNetwork, data: PackedGraphs, ids: np.ndarray) -> tup
     pairs = [data.graph(i).edges.tolist() for i in ids]
     first = np.cumsum([0, *data.num_nodes[ids]])
     edges = [[a + start, b + start] for start, edges in zip(first, pairs, strict=False) for a, b in edges]
-    outputs = Program(network)(
-        edge_index=torch.tensor(edges).T,
-        batch=torch.repeat_interleave(torch.from_numpy(data.num_nodes[ids].astype(int))),
-        num_colors=torch.tensor([0]),
-        seed=torch.tensor(0),
-        steps=torch.tensor(ROUNDS),
-    )
+    batch = torch.repeat_interleave(torch.from_numpy(data.num_nodes[ids].astype(int)))
+    options = (torch.tensor(value) for value in ([0], 0, ROUNDS))
+    outputs = Program(network)(torch.tensor(edges).T, batch, *options)
     classes, colorings = outputs["color_logits"].argmax(1).tolist(), []
     for i, offset, edges in zip(ids, first, pairs, strict=False):
         colors: dict[int, int] = {}
@@ -68,7 +63,7 @@ def test_the_score_is_what_a_caller_gets_who_colors_along_the_classes(data: Pack
     one = start(everything_held_out(data), rt)
     gap, errors, right = [], [], []
     for planned in one.batches:
-        (ids,) = planned.parts
+        (ids,) = planned.micro_batches
         colorings, outputs = called(network, data, ids)
         for i, colors in zip(ids, colorings, strict=True):
             wrong, used = count_conflicts_and_colors(data.graph(i).edges.tolist(), colors)
@@ -85,12 +80,14 @@ def test_the_score_is_what_a_caller_gets_who_colors_along_the_classes(data: Pack
     assert scores["family_accuracy"] == pytest.approx(np.mean(right))
 
 
-def test_every_graph_is_scored_once_in_batches_within_their_cells(data: PackedGraphs, rt: Runtime):
-    for cells in (1, 200, 100_000):
-        one = start(everything_held_out(data), rt, batch_size=cells)
-        assert np.array_equal(np.sort(np.concatenate([planned.parts[0] for planned in one.batches])), np.arange(24))
+def test_every_graph_is_scored_once_in_batches_within_their_size(data: PackedGraphs, rt: Runtime):
+    for batch_size in (1, 200, 100_000):
+        one = start(everything_held_out(data), rt, batch_size=batch_size)
+        assert np.array_equal(
+            np.sort(np.concatenate([planned.micro_batches[0] for planned in one.batches])), np.arange(24)
+        )
         for planned in one.batches:
-            assert planned.shape.graphs <= 2 or planned.shape.cost <= module.ROOM * cells
+            assert planned.shape.graphs <= 2 or planned.shape.cost <= BATCH_FACTOR * batch_size
 
 
 def test_how_graphs_are_batched_does_not_change_the_score(data: PackedGraphs, rt: Runtime, network: ColoringNetwork):
@@ -104,7 +101,7 @@ def test_a_second_evaluation_gives_the_same_scores_and_other_weights_give_others
     first = one.scores(network)
     assert one.scores(network) == first
     with torch.no_grad():
-        network.reader.head.bias += torch.randn(network.reader.head.bias.shape)
+        network.graph_head.head.bias += torch.randn(network.graph_head.head.bias.shape)
     assert one.scores(network) != first
 
 
@@ -116,7 +113,7 @@ def test_an_evaluation_leaves_weights_and_gradients_alone(data: PackedGraphs, rt
 
 
 def test_graphs_too_large_for_the_program_are_not_scored(data: PackedGraphs, rt: Runtime, monkeypatch):
-    monkeypatch.setattr(module, "MAX_NODES", 10)
+    monkeypatch.setattr("gnn_training.training.validation.MAX_NODES", 10)
     ids = start(data, rt).ids
     assert 0 < len(ids) < 5 and data.num_nodes[ids].max() <= 10
 
@@ -131,11 +128,14 @@ def test_where_no_graph_is_held_out_those_of_the_training_are_scored(tmp_path: P
     assert start(data, rt).scores(network)["graphs"] == 1
 
 
-def test_the_example_is_a_graph_small_enough_to_draw(data: PackedGraphs, rt: Runtime, network, monkeypatch):
-    one = start(data, rt)
-    held = data.indices("validation")
-    graph, colors, title = one.example(network)
-    assert graph.num_nodes == max(data.num_nodes[held]) and graph.name in title
-    assert count_conflicts_and_colors(graph.edges.tolist(), colors)[0] == 0
-    monkeypatch.setattr(module, "DRAWN_NODES", 3)  # none is as small as that: the smallest
-    assert one.example(network)[0].num_nodes == min(data.num_nodes[held])
+def test_the_picture_shows_a_graph_small_enough_to_draw(data: PackedGraphs, rt: Runtime, network, monkeypatch):
+    one, held_out = start(data, rt), data.indices("validation")
+
+    def drawn() -> int:
+        """Nodes of the graph in the picture's title."""
+        name = one.picture(network).axes[0].get_title().partition(":")[0]
+        return next(int(data.num_nodes[i]) for i in held_out if data.name(i) == name)
+
+    assert drawn() == max(data.num_nodes[held_out])
+    monkeypatch.setattr("gnn_training.training.validation.DRAWN_NODES", 3)  # none is that small: the smallest
+    assert drawn() == min(data.num_nodes[held_out])

@@ -1,6 +1,9 @@
 """Trainings of a second or two, in processes that are real but have torch loaded before they begin."""
 
 import multiprocessing
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -18,8 +21,9 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.graph import Instance
-from gnn_training.settings import TrainSettings
+from gnn_training.settings import Settings, TrainSettings
 
+ROOT = Path(__file__).parents[1]
 # A server that has loaded everything once forks in a tenth of a second; python -m gnn_training loads for four.
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["gnn_training.jobs.train", "torch.utils.tensorboard", __name__])
@@ -60,6 +64,14 @@ def settings(data: Path, run: Path, **changes) -> TrainSettings:
         "processes": 1,
     }
     return TrainSettings(data=data, run=run, device="cpu", **(values | changes))
+
+
+def start_command(command: str, settings: Settings, launcher: Sequence[str] = (), **options) -> subprocess.Popen:
+    """Start `python -m gnn_training COMMAND` with these settings; launcher: such as torchrun, in front of it."""
+    file = Path(tempfile.mkdtemp()) / "settings.json"
+    file.write_text(settings.model_dump_json())
+    arguments = [sys.executable, *(launcher or ["-m", "gnn_training"]), command, "--settings", str(file)]
+    return subprocess.Popen(arguments, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, **options)
 
 
 def fork(function: Callable, *args) -> BaseProcess:
