@@ -1,0 +1,66 @@
+"""What an evaluation found: sums per method, curves over time and rounds, and their plot."""
+
+from gnn_training.solve import report
+from gnn_training.solve.report import Row
+
+
+def row(best_known: int | None, dsatur: int, **fields: object) -> Row:
+    return Row("g", None, 9, 9, best_known, 1, dsatur, 0.5, **fields)
+
+
+def called(best_known: int | None, dsatur: int, one_call: int, chromatic: float | None = None) -> Row:
+    return row(best_known, dsatur, one_call=one_call, one_call_seconds=1.0, chromatic=chromatic)
+
+
+def test_a_method_is_compared_with_dsatur_on_the_graphs_it_colored():
+    summary = report.summarize([called(5, 6, 5, 5.5), called(4, 4, 5, 6.0), called(None, 9, 7), row(10, 20)])
+    assert summary["chromatic_mae"] == 1.25
+    one_call = summary["methods"]["one_call"]
+    assert (one_call["graphs"], one_call["mean_gap"], one_call["dsatur_gap_there"]) == (3, 0.5, 0.5)
+    assert (one_call["wins"], one_call["ties"], one_call["losses"]) == (2, 0, 1)
+    assert (one_call["at_best_known"], one_call["median_seconds"]) == (1, 1.0)
+    assert summary["methods"]["dsatur"]["mean_gap"] == (1 + 0 + 10) / 3
+    assert "rlf" not in summary["methods"]
+
+
+def test_a_curve_over_time_is_the_mean_of_what_each_graph_has_by_then_from_dsatur_on():
+    rows = [
+        row(5, 8, search=5, search_seconds=9.0, search_progress=((1.0, 7), (4.0, 5))),
+        row(10, 14, search=11, search_seconds=9.0, search_progress=((2.0, 12), (3.0, 11))),
+        row(3, 3),  # never colored by the search
+    ]
+    # Gaps of the three: 3, 4, 0 by DSATUR; then 2, 4, 0; 2, 2, 0; 2, 1, 0; 0, 1, 0.
+    assert report.over_time(rows, "search") == [(1.0, 2.0), (2.0, 4 / 3), (3.0, 1.0), (4.0, 1 / 3)]
+    assert report.over_time(rows, "tabucol") == report.over_time(rows, "rlf") == []
+
+
+def test_a_method_of_one_coloring_is_a_step_per_graph_and_dsatur_a_level():
+    rows = [row(5, 8, rlf=7, rlf_seconds=2.0), row(10, 14, rlf=15, rlf_seconds=1.0)]
+    assert report.over_time(rows, "rlf") == [(1.0, 4.0), (2.0, 3.5)]
+    assert report.over_time(rows, "dsatur") == [(0.5, 3.5), (0.5, 3.5)]
+
+
+def test_a_curve_over_rounds_is_the_mean_of_the_calls_with_dsatur_where_one_is_missing():
+    rows = [row(5, 8, rounds=((8, 7), (32, 6))), row(10, 14, rounds=((8, 12),)), row(3, 3)]
+    assert report.over_rounds(rows) == [(8, 4 / 3), (32, 5 / 3)]
+    assert report.over_rounds(rows[2:]) == []
+
+
+def test_the_figure_shows_every_method_there_is_and_leaves_out_graphs_without_a_best_known_number():
+    rows = [
+        row(5, 8, search=5, search_seconds=9.0, search_progress=((1.0, 7), (4.0, 5)), rounds=((8, 7), (32, 6))),
+        row(None, 50, search=40, search_seconds=1.0, search_progress=((1.0, 40),), rounds=((8, 40),)),
+    ]
+    figure = report.draw(rows)
+    of_time, of_rounds = figure.axes
+    dsatur, search = of_time.lines
+    assert [line.get_label() for line in (dsatur, search)] == ["DSATUR", "search"]
+    assert dsatur.get_xydata().tolist() == [[0.5, 3.0], [9.0, 3.0]]
+    assert search.get_xydata().tolist() == [[1.0, 2.0], [4.0, 0.0], [9.0, 0.0]]
+    assert of_rounds.lines[0].get_xydata().tolist() == [[8.0, 2.0], [32.0, 1.0]]
+    assert "1 graphs" in figure.get_suptitle()
+
+
+def test_a_figure_of_graphs_too_large_for_the_network_has_the_other_methods():
+    figure = report.draw([row(5, 8, rlf=7, rlf_seconds=2.0)])
+    assert [line.get_label() for line in figure.axes[0].lines] == ["DSATUR", "RLF"]
