@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from boards import queens, read_solution, write_col
+from dimacs import queens, read_solution, write_col
 
 from gnn_training.coloring import count_conflicts_and_colors, is_proper, num_colors, read_dimacs_pairs
 from gnn_training.errors import UserError

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from boards import read_solution
+from dimacs import read_solution
 from hypothesis import given
 from hypothesis import strategies as st
 

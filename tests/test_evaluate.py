@@ -6,7 +6,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from boards import write_col
+from dimacs import write_col
 
 from gnn_training.coloring import is_proper
 from gnn_training.contract import SHIPPED_MODEL

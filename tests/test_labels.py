@@ -3,7 +3,7 @@
 import networkx as nx
 import numpy as np
 import pytest
-from boards import queens
+from dimacs import queens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import networkx as nx
 import onnxruntime
 import pytest
-from boards import queens, read_solution, write_col
+from dimacs import queens, read_solution, write_col
 
 from gnn_training.coloring import is_proper, num_colors
 from gnn_training.contract import MODEL_FILE
 from gnn_training.graph import Graph
-from gnn_training.model.session import Colorer
+from gnn_training.model.session import Model
 from gnn_training.solve.anytime import one_call
 
 CRATE = Path(__file__).parents[1] / "clients" / "rust"
@@ -74,17 +74,17 @@ def test_the_crate_passes_its_own_tests_with_a_file_just_trained(exported: Path)
 
 
 def test_rust_and_python_color_ten_benchmark_graphs_with_as_many_colors(exported: Path, tmp_path: Path):
-    colorer, expected, found = Colorer(exported / MODEL_FILE), {}, {}
+    model, expected, found = Model(exported / MODEL_FILE), {}, {}
     for graph in GRAPHS:
         path = write_col(tmp_path, graph)
-        told = ("--example", "color", "--", str(exported / MODEL_FILE), str(path))
-        run = cargo("run", "--quiet", "--locked", *told, ORT_DYLIB_PATH=library())
+        example = ("--example", "color", "--", str(exported / MODEL_FILE), str(path))
+        run = cargo("run", "--quiet", "--locked", *example, ORT_DYLIB_PATH=library())
         assert run.returncode == 0, run.stderr
         path.with_suffix(".sol").write_text(run.stdout)
         colors = read_solution(path.with_suffix(".sol"))
         assert is_proper(graph, colors)
         found[graph.name] = num_colors(colors)
-        expected[graph.name] = num_colors(one_call(colorer, graph, seconds=60).colors)
+        expected[graph.name] = num_colors(one_call(model, graph, seconds=60).colors)
     assert found == expected
 
 

@@ -1,8 +1,8 @@
-"""The file that comes with the repository is whole, is the one that the report speaks of, and is what commands take."""
+"""The shipped file is whole, the report is about it, and the commands take it when no model is named."""
 
 from pathlib import Path
 
-from boards import queens, read_solution, write_col
+from dimacs import queens, read_solution, write_col
 
 from gnn_training import files
 from gnn_training.coloring import num_colors
@@ -24,7 +24,7 @@ def test_the_report_is_about_the_shipped_file():
     assert checksum in (ROOT / "models" / "REPORT.md").read_text()
 
 
-def test_color_and_evaluate_take_it_when_no_model_is_named_and_no_job_writes_there(tmp_path: Path):
+def test_color_and_evaluate_take_the_shipped_file_when_no_model_is_named_and_no_job_writes_there(tmp_path: Path):
     assert EvaluateSettings(graphs=tmp_path).model == SHIPPED_MODEL
     assert RunSettings().models.resolve() != SHIPPED_MODEL.parent
     assert num_colors(read_solution(color(ColorSettings(graph=write_col(tmp_path, queens(5, 5)))))) == 5

@@ -46,11 +46,11 @@ impl ColoringGnn {
         let deadline = start.checked_add(budget.time);
         let target = budget.target.max(graph.clique_size());
         let mut best = Coloring::greedy(graph, &self.predict(graph)?.ordering());
-        let mut pace = start.elapsed() / self.steps() as u32;
+        let mut per_step = start.elapsed() / self.steps() as u32;
         for attempt in 0..budget.calls.saturating_sub(1) {
             let begin = Instant::now();
             let fitting = deadline.map_or(usize::MAX, |deadline| {
-                (deadline.saturating_duration_since(begin).as_secs_f64() / pace.as_secs_f64()) as usize
+                (deadline.saturating_duration_since(begin).as_secs_f64() / per_step.as_secs_f64()) as usize
             });
             let steps = fitting.min(self.steps() * LENGTHS[attempt.min(LENGTHS.len() - 1)]);
             if best.num_colors() <= target || 4 * steps < self.steps() {
@@ -60,7 +60,7 @@ impl ColoringGnn {
             let request =
                 Request { num_colors: Some(asked), seed: Some(budget.seed + attempt as i64), steps: Some(steps) };
             let Some(found) = self.run(&[graph], &request, deadline)? else { break };
-            pace = begin.elapsed() / steps as u32;
+            per_step = begin.elapsed() / steps as u32;
             let coloring = Coloring::greedy(graph, &found[0].ordering());
             if coloring.num_colors() < best.num_colors() {
                 best = coloring;

@@ -1,4 +1,4 @@
-//! Needs ORT_DYLIB_PATH and, for another file than `models/shipped`, COLORING_GNN_MODEL with its golden vectors beside it.
+//! Needs ORT_DYLIB_PATH and, for another file than the shipped one, COLORING_GNN_MODEL with its golden vectors beside it.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
