@@ -32,6 +32,7 @@ from gnn_training.settings import (
     Settings,
     TrainSettings,
 )
+from gnn_training.solve.report import METHODS
 
 log = logging.getLogger(__name__)
 STEPS = ("data", "check", "train", "export", "verify", "evaluate", "pack")
@@ -244,7 +245,7 @@ def _finish(settings: RunSettings, how: str) -> None:
     """Tell what there is, and where; stop the pod if that was asked for."""
     model, report = settings.models / MODEL_FILE, settings.run / "report.json"
     summary = json.loads(report.read_text())["summary"]
-    scores = [f"{name} {score['mean_gap']:.2f}" for name, score in summary["methods"].items()]
+    scores = [f"{METHODS[method]} {score['mean_gap']:.2f}" for method, score in summary["methods"].items()]
     log.info("%s: %.1f MB, %s", model, model.stat().st_size / 1e6, how)
     log.info("colors above the best known on %d validation graphs: %s", summary["graphs"], ", ".join(scores))
     log.info("see %s for report.json and metrics.jsonl, or tensorboard --logdir %s", settings.run, settings.run)
