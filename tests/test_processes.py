@@ -1,40 +1,229 @@
-"""No process below a supervisor outlives the one that started it, however early that one dies."""
+"""Processes: none outlives the one that started it, signals reach them, and the heartbeat shows progress."""
 
 import os
+import signal
+import socket
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from gnn_training.processes import Supervisor
+from gnn_training import processes
+from gnn_training.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 PARENT = """
-import os, subprocess, sys
-subprocess.Popen([sys.executable, *sys.argv[1:], str(os.getpid())], start_new_session=True)
+import sys
+from gnn_training.processes import run_python, sigterm_raises
+with sigterm_raises():
+    print(run_python(["-c", sys.argv[1]]))
 """
-RANK = """
+STARTS_A_SLEEPER = """
+import subprocess
+child = subprocess.Popen(["sleep", "60"])
+print("started", child.pid, flush=True)
+child.wait()
+"""
+DEAF = """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+print("started 0", flush=True)
+while True: time.sleep(1)
+"""
+LEAVES_A_CHILD = """
+import os, subprocess, sys
+subprocess.Popen([sys.executable, *sys.argv[1:], str(os.getpid())])
+"""
+CHILD = """
 import os, sys, time
-from gnn_training.processes import die_with_parent_if_supervised
+from gnn_training.processes import die_with_parent
 said, when, parent = sys.argv[1:]
 with open(said, "w") as file:
     file.write("is there")
     file.flush()
     while when == "late" and os.getppid() == int(parent):
         time.sleep(0.01)
-    die_with_parent_if_supervised()
+    die_with_parent(int(parent))
     file.write(", lives")
 """
 
 
+def start_parent(script: str) -> tuple[subprocess.Popen[str], int]:
+    """A process whose child runs `script`, which prints "started" and the process to watch."""
+    command = [sys.executable, "-c", PARENT, script]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, int(process.stdout.readline().removeprefix("started "))
+
+
+def assert_ends(pid: int) -> None:
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{pid}").exists():
+        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return
+        assert time.monotonic() < deadline, "the process lives on"
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize(("waits", "when", "heard"), [(True, "early", "is there, lives"), (False, "late", "is there")])
-def test_rank_whose_parent_died_before_it_was_ready_dies_too(tmp_path: Path, waits: bool, when: str, heard: str):
-    (tmp_path / "parent.py").write_text(PARENT + ("os.wait()\n" if waits else ""))
-    (tmp_path / "rank.py").write_text(RANK)
+def test_child_whose_parent_died_before_it_was_ready_dies_too(tmp_path: Path, waits: bool, when: str, heard: str):
     said = tmp_path / "said"
     os.mkfifo(said)
-    with ThreadPoolExecutor() as pool, Supervisor() as supervisor:
+    with ThreadPoolExecutor() as pool:
         all_of_it = pool.submit(said.read_text)  # ends when nobody is left to write
-        arguments = [*map(str, (tmp_path / "parent.py", tmp_path / "rank.py", said)), when]
-        assert supervisor.run(arguments, PYTHONPATH=str(ROOT)) == 0
+        parent = LEAVES_A_CHILD + ("os.wait()\n" if waits else "")
+        subprocess.run([sys.executable, "-c", parent, "-c", CHILD, str(said), when], cwd=ROOT, check=True)
         assert all_of_it.result() == heard
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_to_the_parent_ends_the_child_and_its_children(number: signal.Signals):
+    process, sleeper = start_parent(STARTS_A_SLEEPER)
+    process.send_signal(number)
+    assert process.wait(timeout=20) == (143 if number == signal.SIGTERM else -signal.SIGINT)
+    assert_ends(sleeper)
+
+
+def test_second_signal_kills_a_child_that_does_not_end():
+    process, _ = start_parent(DEAF)
+    process.terminate()
+    assert process.stdout is not None and process.stdout.readline() == "heard\n"
+    process.terminate()
+    assert process.wait(timeout=20) == 143
+
+
+def test_no_child_outlives_a_parent_that_is_killed():
+    process, child = start_parent("import os, time; print('started', os.getpid(), flush=True); time.sleep(60)")
+    process.kill()
+    process.wait()
+    assert_ends(child)
+
+
+def test_exit_code_is_returned_and_stderr_kept(tmp_path: Path):
+    assert processes.run_python(["-c", "raise SystemExit('why')"], tmp_path / "new" / "errors") == 1
+    assert (tmp_path / "new" / "errors").read_text() == "why\n"
+    assert processes.run_python(["-c", "import os; os.kill(os.getpid(), 9)"]) == 137
+
+
+def test_child_that_takes_too_long_is_killed_with_its_children():
+    assert processes.run_python(["-c", STARTS_A_SLEEPER], limit=1) == processes.TIMED_OUT
+
+
+def test_python_beside_the_body_ends_with_it(tmp_path: Path):
+    with processes.python(["-c", "import time; time.sleep(60)"], tmp_path / "errors") as child:
+        assert child.poll() is None
+    assert child.returncode == -signal.SIGTERM
+
+
+def test_environment_is_set_only_in_the_body(monkeypatch):
+    monkeypatch.setenv("KNOWN", "before")
+    with processes.environment(KNOWN="meanwhile", NEW="meanwhile"):
+        assert os.environ["KNOWN"] == os.environ["NEW"] == "meanwhile"
+    assert os.environ["KNOWN"] == "before" and "NEW" not in os.environ
+
+
+def threads(folder: Path) -> None:
+    """As a worker, leave the number of threads that numerical libraries may use."""
+    (folder / str(os.getpid())).write_text(" ".join({os.environ[name] for name in processes.ONE_THREAD}))
+
+
+def sleep(folder: Path) -> None:
+    """As a worker, leave the process number and take long."""
+    (folder / str(os.getpid())).touch()
+    time.sleep(60)
+
+
+def die(_: Path) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def refuse(_: Path) -> None:
+    raise UserError("a sentence")
+
+
+def test_workers_have_one_thread_each(tmp_path: Path):
+    assert sorted(processes.run_in_processes(threads, [(tmp_path,)] * 3, workers=2)) == [0, 1, 2]
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"1"}
+
+
+@pytest.mark.parametrize(("function", "sentence"), [(die, "a process was killed, perhaps"), (refuse, "a sentence")])
+def test_worker_that_fails_ends_all_with_a_sentence(tmp_path: Path, function, sentence: str):
+    with pytest.raises(UserError, match=sentence):
+        list(processes.run_in_processes(function, [(tmp_path,)] * 2, workers=1))
+
+
+def test_workers_end_at_once_with_their_parent(tmp_path: Path):
+    program = (
+        "import signal, sys; from pathlib import Path; from test_processes import sleep; "
+        "from gnn_training.processes import run_in_processes\n"
+        "if __name__ == '__main__': list(run_in_processes(sleep, [(Path(sys.argv[1]),)] * 2, workers=2))"
+    )
+    (tmp_path / "program.py").write_text(program)
+    (tmp_path / "workers").mkdir()
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    for number in (signal.SIGKILL, signal.SIGINT):
+        parent = subprocess.Popen(
+            [sys.executable, tmp_path / "program.py", tmp_path / "workers"],
+            env=environment,
+            process_group=0,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        while len(workers := list((tmp_path / "workers").iterdir())) < 2:
+            assert parent.poll() is None
+            time.sleep(0.05)
+        parent.kill() if number == signal.SIGKILL else os.killpg(parent.pid, number)  # as a terminal does
+        assert parent.communicate(timeout=20)[1].count("Traceback") == (number == signal.SIGINT)  # workers say nothing
+        for worker in workers:
+            assert_ends(int(worker.name))
+            worker.unlink()
+
+
+@pytest.fixture
+def heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The heartbeat file, which is not there yet."""
+    monkeypatch.setenv("GNN_HEARTBEAT", str(tmp_path / "beat"))
+    return tmp_path / f"beat.{socket.gethostname()}"
+
+
+def test_a_beat_touches_the_file_at_most_every_few_seconds(heartbeat: Path):
+    processes.beat()
+    recent = time.time() - processes.HEARTBEAT_SECONDS / 2
+    os.utime(heartbeat, (recent, recent))
+    processes.beat()
+    assert heartbeat.stat().st_mtime == pytest.approx(recent)
+    os.utime(heartbeat, (0, 0))
+    processes.beat()
+    assert time.time() - heartbeat.stat().st_mtime < 60
+
+
+def test_nothing_is_written_without_the_variable(heartbeat: Path, monkeypatch):
+    monkeypatch.delenv("GNN_HEARTBEAT")
+    processes.beat()
+    processes.rest()
+    assert list(heartbeat.parent.iterdir()) == []
+
+
+def test_rest_removes_the_file(heartbeat: Path):
+    processes.beat()
+    assert heartbeat.exists()
+    for _ in range(2):
+        processes.rest()
+        assert not heartbeat.exists()
+
+
+def test_file_that_cannot_be_written_stops_nothing(heartbeat: Path, monkeypatch):
+    (heartbeat.parent / "file").touch()
+    monkeypatch.setenv("GNN_HEARTBEAT", str(heartbeat.parent / "file" / "beat"))
+    processes.beat()
+    processes.rest()
+
+
+def test_parent_that_waits_keeps_the_heartbeat_going(heartbeat: Path):
+    processes.run_python(["-c", "import time; time.sleep(0.2)"], beats=False)
+    assert not heartbeat.exists()
+    processes.run_python(["-c", "import time; time.sleep(0.2)"])
+    assert heartbeat.exists()

@@ -1,0 +1,219 @@
+"""The command line: help without torch, settings from presets, files and flags, errors in one sentence, exit codes."""
+
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gnn_training import __version__, settings
+from gnn_training.__main__ import COMMANDS, main, parse
+from gnn_training.errors import MachineError, StorageError, TrainingError, UserError
+from gnn_training.jobs import check
+
+ROOT = Path(__file__).parents[1]
+REQUIRED = {"import": ["x"], "evaluate": ["x"], "color": ["x"]}
+
+
+def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """What the command line prints about arguments that it cannot take."""
+    try:
+        code = main(args)
+    except SystemExit as end:  # tyro has explained it
+        code = end.code
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+    return err
+
+
+def processor_seconds(*args: str) -> float:
+    """The lesser of two runs of Python: what else runs on the machine does not count, how fast it is does."""
+    untraced = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    seconds = []
+    for _ in range(2):
+        before = os.times()
+        subprocess.run([sys.executable, *args], cwd=ROOT, env=untraced, check=True, stdout=subprocess.DEVNULL)
+        after = os.times()
+        seconds.append(sum(after[2:4]) - sum(before[2:4]))
+    return min(seconds)
+
+
+def test_help_takes_little_longer_than_its_libraries():
+    libraries = processor_seconds("-c", "import pydantic, tyro, rich.console, rich.table, rich.panel")
+    assert processor_seconds("-m", "gnn_training", "train", "--help") < 3 * libraries
+
+
+@pytest.mark.parametrize("command", [None, "train", "color"])
+def test_help_loads_no_heavy_library(command: str | None):
+    args = [command, "--help"] if command else ["--help"]
+    program = (
+        f"import sys, gnn_training.__main__ as program\ntry: program.main({args})\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'torch_geometric', 'numba', 'networkx', 'onnxruntime', 'onnx', 'matplotlib', 'numpy'}\n"
+        f"heavy |= set() if {command!r} else {{'pydantic', 'tyro'}}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_names_every_command(capsys):
+    assert main([]) == main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(re.search(rf"^  {name} +[A-Z].*\.$", text, re.MULTILINE) for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_explains_every_flag(command: str, capsys):
+    with pytest.raises(SystemExit) as leaving:
+        main([command, "--help"])
+    assert not leaving.value.code
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: coloring-gnn {command}")
+    assert len(re.findall(r"^│ (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE)) <= 40
+    kind = getattr(settings, COMMANDS[command].settings)
+    assert [name for name, field in kind.model_fields.items() if not field.description] == []
+    on = [name for name, field in kind.model_fields.items() if field.default is True]
+    assert all(f"--no-{name.replace('_', '-')} " in kind.model_fields[name].description for name in on)
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
+def test_dry_run_prints_settings_that_the_command_can_read(command: str, tmp_path: Path, capsys):
+    assert main([command, *REQUIRED.get(command, []), "--dry-run"]) == 0
+    file = tmp_path / "settings.json"
+    file.write_text(capsys.readouterr().out)
+    assert parse(command, ["--settings", str(file)]) == parse(command, REQUIRED.get(command, []))
+
+
+def test_version_is_printed(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+@pytest.mark.parametrize("flags", [["--preset", "smoke"], ["--preset=smoke"]])
+@pytest.mark.parametrize("command", ["run", "train", "check"])
+def test_preset_sets_the_defaults_and_flags_override_them(command: str, flags: list[str]):
+    resolved, _ = parse(command, [*flags, "--seed", "5"])
+    smoke = settings.smoke()
+    assert resolved.seed == 5
+    assert (resolved.steps, resolved.run, resolved.preset) == (smoke.steps, smoke.run, "smoke")
+
+
+def test_preset_comes_from_the_environment_if_none_is_named(monkeypatch, capsys):
+    monkeypatch.setenv("GNN_TRAINING_PRESET", "single")
+    assert parse("run", []) == (settings.single(), False)
+    monkeypatch.setenv("GNN_TRAINING_PRESET", "huge")
+    assert "GNN_TRAINING_PRESET (huge) must be one of smoke, cpu" in refused(capsys, "run")
+
+
+def test_flags_override_the_settings_file_which_overrides_the_preset(tmp_path: Path):
+    file = tmp_path / "settings.json"
+    file.write_text('{"preset": "smoke", "steps": 7, "warmup_steps": 3}')
+    resolved, _ = parse("train", ["--settings", str(file), "--steps", "8"])
+    assert resolved == settings.of_preset(settings.TrainSettings, "smoke", steps=8, warmup_steps=3)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        settings.multi(),
+        settings.smoke().model_copy(
+            update={"data": Path("a b"), "minutes": 0.1, "gpus": "0,1", "oldest_runtime": False}
+        ),
+    ],
+)
+def test_settings_survive_the_way_through_a_file(given: settings.RunSettings, tmp_path: Path):
+    (tmp_path / "settings.json").write_text(given.model_dump_json())
+    assert parse("run", ["--settings", str(tmp_path / "settings.json")]) == (given, False)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"colour": 1}', "settings.json: there is no setting colour"),
+        ('{"steps": 7}', "settings.json: warmup_steps (100) must be below steps (7)"),
+        ('{"preset": "huge"}', "settings.json: preset (huge) should be"),
+        ("{", "settings.json: cannot be read as JSON settings"),
+        ("[1]", "settings.json: holds no settings"),
+        (None, "settings.json: cannot be read as JSON settings"),
+    ],
+)
+def test_bad_settings_file_is_refused_in_one_sentence(content: str | None, words: str, tmp_path: Path, capsys):
+    file = tmp_path / "settings.json"
+    if content is not None:
+        file.write_text(content)
+    said = refused(capsys, "train", "--settings", str(file))
+    assert words in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["dance"], "coloring-gnn: there is no command dance: take one of run, check, generate"),
+        (["train", "--stepz", "3"], "Unrecognized options: --stepz"),
+        (["train", "--steps", "x"], "Error parsing --steps"),
+        (["train", "--steps", "0"], "coloring-gnn: steps (0) should be greater than 0"),
+        (["train", "--steps", "7"], "coloring-gnn: warmup_steps (100) must be below steps (7)"),
+        (["train", "--minutes", "nan"], "minutes (nan) should be a finite number"),
+        (["train", "--gpus", "0,0"], "gpus (0,0) must be numbers of GPUs, each once, such as 0,1,4"),
+        (["run", "--preset", "huge"], "huge"),
+        (["run", "--preset"], "Missing value for argument '--preset'"),
+        (["color"], "A DIMACS .col file"),
+        (["import"], "sources must be given"),
+        (["color", "x", "--seconds", "-1"], "seconds (-1.0) should be greater than or equal to 0"),
+        (["evaluate", "x", "--polish"], "polish needs time: set seconds above 0"),
+    ],
+)
+def test_flags_that_cannot_be_used_are_refused(args: list[str], words: str, capsys):
+    assert words in refused(capsys, *args)
+
+
+def ending_with(error: BaseException):
+    def job(_):
+        raise error
+
+    return job
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (UserError("graph.col, line 3: no"), 2, "coloring-gnn: graph.col, line 3: no\n"),
+        (MachineError("no GPU"), 3, "coloring-gnn: no GPU\n"),
+        (StorageError("no room"), 4, "coloring-gnn: no room\n"),
+        (TrainingError("a rank died"), 5, "coloring-gnn: a rank died\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (
+            ModuleNotFoundError(name="torch"), 2,
+            "coloring-gnn: this command needs torch: pip install 'coloring-gnn[train]'\n",
+        ),
+    ],
+)  # fmt: skip
+def test_endings_of_a_job_become_exit_codes(error, code, said, monkeypatch, capsys):
+    monkeypatch.setattr(check, "check", ending_with(error))
+    assert main(["check"]) == code
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("error", [AssertionError("ours"), ModuleNotFoundError(name="gnn_training.gone")])
+def test_mistakes_of_the_program_keep_their_traceback(error, monkeypatch):
+    monkeypatch.setattr(check, "check", ending_with(error))
+    with pytest.raises(type(error)):
+        main(["check"])
+
+
+def test_log_lines_of_the_package_go_to_stdout_with_their_time(monkeypatch, capsys):
+    monkeypatch.setattr(check, "check", lambda _: logging.getLogger("gnn_training.jobs.check").info("all well"))
+    assert main(["check"]) == 0
+    assert re.fullmatch(r"\d\d:\d\d:\d\d all well\n", capsys.readouterr().out)
+
+
+def test_reader_that_goes_away_leaves_no_traceback(tmp_path: Path):
+    done = subprocess.run(
+        f"{sys.executable} -m gnn_training run --dry-run | true", shell=True, cwd=tmp_path, capture_output=True,
+        text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr

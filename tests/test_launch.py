@@ -1,0 +1,211 @@
+"""Ranks, real ones: what a launch returns, how it fails and stops, and several machines that train together."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tiny_runs
+
+from gnn_training.errors import MachineError, TrainingError, UserError
+from gnn_training.launch.ranks import Nodes, launch
+from gnn_training.settings import smoke
+
+ROOT = Path(__file__).parents[1]
+GROUP = {"NNODES": "3", "NODE_RANK": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "12345"}
+LAUNCHER = """
+import sys
+from gnn_training.launch.ranks import launch
+from test_launch import rank
+if __name__ == "__main__":
+    print(launch(rank, sys.argv[1], 2))
+"""
+
+
+@pytest.mark.parametrize(
+    ("environ", "nodes"),
+    [
+        (GROUP, Nodes(3, 2, "node0", 12345)),
+        (GROUP | {"NODE_RANK": "0", "MASTER_PORT": ""}, Nodes(3, 0, "node0", 29500)),
+        ({}, Nodes()),
+        ({"NNODES": "1", "NODE_RANK": "0", "MASTER_ADDR": "node0"}, Nodes()),
+        ({"MASTER_ADDR": "localhost", "MASTER_PORT": "x", "NODE_RANK": "", "WORLD_SIZE": "8"}, Nodes()),
+    ],
+)
+def test_four_variables_tell_which_machines_train_together(environ: dict[str, str], nodes: Nodes):
+    assert Nodes.from_environment({"PATH": "/bin", **environ}) == nodes
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"NODE_RANK": "3"}, "NODE_RANK (3) must be below NNODES (3)"),
+        ({"NODE_RANK": "-1"}, "NODE_RANK (-1) must be a number"),
+        ({"NODE_RANK": ""}, "3 machines (NNODES) train together: set NODE_RANK, too"),
+        ({"MASTER_ADDR": ""}, "3 machines (NNODES) train together: set MASTER_ADDR, too"),
+        ({"MASTER_PORT": "0"}, "MASTER_PORT (0) must be a port"),
+        ({"MASTER_PORT": "ssh"}, "MASTER_PORT (ssh) must be a number"),
+        ({"NNODES": "2:4"}, "NNODES (2:4) must be a number"),
+        ({"NNODES": "0"}, "NODE_RANK (2) must be below NNODES (0)"),
+        ({"NNODES": ""}, "NODE_RANK (2) must be below NNODES (1)"),
+    ],
+)
+def test_contradiction_is_refused_with_the_name_of_the_variable(changes: dict[str, str], sentence: str):
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        Nodes.from_environment(GROUP | changes)
+
+
+def refuse() -> None:
+    raise MachineError("no: not here")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail() -> None:
+    raise ValueError("NCCL error\nLast error:\nno link\n")
+
+
+FAILURES = {"refuse": refuse, "die": die, "fail": fail}
+
+
+def rank(what: str) -> object:
+    """As one of two ranks, do what the test wants."""
+    number = int(os.environ["RANK"])
+    if what == "place":
+        return number, os.environ["WORLD_SIZE"], os.environ["OMP_NUM_THREADS"]
+    if what in FAILURES:
+        FAILURES[what]() if number == 1 else time.sleep(60)
+    received: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    if what == "hang":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print(f"pid {os.getpid()}\n", end="", flush=True)
+    while not received:
+        time.sleep(0.02)
+    return "stopped"
+
+
+@pytest.mark.slow
+def test_launch_returns_the_first_result_and_shares_the_cores_out(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    assert launch(rank, "place", 2) == (0, "2", "3")
+    assert "OMP_NUM_THREADS" not in os.environ
+
+
+@pytest.mark.slow
+def test_error_of_a_rank_is_raised_with_its_class_and_nothing_is_printed(capfd):
+    with pytest.raises(MachineError, match="^no: not here$"):
+        launch(rank, "refuse", 2)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+def test_rank_that_is_killed_is_named_with_its_signal():
+    with pytest.raises(TrainingError, match="^rank 1 was killed by signal 9, perhaps out of memory$"):
+        launch(rank, "die", 2)
+
+
+@pytest.mark.slow
+def test_mistake_of_a_rank_gives_its_traceback_and_one_sentence(capfd):
+    with pytest.raises(TrainingError, match="^rank 1 failed: no link$"):
+        launch(rank, "fail", 2)
+    err = capfd.readouterr().err
+    assert err.startswith("Traceback") and err.count("Traceback") == 1 and "ValueError: NCCL error" in err
+
+
+def start(folder: Path, what: str) -> tuple[subprocess.Popen[str], list[int]]:
+    """A launcher whose ranks do this, and the ranks' process numbers."""
+    (folder / "launcher.py").write_text(LAUNCHER)
+    launcher = subprocess.Popen(
+        [sys.executable, folder / "launcher.py", what], env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
+    )  # fmt: skip
+    assert launcher.stdout is not None
+    return launcher, [int(launcher.stdout.readline().split()[1]) for _ in range(2)]
+
+
+def assert_ended(pids: list[int]) -> None:
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, "a rank lives on"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_reaches_the_ranks_and_their_result_is_returned_at_once(tmp_path: Path, number: int):
+    launcher, ranks = start(tmp_path, "wait")
+    begun = time.monotonic()
+    os.killpg(launcher.pid, number)  # as a terminal sends it
+    assert launcher.communicate(timeout=60) == ("stopped\n", "")
+    assert launcher.returncode == 0 and time.monotonic() - begun < 25  # elastic would wait for 30 s
+    assert_ended(ranks)
+
+
+@pytest.mark.slow
+def test_second_signal_kills_ranks_that_do_not_end(tmp_path: Path):
+    launcher, ranks = start(tmp_path, "hang")
+    launcher.terminate()
+    time.sleep(0.2)
+    launcher.terminate()
+    assert launcher.wait(timeout=60) == 143
+    assert_ended(ranks)
+
+
+@pytest.mark.slow
+def test_no_rank_outlives_a_launcher_that_is_killed(tmp_path: Path):
+    launcher, ranks = start(tmp_path, "wait")
+    launcher.kill()
+    launcher.wait()
+    assert_ended(ranks)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_second_machine_trains_along_and_the_first_does_the_rest(tiny_data: Path, tmp_path: Path):
+    """Two machines, which here are one, and a volume that they share."""
+    values = tiny_runs.settings(tiny_data, tmp_path / "run", steps=4, batch_size=500).model_dump()
+    settings = smoke().model_copy(update=values | {"models": tmp_path / "models", "oldest_runtime": False})
+    (tmp_path / "settings.json").write_text(settings.model_dump_json())
+    group = {"NNODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    base = os.environ | group | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "gnn_training", "run", "--settings", tmp_path / "settings.json"]
+    machines = []
+    for number in ("1", "0"):  # the one that has to wait starts first
+        with open(tmp_path / f"machine{number}.log", "w") as log:
+            machines.append(
+                subprocess.Popen(command, env=base | {"NODE_RANK": number}, cwd=tmp_path, stdout=log, stderr=log)
+            )
+    second, first = machines
+
+    def said(number: int) -> str:
+        return (tmp_path / f"machine{number}.log").read_text()
+
+    try:
+        assert second.wait(timeout=400) == 0, said(0) + said(1)
+        while "export ..." not in said(0):  # which takes long, and is the same on one machine
+            assert first.poll() is None, said(0)
+            time.sleep(0.1)
+        first.terminate()
+        assert first.wait(timeout=60) == 143
+    finally:
+        for machine in machines:
+            machine.kill()
+    assert "machine 2 of 2: waiting for the graphs" in said(1) and "3/7 train: done" in said(1)
+    assert "3/7 train: done" in said(0) and "4/7 export: stopped" in said(0)
+    status = json.loads((tmp_path / "run/status.json").read_text())
+    assert (status["status"], status["ranks"], status["step"]) == ("done", 2, 4)
