@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
-from torch_geometric.utils import scatter, to_dense_adj, to_dense_batch
+from torch_geometric.utils import scatter
 
 from gnn_training.graph import Graph
 
@@ -92,12 +92,3 @@ def concatenated(graphs: Sequence[Graph], device: torch.device | str = "cpu") ->
     data = [Data(edge_index=torch.from_numpy(graph.edge_index()), num_nodes=graph.num_nodes) for graph in graphs]
     batch = Batch.from_data_list(data).to(device)
     return batch.edge_index, batch.batch
-
-
-def batch_of(graphs: Sequence[Graph], device: torch.device | str = "cpu") -> DenseGraphs | SparseGraph:
-    """Graphs in the form that is faster for them. Both forms give the same numbers."""
-    edge_index, batch = concatenated(graphs, device)
-    if len(graphs) == 1 and is_sparse(graphs[0].num_nodes, graphs[0].num_edges):
-        return SparseGraph(edge_index, graphs[0].num_nodes)
-    _, mask = to_dense_batch(batch[:, None], batch)
-    return DenseGraphs(to_dense_adj(edge_index, batch, batch_size=len(graphs)), mask.float())

@@ -4,7 +4,7 @@ Letters in shapes: G graphs, N nodes (padded), K colors, S samples.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -39,14 +39,6 @@ def change_if(flag: Tensor, change: Callable[[Tensor], Tensor], x: Tensor) -> Te
     return loop(lambda state: state[0] < 1, lambda state: (state[0] + 1, change(state[1])), (done, x))[1]
 
 
-class FirstFit(NamedTuple):
-    """A greedy coloring in progress."""
-
-    colors: Tensor      # (G, N) int64, -1 for nodes that wait
-    saturation: Tensor  # (G, N) distinct colors among the neighbours
-    taken: Tensor       # (G, K, N) 1 where a neighbour has the color
-
-
 def first_fit(graphs: DenseGraphs, priority: Tensor, color_ids: Tensor, saturation_weight: float) -> Tensor:
     """Color node after node with the first free color: (G, N) int64, padded nodes get 0.
 
@@ -59,8 +51,8 @@ def first_fit(graphs: DenseGraphs, priority: Tensor, color_ids: Tensor, saturati
     rows = torch.arange(mask.shape[0], device=mask.device)                                # (G,)
 
     # The loop asks no tensor for its size: torch.while_loop cannot close over a size that data decides.
-    def body(state: FirstFit) -> FirstFit:
-        colors, saturation, taken = state
+    def body(state: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        colors, saturation, taken = state  # -1 for nodes that wait; distinct colors around; 1 where a neighbour has it
         waiting = (colors < 0) & (mask > 0)                                               # (G, N)
         v = torch.where(waiting, saturation * saturation_weight + priority, -torch.inf).argmax(1)  # (G,)
         chosen = (nodes == v[:, None]) & waiting                                          # (G, N) none: graph is done
@@ -69,15 +61,15 @@ def first_fit(graphs: DenseGraphs, priority: Tensor, color_ids: Tensor, saturati
         colors = torch.where(chosen, c[:, None], colors)
         before = taken[rows, c]                                                           # (G, N)
         after = torch.maximum(before, adjacency[rows, v] * waiting[rows, v][:, None])
-        return FirstFit(colors, saturation + after - before, taken.index_put((rows, c), after))
+        return colors, saturation + after - before, taken.index_put((rows, c), after)
 
-    def more(state: FirstFit) -> Tensor:
-        return ((state.colors < 0) & (mask > 0)).any()
+    def more(state: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        return ((state[0] < 0) & (mask > 0)).any()
 
     last = color_ids.max()
     taken = torch.zeros_like(color_ids, dtype=mask.dtype)[:, None] * mask[:, None]        # (G, K, N)
-    state = FirstFit(torch.full_like(mask, -1, dtype=torch.int64), torch.zeros_like(mask), taken)
-    return loop(more, body, state).colors.clamp(min=0)
+    state = torch.full_like(mask, -1, dtype=torch.int64), torch.zeros_like(mask), taken
+    return loop(more, body, state)[0].clamp(min=0)
 
 
 class IndependentSets(NamedTuple):
@@ -154,37 +146,31 @@ def greedy_by_class(graphs: DenseGraphs, probabilities: Tensor) -> Tensor:
     return colors
 
 
-class Cliques(NamedTuple):
-    """A clique grown from every node."""
-
-    candidates: Tensor  # (G, N, N) 1 for nodes that are adjacent to the whole clique
-    size: Tensor        # (G, N)
-
-
 def clique_bound(graphs: DenseGraphs) -> Tensor:
     """Size (G,) float of the largest clique grown from any one node, always by the candidate of highest degree."""
     adjacency, degrees = graphs.adjacency, graphs.degrees
     rows = torch.arange(adjacency.shape[0], device=adjacency.device)[:, None]             # (G, 1)
 
-    def body(state: Cliques) -> Cliques:
-        grows = state.candidates.max(2).values                                            # (G, N) 1: it has a candidate
-        pick = (state.candidates * (1 + degrees[:, None, :])).argmax(2)                   # (G, N)
-        return Cliques(state.candidates * adjacency[rows, pick], state.size + grows)
+    def body(state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        candidates, size = state                                                          # (G, N, N), (G, N)
+        grows = candidates.max(2).values                                                  # (G, N) 1: it has a candidate
+        pick = (candidates * (1 + degrees[:, None, :])).argmax(2)                         # (G, N)
+        return candidates * adjacency[rows, pick], size + grows
 
-    def more(state: Cliques) -> Tensor:
-        return state.candidates.max() > 0
+    def more(state: tuple[Tensor, Tensor]) -> Tensor:
+        return state[0].max() > 0
 
-    return loop(more, body, Cliques(adjacency + 0, graphs.mask + 0)).size.max(1).values
+    return loop(more, body, (adjacency + 0, graphs.mask + 0))[1].max(1).values
 
 
 def padded(edge_index: Tensor, batch: Tensor) -> tuple[DenseGraphs, Tensor]:
     """Graphs of an edge list (2, E) and `batch` (N,), padded, and the position (N,) of every node in its graph."""
-    G = (batch.max() + 1).item()
+    G = cast(int, (batch.max() + 1).item())
     torch._check(G >= 1)
     member = batch[None] == torch.arange(G, device=batch.device)[:, None]                 # (G, N)
     counts = member.sum(1)                                                                # (G,)
     position = torch.arange(batch.shape[0], device=batch.device) - (counts.cumsum(0) - counts)[batch]
-    size = counts.max().item()
+    size = cast(int, counts.max().item())
     torch._check(size >= 1)
     s, t = edge_index[0], edge_index[1]
     inside = ((batch[s] == batch[t]) & (s != t)).float()

@@ -54,6 +54,9 @@ class RefinementState(NamedTuple):
 class RefinementNetwork(nn.Module):
     """Improves a soft coloring, round by round."""
 
+    one: Tensor
+    zero: Tensor
+
     def __init__(self, width: int = 16):
         super().__init__()
         self.width, hidden = width, 2 * width

@@ -21,16 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from gnn_training.contract import (
-    GRAPH_TYPES,
-    INPUTS,
-    MAX_COLORS,
-    MAX_IR_VERSION,
-    NUM_FEATURES,
-    OPSET,
-    OPTIONAL_INPUTS,
-    OUTPUTS,
-)
+from gnn_training.contract import GRAPH_TYPES, MAX_COLORS, MAX_IR_VERSION, NUM_FEATURES, OPSET, OUTPUTS
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 from gnn_training.model import golden
@@ -41,7 +32,7 @@ log = logging.getLogger(__name__)
 for noisy in ("torch.onnx", "onnx_ir", "onnxscript"):  # their warnings say nothing to whoever trains
     logging.getLogger(noisy).setLevel(logging.ERROR)
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
-INPUT_TYPES = {
+INPUT_TYPES: dict[str, tuple[int, list[int | str]]] = {
     "node_features": (FLOAT, ["N", NUM_FEATURES]),
     "edge_index": (INT64, [2, "E"]),
     "batch": (INT64, ["N"]),
@@ -49,7 +40,7 @@ INPUT_TYPES = {
     "seed": (INT64, []),
     "steps": (INT64, []),
 }
-OUTPUT_TYPES = {
+OUTPUT_TYPES: dict[str, tuple[int, list[int | str]]] = {
     "color_logits": (FLOAT, ["N", MAX_COLORS]),
     "chromatic": (FLOAT, ["B"]),
     "graph_type_logits": (FLOAT, ["B", len(GRAPH_TYPES)]),
@@ -84,8 +75,8 @@ def build(program: Program, steps: int, metadata: dict[str, str]) -> onnx.ModelP
     graph = helper.make_graph(
         [node for graph in graphs for node in graph.node],
         "coloring_gnn",
-        [helper.make_tensor_value_info(name, *INPUT_TYPES[name]) for name in INPUTS + OPTIONAL_INPUTS],
-        [helper.make_tensor_value_info(name, *OUTPUT_TYPES[name]) for name in OUTPUTS],
+        [helper.make_tensor_value_info(name, *kind) for name, kind in INPUT_TYPES.items()],
+        [helper.make_tensor_value_info(name, *kind) for name, kind in OUTPUT_TYPES.items()],
         [weight for graph in graphs for weight in graph.initializer]
         + [numpy_helper.from_array(np.array(value, dtype=np.int64), name) for name, value in defaults.items()],
     )
@@ -209,7 +200,7 @@ def verify(model: onnx.ModelProto, program: Program) -> None:
 
 
 def _torch(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    made = program(**{name: torch.tensor(value) for name, value in inputs.items() if name != "node_features"})
+    made = program(**{name: torch.tensor(value) for name, value in inputs.items()})
     return {name: made[name].numpy() for name in COMPARED}
 
 
@@ -247,7 +238,7 @@ def check_in_oldest_runtime(model: Path, vectors: Path) -> None:
     """
     if not (OLDEST_RUNTIME / "done").exists():
         log.warning(
-            "not run in ONNX Runtime %s, which is not in %s: ./run.sh and the image install it where Python is 3.11",
+            "not run in ONNX Runtime %s: it is not in %s; ./run.sh and the image install it there if Python is 3.11",
             OLDEST_VERSION, OLDEST_RUNTIME,
         )  # fmt: skip
         return

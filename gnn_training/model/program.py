@@ -250,9 +250,15 @@ class Program(nn.Module):
 
     @torch.no_grad()
     def forward(
-        self, edge_index: Tensor, batch: Tensor, num_colors: Tensor, seed: Tensor, steps: Tensor
+        self,
+        edge_index: Tensor,
+        batch: Tensor,
+        num_colors: Tensor,
+        seed: Tensor,
+        steps: Tensor,
+        node_features: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """The contract's inputs, its outputs and all that lies between, by name."""
+        """Inputs of the contract to its outputs and all that lies between, by name. node_features are ignored."""
         options = Options(num_colors, seed, steps)
         padded, position, ranges = self.pad(edge_index, batch)
         bounds = self.bound(padded, ranges, seed)
@@ -265,11 +271,8 @@ class Program(nn.Module):
         return tensors
 
 
-class Prepared(NamedTuple):
-    """What the program knows of graphs before the network starts. It depends on no weight."""
-
-    bounds: Bounds
-    subgraphs: Subgraphs
+Prepared = tuple[Bounds, Subgraphs]
+"""What the program knows of graphs before the network starts. It depends on no weight."""
 
 
 @torch.no_grad()
@@ -277,7 +280,7 @@ def prepare(graphs: DenseGraphs, seed: int = 0) -> Prepared:
     """Run the program on graphs up to the network."""
     padded, seeds = Padded(graphs.adjacency, graphs.mask), torch.tensor(seed, device=graphs.mask.device)
     bounds = Bound()(padded, ranges(graphs), seeds)
-    return Prepared(bounds, ChooseSubgraphs()(padded, bounds, seeds))
+    return bounds, ChooseSubgraphs()(padded, bounds, seeds)
 
 
 @torch.no_grad()

@@ -1,27 +1,27 @@
-"""What training minimizes: unchanged by color names, a sum over graphs, zero where there is nothing to improve."""
+"""Loss terms do not depend on the order of colors, are sums over graphs, and zero where nothing can improve."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from small_graphs import dense
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from gnn_training.contract import GRAPH_TYPES, UNKNOWN_TYPE
 from gnn_training.graph import Graph
-from gnn_training.model.graphs import batch_of
 from gnn_training.model.loss import WEIGHTS, Batch, ColoringNetwork
-from gnn_training.model.network import RefinementNetwork, noise
+from gnn_training.model.network import RefinementNetwork, first_colors, noise
 
 RING = Graph.from_edges(6, [(i, (i + 1) % 6) for i in range(6)])
-LONELY = Graph.from_edges(1, [])
+SINGLE = Graph.from_edges(1, [])
 WHEEL = Graph.from_edges(6, [(0, i) for i in range(1, 6)] + [(1, 2), (2, 3), (3, 4), (4, 5), (1, 5)])
-GRAPHS = [RING, WHEEL, LONELY]
+GRAPHS = [RING, WHEEL, SINGLE]
 
 
 class Decided(RefinementNetwork):
-    """Holds on to one coloring (N,) of one graph."""
+    """Always returns one coloring (N,) of one graph."""
 
     def __init__(self, colors: list[int]):
         super().__init__()
@@ -36,7 +36,7 @@ def batch(graphs: list[Graph]) -> Batch:
     numbers = torch.tensor([next(i for i, known in enumerate(GRAPHS) if known is graph) for graph in graphs])
     known = torch.tensor([2, 4, 1])[numbers]
     return Batch(
-        graphs=batch_of(graphs),
+        graphs=dense(graphs),
         num_colors=known,
         lower=known.float() - torch.tensor([0, 1, 0])[numbers],
         upper=known.float() + torch.tensor([2, 1, 0])[numbers],
@@ -44,7 +44,7 @@ def batch(graphs: list[Graph]) -> Batch:
         difficulty=torch.tensor([10.0, 90.0, 0.0])[numbers],
         seeds=100 + numbers,
         k=torch.tensor([3, 4, 2])[numbers],
-        present=torch.ones(len(graphs)),
+        graph_mask=torch.ones(len(graphs)),
         max_colors=4,
     )
 
@@ -55,16 +55,10 @@ def network() -> ColoringNetwork:
     return ColoringNetwork()
 
 
-def rename_colors(refiner: RefinementNetwork, order: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on color i of every batch is called what color order[i] was."""
+def permute_colors(order: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on color i of every batch is what color order[i] was."""
     monkeypatch.setattr("gnn_training.model.network.noise", lambda *args: noise(*args)[:, :, order])
-    begin = RefinementNetwork.begin
-
-    def renamed(*args):
-        h, color_mask, seeds = begin(refiner, *args)
-        return h, color_mask[:, order], seeds
-
-    refiner.begin = renamed
+    monkeypatch.setattr("gnn_training.model.loss.first_colors", lambda *args: first_colors(*args)[:, order])
 
 
 def test_every_term_has_a_weight_and_is_finite(network: ColoringNetwork):
@@ -73,21 +67,21 @@ def test_every_term_has_a_weight_and_is_finite(network: ColoringNetwork):
     assert all(term.shape == () and term.isfinite() for term in terms.values())
 
 
-def test_renaming_the_colors_changes_no_term(network: ColoringNetwork, monkeypatch: pytest.MonkeyPatch):
+def test_permuting_the_colors_changes_no_term(network: ColoringNetwork, monkeypatch: pytest.MonkeyPatch):
     before = network(batch(GRAPHS), no_gradient_rounds=2, rounds=4)
-    rename_colors(network.refiner, [2, 0, 3, 1], monkeypatch)
+    permute_colors([2, 0, 3, 1], monkeypatch)
     after = network(batch(GRAPHS), no_gradient_rounds=2, rounds=4)
     for name in WEIGHTS:
         torch.testing.assert_close(after[name], before[name], rtol=1e-5, atol=1e-6)
 
 
-def test_renaming_the_colors_changes_no_gradient(network: ColoringNetwork, monkeypatch: pytest.MonkeyPatch):
+def test_permuting_the_colors_changes_no_gradient(network: ColoringNetwork, monkeypatch: pytest.MonkeyPatch):
     gradients = []
     for order in ([0, 1, 2, 3], [3, 2, 0, 1]):
-        rename_colors(network.refiner, order, monkeypatch)
+        permute_colors(order, monkeypatch)
         network.zero_grad()
         network(batch(GRAPHS), no_gradient_rounds=0, rounds=4)["conflicts"].backward()
-        gradients.append([weight.grad.clone() for weight in network.refiner.parameters()])
+        gradients.append([weight.grad.clone() for weight in network.refinement.parameters()])
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6)
 
@@ -101,15 +95,15 @@ def test_terms_of_a_batch_are_the_sums_of_its_graphs(network: ColoringNetwork, n
 
 
 def test_a_proper_coloring_has_no_conflicts_and_one_color_has_all_edges(network: ColoringNetwork):
-    network.refiner = Decided([0, 1, 0, 1, 0, 1])
+    network.refinement = Decided([0, 1, 0, 1, 0, 1])
     assert network(batch([RING]), no_gradient_rounds=0, rounds=3)["conflicts"].item() == 0
-    network.refiner = Decided([1, 1, 1, 1, 1, 1])
+    network.refinement = Decided([1, 1, 1, 1, 1, 1])
     assert network(batch([RING]), no_gradient_rounds=0, rounds=3)["conflicts"].item() == pytest.approx(6 / 6)
-    network.refiner = Decided([0, 0, 0, 1, 1, 1])
+    network.refinement = Decided([0, 0, 0, 1, 1, 1])
     assert network(batch([RING]), no_gradient_rounds=2, rounds=3)["conflicts"].item() == pytest.approx(4 / 6)
 
 
-def test_a_graph_of_unknown_family_teaches_no_family(network: ColoringNetwork):
+def test_a_graph_of_unknown_family_adds_no_family_loss(network: ColoringNetwork):
     known = batch(GRAPHS)
     half = replace(known, graph_type=torch.tensor([1, UNKNOWN_TYPE, UNKNOWN_TYPE]))
     alone = network(batch([RING]), 0, 3)["family"]
@@ -123,31 +117,31 @@ def test_a_graph_of_unknown_family_teaches_no_family(network: ColoringNetwork):
 def test_the_estimate_stays_between_its_bounds_and_costs_nothing_where_they_meet(network: ColoringNetwork):
     b = batch(GRAPHS)
     for _ in range(5):
-        torch.nn.init.normal_(network.reader.head.weight, std=20)
-        chromatic, types, difficulty = network.reader(b.graphs, b.lower, b.upper)
-        assert (b.lower <= chromatic).all() and (chromatic <= b.upper).all()
-        assert types.shape == (3, len(GRAPH_TYPES))
-        assert (difficulty >= 0).all() and (difficulty <= 100).all()
-    assert network(batch([LONELY]), 0, 3)["chromatic"].item() == 0
+        torch.nn.init.normal_(network.graph_head.head.weight, std=20)
+        predicted = network.graph_head(b.graphs, b.lower, b.upper)
+        assert (b.lower <= predicted.chromatic).all() and (predicted.chromatic <= b.upper).all()
+        assert predicted.graph_type_logits.shape == (3, len(GRAPH_TYPES))
+        assert (predicted.difficulty >= 0).all() and (predicted.difficulty <= 100).all()
+    assert network(batch([SINGLE]), 0, 3)["chromatic"].item() == 0
 
 
-@pytest.mark.parametrize("graphs", [GRAPHS, [LONELY], [Graph.from_edges(5, [])]], ids=["several", "one", "edgeless"])
+@pytest.mark.parametrize("graphs", [GRAPHS, [SINGLE], [Graph.from_edges(5, [])]], ids=["several", "one", "edgeless"])
 def test_every_weight_gets_a_finite_gradient(network: ColoringNetwork, graphs: list[Graph]):
-    b = batch(GRAPHS) if graphs is GRAPHS else replace(batch([LONELY]), graphs=batch_of(graphs))
+    b = batch(GRAPHS) if graphs is GRAPHS else replace(batch([SINGLE]), graphs=dense(graphs))
     sum(network(b, 0, rounds=2).values()).backward()
     assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in network.parameters())
 
 
-def test_free_rounds_pass_no_gradient_back_to_the_first_state(network: ColoringNetwork):
+def test_after_no_gradient_rounds_the_first_layer_has_a_gradient_of_exactly_zero(network: ColoringNetwork):
     sum(network(batch(GRAPHS), 4, rounds=2).values()).backward()
-    without = {name for name, weight in network.named_parameters() if weight.grad is None}
-    assert without == {"refiner.first.weight", "refiner.first.bias"}
+    unmoved = {name for name, weight in network.named_parameters() if (weight.grad == 0).all()}  # none is None: for DDP
+    assert unmoved == {"refinement.first.weight", "refinement.first.bias"}
 
 
 @pytest.mark.parametrize("no_gradient_rounds", [0, 3])
-def test_what_is_not_present_counts_nothing(network: ColoringNetwork, no_gradient_rounds: int):
-    partly = replace(batch(GRAPHS), present=torch.tensor([1.0, 0.0, 1.0]))
-    terms, expected = network(partly, no_gradient_rounds, 4), network(batch([RING, LONELY]), no_gradient_rounds, 4)
+def test_a_masked_graph_counts_nothing(network: ColoringNetwork, no_gradient_rounds: int):
+    partly = replace(batch(GRAPHS), graph_mask=torch.tensor([1.0, 0.0, 1.0]))
+    terms, expected = network(partly, no_gradient_rounds, 4), network(batch([RING, SINGLE]), no_gradient_rounds, 4)
     for name in WEIGHTS:
         torch.testing.assert_close(terms[name], expected[name], rtol=1e-5, atol=1e-6)
     weights = list(network.parameters())
@@ -157,7 +151,7 @@ def test_what_is_not_present_counts_nothing(network: ColoringNetwork, no_gradien
         torch.testing.assert_close(found, true, rtol=1e-4, atol=1e-6)
 
 
-def test_room_for_more_colors_changes_no_term(network: ColoringNetwork):
+def test_more_masked_colors_change_no_term(network: ColoringNetwork):
     narrow, wide = (network(replace(batch(GRAPHS), max_colors=colors), 2, 4) for colors in (4, 9))
     for name in WEIGHTS:
         torch.testing.assert_close(wide[name], narrow[name], rtol=1e-5, atol=1e-6)
@@ -183,10 +177,10 @@ def test_recomputing_keeps_a_state_per_round_instead_of_all_within(network: Colo
     assert kept[1] < kept[0] / 4
 
 
-def test_a_head_never_moves_the_coloring(network: ColoringNetwork):
+def test_the_graph_head_has_no_gradient_in_the_refinement(network: ColoringNetwork):
     terms = network(batch(GRAPHS), 0, 3)
     (terms["chromatic"] + terms["family"] + terms["difficulty"]).backward()
-    assert all(weight.grad is None for weight in network.refiner.parameters())
+    assert all(weight.grad is None for weight in network.refinement.parameters())
 
 
 def test_training_on_the_terms_lowers_them(network: ColoringNetwork):
