@@ -45,7 +45,7 @@ def color(
 
     opened = model if isinstance(model, Model) else _open(model)
     colors = color_graph(as_graph(graph, num_nodes), opened, seconds, seed)
-    if hasattr(graph, "adj"):
+    if hasattr(graph, "is_multigraph"):
         return dict(zip(graph, colors.tolist(), strict=True))
     if hasattr(graph, "edge_index"):
         import torch

@@ -105,7 +105,7 @@ def as_graph(source: Any, num_nodes: int | None = None) -> Graph:
     """
     if isinstance(source, Graph):
         return source
-    is_networkx, is_data = hasattr(source, "adj"), hasattr(source, "edge_index")
+    is_networkx, is_data = hasattr(source, "is_multigraph"), hasattr(source, "edge_index")
     if num_nodes is not None and (is_networkx or is_data):
         raise TypeError("num_nodes is for an edge array only: a graph object knows its own number of nodes")
     if is_networkx:

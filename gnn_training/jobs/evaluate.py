@@ -203,19 +203,12 @@ def _checked(graph: Graph, pairs: Sequence[tuple[int, int]], method: str, colors
 
 
 def _provenance(settings: EvaluateSettings, model: Model) -> dict[str, Any]:
+    sha256, cpus = files.sha256(settings.model), os.cpu_count()
     return {
-        "model": {
-            "file": str(settings.model),
-            "sha256": files.sha256(settings.model),
-            "metadata": model.metadata,
-            "loading_seconds": model.loading_seconds,
-        },
+        "model": {"file": str(settings.model), "sha256": sha256, "metadata": model.metadata,
+                  "loading_seconds": model.loading_seconds},
         "settings": settings.model_dump(mode="json"),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
-        "machine": {
-            "system": platform.system(),
-            "processor": platform.machine(),
-            "cpus": os.cpu_count(),
-            "threads": model.threads,
-        },
-    }
+        "machine": {"system": platform.system(), "processor": platform.machine(), "cpus": cpus,
+                    "threads": model.threads},
+    }  # fmt: skip
