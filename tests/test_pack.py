@@ -1,4 +1,4 @@
-"""The archive to fetch: whole, the same for the same files, and never of two different trainings."""
+"""The archive is whole, the same for the same files, and never of two different trainings."""
 
 import hashlib
 import json
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import gnn_training.__main__ as door
 from gnn_training import __version__
+from gnn_training.__main__ import main
 from gnn_training.errors import StorageError, UserError
 from gnn_training.jobs import pack as job
 from gnn_training.settings import EvaluateSettings, PackSettings
@@ -85,7 +85,7 @@ def test_the_same_files_give_the_same_bytes(settings: PackSettings):
     assert job.pack(settings).read_bytes() == first
 
 
-def test_nothing_in_it_tells_of_this_machine(settings: PackSettings):
+def test_the_archive_has_no_trace_of_this_machine(settings: PackSettings):
     archive = job.pack(settings)
     assert archive.read_bytes()[:10] == b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff"  # gzip without name and time
     with tarfile.open(archive) as tar:
@@ -112,13 +112,13 @@ def test_the_manifest_says_where_the_model_comes_from(settings: PackSettings, mo
     }
 
 
-def test_the_cost_is_told_when_the_price_is(settings: PackSettings):
+def test_the_manifest_has_the_cost_if_the_price_is_given(settings: PackSettings):
     found = manifest(settings, price_per_hour=32.0)
     assert (found["price_per_hour"], found["cost"]) == (32.0, pytest.approx(3002 / 3600 * 32, abs=0.01))
 
 
 @pytest.mark.parametrize("content", [None, "{}", '{"train": {"command": "train"}}'])
-def test_without_times_no_cost_is_made_up(settings: PackSettings, content: str | None):
+def test_without_times_there_is_no_cost(settings: PackSettings, content: str | None):
     steps = settings.run / "steps.json"
     steps.unlink() if content is None else steps.write_text(content)
     found = manifest(settings, price_per_hour=32.0)
@@ -133,7 +133,7 @@ def test_a_missing_file_of_the_run_is_named(settings: PackSettings, name: str):
 
 
 def test_before_an_export_there_is_nothing_to_pack(tmp_path: Path, capsys):
-    assert door.main(["pack", str(tmp_path / "run"), "--models", str(tmp_path / "models")]) == 2
+    assert main(["pack", str(tmp_path / "run"), "--models", str(tmp_path / "models")]) == 2
     assert "models/coloring_gnn.onnx: cannot be read" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
@@ -207,6 +207,7 @@ def test_packing_loads_neither_torch_nor_onnx(settings: PackSettings):
     subprocess.run(command, cwd=ROOT, check=True)
 
 
+@pytest.mark.slow
 def test_what_the_other_jobs_leave_behind_can_be_packed(trained: Path, exported: Path, tiny_data: Path, tmp_path: Path):
     from gnn_training.jobs.evaluate import evaluate
 

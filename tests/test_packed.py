@@ -207,3 +207,12 @@ def test_selecting_cuts_graphs_out_of_several_files(tmp_path):
     opened = packed.write(tmp_path, packed.select([(last, 1), (first, 0), (last, 0)]), FAMILIES, {})
     for i, expected in enumerate((3, 0, 2)):
         assert np.array_equal(opened.graph(i).edges, graphs[expected].edges)
+
+
+@pytest.mark.parametrize(("make", "reason"), [(Path.mkdir, "is a directory"), (lambda path: None, "no such file")])
+def test_a_file_that_cannot_be_read_is_named(folder, make, reason):
+    path = folder / "graphs.safetensors"
+    path.unlink()
+    make(path)
+    with pytest.raises(UserError, match=rf"graphs\.safetensors: cannot be read \({reason}.*\); make the folder again"):
+        PackedGraphs.open(folder)

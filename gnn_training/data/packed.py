@@ -119,13 +119,13 @@ def read_columns(path: Path) -> tuple[Columns, dict[str, str]]:
     from safetensors import SafetensorError, safe_open  # part of [train]
 
     try:
+        body = np.memmap(path, dtype=np.uint8, mode="r")
         with safe_open(path, framework="numpy") as file:  # checks the header and the size
             slices = {name: file.get_slice(name) for name in file.offset_keys()}
             metadata = file.metadata() or {}
         types = {name: (np.dtype(_CODES[view.get_dtype()]), view.get_shape()) for name, view in slices.items()}
-        body = np.memmap(path, dtype=np.uint8, mode="r")
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({files.reason(error)})") from error
+        raise UserError(f"{path}: cannot be read ({files.reason(error)}); make the folder again") from error
     except (SafetensorError, KeyError, ValueError) as error:
         raise UserError(f"{path}: is damaged or not a safetensors file ({error}); remove it, make it again") from error
     tensors, end = {}, len(body)  # the tensors fill the file up to its end, without holes
