@@ -1,4 +1,4 @@
-"""The Rust crate: style, its own tests with a file just trained, and as many colors as Python finds."""
+"""The Rust crate: style, its own tests with the shipped file, and as many colors as Python finds."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import pytest
 from dimacs import queens, read_solution, write_col
 
 from gnn_training.coloring import is_proper, num_colors
-from gnn_training.contract import MODEL_FILE
+from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.graph import Graph
 from gnn_training.model.session import Model
 from gnn_training.solve.anytime import one_call
@@ -66,18 +66,18 @@ def test_style_holds_for_all_features():
     assert linted.returncode == 0, linted.stderr
 
 
-def test_the_crate_passes_its_own_tests_with_a_file_just_trained(exported: Path):
-    tests = cargo("test", "--locked", ORT_DYLIB_PATH=library(), COLORING_GNN_MODEL=str(exported / MODEL_FILE))
+def test_the_crate_passes_its_own_tests_with_the_shipped_file():
+    tests = cargo("test", "--locked", ORT_DYLIB_PATH=library())
     assert tests.returncode == 0, tests.stdout + tests.stderr
     passed = [int(count) for count in re.findall(r"(\d+) passed; 0 failed", tests.stdout)]
     assert min(passed[1:]) >= 3  # graphs, models, documentation; the library itself has none
 
 
-def test_rust_and_python_color_ten_benchmark_graphs_with_as_many_colors(exported: Path, tmp_path: Path):
-    model, expected, found = Model(exported / MODEL_FILE), {}, {}
+def test_rust_and_python_color_ten_benchmark_graphs_with_as_many_colors(tmp_path: Path):
+    model, expected, found = Model(), {}, {}
     for graph in GRAPHS:
         path = write_col(tmp_path, graph)
-        example = ("--example", "color", "--", str(exported / MODEL_FILE), str(path))
+        example = ("--example", "color", "--", str(SHIPPED_MODEL), str(path))
         run = cargo("run", "--quiet", "--locked", *example, ORT_DYLIB_PATH=library())
         assert run.returncode == 0, run.stderr
         path.with_suffix(".sol").write_text(run.stdout)

@@ -1,4 +1,4 @@
-//! Times plain calls through this crate against bare calls of ONNX Runtime with the same inputs, by turns:
+//! Times calls through this crate against bare calls of ONNX Runtime with the same inputs, alternately:
 //! `cargo run --release --example latency -- MODEL CALLS GRAPH.col...` prints the medians.
 
 use std::time::{Duration, Instant};

@@ -144,7 +144,7 @@ impl ColoringGnn {
         self.session.metadata().ok()?.custom(key)
     }
 
-    /// One plain call for one graph.
+    /// One three-input call for one graph.
     ///
     /// ```
     /// # use coloring_gnn::{Coloring, ColoringGnn, Graph, Options};

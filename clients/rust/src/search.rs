@@ -2,9 +2,9 @@ use std::time::{Duration, Instant};
 
 use crate::{Coloring, ColoringGnn, Graph, Request, Result};
 
-/// Lengths of the calls after the first, in steps of a plain call; the last goes on.
+/// Lengths of the calls after the first, in steps of the first call; the last goes on.
 const LENGTHS: [usize; 5] = [1, 1, 2, 2, 4];
-/// Calls ask by turns for 1, 2 and 3 colors below the best.
+/// Calls ask alternately for 1, 2 and 3 colors below the best.
 const SPREAD: usize = 3;
 
 /// What a coloring may cost.
@@ -21,12 +21,12 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// One plain call: what a coloring costs at least.
+    /// One three-input call: what a coloring costs at least.
     pub fn one_call() -> Self {
         Self { time: Duration::MAX, calls: 1, target: 1, seed: 0 }
     }
 
-    /// One plain call, then as many as fit into the rest of so many seconds.
+    /// One three-input call, then as many as fit into the rest of so many seconds.
     ///
     /// # Panics
     /// If `seconds` is negative or no number.
@@ -39,7 +39,7 @@ impl ColoringGnn {
     /// The best coloring found within the budget, proper and looked over on the graph's own edges.
     ///
     /// Call after call asks for fewer colors than the best coloring has, with a seed of its own; the calls grow
-    /// longer. One that would end late is shortened, or left out below a quarter of a plain call. A clique of as
+    /// longer. One that would end late is shortened, or left out below a quarter of the first call. A clique of as
     /// many nodes as the best coloring has colors ends the search: it cannot get better.
     pub fn color(&mut self, graph: &Graph, budget: &Budget) -> Result<Coloring> {
         let start = Instant::now();
