@@ -95,25 +95,24 @@ def test_what_needs_time_is_refused_without(name: str, value: bool | Path):
 
 
 def test_the_shipped_file_gives_proper_classes_and_graph_predictions(folder: Path):
-    report = run(folder, SHIPPED_MODEL, seconds=1.0)
+    report = run(folder, SHIPPED_MODEL, seconds=0.5)
     for row in report["graphs"]:
         assert row["conflicts"] == 0
-        assert (
-            row["clique"] <= row["search"] <= row["one_call"] <= row["dsatur"] + 1
-        )  # two DSATURs, ties broken otherwise
+        # The file has a DSATUR of its own, which breaks ties in another way.
+        assert row["clique"] <= row["search"] <= row["one_call"] <= row["dsatur"] + 1
         assert row["clique"] - 1 <= row["chromatic"] <= row["dsatur"] + 1
     assert report["model"]["metadata"]["model_version"]
 
 
 @pytest.mark.parametrize("polish", [False, True])
-def test_progress_goes_down_in_colors_and_on_in_time_to_the_end(tmp_path: Path, polish: bool):
-    file = write_col(tmp_path, from_networkx(nx.gnp_random_graph(200, 0.5, seed=1), "large"))
-    row = run(file, SHIPPED_MODEL, seconds=1, tabucol=True, polish=polish)["graphs"][0]
+def test_progress_goes_down_in_colors_and_on_in_time_to_the_end(tmp_path: Path, tiny_model: Path, polish: bool):
+    file = write_col(tmp_path, from_networkx(nx.gnp_random_graph(150, 0.5, seed=1), "large"))
+    row = run(file, tiny_model, seconds=1, tabucol=True, polish=polish)["graphs"][0]
     for method in ("search", "tabucol"):
         seconds, colors = zip(*row[f"{method}_progress"], strict=True)
         assert list(seconds) == sorted(seconds) and 0 < seconds[0] <= seconds[-1] <= row[f"{method}_seconds"]
         assert list(colors) == sorted(set(colors), reverse=True) and colors[-1] == row[method]
-    assert len(row["tabucol_progress"]) > 1 and (len(row["search_progress"]) > 1 or not polish)
+        assert len(colors) > 1
     assert row["search_progress"][0] == [pytest.approx(row["one_call_seconds"], abs=0.1), row["one_call"]]
     assert row["rounds"] == []
 
@@ -126,11 +125,11 @@ def write_known(path: Path) -> Path:
 def test_the_plot_is_a_png_and_its_calls_with_more_rounds_are_in_the_report(folder: Path, tmp_path: Path):
     plot = tmp_path / "curves.png"
     known = write_known(tmp_path / "known.csv")
-    report = run(folder, SHIPPED_MODEL, seconds=0.2, tabucol=True, best_known=known, plot=plot)
+    report = run(folder / "random.col", SHIPPED_MODEL, seconds=0.2, tabucol=True, best_known=known, plot=plot)
     assert plot.read_bytes().startswith(b"\x89PNG")
-    for row in report["graphs"]:
-        assert [rounds for rounds, _ in row["rounds"]] == [8, 32, 128, 512]  # up to four times the 128 of one call
-        assert all(row["clique"] <= colors <= row["dsatur"] + 1 for _, colors in row["rounds"])
+    row = report["graphs"][0]
+    assert [rounds for rounds, _ in row["rounds"]] == [8, 32, 128, 512]  # up to four times the 128 of one call
+    assert all(row["clique"] <= colors <= row["dsatur"] + 1 for _, colors in row["rounds"])
 
 
 def test_calls_for_the_plot_end_where_one_takes_too_long(folder: Path, tmp_path: Path, monkeypatch):
