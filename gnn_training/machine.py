@@ -47,33 +47,23 @@ def available_bytes() -> int:
 
 
 def require_port(port: int) -> None:
-    """Check that TensorBoard can listen on a port.
-
-    Raises:
-        MachineError: it cannot.
-    """
+    """Raise MachineError if TensorBoard cannot listen on a port."""
     try:
         socket.create_server(("", port)).close()
     except OSError as error:
-        raise MachineError(
-            f"port {port} cannot be opened ({reason(error)}): name another one in --tensorboard"
-        ) from error
+        message = f"port {port} cannot be opened ({reason(error)}): name another one in --tensorboard"
+        raise MachineError(message) from error
 
 
-def require_storage(folders: Sequence[Path], mounts: Path = MOUNTS) -> None:
-    """Check that files can be written to folders, which need not exist yet, and are not lost with the container.
-
-    Raises:
-        StorageError: what is wrong with the first of them, and the way out.
-    """
-    for check in (lambda folder: _why_lost(folder, mounts), _why_unwritable):
+def require_storage(folders: Sequence[Path]) -> None:
+    """Raise StorageError if files in these folders, which may be missing, cannot be written or would not last."""
+    for check in (_why_lost, _why_unwritable):
         for problem in filter(None, map(check, folders)):
             raise StorageError(problem)
 
 
 def existing_parent(folder: Path) -> Path:
-    """Return `folder`, or the first of its parents that exists."""
-    # Path.exists would raise where a folder may not be searched.
+    """Return `folder`, or the first of its parents that exists. (Path.exists raises where searching is forbidden.)"""
     return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
 
 
@@ -93,13 +83,13 @@ def _why_unwritable(folder: Path) -> str | None:
         return f"{there} cannot be written ({reason(error)}): mount it writable, make room, or name another folder"
 
 
-def _why_lost(folder: Path, mounts: Path) -> str | None:
+def _why_lost(folder: Path) -> str | None:
     """Why files in `folder` would be lost with a container of the image."""
     workspace = os.environ.get("GNN_WORKSPACE")
     if not workspace or os.environ.get("GNN_NO_VOLUME") == "1":
         return None
     point, kind, place = Path("/"), "", folder.resolve()
-    for line in mounts.read_text(errors="surrogateescape").splitlines():
+    for line in MOUNTS.read_text(errors="surrogateescape").splitlines():
         mount, _, source = line.partition(" - ")
         mounted = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), mount.split()[4]))
         # The innermost mount counts, and of two on one point the later one, which hides the other.

@@ -1,4 +1,4 @@
-"""The check before a start: what it finds on this machine, and what it says of machines that would not do."""
+"""The check before a start: what it finds on this machine, and on machines where the job would not start."""
 
 import re
 import socket
@@ -10,32 +10,39 @@ import pytest
 import torch
 from fake_gpus import nvidia_smi
 
-from gnn_training.console import duration
 from gnn_training.data.dataset import sample
-from gnn_training.data.recipes import SMOKE
+from gnn_training.data.recipes import RECIPES
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.jobs import check as job
 from gnn_training.launch import gpus
-from gnn_training.settings import CheckSettings, of_preset
+from gnn_training.settings import RunSettings, of_preset
+from gnn_training.training import estimate
+from gnn_training.training.estimate import Estimate
+
+MEASURED = Estimate(
+    peak_bytes=2**30, steps_per_epoch=12, epoch_seconds=6.0, training_seconds=20.0, evaluation_seconds=4.0
+)
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of its own, on a machine without GPUs."""
+    """A folder of its own, on a machine without GPUs, where trainings need not be measured."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(gpus, "DEVICE", tmp_path / "nvidiactl")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv(gpus.VISIBLE, raising=False)
-    smi = gpus._smi
-    smi.cache_clear()
+    for name in (gpus.VISIBLE, "CUDA_DEVICE_ORDER", "GNN_WORKSPACE"):
+        monkeypatch.setenv(name, "")  # so that what the check sets is undone, too
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(estimate, "estimate", lambda *_: MEASURED)
+    gpus.nvidia_smi.cache_clear()
     yield tmp_path
-    smi.cache_clear()
+    gpus.nvidia_smi.cache_clear()
 
 
-def settings(preset: str = "smoke", **changes) -> CheckSettings:
-    return of_preset(CheckSettings, preset).model_copy(update=changes)
+def settings(preset: str = "smoke", **changes) -> RunSettings:
+    return of_preset(RunSettings, preset, **changes)
 
 
 def found(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
@@ -50,18 +57,39 @@ def test_job_would_start_without_gpu_and_before_its_data_is_there(capsys):
     assert {verdict for _, verdict in table.values()} == {"ok"}
     assert table["graphs"][0] == "200 of recipe smoke, generated first"
     assert re.match(r"2, each on \d+ of the cores", table["ranks"][0])
-    assert re.match(r"about \d+\.\d GiB of", table["memory"][0])
-    assert re.match(r"about \S+ s per epoch of \d+ steps, \S+ s for all 40,", table["time"][0])
+    assert re.match(r"about 1.0 GiB of \S+ free per rank", table["memory"][0])
+    assert table["training"][0] == "about 20 s for 40 steps, 6.0 s per epoch of 12 steps"
+    assert table["evaluations"][0] == "about 4.0 s, every 20 steps"
+    assert "ends" not in table
+
+
+@pytest.mark.slow
+def test_training_is_measured_on_the_ranks_that_would_run(here: Path, monkeypatch, capsys):
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    sample(RECIPES["smoke"], 32, 0, here / "mine")
+    job.check(settings(data=Path("mine"), device="cpu", processes=2))
+    table = found(capsys)
+    assert re.match(r"about \S+ (s|min .*) for 40 steps, \S+ s per epoch of \d+ steps", table["training"][0])
+
+
+@pytest.mark.parametrize(
+    ("minutes", "words"),
+    [(0.2, "by --minutes 0.2, after about 20 steps"), (8, "by --steps 40, before --minutes")],
+)
+def test_check_tells_what_comes_first(minutes: float, words: str, capsys):
+    job.check(settings(minutes=minutes))
+    assert found(capsys)["ends"][0] == words
 
 
 def test_packed_graphs_are_opened_and_counted(here: Path, capsys):
-    sample(SMOKE, 32, 0, here / "mine")
+    sample(RECIPES["smoke"], 32, 0, here / "mine")
     job.check(settings(data=Path("mine")))
     assert found(capsys)["graphs"][0] == "mine: 32 to train on, 0 for validation"
 
 
 def test_damaged_graphs_are_a_problem(here: Path):
-    sample(SMOKE, 32, 0, here / "mine")
+    sample(RECIPES["smoke"], 32, 0, here / "mine")
     with open(here / "mine/graphs.safetensors", "r+b") as file:
         file.seek(-1, 2)
         file.write(b"\xff")
@@ -81,7 +109,7 @@ def test_every_problem_is_named_at_once_and_the_first_gives_the_exit_code(monkey
     for words in ("there is no GPU", "0.5 GiB free and 2 may be needed", "nowhere does not exist"):
         assert words in str(refused.value)
     table = found(capsys)
-    assert [table[row][1] for row in ("ranks", "models/", "graphs")] == ["PROBLEM"] * 3
+    assert [table[row] for row in ("ranks", "models/", "graphs")] == [("-", "PROBLEM")] * 3
     with pytest.raises(StorageError):
         job.check(settings(data=Path("nowhere")))
 
@@ -92,9 +120,10 @@ def test_folder_that_cannot_be_written_is_a_problem(here: Path):
         job.check(settings(run=Path("file/run")))
 
 
-def test_image_without_a_volume_is_a_problem(here: Path, monkeypatch, capsys):
-    monkeypatch.setattr(job.volume, "problem", lambda folders: f"{len(folders)} folders would be lost")
-    with pytest.raises(StorageError, match="3 folders would be lost"):
+def test_image_without_a_volume_is_a_problem(monkeypatch, capsys):
+    monkeypatch.setenv("GNN_WORKSPACE", "/workspace")
+    monkeypatch.setattr(job.machine, "MOUNTS", Path("/dev/null"))
+    with pytest.raises(StorageError, match="training_data/smoke-0 would be lost with the container"):
         job.check(settings())
     assert found(capsys)["volume"][1] == "PROBLEM"
 
@@ -128,18 +157,18 @@ def test_gpus_that_do_not_exist_cannot_be_checked(here: Path):
         job.check(settings(gpus="0,7"))
 
 
-def test_driver_that_hangs_is_a_problem_only_to_jobs_that_would_use_it(here: Path, monkeypatch):
-    def hangs(*_: str) -> str:
+def test_driver_that_hangs_is_a_problem_only_to_jobs_that_would_use_it(monkeypatch, capsys):
+    def hangs() -> int:
         raise MachineError("the driver hangs")
 
-    gpus.DEVICE.touch()
-    monkeypatch.setattr(gpus, "_smi", hangs)
-    assert [finding.problem for finding in job._gpus(settings(device="cpu"))] == [None]
-    [finding] = job._gpus(settings())
-    assert str(finding.problem) == "the driver hangs"
+    monkeypatch.setattr(gpus, "num_gpus", hangs)
+    job.check(settings(device="cpu"))
+    assert "driver" not in found(capsys)
+    with pytest.raises(MachineError, match="would not start: the driver hangs"):
+        job.check(settings())
 
 
-def test_gpus_are_listed_with_their_memory_unless_they_do_not_compute(here: Path, monkeypatch):
+def test_gpus_are_listed_with_their_memory_unless_they_do_not_compute(here: Path, monkeypatch, capsys):
     def describe(number: int) -> str:
         if number == 1:
             raise MachineError("GPU 1 does not compute")
@@ -154,21 +183,15 @@ def test_gpus_are_listed_with_their_memory_unless_they_do_not_compute(here: Path
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(gpus, "describe", describe)
-    rows = {finding.what: finding for finding in job._gpus(settings())}
-    assert (rows["driver"].found, rows["NCCL"].found) == ("580.65.06", "2.29.7")
-    assert (rows["GPU 0"].found, rows["GPU 0"].problem) == ("NVIDIA H100, 80 GiB, 70 free", None)
-    assert str(rows["GPU 1"].problem) == "GPU 1 does not compute"
-    assert rows["ranks"].found == "2, each on a GPU"
+    with pytest.raises(MachineError, match="would not start: GPU 1 does not compute"):
+        job.check(settings())
+    table = found(capsys)
+    assert (table["driver"][0], table["NCCL"][0]) == ("580.65.06", "2.29.7")
+    assert (table["GPU 0"], table["GPU 1"]) == (("NVIDIA H100, 80 GiB, 70 free", "ok"), ("-", "PROBLEM"))
+    assert table["ranks"][0] == "2, each on a GPU"
 
 
 def test_too_little_memory_is_a_problem(monkeypatch):
-    monkeypatch.setattr(job, "available_bytes", lambda: 2**29)
-    with pytest.raises(MachineError, match="a rank needs about .* GiB and 0.2 are free: lower --batch-size"):
+    monkeypatch.setattr(job.machine, "available_bytes", lambda: 2**29)
+    with pytest.raises(MachineError, match="a rank needs about 1.0 GiB and 0.2 are free: lower --batch-size"):
         job.check(settings(processes=2))
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.04, "0.0 s"), (9.96, "10.0 s"), (75, "75 s"), (150, "2 min 30 s"), (9000, "2 h 30 min")]
-)
-def test_duration_is_told_as_people_say_it(seconds: float, words: str):
-    assert duration(seconds) == words

@@ -1,6 +1,7 @@
 """GPUs as nvidia-smi and torch tell of them, and what run_multigpu.sh makes of machines that have them or not."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,8 +16,9 @@ import torch
 from fake_gpus import NO_DRIVER, NONE_VISIBLE, TOO_OLD, UNEXPECTED, nvidia_smi, write_smi
 from test_environment import ROOT, Clone
 
-from gnn_training.errors import MachineError
+from gnn_training.errors import MachineError, UserError
 from gnn_training.launch import gpus
+from gnn_training.settings import PreflightSettings, RunSettings, multi, single
 
 
 @pytest.fixture(autouse=True)
@@ -29,10 +31,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(gpus, "DEVICE", tmp_path / "nvidiactl")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     sees(monkeypatch, 0)
-    gpus._smi.cache_clear()
-    gpus._say_once.cache_clear()
+    gpus.nvidia_smi.cache_clear()
     yield tmp_path
-    gpus._smi.cache_clear()
+    gpus.nvidia_smi.cache_clear()
 
 
 def sees(monkeypatch: pytest.MonkeyPatch, count: int, error: str = NONE_VISIBLE) -> None:
@@ -48,33 +49,33 @@ def sees(monkeypatch: pytest.MonkeyPatch, count: int, error: str = NONE_VISIBLE)
 
 def test_machine_without_gpus_costs_no_time_and_no_torch(here: Path):
     code = (
-        "import sys, pathlib; from gnn_training.host import gpus; gpus.DEVICE = pathlib.Path('nowhere'); "
-        "print(gpus.usable(), 'torch' in sys.modules)"
+        "import sys, pathlib; from gnn_training.launch import gpus; gpus.DEVICE = pathlib.Path('nowhere'); "
+        "print(gpus.num_gpus(), 'torch' in sys.modules)"
     )
     environment = {"PATH": str(here), "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.stdout == "0 False\n", done.stderr
     started = time.monotonic()
-    assert gpus.usable() == 0
+    assert gpus.num_gpus() == 0
     assert time.monotonic() - started < 0.1
 
 
 def test_usable_gpus_are_those_of_torch(here: Path, monkeypatch):
     nvidia_smi(here, gpus=8)
     sees(monkeypatch, 3)
-    assert gpus.usable() == 3
+    assert gpus.num_gpus() == 3
 
 
 def test_device_node_is_enough_to_ask_torch(monkeypatch):
     gpus.DEVICE.touch()
     sees(monkeypatch, 2)
-    assert (gpus.usable(), gpus.listed(), gpus.driver()) == (2, {}, None)
+    assert (gpus.num_gpus(), gpus.listed(), gpus.driver()) == (2, {}, None)
 
 
 def test_gpus_that_a_driver_too_old_only_counts_are_not_usable(here: Path, monkeypatch):
     nvidia_smi(here, gpus=2, driver="535.104.05")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)  # NVML's count, which needs no CUDA
-    assert gpus.usable() == 0
+    assert gpus.num_gpus() == 0
 
 
 def test_slices_of_mig_make_one_process_and_one_line(here: Path, monkeypatch, caplog):
@@ -82,8 +83,8 @@ def test_slices_of_mig_make_one_process_and_one_line(here: Path, monkeypatch, ca
     sees(monkeypatch, 2)
     caplog.set_level("INFO")
     assert gpus.listed() == {0: 7, 1: 7}
-    assert [gpus.usable(), gpus.usable()] == [1, 1]
-    assert caplog.text.count("MIG cuts the GPUs into 14 slices, which NCCL cannot join") == 1
+    assert [gpus.num_gpus(), gpus.num_gpus()] == [1, 1]
+    assert caplog.text.count("MIG cuts the GPUs into 14 slices, which NCCL cannot join") <= 1  # once per process
     assert gpus.why_fewer(1) is None
 
 
@@ -91,16 +92,16 @@ def test_whole_gpus_beside_sliced_ones_can_be_chosen(here: Path, monkeypatch):
     write_smi(here, [*fake_gpus.listing(1, slices=2), *fake_gpus.listing(3)[1:]], ["580.65.06"] * 3)
     sees(monkeypatch, 2)
     gpus.select("1,2")
-    assert gpus.usable() == 2
+    assert gpus.num_gpus() == 2
 
 
 def test_driver_that_hangs_is_not_waited_for(here: Path, monkeypatch):
-    monkeypatch.setattr(gpus, "SECONDS", 0.3)
+    monkeypatch.setattr(gpus, "SMI_SECONDS", 0.3)
     (here / "nvidia-smi").write_text(f"#!/bin/sh\nexec {shutil.which('sleep', path=os.defpath)} 60\n")
     (here / "nvidia-smi").chmod(0o755)
     started = time.monotonic()
     with pytest.raises(MachineError, match="has not answered in 0.3 s, so the driver hangs: take another host"):
-        gpus.usable()
+        gpus.num_gpus()
     assert time.monotonic() - started < 5
 
 
@@ -113,7 +114,7 @@ def test_machine_without_gpus_is_told_how_a_container_gets_them(here: Path, line
 
 def test_pod_that_came_back_without_gpus_is_told_apart(monkeypatch):
     monkeypatch.setenv("RUNPOD_POD_ID", "abc")
-    assert gpus.why_none().startswith("this pod has no GPU, as may happen to one that was stopped: start a new one")
+    assert gpus.why_none().startswith("this pod has no GPU, as happens to stopped pods: start a new one")
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,7 @@ def test_selection_without_nvidia_smi_is_left_to_torch_to_judge(monkeypatch):
     gpus.DEVICE.touch()
     gpus.select("0,9")
     sees(monkeypatch, 1)
-    assert gpus.why_fewer(gpus.usable()).startswith("CUDA_VISIBLE_DEVICES (0,9) names more GPUs than torch can use")
+    assert gpus.why_fewer(gpus.num_gpus()).startswith("CUDA_VISIBLE_DEVICES (0,9) names more GPUs than torch can use")
 
 
 def test_gpu_that_does_not_compute_is_named(monkeypatch):
@@ -254,8 +255,53 @@ def test_gpu_that_does_not_compute_is_named(monkeypatch):
 
 
 @pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch):
+    """pretend(count): this machine has so many GPUs."""
+
+    def pretend(count: int) -> None:
+        monkeypatch.setattr(gpus, "num_gpus", lambda: count)
+        monkeypatch.setattr(gpus, "why_fewer", lambda _: None)
+
+    return pretend
+
+
+def test_there_is_one_rank_per_gpu_or_per_core_unless_told_otherwise(pretend, monkeypatch):
+    monkeypatch.setattr(gpus, "num_cores", lambda: 64)
+    pretend(4)
+    assert [gpus.num_ranks(RunSettings(processes=asked)) for asked in (0, 2)] == [4, 2]
+    assert gpus.num_ranks(RunSettings(device="cpu")) == gpus.MAX_CPU_RANKS
+    assert gpus.num_ranks(PreflightSettings()) == 4
+    pretend(0)
+    assert [gpus.num_ranks(RunSettings(processes=asked)) for asked in (0, 16)] == [8, 16]
+
+
+def test_more_ranks_than_gpus_are_refused(pretend):
+    pretend(2)
+    with pytest.raises(UserError, match=r"processes \(3\) must not exceed the GPUs \(2\)"):
+        gpus.num_ranks(RunSettings(processes=3))
+
+
+def test_settings_made_for_gpus_are_refused_without_one_and_told_why(pretend, monkeypatch):
+    pretend(0)
+    monkeypatch.setattr(gpus, "why_none", lambda: "they were stolen")
+    for settings in (RunSettings(device="cuda"), PreflightSettings(device="cuda"), single(), multi()):
+        with pytest.raises(MachineError, match="^they were stolen$"):
+            gpus.num_ranks(settings)
+    assert gpus.num_ranks(single().model_copy(update={"device": "cpu", "processes": 1})) == 1
+
+
+def test_idle_gpus_are_refused_unless_fewer_are_asked_for(pretend, monkeypatch):
+    pretend(7)
+    monkeypatch.setattr(gpus, "why_fewer", lambda count: f"only {count} of 8")
+    for processes in (0, 8):
+        with pytest.raises(MachineError, match="^only 7 of 8$"):
+            gpus.num_ranks(RunSettings(processes=processes))
+    assert gpus.num_ranks(RunSettings(processes=7)) == 7
+
+
+@pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
-    """A checkout whose door is the real one, in an environment that is there already."""
+    """A checkout with the real program, in an environment that is there already."""
     monkeypatch.setenv("PATH", os.defpath)  # where its tools are
     made = Clone(tmp_path / "pod")
     made.uv()
@@ -275,56 +321,44 @@ def machine(clone: Clone, usable: int, error: str = NONE_VISIBLE, **smi) -> None
     fake_gpus.write_torch(clone.root, usable, error)
 
 
-def training(done: subprocess.CompletedProcess[str]) -> str:
-    """The command that would train."""
+def num_ranks(done: subprocess.CompletedProcess[str]) -> int:
+    """How many ranks would train."""
     assert done.returncode == 0, done
-    [line] = [line for line in done.stdout.splitlines() if " gnn_training train " in line]
-    return line
+    return int(re.search(r"^# ranks on this machine: (\d+)", done.stdout, re.MULTILINE)[1])
 
 
 def refusal(done: subprocess.CompletedProcess[str]) -> str:
     """The one sentence with which the machine is refused."""
     assert done.returncode == MachineError.exit_code and " train " not in done.stdout, done
-    [sentence] = [line for line in done.stderr.splitlines() if not line.startswith("Setting up")]
-    return sentence.removeprefix("gnn_training: ")
+    [sentence] = re.findall(r"^coloring-gnn: (.*)$", done.stderr, re.MULTILINE)
+    return sentence
 
 
 def test_run_multigpu_refuses_a_machine_without_gpus(clone: Clone):
     assert refusal(dry_run(clone)).startswith("there is no GPU: start a container with --gpus all")
     assert refusal(dry_run(clone, RUNPOD_POD_ID="abc")).startswith("this pod has no GPU")
-    assert "--nproc-per-node 2" in training(dry_run(clone, "2", "--preset", "cpu"))
-
-
-def test_run_multigpu_trains_with_one_process_on_one_gpu(clone: Clone):
-    machine(clone, usable=1, gpus=1)
-    assert "torch.distributed.run" not in training(dry_run(clone))
+    assert num_ranks(dry_run(clone, "2", "--preset", "cpu")) == 2
 
 
 def test_run_multigpu_trains_with_one_process_per_gpu(clone: Clone):
     machine(clone, usable=8, gpus=8)
-    assert "--nproc-per-node 8" in training(dry_run(clone))
-    assert "--nproc-per-node 3" in training(dry_run(clone, "3"))
+    assert num_ranks(dry_run(clone)) == 8
+    assert num_ranks(dry_run(clone, "3")) == 3
 
 
 def test_run_multigpu_trains_on_the_gpus_that_are_named(clone: Clone):
     machine(clone, usable=8, gpus=8)
-    command = training(dry_run(clone, "--gpus", "0,1,4"))
-    assert "CUDA_VISIBLE_DEVICES=0,1,4 " in command and "--nproc-per-node 3" in command
+    done = dry_run(clone, "--gpus", "0,1,4")
+    assert "export CUDA_VISIBLE_DEVICES=0,1,4\n" in done.stdout and num_ranks(done) == 3
     assert "there is no GPU 8; nvidia-smi lists 0, 1," in refusal(dry_run(clone, "--gpus", "0,8"))
-    command = training(dry_run(clone, "--gpus", "2,3", CUDA_VISIBLE_DEVICES="4,5,6,7"))
-    assert "CUDA_VISIBLE_DEVICES=6,7 " in command and "--nproc-per-node 2" in command
-
-
-def test_run_multigpu_selects_gpus_once_and_not_again_in_its_steps(clone: Clone):
-    machine(clone, usable=8, gpus=8)
-    steps = dry_run(clone, "--gpus", "1,4").stdout.splitlines()
-    assert steps and not any("--gpus" in step for step in steps)
+    done = dry_run(clone, "--gpus", "2,3", CUDA_VISIBLE_DEVICES="4,5,6,7")
+    assert "export CUDA_VISIBLE_DEVICES=6,7\n" in done.stdout and num_ranks(done) == 2
 
 
 def test_run_multigpu_trains_with_one_process_on_slices_of_mig(clone: Clone):
     machine(clone, usable=1, gpus=1, slices=7)
     done = dry_run(clone)
-    assert "torch.distributed.run" not in training(done)
+    assert num_ranks(done) == 1
     assert "MIG cuts the GPUs into 7 slices, which NCCL cannot join" in done.stdout
 
 
@@ -333,15 +367,10 @@ def test_run_multigpu_refuses_an_old_driver(clone: Clone):
     assert refusal(dry_run(clone)).startswith("driver 550.54.15 is too old for CUDA 13.0, which needs 580")
 
 
-def test_run_multigpu_refuses_hidden_gpus(clone: Clone):
-    machine(clone, usable=8, gpus=8)
-    assert refusal(dry_run(clone, CUDA_VISIBLE_DEVICES="")) == "CUDA_VISIBLE_DEVICES () hides every GPU: unset it"
-
-
 def test_run_multigpu_refuses_to_leave_gpus_idle_unless_told_how_many_to_use(clone: Clone):
     machine(clone, usable=7, gpus=8)
     assert refusal(dry_run(clone)).startswith("nvidia-smi lists 8 GPUs and torch can use 7")
     assert refusal(dry_run(clone, "8")).startswith("nvidia-smi lists 8 GPUs and torch can use 7")
-    assert "--nproc-per-node 7" in training(dry_run(clone, "7"))
+    assert num_ranks(dry_run(clone, "7")) == 7
     machine(clone, usable=7, gpus=7)
     assert "is paid for 8 (RUNPOD_GPU_COUNT)" in refusal(dry_run(clone, RUNPOD_GPU_COUNT="8"))

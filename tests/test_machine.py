@@ -54,7 +54,9 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def problem(folders: list[Path], mounts: Path) -> str | None:
     try:
-        machine.require_storage(folders, mounts)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(machine, "MOUNTS", mounts)
+            machine.require_storage(folders)
     except StorageError as error:
         return str(error)
     return None

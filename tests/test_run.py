@@ -1,0 +1,256 @@
+"""The whole job: its steps, what makes them done, its signals, and once for real."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import gnn_training.jobs.run as job
+from gnn_training.errors import StorageError, UserError
+from gnn_training.jobs.run import Step, StepRecord
+from gnn_training.settings import GenerateSettings, ImportSettings, RunSettings, TrainSettings, smoke
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own, and an environment without several machines."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for name in ("NNODES", "NODE_RANK", "RANK", "LOCAL_RANK", "GNN_TRAINING_PRESET"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def step(*files: Path, seed: int = 0, **fields) -> Step:
+    return Step("data", "generate", GenerateSettings(seed=seed), files, **fields)
+
+
+def test_step_is_done_until_settings_or_files_change(tmp_path: Path):
+    product, record = tmp_path / "product", StepRecord(tmp_path / "steps.json")
+    product.write_text("1")
+    assert not record.is_done(step(product))
+    record.add(step(product), 1.0, is_done=True)
+    again = StepRecord(tmp_path / "steps.json")
+    assert again.is_done(step(product))
+    assert not again.is_done(step(product, seed=1))
+    product.write_text("22")
+    assert not again.is_done(step(product))
+    product.unlink()
+    assert not again.is_done(step(product))
+
+
+def test_folder_has_changed_when_any_of_its_files_has(tmp_path: Path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/graph.col").write_text("1")
+    record = StepRecord(tmp_path / "steps.json")
+    record.add(step(tmp_path / "deep"), 1.0, is_done=True)
+    assert record.is_done(step(tmp_path / "deep"))
+    (tmp_path / "deep/other.col").write_text("1")
+    assert not record.is_done(step(tmp_path / "deep"))
+
+
+def test_time_of_a_step_adds_up_over_its_starts(tmp_path: Path):
+    product, record = tmp_path / "product", StepRecord(tmp_path / "steps.json")
+    product.touch()
+    record.add(step(product), 2.0, is_done=False)
+    assert not record.is_done(step(product))
+    record.add(step(product), 0.5, is_done=True)
+    assert StepRecord(record.path).is_done(step(product))
+    assert json.loads(record.path.read_text())["data"]["seconds"] == 2.5
+
+
+def test_step_that_prepares_another_is_done_with_it(tmp_path: Path):
+    product, record = tmp_path / "product", StepRecord(tmp_path / "steps.json")
+    product.touch()
+    record.add(step(), 1.0, is_done=True)
+    assert not record.is_done(step())
+    assert not record.is_done(step(prepares=step(product)))
+    record.add(step(product), 1.0, is_done=True)
+    assert record.is_done(step(prepares=step(product)))
+
+
+def test_number_of_ranks_does_not_make_a_training_undone(here: Path):
+    (here / "best.pt").touch()
+    record = StepRecord(here / "steps.json")
+
+    def trained(processes: int) -> Step:
+        return Step("train", "train", TrainSettings(processes=processes), (here / "best.pt",))
+
+    record.add(trained(8), 1.0, is_done=True)
+    assert record.is_done(trained(4))
+
+
+def names(settings: RunSettings) -> list[str]:
+    return [step.name for step in job.plan(settings)]
+
+
+def test_without_data_a_recipe_is_generated(here: Path):
+    data, *_, evaluate, _ = job.plan(smoke())
+    assert data.settings == GenerateSettings(recipe="smoke", out=Path("training_data/smoke-0"))
+    assert evaluate.settings.graphs == Path("training_data/smoke-0")
+    assert names(smoke()) == list(job.STEPS)
+
+
+def test_packed_data_is_taken_as_it_is(here: Path):
+    for folder in (Path("training_data"), Path("mine")):
+        folder.mkdir()
+        (folder / "manifest.json").touch()
+    assert names(smoke()) == list(job.STEPS[1:])
+    assert job.plan(smoke())[0].settings.data == Path("training_data")
+    named = smoke().model_copy(update={"data": Path("mine")})
+    assert job.plan(named)[0].settings.data == Path("mine")
+
+
+def test_other_data_is_imported_into_the_run_folder(here: Path):
+    (here / "training_data/graphs").mkdir(parents=True)
+    (here / "training_data/graphs/train_000000.json").touch()
+    imported = ImportSettings(sources=(Path("training_data/graphs"),), out=Path("runs/smoke/data"))
+    assert job.plan(smoke())[0].settings == imported
+    named = job.plan(smoke().model_copy(update={"data": Path("col")}))[0]
+    assert named.settings == imported.model_copy(update={"sources": (Path("col"),)})
+
+
+def test_archive_in_training_data_is_imported_and_of_several_none(here: Path):
+    (here / "training_data").mkdir()
+    (here / "training_data/mine.tar.gz").touch()
+    assert job.plan(smoke())[0].settings.sources == (Path("training_data/mine.tar.gz"),)
+    (here / "training_data/other.tar.gz").touch()
+    with pytest.raises(UserError, match=r"mine.tar.gz, other.tar.gz .* name one with --data"):
+        job.plan(smoke())
+
+
+def test_gpus_are_selected_once_and_not_again_by_the_steps(here: Path):
+    steps = job.plan(smoke().model_copy(update={"gpus": "1,4", "tensorboard": 6006}))
+    settings = [step.settings for step in steps if isinstance(step.settings, TrainSettings)]
+    assert [(each.gpus, getattr(each, "tensorboard", 0)) for each in settings] == [(None, 0), (None, 0)]
+
+
+def test_dry_run_prints_commands_that_do_the_work_when_pasted(here: Path, capsys):
+    job.dry_run(smoke().model_copy(update={"processes": 2}))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"export PYTHONPATH={ROOT}"
+    assert "# ranks on this machine: 2, machines: 1" in lines
+    commands = [shlex.split(line)[1:] for line in lines if line.startswith(sys.executable)]
+    assert [command[2] for command in commands] == [step.command for step in job.plan(smoke())]
+    assert not any("--dry-run" in command for command in commands)
+    generate = shlex.join([sys.executable, *commands[0], "--graphs", "8"])
+    done = subprocess.run(["bash", "-c", f"{lines[0]}\n{generate}"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (here / "training_data/smoke-0/manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"RANK": "0"}, "RANK is set: start run once per machine and without torchrun"),
+        ({"NNODES": "2"}, "2 machines (NNODES) train together: set NODE_RANK, too"),
+    ],
+)
+def test_environment_that_contradicts_is_refused_before_anything_is_done(here: Path, monkeypatch, variables, words):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for start in (job.run, job.dry_run):
+        with pytest.raises(UserError, match=re.escape(words)):
+            start(smoke())
+    assert not list(here.iterdir())
+
+
+def test_machine_that_gets_no_graphs_gives_up(here: Path, monkeypatch):
+    for name, value in {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "first"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(job, "WAIT_SECONDS", 0.1)
+    with pytest.raises(StorageError, match="still no graphs of the first machine: give all machines the same volume"):
+        job.run(smoke().model_copy(update={"device": "cpu"}))
+
+
+def test_pod_that_cannot_be_stopped_is_refused_at_the_start(here: Path, monkeypatch):
+    monkeypatch.delenv("RUNPOD_POD_ID", raising=False)
+    with pytest.raises(UserError, match="stop_pod needs RUNPOD_POD_ID"):
+        job.run(smoke().model_copy(update={"stop_pod": True}))
+
+
+def start(*flags: str, **options) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "gnn_training", "run", "--preset", "smoke", *flags]
+    untraced = {name: value for name, value in os.environ.items() if not name.startswith("COV")}  # it may be killed
+    return subprocess.Popen(command, env=untraced | {"OMP_NUM_THREADS": "1"}, text=True, **options)
+
+
+def test_step_that_fails_ends_the_job_with_its_exit_code_and_its_own_words(here: Path):
+    done = start("--data", "nowhere", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = done.communicate(timeout=100)
+    assert done.returncode == 2
+    assert re.fullmatch(r"coloring-gnn: .*nowhere.*\n", err)
+    assert re.search("1/7 data: failed with exit code 2 after .*; the same command continues here", out)
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Command lines of the processes that have this in their environment."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark.encode() in (process / "environ").read_bytes():
+                found[int(process.name)] = (process / "cmdline").read_bytes().decode().replace("\0", " ")
+    return found
+
+
+def assert_end(pids: list[int]) -> None:
+    deadline = time.monotonic() + 30
+    while running := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, f"{running} live on"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("whom", "number", "code"),
+    [("run", signal.SIGTERM, 143), ("rank", signal.SIGKILL, 5)],
+)
+def test_no_process_outlives_a_job_that_is_stopped_or_loses_a_rank(
+    here: Path, tiny_data: Path, monkeypatch, whom, number, code
+):
+    monkeypatch.setenv("MARK", str(here))
+    with open("said", "w") as said:
+        flags = ["--data", str(tiny_data), "--processes", "2", "--steps", "100000"]
+        process = start(*flags, stdout=said, stderr=said)
+    deadline = time.monotonic() + 250
+    while "step 10/" not in Path("said").read_text():
+        assert time.monotonic() < deadline and process.poll() is None, Path("said").read_text()
+        time.sleep(0.1)
+    running = [pid for pid in marked(f"MARK={here}") if pid != os.getpid()]
+    ranks = [pid for pid, line in marked(f"MARK={here}").items() if "spawn_main" in line]
+    assert len(ranks) == 2
+    os.kill(process.pid if whom == "run" else ranks[1], number)
+    assert process.wait(timeout=60) == code, Path("said").read_text()
+    assert_end(running)
+    told = re.findall("^coloring-gnn: (.*)$", Path("said").read_text(), re.MULTILINE)
+    assert told == (["rank 1 was killed by signal 9, perhaps out of memory"] if code == 5 else [])
+    if code > 5:
+        assert json.loads(Path("runs/smoke/status.json").read_text())["status"] == "stopped"
+        assert "3/7 train: stopped after" in Path("said").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_whole_job_makes_a_model_and_then_has_nothing_left_to_do(here: Path):
+    flags = ["--steps", "6", "--warmup-steps", "1", "--evaluate-every", "6", "--processes", "2"]
+    first = start(*flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = first.communicate()
+    assert first.returncode == 0, out + err
+    for number, name in enumerate(job.STEPS, 1):
+        assert f"{number}/7 {name}: done after" in out
+    assert "colors above the best known on 40 validation graphs: DSATUR" in out
+    assert json.loads(Path("runs/smoke/report.json").read_text())["summary"]["graphs"] == 40
+    second = start(*flags, stdout=subprocess.PIPE)
+    out = second.communicate()[0]
+    assert second.returncode == 0
+    assert out.count("already done") == 1
