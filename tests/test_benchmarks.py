@@ -1,0 +1,60 @@
+"""The benchmark counts what torch counts, samples what it says, and writes its page."""
+
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from gnn_training.data.packed import PackedGraphs
+from gnn_training.model.network import RefinementNetwork, first_colors
+from gnn_training.training.loader import DeviceDataset
+from gnn_training.training.sampler import Shape
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "benchmarks"))
+import roofline  # noqa: E402
+import training_speed  # noqa: E402
+
+
+def test_roofline_counts_the_operations_that_torch_counts(data: PackedGraphs):
+    shape, network, k = Shape(3, 24, 5), RefinementNetwork(width=16), np.full(3, 5)
+    batch = DeviceDataset(data, torch.device("cpu")).batch(np.arange(3), k, k, shape)
+    state = network.begin(batch.graphs, first_colors(batch.k, shape.colors), batch.seeds)
+    h = state.h.detach().requires_grad_()
+    state = state._replace(h=h, p=network.soft_colors(h, batch.graphs, state.color_mask).detach().requires_grad_())
+    with FlopCounterMode(display=False) as forward:
+        state, _ = network(state, batch.graphs)
+    with FlopCounterMode(display=False) as backward:
+        (state.h.sum() + state.p.sum()).backward()
+    assert sum(phase.flops for phase in roofline.forward(shape, 16, 4)) == forward.get_total_flops()
+    assert sum(phase.flops for phase in roofline.backward(shape, 16, 4)) == backward.get_total_flops()
+
+
+def test_a_phase_is_bound_by_operations_or_by_bytes():
+    ceilings = roofline.Ceilings(flops_per_second=100.0, bytes_per_second=10.0)
+    assert roofline.Phase(flops=500.0, bytes=10.0).seconds(ceilings) == 5.0
+    assert roofline.Phase(flops=500.0, bytes=90.0).seconds(ceilings) == 9.0
+
+
+def test_steps_are_sampled_in_proportion_to_their_work():
+    work = np.array([1.0, 6.0, 3.0])
+    taken = np.bincount(list(islice(training_speed.sampled(work), 100)))
+    assert np.abs(taken - 10 * work).max() <= 2
+
+
+@pytest.mark.slow
+def test_benchmark_replaces_the_last_section_of_its_page(tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text(f"# Speed\n\n{training_speed.HEADING}\nold numbers\n")
+    flags = ["--recipe", "smoke", "--graphs", "40", "--seconds", "0.3", "--no-compile", "--device", "cpu"]
+    subprocess.run([sys.executable, ROOT / "benchmarks/training_speed.py", *flags, "--page", page], check=True)
+    head, _, section = page.read_text().partition(training_speed.HEADING)
+    assert head == "# Speed\n\n" and "old numbers" not in section
+    assert all(
+        text in section for text in ("### Recipe `smoke`", "| this training |", "| GATv2, PyG |", "bfloat16 |"[4:])
+    )
