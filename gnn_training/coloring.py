@@ -25,10 +25,7 @@ def num_colors(colors: np.ndarray) -> int:
 
 
 def greedy_along(graph: Graph, order: np.ndarray) -> np.ndarray:
-    """First fit: each node of `order` (N,) takes the smallest color that no neighbour has yet.
-
-    The colors (N,) int64 are proper and have no gaps; there are at most 1 + the largest degree.
-    """
+    """First fit: each node of `order` (N,) takes the smallest free color. Proper colors (N,) int64, without gaps."""
     assert np.array_equal(np.sort(order), np.arange(graph.num_nodes)), "order names every node once"
     offsets, neighbours = graph.csr()
     uncolored = int(np.diff(offsets).max()) + 1  # above every color that first fit can give
@@ -43,10 +40,7 @@ def greedy_along(graph: Graph, order: np.ndarray) -> np.ndarray:
 
 
 def from_logits(graph: Graph, logits: np.ndarray) -> np.ndarray:
-    """Decode the network's answer: best class per node, stable sort by class, first fit in that order.
-
-    logits (N, C) -> colors (N,) int64. They are proper, and no more than the classes if those were proper.
-    """
+    """Decode logits (N, C) to proper colors (N,) int64: best class per node, stable sort by class, first fit."""
     return greedy_along(graph, np.argsort(np.argmax(logits, axis=1), kind="stable"))
 
 

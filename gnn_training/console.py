@@ -37,10 +37,7 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def progress(what: str, done: int, total: int, log: logging.Logger) -> Iterator[Callable[[int], None]]:
-    """Show progress: a bar in a terminal, otherwise a log line every few seconds.
-
-    The body gets a function to call with the number of items that were just done. Speed counts from here.
-    """
+    """Show progress as a bar in a terminal, else as log lines. The body gets a function that counts items just done."""
     terminal = sys.stderr.isatty()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), speed_estimate_period=60, disable=not terminal) as bar:
@@ -68,14 +65,9 @@ def markdown_table(columns: Mapping[str, Sequence[object]]) -> Table:
         is_text = any(isinstance(value, str) for value in values)
         table.add_column(title, justify="left" if is_text else "right", no_wrap=number == 0 or not is_text)
     for row in zip(*known.values(), strict=True):
-        table.add_row(*map(_text, row))
+        texts = ("-" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value) for value in row)
+        table.add_row(*texts)
     return table
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def print_tables(*tables: Table) -> None:

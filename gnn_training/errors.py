@@ -2,10 +2,7 @@
 
 
 class UserError(Exception):
-    """Something outside this program must change: a setting, a file, the environment.
-
-    The message says in one sentence what is wrong, where, and the way out.
-    """
+    """Something outside this program must change. The message says what is wrong, where, and the way out."""
 
     exit_code = 2
 

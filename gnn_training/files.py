@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 log = logging.getLogger(__name__)
-CANNOT_LOCK = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # a network file system without locks
 
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
-    """Give the body a temporary path to write to; when it ends without an error, that file replaces `path`.
+    """Give the body a temporary path to write to, which replaces `path` at its end. After an error `path` is unchanged.
 
-    StorageError if the system refuses (no space, no permission). The old file at `path` is then unchanged.
+    StorageError if the system refuses (no space, no permission).
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -50,7 +49,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         except Timeout as error:
             raise UserError(f"{folder}: another process is writing it; wait for it or name another folder") from error
         except OSError as error:
-            if error.errno not in CANNOT_LOCK:
+            if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):  # as network file systems answer
                 raise StorageError(f"{folder}: cannot be written ({reason(error)}); name another folder") from error
             log.warning("%s: this file system has no locks; do not start the same command twice", folder)
         yield

@@ -20,10 +20,7 @@ class NeighbourLists(NamedTuple):
 
 @dataclass(frozen=True)
 class Graph:
-    """N nodes and M undirected edges, without loops and without repeated edges.
-
-    edges (M, 2) int32 counts nodes from 0. Every row has u < v; rows are sorted and unique.
-    """
+    """N nodes and M undirected edges (M, 2) int32. Rows u < v are sorted and unique; nodes count from 0."""
 
     num_nodes: int
     edges: np.ndarray
@@ -41,8 +38,7 @@ class Graph:
         pairs = np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1)
         keys = np.sort(pairs[:, 0] * num_nodes + pairs[:, 1])
         keys = keys[np.diff(keys, prepend=-1) != 0]  # a tenth of the time of np.unique
-        unique = np.stack([keys // num_nodes, keys % num_nodes], axis=1).astype(np.int32)
-        return cls(num_nodes, unique, name)
+        return cls(num_nodes, np.stack([keys // num_nodes, keys % num_nodes], axis=1).astype(np.int32), name)
 
     @classmethod
     def from_adjacency(cls, matrix: np.ndarray, name: str = "") -> "Graph":
@@ -73,17 +69,15 @@ class Graph:
 
     def edge_index(self) -> np.ndarray:
         """Both directions of every edge: (2, 2M) int64, sources in row 0 and targets in row 1."""
-        pairs = np.concatenate([self.edges, self.edges[:, ::-1]]).astype(np.int64)
-        return np.ascontiguousarray(pairs.T)
+        return np.concatenate([self.edges, self.edges[:, ::-1]], dtype=np.int64).T.copy()
 
 
 @dataclass(frozen=True)
 class Instance:
     """A graph and what its file or its generator says about it.
 
-    coloring (N,) is a proper coloring with colors from 0, if one is known. optimal says that no coloring has fewer
-    colors. graph_type is a position in contract.GRAPH_TYPES. note is one sentence for the user, such as why the
-    coloring in a file is not used.
+    coloring (N,): proper, colors from 0, if known. optimal: no coloring has fewer colors. graph_type: a position in
+    contract.GRAPH_TYPES. note: one sentence for the user, such as why the coloring in a file is not used.
     """
 
     graph: Graph
@@ -98,10 +92,7 @@ def as_graph(source: Any, num_nodes: int | None = None) -> Graph:
     """Graph of a networkx graph, an edge array (E, 2) of integers or a torch_geometric Data; it may have no nodes.
 
     Nodes keep their order. num_nodes is for an edge array only; without it, the largest node of an edge is the last.
-
-    Raises:
-        TypeError: another kind of object.
-        ValueError: an array of another shape, or an edge to a node that does not exist.
+    TypeError for another kind of object; ValueError for an array of another shape or an edge to a missing node.
     """
     if isinstance(source, Graph):
         return source

@@ -1,7 +1,6 @@
-"""Labelled data sets: label graphs on all cores, drop copies, split into train and validation, write.
+"""Label graphs on all cores, drop copies, split into train and validation, write. Any number of workers gives the same.
 
-The work is cut into chunks. Each finished chunk is a file in `.parts/` of the output folder, so the same command
-continues after an interruption. The result does not depend on the number of workers.
+Each finished chunk is a file in `.parts/` of the output folder, so the same command continues after an interruption.
 """
 
 import hashlib
@@ -13,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,8 +29,6 @@ from gnn_training.processes import run_in_processes, sigterm_raises
 log = logging.getLogger(__name__)
 CHUNK = 16  # graphs per part: what a kill can lose per worker
 SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these numbers of nodes
-_VALIDATION_EVERY = 5
-_MAX_ROUNDS = 10  # a family of few small graphs runs out of new ones
 _PARTS = ".parts"
 
 
@@ -40,36 +37,29 @@ class GraphSource(Protocol):
 
     def load(self) -> Instance:
         """Draw or read the graph; UserError if it cannot be used."""
-        ...
 
 
-Source = TypeVar("Source", bound=GraphSource)
-Redraw = Callable[[list[Source]], Sequence[Source]]
+Redraw = Callable[[list[Any]], Sequence[GraphSource]]
+"""Returns other sources in the place of sources that were copies."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How to label: everything besides the sources that the result depends on.
+    """How to label: everything besides the sources that the result depends on."""
 
-    families: every family that an instance may have. iterations: the search for a number of colors gives up after so
-    many; seconds: limit per graph. origin: JSON for the manifest. skip_bad: leave out sources whose load raises
-    UserError, instead of stopping at the first.
-    """
-
-    families: tuple[str, ...]
-    iterations: int
-    seconds: float
+    families: tuple[str, ...]  # every family that an instance may have
+    iterations: int  # after which the search for a number of colors gives up
+    seconds: float  # limit per graph
     seed: int
-    origin: dict = field(default_factory=dict)
-    skip_bad: bool = False
+    origin: dict = field(default_factory=dict)  # JSON for the manifest
+    skip_bad: bool = False  # leave out sources whose load raises UserError, instead of stopping at the first
 
 
 def label_all(
-    sources: Sequence[Source], folder: Path, plan: Plan, workers: int = 0, redraw: Redraw[Source] | None = None
+    sources: Sequence[GraphSource], folder: Path, plan: Plan, workers: int = 0, redraw: Redraw | None = None
 ) -> PackedGraphs:
-    """Label every source, write the packed graphs to `folder` and return them.
+    """Label every source with `workers` processes (0: one per core), write the packed graphs to `folder`, return them.
 
-    workers: processes; 0 uses every core. redraw: returns other sources in the place of sources that were copies.
     Copies, skipped sources and the notes of instances are logged. UserError for a bad source or a folder in use.
     """
     try:
@@ -91,9 +81,9 @@ def label_all(
 def finished(folder: Path, origin: dict) -> PackedGraphs | None:
     """The graphs of `folder` if they were made from `origin`; None if there are none yet; UserError if others."""
     manifest = packed.read_manifest(folder)
-    if manifest is None and (folder / packed.GRAPHS_FILE).exists() and not (folder / _PARTS).exists():
-        raise UserError(f"{folder}: has {packed.GRAPHS_FILE} without a manifest; name another --out or remove it")
     if manifest is None:
+        if (folder / packed.GRAPHS_FILE).exists() and not (folder / _PARTS).exists():
+            raise UserError(f"{folder}: has {packed.GRAPHS_FILE} without a manifest; name another --out or remove it")
         return None
     if manifest["origin"] != origin:
         raise UserError(f"{folder}: has graphs of other sources or settings; name another --out or remove it")
@@ -108,11 +98,11 @@ def split(tensors: Columns, seed: int) -> np.ndarray:
     chance = np.random.default_rng([seed, graphs]).random(graphs)
     order = np.lexsort((chance, np.searchsorted(SIZE_BOUNDS, tensors["num_nodes"], side="right"), tensors["family"]))
     result = np.zeros(graphs, dtype=np.uint8)
-    result[order[max(1, min(2, graphs - 1)) :: _VALIDATION_EVERY]] = 1
+    result[order[max(1, min(2, graphs - 1)) :: 5]] = 1
     return result
 
 
-def _folder_of_parts(folder: Path, plan: Plan, sources: Sequence[Source]) -> Path:
+def _folder_of_parts(folder: Path, plan: Plan, sources: Sequence[GraphSource]) -> Path:
     """The folder for the parts of exactly this work. Parts of other work are removed."""
     work = repr((packed.VERSION, CHUNK, plan, list(sources)))
     parts = folder / _PARTS / hashlib.sha256(work.encode()).hexdigest()[:16]
@@ -123,16 +113,15 @@ def _folder_of_parts(folder: Path, plan: Plan, sources: Sequence[Source]) -> Pat
 
 
 def _label_without_copies(
-    pending: Sequence[Source], parts: Path, plan: Plan, workers: int, redraw: Redraw[Source] | None
+    pending: Sequence[GraphSource], parts: Path, plan: Plan, workers: int, redraw: Redraw | None
 ) -> Columns:
     """Label the sources, then what is drawn in the place of copies, and so on. Of equal graphs the first stays."""
     kept: dict[int, Row] = {}  # by fingerprint
-    for number in range(_MAX_ROUNDS):
-        copies = []
-        for position, row in _label(pending, f"{parts}/{number}", plan, workers):
-            tensors, i = row
-            if kept.setdefault(int(tensors["fingerprint"][i]), row) is not row:
-                copies.append(pending[position])
+    for number in range(10):  # a family of few small graphs runs out of new ones
+        rows = _label(pending, f"{parts}/{number}", plan, workers)
+        copies = [
+            pending[at] for at, row in rows if kept.setdefault(int(row[0]["fingerprint"][row[1]]), row) is not row
+        ]
         if copies:
             log.info("copies of other graphs, %s: %d", "replaced" if redraw else "left out", len(copies))
         if not copies or not redraw:
@@ -141,21 +130,22 @@ def _label_without_copies(
     return packed.select(list(kept.values()))
 
 
-def _label(pending: Sequence[Source], prefix: str, plan: Plan, workers: int) -> list[tuple[int, Row]]:
+def _label(pending: Sequence[GraphSource], prefix: str, plan: Plan, workers: int) -> list[tuple[int, Row]]:
     """Label sources, or read what an earlier run labelled. Return positions and graphs in the order of the sources."""
     count = -(-len(pending) // CHUNK)
     # Every count-th source makes all chunks alike, so the speed and the time left can be trusted.
     chunks = {Path(f"{prefix}-{c:06d}.safetensors"): range(c, len(pending), count) for c in range(count)}
     missing = [(path, [(i, pending[i]) for i in places], plan) for path, places in chunks.items() if not path.exists()]
     ready = len(pending) - sum(len(places) for _, places, _ in missing)
-    if missing and ready:
-        log.info("continuing: %d of %d graphs are labelled", ready, len(pending))
     if missing:
+        if ready:
+            log.info("continuing: %d of %d graphs are labelled", ready, len(pending))
+        jobs = run_in_processes(_label_chunk, missing, workers)
         with (
             progress("labelling", ready, len(pending), log) as advance,
-            closing(run_in_processes(_label_chunk, missing, workers)) as ended,  # a signal may arrive in advance()
-        ):
-            for number in ended:
+            closing(jobs),
+        ):  # a signal may come in advance()
+            for number in jobs:
                 advance(len(missing[number][1]))
     labelled: list[tuple[int, Row]] = []
     for path in chunks:
@@ -180,8 +170,7 @@ def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) 
                 raise
             notes.append(f"left out: {error}")
             continue
-        if instance.note:
-            notes.append(instance.note)
+        notes += [instance.note] if instance.note else []
         graphs.append((instance, label(instance, plan.iterations, plan.seconds, plan.seed)))
         positions.append(position)
     tensors = packed.columns(graphs, plan.families)
@@ -204,24 +193,19 @@ def _print_summary(graphs: PackedGraphs) -> None:
     print_tables(markdown_table(table))
 
 
-_REFINEMENTS = 3
-_DENSE_NODES = 2_000
-
-
 def fingerprint(graph: Graph) -> int:
-    """64 bits that do not depend on the order of the nodes.
+    """64 bits that do not depend on the order of the nodes. Above 2,000 nodes, only equal edge lists agree.
 
     Color refinement (Weisfeiler and Leman 1968) over all pairs of nodes; a pair is marked by adjacency and the number
-    of common neighbours. Unlike plain refinement it tells regular graphs apart; only strongly regular graphs still
-    agree. Above 2,000 nodes, where N x N costs too much, only equal edge lists agree.
+    of common neighbours. Unlike plain refinement it tells regular graphs apart, except strongly regular ones.
     """
-    if graph.num_nodes > _DENSE_NODES:
+    if graph.num_nodes > 2_000:  # N x N costs too much
         return _digest(np.int64(graph.num_nodes), graph.edges)
     adjacency = graph.adjacency().astype(np.float32)
     marks = (adjacency @ adjacency * 2 + adjacency).astype(np.int32)
     pairs = _mix(np.arange(marks.max() + 1, dtype=np.uint64))[marks]
     colors = _mix(graph.degrees().astype(np.uint64))
-    for _ in range(_REFINEMENTS):
+    for _ in range(3):
         colors = _mix(colors + pairs @ colors)  # a sum does not depend on the order
     return _digest(np.int64(graph.num_nodes), np.int64(graph.num_edges), np.sort(colors))
 
@@ -240,19 +224,13 @@ def _digest(*arrays: np.ndarray | np.int64) -> int:
 
 
 def sample(recipe: Recipe, graphs: int, seed: int, folder: Path) -> PackedGraphs:
-    """Draw `graphs` graphs in the recipe's proportions with cheap labels, to measure a training before its data exists.
-
-    All of them are in the training split.
-    """
-    instances = [draw.load() for draw in draws(recipe, seed, graphs)]
-    families = tuple(recipe.counts)
-    tensors = packed.columns([(instance, _greedy_label(instance)) for instance in instances], families)
-    return packed.write(folder, tensors, families, {"sample": graphs})
-
-
-def _greedy_label(instance: Instance) -> Label:
-    """First fit from the largest degree down: slightly more colors than a search finds, so costs are not too low."""
-    graph = instance.graph
-    colors = greedy_along(graph, np.argsort(-graph.degrees(), kind="stable"))
-    count = int(colors.max()) + 1
-    return Label(colors.astype(np.int16), count, 1, count, optimal=False, difficulty=0.0)
+    """Draw training graphs of a recipe with cheap labels, to measure a training before its data exists."""
+    labelled = []
+    for instance in (draw.load() for draw in draws(recipe, seed, graphs)):
+        # First fit needs slightly more colors than a search, so costs are not too low.
+        colors = greedy_along(instance.graph, np.argsort(-instance.graph.degrees(), kind="stable"))
+        count = int(colors.max()) + 1
+        labelled.append((instance, Label(colors.astype(np.int16), count, 1, count, optimal=False, difficulty=0.0)))
+    return packed.write(
+        folder, packed.columns(labelled, tuple(recipe.counts)), tuple(recipe.counts), {"sample": graphs}
+    )

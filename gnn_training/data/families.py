@@ -10,20 +10,16 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
 
 from gnn_training.contract import GRAPH_TYPES
-from gnn_training.graph import Graph, Instance
+from gnn_training.graph import Graph, Instance, as_graph
 
 Generator = np.random.Generator
-
-
-def _graph(network: nx.Graph) -> Graph:
-    return Graph.from_edges(network.number_of_nodes(), list(network.edges))
 
 
 def _seed(rng: Generator) -> int:
@@ -31,8 +27,7 @@ def _seed(rng: Generator) -> int:
 
 
 def _erdos_renyi(rng: Generator, n: int, low: float, high: float) -> Instance:
-    p = rng.uniform(low, high)
-    return Instance(_graph(nx.gnp_random_graph(n, p, seed=_seed(rng))))
+    return Instance(as_graph(nx.gnp_random_graph(n, rng.uniform(low, high), seed=_seed(rng))))
 
 
 def _interval(rng: Generator, n: int) -> Instance:
@@ -71,20 +66,18 @@ def _leighton(rng: Generator, n: int) -> Instance:
 
 
 def _geometric(rng: Generator, n: int) -> Instance:
-    return Instance(_graph(nx.random_geometric_graph(n, rng.uniform(0.08, 0.55), seed=_seed(rng))))
+    return Instance(as_graph(nx.random_geometric_graph(n, rng.uniform(0.08, 0.55), seed=_seed(rng))))
 
 
 def _geometric_complement(rng: Generator, n: int) -> Instance:
     network = nx.random_geometric_graph(n, rng.uniform(0.08, 0.9), seed=_seed(rng))
-    return Instance(Graph.from_adjacency(~_graph(network).adjacency()))
+    return Instance(Graph.from_adjacency(~as_graph(network).adjacency()))
 
 
 def _mycielski(rng: Generator, n: int) -> Instance:
     """Iterated Mycielskian of a random graph: each iteration adds one color and no larger clique."""
-    times = 1
     largest = int(rng.integers(8, 40))
-    while (n + 1) // 2**times - 1 > largest:
-        times += 1
+    times = next(times for times in count(1) if (n + 1) // 2**times - 1 <= largest)
     size = max(6, (n + 1) // 2**times - 1)  # smaller ones could be the myciel benchmarks
     base = nx.gnp_random_graph(size, rng.uniform(0.15, 0.7), seed=_seed(rng))
     colors = nx.greedy_color(base, strategy="DSATUR")
@@ -92,27 +85,23 @@ def _mycielski(rng: Generator, n: int) -> Instance:
     optimal = max(map(len, nx.find_cliques(base))) == coloring.max() + 1
     for _ in range(times):
         coloring = np.concatenate([coloring, coloring, [coloring.max() + 1]])
-    return Instance(_graph(nx.mycielskian(base, times)), coloring, optimal)
+    return Instance(as_graph(nx.mycielskian(base, times)), coloring, optimal)
 
 
 def _barabasi_albert(rng: Generator, n: int) -> Instance:
-    return Instance(_graph(nx.barabasi_albert_graph(n, int(rng.integers(2, 6)), seed=_seed(rng))))
+    return Instance(as_graph(nx.barabasi_albert_graph(n, int(rng.integers(2, 6)), seed=_seed(rng))))
 
 
 def _watts_strogatz(rng: Generator, n: int) -> Instance:
     k, p = int(rng.integers(4, 10)), rng.uniform(0.1, 0.3)
-    return Instance(_graph(nx.watts_strogatz_graph(n, k, p, seed=_seed(rng))))
+    return Instance(as_graph(nx.watts_strogatz_graph(n, k, p, seed=_seed(rng))))
 
 
 def _planted(rng: Generator, n: int) -> Instance:
-    """k equal classes, edges between classes only. Half of the graphs are flat: a node has as many neighbours in each
-    class.
-
-    k is around the chromatic number of a random graph of this density, n log(1 / (1 - p)) / (2 log n).
-    """
+    """k equal classes, edges between classes only. In half of the graphs, degrees into all classes are equal."""
     p = rng.uniform(0.1, 0.9)
-    k = max(3, round(rng.uniform(0.4, 1.1) * n * -math.log1p(-p) / (2 * math.log(n))))
-    k = min(k, n // 2)
+    # Around the chromatic number of a random graph of this density, n log(1 / (1 - p)) / (2 log n).
+    k = min(max(3, round(rng.uniform(0.4, 1.1) * n * -math.log1p(-p) / (2 * math.log(n)))), n // 2)
     size = -(-n // k)
     degree = round(p * size)
     if rng.random() < 0.5 and 0 < degree < size:
@@ -169,36 +158,37 @@ def _clique_union(rng: Generator, n: int) -> Instance:
 
 
 class Family(NamedTuple):
-    """A distribution of graphs: draw(rng, n) returns an instance of about n nodes."""
+    """A distribution of graphs, and how many of them the recipes `full` and `cpu` take."""
 
     graph_type: str
-    draw: Callable[[Generator, int], Instance]
+    draw: Callable[[Generator, int], Instance]  # draw(rng, n): about n nodes
+    full: int
+    cpu: int
 
 
 FAMILIES = {
-    "er_sparse": Family("random_sparse", partial(_erdos_renyi, low=0.01, high=0.05)),
-    "er_light": Family("random_sparse", partial(_erdos_renyi, low=0.05, high=0.4)),
-    "er_dense": Family("random_dense", partial(_erdos_renyi, low=0.4, high=0.7)),
-    "er_heavy": Family("random_dense", partial(_erdos_renyi, low=0.7, high=0.95)),
-    "planted": Family("random_dense", _planted),
-    "interval": Family("register", _interval),
-    "wavelength": Family("register", _wavelength),
-    "leighton": Family("leighton", _leighton),
-    "clique_union": Family("leighton", _clique_union),
-    "geometric": Family("queen_geometric", _geometric),
-    "geometric_complement": Family("queen_geometric", _geometric_complement),
-    "queen": Family("queen_geometric", partial(_chess, queen=True)),
-    "rook": Family("queen_geometric", partial(_chess, queen=False)),
-    "mycielski": Family("mycielski", _mycielski),
-    "barabasi_albert": Family("scale_free", _barabasi_albert),
-    "watts_strogatz": Family("small_world", _watts_strogatz),
+    "er_sparse": Family("random_sparse", partial(_erdos_renyi, low=0.01, high=0.05), 2000, 60),
+    "er_light": Family("random_sparse", partial(_erdos_renyi, low=0.05, high=0.4), 1000, 450),
+    "er_dense": Family("random_dense", partial(_erdos_renyi, low=0.4, high=0.7), 1800, 500),
+    "er_heavy": Family("random_dense", partial(_erdos_renyi, low=0.7, high=0.95), 800, 350),
+    "planted": Family("random_dense", _planted, 1200, 500),
+    "interval": Family("register", _interval, 1200, 120),
+    "wavelength": Family("register", _wavelength, 600, 80),
+    "leighton": Family("leighton", _leighton, 1400, 240),
+    "clique_union": Family("leighton", _clique_union, 500, 160),
+    "geometric": Family("queen_geometric", _geometric, 1100, 250),
+    "geometric_complement": Family("queen_geometric", _geometric_complement, 700, 180),
+    "queen": Family("queen_geometric", partial(_chess, queen=True), 400, 110),
+    "rook": Family("queen_geometric", partial(_chess, queen=False), 200, 40),
+    "mycielski": Family("mycielski", _mycielski, 600, 50),
+    "barabasi_albert": Family("scale_free", _barabasi_albert, 900, 90),
+    "watts_strogatz": Family("small_world", _watts_strogatz, 600, 70),
 }
 
 
 def draw(seed: int, family: str, index: int, n: int) -> Instance:
     """Graph `index` of a family, of about n nodes. It depends on the arguments alone."""
     rng = np.random.default_rng([seed, zlib.crc32(family.encode()), index])
-    graph_type, draw_instance = FAMILIES[family]
-    instance = draw_instance(rng, n)
+    instance = FAMILIES[family].draw(rng, n)
     graph = replace(instance.graph, name=f"{family}-{index:05d}")
-    return replace(instance, graph=graph, family=family, graph_type=GRAPH_TYPES.index(graph_type))
+    return replace(instance, graph=graph, family=family, graph_type=GRAPH_TYPES.index(FAMILIES[family].graph_type))

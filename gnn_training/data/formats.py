@@ -11,8 +11,6 @@ from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 
 MAX_READ_NODES = 1_000_000  # a header that claims more is wrong, or the graph is too large to color
-PROBLEMS = (b"edge", b"edges", b"col")
-IGNORED = (b"c", b"n", b"d", b"v", b"x")  # comments, node values, dimensions, coordinates, parameters
 
 
 def checked_size(num_nodes: int) -> int:
@@ -40,9 +38,9 @@ def parse_dimacs(content: bytes) -> Instance:
                 if not (0 < u <= num_nodes and 0 < v <= num_nodes):
                     raise UserError(f"edge {u}-{v} is outside the nodes 1..{num_nodes} of the header; correct it")
                 pairs.append((u - 1, v - 1))
-            elif words[0] == b"p" and not num_nodes and words[1] in PROBLEMS:
+            elif words[0] == b"p" and not num_nodes and words[1] in (b"edge", b"edges", b"col"):
                 num_nodes, stated_edges = checked_size(int(words[2])), int(words[3])
-            elif words[0] not in IGNORED:
+            elif words[0] not in (b"n", b"d", b"v", b"x"):  # node values, dimensions, coordinates, parameters
                 raise ValueError
         except UserError as error:
             raise UserError(f"line {number}: {error}") from None
@@ -58,11 +56,8 @@ def parse_dimacs(content: bytes) -> Instance:
 
 
 def parse_edge_list(content: bytes) -> Instance:
-    """Read two labels per line, separated by blanks or commas. Further words are ignored; # and % begin a comment.
-
-    networkx is not used here because it skips broken lines silently.
-    """
-    pairs: list[tuple[str, str]] = []
+    """Read two labels per line, separated by blanks or commas. Further words are ignored; # and % begin a comment."""
+    pairs: list[tuple[str, str]] = []  # networkx would skip broken lines silently
     for number, line in enumerate(content.splitlines(), 1):
         try:
             words = line.decode("utf-8-sig").replace(",", " ").split()
@@ -82,8 +77,13 @@ def parse_graphml(content: bytes) -> Instance:
     """Read the first graph with networkx. Directions and parallel edges become one edge."""
     import networkx as nx
 
+    def node_id(text: str | None) -> str:
+        if text is None:
+            raise ValueError("a node, or an end of an edge, has no id")
+        return text
+
     try:
-        graph = nx.parse_graphml(content, node_type=_node_id)
+        graph = nx.parse_graphml(content, node_type=node_id)
     except SyntaxError as error:  # xml.etree's ParseError
         line = error.position[0] if hasattr(error, "position") else 1
         raise UserError(f"line {line}: broken XML ({error}); write the file again") from error
@@ -91,12 +91,6 @@ def parse_graphml(content: bytes) -> Instance:
         words = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"networkx cannot read this GraphML ({words}); write the file again") from error
     return Instance(_numbered(graph.nodes, graph.edges()))
-
-
-def _node_id(text: str | None) -> str:
-    if text is None:
-        raise ValueError("a node, or an end of an edge, has no id")
-    return text
 
 
 def _numbered(labels: Iterable[str], pairs: Iterable[tuple[str, str]]) -> Graph:

@@ -9,35 +9,25 @@ from gnn_training.graph import Instance
 from gnn_training.solve.kernels import dsatur
 from gnn_training.solve.local_search import clique_size, descend, extractions
 
-_CLIQUE_STARTS = 2_000  # nodes of highest degree, all of them in most graphs: milliseconds
-_LARGE = 500  # nodes: from here on TabuCol is slow, and large independent sets are a better start
-
 
 def label(instance: Instance, iterations: int, seconds: float, seed: int) -> Label:
     """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone."""
     graph = instance.graph
     lists = graph.csr()
     greedy = dsatur(*lists)
-    dsatur_colors = int(greedy.max()) + 1
-    known = instance.coloring
+    dsatur_colors, known = int(greedy.max()) + 1, instance.coloring
     start = greedy if known is None or known.max() >= greedy.max() else known
-    if graph.num_nodes >= _LARGE:
+    if graph.num_nodes >= 500:  # TabuCol is slow, and large independent sets are a better start
         sets = next(colors for colors in extractions(lists, seed) if colors is not None)
         start = min(start, sets, key=np.max)
-    lower = clique_size(lists, _CLIQUE_STARTS)
+    lower = clique_size(lists, 2_000)  # starts at all nodes of most graphs: milliseconds
     if instance.optimal:
         assert known is not None
         lower = int(known.max()) + 1
     coloring, effort = descend(lists, start, lower, iterations, seconds, seed)
     num_colors = int(coloring.max()) + 1
-    return Label(
-        coloring=coloring.astype(np.int16),
-        num_colors=num_colors,
-        lower_bound=lower,
-        dsatur_colors=dsatur_colors,
-        optimal=lower == num_colors,
-        difficulty=difficulty(graph.num_nodes, num_colors, lower, dsatur_colors, effort),
-    )
+    hard = difficulty(graph.num_nodes, num_colors, lower, dsatur_colors, effort)
+    return Label(coloring.astype(np.int16), num_colors, lower, dsatur_colors, lower == num_colors, hard)
 
 
 def difficulty(num_nodes: int, num_colors: int, lower_bound: int, dsatur_colors: int, effort: int) -> float:

@@ -42,26 +42,23 @@ RAGGED = {
 }
 _DTYPES = PER_GRAPH | {name: dtype for name, (_, dtype) in RAGGED.items()} | {o: np.int64 for o, _ in RAGGED.values()}
 _CODES = {"U8": np.uint8, "I16": np.int16, "I32": np.int32, "I64": np.int64, "U64": np.uint64, "F32": np.float32}
-Columns = dict[str, np.ndarray]
-"""Every tensor of the file by its name."""
-Row = tuple[Columns, int]
-"""Graph i of some columns."""
+Columns = dict[str, np.ndarray]  # every tensor of the file by its name
+Row = tuple[Columns, int]  # graph i of some columns
 
 
 @dataclass(frozen=True)
 class Label:
     """The best known coloring of a graph and how good it is. docs/DATA.md defines every number.
 
-    coloring (N,) int16 has the colors 0..num_colors-1. lower_bound <= chromatic number <= num_colors, which are equal
-    if optimal. difficulty: 0 easy, 100 hard.
+    lower_bound <= chromatic number <= num_colors, which are equal if optimal.
     """
 
-    coloring: np.ndarray
+    coloring: np.ndarray  # (N,) int16 in 0..num_colors-1
     num_colors: int
     lower_bound: int
     dsatur_colors: int
     optimal: bool
-    difficulty: float
+    difficulty: float  # 0 easy, 100 hard
 
 
 def columns(graphs: Sequence[tuple[Instance, Label]], families: Sequence[str]) -> Columns:
@@ -69,10 +66,9 @@ def columns(graphs: Sequence[tuple[Instance, Label]], families: Sequence[str]) -
     values, pieces = [], []
     for instance, label in graphs:
         graph = instance.graph
-        values.append((
-            graph.num_nodes, graph.num_edges, label.num_colors, label.lower_bound, label.dsatur_colors, label.optimal,
-            instance.graph_type, families.index(instance.family), label.difficulty, 0, 0,
-        ))  # fmt: skip
+        numbers = (graph.num_nodes, graph.num_edges, label.num_colors, label.lower_bound, label.dsatur_colors)
+        family = families.index(instance.family)
+        values.append((*numbers, label.optimal, instance.graph_type, family, label.difficulty, 0, 0))
         bits = np.packbits(graph.adjacency(), axis=1, bitorder="little").ravel()
         pieces.append((bits, label.coloring, np.frombuffer(graph.name.encode(), dtype=np.uint8)))
     return _join(values, pieces)
@@ -179,8 +175,7 @@ class PackedGraphs:
     """A folder of labelled graphs, mapped into memory. Every tensor of PER_GRAPH and RAGGED is an attribute."""
 
     def __init__(self, folder: Path, manifest: dict, tensors: Columns):
-        self.folder = folder
-        self.manifest = manifest
+        self.folder, self.manifest = folder, manifest
         self.families: list[str] = manifest["families"]
         self.tensors = {name: tensors[name] for name in _DTYPES}
         vars(self).update(self.tensors)
@@ -228,14 +223,8 @@ class PackedGraphs:
 
     def label(self, i: int) -> Label:
         """Best known coloring of graph i and what is known about it."""
-        return Label(
-            coloring=cut(self.tensors, "coloring", i),
-            num_colors=int(self.num_colors[i]),
-            lower_bound=int(self.lower_bound[i]),
-            dsatur_colors=int(self.dsatur_colors[i]),
-            optimal=bool(self.optimal[i]),
-            difficulty=float(self.difficulty[i]),
-        )
+        bounds = int(self.num_colors[i]), int(self.lower_bound[i]), int(self.dsatur_colors[i])
+        return Label(cut(self.tensors, "coloring", i), *bounds, bool(self.optimal[i]), float(self.difficulty[i]))
 
 
 def _check_tensors(path: Path, graphs: int, tensors: Columns) -> None:
@@ -243,8 +232,7 @@ def _check_tensors(path: Path, graphs: int, tensors: Columns) -> None:
     for name, dtype in _DTYPES.items():
         if name not in tensors or tensors[name].dtype != dtype or tensors[name].ndim != 1:
             raise UserError(f"{path}: has no {name} of type {dtype.__name__} and one dimension; make the folder again")
-    for name in PER_GRAPH:
-        if len(tensors[name]) != graphs:
+        if name in PER_GRAPH and len(tensors[name]) != graphs:
             raise UserError(f"{path}: has {len(tensors[name])} values of {name}, not {graphs}; make the folder again")
     n = tensors["num_nodes"].astype(np.int64)
     lengths = {"adjacency_bits": n * -(-n // 8), "coloring": n, "names": np.diff(tensors["name_offset"])}

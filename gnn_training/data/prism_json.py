@@ -16,7 +16,6 @@ from gnn_training.data.formats import checked_size
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 
-METADATA = "metadata.json"  # statistics that the generator writes beside the graphs
 WRITER_KEYS = ("coloring", "graph_type", "difficulty_score")
 OLDER_KEYS = ("node_colors", "graph_type_id", "difficulty")
 # Class ids by name, without case and punctuation. The queen and geometric families share one id.
@@ -25,10 +24,9 @@ TYPE_IDS |= {"registerallocation": 2, "interval": 2, "queen": 4, "geometric": 4}
 
 
 def parse_prism_json(content: bytes) -> Instance:
-    """Read one graph with its coloring and its graph type. Each may be missing or null.
+    """Read one graph with its coloring and its graph type; each may be missing or null. UserError names a wrong entry.
 
-    Chromatic number, difficulty and node features are checked and dropped, because they are computed again. Features
-    may be null or NaN if the graph has no edges: that is what the generator writes. UserError names the wrong entry.
+    Chromatic number, difficulty and node features are checked and dropped, because they are computed again.
     """
     document = _document(content)
     older = "ground_truth" in document
@@ -36,7 +34,7 @@ def parse_prism_json(content: bytes) -> Instance:
     coloring, graph_type, difficulty = OLDER_KEYS if older else WRITER_KEYS
     graph = Graph.from_adjacency(_adjacency(document))
     _check_features(document.get("node_features"), graph)
-    _whole(labels, "chromatic_number", 1, graph.num_nodes)
+    _number(labels, "chromatic_number", 1, graph.num_nodes, whole=True)
     _number(labels, difficulty, 0, 100)
     colors, type_id = _coloring(labels, coloring, graph.num_nodes), _graph_type(labels, graph_type)
     if type_id is None:
@@ -72,13 +70,10 @@ def _adjacency(document: dict) -> np.ndarray:
         raise UserError(f"the shape of `adjacency` is {brief(shape)}; it must be [n, n]")
     if shape[0] != shape[1] or document.get("n", shape[0]) != shape[0]:
         raise UserError(f"`adjacency` is {shape[0]} by {shape[1]}; it must be square, with a row per node")
-    num_nodes = checked_size(shape[0])
-    matrix = _floats(adjacency.get("data"), (num_nodes, num_nodes), "adjacency")
-    if len(bad := np.argwhere((matrix != 0) & (matrix != 1))):
-        i, j = bad[0]
+    matrix = _floats(adjacency.get("data"), (checked_size(shape[0]), shape[0]), "adjacency")
+    for i, j in np.argwhere((matrix != 0) & (matrix != 1)):
         raise UserError(f"`adjacency` entry ({i}, {j}) is {matrix[i, j]:g}; entries are 0 or 1")
-    if len(bad := np.argwhere(matrix != matrix.T)):
-        i, j = bad[0]
+    for i, j in np.argwhere(matrix != matrix.T):
         raise UserError(f"`adjacency` is not symmetric: ({i}, {j}) is {matrix[i, j]:g}, ({j}, {i}) is not; set both")
     return matrix
 
@@ -88,8 +83,7 @@ def _check_features(features: object, graph: Graph) -> None:
         return
     values = features.get("data") if isinstance(features, dict) else features
     matrix = _floats(values, (graph.num_nodes, NUM_FEATURES), "node_features")
-    if graph.num_edges and len(bad := np.argwhere(~np.isfinite(matrix))):
-        node, column = bad[0]
+    for node, column in np.argwhere(~np.isfinite(matrix)) if graph.num_edges else ():  # without edges, 0/0 is written
         where = f"`node_features` of node {node}, column {column}, is {matrix[node, column]}"
         raise UserError(f"{where}; put a number there, or leave the key out, as features are computed again")
 
@@ -100,8 +94,7 @@ def _coloring(labels: dict, key: str, num_nodes: int) -> np.ndarray | None:
         return None
     colors = _floats(labels[key], (num_nodes,), key)
     whole = (colors >= 0) & (colors < num_nodes) & (colors == np.floor(colors))
-    if not whole.all():
-        node = int(np.argmin(whole))
+    for node in np.flatnonzero(~whole):
         raise UserError(f"`{key}` of node {node} is {colors[node]:g}; colors are whole numbers in 0..{num_nodes - 1}")
     return colors.astype(np.int64)
 
@@ -110,7 +103,8 @@ def _graph_type(labels: dict, key: str) -> int | None:
     """Class id, given as a number or as a name in any spelling: RandomSparse, random_sparse, ..."""
     value = labels.get(key)
     if not isinstance(value, str):
-        return _whole(labels, key, 0, len(GRAPH_TYPES) - 1)
+        number = _number(labels, key, 0, len(GRAPH_TYPES) - 1, whole=True)
+        return None if number is None else int(number)
     spelled = "".join(filter(str.isalnum, value)).lower()
     if spelled not in TYPE_IDS:
         raise UserError(f"`{key}` is {brief(value)}; it must be one of {', '.join(GRAPH_TYPES)}, a number, or left out")
@@ -127,22 +121,16 @@ def _floats(values: object, shape: tuple[int, ...], key: str) -> np.ndarray:
     except (TypeError, ValueError, OverflowError):
         raise UserError(f"`{key}` is not a list of numbers, or its rows are uneven: {brief(values)}") from None
     if array.shape not in (shape, (int(np.prod(shape)),)):
-        wanted = " x ".join(map(str, shape))
-        raise UserError(f"`{key}` has {array.size} numbers; {shape[0]} nodes need {wanted}")
+        raise UserError(f"`{key}` has {array.size} numbers; {shape[0]} nodes need {' x '.join(map(str, shape))}")
     return array.reshape(shape)
 
 
-def _whole(labels: dict, key: str, low: int, high: int) -> int | None:
-    number = _number(labels, key, low, high)
-    if number is not None and number != int(number):
-        raise UserError(f"`{key}` is {number:g}; it must be a whole number")
-    return None if number is None else int(number)
-
-
-def _number(labels: dict, key: str, low: int, high: int) -> float | None:
+def _number(labels: dict, key: str, low: int, high: int, whole: bool = False) -> float | None:
     value = labels.get(key)
     if value is None or value != value:
         return None
     if type(value) not in (int, float) or not low <= value <= high:
         raise UserError(f"`{key}` is {brief(value)}; it must be a number in {low}..{high}, or left out")
-    return float(value)
+    if whole and value != int(value):
+        raise UserError(f"`{key}` is {value:g}; it must be a whole number")
+    return value

@@ -29,7 +29,6 @@ PARSERS = {
     ".graphml": formats.parse_graphml,
 }
 KNOWN = f"{', '.join(PARSERS)} and .gz of them"
-ARCHIVES = (".tar", ".tar.gz", ".tgz")
 HOME = Path("training_data")  # searched when no data is named; generated graphs go below it
 
 
@@ -45,10 +44,7 @@ def read(path: Path) -> Instance:
 
 
 def parse(file: str, content: bytes) -> Instance:
-    """Read the graph in the uncompressed bytes of a file; UserError as `read`.
-
-    A coloring in the file is kept if it is proper; otherwise the note says so.
-    """
+    """Read the graph in the uncompressed bytes of a file. A coloring that is not proper becomes a note."""
     if suffix(file) not in PARSERS:
         raise UserError(f"{file}: is not a known kind of graph file; known are {KNOWN}")
     try:
@@ -70,10 +66,9 @@ def suffix(file: str) -> str:
 
 
 def find(sources: Iterable[Path]) -> list[Path]:
-    """List the graph files and archives among `sources`. Folders are searched recursively, in the order of names.
+    """List the files named in `sources`, and the graph files and archives in its folders, in the order of names.
 
-    A file that is named itself is always listed. In folders, four kinds of files are skipped: names that begin with a
-    dot, metadata.json, .txt (usually a readme) and unknown suffixes. UserError if nothing is found.
+    UserError if nothing is found.
     """
     found: dict[str, Path] = {}
     for source in sources:
@@ -88,7 +83,7 @@ def find(sources: Iterable[Path]) -> list[Path]:
 
 def is_archive(path: PurePath) -> bool:
     """Whether the name of a file is that of a tar archive."""
-    return path.name.lower().endswith(ARCHIVES)
+    return path.name.lower().endswith((".tar", ".tar.gz", ".tgz"))
 
 
 def unpack(archive: Path, folder: Path) -> list[Path]:
@@ -112,8 +107,9 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
 
 
 def _listed(name: str) -> bool:
-    """Whether a file found in a folder or an archive is taken as a graph."""
-    return not name.startswith(".") and name != prism_json.METADATA and suffix(name) in PARSERS.keys() - {".txt"}
+    """Whether a file found in a folder or an archive is taken as a graph. The generator adds metadata.json."""
+    known = PARSERS.keys() - {".txt"}  # usually a readme
+    return not name.startswith(".") and name != "metadata.json" and suffix(name) in known
 
 
 def _in_folder(folder: Path) -> Iterator[Path]:
