@@ -6,7 +6,7 @@ import numpy as np
 
 from gnn_training.graph import Graph
 from gnn_training.model.graphs import DenseGraphs, concatenated
-from gnn_training.model.greedy import padded
+from gnn_training.model.greedy import pad
 
 
 def random_graph(num_nodes: int, density: float, seed: int = 0) -> Graph:
@@ -17,7 +17,7 @@ def random_graph(num_nodes: int, density: float, seed: int = 0) -> Graph:
 
 def dense(graphs: Sequence[Graph]) -> DenseGraphs:
     """Graphs padded to the largest."""
-    return padded(*concatenated(graphs))[0]
+    return pad(*concatenated(graphs))[0]
 
 
 def edge_list(graphs: Sequence[Graph]) -> tuple[np.ndarray, np.ndarray]:

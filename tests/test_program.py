@@ -404,7 +404,7 @@ def test_the_clique_bound_is_the_size_of_a_clique(graphs: list[Graph]):
 @settings(max_examples=40, deadline=None)
 @given(graphs=st.lists(GRAPH, min_size=1, max_size=4))
 def test_edge_lists_become_the_adjacency_of_every_graph(graphs: list[Graph]):
-    made, position = greedy.padded(*map(torch.from_numpy, edge_list(graphs)))
+    made, position = greedy.pad(*map(torch.from_numpy, edge_list(graphs)))
     assert made.adjacency.sum() == 2 * sum(graph.num_edges for graph in graphs)
     for i, graph in enumerate(graphs):
         n = graph.num_nodes

@@ -1,7 +1,7 @@
 """Golden vectors: inputs with the outputs they must give, for callers of the file in any language.
 
-Needs the standard library, numpy and ONNX Runtime alone: an environment with nothing but an old runtime executes this
-very file (`python golden.py MODEL GOLDEN`).
+This file needs nothing but numpy and ONNX Runtime, so that the Python of an old runtime can execute it
+(`python golden.py MODEL GOLDEN`).
 """
 
 import json
@@ -12,14 +12,14 @@ import numpy as np
 import onnxruntime
 
 TOLERANCE = 2e-3  # on every output, after rounding in the file and few rounds of a recurrent network
-STEPS = 4  # more rounds let the last bits of two runtimes grow into different colorings
+STEPS = 4  # after more rounds, rounding errors have grown into different colorings
 
 
 def session(model: Path | bytes, threads: int = 1) -> onnxruntime.InferenceSession:
-    """Open a model, by path or by content, with so many threads."""
+    """A model, given by path or content, opened for so many threads."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = 3  # the overridable defaults are meant: no warning about them
+    options.log_severity_level = 3  # no warnings: initializers that callers may override are intended
     source = model if isinstance(model, bytes) else str(model)
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
@@ -35,7 +35,7 @@ def feeds(edge_index: np.ndarray, batch: np.ndarray, **options: int | list[int])
 
 
 def make(model: bytes, graphs: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict:
-    """Run every named (edge_index, batch) and write down inputs and outputs; node_features are zeros."""
+    """Golden vectors of a model for every named (edge_index, batch). node_features are zeros."""
     runtime, cases = session(model), []
     for name, (edge_index, batch) in graphs.items():
         inputs = feeds(edge_index, batch, num_colors=[0], seed=1, steps=STEPS)
@@ -47,7 +47,7 @@ def make(model: bytes, graphs: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict
 
 
 def check(model: Path, golden: Path) -> None:
-    """Run every case again.
+    """Run every case again and compare.
 
     Raises:
         ValueError: an output is off by more than the tolerance.

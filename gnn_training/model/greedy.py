@@ -163,7 +163,7 @@ def clique_bound(graphs: DenseGraphs) -> Tensor:
     return loop(more, body, (adjacency + 0, graphs.mask + 0))[1].max(1).values
 
 
-def padded(edge_index: Tensor, batch: Tensor) -> tuple[DenseGraphs, Tensor]:
+def pad(edge_index: Tensor, batch: Tensor) -> tuple[DenseGraphs, Tensor]:
     """Graphs of an edge list (2, E) and `batch` (N,), padded, and the position (N,) of every node in its graph."""
     G = cast(int, (batch.max() + 1).item())
     torch._check(G >= 1)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from gnn_training.contract import MAX_COLORS
 from gnn_training.model.graphs import DenseGraphs
-from gnn_training.model.greedy import change_if, clique_bound, first_fit, greedy_along, loop, padded, xrlf
+from gnn_training.model.greedy import change_if, clique_bound, first_fit, greedy_along, loop, pad, xrlf
 from gnn_training.model.loss import ColoringNetwork
 from gnn_training.model.network import RefinementState, first_colors, noise
 
@@ -123,7 +123,7 @@ class Pad(nn.Module):
 
     def forward(self, edge_index: Tensor, batch: Tensor) -> tuple[Padded, Tensor, Ranges]:
         """edge_index (2, E) and batch (V,) to the graphs, the position (V,) of every node in its graph, and sizes."""
-        graphs, position = padded(edge_index, batch)
+        graphs, position = pad(edge_index, batch)
         return Padded(graphs.adjacency, graphs.mask), position, ranges(graphs)
 
 
@@ -191,8 +191,8 @@ class Refine(nn.Module):
     def descend(self, subgraphs: Subgraphs, start: Start, options: Options) -> Descent:
         """Refine for `steps` rounds, or until every subgraph has as many colors as its lower bound.
 
-        The network has learned to lower conflicts, and would rest where none of its moves does. Conflict weights drive
-        it on, as in the breakout method (Morris 1993).
+        The network has learned to lower conflicts, and would stop where none of its moves does. Conflict weights keep
+        it moving, as in the breakout method (Morris 1993).
         """
         graphs, color_ids, lower = subgraphs.graphs(), subgraphs.sub_color_ids, start.lower
         refinement, steps = self.refinement, options.steps
