@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -45,7 +46,7 @@ class Runtime:
         """Block until every rank has called this."""
         dist.barrier()
 
-    def broadcast(self, value: object) -> object:
+    def broadcast(self, value: Any) -> Any:
         """Rank 0's value on every rank."""
         box = [value]
         dist.broadcast_object_list(box, src=0, device=self.device)
@@ -59,21 +60,19 @@ class Runtime:
 
 @contextmanager
 def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime]:
-    """Join the process group that torchrun describes, or one of our own.
+    """Join the process group that torchrun describes, or one of our own; timeout: of every collective.
 
-    timeout: of every collective; a rank that waits longer fails.
-
-    Raises:
-        MachineError: CUDA is asked for and missing, or this rank has no GPU of its own.
+    Raises MachineError if CUDA is asked for and missing, or if this rank has no GPU of its own.
     """
     # Some clusters set WORLD_SIZE to the number of machines: it is torchrun's only if RANK is set, too.
     rank, world_size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE")) if "RANK" in os.environ else (0, 1)
     where = _device(device, int(os.environ.get("LOCAL_RANK", 0)))
-    backend = "nccl" if where.type == "cuda" else "gloo"
+    is_gpu = where.type == "cuda"
     with tempfile.TemporaryDirectory() as folder:
-        alone = {} if "RANK" in os.environ else {"init_method": f"file://{folder}/store", "rank": 0, "world_size": 1}
-        bound = {"device_id": where} if where.type == "cuda" else {}
-        dist.init_process_group(backend, timeout=timeout, **alone, **bound)
+        dist.init_process_group(
+            "nccl" if is_gpu else "gloo", "env://" if "RANK" in os.environ else f"file://{folder}/store", timeout,
+            rank=rank, world_size=world_size, device_id=where if is_gpu else None,
+        )  # fmt: skip
         try:
             yield Runtime(rank, world_size, where)
         finally:

@@ -126,16 +126,3 @@ def test_fewer_validation_graphs_are_spread_over_all(data: PackedGraphs, rt: Run
 def test_where_no_graph_is_held_out_those_of_the_training_are_scored(tmp_path: Path, rt: Runtime, network):
     data = tiny_runs.write_data(tmp_path, graphs=1)
     assert start(data, rt).scores(network)["graphs"] == 1
-
-
-def test_the_picture_shows_a_graph_small_enough_to_draw(data: PackedGraphs, rt: Runtime, network, monkeypatch):
-    one, held_out = start(data, rt), data.indices("validation")
-
-    def drawn() -> int:
-        """Nodes of the graph in the picture's title."""
-        name = one.picture(network).axes[0].get_title().partition(":")[0]
-        return next(int(data.num_nodes[i]) for i in held_out if data.name(i) == name)
-
-    assert drawn() == max(data.num_nodes[held_out])
-    monkeypatch.setattr("gnn_training.training.validation.DRAWN_NODES", 3)  # none is that small: the smallest
-    assert drawn() == min(data.num_nodes[held_out])

@@ -32,9 +32,7 @@ GPU_STEPS = 10  # between two looks at what a GPU has computed; each look waits 
 def train(settings: TrainSettings) -> None:
     """Train on all ranks: those that torchrun has started, or else those started here, one per GPU or core.
 
-    Raises:
-        UserError: the machine, the data or the run folder cannot be used, or a rank failed.
-        SystemExit: a signal stopped the training; its state is saved.
+    Raises UserError if machine, data or run folder cannot be used, SystemExit if a signal stopped it, with state saved.
     """
     if "RANK" in os.environ:
         outcome = train_rank(settings)
@@ -48,11 +46,7 @@ def train(settings: TrainSettings) -> None:
 
 
 def train_rank(settings: TrainSettings) -> str:
-    """Train as one rank until the schedule ends, time or patience runs out, or a signal comes.
-
-    Returns:
-        "done", or "stopped" after a signal.
-    """
+    """Train as one rank until the schedule, time or patience ends ("done") or a signal comes ("stopped")."""
     stop = StopSignal()
     data = PackedGraphs.open(settings.data)
     with join(settings.device) as rt, lock_folder(settings.run) if rt.is_main else nullcontext():
@@ -135,8 +129,6 @@ class Training:
         if is_kept and self.rt.is_main:
             best = {**self.learner.best_state(), "data_sha256": self.data.manifest["sha256"], "scores": scores}
             checkpoint.save(self.settings.run / "best.pt", best)
-            with self.learner.averaged_weights() as network:
-                self.logbook.picture("validation graph", step, self.validation.picture(network))
 
     def _save(self) -> None:
         if self.rt.is_main:

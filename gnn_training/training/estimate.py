@@ -5,6 +5,7 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,49 +34,38 @@ class Estimate:
     evaluation_seconds: float
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What the ranks are to measure; share: of the graphs of the whole data set that `data` holds."""
-
-    settings: TrainSettings
-    data: Path
-    share: float
-
-
 def estimate(settings: TrainSettings, data: PackedGraphs, share: float, num_ranks: int) -> Estimate:
     """Take a few steps of the training and part of an evaluation on `num_ranks` ranks of this machine.
 
-    data: the graphs, or a sample that is `share` of them.
-
-    Raises:
-        UserError: a rank failed, as training would.
+    data: the graphs, or a sample that is `share` of them. Raises UserError if a rank fails, as training would.
     """
-    return launch(_measure, Trial(settings, data.folder, share), num_ranks)
+    return launch(_measure, (settings, data.folder, share), num_ranks)
 
 
-def _measure(trial: Trial) -> Estimate:
-    """On every rank: time the median and the largest bucket, and take time to be linear in the cost between them."""
-    settings, data = trial.settings, PackedGraphs.open(trial.data)
+def _measure(trial: tuple[TrainSettings, Path, float]) -> Estimate:
+    """On every rank: time the median and the largest bucket, and take time to be linear in the cost."""
+    settings, folder, share = trial
     with join(settings.device) as rt:
-        loader, learner = GraphLoader(settings, data, rt), Learner(settings, rt)
+        loader, learner = GraphLoader(settings, PackedGraphs.open(folder), rt), Learner(settings, rt)
         learner.recompute_if_memory_is_short(loader)
         if settings.compile:
             learner.compile(loader)
         buckets = sorted(loader.sampler.buckets, key=lambda bucket: bucket.shape.cost)
         median, largest = buckets[len(buckets) // 2], buckets[-1]
-        times = [_seconds(rt, lambda b=b: _step(learner, loader, b)) for b in (median, largest)]
-        planned = _planned(loader, trial.share, settings, rt.world_size).buckets
+        times = [_seconds(rt, partial(_step, learner, loader, bucket)) for bucket in (median, largest)]
+        planned = _planned(loader, share, settings, rt.world_size).buckets
         extra_cost = largest.shape.cost - median.shape.cost
         slope = max(0.0, times[1] - times[0]) / extra_cost if extra_cost else 0.0
-        per_step = times[0] + slope * (np.array([bucket.shape.cost for bucket in planned]) - median.shape.cost)
+        costs = np.array([bucket.shape.cost for bucket in planned])
+        per_step = np.maximum(0, times[0] + slope * (costs - median.shape.cost))
         steps = np.array([bucket.steps for bucket in planned])
         epoch = float(steps @ per_step)
         return Estimate(
             peak_bytes=_peak_bytes(rt),
             steps_per_epoch=int(steps.sum()),
             epoch_seconds=epoch,
-            training_seconds=epoch / steps.sum() * settings.steps,
-            evaluation_seconds=_evaluation_seconds(learner, loader, trial.share, rt),
+            training_seconds=epoch / int(steps.sum()) * settings.steps,
+            evaluation_seconds=_evaluation_seconds(learner, loader, share, rt),
         )
 
 

@@ -44,8 +44,8 @@ class Learner:
             self.ddp = DistributedDataParallel(self.network, gradient_as_bucket_view=True, broadcast_buffers=False)
         self.precision = _precision(settings.precision, rt.device)
         # The scaler also skips steps that are not finite, on the device. Only fp16 needs it to scale.
-        scaling = {} if self.precision == torch.float16 else {"init_scale": 1.0, "growth_interval": NEVER}
-        self.scaler = torch.amp.GradScaler(rt.device.type, **scaling)
+        scale, growth_interval = (2.0**16, 2000) if self.precision == torch.float16 else (1.0, NEVER)
+        self.scaler = torch.amp.GradScaler(rt.device.type, scale, growth_interval=growth_interval)
         self.peak_rate = settings.learning_rate * LR_SCALINGS[settings.lr_scaling](rt.world_size)
         self.optimizer = torch.optim.AdamW(
             self.network.parameters(), self.peak_rate, weight_decay=settings.weight_decay, fused=True
@@ -67,8 +67,7 @@ class Learner:
     def reduce(self, *flags: bool) -> tuple[dict[str, float], list[bool]]:
         """Mean loss terms and gradient norm since the last call over all ranks, and which flags any rank has set.
 
-        Raises:
-            UserError: too many steps in a row were not finite.
+        Raises UserError after too many steps in a row that were not finite.
         """
         raised = torch.tensor(flags, dtype=torch.float32, device=self.rt.device)
         totals = self.rt.total(torch.cat([self._sums, self.bad_steps[None], raised])).tolist()
@@ -128,11 +127,7 @@ class Learner:
         }
 
     def load_weights(self, state: dict) -> None:
-        """Start with the averaged weights of another training.
-
-        Raises:
-            UserError: they are of a network of another width.
-        """
+        """Start with the averaged weights of another training. Raises UserError if its network has another width."""
         width = state["settings"]["width"]
         if width != self.settings.width:
             raise UserError(f"--weights has a network of width {width}, --width is {self.settings.width}: set {width}")
@@ -231,7 +226,7 @@ def _compile_rounds(refinement: torch.nn.Module) -> None:
     # Otherwise batches of as many graphs as colors, or of more than 4096 pairs, would each be compiled in a form of
     # their own, which takes a minute. (The second sums in chunks; a few digits more than training needs.)
     torch.fx.experimental._config.use_duck_shape = False
-    torch._inductor.codegen.cpp.CppKernel.need_use_acc_helper = lambda *_: False
+    torch._inductor.codegen.cpp.CppKernel.need_use_acc_helper = lambda *_: False  # type: ignore[method-assign]
     torch._dynamo.config.suppress_errors = True  # a compiler that fails is reported, and the rounds run uncompiled
     torch._dynamo.config.optimize_ddp = False  # there is one bucket of gradients, so nothing overlaps with it
     refinement.compile(dynamic=True)

@@ -5,8 +5,6 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from gnn_training.files import write_text
 
 log = logging.getLogger(__name__)
@@ -103,11 +101,6 @@ class Logbook:
             parts.append(f"validation {progress.gap:+.2f} (DSATUR {progress.dsatur_gap:+.2f})")
         minutes, seconds = divmod(round(seconds_left), 60)
         log.info("%s", " | ".join([*parts, f"{minutes}:{seconds:02d} left"]))
-
-    def picture(self, name: str, step: int, figure: Figure) -> None:
-        """Show a figure in TensorBoard."""
-        if self.is_main:
-            self.tensorboard.add_figure(name, figure, step)
 
     def close(self, status: dict[str, object]) -> None:
         """Flush everything and leave status.json: how the run ended ("done", "stopped" or "failed") and its counts."""

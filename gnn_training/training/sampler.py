@@ -7,6 +7,7 @@ make the epoch cheapest, with padding and empty places counted.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from torch.utils.data import DistributedSampler
@@ -19,8 +20,8 @@ STEP_COST = 0.1  # of a full step: what a step costs besides its pairs (launches
 BUCKET_COST = 0.25  # of a full step: what an additional bucket must save, as few buckets mean few shapes
 
 
-def cost(num_nodes: np.ndarray | int, num_colors: np.ndarray | int) -> np.ndarray | float:
-    """Work of one round in node-color pairs, counting what the dense aggregation adds with the number of nodes."""
+def cost(num_nodes: Any, num_colors: Any) -> Any:
+    """Work of one round in node-color pairs, numbers or arrays, with what the dense aggregation adds per node."""
     return num_nodes * num_colors * (1 + num_nodes / NODES_PER_PAIR)
 
 
@@ -84,7 +85,7 @@ class EqualCostSampler(DistributedSampler):
         micro_batches: int = 1,
         singleton: np.ndarray | bool = False,
     ):
-        super().__init__(indices, num_replicas, rank, seed=seed)
+        super().__init__(indices, num_replicas, rank, seed=seed)  # type: ignore[arg-type] # it only takes the length
         self.num_parts = num_replicas * micro_batches
         singleton = np.broadcast_to(singleton, indices.shape)
         size_class = np.round(6 * np.log(num_nodes))  # sizes within a class differ by a sixth at most

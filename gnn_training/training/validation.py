@@ -1,26 +1,20 @@
 """Scores on the validation graphs: what a caller of the exported program would get, every graph counted once."""
 
-import networkx as nx
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from gnn_training import processes
-from gnn_training.coloring import from_logits, num_colors
 from gnn_training.distributed import Runtime
-from gnn_training.graph import Graph
-from gnn_training.model.graphs import concatenated
 from gnn_training.model.greedy import greedy_by_class
 from gnn_training.model.loss import ColoringNetwork
-from gnn_training.model.program import Prepared, Program, prepare, refine
+from gnn_training.model.program import Prepared, prepare, refine
 from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import DeviceDataset
 from gnn_training.training.sampler import EqualCostSampler
 
 SCORES = ("gap", "dsatur_gap", "at_best_known", "chromatic_error", "family_accuracy", "graphs")
 MAX_NODES = 2048  # larger graphs are trained on, but the program's dense matrices would dominate a validation
-DRAWN_NODES = 60  # a picture of more is unreadable
 BATCH_FACTOR = 4  # times the batch size of training, as nothing is kept for a backward pass
 
 
@@ -33,8 +27,9 @@ class Validation:
         held_out = self.data.indices("validation")
         held_out = held_out[self.data.num_nodes[held_out] <= MAX_NODES]
         self.ids = _spread(held_out if len(held_out) else self.data.indices("train"), settings.validation_graphs)
-        sizes = (values[self.ids] for values in (self.data.num_nodes, self.data.dsatur_colors))
-        sampler = EqualCostSampler(self.ids, *sizes, BATCH_FACTOR * settings.batch_size, rt.world_size, rt.rank)
+        nodes, colors = self.data.num_nodes[self.ids], self.data.dsatur_colors[self.ids]
+        batch_size = BATCH_FACTOR * settings.batch_size
+        sampler = EqualCostSampler(self.ids, nodes, colors, batch_size, rt.world_size, rt.rank)
         self.batches = [step for step in sampler if len(step.micro_batches[0])]
         self._prepared: dict[int, Prepared] = {}  # by batch
 
@@ -68,36 +63,7 @@ class Validation:
         scores = (used - fewest, dataset.upper[i] - fewest, used <= fewest, error, right, torch.ones_like(i))
         return torch.stack([score.double().sum() for score in scores])
 
-    @torch.no_grad()
-    def picture(self, network: ColoringNetwork) -> Figure:
-        """A validation graph as the network colors it, the largest that can be drawn."""
-        sizes = self.data.num_nodes[self.ids]
-        i = self.ids[np.argmax(np.where(sizes <= DRAWN_NODES, sizes, -sizes))]
-        graph = self.data.graph(i)
-        edge_index, batch = concatenated([graph], self.rt.device)
-        options = (torch.tensor(value, device=self.rt.device) for value in ([0], 0, self.steps))
-        logits = Program(network)(edge_index, batch, *options)["color_logits"]
-        colors = from_logits(graph, logits.cpu().numpy())
-        known, dsatur = self.data.num_colors[i], self.data.dsatur_colors[i]
-        return _draw(graph, colors, f"{graph.name}: {num_colors(colors)} colors, DSATUR {dsatur}, best known {known}")
-
 
 def _spread(ids: np.ndarray, count: int) -> np.ndarray:
     """At most `count` of ids, evenly spread: packed order goes by family, so a head would hold one family only."""
     return ids if not 0 < count < len(ids) else ids[np.linspace(0, len(ids) - 1, count).astype(int)]
-
-
-def _draw(graph: Graph, classes: np.ndarray, title: str) -> Figure:
-    """Nodes in the color of their class (N,), edges within a class in red."""
-    figure = Figure(figsize=(7, 7), layout="tight")
-    axes = figure.subplots()
-    axes.set_axis_off()
-    axes.set_title(title)
-    drawn = nx.empty_graph(graph.num_nodes)
-    drawn.add_edges_from(graph.edges.tolist())
-    in_conflict = classes[graph.edges[:, 0]] == classes[graph.edges[:, 1]]
-    places = nx.spring_layout(drawn, seed=0)
-    nx.draw_networkx_edges(drawn, places, graph.edges[~in_conflict].tolist(), ax=axes, edge_color="#cccccc", width=0.6)
-    nx.draw_networkx_edges(drawn, places, graph.edges[in_conflict].tolist(), ax=axes, edge_color="#d62728", width=2)
-    nx.draw_networkx_nodes(drawn, places, ax=axes, node_color=classes, cmap="tab20", node_size=90, edgecolors="white")
-    return figure
