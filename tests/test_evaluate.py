@@ -14,10 +14,9 @@ from gnn_training.data import packed
 from gnn_training.data.labels import label
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
-from gnn_training.jobs import evaluate as job
 from gnn_training.jobs.evaluate import evaluate
 from gnn_training.settings import EvaluateSettings
-from gnn_training.solve import baselines, kernels
+from gnn_training.solve import baselines, kernels, report
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -114,7 +113,6 @@ def test_progress_goes_down_in_colors_and_on_in_time_to_the_end(tmp_path: Path, 
         assert list(colors) == sorted(set(colors), reverse=True) and colors[-1] == row[method]
         assert len(colors) > 1
     assert row["search_progress"][0] == [pytest.approx(row["one_call_seconds"], abs=0.1), row["one_call"]]
-    assert row["rounds"] == []
 
 
 def write_known(path: Path) -> Path:
@@ -122,28 +120,11 @@ def write_known(path: Path) -> Path:
     return path
 
 
-def test_the_plot_is_a_png_and_its_calls_with_more_rounds_are_in_the_report(folder: Path, tmp_path: Path):
+def test_the_plot_is_a_png(folder: Path, tiny_model: Path, tmp_path: Path):
     plot = tmp_path / "curves.png"
     known = write_known(tmp_path / "known.csv")
-    report = run(folder / "random.col", SHIPPED_MODEL, seconds=0.2, tabucol=True, best_known=known, plot=plot)
+    run(folder / "random.col", tiny_model, seconds=0.2, tabucol=True, best_known=known, plot=plot)
     assert plot.read_bytes().startswith(b"\x89PNG")
-    row = report["graphs"][0]
-    assert [rounds for rounds, _ in row["rounds"]] == [8, 32, 128, 512]  # up to four times the 128 of one call
-    assert all(row["clique"] <= colors <= row["dsatur"] + 1 for _, colors in row["rounds"])
-
-
-def test_calls_for_the_plot_end_where_one_takes_too_long(folder: Path, tmp_path: Path, monkeypatch):
-    predict = job.Model.predict
-
-    def slow(model, graphs, num_colors=None, seed=None, steps=None, seconds=None):
-        if steps == 32:
-            raise TimeoutError("too slow")
-        return predict(model, graphs, num_colors, seed, steps, seconds)
-
-    monkeypatch.setattr(job.Model, "predict", slow)
-    known = write_known(tmp_path / "known.csv")
-    report = run(folder / "single.col", SHIPPED_MODEL, seconds=0.1, best_known=known, plot=tmp_path / "curves.png")
-    assert report["graphs"][0]["rounds"] == [[8, 1]]
 
 
 def test_a_plot_without_best_known_numbers_is_refused_before_any_work(folder: Path, tiny_model: Path, tmp_path: Path):
@@ -257,7 +238,7 @@ def test_an_archive_among_the_graphs_is_refused(folder: Path, tiny_model: Path):
 
 
 def test_many_graphs_are_summed_up_on_the_screen(folder: Path, tiny_model: Path, monkeypatch, capsys):
-    monkeypatch.setattr(job, "SHOWN_ROWS", 2)
+    monkeypatch.setattr(report, "SHOWN_GRAPHS", 2)
     run(folder, tiny_model)
     shown = capsys.readouterr().out
     assert "mycielski" not in shown and "DSATUR" in shown

@@ -1,4 +1,4 @@
-"""What an evaluation found: sums per method, curves over time and rounds, and their plot."""
+"""What an evaluation found: sums per method, curves over time, and their plot."""
 
 from gnn_training.solve import report
 from gnn_training.solve.report import Row
@@ -40,24 +40,16 @@ def test_a_method_of_one_coloring_is_a_step_per_graph_and_dsatur_a_level():
     assert report.over_time(rows, "dsatur") == [(0.5, 3.5), (0.5, 3.5)]
 
 
-def test_a_curve_over_rounds_is_the_mean_of_the_calls_with_dsatur_where_one_is_missing():
-    rows = [row(5, 8, rounds=((8, 7), (32, 6))), row(10, 14, rounds=((8, 12),)), row(3, 3)]
-    assert report.over_rounds(rows) == [(8, 4 / 3), (32, 5 / 3)]
-    assert report.over_rounds(rows[2:]) == []
-
-
 def test_the_figure_shows_every_method_there_is_and_leaves_out_graphs_without_a_best_known_number():
     rows = [
-        row(5, 8, search=5, search_seconds=9.0, search_progress=((1.0, 7), (4.0, 5)), rounds=((8, 7), (32, 6))),
-        row(None, 50, search=40, search_seconds=1.0, search_progress=((1.0, 40),), rounds=((8, 40),)),
+        row(5, 8, search=5, search_seconds=9.0, search_progress=((1.0, 7), (4.0, 5))),
+        row(None, 50, search=40, search_seconds=1.0, search_progress=((1.0, 40),)),
     ]
     figure = report.draw(rows)
-    of_time, of_rounds = figure.axes
-    dsatur, search = of_time.lines
+    dsatur, search = figure.axes[0].lines
     assert [line.get_label() for line in (dsatur, search)] == ["DSATUR", "search"]
     assert dsatur.get_xydata().tolist() == [[0.5, 3.0], [9.0, 3.0]]
     assert search.get_xydata().tolist() == [[1.0, 2.0], [4.0, 0.0], [9.0, 0.0]]
-    assert of_rounds.lines[0].get_xydata().tolist() == [[8.0, 2.0], [32.0, 1.0]]
     assert "1 graphs" in figure.get_suptitle()
 
 

@@ -1,7 +1,7 @@
 """The compiled loops of the search: DSATUR, cliques, iterated greedy, TabuCol and independent sets.
 
 Every kernel takes the neighbour lists of `Graph.csr()`: offsets (N + 1,) int64 and neighbours (2M,) int32, sorted.
-The state of a random generator is an array `rng` (1,) uint64, which the kernel advances.
+`rng` (1,) uint64 is the state of a random generator, which the kernel advances.
 
 numba compiles a kernel at its first call and keeps the result on the disk. The loops are plain because that takes
 seconds: np.diff alone costs three, np.argsort one and a half.
@@ -52,21 +52,16 @@ def dsatur(offsets, neighbours):
     for v in range(n):
         max_degree = max(max_degree, offsets[v + 1] - offsets[v])
     seen = np.zeros((n, (max_degree >> 3) + 1), dtype=np.uint8)  # bits: the colors around a node
-    saturation = np.zeros(n, dtype=np.int64)
-    colors = np.full(n, -1, dtype=np.int32)
+    saturation, colors = np.zeros(n, dtype=np.int64), np.full(n, -1, dtype=np.int32)
     for _ in range(n):
-        node = -1
-        best = -1
+        node, best, color = -1, -1, 0
         for v in range(n):
-            if colors[v] < 0:
-                key = saturation[v] * n + offsets[v + 1] - offsets[v]
-                if key > best:
-                    node, best = v, key
-        color = 0
+            key = saturation[v] * n + offsets[v + 1] - offsets[v]
+            if colors[v] < 0 and key > best:
+                node, best = v, key
         while seen[node, color >> 3] >> (color & 7) & 1:
             color += 1
-        colors[node] = color
-        bit = np.uint8(1 << (color & 7))
+        colors[node], bit = color, np.uint8(1 << (color & 7))
         for i in range(offsets[node], offsets[node + 1]):
             u = neighbours[i]
             if not seen[u, color >> 3] & bit:
@@ -82,20 +77,17 @@ def greedy_clique(offsets, neighbours, starts):
     largest = 1
     for start in starts:
         met[:] = 0
-        node = start
-        size = 0
+        node, size = start, 0
         while node >= 0:
             size += 1
-            best = 0
-            step = -1
             met[node] = -1
+            best, step = 0, -1
             for i in range(offsets[node], offsets[node + 1]):
                 u = neighbours[i]
                 if met[u] == size - 1:
                     met[u] = size
                     if offsets[u + 1] - offsets[u] > best:
-                        best = offsets[u + 1] - offsets[u]
-                        step = u
+                        best, step = offsets[u + 1] - offsets[u], u
             node = step
         largest = max(largest, size)
     return largest
@@ -108,14 +100,12 @@ def greedy_passes(offsets, neighbours, colors, rng, passes):
     In seven passes of ten, larger classes tend to come earlier; in the others the order is reversed. colors (N,) int32,
     proper and without gaps, is changed in place and never needs more colors. Returns the number of colors.
     """
-    n = len(colors)
-    k = 0
+    n, k = len(colors), 0
     for v in range(n):
         k = max(k, colors[v] + 1)
     order = np.empty(n, dtype=np.int64)
     taken = np.empty(n + 1, dtype=np.int64)  # the last node that met color c beside it
-    size = np.empty(k, dtype=np.int64)
-    key = np.empty(k, dtype=np.float64)
+    size, key = np.empty(k, dtype=np.int64), np.empty(k, dtype=np.float64)
     classes = np.empty(k, dtype=np.int64)  # in the order of their keys
     place = np.empty(k, dtype=np.int64)  # of the next node of a class, in `order`
     state = rng[0]
@@ -142,9 +132,7 @@ def greedy_passes(offsets, neighbours, colors, rng, passes):
         for v in range(n):
             order[place[colors[v]]] = v
             place[colors[v]] += 1
-        colors[:] = -1
-        taken[:] = -1
-        k = 0
+        colors[:], taken[:], k = -1, -1, 0
         for v in order:
             for i in range(offsets[v], offsets[v + 1]):
                 if colors[neighbours[i]] >= 0:
@@ -167,21 +155,18 @@ def tabucol(offsets, neighbours, colors, tabu, rng, first, last):
     """
     n, k = tabu.shape
     around = np.zeros((n, k), dtype=np.int32)  # neighbours of v with color c
+    place = np.full(n, -1, dtype=np.int64)  # position in `conflicted`
+    conflicted = np.empty(n, dtype=np.int64)
+    count, conflicts = 0, 0
     for v in range(n):
         for i in range(offsets[v], offsets[v + 1]):
             around[v, colors[neighbours[i]]] += 1
-    place = np.full(n, -1, dtype=np.int64)  # position in `conflicted`
-    conflicted = np.empty(n, dtype=np.int64)
-    count = 0
-    conflicts = 0
-    for v in range(n):
         if around[v, colors[v]] > 0:
             place[v], conflicted[count] = count, v
             count += 1
             conflicts += around[v, colors[v]]
     conflicts //= 2
-    fewest = conflicts
-    state = rng[0]
+    fewest, state = conflicts, rng[0]
     for iteration in range(first, last):
         if conflicts == 0:
             rng[0] = state
@@ -192,9 +177,7 @@ def tabucol(offsets, neighbours, colors, tabu, rng, first, last):
             here = around[v, colors[v]]
             for c in range(k):
                 change = around[v, c] - here
-                if change > best or c == colors[v]:
-                    continue
-                if tabu[v, c] > iteration and conflicts + change >= fewest:
+                if change > best or c == colors[v] or (tabu[v, c] > iteration and conflicts + change >= fewest):
                     continue
                 if change < best:
                     best, ties = change, 0
@@ -204,8 +187,7 @@ def tabucol(offsets, neighbours, colors, tabu, rng, first, last):
                     node, color = v, c
         if color < 0:  # every move is tabu: wait
             continue
-        old = colors[node]
-        colors[node] = color
+        old, colors[node] = colors[node], color
         conflicts += best
         fewest = min(fewest, conflicts)
         state = xorshift(state)
@@ -222,8 +204,7 @@ def tabucol(offsets, neighbours, colors, tabu, rng, first, last):
             elif place[u] >= 0:
                 count -= 1
                 moved = conflicted[count]
-                conflicted[place[u]] = moved
-                place[moved] = place[u]
+                conflicted[place[u]], place[moved] = moved, place[u]
                 place[u] = -1
     rng[0] = state
     return -1 if conflicts else last
@@ -251,8 +232,7 @@ def independent_set(offsets, neighbours, is_left, moves, rng):
             nodes[sizes[0]] = members[0, sizes[0]] = v
             bucket[v], place[v] = 0, sizes[0]
             sizes[0] += 1
-    num_left = sizes[0]
-    size, edges, best_size, best_edges = 0, 0, 0, -1
+    num_left, size, edges, best_size, best_edges = sizes[0], 0, 0, 0, -1
     move, stale, random = 0, 0, rng[0]
     while True:
         node = -1
@@ -264,8 +244,7 @@ def independent_set(offsets, neighbours, is_left, moves, rng):
                     node = v
         else:
             if size > best_size or (size == best_size and edges > best_edges):
-                if size > best_size:
-                    stale = 0
+                stale = 0 if size > best_size else stale
                 for v in range(n):
                     best[v] = inside[v]
                 best_size, best_edges = size, edges
@@ -282,11 +261,9 @@ def independent_set(offsets, neighbours, is_left, moves, rng):
                         node = v
                         break
             while node < 0:
-                stale = 0
-                random = xorshift(random)
+                stale, random = 0, xorshift(random)
                 v = nodes[below(random, num_left)]
-                if not inside[v]:
-                    node = v
+                node = -1 if inside[v] else v
         end = offsets[node + 1]
         for i in range(offsets[node] if beside[node] > 0 else end, end + 1):
             v = neighbours[i] if i < end else node  # its neighbours leave the set, then the node enters
@@ -304,15 +281,12 @@ def independent_set(offsets, neighbours, is_left, moves, rng):
                     continue
                 if u != v:
                     beside[u] += step
-                target = -1 if inside[u] or beside[u] > 1 else beside[u]
-                source = bucket[u]
+                target, source = -1 if inside[u] or beside[u] > 1 else beside[u], bucket[u]
                 bucket[u] = target
                 if source >= 0:
                     sizes[source] -= 1
                     last = members[source, sizes[source]]
-                    members[source, place[u]] = last
-                    place[last] = place[u]
+                    members[source, place[u]], place[last] = last, place[u]
                 if target >= 0:
-                    members[target, sizes[target]] = u
-                    place[u] = sizes[target]
+                    members[target, sizes[target]], place[u] = u, sizes[target]
                     sizes[target] += 1

@@ -26,10 +26,10 @@ GROUP_NOISE = 0.25  # of the class sizes (standard deviation of their logarithm)
 
 
 class Budget(NamedTuple):
-    """What a search may use. It ends early at `lower` colors."""
+    """What a search may use."""
 
     deadline: float  # of time.monotonic()
-    lower: int = 1  # number of colors, such as the size of a clique
+    lower: int = 1  # number of colors at which it ends early, such as the size of a clique
     threads: int = 1
     seed: int = 0
 
