@@ -55,6 +55,4 @@ def test_benchmark_replaces_the_last_section_of_its_page(tmp_path: Path):
     subprocess.run([sys.executable, ROOT / "benchmarks/training_speed.py", *flags, "--page", page], check=True)
     head, _, section = page.read_text().partition(training_speed.HEADING)
     assert head == "# Speed\n\n" and "old numbers" not in section
-    assert all(
-        text in section for text in ("### Recipe `smoke`", "| this training |", "| GATv2, PyG |", "bfloat16 |"[4:])
-    )
+    assert all(text in section for text in ("### Recipe `smoke`", "this training", "GATv2, PyG", "float32"))
