@@ -33,7 +33,7 @@ COMMANDS = {
     "check": Command("Tell whether the job would start here, and what it would take.", "RunSettings", "check.check"),
     "generate": Command("Generate training graphs with good colorings.", "GenerateSettings", "dataset.generate"),
     "import": Command("Read your graphs, color them and pack them.", "ImportSettings", "dataset.import_graphs"),
-    "preflight": Command("Test whether the GPUs reach each other.", "PreflightSettings", "preflight.preflight"),
+    "preflight": Command("Test whether the GPUs reach each other.", "RankSettings", "preflight.preflight"),
     "train": Command("Train the network on packed graphs, or resume a training.", "TrainSettings", "train.train"),
     "export": Command("Write the trained network as one verified ONNX file.", "ExportSettings", "export.export"),
     "evaluate": Command("Count colors on some graphs, beside DSATUR and RLF.", "EvaluateSettings", "evaluate.evaluate"),
@@ -93,7 +93,7 @@ def _run(args: Sequence[str]) -> None:
 
 
 def parse(name: str, flags: Sequence[str]) -> "tuple[Settings, bool]":
-    """Return the settings of a command and whether only to show them: flags over --settings over --preset.
+    """Return the settings of a command and whether only to show them. Flags override --settings and --preset.
 
     Raises:
         SystemExit: tyro has explained what is wrong with the flags, or has shown the help.
@@ -116,29 +116,21 @@ def parse(name: str, flags: Sequence[str]) -> "tuple[Settings, bool]":
     for flag in ("--preset", "--settings"):
         scan.add_argument(flag, nargs="?")
     first = scan.parse_known_args(flags)[0]
-    values = _read(Path(first.settings)) if first.settings else {}
     default: dict[str, Any] = {}
-    if values or "preset" in kind.model_fields:
-        preset = first.preset or values.get("preset") or settings.default_preset()
+    if first.settings or "preset" in kind.model_fields:
         try:
-            default["default"] = settings.of_preset(both, preset, **values)
+            values = json.loads(Path(first.settings).read_text()) if first.settings else {}
+            preset = first.preset or values.get("preset") or os.environ.get("GNN_TRAINING_PRESET", "cpu")
+            default = {"default": settings.of_preset(both, preset, **values)}
+        except (OSError, ValueError, AttributeError) as error:
+            raise UserError(f"{first.settings}: cannot be read as settings in JSON ({error})") from error
         except UserError as error:
-            raise UserError(f"{first.settings}: {error}") from error
+            raise UserError(f"{first.settings}: {error}" if first.settings else error) from error
     resolved = tyro.cli(
         both, prog=f"{PROGRAM} {name}", description=COMMANDS[name].help, args=flags,
         config=(tyro.conf.FlagCreatePairsOff,), **default,
     )  # fmt: skip
     return kind(**{field: getattr(resolved, field) for field in kind.model_fields}), resolved.dry_run
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file}: cannot be read as JSON settings ({error}): name another --settings") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{file}: holds no settings: name a file as --dry-run prints it")
-    return values
 
 
 if __name__ == "__main__":

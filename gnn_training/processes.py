@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -138,14 +137,11 @@ def run_python(
 
 @contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit(143) while the body runs, so that everything open gets closed. Main thread only."""
+    """Turn SIGTERM into SystemExit(143) while the body runs, so that everything open gets closed."""
 
     def leave(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     before = signal.signal(signal.SIGTERM, leave)
     try:
         yield

@@ -1,6 +1,5 @@
 """Settings of every command: typed, frozen, unknown names refused. Presets are functions; flags override them."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -55,7 +54,18 @@ def _sentence(error: dict[str, Any]) -> str:
     return f"{name} ({error['input']}) " + error["msg"].replace("Input ", "").replace("Field ", "")
 
 
-class GenerateSettings(Settings):
+class LabelSettings(Settings):
+    """What `generate` and `import` have in common."""
+
+    seed: int = 0
+    """Seed of the graphs and of their split into training and validation graphs."""
+    label_seconds: Amount = 1.0
+    """Longest search for a good coloring, in seconds per graph."""
+    workers: Count = 0
+    """Number of processes; 0 takes one per core."""
+
+
+class GenerateSettings(LabelSettings):
     """Settings of `generate`."""
 
     recipe: RecipeName = "full"
@@ -64,32 +74,31 @@ class GenerateSettings(Settings):
     """Folder for the packed graphs."""
     graphs: Count = 0
     """Number of graphs; 0 takes the number of the recipe."""
-    seed: int = 0
-    """Seed of the graphs."""
-    label_seconds: Amount = 1.0
-    """Longest search for a good coloring, in seconds per graph."""
-    workers: Count = 0
-    """Number of processes; 0 takes one per core."""
 
 
-class ImportSettings(Settings):
+class ImportSettings(LabelSettings):
     """Settings of `import`."""
 
     sources: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1)]]
     """Files and folders."""
     out: Path = Path("training_data/imported")
     """Folder for the packed graphs."""
-    seed: int = 0
-    """Seed of the split into training and validation graphs."""
-    label_seconds: Amount = 1.0
-    """Longest search for a good coloring, in seconds per graph."""
-    workers: Count = 0
-    """Number of processes; 0 takes one per core."""
     skip_bad: bool = False
     """List unreadable files and go on, instead of stopping at the first."""
 
 
-class TrainSettings(Settings):
+class RankSettings(Settings):
+    """Where ranks run: all settings of `preflight`."""
+
+    device: Device = "auto"
+    """Where to compute; auto takes the GPUs if there are any."""
+    processes: Count = 0
+    """Number of ranks on this machine; 0 takes one per GPU, or one per core if there are no GPUs."""
+    gpus: GpuNumbers | None = None
+    """Numbers of the GPUs to take, such as 0,1,4; None takes all."""
+
+
+class TrainSettings(RankSettings):
     """Settings of `train`."""
 
     preset: PresetName = "cpu"
@@ -98,12 +107,6 @@ class TrainSettings(Settings):
     """Folder of packed graphs."""
     run: Path = Path("runs/cpu")
     """Folder for all that the training writes. A training that it holds resumes."""
-    device: Device = "auto"
-    """Where to train; auto takes the GPUs if there are any."""
-    processes: Count = 0
-    """Number of ranks on this machine; 0 takes one per GPU, or one per core if there are no GPUs."""
-    gpus: GpuNumbers | None = None
-    """Numbers of the GPUs to train on, such as 0,1,4; None takes all."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Number format; auto takes bf16 if the hardware has it, else fp16 with loss scaling on a GPU and fp32 on a CPU."""
     compile: bool = True
@@ -177,19 +180,6 @@ class RunSettings(TrainSettings):
     """On RunPod: stop this pod when the packed model is verified. Needs RUNPOD_API_KEY."""
 
 
-class PreflightSettings(Settings):
-    """Settings of `preflight`."""
-
-    device: Device = "auto"
-    """Where the ranks run; auto takes the GPUs if there are any."""
-    processes: Count = 0
-    """Number of ranks; 0 takes one per GPU, or one per core if there are no GPUs."""
-    gpus: GpuNumbers | None = None
-    """Numbers of the GPUs to test, such as 0,1,4; None takes all."""
-    mebibytes: Positive = 64
-    """Size of the tensor."""
-
-
 class PackSettings(Settings):
     """Settings of `pack`."""
 
@@ -238,7 +228,7 @@ class EvaluateSettings(Settings):
     report: Path = Path("report.json")
     """File for the numbers."""
     plot: Path | None = None
-    """PNG file: colors above the best known against time and, with further calls, against refinement rounds."""
+    """PNG file: mean number of colors above the best known against time."""
     threads: Count = 0
     """Threads of ONNX Runtime and of the search; 0 takes every core."""
 
@@ -263,7 +253,7 @@ class ColorSettings(Settings):
     """Time to spend. The first call of the network may take up to a minute more."""
     polish: bool = True
     """Search with TabuCol after the first call; --no-polish uses more calls, set extraction and iterated greedy."""
-    seed: int = 0
+    seed: Count = 0
     """Seed of network and search."""
     threads: Count = 0
     """Threads of ONNX Runtime and of the search; 0 takes every core."""
@@ -272,20 +262,10 @@ class ColorSettings(Settings):
 def smoke() -> RunSettings:
     """Return the settings of a test of the whole job: a minute on two cores. The colors are not good."""
     return RunSettings(
-        preset="smoke",
-        run=Path("runs/smoke"),
-        recipe="smoke",
-        compile=False,
-        steps=40,
-        warmup_steps=5,
-        rounds=8,
-        batch_size=2_000,
-        evaluate_every=20,
-        validation_graphs=16,
-        validation_rounds=16,
-        checkpoint_every=20,
+        preset="smoke", run=Path("runs/smoke"), recipe="smoke", compile=False, steps=40, warmup_steps=5, rounds=8,
+        batch_size=2_000, evaluate_every=20, validation_graphs=16, validation_rounds=16, checkpoint_every=20,
         log_every=5,
-    )
+    )  # fmt: skip
 
 
 def cpu() -> RunSettings:
@@ -312,18 +292,6 @@ Kind = TypeVar("Kind", bound=Settings)
 
 def of_preset(kind: type[Kind], name: str, **changes: Any) -> Kind:
     """Return the settings of a command with the values of a preset, as far as the command has them, and changes."""
-    values = dict(PRESETS[name]()) if name in PRESETS and "preset" in kind.model_fields else {}
-    known = {field: value for field, value in values.items() if field in kind.model_fields and value is not None}
-    return kind(**known | changes)
-
-
-def default_preset() -> str:
-    """Return the preset to take if none is named: GNN_TRAINING_PRESET, which run.sh sets, or cpu.
-
-    Raises:
-        UserError: the variable does not name a preset.
-    """
-    name = os.environ.get("GNN_TRAINING_PRESET", "cpu")
-    if name not in PRESETS:
-        raise UserError(f"GNN_TRAINING_PRESET ({name}) must be one of {', '.join(PRESETS)}")
-    return name
+    preset = dict(PRESETS[name]()) if name in PRESETS else {"preset": name}  # which the settings then refuse
+    values = {field: value for field, value in preset.items() if field in kind.model_fields and value is not None}
+    return kind(**values | changes)

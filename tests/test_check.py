@@ -11,12 +11,11 @@ import torch
 from fake_gpus import nvidia_smi
 
 from gnn_training.data.dataset import sample
-from gnn_training.data.recipes import RECIPES
+from gnn_training.data.families import RECIPES
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.jobs import check as job
 from gnn_training.launch import gpus
 from gnn_training.settings import RunSettings, of_preset
-from gnn_training.training import estimate
 from gnn_training.training.estimate import Estimate
 
 MEASURED = Estimate(
@@ -35,7 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in (gpus.VISIBLE, "CUDA_DEVICE_ORDER", "GNN_WORKSPACE"):
         monkeypatch.setenv(name, "")  # so that what the check sets is undone, too
         monkeypatch.delenv(name)
-    monkeypatch.setattr(estimate, "estimate", lambda *_: MEASURED)
+    monkeypatch.setattr(job, "estimate", lambda *_: MEASURED)
     gpus.nvidia_smi.cache_clear()
     yield tmp_path
     gpus.nvidia_smi.cache_clear()

@@ -106,7 +106,7 @@ def test_preset_comes_from_the_environment_if_none_is_named(monkeypatch, capsys)
     monkeypatch.setenv("GNN_TRAINING_PRESET", "single")
     assert parse("run", []) == (settings.single(), False)
     monkeypatch.setenv("GNN_TRAINING_PRESET", "huge")
-    assert "GNN_TRAINING_PRESET (huge) must be one of smoke, cpu" in refused(capsys, "run")
+    assert "preset (huge) should be 'smoke', 'cpu'" in refused(capsys, "run")
 
 
 def test_flags_override_the_settings_file_which_overrides_the_preset(tmp_path: Path):
@@ -136,9 +136,9 @@ def test_settings_survive_the_way_through_a_file(given: settings.RunSettings, tm
         ('{"colour": 1}', "settings.json: there is no setting colour"),
         ('{"steps": 7}', "settings.json: warmup_steps (100) must be below steps (7)"),
         ('{"preset": "huge"}', "settings.json: preset (huge) should be"),
-        ("{", "settings.json: cannot be read as JSON settings"),
-        ("[1]", "settings.json: holds no settings"),
-        (None, "settings.json: cannot be read as JSON settings"),
+        ("{", "settings.json: cannot be read as settings in JSON"),
+        ("[1]", "settings.json: cannot be read as settings in JSON"),
+        (None, "settings.json: cannot be read as settings in JSON"),
     ],
 )
 def test_bad_settings_file_is_refused_in_one_sentence(content: str | None, words: str, tmp_path: Path, capsys):

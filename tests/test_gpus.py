@@ -18,7 +18,7 @@ from test_environment import ROOT, Clone
 
 from gnn_training.errors import MachineError, UserError
 from gnn_training.launch import gpus
-from gnn_training.settings import PreflightSettings, RunSettings, multi, single
+from gnn_training.settings import RankSettings, RunSettings, multi, single
 
 
 @pytest.fixture(autouse=True)
@@ -270,7 +270,7 @@ def test_there_is_one_rank_per_gpu_or_per_core_unless_told_otherwise(pretend, mo
     pretend(4)
     assert [gpus.num_ranks(RunSettings(processes=asked)) for asked in (0, 2)] == [4, 2]
     assert gpus.num_ranks(RunSettings(device="cpu")) == gpus.MAX_CPU_RANKS
-    assert gpus.num_ranks(PreflightSettings()) == 4
+    assert gpus.num_ranks(RankSettings()) == 4
     pretend(0)
     assert [gpus.num_ranks(RunSettings(processes=asked)) for asked in (0, 16)] == [8, 16]
 
@@ -284,7 +284,7 @@ def test_more_ranks_than_gpus_are_refused(pretend):
 def test_settings_made_for_gpus_are_refused_without_one_and_told_why(pretend, monkeypatch):
     pretend(0)
     monkeypatch.setattr(gpus, "why_none", lambda: "they were stolen")
-    for settings in (RunSettings(device="cuda"), PreflightSettings(device="cuda"), single(), multi()):
+    for settings in (RunSettings(device="cuda"), RankSettings(device="cuda"), single(), multi()):
         with pytest.raises(MachineError, match="^they were stolen$"):
             gpus.num_ranks(settings)
     assert gpus.num_ranks(single().model_copy(update={"device": "cpu", "processes": 1})) == 1

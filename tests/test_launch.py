@@ -28,8 +28,21 @@ if __name__ == "__main__":
 """
 
 
+@pytest.fixture
+def environ(monkeypatch: pytest.MonkeyPatch):
+    """environ(variables): the environment has these of the four, and no others."""
+
+    def environ(variables: dict[str, str]) -> None:
+        for name in GROUP:
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return environ
+
+
 @pytest.mark.parametrize(
-    ("environ", "nodes"),
+    ("variables", "nodes"),
     [
         (GROUP, Nodes(3, 2, "node0", 12345)),
         (GROUP | {"NODE_RANK": "0", "MASTER_PORT": ""}, Nodes(3, 0, "node0", 29500)),
@@ -38,27 +51,27 @@ if __name__ == "__main__":
         ({"MASTER_ADDR": "localhost", "MASTER_PORT": "x", "NODE_RANK": "", "WORLD_SIZE": "8"}, Nodes()),
     ],
 )
-def test_four_variables_tell_which_machines_train_together(environ: dict[str, str], nodes: Nodes):
-    assert Nodes.from_environment({"PATH": "/bin", **environ}) == nodes
+def test_four_variables_tell_which_machines_train_together(environ, variables: dict[str, str], nodes: Nodes):
+    environ(variables)
+    assert Nodes.from_environment() == nodes
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("variables", "words"),
     [
-        ({"NODE_RANK": "3"}, "NODE_RANK (3) must be below NNODES (3)"),
-        ({"NODE_RANK": "-1"}, "NODE_RANK (-1) must be a number"),
-        ({"NODE_RANK": ""}, "3 machines (NNODES) train together: set NODE_RANK, too"),
-        ({"MASTER_ADDR": ""}, "3 machines (NNODES) train together: set MASTER_ADDR, too"),
-        ({"MASTER_PORT": "0"}, "MASTER_PORT (0) must be a port"),
-        ({"MASTER_PORT": "ssh"}, "MASTER_PORT (ssh) must be a number"),
-        ({"NNODES": "2:4"}, "NNODES (2:4) must be a number"),
-        ({"NNODES": "0"}, "NODE_RANK (2) must be below NNODES (0)"),
-        ({"NNODES": ""}, "NODE_RANK (2) must be below NNODES (1)"),
+        (GROUP | {"NODE_RANK": "3"}, "NODE_RANK (3) must be below NNODES (3)"),
+        (GROUP | {"NODE_RANK": "-1"}, "NODE_RANK (-1) must be below NNODES (3)"),
+        (GROUP | {"NODE_RANK": ""}, "one is missing or no number"),
+        (GROUP | {"MASTER_PORT": "ssh"}, "one is missing or no number: invalid literal for int() with base 10: 'ssh'"),
+        (GROUP | {"NNODES": "2:4"}, "'2:4'"),
+        ({"NNODES": "3"}, "one is missing or no number: 'NODE_RANK'"),
+        ({"NNODES": "3", "NODE_RANK": "0"}, "one is missing or no number: 'MASTER_ADDR'"),
     ],
 )
-def test_contradiction_is_refused_with_the_name_of_the_variable(changes: dict[str, str], sentence: str):
-    with pytest.raises(UserError, match=re.escape(sentence)):
-        Nodes.from_environment(GROUP | changes)
+def test_contradiction_is_refused_with_the_name_of_the_variable(environ, variables: dict[str, str], words: str):
+    environ(variables)
+    with pytest.raises(UserError, match=re.escape(words)):
+        Nodes.from_environment()
 
 
 def refuse() -> None:

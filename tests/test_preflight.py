@@ -16,10 +16,9 @@ from gnn_training.launch import nccl
 from gnn_training.launch.nccl import FALLBACKS, working_variables
 from gnn_training.launch.ranks import launch
 from gnn_training.processes import TIMED_OUT, environment, run_python
-from gnn_training.settings import PreflightSettings
+from gnn_training.settings import RankSettings
 
 ROOT = Path(__file__).parents[1]
-SMALL = PreflightSettings(device="cpu", processes=2, mebibytes=1)
 NVLS = (
     "Traceback (most recent call last):\n"
     "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:77, unhandled cuda error\n"
@@ -29,16 +28,16 @@ NVLS = (
 )
 HANGS_WITH_NVLS = """
 import os, time
-from test_preflight import SMALL, add_up
+from test_preflight import add_up
 from gnn_training.launch.ranks import launch
 
-def hang(settings):
+def hang(device):
     if os.environ["RANK"] == "1" and os.environ.get("NCCL_NVLS_ENABLE") != "0":
         time.sleep(1000)
-    return add_up(settings)
+    return add_up(device)
 
 if __name__ == "__main__":
-    launch(hang, SMALL, 2)
+    launch(hang, "cpu", 2)
 """
 
 
@@ -52,33 +51,33 @@ def unset(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
 
 @pytest.mark.slow
 def test_two_ranks_add_up_and_the_bandwidth_is_logged(caplog):
-    preflight(SMALL)
-    [rate] = re.findall(r"all-reduce of 1 MiB over 2 ranks: (\d+\.\d) GB/s of bus bandwidth", caplog.text)
+    preflight(RankSettings(device="cpu", processes=2))
+    [rate] = re.findall(r"all-reduce of 64 MiB over 2 ranks: (\d+\.\d) GB/s of bus bandwidth", caplog.text)
     assert float(rate) > 0
 
 
-def add_up_wrongly(settings: PreflightSettings) -> float:
+def add_up_wrongly(device: str) -> float:
     """As one of two ranks, get other sums on rank 1."""
     right = Runtime.total
     Runtime.total = lambda rt, x: right(rt, x).add_(rt.rank)
-    return add_up(settings)
+    return add_up(device)
 
 
 @pytest.mark.slow
 def test_sum_that_is_wrong_on_one_rank_ends_all_of_them_in_one_sentence(capfd):
     with pytest.raises(MachineError, match="^the ranks add up wrongly over 2 ranks: take another host$"):
-        launch(add_up_wrongly, SMALL, 2)
+        launch(add_up_wrongly, "cpu", 2)
     assert capfd.readouterr() == ("", "")
 
 
 def test_sum_that_is_zero_is_wrong(monkeypatch):
     monkeypatch.setattr(Runtime, "total", lambda rt, x: x.zero_())
     with pytest.raises(MachineError, match=nccl.WRONG_SUM):
-        add_up(SMALL)
+        add_up("cpu")
 
 
 def test_one_rank_alone_adds_up_too():
-    assert add_up(SMALL) > 0
+    assert add_up("cpu") > 0
     assert not torch.distributed.is_initialized()
 
 
@@ -97,7 +96,7 @@ def test_ranks_that_hang_are_killed_and_the_next_fallback_is_tried(tmp_path: Pat
     assert working_variables(attempt) == {"NCCL_NVLS_ENABLE": "0"}
     assert time.monotonic() - started < 160
     assert "all-reduce fails with no variables: no answer in time" in caplog.text
-    assert "works with NCCL_NVLS_ENABLE=0, which training will use" in caplog.text
+    assert "works only with NCCL_NVLS_ENABLE=0" in caplog.text
     lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
     assert not [line for line in lines if str(tmp_path).encode() in line]
 

@@ -29,7 +29,7 @@ child.wait()
 """
 DEAF = """
 import signal, time
-signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+signal.signal(signal.SIGTERM, lambda *_: print("noticed", flush=True))
 print("started 0", flush=True)
 while True: time.sleep(1)
 """
@@ -68,15 +68,17 @@ def assert_ends(pid: int) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(("waits", "when", "heard"), [(True, "early", "is there, lives"), (False, "late", "is there")])
-def test_child_whose_parent_died_before_it_was_ready_dies_too(tmp_path: Path, waits: bool, when: str, heard: str):
+@pytest.mark.parametrize(
+    ("waits", "when", "written"), [(True, "early", "is there, lives"), (False, "late", "is there")]
+)
+def test_child_whose_parent_died_before_it_was_ready_dies_too(tmp_path: Path, waits: bool, when: str, written: str):
     said = tmp_path / "said"
     os.mkfifo(said)
     with ThreadPoolExecutor() as pool:
         all_of_it = pool.submit(said.read_text)  # ends when nobody is left to write
         parent = LEAVES_A_CHILD + ("os.wait()\n" if waits else "")
         subprocess.run([sys.executable, "-c", parent, "-c", CHILD, str(said), when], cwd=ROOT, check=True)
-        assert all_of_it.result() == heard
+        assert all_of_it.result() == written
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -90,7 +92,7 @@ def test_signal_to_the_parent_ends_the_child_and_its_children(number: signal.Sig
 def test_second_signal_kills_a_child_that_does_not_end():
     process, _ = start_parent(DEAF)
     process.terminate()
-    assert process.stdout is not None and process.stdout.readline() == "heard\n"
+    assert process.stdout is not None and process.stdout.readline() == "noticed\n"
     process.terminate()
     assert process.wait(timeout=20) == 143
 

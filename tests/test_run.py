@@ -152,8 +152,8 @@ def test_dry_run_prints_commands_that_do_the_work_when_pasted(here: Path, capsys
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({"RANK": "0"}, "RANK is set: start run once per machine and without torchrun"),
-        ({"NNODES": "2"}, "2 machines (NNODES) train together: set NODE_RANK, too"),
+        ({"RANK": "0"}, "RANK is set: start this once per machine and without torchrun"),
+        ({"NNODES": "2"}, "one is missing or no number: 'NODE_RANK'"),
     ],
 )
 def test_environment_that_contradicts_is_refused_before_anything_is_done(here: Path, monkeypatch, variables, words):

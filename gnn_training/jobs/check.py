@@ -1,7 +1,6 @@
 """What to know before a machine is paid for: would the whole job start here, and what would it take?"""
 
 import logging
-import os
 import platform
 import shutil
 import tempfile
@@ -9,13 +8,18 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from gnn_training import machine
 from gnn_training.console import duration, markdown_table, print_tables
+from gnn_training.data.dataset import sample
+from gnn_training.data.families import RECIPES
 from gnn_training.data.packed import MANIFEST_FILE, PackedGraphs
 from gnn_training.data.sources import locate, written
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.launch import gpus
 from gnn_training.settings import RunSettings, TrainSettings
+from gnn_training.training.estimate import estimate
 
 log = logging.getLogger(__name__)
 DISK_GIB = 2  # the full recipe packed, checkpoints, logs and the model
@@ -32,60 +36,43 @@ def check(settings: RunSettings) -> None:
         UserError: the job would not start here. The message has every reason, the class is that of the first.
     """
     gpus.select(settings.gpus)  # before torch looks for them
-    found: dict[str, str | UserError] = {}
+    table: dict[str, list[str | None]] = {"": [], "found": [], "verdict": []}
+    problems: list[UserError] = []
     for rows in (_rows, _cost):
-        if not _problems(found):  # what a job costs that would not start need not be measured
-            found |= {title: _result(look) for title, look in rows(settings)}
-    problems = _problems(found)
-    columns: dict[str, list[str | None]] = {
-        "": [*found],
-        "found": [None if isinstance(value, UserError) else value for value in found.values()],
-        "verdict": ["PROBLEM" if isinstance(value, UserError) else "ok" for value in found.values()],
-    }
-    print_tables(markdown_table(columns))
+        if problems:  # what a job costs that would not start need not be measured
+            break
+        for title, look in rows(settings):
+            table[""].append(title)
+            try:
+                table["found"].append(look())
+                table["verdict"].append("ok")
+            except UserError as error:
+                table["found"].append(None)
+                table["verdict"].append("PROBLEM")
+                problems.append(error)
+    print_tables(markdown_table(table))
     if problems:
         raise type(problems[0])(f"the job would not start: {'; '.join(map(str, problems))}")
     log.info("the job would start")
 
 
-def _result(look: Callable[[], str]) -> str | UserError:
-    try:
-        return look()
-    except UserError as error:
-        return error
-
-
-def _problems(found: dict[str, str | UserError]) -> list[UserError]:
-    return [value for value in found.values() if isinstance(value, UserError)]
-
-
 def _rows(settings: RunSettings) -> Iterator[Row]:
+    cuda, folders = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build", written(settings)
     yield "Python", platform.python_version
-    yield "torch", _torch
+    yield "torch", lambda: f"{torch.__version__}, {cuda}"
     yield "cores", lambda: f"{machine.num_cores()}, {machine.available_bytes() / GIB:.1f} GiB memory free"
     if settings.device != "cpu":
         yield from _gpu_rows()
     yield "ranks", partial(_ranks, settings)
-    folders = written(settings)
     for folder in folders:
         yield f"{folder}/", partial(_room, folder)
-    yield "volume", partial(_storage, folders)
-    if os.path.isdir("/dev/shm"):
-        yield "/dev/shm", lambda: f"{shutil.disk_usage('/dev/shm').free / GIB:.1f} GiB free, none needed"
-    if settings.tensorboard:
-        yield "TensorBoard", partial(_port, settings.tensorboard)
+    yield "volume", partial(_done, "keeps what is written", machine.require_storage, folders)
+    if port := settings.tensorboard:
+        yield "TensorBoard", partial(_done, f"port {port} is free", machine.require_port, port)
     yield "graphs", partial(_graphs, settings)
 
 
-def _torch() -> str:
-    import torch
-
-    return f"{torch.__version__}, {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPU build'}"
-
-
 def _gpu_rows() -> Iterator[Row]:
-    import torch
-
     try:
         count = gpus.num_gpus()
     except MachineError:  # the ranks tell why
@@ -111,14 +98,9 @@ def _room(folder: Path) -> str:
     return f"{free:.0f} GiB free"
 
 
-def _storage(folders: list[Path]) -> str:
-    machine.require_storage(folders)
-    return "keeps what is written"
-
-
-def _port(port: int) -> str:
-    machine.require_port(port)
-    return f"port {port} is free"
+def _done(text: str, work: Callable[..., None], *arguments: object) -> str:
+    work(*arguments)
+    return text
 
 
 def _graphs(settings: RunSettings) -> str:
@@ -128,8 +110,6 @@ def _graphs(settings: RunSettings) -> str:
             raise UserError(f"{source.imported} does not exist: name another --data")
         return f"{source.imported}, imported first; time and memory are known after that"
     if not (source.graphs / MANIFEST_FILE).exists():
-        from gnn_training.data.recipes import RECIPES
-
         return f"{RECIPES[settings.recipe].num_graphs} of recipe {settings.recipe}, generated first"
     data = PackedGraphs.open(source.graphs)
     data.verify()
@@ -141,14 +121,10 @@ def _graphs(settings: RunSettings) -> str:
 
 def _cost(settings: RunSettings) -> Iterator[Row]:
     """Memory and time, measured; nothing if the graphs are still to be imported."""
-    source = locate(settings)
+    source, recipe = locate(settings), RECIPES[settings.recipe]
     if (source.graphs / MANIFEST_FILE).exists():
         yield from _measured(settings, PackedGraphs.open(source.graphs), share=1.0)
     elif source.generated:
-        from gnn_training.data.dataset import sample
-        from gnn_training.data.recipes import RECIPES
-
-        recipe = RECIPES[settings.recipe]
         with tempfile.TemporaryDirectory() as folder:
             few = sample(recipe, SAMPLE, settings.seed, Path(folder))
             yield from _measured(settings, few, share=len(few) / recipe.num_training)
@@ -156,8 +132,6 @@ def _cost(settings: RunSettings) -> Iterator[Row]:
 
 def _measured(settings: RunSettings, data: PackedGraphs, share: float) -> Iterator[Row]:
     """Memory and time of the training; share: of the training graphs that `data` has."""
-    from gnn_training.training.estimate import estimate
-
     ranks, values = gpus.num_ranks(settings), settings.model_dump(include=set(TrainSettings.model_fields))
     cost = estimate(TrainSettings(**values | {"data": data.folder}), data, share, ranks)
     yield "memory", partial(_memory, settings, cost.peak_bytes / GIB, ranks)
@@ -172,13 +146,10 @@ def _measured(settings: RunSettings, data: PackedGraphs, share: float) -> Iterat
 
 def _memory(settings: RunSettings, need: float, ranks: int) -> str:
     if gpus.on_gpus(settings):
-        import torch
-
         need, free = need + CUDA_GIB, torch.cuda.mem_get_info()[0] / GIB
     else:
         free = machine.available_bytes() / GIB / ranks
     if need > free:
-        raise MachineError(
-            f"a rank needs about {need:.1f} GiB and {free:.1f} are free: lower --batch-size or --processes"
-        )
+        tight = f"a rank needs about {need:.1f} GiB and {free:.1f} are free"
+        raise MachineError(f"{tight}: lower --batch-size or --processes")
     return f"about {need:.1f} GiB of {free:.1f} free per rank"

@@ -17,7 +17,7 @@ from gnn_training.console import duration
 from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, SUMS_FILE
 from gnn_training.data.packed import MANIFEST_FILE
 from gnn_training.data.sources import locate, written
-from gnn_training.errors import StorageError, UserError
+from gnn_training.errors import StorageError
 from gnn_training.files import write_text
 from gnn_training.launch import gpus, nccl, runpod
 from gnn_training.launch.ranks import Nodes
@@ -27,11 +27,11 @@ from gnn_training.settings import (
     GenerateSettings,
     ImportSettings,
     PackSettings,
-    PreflightSettings,
+    RankSettings,
     RunSettings,
     Settings,
     TrainSettings,
-)
+)  # fmt: skip
 from gnn_training.solve.report import METHODS
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,12 @@ class Step:
     files: tuple[Path, ...] = ()
     prepares: "Step | None" = None
 
+    def arguments(self, run: Path) -> list[str]:
+        """Write the settings to a file in the run folder; return the arguments of the Python that does the step."""
+        file = run / "settings" / f"{self.name}.json"
+        write_text(file, self.settings.model_dump_json(indent=2) + "\n")
+        return ["-m", "gnn_training", self.command, "--settings", str(file)]
+
 
 def run(settings: RunSettings) -> None:
     """Do every step that is not done. The same command continues what was interrupted.
@@ -63,7 +69,7 @@ def run(settings: RunSettings) -> None:
         UserError: the settings, this machine or its folders cannot be used.
         SystemExit: exit code of a step that failed and has said why, or 143 after SIGTERM.
     """
-    nodes, steps, started = _nodes(), plan(settings), time.monotonic()
+    nodes, steps, started = Nodes.from_environment(), plan(settings), time.monotonic()
     if nodes.rank > 0:  # the first machine does the rest
         steps = [step for step in steps if step.name == "train"]
     if settings.stop_pod:
@@ -89,15 +95,16 @@ def dry_run(settings: RunSettings) -> None:
     Raises:
         UserError: as `run`.
     """
-    nodes, visible = _nodes(), gpus.select(settings.gpus)
+    nodes, variables = Nodes.from_environment(), gpus.select(settings.gpus)
     num_ranks = gpus.num_ranks(settings)
-    path = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
-    for name, value in (path | visible).items():
+    if path := os.environ.get("PYTHONPATH"):
+        variables["PYTHONPATH"] = path
+    for name, value in variables.items():
         print(f"export {name}={shlex.quote(value)}")
     for step in plan(settings):
         if step.name == "train":
             print(f"# ranks on this machine: {num_ranks}, machines: {nodes.count}")
-        print(shlex.join([sys.executable, *_arguments(step.name, step.command, step.settings, settings.run)]))
+        print(shlex.join([sys.executable, *step.arguments(settings.run)]))
 
 
 def plan(settings: RunSettings) -> list[Step]:
@@ -158,19 +165,10 @@ def _state(step: Step) -> dict[str, Any]:
     return {"command": step.command, "settings": settings, "files": {str(path): _stamp(path) for path in step.files}}
 
 
-def _stamp(path: Path) -> list[int] | None:
-    """Number, size and latest change of a file, or of the files in a folder; None if there is nothing."""
-    if not path.exists():
-        return None
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    stats = [file.stat() for file in files]
-    return [len(files), sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)]
-
-
-def _nodes() -> Nodes:
-    for name in {"RANK", "LOCAL_RANK"} & os.environ.keys():
-        raise UserError(f"{name} is set: start run once per machine and without torchrun; it starts the ranks itself")
-    return Nodes.from_environment()
+def _stamp(path: Path) -> list[int]:
+    """Number, size and latest change of a file, or of the files in a folder."""
+    stats = [file.stat() for file in (path, *path.rglob("*")) if file.is_file()]
+    return [len(stats), sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)]
 
 
 @contextmanager
@@ -189,10 +187,9 @@ def _find_nccl_variables(settings: RunSettings, nodes: Nodes) -> None:
     """Set the variables with which the GPUs of this machine reach each other, found by trying."""
     if gpus.num_ranks(settings) == 1 or not gpus.on_gpus(settings):
         return
-    name = f"preflight-{nodes.rank}"
-    preflight = PreflightSettings(device=settings.device, processes=settings.processes)
-    arguments = _arguments(name, "preflight", preflight, settings.run)
-    errors = settings.run / f"{name}.log"
+    ranks = RankSettings(device=settings.device, processes=settings.processes)
+    arguments = Step(f"preflight-{nodes.rank}", "preflight", ranks).arguments(settings.run)
+    errors = settings.run / f"preflight-{nodes.rank}.log"
 
     def attempt(variables: dict[str, str]) -> tuple[int, str]:
         with processes.environment(**variables):
@@ -219,26 +216,18 @@ def _do(step: Step, settings: RunSettings, record: StepRecord) -> None:
         log.info("%s: already done", title)
         return
     log.info("%s ...", title)
-    arguments = _arguments(step.name, step.command, step.settings, settings.run)
-    started, outcome = time.monotonic(), "stopped"
+    started, outcome, way_on = time.monotonic(), "stopped", "; the same command continues here"
     try:
-        code = processes.run_python(arguments, beats=step.name != "train")  # the ranks beat themselves
+        code = processes.run_python(step.arguments(settings.run), beats=step.name != "train")  # its ranks beat
+        if code not in (0, STOPPED):
+            outcome = f"failed with exit code {code}"
         if code:
-            outcome = outcome if code == STOPPED else f"failed with exit code {code}"
             sys.exit(code)
-        outcome = "done"
+        outcome, way_on = "done", ""
     finally:
         seconds = time.monotonic() - started
-        record.add(step, seconds, outcome == "done")
-        way_on = "" if outcome == "done" else "; the same command continues here"
+        record.add(step, seconds, is_done=outcome == "done")
         log.info("%s: %s after %s%s", title, outcome, duration(seconds), way_on)
-
-
-def _arguments(name: str, command: str, settings: Settings, run: Path) -> list[str]:
-    """Write the settings of a step to a file; return the arguments of the Python that does it."""
-    file = run / "settings" / f"{name}.json"
-    write_text(file, settings.model_dump_json(indent=2) + "\n")
-    return ["-m", "gnn_training", command, "--settings", str(file)]
 
 
 def _finish(settings: RunSettings, how: str) -> None:

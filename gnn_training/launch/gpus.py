@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gnn_training.errors import MachineError, UserError
 from gnn_training.machine import num_cores
-from gnn_training.settings import PreflightSettings, TrainSettings
+from gnn_training.settings import RankSettings
 
 log = logging.getLogger(__name__)
 DRIVERS = {"13": 580, "12.8": 570, "12": 525}  # oldest NVIDIA driver for a version of CUDA, or for all with its major
@@ -22,17 +22,16 @@ FABRIC_MANAGER = "the fabric manager of this host does not run (CUDA error 802),
 MAX_CPU_RANKS = 8  # more ranks make the global batch larger, not the job shorter
 
 
-def num_ranks(settings: TrainSettings | PreflightSettings) -> int:
+def num_ranks(settings: RankSettings) -> int:
     """Return the number of ranks on this machine: as asked, or (0) one per GPU, or one per core if there are no GPUs.
 
     Raises:
         MachineError: there is no GPU where device or preset want one, or there are fewer than were named or paid for.
         UserError: more processes than GPUs.
     """
-    wanted = settings.processes
-    count = 0 if settings.device == "cpu" else num_gpus()
-    preset = settings.preset if isinstance(settings, TrainSettings) else ""
-    if not count and (settings.device == "cuda" or (settings.device == "auto" and preset in ("single", "multi"))):
+    wanted, count = settings.processes, 0 if settings.device == "cpu" else num_gpus()
+    is_for_gpus = settings.device == "cuda" or getattr(settings, "preset", "") in ("single", "multi")
+    if not count and is_for_gpus and settings.device != "cpu":
         raise MachineError(why_none())
     if count and not 0 < wanted <= count:
         if why := why_fewer(count):
@@ -42,7 +41,7 @@ def num_ranks(settings: TrainSettings | PreflightSettings) -> int:
     return wanted or count or min(num_cores(), MAX_CPU_RANKS)
 
 
-def on_gpus(settings: TrainSettings | PreflightSettings) -> bool:
+def on_gpus(settings: RankSettings) -> bool:
     """Return whether the ranks would run on GPUs here."""
     return settings.device != "cpu" and num_gpus() > 0
 
@@ -74,9 +73,7 @@ def why_none() -> str:
     if said.startswith("No devices") or not (said or DEVICE.exists()):
         if "RUNPOD_POD_ID" in os.environ:
             return "this pod has no GPU, as happens to stopped pods: start a new one on the same network volume"
-        return (
-            "there is no GPU: start a container with --gpus all, or take --preset cpu, or --device cpu to train slowly"
-        )
+        return "there is no GPU: start a container with --gpus all, or take --preset cpu, or, slowly, --device cpu"
     if said and not listed():
         return f'nvidia-smi says "{said.splitlines()[0]}": restart the container, or take another host'
     if cuda is None:
@@ -85,37 +82,31 @@ def why_none() -> str:
     if version and int(version.split(".")[0]) < needed:
         old = f"driver {version} is too old for CUDA {cuda}, which needs {needed}"
         return f"{old}: take a host with a newer driver (RunPod: allowedCudaVersions)"
-    return _why_cuda_fails()
-
-
-def _why_cuda_fails() -> str:
-    import torch
-
     try:
         torch.cuda.init()
-        said = "no error"
-    except RuntimeError as error:
-        said = str(error).splitlines()[0]
-    if "Error 802" in said:
+        error = "no error"
+    except RuntimeError as failure:
+        error = str(failure).splitlines()[0]
+    if "Error 802" in error:
         return f"{FABRIC_MANAGER}: take another host"
-    if "Found no NVIDIA driver" in said:
+    if "Found no NVIDIA driver" in error:
         return "the container has no CUDA driver: start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-    if (hidden := os.environ.get(VISIBLE)) is not None and "No CUDA GPUs" in said:
-        return f"{VISIBLE} ({hidden}) hides every GPU: unset it"
-    said = said[max(said.find("Error "), 0) :]
-    return f'torch cannot use the GPU ("{said}"): restart the container, or take another host'
+    if "No CUDA GPUs" in error and VISIBLE in os.environ:
+        return f"{VISIBLE} ({os.environ[VISIBLE]}) hides every GPU: unset it"
+    error = error[max(0, error.find("Error ")) :]
+    return f'torch cannot use the GPU ("{error}"): restart the container, or take another host'
 
 
 def why_fewer(count: int) -> str | None:
     """Return why torch can use only `count` GPUs, fewer than were named or are paid for; None if they are not fewer."""
-    there, named, paid = listed(), _named(), os.environ.get("RUNPOD_GPU_COUNT", "")
+    there, named, paid, why = len(listed()), _named(), os.environ.get("RUNPOD_GPU_COUNT", ""), ""
     if named is not None:
-        why = f"{VISIBLE} ({','.join(named)}) names more GPUs than torch can use" if count < len(named) else ""
-    elif count < len(there) and not _num_slices():
-        why = f"nvidia-smi lists {len(there)} GPUs and torch can use {count}"
-    else:
-        idle = paid.isdecimal() and max(count, len(there)) < int(paid)
-        why = f"this pod has {count} GPUs and is paid for {paid} (RUNPOD_GPU_COUNT)" if idle else ""
+        if count < len(named):
+            why = f"{VISIBLE} ({','.join(named)}) names more GPUs than torch can use"
+    elif count < there and not _num_slices():
+        why = f"nvidia-smi lists {there} GPUs and torch can use {count}"
+    elif paid.isdecimal() and max(count, there) < int(paid):
+        why = f"this pod has {count} GPUs and is paid for {paid} (RUNPOD_GPU_COUNT)"
     return f"{why}: take another host, or go on with --processes {count}" if why else None
 
 
@@ -154,13 +145,12 @@ def describe(number: int) -> str:
     import torch
 
     try:
-        name = torch.cuda.get_device_name(number)
         torch.ones(2, device=f"cuda:{number}").sum().item()
         free, total = (size / 2**30 for size in torch.cuda.mem_get_info(number))
+        return f"{torch.cuda.get_device_name(number)}, {total:.0f} GiB, {free:.0f} free"
     except RuntimeError as error:
         said = f'GPU {number} does not compute ("{str(error).splitlines()[0]}")'
         raise MachineError(f"{said}: leave it out with --gpus, or take another host") from error
-    return f"{name}, {total:.0f} GiB, {free:.0f} free"
 
 
 def listed() -> dict[int, int]:
@@ -199,6 +189,11 @@ def nvidia_smi(*arguments: str) -> str:
         raise MachineError(f"{hangs}: take another host, or --device cpu") from None
 
 
+@functools.cache
+def _log_once(sentence: str) -> None:
+    log.info(sentence)
+
+
 def _named() -> list[str] | None:
     """The GPUs in CUDA_VISIBLE_DEVICES, numbers or UUIDs; None if it is not set."""
     value = os.environ.get(VISIBLE)
@@ -207,11 +202,5 @@ def _named() -> list[str] | None:
 
 def _num_slices() -> int:
     """MIG slices of all the GPUs, or of those whose numbers CUDA_VISIBLE_DEVICES holds."""
-    there, named = listed(), _named() or []
-    numbers = [int(name) for name in named if name.isdecimal()] or there
-    return sum(there.get(number, 0) for number in numbers)
-
-
-@functools.cache
-def _log_once(sentence: str) -> None:
-    log.info(sentence)
+    slices, named = listed(), _named() or []
+    return sum(slices.get(number, 0) for number in ([int(name) for name in named if name.isdecimal()] or slices))

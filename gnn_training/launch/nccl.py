@@ -32,19 +32,16 @@ def working_variables(attempt: Callable[[dict[str, str]], tuple[int, str]]) -> d
     Raises:
         MachineError: no fallback works; the message has the last cause.
     """
-    tried: list[dict[str, str]] = []
-    for fallback in FALLBACKS:
-        variables = {name: value for name, value in fallback.items() if name not in os.environ}
-        if variables in tried:
+    free = [{name: value for name, value in each.items() if name not in os.environ} for each in FALLBACKS]
+    for number, variables in enumerate(free):
+        if variables in free[:number]:
             continue
-        tried.append(variables)
         words = " ".join(f"{name}={value}" for name, value in variables.items()) or "no variables"
         code, stderr = attempt(variables)
         if code == 0:
-            if "NCCL_P2P_DISABLE" in variables:
-                log.warning("NCCL: WARNING: works only with %s, through the CPU, SLOW: take another host", words)
-            elif variables:
-                log.info("NCCL: works with %s, which training will use", words)
+            if variables:
+                slow = ", through the CPU, SLOW: take another host" if "NCCL_P2P_DISABLE" in variables else ""
+                log.warning("NCCL works only with %s%s", words, slow)
             return variables
         cause = _cause(code, stderr)
         log.warning("NCCL: all-reduce fails with %s: %s", words, cause)
@@ -62,7 +59,7 @@ def _cause(code: int, stderr: str) -> str:
             raise MachineError(sentence)
     if code == TIMED_OUT or "Watchdog caught collective operation timeout" in stderr:
         return "no answer in time"
-    said = re.findall(r"^coloring-gnn: (.*)$", stderr, re.MULTILINE)
-    if said and code == MachineError.exit_code and WRONG_SUM not in said[-1]:
+    said = re.findall(r"^coloring-gnn: (.*)$", stderr, re.MULTILINE) or [f"exit code {code}"]
+    if code == MachineError.exit_code and WRONG_SUM not in said[-1]:
         raise MachineError(said[-1])
-    return said[-1] if said else f"exit code {code}"
+    return said[-1]

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,31 +38,25 @@ class Nodes:
     port: int = 29500
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Nodes":
+    def from_environment(cls) -> "Nodes":
         """Read NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT; without NNODES, this machine is alone.
 
         Raises:
-            UserError: a variable is missing, is not a number or contradicts another.
+            UserError: torchrun has started this process; or a variable is missing or does not fit.
         """
-        count, rank = _number(environ, "NNODES", 1), _number(environ, "NODE_RANK", 0)
-        if rank >= count:
+        for name in {"RANK", "LOCAL_RANK"} & os.environ.keys():
+            raise UserError(f"{name} is set: start this once per machine and without torchrun")
+        if os.environ.get("NNODES", "1") in ("", "1"):
+            return ALONE
+        try:
+            count, rank = int(os.environ["NNODES"]), int(os.environ["NODE_RANK"])
+            nodes = cls(count, rank, os.environ["MASTER_ADDR"], int(os.environ.get("MASTER_PORT") or cls.port))
+        except (KeyError, ValueError) as error:
+            names = "NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT"
+            raise UserError(f"several machines need {names}, and one is missing or no number: {error}") from error
+        if not 0 <= rank < count:
             raise UserError(f"NODE_RANK ({rank}) must be below NNODES ({count}): number the machines from 0")
-        if count == 1:
-            return cls()
-        for name in ("NODE_RANK", "MASTER_ADDR"):
-            if not environ.get(name):
-                raise UserError(f"{count} machines (NNODES) train together: set {name}, too")
-        port = _number(environ, "MASTER_PORT", cls.port)
-        if not 0 < port < 65536:
-            raise UserError(f"MASTER_PORT ({port}) must be a port, from 1 to 65535")
-        return cls(count, rank, environ["MASTER_ADDR"], port)
-
-
-def _number(environ: Mapping[str, str], name: str, default: int) -> int:
-    text = environ.get(name) or str(default)
-    if not text.isdecimal():
-        raise UserError(f"{name} ({text}) must be a number")
-    return int(text)
+        return nodes
 
 
 ALONE = Nodes()
@@ -90,7 +84,7 @@ def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks
             with processes.deaf_to(signal.SIGINT):  # which reaches the whole process group in a terminal
                 return start(os.getpid(), function, argument)
 
-        with _forwarded_signals() as received, ThreadPoolExecutor(1) as pool:  # so that signals are heard at once
+        with _forwarded_signals() as received, ThreadPoolExecutor(1) as pool:  # the main thread handles signals
             try:
                 results = pool.submit(start_deaf).result()
             except ChildFailedError as error:

@@ -38,34 +38,31 @@ def stop_pod(environ: Mapping[str, str], api: str = API, pauses: Sequence[float]
     require(environ)
     pod = environ["RUNPOD_POD_ID"]
     log.info("asking RunPod to stop pod %s", pod)
-    for pause in (*pauses, None):
+    for pause in (*pauses, 0.0):
         refusal, is_final = _ask(f"{api}/pods/{pod}/stop", environ["RUNPOD_API_KEY"])
         if not refusal:
             log.info("RunPod stops pod %s; its volume stays, and is billed as storage", pod)
             return
-        if pause is None or is_final:
+        if is_final:
             break
-        log.warning("RunPod did not stop pod %s (%s); trying again in %.0f s", pod, refusal, pause)
+        log.warning("RunPod did not stop pod %s (%s)", pod, refusal)
         time.sleep(pause)
     billed = f"RunPod did not stop pod {pod} ({refusal}), so it is STILL BILLED"
     raise MachineError(f"{billed}: stop it by hand, in the web console or with runpodctl stop pod {pod}")
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects: one would carry the key to another server."""
-
     def redirect_request(self, *_: object) -> None:
-        return None
+        """Refuse: a redirect would carry the key to another server."""
 
 
 def _ask(url: str, key: str) -> tuple[str, bool]:
     """Return why it was refused, nothing if it was not; and whether another try is useless."""
     request = urllib.request.Request(url, method="POST", headers={"Authorization": f"Bearer {key}"})
     try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT):
-            return "", True
+        urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT).close()
+        return "", True
     except urllib.error.HTTPError as error:
-        with error:
-            return f"HTTP {error.code} {error.reason}", error.code != 429 and error.code < 500
+        return f"HTTP {error.code} {error.reason}", error.code != 429 and error.code < 500
     except (OSError, HTTPException) as error:  # URLError is an OSError
         return str(getattr(error, "reason", error)) or type(error).__name__, False
