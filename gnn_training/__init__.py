@@ -7,6 +7,8 @@
 The command line is `coloring-gnn`. The import loads no library before something is used.
 """
 
+import math
+import time
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +22,10 @@ __all__ = ["Model", "color"]
 
 
 def color(
-    graph: Any,
-    seconds: float = 1.0,
-    seed: int = 0,
-    model: "Model | Path | str | None" = None,
+    graph: Any, seconds: float = 1.0, seed: int = 0, model: "Model | Path | str | None" = None,
     num_nodes: int | None = None,
-) -> Any:
-    """Color a graph properly, with as few colors as the time allows; colors count from 0.
+) -> Any:  # fmt: skip
+    """Color a graph properly, with as few colors as the time allows; colors count from 0 without gaps.
 
     graph: a networkx graph gives a dict from node to color; an edge array (E, 2) of integers gives a numpy array (N,);
     a torch_geometric Data gives a tensor (N,). Directions, parallel edges and self loops are ignored.
@@ -35,16 +34,25 @@ def color(
     model: an open Model or the path of an exported file; None takes the shipped one.
     num_nodes: N of an edge array; None takes the largest node + 1.
 
-    Raises:
-        TypeError, ValueError: an argument that cannot be used.
-        UserError: the model file cannot be read.
+    Raises TypeError or ValueError for an argument that cannot be used, UserError if the model file cannot be read.
     """
+    import numpy as np
+
     from gnn_training.graph import as_graph
     from gnn_training.model.session import Model
-    from gnn_training.solve.anytime import color_graph
+    from gnn_training.solve.anytime import colorings
+    from gnn_training.solve.local_search import Budget, clique_size
 
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"seconds ({seconds}) must be a number of 0 or above")
+    if seed < 0:
+        raise ValueError(f"seed ({seed}) must be 0 or above")
     opened = model if isinstance(model, Model) else _open(model)
-    colors = color_graph(as_graph(graph, num_nodes), opened, seconds, seed)
+    source, start = as_graph(graph, num_nodes), time.monotonic()
+    colors = np.empty(0, dtype=np.int64)
+    if source.num_nodes:
+        budget = Budget(start + seconds, clique_size(source.csr()), opened.threads, seed)
+        colors = min(colorings(source, opened, budget), key=lambda coloring: coloring.num_colors).colors
     if hasattr(graph, "is_multigraph"):
         return dict(zip(graph, colors.tolist(), strict=True))
     if hasattr(graph, "edge_index"):

@@ -69,7 +69,7 @@ def test_polish_colors_random_graphs_as_tabucol_does_and_better_than_the_search_
 def test_a_search_without_polish_repeats_itself_up_to_its_end(model: Model):
     graph = random_graph(40, 0)
     call = one_call(model, graph, 60)._replace(seconds=10.0)  # so that iterated greedy makes all its passes
-    first, second = (next(improvements(model, graph, call, Budget(time.monotonic() + 60))) for _ in range(2))
+    first, second = (next(improvements(model, graph, call, Budget(time.monotonic() + 60), False)) for _ in range(2))
     assert np.array_equal(first, second)
 
 

@@ -18,13 +18,11 @@ logger = logging.getLogger(__name__)
 def color(settings: ColorSettings) -> Path:
     """Write the best coloring found as a DIMACS solution and return its path; Ctrl-C takes the best so far.
 
-    A file named with `out` is replaced. Without `out` the solution stands beside the graph and replaces nothing.
-
-    Raises:
-        UserError: the graph or the model cannot be read, or the solution has no place.
+    Without `out` the solution stands beside the graph and replaces nothing. Raises UserError if the graph or the model
+    cannot be read, or the solution has no place.
     """
     start = time.monotonic()
-    out = _solution_path(settings)
+    out = _solution_path(settings.graph, settings.out)
     model = Model(settings.model, settings.threads)
     instance = read(settings.graph)
     if instance.note:
@@ -43,17 +41,13 @@ def color(settings: ColorSettings) -> Path:
         logger.warning("%s: interrupted, taking the best coloring so far", graph.name)
     assert best is not None, "colorings yields one at least"
     write_solution(out, best.colors)
-    seconds = time.monotonic() - start
-    logger.info(
-        "%s: %d colors by %s, at least %d needed, %.1f s, written to %s",
-        graph.name, best.num_colors, best.method, budget.lower, seconds, out,
-    )  # fmt: skip
+    found = f"{best.num_colors} colors by {best.method}, at least {budget.lower} needed"
+    logger.info("%s: %s, %.1f s, written to %s", graph.name, found, time.monotonic() - start, out)
     return out
 
 
-def _solution_path(settings: ColorSettings) -> Path:
+def _solution_path(graph: Path, out: Path | None) -> Path:
     """Where the solution goes; refused before any time is spent."""
-    graph, out = settings.graph, settings.out
     if not graph.is_file():
         raise UserError(f"{graph} is not a file: name the file of one graph")
     if out is None:

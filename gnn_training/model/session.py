@@ -2,7 +2,6 @@
 
 import logging
 import os
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,14 +28,10 @@ WAY_OUT = "name a file written by `coloring-gnn export`"
 class Prediction:
     """What the network says about G graphs, in the order they were given."""
 
-    logits: list[np.ndarray]
-    """(N, C) float32 per graph; the argmax of a row is the node's color."""
-    chromatic: np.ndarray
-    """(G,) float32 estimated number of colors needed."""
-    graph_type_logits: np.ndarray
-    """(G, 8) float32, columns as in contract.GRAPH_TYPES."""
-    difficulty: np.ndarray
-    """(G,) float32, 0 easy to 100 hard."""
+    logits: list[np.ndarray]  # (N, C) float32 per graph; the argmax of a row is the node's color
+    chromatic: np.ndarray  # (G,) float32 estimated number of colors needed
+    graph_type_logits: np.ndarray  # (G, 8) float32, columns as in contract.GRAPH_TYPES
+    difficulty: np.ndarray  # (G,) float32, 0 easy to 100 hard
 
     @property
     def graph_types(self) -> list[str]:
@@ -50,37 +45,29 @@ class Model:
     def __init__(self, path: Path | str | None = None, threads: int = 0):
         """Open `path`, or the shipped file, for `threads` threads; 0 takes every core this process may use.
 
-        Raises:
-            UserError: the file is missing, is not ONNX, or has other tensors than the contract's.
+        Raises UserError if the file is missing, is not ONNX, or has other tensors than the contract's.
         """
-        start = time.monotonic()
         self.path = Path(path or SHIPPED_MODEL)
         self.threads = threads or len(os.sched_getaffinity(0))
         self._session = _open(self.path, self.threads)
         _check_contract(self.path, self._session)
         self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
         self.steps = int(self.metadata["steps"])  # refinement rounds of a call that does not name them
-        self.loading_seconds = time.monotonic() - start
 
     def predict(
-        self,
-        graphs: Any,
-        num_colors: Sequence[int] | None = None,
-        seed: int | None = None,
-        steps: int | None = None,
-        seconds: float | None = None,
-    ) -> Prediction:
+        self, graphs: Any, num_colors: Sequence[int] | None = None, seed: int | None = None,
+        steps: int | None = None, seconds: float | None = None,
+    ) -> Prediction:  # fmt: skip
         """Run a graph, or a list of G graphs as one batch. An option that is left out has the file's own default.
 
         graphs: of any kind that graph.as_graph takes. num_colors: colors to use per graph, 0 as predicted.
-        seconds: time limit.
-
-        Raises:
-            TypeError, ValueError: what is not a graph; a graph without nodes.
-            TimeoutError: `seconds` are over; the runtime has stopped.
-            MemoryError: the batch is too large for this machine.
+        Raises TypeError or ValueError for what is not a graph or has no nodes, MemoryError if the batch is too large
+        for this machine, and TimeoutError after `seconds`, when the runtime has stopped.
         """
-        batch = _graphs(graphs)
+        is_list = isinstance(graphs, list | tuple) and not (graphs and _is_edge(graphs[0]))
+        batch = [as_graph(graph) for graph in graphs] if is_list else [as_graph(graphs)]
+        if not batch or any(graph.num_nodes == 0 for graph in batch):
+            raise ValueError("predict needs a graph, and every graph needs at least one node")
         need, left = needed_bytes(batch), available_bytes()
         if need > left:
             raise MemoryError(f"the network needs about {need / 2**30:.1f} GiB and {left / 2**30:.1f} GiB are free")
@@ -119,14 +106,6 @@ def needed_bytes(graphs: Sequence[Graph]) -> int:
     return len(graphs) * size * (BYTES_PER_NODE_PAIR * size + BYTES_PER_NODE_COLOR_PAIR * colors)
 
 
-def _graphs(graphs: Any) -> list[Graph]:
-    is_list = isinstance(graphs, list | tuple) and not (graphs and _is_edge(graphs[0]))
-    batch = [as_graph(graph) for graph in graphs] if is_list else [as_graph(graphs)]
-    if not batch or any(graph.num_nodes == 0 for graph in batch):
-        raise ValueError("predict needs a graph, and every graph needs at least one node")
-    return batch
-
-
 def _is_edge(item: Any) -> bool:
     return isinstance(item, list | tuple | np.ndarray) and np.ndim(item) == 1
 
@@ -148,17 +127,15 @@ def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
 
 
 def _check_contract(path: Path, session: onnxruntime.InferenceSession) -> None:
-    tensors = {
-        "inputs": ([tensor.name for tensor in session.get_inputs()], INPUTS),
-        "optional inputs": ([tensor.name for tensor in session.get_overridable_initializers()], OPTIONAL_INPUTS),
-        "outputs": ([tensor.name for tensor in session.get_outputs()], OUTPUTS),
-    }
-    for what, (names, expected) in tensors.items():
+    for what, tensors, expected in (
+        ("inputs", session.get_inputs(), INPUTS),
+        ("optional inputs", session.get_overridable_initializers(), OPTIONAL_INPUTS),
+        ("outputs", session.get_outputs(), OUTPUTS),
+    ):
+        names = [tensor.name for tensor in tensors]
         if sorted(names) != sorted(expected):
-            found = ", ".join(names) or "none"
-            raise UserError(
-                f"{path} is not a coloring network: its {what} are {found} instead of {', '.join(expected)}; {WAY_OUT}"
-            )
+            found = f"{', '.join(names) or 'none'} instead of {', '.join(expected)}"
+            raise UserError(f"{path} is not a coloring network: its {what} are {found}; {WAY_OUT}")
     if not session.get_modelmeta().custom_metadata_map.get("steps", "").isdecimal():
         raise UserError(f"{path}: its metadata does not say how many steps a call takes: {WAY_OUT}")
 
@@ -167,8 +144,7 @@ def _collate(graphs: Sequence[Graph]) -> dict[str, np.ndarray]:
     sizes = [graph.num_nodes for graph in graphs]
     starts = np.cumsum([0, *sizes[:-1]])
     return {
-        # The network reads the edges and ignores the features.
-        "node_features": np.zeros((sum(sizes), NUM_FEATURES), dtype=np.float32),
+        "node_features": np.zeros((sum(sizes), NUM_FEATURES), dtype=np.float32),  # which the network ignores
         "edge_index": np.concatenate([g.edge_index() + start for g, start in zip(graphs, starts, strict=True)], axis=1),
         "batch": np.repeat(np.arange(len(graphs)), sizes),
     }

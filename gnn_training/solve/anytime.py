@@ -1,7 +1,6 @@
 """Fewer colors for more time: DSATUR, one call of the network, then calls and search until a deadline."""
 
 import logging
-import math
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -14,14 +13,7 @@ from gnn_training.contract import MAX_COLORS
 from gnn_training.graph import Graph, NeighbourLists
 from gnn_training.model.session import Model
 from gnn_training.solve import kernels
-from gnn_training.solve.local_search import (
-    Budget,
-    clique_size,
-    extract_in_threads,
-    extractions,
-    iterated_greedy,
-    local_search,
-)
+from gnn_training.solve.local_search import Budget, extract_in_threads, extractions, iterated_greedy, local_search
 
 logger = logging.getLogger(__name__)
 DSATUR_SECONDS = 2e-9  # for every pair of nodes
@@ -63,23 +55,6 @@ def colorings(graph: Graph, model: Model, budget: Budget, polish: bool = True) -
             return
 
 
-def color_graph(graph: Graph, model: Model, seconds: float, seed: int) -> np.ndarray:
-    """Return the best of `colorings` within `seconds`: (N,) int64, proper, colors from 0 without gaps.
-
-    Raises:
-        ValueError: seconds or seed is below 0 or not a number.
-    """
-    start = time.monotonic()
-    if not 0 <= seconds < math.inf:
-        raise ValueError(f"seconds ({seconds}) must be a number of 0 or above")
-    if seed < 0:
-        raise ValueError(f"seed ({seed}) must be 0 or above")
-    if graph.num_nodes == 0:
-        return np.empty(0, dtype=np.int64)
-    budget = Budget(start + seconds, clique_size(graph.csr()), model.threads, seed)
-    return min(colorings(graph, model, budget), key=lambda coloring: coloring.num_colors).colors
-
-
 def _methods(graph: Graph, model: Model, budget: Budget, polish: bool) -> Iterator[tuple[str, np.ndarray]]:
     lists = graph.csr()
     left, expected = budget.deadline - time.monotonic(), DSATUR_SECONDS * graph.num_nodes**2
@@ -104,30 +79,21 @@ def _methods(graph: Graph, model: Model, budget: Budget, polish: bool) -> Iterat
 
 
 def one_call(model: Model, graph: Graph, seconds: float) -> OneCall:
-    """Make one three-input call and decode it.
-
-    Raises:
-        MemoryError: the graph is too large for the network on this machine.
-        TimeoutError: the call takes longer than `seconds`.
-    """
+    """Make one three-input call and decode it. Raises MemoryError or TimeoutError as `Model.predict` does."""
     start = time.monotonic()
-    prediction = model.predict([graph], seconds=seconds)
+    prediction = model.predict(graph, seconds=seconds)
     logits = prediction.logits[0]
     colors = from_logits(graph, logits)
     return OneCall(logits.argmax(1), colors, float(prediction.chromatic[0]), time.monotonic() - start)
 
 
-def improvements(
-    model: Model, graph: Graph, call: OneCall, budget: Budget, polish: bool = False
-) -> Iterator[np.ndarray]:
+def improvements(model: Model, graph: Graph, call: OneCall, budget: Budget, polish: bool) -> Iterator[np.ndarray]:
     """Yield proper colorings (N,) with ever fewer colors than the call's, within the budget.
 
-    Without `polish`, further calls ask for fewer colors than the best coloring has, independent sets give colorings
-    between two calls, and iterated greedy improves both. With `polish` there are no calls: iterated greedy and
-    independent sets come first, and TabuCol has most of the time.
+    Without `polish`, more calls ask for fewer colors, independent sets give colorings between two calls, and iterated
+    greedy improves both. With `polish`, `local_search` has all the time, most of it for TabuCol.
     """
-    lists = graph.csr()
-    best = call.colors
+    lists, best = graph.csr(), call.colors
     if not polish:
         for best in _calls(model, graph, lists, call, budget):
             yield best
@@ -137,16 +103,15 @@ def improvements(
 def _calls(model: Model, graph: Graph, lists: NeighbourLists, call: OneCall, budget: Budget) -> Iterator[np.ndarray]:
     """Improve the call's coloring, then make calls with other seeds, longer ones later, while there is time.
 
-    Between two calls come independent sets. A call that would end late is shortened. It is left out if that makes it
-    shorter than a quarter of the first call, and stopped at the deadline.
+    A call that would end late is shortened. It is left out if that makes it shorter than a quarter of the first call,
+    and stopped at the deadline.
     """
     found, spent, steps, used = call.colors, call.seconds, model.steps, num_colors(call.colors)
     searches = [extractions(lists, budget.seed, number) for number in range(budget.threads)]
     for attempt in count():
         turn = min(time.monotonic() + spent, budget.deadline)
-        for colors in (found, extract_in_threads(searches, turn) if used > budget.lower else None):
-            if colors is None:
-                continue
+        sets = extract_in_threads(searches, turn) if used > budget.lower else None
+        for colors in [found] if sets is None else [found, sets]:
             seconds = min(SHARE * spent, budget.deadline - time.monotonic())
             colors = iterated_greedy(lists, colors, budget.lower, PASSES, seconds, budget.seed + attempt)
             if num_colors(colors) < used:
@@ -159,7 +124,7 @@ def _calls(model: Model, graph: Graph, lists: NeighbourLists, call: OneCall, bud
             return
         asked = min(MAX_COLORS, max(budget.lower, used - 1 - attempt % ASKED_BELOW))
         try:
-            prediction = model.predict([graph], [asked], budget.seed + attempt, steps, budget.deadline - start)
+            prediction = model.predict(graph, [asked], budget.seed + attempt, steps, budget.deadline - start)
         except (TimeoutError, MemoryError) as error:
             logger.debug("%s: the calls end, %s", graph.name, error)
             return

@@ -26,16 +26,15 @@ def rlf(graph: Graph) -> np.ndarray | None:
 
 
 def tabucol(graph: Graph, seconds: float, lower: int) -> Iterator[np.ndarray]:
-    """Yield proper colors (N,) int32 that TabuCol alone reaches in `seconds` in one thread; it stops at `lower`.
+    """Yield proper colors (N,) int32, DSATUR's first, then TabuCol's, each with one color less, down to `lower`.
 
-    The first are DSATUR's. Each does without the highest color of the one before.
+    TabuCol has one thread and `seconds`.
     """
-    deadline = time.monotonic() + seconds
-    lists = graph.csr()
-    start = kernels.dsatur(*lists)
-    yield start
-    for colors, _ in descents(lists, start, lower, FOREVER, deadline - time.monotonic(), seed=0):
-        yield colors
+    start, lists = time.monotonic(), graph.csr()
+    colors = kernels.dsatur(*lists)
+    yield colors
+    left = start + seconds - time.monotonic()
+    yield from (fewer for fewer, _ in descents(lists, colors, lower, FOREVER, left, seed=0))
 
 
 def _colors(graph: Graph, strategy: str) -> np.ndarray:

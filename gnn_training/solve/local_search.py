@@ -50,8 +50,7 @@ def iterated_greedy(
 ) -> np.ndarray:
     """Improve a proper coloring (N,) without gaps by iterated greedy: (N,) int32, never more colors.
 
-    It stops at `lower` colors, after `passes`, or after `seconds`. Below the time limit the result depends on the
-    arguments alone.
+    It stops at `lower` colors, after `passes` or `seconds`. Below the time limit it depends on the arguments alone.
     """
     deadline = time.monotonic() + seconds
     best, used, rng = colors.astype(np.int32), int(colors.max()) + 1, seeded(seed, len(colors))
@@ -67,11 +66,14 @@ def remove_color(
 ) -> tuple[np.ndarray, int]:
     """Look with TabuCol for a coloring with one color less than `colors` (N,) int32, which is proper and without gaps.
 
-    `is_over` is asked about every 20 ms. Returns the coloring (N,) int32 and the iterations it took; -1 if it is not
-    proper.
+    It starts with the nodes of the smallest class in all other classes in turn. `is_over` is asked about every 20 ms.
+    Returns the coloring (N,) int32 and the iterations it took; -1 if it is not proper.
     """
     k = int(colors.max()) + 1
-    trial = _without_smallest_class(colors, k)
+    smallest = np.bincount(colors, minlength=k).argmin()
+    trial = np.where(colors == k - 1, smallest, colors).astype(np.int32)  # the last class takes its number
+    orphans = np.flatnonzero(colors == smallest)
+    trial[orphans] = np.arange(len(orphans)) % (k - 1)
     tabu = np.zeros((len(colors), k - 1), dtype=np.int64)
     stride = max(100, STEPS_PER_SLICE // len(colors))
     solved, first = -1, 0
@@ -82,22 +84,13 @@ def remove_color(
     return trial, solved
 
 
-def _without_smallest_class(colors: np.ndarray, k: int) -> np.ndarray:
-    """Colors 0..k-2: the nodes of the smallest class take all colors in turn, the last class takes its number."""
-    smallest = np.bincount(colors, minlength=k).argmin()
-    fewer = np.where(colors == k - 1, smallest, colors).astype(np.int32)
-    orphans = np.flatnonzero(colors == smallest)
-    fewer[orphans] = np.arange(len(orphans)) % (k - 1)
-    return fewer
-
-
 def descents(
     lists: NeighbourLists, colors: np.ndarray, lower: int, iterations: int, seconds: float, seed: int
 ) -> Iterator[tuple[np.ndarray, int]]:
     """Yield what TabuCol reaches from a proper coloring, one color less at a time, with the iterations so far.
 
-    It stops at `lower` colors, when a number of colors resists for `iterations`, or after `seconds`. Below the time
-    limit the result depends on the arguments alone. The colorings are (N,) int32 with colors from 0.
+    Stops at `lower` colors, when a number of colors resists for `iterations`, or after `seconds`. Below the time limit
+    it depends on the arguments alone. The colorings are (N,) int32 with colors from 0.
     """
     deadline = time.monotonic() + seconds
     best, effort, rng = colors.astype(np.int32), 0, seeded(seed, len(colors))
@@ -118,18 +111,16 @@ def descend(
 
 
 def extractions(lists: NeighbourLists, *seed: int) -> Iterator[np.ndarray | None]:
-    """Yield proper colorings (N,) int32 without end, each made of one large independent set after the other.
+    """Yield proper colorings (N,) int32 without end, made of large independent sets, and a None after every set.
 
-    Each has twice the moves per set of the one before, up to LAST_MOVES. After every set comes a None, for a look at
-    the clock.
+    Each has twice the moves per set of the one before, up to LAST_MOVES.
     """
     num_nodes, moves = len(lists.offsets) - 1, FIRST_MOVES
     rng = seeded(*seed, num_nodes)
     while True:
-        colors, color = np.full(num_nodes, -1, dtype=np.int32), 0
+        colors = np.full(num_nodes, -1, dtype=np.int32)
         while (colors < 0).any():
-            colors[kernels.independent_set(*lists, colors < 0, moves, rng)] = color
-            color += 1
+            colors[kernels.independent_set(*lists, colors < 0, moves, rng)] = colors.max() + 1
             yield None
         yield colors
         moves = min(2 * moves, LAST_MOVES)
@@ -152,8 +143,8 @@ def extract_in_threads(searches: Sequence[Iterator[np.ndarray | None]], deadline
 def local_search(lists: NeighbourLists, colors: np.ndarray, budget: Budget, polish: bool) -> Iterator[np.ndarray]:
     """Yield proper colorings (N,) int32 with ever fewer colors than the proper `colors`, which has no gaps.
 
-    Without `polish`, iterated greedy has all the time. With it, iterated greedy has the first part, independent sets
-    have the next, and TabuCol has the rest.
+    Without `polish`, iterated greedy has all the time. With it, it has the first part, independent sets have the next,
+    and TabuCol the rest.
     """
     left = budget.deadline - time.monotonic()
     passes, seconds = (PASSES, SHARE * left) if polish else (FOREVER, left)
@@ -168,27 +159,17 @@ def local_search(lists: NeighbourLists, colors: np.ndarray, budget: Budget, poli
         if sets is not None and sets.max() < best.max():
             best = sets
             yield best
-    yield from _tabucol_in_threads(lists, best, budget)
-
-
-def _tabucol_in_threads(lists: NeighbourLists, colors: np.ndarray, budget: Budget) -> Iterator[np.ndarray]:
-    """Yield proper colorings, each with one color less than the one before, starting below `colors`.
-
-    All threads look for the same number of colors, each with its own seed, and continue from what the first one finds.
-    """
     with ThreadPoolExecutor(budget.threads) as pool:
-        while colors.max() + 1 > max(budget.lower, 1):
-            found = _race(pool, lists, colors, budget)
-            if found is None:
-                return
-            colors = found
-            yield colors
+        while best.max() + 1 > max(budget.lower, 1) and (found := _race(pool, lists, best, budget)) is not None:
+            best = found
+            yield best
 
 
 def _race(pool: Executor, lists: NeighbourLists, colors: np.ndarray, budget: Budget) -> np.ndarray | None:
-    """Return a coloring with one color less from the thread that finds one first; None if none does in time.
+    """Return a coloring with one color less from the thread whose TabuCol finds one first; None if none does in time.
 
-    Every second thread looks at groups of classes, because the whole of a large graph is too much for TabuCol.
+    Every thread has its own seed. Every second one looks at groups of classes, because the whole of a large graph is
+    too much for TabuCol.
     """
     over = Event()
 
@@ -215,10 +196,7 @@ def _race(pool: Executor, lists: NeighbourLists, colors: np.ndarray, budget: Bud
 def remove_color_in_groups(
     lists: NeighbourLists, colors: np.ndarray, rng: np.ndarray, is_over: Callable[[], bool]
 ) -> np.ndarray | None:
-    """Color a group of classes with one color less, one group after the other until that succeeds or time is over.
-
-    Groups prefer the smaller classes. Returns a coloring (N,) int32 without gaps, or None.
-    """
+    """Color groups of mostly small classes until one saves a color: return (N,) int32 without gaps, or None."""
     sizes, noise = np.bincount(colors), np.random.default_rng(rng)
     while not is_over():
         order = (sizes * np.exp(GROUP_NOISE * noise.standard_normal(len(sizes)))).argsort()
