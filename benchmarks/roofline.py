@@ -11,8 +11,7 @@ from torch.utils.benchmark import Timer
 from gnn_training.model.network import NUM_INVARIANTS, NUM_PAIR_FEATURES
 from gnn_training.training.sampler import Shape
 
-MATRICES = {"cpu": (512, 1024, 2048), "cuda": (4096, 8192, 16384)}  # rows and columns of the products timed
-COPIES = {"cpu": (2**18, 2**22, 2**26), "cuda": (2**28, 2**30)}  # bytes; small ones stay in the caches of a CPU
+SIZES = {"cpu": (512, 1024, 2048), "cuda": (4096, 8192, 16384)}  # rows and columns of the matrices timed
 FLOAT = 4  # bytes of a number that takes no part in a sum over neighbours
 
 
@@ -70,23 +69,16 @@ def phases_of_step(shape: Shape, rounds: int, no_gradient_rounds: int, width: in
 
 
 def measure_ceilings(device: torch.device, precision: torch.dtype) -> Ceilings:
-    """The best of several sizes, with as many threads as torch has now."""
-    return Ceilings(
-        max(2 * size**3 / _product_seconds(size, device, precision) for size in MATRICES[device.type]),
-        max(2 * size / _copy_seconds(size, device) for size in COPIES[device.type]),
-    )
+    """The best of several sizes, with as many threads as torch has now. Small matrices stay in the caches of a CPU."""
+    products, copies = [], []
+    for size in SIZES[device.type]:
+        a = torch.randn(size, size, device=device).to(precision)
+        products.append(2 * size**3 / _seconds("torch.mm(a, a, out=out)", a))
+        copies.append(2 * a.nbytes / _seconds("out.copy_(a)", a))
+    return Ceilings(max(products), max(copies))
 
 
-def _product_seconds(size: int, device: torch.device, precision: torch.dtype) -> float:
-    a, out = (torch.randn(size, size, device=device).to(precision) for _ in range(2))
-    return _seconds("torch.mm(a, a, out=out)", a=a, out=out)
-
-
-def _copy_seconds(size: int, device: torch.device) -> float:
-    source, target = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2))
-    return _seconds("target.copy_(source)", source=source, target=target)
-
-
-def _seconds(statement: str, **names: torch.Tensor) -> float:
-    timer = Timer(statement, globals={"torch": torch, **names}, num_threads=torch.get_num_threads())
-    return min(timer.blocked_autorange(min_run_time=0.3).times)
+def _seconds(statement: str, a: torch.Tensor) -> float:
+    names = {"torch": torch, "a": a, "out": torch.empty_like(a)}
+    timer = Timer(statement, globals=names, num_threads=torch.get_num_threads())
+    return min(timer.blocked_autorange(min_run_time=0.5).times)

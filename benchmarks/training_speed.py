@@ -28,8 +28,8 @@ from gnn_training import files, machine
 from gnn_training.console import set_up_logging
 from gnn_training.contract import MAX_COLORS, NUM_FEATURES
 from gnn_training.data.dataset import sample
+from gnn_training.data.families import RECIPES
 from gnn_training.data.packed import PackedGraphs
-from gnn_training.data.recipes import RECIPES
 from gnn_training.distributed import Runtime, join
 from gnn_training.launch.ranks import launch
 from gnn_training.model.graphs import SparseGraph
@@ -42,7 +42,7 @@ from gnn_training.training.sampler import Shape
 HEADING = "## Measured\n"  # the last section of a page, which is replaced
 PRESETS = {"cpu": "cpu", "cuda": "single"}
 BATCH_SIZES = {"cpu": (1, 4), "cuda": (16, 64)}  # of the PyG forms; the better one counts
-LONGEST_STEP = 1 / 8  # of the seconds of a form
+LONGEST_STEP = 1 / 8  # of the seconds of a form, about
 MOST_MEMORY = 0.5  # of what is free, for a step
 GOLDEN = (5**0.5 - 1) / 2
 log = logging.getLogger("gnn_training.benchmarks")
@@ -86,13 +86,13 @@ class Form:
     largest: int = 0
 
     def warm_up(self, limit: float) -> None:
-        """Take larger and larger steps, up to one of half the limit in seconds. It stands in for all larger ones."""
+        """Take larger and larger steps until one takes the limit in seconds. It stands in for all larger ones."""
         free = torch.cuda.mem_get_info()[0] if self.device.type == "cuda" else machine.available_bytes()
         order = self.work.argsort(kind="stable")
         order = order[self.num_bytes[order] < MOST_MEMORY * free]
         work, place, last = self.work[order], len(order) // 4, len(order) - 1
         self._seconds(order[place])
-        while self._seconds(order[place]) < limit / 2 and place < last:
+        while self._seconds(order[place]) < limit and place < last:
             place = min(last, max(place + 1, int(np.searchsorted(work, 2 * work[place]))))
         self.largest, self.draws = int(order[place]), sampled(self.work)
 
