@@ -17,12 +17,10 @@ SECONDS_BETWEEN_LINES = 5.0  # of progress in a log
 
 def set_up_logging() -> None:
     """Log to stdout with the time of day: information from this program, only warnings from libraries."""
-    handler: logging.Handler
+    handler: logging.Handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     if sys.stdout.isatty():
         handler = RichHandler(show_level=False, show_path=False, omit_repeated_times=False, log_time_format="%H:%M:%S")
-    else:
-        handler = logging.StreamHandler(sys.stdout)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(handlers=[handler], force=True)
     logging.getLogger("gnn_training").setLevel(logging.INFO)
 

@@ -13,15 +13,9 @@ OPSET = 18
 MAX_IR_VERSION = 9  # ONNX Runtime 1.16 refuses 10
 # Row of `graph_type_logits`; the position is the class id.
 GRAPH_TYPES = (
-    "random_sparse",
-    "random_dense",
-    "register",
-    "leighton",
-    "queen_geometric",
-    "mycielski",
-    "scale_free",
-    "small_world",
-)
+    "random_sparse", "random_dense", "register", "leighton",
+    "queen_geometric", "mycielski", "scale_free", "small_world",
+)  # fmt: skip
 UNKNOWN_TYPE = 255  # stored for graphs whose family nobody named
 GOLDEN_FILE = "coloring_gnn.golden.json"
 SUMS_FILE = "SHA256SUMS"

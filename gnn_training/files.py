@@ -7,12 +7,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gnn_training.errors import StorageError, UserError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +55,6 @@ def write_text(path: Path, text: str) -> None:
     """Write `text` as UTF-8, atomically."""
     with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def write_figure(path: Path, figure: "Figure") -> None:
-    """Write a figure as PNG, atomically."""
-    with replace_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)
 
 
 def require_folders(paths: Iterable[Path]) -> None:

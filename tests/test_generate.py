@@ -17,8 +17,8 @@ from gnn_training import files
 from gnn_training.coloring import is_proper
 from gnn_training.data import dataset, packed
 from gnn_training.data.dataset import Plan, label_all, split
+from gnn_training.data.families import Draw
 from gnn_training.data.packed import PackedGraphs
-from gnn_training.data.recipes import Draw
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 from gnn_training.jobs.dataset import generate
@@ -268,7 +268,7 @@ def test_progress_and_a_table_of_dsatur_against_the_labels_are_shown(tmp_path, c
 
 def test_a_worker_loads_no_torch():
     program = (
-        "import sys; import gnn_training.data.dataset, gnn_training.data.labels, gnn_training.data.recipes; "
+        "import sys; import gnn_training.data.dataset, gnn_training.data.families; "
         "assert not {'torch', 'torch_geometric', 'onnxruntime', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

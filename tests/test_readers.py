@@ -324,7 +324,10 @@ def test_a_byte_order_mark_does_no_harm():
         (b"c nothing\n", "there is no line `p edge N M`"),
         (b"", "there is no line `p edge N M`"),
         (b"p edge 0 0\n", "line 1: the graph has 0 nodes"),
-        (b"p edge 99999999999 0\n", "line 1: the graph has 99999999999 nodes; at most 1000000"),
+        (
+            b"p edge 99999999999 0\n",
+            "line 1: the graph has 99999999999 nodes; it needs at least one; at most 1000000",
+        ),
         (b"p edge 3\n", "line 1: 'p edge 3' is neither"),
         (b"p edge three 1\n", "line 1: 'p edge three 1' is neither"),
         (b"p cnf 3 1\n", "line 1: 'p cnf 3 1' is neither"),

@@ -10,9 +10,8 @@ import pytest
 
 from gnn_training import __version__, contract, settings
 from gnn_training.__main__ import COMMANDS, parse
-from gnn_training.data.families import FAMILIES
+from gnn_training.data.families import FAMILIES, RECIPES
 from gnn_training.data.packed import PER_GRAPH, RAGGED
-from gnn_training.data.recipes import RECIPES
 from gnn_training.data.sources import PARSERS
 
 ROOT = Path(__file__).parents[1]

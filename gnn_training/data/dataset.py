@@ -6,6 +6,7 @@ Each finished chunk is a file in `.parts/` of the output folder, so the same com
 import hashlib
 import json
 import logging
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -20,8 +21,8 @@ from gnn_training import files
 from gnn_training.coloring import greedy_along
 from gnn_training.console import markdown_table, print_tables, progress
 from gnn_training.data import packed
+from gnn_training.data.families import Recipe, draws
 from gnn_training.data.packed import Columns, Label, PackedGraphs, Row
-from gnn_training.data.recipes import Recipe, draws
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 from gnn_training.processes import run_in_processes, sigterm_raises
@@ -39,8 +40,7 @@ class GraphSource(Protocol):
         """Draw or read the graph; UserError if it cannot be used."""
 
 
-Redraw = Callable[[list[Any]], Sequence[GraphSource]]
-"""Returns other sources in the place of sources that were copies."""
+Redraw = Callable[[list[Any]], Sequence[GraphSource]]  # returns other sources in the place of copies
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ def label_all(
     """
     try:
         with files.lock_folder(folder), sigterm_raises():
-            parts = _folder_of_parts(folder, plan, sources)
+            work = repr((packed.VERSION, CHUNK, plan, list(sources)))  # other work has parts of its own
+            parts = folder / _PARTS / hashlib.sha256(work.encode()).hexdigest()[:16]
             tensors = _label_without_copies(sources, parts, plan, workers, redraw)
             if not len(tensors["num_nodes"]):
                 raise UserError(f"{folder}: there is no graph to write; name sources that have at least one")
@@ -102,26 +103,16 @@ def split(tensors: Columns, seed: int) -> np.ndarray:
     return result
 
 
-def _folder_of_parts(folder: Path, plan: Plan, sources: Sequence[GraphSource]) -> Path:
-    """The folder for the parts of exactly this work. Parts of other work are removed."""
-    work = repr((packed.VERSION, CHUNK, plan, list(sources)))
-    parts = folder / _PARTS / hashlib.sha256(work.encode()).hexdigest()[:16]
-    for old in parts.parent.glob("*"):
-        if old != parts:
-            shutil.rmtree(old, ignore_errors=True)
-    return parts
-
-
 def _label_without_copies(
     pending: Sequence[GraphSource], parts: Path, plan: Plan, workers: int, redraw: Redraw | None
 ) -> Columns:
     """Label the sources, then what is drawn in the place of copies, and so on. Of equal graphs the first stays."""
     kept: dict[int, Row] = {}  # by fingerprint
     for number in range(10):  # a family of few small graphs runs out of new ones
-        rows = _label(pending, f"{parts}/{number}", plan, workers)
-        copies = [
-            pending[at] for at, row in rows if kept.setdefault(int(row[0]["fingerprint"][row[1]]), row) is not row
-        ]
+        copies = []
+        for position, row in _label(pending, f"{parts}/{number}", plan, workers):
+            if kept.setdefault(int(row[0]["fingerprint"][row[1]]), row) is not row:
+                copies.append(pending[position])
         if copies:
             log.info("copies of other graphs, %s: %d", "replaced" if redraw else "left out", len(copies))
         if not copies or not redraw:
@@ -141,10 +132,7 @@ def _label(pending: Sequence[GraphSource], prefix: str, plan: Plan, workers: int
         if ready:
             log.info("continuing: %d of %d graphs are labelled", ready, len(pending))
         jobs = run_in_processes(_label_chunk, missing, workers)
-        with (
-            progress("labelling", ready, len(pending), log) as advance,
-            closing(jobs),
-        ):  # a signal may come in advance()
+        with progress("labelling", ready, len(pending), log) as advance, closing(jobs):  # a signal may come here
             for number in jobs:
                 advance(len(missing[number][1]))
     labelled: list[tuple[int, Row]] = []
@@ -158,8 +146,6 @@ def _label(pending: Sequence[GraphSource], prefix: str, plan: Plan, workers: int
 
 def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) -> None:
     """Label the sources of one chunk and write its part, with positions and notes as metadata."""
-    from gnn_training.data.labels import label  # compiles the search, which only workers need
-
     graphs, positions, notes = [], [], []
     for position, source in places:
         try:
@@ -176,6 +162,44 @@ def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) 
     tensors = packed.columns(graphs, plan.families)
     tensors["fingerprint"] = np.array([fingerprint(instance.graph) for instance, _ in graphs], dtype=np.uint64)
     packed.write_columns(path, tensors, {"positions": json.dumps(positions), "notes": json.dumps(notes)})
+
+
+def label(instance: Instance, iterations: int, seconds: float, seed: int) -> Label:
+    """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone."""
+    from gnn_training.solve.kernels import dsatur  # compiled, which only workers need
+    from gnn_training.solve.local_search import clique_size, descend, extractions
+
+    graph = instance.graph
+    lists = graph.csr()
+    greedy = dsatur(*lists)
+    dsatur_colors, known = int(greedy.max()) + 1, instance.coloring
+    start = greedy if known is None or known.max() >= greedy.max() else known
+    if graph.num_nodes >= 500:  # TabuCol is slow, and large independent sets are a better start
+        sets = next(colors for colors in extractions(lists, seed) if colors is not None)
+        start = min(start, sets, key=np.max)
+    lower = clique_size(lists, 2_000)  # starts at all nodes of most graphs: milliseconds
+    if instance.optimal:
+        assert known is not None
+        lower = int(known.max()) + 1
+    coloring, effort = descend(lists, start, lower, iterations, seconds, seed)
+    num_colors = int(coloring.max()) + 1
+    hard = difficulty(graph.num_nodes, num_colors, lower, dsatur_colors, effort)
+    return Label(coloring.astype(np.int16), num_colors, lower, dsatur_colors, lower == num_colors, hard)
+
+
+def difficulty(num_nodes: int, num_colors: int, lower_bound: int, dsatur_colors: int, effort: int) -> float:
+    """Difficulty from 0 (easy) to 100 (hard): a weighted mean of four shares, each clipped to 0..1.
+
+    40% colors wasted by DSATUR, (dsatur - best) / best, full at 0.4; 25% colors that no clique proves, (best - lower) /
+    best, full at 0.75; 25% log10(1 + iterations up to the best coloring) / 5; 10% log10(nodes) / 3.
+    """
+    shares = (
+        (0.40, (dsatur_colors - num_colors) / num_colors / 0.4),
+        (0.25, (num_colors - lower_bound) / num_colors / 0.75),
+        (0.25, math.log10(1 + effort) / 5),
+        (0.10, math.log10(num_nodes) / 3),
+    )
+    return 100 * sum(weight * min(1.0, max(0.0, share)) for weight, share in shares)
 
 
 def _print_summary(graphs: PackedGraphs) -> None:
@@ -200,14 +224,16 @@ def fingerprint(graph: Graph) -> int:
     of common neighbours. Unlike plain refinement it tells regular graphs apart, except strongly regular ones.
     """
     if graph.num_nodes > 2_000:  # N x N costs too much
-        return _digest(np.int64(graph.num_nodes), graph.edges)
-    adjacency = graph.adjacency().astype(np.float32)
-    marks = (adjacency @ adjacency * 2 + adjacency).astype(np.int32)
-    pairs = _mix(np.arange(marks.max() + 1, dtype=np.uint64))[marks]
-    colors = _mix(graph.degrees().astype(np.uint64))
-    for _ in range(3):
-        colors = _mix(colors + pairs @ colors)  # a sum does not depend on the order
-    return _digest(np.int64(graph.num_nodes), np.int64(graph.num_edges), np.sort(colors))
+        content = np.int64(graph.num_nodes).tobytes() + graph.edges.tobytes()
+    else:
+        adjacency = graph.adjacency().astype(np.float32)
+        marks = (adjacency @ adjacency * 2 + adjacency).astype(np.int32)
+        pairs = _mix(np.arange(marks.max() + 1, dtype=np.uint64))[marks]
+        colors = _mix(graph.degrees().astype(np.uint64))
+        for _ in range(3):
+            colors = _mix(colors + pairs @ colors)  # a sum does not depend on the order
+        content = np.array([graph.num_nodes, graph.num_edges]).tobytes() + np.sort(colors).tobytes()
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
@@ -216,11 +242,6 @@ def _mix(x: np.ndarray) -> np.ndarray:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
-
-
-def _digest(*arrays: np.ndarray | np.int64) -> int:
-    digest = hashlib.blake2b(b"".join(array.tobytes() for array in arrays), digest_size=8)
-    return int.from_bytes(digest.digest(), "little")
 
 
 def sample(recipe: Recipe, graphs: int, seed: int, folder: Path) -> PackedGraphs:

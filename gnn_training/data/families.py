@@ -1,4 +1,4 @@
-"""Families of random graphs that the network learns from. networkx draws them wherever it has the generator.
+"""Families of random graphs that the network learns from, and recipes: how many graphs of each family, how large.
 
 Deterministic graphs of the public benchmarks are left out, because the trained network is measured on them: square
 queen graphs, Mycielskians of K2, insertion graphs, Latin squares.
@@ -7,10 +7,10 @@ queen graphs, Mycielskians of K2, insertion graphs, Latin squares.
 import heapq
 import math
 import zlib
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count, pairwise
+from itertools import combinations, count, pairwise
 from typing import NamedTuple
 
 import networkx as nx
@@ -58,20 +58,15 @@ def _leighton(rng: Generator, n: int) -> Instance:
     inside = rng.random((len(size), k)).argsort(axis=1) < size[:, None]  # (cliques, k) classes that each has a node of
     member = np.stack([rng.choice(np.flatnonzero(color == c), len(size)) for c in range(k)], axis=1)
     matrix = np.zeros((n, n), dtype=bool)
-    for a in range(k):
-        for b in range(a):
-            both = inside[:, a] & inside[:, b]
-            matrix[member[both, a], member[both, b]] = True
+    for a, b in combinations(range(k), 2):
+        both = inside[:, a] & inside[:, b]
+        matrix[member[both, a], member[both, b]] = True
     return Instance(Graph.from_adjacency(matrix | matrix.T), color.astype(np.int16), optimal=True)
 
 
-def _geometric(rng: Generator, n: int) -> Instance:
-    return Instance(as_graph(nx.random_geometric_graph(n, rng.uniform(0.08, 0.55), seed=_seed(rng))))
-
-
-def _geometric_complement(rng: Generator, n: int) -> Instance:
-    network = nx.random_geometric_graph(n, rng.uniform(0.08, 0.9), seed=_seed(rng))
-    return Instance(Graph.from_adjacency(~as_graph(network).adjacency()))
+def _geometric(rng: Generator, n: int, high: float, complement: bool = False) -> Instance:
+    graph = as_graph(nx.random_geometric_graph(n, rng.uniform(0.08, high), seed=_seed(rng)))
+    return Instance(Graph.from_adjacency(~graph.adjacency()) if complement else graph)
 
 
 def _mycielski(rng: Generator, n: int) -> Instance:
@@ -126,10 +121,8 @@ def _chess(rng: Generator, n: int, queen: bool) -> Instance:
     columns += (rows, columns) == (8, 12)  # queen8_12 is a benchmark
     row, column = np.divmod(rng.permutation(rows * columns)[: max(4, round(rows * columns * (1 - holes)))], columns)
     across, down = row[:, None] - row, column[:, None] - column
-    attacks = (across == 0) | (down == 0)
-    if queen:
-        attacks |= abs(across) == abs(down)
-    return Instance(Graph.from_adjacency(attacks))
+    diagonal = abs(across) == abs(down)
+    return Instance(Graph.from_adjacency((across == 0) | (down == 0) | (queen & diagonal)))
 
 
 def _wavelength(rng: Generator, n: int) -> Instance:
@@ -176,8 +169,8 @@ FAMILIES = {
     "wavelength": Family("register", _wavelength, 600, 80),
     "leighton": Family("leighton", _leighton, 1400, 240),
     "clique_union": Family("leighton", _clique_union, 500, 160),
-    "geometric": Family("queen_geometric", _geometric, 1100, 250),
-    "geometric_complement": Family("queen_geometric", _geometric_complement, 700, 180),
+    "geometric": Family("queen_geometric", partial(_geometric, high=0.55), 1100, 250),
+    "geometric_complement": Family("queen_geometric", partial(_geometric, high=0.9, complement=True), 700, 180),
     "queen": Family("queen_geometric", partial(_chess, queen=True), 400, 110),
     "rook": Family("queen_geometric", partial(_chess, queen=False), 200, 40),
     "mycielski": Family("mycielski", _mycielski, 600, 50),
@@ -192,3 +185,72 @@ def draw(seed: int, family: str, index: int, n: int) -> Instance:
     instance = FAMILIES[family].draw(rng, n)
     graph = replace(instance.graph, name=f"{family}-{index:05d}")
     return replace(instance, graph=graph, family=family, graph_type=GRAPH_TYPES.index(FAMILIES[family].graph_type))
+
+
+Sizes = tuple[tuple[int, int, float], ...]  # (fewest nodes, most nodes, share of the graphs)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Number of graphs per family, their sizes, and the iterations after which the search for a label gives up."""
+
+    counts: dict[str, int]
+    sizes: Sizes
+    iterations: int
+
+    @property
+    def num_graphs(self) -> int:
+        """Graphs of all families, for training and validation."""
+        return sum(self.counts.values())
+
+    @property
+    def num_training(self) -> int:
+        """Graphs in the training split, four of five."""
+        return round(0.8 * self.num_graphs)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Graph `index` of a family, before it is drawn."""
+
+    seed: int
+    family: str
+    index: int
+    sizes: Sizes
+
+    def load(self) -> Instance:
+        """Draw the graph. It depends on the fields alone."""
+        return draw(self.seed, self.family, self.index, self.num_nodes)
+
+    @property
+    def num_nodes(self) -> int:
+        """Size to ask the family for. A golden ratio sequence keeps the shares of the sizes in any run of indices."""
+        bounds = np.cumsum([share for *_, share in self.sizes[:-1]])
+        low, high, _ = self.sizes[np.searchsorted(bounds, self.index * 0.6180339887498949 % 1, side="right")]
+        rng = np.random.default_rng([self.seed, zlib.crc32(self.family.encode()), self.index, high])
+        return int(rng.integers(low, high + 1))
+
+
+def draws(recipe: Recipe, seed: int, graphs: int = 0) -> Iterator[Draw]:
+    """The graphs of a recipe. `graphs`, if above 0, is another total with the same shares of the families."""
+    total, before = recipe.num_graphs, 0
+    wanted = graphs or total
+    for family, number in recipe.counts.items():
+        for index in range((before + number) * wanted // total - before * wanted // total):
+            yield Draw(seed, family, index, recipe.sizes)
+        before += number
+
+
+RECIPES = {
+    "full": Recipe(
+        counts={name: family.full for name, family in FAMILIES.items()},
+        sizes=((10, 49, 0.30), (50, 199, 0.40), (200, 499, 0.25), (500, 999, 0.05)),
+        iterations=200_000,
+    ),
+    "cpu": Recipe(
+        counts={name: family.cpu for name, family in FAMILIES.items()},
+        sizes=((36, 130, 12 / 13), (131, 330, 1 / 13)),
+        iterations=100_000,
+    ),
+    "smoke": Recipe(dict.fromkeys(FAMILIES, 12) | {"er_dense": 20}, ((10, 60, 1.0),), iterations=5_000),
+}

@@ -22,18 +22,10 @@ MAX_NODES = 20_000  # 50 MB of adjacency bits for one graph
 SPLITS = ("train", "validation")
 # Tensors with one value per graph: (G,).
 PER_GRAPH = {
-    "num_nodes": np.int32,
-    "num_edges": np.int32,
-    "num_colors": np.int16,
-    "lower_bound": np.int16,
-    "dsatur_colors": np.int16,
-    "optimal": np.uint8,
-    "graph_type": np.uint8,
-    "family": np.int16,
-    "difficulty": np.float32,
-    "split": np.uint8,
-    "fingerprint": np.uint64,
-}
+    "num_nodes": np.int32, "num_edges": np.int32, "num_colors": np.int16, "lower_bound": np.int16,
+    "dsatur_colors": np.int16, "optimal": np.uint8, "graph_type": np.uint8, "family": np.int16,
+    "difficulty": np.float32, "split": np.uint8, "fingerprint": np.uint64,
+}  # fmt: skip
 # Tensors that hold the values of all graphs in a row, each with the tensor of its offsets, (G + 1,) int64.
 RAGGED = {
     "adjacency_bits": ("adjacency_offset", np.uint8),

@@ -13,7 +13,7 @@ from typing import NoReturn
 import numpy as np
 
 from gnn_training.coloring import conflicts
-from gnn_training.data import formats, prism_json
+from gnn_training.data import formats
 from gnn_training.data.packed import MANIFEST_FILE
 from gnn_training.errors import UserError
 from gnn_training.files import reason
@@ -21,7 +21,7 @@ from gnn_training.graph import Instance
 from gnn_training.settings import RunSettings
 
 PARSERS = {
-    ".json": prism_json.parse_prism_json,
+    ".json": formats.parse_prism_json,
     ".col": formats.parse_dimacs,
     ".edgelist": formats.parse_edge_list,
     ".edges": formats.parse_edge_list,
@@ -132,12 +132,21 @@ class DataLocation:
 
 def locate(settings: RunSettings) -> DataLocation:
     """Find the data of the whole job: what was named, else what is in training_data, else generated graphs."""
-    named = settings.data or _found()
-    if named is None:
+    archives = sorted(HOME.glob("*.tar.gz"))
+    if settings.data:
+        named = settings.data
+    elif (HOME / MANIFEST_FILE).exists():
+        named = HOME
+    elif any((HOME / "graphs").glob("*.json")):
+        named = HOME / "graphs"
+    elif not archives:
         return DataLocation(HOME / f"{settings.recipe}-{settings.seed}", generated=True)
-    if (named / MANIFEST_FILE).exists():
-        return DataLocation(named)
-    return DataLocation(settings.run / "data", imported=named)
+    elif len(archives) > 1:
+        raise UserError(f"{HOME} has {archives[0].name}, {archives[1].name} and perhaps more: name one with --data")
+    else:
+        named = archives[0]
+    packed = (named / MANIFEST_FILE).exists()
+    return DataLocation(named) if packed else DataLocation(settings.run / "data", imported=named)
 
 
 def written(settings: RunSettings) -> list[Path]:
@@ -145,14 +154,3 @@ def written(settings: RunSettings) -> list[Path]:
     data = locate(settings)
     filled = [data.graphs] if data.generated or data.imported else []
     return list(dict.fromkeys([*filled, settings.run, settings.models]))
-
-
-def _found() -> Path | None:
-    if (HOME / MANIFEST_FILE).exists():
-        return HOME
-    if any((HOME / "graphs").glob("*.json")):
-        return HOME / "graphs"
-    archives = sorted(HOME.glob("*.tar.gz"))
-    if len(archives) > 1:
-        raise UserError(f"{HOME} has {archives[0].name}, {archives[1].name} and perhaps more: name one with --data")
-    return archives[0] if archives else None

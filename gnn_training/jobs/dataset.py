@@ -12,8 +12,8 @@ from pathlib import Path
 from gnn_training.contract import GRAPH_TYPES
 from gnn_training.data import sources
 from gnn_training.data.dataset import Plan, finished, label_all
+from gnn_training.data.families import RECIPES, Draw, draws
 from gnn_training.data.packed import PackedGraphs
-from gnn_training.data.recipes import RECIPES, Draw, draws
 from gnn_training.errors import UserError
 from gnn_training.graph import UNNAMED_FAMILY, Instance
 from gnn_training.settings import GenerateSettings, ImportSettings
@@ -50,20 +50,15 @@ class GraphFile:
 
 
 def import_graphs(settings: ImportSettings) -> PackedGraphs:
-    """Read, label and pack all graphs of `settings.sources`. Nothing happens if that is already done.
-
-    The graphs are split again, without copies; a division into training and validation files is not kept.
-    """
-    found = sources.find(settings.sources)
-    iterations = RECIPES["full"].iterations
+    """Read, label, split and pack all graphs of `settings.sources`. Nothing happens if that is already done."""
+    found, iterations = sources.find(settings.sources), RECIPES["full"].iterations
     origin = {"sources": [str(path.resolve()) for path in settings.sources], "files": len(found)}
     origin |= {"state": _state(found), "iterations": iterations}
     origin |= settings.model_dump(include={"seed", "label_seconds"})
     if (there := finished(settings.out, origin)) is not None:
         return there
-    families = (*GRAPH_TYPES, UNNAMED_FAMILY)
+    families, unpacked = (*GRAPH_TYPES, UNNAMED_FAMILY), settings.out / ".unpacked"
     plan = Plan(families, iterations, settings.label_seconds, settings.seed, origin, settings.skip_bad)
-    unpacked = settings.out / ".unpacked"
     shutil.rmtree(unpacked, ignore_errors=True)
     try:
         graph_files = [GraphFile(path) for path in _unpack_archives(found, unpacked, settings.skip_bad)]

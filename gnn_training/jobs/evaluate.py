@@ -3,15 +3,15 @@
 import csv
 import json
 import logging
+import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,12 +27,11 @@ from gnn_training.settings import EvaluateSettings
 from gnn_training.solve import baselines, report
 from gnn_training.solve.anytime import improvements, one_call
 from gnn_training.solve.local_search import Budget, clique_size
-from gnn_training.solve.report import Row
+from gnn_training.solve.report import METHODS, Row
 
 logger = logging.getLogger(__name__)
 CALL_SECONDS = 600.0  # a graph that needs longer for one call is too large for the network
 LIBRARIES = ("onnxruntime", "numpy", "networkx", "gcol")
-Check = Callable[[str, np.ndarray], int]  # (method, coloring) -> colors in use
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,8 @@ def evaluate(settings: EvaluateSettings) -> None:
     if summary["chromatic_mae"] is not None:
         print(f"The number of colors is predicted with a mean error of {summary['chromatic_mae']:.2f}.")
     if settings.plot:
-        files.write_figure(settings.plot, report.draw(rows))
+        with files.replace_file(settings.plot) as temporary:
+            report.draw(rows).savefig(temporary, format="png", dpi=120)
     for file in results:
         logger.info("wrote %s", file)
 
@@ -127,53 +127,40 @@ def _best_known(path: Path) -> dict[str, int]:
 
 
 def _row(case: Case, model: Model, settings: EvaluateSettings) -> Row:
-    graph = case.graph
+    graph, clique = case.graph, clique_size(case.graph.csr())
     pairs = list(read_dimacs_pairs(case.file)) if case.file else graph.edges.tolist()
+    row = Row(graph.name, case.family, graph.num_nodes, graph.num_edges, case.best_known, clique)
 
-    def check(method: str, colors: np.ndarray) -> int:
-        # By code that shares nothing with the decoder nor, for a .col file, with the reader.
-        wrong, used = count_conflicts_and_colors(pairs, colors.tolist())
-        if wrong or len(colors) != graph.num_nodes:
-            raise RuntimeError(f"{graph.name}: the coloring of {method} is not proper, {wrong} edges have equal ends")
-        return used
+    def watch(method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> None:
+        """Note what a method finds, and when; `spent` seconds came before."""
+        start = time.monotonic() - spent
+        found = [(time.monotonic() - start, colors) for colors in colorings]
+        if found:
+            row.seconds[method], row.progress[method] = time.monotonic() - start, []
+        for moment, colors in found:
+            # Checked by code that shares nothing with the decoder nor, for a .col file, with the reader.
+            wrong, used = count_conflicts_and_colors(pairs, colors.tolist())
+            if wrong or len(colors) != graph.num_nodes:
+                what = f"the coloring of {METHODS[method]} is not proper, {wrong} edges have equal ends"
+                raise RuntimeError(f"{graph.name}: {what}")
+            if used < row.colors.get(method, math.inf):  # TabuCol may empty two classes at once, then skips a number
+                row.colors[method] = used
+                row.progress[method].append((moment, used))
 
-    clique = clique_size(graph.csr())
-    colors, seconds = _timed(baselines.dsatur, graph)
-    used = check("DSATUR", colors)
-    row = Row(graph.name, case.family, graph.num_nodes, graph.num_edges, case.best_known, clique, used, seconds)
+    watch("dsatur", baselines.dsatur(graph))
     if settings.rlf:
-        colors, seconds = _timed(baselines.rlf, graph)
-        if colors is not None:
-            row = replace(row, rlf=check("RLF", colors), rlf_seconds=seconds)
+        watch("rlf", baselines.rlf(graph))
     if settings.tabucol:
-        row = replace(row, **_watched(check, "tabucol", baselines.tabucol(graph, settings.seconds, clique)))
+        watch("tabucol", baselines.tabucol(graph, settings.seconds, clique))
     try:
         call = one_call(model, graph, CALL_SECONDS)
     except (MemoryError, TimeoutError) as error:
         logger.warning("%s: too large for the network on this machine: %s", graph.name, error)
         return row
-    used, wrong = check("one call", call.colors), conflicts(graph, call.classes)
-    row = replace(row, one_call=used, one_call_seconds=call.seconds, conflicts=wrong, chromatic=call.chromatic)
+    watch("one_call", [call.colors], call.seconds)
+    row.conflicts, row.chromatic = conflicts(graph, call.classes), call.chromatic
     if settings.seconds:
         budget = Budget(time.monotonic() + settings.seconds - call.seconds, clique, model.threads)
         fewer = improvements(model, graph, call, budget, settings.polish)
-        row = replace(row, **_watched(check, "search", chain([call.colors], fewer), call.seconds))
+        watch("search", chain([call.colors], fewer), call.seconds)
     return row
-
-
-def _timed(method: Callable[[Graph], Any], graph: Graph) -> tuple[Any, float]:
-    start = time.monotonic()
-    return method(graph), time.monotonic() - start
-
-
-def _watched(check: Check, method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> dict[str, Any]:
-    """A row's fields for a method that gives one coloring after the other, and `spent` that many seconds before."""
-    start = time.monotonic() - spent
-    found = [(time.monotonic() - start, colors) for colors in colorings]  # checked later, outside of the measured time
-    seconds = time.monotonic() - start
-    progress: list[tuple[float, int]] = []
-    for moment, colors in found:
-        used = check(report.METHODS[method], colors)
-        if not progress or used < progress[-1][1]:  # TabuCol may empty two classes at once, then skips a number
-            progress.append((moment, used))
-    return {method: progress[-1][1], f"{method}_seconds": seconds, f"{method}_progress": tuple(progress)}

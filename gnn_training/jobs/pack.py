@@ -19,34 +19,29 @@ from gnn_training.settings import PackSettings
 
 log = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[2]
-UNKNOWN = "unknown"
-FOLDER = "trained_model"  # the archive unpacks to it
-MANIFEST_FILE = "manifest.json"
-FROM_MODELS = (MODEL_FILE, GOLDEN_FILE)
-FROM_RUN = ("report.json", "config.json", "metrics.jsonl", "best.pt")
-Contents = dict[str, bytes]
-"""Bytes of a file by its name."""
+Contents = dict[str, bytes]  # bytes of a file by its name
 
 
 def pack(settings: PackSettings) -> Path:
-    """Write the archive and return its path. It gets its name only after it was read back without damage.
+    """Write the archive, read it back, give it its name and return its path. The same files give the same bytes.
 
-    The same files give the same bytes. UserError if a file is missing or the files are not of one training.
+    UserError if a file is missing or the files are not of one training.
     """
-    paths = [*(settings.models / name for name in FROM_MODELS), *(settings.run / name for name in FROM_RUN)]
+    paths = [settings.models / name for name in (MODEL_FILE, GOLDEN_FILE)]
+    paths += [settings.run / name for name in ("report.json", "config.json", "metrics.jsonl", "best.pt")]
     contents = {path.name: _read(path) for path in paths}
     status = json.loads(_read(settings.run / "status.json"))
     _require_one_training(settings, contents, status)
     modified = max(int(path.stat().st_mtime) for path in paths)
-    contents[MANIFEST_FILE] = (json.dumps(_manifest(settings, contents, status, modified), indent=1) + "\n").encode()
+    contents["manifest.json"] = (json.dumps(_manifest(settings, contents, status, modified), indent=1) + "\n").encode()
     contents[SUMS_FILE] = files.checksums(contents).encode()
     archive = settings.models / ARCHIVE_FILE
     with files.replace_file(archive) as temporary:
         write_archive(temporary, contents, modified)
         if damage := _damage(temporary, contents):
             raise StorageError(f"{archive.parent}: the archive reads back damaged ({damage}); use --models elsewhere")
-    log.info("%s: %.2f MB, sha256 %s", archive, archive.stat().st_size / 1e6, files.sha256(archive))
-    log.info("the archive was read back and every checksum is right")
+    size = archive.stat().st_size / 1e6
+    log.info("%s: %.2f MB, read back, every checksum is right, sha256 %s", archive, size, files.sha256(archive))
     return archive
 
 
@@ -55,21 +50,21 @@ def provenance(root: Path = ROOT) -> dict[str, str]:
     locks = [path.read_bytes() for path in sorted(root.glob("requirements*.lock"))]
     return {
         "version": __version__,
-        "image_digest": os.environ.get("GNN_IMAGE_DIGEST") or UNKNOWN,
+        "image_digest": os.environ.get("GNN_IMAGE_DIGEST") or "unknown",
         "git_revision": os.environ.get("GNN_REVISION") or _revision(root),
-        "locks_sha256": hashlib.sha256(b"".join(locks)).hexdigest() if locks else UNKNOWN,
+        "locks_sha256": hashlib.sha256(b"".join(locks)).hexdigest() if locks else "unknown",
     }
 
 
 def _revision(root: Path) -> str:
     """Revision of the clone, with "+changes" if tracked files differ from it."""
     if not (root / ".git").exists():  # git would search further up, in a repository that is not ours
-        return UNKNOWN
+        return "unknown"
     describe = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+changes"]
     try:
         return subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):  # no git, or a clone that another user owns
-        return UNKNOWN
+        return "unknown"
 
 
 def _read(path: Path) -> bytes:
@@ -96,7 +91,7 @@ def _manifest(settings: PackSettings, contents: Contents, status: dict, modified
     steps = settings.run / "steps.json"  # missing if the steps of the job were done one by one
     states = json.loads(_read(steps)) if steps.exists() else {}
     seconds = {name: state["seconds"] for name, state in states.items() if "seconds" in state and name != "pack"}
-    hours = sum(seconds.values()) / 3600
+    hours, price = sum(seconds.values()) / 3600, settings.price_per_hour
     manifest = provenance() | {
         "data_sha256": json.loads(contents["report.json"])["model"]["metadata"]["data_sha256"],
         "created": datetime.fromtimestamp(modified, UTC).isoformat(),
@@ -104,10 +99,7 @@ def _manifest(settings: PackSettings, contents: Contents, status: dict, modified
         "seconds": seconds,
         "hours": round(hours, 3),
     }
-    if seconds and settings.price_per_hour:
-        cost = round(hours * settings.price_per_hour, 2)
-        manifest |= {"price_per_hour": settings.price_per_hour, "cost": cost}
-    return manifest
+    return manifest | ({"price_per_hour": price, "cost": round(hours * price, 2)} if seconds and price else {})
 
 
 def write_archive(path: Path, contents: Contents, modified: int) -> None:
@@ -118,7 +110,7 @@ def write_archive(path: Path, contents: Contents, modified: int) -> None:
         tarfile.open(fileobj=zipped, mode="w") as tar,
     ):
         for name, content in contents.items():
-            member = tarfile.TarInfo(f"{FOLDER}/{name}")
+            member = tarfile.TarInfo(f"trained_model/{name}")
             member.size, member.mtime = len(content), modified
             tar.addfile(member, io.BytesIO(content))
 
