@@ -4,12 +4,15 @@ from gnn_training.solve import report
 from gnn_training.solve.report import Row
 
 
-def row(best_known: int | None, dsatur: int, **fields: object) -> Row:
-    return Row("g", None, 9, 9, best_known, 1, dsatur, 0.5, **fields)
+def row(best_known: int | None, dsatur: int, chromatic: float | None = None, **progress: list) -> Row:
+    """A row whose DSATUR took half a second; progress: seconds and colors of the other methods."""
+    progress = {"dsatur": [(0.5, dsatur)], **progress}
+    seconds, colors = ({method: way[-1][i] for method, way in progress.items()} for i in (0, 1))
+    return Row("g", None, 9, 9, best_known, 1, colors, seconds, progress, chromatic=chromatic)
 
 
 def called(best_known: int | None, dsatur: int, one_call: int, chromatic: float | None = None) -> Row:
-    return row(best_known, dsatur, one_call=one_call, one_call_seconds=1.0, chromatic=chromatic)
+    return row(best_known, dsatur, chromatic, one_call=[(1.0, one_call)])
 
 
 def test_a_method_is_compared_with_dsatur_on_the_graphs_it_colored():
@@ -25,8 +28,8 @@ def test_a_method_is_compared_with_dsatur_on_the_graphs_it_colored():
 
 def test_a_curve_over_time_is_the_mean_of_what_each_graph_has_by_then_from_dsatur_on():
     rows = [
-        row(5, 8, search=5, search_seconds=9.0, search_progress=((1.0, 7), (4.0, 5))),
-        row(10, 14, search=11, search_seconds=9.0, search_progress=((2.0, 12), (3.0, 11))),
+        row(5, 8, search=[(1.0, 7), (4.0, 5)]),
+        row(10, 14, search=[(2.0, 12), (3.0, 11)]),
         row(3, 3),  # never colored by the search
     ]
     # Gaps of the three: 3, 4, 0 by DSATUR; then 2, 4, 0; 2, 2, 0; 2, 1, 0; 0, 1, 0.
@@ -35,16 +38,17 @@ def test_a_curve_over_time_is_the_mean_of_what_each_graph_has_by_then_from_dsatu
 
 
 def test_a_method_of_one_coloring_is_a_step_per_graph_and_dsatur_a_level():
-    rows = [row(5, 8, rlf=7, rlf_seconds=2.0), row(10, 14, rlf=15, rlf_seconds=1.0)]
+    rows = [row(5, 8, rlf=[(2.0, 7)]), row(10, 14, rlf=[(1.0, 15)])]
     assert report.over_time(rows, "rlf") == [(1.0, 4.0), (2.0, 3.5)]
     assert report.over_time(rows, "dsatur") == [(0.5, 3.5), (0.5, 3.5)]
 
 
 def test_the_figure_shows_every_method_there_is_and_leaves_out_graphs_without_a_best_known_number():
     rows = [
-        row(5, 8, search=5, search_seconds=9.0, search_progress=((1.0, 7), (4.0, 5))),
-        row(None, 50, search=40, search_seconds=1.0, search_progress=((1.0, 40),)),
+        row(5, 8, search=[(1.0, 7), (4.0, 5)]),
+        row(None, 50, search=[(1.0, 40)]),
     ]
+    rows[0].seconds["search"] = 9.0
     figure = report.draw(rows)
     dsatur, search = figure.axes[0].lines
     assert [line.get_label() for line in (dsatur, search)] == ["DSATUR", "search"]
@@ -54,5 +58,5 @@ def test_the_figure_shows_every_method_there_is_and_leaves_out_graphs_without_a_
 
 
 def test_a_figure_of_graphs_too_large_for_the_network_has_the_other_methods():
-    figure = report.draw([row(5, 8, rlf=7, rlf_seconds=2.0)])
+    figure = report.draw([row(5, 8, rlf=[(2.0, 7)])])
     assert [line.get_label() for line in figure.axes[0].lines] == ["DSATUR", "RLF"]

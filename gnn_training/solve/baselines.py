@@ -15,14 +15,15 @@ from gnn_training.solve.local_search import FOREVER, descents
 RLF_LIMIT = 300_000_000
 
 
-def dsatur(graph: Graph) -> np.ndarray:
-    """Proper colors (N,) int64 by saturation degree (Brélaz 1979); about 10 µs per node and per edge."""
-    return _colors(graph, "dsatur")
+def dsatur(graph: Graph) -> Iterator[np.ndarray]:
+    """Yield proper colors (N,) int64 by saturation degree (Brélaz 1979); about 10 µs per node and per edge."""
+    yield _colors(graph, "dsatur")
 
 
-def rlf(graph: Graph) -> np.ndarray | None:
-    """Proper colors (N,) int64 by recursive largest first (Leighton 1979); None above RLF_LIMIT."""
-    return _colors(graph, "rlf") if graph.num_nodes * graph.num_edges <= RLF_LIMIT else None
+def rlf(graph: Graph) -> Iterator[np.ndarray]:
+    """Yield proper colors (N,) int64 by recursive largest first (Leighton 1979); nothing above RLF_LIMIT."""
+    if graph.num_nodes * graph.num_edges <= RLF_LIMIT:
+        yield _colors(graph, "rlf")
 
 
 def tabucol(graph: Graph, seconds: float, lower: int) -> Iterator[np.ndarray]:

@@ -4,7 +4,7 @@ The gap of a coloring is its number of colors above the best known.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -17,22 +17,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METHODS = {"dsatur": "DSATUR", "rlf": "RLF", "tabucol": "TabuCol", "one_call": "one call", "search": "search"}
-# Titles of a table's columns by the fields of a row, and by the keys of a method's scores.
-GRAPH_COLUMNS = {
-    "name": "graph", "num_nodes": "nodes", "num_edges": "edges", "best_known": "best known", **METHODS,
-    "conflicts": "conflicts", "chromatic": "chromatic", "one_call_seconds": "call s", "search_seconds": "search s",
-}  # fmt: skip
+GRAPH_COLUMNS = {"name": "graph", "num_nodes": "nodes", "num_edges": "edges", "best_known": "best known"}
 SCORE_COLUMNS = {
     "graphs": "graphs", "mean_colors": "mean colors", "mean_gap": "mean gap", "dsatur_gap_there": "DSATUR there",
     "at_best_known": "at best known", "wins": "wins", "ties": "ties", "losses": "losses", "median_seconds": "median s",
 }  # fmt: skip
 SHOWN_GRAPHS = 100  # with more graphs there is no table of graphs
-Progress = tuple[tuple[float, int], ...]  # seconds and number of colors, each time it fell
 
 
-@dataclass(frozen=True)
+@dataclass
 class Row:
-    """One graph. None stands for what is not known, was not asked for, or would have taken too much time or memory."""
+    """One graph. A method that was not asked for, or would have taken too much time or memory, is missing."""
 
     name: str
     family: str | None
@@ -40,43 +35,26 @@ class Row:
     num_edges: int
     best_known: int | None
     clique: int  # a lower bound, at which the search stops
-    dsatur: int
-    dsatur_seconds: float
-    rlf: int | None = None
-    rlf_seconds: float | None = None
-    tabucol: int | None = None  # from DSATUR's colors, without the network, in one thread and the search's time
-    tabucol_seconds: float | None = None
-    tabucol_progress: Progress = ()  # DSATUR's colors come first
-    one_call: int | None = None  # colors of one three-input call, decoded as callers do it
-    one_call_seconds: float | None = None
-    conflicts: int | None = None  # edges whose ends have the same class in that call, before decoding
+    colors: dict[str, int] = field(default_factory=dict)  # by method, a key of METHODS; DSATUR is always there
+    seconds: dict[str, float] = field(default_factory=dict)
+    progress: dict[str, list[tuple[float, int]]] = field(default_factory=dict)  # seconds and colors, each time fewer
+    conflicts: int | None = None  # edges whose ends have the same class in one call, before decoding
     chromatic: float | None = None  # number of colors that the network says the graph needs
-    search: int | None = None  # colors within the time budget, the one call included
-    search_seconds: float | None = None
-    search_progress: Progress = ()  # the colors of the one call come first
 
-    def seconds(self, method: str) -> float | None:
-        """Time that a method, a key of METHODS, took for the graph."""
-        return getattr(self, f"{method}_seconds")
-
-    def progress(self, method: str) -> Progress:
-        """Seconds and colors each time the method had fewer; most methods give one coloring."""
-        seconds = self.seconds(method)
-        return getattr(self, f"{method}_progress", () if seconds is None else ((seconds, getattr(self, method)),))
-
-    def gap(self, field: str) -> float:
-        """A method's number of colors, or `chromatic`, above the best known, which is not None."""
+    def gap(self, method: str) -> int:
+        """Gap of the method's coloring, for a graph with a best known number."""
         assert self.best_known is not None
-        return getattr(self, field) - self.best_known
+        return self.colors[method] - self.best_known
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, Any]:
     """Sum up rows: each method over the graphs it colored, the estimate over those with a best known number."""
-    known = [row for row in rows if row.best_known is not None]
+    estimates = [(row.chromatic, row.best_known) for row in rows]
+    errors = [abs(chromatic - known) for chromatic, known in estimates if chromatic is not None and known is not None]
     return {
         "graphs": len(rows),
-        "with_best_known": len(known),
-        "chromatic_mae": _mean([abs(row.gap("chromatic")) for row in known if row.chromatic is not None]),
+        "with_best_known": sum(row.best_known is not None for row in rows),
+        "chromatic_mae": _mean(errors),
         "methods": {method: scores for method in METHODS if (scores := _scores(rows, method))},
     }
 
@@ -88,14 +66,14 @@ def by_family(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
 
 
 def _scores(rows: Sequence[Row], method: str) -> dict[str, Any] | None:
-    done = [row for row in rows if getattr(row, method) is not None]
+    done = [row for row in rows if method in row.colors]
     if not done:
         return None
     known = [row for row in done if row.best_known is not None]
-    above_dsatur = [getattr(row, method) - row.dsatur for row in done]
+    above_dsatur = [row.colors[method] - row.colors["dsatur"] for row in done]
     return {
         "graphs": len(done),
-        "mean_colors": _mean([getattr(row, method) for row in done]),
+        "mean_colors": _mean([row.colors[method] for row in done]),
         "mean_gap": _mean([row.gap(method) for row in known]),
         # A method that leaves large graphs out looks better than it is; compare it with DSATUR on the same graphs.
         "dsatur_gap_there": _mean([row.gap("dsatur") for row in known]),
@@ -103,7 +81,7 @@ def _scores(rows: Sequence[Row], method: str) -> dict[str, Any] | None:
         "wins": sum(colors < 0 for colors in above_dsatur),
         "ties": above_dsatur.count(0),
         "losses": sum(colors > 0 for colors in above_dsatur),
-        "median_seconds": median(row.seconds(method) or 0.0 for row in done),
+        "median_seconds": median(row.seconds[method] for row in done),
     }
 
 
@@ -118,7 +96,12 @@ def tables(rows: Sequence[Row], summary: dict[str, Any], families: dict[str, dic
     """
     shown = []
     if len(rows) <= SHOWN_GRAPHS:
-        shown.append({title: [getattr(row, field) for row in rows] for field, title in GRAPH_COLUMNS.items()})
+        columns = {title: [getattr(row, field) for row in rows] for field, title in GRAPH_COLUMNS.items()}
+        columns |= {title: [row.colors.get(method) for row in rows] for method, title in METHODS.items()}
+        columns |= {title: [getattr(row, title) for row in rows] for title in ("conflicts", "chromatic")}
+        seconds = {"call s": "one_call", "search s": "search"}
+        columns |= {title: [row.seconds.get(method) for row in rows] for title, method in seconds.items()}
+        shown.append(columns)
     if families:
         summaries = families.values()
         gaps = {
@@ -139,7 +122,7 @@ def over_time(rows: Sequence[Row], method: str) -> list[tuple[float, float]]:
     Every row has a best known number. Before its first coloring a graph counts with DSATUR's colors. The curve is empty
     if the method was not asked for.
     """
-    steps = [pair for row in rows for pair in pairwise([(0.0, row.dsatur), *row.progress(method)])]
+    steps = [pair for row in rows for pair in pairwise([(0.0, row.colors["dsatur"]), *row.progress.get(method, [])])]
     total, curve = sum(row.gap("dsatur") for row in rows), []
     for seconds, change in sorted((seconds, colors - before) for (_, before), (seconds, colors) in steps):
         total += change
@@ -156,7 +139,7 @@ def draw(rows: Sequence[Row]) -> "Figure":
     figure.suptitle(f"{len(rows)} graphs; until a method has colored one, DSATUR's colors count")
     axes = figure.subplots()
     curves = {method: curve for method in METHODS if (curve := over_time(rows, method))}
-    end = max(row.seconds(method) or 0.0 for row in rows for method in curves)
+    end = max(seconds for row in rows for seconds in row.seconds.values())
     for method, curve in curves.items():
         seconds, gaps = zip(*curve, (end, curve[-1][1]), strict=True)
         axes.step(seconds, gaps, where="post", label=METHODS[method])
