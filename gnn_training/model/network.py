@@ -79,7 +79,8 @@ class RefinementNetwork(nn.Module):
         node = invariants(graphs, color_mask.sum(1))                                      # (G, N, 9)
         node = node[:, :, None, :].expand(-1, -1, color_mask.shape[1], -1)                # (G, N, K, 9)
         h = self.normalized(self.first(torch.cat([node, z[..., None]], 3)))               # (G, N, K, D)
-        return RefinementState(h, self.soft_colors(h, graphs, color_mask), color_mask, seeds)
+        p = self.soft_colors(h, graphs, color_mask)                                       # (G, N, K)
+        return RefinementState(h, p, color_mask, seeds.clone())  # no view: torch.compile would look at its base
 
     @torch.no_grad()
     def run(self, state: RefinementState, graphs: Graphs, rounds: int) -> RefinementState:
