@@ -80,8 +80,7 @@ class Training:
         self.logbook.close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
                             "skipped_steps": int(learner.skipped_steps), **asdict(self.progress)})  # fmt: skip
         if rt.is_main:
-            best = "no evaluation yet" if self.progress.best is None else f"best validation {self.progress.best:+.2f}"
-            log.info("%s at step %d after %s, %s", ended, learner.step, duration(self.progress.seconds), best)
+            log.info("%s at step %d after %s", ended, learner.step, duration(self.progress.seconds))
         return ended
 
     def _steps(self, stop: StopSignal) -> str:
@@ -162,35 +161,27 @@ class Training:
 
     def _compile(self) -> None:
         self.learner.recompute_if_memory_is_short(self.loader)
-        if not self.settings.compile:
-            return
-        if self.rt.is_main:
-            log.info("compiling the refinement rounds (about a minute, once) ...")
-        seconds, missing = self.learner.compile(self.loader)
-        if self.rt.is_main:
-            log.info(
-                f"training uncompiled, about half as fast: {missing}" if missing else f"compiled in {seconds:.0f} s"
-            )
+        if self.settings.compile:
+            say = log.info if self.rt.is_main else log.debug
+            say("compiling the refinement rounds (about a minute, once) ...")
+            seconds, missing = self.learner.compile(self.loader)
+            say(f"training uncompiled, about half as fast: {missing}" if missing else f"compiled in {seconds:.0f} s")
 
 
 FREE_TO_CHANGE = {
     "preset", "data", "run", "device", "compile", "minutes", "patience", "checkpoint_every", "log_every", "processes",
-    "gpus", "dry_run",
+    "gpus",
 }  # fmt: skip
 
 
 def _refuse_other_settings(settings: TrainSettings, data_sha256: str, state: dict) -> None:
     """A run resumes only with its own settings and graphs: others belong in another folder."""
     then, now = state["settings"], settings.model_dump(mode="json")
+    run, way_out = settings.run, "name another --run folder"
     if then.keys() != now.keys():
-        raise UserError(
-            f"{settings.run} was started by another version of this program: finish it there or name another --run"
-        )
+        raise UserError(f"{run} was started by another version of this program: finish it there or {way_out}")
     for name in sorted(now.keys() - FREE_TO_CHANGE):
         if then[name] != now[name]:
-            raise UserError(
-                f"{settings.run} was trained with {name} {then[name]}, not {now[name]}: "
-                f"use the old value or another --run folder"
-            )
+            raise UserError(f"{run} was trained with {name} {then[name]}, not {now[name]}: go back or {way_out}")
     if state["data_sha256"] != data_sha256:
-        raise UserError(f"{settings.run} was trained on other graphs than {settings.data}: name another --run folder")
+        raise UserError(f"{run} was trained on other graphs than {settings.data}: {way_out}")

@@ -28,11 +28,7 @@ def save_step(folder: Path, step: int, state: dict) -> None:
 
 
 def load(path: Path) -> dict:
-    """Read a checkpoint onto the CPU.
-
-    Raises:
-        UserError: missing, damaged, or not a checkpoint of this program.
-    """
+    """Read a checkpoint onto the CPU. Raises UserError if it is missing, damaged, or not one of this program."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:

@@ -24,7 +24,6 @@ from gnn_training.model.loss import WEIGHTS, Batch, ColoringNetwork
 from gnn_training.settings import TrainSettings
 from gnn_training.training.checkpoint import without_prefix
 from gnn_training.training.loader import ROUNDS_SPREAD, GraphLoader, StepBatch
-from gnn_training.training.sampler import Shape
 
 LR_SCALINGS = {"none": lambda ranks: 1.0, "sqrt": math.sqrt, "linear": float}
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
@@ -148,7 +147,10 @@ class Learner:
     def recompute_if_memory_is_short(self, loader: GraphLoader) -> None:
         """On a GPU: let the backward pass compute the rounds again if there is no memory to keep them all."""
         if self.rt.device.type == "cuda":
-            kept = max(_kept_bytes(b.shape, self.settings.rounds, self.precision) for b in loader.sampler.buckets)
+            shapes = [bucket.shape for bucket in loader.sampler.buckets]
+            pairs = max(shape.graphs * shape.nodes * shape.colors for shape in shapes)
+            per_pair = 240 + 160 * self.precision.itemsize  # bytes a round, fitted to measured steps: docs/SPEED.md
+            kept = per_pair * (self.settings.rounds + ROUNDS_SPREAD) * pairs
             self.network.recompute = kept > MAX_KEPT * torch.cuda.mem_get_info()[0]
 
     def _backward(self, batch: Batch, rounds: int, no_gradient_rounds: int, share: float) -> None:
@@ -204,21 +206,15 @@ def learning_rate(step: int, peak: float, warmup_steps: int, steps: int) -> floa
 
 
 def _precision(wanted: str, device: torch.device) -> torch.dtype:
-    if wanted == "auto" and device.type == "cpu":
+    if wanted != "auto":
+        return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[wanted]
+    if device.type == "cpu":
         return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
-    if wanted == "auto":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[wanted]
+    return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
 
 
 def _copy(network: torch.nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in network.state_dict().items()}
-
-
-def _kept_bytes(shape: Shape, rounds: int, precision: torch.dtype) -> float:
-    """What a step keeps for its backward pass, as fitted to measured steps without compilation (docs/SPEED.md)."""
-    pairs = shape.graphs * shape.nodes * shape.colors
-    return (240 + 160 * precision.itemsize) * (rounds + ROUNDS_SPREAD) * pairs
 
 
 def _compile_rounds(refinement: torch.nn.Module) -> None:

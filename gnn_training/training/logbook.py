@@ -67,8 +67,7 @@ class Progress:
 class Logbook:
     """Records of one run, written by rank 0; other ranks hold one that writes nothing.
 
-    What an interrupted run wrote past the state it resumes from is dropped: reached has the last step of each kind that
-    this state knows of, and the records of a kind end there.
+    reached: last step of each kind that the state to resume from knows of; records past it are dropped.
     """
 
     def __init__(self, run: Path, reached: dict[str, int], is_main: bool):
