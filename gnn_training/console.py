@@ -41,15 +41,16 @@ def progress(what: str, done: int, total: int, log: logging.Logger) -> Iterator[
     with Progress(*columns, console=Console(stderr=True), speed_estimate_period=60, disable=not terminal) as bar:
         bar.add_task(what, completed=done, total=total)
         task = bar.tasks[0]
-        due = time.monotonic() + SECONDS_BETWEEN_LINES
+        started = time.monotonic()
+        due = started + SECONDS_BETWEEN_LINES
 
         def advance(count: int) -> None:
             nonlocal due
             bar.advance(task.id, count)
             if not terminal and (time.monotonic() >= due or task.finished):
                 due = time.monotonic() + SECONDS_BETWEEN_LINES
-                speed = (task.completed - done) / max(task.elapsed or 0, 1e-9)
-                left = duration((total - task.completed) / max(speed, 1e-9))
+                speed = max(task.completed - done, 1) / (time.monotonic() - started)
+                left = duration((total - task.completed) / speed)
                 log.info("%s: %d of %d, %.1f/s, %s left", what, task.completed, total, speed, left)
 
         yield advance
