@@ -9,7 +9,6 @@ The command line is `coloring-gnn`. The import loads no library before something
 
 import math
 import time
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def color(
     import numpy as np
 
     from gnn_training.graph import as_graph
-    from gnn_training.model.session import Model
+    from gnn_training.model.session import Model, cached_model
     from gnn_training.solve.anytime import colorings
     from gnn_training.solve.local_search import Budget, clique_size
 
@@ -47,7 +46,7 @@ def color(
         raise ValueError(f"seconds ({seconds}) must be a number of 0 or above")
     if seed < 0:
         raise ValueError(f"seed ({seed}) must be 0 or above")
-    opened = model if isinstance(model, Model) else _open(model)
+    opened = model if isinstance(model, Model) else cached_model(model)
     source, start = as_graph(graph, num_nodes), time.monotonic()
     colors = np.empty(0, dtype=np.int64)
     if source.num_nodes:
@@ -60,13 +59,6 @@ def color(
 
         return torch.from_numpy(colors)
     return colors
-
-
-@cache
-def _open(path: "Path | str | None") -> "Model":
-    from gnn_training.model.session import Model
-
-    return Model(path)
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 # A runner started in the background ignores Ctrl-C and hands that down to every process that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the tests of the image, which take longest."""
+    items.sort(key=lambda item: item.get_closest_marker("container") is None)
+
+
 Once = Callable[[str, Callable[[Path], object]], Path]
 
 
@@ -25,12 +31,12 @@ def compiled() -> None:
     """The compiled search, so that the first test with a time limit does not wait for the compiler."""
     from gnn_training.graph import Graph
     from gnn_training.solve.kernels import dsatur, greedy_clique
-    from gnn_training.solve.local_search import descend, extractions, iterated_greedy
+    from gnn_training.solve.local_search import descents, extractions, iterated_greedy
 
     lists = Graph.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)]).csr()
     greedy_clique(*lists, np.arange(5))
     next(extractions(lists, 0))
-    descend(lists, iterated_greedy(lists, dsatur(*lists), 1, 1, 60, 0), 1, 1, 60, 0)
+    list(descents(lists, iterated_greedy(lists, dsatur(*lists), 1, 1, 60, 0), 1, 1, 60, 0))
 
 
 @pytest.fixture(scope="session")

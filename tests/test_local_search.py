@@ -17,7 +17,6 @@ from gnn_training.solve.local_search import (
     FOREVER,
     GROUP_NODES,
     Budget,
-    descend,
     descents,
     extract_in_threads,
     extractions,
@@ -73,27 +72,24 @@ def test_iterated_greedy_repeats_itself_stops_at_the_bound_and_keeps_the_time():
 
 def test_a_descent_repeats_itself_and_another_seed_goes_another_way():
     lists = as_graph(nx.gnp_random_graph(90, 0.5, seed=1)).csr()
-    runs = [descend(lists, dsatur(*lists), 1, 5_000, 60, seed) for seed in (3, 3, 4)]
+    runs = [list(descents(lists, dsatur(*lists), 1, 5_000, 60, seed))[-1] for seed in (3, 3, 4)]
     assert np.array_equal(runs[0][0], runs[1][0]) and runs[0][1] == runs[1][1] > 0
     assert not np.array_equal(runs[0][0], runs[2][0])
 
 
-def test_a_descent_yields_every_coloring_on_the_way_and_ends_where_the_search_does():
+def test_a_descent_yields_the_coloring_and_every_one_on_the_way():
     graph = as_graph(nx.gnp_random_graph(90, 0.5, seed=1))
-    lists, start = graph.csr(), dsatur(*graph.csr())
-    way = list(descents(lists, start, 1, 5_000, 60, 3))
-    end, effort = descend(lists, start, 1, 5_000, 60, 3)
-    assert [int(colors.max()) for colors, _ in way] == list(range(start.max() - 1, end.max() - 1, -1))
-    assert len(way) > 2 and all(is_proper(graph, colors) for colors, _ in way)
-    assert np.array_equal(way[-1][0], end) and way[-1][1] == effort
-    assert [done for _, done in way] == sorted(done for _, done in way)
+    start = dsatur(*graph.csr())
+    found, effort = zip(*descents(graph.csr(), start, 1, 5_000, 60, 3), strict=True)
+    assert np.array_equal(found[0], start) and effort[0] == 0
+    assert [int(colors.max()) for colors in found] == list(range(start.max(), start.max() - len(found), -1))
+    assert len(found) > 3 and all(is_proper(graph, colors) for colors in found)
+    assert list(effort) == sorted(effort)
 
 
-def test_a_descent_without_a_step_leaves_the_coloring():
+def test_a_descent_ends_at_the_bound():
     lists = as_graph(nx.cycle_graph(5)).csr()
-    colors, effort = descend(lists, dsatur(*lists), 3, 5_000, 60, 0)
-    assert list(descents(lists, dsatur(*lists), 3, 5_000, 60, 0)) == []
-    assert np.array_equal(colors, dsatur(*lists)) and effort == 0
+    assert len(list(descents(lists, dsatur(*lists), 3, 5_000, 60, 0))) == 1
 
 
 def complete(search: Iterator[np.ndarray | None], number: int) -> list[np.ndarray]:

@@ -167,7 +167,7 @@ def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) 
 def label(instance: Instance, iterations: int, seconds: float, seed: int) -> Label:
     """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone."""
     from gnn_training.solve.kernels import dsatur  # compiled, which only workers need
-    from gnn_training.solve.local_search import clique_size, descend, extractions
+    from gnn_training.solve.local_search import clique_size, descents, extractions
 
     graph = instance.graph
     lists = graph.csr()
@@ -181,7 +181,7 @@ def label(instance: Instance, iterations: int, seconds: float, seed: int) -> Lab
     if instance.optimal:
         assert known is not None
         lower = int(known.max()) + 1
-    coloring, effort = descend(lists, start, lower, iterations, seconds, seed)
+    *_, (coloring, effort) = descents(lists, start, lower, iterations, seconds, seed)
     num_colors = int(coloring.max()) + 1
     hard = difficulty(graph.num_nodes, num_colors, lower, dsatur_colors, effort)
     return Label(coloring.astype(np.int16), num_colors, lower, dsatur_colors, lower == num_colors, hard)

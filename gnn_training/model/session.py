@@ -1,10 +1,10 @@
 """An exported file as its callers use it: ONNX Runtime and numpy, without torch."""
 
-import logging
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from gnn_training.files import reason
 from gnn_training.graph import Graph, as_graph
 from gnn_training.machine import available_bytes
 
-logger = logging.getLogger(__name__)
 # Memory of a call, measured from n = 1000 to 4000 and rounded up.
 BYTES_PER_NODE_PAIR = 32
 BYTES_PER_NODE_COLOR_PAIR = 600
@@ -50,8 +49,7 @@ class Model:
         self.path = Path(path or SHIPPED_MODEL)
         self.threads = threads or len(os.sched_getaffinity(0))
         self._session = _open(self.path, self.threads)
-        _check_contract(self.path, self._session)
-        self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
+        self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
         self.steps = int(self.metadata["steps"])  # refinement rounds of a call that does not name them
 
     def predict(
@@ -64,11 +62,13 @@ class Model:
         Raises TypeError or ValueError for what is not a graph or has no nodes, MemoryError if the batch is too large
         for this machine, and TimeoutError after `seconds`, when the runtime has stopped.
         """
-        is_list = isinstance(graphs, list | tuple) and not (graphs and _is_edge(graphs[0]))
-        batch = [as_graph(graph) for graph in graphs] if is_list else [as_graph(graphs)]
+        first = graphs[0] if isinstance(graphs, list | tuple) and graphs else None
+        is_edges = isinstance(first, list | tuple | np.ndarray) and np.ndim(first) == 1
+        is_batch = isinstance(graphs, list | tuple) and not is_edges
+        batch = [as_graph(graph) for graph in graphs] if is_batch else [as_graph(graphs)]
         if not batch or any(graph.num_nodes == 0 for graph in batch):
             raise ValueError("predict needs a graph, and every graph needs at least one node")
-        need, left = needed_bytes(batch), available_bytes()
+        need, left = _needed_bytes(batch), available_bytes()
         if need > left:
             raise MemoryError(f"the network needs about {need / 2**30:.1f} GiB and {left / 2**30:.1f} GiB are free")
         feeds = _collate(batch)
@@ -88,26 +88,23 @@ class Model:
             try:
                 return future.result(seconds)
             except TimeoutError:
-                options.terminate = True
                 raise TimeoutError(f"the network takes longer than {seconds:.0f} s") from None
-            except KeyboardInterrupt:
-                options.terminate = True
-                raise
             except Exception as error:
                 if "alloc" in str(error):
                     raise MemoryError(f"ONNX Runtime ran out of memory: {error}") from error
                 raise
+            finally:
+                options.terminate = True  # the pool waits for a run that nobody waits for
 
 
-def needed_bytes(graphs: Sequence[Graph]) -> int:
+cached_model = cache(Model)
+
+
+def _needed_bytes(graphs: Sequence[Graph]) -> int:
     """Estimate the memory of a call: graphs are padded to the largest, and every pair of nodes counts, edge or not."""
     size = max(graph.num_nodes for graph in graphs)
     colors = min(MAX_COLORS, 1 + max(int(graph.degrees().max()) for graph in graphs))
     return len(graphs) * size * (BYTES_PER_NODE_PAIR * size + BYTES_PER_NODE_COLOR_PAIR * colors)
-
-
-def _is_edge(item: Any) -> bool:
-    return isinstance(item, list | tuple | np.ndarray) and np.ndim(item) == 1
 
 
 def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
@@ -118,15 +115,12 @@ def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
     try:
-        return onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
     except OSError as error:
         raise UserError(f"{path} cannot be read ({reason(error)}): {WAY_OUT}") from error
     except Exception as error:  # the runtime's errors have no base class of their own
         cause = str(error).splitlines()[0].rpartition(" : ")[2].rstrip(".")
         raise UserError(f"{path}: ONNX Runtime {onnxruntime.__version__} refuses it ({cause}): {WAY_OUT}") from error
-
-
-def _check_contract(path: Path, session: onnxruntime.InferenceSession) -> None:
     for what, tensors, expected in (
         ("inputs", session.get_inputs(), INPUTS),
         ("optional inputs", session.get_overridable_initializers(), OPTIONAL_INPUTS),
@@ -138,6 +132,7 @@ def _check_contract(path: Path, session: onnxruntime.InferenceSession) -> None:
             raise UserError(f"{path} is not a coloring network: its {what} are {found}; {WAY_OUT}")
     if not session.get_modelmeta().custom_metadata_map.get("steps", "").isdecimal():
         raise UserError(f"{path}: its metadata does not say how many steps a call takes: {WAY_OUT}")
+    return session
 
 
 def _collate(graphs: Sequence[Graph]) -> dict[str, np.ndarray]:

@@ -33,9 +33,8 @@ def tabucol(graph: Graph, seconds: float, lower: int) -> Iterator[np.ndarray]:
     """
     start, lists = time.monotonic(), graph.csr()
     colors = kernels.dsatur(*lists)
-    yield colors
     left = start + seconds - time.monotonic()
-    yield from (fewer for fewer, _ in descents(lists, colors, lower, FOREVER, left, seed=0))
+    yield from (found for found, _ in descents(lists, colors, lower, FOREVER, left, seed=0))
 
 
 def _colors(graph: Graph, strategy: str) -> np.ndarray:

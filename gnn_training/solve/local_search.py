@@ -63,11 +63,11 @@ def iterated_greedy(
 
 def remove_color(
     lists: NeighbourLists, colors: np.ndarray, iterations: int, rng: np.ndarray, is_over: Callable[[], bool]
-) -> tuple[np.ndarray, int]:
+) -> tuple[np.ndarray | None, int]:
     """Look with TabuCol for a coloring with one color less than `colors` (N,) int32, which is proper and without gaps.
 
     It starts with the nodes of the smallest class in all other classes in turn. `is_over` is asked about every 20 ms.
-    Returns the coloring (N,) int32 and the iterations it took; -1 if it is not proper.
+    Returns the coloring (N,) int32, or None if there was none in time, and the iterations it took.
     """
     k = int(colors.max()) + 1
     smallest = np.bincount(colors, minlength=k).argmin()
@@ -81,33 +81,26 @@ def remove_color(
         last = min(first + stride, iterations)
         solved = kernels.tabucol(*lists, trial, tabu, rng, first, last)
         first = last
-    return trial, solved
+    return (trial if solved >= 0 else None), solved
 
 
 def descents(
     lists: NeighbourLists, colors: np.ndarray, lower: int, iterations: int, seconds: float, seed: int
 ) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield what TabuCol reaches from a proper coloring, one color less at a time, with the iterations so far.
+    """Yield a proper coloring and what TabuCol makes of it, one color less at a time, with the iterations so far.
 
     Stops at `lower` colors, when a number of colors resists for `iterations`, or after `seconds`. Below the time limit
     it depends on the arguments alone. The colorings are (N,) int32 with colors from 0.
     """
     deadline = time.monotonic() + seconds
     best, effort, rng = colors.astype(np.int32), 0, seeded(seed, len(colors))
+    yield best, effort
     while best.max() + 1 > max(lower, 1):
-        best, solved = remove_color(lists, best, iterations, rng, lambda: time.monotonic() >= deadline)
-        if solved < 0:
+        found, solved = remove_color(lists, best, iterations, rng, lambda: time.monotonic() >= deadline)
+        if found is None:
             return
-        effort += solved
+        best, effort = found, effort + solved
         yield best, effort
-
-
-def descend(
-    lists: NeighbourLists, colors: np.ndarray, lower: int, iterations: int, seconds: float, seed: int
-) -> tuple[np.ndarray, int]:
-    """Return the last of `descents`, or the coloring (N,) int32 itself and 0."""
-    start = colors.astype(np.int32), 0
-    return [start, *descents(lists, colors, lower, iterations, seconds, seed)][-1]
 
 
 def extractions(lists: NeighbourLists, *seed: int) -> Iterator[np.ndarray | None]:
@@ -181,8 +174,7 @@ def _race(pool: Executor, lists: NeighbourLists, colors: np.ndarray, budget: Bud
         if number % 2 and len(colors) > SMALL_GRAPH:
             found = remove_color_in_groups(lists, colors, rng, is_over)
         else:
-            trial, iterations = remove_color(lists, colors, FOREVER, rng, is_over)
-            found = trial if iterations >= 0 else None
+            found, _ = remove_color(lists, colors, FOREVER, rng, is_over)
         if found is not None:
             over.set()
         return found
@@ -203,8 +195,8 @@ def remove_color_in_groups(
         color_ids = np.sort(order[: max(2, (sizes[order].cumsum() <= GROUP_NODES).sum())])
         nodes = np.flatnonzero(np.isin(colors, color_ids))
         group = np.searchsorted(color_ids, colors[nodes]).astype(np.int32)
-        found, iterations = remove_color(_subgraph(lists, nodes), group, GROUP_ITERATIONS, rng, is_over)
-        if iterations >= 0:
+        found, _ = remove_color(_subgraph(lists, nodes), group, GROUP_ITERATIONS, rng, is_over)
+        if found is not None:
             fewer = colors.copy()
             fewer[nodes] = color_ids[found]
             fewer[fewer == len(sizes) - 1] = color_ids[-1]  # which is free now
