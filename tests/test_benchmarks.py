@@ -2,17 +2,22 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_runs
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from torch_geometric.data import Batch
 
 from gnn_training.data.packed import PackedGraphs
+from gnn_training.distributed import Runtime
+from gnn_training.model.loss import ColoringNetwork
 from gnn_training.model.network import RefinementNetwork, first_colors
-from gnn_training.training.loader import DeviceDataset
+from gnn_training.training.loader import DeviceDataset, GraphLoader
 from gnn_training.training.sampler import Shape
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +38,14 @@ def test_roofline_counts_the_operations_that_torch_counts(data: PackedGraphs):
         (state.h.sum() + state.p.sum()).backward()
     assert sum(phase.flops for phase in roofline.forward(shape, 16, 4)) == forward.get_total_flops()
     assert sum(phase.flops for phase in roofline.backward(shape, 16, 4)) == backward.get_total_flops()
+
+
+def test_union_of_one_graph_has_the_loss_of_the_dense_form(data: PackedGraphs, rt: Runtime):
+    loader = GraphLoader(tiny_runs.settings(data.folder, Path("runs")), data, rt)
+    graphs, labels, _ = training_speed.pyg_forms(loader, size=1)[0].prepare(0)
+    union = replace(labels, graphs=training_speed.Union(Batch.from_data_list(graphs)))
+    network = ColoringNetwork()
+    torch.testing.assert_close(network(union, 2, 5), network(labels, 2, 5))
 
 
 def test_a_phase_is_bound_by_operations_or_by_bytes():
