@@ -16,13 +16,13 @@ from reprlib import repr as brief
 
 import numpy as np
 
-from gnn_training.contract import GRAPH_TYPES, NUM_FEATURES
+from gnn_training.contract import GRAPH_TYPES
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 
 MAX_READ_NODES = 1_000_000  # a header that claims more is wrong, or the graph is too large to color
-WRITER_KEYS = ("coloring", "graph_type", "difficulty_score")
-OLDER_KEYS = ("node_colors", "graph_type_id", "difficulty")
+WRITER_KEYS = ("coloring", "graph_type")
+OLDER_KEYS = ("node_colors", "graph_type_id")
 # Class ids by name, without case and punctuation. The queen and geometric families share one id.
 TYPE_IDS = {name.replace("_", ""): i for i, name in enumerate(GRAPH_TYPES)}
 TYPE_IDS |= {"registerallocation": 2, "interval": 2, "queen": 4, "geometric": 4}
@@ -118,21 +118,13 @@ def _numbered(labels: Iterable[str], pairs: Iterable[tuple[str, str]]) -> Graph:
 def parse_prism_json(content: bytes) -> Instance:
     """Read one graph with its coloring and its graph type; each may be missing or null. UserError names a wrong entry.
 
-    Chromatic number, difficulty and node features are checked and dropped, because they are computed again.
+    Chromatic number, difficulty and node features are ignored, because they are computed again.
     """
     document = _document(content)
     older = "ground_truth" in document
     labels = _object(document, "ground_truth") if older else document
-    coloring, graph_type, difficulty = OLDER_KEYS if older else WRITER_KEYS
+    coloring, graph_type = OLDER_KEYS if older else WRITER_KEYS
     graph = Graph.from_adjacency(_adjacency(document))
-    if (features := document.get("node_features")) is not None:
-        values = features.get("data") if isinstance(features, dict) else features
-        matrix = _floats(values, (graph.num_nodes, NUM_FEATURES), "node_features")
-        for node, column in np.argwhere(~np.isfinite(matrix)) if graph.num_edges else ():  # without edges, they are 0/0
-            where = f"`node_features` of node {node}, column {column}, is {matrix[node, column]}"
-            raise UserError(f"{where}; put a number there, or leave the key out, as features are computed again")
-    _number(labels, "chromatic_number", 1, graph.num_nodes, whole=True)
-    _number(labels, difficulty, 0, 100)
     colors, type_id = _coloring(labels, coloring, graph.num_nodes), _graph_type(labels, graph_type)
     if type_id is None:
         return Instance(graph, colors)
@@ -189,13 +181,14 @@ def _coloring(labels: dict, key: str, num_nodes: int) -> np.ndarray | None:
 def _graph_type(labels: dict, key: str) -> int | None:
     """Class id, given as a number or as a name in any spelling: RandomSparse, random_sparse, ..."""
     value = labels.get(key)
-    if not isinstance(value, str):
-        number = _number(labels, key, 0, len(GRAPH_TYPES) - 1, whole=True)
-        return None if number is None else int(number)
-    spelled = "".join(filter(str.isalnum, value)).lower()
-    if spelled not in TYPE_IDS:
-        raise UserError(f"`{key}` is {brief(value)}; it must be one of {', '.join(GRAPH_TYPES)}, a number, or left out")
-    return TYPE_IDS[spelled]
+    if value is None or value != value:
+        return None
+    if isinstance(value, str):
+        value = TYPE_IDS.get("".join(filter(str.isalnum, value)).lower())
+    if type(value) not in (int, float) or value not in range(len(GRAPH_TYPES)):
+        known = f"one of {', '.join(GRAPH_TYPES)}, a number in 0..{len(GRAPH_TYPES) - 1}"
+        raise UserError(f"`{key}` is {brief(labels[key])}; it must be {known}, or left out")
+    return int(value)
 
 
 def _floats(values: object, shape: tuple[int, ...], key: str) -> np.ndarray:
@@ -210,14 +203,3 @@ def _floats(values: object, shape: tuple[int, ...], key: str) -> np.ndarray:
     if array.shape not in (shape, (int(np.prod(shape)),)):
         raise UserError(f"`{key}` has {array.size} numbers; {shape[0]} nodes need {' x '.join(map(str, shape))}")
     return array.reshape(shape)
-
-
-def _number(labels: dict, key: str, low: int, high: int, whole: bool = False) -> float | None:
-    value = labels.get(key)
-    if value is None or value != value:
-        return None
-    if type(value) not in (int, float) or not low <= value <= high:
-        raise UserError(f"`{key}` is {brief(value)}; it must be a number in {low}..{high}, or left out")
-    if whole and value != int(value):
-        raise UserError(f"`{key}` is {value:g}; it must be a whole number")
-    return value
