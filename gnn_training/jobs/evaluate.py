@@ -141,8 +141,7 @@ def _row(case: Case, model: Model, settings: EvaluateSettings) -> Row:
             # Checked by code that shares nothing with the decoder nor, for a .col file, with the reader.
             wrong, used = count_conflicts_and_colors(pairs, colors.tolist())
             if wrong or len(colors) != graph.num_nodes:
-                what = f"the coloring of {METHODS[method]} is not proper, {wrong} edges have equal ends"
-                raise RuntimeError(f"{graph.name}: {what}")
+                raise RuntimeError(f"{graph.name}: the coloring of {METHODS[method]} is not proper: {wrong} conflicts")
             if used < row.colors.get(method, math.inf):  # TabuCol may empty two classes at once, then skips a number
                 row.colors[method] = used
                 row.progress[method].append((moment, used))

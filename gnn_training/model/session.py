@@ -66,17 +66,23 @@ class Model:
         is_edges = isinstance(first, list | tuple | np.ndarray) and np.ndim(first) == 1
         is_batch = isinstance(graphs, list | tuple) and not is_edges
         batch = [as_graph(graph) for graph in graphs] if is_batch else [as_graph(graphs)]
-        if not batch or any(graph.num_nodes == 0 for graph in batch):
+        sizes = [graph.num_nodes for graph in batch]
+        if not batch or 0 in sizes:
             raise ValueError("predict needs a graph, and every graph needs at least one node")
         need, left = _needed_bytes(batch), available_bytes()
         if need > left:
             raise MemoryError(f"the network needs about {need / 2**30:.1f} GiB and {left / 2**30:.1f} GiB are free")
-        feeds = _collate(batch)
+        ends = np.cumsum(sizes)
+        edges = [graph.edge_index() + end - graph.num_nodes for graph, end in zip(batch, ends, strict=True)]
+        feeds = {
+            "node_features": np.zeros((ends[-1], NUM_FEATURES), dtype=np.float32),  # which the network ignores
+            "edge_index": np.concatenate(edges, axis=1),
+            "batch": np.repeat(np.arange(len(batch)), sizes),
+        }
         for name, value in zip(OPTIONAL_INPUTS, (num_colors, seed, steps), strict=True):
             if value is not None:
                 feeds[name] = np.asarray(value, dtype=np.int64)
         logits, chromatic, types, difficulty = self._run(feeds, seconds)
-        ends = np.cumsum([graph.num_nodes for graph in batch])
         return Prediction(np.split(logits, ends[:-1]), chromatic, types, difficulty)
 
     def _run(self, feeds: dict[str, np.ndarray], seconds: float | None) -> list[np.ndarray]:
@@ -133,13 +139,3 @@ def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
     if not session.get_modelmeta().custom_metadata_map.get("steps", "").isdecimal():
         raise UserError(f"{path}: its metadata does not say how many steps a call takes: {WAY_OUT}")
     return session
-
-
-def _collate(graphs: Sequence[Graph]) -> dict[str, np.ndarray]:
-    sizes = [graph.num_nodes for graph in graphs]
-    starts = np.cumsum([0, *sizes[:-1]])
-    return {
-        "node_features": np.zeros((sum(sizes), NUM_FEATURES), dtype=np.float32),  # which the network ignores
-        "edge_index": np.concatenate([g.edge_index() + start for g, start in zip(graphs, starts, strict=True)], axis=1),
-        "batch": np.repeat(np.arange(len(graphs)), sizes),
-    }

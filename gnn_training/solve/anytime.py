@@ -34,9 +34,9 @@ class OneCall(NamedTuple):
 
 
 class Coloring(NamedTuple):
-    """A proper coloring."""
+    """A proper coloring, and the method that found it: DSATUR, greedy, one call or search."""
 
-    method: str  # that found it: DSATUR, greedy, one call or search
+    method: str
     colors: np.ndarray  # (N,) int64, 0 to num_colors - 1
     num_colors: int
 

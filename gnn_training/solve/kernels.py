@@ -56,9 +56,10 @@ def dsatur(offsets, neighbours):
     for _ in range(n):
         node, best, color = -1, -1, 0
         for v in range(n):
-            key = saturation[v] * n + offsets[v + 1] - offsets[v]
-            if colors[v] < 0 and key > best:
-                node, best = v, key
+            if colors[v] < 0:
+                key = saturation[v] * n + offsets[v + 1] - offsets[v]
+                if key > best:
+                    node, best = v, key
         while seen[node, color >> 3] >> (color & 7) & 1:
             color += 1
         colors[node], bit = color, np.uint8(1 << (color & 7))
