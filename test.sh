@@ -17,6 +17,6 @@ hadolint Dockerfile
 mypy
 case ${1:-} in
   '') set -- -m "not slow and not container and not gpu" --numprocesses 2 --dist worksteal ;;
-  --all) set -- --cov --numprocesses 2 --dist loadfile "${@:2}" ;;
+  --all) set -- --cov --numprocesses 2 --dist loadfile --no-loadscope-reorder "${@:2}" ;;
 esac
 OMP_NUM_THREADS=1 exec python -m pytest "$@" # two processes share the cores of a small machine

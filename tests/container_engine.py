@@ -27,7 +27,8 @@ class Engine:
         self.folder = Path(tempfile.gettempdir(), "gnn-training-engine")
         self.folder.mkdir(exist_ok=True)
         self.client = _client()
-        self.environment = os.environ | {"DOCKER_HOST": f"unix://{self.folder}/docker.sock", "DOCKER": self.client}
+        own = {"DOCKER_HOST": f"unix://{self.folder}/docker.sock", "DOCKER": self.client, "DOCKER_BUILDKIT": "1"}
+        self.environment = os.environ | own
         self._lock = FileLock(self.folder / "lock")
         self._processes: list[subprocess.Popen] = []
 
