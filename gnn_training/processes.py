@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -35,21 +35,6 @@ def die_with_parent(parent: int) -> None:
 
 
 @contextmanager
-def environment(**variables: str) -> Iterator[None]:
-    """Set environment variables for the processes that the body starts."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
 def deaf_to(*signals: signal.Signals) -> Iterator[None]:
     """Block signals in this thread and, for good, in the processes that it starts in the body."""
     resource_tracker.ensure_running()  # its start would unblock them
@@ -67,16 +52,15 @@ def run_in_processes(
 
     workers: processes of one thread each; 0 takes every core. Closing the iterator ends all processes at once.
 
-    Raises:
-        UserError: a process died. What a call raises is raised here.
+    Raises UserError: a process died. What a call raises is raised here.
     """
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
     workers = min(workers or num_cores(), len(calls))
     others = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(workers, context, die_with_parent, (os.getpid(),)) as pool:
+    with ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(),)) as pool:
         try:
             # Ctrl-C reaches the whole process group, but only the parent decides what ends.
-            with environment(**ONE_THREAD), deaf_to(signal.SIGINT, signal.SIGTERM):
+            with deaf_to(signal.SIGINT, signal.SIGTERM):
                 numbers = {pool.submit(function, *arguments): number for number, arguments in enumerate(calls)}
             for future in as_completed(numbers):
                 future.result()
@@ -88,11 +72,18 @@ def run_in_processes(
                 child.kill()
 
 
+def _start_worker(parent: int) -> None:
+    die_with_parent(parent)
+    os.environ.update(ONE_THREAD)  # before the libraries that read it are loaded, with the first call
+
+
 @contextmanager
-def python(arguments: Sequence[str], errors: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def python(
+    arguments: Sequence[str], errors: Path | None = None, variables: Mapping[str, str] = {}
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run Python with `arguments` while the body runs, then end it; an interruption kills it and its children.
 
-    errors: file for its stderr; None shares ours.
+    errors: file for its stderr; None shares ours. variables: added to the environment.
     """
     if errors is not None:
         errors.parent.mkdir(parents=True, exist_ok=True)
@@ -100,6 +91,7 @@ def python(arguments: Sequence[str], errors: Path | None = None) -> Iterator[sub
         # A process group of its own, because Ctrl-C in a terminal is meant for the parent.
         child = subprocess.Popen(
             [sys.executable, *arguments],
+            env={**os.environ, **variables},
             stderr=file if errors else None,
             process_group=0,
             preexec_fn=partial(die_with_parent, os.getpid()),
@@ -117,14 +109,18 @@ def python(arguments: Sequence[str], errors: Path | None = None) -> Iterator[sub
 
 
 def run_python(
-    arguments: Sequence[str], errors: Path | None = None, limit: float = math.inf, beats: bool = True
+    arguments: Sequence[str],
+    errors: Path | None = None,
+    variables: Mapping[str, str] = {},
+    limit: float = math.inf,
+    beats: bool = True,
 ) -> int:
     """Run Python with `arguments` to its end; return its exit code: 128 + signal if one ended it, 124 after the limit.
 
-    limit: seconds. beats: keep the heartbeat going meanwhile.
+    errors, variables: as for `python`. limit: seconds. beats: keep the heartbeat going meanwhile.
     """
     deadline = time.monotonic() + limit
-    with python(arguments, errors) as child:
+    with python(arguments, errors, variables) as child:
         while (code := child.poll()) is None:
             if time.monotonic() > deadline:
                 os.killpg(child.pid, signal.SIGKILL)

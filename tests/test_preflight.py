@@ -15,7 +15,7 @@ from gnn_training.jobs.preflight import add_up, preflight
 from gnn_training.launch import nccl
 from gnn_training.launch.nccl import FALLBACKS, working_variables
 from gnn_training.launch.ranks import launch
-from gnn_training.processes import TIMED_OUT, environment, run_python
+from gnn_training.processes import TIMED_OUT, run_python
 from gnn_training.settings import RankSettings
 
 ROOT = Path(__file__).parents[1]
@@ -88,8 +88,7 @@ def test_ranks_that_hang_are_killed_and_the_next_fallback_is_tried(tmp_path: Pat
     errors = tmp_path / "preflight.log"
 
     def attempt(variables: dict[str, str]) -> tuple[int, str]:
-        with environment(**variables):
-            code = run_python([str(tmp_path / "hang.py")], errors, 150 if variables else 10)
+        code = run_python([str(tmp_path / "hang.py")], errors, variables, limit=150 if variables else 10)
         return code, errors.read_text()
 
     started = time.monotonic()

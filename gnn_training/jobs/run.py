@@ -65,9 +65,8 @@ class Step:
 def run(settings: RunSettings) -> None:
     """Do every step that is not done. The same command continues what was interrupted.
 
-    Raises:
-        UserError: the settings, this machine or its folders cannot be used.
-        SystemExit: exit code of a step that failed and has said why, or 143 after SIGTERM.
+    Raises UserError: the settings, this machine or its folders cannot be used. SystemExit: exit code of a step that
+    failed and has said why, or 143 after SIGTERM.
     """
     nodes, steps, started = Nodes.from_environment(), plan(settings), time.monotonic()
     if nodes.rank > 0:  # the first machine does the rest
@@ -92,8 +91,7 @@ def run(settings: RunSettings) -> None:
 def dry_run(settings: RunSettings) -> None:
     """Write the settings files of the steps and print the commands of a shell that do the job.
 
-    Raises:
-        UserError: as `run`.
+    Raises UserError: as `run`.
     """
     nodes, variables = Nodes.from_environment(), gpus.select(settings.gpus)
     num_ranks = gpus.num_ranks(settings)
@@ -192,8 +190,7 @@ def _find_nccl_variables(settings: RunSettings, nodes: Nodes) -> None:
     errors = settings.run / f"preflight-{nodes.rank}.log"
 
     def attempt(variables: dict[str, str]) -> tuple[int, str]:
-        with processes.environment(**variables):
-            code = processes.run_python(arguments, errors, PREFLIGHT_SECONDS)
+        code = processes.run_python(arguments, errors, variables, PREFLIGHT_SECONDS)
         return code, errors.read_text(errors="replace")
 
     os.environ.update(nccl.working_variables(attempt))

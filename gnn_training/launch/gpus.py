@@ -25,9 +25,8 @@ MAX_CPU_RANKS = 8  # more ranks make the global batch larger, not the job shorte
 def num_ranks(settings: RankSettings) -> int:
     """Return the number of ranks on this machine: as asked, or (0) one per GPU, or one per core if there are no GPUs.
 
-    Raises:
-        MachineError: there is no GPU where device or preset want one, or there are fewer than were named or paid for.
-        UserError: more processes than GPUs.
+    Raises MachineError: there is no GPU where device or preset want one, or there are fewer than were named or paid
+    for. UserError: more processes than GPUs.
     """
     wanted, count = settings.processes, 0 if settings.device == "cpu" else num_gpus()
     is_for_gpus = settings.device == "cuda" or getattr(settings, "preset", "") in ("single", "multi")
@@ -49,8 +48,7 @@ def on_gpus(settings: RankSettings) -> bool:
 def num_gpus() -> int:
     """Return how many GPUs torch can use, after CUDA_VISIBLE_DEVICES. GPUs cut into MIG slices count as one in all.
 
-    Raises:
-        MachineError: nvidia-smi hangs, and so would torch.
+    Raises MachineError: nvidia-smi hangs, and so would torch.
     """
     if not (DEVICE.exists() or shutil.which("nvidia-smi")):
         return 0  # without loading torch, which takes a second
@@ -115,8 +113,7 @@ def select(numbers: str | None) -> dict[str, str]:
 
     numbers: such as 0,1,4, as nvidia-smi counts, or positions in CUDA_VISIBLE_DEVICES if that is set; None leaves all.
 
-    Raises:
-        MachineError: there is no such GPU.
+    Raises MachineError: there is no such GPU.
     """
     if numbers is None:
         return {}
@@ -139,8 +136,7 @@ def select(numbers: str | None) -> dict[str, str]:
 def describe(number: int) -> str:
     """Return name and memory of a GPU, as torch counts, after it has computed something.
 
-    Raises:
-        MachineError: it does not compute.
+    Raises MachineError: it does not compute.
     """
     import torch
 
@@ -172,11 +168,7 @@ def driver() -> str | None:
 
 @functools.cache
 def nvidia_smi(*arguments: str) -> str:
-    """Return the output of nvidia-smi, good or bad; nothing if it is not there.
-
-    Raises:
-        MachineError: it hangs.
-    """
+    """Return the output of nvidia-smi, good or bad; nothing if it is not there. Raises MachineError: it hangs."""
     if not shutil.which("nvidia-smi"):
         return ""
     command = ["nvidia-smi", *arguments]

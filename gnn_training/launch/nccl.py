@@ -29,8 +29,7 @@ def working_variables(attempt: Callable[[dict[str, str]], tuple[int, str]]) -> d
 
     attempt: runs the preflight with these variables; returns its exit code, 124 after the time limit, and its stderr.
 
-    Raises:
-        MachineError: no fallback works; the message has the last cause.
+    Raises MachineError: no fallback works; the message has the last cause.
     """
     free = [{name: value for name, value in each.items() if name not in os.environ} for each in FALLBACKS]
     for number, variables in enumerate(free):
@@ -49,11 +48,7 @@ def working_variables(attempt: Callable[[dict[str, str]], tuple[int, str]]) -> d
 
 
 def _cause(code: int, stderr: str) -> str:
-    """Return what went wrong, in one line.
-
-    Raises:
-        MachineError: no fallback can help.
-    """
+    """Return what went wrong, in one line. Raises MachineError: no fallback can help."""
     for pattern, sentence in HOPELESS.items():
         if re.search(pattern, stderr):
             raise MachineError(sentence)

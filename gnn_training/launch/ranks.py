@@ -41,8 +41,7 @@ class Nodes:
     def from_environment(cls) -> "Nodes":
         """Read NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT; without NNODES, this machine is alone.
 
-        Raises:
-            UserError: torchrun has started this process; or a variable is missing or does not fit.
+        Raises UserError: torchrun has started this process; or a variable is missing or does not fit.
         """
         for name in {"RANK", "LOCAL_RANK"} & os.environ.keys():
             raise UserError(f"{name} is set: start this once per machine and without torchrun")
@@ -68,16 +67,17 @@ def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks
     Each process has the variables that torchrun sets (RANK, WORLD_SIZE, ...), so torch.distributed can join the group.
     SIGTERM and Ctrl-C reach the ranks as SIGTERM; a second signal kills them.
 
-    Raises:
-        UserError: what a rank raised.
-        TrainingError: a rank died or raised something else, whose traceback is printed.
-        SystemExit: a signal ended the ranks before they could handle it.
+    Raises UserError: what a rank raised. TrainingError: a rank died or raised something else, whose traceback is
+    printed. SystemExit: a signal ended the ranks before they could handle it.
     """
     from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
-    with tempfile.TemporaryDirectory() as folder, processes.environment(**_variables(num_ranks, nodes)):
+    os.environ.setdefault("OMP_NUM_THREADS", str(machine.threads_per_rank(num_ranks)))
+    if nodes.count > 1:
+        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # if only some of the machines can do it, all wait forever
+    with tempfile.TemporaryDirectory() as folder:
         start = elastic_launch(_config(num_ranks, nodes, folder), _run_rank)
 
         def start_deaf() -> dict[int, Result]:
@@ -101,13 +101,6 @@ def _run_rank(parent: int, function: Callable[[Argument], Result], argument: Arg
     processes.die_with_parent(parent)
     set_up_logging()
     return function(argument)
-
-
-def _variables(num_ranks: int, nodes: Nodes) -> dict[str, str]:
-    wanted = {"OMP_NUM_THREADS": str(machine.threads_per_rank(num_ranks))}
-    if nodes.count > 1:
-        wanted["NCCL_NVLS_ENABLE"] = "0"  # if only some of the machines can do it, all wait forever
-    return {name: value for name, value in wanted.items() if name not in os.environ}
 
 
 def _config(num_ranks: int, nodes: Nodes, folder: str) -> "LaunchConfig":
