@@ -188,7 +188,7 @@ def _graph_type(labels: dict, key: str) -> int | None:
     if type(value) not in (int, float) or value not in range(len(GRAPH_TYPES)):
         known = f"one of {', '.join(GRAPH_TYPES)}, a number in 0..{len(GRAPH_TYPES) - 1}"
         raise UserError(f"`{key}` is {brief(labels[key])}; it must be {known}, or left out")
-    return int(value)
+    return int(value)  # type: ignore[arg-type]
 
 
 def _floats(values: object, shape: tuple[int, ...], key: str) -> np.ndarray:

@@ -57,7 +57,7 @@ class Training:
     """The parts of one training and its progress."""
 
     def __init__(self, settings: TrainSettings, data: PackedGraphs, rt: Runtime):
-        self.settings, self.data, self.rt = settings, data, rt
+        self.settings, self.rt, self.data_sha256 = settings, rt, data.manifest["sha256"]
         self.loader = GraphLoader(settings, data, rt)
         self.learner = Learner(settings, rt)
         self.validation = Validation(settings, self.loader.dataset, rt)
@@ -126,18 +126,17 @@ class Training:
         is_kept = self.progress.judge(scores, step)  # reduced scores: the same on every rank
         self.progress.seconds += time.monotonic() - started
         if is_kept and self.rt.is_main:
-            best = {**self.learner.best_state(), "data_sha256": self.data.manifest["sha256"], "scores": scores}
+            best = {**self.learner.best_state(), "data_sha256": self.data_sha256, "scores": scores}
             checkpoint.save(self.settings.run / "best.pt", best)
 
     def _save(self) -> None:
         if self.rt.is_main:
-            state = {**self.learner.state(), "data_sha256": self.data.manifest["sha256"]}
-            state["progress"] = asdict(self.progress)
+            state = {**self.learner.state(), "data_sha256": self.data_sha256, "progress": asdict(self.progress)}
             checkpoint.save_step(self.settings.run / "checkpoints", self.learner.step, state)
 
     def _restore(self) -> None:
         """Continue from the newest checkpoint, if any; rank 0 reads it, so all ranks start from one file."""
-        settings, rt, sha256 = self.settings, self.rt, self.data.manifest["sha256"]
+        settings, rt, sha256 = self.settings, self.rt, self.data_sha256
         if any(rt.any(sha256 != rt.broadcast(sha256))):
             raise UserError(f"{settings.data}: the machines hold different graphs; give all of them the same volume")
         on_disk = checkpoint.newest(settings.run / "checkpoints"), (settings.run / "best.pt").exists()

@@ -46,9 +46,8 @@ class Learner:
         scale, growth_interval = (2.0**16, 2000) if self.precision == torch.float16 else (1.0, NEVER)
         self.scaler = torch.amp.GradScaler(rt.device.type, scale, growth_interval=growth_interval)
         self.peak_rate = settings.learning_rate * LR_SCALINGS[settings.lr_scaling](rt.world_size)
-        self.optimizer = torch.optim.AdamW(
-            self.network.parameters(), self.peak_rate, weight_decay=settings.weight_decay, fused=True
-        )
+        weights, decay = self.network.parameters(), settings.weight_decay
+        self.optimizer = torch.optim.AdamW(weights, self.peak_rate, weight_decay=decay, fused=True)
         self.step = 0
         self.bad_steps, self.skipped_steps = (torch.zeros((), device=rt.device) for _ in range(2))
         self._sums = torch.zeros(len(WEIGHTS) + 2, device=rt.device)  # loss terms, gradient norm, steps
@@ -119,11 +118,8 @@ class Learner:
 
     def best_state(self) -> dict:
         """What an export needs: the averaged weights and the settings and step they come from."""
-        return {
-            "network": _copy(self.average.module),
-            "settings": self.settings.model_dump(mode="json"),
-            "step": self.step,
-        }
+        settings = self.settings.model_dump(mode="json")
+        return {"network": _copy(self.average.module), "settings": settings, "step": self.step}
 
     def load_weights(self, state: dict) -> None:
         """Start with the averaged weights of another training. Raises UserError if its network has another width."""

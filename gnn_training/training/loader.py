@@ -48,17 +48,11 @@ class GraphLoader:
         # From one color too few to halfway up to DSATUR's number, where the descent of the exported program begins.
         self.color_slack = np.maximum(MIN_COLOR_SLACK, (data.dsatur_colors - self.known_colors) // 2)
         train = data.indices("train")
+        nodes, colors = data.num_nodes[train], (self.known_colors + self.color_slack)[train]
         self.sampler = EqualCostSampler(
-            train,
-            data.num_nodes[train],
-            (self.known_colors + self.color_slack)[train],
-            settings.batch_size,
-            rt.world_size,
-            rt.rank,
-            settings.seed,
-            settings.accumulate,
-            self.dataset.is_sparse[train],
-        )
+            train, nodes, colors, settings.batch_size, rt.world_size, rt.rank, settings.seed, settings.accumulate,
+            singleton=self.dataset.is_sparse[train],
+        )  # fmt: skip
 
     def starting_at(self, step: int) -> Iterator[StepBatch]:
         """Yield the batches of optimizer step `step`, counted over all epochs, and of all that follow, without end."""

@@ -110,6 +110,5 @@ class Logbook:
 
 def _whole_lines(path: Path) -> list[str]:
     """Lines of a file; a last line that a crash cut short is left out."""
-    if not path.exists():
-        return []
-    return [line for line in path.read_text(encoding="utf-8").split("\n")[:-1] if line]
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [line for line in text.split("\n")[:-1] if line]

@@ -26,7 +26,10 @@ class Validation:
         self.steps = settings.validation_rounds
         held_out = self.data.indices("validation")
         held_out = held_out[self.data.num_nodes[held_out] <= MAX_NODES]
-        self.ids = _spread(held_out if len(held_out) else self.data.indices("train"), settings.validation_graphs)
+        held_out = held_out if len(held_out) else self.data.indices("train")
+        # Evenly spread: packed order goes by family, so the first ones would be of one family.
+        count = min(settings.validation_graphs or len(held_out), len(held_out))
+        self.ids = held_out[np.linspace(0, len(held_out) - 1, count).astype(int)]
         nodes, colors = self.data.num_nodes[self.ids], self.data.dsatur_colors[self.ids]
         batch_size = BATCH_FACTOR * settings.batch_size
         sampler = EqualCostSampler(self.ids, nodes, colors, batch_size, rt.world_size, rt.rank)
@@ -62,8 +65,3 @@ class Validation:
         right = refined.graph_type_logits.argmax(1) == dataset.graph_type[i]
         scores = (used - fewest, dataset.upper[i] - fewest, used <= fewest, error, right, torch.ones_like(i))
         return torch.stack([score.double().sum() for score in scores])
-
-
-def _spread(ids: np.ndarray, count: int) -> np.ndarray:
-    """At most `count` of ids, evenly spread: packed order goes by family, so a head would hold one family only."""
-    return ids if not 0 < count < len(ids) else ids[np.linspace(0, len(ids) - 1, count).astype(int)]
