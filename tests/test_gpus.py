@@ -69,7 +69,7 @@ def test_usable_gpus_are_those_of_torch(here: Path, monkeypatch):
 def test_device_node_is_enough_to_ask_torch(monkeypatch):
     gpus.DEVICE.touch()
     sees(monkeypatch, 2)
-    assert (gpus.num_gpus(), gpus.listed(), gpus.driver()) == (2, {}, None)
+    assert (gpus.num_gpus(), gpus.listed(), gpus.driver()) == (2, [], None)
 
 
 def test_gpus_that_a_driver_too_old_only_counts_are_not_usable(here: Path, monkeypatch):
@@ -78,21 +78,13 @@ def test_gpus_that_a_driver_too_old_only_counts_are_not_usable(here: Path, monke
     assert gpus.num_gpus() == 0
 
 
-def test_slices_of_mig_make_one_process_and_one_line(here: Path, monkeypatch, caplog):
-    nvidia_smi(here, gpus=2, slices=7)
-    sees(monkeypatch, 2)
-    caplog.set_level("INFO")
-    assert gpus.listed() == {0: 7, 1: 7}
-    assert [gpus.num_gpus(), gpus.num_gpus()] == [1, 1]
-    assert caplog.text.count("MIG cuts the GPUs into 14 slices, which NCCL cannot join") <= 1  # once per process
-    assert gpus.why_fewer(1) is None
-
-
-def test_whole_gpus_beside_sliced_ones_can_be_chosen(here: Path, monkeypatch):
-    write_smi(here, [*fake_gpus.listing(1, slices=2), *fake_gpus.listing(3)[1:]], ["580.65.06"] * 3)
-    sees(monkeypatch, 2)
-    gpus.select("1,2")
-    assert gpus.num_gpus() == 2
+def test_gpus_cut_into_slices_are_trained_on_one_slice_alone(here: Path, monkeypatch):
+    nvidia_smi(here, gpus=2, slices=7)  # MIG: torch sees one slice
+    sees(monkeypatch, 1)
+    assert gpus.listed() == [0, 1] and "nvidia-smi lists 2 GPUs and torch can use 1" in gpus.why_fewer(1)
+    nvidia_smi(here, gpus=1, slices=7)
+    gpus.nvidia_smi.cache_clear()
+    assert gpus.num_gpus() == 1 and gpus.why_fewer(1) is None
 
 
 def test_driver_that_hangs_is_not_waited_for(here: Path, monkeypatch):
@@ -353,13 +345,6 @@ def test_run_multigpu_trains_on_the_gpus_that_are_named(clone: Clone):
     assert "there is no GPU 8; nvidia-smi lists 0, 1," in refusal(dry_run(clone, "--gpus", "0,8"))
     done = dry_run(clone, "--gpus", "2,3", CUDA_VISIBLE_DEVICES="4,5,6,7")
     assert "export CUDA_VISIBLE_DEVICES=6,7\n" in done.stdout and num_ranks(done) == 2
-
-
-def test_run_multigpu_trains_with_one_process_on_slices_of_mig(clone: Clone):
-    machine(clone, usable=1, gpus=1, slices=7)
-    done = dry_run(clone)
-    assert num_ranks(done) == 1
-    assert "MIG cuts the GPUs into 7 slices, which NCCL cannot join" in done.stdout
 
 
 def test_run_multigpu_refuses_an_old_driver(clone: Clone):

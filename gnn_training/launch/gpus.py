@@ -46,21 +46,18 @@ def on_gpus(settings: RankSettings) -> bool:
 
 
 def num_gpus() -> int:
-    """Return how many GPUs torch can use, after CUDA_VISIBLE_DEVICES. GPUs cut into MIG slices count as one in all.
+    """Return how many GPUs torch can use, after CUDA_VISIBLE_DEVICES.
 
     Raises MachineError: nvidia-smi hangs, and so would torch.
     """
     if not (DEVICE.exists() or shutil.which("nvidia-smi")):
         return 0  # without loading torch, which takes a second
-    slices = _num_slices()
+    nvidia_smi("-L")  # raises if the driver hangs
     import torch
 
     with warnings.catch_warnings(action="ignore"):  # why_none says it better
         # Only is_available asks CUDA itself; device_count also counts GPUs that a driver too old cannot serve.
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if slices > 1:
-        _log_once(f"MIG cuts the GPUs into {slices} slices, which NCCL cannot join: one process trains, on one of them")
-    return min(count, 1) if slices else count
+        return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def why_none() -> str:
@@ -101,7 +98,7 @@ def why_fewer(count: int) -> str | None:
     if named is not None:
         if count < len(named):
             why = f"{VISIBLE} ({','.join(named)}) names more GPUs than torch can use"
-    elif count < there and not _num_slices():
+    elif count < there:
         why = f"nvidia-smi lists {there} GPUs and torch can use {count}"
     elif paid.isdecimal() and max(count, there) < int(paid):
         why = f"this pod has {count} GPUs and is paid for {paid} (RUNPOD_GPU_COUNT)"
@@ -149,15 +146,9 @@ def describe(number: int) -> str:
         raise MachineError(f"{said}: leave it out with --gpus, or take another host") from error
 
 
-def listed() -> dict[int, int]:
-    """Return the GPUs that nvidia-smi lists, each with the number of its MIG slices."""
-    slices: dict[int, int] = {}
-    for line in nvidia_smi("-L").splitlines():
-        if gpu := re.match(r"GPU (\d+):", line):
-            slices[int(gpu[1])] = 0
-        elif re.match(r"\s+MIG ", line):
-            slices[list(slices)[-1]] += 1
-    return slices
+def listed() -> list[int]:
+    """Return the numbers of the GPUs that nvidia-smi lists."""
+    return [int(number) for number in re.findall(r"^GPU (\d+):", nvidia_smi("-L"), re.MULTILINE)]
 
 
 def driver() -> str | None:
@@ -181,18 +172,7 @@ def nvidia_smi(*arguments: str) -> str:
         raise MachineError(f"{hangs}: take another host, or --device cpu") from None
 
 
-@functools.cache
-def _log_once(sentence: str) -> None:
-    log.info(sentence)
-
-
 def _named() -> list[str] | None:
     """The GPUs in CUDA_VISIBLE_DEVICES, numbers or UUIDs; None if it is not set."""
     value = os.environ.get(VISIBLE)
     return None if value is None else [name.strip() for name in value.split(",") if name.strip()]
-
-
-def _num_slices() -> int:
-    """MIG slices of all the GPUs, or of those whose numbers CUDA_VISIBLE_DEVICES holds."""
-    slices, named = listed(), _named() or []
-    return sum(slices.get(number, 0) for number in ([int(name) for name in named if name.isdecimal()] or slices))
