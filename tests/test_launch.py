@@ -114,6 +114,10 @@ def test_launch_returns_the_first_result_and_shares_the_cores_out(monkeypatch):
     assert launch(rank, "place", 2) == (0, "2", "3")
 
 
+def test_single_rank_is_this_process():
+    assert launch(lambda argument: (argument, os.getpid()), "x", 1) == ("x", os.getpid())
+
+
 @pytest.mark.slow
 def test_error_of_a_rank_is_raised_with_its_class_and_nothing_is_printed(capfd):
     with pytest.raises(MachineError, match="^no: not here$"):

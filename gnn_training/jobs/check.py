@@ -32,8 +32,7 @@ Row = tuple[str, Callable[[], str]]  # title; function that returns what was fou
 def check(settings: RunSettings) -> None:
     """Print a table of what was found.
 
-    Raises:
-        UserError: the job would not start here. The message has every reason, the class is that of the first.
+    Raises UserError: the job would not start here. The message has every reason, the class is that of the first.
     """
     gpus.select(settings.gpus)  # before torch looks for them
     table: dict[str, list[str | None]] = {"": [], "found": [], "verdict": []}
@@ -66,9 +65,9 @@ def _rows(settings: RunSettings) -> Iterator[Row]:
     yield "ranks", partial(_ranks, settings)
     for folder in folders:
         yield f"{folder}/", partial(_room, folder)
-    yield "volume", partial(_done, "keeps what is written", machine.require_storage, folders)
+    yield "volume", partial(_text_after, "keeps what is written", machine.require_storage, folders)
     if port := settings.tensorboard:
-        yield "TensorBoard", partial(_done, f"port {port} is free", machine.require_port, port)
+        yield "TensorBoard", partial(_text_after, f"port {port} is free", machine.require_port, port)
     yield "graphs", partial(_graphs, settings)
 
 
@@ -98,7 +97,7 @@ def _room(folder: Path) -> str:
     return f"{free:.0f} GiB free"
 
 
-def _done(text: str, work: Callable[..., None], *arguments: object) -> str:
+def _text_after(text: str, work: Callable[..., None], *arguments: object) -> str:
     work(*arguments)
     return text
 

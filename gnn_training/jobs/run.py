@@ -213,18 +213,18 @@ def _do(step: Step, settings: RunSettings, record: StepRecord) -> None:
         log.info("%s: already done", title)
         return
     log.info("%s ...", title)
-    started, outcome, way_on = time.monotonic(), "stopped", "; the same command continues here"
+    started, outcome, advice = time.monotonic(), "stopped", "; the same command continues here"
     try:
         code = processes.run_python(step.arguments(settings.run), beats=step.name != "train")  # its ranks beat
         if code not in (0, STOPPED):
             outcome = f"failed with exit code {code}"
         if code:
             sys.exit(code)
-        outcome, way_on = "done", ""
+        outcome, advice = "done", ""
     finally:
         seconds = time.monotonic() - started
         record.add(step, seconds, is_done=outcome == "done")
-        log.info("%s: %s after %s%s", title, outcome, duration(seconds), way_on)
+        log.info("%s: %s after %s%s", title, outcome, duration(seconds), advice)
 
 
 def _finish(settings: RunSettings, how: str) -> None:

@@ -38,9 +38,7 @@ def train(settings: TrainSettings) -> None:
         outcome = train_rank(settings)
     else:
         gpus.select(settings.gpus)
-        nodes, num_ranks = Nodes.from_environment(), gpus.num_ranks(settings)
-        is_single = num_ranks * nodes.count == 1
-        outcome = train_rank(settings) if is_single else launch(train_rank, settings, num_ranks, nodes)
+        outcome = launch(train_rank, settings, gpus.num_ranks(settings), Nodes.from_environment())
     if outcome == "stopped":
         sys.exit(STOPPED)
 

@@ -64,12 +64,18 @@ ALONE = Nodes()
 def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks: int, nodes: Nodes = ALONE) -> Result:
     """Call function(argument) in `num_ranks` processes here and on the other nodes; return the first result from here.
 
-    Each process has the variables that torchrun sets (RANK, WORLD_SIZE, ...), so torch.distributed can join the group.
-    SIGTERM and Ctrl-C reach the ranks as SIGTERM; a second signal kills them.
+    A single rank runs in this process. Others have the variables that torchrun sets (RANK, WORLD_SIZE, ...), so that
+    torch.distributed can join the group; SIGTERM and Ctrl-C reach them as SIGTERM, and a second signal kills them.
 
     Raises UserError: what a rank raised. TrainingError: a rank died or raised something else, whose traceback is
     printed. SystemExit: a signal ended the ranks before they could handle it.
     """
+    import torch
+
+    if num_ranks * nodes.count == 1:
+        if "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(machine.num_cores())
+        return function(argument)
     from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
