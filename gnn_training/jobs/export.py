@@ -20,10 +20,9 @@ GOLDEN_PROBES = ("one node, the pair (0, 0)", "edgeless", "ring", "petersen", "s
 
 
 def export(settings: ExportSettings) -> Path:
-    """Build the file, verify it, and only then give it its name. Returns its path.
+    """Build the file, verify it, and only then put it into the folder. Returns its path.
 
-    Raises:
-        UserError: there is no checkpoint, or a check failed: the files that were in the folder before are still there.
+    Raises UserError: there is no checkpoint, or a check failed: the folder still has the files it had before.
     """
     if settings.verify_only:
         return verify_published(settings)
@@ -37,12 +36,11 @@ def export(settings: ExportSettings) -> Path:
     log.info("%.0f kB; checking it against torch", len(content) / 1000)
     onnx_export.verify(model, program)
     probes = onnx_export.probes()
-    vectors = json.dumps(golden.make(content, {name: probes[name] for name in GOLDEN_PROBES})).encode()
-    made = {MODEL_FILE: content, GOLDEN_FILE: vectors}
+    vectors = golden.make(content, {name: probes[name] for name in GOLDEN_PROBES})
+    made = {MODEL_FILE: content, GOLDEN_FILE: json.dumps(vectors).encode()}
     if settings.oldest_runtime:
         with tempfile.TemporaryDirectory() as folder:
-            for name, data in made.items():
-                Path(folder, name).write_bytes(data)
+            publish(Path(folder), made)
             onnx_export.check_in_oldest_runtime(Path(folder, MODEL_FILE), Path(folder, GOLDEN_FILE))
     publish(settings.models, made)
     log.info("%s is ready", settings.models / MODEL_FILE)
@@ -50,11 +48,7 @@ def export(settings: ExportSettings) -> Path:
 
 
 def verify_published(settings: ExportSettings) -> Path:
-    """Compare the files in the folder with their checksums and the golden vectors, as whoever fetches them would.
-
-    Raises:
-        UserError: a file is missing, was changed, or gives other outputs.
-    """
+    """Raise UserError if a file in the folder is missing, was changed since its export, or gives other outputs."""
     model, vectors, sums = (settings.models / name for name in (MODEL_FILE, GOLDEN_FILE, SUMS_FILE))
     if not sums.exists():
         raise UserError(f"{sums}: there is no such file; run export first")

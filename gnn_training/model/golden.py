@@ -1,7 +1,6 @@
 """Golden vectors: inputs with the outputs they must give, for callers of the file in any language.
 
-This file needs nothing but numpy and ONNX Runtime, so that the Python of an old runtime can execute it
-(`python golden.py MODEL GOLDEN`).
+`python golden.py MODEL GOLDEN` checks a file. This needs only numpy and ONNX Runtime, so that an old one can do it too.
 """
 
 import json
@@ -47,11 +46,7 @@ def make(model: bytes, graphs: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict
 
 
 def check(model: Path, golden: Path) -> None:
-    """Run every case again and compare.
-
-    Raises:
-        ValueError: an output is off by more than the tolerance.
-    """
+    """Run every case again. ValueError if an output is off by more than the tolerance."""
     vectors, runtime = json.loads(golden.read_text(encoding="utf-8")), session(model)
     for case in vectors["cases"]:
         inputs = feeds(**case["inputs"])

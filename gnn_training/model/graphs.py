@@ -54,7 +54,6 @@ class Graphs:
 
 class DenseGraphs(Graphs):
     """Graphs by their adjacency (G, N, N) float of 0 and 1, symmetric, with an empty diagonal."""
-
     def __init__(self, adjacency: Tensor, mask: Tensor):
         self.adjacency = adjacency
         super().__init__(mask)
@@ -71,7 +70,6 @@ class DenseGraphs(Graphs):
 
 class SparseGraph(Graphs):
     """One large graph (G = 1) by its edges (2, E), both directions."""
-
     def __init__(self, edge_index: Tensor, num_nodes: int):
         self.edge_index = edge_index
         super().__init__(torch.ones(1, num_nodes, device=edge_index.device))
@@ -83,8 +81,7 @@ class SparseGraph(Graphs):
     def triangles(self) -> Tensor:
         n, ones = self.mask.shape[1], torch.ones(self.edge_index.shape[1], device=self.edge_index.device)
         adjacency = torch.sparse_coo_tensor(self.edge_index, ones, (n, n)).coalesce()
-        paths = torch.sparse.mm(adjacency, adjacency) * adjacency
-        return torch.sparse.sum(paths, 1).to_dense()[None] / 2
+        return torch.sparse.sum(torch.sparse.mm(adjacency, adjacency) * adjacency, 1).to_dense()[None] / 2
 
 
 def concatenated(graphs: Sequence[Graph], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:

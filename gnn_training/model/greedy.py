@@ -35,8 +35,7 @@ def loop(condition: Callable[[State], Tensor], body: Callable[[State], State], s
 def change_if(flag: Tensor, change: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """`change(x)` if `flag` (), else x. The change is only computed where it is needed, in the ONNX file too."""
     # A loop of one round or none, because torch.cond does not convert to the contract's opset.
-    done = 1 - flag.long()
-    return loop(lambda state: state[0] < 1, lambda state: (state[0] + 1, change(state[1])), (done, x))[1]
+    return loop(lambda state: state[0] < 1, lambda state: (state[0] + 1, change(state[1])), (1 - flag.long(), x))[1]
 
 
 def first_fit(graphs: DenseGraphs, priority: Tensor, color_ids: Tensor, saturation_weight: float) -> Tensor:
@@ -47,8 +46,8 @@ def first_fit(graphs: DenseGraphs, priority: Tensor, color_ids: Tensor, saturati
     color_ids (K,) = 0..K-1 free take the last one.
     """
     adjacency, mask = graphs.adjacency, graphs.mask
-    nodes = torch.arange(mask.shape[1], device=mask.device)                               # (N,)
-    rows = torch.arange(mask.shape[0], device=mask.device)                                # (G,)
+    rows, nodes = (torch.arange(size, device=mask.device) for size in mask.shape)         # (G,), (N,)
+    last = color_ids.max()
 
     # The loop asks no tensor for its size: torch.while_loop cannot close over a size that data decides.
     def body(state: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,18 +62,13 @@ def first_fit(graphs: DenseGraphs, priority: Tensor, color_ids: Tensor, saturati
         after = torch.maximum(before, adjacency[rows, v] * waiting[rows, v][:, None])
         return colors, saturation + after - before, taken.index_put((rows, c), after)
 
-    def more(state: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        return ((state[0] < 0) & (mask > 0)).any()
-
-    last = color_ids.max()
     taken = torch.zeros_like(color_ids, dtype=mask.dtype)[:, None] * mask[:, None]        # (G, K, N)
     state = torch.full_like(mask, -1, dtype=torch.int64), torch.zeros_like(mask), taken
-    return loop(more, body, state)[0].clamp(min=0)
+    return loop(lambda state: ((state[0] < 0) & (mask > 0)).any(), body, state)[0].clamp(min=0)
 
 
 class IndependentSets(NamedTuple):
     """S independent sets that grow at the same time in every graph, and the colors of the sets before them."""
-
     colors: Tensor   # (G, N) int64, -1 for nodes that wait
     color: Tensor    # (G,) int64, of the sets that grow
     free: Tensor     # (G, S, N) 1 for nodes that may join
@@ -91,8 +85,7 @@ def xrlf(graphs: DenseGraphs, sample_ids: Tensor, seeds: Tensor, colors: Tensor)
     1979). Time S G N^3.
     """
     adjacency, mask = graphs.adjacency, graphs.mask
-    nodes = torch.arange(mask.shape[1], device=mask.device)                               # (N,)
-    rows = torch.arange(mask.shape[0], device=mask.device)                                # (G,)
+    rows, nodes = (torch.arange(size, device=mask.device) for size in mask.shape)         # (G,), (N,)
     drawn = noise(seeds, mask.shape[1], sample_ids.shape[0]).transpose(1, 2)              # (G, S, N)
 
     def body(state: IndependentSets) -> IndependentSets:
@@ -109,8 +102,7 @@ def xrlf(graphs: DenseGraphs, sample_ids: Tensor, seeds: Tensor, colors: Tensor)
         degrees, free_degrees = both[:, :1], both[:, 1:]                                  # (G, 1, N), (G, S, N)
         mean = (degrees[:, 0] * left).sum(1) / left.sum(1).clamp(min=1)                   # (G,)
         first = degrees + START_SPREAD * sample_ids[:, None] * mean[:, None, None] * drawn
-        # As many neighbours excluded as possible, of those left; of equals, with as few free ones as possible.
-        following = degrees - (1 + 1 / 1024) * free_degrees
+        following = degrees - (1 + 1 / 1024) * free_degrees  # most neighbours excluded; of equals, fewest free ones
         score = torch.where(starts, first, following)
         v = torch.where(free > 0, score, -torch.inf).argmax(2)                            # (G, S)
         added = free * (nodes == v[..., None])                                            # (G, S, N) none: maximal
@@ -118,12 +110,9 @@ def xrlf(graphs: DenseGraphs, sample_ids: Tensor, seeds: Tensor, colors: Tensor)
         removed = removed + (added * degrees).sum(2)
         return IndependentSets(colors, color + maximal.long(), free, inside + added, removed)
 
-    def more(state: IndependentSets) -> Tensor:
-        return ((state.colors < 0) & (mask > 0)).any()
-
     none = 0 * drawn  # the loop may not get one tensor twice
     state = IndependentSets(colors, torch.full_like(seeds, -1), none, none + 0, none.sum(2))
-    return loop(more, body, state).colors
+    return loop(lambda state: ((state.colors < 0) & (mask > 0)).any(), body, state).colors
 
 
 def greedy_along(graphs: DenseGraphs, classes: Tensor, color_ids: Tensor) -> Tensor:
@@ -133,15 +122,12 @@ def greedy_along(graphs: DenseGraphs, classes: Tensor, color_ids: Tensor) -> Ten
 
 
 def greedy_by_class(graphs: DenseGraphs, probabilities: Tensor) -> Tensor:
-    """What callers do with a proper argmax of probabilities (G, N, K): first fit class by class; colors (G, N) int64.
-
-    The nodes of a proper class are no neighbours, so all of them are colored in one step.
-    """
+    """What callers do with a proper argmax of probabilities (G, N, K): first fit by class; colors (G, N) int64."""
     classes, color_ids = probabilities.argmax(2), torch.arange(probabilities.shape[2], device=probabilities.device)
     taken, colors = torch.zeros_like(probabilities), torch.zeros_like(classes)            # (G, N, K), (G, N)
     for c in range(len(color_ids)):
         members = (classes == c) & (graphs.mask > 0)                                      # (G, N)
-        colors = torch.where(members, (taken > 0).float().argmin(2), colors)  # the first that is free
+        colors = torch.where(members, (taken > 0).float().argmin(2), colors)  # first free; members are no neighbours
         taken = taken + graphs.aggregate(((colors[..., None] == color_ids) & members[..., None]).float())
     return colors
 
@@ -157,10 +143,7 @@ def clique_bound(graphs: DenseGraphs) -> Tensor:
         pick = (candidates * (1 + degrees[:, None, :])).argmax(2)                         # (G, N)
         return candidates * adjacency[rows, pick], size + grows
 
-    def more(state: tuple[Tensor, Tensor]) -> Tensor:
-        return state[0].max() > 0
-
-    return loop(more, body, (adjacency + 0, graphs.mask + 0))[1].max(1).values
+    return loop(lambda state: state[0].max() > 0, body, (adjacency + 0, graphs.mask + 0))[1].max(1).values
 
 
 def pad(edge_index: Tensor, batch: Tensor) -> tuple[DenseGraphs, Tensor]:
@@ -174,9 +157,7 @@ def pad(edge_index: Tensor, batch: Tensor) -> tuple[DenseGraphs, Tensor]:
     torch._check(size >= 1)
     s, t = edge_index[0], edge_index[1]
     inside = ((batch[s] == batch[t]) & (s != t)).float()
-    adjacency = torch.zeros(G, size, size, device=batch.device)
-    adjacency = adjacency.index_put((batch[s], position[s], position[t]), inside)
-    adjacency = torch.maximum(adjacency, adjacency.transpose(1, 2))
-    adjacency = adjacency * (1 - torch.eye(size, device=batch.device))
+    adjacency = torch.zeros(G, size, size, device=batch.device).index_put((batch[s], position[s], position[t]), inside)
+    adjacency = torch.maximum(adjacency, adjacency.transpose(1, 2)) * (1 - torch.eye(size, device=batch.device))
     mask = (torch.arange(size, device=batch.device) < counts[:, None]).float()
     return DenseGraphs(adjacency, mask), position

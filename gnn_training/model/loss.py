@@ -1,6 +1,7 @@
 """What training minimizes: loss terms of a batch. Permuting the colors changes none of them."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -9,15 +10,15 @@ from torch.utils.checkpoint import checkpoint
 
 from gnn_training.contract import UNKNOWN_TYPE
 from gnn_training.model.graphs import Graphs
-from gnn_training.model.network import GraphHead, RefinementNetwork, RefinementState, first_colors
+from gnn_training.model.network import GraphHead, RefinementNetwork, first_colors
 
 WEIGHTS = {"conflicts": 1.0, "chromatic": 0.1, "family": 0.05, "difficulty": 0.05}
+_distance = partial(smooth_l1_loss, reduction="none", beta=0.1)
 
 
 @dataclass(frozen=True)
 class Batch:
     """Graphs with their labels, all tensors on one device."""
-
     graphs: Graphs
     num_colors: Tensor  # (G,) int64, best known
     lower: Tensor       # (G,) float, bounds on the chromatic number
@@ -32,7 +33,6 @@ class Batch:
 
 class ColoringNetwork(nn.Module):
     """Everything that is trained. Called on a batch, it unrolls the refinement and returns the loss terms."""
-
     def __init__(self, width: int = 16, damping: float = 0.8):
         super().__init__()
         self.refinement = RefinementNetwork(width)
@@ -45,15 +45,13 @@ class ColoringNetwork(nn.Module):
 
         `no_gradient_rounds` rounds without gradient come first, so that the network also learns to repair late states.
         """
-        predicted = self.graph_head(batch.graphs, batch.lower, batch.upper)
+        chromatic, types, difficulty = self.graph_head(batch.graphs, batch.lower, batch.upper)
         gap = (batch.upper - batch.lower).clamp(min=1)  # an error counts relative to the gap between the bounds
         terms = {
             "conflicts": self._conflicts(batch, no_gradient_rounds, rounds),
-            "chromatic": _distance(predicted.chromatic / gap, batch.num_colors.float() / gap),
-            "family": cross_entropy(
-                predicted.graph_type_logits, batch.graph_type, ignore_index=UNKNOWN_TYPE, reduction="none"
-            ),
-            "difficulty": _distance(predicted.difficulty / 100, batch.difficulty / 100),
+            "chromatic": _distance(chromatic / gap, batch.num_colors.float() / gap),
+            "family": cross_entropy(types, batch.graph_type, ignore_index=UNKNOWN_TYPE, reduction="none"),
+            "difficulty": _distance(difficulty / 100, batch.difficulty / 100),
         }
         return {name: (values * batch.graph_mask).sum() for name, values in terms.items()}
 
@@ -69,19 +67,11 @@ class ColoringNetwork(nn.Module):
             h = state.h.requires_grad_()  # or torch.compile would need another form for the first round
             state = state._replace(h=h, p=network.soft_colors(h, graphs, state.color_mask))
         for t in range(rounds):
-            state, conflicts = self._round(state, graphs)
+            inputs = state, graphs, self.damping  # without damping, gradients reach norms of thousands
+            if self.recompute:
+                state, conflicts = checkpoint(network, *inputs, use_reentrant=False, preserve_rng_state=False)
+            else:
+                state, conflicts = network(*inputs)
             loss = loss + (t / rounds) ** 2 * conflicts
         loss = loss + (state.p * graphs.aggregate(state.p)).sum((1, 2)) / 2
         return loss / graphs.num_nodes / sum((t / rounds) ** 2 for t in range(rounds + 1))
-
-    def _round(self, state: RefinementState, graphs: Graphs) -> tuple[RefinementState, Tensor]:
-        """A round whose gradient is damped: without damping, gradients reach norms of thousands."""
-        if self.recompute:
-            return checkpoint(
-                self.refinement, state, graphs, self.damping, use_reentrant=False, preserve_rng_state=False
-            )
-        return self.refinement(state, graphs, self.damping)
-
-
-def _distance(a: Tensor, b: Tensor) -> Tensor:
-    return smooth_l1_loss(a, b, reduction="none", beta=0.1)

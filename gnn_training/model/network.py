@@ -1,9 +1,8 @@
 """The two networks: RefinementNetwork improves a soft coloring, GraphHead predicts properties of whole graphs.
 
 The refinement state holds one vector per node and color. One small update, shared by all colors and all rounds, works
-for any number of both. It sees no color's number, so permuting the colors permutes the result. Noise from an integer
-hash, new in every round, breaks the symmetry. The design follows RUN-CSP (Tönshoff et al. 2020), ANYCSP (Tönshoff et
-al. 2023) and Colantonio et al. 2024.
+for any number of both. It sees no color's number, so permuting the colors permutes the result. Noise, new in every
+round, breaks the symmetry. Forebears are RUN-CSP, ANYCSP (Tönshoff et al. 2020, 2023) and Colantonio et al. 2024.
 
 Letters in shapes: G graphs, N nodes (padded), K colors (padded), D width of the state, H hidden width.
 """
@@ -19,11 +18,9 @@ from gnn_training.model.graphs import Graphs
 
 PRIME = 2_147_483_629  # below 2^31, so that squares of residues fit into int64
 STRIDE = 104_729  # between the noise seeds of one round and the next
-NUM_INVARIANTS = 9
-NUM_PAIR_FEATURES = 7
 SHARPNESS = 4.0  # scale of the color scores before the softmax
-NUM_NODE_FEATURES = 5
-NUM_GRAPH_FEATURES = 9
+NUM_INVARIANTS, NUM_PAIR_FEATURES = 9, 7  # of RefinementNetwork
+NUM_NODE_FEATURES, NUM_GRAPH_FEATURES = 5, 9  # of GraphHead
 
 
 def noise(seeds: Tensor, num_nodes: int, num_colors: int) -> Tensor:
@@ -44,7 +41,6 @@ def noise(seeds: Tensor, num_nodes: int, num_colors: int) -> Tensor:
 
 class RefinementState(NamedTuple):
     """A soft coloring between two rounds."""
-
     h: Tensor           # (G, N, K, D) a vector per node and color
     p: Tensor           # (G, N, K) probability of every color; 0 for padded nodes and masked colors
     color_mask: Tensor  # (G, K) 1 for colors that may be used, else 0
@@ -53,7 +49,6 @@ class RefinementState(NamedTuple):
 
 class RefinementNetwork(nn.Module):
     """Improves a soft coloring, round by round."""
-
     one: Tensor
     zero: Tensor
 
@@ -76,9 +71,8 @@ class RefinementNetwork(nn.Module):
     def begin(self, graphs: Graphs, color_mask: Tensor, seeds: Tensor) -> RefinementState:
         """First state for the usable colors, color_mask (G, K) of 0 and 1, with noise of seeds (G,)."""
         z = noise(seeds, graphs.mask.shape[1], color_mask.shape[1])                       # (G, N, K)
-        node = invariants(graphs, color_mask.sum(1))                                      # (G, N, 9)
-        node = node[:, :, None, :].expand(-1, -1, color_mask.shape[1], -1)                # (G, N, K, 9)
-        h = self.normalized(self.first(torch.cat([node, z[..., None]], 3)))               # (G, N, K, D)
+        node = invariants(graphs, color_mask.sum(1))[:, :, None].expand(-1, -1, z.shape[2], -1)  # (G, N, K, 9)
+        h = layer_norm(self.first(torch.cat([node, z[..., None]], 3)), (self.width,), self.one, self.zero)
         p = self.soft_colors(h, graphs, color_mask)                                       # (G, N, K)
         return RefinementState(h, p, color_mask, seeds.clone())  # no view: torch.compile would look at its base
 
@@ -108,9 +102,8 @@ class RefinementNetwork(nn.Module):
         cost = conflicts + conflict_weight                                                # (G, N, K)
         own = (p * cost).sum(2, keepdim=True)                                             # (G, N, 1) of the node
         log_cost, log_own, ease = cost.log1p(), own.log1p(), (-cost).exp()
-        pair = torch.stack(  # features first: written and read in whole rows
-            [p, log_cost, ease, log_own - log_cost, (cost - own).clamp(-3, 3), z, 0.2 * (p + 1e-4).log()], 0
-        ).flatten(1)                                                                      # (7, G N K)
+        pairs = [p, log_cost, ease, log_own - log_cost, (cost - own).clamp(-3, 3), z, 0.2 * (p + 1e-4).log()]
+        pair = torch.stack(pairs, 0).flatten(1)  # (7, G N K), features first: written and read in whole rows
         free = (ease * usable).sum(2, keepdim=True)                                       # (G, N, 1)
         mean_h = (h * usable[..., None]).sum(2) / k[:, None, None]                        # (G, N, D)
         top = p.max(2, keepdim=True).values                                               # (G, N, 1)
@@ -123,30 +116,21 @@ class RefinementNetwork(nn.Module):
         rate = total / n[:, None]                                                         # (G, 1)
         mean_graph = (mean_h * graphs.mask[..., None]).sum(1) / n[:, None]                # (G, D)
         graph = torch.cat([mean_graph, graphs.summary(k), rate, rate.log1p()], 1)         # (G, D + 7)
-
         of_node = self.of_node(node) + self.of_graph(graph)[:, None]                      # (G, N, H)
-        y = silu(self._of_pairs(h, message, pair) + of_node[:, :, None] + self.of_color(color)[:, None])
+        # of_cell applied to its three inputs one by one, which saves putting them side by side
+        of_h, of_message, of_pair = self.of_cell.weight.T.split([self.width, self.width, NUM_PAIR_FEATURES])
+        y = h.flatten(0, 2) @ of_h + message.flatten(0, 2) @ of_message + pair.T @ of_pair + self.of_cell.bias
+        y = silu(y.view(*h.shape[:3], -1) + of_node[:, :, None] + self.of_color(color)[:, None])  # (G, N, K, H)
         halves = zip(self.update.weight.chunk(2), self.update.bias.chunk(2), strict=True)
         gate, change = (linear(y, weight, bias) for weight, bias in halves)               # (G, N, K, D) each
-        h = self.normalized(h + gate.sigmoid() * change)                                  # (G, N, K, D)
+        h = layer_norm(h + gate.sigmoid() * change, (self.width,), self.one, self.zero)   # (G, N, K, D)
         p = self.soft_colors(h, graphs, color_mask)                                       # (G, N, K)
         damped = h if damping == 1 else damping * h + (1 - damping) * h.detach()          # (G, N, K, D)
         return RefinementState(damped, p, color_mask, seeds + STRIDE), total[:, 0] / 2
 
-    def _of_pairs(self, h: Tensor, message: Tensor, pair: Tensor) -> Tensor:
-        """of_cell applied to its three inputs one by one, which saves putting them side by side: (G, N, K, H)."""
-        of_h, of_message, of_pair = self.of_cell.weight.T.split([self.width, self.width, NUM_PAIR_FEATURES])
-        y = h.flatten(0, 2) @ of_h + message.flatten(0, 2) @ of_message + pair.T @ of_pair + self.of_cell.bias
-        return y.view(*h.shape[:3], -1)
-
-    def normalized(self, h: Tensor) -> Tensor:
-        """h with mean 0 and variance 1 over its width."""
-        return layer_norm(h, (self.width,), self.one, self.zero)
-
     def soft_colors(self, h: Tensor, graphs: Graphs, color_mask: Tensor) -> Tensor:
         """Probability (G, N, K) of every usable color; 0 for padded nodes and masked colors."""
-        scores = SHARPNESS * self.score(h)[..., 0]                                        # (G, N, K)
-        scores = scores.masked_fill(color_mask[:, None, :] == 0, -1e4)
+        scores = (SHARPNESS * self.score(h)[..., 0]).masked_fill(color_mask[:, None, :] == 0, -1e4)  # (G, N, K)
         return torch.softmax(scores, 2) * graphs.mask[:, :, None]
 
 
@@ -160,15 +144,12 @@ def invariants(graphs: Graphs, k: Tensor) -> Tensor:
     d, k, n = graphs.degrees, k[:, None], graphs.num_nodes[:, None]                       # (G, N), (G, 1), (G, 1)
     mean = graphs.mean_degree[:, None]                                                    # (G, 1)
     rest = torch.stack([k / n, graphs.density[:, None], k.log(), n.log()], 2)             # (G, 1, 4)
-    own = torch.stack(
-        [d.log1p() - k.log(), d / mean - 1, d / n, graphs.neighbour_degrees / mean - 1, (-d / k).exp()], 2
-    )                                                                                     # (G, N, 5)
-    return torch.cat([own, rest.expand(-1, d.shape[1], -1)], 2)
+    own = [d.log1p() - k.log(), d / mean - 1, d / n, graphs.neighbour_degrees / mean - 1, (-d / k).exp()]  # (G, N) each
+    return torch.cat([torch.stack(own, 2), rest.expand(-1, d.shape[1], -1)], 2)
 
 
 class GraphPredictions(NamedTuple):
     """What GraphHead predicts of every graph."""
-
     chromatic: Tensor          # (G,) estimated number of colors needed, within the bounds given
     graph_type_logits: Tensor  # (G, 8)
     difficulty: Tensor         # (G,) 0 easy to 100 hard
@@ -176,7 +157,6 @@ class GraphPredictions(NamedTuple):
 
 class GraphHead(nn.Module):
     """Predicts three properties of every graph. It shares no weight with the refinement, so it cannot disturb it."""
-
     def __init__(self, hidden: int = 32):
         super().__init__()
         self.node = nn.Sequential(nn.Linear(NUM_NODE_FEATURES, hidden), nn.SiLU(), nn.Linear(hidden, hidden))
@@ -195,16 +175,11 @@ class GraphHead(nn.Module):
         center = x.sum(1) / n                                                             # (G, H)
         spread = (((x - center[:, None]) ** 2 * mask[..., None]).sum(1) / n + 1e-6).sqrt()
         peak = x.masked_fill(mask[..., None] == 0, -1e4).max(1).values                    # (G, H)
+        deviation = (((d - mean) ** 2 * mask).sum(1) / n[:, 0]).sqrt() / mean[:, 0]        # (G,) of the degrees
         features = [
-            graphs.num_nodes.log(),
-            graphs.density,
-            graphs.mean_degree.log1p(),
-            (((d - mean) ** 2 * mask).sum(1) / n[:, 0]).sqrt() / mean[:, 0],
+            graphs.num_nodes.log(), graphs.density, graphs.mean_degree.log1p(), deviation,
             triangles.sum(1) / wedges.sum(1).clamp(min=1),
-            lower.log(),
-            upper.log(),
-            lower / upper,
-            graphs.num_nodes / upper / 10,
+            lower.log(), upper.log(), lower / upper, graphs.num_nodes / upper / 10,
         ]
         y = self.head(silu(self.graph(torch.cat([center, spread, peak, torch.stack(features, 1)], 1))))  # (G, 10)
         chromatic = lower + (upper - lower) * y[:, 0].sigmoid()                           # (G,)

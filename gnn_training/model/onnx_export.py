@@ -3,6 +3,7 @@
 torch exports every part of the program by itself. The names of the tensors that the parts share join them again.
 """
 
+import copy
 import logging
 import os
 import subprocess
@@ -21,7 +22,8 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from gnn_training.contract import GRAPH_TYPES, MAX_COLORS, MAX_IR_VERSION, NUM_FEATURES, OPSET, OUTPUTS
+from gnn_training import contract
+from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, MAX_IR_VERSION, OPSET, OPTIONAL_INPUTS, OUTPUTS
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 from gnn_training.model import golden
@@ -32,90 +34,65 @@ log = logging.getLogger(__name__)
 for noisy in ("torch.onnx", "onnx_ir", "onnxscript"):  # their warnings say nothing to whoever trains
     logging.getLogger(noisy).setLevel(logging.ERROR)
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
-INPUT_TYPES: dict[str, tuple[int, list[int | str]]] = {
-    "node_features": (FLOAT, ["N", NUM_FEATURES]),
+TYPES: dict[str, tuple[int, list[int | str]]] = {  # and shapes of inputs and outputs
+    "node_features": (FLOAT, ["N", contract.NUM_FEATURES]),
     "edge_index": (INT64, [2, "E"]),
     "batch": (INT64, ["N"]),
     "num_colors": (INT64, ["num_colors"]),  # one number for all graphs, or one for each
     "seed": (INT64, []),
     "steps": (INT64, []),
-}
-OUTPUT_TYPES: dict[str, tuple[int, list[int | str]]] = {
     "color_logits": (FLOAT, ["N", MAX_COLORS]),
     "chromatic": (FLOAT, ["B"]),
     "graph_type_logits": (FLOAT, ["B", len(GRAPH_TYPES)]),
     "difficulty": (FLOAT, ["B"]),
 }
 COMPARED = (*OUTPUTS, "last")  # the soft colors of the last round say more than the coloring
+ROUNDS, THREADS = 3, (1, 4)  # of the comparisons
 TOLERANCE = 1e-3  # after ROUNDS rounds; measured differences are near 1e-5
-ROUNDS = 3
-THREADS = (1, 4)
 SMALL = 200  # nodes of a probe that is also refined to the end,
 SLACK = 0.05  # where both runtimes may use a number of colors that differs by this share, summed over the probes
 OLDEST_VERSION = "1.16.3"  # of ONNX Runtime that callers may have
 OLDEST_RUNTIME = Path(sys.prefix) / "oldest-onnxruntime"  # its folder, with a file `done` when it is complete
 
-EdgeList = tuple[np.ndarray, np.ndarray]
-"""edge_index (2, E) and batch (N,)."""
+EdgeList = tuple[np.ndarray, np.ndarray]  # edge_index (2, E) and batch (N,)
 
 
 def build(program: Program, steps: int, metadata: dict[str, str]) -> onnx.ModelProto:
-    """The program as an ONNX model with the contract's inputs and outputs, all sizes dynamic, weights inside.
-
-    steps: refinement rounds of a call that names none.
-    """
-    calls: list[tuple[nn.Module, Any, Any]] = []
+    """The contract's ONNX model with all sizes dynamic, for so many refinement rounds where a call names none."""
+    calls: list[tuple[nn.Module, Any, Any]] = []  # parts, inputs and outputs
     hooks = [part.register_forward_hook(lambda *call: calls.append(call)) for part in program.children()]
-    tensors = program(**_example())
+    # Four rings of seven nodes: the exporter generalizes all of these sizes but 0 and 1; equal ones it may mix up.
+    tensors = _torch(program, golden.feeds(*_edge_list(*[nx.cycle_graph(7)] * 4), num_colors=[0] * 4, seed=0, steps=2))
     for hook in hooks:
         hook.remove()
     names = {id(tensor): name for name, tensor in tensors.items()}
     graphs = [_part(*call, names).graph for call in calls]
-    defaults = {"num_colors": [0], "seed": 0, "steps": steps}
-    graph = helper.make_graph(
-        [node for graph in graphs for node in graph.node],
-        "coloring_gnn",
-        [helper.make_tensor_value_info(name, *kind) for name, kind in INPUT_TYPES.items()],
-        [helper.make_tensor_value_info(name, *kind) for name, kind in OUTPUT_TYPES.items()],
-        [weight for graph in graphs for weight in graph.initializer]
-        + [numpy_helper.from_array(np.array(value, dtype=np.int64), name) for name, value in defaults.items()],
-    )
+    nodes = [node for graph in graphs for node in graph.node]
+    inputs = [helper.make_tensor_value_info(name, *TYPES[name]) for name in INPUTS + OPTIONAL_INPUTS]
+    outputs = [helper.make_tensor_value_info(name, *TYPES[name]) for name in OUTPUTS]
+    weights = [weight for graph in graphs for weight in graph.initializer]
+    for name, default in {"num_colors": [0], "seed": 0, "steps": steps}.items():
+        weights.append(numpy_helper.from_array(np.array(default, dtype=np.int64), name))
+    graph = helper.make_graph(nodes, "coloring_gnn", inputs, outputs, weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=MAX_IR_VERSION)
     helper.set_model_props(model, metadata)
     return model
 
 
-def _example() -> dict[str, Tensor]:
-    """Four rings of seven nodes. The exporter generalizes all of these sizes but 0 and 1; equal ones it may mix up."""
-    ring, first = torch.arange(7), 7 * torch.arange(4)[:, None]
-    edges = torch.stack([(first + ring).ravel(), (first + (ring + 1) % 7).ravel()])
-    return {
-        "edge_index": torch.cat([edges, edges.flip(0)], 1),
-        "batch": torch.arange(28) // 7,
-        "num_colors": torch.zeros(4, dtype=torch.int64),
-        "seed": torch.tensor(0),
-        "steps": torch.tensor(2),
-    }
-
-
 def _part(part: nn.Module, inputs: Any, outputs: Any, names: dict[int, str]) -> onnx.ModelProto:
     """A part as an ONNX model. Its inputs and outputs have their names, all else begins with the part's name."""
-    input_names, output_names = ([names[id(x)] for x in tree_leaves(tensors)] for tensors in (inputs, outputs))
+    taken, given = ([names[id(x)] for x in tree_leaves(tensors)] for tensors in (inputs, outputs))
     sizes = tree_map(lambda x: {i: torch.export.Dim.DYNAMIC for i, size in enumerate(x.shape) if size != 2}, inputs)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch warns about its own internals
         exported = torch.export.export(part, inputs, dynamic_shapes=sizes)
-        made = torch.onnx.export(
-            exported, opset_version=OPSET, input_names=input_names, output_names=output_names, verbose=False
-        )
+        made = torch.onnx.export(exported, opset_version=OPSET, input_names=taken, output_names=given, verbose=False)
     assert made is not None
     prefix = f"{type(part).__name__}/"
-    for value in list(_values(made.model.graph)):
-        value.metadata_props.clear()
-        value.name = value.name if value.name in input_names + output_names else f"{prefix}{value.name}"
-    for node in made.model.graph.all_nodes():
-        node.metadata_props.clear()  # stack traces with paths of this machine
-        node.name = f"{prefix}{node.name or ''}"
+    everything: list[ir.Value | ir.Node] = [*_values(made.model.graph), *made.model.graph.all_nodes()]
+    for named in everything:
+        named.metadata_props.clear()  # stack traces with paths of this machine
+        named.name = named.name if named.name in taken + given else f"{prefix}{named.name or ''}"
     return ir.to_proto(made.model)
 
 
@@ -131,35 +108,29 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 def probes() -> dict[str, EdgeList]:
     """Graphs of many sizes and shapes, the awkward ones first."""
-    gnp = nx.fast_gnp_random_graph
+    gnp, empty, complete = nx.fast_gnp_random_graph, nx.empty_graph, nx.complete_graph
     return {
-        "one node, no edge": _edge_list(nx.empty_graph(1)),
+        "one node, no edge": _edge_list(empty(1)),
         "one node, the pair (0, 0)": (np.zeros((2, 1), dtype=np.int64), np.zeros(1, dtype=np.int64)),
-        "edgeless": _edge_list(nx.empty_graph(6)),
+        "edgeless": _edge_list(empty(6)),
         "one edge": _edge_list(nx.path_graph(2)),
         "ring": _edge_list(nx.cycle_graph(7)),
-        "complete": _edge_list(nx.complete_graph(9)),
+        "complete": _edge_list(complete(9)),
         "petersen": _edge_list(nx.petersen_graph()),
-        "disconnected": _edge_list(nx.disjoint_union(gnp(20, 0.4, seed=1), nx.empty_graph(5))),
+        "disconnected": _edge_list(nx.disjoint_union(gnp(20, 0.4, seed=1), empty(5))),
         "sparse": _edge_list(gnp(120, 0.05, seed=2)),
         "dense": _edge_list(gnp(60, 0.8, seed=3)),
-        "several graphs": _edge_list(
-            gnp(30, 0.5, seed=4), nx.empty_graph(3), nx.complete_graph(5), gnp(80, 0.1, seed=5)
-        ),
+        "several graphs": _edge_list(gnp(30, 0.5, seed=4), empty(3), complete(5), gnp(80, 0.1, seed=5)),
         "half the directions": _careless(_edge_list(gnp(40, 0.3, seed=6))),
         "thousand nodes": _edge_list(gnp(1000, 0.5, seed=7)),
     }
 
 
 def _edge_list(*graphs: nx.Graph) -> EdgeList:
-    """Edges in the order of an adjacency matrix, so that golden vectors catch a caller who scrambles them.
-
-    Pairs [i, j] in that order that are reshaped to (2, E) instead of transposed make another graph. In other orders
-    they can make the same one.
-    """
-    edge_index, batch = concatenated([Graph.from_edges(len(graph), list(graph.edges)) for graph in graphs])
-    order = np.lexsort(edge_index.numpy()[::-1])
-    return edge_index.numpy()[:, order], batch.numpy()
+    """Edges in the order of an adjacency matrix: only there a caller who reshapes pairs to (2, E) always fails."""
+    tensors = concatenated([Graph.from_edges(len(graph), list(graph.edges)) for graph in graphs])
+    edge_index, batch = (tensor.numpy() for tensor in tensors)
+    return edge_index[:, np.lexsort(edge_index[::-1])], batch
 
 
 def _careless(graph: EdgeList) -> EdgeList:
@@ -169,47 +140,37 @@ def _careless(graph: EdgeList) -> EdgeList:
 
 
 def verify(model: onnx.ModelProto, program: Program) -> None:
-    """Check the model's form, and its numbers against torch on every probe with 1 and 4 threads.
-
-    Raises:
-        UserError: it is not what the contract says, or differs from torch.
-    """
+    """Raise UserError unless the model has the contract's form and gives torch's numbers on every probe."""
     onnx.checker.check_model(model, full_check=True)
     opset = {entry.domain: entry.version for entry in model.opset_import}
     if model.ir_version > MAX_IR_VERSION or opset != {"": OPSET}:
         raise UserError(f"the model has IR {model.ir_version} and opsets {opset}, not IR {MAX_IR_VERSION} and {OPSET}")
-    watched = onnx.ModelProto()
-    watched.CopyFrom(model)
+    watched = copy.deepcopy(model)
     watched.graph.output.append(onnx.helper.make_tensor_value_info("last", FLOAT, None))
     runtimes = {threads: golden.session(watched.SerializeToString(), threads) for threads in THREADS}
     steps = next(numpy_helper.to_array(x) for x in model.graph.initializer if x.name == "steps")
     used = np.zeros(2)
     for name, (edge_index, batch) in probes().items():
         inputs = golden.feeds(edge_index, batch, num_colors=[0], seed=3, steps=ROUNDS)
-        expected = _torch(program, inputs)
+        made = _torch(program, inputs)
+        expected = {output: made[output].numpy() for output in COMPARED}
         for threads, runtime in runtimes.items():
-            got = dict(zip(COMPARED, runtime.run(None, inputs), strict=True))
-            compare(f"{name}, {threads} threads", expected, got)
+            compare(f"{name}, {threads} threads", expected, dict(zip(COMPARED, runtime.run(None, inputs), strict=True)))
         if len(batch) <= SMALL:
-            logits = runtimes[1].run(["color_logits"], {**inputs, "steps": steps})[0]
-            both = logits, _torch(program, {**inputs, "steps": steps})["color_logits"]
+            inputs["steps"] = steps
+            both = runtimes[1].run(["color_logits"], inputs)[0], _torch(program, inputs)["color_logits"].numpy()
             used += [proper_colors(name, edge_index, batch, each) for each in both]
     if abs(used[0] - used[1]) > max(2, SLACK * used[1]):
         raise UserError(f"refined to the end the model uses {used[0]:.0f} colors on the probes, torch {used[1]:.0f}")
     log.info("parity with torch on %d probes, %.0f and %.0f colors after all rounds", len(probes()), *used)
 
 
-def _torch(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    made = program(**{name: torch.tensor(value) for name, value in inputs.items()})
-    return {name: made[name].numpy() for name in COMPARED}
+def _torch(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    return program(**{name: torch.tensor(value) for name, value in inputs.items()})
 
 
 def compare(where: str, expected: dict[str, np.ndarray], got: dict[str, np.ndarray]) -> None:
-    """Compare the outputs of the model with torch's.
-
-    Raises:
-        UserError: one has another shape, or differs by more than the tolerance.
-    """
+    """Raise UserError if an output has another shape than torch's, or differs by more than the tolerance."""
     for name, value in expected.items():
         if got[name].shape != value.shape:
             raise UserError(f"{where}: {name} has shape {got[name].shape}, torch gives {value.shape}")
@@ -219,11 +180,7 @@ def compare(where: str, expected: dict[str, np.ndarray], got: dict[str, np.ndarr
 
 
 def proper_colors(name: str, edge_index: np.ndarray, batch: np.ndarray, logits: np.ndarray) -> int:
-    """Colors that color_logits (N, 256) give the graphs of a probe, summed over the graphs.
-
-    Raises:
-        UserError: two neighbours have the same color.
-    """
+    """Colors that color_logits (N, 256) use, summed over a probe's graphs. UserError if two neighbours share one."""
     colors, (s, t) = logits.argmax(1), edge_index
     if np.any(colors[s[s != t]] == colors[t[s != t]]):
         raise UserError(f"{name}: the argmax of color_logits is not a proper coloring")
@@ -231,20 +188,14 @@ def proper_colors(name: str, edge_index: np.ndarray, batch: np.ndarray, logits: 
 
 
 def check_in_oldest_runtime(model: Path, vectors: Path) -> None:
-    """Run the golden vectors in the oldest ONNX Runtime, if it is installed. A log line says when it is not.
-
-    Raises:
-        UserError: the model does not give the golden outputs there.
-    """
+    """Run the golden vectors in the oldest ONNX Runtime if it is installed. UserError if they differ there."""
     if not (OLDEST_RUNTIME / "done").exists():
-        log.warning(
-            "not run in ONNX Runtime %s: it is not in %s; ./run.sh and the image install it there if Python is 3.11",
-            OLDEST_VERSION, OLDEST_RUNTIME,
-        )  # fmt: skip
+        way_out = "./run.sh and the image install it there if Python is 3.11"
+        log.warning("not run in ONNX Runtime %s: it is not in %s; %s", OLDEST_VERSION, OLDEST_RUNTIME, way_out)
         return
     # Its folder comes first on the path, so that its numpy and ONNX Runtime hide the installed ones.
-    command = [sys.executable, golden.__file__, str(model), str(vectors)]
     environment = {**os.environ, "PYTHONPATH": str(OLDEST_RUNTIME)}
+    command = [sys.executable, golden.__file__, str(model), str(vectors)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
     if result.returncode:
         reason = (result.stderr.strip().splitlines() or ["no message"])[-1]

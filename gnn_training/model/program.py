@@ -23,17 +23,16 @@ from gnn_training.model.greedy import change_if, clique_bound, first_fit, greedy
 from gnn_training.model.loss import ColoringNetwork
 from gnn_training.model.network import RefinementState, first_colors, noise
 
-XRLF_WORK = 8e10  # multiplications that XRLF may cost; it draws as many samples as that allows,
-MAX_SAMPLES = 64  # up to this,
-MIN_SAMPLES = 16  # and does not run on graphs too large for this: every step of it reads the whole adjacency
+XRLF_WORK = 8e10  # multiplications that XRLF may cost; it draws as many samples as that allows
+MIN_SAMPLES, MAX_SAMPLES = 16, 64  # and does not run where it allows too few: every step reads the whole adjacency
 SUBGRAPH_NODES = 100  # nodes that the network recolors: all of a small graph, some classes of a large one
 CLASS_NOISE = 0.25  # how much replicas differ in the classes they choose
 MIN_PAIRS = 20_000  # node-color pairs that a call refines at least, by replicas,
 MAX_REPLICAS = 8  # of which a graph has at most so many
 START = 0.5  # where the descent starts between the estimated number of colors and the greedy one (see docs/LOG.md)
 GOLDEN_RATIO = 0.618034  # replicas start at START plus multiples of it, modulo 1, which spreads any number of them
-WEIGHT_STEP = 0.3  # what a round in conflict adds to the conflict weight of the node's color
-WEIGHT_DECAY = 0.9  # factor of the conflict weights in every round
+WEIGHT_STEP = 0.3  # what a round in conflict adds to the conflict weight of the node's color,
+WEIGHT_DECAY = 0.9  # after this factor of every round
 PATIENCE = 60  # rounds without a proper coloring before more colors are allowed,
 CONFLICTS_PER_COLOR = 8  # one for so many conflicts that are left
 SEED_STRIDE = 7919  # between the seeds of replicas
@@ -42,7 +41,6 @@ MIN_PROBABILITY = 1e-4  # below it a color counts as unused: its logit is 0, all
 
 class Padded(NamedTuple):
     """Padded graphs as the parts pass them on."""
-
     adjacency: Tensor  # (G, N, N)
     mask: Tensor       # (G, N)
 
@@ -52,14 +50,12 @@ class Padded(NamedTuple):
 
 class Ranges(NamedTuple):
     """Sizes as tensors 0, 1, 2, ..."""
-
     greedy_color_ids: Tensor  # (max degree + 1,) colors that a greedy algorithm could need
     sample_ids: Tensor        # (S,) samples of XRLF
 
 
 class Bounds(NamedTuple):
     """What is known before the network starts."""
-
     dsatur: Tensor     # (G, N) int64, coloring by DSATUR
     greedy: Tensor     # (G, N) int64, the better one of DSATUR's and XRLF's
     clique: Tensor     # (G,) float, size of a clique
@@ -69,7 +65,6 @@ class Bounds(NamedTuple):
 
 class Subgraphs(NamedTuple):
     """What the network recolors. Replicas of a graph stand side by side."""
-
     class_rank: Tensor     # (G R, N) int64, the greedy coloring, renumbered so that the subgraph's classes come first
     sub_adjacency: Tensor  # (G R, M, M)
     sub_mask: Tensor       # (G R, M)
@@ -82,7 +77,6 @@ class Subgraphs(NamedTuple):
 
 class Options(NamedTuple):
     """What a caller may ask for."""
-
     num_colors: Tensor  # (G,) or (1,) int64, 0 as predicted
     seed: Tensor        # () int64
     steps: Tensor       # () int64, rounds
@@ -90,7 +84,6 @@ class Options(NamedTuple):
 
 class Refined(NamedTuple):
     """What the network makes of the graphs."""
-
     probabilities: Tensor      # (G, N, K), their argmax is proper
     last: Tensor               # (G R, M, L) soft colors after the last round
     chromatic: Tensor          # (G,) and the other predictions of GraphHead
@@ -100,7 +93,6 @@ class Refined(NamedTuple):
 
 class Start(NamedTuple):
     """Where the descent of every replica starts."""
-
     coloring: Tensor    # (G R, M) int64, the greedy one
     num_colors: Tensor  # (G R,) int64, its colors
     lower: Tensor       # (G R,) float: fewer colors are impossible, or useless as the rest of the graph needs more
@@ -109,7 +101,6 @@ class Start(NamedTuple):
 
 class Descent(NamedTuple):
     """The descent between two rounds."""
-
     step: Tensor             # () int64, rounds done
     state: RefinementState
     conflict_weight: Tensor  # (G R, M, L)
@@ -119,25 +110,21 @@ class Descent(NamedTuple):
 
 
 class Pad(nn.Module):
-    """Edge list to padded graphs."""
-
+    """edge_index (2, E) and batch (V,) to padded graphs, the position (V,) of every node in its graph, and sizes."""
     def forward(self, edge_index: Tensor, batch: Tensor) -> tuple[Padded, Tensor, Ranges]:
-        """edge_index (2, E) and batch (V,) to the graphs, the position (V,) of every node in its graph, and sizes."""
         graphs, position = pad(edge_index, batch)
         return Padded(graphs.adjacency, graphs.mask), position, ranges(graphs)
 
 
 class Bound(nn.Module):
     """Colorings by DSATUR and XRLF, and cliques."""
-
     def forward(self, padded: Padded, ranges: Ranges, seed: Tensor) -> Bounds:
         graphs, mask = padded.graphs(), padded.mask
         dsatur = first_fit(graphs, graphs.degrees, ranges.greedy_color_ids, saturation_weight=mask.shape[1] + 1)
         seeds = seed + torch.zeros_like(mask[:, 0]).long()  # one for all: a graph's answer depends on no batch mate
         waiting = torch.where(MIN_SAMPLES * xrlf_work(mask) > XRLF_WORK, dsatur, -1)
         sets = xrlf(graphs, ranges.sample_ids, seeds, waiting).clamp(min=0)
-        fewer = sets.max(1).values < dsatur.max(1).values                                 # (G,)
-        greedy = torch.where(fewer[:, None], sets, dsatur)
+        greedy = torch.where((sets.max(1).values < dsatur.max(1).values)[:, None], sets, dsatur)  # (G, N)
         num_colors = greedy.max() + 1
         share = (SUBGRAPH_NODES / (mask.shape[1] * torch.ones_like(mask[0, 0]))).clamp(max=1)  # () of nodes and colors
         pairs = mask.shape[0] * mask.shape[1] * num_colors * share**2
@@ -147,7 +134,6 @@ class Bound(nn.Module):
 
 class ChooseSubgraphs(nn.Module):
     """Color classes with at most SUBGRAPH_NODES nodes in all, but at least two, preferably small ones."""
-
     def forward(self, padded: Padded, bounds: Bounds, seed: Tensor) -> Subgraphs:
         color_ids, num_replicas = bounds.color_ids, bounds.replicas.shape[0]
         size = (one_hot(bounds.greedy, color_ids) * padded.mask[..., None]).sum(1)        # (G, K)
@@ -173,7 +159,6 @@ class ChooseSubgraphs(nn.Module):
 
 class Refine(nn.Module):
     """The network, looped."""
-
     def __init__(self, network: ColoringNetwork):
         super().__init__()
         self.refinement, self.graph_head = network.refinement, network.graph_head
@@ -191,8 +176,7 @@ class Refine(nn.Module):
     def descend(self, subgraphs: Subgraphs, start: Start, options: Options) -> Descent:
         """Refine for `steps` rounds, or until every subgraph has as many colors as its lower bound.
 
-        The network has learned to lower conflicts, and would stop where none of its moves does. Conflict weights keep
-        it moving, as in the breakout method (Morris 1993).
+        Where no move of the network lowers conflicts, conflict weights keep it moving (breakout method, Morris 1993).
         """
         graphs, color_ids, lower = subgraphs.graphs(), subgraphs.sub_color_ids, start.lower
         refinement, steps = self.refinement, options.steps
@@ -202,7 +186,7 @@ class Refine(nn.Module):
             conflicts = conflicts_per_node(graphs, state.p.argmax(2))                     # (G R, M)
             total = conflicts.sum(1) / 2                                                  # (G R,)
             k = state.color_mask.sum(1).long()                                            # (G R,)
-            proper = total == 0
+            proper = total == 0                                                           # (G R,)
             better = proper & (k < descent.fewest)
             best = torch.where(better[:, None, None], state.p, descent.best)
             fewest = torch.where(better, k, descent.fewest)
@@ -215,25 +199,21 @@ class Refine(nn.Module):
             # The largest classes keep their colors; colors that were not used follow.
             key = torch.where(state.color_mask > 0, 1 + state.p.sum(1), -color_ids.float())  # (G R, L)
             color_mask = (key.argsort(1, descending=True).argsort(1) < allowed[:, None]).float()
-            changed = (allowed != k).any()
-            p = change_if(changed, lambda _: refinement.soft_colors(state.h, graphs, color_mask), state.p)
-            state = RefinementState(state.h, p, color_mask, state.seeds)
+            p = change_if((allowed != k).any(), lambda _: refinement.soft_colors(state.h, graphs, color_mask), state.p)
+            state = state._replace(p=p, color_mask=color_mask)
             return Descent(descent.step + 1, state, weight, best, fewest, failed)
-
-        def more(descent: Descent) -> Tensor:
-            return (descent.step < steps) & (descent.fewest > lower).any()
 
         seeds = options.seed + SEED_STRIDE * torch.arange(graphs.mask.shape[0], device=graphs.mask.device)
         state = refinement.begin(graphs, first_colors(start.k, color_ids.shape[0]), seeds)
         # A coloring with as many colors as the greedy one counts as better, since it depends on the seed.
         fewest, zero = start.num_colors + 1, torch.zeros_like(start.num_colors)
         weight, greedy = torch.zeros_like(state.p), one_hot(start.coloring, color_ids)
-        return loop(more, body, Descent(torch.zeros_like(steps), state, weight, greedy, fewest, zero))
+        descent = Descent(torch.zeros_like(steps), state, weight, greedy, fewest, zero)
+        return loop(lambda descent: (descent.step < steps) & (descent.fewest > lower).any(), body, descent)
 
 
 class Readout(nn.Module):
     """Colorings as scores for the caller's rows. Their argmax, softmax and cosine all mean something."""
-
     def forward(self, probabilities: Tensor, batch: Tensor, position: Tensor) -> Tensor:
         """Scores (V, 256) of probabilities (G, N, K): log(p / MIN_PROBABILITY), 0 for colors that are not used."""
         rows = (probabilities[batch, position].clamp(min=MIN_PROBABILITY) / MIN_PROBABILITY).log()  # (V, K)
@@ -242,7 +222,6 @@ class Readout(nn.Module):
 
 class Program(nn.Module):
     """The parts in order. It runs in torch what the ONNX file runs."""
-
     def __init__(self, network: ColoringNetwork):
         super().__init__()
         self.pad, self.bound, self.choose_subgraphs = Pad(), Bound(), ChooseSubgraphs()
@@ -250,12 +229,7 @@ class Program(nn.Module):
 
     @torch.no_grad()
     def forward(
-        self,
-        edge_index: Tensor,
-        batch: Tensor,
-        num_colors: Tensor,
-        seed: Tensor,
-        steps: Tensor,
+        self, edge_index: Tensor, batch: Tensor, num_colors: Tensor, seed: Tensor, steps: Tensor,
         node_features: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Inputs of the contract to its outputs and all that lies between, by name. node_features are ignored."""
@@ -271,8 +245,7 @@ class Program(nn.Module):
         return tensors
 
 
-Prepared = tuple[Bounds, Subgraphs]
-"""What the program knows of graphs before the network starts. It depends on no weight."""
+Prepared = tuple[Bounds, Subgraphs]  # all that the program knows before the network starts; it depends on no weight
 
 
 @torch.no_grad()
@@ -304,8 +277,7 @@ def choose_k(padded: Padded, bounds: Bounds, subgraphs: Subgraphs, chromatic: Te
     rows = torch.arange(padded.mask.shape[0], device=num_nodes.device)                    # (G,)
     fraction = ((START + GOLDEN_RATIO * replicas) % 1 + 0 * rows[:, None]).flatten()      # (G R,)
     k = torch.minimum((own_colors - (1 - fraction) * saving).round().long(), own_colors - 1)
-    asked = num_colors[rows.clamp(max=num_colors.shape[0] - 1)]  # (G,) one number for all graphs, or one for each
-    asked = replicated(asked, replicas)                                                   # (G R,)
+    asked = replicated(num_colors[rows.clamp(max=num_colors.shape[0] - 1)], replicas)  # (G R,) one for all or for each
     k = torch.where(asked > 0, torch.minimum(asked, greedy_colors) - outside, k)
     return Start(coloring, own_colors, lower, torch.maximum(k, lower.long()))
 
@@ -314,8 +286,7 @@ def take_greedy(subgraphs: Subgraphs, start: Start, descent: Descent) -> tuple[T
     """The best coloring (G R, M, L) and its colors (G R,), a greedy one along the last soft colors among them."""
     graphs, color_ids = subgraphs.graphs(), subgraphs.sub_color_ids
     fewest = torch.minimum(descent.fewest, start.num_colors)
-    classes = order_by_conflicts(graphs, descent.state.p.argmax(2), color_ids)
-    colors = greedy_along(graphs, classes, color_ids)
+    colors = greedy_along(graphs, order_by_conflicts(graphs, descent.state.p.argmax(2), color_ids), color_ids)
     count = colors.max(1).values + 1
     better = (count < fewest) & (conflicts_per_node(graphs, colors).sum(1) == 0)
     best = torch.where(better[:, None, None], one_hot(colors, color_ids), descent.best)
@@ -360,8 +331,7 @@ def replicated(x: Tensor, replicas: Tensor) -> Tensor:
 def order_by_conflicts(graphs: DenseGraphs, classes: Tensor, color_ids: Tensor) -> Tensor:
     """Classes (G, N) renumbered by their conflicts, fewest first, so that a greedy along them changes little."""
     conflicts = (conflicts_per_node(graphs, classes)[:, :, None] * one_hot(classes, color_ids)).sum(1)  # (G, K)
-    order = (conflicts * color_ids.shape[0] + color_ids).argsort(1)  # ties by number
-    return order.argsort(1).gather(1, classes)
+    return (conflicts * color_ids.shape[0] + color_ids).argsort(1).argsort(1).gather(1, classes)  # ties by number
 
 
 def one_hot(colors: Tensor, color_ids: Tensor) -> Tensor:
