@@ -43,9 +43,8 @@ COMMANDS = {
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, 2 to 5 after an error that one sentence explains, or 130 after Ctrl-C.
-
-    Raises SystemExit: 2 for flags that cannot be read; or the exit code of a job that has explained it.
+    """Run one command; return 0, 2 to 5 after an error that one sentence explains, or 130 after Ctrl-C. Raises
+    SystemExit: 2 for flags that cannot be read; or the exit code of a job that has explained it.
     """
     atexit.register(gc.freeze)  # otherwise the last collection takes a second for what torch has loaded
     try:
@@ -92,10 +91,9 @@ def _run(args: Sequence[str]) -> None:
 
 
 def parse(name: str, flags: Sequence[str]) -> "tuple[Settings, bool]":
-    """Return the settings of a command and whether only to show them. Flags override --settings and --preset.
-
-    Raises SystemExit: tyro has explained what is wrong with the flags, or has shown the help. UserError: a value does
-    not fit, or the settings file cannot be read.
+    """Return the settings of a command and whether only to show them. Flags override --settings and --preset. Raises
+    SystemExit: tyro has explained what is wrong with the flags, or has shown the help. UserError: a value does not fit,
+    or the settings file cannot be read.
     """
     import tyro
     from pydantic import BaseModel

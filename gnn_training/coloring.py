@@ -51,9 +51,8 @@ def write_solution(path: Path, colors: np.ndarray) -> None:
 
 
 def count_conflicts_and_colors(pairs: Iterable[tuple[int, int]], colors: Sequence[int]) -> tuple[int, int]:
-    """Count the conflicting edges and the colors of a coloring: a check that shares no code with what made it.
-
-    pairs: edges as nodes counted from 0; loops are ignored. colors: one integer per node; IndexError if one is missing.
+    """Count the conflicting edges and the colors of a coloring: a check that shares no code with what made it. pairs:
+    edges as nodes counted from 0; loops are ignored. colors: one integer per node; IndexError if one is missing.
     """
     colors = [int(color) for color in colors]
     conflicting = set()

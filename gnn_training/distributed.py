@@ -60,9 +60,8 @@ class Runtime:
 
 @contextmanager
 def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime]:
-    """Join the process group that torchrun describes, or one of our own; timeout: of every collective.
-
-    Raises MachineError if CUDA is asked for and missing, or if this rank has no GPU of its own.
+    """Join the process group that torchrun describes, or one of our own; timeout: of every collective. Raises
+    MachineError if CUDA is asked for and missing, or if this rank has no GPU of its own.
     """
     # Some clusters set WORLD_SIZE to the number of machines: it is torchrun's only if RANK is set, too.
     rank, world_size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE")) if "RANK" in os.environ else (0, 1)

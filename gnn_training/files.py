@@ -16,7 +16,6 @@ log = logging.getLogger(__name__)
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
     """Give the body a temporary path to write to, which replaces `path` at its end. After an error `path` is unchanged.
-
     StorageError if the system refuses (no space, no permission).
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

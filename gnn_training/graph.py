@@ -74,10 +74,9 @@ class Graph:
 
 @dataclass(frozen=True)
 class Instance:
-    """A graph and what its file or its generator says about it.
-
-    coloring (N,): proper, colors from 0, if known. optimal: no coloring has fewer colors. graph_type: a position in
-    contract.GRAPH_TYPES. note: one sentence for the user, such as why the coloring in a file is not used.
+    """A graph and what its file or its generator says about it. coloring (N,): proper, colors from 0, if known.
+    optimal: no coloring has fewer colors. graph_type: a position in contract.GRAPH_TYPES. note: one sentence for the
+    user, such as why the coloring in a file is not used.
     """
 
     graph: Graph
@@ -90,7 +89,6 @@ class Instance:
 
 def as_graph(source: Any, num_nodes: int | None = None) -> Graph:
     """Graph of a networkx graph, an edge array (E, 2) of integers or a torch_geometric Data; it may have no nodes.
-
     Nodes keep their order. num_nodes is for an edge array only; without it, the largest node of an edge is the last.
     TypeError for another kind of object; ValueError for an array of another shape or an edge to a missing node.
     """

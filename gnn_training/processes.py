@@ -81,9 +81,8 @@ def _start_worker(parent: int) -> None:
 def python(
     arguments: Sequence[str], errors: Path | None = None, variables: Mapping[str, str] = {}
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run Python with `arguments` while the body runs, then end it; an interruption kills it and its children.
-
-    errors: file for its stderr; None shares ours. variables: added to the environment.
+    """Run Python with `arguments` while the body runs, then end it; an interruption kills it and its children. errors:
+    file for its stderr; None shares ours. variables: added to the environment.
     """
     if errors is not None:
         errors.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +115,6 @@ def run_python(
     beats: bool = True,
 ) -> int:
     """Run Python with `arguments` to its end; return its exit code: 128 + signal if one ended it, 124 after the limit.
-
     errors, variables: as for `python`. limit: seconds. beats: keep the heartbeat going meanwhile.
     """
     deadline = time.monotonic() + limit

@@ -59,7 +59,6 @@ def label_all(
     sources: Sequence[GraphSource], folder: Path, plan: Plan, workers: int = 0, redraw: Redraw | None = None
 ) -> PackedGraphs:
     """Label every source with `workers` processes (0: one per core), write the packed graphs to `folder`, return them.
-
     Copies, skipped sources and the notes of instances are logged. UserError for a bad source or a folder in use.
     """
     try:
@@ -188,10 +187,9 @@ def label(instance: Instance, iterations: int, seconds: float, seed: int) -> Lab
 
 
 def difficulty(num_nodes: int, num_colors: int, lower_bound: int, dsatur_colors: int, effort: int) -> float:
-    """Difficulty from 0 (easy) to 100 (hard): a weighted mean of four shares, each clipped to 0..1.
-
-    40% colors wasted by DSATUR, (dsatur - best) / best, full at 0.4; 25% colors that no clique proves, (best - lower) /
-    best, full at 0.75; 25% log10(1 + iterations up to the best coloring) / 5; 10% log10(nodes) / 3.
+    """Difficulty from 0 (easy) to 100 (hard): a weighted mean of four shares, each clipped to 0..1. 40% colors wasted
+    by DSATUR, (dsatur - best) / best, full at 0.4; 25% colors that no clique proves, (best - lower) / best, full at
+    0.75; 25% log10(1 + iterations up to the best coloring) / 5; 10% log10(nodes) / 3.
     """
     shares = (
         (0.40, (dsatur_colors - num_colors) / num_colors / 0.4),
@@ -218,10 +216,9 @@ def _print_summary(graphs: PackedGraphs) -> None:
 
 
 def fingerprint(graph: Graph) -> int:
-    """64 bits that do not depend on the order of the nodes. Above 2,000 nodes, only equal edge lists agree.
-
-    Color refinement (Weisfeiler and Leman 1968) over all pairs of nodes; a pair is marked by adjacency and the number
-    of common neighbours. Unlike plain refinement it tells regular graphs apart, except strongly regular ones.
+    """64 bits that do not depend on the order of the nodes. Above 2,000 nodes, only equal edge lists agree. Color
+    refinement (Weisfeiler and Leman 1968) over all pairs of nodes; a pair is marked by adjacency and the number of
+    common neighbours. Unlike plain refinement it tells regular graphs apart, except strongly regular ones.
     """
     if graph.num_nodes > 2_000:  # N x N costs too much
         content = np.int64(graph.num_nodes).tobytes() + graph.edges.tobytes()

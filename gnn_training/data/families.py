@@ -45,9 +45,8 @@ def _interval(rng: Generator, n: int) -> Instance:
 
 
 def _leighton(rng: Generator, n: int) -> Instance:
-    """Cliques across k classes. The first clique has a node of every class, so k is the chromatic number.
-
-    After Leighton, A graph coloring algorithm for large scheduling problems (1979).
+    """Cliques across k classes. The first clique has a node of every class, so k is the chromatic number. After
+    Leighton, A graph coloring algorithm for large scheduling problems (1979).
     """
     k = int(rng.integers(4, max(6, min(45, n // 3))))
     color = rng.permutation(np.arange(n) % k)

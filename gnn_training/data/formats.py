@@ -117,7 +117,6 @@ def _numbered(labels: Iterable[str], pairs: Iterable[tuple[str, str]]) -> Graph:
 
 def parse_prism_json(content: bytes) -> Instance:
     """Read one graph with its coloring and its graph type; each may be missing or null. UserError names a wrong entry.
-
     Chromatic number, difficulty and node features are ignored, because they are computed again.
     """
     document = _document(content)

@@ -40,9 +40,8 @@ Row = tuple[Columns, int]  # graph i of some columns
 
 @dataclass(frozen=True)
 class Label:
-    """The best known coloring of a graph and how good it is. docs/DATA.md defines every number.
-
-    lower_bound <= chromatic number <= num_colors, which are equal if optimal.
+    """The best known coloring of a graph and how good it is. docs/DATA.md defines every number. lower_bound <=
+    chromatic number <= num_colors, which are equal if optimal.
     """
 
     coloring: np.ndarray  # (N,) int16 in 0..num_colors-1

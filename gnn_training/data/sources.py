@@ -20,14 +20,8 @@ from gnn_training.files import reason
 from gnn_training.graph import Instance
 from gnn_training.settings import RunSettings
 
-PARSERS = {
-    ".json": formats.parse_prism_json,
-    ".col": formats.parse_dimacs,
-    ".edgelist": formats.parse_edge_list,
-    ".edges": formats.parse_edge_list,
-    ".txt": formats.parse_edge_list,
-    ".graphml": formats.parse_graphml,
-}
+PARSERS = {".json": formats.parse_prism_json, ".col": formats.parse_dimacs, ".graphml": formats.parse_graphml}
+PARSERS |= dict.fromkeys((".edgelist", ".edges", ".txt"), formats.parse_edge_list)
 KNOWN = f"{', '.join(PARSERS)} and .gz of them"
 HOME = Path("training_data")  # searched when no data is named; generated graphs go below it
 
@@ -67,7 +61,6 @@ def suffix(file: str) -> str:
 
 def find(sources: Iterable[Path]) -> list[Path]:
     """List the files named in `sources`, and the graph files and archives in its folders, in the order of names.
-
     UserError if nothing is found.
     """
     found: dict[str, Path] = {}

@@ -30,9 +30,8 @@ Row = tuple[str, Callable[[], str]]  # title; function that returns what was fou
 
 
 def check(settings: RunSettings) -> None:
-    """Print a table of what was found.
-
-    Raises UserError: the job would not start here. The message has every reason, the class is that of the first.
+    """Print a table of what was found. Raises UserError: the job would not start here. The message has every reason,
+    the class is that of the first.
     """
     gpus.select(settings.gpus)  # before torch looks for them
     table: dict[str, list[str | None]] = {"": [], "found": [], "verdict": []}

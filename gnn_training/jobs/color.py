@@ -16,10 +16,9 @@ logger = logging.getLogger(__name__)
 
 
 def color(settings: ColorSettings) -> Path:
-    """Write the best coloring found as a DIMACS solution and return its path; Ctrl-C takes the best so far.
-
-    Without `out` the solution stands beside the graph and replaces nothing. Raises UserError if the graph or the model
-    cannot be read, or the solution has no place.
+    """Write the best coloring found as a DIMACS solution and return its path; Ctrl-C takes the best so far. Without
+    `out` the solution stands beside the graph and replaces nothing. Raises UserError if the graph or the model cannot
+    be read, or the solution has no place.
     """
     start = time.monotonic()
     out = _solution_path(settings.graph, settings.out)

@@ -45,10 +45,9 @@ class Case:
 
 
 def evaluate(settings: EvaluateSettings) -> None:
-    """Color every graph, print the tables, write report and plot.
-
-    Raises UserError if the model, a graph or the CSV cannot be read, a file has no place, or there is nothing to plot;
-    RuntimeError with graph and method if a coloring is not proper.
+    """Color every graph, print the tables, write report and plot. Raises UserError if the model, a graph or the CSV
+    cannot be read, a file has no place, or there is nothing to plot; RuntimeError with graph and method if a coloring
+    is not proper.
     """
     results = [file for file in (settings.report, settings.plot) if file]
     files.require_folders(results)

@@ -20,9 +20,8 @@ GOLDEN_PROBES = ("one node, the pair (0, 0)", "edgeless", "ring", "petersen", "s
 
 
 def export(settings: ExportSettings) -> Path:
-    """Build the file, verify it, and only then put it into the folder. Returns its path.
-
-    Raises UserError: there is no checkpoint, or a check failed: the folder still has the files it had before.
+    """Build the file, verify it, and only then put it into the folder. Returns its path. Raises UserError: there is no
+    checkpoint, or a check failed: the folder still has the files it had before.
     """
     if settings.verify_only:
         return verify_published(settings)

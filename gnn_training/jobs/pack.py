@@ -24,7 +24,6 @@ Contents = dict[str, bytes]  # bytes of a file by its name
 
 def pack(settings: PackSettings) -> Path:
     """Write the archive, read it back, give it its name and return its path. The same files give the same bytes.
-
     UserError if a file is missing or the files are not of one training.
     """
     paths = [settings.models / name for name in (MODEL_FILE, GOLDEN_FILE)]

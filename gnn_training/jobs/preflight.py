@@ -21,9 +21,8 @@ PERIOD = 1009  # of the numbers that are added up: small enough for exact sums i
 
 
 def preflight(settings: RankSettings) -> None:
-    """Add up a tensor over all ranks of this machine and log the bandwidth.
-
-    Raises MachineError: a rank has no GPU, or a sum is wrong. TrainingError: a rank failed.
+    """Add up a tensor over all ranks of this machine and log the bandwidth. Raises MachineError: a rank has no GPU, or
+    a sum is wrong. TrainingError: a rank failed.
     """
     gpus.select(settings.gpus)
     num_ranks = gpus.num_ranks(settings)
@@ -34,9 +33,8 @@ def preflight(settings: RankSettings) -> None:
 
 
 def add_up(device: str) -> float:
-    """As one rank, add up a tensor over all ranks a few times; return the shortest time in seconds.
-
-    Raises MachineError: a sum is wrong on some rank; all ranks raise.
+    """As one rank, add up a tensor over all ranks a few times; return the shortest time in seconds. Raises
+    MachineError: a sum is wrong on some rank; all ranks raise.
     """
     with join(device, TIMEOUT) as rt:
         ramp = (torch.arange(BYTES // torch.float32.itemsize, device=rt.device) % PERIOD).float()

@@ -45,7 +45,6 @@ WAIT_SECONDS = 3600  # for the graphs that the first machine makes
 @dataclass(frozen=True)
 class Step:
     """One command. It is done when it has succeeded and none of its files, read or written, has changed since.
-
     prepares: the step with which it is done, instead of by files.
     """
 
@@ -63,10 +62,9 @@ class Step:
 
 
 def run(settings: RunSettings) -> None:
-    """Do every step that is not done. The same command continues what was interrupted.
-
-    Raises UserError: the settings, this machine or its folders cannot be used. SystemExit: exit code of a step that
-    failed and has said why, or 143 after SIGTERM.
+    """Do every step that is not done. The same command continues what was interrupted. Raises UserError: the settings,
+    this machine or its folders cannot be used. SystemExit: exit code of a step that failed and has said why, or 143
+    after SIGTERM.
     """
     nodes, steps, started = Nodes.from_environment(), plan(settings), time.monotonic()
     if nodes.rank > 0:  # the first machine does the rest
@@ -89,9 +87,8 @@ def run(settings: RunSettings) -> None:
 
 
 def dry_run(settings: RunSettings) -> None:
-    """Write the settings files of the steps and print the commands of a shell that do the job.
-
-    Raises UserError: as `run`.
+    """Write the settings files of the steps and print the commands of a shell that do the job. Raises UserError: as
+    `run`.
     """
     nodes, variables = Nodes.from_environment(), gpus.select(settings.gpus)
     num_ranks = gpus.num_ranks(settings)

@@ -30,9 +30,8 @@ GPU_STEPS = 10  # between two looks at what a GPU has computed; each look waits 
 
 
 def train(settings: TrainSettings) -> None:
-    """Train on all ranks: those that torchrun has started, or else those started here, one per GPU or core.
-
-    Raises UserError if machine, data or run folder cannot be used, SystemExit if a signal stopped it, with state saved.
+    """Train on all ranks: those that torchrun has started, or else those started here, one per GPU or core. Raises
+    UserError if machine, data or run folder cannot be used, SystemExit if a signal stopped it, with state saved.
     """
     if "RANK" in os.environ:
         outcome = train_rank(settings)

@@ -24,7 +24,6 @@ MAX_CPU_RANKS = 8  # more ranks make the global batch larger, not the job shorte
 
 def num_ranks(settings: RankSettings) -> int:
     """Return the number of ranks on this machine: as asked, or (0) one per GPU, or one per core if there are no GPUs.
-
     Raises MachineError: there is no GPU where device or preset want one, or there are fewer than were named or paid
     for. UserError: more processes than GPUs.
     """
@@ -46,9 +45,8 @@ def on_gpus(settings: RankSettings) -> bool:
 
 
 def num_gpus() -> int:
-    """Return how many GPUs torch can use, after CUDA_VISIBLE_DEVICES.
-
-    Raises MachineError: nvidia-smi hangs, and so would torch.
+    """Return how many GPUs torch can use, after CUDA_VISIBLE_DEVICES. Raises MachineError: nvidia-smi hangs, and so
+    would torch.
     """
     if not (DEVICE.exists() or shutil.which("nvidia-smi")):
         return 0  # without loading torch, which takes a second
@@ -131,9 +129,8 @@ def select(numbers: str | None) -> dict[str, str]:
 
 
 def describe(number: int) -> str:
-    """Return name and memory of a GPU, as torch counts, after it has computed something.
-
-    Raises MachineError: it does not compute.
+    """Return name and memory of a GPU, as torch counts, after it has computed something. Raises MachineError: it does
+    not compute.
     """
     import torch
 

@@ -39,9 +39,8 @@ class Nodes:
 
     @classmethod
     def from_environment(cls) -> "Nodes":
-        """Read NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT; without NNODES, this machine is alone.
-
-        Raises UserError: torchrun has started this process; or a variable is missing or does not fit.
+        """Read NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT; without NNODES, this machine is alone. Raises UserError:
+        torchrun has started this process; or a variable is missing or does not fit.
         """
         for name in {"RANK", "LOCAL_RANK"} & os.environ.keys():
             raise UserError(f"{name} is set: start this once per machine and without torchrun")

@@ -17,9 +17,8 @@ TIMEOUT = 30.0  # seconds for an answer
 
 
 def require(environ: Mapping[str, str]) -> None:
-    """Refuse at the start what would keep the pod from being stopped at the end.
-
-    Raises UserError: a variable is missing or malformed.
+    """Refuse at the start what would keep the pod from being stopped at the end. Raises UserError: a variable is
+    missing or malformed.
     """
     if not re.fullmatch(r"[\w-]+", environ.get("RUNPOD_POD_ID", ""), re.ASCII):
         raise UserError("stop_pod needs RUNPOD_POD_ID, which RunPod sets in its pods: leave --stop-pod out elsewhere")
@@ -28,9 +27,8 @@ def require(environ: Mapping[str, str]) -> None:
 
 
 def stop_pod(environ: Mapping[str, str], api: str = API, pauses: Sequence[float] = PAUSES) -> None:
-    """Ask RunPod to stop this pod. Its volume stays. The platform then ends this process.
-
-    Raises UserError: as `require`. MachineError: RunPod refused or did not answer, so the pod is still billed.
+    """Ask RunPod to stop this pod. Its volume stays. The platform then ends this process. Raises UserError: as
+    `require`. MachineError: RunPod refused or did not answer, so the pod is still billed.
     """
     require(environ)
     pod = environ["RUNPOD_POD_ID"]

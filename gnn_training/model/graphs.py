@@ -21,10 +21,9 @@ def is_sparse(num_nodes: np.ndarray | int, num_edges: np.ndarray | int) -> np.nd
 
 
 class Graphs:
-    """G graphs padded to N nodes. Its subclasses add `aggregate` and `triangles`.
-
-    mask (G, N) float is 1 for nodes that exist; num_nodes, mean_degree and density are (G,); degrees (G, N) and
-    neighbour_degrees (G, N), the mean over the neighbours, are 0 for nodes without neighbours.
+    """G graphs padded to N nodes. Its subclasses add `aggregate` and `triangles`. mask (G, N) float is 1 for nodes that
+    exist; num_nodes, mean_degree and density are (G,); degrees (G, N) and neighbour_degrees (G, N), the mean over the
+    neighbours, are 0 for nodes without neighbours.
     """
 
     def __init__(self, mask: Tensor):

@@ -39,11 +39,10 @@ def change_if(flag: Tensor, change: Callable[[Tensor], Tensor], x: Tensor) -> Te
 
 
 def first_fit(graphs: DenseGraphs, priority: Tensor, color_ids: Tensor, saturation_weight: float) -> Tensor:
-    """Color node after node with the first free color: (G, N) int64, padded nodes get 0.
-
-    The next node is the one of largest saturation_weight * saturation + priority (G, N). Weight 0 is greedy along an
-    order, a weight above all priorities is DSATUR (Brélaz 1979). Nodes that find none of the colors
-    color_ids (K,) = 0..K-1 free take the last one.
+    """Color node after node with the first free color: (G, N) int64, padded nodes get 0. The next node is the one of
+    largest saturation_weight * saturation + priority (G, N). Weight 0 is greedy along an order, a weight above all
+    priorities is DSATUR (Brélaz 1979). Nodes that find none of the colors color_ids (K,) = 0..K-1 free take the last
+    one.
     """
     adjacency, mask = graphs.adjacency, graphs.mask
     rows, nodes = (torch.arange(size, device=mask.device) for size in mask.shape)         # (G,), (N,)

@@ -42,7 +42,6 @@ class ColoringNetwork(nn.Module):
 
     def forward(self, batch: Batch, no_gradient_rounds: int, rounds: int) -> dict[str, Tensor]:
         """Loss terms (scalars), each a sum over the graphs of the batch: divide by the global number of graphs.
-
         `no_gradient_rounds` rounds without gradient come first, so that the network also learns to repair late states.
         """
         chromatic, types, difficulty = self.graph_head(batch.graphs, batch.lower, batch.upper)

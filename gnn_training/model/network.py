@@ -24,10 +24,9 @@ NUM_NODE_FEATURES, NUM_GRAPH_FEATURES = 5, 9  # of GraphHead
 
 
 def noise(seeds: Tensor, num_nodes: int, num_colors: int) -> Tensor:
-    """Pseudo-random numbers (G, N, K) of mean 0 and variance 1, a pure function of (seed, node, color).
-
-    seeds (G,) int64. Each of four rounds multiplies and squares in the integers mod PRIME, which mixes all bits. Only
-    `*`, `+` and `%` on int64 are used: float hashes differ between runtimes and devices, these do not.
+    """Pseudo-random numbers (G, N, K) of mean 0 and variance 1, a pure function of (seed, node, color). seeds (G,)
+    int64. Each of four rounds multiplies and squares in the integers mod PRIME, which mixes all bits. Only `*`, `+` and
+    `%` on int64 are used: float hashes differ between runtimes and devices, these do not.
     """
     device = seeds.device
     nodes = torch.arange(num_nodes, device=device)[None, :, None]
@@ -87,10 +86,9 @@ class RefinementNetwork(nn.Module):
     def forward(
         self, state: RefinementState, graphs: Graphs, damping: float = 1.0, conflict_weight: Tensor | float = 0.0
     ) -> tuple[RefinementState, Tensor]:
-        """One round: the next state, and the cost (G,) of the colors given, which is their expected conflicts.
-
-        The next state passes `damping` of the gradient of its h on, and all of that of its p. conflict_weight
-        (G, N, K) is what a color costs a node besides its conflicts, in conflicts.
+        """One round: the next state, and the cost (G,) of the colors given, which is their expected conflicts. The next
+        state passes `damping` of the gradient of its h on, and all of that of its p. conflict_weight (G, N, K) is what
+        a color costs a node besides its conflicts, in conflicts.
         """
         h, p, color_mask, seeds = state
         z = noise(seeds, *p.shape[1:])                                                    # (G, N, K)

@@ -174,9 +174,8 @@ class Refine(nn.Module):
         return Refined(assemble(bounds, subgraphs, best, saved), descent.state.p, chromatic, types, difficulty)
 
     def descend(self, subgraphs: Subgraphs, start: Start, options: Options) -> Descent:
-        """Refine for `steps` rounds, or until every subgraph has as many colors as its lower bound.
-
-        Where no move of the network lowers conflicts, conflict weights keep it moving (breakout method, Morris 1993).
+        """Refine for `steps` rounds, or until every subgraph has as many colors as its lower bound. Where no move of
+        the network lowers conflicts, conflict weights keep it moving (breakout method, Morris 1993).
         """
         graphs, color_ids, lower = subgraphs.graphs(), subgraphs.sub_color_ids, start.lower
         refinement, steps = self.refinement, options.steps

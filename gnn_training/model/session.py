@@ -42,9 +42,8 @@ class Model:
     """An open model file: `Model().predict(graph)` asks the one that comes with the package."""
 
     def __init__(self, path: Path | str | None = None, threads: int = 0):
-        """Open `path`, or the shipped file, for `threads` threads; 0 takes every core this process may use.
-
-        Raises UserError if the file is missing, is not ONNX, or has other tensors than the contract's.
+        """Open `path`, or the shipped file, for `threads` threads; 0 takes every core this process may use. Raises
+        UserError if the file is missing, is not ONNX, or has other tensors than the contract's.
         """
         self.path = Path(path or SHIPPED_MODEL)
         self.threads = threads or len(os.sched_getaffinity(0))
@@ -57,10 +56,9 @@ class Model:
         steps: int | None = None, seconds: float | None = None,
     ) -> Prediction:  # fmt: skip
         """Run a graph, or a list of G graphs as one batch. An option that is left out has the file's own default.
-
-        graphs: of any kind that graph.as_graph takes. num_colors: colors to use per graph, 0 as predicted.
-        Raises TypeError or ValueError for what is not a graph or has no nodes, MemoryError if the batch is too large
-        for this machine, and TimeoutError after `seconds`, when the runtime has stopped.
+        graphs: of any kind that graph.as_graph takes. num_colors: colors to use per graph, 0 as predicted. Raises
+        TypeError or ValueError for what is not a graph or has no nodes, MemoryError if the batch is too large for this
+        machine, and TimeoutError after `seconds`, when the runtime has stopped.
         """
         first = graphs[0] if isinstance(graphs, list | tuple) and graphs else None
         is_edges = isinstance(first, list | tuple | np.ndarray) and np.ndim(first) == 1

@@ -42,9 +42,8 @@ class Coloring(NamedTuple):
 
 
 def colorings(graph: Graph, model: Model, budget: Budget, polish: bool = True) -> Iterator[Coloring]:
-    """Yield proper colorings, not always better ones, until the deadline or until one has `budget.lower` colors.
-
-    The first call of the network may take GRACE_SECONDS more.
+    """Yield proper colorings, not always better ones, until the deadline or until one has `budget.lower` colors. The
+    first call of the network may take GRACE_SECONDS more.
     """
     for method, colors in _methods(graph, model, budget, polish):
         if not is_proper(graph, colors):
@@ -88,10 +87,9 @@ def one_call(model: Model, graph: Graph, seconds: float) -> OneCall:
 
 
 def improvements(model: Model, graph: Graph, call: OneCall, budget: Budget, polish: bool) -> Iterator[np.ndarray]:
-    """Yield proper colorings (N,) with ever fewer colors than the call's, within the budget.
-
-    Without `polish`, more calls ask for fewer colors, independent sets give colorings between two calls, and iterated
-    greedy improves both. With `polish`, `local_search` has all the time, most of it for TabuCol.
+    """Yield proper colorings (N,) with ever fewer colors than the call's, within the budget. Without `polish`, more
+    calls ask for fewer colors, independent sets give colorings between two calls, and iterated greedy improves both.
+    With `polish`, `local_search` has all the time, most of it for TabuCol.
     """
     lists, best = graph.csr(), call.colors
     if not polish:
@@ -101,10 +99,9 @@ def improvements(model: Model, graph: Graph, call: OneCall, budget: Budget, poli
 
 
 def _calls(model: Model, graph: Graph, lists: NeighbourLists, call: OneCall, budget: Budget) -> Iterator[np.ndarray]:
-    """Improve the call's coloring, then make calls with other seeds, longer ones later, while there is time.
-
-    A call that would end late is shortened. It is left out if that makes it shorter than a quarter of the first call,
-    and stopped at the deadline.
+    """Improve the call's coloring, then make calls with other seeds, longer ones later, while there is time. A call
+    that would end late is shortened. It is left out if that makes it shorter than a quarter of the first call, and
+    stopped at the deadline.
     """
     found, spent, steps, used = call.colors, call.seconds, model.steps, num_colors(call.colors)
     searches = [extractions(lists, budget.seed, number) for number in range(budget.threads)]

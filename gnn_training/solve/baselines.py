@@ -28,7 +28,6 @@ def rlf(graph: Graph) -> Iterator[np.ndarray]:
 
 def tabucol(graph: Graph, seconds: float, lower: int) -> Iterator[np.ndarray]:
     """Yield proper colors (N,) int32, DSATUR's first, then TabuCol's, each with one color less, down to `lower`.
-
     TabuCol has one thread and `seconds`.
     """
     start, lists = time.monotonic(), graph.csr()

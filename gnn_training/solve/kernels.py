@@ -96,10 +96,9 @@ def greedy_clique(offsets, neighbours, starts):
 
 @njit(cache=True, nogil=True)
 def greedy_passes(offsets, neighbours, colors, rng, passes):
-    """Passes of iterated greedy (Culberson 1992): the classes in another order, then first fit along them.
-
-    In seven passes of ten, larger classes tend to come earlier; in the others the order is reversed. colors (N,) int32,
-    proper and without gaps, is changed in place and never needs more colors. Returns the number of colors.
+    """Passes of iterated greedy (Culberson 1992): the classes in another order, then first fit along them. In seven
+    passes of ten, larger classes tend to come earlier; in the others the order is reversed. colors (N,) int32, proper
+    and without gaps, is changed in place and never needs more colors. Returns the number of colors.
     """
     n, k = len(colors), 0
     for v in range(n):
@@ -149,10 +148,9 @@ def greedy_passes(offsets, neighbours, colors, rng, passes):
 
 @njit(cache=True, nogil=True)
 def tabucol(offsets, neighbours, colors, tabu, rng, first, last):
-    """Iterations first..last-1 of TabuCol (Hertz and de Werra 1987, tenure of Galinier and Hao 1999).
-
-    colors (N,) int32 is changed in place; tabu (N, K) int64, the iteration up to which a move is forbidden, carries the
-    state from call to call. Returns the iteration at which the coloring became proper, or -1.
+    """Iterations first..last-1 of TabuCol (Hertz and de Werra 1987, tenure of Galinier and Hao 1999). colors (N,) int32
+    is changed in place; tabu (N, K) int64, the iteration up to which a move is forbidden, carries the state from call
+    to call. Returns the iteration at which the coloring became proper, or -1.
     """
     n, k = tabu.shape
     around = np.zeros((n, k), dtype=np.int32)  # neighbours of v with color c
@@ -213,9 +211,8 @@ def tabucol(offsets, neighbours, colors, tabu, rng, first, last):
 
 @njit(cache=True, nogil=True)
 def independent_set(offsets, neighbours, is_left, moves, rng):
-    """Large independent set (N,) bool of the nodes in `is_left` (N,) bool; of equal sizes the one with more edges.
-
-    A node without neighbours in the set is added at once, preferably one of large degree. When there is none, a move
+    """Large independent set (N,) bool of the nodes in `is_left` (N,) bool; of equal sizes the one with more edges. A
+    node without neighbours in the set is added at once, preferably one of large degree. When there is none, a move
     exchanges a node for its only neighbour in the set, or forces one in after PATIENCE moves without a larger set
     (plateau search, as for cliques in Pullan and Hoos 2006).
     """

@@ -48,9 +48,8 @@ def clique_size(lists: NeighbourLists, starts: int = CLIQUE_STARTS) -> int:
 def iterated_greedy(
     lists: NeighbourLists, colors: np.ndarray, lower: int, passes: int, seconds: float, seed: int
 ) -> np.ndarray:
-    """Improve a proper coloring (N,) without gaps by iterated greedy: (N,) int32, never more colors.
-
-    It stops at `lower` colors, after `passes` or `seconds`. Below the time limit it depends on the arguments alone.
+    """Improve a proper coloring (N,) without gaps by iterated greedy: (N,) int32, never more colors. It stops at
+    `lower` colors, after `passes` or `seconds`. Below the time limit it depends on the arguments alone.
     """
     deadline = time.monotonic() + seconds
     best, used, rng = colors.astype(np.int32), int(colors.max()) + 1, seeded(seed, len(colors))
@@ -87,10 +86,9 @@ def remove_color(
 def descents(
     lists: NeighbourLists, colors: np.ndarray, lower: int, iterations: int, seconds: float, seed: int
 ) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield a proper coloring and what TabuCol makes of it, one color less at a time, with the iterations so far.
-
-    Stops at `lower` colors, when a number of colors resists for `iterations`, or after `seconds`. Below the time limit
-    it depends on the arguments alone. The colorings are (N,) int32 with colors from 0.
+    """Yield a proper coloring and what TabuCol makes of it, one color less at a time, with the iterations so far. Stops
+    at `lower` colors, when a number of colors resists for `iterations`, or after `seconds`. Below the time limit it
+    depends on the arguments alone. The colorings are (N,) int32 with colors from 0.
     """
     deadline = time.monotonic() + seconds
     best, effort, rng = colors.astype(np.int32), 0, seeded(seed, len(colors))
@@ -104,9 +102,8 @@ def descents(
 
 
 def extractions(lists: NeighbourLists, *seed: int) -> Iterator[np.ndarray | None]:
-    """Yield proper colorings (N,) int32 without end, made of large independent sets, and a None after every set.
-
-    Each has twice the moves per set of the one before, up to LAST_MOVES.
+    """Yield proper colorings (N,) int32 without end, made of large independent sets, and a None after every set. Each
+    has twice the moves per set of the one before, up to LAST_MOVES.
     """
     num_nodes, moves = len(lists.offsets) - 1, FIRST_MOVES
     rng = seeded(*seed, num_nodes)
@@ -134,10 +131,9 @@ def extract_in_threads(searches: Sequence[Iterator[np.ndarray | None]], deadline
 
 
 def local_search(lists: NeighbourLists, colors: np.ndarray, budget: Budget, polish: bool) -> Iterator[np.ndarray]:
-    """Yield proper colorings (N,) int32 with ever fewer colors than the proper `colors`, which has no gaps.
-
-    Without `polish`, iterated greedy has all the time. With it, it has the first part, independent sets have the next,
-    and TabuCol the rest.
+    """Yield proper colorings (N,) int32 with ever fewer colors than the proper `colors`, which has no gaps. Without
+    `polish`, iterated greedy has all the time. With it, it has the first part, independent sets have the next, and
+    TabuCol the rest.
     """
     left = budget.deadline - time.monotonic()
     passes, seconds = (PASSES, SHARE * left) if polish else (FOREVER, left)
@@ -160,7 +156,6 @@ def local_search(lists: NeighbourLists, colors: np.ndarray, budget: Budget, poli
 
 def _race(pool: Executor, lists: NeighbourLists, colors: np.ndarray, budget: Budget) -> np.ndarray | None:
     """Return a coloring with one color less from the thread whose TabuCol finds one first; None if none does in time.
-
     Every thread has its own seed. Every second one looks at groups of classes, because the whole of a large graph is
     too much for TabuCol.
     """

@@ -90,9 +90,8 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def tables(rows: Sequence[Row], summary: dict[str, Any], families: dict[str, dict[str, Any]]) -> list[Table]:
-    """A table of the graphs unless there are many, one of the families if there are any, and one of the methods.
-
-    Wins, ties and losses are against DSATUR.
+    """A table of the graphs unless there are many, one of the families if there are any, and one of the methods. Wins,
+    ties and losses are against DSATUR.
     """
     shown = []
     if len(rows) <= SHOWN_GRAPHS:
@@ -117,10 +116,9 @@ def tables(rows: Sequence[Row], summary: dict[str, Any], families: dict[str, dic
 
 
 def over_time(rows: Sequence[Row], method: str) -> list[tuple[float, float]]:
-    """Seconds at which the method found fewer colors for some graph, and the mean gap from then on.
-
-    Every row has a best known number. Before its first coloring a graph counts with DSATUR's colors. The curve is empty
-    if the method was not asked for.
+    """Seconds at which the method found fewer colors for some graph, and the mean gap from then on. Every row has a
+    best known number. Before its first coloring a graph counts with DSATUR's colors. The curve is empty if the method
+    was not asked for.
     """
     steps = [pair for row in rows for pair in pairwise([(0.0, row.colors["dsatur"]), *row.progress.get(method, [])])]
     total, curve = sum(row.gap("dsatur") for row in rows), []

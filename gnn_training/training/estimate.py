@@ -35,9 +35,8 @@ class Estimate:
 
 
 def estimate(settings: TrainSettings, data: PackedGraphs, share: float, num_ranks: int) -> Estimate:
-    """Take a few steps of the training and part of an evaluation on `num_ranks` ranks of this machine.
-
-    data: the graphs, or a sample that is `share` of them. Raises UserError if a rank fails, as training would.
+    """Take a few steps of the training and part of an evaluation on `num_ranks` ranks of this machine. data: the
+    graphs, or a sample that is `share` of them. Raises UserError if a rank fails, as training would.
     """
     return launch(_measure, (settings, data.folder, share), num_ranks)
 

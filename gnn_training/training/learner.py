@@ -64,7 +64,6 @@ class Learner:
 
     def reduce(self, *flags: bool) -> tuple[dict[str, float], list[bool]]:
         """Mean loss terms and gradient norm since the last call over all ranks, and which flags any rank has set.
-
         Raises UserError after too many steps in a row that were not finite.
         """
         raised = torch.tensor(flags, dtype=torch.float32, device=self.rt.device)
@@ -160,9 +159,8 @@ class Learner:
         self._sums[: len(WEIGHTS)] += torch.stack([terms[name].detach() for name in WEIGHTS]) * share
 
     def _apply_gradient(self) -> None:
-        """Clip the gradient and step, or skip the step if the gradient is not finite, decided on the device.
-
-        The gradient is the same on all ranks, so every rank decides alike.
+        """Clip the gradient and step, or skip the step if the gradient is not finite, decided on the device. The
+        gradient is the same on all ranks, so every rank decides alike.
         """
         self.optimizer.param_groups[0]["lr"] = self.learning_rate
         self.scaler.unscale_(self.optimizer)

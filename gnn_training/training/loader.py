@@ -27,9 +27,8 @@ NO_GRAPH = -1  # the index of an empty place in a batch
 
 @dataclass(frozen=True)
 class StepBatch:
-    """What one rank needs for one optimizer step.
-
-    num_graphs: graphs of the step on all ranks; no_gradient_rounds come before the rounds with gradient.
+    """What one rank needs for one optimizer step. num_graphs: graphs of the step on all ranks; no_gradient_rounds come
+    before the rounds with gradient.
     """
 
     micro_batches: list[Batch]
@@ -110,9 +109,8 @@ class DeviceDataset:
         self.is_sparse = np.asarray(is_sparse(data.num_nodes, data.num_edges))
 
     def batch(self, ids: np.ndarray, k: np.ndarray, seeds: np.ndarray, shape: Shape) -> Batch:
-        """The graphs `ids` with k colors and noise seeds (each (G,), at most shape.graphs), padded to `shape`.
-
-        Places that are left over hold a graph of one node that counts nothing.
+        """The graphs `ids` with k colors and noise seeds (each (G,), at most shape.graphs), padded to `shape`. Places
+        that are left over hold a graph of one node that counts nothing.
         """
         shape = shape if len(ids) else replace(shape, nodes=ALIGNMENT)
         indices = np.tile(np.array([[NO_GRAPH], [1], [0]]), shape.graphs)  # (3, G)

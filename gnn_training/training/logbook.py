@@ -12,11 +12,10 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Progress:
-    """Counts and scores over the whole training, without interruptions. Kept in every checkpoint.
-
-    seconds: of steps and evaluations; step_seconds: of steps alone; graphs: seen, repeats counted; gap, dsatur_gap:
-    mean colors above the best known on the validation graphs at the last evaluation; best: lowest gap so far, None
-    before the first evaluation; evaluations_without_gain: since then; evaluated_at: step of the last evaluation.
+    """Counts and scores over the whole training, without interruptions. Kept in every checkpoint. seconds: of steps and
+    evaluations; step_seconds: of steps alone; graphs: seen, repeats counted; gap, dsatur_gap: mean colors above the
+    best known on the validation graphs at the last evaluation; best: lowest gap so far, None before the first
+    evaluation; evaluations_without_gain: since then; evaluated_at: step of the last evaluation.
     """
 
     seconds: float = 0.0
@@ -65,9 +64,8 @@ class Progress:
 
 
 class Logbook:
-    """Records of one run, written by rank 0; other ranks hold one that writes nothing.
-
-    reached: last step of each kind that the state to resume from knows of; records past it are dropped.
+    """Records of one run, written by rank 0; other ranks hold one that writes nothing. reached: last step of each kind
+    that the state to resume from knows of; records past it are dropped.
     """
 
     def __init__(self, run: Path, reached: dict[str, int], is_main: bool):

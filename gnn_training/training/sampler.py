@@ -50,10 +50,9 @@ class Bucket:
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """One step of one rank.
-
-    bucket: number of its bucket; shape: of every batch of the step on all ranks; micro_batches: graph indices of this
-    rank, at most shape.graphs each and perhaps none; num_graphs: graphs of the step on all ranks.
+    """One step of one rank. bucket: number of its bucket; shape: of every batch of the step on all ranks;
+    micro_batches: graph indices of this rank, at most shape.graphs each and perhaps none; num_graphs: graphs of the
+    step on all ranks.
     """
 
     bucket: int
@@ -74,17 +73,9 @@ class EqualCostSampler(DistributedSampler):
     """
 
     def __init__(
-        self,
-        indices: np.ndarray,
-        num_nodes: np.ndarray,
-        num_colors: np.ndarray,
-        batch_size: int,
-        num_replicas: int,
-        rank: int,
-        seed: int = 0,
-        micro_batches: int = 1,
-        singleton: np.ndarray | bool = False,
-    ):
+        self, indices: np.ndarray, num_nodes: np.ndarray, num_colors: np.ndarray, batch_size: int, num_replicas: int,
+        rank: int, seed: int = 0, micro_batches: int = 1, singleton: np.ndarray | bool = False,
+    ):  # fmt: skip
         super().__init__(indices, num_replicas, rank, seed=seed)  # type: ignore[arg-type] # it only takes the length
         self.num_parts = num_replicas * micro_batches
         singleton = np.broadcast_to(singleton, indices.shape)

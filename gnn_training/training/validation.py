@@ -37,10 +37,8 @@ class Validation:
         self._prepared: dict[int, Prepared] = {}  # by batch
 
     def scores(self, network: ColoringNetwork) -> dict[str, float]:
-        """Means over all graphs on all ranks, and their number.
-
-        `gap` is the number of colors above the best known that a caller of the exported program would use;
-        `dsatur_gap` is DSATUR's on the same graphs.
+        """Means over all graphs on all ranks, and their number. `gap` is the number of colors above the best known that
+        a caller of the exported program would use; `dsatur_gap` is DSATUR's on the same graphs.
         """
         sums = torch.zeros(len(SCORES), dtype=torch.float64, device=self.rt.device)
         for number in range(len(self.batches)):
