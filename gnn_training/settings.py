@@ -28,7 +28,7 @@ GpuNumbers = Annotated[str, AfterValidator(_check_gpus)]
 
 
 class Settings(BaseModel):
-    """Base of all settings: immutable, no unknown names. Raises UserError: a name is unknown or a value does not fit."""
+    """Base of all settings: immutable, no unknown names. UserError if a name is unknown or a value does not fit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 

@@ -9,7 +9,7 @@ from gnn_training.graph import Graph
 
 
 def queens(rows: int, columns: int) -> Graph:
-    """The DIMACS graph queenR_C: the squares of a chess board, with an edge where a queen attacks one from the other."""
+    """The DIMACS graph queenR_C: the squares of a chess board, edges where a queen attacks one from the other."""
     squares = list(itertools.product(range(rows), range(columns)))
     pairs = itertools.combinations(range(len(squares)), 2)
     ways = ((u, v, abs(squares[u][0] - squares[v][0]), abs(squares[u][1] - squares[v][1])) for u, v in pairs)
