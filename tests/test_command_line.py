@@ -188,7 +188,7 @@ def ending_with(error: BaseException):
         (KeyboardInterrupt(), 130, ""),
         (
             ModuleNotFoundError(name="torch"), 2,
-            "coloring-gnn: this command needs torch: pip install 'coloring-gnn[train]'\n",
+            "coloring-gnn: this command needs torch: install the extra, pip install '.[train]' in a clone\n",
         ),
     ],
 )  # fmt: skip
