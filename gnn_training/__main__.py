@@ -56,7 +56,8 @@ def main(args: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("gnn_training"):
             raise
-        sys.stderr.write(f"{PROGRAM}: this command needs {error.name}: install the extra, pip install '.[train]' in a clone\n")
+        way_out = "install the extra, pip install '.[train]' in a clone"
+        sys.stderr.write(f"{PROGRAM}: this command needs {error.name}: {way_out}\n")
         return UserError.exit_code
     except KeyboardInterrupt:
         return 130
