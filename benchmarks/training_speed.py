@@ -45,6 +45,7 @@ BATCH_SIZES = {"cpu": (1, 4), "cuda": (16, 64)}  # of the PyG forms; the better 
 LONGEST_STEP = 1 / 8  # of the seconds of a form, about
 MOST_MEMORY = 0.5  # of what is free, for a step
 GOLDEN = (5**0.5 - 1) / 2
+BUSY = "; other programs used the rest, so the two ranks had less than two cores"
 log = logging.getLogger("gnn_training.benchmarks")
 
 
@@ -304,7 +305,8 @@ def measure(options: Options, recipe: RecipeName, folder: Path) -> str:
     about = (
         f"{date.today()}, {name}, torch {version('torch')}, torch-geometric {version('torch-geometric')}, preset "
         f"`{settings.preset}`{'' if settings.compile else ', not compiled'}, {len(ids):,} graphs, "
-        f"{options.seconds:.0f} seconds for each form. The process had {share:.0%} of a core."
+        f"{options.seconds:.0f} seconds for each form. The process had {share:.0%} of a core"
+        f"{'' if share > 0.9 else BUSY}."
     )
     return "\n\n".join([f"### Recipe `{recipe}`", about, *tables]) + "\n"
 
