@@ -61,6 +61,7 @@ def test_steps_are_sampled_in_proportion_to_their_work():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_benchmark_replaces_the_last_section_of_its_page(tmp_path: Path):
     page = tmp_path / "page.md"
     page.write_text(f"# Speed\n\n{training_speed.HEADING}\nold numbers\n")
