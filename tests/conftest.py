@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import numpy as np
 import pytest
 from filelock import FileLock
@@ -22,6 +23,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the tests of the image, which take longest."""
     items.sort(key=lambda item: item.get_closest_marker("container") is None)
 
+
+# Tests share the cores of a small machine: how long an example takes says nothing.
+hypothesis.settings.register_profile("shared cores")
+hypothesis.settings.load_profile("shared cores")
 
 Once = Callable[[str, Callable[[Path], object]], Path]
 

@@ -176,7 +176,7 @@ def test_no_path_of_the_machine_is_in_the_file(exported: Path, trained: Path):
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 40), st.floats(0, 1)), min_size=1, max_size=4),
     seed=st.integers(0, 2**40),

@@ -97,7 +97,7 @@ def test_no_drawn_graph_is_a_deterministic_benchmark():
     assert fingerprint(queens[-1]) not in {fingerprint(draw(0, "queen", i, 96).graph) for i in range(200)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 14), st.floats(0, 1), st.integers(0, 10**6))
 def test_renaming_nodes_keeps_the_fingerprint(n, p, seed):
     rng = np.random.default_rng(seed)

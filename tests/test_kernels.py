@@ -44,7 +44,7 @@ def test_a_clique_bounds_the_colors_from_below(network: nx.Graph, size: int):
     assert clique_size(as_graph(network).csr()) == size
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(n=st.integers(1, 40), density=st.floats(0, 1), left=st.floats(0, 1), seed=st.integers(0, 2**31))
 def test_a_set_is_independent_of_nodes_that_are_left_and_no_node_can_be_added(n, density, left, seed):
     graph = random_graph(n, density, seed)

@@ -16,7 +16,7 @@ from gnn_training.solve.local_search import clique_size
 pytestmark = pytest.mark.usefixtures("compiled")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 40), st.floats(0, 1), st.integers(0, 10**6))
 def test_labels_of_any_graph_are_proper_and_within_their_bounds(n, p, seed):
     graph = Graph.from_adjacency(np.random.default_rng(seed).random((n, n)) < p)

@@ -37,7 +37,7 @@ GRAPH = random_graph(125, 0.5, 0)
 START = greedy_along(GRAPH, np.arange(125))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 40), st.floats(0, 1), st.integers(0, 10**6), st.integers(0, 30))
 def test_iterated_greedy_keeps_any_coloring_proper_and_never_adds_a_color(n, p, seed, passes):
     graph = random_graph(n, p, seed)
@@ -101,7 +101,7 @@ def complete(search: Iterator[np.ndarray | None], number: int) -> list[np.ndarra
     return found
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(n=st.integers(1, 40), density=st.floats(0, 1), seed=st.integers(0, 2**31))
 def test_a_coloring_of_independent_sets_is_proper_and_without_gaps(n, density, seed):
     graph = random_graph(n, density, seed)

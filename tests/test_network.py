@@ -142,7 +142,7 @@ def test_damping_weakens_the_gradient_of_the_state_and_changes_no_number():
     assert_same(gradients[1][1], gradients[0][1])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(n=st.integers(1, 40), k=st.integers(1, 60), density=st.floats(0, 1), seed=st.integers(0, 2**40))
 def test_any_number_of_nodes_and_colors_gives_probabilities(network: RefinementNetwork, n, k, density, seed):
     graphs = dense([random_graph(n, density, seed)])
@@ -151,7 +151,7 @@ def test_any_number_of_nodes_and_colors_gives_probabilities(network: RefinementN
     assert_same(p.sum(2), torch.ones(1, n))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(n=st.integers(1, 40), k=st.integers(1, 9), density=st.floats(0, 1), seed=st.integers(0, 1000))
 def test_dense_and_sparse_graphs_give_the_same_coloring_and_predictions(network, graph_head, n, k, density, seed):
     graph = random_graph(n, density, seed)

@@ -41,7 +41,7 @@ def folder(tmp_path) -> Path:
     return tmp_path / "data"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(1, 40), st.floats(0, 1), st.text(max_size=8)), min_size=1, max_size=6), st.data())
 def test_graphs_and_labels_come_back_as_they_were(tmp_path_factory, shapes, data):
     rng = np.random.default_rng(data.draw(st.integers(0, 10**6)))
@@ -121,7 +121,7 @@ def test_a_truncated_file_is_named_as_damaged(folder, length):
         PackedGraphs.open(folder)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=300))
 def test_any_bytes_in_the_place_of_the_file_are_refused_in_one_sentence(tmp_path_factory, raw):
     folder = tmp_path_factory.mktemp("damaged")
@@ -131,7 +131,7 @@ def test_any_bytes_in_the_place_of_the_file_are_refused_in_one_sentence(tmp_path
         PackedGraphs.open(folder)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.dictionaries(st.sampled_from(["num_nodes", "adjacency_offset", "coloring"]), st.one_of(
     st.none(), st.integers(), st.fixed_dictionaries({}, optional={
         "dtype": st.sampled_from(["I32", "I64", "BF16", ""]),

@@ -117,7 +117,7 @@ def greedy_colors(program: Program, graph: Graph) -> int:
 GRAPH = st.builds(random_graph, st.integers(1, 16), st.floats(0, 1), st.integers(0, 10**6))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     graphs=st.lists(GRAPH, min_size=1, max_size=3),
     seed=st.integers(-(2**40), 2**63 - 10**6),
@@ -141,7 +141,7 @@ def test_any_batch_is_colored_properly_with_no_more_colors_than_dsatur(program: 
     assert (logits[:, max(map(dsatur_colors, graphs)) :] == 0).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(graph=GRAPH)
 def test_the_coloring_it_starts_from_is_no_worse_than_dsaturs(program: Program, graph: Graph):
     edge_index, batch = edge_list([graph])
@@ -362,7 +362,7 @@ def test_classes_are_renumbered_by_their_conflicts():
     assert order_by_conflicts(path, torch.tensor([[0, 0, 1, 2]]), torch.arange(3)).tolist() == [[2, 2, 0, 1]]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(graph=GRAPH, seed=st.integers(0, 1000))
 def test_greedy_in_tensors_is_the_greedy_of_callers(graph: Graph, seed: int):
     mine = np.random.default_rng(seed).integers(0, 5, graph.num_nodes)
@@ -374,7 +374,7 @@ def test_greedy_in_tensors_is_the_greedy_of_callers(graph: Graph, seed: int):
     assert colors[0, : graph.num_nodes].tolist() == expected.tolist()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(graphs=st.lists(GRAPH, min_size=1, max_size=3), seed=st.integers(0, 1000))
 def test_greedy_class_by_class_is_the_greedy_of_callers_where_classes_are_proper(graphs: list[Graph], seed: int):
     rng, padded = np.random.default_rng(seed), dense(graphs)
@@ -390,7 +390,7 @@ def test_greedy_class_by_class_is_the_greedy_of_callers_where_classes_are_proper
         assert (colors[row, graph.num_nodes :] == 0).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(graphs=st.lists(GRAPH, min_size=1, max_size=3))
 def test_the_clique_bound_is_the_size_of_a_clique(graphs: list[Graph]):
     sizes = greedy.clique_bound(dense(graphs)).tolist()
@@ -401,7 +401,7 @@ def test_the_clique_bound_is_the_size_of_a_clique(graphs: list[Graph]):
         assert size in cliques and size >= (2 if graph.num_edges else 1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(graphs=st.lists(GRAPH, min_size=1, max_size=4))
 def test_edge_lists_become_the_adjacency_of_every_graph(graphs: list[Graph]):
     made, position = greedy.pad(*map(torch.from_numpy, edge_list(graphs)))
@@ -418,7 +418,7 @@ def test_a_greedy_coloring_has_at_most_as_many_colors_as_the_contract_has_column
     assert len(ranges(dense([star])).greedy_color_ids) == MAX_COLORS
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(graphs=st.lists(GRAPH, min_size=1, max_size=3), seed=st.integers(0, 1000), samples=st.integers(1, 8))
 def test_xrlf_colors_properly_without_gaps_and_every_class_is_maximal(graphs: list[Graph], seed: int, samples: int):
     padded = dense(graphs)

@@ -149,7 +149,7 @@ def mutated(draw, original: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", CONTENTS)
 @given(data=st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 def test_any_bytes_give_a_graph_or_one_sentence(name, data):
     damaged = st.sampled_from(CONTENTS[name]).flatmap(mutated)
     content = data.draw(st.one_of(damaged, damaged.flatmap(mutated), st.binary(max_size=200)))

@@ -79,7 +79,7 @@ def test_an_epoch_takes_every_graph_exactly_once_over_all_ranks(ranks: int, numb
     assert np.array_equal(taken(steps), 100 + np.arange(300))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sizes=SIZES, batch_size=BATCH_SIZES, ranks=RANKS, number=st.integers(0, 10**6))
 def test_no_sizes_lose_or_repeat_a_graph(sizes, batch_size, ranks, number):
     steps = epoch(sizes, batch_size, ranks, number)
@@ -87,7 +87,7 @@ def test_no_sizes_lose_or_repeat_a_graph(sizes, batch_size, ranks, number):
     assert all(len(taken([step])) for step in steps)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sizes=SIZES, batch_size=BATCH_SIZES, ranks=RANKS)
 def test_one_shape_holds_every_batch_of_a_step_so_all_ranks_do_the_same_work(sizes, batch_size, ranks):
     nodes, colors = np.array(sizes).T
@@ -99,7 +99,7 @@ def test_one_shape_holds_every_batch_of_a_step_so_all_ranks_do_the_same_work(siz
         assert max(counts) <= shape.graphs and max(counts) - min(counts) <= 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sizes=SIZES, batch_size=BATCH_SIZES, ranks=RANKS)
 def test_no_bucket_has_a_place_more_than_batches_of_equal_size_need(sizes, batch_size, ranks):
     found = buckets(sizes, batch_size, ranks)
@@ -110,7 +110,7 @@ def test_no_bucket_has_a_place_more_than_batches_of_equal_size_need(sizes, batch
         assert max(fewer_graphs, fewer_steps) < len(bucket.indices) <= bucket.steps * ranks * bucket.shape.graphs
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sizes=SIZES, batch_size=BATCH_SIZES, ranks=RANKS)
 def test_a_batch_of_more_than_two_graphs_stays_within_the_batch_size(sizes, batch_size, ranks):
     for bucket in buckets(sizes, batch_size, ranks):
