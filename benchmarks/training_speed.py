@@ -1,6 +1,6 @@
 """Measure how fast training is: beside two forms in PyTorch Geometric, beside the machine's limits, and on two ranks.
 
-    python benchmarks/training_speed.py --page docs/SPEED.md   # measures both recipes, replaces the page's last section
+    python -m benchmarks.training_speed --page docs/SPEED.md  # measures both recipes, replaces the page's last section
 
 docs/SPEED.md says how the numbers are obtained.
 """
@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 import tyro
-from roofline import measure_ceilings, phases_of_step
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GAT
 
+from benchmarks.roofline import measure_ceilings, phases_of_step
 from gnn_training import files, machine
 from gnn_training.console import set_up_logging
 from gnn_training.contract import MAX_COLORS, NUM_FEATURES

@@ -13,6 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from torch_geometric.data import Batch
 
+from benchmarks import roofline, training_speed
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.model.loss import ColoringNetwork
@@ -21,9 +22,6 @@ from gnn_training.training.loader import DeviceDataset, GraphLoader
 from gnn_training.training.sampler import Shape
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "benchmarks"))
-import roofline  # noqa: E402
-import training_speed  # noqa: E402
 
 
 def test_roofline_counts_the_operations_that_torch_counts(data: PackedGraphs):
@@ -66,7 +64,7 @@ def test_benchmark_replaces_the_last_section_of_its_page(tmp_path: Path):
     page = tmp_path / "page.md"
     page.write_text(f"# Speed\n\n{training_speed.HEADING}\nold numbers\n")
     flags = ["--recipe", "smoke", "--graphs", "40", "--seconds", "0.3", "--no-compile", "--device", "cpu"]
-    subprocess.run([sys.executable, ROOT / "benchmarks/training_speed.py", *flags, "--page", page], check=True)
+    subprocess.run([sys.executable, "-m", "benchmarks.training_speed", *flags, "--page", page], cwd=ROOT, check=True)
     head, _, section = page.read_text().partition(training_speed.HEADING)
     assert head == "# Speed\n\n" and "old numbers" not in section
     assert all(text in section for text in ("### Recipe `smoke`", "this training", "GATv2, PyG", "float32"))
