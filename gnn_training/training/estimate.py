@@ -3,9 +3,8 @@
 import math
 import resource
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,11 @@ from gnn_training.distributed import Runtime, join
 from gnn_training.launch.ranks import launch
 from gnn_training.settings import TrainSettings
 from gnn_training.training.learner import Learner
-from gnn_training.training.loader import NO_GRADIENT_SHARE, GraphLoader, StepBatch
-from gnn_training.training.sampler import Bucket, EqualCostSampler
+from gnn_training.training.loader import NO_GRADIENT_SHARE, GraphLoader
+from gnn_training.training.sampler import EqualCostSampler, PlannedStep
 from gnn_training.training.validation import Validation
 
+STEPS = 24  # that are timed
 JITTER = 0.05  # by which sizes drawn from a sample vary: exact copies would fit each other without padding
 
 
@@ -42,39 +42,40 @@ def estimate(settings: TrainSettings, data: PackedGraphs, share: float, num_rank
 
 
 def _measure(trial: tuple[TrainSettings, Path, float]) -> Estimate:
-    """On every rank: time the median and the largest bucket, and take time to be linear in the cost."""
+    """On every rank: take the largest step, then some of an epoch, whose time is taken to be linear in their work."""
     settings, folder, share = trial
     with join(settings.device) as rt:
         loader, learner = GraphLoader(settings, PackedGraphs.open(folder), rt), Learner(settings, rt)
         learner.recompute_if_memory_is_short(loader)
         if settings.compile:
             learner.compile(loader)
-        buckets = sorted(loader.sampler.buckets, key=lambda bucket: bucket.shape.cost)
-        median, largest = buckets[len(buckets) // 2], buckets[-1]
-        times = [_seconds(rt, partial(_step, learner, loader, bucket)) for bucket in (median, largest)]
-        planned = _planned(loader, share, settings, rt.world_size).buckets
-        extra_cost = largest.shape.cost - median.shape.cost
-        slope = max(0.0, times[1] - times[0]) / extra_cost if extra_cost else 0.0
-        costs = np.array([bucket.shape.cost for bucket in planned])
-        per_step = np.maximum(0, times[0] + slope * (costs - median.shape.cost))
-        steps = np.array([bucket.steps for bucket in planned])
-        epoch = float(steps @ per_step)
+        largest = max(loader.sampler.buckets, key=lambda bucket: bucket.shape.cost)
+        batches = np.array_split(largest.indices[: settings.accumulate * largest.shape.graphs], settings.accumulate)
+        _take(learner, loader, PlannedStep(0, largest.shape, batches, len(largest.indices)), 0)
+        work, started = 0.0, time.monotonic()
+        for step, planned in enumerate(islice(loader.sampler, STEPS)):  # of all shapes, as memory is slow where new
+            work += _take(learner, loader, planned, step)
+        per_work = (time.monotonic() - started) / work
+        planned_buckets = _planned(loader, share, settings, rt.world_size).buckets
+        mean_rounds = 3 * settings.rounds + NO_GRADIENT_SHARE * (4 + 4 * settings.rounds) / 2
+        steps = sum(bucket.steps for bucket in planned_buckets)
+        costs = settings.accumulate * sum(bucket.steps * bucket.shape.cost for bucket in planned_buckets)
+        epoch = per_work * costs * mean_rounds
         return Estimate(
             peak_bytes=_peak_bytes(rt),
-            steps_per_epoch=int(steps.sum()),
+            steps_per_epoch=steps,
             epoch_seconds=epoch,
-            training_seconds=epoch / int(steps.sum()) * settings.steps,
+            training_seconds=epoch / steps * settings.steps,
             evaluation_seconds=_evaluation_seconds(learner, loader, share, rt),
         )
 
 
-def _step(learner: Learner, loader: GraphLoader, bucket: Bucket) -> None:
-    """A step of usual length on graphs of a bucket, on every rank."""
-    settings, ids = loader.settings, bucket.indices[: bucket.shape.graphs]
-    batch = loader.dataset.batch(ids, *loader.draw(ids, 0), bucket.shape)
-    rounds = round(NO_GRADIENT_SHARE * (4 + 4 * settings.rounds) / 2)  # the mean of those without gradient
-    learner.update(StepBatch([batch] * settings.accumulate, len(ids), settings.rounds, rounds))
+def _take(learner: Learner, loader: GraphLoader, planned: PlannedStep, step: int) -> float:
+    """Take a step and wait for it; return its work: cost of a round, times three for a round with gradient."""
+    batch = loader.load(planned, step)
+    learner.update(batch)
     learner.reduce()
+    return len(planned.micro_batches) * planned.shape.cost * (3 * batch.rounds + batch.no_gradient_rounds)
 
 
 def _evaluation_seconds(learner: Learner, loader: GraphLoader, share: float, rt: Runtime) -> float:
@@ -84,26 +85,17 @@ def _evaluation_seconds(learner: Learner, loader: GraphLoader, share: float, rt:
     order = np.argsort([planned.shape.cost for planned in validation.batches])
     number = int(order[len(order) // 2])
     with learner.averaged_weights() as network:
-        seconds = _seconds(rt, lambda: validation.score_batch(network, number), repeats=1)
+        for _ in range(2):  # the first time, graphs are prepared
+            rt.wait()
+            started = time.monotonic()
+            validation.score_batch(network, number).tolist()
+    seconds = time.monotonic() - started
     total = sum(planned.shape.cost for planned in validation.batches)
     held_out = len(loader.dataset.data.indices("validation")) or len(loader.sampler.indices) // 4
     graphs = min(settings.validation_graphs or math.inf, held_out / share)
     evaluations = settings.steps // settings.evaluate_every + 1
     each = seconds * total / validation.batches[number].shape.cost * graphs / len(validation.ids)
     return evaluations * each
-
-
-def _seconds(rt: Runtime, work: Callable[[], object], repeats: int = 2) -> float:
-    """Time of the fastest repetition after a warm-up, beginning together on all ranks."""
-    times = []
-    for _ in range(1 + repeats):
-        rt.wait()
-        started = time.monotonic()
-        work()
-        if rt.device.type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.monotonic() - started)
-    return min(times[1:])
 
 
 def _peak_bytes(rt: Runtime) -> float:
