@@ -11,6 +11,7 @@ from gnn_training.errors import UserError
 from gnn_training.training.estimate import estimate
 
 
+@pytest.mark.slow  # whole trainings in processes of their own
 def test_ranks_measure_memory_and_time_and_both_follow_the_plan(tiny_data: Path):
     data, settings = PackedGraphs.open(tiny_data), tiny_runs.settings(tiny_data, Path("nowhere"))
     found = estimate(settings, data, share=1.0, num_ranks=2)

@@ -326,6 +326,7 @@ def refusal(done: subprocess.CompletedProcess[str]) -> str:
     return sentence
 
 
+@pytest.mark.slow  # whole trainings in processes of their own
 def test_run_multigpu_refuses_a_machine_without_gpus(clone: Clone):
     assert refusal(dry_run(clone)).startswith("there is no GPU: start a container with --gpus all")
     assert refusal(dry_run(clone, RUNPOD_POD_ID="abc")).startswith("this pod has no GPU")

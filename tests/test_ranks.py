@@ -205,6 +205,7 @@ def _flags_seen(rt: Runtime, settings: TrainSettings) -> list[list[bool]]:
     return seen
 
 
+@pytest.mark.slow  # whole trainings in processes of their own
 @pytest.mark.parametrize("launcher", [None, pytest.param(TORCHRUN, marks=pytest.mark.slow, id="torchrun")])
 def test_two_ranks_train_as_one_process_would(tiny_data: Path, tmp_path: Path, launcher: list[str] | None):
     run, alone = tmp_path / "run", tmp_path / "alone"
@@ -220,6 +221,7 @@ def test_two_ranks_train_as_one_process_would(tiny_data: Path, tmp_path: Path, l
     assert {line["graphs"] for line in metrics(run, "validation")} == {5}
 
 
+@pytest.mark.slow  # whole trainings in processes of their own
 def test_early_stop_stops_every_rank(tiny_data: Path, tmp_path: Path):
     still = {"learning_rate": 1e-12, "weight_decay": 0, "evaluate_every": 1, "patience": 2, "steps": 100_000}
     output_of(tiny_runs.settings(tiny_data, tmp_path / "run", **still))
@@ -227,6 +229,7 @@ def test_early_stop_stops_every_rank(tiny_data: Path, tmp_path: Path):
     assert status(tmp_path / "run")["step"] == 3 and status(tmp_path / "run")["evaluations_without_gain"] == 2
 
 
+@pytest.mark.slow  # whole trainings in processes of their own
 def test_sigterm_leaves_a_state_of_two_ranks_that_one_rank_continues(tiny_data: Path, tmp_path: Path):
     run = tmp_path / "run"
     settings = tiny_runs.settings(tiny_data, run, steps=100_000, evaluate_every=50_000, checkpoint_every=50_000)

@@ -107,6 +107,7 @@ def random_moments(run: Path, rng: random.Random, kills: int, reach: int) -> Ite
         yield partial(reached, run, last_step(run) + rng.randint(1, reach), rng.uniform(0, 0.04))
 
 
+@pytest.mark.slow  # whole trainings in processes of their own
 def test_a_training_that_was_told_to_stop_continues_as_if_it_never_had(tiny_data: Path, trained: Path, tmp_path: Path):
     settings = tiny_runs.settings(tiny_data, tmp_path / "run")
     process = tiny_runs.start_command("train", settings, stdout=subprocess.DEVNULL)
@@ -122,6 +123,7 @@ def test_a_training_that_was_told_to_stop_continues_as_if_it_never_had(tiny_data
     assert_same_run(settings.run, trained)
 
 
+@pytest.mark.slow  # whole trainings in processes of their own
 def test_stops_just_before_and_after_an_evaluation_record_it_once(tiny_data: Path, trained: Path, tmp_path: Path):
     settings = tiny_runs.settings(tiny_data, tmp_path / "run")
     for step in (6, 7, 8, 13, 14):
@@ -130,6 +132,7 @@ def test_stops_just_before_and_after_an_evaluation_record_it_once(tiny_data: Pat
     assert_same_run(settings.run, trained)
 
 
+@pytest.mark.slow  # whole trainings in processes of their own
 def test_kill_9_at_random_moments_changes_nothing(tiny_data: Path, trained: Path, tmp_path: Path):
     settings = tiny_runs.settings(tiny_data, tmp_path / "run")
     kill_until_done(settings, random_moments(settings.run, random.Random(0), kills=3, reach=9))
