@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 # Tests share the cores of a small machine: how long an example takes says nothing.
-hypothesis.settings.register_profile("shared cores")
+hypothesis.settings.register_profile("shared cores", deadline=None)
 hypothesis.settings.load_profile("shared cores")
 
 Once = Callable[[str, Callable[[Path], object]], Path]
