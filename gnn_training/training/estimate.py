@@ -15,7 +15,7 @@ from gnn_training.distributed import Runtime, join
 from gnn_training.launch.ranks import launch
 from gnn_training.settings import TrainSettings
 from gnn_training.training.learner import Learner
-from gnn_training.training.loader import NO_GRADIENT_SHARE, GraphLoader
+from gnn_training.training.loader import GraphLoader, mean_no_gradient_rounds
 from gnn_training.training.sampler import EqualCostSampler, PlannedStep
 from gnn_training.training.validation import Validation
 
@@ -57,7 +57,7 @@ def _measure(trial: tuple[TrainSettings, Path, float]) -> Estimate:
             work += _take(learner, loader, planned, step)
         per_work = (time.monotonic() - started) / work
         planned_buckets = _planned(loader, share, settings, rt.world_size).buckets
-        mean_rounds = 3 * settings.rounds + NO_GRADIENT_SHARE * (4 + 4 * settings.rounds) / 2
+        mean_rounds = 3 * settings.rounds + mean_no_gradient_rounds(settings.rounds)
         steps = sum(bucket.steps for bucket in planned_buckets)
         costs = settings.accumulate * sum(bucket.steps * bucket.shape.cost for bucket in planned_buckets)
         epoch = per_work * costs * mean_rounds

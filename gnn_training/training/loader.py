@@ -93,6 +93,11 @@ def no_gradient_rounds_at(step: int, mean: int, seed: int) -> int:
     return int(rng.integers(4, 4 * mean, endpoint=True)) if rng.random() < NO_GRADIENT_SHARE else 0
 
 
+def mean_no_gradient_rounds(mean: int) -> float:
+    """Rounds without gradient of a step, on average over all draws of `no_gradient_rounds_at`."""
+    return NO_GRADIENT_SHARE * (4 + 4 * mean) / 2
+
+
 class DeviceDataset:
     """Packed graphs and their labels as tensors on a device."""
 
