@@ -106,48 +106,44 @@ class TrainSettings(RankSettings):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Number format; auto takes bf16 if the hardware has it, else fp16 with loss scaling on a GPU and fp32 on a CPU."""
     compile: bool = True
-    """Compile the refinement rounds; --no-compile runs them as they are: half as fast, but errors show the line."""
+    """On a GPU: compile the rounds of a search; --no-compile runs them as they are, and errors show the line."""
     seed: int = 0
     """Seed of weights, batches and noise, and of generated graphs."""
-    width: Positive = 16
-    """Size of the state per node and color. The hidden layer of the update is twice as wide."""
     weights: Path | None = None
     """Run folder or checkpoint whose weights to start with; None starts with random weights."""
-    rounds: Annotated[int, Field(ge=4)] = 16
-    """Mean number of refinement rounds with gradient; each step draws a number within 3 of it."""
-    damping: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """Share of the gradient that passes from one round to the round before; training diverges with 1."""
-    steps: Positive = 3000
+    rounds: Positive = 1500
+    """Rounds of a search."""
+    steps: Positive = 600
     """Number of optimizer steps."""
     minutes: Amount = 0.0
     """Stop training after this many minutes; 0 sets no limit."""
-    batch_size: Positive = 8_000
-    """Node-color pairs (sum of nodes x colors) per rank and micro-batch. Memory and time grow with it."""
+    batch_size: Positive = 1_000_000
+    """Work of a round per rank and micro-batch: sum of nodes x (colors + 60). Memory and time grow with it."""
     accumulate: Positive = 1
     """Micro-batches per optimizer step."""
-    learning_rate: Annotated[float, Field(gt=0)] = 1.5e-3
+    learning_rate: Annotated[float, Field(gt=0)] = 0.04
     """Learning rate after the warm-up, on one rank."""
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
     """How the learning rate grows with the number of ranks."""
-    warmup_steps: Count = 100
+    warmup_steps: Count = 10
     """Steps of linear warm-up. A half cosine down to 0 follows."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     """Weight decay of AdamW."""
-    clip: Annotated[float, Field(gt=0)] = 0.5
+    clip: Annotated[float, Field(gt=0)] = 1.0
     """Largest gradient norm; larger gradients are scaled down to it."""
-    ema: Annotated[float, Field(ge=0, lt=1)] = 0.995
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.95
     """Decay of the averaged weights, which are evaluated and exported."""
-    evaluate_every: Positive = 500
+    evaluate_every: Positive = 100
     """Steps between evaluations on the validation graphs."""
     patience: Count = 0
     """Stop after this many evaluations in a row without a better score; 0 never stops early."""
     validation_graphs: Count = 0
     """Number of validation graphs to use, at most; 0 uses all."""
-    validation_rounds: Positive = 128
-    """Refinement rounds in an evaluation; the exported file runs 128."""
-    checkpoint_every: Positive = 100
+    validation_rounds: Positive = 3000
+    """Rounds of a search in an evaluation."""
+    checkpoint_every: Positive = 20
     """Steps between checkpoints. A crash loses at most this many."""
-    log_every: Positive = 50
+    log_every: Positive = 10
     """Steps between log lines."""
 
     @model_validator(mode="after")
@@ -194,8 +190,8 @@ class ExportSettings(Settings):
     """Run folder, or a checkpoint file."""
     models: Path = Path("models")
     """Folder for coloring_gnn.onnx, golden vectors and SHA256SUMS."""
-    steps: Positive = 128
-    """Refinement rounds of a call with the three plain inputs."""
+    steps: Positive = 4000
+    """Rounds of a call with the three plain inputs."""
     oldest_runtime: bool = True
     """Also run the file in ONNX Runtime 1.16.3 if that is installed; --no-oldest-runtime does not."""
     verify_only: bool = False
@@ -258,22 +254,22 @@ class ColorSettings(Settings):
 def smoke() -> RunSettings:
     """Return the settings of a test of the whole job: a minute on two cores. The colors are not good."""
     return RunSettings(
-        preset="smoke", run=Path("runs/smoke"), recipe="smoke", compile=False, steps=40, warmup_steps=5, rounds=8,
-        batch_size=2_000, evaluate_every=20, validation_graphs=16, validation_rounds=16, checkpoint_every=20,
+        preset="smoke", run=Path("runs/smoke"), recipe="smoke", steps=40, warmup_steps=5, rounds=100,
+        batch_size=20_000, evaluate_every=20, validation_graphs=16, validation_rounds=100, checkpoint_every=20,
         log_every=5,
     )  # fmt: skip
 
 
 def cpu() -> RunSettings:
     """Return the settings for a machine without a GPU."""
-    return RunSettings(preset="cpu", minutes=8, evaluate_every=1000, validation_graphs=120)
+    return RunSettings(preset="cpu", minutes=8, steps=200, evaluate_every=50, validation_graphs=120)
 
 
 def single() -> RunSettings:
     """Return the settings for one GPU and the full recipe."""
     return RunSettings(
-        preset="single", run=Path("runs/single"), recipe="full", steps=20_000, warmup_steps=500, batch_size=1_000_000,
-        evaluate_every=1000, checkpoint_every=500,
+        preset="single", run=Path("runs/single"), recipe="full", steps=2000, warmup_steps=20, batch_size=20_000_000,
+        evaluate_every=200, checkpoint_every=50,
     )  # fmt: skip
 
 

@@ -159,22 +159,22 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
-    "er_sparse": Family("random_sparse", partial(_erdos_renyi, low=0.01, high=0.05), 2000, 60),
-    "er_light": Family("random_sparse", partial(_erdos_renyi, low=0.05, high=0.4), 1000, 450),
-    "er_dense": Family("random_dense", partial(_erdos_renyi, low=0.4, high=0.7), 1800, 500),
-    "er_heavy": Family("random_dense", partial(_erdos_renyi, low=0.7, high=0.95), 800, 350),
-    "planted": Family("random_dense", _planted, 1200, 500),
-    "interval": Family("register", _interval, 1200, 120),
-    "wavelength": Family("register", _wavelength, 600, 80),
-    "leighton": Family("leighton", _leighton, 1400, 240),
-    "clique_union": Family("leighton", _clique_union, 500, 160),
-    "geometric": Family("queen_geometric", partial(_geometric, high=0.55), 1100, 250),
-    "geometric_complement": Family("queen_geometric", partial(_geometric, high=0.9, complement=True), 700, 180),
-    "queen": Family("queen_geometric", partial(_chess, queen=True), 400, 110),
-    "rook": Family("queen_geometric", partial(_chess, queen=False), 200, 40),
-    "mycielski": Family("mycielski", _mycielski, 600, 50),
-    "barabasi_albert": Family("scale_free", _barabasi_albert, 900, 90),
-    "watts_strogatz": Family("small_world", _watts_strogatz, 600, 70),
+    "er_sparse": Family("random_sparse", partial(_erdos_renyi, low=0.01, high=0.05), 2000, 40),
+    "er_light": Family("random_sparse", partial(_erdos_renyi, low=0.05, high=0.4), 1000, 160),
+    "er_dense": Family("random_dense", partial(_erdos_renyi, low=0.4, high=0.7), 1800, 180),
+    "er_heavy": Family("random_dense", partial(_erdos_renyi, low=0.7, high=0.95), 800, 140),
+    "planted": Family("random_dense", _planted, 1200, 180),
+    "interval": Family("register", _interval, 1200, 20),
+    "wavelength": Family("register", _wavelength, 600, 20),
+    "leighton": Family("leighton", _leighton, 1400, 120),
+    "clique_union": Family("leighton", _clique_union, 500, 60),
+    "geometric": Family("queen_geometric", partial(_geometric, high=0.55), 1100, 100),
+    "geometric_complement": Family("queen_geometric", partial(_geometric, high=0.9, complement=True), 700, 80),
+    "queen": Family("queen_geometric", partial(_chess, queen=True), 400, 60),
+    "rook": Family("queen_geometric", partial(_chess, queen=False), 200, 10),
+    "mycielski": Family("mycielski", _mycielski, 600, 10),
+    "barabasi_albert": Family("scale_free", _barabasi_albert, 900, 10),
+    "watts_strogatz": Family("small_world", _watts_strogatz, 600, 30),
 }
 
 
@@ -248,7 +248,7 @@ RECIPES = {
     ),
     "cpu": Recipe(
         counts={name: family.cpu for name, family in FAMILIES.items()},
-        sizes=((36, 130, 12 / 13), (131, 330, 1 / 13)),
+        sizes=((100, 249, 0.5), (250, 450, 0.5)),
         iterations=100_000,
     ),
     "smoke": Recipe(dict.fromkeys(FAMILIES, 12) | {"er_dense": 20}, ((10, 60, 1.0),), iterations=5_000),

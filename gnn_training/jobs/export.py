@@ -9,10 +9,10 @@ from gnn_training import __version__, files
 from gnn_training.contract import GOLDEN_FILE, GRAPH_TYPES, MAX_COLORS, MODEL_FILE, SUMS_FILE
 from gnn_training.errors import UserError
 from gnn_training.model import golden, onnx_export
-from gnn_training.model.loss import ColoringNetwork
 from gnn_training.model.program import Program
 from gnn_training.settings import ExportSettings
 from gnn_training.training import checkpoint
+from gnn_training.training.loss import ColoringNetwork
 
 log = logging.getLogger(__name__)
 PATHS = ("data", "run", "weights")  # settings that say nothing to whoever gets the file
@@ -26,9 +26,9 @@ def export(settings: ExportSettings) -> Path:
     if settings.verify_only:
         return verify_published(settings)
     state = checkpoint.load_best(settings.run)
-    network = ColoringNetwork(state["settings"]["width"])
-    network.load_state_dict(checkpoint.without_prefix(state["network"]))
-    program = Program(network).eval()
+    network = ColoringNetwork()
+    network.load_state_dict(state["network"])
+    program = Program(network.move_rule, network.graph_head).eval()
     log.info("exporting %s (step %d) to ONNX", settings.run, state["step"])
     model = onnx_export.build(program, settings.steps, _metadata(settings, state))
     content = model.SerializeToString()
@@ -75,7 +75,7 @@ def publish(folder: Path, contents: dict[str, bytes]) -> None:
 def _metadata(settings: ExportSettings, state: dict) -> dict[str, str]:
     """Where the file comes from. The same checkpoint gives the same file."""
     scores = state.get("scores", {})
-    gap = scores.get("gap", scores.get("excess"))  # as checkpoints until 0.2 call it
+    gap = scores.get("gap")
     return {
         "model_version": __version__,
         "max_colors": str(MAX_COLORS),

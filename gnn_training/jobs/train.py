@@ -112,7 +112,7 @@ class Training:
         left = progress.seconds_left(step, settings.steps, settings.minutes)
         speed = {"graphs_per_second": progress.graphs_per_second, "seconds_left": left}
         self.logbook.record("train", step, {**values, "epoch": step / len(self.loader.sampler), **speed})
-        self.logbook.say(step, settings.steps, values["conflicts"], progress, left)
+        self.logbook.say(step, settings.steps, values["gap"], progress, left)
 
     def _evaluate(self) -> None:
         """Score the averaged weights and keep them when they are the best so far."""
@@ -156,12 +156,8 @@ class Training:
             )  # fmt: skip
 
     def _compile(self) -> None:
-        self.learner.recompute_if_memory_is_short(self.loader)
-        if self.settings.compile:
-            say = log.info if self.rt.is_main else log.debug
-            say("compiling the refinement rounds (about a minute, once) ...")
-            seconds, missing = self.learner.compile(self.loader)
-            say(f"training uncompiled, about half as fast: {missing}" if missing else f"compiled in {seconds:.0f} s")
+        if self.settings.compile and self.rt.device.type == "cuda" and (missing := self.learner.compile()):
+            log.warning("searching uncompiled, about half as fast: %s", missing)
 
 
 FREE_TO_CHANGE = {

@@ -1,86 +1,85 @@
-"""Graphs as the network sees them: a padded batch whose one operation is the sum over neighbours, in two forms."""
+"""Graphs as the program sees them: neighbour lists of a padded batch, whose memory grows with the edges."""
 
 from collections.abc import Sequence
+from typing import NamedTuple, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
-from torch_geometric.utils import scatter
 
 from gnn_training.graph import Graph
 
-SPARSE_FROM = 2048  # nodes; below, a dense product is faster than a scatter even for trees
-SPARSE_BELOW = 0.01  # density; a scattered edge costs about as much as a hundred products of a dense row
 
+class Graphs(NamedTuple):
+    """G graphs, padded to N nodes. Node N, which no graph has, stands for "no node".
 
-def is_sparse(num_nodes: np.ndarray | int, num_edges: np.ndarray | int) -> np.ndarray:
-    """Whether a graph of such a size is large and sparse enough for SparseGraph to be faster."""
-    n = np.asarray(num_nodes, dtype=float)
-    return (n >= SPARSE_FROM) & (2 * num_edges / np.maximum(1, n * (n - 1)) < SPARSE_BELOW)
-
-
-class Graphs:
-    """G graphs padded to N nodes. Its subclasses add `aggregate` and `triangles`. mask (G, N) float is 1 for nodes that
-    exist; num_nodes, mean_degree and density are (G,); degrees (G, N) and neighbour_degrees (G, N), the mean over the
-    neighbours, are 0 for nodes without neighbours.
+    An edge is stored in both directions, sorted by source; one more entry at the end stands for "no edge".
     """
 
-    def __init__(self, mask: Tensor):
-        self.mask = mask
-        self.num_nodes = mask.sum(1)
-        self.degrees = self.aggregate(mask[:, :, None]).sum(2)  # no view: torch.compile would look at its base
-        self.mean_degree = self.degrees.sum(1) / self.num_nodes + 1e-6  # a divisor, also for edgeless graphs
-        self.density = self.mean_degree / (self.num_nodes - 1).clamp(min=1)
-        self.neighbour_degrees = self.aggregate(self.degrees[:, :, None]).sum(2) / self.degrees.clamp(min=1)
+    exists: Tensor      # (G, N) bool
+    degrees: Tensor     # (G, N) int64
+    first: Tensor       # (G, N) int64, place of a node's first neighbour in `neighbours`
+    graph: Tensor       # (E + 1,) int64
+    source: Tensor      # (E + 1,) int64, a node of that graph
+    neighbours: Tensor  # (E + 1,) int64, another one, N in the last entry
+    window: Tensor      # (D,) int64 0, 1, ..., largest degree - 1, at least one
 
-    def aggregate(self, x: Tensor) -> Tensor:
-        """Sum of the neighbours' rows: (G, N, F) to (G, N, F)."""
-        raise NotImplementedError
+    def lists(self, nodes: Tensor) -> Tensor:
+        """Neighbours (G, A, D) of nodes (G, A), filled up with N; those of node N are all N."""
+        size, clamped = self.exists.shape[1], nodes.clamp(max=self.exists.shape[1] - 1)
+        degrees = torch.where(nodes < size, self.degrees.gather(1, clamped), 0)
+        place = self.first.gather(1, clamped)[:, :, None] + self.window
+        last = self.neighbours.shape[0] - 1
+        return self.neighbours[torch.where(self.window < degrees[:, :, None], place, last)]
 
-    def triangles(self) -> Tensor:
-        """Triangles through every node (G, N)."""
-        raise NotImplementedError
+    def sum_neighbours(self, x: Tensor) -> Tensor:
+        """Sum over the neighbours of every node: (G, N) float to (G, N)."""
+        size = x.shape[1]
+        found = x.flatten()[self.graph * size + self.neighbours.clamp(max=size - 1)]
+        found = torch.where(self.neighbours < size, found, 0)
+        return torch.zeros_like(x).flatten().scatter_add(0, self.graph * size + self.source, found).view_as(x)
 
-    def to(self, dtype: torch.dtype) -> None:
-        """Store the adjacency in this type. Its zeros and ones stay exact."""
-
-    def summary(self, k: Tensor) -> Tensor:
-        """Features (G, 5) of every graph and its number of colors k (G,)."""
-        n = self.num_nodes
-        return torch.stack([n.log(), k.log(), self.density, k / n, self.mean_degree.log1p() - k.log()], 1)
-
-
-class DenseGraphs(Graphs):
-    """Graphs by their adjacency (G, N, N) float of 0 and 1, symmetric, with an empty diagonal."""
-    def __init__(self, adjacency: Tensor, mask: Tensor):
-        self.adjacency = adjacency
-        super().__init__(mask)
-
-    def aggregate(self, x: Tensor) -> Tensor:
-        return torch.bmm(self.adjacency, x.to(self.adjacency.dtype)).float()
-
-    def triangles(self) -> Tensor:
-        return (self.aggregate(self.adjacency) * self.adjacency).sum(2) / 2
-
-    def to(self, dtype: torch.dtype) -> None:
-        self.adjacency = self.adjacency.to(dtype)
+    @property
+    def num_nodes(self) -> Tensor:
+        """Number of nodes (G,) float."""
+        return self.exists.sum(1).float()
 
 
-class SparseGraph(Graphs):
-    """One large graph (G = 1) by its edges (2, E), both directions."""
-    def __init__(self, edge_index: Tensor, num_nodes: int):
-        self.edge_index = edge_index
-        super().__init__(torch.ones(1, num_nodes, device=edge_index.device))
-
-    def aggregate(self, x: Tensor) -> Tensor:
-        source, target = self.edge_index
-        return scatter(x[0, source], target, dim=0, dim_size=x.shape[1], reduce="sum")[None]
-
-    def triangles(self) -> Tensor:
-        n, ones = self.mask.shape[1], torch.ones(self.edge_index.shape[1], device=self.edge_index.device)
-        adjacency = torch.sparse_coo_tensor(self.edge_index, ones, (n, n)).coalesce()
-        return torch.sparse.sum(torch.sparse.mm(adjacency, adjacency) * adjacency, 1).to_dense()[None] / 2
+def pad(edge_index: Tensor, batch: Tensor) -> tuple[Graphs, Tensor]:
+    """Graphs of an edge list (2, E) and `batch` (V,), ascending, and the position (V,) of every node in its graph.
+    Loops, repeated edges and edges between graphs are dropped; one direction of an edge is enough.
+    """
+    num_graphs = cast(int, (batch.max() + 1).item())
+    torch._check(num_graphs >= 1)
+    ones = torch.ones_like(batch)
+    total = ones.sum()  # a tensor: an export cannot divide by a size
+    counts = torch.zeros(num_graphs, dtype=torch.int64, device=batch.device).scatter_add(0, batch, ones)
+    position = torch.arange(batch.shape[0], device=batch.device) - (counts.cumsum(0) - counts)[batch]
+    size = cast(int, counts.max().item())
+    torch._check(size >= 1)
+    s, t = edge_index[0], edge_index[1]
+    inside = (batch[s] == batch[t]) & (s != t)
+    keys = torch.where(torch.cat([inside, inside]), torch.cat([s * total + t, t * total + s]), total * total)
+    keys = torch.cat([keys, total * total * ones[:1]]).sort().values
+    before = torch.cat([-ones[:1], keys[:-1]])
+    keys = keys[(keys != before) & (keys < total * total)]
+    sources = keys // total
+    degrees = torch.zeros_like(batch).scatter_add(0, sources, torch.ones_like(sources))
+    first = degrees.cumsum(0) - degrees
+    columns = torch.arange(size, device=batch.device)
+    exists = columns < counts[:, None]
+    place = torch.where(exists, (counts.cumsum(0) - counts)[:, None] + columns, 0)
+    widest = cast(int, degrees.max().clamp(min=1).item())
+    torch._check(widest >= 1)
+    return Graphs(
+        exists,
+        torch.where(exists, degrees[place], 0),
+        first[place],
+        torch.cat([batch[sources], 0 * ones[:1]]),
+        torch.cat([position[sources], 0 * ones[:1]]),
+        torch.cat([position[keys % total], torch.full_like(ones[:1], size)]),
+        torch.arange(widest, device=batch.device),
+    ), position
 
 
 def concatenated(graphs: Sequence[Graph], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:

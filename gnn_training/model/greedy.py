@@ -1,19 +1,22 @@
-"""Classical steps around the network, in tensors, so that they run inside the ONNX file.
+"""Classical steps before the search, in tensors, so that they run inside the ONNX file.
 
-Letters in shapes: G graphs, N nodes (padded), K colors, S samples.
+Letters in shapes: G graphs, N nodes (padded), K colors, S starts, D largest degree.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from gnn_training.model.graphs import DenseGraphs
-from gnn_training.model.network import noise
+from gnn_training.model.graphs import Graphs
 
-START_SPREAD = 0.1  # every further sample of XRLF may start so much of the mean degree below the largest degree
+STAYS_OUT = 7  # steps that a node stays out of a set after it has left
+PATIENCE = 6  # steps without a larger set, per node of the largest one
+PRIME = 2_147_483_629  # below 2^31, so that squares of residues fit into int64
+NOISE_ROWS = 509  # of the table of random numbers; a prime, so that strides reach every row
+NODE_STRIDE, ROUND_STRIDE = 331, 197  # between the rows of two nodes, and of two rounds
 State = TypeVar("State")
 
 
@@ -38,125 +41,152 @@ def change_if(flag: Tensor, change: Callable[[Tensor], Tensor], x: Tensor) -> Te
     return loop(lambda state: state[0] < 1, lambda state: (state[0] + 1, change(state[1])), (1 - flag.long(), x))[1]
 
 
-def first_fit(graphs: DenseGraphs, priority: Tensor, color_ids: Tensor, saturation_weight: float) -> Tensor:
-    """Color node after node with the first free color: (G, N) int64, padded nodes get 0. The next node is the one of
-    largest saturation_weight * saturation + priority (G, N). Weight 0 is greedy along an order, a weight above all
-    priorities is DSATUR (Brélaz 1979). Nodes that find none of the colors color_ids (K,) = 0..K-1 free take the last
-    one.
+def dsatur(graphs: Graphs, color_ids: Tensor) -> Tensor:
+    """Color the node with most colors around it next, ties by degree, then number (Brélaz 1979): (G, N) int64, padded
+    nodes get 0. Nodes that find none of the colors color_ids (K,) = 0..K-1 free take the last one.
     """
-    adjacency, mask = graphs.adjacency, graphs.mask
-    rows, nodes = (torch.arange(size, device=mask.device) for size in mask.shape)         # (G,), (N,)
-    last = color_ids.max()
+    exists, last = graphs.exists, color_ids.max()
+    weight = graphs.degrees.max() + 1.0  # of a color around a node, above all degrees
 
     # The loop asks no tensor for its size: torch.while_loop cannot close over a size that data decides.
     def body(state: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        colors, saturation, taken = state  # -1 for nodes that wait; distinct colors around; 1 where a neighbour has it
-        waiting = (colors < 0) & (mask > 0)                                               # (G, N)
-        v = torch.where(waiting, saturation * saturation_weight + priority, -torch.inf).argmax(1)  # (G,)
-        chosen = (nodes == v[:, None]) & waiting                                          # (G, N) none: graph is done
-        around = taken.gather(2, v[:, None, None] + 0 * color_ids[:, None])[..., 0]       # (G, K)
-        c = torch.where(around == 0, color_ids, last).min(1).values                       # (G,)
-        colors = torch.where(chosen, c[:, None], colors)
-        before = taken[rows, c]                                                           # (G, N)
-        after = torch.maximum(before, adjacency[rows, v] * waiting[rows, v][:, None])
-        return colors, saturation + after - before, taken.index_put((rows, c), after)
+        colors, priority, taken = state  # -1 for nodes that wait; (G, N + 1); True where a neighbour has a color
+        v = priority.argmax(1)[:, None]                                                   # (G, 1)
+        waits = priority.gather(1, v) >= 0                                                # (G, 1) False: graph is done
+        around = taken.gather(1, v * color_ids.shape[0] + color_ids)                      # (G, K)
+        c = torch.where(around, last, color_ids).min(1, keepdim=True).values              # (G, 1)
+        near = graphs.lists(v)[:, 0]                                                      # (G, D)
+        place = near * color_ids.shape[0] + c
+        new = ~taken.gather(1, place) & waits
+        grown = priority.gather(1, near) + weight * new
+        priority = priority.scatter(1, near, grown).scatter(1, v, torch.full_like(grown[:, :1], -torch.inf))
+        colors = colors.scatter(1, v, torch.where(waits, c, colors.gather(1, v)))
+        return colors, priority, taken.scatter(1, place, waits.expand_as(place) | taken.gather(1, place))
 
-    taken = torch.zeros_like(color_ids, dtype=mask.dtype)[:, None] * mask[:, None]        # (G, K, N)
-    state = torch.full_like(mask, -1, dtype=torch.int64), torch.zeros_like(mask), taken
-    return loop(lambda state: ((state[0] < 0) & (mask > 0)).any(), body, state)[0].clamp(min=0)
-
-
-class IndependentSets(NamedTuple):
-    """S independent sets that grow at the same time in every graph, and the colors of the sets before them."""
-    colors: Tensor   # (G, N) int64, -1 for nodes that wait
-    color: Tensor    # (G,) int64, of the sets that grow
-    free: Tensor     # (G, S, N) 1 for nodes that may join
-    inside: Tensor   # (G, S, N) 1 for nodes that have joined
-    removed: Tensor  # (G, S) edges that go with the set
+    none = torch.full_like(graphs.degrees[:, :1], -1)
+    colors = torch.cat([torch.where(exists, -1, 0), 0 * none], 1)                         # (G, N + 1)
+    priority = torch.cat([torch.where(exists, graphs.degrees.float(), -torch.inf), none - torch.inf], 1)
+    taken = (torch.zeros_like(colors)[:, :, None] * color_ids).flatten(1) > 0             # (G, (N + 1) K)
+    state = colors, priority, taken
+    return loop(lambda state: state[1].max() >= 0, body, state)[0][:, :-1].clamp(min=0)
 
 
-def xrlf(graphs: DenseGraphs, sample_ids: Tensor, seeds: Tensor, colors: Tensor) -> Tensor:
-    """Color the nodes that `colors` (G, N) int64 leaves at -1, one large independent set after the other: (G, N).
-
-    Every set is the best of S samples, sample_ids (S,) = 0..S-1, drawn at the same time: the one that leaves the fewest
-    edges (XRLF of Johnson et al. 1991). Sample 0 starts at a node of largest degree, later samples the more at random,
-    by seeds (G,). All go on as RLF does: with the node that has the most neighbours among those excluded (Leighton
-    1979). Time S G N^3.
+def clique_bound(graphs: Graphs, start_ids: Tensor) -> Tensor:
+    """Size (G,) int64 of the largest clique grown from one of the nodes of highest degree, start_ids (S,) = 0..S-1 of
+    them, always by the candidate of highest degree.
     """
-    adjacency, mask = graphs.adjacency, graphs.mask
-    rows, nodes = (torch.arange(size, device=mask.device) for size in mask.shape)         # (G,), (N,)
-    drawn = noise(seeds, mask.shape[1], sample_ids.shape[0]).transpose(1, 2)              # (G, S, N)
+    degrees = torch.where(graphs.exists, graphs.degrees, -1)
+    nodes = torch.arange(degrees.shape[1], device=degrees.device)
+    starts = (nodes - degrees * degrees.shape[1]).argsort(1)[:, start_ids]                # (G, S)
 
-    def body(state: IndependentSets) -> IndependentSets:
-        colors, color, free, inside, removed = state
-        maximal = free.amax((1, 2)) == 0                                                  # (G,) all sets of a graph
-        best = inside[rows, removed.argmax(1)]                                            # (G, N)
-        colors = torch.where(maximal[:, None] & (best > 0), color[:, None], colors)
-        left = ((colors < 0) & (mask > 0)).float()                                        # (G, N)
-        starts = maximal[:, None, None]                                                   # (G, 1, 1)
-        free = torch.where(starts, left[:, None], free)
-        inside = torch.where(starts, 0.0, inside)
-        removed = torch.where(maximal[:, None], 0.0, removed)
-        both = torch.bmm(torch.cat([left[:, None], free], 1), adjacency)  # in one product: it reads the adjacency once
-        degrees, free_degrees = both[:, :1], both[:, 1:]                                  # (G, 1, N), (G, S, N)
-        mean = (degrees[:, 0] * left).sum(1) / left.sum(1).clamp(min=1)                   # (G,)
-        first = degrees + START_SPREAD * sample_ids[:, None] * mean[:, None, None] * drawn
-        following = degrees - (1 + 1 / 1024) * free_degrees  # most neighbours excluded; of equals, fewest free ones
-        score = torch.where(starts, first, following)
-        v = torch.where(free > 0, score, -torch.inf).argmax(2)                            # (G, S)
-        added = free * (nodes == v[..., None])                                            # (G, S, N) none: maximal
-        free = free * (1 - adjacency[rows[:, None], v]) * (1 - added)
-        removed = removed + (added * degrees).sum(2)
-        return IndependentSets(colors, color + maximal.long(), free, inside + added, removed)
-
-    none = 0 * drawn  # the loop may not get one tensor twice
-    state = IndependentSets(colors, torch.full_like(seeds, -1), none, none + 0, none.sum(2))
-    return loop(lambda state: ((state.colors < 0) & (mask > 0)).any(), body, state).colors
-
-
-def greedy_along(graphs: DenseGraphs, classes: Tensor, color_ids: Tensor) -> Tensor:
-    """What callers do with the argmax (G, N): stable sort by class, first fit along it; colors (G, N) int64."""
-    position = torch.arange(classes.shape[1], device=classes.device)
-    return first_fit(graphs, -(classes * classes.shape[1] + position).float(), color_ids, 0.0)
-
-
-def greedy_by_class(graphs: DenseGraphs, probabilities: Tensor) -> Tensor:
-    """What callers do with a proper argmax of probabilities (G, N, K): first fit by class; colors (G, N) int64."""
-    classes, color_ids = probabilities.argmax(2), torch.arange(probabilities.shape[2], device=probabilities.device)
-    taken, colors = torch.zeros_like(probabilities), torch.zeros_like(classes)            # (G, N, K), (G, N)
-    for c in range(len(color_ids)):
-        members = (classes == c) & (graphs.mask > 0)                                      # (G, N)
-        colors = torch.where(members, (taken > 0).float().argmin(2), colors)  # first free; members are no neighbours
-        taken = taken + graphs.aggregate(((colors[..., None] == color_ids) & members[..., None]).float())
-    return colors
-
-
-def clique_bound(graphs: DenseGraphs) -> Tensor:
-    """Size (G,) float of the largest clique grown from any one node, always by the candidate of highest degree."""
-    adjacency, degrees = graphs.adjacency, graphs.degrees
-    rows = torch.arange(adjacency.shape[0], device=adjacency.device)[:, None]             # (G, 1)
+    def joined(members: Tensor, candidates: Tensor) -> Tensor:
+        """Candidates (G, S, N + 1) that are neighbours of the new members (G, S)."""
+        near = torch.zeros_like(candidates).scatter(2, graphs.lists(members), True)
+        return candidates & near
 
     def body(state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        candidates, size = state                                                          # (G, N, N), (G, N)
-        grows = candidates.max(2).values                                                  # (G, N) 1: it has a candidate
-        pick = (candidates * (1 + degrees[:, None, :])).argmax(2)                         # (G, N)
-        return candidates * adjacency[rows, pick], size + grows
+        candidates, size = state                                                          # (G, S, N + 1), (G, S)
+        key = torch.where(candidates, degree_key[:, None], -1)
+        best, pick = key.max(2)
+        grows = best >= 0
+        return joined(torch.where(grows, pick, graphs.exists.shape[1]), candidates), size + grows.long()
 
-    return loop(lambda state: state[0].max() > 0, body, (adjacency + 0, graphs.mask + 0))[1].max(1).values
+    degree_key = torch.cat([degrees, torch.full_like(degrees[:, :1], -1)], 1)
+    everything = torch.cat([graphs.exists, torch.zeros_like(graphs.exists[:, :1])], 1)
+    candidates = joined(starts, everything[:, None] & (start_ids >= 0)[:, None])
+    size = torch.ones_like(starts)
+    return loop(lambda state: state[0].any(), body, (candidates, size))[1].max(1).values
 
 
-def pad(edge_index: Tensor, batch: Tensor) -> tuple[DenseGraphs, Tensor]:
-    """Graphs of an edge list (2, E) and `batch` (N,), padded, and the position (N,) of every node in its graph."""
-    G = cast(int, (batch.max() + 1).item())
-    torch._check(G >= 1)
-    member = batch[None] == torch.arange(G, device=batch.device)[:, None]                 # (G, N)
-    counts = member.sum(1)                                                                # (G,)
-    position = torch.arange(batch.shape[0], device=batch.device) - (counts.cumsum(0) - counts)[batch]
-    size = cast(int, counts.max().item())
-    torch._check(size >= 1)
-    s, t = edge_index[0], edge_index[1]
-    inside = ((batch[s] == batch[t]) & (s != t)).float()
-    adjacency = torch.zeros(G, size, size, device=batch.device).index_put((batch[s], position[s], position[t]), inside)
-    adjacency = torch.maximum(adjacency, adjacency.transpose(1, 2)) * (1 - torch.eye(size, device=batch.device))
-    mask = (torch.arange(size, device=batch.device) < counts[:, None]).float()
-    return DenseGraphs(adjacency, mask), position
+class Chains(NamedTuple):
+    """S independent sets that change step by step in every graph. Column N belongs to no node."""
+
+    step: Tensor       # () int64
+    colors: Tensor     # (G, N + 1) int64, -1 for nodes that wait
+    inside: Tensor     # (G, S, N + 1) float, 1 for members
+    beside: Tensor     # (G, S, N + 1) float, members among the neighbours
+    out_until: Tensor  # (G, S, N + 1) float, step up to which a node stays out
+    best: Tensor       # (G, S, N + 1) float, the best set of a chain so far
+    score: Tensor      # (G, S) float, its size, and a fraction for its edges
+    degrees: Tensor    # (G, N + 1) float, neighbours that wait
+    grown: Tensor      # (G,) int64, step at which the largest of all sets last grew
+
+
+def independent_sets(graphs: Graphs, colors: Tensor, seeds: Tensor, chain_ids: Tensor) -> Tensor:
+    """Color the nodes that `colors` (G, N) int64 leaves at -1 with large independent sets: (G, N) int64.
+
+    S chains, chain_ids (S,) = 0..S-1, grow sets by plateau search: a node without neighbours in the set enters,
+    preferably one of large degree; if there is none, a node takes the place of its only neighbour there (as for cliques
+    in Pullan and Hoos 2006). When the largest set has not grown for a while, it becomes a color class, and so do sets
+    of the same size that share no node with it or with each other.
+    """
+    table = noise_table(chain_ids)
+    nodes = torch.arange(colors.shape[1] + 1, device=colors.device)
+    is_node = (nodes < colors.shape[1]).float()
+
+    def body(state: Chains) -> Chains:
+        step, degrees = state.step, state.degrees
+        largest = degrees.amax(1, keepdim=True).clamp(min=1)
+        worth = 1 + degrees / largest / nodes.shape[0]                                    # (G, N + 1)
+        row = (NODE_STRIDE * nodes + ROUND_STRIDE * step + seeds[:, None]) % NOISE_ROWS   # (G, N + 1)
+        random = table[row].transpose(1, 2)                                               # (G, S, N + 1)
+        outside = (state.colors < 0)[:, None] & (state.inside == 0)
+        enter = 2 + (degrees / largest)[:, None] + (2 * degrees.sqrt() / largest)[:, None] * random
+        swaps = (state.beside == 1) & (state.out_until <= step)
+        key = torch.where(state.beside == 0, enter, torch.where(swaps, random, -1.0))
+        top, v = torch.where(outside, key, -1.0).max(2)                                   # (G, S)
+        v = torch.where(top >= 0, v, colors.shape[1])
+        near = graphs.lists(v)                                                            # (G, S, D)
+        member, place = state.inside.gather(2, near).max(2)                               # (G, S)
+        u = torch.where(member > 0, near.gather(2, place[:, :, None])[..., 0], colors.shape[1])
+        both = torch.cat([near, graphs.lists(u)], 2)                                      # (G, S, 2 D)
+        change = torch.cat([torch.ones_like(near), -torch.ones_like(near)], 2).float()
+        beside = state.beside.scatter_add(2, both, change)
+        inside = state.inside.scatter(2, v[:, :, None], torch.ones_like(beside[:, :, :1]))
+        inside = inside.scatter(2, u[:, :, None], torch.zeros_like(beside[:, :, :1])) * is_node
+        until = (step + STAYS_OUT).float().expand_as(v)[:, :, None]
+        out_until = state.out_until.scatter(2, u[:, :, None], until)
+        now = (inside * worth[:, None]).sum(2)                                            # (G, S)
+        better = now > state.score
+        best, score = torch.where(better[:, :, None], inside, state.best), torch.maximum(now, state.score)
+        size = score.amax(1).floor()                                                      # (G,)
+        grown = torch.where(size > state.score.amax(1).floor(), step, state.grown)
+        done = (step - grown).float() > PATIENCE * size                                   # (G,)
+        # Of equally large sets that share a node, the one with the higher score is taken, of equals the first.
+        higher = (score[:, None] > score[:, :, None]) | (
+            (score[:, None] == score[:, :, None]) & (chain_ids < chain_ids[:, None])
+        )
+        shares = best @ best.transpose(1, 2) > 0                                          # (G, S, S)
+        taken = (score.floor() == size[:, None]) & ~(higher & shares).any(2) & done[:, None]  # (G, S)
+        color = state.colors.amax(1, keepdim=True) + taken.long().cumsum(1)               # (G, S)
+        found = ((color + 1) * taken)[:, :, None] * best.long()                           # (G, S, N + 1)
+        found = found.sum(1) - 1                                                          # (G, N + 1)
+        colors_now = torch.where(found >= 0, found, state.colors)
+        keeps = (~done).float()[:, None]                                                  # (G, 1)
+        inside, beside, best = (x * keeps[:, :, None] for x in (inside, beside, best))
+        degrees = change_if(done.any(), lambda _: waiting_neighbours(graphs, colors_now), degrees)
+        return Chains(step + 1, colors_now, inside, beside, out_until, best, score * keeps, degrees,
+                      torch.where(done, step, grown))  # fmt: skip
+
+    waiting = torch.cat([torch.where(graphs.exists, colors, 0), torch.full_like(colors[:, :1], -1)], 1)
+    empty = 0.0 * (waiting[:, None] + chain_ids[:, None])                                 # (G, S, N + 1)
+    zero = 0 * seeds
+    state = Chains(zero[0], waiting, empty, empty + 0, empty + 0, empty + 0, empty.sum(2),
+                   waiting_neighbours(graphs, waiting), zero + 0)  # fmt: skip
+    return loop(lambda state: (state.colors[:, :-1] < 0).any(), body, state).colors[:, :-1]
+
+
+def waiting_neighbours(graphs: Graphs, colors: Tensor) -> Tensor:
+    """Neighbours of every node whose color (G, N + 1) is -1: (G, N + 1) float."""
+    return torch.nn.functional.pad(graphs.sum_neighbours((colors[:, :-1] < 0).float()), (0, 1))
+
+
+def noise_table(color_ids: Tensor) -> Tensor:
+    """Random numbers (NOISE_ROWS, K) between 0 and 1. Each of four rounds multiplies and squares in the integers mod
+    PRIME, which mixes all bits. Only `*`, `+` and `%` on int64 are used: they are the same in all runtimes.
+    """
+    x = (torch.arange(NOISE_ROWS, device=color_ids.device)[:, None] * 69_621 + 1) % PRIME
+    x = (x * x + color_ids * 40_014 + 12_345) % PRIME
+    for _ in range(3):
+        x = (x * (x + 1_000_003) + 7) % PRIME
+    return x.float() / PRIME

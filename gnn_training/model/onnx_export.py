@@ -61,8 +61,9 @@ def build(program: Program, steps: int, metadata: dict[str, str]) -> onnx.ModelP
     """The contract's ONNX model with all sizes dynamic, for so many refinement rounds where a call names none."""
     calls: list[tuple[nn.Module, Any, Any]] = []  # parts, inputs and outputs
     hooks = [part.register_forward_hook(lambda *call: calls.append(call)) for part in program.children()]
-    # Four rings of seven nodes: the exporter generalizes all of these sizes but 0 and 1; equal ones it may mix up.
-    tensors = _torch(program, golden.feeds(*_edge_list(*[nx.cycle_graph(7)] * 4), num_colors=[0] * 4, seed=0, steps=2))
+    # The exporter generalizes all sizes but 0, 1 and 2; equal ones it may mix up. Here no two are equal.
+    example = _edge_list(*[nx.circulant_graph(23, [1, 2, 3])] * 3)
+    tensors = _torch(program, golden.feeds(*example, num_colors=[0] * 3, seed=0, steps=2))
     for hook in hooks:
         hook.remove()
     names = {id(tensor): name for name, tensor in tensors.items()}

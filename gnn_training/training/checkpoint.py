@@ -11,7 +11,6 @@ from gnn_training.files import replace_file
 
 log = logging.getLogger(__name__)
 KEEP = 2  # the newest, and the one before in case the disk damaged the newest
-RENAMED = {"refiner": "refinement", "reader": "graph_head"}  # parts of the network in checkpoints until 0.2
 
 
 def save(path: Path, state: dict) -> None:
@@ -37,6 +36,8 @@ def load(path: Path) -> dict:
         raise UserError(f"{path}: damaged or not a checkpoint ({type(error).__name__}); delete it") from error
     if not isinstance(state, dict) or "network" not in state:
         raise UserError(f"{path}: not a checkpoint of this program; name another file")
+    if "move_rule" not in state["network"]:
+        raise UserError(f"{path}: made by a version before 0.4, whose network was another one; train again")
     return state
 
 
@@ -55,18 +56,9 @@ def newest(folder: Path) -> dict | None:
     return None
 
 
-def without_prefix(weights: dict) -> dict:
-    """Weights by the names of today's plain module, whether a DDP wrapper or an older version saved them."""
-    renamed = {}
-    for name, value in weights.items():
-        part, _, rest = name.removeprefix("module.").partition(".")
-        renamed[f"{RENAMED.get(part, part)}.{rest}"] = value
-    return renamed
-
-
 def weights_fingerprint(state: dict) -> str:
     """Hex digest of the exported weights: tells whether a file came from this checkpoint."""
     digest = hashlib.sha256()
-    for name, value in sorted(without_prefix(state["network"]).items()):
+    for name, value in sorted(state["network"].items()):
         digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

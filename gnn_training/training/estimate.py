@@ -15,11 +15,11 @@ from gnn_training.distributed import Runtime, join
 from gnn_training.launch.ranks import launch
 from gnn_training.settings import TrainSettings
 from gnn_training.training.learner import Learner
-from gnn_training.training.loader import GraphLoader, mean_no_gradient_rounds
+from gnn_training.training.loader import GraphLoader
 from gnn_training.training.sampler import EqualCostSampler, PlannedStep
 from gnn_training.training.validation import Validation
 
-STEPS = 24  # that are timed
+STEPS = 12  # that are timed
 JITTER = 0.05  # by which sizes drawn from a sample vary: exact copies would fit each other without padding
 
 
@@ -46,9 +46,8 @@ def _measure(trial: tuple[TrainSettings, Path, float]) -> Estimate:
     settings, folder, share = trial
     with join(settings.device) as rt:
         loader, learner = GraphLoader(settings, PackedGraphs.open(folder), rt), Learner(settings, rt)
-        learner.recompute_if_memory_is_short(loader)
-        if settings.compile:
-            learner.compile(loader)
+        if settings.compile and rt.device.type == "cuda":
+            learner.compile()
         largest = max(loader.sampler.buckets, key=lambda bucket: bucket.shape.cost)
         batches = np.array_split(largest.indices[: settings.accumulate * largest.shape.graphs], settings.accumulate)
         _take(learner, loader, PlannedStep(0, largest.shape, batches, len(largest.indices)), 0)
@@ -57,10 +56,9 @@ def _measure(trial: tuple[TrainSettings, Path, float]) -> Estimate:
             work += _take(learner, loader, planned, step)
         per_work = (time.monotonic() - started) / work
         planned_buckets = _planned(loader, share, settings, rt.world_size).buckets
-        mean_rounds = 3 * settings.rounds + mean_no_gradient_rounds(settings.rounds)
         steps = sum(bucket.steps for bucket in planned_buckets)
         costs = settings.accumulate * sum(bucket.steps * bucket.shape.cost for bucket in planned_buckets)
-        epoch = per_work * costs * mean_rounds
+        epoch = per_work * costs
         return Estimate(
             peak_bytes=_peak_bytes(rt),
             steps_per_epoch=steps,
@@ -71,11 +69,11 @@ def _measure(trial: tuple[TrainSettings, Path, float]) -> Estimate:
 
 
 def _take(learner: Learner, loader: GraphLoader, planned: PlannedStep, step: int) -> float:
-    """Take a step and wait for it; return its work: cost of a round, times three for a round with gradient."""
+    """Take a step and wait for it; return its work."""
     batch = loader.load(planned, step)
     learner.update(batch)
     learner.reduce()
-    return len(planned.micro_batches) * planned.shape.cost * (3 * batch.rounds + batch.no_gradient_rounds)
+    return len(planned.micro_batches) * planned.shape.cost
 
 
 def _evaluation_seconds(learner: Learner, loader: GraphLoader, share: float, rt: Runtime) -> float:
@@ -114,7 +112,7 @@ def _planned(loader: GraphLoader, share: float, settings: TrainSettings, num_ran
     drawn = rng.choice(sampler.indices, round(len(sampler.indices) / share))
     nodes, colors = (
         np.maximum(1, (sizes[drawn] * np.exp(JITTER * rng.standard_normal(len(drawn)))).round()).astype(int)
-        for sizes in (data.num_nodes, loader.known_colors + loader.color_slack)
+        for sizes in (data.num_nodes, data.dsatur_colors.astype(int))
     )
     indices = np.arange(len(drawn))
     return EqualCostSampler(indices, nodes, colors, settings.batch_size, num_ranks, 0, 0, settings.accumulate)

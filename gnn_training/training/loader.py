@@ -1,10 +1,7 @@
-"""From packed graphs to the batches of a training step.
-
-The whole data set lies on the device as bits. A batch is gathered and unpacked there; the host looks at no graph.
-"""
+"""From packed graphs to the batches of a training step."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, islice
 
 import numpy as np
@@ -13,28 +10,26 @@ from torch import Tensor
 
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
-from gnn_training.model.graphs import DenseGraphs, SparseGraph, is_sparse
-from gnn_training.model.loss import Batch
+from gnn_training.graph import NeighbourLists
+from gnn_training.model.graphs import Graphs
+from gnn_training.model.program import SETS_FROM, SETS_UP_TO
+from gnn_training.model.search import NUM_WEIGHTS
 from gnn_training.settings import TrainSettings
-from gnn_training.training.sampler import ALIGNMENT, EqualCostSampler, PlannedStep, Shape
+from gnn_training.solve import kernels
+from gnn_training.solve.local_search import extractions
+from gnn_training.training.loss import Batch
+from gnn_training.training.sampler import EqualCostSampler, PlannedStep, Shape
 
-ROUNDS, COLORS, NO_GRADIENT_ROUNDS = 1, 2, 3  # purposes of the random generator; 0 is the sampler's
-ROUNDS_SPREAD = 3
-NO_GRADIENT_SHARE = 0.6  # of the steps begin with rounds without gradient
-MIN_COLOR_SLACK = 2  # colors above the best known that a step may allow, at least
+SEARCH = 1  # purpose of the random generator; 0 is the sampler's
 NO_GRAPH = -1  # the index of an empty place in a batch
 
 
 @dataclass(frozen=True)
 class StepBatch:
-    """What one rank needs for one optimizer step. num_graphs: graphs of the step on all ranks; no_gradient_rounds come
-    before the rounds with gradient.
-    """
+    """What one rank needs for one optimizer step. num_graphs: graphs of the step on all ranks."""
 
     micro_batches: list[Batch]
     num_graphs: int
-    rounds: int
-    no_gradient_rounds: int
 
 
 class GraphLoader:
@@ -43,14 +38,13 @@ class GraphLoader:
     def __init__(self, settings: TrainSettings, data: PackedGraphs, rt: Runtime):
         self.settings = settings
         self.dataset = DeviceDataset(data, rt.device)
-        self.known_colors = data.num_colors.astype(np.int64)
-        # From one color too few to halfway up to DSATUR's number, where the descent of the exported program begins.
-        self.color_slack = np.maximum(MIN_COLOR_SLACK, (data.dsatur_colors - self.known_colors) // 2)
         train = data.indices("train")
-        nodes, colors = data.num_nodes[train], (self.known_colors + self.color_slack)[train]
+        # Nothing can be learned where DSATUR has the fewest colors possible, unless there are no other graphs.
+        open_ones = train[data.dsatur_colors[train] > data.lower_bound[train]]
+        train = open_ones if len(open_ones) else train
         self.sampler = EqualCostSampler(
-            train, nodes, colors, settings.batch_size, rt.world_size, rt.rank, settings.seed, settings.accumulate,
-            singleton=self.dataset.is_sparse[train],
+            train, data.num_nodes[train], data.dsatur_colors[train], settings.batch_size, rt.world_size, rt.rank,
+            settings.seed, settings.accumulate,
         )  # fmt: skip
 
     def starting_at(self, step: int) -> Iterator[StepBatch]:
@@ -64,98 +58,92 @@ class GraphLoader:
             skipped = 0
 
     def load(self, planned: PlannedStep, step: int) -> StepBatch:
-        """The batches of a planned step, with colors, noise and rounds drawn for optimizer step `step`."""
-        mean, seed = self.settings.rounds, self.settings.seed
-        return StepBatch(
-            [self.dataset.batch(ids, *self.draw(ids, step), planned.shape) for ids in planned.micro_batches],
-            planned.num_graphs,
-            rounds_of(planned.bucket, mean, seed),
-            no_gradient_rounds_at(step, mean, seed),
-        )
-
-    def draw(self, ids: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """For each graph of `ids`, the number of colors and the noise seed, drawn by (seed, step, graph)."""
-        rng, num_graphs = np.random.default_rng([self.settings.seed, step, COLORS]), len(self.known_colors)
-        draw, seeds = rng.random(num_graphs)[ids], rng.integers(0, 2**31, num_graphs)[ids]
-        k = self.known_colors[ids] - 1 + (draw * (self.color_slack[ids] + 2)).astype(np.int64)
-        return np.maximum(k, 1), seeds
-
-
-def rounds_of(bucket: int, mean: int, seed: int) -> int:
-    """Rounds with gradient, within ROUNDS_SPREAD of `mean`: fixed for a bucket, so that a step's form is too."""
-    rng = np.random.default_rng([seed, bucket, ROUNDS])
-    return mean + int(rng.integers(-ROUNDS_SPREAD, ROUNDS_SPREAD, endpoint=True))
-
-
-def no_gradient_rounds_at(step: int, mean: int, seed: int) -> int:
-    """Rounds without gradient at the beginning of a step: up to 4 * mean in most steps, else none."""
-    rng = np.random.default_rng([seed, step, NO_GRADIENT_ROUNDS])
-    return int(rng.integers(4, 4 * mean, endpoint=True)) if rng.random() < NO_GRADIENT_SHARE else 0
-
-
-def mean_no_gradient_rounds(mean: int) -> float:
-    """Rounds without gradient of a step, on average over all draws of `no_gradient_rounds_at`."""
-    return NO_GRADIENT_SHARE * (4 + 4 * mean) / 2
+        """The batches of a planned step, with what is random drawn by (seed, step, graph)."""
+        batches = [self.dataset.batch(ids, planned.shape, (self.settings.seed, step)) for ids in planned.micro_batches]
+        return StepBatch(batches, planned.num_graphs)
 
 
 class DeviceDataset:
-    """Packed graphs and their labels as tensors on a device."""
+    """Packed graphs with their labels, and batches of them on a device."""
 
     def __init__(self, data: PackedGraphs, device: torch.device):
         self.data, self.device = data, device
-        self.bits = self._tensor(data.adjacency_bits, torch.uint8)
-        self.offset = self._tensor(data.adjacency_offset[:-1], torch.int64)
-        self.num_nodes = self._tensor(data.num_nodes, torch.int64)
-        self.num_colors = self._tensor(data.num_colors, torch.int64)
-        self.lower = self._tensor(data.lower_bound, torch.float32)
-        self.upper = self._tensor(data.dsatur_colors, torch.float32)
-        self.graph_type = self._tensor(data.graph_type, torch.int64)
-        self.difficulty = self._tensor(data.difficulty, torch.float32)
-        self.is_sparse = np.asarray(is_sparse(data.num_nodes, data.num_edges))
+        self._first: dict[int, np.ndarray] = {}  # greedy colorings of the graphs seen so far
 
-    def batch(self, ids: np.ndarray, k: np.ndarray, seeds: np.ndarray, shape: Shape) -> Batch:
-        """The graphs `ids` with k colors and noise seeds (each (G,), at most shape.graphs), padded to `shape`. Places
+    def batch(self, ids: np.ndarray, shape: Shape, seed: tuple[int, ...] = (0,)) -> Batch:
+        """The graphs `ids`, at most shape.graphs, padded to `shape`, with random numbers drawn by (seed, graph). Places
         that are left over hold a graph of one node that counts nothing.
         """
-        shape = shape if len(ids) else replace(shape, nodes=ALIGNMENT)
-        indices = np.tile(np.array([[NO_GRAPH], [1], [0]]), shape.graphs)  # (3, G)
-        indices[:, : len(ids)] = ids, k, seeds
-        where, colors, noise_seeds = self._tensor(indices, torch.int64)
-        exists, i = where != NO_GRAPH, where.clamp(min=0)
-        is_sparse = len(ids) == 1 == shape.graphs and self.is_sparse[ids[0]]
+        data, places = self.data, shape.graphs - len(ids)
+        lists = [neighbour_lists(data, i) for i in ids]
+        lists += places * [NeighbourLists(np.zeros(2, np.int64), np.zeros(0, np.int32))]
+        first = np.zeros((shape.graphs, shape.nodes), np.int64)
+        for row, i in enumerate(ids):
+            if i not in self._first:
+                self._first[i] = first_coloring(lists[row])
+            first[row, : len(self._first[i])] = self._first[i]
+        generators = [np.random.default_rng([*seed, int(i), SEARCH]) for i in ids]
+        seeds = [rng.integers(2**31) for rng in generators] + places * [0]
+        change = np.zeros((shape.graphs, NUM_WEIGHTS), np.float32)
+        for row, rng in enumerate(generators):
+            change[row] = rng.standard_normal(NUM_WEIGHTS, dtype=np.float32)
+
+        def column(values: np.ndarray, dtype: torch.dtype = torch.int64) -> Tensor:
+            return self._tensor(np.concatenate([values[ids], np.ones(places, values.dtype)]), dtype)
+
         return Batch(
-            graphs=self.sparse(ids[0]) if is_sparse else self.dense(i, exists, shape.nodes),
-            num_colors=torch.where(exists, self.num_colors[i], 1),
-            lower=torch.where(exists, self.lower[i], 1.0),
-            upper=torch.where(exists, self.upper[i], 1.0),
-            graph_type=self.graph_type[i],
-            difficulty=self.difficulty[i],
-            seeds=noise_seeds,
-            k=colors,
-            graph_mask=exists.float(),
+            graphs=self.graphs(lists, shape.nodes),
+            lists=lists,
+            first=self._tensor(first, torch.int64),
+            num_colors=column(data.num_colors),
+            lower=column(data.lower_bound),
+            graph_type=column(data.graph_type),
+            difficulty=column(data.difficulty, torch.float32),
+            seeds=self._tensor(np.array(seeds), torch.int64),
+            change=self._tensor(change, torch.float32),
+            graph_mask=self._tensor(np.arange(shape.graphs) < len(ids), torch.float32),
             max_colors=shape.colors,
         )
 
-    def dense(self, i: Tensor, exists: Tensor, num_nodes: int) -> DenseGraphs:
-        """The graphs i (G,) int64 padded to so many nodes; a single node instead where exists (G,) is False."""
-        nodes = torch.arange(num_nodes, device=self.device)  # (N,)
-        octets = torch.arange(-(-num_nodes // 8), device=self.device)  # (W,)
-        sizes = torch.where(exists, self.num_nodes[i], 1)[:, None]  # (G, 1)
-        mask, width = nodes < sizes, (sizes + 7) // 8  # (G, N), (G, 1)
-        inside = (mask & exists[:, None])[:, :, None] & (octets < width)[:, None]  # (G, N, W)
-        place = self.offset[i][:, None, None] + nodes[:, None] * width[:, None] + octets  # (G, N, W)
-        packed = self.bits[torch.where(inside, place, 0)] * inside  # (G, N, W)
-        shifts = torch.arange(8, device=self.device, dtype=torch.uint8)
-        bits = (packed[..., None] >> shifts & 1).flatten(2)[:, :, :num_nodes]  # (G, N, N)
-        return DenseGraphs(bits.float(), mask.float())
-
-    def sparse(self, i: int) -> SparseGraph:
-        """Graph i by its edges; such graphs are large and rare, so the host may look at them."""
-        edge_index = torch.from_numpy(self.data.graph(i).edge_index()).to(self.device)
-        return SparseGraph(edge_index, int(self.data.num_nodes[i]))
+    def graphs(self, lists: list[NeighbourLists], num_nodes: int) -> Graphs:
+        """Graphs of neighbour lists, padded to so many nodes."""
+        sizes = np.array([len(offsets) - 1 for offsets, _ in lists])[:, None]  # (G, 1)
+        degrees, first = np.zeros((2, len(lists), num_nodes), np.int64)
+        edges = np.cumsum([0, *(len(neighbours) for _, neighbours in lists)])
+        for row, (offsets, _) in enumerate(lists):
+            degrees[row, : len(offsets) - 1] = np.diff(offsets)
+            first[row, : len(offsets) - 1] = edges[row] + offsets[:-1]
+        graph = np.repeat(np.arange(len(lists)), np.diff(edges))
+        source = np.concatenate([np.repeat(np.arange(num_nodes), row) for row in degrees])
+        neighbours = np.concatenate([neighbours for _, neighbours in lists])
+        columns = np.append(graph, 0), np.append(source, 0), np.append(neighbours, num_nodes)
+        window = np.arange(max(1, degrees.max()))
+        return Graphs(
+            self._tensor(np.arange(num_nodes) < sizes, torch.bool),
+            *(self._tensor(x, torch.int64) for x in (degrees, first, *columns, window)),
+        )
 
     def _tensor(self, x: np.ndarray, dtype: torch.dtype) -> Tensor:
-        tensor = torch.from_numpy(np.array(x)).to(dtype)
+        tensor = torch.from_numpy(np.ascontiguousarray(x)).to(dtype)
         if self.device.type == "cuda":
             tensor = tensor.pin_memory()  # else the copy would wait for everything before it
         return tensor.to(self.device, non_blocking=True)
+
+
+def neighbour_lists(data: PackedGraphs, i: int) -> NeighbourLists:
+    """Neighbour lists of graph i, straight from its bits."""
+    n = int(data.num_nodes[i])
+    bits = data.adjacency_bits[data.adjacency_offset[i] : data.adjacency_offset[i + 1]].reshape(n, -1)
+    adjacency = np.unpackbits(bits, axis=1, count=n, bitorder="little")
+    source, neighbours = np.nonzero(adjacency)
+    offsets = np.searchsorted(source, np.arange(n + 1))
+    return NeighbourLists(offsets.astype(np.int64), neighbours.astype(np.int32))
+
+
+def first_coloring(lists: NeighbourLists) -> np.ndarray:
+    """A greedy coloring (N,) like that of the program: by DSATUR or, in dense graphs, independent sets."""
+    colors, n = kernels.dsatur(*lists), len(lists.offsets) - 1
+    if len(lists.neighbours) >= SETS_FROM * n * (n - 1) and n <= SETS_UP_TO:
+        sets = next(found for found in extractions(lists, 0) if found is not None)
+        colors = min(colors, sets, key=np.max)
+    return colors.astype(np.int16)

@@ -89,11 +89,11 @@ class Logbook:
         for name, value in values.items():
             self.tensorboard.add_scalar(f"{kind}/{name}", value, step)
 
-    def say(self, step: int, steps: int, loss: float, progress: Progress, seconds_left: float) -> None:
+    def say(self, step: int, steps: int, gap: float, progress: Progress, seconds_left: float) -> None:
         """Log one line for people: where the training stands."""
         if not self.is_main:
             return
-        parts = [f"step {step}/{steps}", f"loss {loss:.2f}"]
+        parts = [f"step {step}/{steps}", f"training graphs {gap:+.2f}"]
         if progress.gap is not None:
             parts.append(f"validation {progress.gap:+.2f} (DSATUR {progress.dsatur_gap:+.2f})")
         minutes, seconds = divmod(round(seconds_left), 60)

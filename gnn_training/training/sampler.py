@@ -13,16 +13,15 @@ import numpy as np
 from torch.utils.data import DistributedSampler
 
 SAMPLER_PURPOSE = 0  # purpose of the random generator, beside those of loader.py
-NODES_PER_PAIR = 128  # a node-color pair costs ~2,300 multiply-adds a round, plus ~17 for every node of its graph
-ALIGNMENT = 8  # a shape's nodes are a multiple of it: matrix units and the bytes of the packed rows want that
-MIN_GRAPHS = 2  # in a shape, unless the graph is a singleton: a batch of one would be compiled in a form of its own
+PAIRS_PER_NODE = 60  # what a node costs in a round besides its node-color pairs, in such pairs
+ALIGNMENT = 8  # a shape's nodes are a multiple of it, so that there are fewer shapes
 STEP_COST = 0.1  # of a full step: what a step costs besides its pairs (launches, the all-reduce, the optimizer)
 BUCKET_COST = 0.25  # of a full step: what an additional bucket must save, as few buckets mean few shapes
 
 
 def cost(num_nodes: Any, num_colors: Any) -> Any:
-    """Work of one round in node-color pairs, numbers or arrays, with what the dense aggregation adds per node."""
-    return num_nodes * num_colors * (1 + num_nodes / NODES_PER_PAIR)
+    """Work of one round in node-color pairs, numbers or arrays, with what every node adds."""
+    return num_nodes * (num_colors + PAIRS_PER_NODE)
 
 
 @dataclass(frozen=True)
@@ -67,23 +66,21 @@ class EqualCostSampler(DistributedSampler):
     Args:
         indices: (G,) the graphs to sample from.
         num_nodes, num_colors: (G,) their sizes, which decide the cost; the colors are the most that a step may allow.
-        batch_size: cost that one micro-batch of one rank may hold; graphs above half of it come in pairs.
+        batch_size: cost that one micro-batch of one rank may hold; larger graphs come alone.
         micro_batches: batches of a rank per step.
-        singleton: (G,) bool, graphs that have no batch mates, because their form has no padding.
     """
 
     def __init__(
         self, indices: np.ndarray, num_nodes: np.ndarray, num_colors: np.ndarray, batch_size: int, num_replicas: int,
-        rank: int, seed: int = 0, micro_batches: int = 1, singleton: np.ndarray | bool = False,
+        rank: int, seed: int = 0, micro_batches: int = 1,
     ):  # fmt: skip
         super().__init__(indices, num_replicas, rank, seed=seed)  # type: ignore[arg-type] # it only takes the length
         self.num_parts = num_replicas * micro_batches
-        singleton = np.broadcast_to(singleton, indices.shape)
         size_class = np.round(6 * np.log(num_nodes))  # sizes within a class differ by a sixth at most
         # Colors ascend in one class and descend in the next: at their border neither size nor colors jump.
         colors = np.where(size_class % 2, -num_colors.astype(int), num_colors)
-        order = np.lexsort((indices, colors, size_class, singleton))
-        self.indices, self.singleton = indices[order], singleton[order]
+        order = np.lexsort((indices, colors, size_class))
+        self.indices = indices[order]
         self.num_nodes = -(-num_nodes[order].astype(int) // ALIGNMENT) * ALIGNMENT
         self.num_colors = num_colors[order].astype(int)
         self.buckets = self._cheapest_buckets(batch_size)
@@ -106,16 +103,15 @@ class EqualCostSampler(DistributedSampler):
 
     def _cheapest_buckets(self, batch_size: int) -> list[Bucket]:
         """Cut the order where the epoch becomes cheapest: dynamic programming over the places where sizes change."""
-        sizes = (self.num_nodes * (self.num_colors.max() + 1) + self.num_colors) * np.where(self.singleton, -1, 1)
+        sizes = self.num_nodes * (self.num_colors.max() + 1) + self.num_colors
         places = np.concatenate([[0], np.flatnonzero(np.diff(sizes)) + 1, [len(sizes)]])  # (C + 1,)
         cheapest, cut = np.zeros(len(places)), np.zeros(len(places), dtype=int)
         full = batch_size * self.num_parts
         for end in range(1, len(places)):
             nodes, colors, counts = self._runs(places[: end + 1])
-            singleton = self.singleton[places[:end]]
-            steps, graphs = self._division(counts, cost(nodes, colors), singleton, batch_size)
+            steps, graphs = self._division(counts, cost(nodes, colors), batch_size)
             spent = steps * (self.num_parts * graphs * cost(nodes, colors) + STEP_COST * full) + BUCKET_COST * full
-            total = np.where(singleton == self.singleton[places[end] - 1], spent + cheapest[:end], np.inf)
+            total = spent + cheapest[:end]
             cut[end] = total.argmin()
             cheapest[end] = total[cut[end]]
         buckets, end = [], len(places) - 1
@@ -133,17 +129,13 @@ class EqualCostSampler(DistributedSampler):
         )
         return nodes, colors, end - starts
 
-    def _division(
-        self, counts: np.ndarray, costs: np.ndarray, singleton: np.ndarray, batch_size: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _division(self, counts: np.ndarray, costs: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
         """Steps that buckets of so many graphs take, and graphs in a batch."""
-        fewest = np.where(singleton, 1, MIN_GRAPHS)
-        most = np.where(singleton, 1, np.maximum(fewest, batch_size // costs))
-        steps = np.ceil(counts / (most * self.num_parts))
-        return steps, np.maximum(fewest, np.ceil(counts / (steps * self.num_parts)))
+        steps = np.ceil(counts / (np.maximum(1, batch_size // costs) * self.num_parts))
+        return steps, np.ceil(counts / (steps * self.num_parts))
 
     def _bucket(self, start: int, end: int, batch_size: int) -> Bucket:
         (nodes,), (colors,), counts = self._runs(np.array([start, end]))
         costs = np.array([cost(nodes, colors)])
-        (steps,), (graphs,) = self._division(counts, costs, self.singleton[start : start + 1], batch_size)
+        (steps,), (graphs,) = self._division(counts, costs, batch_size)
         return Bucket(self.indices[start:end], Shape(int(graphs), int(nodes), int(colors)), int(steps))

@@ -6,20 +6,17 @@ from torch import Tensor
 
 from gnn_training import processes
 from gnn_training.distributed import Runtime
-from gnn_training.model.greedy import greedy_by_class
-from gnn_training.model.loss import ColoringNetwork
-from gnn_training.model.program import Prepared, prepare, refine
 from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import DeviceDataset
+from gnn_training.training.loss import ColoringNetwork, run_searches
 from gnn_training.training.sampler import EqualCostSampler
 
 SCORES = ("gap", "dsatur_gap", "at_best_known", "chromatic_error", "family_accuracy", "graphs")
-MAX_NODES = 2048  # larger graphs are trained on, but the program's dense matrices would dominate a validation
-BATCH_FACTOR = 4  # times the batch size of training, as nothing is kept for a backward pass
+MAX_NODES = 2048  # larger graphs are trained on, but would dominate a validation
 
 
 class Validation:
-    """The validation graphs, and what the program computes about them without the network."""
+    """The validation graphs."""
 
     def __init__(self, settings: TrainSettings, dataset: DeviceDataset, rt: Runtime):
         self.dataset, self.data, self.rt = dataset, dataset.data, rt
@@ -31,10 +28,8 @@ class Validation:
         count = min(settings.validation_graphs or len(held_out), len(held_out))
         self.ids = held_out[np.linspace(0, len(held_out) - 1, count).astype(int)]
         nodes, colors = self.data.num_nodes[self.ids], self.data.dsatur_colors[self.ids]
-        batch_size = BATCH_FACTOR * settings.batch_size
-        sampler = EqualCostSampler(self.ids, nodes, colors, batch_size, rt.world_size, rt.rank)
+        sampler = EqualCostSampler(self.ids, nodes, colors, settings.batch_size, rt.world_size, rt.rank)
         self.batches = [step for step in sampler if len(step.micro_batches[0])]
-        self._prepared: dict[int, Prepared] = {}  # by batch
 
     def scores(self, network: ColoringNetwork) -> dict[str, float]:
         """Means over all graphs on all ranks, and their number. `gap` is the number of colors above the best known that
@@ -51,15 +46,13 @@ class Validation:
     @torch.no_grad()
     def score_batch(self, network: ColoringNetwork, number: int) -> Tensor:
         """Sums (S,) over this rank's graphs of a batch, in the order of SCORES."""
-        dataset, planned = self.dataset, self.batches[number]
-        ids = planned.micro_batches[0]
-        i = torch.from_numpy(ids).to(self.rt.device)
-        graphs = dataset.dense(i, torch.ones_like(i, dtype=torch.bool), planned.shape.nodes)
-        if number not in self._prepared:
-            self._prepared[number] = prepare(graphs)
-        refined = refine(network, graphs, self._prepared[number], self.steps)
-        used = greedy_by_class(graphs, refined.probabilities).amax(1) + 1
-        fewest, error = dataset.num_colors[i], (refined.chromatic - dataset.num_colors[i]).abs()
-        right = refined.graph_type_logits.argmax(1) == dataset.graph_type[i]
-        scores = (used - fewest, dataset.upper[i] - fewest, used <= fewest, error, right, torch.ones_like(i))
-        return torch.stack([score.double().sum() for score in scores])
+        planned = self.batches[number]
+        batch = self.dataset.batch(planned.micro_batches[0], planned.shape)
+        used, _ = run_searches(network.move_rule.expand_as(batch.change), batch, self.steps)
+        predicted = network.graph_head(batch.graphs, batch.lower.float(), used)
+        fewest, error = batch.num_colors, (predicted.chromatic - batch.num_colors).abs()
+        right = predicted.graph_type_logits.argmax(1) == batch.graph_type
+        dsatur = torch.tensor(self.data.dsatur_colors[planned.micro_batches[0]], device=self.rt.device)
+        dsatur = torch.nn.functional.pad(dsatur, (0, len(fewest) - len(dsatur)))
+        scores = (used - fewest, dsatur - fewest, used <= fewest, error, right, torch.ones_like(fewest))
+        return (torch.stack([score.double() for score in scores]) * batch.graph_mask).sum(1)
