@@ -1,12 +1,12 @@
-"""Graphs for the tests of the network and of the exported program."""
+"""Graphs for the tests of the search, the network and the exported program."""
 
 from collections.abc import Sequence
 
 import numpy as np
+from hypothesis import strategies as st
 
 from gnn_training.graph import Graph
-from gnn_training.model.graphs import DenseGraphs, concatenated
-from gnn_training.model.greedy import pad
+from gnn_training.model.graphs import Graphs, concatenated, pad
 
 
 def random_graph(num_nodes: int, density: float, seed: int = 0) -> Graph:
@@ -15,7 +15,17 @@ def random_graph(num_nodes: int, density: float, seed: int = 0) -> Graph:
     return Graph.from_adjacency(rng.random((num_nodes, num_nodes)) < density)
 
 
-def dense(graphs: Sequence[Graph]) -> DenseGraphs:
+GRAPH = st.builds(random_graph, st.integers(1, 16), st.floats(0, 1), st.integers(0, 10**6))
+
+
+def planted(num_nodes: int, num_colors: int, density: float, seed: int = 0) -> tuple[Graph, np.ndarray]:
+    """A random graph that has a coloring with so many colors, and this coloring."""
+    rng, colors = np.random.default_rng(seed), np.arange(num_nodes) % num_colors
+    edges = (rng.random((num_nodes, num_nodes)) < density) & (colors[:, None] != colors)
+    return Graph.from_adjacency(edges), colors
+
+
+def padded(graphs: Sequence[Graph]) -> Graphs:
     """Graphs padded to the largest."""
     return pad(*concatenated(graphs))[0]
 

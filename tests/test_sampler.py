@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
-from gnn_training.training.sampler import ALIGNMENT, MIN_GRAPHS, Bucket, EqualCostSampler, Shape, cost
+from gnn_training.training.sampler import ALIGNMENT, Bucket, EqualCostSampler, Shape, cost
 
 SIZES = st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 200)), min_size=1, max_size=80)
 BATCH_SIZES, RANKS = st.integers(1, 10**6), st.integers(1, 9)
@@ -105,17 +105,16 @@ def test_no_bucket_has_a_place_more_than_batches_of_equal_size_need(sizes, batch
     found = buckets(sizes, batch_size, ranks)
     assert sum(len(bucket.indices) for bucket in found) == len(sizes)
     for bucket in found:
-        fewer_graphs = bucket.steps * ranks * (bucket.shape.graphs - 1) if bucket.shape.graphs > MIN_GRAPHS else 0
+        fewer_graphs = bucket.steps * ranks * (bucket.shape.graphs - 1)
         fewer_steps = (bucket.steps - 1) * ranks * bucket.shape.graphs
         assert max(fewer_graphs, fewer_steps) < len(bucket.indices) <= bucket.steps * ranks * bucket.shape.graphs
 
 
 @settings(max_examples=60)
 @given(sizes=SIZES, batch_size=BATCH_SIZES, ranks=RANKS)
-def test_a_batch_of_more_than_two_graphs_stays_within_the_batch_size(sizes, batch_size, ranks):
+def test_a_batch_of_several_graphs_stays_within_the_batch_size(sizes, batch_size, ranks):
     for bucket in buckets(sizes, batch_size, ranks):
-        assert bucket.shape.graphs >= MIN_GRAPHS
-        assert bucket.shape.cost <= max(batch_size, MIN_GRAPHS * bucket.shape.cost / bucket.shape.graphs)
+        assert bucket.shape.graphs == 1 or bucket.shape.cost <= batch_size
 
 
 def test_the_order_of_the_indices_does_not_matter():
@@ -162,12 +161,8 @@ def test_ranks_and_micro_batches_of_half_the_size_make_the_same_steps_of_graphs_
         assert np.array_equal(taken([mine]), taken([other]))
 
 
-def test_graphs_above_the_batch_size_come_in_pairs_and_singletons_alone():
-    sizes = [(900, 200)] * 3
-    assert sorted(len(step.batches[0]) for step in epoch(sizes, 10, ranks=1)) == [1, 2]
-    steps = epoch(sizes, 10, ranks=1, singleton=np.array([False, True, False]))
-    assert sorted(step.batches[0].tolist() for step in steps if step.shape.graphs == 1) == [[101]]
-    assert sorted(i for step in steps if step.shape.graphs == MIN_GRAPHS for i in step.batches[0]) == [100, 102]
+def test_graphs_above_the_batch_size_come_alone():
+    assert [[len(ids) for ids in step.batches] for step in epoch([(900, 200)] * 3, 10, ranks=1)] == [[1]] * 3
 
 
 def test_a_graph_above_the_batch_size_does_not_pad_the_small_ones():

@@ -29,13 +29,13 @@ class Graphs(NamedTuple):
         size, clamped = self.exists.shape[1], nodes.clamp(max=self.exists.shape[1] - 1)
         degrees = torch.where(nodes < size, self.degrees.gather(1, clamped), 0)
         place = self.first.gather(1, clamped)[:, :, None] + self.window
-        last = self.neighbours.shape[0] - 1
-        return self.neighbours[torch.where(self.window < degrees[:, :, None], place, last)]
+        place = torch.where(self.window < degrees[:, :, None], place, self.neighbours.shape[0] - 1)
+        return take(self.neighbours, place)
 
     def sum_neighbours(self, x: Tensor) -> Tensor:
         """Sum over the neighbours of every node: (G, N) float to (G, N)."""
         size = x.shape[1]
-        found = x.flatten()[self.graph * size + self.neighbours.clamp(max=size - 1)]
+        found = take(x.flatten(), self.graph * size + self.neighbours.clamp(max=size - 1))
         found = torch.where(self.neighbours < size, found, 0)
         return torch.zeros_like(x).flatten().scatter_add(0, self.graph * size + self.source, found).view_as(x)
 
@@ -43,6 +43,11 @@ class Graphs(NamedTuple):
     def num_nodes(self) -> Tensor:
         """Number of nodes (G,) float."""
         return self.exists.sum(1).float()
+
+
+def take(values: Tensor, places: Tensor) -> Tensor:
+    """values[places] of values (V,). It becomes ONNX's Gather, a tenth of the time of what brackets become."""
+    return values.index_select(0, places.flatten()).view_as(places)
 
 
 def pad(edge_index: Tensor, batch: Tensor) -> tuple[Graphs, Tensor]:

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from gnn_training.model.graphs import Graphs
 
+DEGREE_WORTH = 1 / 2048  # of the size of a set: what a member of the largest degree counts besides
 STAYS_OUT = 7  # steps that a node stays out of a set after it has left
 PATIENCE = 6  # steps without a larger set, per node of the largest one
 PRIME = 2_147_483_629  # below 2^31, so that squares of residues fit into int64
@@ -120,17 +121,16 @@ def independent_sets(graphs: Graphs, colors: Tensor, seeds: Tensor, chain_ids: T
     in Pullan and Hoos 2006). When the largest set has not grown for a while, it becomes a color class, and so do sets
     of the same size that share no node with it or with each other.
     """
-    table = noise_table(chain_ids)
+    table = noise_table(chain_ids).T                                                      # (S, R)
     nodes = torch.arange(colors.shape[1] + 1, device=colors.device)
-    is_node = (nodes < colors.shape[1]).float()
+    is_node = torch.nn.functional.pad(graphs.exists, (0, 1))                              # (G, N + 1)
 
     def body(state: Chains) -> Chains:
         step, degrees = state.step, state.degrees
         largest = degrees.amax(1, keepdim=True).clamp(min=1)
-        worth = 1 + degrees / largest / nodes.shape[0]                                    # (G, N + 1)
         row = (NODE_STRIDE * nodes + ROUND_STRIDE * step + seeds[:, None]) % NOISE_ROWS   # (G, N + 1)
-        random = table[row].transpose(1, 2)                                               # (G, S, N + 1)
-        outside = (state.colors < 0)[:, None] & (state.inside == 0)
+        random = table.index_select(1, row.flatten()).unflatten(1, row.shape).transpose(0, 1)  # (G, S, N + 1)
+        outside = (is_node & (state.colors < 0))[:, None] & (state.inside == 0)
         enter = 2 + (degrees / largest)[:, None] + (2 * degrees.sqrt() / largest)[:, None] * random
         swaps = (state.beside == 1) & (state.out_until <= step)
         key = torch.where(state.beside == 0, enter, torch.where(swaps, random, -1.0))
@@ -143,10 +143,12 @@ def independent_sets(graphs: Graphs, colors: Tensor, seeds: Tensor, chain_ids: T
         change = torch.cat([torch.ones_like(near), -torch.ones_like(near)], 2).float()
         beside = state.beside.scatter_add(2, both, change)
         inside = state.inside.scatter(2, v[:, :, None], torch.ones_like(beside[:, :, :1]))
-        inside = inside.scatter(2, u[:, :, None], torch.zeros_like(beside[:, :, :1])) * is_node
+        inside = inside.scatter(2, u[:, :, None], torch.zeros_like(beside[:, :, :1]))
+        inside = torch.where(is_node[:, None], inside, 0)
         until = (step + STAYS_OUT).float().expand_as(v)[:, :, None]
         out_until = state.out_until.scatter(2, u[:, :, None], until)
-        now = (inside * worth[:, None]).sum(2)                                            # (G, S)
+        # Sums of whole numbers are exact, so all runtimes compare scores alike.
+        now = inside.sum(2) + DEGREE_WORTH * ((inside * degrees[:, None]).sum(2) / largest)  # (G, S)
         better = now > state.score
         best, score = torch.where(better[:, :, None], inside, state.best), torch.maximum(now, state.score)
         size = score.amax(1).floor()                                                      # (G,)
@@ -168,17 +170,19 @@ def independent_sets(graphs: Graphs, colors: Tensor, seeds: Tensor, chain_ids: T
         return Chains(step + 1, colors_now, inside, beside, out_until, best, score * keeps, degrees,
                       torch.where(done, step, grown))  # fmt: skip
 
-    waiting = torch.cat([torch.where(graphs.exists, colors, 0), torch.full_like(colors[:, :1], -1)], 1)
+    waiting = torch.where(is_node, torch.nn.functional.pad(colors, (0, 1)), -1)           # (G, N + 1)
     empty = 0.0 * (waiting[:, None] + chain_ids[:, None])                                 # (G, S, N + 1)
     zero = 0 * seeds
     state = Chains(zero[0], waiting, empty, empty + 0, empty + 0, empty + 0, empty.sum(2),
                    waiting_neighbours(graphs, waiting), zero + 0)  # fmt: skip
-    return loop(lambda state: (state.colors[:, :-1] < 0).any(), body, state).colors[:, :-1]
+    state = loop(lambda state: (is_node & (state.colors < 0)).any(), body, state)
+    return state.colors[:, :-1].clamp(min=0)
 
 
 def waiting_neighbours(graphs: Graphs, colors: Tensor) -> Tensor:
     """Neighbours of every node whose color (G, N + 1) is -1: (G, N + 1) float."""
-    return torch.nn.functional.pad(graphs.sum_neighbours((colors[:, :-1] < 0).float()), (0, 1))
+    waits = graphs.exists & (colors[:, :-1] < 0)
+    return torch.nn.functional.pad(graphs.sum_neighbours(waits.float()), (0, 1))
 
 
 def noise_table(color_ids: Tensor) -> Tensor:

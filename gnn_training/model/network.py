@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from gnn_training.contract import GRAPH_TYPES
-from gnn_training.model.graphs import Graphs
+from gnn_training.model.graphs import Graphs, take
 from gnn_training.model.greedy import NOISE_ROWS, noise_table
 
 NUM_NODE_FEATURES, NUM_GRAPH_FEATURES = 5, 9  # of GraphHead
@@ -68,13 +68,13 @@ def clustering_coefficients(graphs: Graphs) -> Tensor:
     i = (random[:, :WEDGES] * d).long()                                                   # (G, N, W)
     j = i + 1 + (random[:, WEDGES:] * (d - 1)).long()
     j = torch.where(j >= d, j - d, j)
-    a, b = (graphs.neighbours[torch.where(d > 1, first + place, last)] for place in (i, j))  # (G, N, W)
+    a, b = (take(graphs.neighbours, torch.where(d > 1, first + place, last)) for place in (i, j))  # (G, N, W)
     in_list = a.clamp(max=size - 1).flatten(1)
     low = graphs.first.gather(1, in_list).view_as(a)
     high = low + graphs.degrees.gather(1, in_list).view_as(a)  # b may stand in low <= place < high
     for _ in range(HALVINGS):
         middle = (low + high) // 2
-        after = graphs.neighbours[middle.clamp(max=last)] <= b
+        after = take(graphs.neighbours, middle.clamp(max=last)) <= b
         low, high = torch.where(after & (middle < high), middle, low), torch.where(after, high, middle)
-    found = (graphs.neighbours[low.clamp(max=last)] == b) & (a < size)
+    found = (take(graphs.neighbours, low.clamp(max=last)) == b) & (a < size)
     return found.float().mean(2)

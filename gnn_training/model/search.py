@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gnn_training.model.graphs import Graphs
+from gnn_training.model.graphs import Graphs, take
 from gnn_training.model.greedy import NODE_STRIDE, NOISE_ROWS, ROUND_STRIDE, loop, noise_table
 
 ACTIVE, MOVERS = 16, 4  # nodes that a round looks at, and that may move,
@@ -134,7 +134,7 @@ def begin(graphs: Graphs, task: Task, limits: Limits) -> State:
     is_open = (by_size < wanted[:, None]).float()
     padded = torch.cat([colors, none], 1)                                                 # (G, N + 1)
     size = padded.shape[1]
-    around = padded.flatten()[graphs.graph * size + graphs.neighbours]                    # (E + 1,)
+    around = take(padded.flatten(), graphs.graph * size + graphs.neighbours)              # (E + 1,)
     place = (graphs.graph * size + graphs.source) * K + around
     counts = (torch.zeros_like(padded)[:, :, None] * limits.color_ids).float()            # (G, N + 1, K)
     counts = counts.flatten().scatter_add(0, place, (graphs.neighbours < size - 1).float()).view(colors.shape[0], -1)
@@ -170,16 +170,16 @@ def one_round(
 
     summary = summarize(graphs, k, num_conflicted)                                        # (G, F)
     control = (summary[:, None] @ weights.control)[:, 0] + weights.control_bias           # (G, 5)
-    tenure, per_conflicted, spread, margin, jitter = control.exp().unbind(1)              # (G,) each
+    tenure, per_conflicted, spread, margin, jitter = control.exp().split(1, 1)            # (G, 1) each
     price = prices(state, graphs, own, is_closed, counts, summary, weights)               # (G, N + 1)
 
     # Nodes in conflict come first; which ones, if there are many, changes from round to round.
     row = (NODE_STRIDE * torch.arange(size, device=k.device) + ROUND_STRIDE * state.round + task.seeds[:, None])
     row = row % NOISE_ROWS                                                                # (G, N)
-    drawn = in_conflict.float() * (1 + table[:, 0][row])
+    drawn = in_conflict.float() * (1 + take(table[:, 0], row))
     active = drawn.topk(limits.active_ids.shape[0], 1).indices                            # (G, A)
     row = row.gather(1, active)                                                           # (G, A)
-    random = table[row]                                                                   # (G, A, K)
+    random = table.index_select(0, row.flatten()).unflatten(0, row.shape)                 # (G, A, K)
     near = graphs.lists(active)                                                           # (G, A, D)
     flat = near.flatten(1)                                                                # (G, A D)
     color_near = colors.gather(1, flat).view_as(near)
@@ -190,7 +190,7 @@ def one_round(
     cost = torch.zeros_like(count).scatter_add(2, color_near, price_near)                 # (G, A, K)
     cost = cost + weights.move[:, :1, None] * count
     crowd = sizes * (k / graphs.num_nodes)[:, None] - 1                                   # (G, K)
-    score = weights.move[:, 1:2, None] * crowd[:, None] + jitter[:, None, None] * random - cost
+    score = weights.move[:, 1:2, None] * crowd[:, None] + jitter[:, :, None] * random - cost
     allowed = (until <= state.round) & (state.is_open > 0)[:, None] & (color_ids != here)
     top, target = torch.where(allowed, score, -torch.inf).max(2)                          # (G, A)
     closed_here = is_closed.gather(1, active)                                             # (G, A)
@@ -200,7 +200,7 @@ def one_round(
 
     # The best move, and those about as good, unless they interfere: neighbours with the same old or new color.
     gain, chosen = gain.topk(limits.mover_ids.shape[0], 1)                                # (G, M)
-    moves = gain > (gain[:, :1] - margin[:, None]).clamp(min=-1e9)                        # (G, M)
+    moves = gain > (gain[:, :1] - margin).clamp(min=-1e9)                        # (G, M)
     movers = torch.where(moves, active.gather(1, chosen), size)                           # (G, M)
     old, new = here[..., 0].gather(1, chosen), target.gather(1, chosen)                   # (G, M)
     near = near.gather(1, chosen[:, :, None].expand(-1, -1, near.shape[2]))               # (G, M, D)
@@ -219,8 +219,8 @@ def one_round(
     old_place = near * K + old[:, :, None].expand(-1, -1, graphs.window.shape[0]).flatten(1)
     new_place = near * K + new[:, :, None].expand(-1, -1, graphs.window.shape[0]).flatten(1)
     counts = state.counts.scatter_add(1, torch.cat([old_place, new_place], 1), torch.cat([-step, step], 1))
-    wait = tenure[:, None] + per_conflicted[:, None] * num_conflicted[:, None]
-    wait = wait + spread[:, None] * random[..., 1 % K].gather(1, chosen)                  # (G, M)
+    wait = tenure + per_conflicted * num_conflicted[:, None]
+    wait = wait + spread * random[..., 1 % K].gather(1, chosen)                  # (G, M)
     after = state.until.scatter(1, movers * K + old, state.round + 1 + wait.floor())
     return State(
         state.round + 1,
@@ -245,11 +245,11 @@ def prices(
     within = [((n - free).relu() @ state.is_open[:, :, None])[..., 0] - (n - here).relu() * (1 - is_closed)
               for n in (1, 2, 3)]  # fmt: skip
     none, one, two = within[0], within[1] - 2 * within[0], within[2] - 2 * within[1] + within[0]  # colors other than
-    age = (state.round - state.moved[:, :-1]).float().log1p() / 4                         # ... its own, by conflicts
-    mean = state.moves.sum(1, keepdim=True) / graphs.num_nodes[:, None]
-    restless = state.moves[:, :-1].log1p() - mean.log1p()
-    node = [(none > 0).float(), none.log1p(), one.log1p(), two.log1p(), own.log1p(), age, restless]
-    features = torch.stack(node, 2)                                                       # (G, N, 7)
+    age = (state.round - state.moved[:, :-1]).float()                                     # ... its own, by conflicts
+    logs = torch.stack([none, one, two, own, age, state.moves[:, :-1]], 2).log1p()        # (G, N, 6)
+    mean = (state.moves.sum(1, keepdim=True) / graphs.num_nodes[:, None]).log1p()         # (G, 1)
+    none, one, two, own, age, moves = logs.split(1, 2)                                    # (G, N, 1) each
+    features = torch.cat([(none > 0).float(), none, one, two, own, age / 4, moves - mean[:, :, None]], 2)
     by_node, by_graph = weights.hidden.split([NODE_FEATURES, GRAPH_FEATURES], 1)
     hidden = features @ by_node + (summary[:, None] @ by_graph + weights.hidden_bias[:, None])  # (G, N, H)
     direct_node, direct_graph = weights.direct.split([NODE_FEATURES, GRAPH_FEATURES], 1)

@@ -17,9 +17,10 @@ from gnn_training.files import reason
 from gnn_training.graph import Graph, as_graph
 from gnn_training.machine import available_bytes
 
-# Memory of a call, measured from n = 1000 to 4000 and rounded up.
-BYTES_PER_NODE_PAIR = 32
-BYTES_PER_NODE_COLOR_PAIR = 600
+# Memory of a call, measured on graphs of 1,000 to 100,000 nodes and rounded up.
+BYTES_PER_NODE = 12_000
+BYTES_PER_NODE_COLOR_PAIR = 60
+BYTES_PER_EDGE = 300
 WAY_OUT = "name a file written by `coloring-gnn export`"
 
 
@@ -49,7 +50,7 @@ class Model:
         self.threads = threads or len(os.sched_getaffinity(0))
         self._session = _open(self.path, self.threads)
         self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
-        self.steps = int(self.metadata["steps"])  # refinement rounds of a call that does not name them
+        self.steps = int(self.metadata["steps"])  # rounds of a call that does not name them
 
     def predict(
         self, graphs: Any, num_colors: Sequence[int] | None = None, seed: int | None = None,
@@ -105,10 +106,11 @@ cached_model = cache(Model)
 
 
 def _needed_bytes(graphs: Sequence[Graph]) -> int:
-    """Estimate the memory of a call: graphs are padded to the largest, and every pair of nodes counts, edge or not."""
+    """Estimate the memory of a call: graphs are padded to the largest."""
     size = max(graph.num_nodes for graph in graphs)
     colors = min(MAX_COLORS, 1 + max(int(graph.degrees().max()) for graph in graphs))
-    return len(graphs) * size * (BYTES_PER_NODE_PAIR * size + BYTES_PER_NODE_COLOR_PAIR * colors)
+    edges = sum(graph.num_edges for graph in graphs)
+    return len(graphs) * size * (BYTES_PER_NODE + BYTES_PER_NODE_COLOR_PAIR * colors) + BYTES_PER_EDGE * edges
 
 
 def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:

@@ -18,8 +18,7 @@ from gnn_training.solve.local_search import Budget, extract_in_threads, extracti
 logger = logging.getLogger(__name__)
 DSATUR_SECONDS = 2e-9  # for every pair of nodes
 GRACE_SECONDS = 60.0  # that the first call may take beyond the deadline; a graph that needs more is too large
-CALL_LENGTHS = (1, 1, 2, 2, 4)  # of the calls after the first, in steps of the first; the last value repeats
-ASKED_BELOW = 3  # calls ask alternately for 1, 2 and 3 colors below the best
+CALL_LENGTHS = (2, 4, 8)  # of the calls after the first, in steps of the first; the last value repeats
 PASSES = 20_000  # of iterated greedy on the coloring of a call,
 SHARE = 0.5  # for at most this part of the time that the call took
 
@@ -119,7 +118,7 @@ def _calls(model: Model, graph: Graph, lists: NeighbourLists, call: OneCall, bud
         steps = min(model.steps * CALL_LENGTHS[min(attempt, len(CALL_LENGTHS) - 1)], in_time)
         if used <= budget.lower or 4 * steps < model.steps:
             return
-        asked = min(MAX_COLORS, max(budget.lower, used - 1 - attempt % ASKED_BELOW))
+        asked = min(MAX_COLORS, max(budget.lower, used - 1))
         try:
             prediction = model.predict(graph, [asked], budget.seed + attempt, steps, budget.deadline - start)
         except (TimeoutError, MemoryError) as error:

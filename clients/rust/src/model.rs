@@ -39,7 +39,7 @@ pub struct Request {
     pub num_colors: Option<usize>,
     /// Another seed, another coloring of the same quality.
     pub seed: Option<i64>,
-    /// Refinement rounds: more is better and slower.
+    /// Rounds of the search: more is better and slower.
     pub steps: Option<usize>,
 }
 
@@ -134,7 +134,7 @@ impl ColoringGnn {
         Ok(Self { session, steps })
     }
 
-    /// Refinement rounds of a call that does not say.
+    /// Rounds of a call that does not say.
     pub fn steps(&self) -> usize {
         self.steps
     }
