@@ -12,7 +12,7 @@ from gnn_training.training import checkpoint
 
 
 def state(value: float = 1.0) -> dict:
-    return {"network": {"a.weight": torch.full((2, 3), value), "b.bias": torch.zeros(3)}, "step": 7}
+    return {"network": {"move_rule": torch.full((2, 3), value), "b.bias": torch.zeros(3)}, "step": 7}
 
 
 def truncate(path: Path) -> None:
@@ -24,7 +24,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path):
     path = tmp_path / "new" / "best.pt"
     checkpoint.save(path, state())
     loaded = checkpoint.load(path)
-    assert loaded["step"] == 7 and torch.equal(loaded["network"]["a.weight"], torch.ones(2, 3))
+    assert loaded["step"] == 7 and torch.equal(loaded["network"]["move_rule"], torch.ones(2, 3))
 
 
 def test_a_failing_save_leaves_the_old_file_and_nothing_else(tmp_path: Path):
@@ -95,13 +95,10 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path):
     assert not (tmp_path / "sprung").exists()
 
 
-def test_weights_of_a_ddp_wrapper_and_of_older_versions_are_read_and_have_the_same_fingerprint():
-    today = {"network": {"refinement.a.weight": torch.ones(2), "graph_head.b.bias": torch.zeros(3)}}
-    for prefix, first, second in (("module.", "refinement", "graph_head"), ("", "refiner", "reader")):
-        names = f"{prefix}{first}.a.weight", f"{prefix}{second}.b.bias"
-        other = {"network": dict(zip(names, today["network"].values(), strict=True))}
-        assert checkpoint.without_prefix(other["network"]).keys() == today["network"].keys()
-        assert checkpoint.weights_fingerprint(other) == checkpoint.weights_fingerprint(today)
+def test_a_checkpoint_of_the_network_before_is_refused(tmp_path: Path):
+    torch.save({"network": {"refinement.first.weight": torch.ones(2)}}, tmp_path / "best.pt")
+    with pytest.raises(UserError, match=r"best.pt: made by a version before 0.4, .*; train again"):
+        checkpoint.load(tmp_path / "best.pt")
 
 
 def test_the_fingerprint_is_of_the_exported_weights_alone():

@@ -11,6 +11,8 @@ from small_graphs import random_graph
 from torch import Tensor
 
 from gnn_training.coloring import is_proper
+from gnn_training.data.dataset import sample
+from gnn_training.data.families import RECIPES
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.graph import Graph, Instance
@@ -128,6 +130,12 @@ def test_graphs_that_dsatur_colors_with_the_fewest_colors_are_not_trained_on(dat
     assert 0 < is_easy.sum() < len(train)
     seen = [i for step in loader(data, rt).sampler for ids in step.micro_batches for i in ids]
     assert sorted(seen) == sorted(train[~is_easy])
+
+
+def test_colorings_to_begin_with_fit_into_the_colors_of_their_step(tmp_path: Path, rt: Runtime):
+    one = loader(sample(RECIPES["smoke"], 200, 0, tmp_path), rt)
+    for planned, batch in zip(one.sampler, one.starting_at(0), strict=False):
+        assert all(each.first.max() < each.max_colors == planned.shape.colors for each in batch.micro_batches)
 
 
 def test_where_all_graphs_are_easy_all_are_trained_on(tmp_path: Path, rt: Runtime):

@@ -15,11 +15,11 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime, join
 from gnn_training.errors import UserError
 from gnn_training.jobs.train import Training, train
-from gnn_training.model.loss import WEIGHTS
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import MAX_BAD_STEPS, Learner
 from gnn_training.training.loader import GraphLoader
+from gnn_training.training.loss import WEIGHTS
 from gnn_training.training.validation import Validation
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "gnn_training"]
@@ -110,19 +110,19 @@ def test_machines_with_different_graphs_are_refused_on_every_rank(tiny_data: Pat
     assert said[0] == said[1] and "hold different graphs" in said[0]
 
 
-def whole(data: Path, ranks: int, **changes) -> TrainSettings:
-    """One rank that takes the parts of so many one after the other: the same graphs in every step."""
-    return tiny_runs.settings(data, Path("nowhere"), batch_size=1000 // ranks, accumulate=ranks, **changes)
+def whole(data: Path) -> TrainSettings:
+    """One rank that takes every step in one batch."""
+    return tiny_runs.settings(data, Path("nowhere"))
 
 
 def shared(data: Path, ranks: int, **changes) -> TrainSettings:
-    """The parts of every step spread over so many ranks."""
-    return tiny_runs.settings(data, Path("nowhere"), batch_size=1000 // ranks, **changes)
+    """Batches of so many ranks that together are those of one."""
+    return tiny_runs.settings(data, Path("nowhere"), batch_size=16_000 // ranks, **changes)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_take_the_steps_of_one_rank_on_the_whole_batch(tiny_data: Path, ranks: int):
-    (alone,) = tiny_runs.in_group(1, learn, whole(tiny_data, ranks), 4)
+    (alone,) = tiny_runs.in_group(1, learn, whole(tiny_data), 4)
     group = tiny_runs.in_group(ranks, learn, shared(tiny_data, ranks), 4)
     assert_agree(group)
     assert_same_steps(group[0], alone)
@@ -130,7 +130,7 @@ def test_ranks_take_the_steps_of_one_rank_on_the_whole_batch(tiny_data: Path, ra
 
 
 def test_ranks_and_micro_batches_share_the_parts_of_a_step(tiny_data: Path):
-    (alone,) = tiny_runs.in_group(1, learn, whole(tiny_data, 4), 4)
+    (alone,) = tiny_runs.in_group(1, learn, whole(tiny_data), 4)
     group = tiny_runs.in_group(2, learn, shared(tiny_data, 4, accumulate=2), 4)
     assert_agree(group)
     assert_same_steps(group[0], alone)
@@ -143,7 +143,7 @@ def test_the_learning_rate_grows_with_the_ranks_as_asked(tiny_data: Path):
 
 
 def test_a_rank_without_graphs_takes_part_and_changes_nothing(tmp_path: Path):
-    tiny_runs.write_data(tmp_path, graphs=2)  # one to train on, one for validation
+    tiny_runs.write_data(tmp_path, graphs=3)  # one to train on that is not easy, one for validation
     (one,) = tiny_runs.in_group(1, learn, tiny_runs.settings(tmp_path, Path("nowhere")), 3)
     group = tiny_runs.in_group(3, learn, tiny_runs.settings(tmp_path, Path("nowhere")), 3)
     assert_agree(group)
@@ -152,9 +152,9 @@ def test_a_rank_without_graphs_takes_part_and_changes_nothing(tmp_path: Path):
 
 
 def test_a_checkpoint_of_one_rank_continues_on_two(tiny_data: Path, tmp_path: Path):
-    (alone,) = tiny_runs.in_group(1, learn, whole(tiny_data, 2), 4)
+    (alone,) = tiny_runs.in_group(1, learn, whole(tiny_data), 4)
     begun = tmp_path / "one.pt"
-    assert tiny_runs.finish(_save_after, whole(tiny_data, 2), 2, begun) == 0
+    assert tiny_runs.finish(_save_after, whole(tiny_data), 2, begun) == 0
     group = tiny_runs.in_group(2, learn, shared(tiny_data, 2), 2, begun)
     assert_agree(group)
     assert group[0]["step"] == 4 and group[0]["reports"][0] == pytest.approx(alone["reports"][2], rel=1e-3, abs=1e-6)
@@ -209,8 +209,8 @@ def _flags_seen(rt: Runtime, settings: TrainSettings) -> list[list[bool]]:
 @pytest.mark.parametrize("launcher", [None, pytest.param(TORCHRUN, marks=pytest.mark.slow, id="torchrun")])
 def test_two_ranks_train_as_one_process_would(tiny_data: Path, tmp_path: Path, launcher: list[str] | None):
     run, alone = tmp_path / "run", tmp_path / "alone"
-    output = output_of(tiny_runs.settings(tiny_data, run, batch_size=500), launcher)
-    assert tiny_runs.finish(train, tiny_runs.settings(tiny_data, alone, batch_size=500, accumulate=2)) == 0
+    output = output_of(tiny_runs.settings(tiny_data, run, batch_size=8000), launcher)
+    assert tiny_runs.finish(train, tiny_runs.settings(tiny_data, alone)) == 0
     assert output.count("starting: 40 steps") == 1 and "2 x cpu" in output  # rank 0 alone logs
     assert status(run)["status"] == "done" and status(run)["ranks"] == 2 and status(run)["step"] == 40
     for mine, other in zip(metrics(run, "train")[:4], metrics(alone, "train")[:4], strict=True):

@@ -8,9 +8,11 @@ from pathlib import Path
 import onnx
 import pytest
 import tiny_onnx
+from small_graphs import random_graph
 
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
+from gnn_training.model import session
 from gnn_training.model.session import Model
 
 TRIANGLE = Graph.from_edges(3, [(0, 1), (1, 2), (0, 2)])
@@ -76,10 +78,16 @@ def test_an_interrupt_stops_a_running_call(model: Model):
         signal.signal(signal.SIGALRM, previous)
 
 
-def test_a_graph_too_large_for_the_memory_is_refused_before_the_call(model: Model):
-    sparse = Graph.from_edges(1_000_000, [(0, 1)])
-    with pytest.raises(MemoryError, match="GiB"):
-        model.predict([sparse])
+def test_a_graph_too_large_for_the_memory_is_refused_before_the_call(model: Model, monkeypatch):
+    monkeypatch.setattr(session, "available_bytes", lambda: 4 * 2**30)
+    assert model.predict(Graph.from_edges(100_000, [(v, v + 1) for v in range(99_999)])).logits[0].shape == (
+        100_000,
+        256,
+    )
+    many_nodes, many_edges = Graph.from_edges(1_000_000, [(0, 1)]), random_graph(5000, 0.9)
+    for graph in (many_nodes, many_edges, [random_graph(1000, 0.9)] * 30):
+        with pytest.raises(MemoryError, match="GiB"):
+            model.predict(graph)
 
 
 def test_memory_that_runs_out_within_a_call_is_a_memory_error(tmp_path: Path):

@@ -18,7 +18,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from gnn_training import files
-from gnn_training.coloring import greedy_along
 from gnn_training.console import markdown_table, print_tables, progress
 from gnn_training.data import packed
 from gnn_training.data.families import Recipe, draws
@@ -29,6 +28,7 @@ from gnn_training.processes import run_in_processes, sigterm_raises
 
 log = logging.getLogger(__name__)
 CHUNK = 16  # graphs per part: what a kill can lose per worker
+SAMPLE_ITERATIONS = 100  # of the search for a label in a sample: milliseconds
 SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these numbers of nodes
 _PARTS = ".parts"
 
@@ -243,12 +243,8 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 def sample(recipe: Recipe, graphs: int, seed: int, folder: Path) -> PackedGraphs:
     """Draw training graphs of a recipe with cheap labels, to measure a training before its data exists."""
-    labelled = []
-    for instance in (draw.load() for draw in draws(recipe, seed, graphs)):
-        # First fit needs slightly more colors than a search, so costs are not too low.
-        colors = greedy_along(instance.graph, np.argsort(-instance.graph.degrees(), kind="stable"))
-        count = int(colors.max()) + 1
-        labelled.append((instance, Label(colors.astype(np.int16), count, 1, count, optimal=False, difficulty=0.0)))
+    instances = [draw.load() for draw in draws(recipe, seed, graphs)]
+    labelled = [(instance, label(instance, SAMPLE_ITERATIONS, 1.0, seed)) for instance in instances]
     return packed.write(
         folder, packed.columns(labelled, tuple(recipe.counts)), tuple(recipe.counts), {"sample": graphs}
     )

@@ -39,6 +39,17 @@ class Graphs(NamedTuple):
         found = torch.where(self.neighbours < size, found, 0)
         return torch.zeros_like(x).flatten().scatter_add(0, self.graph * size + self.source, found).view_as(x)
 
+    def adjacency(self, part: Tensor) -> Tensor:
+        """Dense adjacency (G, P, P) float of 0 and 1 with node N; part (P,) is 0, 1, ..., P - 1. If P is not N + 1, it
+        has no edges.
+        """
+        graphs, wanted = self.exists.shape[0], part.shape[0]
+        fits = (self.neighbours < self.exists.shape[1]) & (part.max() == self.neighbours.max())
+        place = (self.graph * wanted + self.source) * wanted + self.neighbours
+        entries = graphs * wanted * wanted
+        matrix = torch.zeros(entries + 1, device=part.device)
+        return matrix.scatter(0, torch.where(fits, place, entries), 1.0)[:-1].view(graphs, wanted, wanted)
+
     @property
     def num_nodes(self) -> Tensor:
         """Number of nodes (G,) float."""

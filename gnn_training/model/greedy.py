@@ -14,7 +14,6 @@ from gnn_training.model.graphs import Graphs
 
 DEGREE_WORTH = 1 / 2048  # of the size of a set: what a member of the largest degree counts besides
 STAYS_OUT = 7  # steps that a node stays out of a set after it has left
-PATIENCE = 6  # steps without a larger set, per node of the largest one
 PRIME = 2_147_483_629  # below 2^31, so that squares of residues fit into int64
 NOISE_ROWS = 509  # of the table of random numbers; a prime, so that strides reach every row
 NODE_STRIDE, ROUND_STRIDE = 331, 197  # between the rows of two nodes, and of two rounds
@@ -92,7 +91,8 @@ def clique_bound(graphs: Graphs, start_ids: Tensor) -> Tensor:
         grows = best >= 0
         return joined(torch.where(grows, pick, graphs.exists.shape[1]), candidates), size + grows.long()
 
-    degree_key = torch.cat([degrees, torch.full_like(degrees[:, :1], -1)], 1)
+    # Of floats: ONNX Runtime 1.16 has no ArgMax of integers.
+    degree_key = torch.nn.functional.pad(degrees.float(), (0, 1), value=-1)               # (G, N + 1)
     everything = torch.cat([graphs.exists, torch.zeros_like(graphs.exists[:, :1])], 1)
     candidates = joined(starts, everything[:, None] & (start_ids >= 0)[:, None])
     size = torch.ones_like(starts)
@@ -100,89 +100,99 @@ def clique_bound(graphs: Graphs, start_ids: Tensor) -> Tensor:
 
 
 class Chains(NamedTuple):
-    """S independent sets that change step by step in every graph. Column N belongs to no node."""
+    """S independent sets that change step by step in every graph."""
 
     step: Tensor       # () int64
-    colors: Tensor     # (G, N + 1) int64, -1 for nodes that wait
-    inside: Tensor     # (G, S, N + 1) float, 1 for members
-    beside: Tensor     # (G, S, N + 1) float, members among the neighbours
-    out_until: Tensor  # (G, S, N + 1) float, step up to which a node stays out
-    best: Tensor       # (G, S, N + 1) float, the best set of a chain so far
+    colors: Tensor     # (G, N) int64, -1 for nodes that wait
+    inside: Tensor     # (G, S, N) float, 1 for members
+    beside: Tensor     # (G, S, N) float, members among the neighbours
+    out_until: Tensor  # (G, S, N) float, step up to which a node stays out
+    best: Tensor       # (G, S, N) float, the best set of a chain so far
     score: Tensor      # (G, S) float, its size, and a fraction for its edges
-    degrees: Tensor    # (G, N + 1) float, neighbours that wait
+    degrees: Tensor    # (G, N) float, neighbours that wait
     grown: Tensor      # (G,) int64, step at which the largest of all sets last grew
 
 
-def independent_sets(graphs: Graphs, colors: Tensor, seeds: Tensor, chain_ids: Tensor) -> Tensor:
+def independent_sets(
+    adjacency: Tensor, exists: Tensor, colors: Tensor, seeds: Tensor, chain_ids: Tensor, patience: Tensor
+) -> Tensor:
     """Color the nodes that `colors` (G, N) int64 leaves at -1 with large independent sets: (G, N) int64.
 
     S chains, chain_ids (S,) = 0..S-1, grow sets by plateau search: a node without neighbours in the set enters,
     preferably one of large degree; if there is none, a node takes the place of its only neighbour there (as for cliques
-    in Pullan and Hoos 2006). When the largest set has not grown for a while, it becomes a color class, and so do sets
-    of the same size that share no node with it or with each other.
+    in Pullan and Hoos 2006). When the largest set has not grown for `patience` () steps per member, it becomes a color
+    class, and so do sets of the same size that share no node with it or with each other. adjacency (G, N, N) float,
+    exists (G, N) bool, seeds (G,) int64.
     """
-    table = noise_table(chain_ids).T                                                      # (S, R)
-    nodes = torch.arange(colors.shape[1] + 1, device=colors.device)
-    is_node = torch.nn.functional.pad(graphs.exists, (0, 1))                              # (G, N + 1)
+    # A while_loop may not close over a tensor and a view of it: only `rows` is used from here on.
+    table, rows = noise_table(chain_ids).T, adjacency.flatten(0, 1)                       # (S, R), (G N, N)
+    nodes = torch.arange(colors.shape[1], device=colors.device)
+    offset = torch.arange(seeds.shape[0], device=colors.device)[:, None] * exists.shape[1]  # (G, 1)
+
+    def neighbours(v: Tensor, counts: Tensor) -> Tensor:
+        """Neighbours (G, S, N) of nodes v (G, S), as 0 and 1; none where counts (G, S) is False."""
+        return rows.index_select(0, (offset + v).flatten()).unflatten(0, v.shape) * counts[:, :, None].float()
+
+    def set_to(x: Tensor, v: Tensor, value: Tensor | float, counts: Tensor) -> Tensor:
+        """x (G, S, N) with `value` at v (G, S) where counts (G, S) is True."""
+        return x.scatter(2, v[:, :, None], torch.where(counts[:, :, None], value, x.gather(2, v[:, :, None])))
 
     def body(state: Chains) -> Chains:
         step, degrees = state.step, state.degrees
         largest = degrees.amax(1, keepdim=True).clamp(min=1)
-        row = (NODE_STRIDE * nodes + ROUND_STRIDE * step + seeds[:, None]) % NOISE_ROWS   # (G, N + 1)
-        random = table.index_select(1, row.flatten()).unflatten(1, row.shape).transpose(0, 1)  # (G, S, N + 1)
-        outside = (is_node & (state.colors < 0))[:, None] & (state.inside == 0)
+        row = (NODE_STRIDE * nodes + ROUND_STRIDE * step + seeds[:, None]) % NOISE_ROWS   # (G, N)
+        random = table.index_select(1, row.flatten()).unflatten(1, row.shape).transpose(0, 1)  # (G, S, N)
+        waits = exists & (state.colors < 0)
         enter = 2 + (degrees / largest)[:, None] + (2 * degrees.sqrt() / largest)[:, None] * random
         swaps = (state.beside == 1) & (state.out_until <= step)
         key = torch.where(state.beside == 0, enter, torch.where(swaps, random, -1.0))
-        top, v = torch.where(outside, key, -1.0).max(2)                                   # (G, S)
-        v = torch.where(top >= 0, v, colors.shape[1])
-        near = graphs.lists(v)                                                            # (G, S, D)
-        member, place = state.inside.gather(2, near).max(2)                               # (G, S)
-        u = torch.where(member > 0, near.gather(2, place[:, :, None])[..., 0], colors.shape[1])
-        both = torch.cat([near, graphs.lists(u)], 2)                                      # (G, S, 2 D)
-        change = torch.cat([torch.ones_like(near), -torch.ones_like(near)], 2).float()
-        beside = state.beside.scatter_add(2, both, change)
-        inside = state.inside.scatter(2, v[:, :, None], torch.ones_like(beside[:, :, :1]))
-        inside = inside.scatter(2, u[:, :, None], torch.zeros_like(beside[:, :, :1]))
-        inside = torch.where(is_node[:, None], inside, 0)
-        until = (step + STAYS_OUT).float().expand_as(v)[:, :, None]
-        out_until = state.out_until.scatter(2, u[:, :, None], until)
+        top, v = torch.where(waits[:, None] & (state.inside == 0), key, -1.0).max(2)      # (G, S)
+        acts = top >= 0
+        near = neighbours(v, acts)
+        member, u = (near * state.inside).max(2)                                          # (G, S)
+        leaves = member > 0
+        beside = state.beside + near - neighbours(u, leaves)
+        inside = set_to(set_to(state.inside, v, 1.0, acts), u, 0.0, leaves)
+        out_until = set_to(state.out_until, u, (step + STAYS_OUT).float(), leaves)
         # Sums of whole numbers are exact, so all runtimes compare scores alike.
-        now = inside.sum(2) + DEGREE_WORTH * ((inside * degrees[:, None]).sum(2) / largest)  # (G, S)
+        now = inside.sum(2) + DEGREE_WORTH * ((inside @ degrees[:, :, None])[..., 0] / largest)  # (G, S)
         better = now > state.score
         best, score = torch.where(better[:, :, None], inside, state.best), torch.maximum(now, state.score)
         size = score.amax(1).floor()                                                      # (G,)
         grown = torch.where(size > state.score.amax(1).floor(), step, state.grown)
-        done = (step - grown).float() > PATIENCE * size                                   # (G,)
-        # Of equally large sets that share a node, the one with the higher score is taken, of equals the first.
-        higher = (score[:, None] > score[:, :, None]) | (
-            (score[:, None] == score[:, :, None]) & (chain_ids < chain_ids[:, None])
-        )
-        shares = best @ best.transpose(1, 2) > 0                                          # (G, S, S)
-        taken = (score.floor() == size[:, None]) & ~(higher & shares).any(2) & done[:, None]  # (G, S)
-        color = state.colors.amax(1, keepdim=True) + taken.long().cumsum(1)               # (G, S)
-        found = ((color + 1) * taken)[:, :, None] * best.long()                           # (G, S, N + 1)
-        found = found.sum(1) - 1                                                          # (G, N + 1)
-        colors_now = torch.where(found >= 0, found, state.colors)
+        done = (step - grown).float() > patience * size                                   # (G,)
+        closed = close_sets(state.colors, best, score, done, chain_ids)
         keeps = (~done).float()[:, None]                                                  # (G, 1)
         inside, beside, best = (x * keeps[:, :, None] for x in (inside, beside, best))
-        degrees = change_if(done.any(), lambda _: waiting_neighbours(graphs, colors_now), degrees)
-        return Chains(step + 1, colors_now, inside, beside, out_until, best, score * keeps, degrees,
-                      torch.where(done, step, grown))  # fmt: skip
+        degrees = change_if(done.any(), lambda _: waiting_neighbours(rows, exists & (closed < 0)), degrees)
+        grown = torch.where(done, step, grown)
+        return Chains(step + 1, closed, inside, beside, out_until, best, score * keeps, degrees, grown)
 
-    waiting = torch.where(is_node, torch.nn.functional.pad(colors, (0, 1)), -1)           # (G, N + 1)
-    empty = 0.0 * (waiting[:, None] + chain_ids[:, None])                                 # (G, S, N + 1)
+    waiting = torch.where(exists, colors, -1)
+    empty = 0.0 * (waiting[:, None] + chain_ids[:, None])                                 # (G, S, N)
     zero = 0 * seeds
-    state = Chains(zero[0], waiting, empty, empty + 0, empty + 0, empty + 0, empty.sum(2),
-                   waiting_neighbours(graphs, waiting), zero + 0)  # fmt: skip
-    state = loop(lambda state: (is_node & (state.colors < 0)).any(), body, state)
-    return state.colors[:, :-1].clamp(min=0)
+    degrees = waiting_neighbours(rows, exists & (waiting < 0))
+    state = Chains(zero[0], waiting, empty, empty + 0, empty + 0, empty + 0, empty.sum(2), degrees, zero + 0)
+    return loop(lambda state: (exists & (state.colors < 0)).any(), body, state).colors.clamp(min=0)
 
 
-def waiting_neighbours(graphs: Graphs, colors: Tensor) -> Tensor:
-    """Neighbours of every node whose color (G, N + 1) is -1: (G, N + 1) float."""
-    waits = graphs.exists & (colors[:, :-1] < 0)
-    return torch.nn.functional.pad(graphs.sum_neighbours(waits.float()), (0, 1))
+def close_sets(colors: Tensor, sets: Tensor, score: Tensor, done: Tensor, chain_ids: Tensor) -> Tensor:
+    """Colors (G, N) with those of `sets` (G, S, N) as further classes that are largest by score (G, S), in graphs that
+    are done (G,). Of sets that share a node, the one with the higher score is taken, of equals the first.
+    """
+    ahead = chain_ids < chain_ids[:, None]                                                # (S, S)
+    higher = (score[:, None] > score[:, :, None]) | ((score[:, None] == score[:, :, None]) & ahead)
+    shares = sets @ sets.transpose(1, 2) > 0                                              # (G, S, S)
+    largest = score.floor() == score.amax(1, keepdim=True).floor()
+    taken = largest & ~(higher & shares).any(2) & done[:, None]                           # (G, S)
+    color = colors.amax(1, keepdim=True) + taken.long().cumsum(1)                         # (G, S)
+    found = (((color + 1) * taken).float()[:, None] @ sets)[:, 0].long() - 1              # (G, N)
+    return torch.where(found >= 0, found, colors)
+
+
+def waiting_neighbours(rows: Tensor, waits: Tensor) -> Tensor:
+    """Neighbours (G, N) float of every node that wait (G, N); rows (G N, N) of the adjacency."""
+    return (rows.unflatten(0, waits.shape) @ waits.float()[:, :, None])[..., 0]
 
 
 def noise_table(color_ids: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ class GraphHead(nn.Module):
         self.head = nn.Linear(2 * hidden, 1 + len(GRAPH_TYPES) + 1)
 
     def forward(self, graphs: Graphs, lower: Tensor, upper: Tensor) -> GraphPredictions:
-        """Predictions from the structure of the graphs and bounds lower, upper (G,) float on their chromatic numbers."""
+        """Predictions from the structure of the graphs and bounds lower, upper (G,) on their chromatic numbers."""
         mask, n = graphs.exists.float(), graphs.num_nodes                                 # (G, N), (G,)
         d = graphs.degrees.float()                                                        # (G, N)
         mean = d.sum(1, keepdim=True) / n[:, None] + 1e-6                                 # (G, 1) a divisor

@@ -46,11 +46,11 @@ TYPES: dict[str, tuple[int, list[int | str]]] = {  # and shapes of inputs and ou
     "graph_type_logits": (FLOAT, ["B", len(GRAPH_TYPES)]),
     "difficulty": (FLOAT, ["B"]),
 }
-COMPARED = (*OUTPUTS, "last")  # the soft colors of the last round say more than the coloring
-ROUNDS, THREADS = 3, (1, 4)  # of the comparisons
-TOLERANCE = 1e-3  # after ROUNDS rounds; measured differences are near 1e-5
-SMALL = 200  # nodes of a probe that is also refined to the end,
-SLACK = 0.05  # where both runtimes may use a number of colors that differs by this share, summed over the probes
+EXACT = ("color_logits", "last")  # conflicts after the last round say more than the coloring
+COMPARED = (*OUTPUTS, "last")
+ROUNDS, THREADS = 10, (1, 4)  # of the comparisons
+TOLERANCE = 1e-4  # of the predictions; measured differences are below 1e-5
+SMALL = 200  # nodes of a probe that is also searched as long as the file does by itself
 OLDEST_VERSION = "1.16.3"  # of ONNX Runtime that callers may have
 OLDEST_RUNTIME = Path(sys.prefix) / "oldest-onnxruntime"  # its folder, with a file `done` when it is complete
 
@@ -58,7 +58,7 @@ EdgeList = tuple[np.ndarray, np.ndarray]  # edge_index (2, E) and batch (N,)
 
 
 def build(program: Program, steps: int, metadata: dict[str, str]) -> onnx.ModelProto:
-    """The contract's ONNX model with all sizes dynamic, for so many refinement rounds where a call names none."""
+    """The contract's ONNX model with all sizes dynamic, for so many rounds where a call names none."""
     calls: list[tuple[nn.Module, Any, Any]] = []  # parts, inputs and outputs
     hooks = [part.register_forward_hook(lambda *call: calls.append(call)) for part in program.children()]
     # The exporter generalizes all sizes but 0, 1 and 2; equal ones it may mix up. Here no two are equal.
@@ -123,7 +123,7 @@ def probes() -> dict[str, EdgeList]:
         "dense": _edge_list(gnp(60, 0.8, seed=3)),
         "several graphs": _edge_list(gnp(30, 0.5, seed=4), empty(3), complete(5), gnp(80, 0.1, seed=5)),
         "half the directions": _careless(_edge_list(gnp(40, 0.3, seed=6))),
-        "thousand nodes": _edge_list(gnp(1000, 0.5, seed=7)),
+        "large": _edge_list(gnp(500, 0.05, seed=7)),
     }
 
 
@@ -149,21 +149,15 @@ def verify(model: onnx.ModelProto, program: Program) -> None:
     watched = copy.deepcopy(model)
     watched.graph.output.append(onnx.helper.make_tensor_value_info("last", FLOAT, None))
     runtimes = {threads: golden.session(watched.SerializeToString(), threads) for threads in THREADS}
-    steps = next(numpy_helper.to_array(x) for x in model.graph.initializer if x.name == "steps")
-    used = np.zeros(2)
     for name, (edge_index, batch) in probes().items():
         inputs = golden.feeds(edge_index, batch, num_colors=[0], seed=3, steps=ROUNDS)
         made = _torch(program, inputs)
         expected = {output: made[output].numpy() for output in COMPARED}
         for threads, runtime in runtimes.items():
             compare(f"{name}, {threads} threads", expected, dict(zip(COMPARED, runtime.run(None, inputs), strict=True)))
-        if len(batch) <= SMALL:
-            inputs["steps"] = steps
-            both = runtimes[1].run(["color_logits"], inputs)[0], _torch(program, inputs)["color_logits"].numpy()
-            used += [proper_colors(name, edge_index, batch, each) for each in both]
-    if abs(used[0] - used[1]) > max(2, SLACK * used[1]):
-        raise UserError(f"refined to the end the model uses {used[0]:.0f} colors on the probes, torch {used[1]:.0f}")
-    log.info("parity with torch on %d probes, %.0f and %.0f colors after all rounds", len(probes()), *used)
+        plain = golden.feeds(edge_index, batch) if len(batch) <= SMALL else inputs
+        check_proper(name, edge_index, runtimes[1].run(["color_logits"], plain)[0])
+    log.info("the same as in torch on %d probes", len(probes()))
 
 
 def _torch(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, Tensor]:
@@ -171,21 +165,21 @@ def _torch(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, Tensor]
 
 
 def compare(where: str, expected: dict[str, np.ndarray], got: dict[str, np.ndarray]) -> None:
-    """Raise UserError if an output has another shape than torch's, or differs by more than the tolerance."""
+    """Raise UserError if an output has another shape than torch's, or other numbers."""
     for name, value in expected.items():
         if got[name].shape != value.shape:
             raise UserError(f"{where}: {name} has shape {got[name].shape}, torch gives {value.shape}")
         error = float(np.abs(got[name] - value).max())
-        if not error <= TOLERANCE * max(1.0, float(np.abs(value).max())):
+        allowed = 0.0 if name in EXACT else TOLERANCE * max(1.0, float(np.abs(value).max()))
+        if not error <= allowed:
             raise UserError(f"{where}: {name} differs from torch by {error:.2g}")
 
 
-def proper_colors(name: str, edge_index: np.ndarray, batch: np.ndarray, logits: np.ndarray) -> int:
-    """Colors that color_logits (N, 256) use, summed over a probe's graphs. UserError if two neighbours share one."""
+def check_proper(name: str, edge_index: np.ndarray, logits: np.ndarray) -> None:
+    """Raise UserError if two neighbours of a probe share the color with the highest of their color_logits (N, 256)."""
     colors, (s, t) = logits.argmax(1), edge_index
     if np.any(colors[s[s != t]] == colors[t[s != t]]):
         raise UserError(f"{name}: the argmax of color_logits is not a proper coloring")
-    return len(np.unique(batch * MAX_COLORS + colors))
 
 
 def check_in_oldest_runtime(model: Path, vectors: Path) -> None:

@@ -1,8 +1,8 @@
 """The program inside the ONNX file: edges in, color scores out.
 
 Its four parts run one after the other. Pad makes neighbour lists of the edge list. Bound colors the graphs with DSATUR
-and, if they are dense, with independent sets, and finds cliques. Search lets the network look for fewer colors, starting
-from the better coloring, so no answer has more colors than DSATUR's. Readout turns the best coloring into scores.
+and, if they are dense, with independent sets, and finds cliques. Search lets the network look for fewer colors, from
+the better coloring on, so no answer has more colors than DSATUR's. Readout turns the best coloring into scores.
 
 The parts are modules of their own because torch.while_loop can close over a tensor's size only if it is the size of an
 input. Sizes that data decides (graphs, padded nodes, colors) are decided in one part and are input shapes of the next.
@@ -23,7 +23,8 @@ from gnn_training.model.network import GraphHead
 
 CLIQUE_WORK = 1_000_000  # nodes that the search for cliques looks at in a step, in all graphs from all starts,
 MIN_STARTS, MAX_STARTS = 16, 1024  # and from how many nodes of a graph it starts
-CHAINS = 32  # of independent sets,
+CHAINS = 32  # of independent sets, and the steps without a larger one, per member, after which they end,
+PATIENCE, PATIENCE_STEPS = 6.0, 4000  # in a call of so many steps; the patience grows with the root of the steps
 SETS_FROM, SETS_UP_TO = 0.15, 2048  # density from which, and nodes up to which, a graph is also colored with them
 USED_SCORE = 9.2  # of a node's own color: log(p / 0.0001) for p = 1; other colors have 0
 
@@ -34,6 +35,7 @@ class Ranges(NamedTuple):
     greedy_color_ids: Tensor  # (largest degree + 1,) colors that a greedy algorithm could need
     start_ids: Tensor         # (S,) starts of cliques
     chain_ids: Tensor         # (C,) chains of independent sets
+    dense_ids: Tensor         # (N + 1,) nodes of a dense matrix and "no node"; one if the graphs are too large for it
 
 
 class Bounds(NamedTuple):
@@ -71,20 +73,25 @@ class Pad(nn.Module):
         all_nodes = torch.ones_like(graphs.degrees).sum()
         starts = (CLIQUE_WORK / all_nodes).clamp(MIN_STARTS, MAX_STARTS).long()
         return graphs, position, Ranges(
-            count_to(enough), count_to(torch.minimum(starts, (nodes - 1).clamp(min=1))), count_to(0 * nodes + CHAINS)
-        )
+            count_to(enough), count_to(torch.minimum(starts, (nodes - 1).clamp(min=1))), count_to(0 * nodes + CHAINS),
+            count_to(torch.where(nodes <= SETS_UP_TO, nodes + 1, 1)),
+        )  # fmt: skip
 
 
 class Bound(nn.Module):
     """Colorings by DSATUR, cliques, and the sizes of the search."""
 
-    def forward(self, graphs: Graphs, ranges: Ranges, seed: Tensor) -> tuple[Bounds, search.Limits]:
-        colors = dsatur(graphs, ranges.greedy_color_ids)
-        n = graphs.num_nodes
-        is_dense = (graphs.degrees.sum(1) >= SETS_FROM * n * (n - 1)) & (n <= SETS_UP_TO)
-        waiting = torch.where(is_dense[:, None], -1, colors)
-        sets = independent_sets(graphs, waiting, seed + 0 * colors[:, 0], ranges.chain_ids)
-        colors = torch.where((sets.max(1).values < colors.max(1).values)[:, None], sets, colors)
+    def forward(self, graphs: Graphs, ranges: Ranges, seed: Tensor, steps: Tensor) -> tuple[Bounds, search.Limits]:
+        colors, n = dsatur(graphs, ranges.greedy_color_ids), graphs.num_nodes
+        is_dense = (graphs.degrees.sum(1) >= SETS_FROM * n * (n - 1)) & (n.max() <= SETS_UP_TO)
+        part, patience = ranges.dense_ids, PATIENCE * (steps.clamp(min=0) / PATIENCE_STEPS).sqrt()
+        waiting = torch.nn.functional.pad(torch.where(is_dense[:, None], -1, colors), (0, 1))[:, part]
+        exists = torch.nn.functional.pad(graphs.exists, (0, 1))[:, part]
+        seeds = seed + 0 * colors[:, 0]
+        sets = independent_sets(graphs.adjacency(part), exists, waiting, seeds, ranges.chain_ids, patience)
+        better = is_dense & (sets.max(1).values < colors.max(1).values)
+        sets = sets[:, torch.arange(colors.shape[1], device=part.device).clamp(max=part.max())]
+        colors = torch.where(better[:, None], sets, colors)
         nodes = torch.ones_like(graphs.degrees[0]).sum()
         return Bounds(colors, clique_bound(graphs, ranges.start_ids)), limits(nodes, colors.max() + 1)
 
@@ -100,7 +107,10 @@ class Search(nn.Module):
         rows = torch.arange(bounds.clique.shape[0], device=bounds.clique.device)          # (G,)
         asked = options.num_colors[rows.clamp(max=options.num_colors.shape[0] - 1)]  # one for all or for each
         task = search.Task(bounds.greedy, bounds.clique, asked, options.seed + 0 * rows)
-        found = search.search(search.split(self.move_rule[None]), graphs, task, limits, options.steps)
+        # Where a round moves more nodes, in graphs of more than a thousand, a call makes fewer rounds.
+        rounds = (options.steps * search.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
+        rounds = torch.minimum(rounds, options.steps)
+        found = search.search(search.split(self.move_rule[None]), graphs, task, limits, rounds)
         heads = self.graph_head(graphs, bounds.clique.float(), found.fewest.float())
         return Searched(without_gaps(found.colors, graphs, limits.color_ids), found.counts, *heads)
 
@@ -129,7 +139,7 @@ class Program(nn.Module):
         """Inputs of the contract to its outputs and all that lies between, by name. node_features are ignored."""
         options = Options(num_colors, seed, steps)
         graphs, position, ranges = self.pad(edge_index, batch)
-        bounds, limits = self.bound(graphs, ranges, seed)
+        bounds, limits = self.bound(graphs, ranges, seed, steps)
         searched = self.search(graphs, bounds, limits, options)
         logits = self.readout(searched.colors, batch, position)
         tensors = {"edge_index": edge_index, "batch": batch, "position": position, "color_logits": logits}

@@ -1,8 +1,8 @@
 """The search for a proper coloring with fewer colors: TabuCol whose rule of moving is a trained network.
 
 A round lets a few nodes in conflict change their color. TabuCol (Hertz and de Werra 1987) takes the color with the
-fewest conflicts. Here every neighbour u in that color has a price, which a small network computes from the state of u: a
-conflict with a node that can move on easily costs less than one with a node that is stuck. So a round looks one move
+fewest conflicts. Here every neighbour u in that color has a price, which a small network computes from the state of u:
+a conflict with a node that can move on easily costs less than one with a node that is stuck. So a round looks one move
 ahead. The network also sets how long a node may not return to a color, and how many nodes move at once.
 
 As soon as the coloring is proper, the smallest color class is closed. Its nodes count as conflicted until they have
@@ -52,41 +52,41 @@ class Weights(NamedTuple):
 class Limits(NamedTuple):
     """Sizes as tensors 0, 1, 2, ..."""
 
-    color_ids: Tensor   # (K,)
+    color_ids: Tensor  # (K,)
     active_ids: Tensor  # (A,)
-    mover_ids: Tensor   # (M,)
+    mover_ids: Tensor  # (M,)
 
 
 class Task(NamedTuple):
     """What to search for."""
 
-    colors: Tensor      # (G, N) int64, a proper coloring
-    lower: Tensor       # (G,) int64, colors with which the search ends
+    colors: Tensor  # (G, N) int64, a proper coloring
+    lower: Tensor  # (G,) int64, colors with which the search ends
     num_colors: Tensor  # (G,) int64, colors to start with, below those of `colors`; 0 for one fewer
-    seeds: Tensor       # (G,) int64
+    seeds: Tensor  # (G,) int64
 
 
 class Found(NamedTuple):
     """What a search has found."""
 
-    colors: Tensor     # (G, N) int64, proper, the numbers of colors may have gaps
-    fewest: Tensor     # (G,) int64, its colors
+    colors: Tensor  # (G, N) int64, proper, the numbers of colors may have gaps
+    fewest: Tensor  # (G,) int64, its colors
     conflicts: Tensor  # (G,) float, the fewest conflicts since, with one color less
-    counts: Tensor     # (G, N, K) float, conflicts of every node in every color after the last round
+    counts: Tensor  # (G, N, K) float, conflicts of every node in every color after the last round
 
 
 class State(NamedTuple):
     """The search between two rounds. Column N of the nodes belongs to no node."""
 
-    round: Tensor      # () int64
-    colors: Tensor     # (G, N + 1) int64
-    counts: Tensor     # (G, (N + 1) K) float, neighbours of a node with a color
-    until: Tensor      # (G, (N + 1) K) float, round up to which a node may not take a color
-    moved: Tensor      # (G, N + 1) int64, round of the last move
-    moves: Tensor      # (G, N + 1) float
-    is_open: Tensor    # (G, K) float, 1 for colors that may be used
-    best: Tensor       # (G, N) int64
-    fewest: Tensor     # (G,) int64
+    round: Tensor  # () int64
+    colors: Tensor  # (G, N + 1) int64
+    counts: Tensor  # (G, (N + 1) K) float, neighbours of a node with a color
+    until: Tensor  # (G, (N + 1) K) float, round up to which a node may not take a color
+    moved: Tensor  # (G, N + 1) int64, round of the last move
+    moves: Tensor  # (G, N + 1) float
+    is_open: Tensor  # (G, K) float, 1 for colors that may be used
+    best: Tensor  # (G, N) int64
+    fewest: Tensor  # (G,) int64
     conflicts: Tensor  # (G,) float
 
 
@@ -128,15 +128,15 @@ def begin(graphs: Graphs, task: Task, limits: Limits) -> State:
     colors, K = task.colors, limits.color_ids.shape[0]
     none = 0 * colors[:, :1]
     sizes = ((colors[:, :, None] == limits.color_ids) & graphs.exists[:, :, None]).sum(1)  # (G, K)
-    used = colors.max(1).values + 1                                                       # (G,)
+    used = colors.max(1).values + 1  # (G,)
     wanted = torch.where(task.num_colors > 0, torch.minimum(task.num_colors, used), used)
-    by_size = (limits.color_ids - sizes * K).argsort(1).argsort(1)                        # (G, K) largest first
+    by_size = (limits.color_ids - sizes * K).argsort(1).argsort(1)  # (G, K) largest first
     is_open = (by_size < wanted[:, None]).float()
-    padded = torch.cat([colors, none], 1)                                                 # (G, N + 1)
+    padded = torch.cat([colors, none], 1)  # (G, N + 1)
     size = padded.shape[1]
-    around = take(padded.flatten(), graphs.graph * size + graphs.neighbours)              # (E + 1,)
+    around = take(padded.flatten(), graphs.graph * size + graphs.neighbours)  # (E + 1,)
     place = (graphs.graph * size + graphs.source) * K + around
-    counts = (torch.zeros_like(padded)[:, :, None] * limits.color_ids).float()            # (G, N + 1, K)
+    counts = (torch.zeros_like(padded)[:, :, None] * limits.color_ids).float()  # (G, N + 1, K)
     counts = counts.flatten().scatter_add(0, place, (graphs.neighbours < size - 1).float()).view(colors.shape[0], -1)
     until = torch.zeros_like(counts)
     moved = torch.full_like(padded, -20)
@@ -145,82 +145,80 @@ def begin(graphs: Graphs, task: Task, limits: Limits) -> State:
                  torch.full_like(used, 10**6).float())  # fmt: skip
 
 
-def one_round(
-    state: State, weights: Weights, graphs: Graphs, task: Task, limits: Limits, table: Tensor
-) -> State:
+def one_round(state: State, weights: Weights, graphs: Graphs, task: Task, limits: Limits, table: Tensor) -> State:
     """Close a color where the coloring is proper; elsewhere let a few nodes in conflict move."""
     colors, color_ids, exists = state.colors, limits.color_ids, graphs.exists
     K, size = color_ids.shape[0], exists.shape[1]
-    counts = state.counts.view(colors.shape[0], -1, K)                                    # (G, N + 1, K)
-    is_closed = 1 - state.is_open.gather(1, colors[:, :-1])                               # (G, N)
-    own = counts[:, :-1].gather(2, colors[:, :-1, None])[..., 0]                          # (G, N)
+    counts = state.counts.view(colors.shape[0], -1, K)  # (G, N + 1, K)
+    is_closed = 1 - state.is_open.gather(1, colors[:, :-1])  # (G, N)
+    own = counts[:, :-1].gather(2, colors[:, :-1, None])[..., 0]  # (G, N)
     own = torch.where(exists, own + is_closed, 0.0)
-    in_conflict = own > 0                                                                 # (G, N)
-    num_conflicted = in_conflict.sum(1)                                                   # (G,)
-    k = state.is_open.sum(1)                                                              # (G,)
+    in_conflict = own > 0  # (G, N)
+    num_conflicted = in_conflict.sum(1)  # (G,)
+    k = state.is_open.sum(1)  # (G,)
 
-    proper = num_conflicted == 0                                                          # (G,)
+    proper = num_conflicted == 0  # (G,)
     better = proper & (k < state.fewest)
     best = torch.where(better[:, None], colors[:, :-1], state.best)
     fewest = torch.where(better, k.long(), state.fewest)
     conflicts = torch.where(proper, 1e6, torch.minimum(state.conflicts, own.sum(1) / 2))
     sizes = torch.zeros_like(state.is_open).scatter_add(1, colors[:, :-1], exists.float())  # (G, K)
-    smallest = torch.where(state.is_open > 0, sizes, torch.inf).argmin(1, keepdim=True)   # (G, 1)
-    closes = (proper & (k > task.lower))[:, None] & (color_ids == smallest)               # (G, K)
+    smallest = torch.where(state.is_open > 0, sizes, torch.inf).argmin(1, keepdim=True)  # (G, 1)
+    closes = (proper & (k > task.lower))[:, None] & (color_ids == smallest)  # (G, K)
 
-    summary = summarize(graphs, k, num_conflicted)                                        # (G, F)
-    control = (summary[:, None] @ weights.control)[:, 0] + weights.control_bias           # (G, 5)
-    tenure, per_conflicted, spread, margin, jitter = control.exp().split(1, 1)            # (G, 1) each
-    price = prices(state, graphs, own, is_closed, counts, summary, weights)               # (G, N + 1)
+    summary = summarize(graphs, k, num_conflicted)  # (G, F)
+    control = (summary[:, None] @ weights.control)[:, 0] + weights.control_bias  # (G, 5)
+    tenure, per_conflicted, spread, margin, jitter = control.exp().split(1, 1)  # (G, 1) each
+    price = prices(state, graphs, own, is_closed, counts, summary, weights)  # (G, N + 1)
 
     # Nodes in conflict come first; which ones, if there are many, changes from round to round.
-    row = (NODE_STRIDE * torch.arange(size, device=k.device) + ROUND_STRIDE * state.round + task.seeds[:, None])
-    row = row % NOISE_ROWS                                                                # (G, N)
+    row = NODE_STRIDE * torch.arange(size, device=k.device) + ROUND_STRIDE * state.round + task.seeds[:, None]
+    row = row % NOISE_ROWS  # (G, N)
     drawn = in_conflict.float() * (1 + take(table[:, 0], row))
-    active = drawn.topk(limits.active_ids.shape[0], 1).indices                            # (G, A)
-    row = row.gather(1, active)                                                           # (G, A)
-    random = table.index_select(0, row.flatten()).unflatten(0, row.shape)                 # (G, A, K)
-    near = graphs.lists(active)                                                           # (G, A, D)
-    flat = near.flatten(1)                                                                # (G, A D)
+    active = drawn.topk(limits.active_ids.shape[0], 1).indices  # (G, A)
+    row = row.gather(1, active)  # (G, A)
+    random = table.index_select(0, row.flatten()).unflatten(0, row.shape)  # (G, A, K)
+    near = graphs.lists(active)  # (G, A, D)
+    flat = near.flatten(1)  # (G, A D)
     color_near = colors.gather(1, flat).view_as(near)
     price_near = price.gather(1, flat).view_as(near)
-    here = colors.gather(1, active)[:, :, None]                                           # (G, A, 1)
-    count = counts.gather(1, active[:, :, None].expand(-1, -1, K))                        # (G, A, K)
+    here = colors.gather(1, active)[:, :, None]  # (G, A, 1)
+    count = counts.gather(1, active[:, :, None].expand(-1, -1, K))  # (G, A, K)
     until = state.until.view_as(counts).gather(1, active[:, :, None].expand(-1, -1, K))
-    cost = torch.zeros_like(count).scatter_add(2, color_near, price_near)                 # (G, A, K)
+    cost = torch.zeros_like(count).scatter_add(2, color_near, price_near)  # (G, A, K)
     cost = cost + weights.move[:, :1, None] * count
-    crowd = sizes * (k / graphs.num_nodes)[:, None] - 1                                   # (G, K)
+    crowd = sizes * (k / graphs.num_nodes)[:, None] - 1  # (G, K)
     score = weights.move[:, 1:2, None] * crowd[:, None] + jitter[:, :, None] * random - cost
     allowed = (until <= state.round) & (state.is_open > 0)[:, None] & (color_ids != here)
-    top, target = torch.where(allowed, score, -torch.inf).max(2)                          # (G, A)
-    closed_here = is_closed.gather(1, active)                                             # (G, A)
+    top, target = torch.where(allowed, score, -torch.inf).max(2)  # (G, A)
+    closed_here = is_closed.gather(1, active)  # (G, A)
     cost_here = cost.gather(2, here)[..., 0] + closed_here * (1 + weights.move[:, :1])
     age = (state.round - state.moved.gather(1, active)).float().log1p()
     gain = torch.where(in_conflict.gather(1, active), cost_here + top + weights.move[:, 2:] * age, -torch.inf)
 
     # The best move, and those about as good, unless they interfere: neighbours with the same old or new color.
-    gain, chosen = gain.topk(limits.mover_ids.shape[0], 1)                                # (G, M)
-    moves = gain > (gain[:, :1] - margin).clamp(min=-1e9)                        # (G, M)
-    movers = torch.where(moves, active.gather(1, chosen), size)                           # (G, M)
-    old, new = here[..., 0].gather(1, chosen), target.gather(1, chosen)                   # (G, M)
-    near = near.gather(1, chosen[:, :, None].expand(-1, -1, near.shape[2]))               # (G, M, D)
+    gain, chosen = gain.topk(limits.mover_ids.shape[0], 1)  # (G, M)
+    moves = gain > (gain[:, :1] - margin).clamp(min=-1e9)  # (G, M)
+    movers = torch.where(moves, active.gather(1, chosen), size)  # (G, M)
+    old, new = here[..., 0].gather(1, chosen), target.gather(1, chosen)  # (G, M)
+    near = near.gather(1, chosen[:, :, None].expand(-1, -1, near.shape[2]))  # (G, M, D)
     rank = torch.full_like(colors, limits.mover_ids.shape[0]).scatter(1, movers, limits.mover_ids.expand_as(movers))
-    other = rank.gather(1, near.flatten(1)).view_as(near)                                 # (G, M, D)
+    other = rank.gather(1, near.flatten(1)).view_as(near)  # (G, M, D)
     known = other.clamp(max=limits.mover_ids.shape[0] - 1).flatten(1)
     alike = (old.gather(1, known).view_as(near) == old[:, :, None]) | (
         new.gather(1, known).view_as(near) == new[:, :, None]
     )
-    before = (other < limits.mover_ids[:, None]) & (near < size)                          # (G, M, D)
-    moves = moves & ~(before & alike).any(2)                                              # (G, M)
+    before = (other < limits.mover_ids[:, None]) & (near < size)  # (G, M, D)
+    moves = moves & ~(before & alike).any(2)  # (G, M)
     movers = torch.where(moves, movers, size)
 
-    step = moves.float()[:, :, None].expand_as(near).flatten(1)                           # (G, M D)
+    step = moves.float()[:, :, None].expand_as(near).flatten(1)  # (G, M D)
     near = near.flatten(1)
     old_place = near * K + old[:, :, None].expand(-1, -1, graphs.window.shape[0]).flatten(1)
     new_place = near * K + new[:, :, None].expand(-1, -1, graphs.window.shape[0]).flatten(1)
     counts = state.counts.scatter_add(1, torch.cat([old_place, new_place], 1), torch.cat([-step, step], 1))
     wait = tenure + per_conflicted * num_conflicted[:, None]
-    wait = wait + spread * random[..., 1 % K].gather(1, chosen)                  # (G, M)
+    wait = wait + spread * random[..., 1 % K].gather(1, chosen)  # (G, M)
     after = state.until.scatter(1, movers * K + old, state.round + 1 + wait.floor())
     return State(
         state.round + 1,
@@ -240,20 +238,20 @@ def prices(
     state: State, graphs: Graphs, own: Tensor, is_closed: Tensor, counts: Tensor, summary: Tensor, weights: Weights
 ) -> Tensor:
     """What a conflict with a node costs (G, N + 1), from 0 to 2; 0 for no node."""
-    free = counts[:, :-1]                                                                 # (G, N, K)
-    here = own - is_closed                                                                # (G, N) conflicts now
+    free = counts[:, :-1]  # (G, N, K)
+    here = own - is_closed  # (G, N) conflicts now
     within = [((n - free).relu() @ state.is_open[:, :, None])[..., 0] - (n - here).relu() * (1 - is_closed)
               for n in (1, 2, 3)]  # fmt: skip
     none, one, two = within[0], within[1] - 2 * within[0], within[2] - 2 * within[1] + within[0]  # colors other than
-    age = (state.round - state.moved[:, :-1]).float()                                     # ... its own, by conflicts
-    logs = torch.stack([none, one, two, own, age, state.moves[:, :-1]], 2).log1p()        # (G, N, 6)
-    mean = (state.moves.sum(1, keepdim=True) / graphs.num_nodes[:, None]).log1p()         # (G, 1)
-    none, one, two, own, age, moves = logs.split(1, 2)                                    # (G, N, 1) each
+    age = (state.round - state.moved[:, :-1]).float()  # ... its own, by conflicts
+    logs = torch.stack([none, one, two, own, age, state.moves[:, :-1]], 2).log1p()  # (G, N, 6)
+    mean = (state.moves.sum(1, keepdim=True) / graphs.num_nodes[:, None]).log1p()  # (G, 1)
+    none, one, two, own, age, moves = logs.split(1, 2)  # (G, N, 1) each
     features = torch.cat([(none > 0).float(), none, one, two, own, age / 4, moves - mean[:, :, None]], 2)
     by_node, by_graph = weights.hidden.split([NODE_FEATURES, GRAPH_FEATURES], 1)
     hidden = features @ by_node + (summary[:, None] @ by_graph + weights.hidden_bias[:, None])  # (G, N, H)
     direct_node, direct_graph = weights.direct.split([NODE_FEATURES, GRAPH_FEATURES], 1)
-    level = (summary * direct_graph).sum(1, keepdim=True) + weights.bias                  # (G, 1)
+    level = (summary * direct_graph).sum(1, keepdim=True) + weights.bias  # (G, 1)
     z = (hidden.relu() @ weights.out[:, :, None] + features @ direct_node[:, :, None])[..., 0] + level
     return torch.nn.functional.pad(2 * z.sigmoid(), (0, 1))
 
@@ -264,4 +262,3 @@ def summarize(graphs: Graphs, k: Tensor, num_conflicted: Tensor) -> Tensor:
     density = graphs.degrees.sum(1) / (n * (n - 1)).clamp(min=1)
     crowded = num_conflicted.float().log1p() / 2 - 1
     return torch.stack([n.log() / 3 - 2, k.log() / 2 - 1.5, density - 0.5, crowded, (k / n).log() + 2.3], 1)
-

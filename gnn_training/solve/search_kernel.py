@@ -8,12 +8,16 @@ import numpy as np
 from numba import njit
 
 import gnn_training.solve.kernels  # noqa: F401  (sets the place of numba's cache)
-
-
 from gnn_training.model.greedy import NODE_STRIDE, ROUND_STRIDE
 from gnn_training.model.search import (
-    ACTIVE, GRAPH_FEATURES, HIDDEN, MOVERS, NODE_FEATURES, NODES_PER_ACTIVE, NODES_PER_MOVER,
-)  # fmt: skip
+    ACTIVE,
+    GRAPH_FEATURES,
+    HIDDEN,
+    MOVERS,
+    NODE_FEATURES,
+    NODES_PER_ACTIVE,
+    NODES_PER_MOVER,
+)
 
 
 @njit(cache=True, nogil=True)

@@ -78,7 +78,7 @@ class Learner:
         return {**means, "gradient_norm": norm / steps}, [total > 0 for total in totals[len(WEIGHTS) + 3 :]]
 
     def compile(self) -> str | None:
-        """Let torch compile the rounds of a search on a GPU. Returns what is missing if a machine of the group cannot."""
+        """Let torch compile the rounds of a search on a GPU. Returns what a machine of the group lacks for it."""
         missing = _missing_compiler()
         if any(self.rt.any(missing is not None)):
             return missing or "another machine has no compiler"

@@ -1,4 +1,4 @@
-"""What training minimizes: loss terms of a batch. Permuting the colors changes none of them.
+"""What training minimizes: loss terms of a batch.
 
 The rule of moving is trained by what comes out of whole searches, which have no gradient. So every graph is searched
 twice, with the weights plus and minus a random change, and the gradient points away from the worse one (evolution
@@ -36,15 +36,15 @@ class Batch:
 
     graphs: Graphs
     lists: Sequence[NeighbourLists]  # the same graphs on the host
-    first: Tensor       # (G, N) int64, colorings to start with
+    first: Tensor  # (G, N) int64, colorings to start with
     num_colors: Tensor  # (G,) int64, best known
-    lower: Tensor       # (G,) int64, bounds on the chromatic number
+    lower: Tensor  # (G,) int64, bounds on the chromatic number
     graph_type: Tensor  # (G,) int64
     difficulty: Tensor  # (G,) float, 0 to 100
-    seeds: Tensor       # (G,) int64, of the search
-    change: Tensor      # (G, NUM_WEIGHTS) float, of the rule, standard normal
+    seeds: Tensor  # (G,) int64, of the search
+    change: Tensor  # (G, NUM_WEIGHTS) float, of the rule, standard normal
     graph_mask: Tensor  # (G,) float, 0 for an empty place, which counts nothing, else 1
-    max_colors: int     # of the colorings to start with
+    max_colors: int  # of the colorings to start with
 
 
 class ColoringNetwork(nn.Module):
@@ -63,15 +63,15 @@ class ColoringNetwork(nn.Module):
             change = SPREAD * batch.change
             found = [run_searches(self.move_rule + sign * change, batch, rounds) for sign in (1, -1)]
             plus, minus = (fewest + PER_LOG_CONFLICT * conflicts.log1p() for fewest, conflicts in found)
-            worse = (plus - minus) / ((plus - minus).abs() + TYPICAL)                     # (G,) within -1 and 1
-            fewest = (found[0][0] + found[1][0]) / 2                                      # (G,)
+            worse = (plus - minus) / ((plus - minus).abs() + TYPICAL)  # (G,) within -1 and 1
+            fewest = (found[0][0] + found[1][0]) / 2  # (G,)
         slope = worse * (batch.change @ self.move_rule)  # its gradient is that of the expected result, up to a factor
         upper, lower = torch.minimum(*(colors for colors, _ in found)), batch.lower.float()
         chromatic, types, difficulty = self.graph_head(batch.graphs, lower, upper)
         span = (upper - lower).clamp(min=1)  # an error counts relative to the gap between the bounds
         known = torch.minimum(batch.num_colors, upper)
         terms = {
-            "gap": fewest - batch.num_colors + slope - slope.detach(),
+            "gap": fewest - batch.num_colors + (slope - slope.detach()),
             "chromatic": _distance(chromatic / span, known / span),
             "family": cross_entropy(types, batch.graph_type, ignore_index=UNKNOWN_TYPE, reduction="none"),
             "difficulty": _distance(difficulty / 100, batch.difficulty / 100),

@@ -3,9 +3,7 @@ use std::time::{Duration, Instant};
 use crate::{Coloring, ColoringGnn, Graph, Request, Result};
 
 /// Lengths of the calls after the first, in steps of the first call; the last goes on.
-const LENGTHS: [usize; 5] = [1, 1, 2, 2, 4];
-/// Calls ask alternately for 1, 2 and 3 colors below the best.
-const SPREAD: usize = 3;
+const LENGTHS: [usize; 3] = [2, 4, 8];
 
 /// What a coloring may cost.
 #[derive(Clone, Debug)]
@@ -56,7 +54,7 @@ impl ColoringGnn {
             if best.num_colors() <= target || 4 * steps < self.steps() {
                 break;
             }
-            let asked = target.max(best.num_colors().saturating_sub(1 + attempt % SPREAD));
+            let asked = target.max(best.num_colors().saturating_sub(1));
             let request =
                 Request { num_colors: Some(asked), seed: Some(budget.seed + attempt as i64), steps: Some(steps) };
             let Some(found) = self.run(&[graph], &request, deadline)? else { break };

@@ -1,0 +1,137 @@
+"""The classical steps in tensors: DSATUR, cliques, independent sets and the table of random numbers."""
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_graphs import GRAPH, edge_list, padded, random_graph
+from torch import Tensor
+
+from gnn_training import coloring
+from gnn_training.graph import Graph
+from gnn_training.model import greedy
+from gnn_training.model.graphs import Graphs, pad
+from gnn_training.model.greedy import NOISE_ROWS, PRIME, clique_bound, dsatur, independent_sets, noise_table
+from gnn_training.solve import kernels
+
+GRAPHS = st.lists(GRAPH, min_size=1, max_size=4)
+
+
+def sets(batch: Graphs, chains: int, colors: Tensor | None = None, seed: int = 0, patience: float = 6.0) -> Tensor:
+    adjacency = batch.adjacency(torch.arange(batch.exists.shape[1] + 1))[:, :-1, :-1]
+    waiting = torch.full_like(batch.degrees, -1) if colors is None else colors
+    seeds = torch.full_like(waiting[:, 0], seed)
+    return independent_sets(adjacency, batch.exists, waiting, seeds, torch.arange(chains), torch.tensor(patience))
+
+
+@settings(max_examples=30)
+@given(graphs=GRAPHS)
+def test_edge_lists_become_neighbour_lists_and_a_dense_matrix(graphs: list[Graph]):
+    made, position = pad(*map(torch.from_numpy, edge_list(graphs)))
+    size = made.exists.shape[1]
+    dense, x = made.adjacency(torch.arange(size + 1)), torch.arange(len(graphs) * size).view(-1, size).float()
+    lists = made.lists(torch.arange(size + 1).expand(len(graphs), -1))
+    for i, graph in enumerate(graphs):
+        expected = np.zeros((size, size), dtype=bool)
+        expected[: graph.num_nodes, : graph.num_nodes] = graph.adjacency()
+        assert [[u for u in row if u < size] for row in lists[i].tolist()] == [
+            *(np.flatnonzero(row).tolist() for row in expected), []
+        ]  # fmt: skip
+        assert np.array_equal(dense[i].numpy(), np.pad(expected, (0, 1)))
+        assert made.sum_neighbours(x)[i].tolist() == (expected @ x[i].numpy()).tolist()
+        assert made.exists[i].tolist() == [v < graph.num_nodes for v in range(size)]
+    assert position.tolist() == [v for graph in graphs for v in range(graph.num_nodes)]
+    assert not made.adjacency(torch.arange(1)).any()  # not wanted
+
+
+@settings(max_examples=60)
+@given(graphs=GRAPHS)
+def test_dsatur_in_tensors_is_that_of_the_kernels(graphs: list[Graph]):
+    colors = dsatur(padded(graphs), torch.arange(16))
+    for row, graph in zip(colors, graphs, strict=True):
+        assert row[: graph.num_nodes].tolist() == kernels.dsatur(*graph.csr()).tolist()
+        assert (row[graph.num_nodes :] == 0).all()
+
+
+@pytest.mark.parametrize("density", [0.02, 0.1, 0.5, 0.95])
+def test_dsatur_in_tensors_is_that_of_the_kernels_on_larger_graphs(density: float):
+    graphs = [random_graph(n, density, n) for n in (50, 80, 150)]
+    colors = dsatur(padded(graphs), torch.arange(150))
+    for row, graph in zip(colors, graphs, strict=True):
+        assert row[: graph.num_nodes].tolist() == kernels.dsatur(*graph.csr()).tolist()
+
+
+@settings(max_examples=40)
+@given(graphs=GRAPHS, starts=st.integers(1, 16))
+def test_the_clique_bound_is_the_size_of_a_clique_that_nothing_extends(graphs: list[Graph], starts: int):
+    batch = padded(graphs)
+    few, all_starts = (clique_bound(batch, torch.arange(min(s, batch.exists.shape[1]))) for s in (starts, 16))
+    assert (few <= all_starts).all()
+    for graph, size in zip(graphs, few.tolist(), strict=True):
+        network = nx.empty_graph(graph.num_nodes)
+        network.add_edges_from(graph.edges.tolist())
+        assert size in {len(clique) for clique in nx.find_cliques(network)}
+
+
+@settings(max_examples=20)
+@given(
+    graphs=GRAPHS, seed=st.integers(-(2**40), 2**40), chains=st.integers(1, 8), patience=st.sampled_from([0, 0.3, 6])
+)  # fmt: skip
+def test_independent_sets_color_properly_and_without_gaps(graphs: list[Graph], seed: int, chains: int, patience: float):
+    colors = sets(padded(graphs), chains, seed=seed, patience=patience)
+    for row, graph in zip(colors, graphs, strict=True):
+        mine = row[: graph.num_nodes].numpy()
+        assert coloring.is_proper(graph, mine) and coloring.num_colors(mine) == mine.max() + 1
+
+
+def test_independent_sets_color_only_nodes_that_wait():
+    graph = random_graph(40, 0.3)
+    given_colors = torch.from_numpy(kernels.dsatur(*graph.csr())).long()[None]
+    kept = given_colors < 4
+    colors = sets(padded([graph]), 8, torch.where(kept, given_colors, -1))
+    assert torch.equal(colors[kept], given_colors[kept]) and (colors[~kept] >= 4).all()
+    assert coloring.is_proper(graph, colors[0].numpy())
+
+
+def test_the_sets_of_a_graph_do_not_depend_on_its_batch_mates():
+    graphs = [random_graph(30, 0.5, 1), random_graph(50, 0.3, 2), Graph.from_edges(4, [])]
+    together = sets(padded(graphs), 8)
+    for row, graph in zip(together, graphs, strict=True):
+        assert row[: graph.num_nodes].tolist() == sets(padded([graph]), 8)[0].tolist()
+
+
+def test_more_chains_and_more_patience_save_colors_and_all_are_better_than_dsatur():
+    batch = padded([random_graph(100, 0.5, seed) for seed in range(6)])
+    poor, patient, both = (sets(batch, c, patience=p).amax(1).sum() for c, p in [(1, 0.5), (1, 6.0), (32, 6.0)])
+    assert poor > patient > both and dsatur(batch, torch.arange(40)).amax(1).sum() >= both + 12
+
+
+def test_a_change_is_made_only_where_it_is_needed():
+    x, calls = torch.tensor(5), []
+    for flag, expected in ((True, 6), (False, 5)):
+        assert greedy.change_if(torch.tensor(flag), lambda x: calls.append(x) or x + 1, x) == expected
+    assert calls == [x]
+
+
+def test_noise_is_the_hash_in_integers_without_limits_and_below_1():
+    table = noise_table(torch.arange(256))
+    for row, column in [(0, 0), (1, 0), (0, 1), (NOISE_ROWS - 1, 255)]:
+        y = (row * 69_621 + 1) % PRIME
+        y = (y * y + column * 40_014 + 12_345) % PRIME
+        for _ in range(3):
+            y = (y * (y + 1_000_003) + 7) % PRIME
+        assert table[row, column].item() == pytest.approx(y / PRIME, abs=1e-6)
+    assert torch.equal(noise_table(torch.arange(7)), table[:, :7])
+    assert table.min() >= 0 and table.max() < 1
+
+
+def test_noise_is_uniform_and_that_of_other_nodes_rounds_and_colors_is_unrelated():
+    table = noise_table(torch.arange(100))
+    shares = torch.histc(table, 10, 0, 1) / table.numel()
+    assert (shares - 0.1).abs().max() < 0.01
+    centered = (table - 0.5) * 12**0.5
+    for shift in (1, greedy.NODE_STRIDE, greedy.ROUND_STRIDE):
+        assert (centered * centered.roll(shift, 0)).mean().abs() < 0.02
+    assert (centered * centered.roll(1, 1)).mean().abs() < 0.02
