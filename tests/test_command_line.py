@@ -134,7 +134,7 @@ def test_settings_survive_the_way_through_a_file(given: settings.RunSettings, tm
     ("content", "words"),
     [
         ('{"colour": 1}', "settings.json: there is no setting colour"),
-        ('{"steps": 7}', "settings.json: warmup_steps (100) must be below steps (7)"),
+        ('{"steps": 7}', "settings.json: warmup_steps (10) must be below steps (7)"),
         ('{"preset": "huge"}', "settings.json: preset (huge) should be"),
         ("{", "settings.json: cannot be read as settings in JSON"),
         ("[1]", "settings.json: cannot be read as settings in JSON"),
@@ -156,7 +156,7 @@ def test_bad_settings_file_is_refused_in_one_sentence(content: str | None, words
         (["train", "--stepz", "3"], "Unrecognized options: --stepz"),
         (["train", "--steps", "x"], "Error parsing --steps"),
         (["train", "--steps", "0"], "coloring-gnn: steps (0) should be greater than 0"),
-        (["train", "--steps", "7"], "coloring-gnn: warmup_steps (100) must be below steps (7)"),
+        (["train", "--steps", "7"], "coloring-gnn: warmup_steps (10) must be below steps (7)"),
         (["train", "--minutes", "nan"], "minutes (nan) should be a finite number"),
         (["train", "--gpus", "0,0"], "gpus (0,0) must be numbers of GPUs, each once, such as 0,1,4"),
         (["run", "--preset", "huge"], "huge"),

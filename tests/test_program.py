@@ -111,6 +111,13 @@ def test_a_large_graph_in_the_batch_does_not_spoil_the_small_ones(model: Program
     assert all(coloring.is_proper(graph, colors[batch == i]) for i, graph in enumerate(graphs))
 
 
+def test_of_dsatur_and_independent_sets_the_better_coloring_is_the_start(model: Program):
+    graphs = [random_graph(20, 0.25, seed) for seed in range(12)]  # where sets are often the worse ones
+    start = call(model, *edge_list(graphs), steps=0)["greedy"].max(1).values + 1
+    dsatur = torch.tensor([dsatur_colors(graph) for graph in graphs])
+    assert (start <= dsatur).all() and (start < dsatur).any()
+
+
 def test_only_dense_graphs_that_are_not_large_are_also_colored_with_independent_sets(model: Program, monkeypatch):
     dense, sparse = random_graph(100, 0.5), random_graph(100, 0.14)
     first = [used(model, graph, steps=0) for graph in (dense, sparse)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch._dynamo
+import torch.fx.experimental._config
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
@@ -83,6 +84,7 @@ class Learner:
         if any(self.rt.any(missing is not None)):
             return missing or "another machine has no compiler"
         torch._dynamo.config.suppress_errors = True  # a compiler that fails is reported, and rounds run uncompiled
+        torch.fx.experimental._config.use_duck_shape = False  # sizes that are equal by chance make no form of their own
         search.one_round = torch.compile(search.one_round, dynamic=True)
         return None
 
