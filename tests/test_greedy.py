@@ -10,7 +10,7 @@ from small_graphs import GRAPH, edge_list, padded, random_graph
 from torch import Tensor
 
 from gnn_training import coloring
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, as_graph
 from gnn_training.model import greedy
 from gnn_training.model.graphs import Graphs, pad
 from gnn_training.model.greedy import NOISE_ROWS, PRIME, clique_bound, dsatur, independent_sets, noise_table
@@ -55,9 +55,14 @@ def test_dsatur_in_tensors_is_that_of_the_kernels(graphs: list[Graph]):
         assert (row[graph.num_nodes :] == 0).all()
 
 
-@pytest.mark.parametrize("density", [0.02, 0.1, 0.5, 0.95])
-def test_dsatur_in_tensors_is_that_of_the_kernels_on_larger_graphs(density: float):
-    graphs = [random_graph(n, density, n) for n in (50, 80, 150)]
+# Two stars, centers 0 and 3, on a path: one saturation counts more than all degrees.
+STARS = Graph.from_edges(16, [(0, 1), (1, 2), (2, 3), *((3 * (v % 2), v) for v in range(4, 16))])
+HUBS = [as_graph(nx.barabasi_albert_graph(150, 2, seed)) for seed in range(8)]
+LARGER = [random_graph(n, density, n) for n in (50, 150) for density in (0.02, 0.1, 0.5, 0.95)]
+
+
+@pytest.mark.parametrize("graphs", [[STARS], HUBS, LARGER], ids=["stars", "hubs", "larger"])
+def test_dsatur_in_tensors_is_that_of_the_kernels_on_larger_graphs(graphs: list[Graph]):
     colors = dsatur(padded(graphs), torch.arange(150))
     for row, graph in zip(colors, graphs, strict=True):
         assert row[: graph.num_nodes].tolist() == kernels.dsatur(*graph.csr()).tolist()
