@@ -167,7 +167,7 @@ def test_metadata_say_where_the_file_comes_from(exported: Path, trained: Path, t
     assert metadata["training_fingerprint"] == checkpoint.weights_fingerprint(best)
     assert metadata["trained_steps"] == str(best["step"])
     assert float(metadata["validation_excess"]) == pytest.approx(best["scores"]["gap"], abs=1e-4)
-    assert json.loads(metadata["settings"])["rounds"] == 4
+    assert json.loads(metadata["settings"])["rounds"] == best["settings"]["rounds"]
 
 
 @pytest.mark.slow

@@ -140,7 +140,6 @@ def begin(graphs: Graphs, task: Task, limits: Limits) -> State:
     counts = counts.flatten().scatter_add(0, place, (graphs.neighbours < size - 1).float()).view(colors.shape[0], -1)
     until = torch.zeros_like(counts)
     moved = torch.full_like(padded, -20)
-    # A coloring with as many colors as the first one counts as better, since it depends on the seed.
     return State(none[0, 0] + 0, padded, counts, until, moved, 0.0 * padded, is_open, colors + 0, used + 0,
                  torch.full_like(used, 10**6).float())  # fmt: skip
 
