@@ -190,7 +190,7 @@ class ExportSettings(Settings):
     """Run folder, or a checkpoint file."""
     models: Path = Path("models")
     """Folder for coloring_gnn.onnx, golden vectors and SHA256SUMS."""
-    steps: Positive = 4000
+    steps: Positive = 2500
     """Rounds of a call with the three plain inputs."""
     oldest_runtime: bool = True
     """Also run the file in ONNX Runtime 1.16.3 if that is installed; --no-oldest-runtime does not."""
