@@ -57,11 +57,11 @@ def dsatur(graphs: Graphs, color_ids: Tensor) -> Tensor:
         c = torch.where(around, last, color_ids).min(1, keepdim=True).values              # (G, 1)
         near = graphs.lists(v)[:, 0]                                                      # (G, D)
         place = near * color_ids.shape[0] + c
-        new = ~taken.gather(1, place) & waits
-        grown = priority.gather(1, near) + weight * new
+        known = taken.gather(1, place)                                                    # (G, D)
+        grown = priority.gather(1, near) + weight * (~known & waits)
         priority = priority.scatter(1, near, grown).scatter(1, v, torch.full_like(grown[:, :1], -torch.inf))
         colors = colors.scatter(1, v, torch.where(waits, c, colors.gather(1, v)))
-        return colors, priority, taken.scatter(1, place, waits.expand_as(place) | taken.gather(1, place))
+        return colors, priority, taken.scatter(1, place, known | waits)
 
     none = torch.full_like(graphs.degrees[:, :1], -1)
     colors = torch.cat([torch.where(exists, -1, 0), 0 * none], 1)                         # (G, N + 1)

@@ -22,7 +22,7 @@ from gnn_training.model.greedy import NODE_STRIDE, NOISE_ROWS, ROUND_STRIDE, loo
 ACTIVE, MOVERS = 16, 4  # nodes that a round looks at, and that may move,
 NODES_PER_ACTIVE, NODES_PER_MOVER = 64, 256  # more of them in large graphs
 NODE_FEATURES, GRAPH_FEATURES, HIDDEN = 7, 5, 8
-NEVER = -(10**6)  # a round long ago
+NOT_MOVED = -20  # round of the last move of a node that has not moved
 
 # Shapes of the weights, in the order in which one vector holds them.
 SHAPES = {
@@ -139,7 +139,7 @@ def begin(graphs: Graphs, task: Task, limits: Limits) -> State:
     counts = (torch.zeros_like(padded)[:, :, None] * limits.color_ids).float()  # (G, N + 1, K)
     counts = counts.flatten().scatter_add(0, place, (graphs.neighbours < size - 1).float()).view(colors.shape[0], -1)
     until = torch.zeros_like(counts)
-    moved = torch.full_like(padded, -20)
+    moved = torch.full_like(padded, NOT_MOVED)
     return State(none[0, 0] + 0, padded, counts, until, moved, 0.0 * padded, is_open, colors + 0, used + 0,
                  torch.full_like(used, 10**6).float())  # fmt: skip
 

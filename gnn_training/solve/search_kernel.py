@@ -4,6 +4,8 @@ Training takes thousands of searches, so they may not cost what tensors of one g
 of many graphs are searched at once instead. A test holds both to the same moves.
 """
 
+import math
+
 import numpy as np
 from numba import njit
 
@@ -17,7 +19,11 @@ from gnn_training.model.search import (
     NODE_FEATURES,
     NODES_PER_ACTIVE,
     NODES_PER_MOVER,
+    NOT_MOVED,
+    SHAPES,
 )
+
+PLACES = np.cumsum([0, *(math.prod(shape) for shape in SHAPES.values())])  # of the parts in the vector of weights
 
 
 @njit(cache=True, nogil=True)
@@ -31,18 +37,17 @@ def search_graph(offsets, neighbours, first, lower, weights, table, seed, rounds
     colors, best = first.astype(np.int64), first.astype(np.int64)
     K = best.max() + 1
     F = NODE_FEATURES + GRAPH_FEATURES
-    place = np.cumsum(np.array([0, F * HIDDEN, HIDDEN, HIDDEN, F, 1, 3, GRAPH_FEATURES * 5, 5]))
-    hidden = weights[: place[1]].reshape(F, HIDDEN)
-    hidden_bias, out = weights[place[1] : place[2]], weights[place[2] : place[3]]
-    direct, bias = weights[place[3] : place[4]], weights[place[4]]
-    move = weights[place[5] : place[6]]
-    control, control_bias = weights[place[6] : place[7]].reshape(GRAPH_FEATURES, 5), weights[place[7] :]
+    hidden = weights[: PLACES[1]].reshape(F, HIDDEN)
+    hidden_bias, out = weights[PLACES[1] : PLACES[2]], weights[PLACES[2] : PLACES[3]]
+    direct, bias = weights[PLACES[3] : PLACES[4]], weights[PLACES[4]]
+    move = weights[PLACES[5] : PLACES[6]]
+    control, control_bias = weights[PLACES[6] : PLACES[7]].reshape(GRAPH_FEATURES, 5), weights[PLACES[7] :]
     num_active = min(max(ACTIVE, n // NODES_PER_ACTIVE), n)
     num_movers = min(max(MOVERS, n // NODES_PER_MOVER), num_active)
     log1p = np.log1p(np.arange(max(rounds + 32, n + 2, K + 2))).astype(np.float32)
     counts, until = np.zeros((n, K), np.int16), np.zeros((n, K), np.float32)
     sizes, is_open = np.zeros(K, np.int64), np.ones(K, np.bool_)
-    moved, moves, own = np.full(n, -20, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
+    moved, moves, own = np.full(n, NOT_MOVED, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
     price, num_moves = np.zeros(n, np.float32), 0
     for v in range(n):
         sizes[colors[v]] += 1

@@ -21,7 +21,6 @@ from gnn_training.training.loss import Batch
 from gnn_training.training.sampler import EqualCostSampler, PlannedStep, Shape
 
 SEARCH = 1  # purpose of the random generator; 0 is the sampler's
-NO_GRAPH = -1  # the index of an empty place in a batch
 
 
 @dataclass(frozen=True)
@@ -131,12 +130,9 @@ class DeviceDataset:
 
 
 def neighbour_lists(data: PackedGraphs, i: int) -> NeighbourLists:
-    """Neighbour lists of graph i, straight from its bits."""
-    n = int(data.num_nodes[i])
-    bits = data.adjacency_bits[data.adjacency_offset[i] : data.adjacency_offset[i + 1]].reshape(n, -1)
-    adjacency = np.unpackbits(bits, axis=1, count=n, bitorder="little")
-    source, neighbours = np.nonzero(adjacency)
-    offsets = np.searchsorted(source, np.arange(n + 1))
+    """Neighbour lists of graph i, without the edge list and the sorting of `Graph.csr`."""
+    source, neighbours = np.nonzero(data.adjacency(i))
+    offsets = np.searchsorted(source, np.arange(data.num_nodes[i] + 1))
     return NeighbourLists(offsets.astype(np.int64), neighbours.astype(np.int32))
 
 
