@@ -84,7 +84,7 @@ def forms(num_nodes: int) -> dict[str, Callable[[int], object]]:
         colors = torch.from_numpy(first[:count]).to(DEVICE)
         sizes = limits(torch.tensor(num_nodes, device=DEVICE), colors.max() + 1)
         weights, zeros = search.split(rule[None].to(DEVICE)), torch.zeros_like(colors[:, 0])
-        task = search.Task(colors, zeros, zeros, zeros)
+        task = search.Task(colors, zeros, zeros, torch.arange(len(zeros)), zeros)
         return lambda rounds: search.search(weights, padded, task, sizes, torch.tensor(rounds)).conflicts.tolist()
 
     return {

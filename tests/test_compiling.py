@@ -38,7 +38,7 @@ def _compared(rt: Runtime, folder: Path) -> dict:
     for shape in SHAPES:
         fits = (data.num_nodes <= shape.nodes) & (data.dsatur_colors <= shape.colors)
         batch = dataset.batch(np.flatnonzero(fits)[: shape.graphs], shape)
-        task = search.Task(batch.first, batch.lower, 0 * batch.lower, batch.seeds)
+        task = search.Task(batch.first, batch.lower, 0 * batch.lower, torch.arange(len(batch.seeds)), batch.seeds)
         weights = search.split(search.first_weights() + 0.2 * batch.change)
         sizes = limits(torch.tensor(shape.nodes), torch.tensor(shape.colors))
         found = []

@@ -113,13 +113,6 @@ def test_more_chains_and_more_patience_save_colors_and_all_are_better_than_dsatu
     assert poor > patient > both and dsatur(batch, torch.arange(40)).amax(1).sum() >= both + 12
 
 
-def test_a_change_is_made_only_where_it_is_needed():
-    x, calls = torch.tensor(5), []
-    for flag, expected in ((True, 6), (False, 5)):
-        assert greedy.change_if(torch.tensor(flag), lambda x: calls.append(x) or x + 1, x) == expected
-    assert calls == [x]
-
-
 def test_noise_is_the_hash_in_integers_without_limits_and_below_1():
     table = noise_table(torch.arange(256))
     for row, column in [(0, 0), (1, 0), (0, 1), (NOISE_ROWS - 1, 255)]:

@@ -49,7 +49,7 @@ def prepare(
     for i, graph in enumerate(graphs):
         first[i, : graph.num_nodes] = torch.from_numpy(kernels.dsatur(*graph.csr()) if colors is None else colors)
     each = torch.ones(len(graphs), dtype=torch.int64)
-    task = Task(first, lower * each, asked * each, seed + torch.arange(len(graphs)))
+    task = Task(first, lower * each, asked * each, torch.arange(len(graphs)), seed + torch.arange(len(graphs)))
     return batch, task, limits(torch.tensor(first.shape[1]), first.max() + 1)
 
 
@@ -224,8 +224,8 @@ def test_the_number_asked_for_says_how_many_of_the_largest_classes_are_open():
 def test_a_search_for_the_number_asked_finds_it_or_nothing():
     graph, weights = planted(80, 6, 0.5)[0], with_control(first_weights(), "per_conflicted", -1.0)
     clique = Graph.from_edges(80, [*graph.edges, *((u, v) for v in range(6) for u in range(v))])
-    assert run([clique], weights, 80, asked=6).fewest.item() == 6
-    nothing = run([clique], weights, 80, asked=5)
+    assert run([clique], weights, 400, asked=6).fewest.item() == 6
+    nothing = run([clique], weights, 400, asked=5)
     assert nothing.colors[0].tolist() == kernels.dsatur(*clique.csr()).tolist()
     assert nothing.fewest.item() == 10
 

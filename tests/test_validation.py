@@ -43,7 +43,7 @@ def test_the_scores_are_those_of_proper_colorings_that_tensors_find(data: Packed
     for planned in one.batches:
         (ids,) = planned.micro_batches
         batch = one.dataset.batch(ids, planned.shape)
-        task = search.Task(batch.first, batch.lower, 0 * batch.lower, batch.seeds)
+        task = search.Task(batch.first, batch.lower, 0 * batch.lower, torch.arange(len(batch.seeds)), batch.seeds)
         sizes = limits(*map(torch.tensor, (planned.shape.nodes, planned.shape.colors)))
         with torch.no_grad():
             weights = search.split(network.move_rule[None])

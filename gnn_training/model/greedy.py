@@ -12,10 +12,11 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from gnn_training.model.graphs import Graphs
 
-DEGREE_WORTH = 1 / 2048  # of the size of a set: what a member of the largest degree counts besides
+DEGREE_WORTH, DEGREE_LEVELS = 1 / 4, 256  # in members: what one of the largest degree counts besides, in so many levels
+INSIDE = 4096.0  # more than any number of neighbours
 STAYS_OUT = 7  # steps that a node stays out of a set after it has left
 PRIME = 2_147_483_629  # below 2^31, so that squares of residues fit into int64
-NOISE_ROWS = 509  # of the table of random numbers; a prime, so that strides reach every row
+NOISE_ROWS, SET_ROWS = 4093, 509  # of the tables of random numbers; primes, so that strides reach every row
 NODE_STRIDE, ROUND_STRIDE = 331, 197  # between the rows of two nodes, and of two rounds
 State = TypeVar("State")
 
@@ -33,12 +34,6 @@ def loop(condition: Callable[[State], Tensor], body: Callable[[State], State], s
     while condition(state):
         state = body(state)
     return state
-
-
-def change_if(flag: Tensor, change: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """`change(x)` if `flag` (), else x. The change is only computed where it is needed, in the ONNX file too."""
-    # A loop of one round or none, because torch.cond does not convert to the contract's opset.
-    return loop(lambda state: state[0] < 1, lambda state: (state[0] + 1, change(state[1])), (1 - flag.long(), x))[1]
 
 
 def dsatur(graphs: Graphs, color_ids: Tensor) -> Tensor:
@@ -102,15 +97,13 @@ def clique_bound(graphs: Graphs, start_ids: Tensor) -> Tensor:
 class Chains(NamedTuple):
     """S independent sets that change step by step in every graph."""
 
-    step: Tensor       # () int64
-    colors: Tensor     # (G, N) int64, -1 for nodes that wait
-    inside: Tensor     # (G, S, N) float, 1 for members
-    beside: Tensor     # (G, S, N) float, members among the neighbours
+    step: Tensor       # (G,) int64, of the search for this set
+    beside: Tensor     # (G, S, N) float, members among the neighbours; INSIDE for a member, negative for colored nodes
     out_until: Tensor  # (G, S, N) float, step up to which a node stays out
-    best: Tensor       # (G, S, N) float, the best set of a chain so far
-    score: Tensor      # (G, S) float, its size, and a fraction for its edges
-    degrees: Tensor    # (G, N) float, neighbours that wait
-    grown: Tensor      # (G,) int64, step at which the largest of all sets last grew
+    worth: Tensor      # (G, S) float, of the members
+    best: Tensor       # (G, N) float, 1 for members of the most worthy set so far
+    highest: Tensor    # (G,) float, its worth
+    found: Tensor      # (G,) int64, the step that found it
 
 
 def independent_sets(
@@ -120,87 +113,70 @@ def independent_sets(
 
     S chains, chain_ids (S,) = 0..S-1, grow sets by plateau search: a node without neighbours in the set enters,
     preferably one of large degree; if there is none, a node takes the place of its only neighbour there (as for cliques
-    in Pullan and Hoos 2006). When the largest set has not grown for `patience` () steps per member, it becomes a color
-    class, and so do sets of the same size that share no node with it or with each other. adjacency (G, N, N) float,
-    exists (G, N) bool, seeds (G,) int64.
+    in Pullan and Hoos 2006). The best of all sets becomes a color class when no better one has been found for
+    `patience` () steps per member. adjacency (G, N, N) float, exists (G, N) bool, seeds (G,) int64.
     """
-    # A while_loop may not close over a tensor and a view of it: only `rows` is used from here on.
-    table, rows = noise_table(chain_ids).T, adjacency.flatten(0, 1)                       # (S, R), (G N, N)
     nodes = torch.arange(colors.shape[1], device=colors.device)
+    table = noise_table(nodes, SET_ROWS)                                                  # (R, N)
+    # A member counts as beside itself. A while_loop may not close over a tensor and a view of it: only `rows` is used.
+    rows = (adjacency + INSIDE * (nodes == nodes[:, None])).flatten(0, 1)                 # (G N, N)
     offset = torch.arange(seeds.shape[0], device=colors.device)[:, None] * exists.shape[1]  # (G, 1)
 
-    def neighbours(v: Tensor, counts: Tensor) -> Tensor:
-        """Neighbours (G, S, N) of nodes v (G, S), as 0 and 1; none where counts (G, S) is False."""
+    def row_of(v: Tensor, counts: Tensor) -> Tensor:
+        """Rows (G, S, N) of nodes v (G, S), zeros where counts (G, S) is False."""
         return rows.index_select(0, (offset + v).flatten()).unflatten(0, v.shape) * counts[:, :, None].float()
 
-    def set_to(x: Tensor, v: Tensor, value: Tensor | float, counts: Tensor) -> Tensor:
-        """x (G, S, N) with `value` at v (G, S) where counts (G, S) is True."""
-        return x.scatter(2, v[:, :, None], torch.where(counts[:, :, None], value, x.gather(2, v[:, :, None])))
+    def next_class(colors: Tensor) -> Tensor:
+        waits = exists & (colors < 0)
+        degrees = (rows.unflatten(0, waits.shape) @ waits.float()[:, :, None])[..., 0] - INSIDE * waits.float()
+        largest = degrees.amax(1, keepdim=True).clamp(min=1)                              # (G, 1)
+        value = 1 + (degrees / largest * DEGREE_LEVELS).floor() / DEGREE_LEVELS * DEGREE_WORTH  # (G, N)
+        enter, spread = 2 + degrees / largest, 2 * degrees.sqrt() / largest               # (G, N)
 
-    def body(state: Chains) -> Chains:
-        step, degrees = state.step, state.degrees
-        largest = degrees.amax(1, keepdim=True).clamp(min=1)
-        row = (NODE_STRIDE * nodes + ROUND_STRIDE * step + seeds[:, None]) % NOISE_ROWS   # (G, N)
-        random = table.index_select(1, row.flatten()).unflatten(1, row.shape).transpose(0, 1)  # (G, S, N)
-        waits = exists & (state.colors < 0)
-        enter = 2 + (degrees / largest)[:, None] + (2 * degrees.sqrt() / largest)[:, None] * random
-        swaps = (state.beside == 1) & (state.out_until <= step)
-        key = torch.where(state.beside == 0, enter, torch.where(swaps, random, -1.0))
-        top, v = torch.where(waits[:, None] & (state.inside == 0), key, -1.0).max(2)      # (G, S)
-        acts = top >= 0
-        near = neighbours(v, acts)
-        member, u = (near * state.inside).max(2)                                          # (G, S)
-        leaves = member > 0
-        beside = state.beside + near - neighbours(u, leaves)
-        inside = set_to(set_to(state.inside, v, 1.0, acts), u, 0.0, leaves)
-        out_until = set_to(state.out_until, u, (step + STAYS_OUT).float(), leaves)
-        # Sums of whole numbers are exact, so all runtimes compare scores alike.
-        now = inside.sum(2) + DEGREE_WORTH * ((inside @ degrees[:, :, None])[..., 0] / largest)  # (G, S)
-        better = now > state.score
-        best, score = torch.where(better[:, :, None], inside, state.best), torch.maximum(now, state.score)
-        size = score.amax(1).floor()                                                      # (G,)
-        grown = torch.where(size > state.score.amax(1).floor(), step, state.grown)
-        done = (step - grown).float() > patience * size                                   # (G,)
-        closed = close_sets(state.colors, best, score, done, chain_ids)
-        keeps = (~done).float()[:, None]                                                  # (G, 1)
-        inside, beside, best = (x * keeps[:, :, None] for x in (inside, beside, best))
-        degrees = change_if(done.any(), lambda _: waiting_neighbours(rows, exists & (closed < 0)), degrees)
-        grown = torch.where(done, step, grown)
-        return Chains(step + 1, closed, inside, beside, out_until, best, score * keeps, degrees, grown)
+        def goes_on(state: Chains) -> Tensor:
+            return (state.step - state.found).float() <= patience * state.highest         # (G,)
+
+        def body(state: Chains) -> Chains:
+            row = (NODE_STRIDE * chain_ids + ROUND_STRIDE * state.step[:, None] + seeds[:, None]) % SET_ROWS  # (G, S)
+            random = table.index_select(0, row.flatten()).unflatten(0, row.shape)         # (G, S, N)
+            swaps = (state.beside == 1) & (state.out_until <= state.step[:, None, None])
+            key = torch.where(swaps, random, -1.0)
+            key = torch.where(state.beside == 0, enter[:, None] + spread[:, None] * random, key)
+            top, v = key.max(2)                                                           # (G, S)
+            acts = (top >= 0) & goes_on(state)[:, None]
+            near = row_of(v, acts)
+            member, u = torch.where(state.beside >= INSIDE, near, 0.0).max(2)             # (G, S)
+            leaves = member > 0
+            beside = state.beside + near - row_of(u, leaves)
+            place, until = u[:, :, None], (state.step + STAYS_OUT).float()[:, None, None]
+            until = torch.where(leaves[:, :, None], until, state.out_until.gather(2, place))
+            out_until = state.out_until.scatter(2, place, until)
+            # Sums of such fractions are exact, so all runtimes compare them alike.
+            worth = state.worth + torch.where(acts, value.gather(1, v), 0) - torch.where(leaves, value.gather(1, u), 0)
+            highest, chain = worth.max(1)                                                 # (G,)
+            better = highest > state.highest
+            chain = chain[:, None, None].expand(-1, 1, beside.shape[2])
+            best = torch.where(better[:, None], (beside.gather(1, chain)[:, 0] >= INSIDE).float(), state.best)
+            return Chains(state.step + 1, beside, out_until, worth, best, torch.maximum(highest, state.highest),
+                          torch.where(better, state.step, state.found))  # fmt: skip
+
+        beside = torch.where(waits, 0.0, -2.0 * INSIDE)[:, None] + 0.0 * chain_ids[:, None]
+        zero = 0 * seeds
+        state = Chains(zero, beside, 0 * beside, beside[:, :, 0] * 0, 0.0 * degrees, 0.0 * zero, zero + 0)
+        state = loop(lambda state: goes_on(state).any(), body, state)
+        return torch.where(state.best > 0, colors.amax(1, keepdim=True) + 1, colors)
 
     waiting = torch.where(exists, colors, -1)
-    empty = 0.0 * (waiting[:, None] + chain_ids[:, None])                                 # (G, S, N)
-    zero = 0 * seeds
-    degrees = waiting_neighbours(rows, exists & (waiting < 0))
-    state = Chains(zero[0], waiting, empty, empty + 0, empty + 0, empty + 0, empty.sum(2), degrees, zero + 0)
-    return loop(lambda state: (exists & (state.colors < 0)).any(), body, state).colors.clamp(min=0)
+    waits = loop(lambda state: (exists & (state[0] < 0)).any(), lambda state: (next_class(state[0]),), (waiting,))[0]
+    return waits.clamp(min=0)
 
 
-def close_sets(colors: Tensor, sets: Tensor, score: Tensor, done: Tensor, chain_ids: Tensor) -> Tensor:
-    """Colors (G, N) with those of `sets` (G, S, N) as further classes that are largest by score (G, S), in graphs that
-    are done (G,). Of sets that share a node, the one with the higher score is taken, of equals the first.
+def noise_table(columns: Tensor, rows: int = NOISE_ROWS) -> Tensor:
+    """Random numbers (rows, K) between 0 and 1 for columns (K,). Each of four rounds multiplies and squares in the
+    integers mod PRIME, which mixes all bits. Only `*`, `+` and `%` on int64 are used: all runtimes agree on them.
     """
-    ahead = chain_ids < chain_ids[:, None]                                                # (S, S)
-    higher = (score[:, None] > score[:, :, None]) | ((score[:, None] == score[:, :, None]) & ahead)
-    shares = sets @ sets.transpose(1, 2) > 0                                              # (G, S, S)
-    largest = score.floor() == score.amax(1, keepdim=True).floor()
-    taken = largest & ~(higher & shares).any(2) & done[:, None]                           # (G, S)
-    color = colors.amax(1, keepdim=True) + taken.long().cumsum(1)                         # (G, S)
-    found = (((color + 1) * taken).float()[:, None] @ sets)[:, 0].long() - 1              # (G, N)
-    return torch.where(found >= 0, found, colors)
-
-
-def waiting_neighbours(rows: Tensor, waits: Tensor) -> Tensor:
-    """Neighbours (G, N) float of every node that wait (G, N); rows (G N, N) of the adjacency."""
-    return (rows.unflatten(0, waits.shape) @ waits.float()[:, :, None])[..., 0]
-
-
-def noise_table(color_ids: Tensor) -> Tensor:
-    """Random numbers (NOISE_ROWS, K) between 0 and 1. Each of four rounds multiplies and squares in the integers mod
-    PRIME, which mixes all bits. Only `*`, `+` and `%` on int64 are used: they are the same in all runtimes.
-    """
-    x = (torch.arange(NOISE_ROWS, device=color_ids.device)[:, None] * 69_621 + 1) % PRIME
-    x = (x * x + color_ids * 40_014 + 12_345) % PRIME
+    x = (torch.arange(rows, device=columns.device)[:, None] * 69_621 + 1) % PRIME
+    x = (x * x + columns * 40_014 + 12_345) % PRIME
     for _ in range(3):
         x = (x * (x + 1_000_003) + 7) % PRIME
     return x.float() / PRIME

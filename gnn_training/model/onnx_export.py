@@ -123,7 +123,7 @@ def probes() -> dict[str, EdgeList]:
         "dense": _edge_list(gnp(60, 0.8, seed=3)),
         "several graphs": _edge_list(gnp(30, 0.5, seed=4), empty(3), complete(5), gnp(80, 0.1, seed=5)),
         "half the directions": _careless(_edge_list(gnp(40, 0.3, seed=6))),
-        "large": _edge_list(gnp(500, 0.05, seed=7)),
+        "large": _edge_list(gnp(1500, 0.01, seed=7)),
     }
 
 

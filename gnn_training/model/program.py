@@ -23,8 +23,10 @@ from gnn_training.model.network import GraphHead
 
 CLIQUE_WORK = 1_000_000  # nodes that the search for cliques looks at in a step, in all graphs from all starts,
 MIN_STARTS, MAX_STARTS = 16, 1024  # and from how many nodes of a graph it starts
-CHAINS = 32  # of independent sets, and the steps without a larger one, per member, after which they end,
-PATIENCE, PATIENCE_STEPS = 6.0, 4000  # in a call of so many steps; the patience grows with the root of the steps
+CHAINS = 32  # of independent sets, and the steps without a better one, per member, after which they end,
+PATIENCE, PATIENCE_STEPS = 2.0, 2500  # in a call of so many steps; the patience grows with the root of the steps
+SEARCH_WORK, MAX_SEARCHES = 6000, 4  # a small graph is searched several times: nodes x colors x searches
+SEED_STRIDE = 1009  # between the seeds of two searches of a graph
 SETS_FROM, SETS_UP_TO = 0.15, 2048  # density from which, and nodes up to which, a graph is also colored with them
 USED_SCORE = 9.2  # of a node's own color: log(p / 0.0001) for p = 1; other colors have 0
 
@@ -43,6 +45,7 @@ class Bounds(NamedTuple):
 
     greedy: Tensor  # (G, N) int64, coloring by DSATUR or by independent sets, the better one
     clique: Tensor  # (G,) int64, size of a clique
+    searches: Tensor  # (R,) int64, the graph of every search
 
 
 class Options(NamedTuple):
@@ -93,7 +96,9 @@ class Bound(nn.Module):
         sets = sets[:, torch.arange(colors.shape[1], device=part.device).clamp(max=part.max())]
         colors = torch.where(better[:, None], sets, colors)
         nodes = torch.ones_like(graphs.degrees[0]).sum()
-        return Bounds(colors, clique_bound(graphs, ranges.start_ids)), limits(nodes, colors.max() + 1)
+        searches = (SEARCH_WORK / (n * (colors.max(1).values + 1))).clamp(1, MAX_SEARCHES).long()  # (G,)
+        graph = (count_to(searches.sum())[:, None] >= searches.cumsum(0)).long().sum(1)            # (R,)
+        return Bounds(colors, clique_bound(graphs, ranges.start_ids), graph), limits(nodes, colors.max() + 1)
 
 
 class Search(nn.Module):
@@ -106,7 +111,10 @@ class Search(nn.Module):
     def forward(self, graphs: Graphs, bounds: Bounds, limits: search.Limits, options: Options) -> Searched:
         rows = torch.arange(bounds.clique.shape[0], device=bounds.clique.device)          # (G,)
         asked = options.num_colors[rows.clamp(max=options.num_colors.shape[0] - 1)]  # one for all or for each
-        task = search.Task(bounds.greedy, bounds.clique, asked, options.seed + 0 * rows)
+        graph = bounds.searches                                                           # (R,)
+        before = (graph[:, None] > graph).long().sum(1)  # searches of the graphs before
+        number = torch.arange(graph.shape[0], device=graph.device) - before
+        task = search.Task(bounds.greedy, bounds.clique, asked, graph, options.seed + SEED_STRIDE * number)
         # Where a round moves more nodes, in graphs of more than a thousand, a call makes fewer rounds.
         rounds = (options.steps * search.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
         rounds = torch.minimum(rounds, options.steps)

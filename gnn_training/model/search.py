@@ -8,7 +8,8 @@ ahead. The network also sets how long a node may not return to a color, and how 
 As soon as the coloring is proper, the smallest color class is closed. Its nodes count as conflicted until they have
 moved to another color.
 
-Letters in shapes: G graphs, N nodes (padded), K colors, A active nodes, M nodes that move, D largest degree.
+Letters in shapes: G graphs, R searches, N nodes (padded), K colors, A active nodes, M nodes that move, D largest
+degree. In State and below it, every search has its row, and G counts the searches.
 """
 
 from typing import NamedTuple
@@ -63,11 +64,12 @@ class Task(NamedTuple):
     colors: Tensor  # (G, N) int64, a proper coloring
     lower: Tensor  # (G,) int64, colors with which the search ends
     num_colors: Tensor  # (G,) int64, colors to start with, below those of `colors`; 0 for one fewer
-    seeds: Tensor  # (G,) int64
+    graph: Tensor  # (R,) int64 ascending, the graph of every search, each at least once
+    seeds: Tensor  # (R,) int64, of the searches
 
 
 class Found(NamedTuple):
-    """What a search has found."""
+    """What the best search of every graph has found."""
 
     colors: Tensor  # (G, N) int64, proper, the numbers of colors may have gaps
     fewest: Tensor  # (G,) int64, its colors
@@ -108,19 +110,25 @@ def first_weights() -> Tensor:
 
 def search(weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds: Tensor) -> Found:
     """Search for so many rounds () int64, or until every graph has as few colors as its lower bound."""
-    table = noise_table(limits.color_ids)
-    state = begin(graphs, task, limits)
+    table, graph = noise_table(limits.color_ids), task.graph
+    belongs = graph == torch.arange(task.lower.shape[0], device=graph.device)[:, None]  # (G, R)
+    state = State(*(x.index_select(0, graph) if x.dim() else x for x in begin(graphs, task, limits)))
+    exists, degrees, first, lower = (
+        x.index_select(0, graph) for x in (graphs.exists, graphs.degrees, graphs.first, task.lower)
+    )
+    lists, mine = graphs._replace(exists=exists, degrees=degrees, first=first), task._replace(lower=lower)
 
     def goes_on(state: State) -> Tensor:
-        return (state.round < rounds) & (state.fewest > task.lower).any()
+        return (state.round < rounds) & ~(belongs & (state.fewest <= lower)).any(1).all()
 
     def body(state: State) -> State:
-        return one_round(state, weights, graphs, task, limits, table)
+        return one_round(state, weights, lists, mine, limits, table)
 
     state = loop(goes_on, body, state)
-    shape = *task.colors.shape, limits.color_ids.shape[0]
-    counts = state.counts.view(shape[0], -1, shape[2])[:, :-1]
-    return Found(state.best, state.fewest, state.conflicts, counts)
+    best = torch.where(belongs, -state.fewest.float(), -torch.inf).argmax(1)  # (G,) searches
+    counts = state.counts.index_select(0, best).unflatten(1, (-1, limits.color_ids.shape[0]))[:, :-1]
+    colors, fewest, conflicts = (x.index_select(0, best) for x in (state.best, state.fewest, state.conflicts))
+    return Found(colors, fewest, conflicts, counts)
 
 
 def begin(graphs: Graphs, task: Task, limits: Limits) -> State:

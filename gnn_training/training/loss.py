@@ -89,7 +89,8 @@ def run_searches(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Te
         with torch.autocast("cuda", enabled=False):
             sizes = limits(*(torch.tensor(size) for size in (batch.first.shape[1], batch.max_colors)))
             sizes = search.Limits(*(ids.to(batch.first.device) for ids in sizes))
-            task = search.Task(batch.first, batch.lower, 0 * batch.lower, batch.seeds)
+            graph = torch.arange(len(batch.seeds), device=batch.first.device)
+            task = search.Task(batch.first, batch.lower, 0 * batch.lower, graph, batch.seeds)
             found = search.search(search.split(weights), batch.graphs, task, sizes, torch.tensor(rounds))
             fewest, conflicts = found.fewest.float(), found.conflicts
     else:
