@@ -111,7 +111,7 @@ class TrainSettings(RankSettings):
     """Seed of weights, batches and noise, and of generated graphs."""
     weights: Path | None = None
     """Run folder or checkpoint whose weights to start with; None starts with random weights."""
-    rounds: Positive = 2500
+    rounds: Positive = 1500
     """Rounds of a search."""
     steps: Positive = 600
     """Number of optimizer steps."""

@@ -272,6 +272,7 @@ def test_progress_judges_counts_and_loses_patience():
     def judge(gap: float, step: int) -> bool:
         return progress.judge({"gap": gap, "dsatur_gap": 5.0}, step)
 
+    assert judge(2.5, step=0) and progress.first_gap == 2.5
     # Of equal scores the later weights are kept, but they are no reason for patience.
     assert judge(2.0, step=10) and judge(2.0, step=20) and not judge(3.0, step=30)
     assert (progress.best, progress.best_step, progress.gap, progress.evaluated_at) == (2.0, 20, 3.0, 30)

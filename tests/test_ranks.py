@@ -217,7 +217,7 @@ def test_two_ranks_train_as_one_process_would(tiny_data: Path, tmp_path: Path, l
         for name in ("step", "epoch", "learning_rate", *WEIGHTS):
             assert mine[name] == pytest.approx(other[name], rel=1e-3, abs=1e-6)
     assert [line["step"] for line in metrics(run, "train")] == list(range(1, 41))
-    assert [line["step"] for line in metrics(run, "validation")] == [7, 14, 21, 28, 35, 40]
+    assert [line["step"] for line in metrics(run, "validation")] == [0, 7, 14, 21, 28, 35, 40]
     assert {line["graphs"] for line in metrics(run, "validation")} == {5}
 
 
@@ -226,7 +226,7 @@ def test_early_stop_stops_every_rank(tiny_data: Path, tmp_path: Path):
     still = {"learning_rate": 1e-12, "weight_decay": 0, "evaluate_every": 1, "patience": 2, "steps": 100_000}
     output_of(tiny_runs.settings(tiny_data, tmp_path / "run", **still))
     assert status(tmp_path / "run")["status"] == "done"
-    assert status(tmp_path / "run")["step"] == 3 and status(tmp_path / "run")["evaluations_without_gain"] == 2
+    assert status(tmp_path / "run")["step"] == 2 and status(tmp_path / "run")["evaluations_without_gain"] == 2
 
 
 @pytest.mark.slow  # whole trainings in processes of their own

@@ -231,6 +231,11 @@ def _finish(settings: RunSettings, how: str) -> None:
     scores = [f"{METHODS[method]} {score['mean_gap']:.2f}" for method, score in summary["methods"].items()]
     log.info("%s: %.1f MB, %s", model, model.stat().st_size / 1e6, how)
     log.info("colors above the best known on %d validation graphs: %s", summary["graphs"], ", ".join(scores))
+    training = json.loads((settings.run / "status.json").read_text())
+    before, after = training["first_gap"], training["best"]
+    log.info(
+        "training saved %.2f colors a graph: from %.2f above the best known to %.2f", before - after, before, after
+    )
     log.info("see %s for report.json and metrics.jsonl, or tensorboard --logdir %s", settings.run, settings.run)
     if settings.stop_pod:
         runpod.stop_pod(os.environ)

@@ -87,7 +87,7 @@ class Training:
         # Ranks disagree on clocks and signals: decisions come from reduced flags.
         stopped, late = self.rt.any(stop.received, progress.is_late(settings.minutes))
         for batch in self.loader.starting_at(learner.step):
-            if 0 < learner.step != progress.evaluated_at and learner.step % settings.evaluate_every == 0:
+            if learner.step != progress.evaluated_at and learner.step % settings.evaluate_every == 0:
                 self._evaluate()
             if stopped:
                 return "stopped"
@@ -123,7 +123,11 @@ class Training:
         is_kept = self.progress.judge(scores, step)  # reduced scores: the same on every rank
         self.progress.seconds += time.monotonic() - started
         if is_kept and self.rt.is_main:
-            best = {**self.learner.best_state(), "data_sha256": self.data_sha256, "scores": scores}
+            best = {
+                **self.learner.best_state(),
+                "data_sha256": self.data_sha256,
+                "scores": {**scores, "first_gap": self.progress.first_gap},
+            }
             checkpoint.save(self.settings.run / "best.pt", best)
 
     def _save(self) -> None:

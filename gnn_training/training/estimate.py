@@ -91,7 +91,7 @@ def _evaluation_seconds(learner: Learner, loader: GraphLoader, share: float, rt:
     total = sum(planned.shape.cost for planned in validation.batches)
     held_out = len(loader.dataset.data.indices("validation")) or len(loader.sampler.indices) // 4
     graphs = min(settings.validation_graphs or math.inf, held_out / share)
-    evaluations = settings.steps // settings.evaluate_every + 1
+    evaluations = settings.steps // settings.evaluate_every + 1  # one before the first step
     each = seconds * total / validation.batches[number].shape.cost * graphs / len(validation.ids)
     return evaluations * each
 

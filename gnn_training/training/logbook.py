@@ -14,14 +14,15 @@ log = logging.getLogger(__name__)
 class Progress:
     """Counts and scores over the whole training, without interruptions. Kept in every checkpoint. seconds: of steps and
     evaluations; step_seconds: of steps alone; graphs: seen, repeats counted; gap, dsatur_gap: mean colors above the
-    best known on the validation graphs at the last evaluation; best: lowest gap so far, None before the first
-    evaluation; evaluations_without_gain: since then; evaluated_at: step of the last evaluation.
+    best known on the validation graphs at the last evaluation; first_gap: at step 0; best: lowest gap so far, None
+    before the first evaluation; evaluations_without_gain: since then; evaluated_at: step of the last evaluation.
     """
 
     seconds: float = 0.0
     step_seconds: float = 0.0
     graphs: int = 0
     gap: float | None = None
+    first_gap: float | None = None
     dsatur_gap: float | None = None
     best: float | None = None
     best_step: int = 0
@@ -37,6 +38,8 @@ class Progress:
     def judge(self, scores: dict[str, float], step: int) -> bool:
         """Note the scores of an evaluation; True if these weights are the ones to keep."""
         self.gap, self.dsatur_gap, self.evaluated_at = scores["gap"], scores["dsatur_gap"], step
+        if step == 0:
+            self.first_gap = self.gap
         is_better = self.best is None or self.gap < self.best
         is_kept = is_better or self.gap == self.best  # of equals, the longer trained
         if is_kept:
@@ -95,7 +98,8 @@ class Logbook:
             return
         parts = [f"step {step}/{steps}", f"training graphs {gap:+.2f}"]
         if progress.gap is not None:
-            parts.append(f"validation {progress.gap:+.2f} (DSATUR {progress.dsatur_gap:+.2f})")
+            others = f"at step 0 {progress.first_gap:+.2f}, DSATUR {progress.dsatur_gap:+.2f}"
+            parts.append(f"validation {progress.gap:+.2f} ({others})")
         minutes, seconds = divmod(round(seconds_left), 60)
         log.info("%s", " | ".join([*parts, f"{minutes}:{seconds:02d} left"]))
 

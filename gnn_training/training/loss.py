@@ -65,7 +65,8 @@ class ColoringNetwork(nn.Module):
             plus, minus = (fewest + PER_LOG_CONFLICT * conflicts.log1p() for fewest, conflicts in found)
             worse = (plus - minus) / ((plus - minus).abs() + TYPICAL)  # (G,) within -1 and 1
             fewest = (found[0][0] + found[1][0]) / 2  # (G,)
-        slope = worse * (batch.change @ self.move_rule)  # its gradient is that of the expected result, up to a factor
+        # Its gradient is that of the expected result, up to a factor; products and sums stay float32 under autocast.
+        slope = worse * (batch.change * self.move_rule).sum(1)
         upper, lower = torch.minimum(*(colors for colors, _ in found)), batch.lower.float()
         chromatic, types, difficulty = self.graph_head(batch.graphs, lower, upper)
         span = (upper - lower).clamp(min=1)  # an error counts relative to the gap between the bounds
