@@ -210,7 +210,7 @@ class EvaluateSettings(Settings):
     seconds: Amount = 0.0
     """Time per graph for the second column, network and search; 0 leaves it out."""
     polish: bool = False
-    """Give most of the time after the first call to TabuCol, instead of to more calls, sets and iterated greedy."""
+    """Give most of the time after the first call to TabuCol, instead of to more calls."""
     rlf: bool = True
     """Compare with RLF, which is slow from a thousand nodes on; --no-rlf leaves it out."""
     tabucol: bool = False
@@ -244,7 +244,7 @@ class ColorSettings(Settings):
     seconds: Amount = 10.0
     """Time to spend. The first call of the network may take up to a minute more."""
     polish: bool = True
-    """Search with TabuCol after the first call; --no-polish uses more calls, set extraction and iterated greedy."""
+    """Search with TabuCol after the first call; --no-polish makes more calls."""
     seed: Count = 0
     """Seed of network and search."""
     threads: Count = 0

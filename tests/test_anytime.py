@@ -61,16 +61,9 @@ def test_the_search_ends_at_the_bound(model: Model, polish: bool):
     assert time.monotonic() - start < 10
 
 
-def test_polish_colors_random_graphs_as_tabucol_does_and_better_than_the_search_without(model: Model):
+def test_polish_colors_random_graphs_as_tabucol_does_and_longer_calls_save_colors(model: Model):
     assert num_colors(found(model, GRAPH, 10, True, lower=FEW_COLORS + 1)) == FEW_COLORS + 1
-    assert num_colors(found(model, GRAPH, 1, False)) > FEW_COLORS
-
-
-def test_a_search_without_polish_repeats_itself_up_to_its_end(model: Model):
-    graph = random_graph(40, 0)
-    call = one_call(model, graph, 60)._replace(seconds=10.0)  # so that iterated greedy makes all its passes
-    first, second = (next(improvements(model, graph, call, Budget(time.monotonic() + 60), False)) for _ in range(2))
-    assert np.array_equal(first, second)
+    assert num_colors(found(model, GRAPH, 5, False)) < num_colors(one_call(model, GRAPH, 60).colors)
 
 
 def run(graph: Graph, model: Model, seconds: float, lower: int = 1) -> Iterator[Coloring]:

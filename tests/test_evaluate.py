@@ -66,7 +66,7 @@ def test_the_report_holds_a_row_for_every_graph(folder: Path, tiny_model: Path):
 
 def test_the_search_uses_no_more_colors_than_one_call_and_stops_at_a_clique(folder: Path, tiny_model: Path):
     rows = {row["name"]: row for row in run(folder, tiny_model, seconds=0.5)["graphs"]}
-    assert rows["random"]["clique"] <= rows["random"]["colors"]["search"] < rows["random"]["colors"]["one_call"]
+    assert rows["random"]["clique"] <= rows["random"]["colors"]["search"] <= rows["random"]["colors"]["one_call"]
     assert 0.3 < rows["random"]["seconds"]["search"] < 3
     assert rows["single"]["seconds"]["search"] < 0.3
 
@@ -111,7 +111,7 @@ def test_progress_goes_down_in_colors_and_on_in_time_to_the_end(tmp_path: Path, 
         seconds, colors = zip(*row["progress"][method], strict=True)
         assert list(seconds) == sorted(seconds) and 0 < seconds[0] <= seconds[-1] <= row["seconds"][method]
         assert list(colors) == sorted(set(colors), reverse=True) and colors[-1] == row["colors"][method]
-        assert len(colors) > 1
+        assert len(colors) > (method == "tabucol" or polish)
     called = pytest.approx(row["seconds"]["one_call"], abs=0.1)
     assert row["progress"]["search"][0] == [called, row["colors"]["one_call"]]
 

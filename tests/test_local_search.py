@@ -141,7 +141,7 @@ def test_extraction_in_threads_continues_where_it_stopped():
 def test_threads_continue_from_the_best_of_them_and_end_with_the_search():
     used = [num_colors(START)]
     before = threading.active_count()
-    for colors in local_search(GRAPH.csr(), START, Budget(time.monotonic() + 10, lower=18, threads=3), polish=True):
+    for colors in local_search(GRAPH.csr(), START, Budget(time.monotonic() + 10, lower=18, threads=3)):
         assert is_proper(GRAPH, colors)
         used.append(num_colors(colors))
     assert used[-1] == 18 and used == sorted(set(used), reverse=True)
@@ -150,7 +150,7 @@ def test_threads_continue_from_the_best_of_them_and_end_with_the_search():
 
 def test_a_search_that_is_left_ends_its_threads():
     before = threading.active_count()
-    search = local_search(GRAPH.csr(), START, Budget(time.monotonic() + 60, threads=2), polish=True)
+    search = local_search(GRAPH.csr(), START, Budget(time.monotonic() + 60, threads=2))
     assert all(is_proper(GRAPH, next(search)) for _ in range(3))  # the third is TabuCol's
     search.close()
     assert threading.active_count() == before

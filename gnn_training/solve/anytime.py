@@ -9,18 +9,15 @@ from typing import NamedTuple
 import numpy as np
 
 from gnn_training.coloring import from_logits, greedy_along, is_proper, num_colors
-from gnn_training.contract import MAX_COLORS
-from gnn_training.graph import Graph, NeighbourLists
+from gnn_training.graph import Graph
 from gnn_training.model.session import Model
 from gnn_training.solve import kernels
-from gnn_training.solve.local_search import Budget, extract_in_threads, extractions, iterated_greedy, local_search
+from gnn_training.solve.local_search import Budget, local_search
 
 logger = logging.getLogger(__name__)
 DSATUR_SECONDS = 2e-9  # for every pair of nodes
 GRACE_SECONDS = 60.0  # that the first call may take beyond the deadline; a graph that needs more is too large
-CALL_LENGTHS = (2, 4, 8)  # of the calls after the first, in steps of the first; the last value repeats
-PASSES = 20_000  # of iterated greedy on the coloring of a call,
-SHARE = 0.5  # for at most this part of the time that the call took
+CALL_LENGTH, SHORTEST_CALL = 4, 0.25  # of the calls after the first, in the steps of the first
 
 
 class OneCall(NamedTuple):
@@ -67,7 +64,7 @@ def _methods(graph: Graph, model: Model, budget: Budget, polish: bool) -> Iterat
         call = one_call(model, graph, max(0.0, budget.deadline - time.monotonic()) + GRACE_SECONDS)
     except (MemoryError, TimeoutError) as error:
         logger.warning("%s: is too large for the network and colored without it: %s", graph.name, error)
-        search = local_search(lists, best, budget, polish)
+        search = local_search(lists, best, budget)
     else:
         yield "one call", call.colors
         best = min(call.colors, best, key=num_colors)
@@ -86,43 +83,26 @@ def one_call(model: Model, graph: Graph, seconds: float) -> OneCall:
 
 
 def improvements(model: Model, graph: Graph, call: OneCall, budget: Budget, polish: bool) -> Iterator[np.ndarray]:
-    """Yield proper colorings (N,) with ever fewer colors than the call's, within the budget. Without `polish`, more
-    calls ask for fewer colors, independent sets give colorings between two calls, and iterated greedy improves both.
-    With `polish`, `local_search` has all the time, most of it for TabuCol.
+    """Yield proper colorings (N,) with ever fewer colors than the call's, within the budget: with `polish` those of
+    `local_search`, without it those of longer calls with other seeds.
     """
-    lists, best = graph.csr(), call.colors
-    if not polish:
-        for best in _calls(model, graph, lists, call, budget):
-            yield best
-    yield from local_search(lists, best, budget, polish)
-
-
-def _calls(model: Model, graph: Graph, lists: NeighbourLists, call: OneCall, budget: Budget) -> Iterator[np.ndarray]:
-    """Improve the call's coloring, then make calls with other seeds, longer ones later, while there is time. A call
-    that would end late is shortened. It is left out if that makes it shorter than a quarter of the first call, and
-    stopped at the deadline.
-    """
-    found, spent, steps, used = call.colors, call.seconds, model.steps, num_colors(call.colors)
-    searches = [extractions(lists, budget.seed, number) for number in range(budget.threads)]
-    for attempt in count():
-        turn = min(time.monotonic() + spent, budget.deadline)
-        sets = extract_in_threads(searches, turn) if used > budget.lower else None
-        for colors in [found] if sets is None else [found, sets]:
-            seconds = min(SHARE * spent, budget.deadline - time.monotonic())
-            colors = iterated_greedy(lists, colors, budget.lower, PASSES, seconds, budget.seed + attempt)
-            if num_colors(colors) < used:
-                used = num_colors(colors)
-                yield colors
-        start = time.monotonic()
-        in_time = int((budget.deadline - start) * steps / spent)
-        steps = min(model.steps * CALL_LENGTHS[min(attempt, len(CALL_LENGTHS) - 1)], in_time)
-        if used <= budget.lower or 4 * steps < model.steps:
+    if polish:
+        yield from local_search(graph.csr(), call.colors, budget)
+        return
+    used, steps, spent = num_colors(call.colors), model.steps, call.seconds
+    for seed in count(budget.seed + 1):
+        left = budget.deadline - time.monotonic()
+        steps = min(CALL_LENGTH * model.steps, int(left * steps / spent))
+        if used <= budget.lower or steps < SHORTEST_CALL * model.steps:
             return
-        asked = min(MAX_COLORS, max(budget.lower, used - 1))
+        start = time.monotonic()
         try:
-            prediction = model.predict(graph, [asked], budget.seed + attempt, steps, budget.deadline - start)
+            prediction = model.predict(graph, seed=seed, steps=steps, seconds=left)
         except (TimeoutError, MemoryError) as error:
             logger.debug("%s: the calls end, %s", graph.name, error)
             return
         spent = time.monotonic() - start
-        found = from_logits(graph, prediction.logits[0])
+        colors = from_logits(graph, prediction.logits[0])
+        if num_colors(colors) < used:
+            used = num_colors(colors)
+            yield colors

@@ -130,17 +130,15 @@ def extract_in_threads(searches: Sequence[Iterator[np.ndarray | None]], deadline
         return min(chain.from_iterable(pool.map(complete, searches)), key=np.max, default=None)
 
 
-def local_search(lists: NeighbourLists, colors: np.ndarray, budget: Budget, polish: bool) -> Iterator[np.ndarray]:
-    """Yield proper colorings (N,) int32 with ever fewer colors than the proper `colors`, which has no gaps. Without
-    `polish`, iterated greedy has all the time. With it, it has the first part, independent sets have the next, and
-    TabuCol the rest.
+def local_search(lists: NeighbourLists, colors: np.ndarray, budget: Budget) -> Iterator[np.ndarray]:
+    """Yield proper colorings (N,) int32 with ever fewer colors than the proper `colors`, which has no gaps: by iterated
+    greedy first, then by independent sets and, for most of the time, by TabuCol.
     """
     left = budget.deadline - time.monotonic()
-    passes, seconds = (PASSES, SHARE * left) if polish else (FOREVER, left)
-    best = iterated_greedy(lists, colors, budget.lower, passes, seconds, budget.seed)
+    best = iterated_greedy(lists, colors, budget.lower, PASSES, SHARE * left, budget.seed)
     if best.max() < colors.max():
         yield best
-    if not polish or best.max() < budget.lower:
+    if best.max() < budget.lower:
         return
     if len(colors) > SMALL_GRAPH:
         searches = [extractions(lists, budget.seed, number) for number in range(budget.threads)]
