@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gnn_training.model.session import Model
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 __all__ = ["Model", "color"]
 
 

@@ -16,7 +16,7 @@ DEGREE_WORTH, DEGREE_LEVELS = 1 / 4, 256  # in members: what one of the largest 
 INSIDE = 4096.0  # more than any number of neighbours
 STAYS_OUT = 7  # steps that a node stays out of a set after it has left
 PRIME = 2_147_483_629  # below 2^31, so that squares of residues fit into int64
-NOISE_ROWS, SET_ROWS = 4093, 509  # of the tables of random numbers; primes, so that strides reach every row
+NOISE_ROWS, FEW_ROWS = 4093, 509  # of tables of random numbers; primes, so that strides reach every row
 NODE_STRIDE, ROUND_STRIDE = 331, 197  # between the rows of two nodes, and of two rounds
 State = TypeVar("State")
 
@@ -117,7 +117,7 @@ def independent_sets(
     `patience` () steps per member. adjacency (G, N, N) float, exists (G, N) bool, seeds (G,) int64.
     """
     nodes = torch.arange(colors.shape[1], device=colors.device)
-    table = noise_table(nodes, SET_ROWS)                                                  # (R, N)
+    table = noise_table(nodes, FEW_ROWS)                                                  # (R, N)
     # A member counts as beside itself. A while_loop may not close over a tensor and a view of it: only `rows` is used.
     rows = (adjacency + INSIDE * (nodes == nodes[:, None])).flatten(0, 1)                 # (G N, N)
     offset = torch.arange(seeds.shape[0], device=colors.device)[:, None] * exists.shape[1]  # (G, 1)
@@ -137,7 +137,7 @@ def independent_sets(
             return (state.step - state.found).float() <= patience * state.highest         # (G,)
 
         def body(state: Chains) -> Chains:
-            row = (NODE_STRIDE * chain_ids + ROUND_STRIDE * state.step[:, None] + seeds[:, None]) % SET_ROWS  # (G, S)
+            row = (NODE_STRIDE * chain_ids + ROUND_STRIDE * state.step[:, None] + seeds[:, None]) % FEW_ROWS  # (G, S)
             random = table.index_select(0, row.flatten()).unflatten(0, row.shape)         # (G, S, N)
             swaps = (state.beside == 1) & (state.out_until <= state.step[:, None, None])
             key = torch.where(swaps, random, -1.0)

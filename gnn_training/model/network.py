@@ -11,7 +11,7 @@ from torch.nn.functional import silu
 
 from gnn_training.contract import GRAPH_TYPES
 from gnn_training.model.graphs import Graphs, take
-from gnn_training.model.greedy import NOISE_ROWS, noise_table
+from gnn_training.model.greedy import FEW_ROWS, noise_table
 
 NUM_NODE_FEATURES, NUM_GRAPH_FEATURES = 5, 9  # of GraphHead
 WEDGES = 8  # pairs of neighbours of every node that are looked at for triangles
@@ -62,8 +62,8 @@ class GraphHead(nn.Module):
 def clustering_coefficients(graphs: Graphs) -> Tensor:
     """Share (G, N) of a node's pairs of neighbours that are adjacent, estimated from WEDGES pairs; 0 below degree 2."""
     size, last = graphs.exists.shape[1], graphs.neighbours.shape[0] - 1
-    random = noise_table(torch.arange(2 * WEDGES, device=graphs.degrees.device))
-    random = random[torch.arange(size, device=random.device) % NOISE_ROWS]         # (N, 2 W)
+    random = noise_table(torch.arange(2 * WEDGES, device=graphs.degrees.device), FEW_ROWS)
+    random = random[torch.arange(size, device=random.device) % FEW_ROWS]           # (N, 2 W)
     d, first = graphs.degrees[:, :, None], graphs.first[:, :, None]                       # (G, N, 1)
     i = (random[:, :WEDGES] * d).long()                                                   # (G, N, W)
     j = i + 1 + (random[:, WEDGES:] * (d - 1)).long()
