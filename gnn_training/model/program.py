@@ -97,7 +97,9 @@ class Bound(nn.Module):
         colors = torch.where(better[:, None], sets, colors)
         nodes = torch.ones_like(graphs.degrees[0]).sum()
         searches = (SEARCH_WORK / (n * (colors.max(1).values + 1))).clamp(1, MAX_SEARCHES).long()  # (G,)
-        graph = (count_to(searches.sum())[:, None] >= searches.cumsum(0)).long().sum(1)            # (R,)
+        ends = searches.cumsum(0)
+        ids = count_to(ends.max())                                                        # (R,)
+        graph = torch.zeros_like(ids).scatter_add(0, ends[:-1], torch.ones_like(ends[:-1])).cumsum(0)
         return Bounds(colors, clique_bound(graphs, ranges.start_ids), graph), limits(nodes, colors.max() + 1)
 
 
@@ -112,9 +114,9 @@ class Search(nn.Module):
         rows = torch.arange(bounds.clique.shape[0], device=bounds.clique.device)          # (G,)
         asked = options.num_colors[rows.clamp(max=options.num_colors.shape[0] - 1)]  # one for all or for each
         graph = bounds.searches                                                           # (R,)
-        before = (graph[:, None] > graph).long().sum(1)  # searches of the graphs before
-        number = torch.arange(graph.shape[0], device=graph.device) - before
-        task = search.Task(bounds.greedy, bounds.clique, asked, graph, options.seed + SEED_STRIDE * number)
+        task = search.Task(bounds.greedy, bounds.clique, asked, graph, 0 * graph)
+        number = torch.arange(graph.shape[0], device=graph.device) - search.first_searches(task)[graph]
+        task = task._replace(seeds=options.seed + SEED_STRIDE * number)
         # Where a round moves more nodes, in graphs of more than a thousand, a call makes fewer rounds.
         rounds = (options.steps * search.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
         rounds = torch.minimum(rounds, options.steps)

@@ -110,8 +110,7 @@ def first_weights() -> Tensor:
 
 def search(weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds: Tensor) -> Found:
     """Search for so many rounds () int64, or until every graph has as few colors as its lower bound."""
-    table, graph = noise_table(limits.color_ids), task.graph
-    belongs = graph == torch.arange(task.lower.shape[0], device=graph.device)[:, None]  # (G, R)
+    table, graph, none = noise_table(limits.color_ids), task.graph, 0 * task.lower
     state = State(*(x.index_select(0, graph) if x.dim() else x for x in begin(graphs, task, limits)))
     exists, degrees, first, lower = (
         x.index_select(0, graph) for x in (graphs.exists, graphs.degrees, graphs.first, task.lower)
@@ -119,16 +118,25 @@ def search(weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds:
     lists, mine = graphs._replace(exists=exists, degrees=degrees, first=first), task._replace(lower=lower)
 
     def goes_on(state: State) -> Tensor:
-        return (state.round < rounds) & ~(belongs & (state.fewest <= lower)).any(1).all()
+        done = none.scatter_add(0, graph, (state.fewest <= lower).long())  # (G,) searches at the bound
+        return (state.round < rounds) & (done == 0).any()
 
     def body(state: State) -> State:
         return one_round(state, weights, lists, mine, limits, table)
 
     state = loop(goes_on, body, state)
-    best = torch.where(belongs, -state.fewest.float(), -torch.inf).argmax(1)  # (G,) searches
+    ids = torch.arange(graph.shape[0], device=graph.device)
+    key = (graph * (limits.color_ids.shape[0] + 1) + state.fewest) * (ids.max() + 1) + ids  # (R,) no two are equal
+    best = key.argsort().index_select(0, first_searches(task))  # (G,)
     counts = state.counts.index_select(0, best).unflatten(1, (-1, limits.color_ids.shape[0]))[:, :-1]
     colors, fewest, conflicts = (x.index_select(0, best) for x in (state.best, state.fewest, state.conflicts))
     return Found(colors, fewest, conflicts, counts)
+
+
+def first_searches(task: Task) -> Tensor:
+    """Number (G,) of the first search of every graph."""
+    counts = (0 * task.lower).scatter_add(0, task.graph, torch.ones_like(task.graph))
+    return counts.cumsum(0) - counts
 
 
 def begin(graphs: Graphs, task: Task, limits: Limits) -> State:
