@@ -208,6 +208,17 @@ def test_a_batch_ends_when_every_graph_is_down_to_its_lower_bound():
     assert found.fewest.tolist() == [5] * 3
 
 
+def test_a_search_that_looks_rarely_whether_it_is_over_finds_the_same():
+    graphs = [planted(40, 5, 0.3)[0], random_graph(60, 0.5), Graph.from_edges(3, [])]
+    for lower in (1, 5):
+        batch, task, sizes = prepare(graphs, lower=lower)
+        weights, rounds = search.split(random_weights(1)[None]), torch.tensor(120)
+        often, rarely = (search.search(weights, batch, task, sizes, rounds, every) for every in (1, 40))
+        assert torch.equal(often.colors, rarely.colors) and torch.equal(often.fewest, rarely.fewest)
+        is_open = often.fewest > lower
+        assert torch.equal(often.conflicts[is_open], rarely.conflicts[is_open])
+
+
 def test_the_number_asked_for_says_how_many_of_the_largest_classes_are_open():
     colors = np.repeat([0, 1, 2, 3], [1, 4, 2, 5])
     for asked, expected in {

@@ -108,8 +108,12 @@ def first_weights() -> Tensor:
     return torch.cat([part.flatten() for part in parts.values()])
 
 
-def search(weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds: Tensor) -> Found:
-    """Search for so many rounds () int64, or until every graph has as few colors as its lower bound."""
+def search(
+    weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds: Tensor, look_every: int = 1
+) -> Found:
+    """Search for so many rounds () int64, or until every graph has as few colors as its lower bound. Whether the search
+    is over is read before every `look_every`-th round, which must divide `rounds`; more rounds change no result.
+    """
     table, graph, none = noise_table(limits.color_ids), task.graph, 0 * task.lower
     state = State(*(x.index_select(0, graph) if x.dim() else x for x in begin(graphs, task, limits)))
     exists, degrees, first, lower = (
@@ -124,7 +128,7 @@ def search(weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds:
     def body(state: State) -> State:
         return one_round(state, weights, lists, mine, limits, table)
 
-    state = loop(goes_on, body, state)
+    state = loop(goes_on, body, state, look_every)
     ids = torch.arange(graph.shape[0], device=graph.device)
     key = (graph * (limits.color_ids.shape[0] + 1) + state.fewest) * (ids.max() + 1) + ids  # (R,) no two are equal
     best = key.argsort().index_select(0, first_searches(task))  # (G,)

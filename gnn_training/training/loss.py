@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from math import gcd
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,7 @@ from gnn_training.solve.search_kernel import search_graph
 WEIGHTS = {"gap": 1.0, "chromatic": 0.1, "family": 0.05, "difficulty": 0.05}
 SPREAD = 0.2  # standard deviation of the random change of every weight of the rule
 PER_LOG_CONFLICT = 0.15  # colors that a search is worse for conflicts that are left, times the logarithm of 1 + these
+ROUNDS_PER_LOOK = 100  # of a search on a GPU, whether it is over
 TYPICAL = 0.2  # colors: differences above it count little more, so that no graph dominates
 _distance = partial(smooth_l1_loss, reduction="none", beta=0.1)
 
@@ -92,7 +94,8 @@ def run_searches(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Te
             sizes = search.Limits(*(ids.to(batch.first.device) for ids in sizes))
             graph = torch.arange(len(batch.seeds), device=batch.first.device)
             task = search.Task(batch.first, batch.lower, 0 * batch.lower, graph, batch.seeds)
-            found = search.search(search.split(weights), batch.graphs, task, sizes, torch.tensor(rounds))
+            look_every = gcd(rounds, ROUNDS_PER_LOOK)
+            found = search.search(search.split(weights), batch.graphs, task, sizes, torch.tensor(rounds), look_every)
             fewest, conflicts = found.fewest.float(), found.conflicts
     else:
         table = noise_table(torch.arange(batch.max_colors)).numpy()
