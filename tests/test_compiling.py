@@ -14,6 +14,7 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.model import search
 from gnn_training.model.program import limits
+from gnn_training.model.search import first_weights
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import DeviceDataset
 from gnn_training.training.sampler import Shape
@@ -24,7 +25,7 @@ SHAPES = [Shape(4, 48, 15), Shape(4, 48, 14), Shape(2, 16, 7), Shape(7, 56, 15)]
 @pytest.mark.slow  # compiles
 def test_compiled_rounds_find_what_plain_ones_find_in_few_forms(tiny_data: Path):
     (results,) = tiny_runs.in_group(1, _compared, tiny_data)
-    assert results["missing"] is None and results["different"] == []
+    assert results["missing"] is None and results["different"] == [] and results["is_compiled"]
     assert 0 < results["forms"] <= 2  # the first round has views
 
 
@@ -33,7 +34,8 @@ def _compared(rt: Runtime, folder: Path) -> dict:
     torch.compile = partial(torch.compile, backend="aot_eager")
     data, different = PackedGraphs.open(folder), []
     plain, dataset = search.one_round, DeviceDataset(data, rt.device)
-    missing, compiled = Learner(tiny_runs.settings(folder, Path("nowhere")), rt).compile(), search.one_round
+    learner = Learner(tiny_runs.settings(folder, Path("nowhere")), rt)
+    missing, compiled = learner.compile(), search.one_round
     counters.clear()
     for shape in SHAPES:
         fits = (data.num_nodes <= shape.nodes) & (data.dsatur_colors <= shape.colors)
@@ -46,7 +48,29 @@ def _compared(rt: Runtime, folder: Path) -> dict:
             found.append(search.search(weights, batch.graphs, task, sizes, torch.tensor(40)))
         names = zip(search.Found._fields, *found, strict=True)
         different += [(shape, name) for name, mine, other in names if not torch.equal(mine, other)]
-    return {"missing": missing, "forms": counters["stats"]["unique_graphs"], "different": different}
+    forms = counters["stats"]["unique_graphs"]
+    return {"missing": missing, "forms": forms, "different": different, "is_compiled": learner.is_compiled}
+
+
+@pytest.mark.slow  # a process of its own
+def test_a_compiler_that_fails_is_not_taken_for_one_that_works(tiny_data: Path):
+    assert tiny_runs.in_group(1, _broken_compiler, tiny_data) == [(None, False, True)]
+
+
+def _broken_compiler(rt: Runtime, folder: Path) -> tuple[str | None, bool, bool]:
+    """What the machine lacks, whether rounds are compiled, and whether a step was taken all the same."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("ptxas failed")
+
+    torch.compile = partial(torch.compile, backend=broken)
+    learner, data = Learner(tiny_runs.settings(folder, Path("nowhere")), rt), PackedGraphs.open(folder)
+    missing = learner.compile()
+    batch = DeviceDataset(data, rt.device).batch(np.arange(2), Shape(2, 64, 16))
+    task = search.Task(batch.first, batch.lower, 0 * batch.lower, torch.arange(2), batch.seeds)
+    sizes = limits(torch.tensor(64), torch.tensor(16))
+    found = search.search(search.split(first_weights()[None]), batch.graphs, task, sizes, torch.tensor(3))
+    return missing, learner.is_compiled, bool((found.fewest > 0).all())
 
 
 @pytest.mark.parametrize("lacking", ["compiler", "headers"])

@@ -60,7 +60,7 @@ class Training:
         self.validation = Validation(settings, self.loader.dataset, rt)
         self.progress = Progress()
         self._restore()
-        self._compile()
+        self.is_compiling = self._compile()
         # A checkpoint may have come before the evaluation of its own step, which is then done again.
         reached = {"train": self.learner.step, "validation": self.progress.evaluated_at}
         self.logbook = Logbook(settings.run, reached, rt.is_main)
@@ -99,6 +99,8 @@ class Training:
             if learner.step % look_every == 0:
                 losses, (stopped, late) = learner.reduce(stop.received, progress.is_late(settings.minutes))
             progress.count(batch.num_graphs, time.monotonic() - started)
+            if self.is_compiling:
+                self._tell_if_uncompiled()
             if learner.step % settings.log_every == 0:
                 self._log({**losses, "learning_rate": rate})
             if learner.step % settings.checkpoint_every == 0:
@@ -159,9 +161,22 @@ class Training:
                 len(sampler), len(self.validation.ids), rt.world_size, rt.device.type, num_parameters,
             )  # fmt: skip
 
-    def _compile(self) -> None:
-        if self.settings.compile and self.rt.device.type == "cuda" and (missing := self.learner.compile()):
+    def _compile(self) -> bool:
+        """Compile rounds from now on, if that was asked for, this is a GPU, and no machine lacks a compiler."""
+        if not self.settings.compile or self.rt.device.type != "cuda":
+            return False
+        if missing := self.learner.compile():
             log.warning("searching uncompiled, about half as fast: %s", missing)
+        return missing is None
+
+    def _tell_if_uncompiled(self) -> None:
+        """After the first searches: say on every rank whether the compiler has failed there."""
+        if self.is_compiling and not self.learner.is_compiled:
+            log.warning(
+                "rank %d searches uncompiled, about half as fast: the compiler failed; TORCH_LOGS=dynamo shows why",
+                self.rt.rank,
+            )
+        self.is_compiling = False
 
 
 FREE_TO_CHANGE = {

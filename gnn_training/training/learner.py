@@ -13,6 +13,7 @@ import torch
 import torch._dynamo
 import torch.fx.experimental._config
 from torch import Tensor
+from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -87,6 +88,11 @@ class Learner:
         torch.fx.experimental._config.use_duck_shape = False  # sizes that are equal by chance make no form of their own
         search.one_round = torch.compile(search.one_round, dynamic=True)
         return None
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether rounds run compiled. A compiler that fails lets them run as they are, and only counters tell."""
+        return counters["stats"]["unique_graphs"] > 0
 
     @contextmanager
     def averaged_weights(self) -> Iterator[ColoringNetwork]:
@@ -175,7 +181,7 @@ def _precision(wanted: str, device: torch.device) -> torch.dtype:
         return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[wanted]
     if device.type == "cpu":
         return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
-    return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
 
 
 def _copy(network: torch.nn.Module) -> dict[str, Tensor]:
