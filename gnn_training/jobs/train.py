@@ -125,11 +125,7 @@ class Training:
         is_kept = self.progress.judge(scores, step)  # reduced scores: the same on every rank
         self.progress.seconds += time.monotonic() - started
         if is_kept and self.rt.is_main:
-            best = {
-                **self.learner.best_state(),
-                "data_sha256": self.data_sha256,
-                "scores": {**scores, "first_gap": self.progress.first_gap},
-            }
+            best = {**self.learner.best_state(), "data_sha256": self.data_sha256, "scores": scores}
             checkpoint.save(self.settings.run / "best.pt", best)
 
     def _save(self) -> None:
@@ -171,7 +167,7 @@ class Training:
 
     def _tell_if_uncompiled(self) -> None:
         """After the first searches: say on every rank whether the compiler has failed there."""
-        if self.is_compiling and not self.learner.is_compiled:
+        if not self.learner.is_compiled:
             log.warning(
                 "rank %d searches uncompiled, about half as fast: the compiler failed; TORCH_LOGS=dynamo shows why",
                 self.rt.rank,

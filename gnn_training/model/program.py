@@ -114,9 +114,8 @@ class Search(nn.Module):
         rows = torch.arange(bounds.clique.shape[0], device=bounds.clique.device)          # (G,)
         asked = options.num_colors[rows.clamp(max=options.num_colors.shape[0] - 1)]  # one for all or for each
         graph = bounds.searches                                                           # (R,)
-        task = search.Task(bounds.greedy, bounds.clique, asked, graph, 0 * graph)
-        number = torch.arange(graph.shape[0], device=graph.device) - search.first_searches(task)[graph]
-        task = task._replace(seeds=options.seed + SEED_STRIDE * number)
+        number = torch.arange(graph.shape[0], device=graph.device) - search.first_searches(graph, rows)[graph]
+        task = search.Task(bounds.greedy, bounds.clique, asked, graph, options.seed + SEED_STRIDE * number)
         # Where a round moves more nodes, in graphs of more than a thousand, a call makes fewer rounds.
         rounds = (options.steps * search.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
         rounds = torch.minimum(rounds, options.steps)

@@ -131,15 +131,15 @@ def search(
     state = loop(goes_on, body, state, look_every)
     ids = torch.arange(graph.shape[0], device=graph.device)
     key = (graph * (limits.color_ids.shape[0] + 1) + state.fewest) * (ids.max() + 1) + ids  # (R,) no two are equal
-    best = key.argsort().index_select(0, first_searches(task))  # (G,)
+    best = key.argsort().index_select(0, first_searches(graph, task.lower))  # (G,)
     counts = state.counts.index_select(0, best).unflatten(1, (-1, limits.color_ids.shape[0]))[:, :-1]
     colors, fewest, conflicts = (x.index_select(0, best) for x in (state.best, state.fewest, state.conflicts))
     return Found(colors, fewest, conflicts, counts)
 
 
-def first_searches(task: Task) -> Tensor:
-    """Number (G,) of the first search of every graph."""
-    counts = (0 * task.lower).scatter_add(0, task.graph, torch.ones_like(task.graph))
+def first_searches(graph: Tensor, graphs: Tensor) -> Tensor:
+    """Number (G,) int64 of the first search of every graph. graph (R,): of every search; graphs: any (G,) int64."""
+    counts = torch.zeros_like(graphs).scatter_add(0, graph, torch.ones_like(graph))
     return counts.cumsum(0) - counts
 
 
