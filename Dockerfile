@@ -52,9 +52,10 @@ RUN --mount=type=bind,source=scripts/install_image.sh,target=/install_image.sh -
     /install_image.sh
 
 COPY LICENSE run.sh run_multigpu.sh ./
-COPY scripts/entrypoint.sh scripts/healthcheck.sh scripts/
+COPY scripts/entrypoint.sh scripts/first_gpu.sh scripts/healthcheck.sh scripts/
+COPY benchmarks benchmarks
 COPY gnn_training gnn_training
-RUN python -m compileall -q gnn_training
+RUN python -m compileall -q benchmarks gnn_training
 
 WORKDIR /workspace
 ENTRYPOINT ["/usr/bin/tini", "--", "entrypoint.sh"]

@@ -7,7 +7,8 @@
 #   --platform P    such as linux/amd64
 #   --base B        another base image, with Python 3.11 and its venv module
 #   --build-arg     TORCH_INDEX_URL=... takes torch from another index, such as that of its CPU builds; for drivers before
-#                   580, from that of its CUDA 12.8 builds, together with TORCH_VERSION=2.11.0, the last that has them
+#                   580, from that of its CUDA 12.8 builds, together with TORCH_VERSION=2.11.0, the last that has them;
+#                   for AMD GPUs, from that of its ROCm builds
 #   --allow-dirty   although files differ from the git revision; the revision is then marked
 # DOCKER names the client of the container engine; default docker.
 set -euo pipefail

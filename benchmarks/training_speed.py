@@ -32,6 +32,7 @@ from gnn_training.solve import kernels
 from gnn_training.solve.search_kernel import search_graph
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
+from gnn_training.training.self_check import self_check
 
 HEADING = "## Measured\n"  # the last section of a page, which is replaced
 DENSITY, BATCH = 0.5, 16
@@ -101,6 +102,7 @@ def train(trial: tuple[TrainSettings, float, int]) -> tuple[int, float]:
     with join() as rt:
         torch.set_num_threads(1)  # a rank is a core, as where there are as many ranks as cores
         loader, learner = GraphLoader(settings, PackedGraphs.open(settings.data), rt), Learner(settings, rt)
+        self_check(learner, loader, rt)  # on GPUs, searches run compiled after it
         batches, searches = loader.starting_at(0), 0
         for batch in islice(batches, WARM_UP):
             learner.update(batch)
@@ -109,7 +111,8 @@ def train(trial: tuple[TrainSettings, float, int]) -> tuple[int, float]:
         for batch in islice(batches, steps or None):
             learner.update(batch)
             searches += 2 * batch.num_graphs
-            if learner.reduce(not steps and time.monotonic() - started > seconds)[1][0]:
+            learner.reduce()  # waits for the step
+            if any(rt.any(not steps and time.monotonic() - started > seconds)):
                 break
         return learner.step - WARM_UP, searches / (time.monotonic() - started)
 

@@ -31,6 +31,11 @@ class Runtime:
         """True on the one rank that writes. Only writing may depend on it: no collective, no break, no step."""
         return self.rank == 0
 
+    @property
+    def is_first_of_machine(self) -> bool:
+        """True on one rank of every machine."""
+        return self.rank % int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size)) == 0
+
     def total(self, x: Tensor) -> Tensor:
         """Sum of x over all ranks, in place."""
         dist.all_reduce(x, dist.ReduceOp.SUM)
@@ -38,7 +43,7 @@ class Runtime:
 
     def any(self, *flags: bool) -> list[bool]:
         """For each flag, whether it is set on at least one rank: the same answer on all of them."""
-        x = torch.tensor(flags, dtype=torch.float32, device=self.device)
+        x = torch.tensor(flags, dtype=torch.int32)
         dist.all_reduce(x, dist.ReduceOp.MAX)
         return [bool(value) for value in x.tolist()]
 
@@ -49,8 +54,14 @@ class Runtime:
     def broadcast(self, value: Any) -> Any:
         """Rank 0's value on every rank."""
         box = [value]
-        dist.broadcast_object_list(box, src=0, device=self.device)
+        dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         return box[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, in the order of ranks, on every rank."""
+        values = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
 
     @property
     def device_name(self) -> str:
@@ -61,19 +72,22 @@ class Runtime:
 @contextmanager
 def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime]:
     """Join the process group that torchrun describes, or one of our own; timeout: of every collective. Raises
-    MachineError if CUDA is asked for and missing, or if this rank has no GPU of its own.
+    MachineError if CUDA is asked for and missing, if this rank has no GPU of its own, or its memory does not suffice.
     """
     # Some clusters set WORLD_SIZE to the number of machines: it is torchrun's only if RANK is set, too.
     rank, world_size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE")) if "RANK" in os.environ else (0, 1)
     where = _device(device, int(os.environ.get("LOCAL_RANK", 0)))
     is_gpu = where.type == "cuda"
+    backend = "cpu:gloo,cuda:nccl" if is_gpu else "gloo"  # what the host decides needs no GPU
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group(
-            "nccl" if is_gpu else "gloo", "env://" if "RANK" in os.environ else f"file://{folder}/store", timeout,
+            backend, "env://" if "RANK" in os.environ else f"file://{folder}/store", timeout,
             rank=rank, world_size=world_size, device_id=where if is_gpu else None,
         )  # fmt: skip
         try:
             yield Runtime(rank, world_size, where)
+        except torch.OutOfMemoryError as error:
+            raise MachineError(f"the GPU of rank {rank} has too little memory: lower --batch-size") from error
         finally:
             dist.destroy_process_group()
 
@@ -86,7 +100,6 @@ def _device(wanted: str, local_rank: int) -> torch.device:
     if local_rank >= torch.cuda.device_count():
         raise MachineError(f"rank {local_rank} has no GPU: there are {torch.cuda.device_count()}, lower --processes")
     torch.cuda.set_device(local_rank)
-    torch.set_float32_matmul_precision("high")  # TF32: adjacency is 0/1, so sums stay exact
     return torch.device("cuda", local_rank)
 
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -155,6 +156,24 @@ def beat() -> None:
         with suppress(OSError):
             if not file.exists() or time.time() - file.stat().st_mtime > HEARTBEAT_SECONDS:
                 file.touch()
+
+
+@contextmanager
+def beating() -> Iterator[None]:
+    """Keep the heartbeat going while the body runs."""
+    is_over = threading.Event()
+
+    def work() -> None:
+        while not is_over.wait(HEARTBEAT_SECONDS):
+            beat()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def rest() -> None:

@@ -107,14 +107,18 @@ class TrainSettings(RankSettings):
     """Number format; auto takes bf16 if the hardware has it, else fp16 with loss scaling on a GPU and fp32 on a CPU."""
     compile: bool = True
     """On a GPU: compile the rounds of a search; --no-compile runs them as they are, and errors show the line."""
+    capture: bool = False
+    """On a GPU: also capture the compiled rounds in CUDA graphs, which the host launches as one."""
     seed: int = 0
     """Seed of weights, batches and noise, and of generated graphs."""
     weights: Path | None = None
     """Run folder or checkpoint whose weights to start with; None starts with random weights."""
     rounds: Positive = 1500
     """Rounds of a search."""
-    steps: Positive = 600
-    """Number of optimizer steps."""
+    steps: Count = 600
+    """Number of optimizer steps; 0 counts epochs instead."""
+    epochs: Annotated[float, Field(gt=0)] = 100.0
+    """Without --steps: how often every graph is seen, on any number of ranks. More ranks take fewer steps."""
     minutes: Amount = 0.0
     """Stop training after this many minutes; 0 sets no limit."""
     batch_size: Positive = 1_000_000
@@ -148,9 +152,13 @@ class TrainSettings(RankSettings):
 
     @model_validator(mode="after")
     def _warmup_fits(self) -> Self:
-        if self.warmup_steps >= self.steps:
+        if 0 < self.steps <= self.warmup_steps:
             raise ValueError(f"warmup_steps ({self.warmup_steps}) must be below steps ({self.steps})")
         return self
+
+    def num_steps(self, steps_per_epoch: int) -> int:
+        """Return the number of optimizer steps of the whole training."""
+        return self.steps or max(self.warmup_steps + 1, round(self.epochs * steps_per_epoch))
 
 
 class RunSettings(TrainSettings):
@@ -268,8 +276,8 @@ def cpu() -> RunSettings:
 def single() -> RunSettings:
     """Return the settings for one GPU and the full recipe."""
     return RunSettings(
-        preset="single", run=Path("runs/single"), recipe="full", steps=2000, warmup_steps=20, batch_size=20_000_000,
-        evaluate_every=200, checkpoint_every=50,
+        preset="single", run=Path("runs/single"), recipe="full", steps=0, warmup_steps=10, batch_size=20_000_000,
+        evaluate_every=50,
     )  # fmt: skip
 
 

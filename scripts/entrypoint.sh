@@ -7,7 +7,7 @@ main() {
   (($# > 0)) || usage
   local user
   if is_root && user=$(owner_of_volume); then
-    exec setpriv --reuid "${user%:*}" --regid "${user#*:}" --clear-groups -- "$0" "$@"
+    exec setpriv --reuid "${user%:*}" --regid "${user#*:}" "$(groups_flag)" -- "$0" "$@"
   fi
   find_home
   exec "$@"
@@ -23,6 +23,7 @@ Trains a network that colors graphs and exports it as one ONNX file. Results go 
   docker run IMAGE run.sh --help                                              all flags
   docker run IMAGE coloring-gnn --help                                        all commands
 
+On AMD GPUs, an image of a ROCm build takes --device /dev/kfd --device /dev/dri in place of --gpus all.
 The same command on the same volume continues an interrupted training. Put your own graphs on the volume and name
 them with --data.
 TEXT
@@ -46,6 +47,12 @@ owner_of_volume() { # prints the uid:gid to run as; fails if only root can write
     [[ ! -w $workspace ]] || echo "entrypoint.sh: going on as root, because no other user can write $workspace." >&2
     return 1
   fi
+}
+
+groups_flag() { # of setpriv: only the groups of the device nodes of AMD GPUs stay, because others may not open them
+  local ids
+  ids=$(stat -c %g /dev/kfd /dev/dri/render* 2>/dev/null | sort -u | paste -sd,) || true
+  echo "--${ids:+groups=}${ids:-clear-groups}"
 }
 
 give_volume_to() { # <uid:gid>: a network file system may refuse; can_write decides

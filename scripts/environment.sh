@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # Sourced by run.sh, run_multigpu.sh and test.sh: installs the Python environment once and sets $python.
 #   GNN_VENV         folder of the environment; default .venv beside run.sh
-#   TORCH_INDEX_URL  package index for torch, for example one with the small CPU build; read only while installing
+#   TORCH_INDEX_URL  package index for torch, such as that of its small CPU builds or that of its ROCm builds for AMD
+#                    GPUs; read only while installing
 #   TORCH_VERSION    another torch than the locked one; read only while installing
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -88,7 +89,10 @@ find_base_python() { # sets base; first the only version for which the oldest ON
 need_disk() { # stop before a download that cannot fit
   local need=9 free # GiB at the peak: the CUDA libraries, packed and unpacked
   if has_uv; then need=6; fi # uv unpacks while it downloads
-  if [[ -n ${TORCH_INDEX_URL:-} ]]; then need=3; fi
+  case ${TORCH_INDEX_URL:-} in
+    *cpu*) need=3 ;;
+    *rocm*) need=30 ;; # one wheel of 6 GB with all of ROCm for every kind of AMD GPU
+  esac
   free=$(free_mib)
   ((free >= need * 1024)) ||
     fail "the disk of $venv has $((free / 1024)) GiB free and the environment needs $need: free some," \
@@ -151,7 +155,7 @@ help_if_asked() { # <argument of the script>...: before anything is installed, t
 }
 
 num_gpus() { # GPUs that torch can use; torch is only loaded where there may be one
-  if [[ -e /dev/nvidiactl ]] || command -v nvidia-smi >/dev/null; then
+  if [[ -e /dev/nvidiactl || -e /dev/kfd ]] || command -v nvidia-smi amd-smi >/dev/null; then
     "$python" -c 'import torch; print(torch.cuda.device_count())'
   else
     echo 0

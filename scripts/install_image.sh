@@ -17,11 +17,12 @@ trap '(($? == 0)) || tail -n 20 "$log" >&2' EXIT
 environment requirements.lock requirements-oldest.lock
 rm -f "$venv/.lock" "$log"
 
-# Hopper and Blackwell are what is rented. This question needs no GPU.
+# Hopper, Blackwell and Instinct are what is rented. This question needs no GPU.
 "$python" -c '
 import sys, torch
-missing = {"sm_90", "sm_100"} - set((torch._C._cuda_getArchFlags() or "").split())
-if torch.version.cuda is None:
-    print("SKIPPED: this torch has no CUDA, so nothing checks that it supports sm_90 and sm_100.")
+wanted = {"gfx942", "gfx950"} if torch.version.hip else {"sm_90", "sm_100"}
+missing = wanted - set((torch._C._cuda_getArchFlags() or "").split())
+if not (torch.version.cuda or torch.version.hip):
+    print("SKIPPED: this torch is a build for CPUs, so nothing checks which GPUs it supports.")
 elif missing:
     sys.exit(f"torch {torch.__version__} does not support {missing}: take another TORCH_VERSION")'

@@ -12,8 +12,11 @@ import pytest
 from filelock import FileLock
 
 if TYPE_CHECKING:
+    from fake_cuda import FakeCuda
+
     from gnn_training.data.packed import PackedGraphs
     from gnn_training.distributed import Runtime
+    from gnn_training.training.searcher import GpuSearcher
 
 # A runner started in the background ignores Ctrl-C and hands that down to every process that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -102,6 +105,16 @@ def exported(once: Once, trained: Path) -> Path:
 
 
 @pytest.fixture
+def gpus(once: Once, tmp_path: Path) -> "FakeCuda":
+    """GPUs that compute nothing, see fake_cuda."""
+    import fake_cuda
+
+    if reason := fake_cuda.why_not():
+        pytest.skip(reason)
+    return fake_cuda.FakeCuda(once("fake-cuda", fake_cuda.build), once("inductor", Path.mkdir), tmp_path)
+
+
+@pytest.fixture
 def data(tiny_data: Path) -> "PackedGraphs":
     """The graphs of tiny_data."""
     from gnn_training.data.packed import PackedGraphs
@@ -116,3 +129,17 @@ def rt() -> Iterator["Runtime"]:
 
     with distributed.join("cpu") as rt:
         yield rt
+
+
+@pytest.fixture
+def searcher() -> Iterator["GpuSearcher"]:
+    """What searches on a GPU, uncompiled, so that it searches on a CPU, too. What it sets of torch is undone."""
+    import torch
+
+    from gnn_training.training.searcher import GpuSearcher
+
+    shapes, threads = torch.fx.experimental._config.patch(use_duck_shape=True), torch.get_num_threads()
+    torch.set_num_threads(1)  # of small tensors: several would wait for each other where tests share the cores
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=False), shapes:
+        yield GpuSearcher()
+    torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""GPUs that are not there: an nvidia-smi that prints what the real one prints, and what torch says beside it."""
+"""GPUs that are not there: an nvidia-smi or amd-smi that prints what the real one prints, and what torch says."""
 
 import shlex
 from collections.abc import Sequence
@@ -11,18 +11,21 @@ case "$*" in
   *) echo "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help."; exit 1 ;;
 esac
 """
+AMD_SMI = """#!/bin/sh
+[ "$*" = list ] && printf '%s\\n' {listing}
+"""
 TORCH = """
 import os
 
 class version:
-    cuda = "13.0"
+    cuda, hip = {versions}
 
 class cuda:
     def is_available():
         return cuda.device_count() > 0
 
     def device_count():
-        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+        shown = os.environ.get("HIP_VISIBLE_DEVICES" if version.hip else "CUDA_VISIBLE_DEVICES")
         return {usable} if shown is None else min({usable}, len([name for name in shown.split(",") if name]))
 
     def init():
@@ -35,6 +38,7 @@ UNEXPECTED = (
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver"
 NO_DRIVER = "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver"
 NONE_VISIBLE = "No CUDA GPUs are available"
+NO_AMD_DRIVER = "ERROR:root:Unable to get devices, driver not initialized (amdgpu not found in modules)"
 
 
 def listing(gpus: int, slices: int = 0) -> list[str]:
@@ -54,11 +58,25 @@ def nvidia_smi(folder: Path, gpus: int = 0, driver: str = "580.65.06", slices: i
 
 def write_smi(folder: Path, lines: Sequence[str], drivers: Sequence[str]) -> None:
     """Put an nvidia-smi that lists these lines into `folder`."""
-    path = folder / "nvidia-smi"
-    path.write_text(SMI.format(listing=shlex.join(lines), drivers=shlex.join(drivers)))
-    path.chmod(0o755)
+    _write(folder / "nvidia-smi", SMI.format(listing=shlex.join(lines), drivers=shlex.join(drivers)))
 
 
-def write_torch(folder: Path, usable: int, error: str = NONE_VISIBLE) -> None:
+def amd_smi(folder: Path, gpus: int = 0) -> None:
+    """Put an amd-smi for a machine with so many GPUs into `folder`."""
+    lines = [
+        f"GPU: {gpu}\n    BDF: 0000:{gpu:02}:00.0\n    UUID: {gpu:02}ff74a1-0000-1000-80d5-04d1ad3e8c5b\n"
+        f"    KFD_ID: 652{gpu:02}\n    NODE_ID: {gpu + 2}\n    PARTITION_ID: 0\n"
+        for gpu in range(gpus)
+    ]
+    _write(folder / "amd-smi", AMD_SMI.format(listing=shlex.join(lines or [NO_AMD_DRIVER])))
+
+
+def _write(tool: Path, script: str) -> None:
+    tool.write_text(script)
+    tool.chmod(0o755)
+
+
+def write_torch(folder: Path, usable: int, error: str = NONE_VISIBLE, hip: str | None = None) -> None:
     """Put a torch that sees so many GPUs into `folder`; `error` is what it says when there are none."""
-    (folder / "torch.py").write_text(TORCH.format(usable=usable, error=error))
+    versions = (None if hip else "13.0", hip)
+    (folder / "torch.py").write_text(TORCH.format(usable=usable, error=error, versions=versions))

@@ -19,7 +19,7 @@ from gnn_training.settings import RunSettings, of_preset
 from gnn_training.training.estimate import Estimate
 
 MEASURED = Estimate(
-    peak_bytes=2**30, steps_per_epoch=12, epoch_seconds=6.0, training_seconds=20.0, evaluation_seconds=4.0
+    peak_bytes=2**30, steps=40, steps_per_epoch=12, epoch_seconds=6.0, training_seconds=20.0, evaluation_seconds=4.0
 )
 
 
@@ -74,7 +74,7 @@ def test_training_is_measured_on_the_ranks_that_would_run(here: Path, monkeypatc
 
 @pytest.mark.parametrize(
     ("minutes", "words"),
-    [(0.2, "by --minutes 0.2, after about 20 steps"), (8, "by --steps 40, before --minutes")],
+    [(0.2, "by --minutes 0.2, after about 20 steps"), (8, "after 40 steps, before --minutes")],
 )
 def test_check_tells_what_comes_first(minutes: float, words: str, capsys):
     job.check(settings(minutes=minutes))

@@ -155,7 +155,7 @@ def test_bad_settings_file_is_refused_in_one_sentence(content: str | None, words
         (["dance"], "coloring-gnn: there is no command dance: take one of run, check, generate"),
         (["train", "--stepz", "3"], "Unrecognized options: --stepz"),
         (["train", "--steps", "x"], "Error parsing --steps"),
-        (["train", "--steps", "0"], "coloring-gnn: steps (0) should be greater than 0"),
+        (["train", "--rounds", "0"], "coloring-gnn: rounds (0) should be greater than 0"),
         (["train", "--steps", "7"], "coloring-gnn: warmup_steps (10) must be below steps (7)"),
         (["train", "--minutes", "nan"], "minutes (nan) should be a finite number"),
         (["train", "--gpus", "0,0"], "gpus (0,0) must be numbers of GPUs, each once, such as 0,1,4"),

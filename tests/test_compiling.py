@@ -1,5 +1,8 @@
-"""Compiled rounds find what plain ones find, in few forms for all sizes; without a compiler training tells why."""
+"""Compiled rounds find what plain ones find, in one form for all sizes; ranks whose compiler fails tell why."""
 
+import logging
+import math
+import os
 import sysconfig
 from functools import partial
 from pathlib import Path
@@ -9,74 +12,102 @@ import pytest
 import tiny_runs
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor.exc import InductorError
 
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.model import search
-from gnn_training.model.program import limits
-from gnn_training.model.search import first_weights
+from gnn_training.model.search import State, first_weights
+from gnn_training.training import self_check
 from gnn_training.training.learner import Learner
-from gnn_training.training.loader import DeviceDataset
+from gnn_training.training.loader import DeviceDataset, GraphLoader
 from gnn_training.training.sampler import Shape
+from gnn_training.training.searcher import GpuSearcher, Inputs, begin
 
 SHAPES = [Shape(4, 48, 15), Shape(4, 48, 14), Shape(2, 16, 7), Shape(7, 56, 15)]
 
 
 @pytest.mark.slow  # compiles
-def test_compiled_rounds_find_what_plain_ones_find_in_few_forms(tiny_data: Path):
-    (results,) = tiny_runs.in_group(1, _compared, tiny_data)
-    assert results["missing"] is None and results["different"] == [] and results["is_compiled"]
-    assert 0 < results["forms"] <= 2  # the first round has views
+def test_compiled_rounds_find_what_plain_ones_find_in_one_form(tiny_data: Path):
+    assert tiny_runs.in_group(1, _compared, tiny_data) == [([], 1)]
 
 
-def _compared(rt: Runtime, folder: Path) -> dict:
+def _compared(rt: Runtime, folder: Path) -> tuple[list, int]:
+    """What is different after compiled rounds, and how many forms of a round were compiled."""
     # A CPU's own compiler would take minutes, and its code is not that of a GPU.
     torch.compile = partial(torch.compile, backend="aot_eager")
-    data, different = PackedGraphs.open(folder), []
-    plain, dataset = search.one_round, DeviceDataset(data, rt.device)
-    learner = Learner(tiny_runs.settings(folder, Path("nowhere")), rt)
-    missing, compiled = learner.compile(), search.one_round
+    torch.set_num_threads(1)
+    data, different, searcher = PackedGraphs.open(folder), [], GpuSearcher()
+    dataset = DeviceDataset(data, rt.device)
     counters.clear()
     for shape in SHAPES:
         fits = (data.num_nodes <= shape.nodes) & (data.dsatur_colors <= shape.colors)
         batch = dataset.batch(np.flatnonzero(fits)[: shape.graphs], shape)
-        task = search.Task(batch.first, batch.lower, 0 * batch.lower, torch.arange(len(batch.seeds)), batch.seeds)
-        weights = search.split(search.first_weights() + 0.2 * batch.change)
-        sizes = limits(torch.tensor(shape.nodes), torch.tensor(shape.colors))
-        found = []
-        for search.one_round in (plain, compiled):
-            found.append(search.search(weights, batch.graphs, task, sizes, torch.tensor(40)))
-        names = zip(search.Found._fields, *found, strict=True)
+        weights = first_weights() + 0.2 * torch.stack([batch.change, -batch.change])
+        ends = []
+        for one_round in (search.one_round, searcher._compiled):
+            state, fixed = begin(Inputs(weights, batch.graphs, batch.first, batch.lower, batch.seeds), shape.colors)
+            for _ in range(40):
+                state = one_round(state, fixed)
+            ends.append(state)
+        names = zip(State._fields, *ends, strict=True)
         different += [(shape, name) for name, mine, other in names if not torch.equal(mine, other)]
-    forms = counters["stats"]["unique_graphs"]
-    return {"missing": missing, "forms": forms, "different": different, "is_compiled": learner.is_compiled}
+    return different, counters["stats"]["unique_graphs"]
 
 
-@pytest.mark.slow  # a process of its own
-def test_a_compiler_that_fails_is_not_taken_for_one_that_works(tiny_data: Path):
-    assert tiny_runs.in_group(1, _broken_compiler, tiny_data) == [(None, False, True)]
+def broken(*_: object) -> None:
+    raise InductorError(RuntimeError("ptxas failed\nat length"), None)
 
 
-def _broken_compiler(rt: Runtime, folder: Path) -> tuple[str | None, bool, bool]:
-    """What the machine lacks, whether rounds are compiled, and whether a step was taken all the same."""
+def wrong(module: torch.fx.GraphModule, _: list) -> object:
+    return lambda *inputs: [0 * x for x in module(*inputs)]
 
-    def broken(*_: object) -> None:
-        raise RuntimeError("ptxas failed")
 
-    torch.compile = partial(torch.compile, backend=broken)
-    learner, data = Learner(tiny_runs.settings(folder, Path("nowhere")), rt), PackedGraphs.open(folder)
-    missing = learner.compile()
-    batch = DeviceDataset(data, rt.device).batch(np.arange(2), Shape(2, 64, 16))
-    task = search.Task(batch.first, batch.lower, 0 * batch.lower, torch.arange(2), batch.seeds)
-    sizes = limits(torch.tensor(64), torch.tensor(16))
-    found = search.search(search.split(first_weights()[None]), batch.graphs, task, sizes, torch.tensor(3))
-    return missing, learner.is_compiled, bool((found.fewest > 0).all())
+SLOW = "searching uncompiled, about half as fast, on all ranks alike"
+CANNOT = "rank 1: searches cannot be compiled: "
+
+
+@pytest.mark.slow  # compiles
+@pytest.mark.parametrize(
+    ("backend", "mode", "said"),
+    [
+        ("eager", "compiled", ([], [])),
+        (broken, "eager", ([SLOW], [CANNOT + "InductorError: RuntimeError: ptxas failed"])),
+        (wrong, "eager", ([SLOW], [CANNOT + "only 0% of 4 searches find what uncompiled ones find"])),
+        (None, "eager", ([SLOW], [CANNOT + "there is no C compiler (Debian: apt install gcc)"])),
+    ],
+)
+def test_ranks_compile_where_all_can_and_else_tell_why(tiny_data: Path, backend: object, mode: str, said: tuple):
+    """backend: of rank 1, None without a C compiler; said: on rank 0 and on rank 1."""
+    results = tiny_runs.in_group(2, _checked, tiny_data, backend)
+    assert [result["said"] for result in results] == list(said)
+    for result in results:
+        assert [rank["searches"] for rank in result["checks"]] == [mode] * 2 and math.isfinite(result["gap"])
+        assert {[*rank["milliseconds_per_round"]][-1] for rank in result["checks"]} == {mode}
+
+
+def _checked(rt: Runtime, folder: Path, backend: object) -> dict:
+    """What the self-check chooses and says, and the gap in the step that follows."""
+    torch.set_num_threads(1)
+    for name, value in {"synchronize": None, "max_memory_reserved": 0, "mem_get_info": (0, 0)}.items():
+        setattr(torch.cuda, name, lambda value=value: value)
+    torch.compile = partial(torch.compile, backend=backend if rt.rank == 1 and backend else "eager")
+    if rt.rank == 1 and not backend:
+        os.environ["CC"] = "nothing"
+    said, handler = [], logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger(self_check.__name__).addHandler(handler)
+    settings = tiny_runs.settings(folder, Path("nowhere"), batch_size=8000)
+    loader, learner = GraphLoader(settings, PackedGraphs.open(folder), rt), Learner(settings, rt)
+    learner.search = GpuSearcher()
+    checks = self_check.self_check(learner, loader, rt)
+    learner.update(next(loader.starting_at(0)))
+    return {"checks": checks, "said": said, "gap": learner.reduce()["gap"]}
 
 
 @pytest.mark.parametrize("lacking", ["compiler", "headers"])
-def test_without_a_compiler_rounds_stay_as_they_are_and_it_says_what_to_install(
-    tiny_data: Path, rt: Runtime, tmp_path: Path, monkeypatch, lacking: str
-):
+def test_what_is_missing_to_compile_is_named_with_the_way_to_install_it(tmp_path: Path, monkeypatch, lacking: str):
+    assert self_check.missing_compiler() is None
     if lacking == "compiler":
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.delenv("CC", raising=False)
@@ -84,6 +115,4 @@ def test_without_a_compiler_rounds_stay_as_they_are_and_it_says_what_to_install(
     else:
         monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
         missing = f"{tmp_path}/Python.h is missing (Debian: apt install python3-dev)"
-    plain = search.one_round
-    assert Learner(tiny_runs.settings(tiny_data, Path("nowhere")), rt).compile() == missing
-    assert search.one_round is plain
+    assert self_check.missing_compiler() == missing

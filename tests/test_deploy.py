@@ -96,6 +96,21 @@ def test_machines_of_the_kubernetes_job_find_each_other():
     assert job["spec"]["podFailurePolicy"]["rules"][0]["onExitCodes"]["containerName"] == container["name"]
 
 
+@pytest.mark.parametrize("name", ["kubernetes-job.yaml", "kubeflow-trainjob.yaml"])
+def test_pods_of_kubernetes_have_the_shared_memory_that_nccl_asks_for(name: str):
+    [pod] = [spec for document in yaml.safe_load_all(text(name)) for spec in pod_specs(document)]
+    [mount] = [each for each in pod["containers"][0]["volumeMounts"] if each["mountPath"] == "/dev/shm"]
+    [volume] = [each for each in pod["volumes"] if each["name"] == mount["name"]]
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Gi"}
+
+
+def pod_specs(node: Any) -> list[dict]:
+    """Every mapping with containers, at any depth."""
+    children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    found = [node] if isinstance(node, dict) and "containers" in node else []
+    return found + [spec for child in children for spec in pod_specs(child)]
+
+
 @pytest.fixture
 def tools(tmp_path: Path) -> dict[str, str]:
     """Environment of an orchestrator in which the container tools only note how they were called, in tmp_path/calls."""

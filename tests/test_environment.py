@@ -154,18 +154,19 @@ def test_exit_code_of_the_job_is_that_of_the_script(clone: Clone):
 
 
 @pytest.mark.parametrize(
-    ("command", "gpus", "preset", "args"),
+    ("command", "smi", "preset", "args"),
     [
-        (["run.sh"], 0, "cpu", ["run"]),
-        (["run.sh", "--seed", "1"], 1, "single", ["run", "--seed", "1"]),
-        (["run_multigpu.sh"], 4, "multi", ["run"]),
-        (["run_multigpu.sh", "3", "--seed", "1"], 4, "multi", ["run", "--processes", "3", "--seed", "1"]),
+        (["run.sh"], None, "cpu", ["run"]),
+        (["run.sh", "--seed", "1"], "nvidia-smi", "single", ["run", "--seed", "1"]),
+        (["run.sh"], "amd-smi", "single", ["run"]),
+        (["run_multigpu.sh"], "nvidia-smi", "multi", ["run"]),
+        (["run_multigpu.sh", "3", "--seed", "1"], "nvidia-smi", "multi", ["run", "--processes", "3", "--seed", "1"]),
     ],
 )
-def test_scripts_take_the_preset_that_fits_the_gpus(clone: Clone, command, gpus, preset, args):
-    if gpus:
-        clone.tool("nvidia-smi", "exit 0")
-        (clone.root / "torch.py").write_text(f"class cuda:\n    device_count = staticmethod(lambda: {gpus})")
+def test_scripts_take_the_preset_that_fits_the_gpus(clone: Clone, command, smi, preset, args):
+    (clone.root / "torch.py").write_text("class cuda:\n    device_count = staticmethod(lambda: 4)")
+    if smi:
+        clone.tool(smi, "exit 0")
     assert json.loads(clone.start(*command).stdout) == {"args": args, "preset": preset}
 
 
@@ -250,6 +251,7 @@ def test_missing_venv_module_names_the_package_to_install(clone: Clone):
 def test_little_disk_is_refused_before_the_download(clone: Clone):
     clone.tool("df", "printf 'Filesystem\\n/dev/x 9999 5000 4999 50%% /\\n'")
     assert_refused(clone.start(), "4 GiB free", "needs 6", "GNN_VENV", "TORCH_INDEX_URL")
+    assert_refused(clone.start(TORCH_INDEX_URL="https://example.org/rocm7.2"), "4 GiB free", "needs 30")
     assert not clone.calls.exists()
     assert clone.start(TORCH_INDEX_URL="https://example.org/cpu").returncode == 0
 

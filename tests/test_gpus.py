@@ -1,4 +1,4 @@
-"""GPUs as nvidia-smi and torch tell of them, and what run_multigpu.sh makes of machines that have them or not."""
+"""GPUs as nvidia-smi, amd-smi and torch tell of them, and what run_multigpu.sh makes of machines with and without."""
 
 import os
 import re
@@ -13,7 +13,16 @@ from types import SimpleNamespace
 import fake_gpus
 import pytest
 import torch
-from fake_gpus import NO_DRIVER, NONE_VISIBLE, TOO_OLD, UNEXPECTED, nvidia_smi, write_smi
+from fake_gpus import (
+    NO_AMD_DRIVER,
+    NO_DRIVER,
+    NONE_VISIBLE,
+    TOO_OLD,
+    UNEXPECTED,
+    amd_smi,
+    nvidia_smi,
+    write_smi,
+)
 from test_environment import ROOT, Clone
 
 from gnn_training.errors import MachineError, UserError
@@ -23,17 +32,32 @@ from gnn_training.settings import RankSettings, RunSettings, multi, single
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A machine without GPUs, whatever the real one has; an nvidia-smi in the folder is on its PATH."""
-    for name in (gpus.VISIBLE, "CUDA_DEVICE_ORDER", "RUNPOD_POD_ID", "RUNPOD_GPU_COUNT"):
+    """A machine without GPUs, whatever the real one has; an nvidia-smi or amd-smi in the folder is on its PATH."""
+    for name in (*gpus.AMD_VISIBLE, "CUDA_DEVICE_ORDER", "RUNPOD_POD_ID", "RUNPOD_GPU_COUNT"):
         monkeypatch.setenv(name, "")  # so that what a test sets is undone, too
         monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(gpus, "DEVICE", tmp_path / "nvidiactl")
+    monkeypatch.setattr(gpus, "AMD_DEVICE", tmp_path / "kfd")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.version, "hip", None)
     sees(monkeypatch, 0)
-    gpus.nvidia_smi.cache_clear()
+    for tool in (gpus.nvidia_smi, gpus.amd_smi):
+        tool.cache_clear()
     yield tmp_path
-    gpus.nvidia_smi.cache_clear()
+    for tool in (gpus.nvidia_smi, gpus.amd_smi):
+        tool.cache_clear()
+
+
+@pytest.fixture
+def amd(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with an AMD GPU and a ROCm build of torch; an amd-smi in the folder is on its PATH."""
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", "7.2")
+    (here / "dri").mkdir()
+    for node in ("kfd", "dri/renderD128"):
+        (here / node).touch()
+    return here
 
 
 def sees(monkeypatch: pytest.MonkeyPatch, count: int, error: str = NONE_VISIBLE) -> None:
@@ -49,7 +73,8 @@ def sees(monkeypatch: pytest.MonkeyPatch, count: int, error: str = NONE_VISIBLE)
 
 def test_machine_without_gpus_costs_no_time_and_no_torch(here: Path):
     code = (
-        "import sys, pathlib; from gnn_training.launch import gpus; gpus.DEVICE = pathlib.Path('nowhere'); "
+        "import sys, pathlib; from gnn_training.launch import gpus; "
+        "gpus.DEVICE = gpus.AMD_DEVICE = pathlib.Path('nowhere'); "
         "print(gpus.num_gpus(), 'torch' in sys.modules)"
     )
     environment = {"PATH": str(here), "PYTHONPATH": str(ROOT)}
@@ -66,8 +91,9 @@ def test_usable_gpus_are_those_of_torch(here: Path, monkeypatch):
     assert gpus.num_gpus() == 3
 
 
-def test_device_node_is_enough_to_ask_torch(monkeypatch):
-    gpus.DEVICE.touch()
+@pytest.mark.parametrize("node", ["nvidiactl", "kfd"])
+def test_device_node_is_enough_to_ask_torch(here: Path, monkeypatch, node: str):
+    (here / node).touch()
     sees(monkeypatch, 2)
     assert (gpus.num_gpus(), gpus.listed(), gpus.driver()) == (2, [], None)
 
@@ -87,12 +113,14 @@ def test_gpus_cut_into_slices_are_trained_on_one_slice_alone(here: Path, monkeyp
     assert gpus.num_gpus() == 1 and gpus.why_fewer(1) is None
 
 
-def test_driver_that_hangs_is_not_waited_for(here: Path, monkeypatch):
+@pytest.mark.parametrize(("tool", "hip"), [("nvidia-smi", None), ("amd-smi", "7.2")])
+def test_driver_that_hangs_is_not_waited_for(here: Path, monkeypatch, tool: str, hip: str | None):
     monkeypatch.setattr(gpus, "SMI_SECONDS", 0.3)
-    (here / "nvidia-smi").write_text(f"#!/bin/sh\nexec {shutil.which('sleep', path=os.defpath)} 60\n")
-    (here / "nvidia-smi").chmod(0o755)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    (here / tool).write_text(f"#!/bin/sh\nexec {shutil.which('sleep', path=os.defpath)} 60\n")
+    (here / tool).chmod(0o755)
     started = time.monotonic()
-    with pytest.raises(MachineError, match="has not answered in 0.3 s, so the driver hangs: take another host"):
+    with pytest.raises(MachineError, match=f"{tool} has not answered in 0.3 s, so the driver hangs: take another host"):
         gpus.num_gpus()
     assert time.monotonic() - started < 5
 
@@ -135,10 +163,91 @@ def test_driver_too_old_for_the_cuda_of_torch_is_named(here: Path, monkeypatch, 
     )
 
 
-def test_torch_for_cpus_on_a_gpu_machine_is_named(here: Path, monkeypatch):
-    monkeypatch.setattr(torch.version, "cuda", None)
-    nvidia_smi(here, gpus=1)
-    assert gpus.why_none().startswith("torch is a build for CPUs: remove the environment and start again without TORCH")
+@pytest.mark.parametrize(
+    ("cuda", "hip", "smi", "build", "vendor", "way"),
+    [
+        (None, None, nvidia_smi, "CPUs", "NVIDIA", "without TORCH_INDEX_URL"),
+        (None, None, amd_smi, "CPUs", "AMD", "with the TORCH_INDEX_URL of PyTorch's ROCm builds"),
+        ("13.0", None, amd_smi, "NVIDIA", "AMD", "with the TORCH_INDEX_URL of PyTorch's ROCm builds"),
+        (None, "7.2", nvidia_smi, "AMD", "NVIDIA", "without TORCH_INDEX_URL"),
+    ],
+)
+def test_torch_for_other_gpus_than_those_here_is_named(here: Path, monkeypatch, cuda, hip, smi, build, vendor, way):
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    smi(here, gpus=1)
+    assert gpus.why_none() == (
+        f"torch is a build for {build} and the GPUs here are from {vendor}: "
+        f"remove the environment or rebuild the image, and install {way}"
+    )
+
+
+def test_gpus_of_amd_are_those_that_amd_smi_lists(amd: Path, monkeypatch):
+    amd_smi(amd, gpus=8)
+    sees(monkeypatch, 7)
+    assert (gpus.num_gpus(), gpus.listed()) == (7, [*range(8)])
+    assert gpus.why_fewer(7).startswith("amd-smi lists 8 GPUs and torch can use 7: take another host")
+
+
+def test_container_without_an_amd_gpu_is_told_how_it_gets_one(amd: Path):
+    gpus.AMD_DEVICE.unlink()
+    assert gpus.why_none().startswith("there is no GPU: start a container with --device /dev/kfd --device /dev/dri, or")
+
+
+def test_container_with_half_of_the_devices_of_amd_is_told_so(amd: Path):
+    (amd / "dri/renderD128").unlink()
+    assert gpus.why_none().startswith("the container has no /dev/dri/renderD*: start it with --device /dev/kfd")
+
+
+@pytest.mark.parametrize("closed", ["kfd", "dri/renderD128"])
+def test_user_who_may_not_open_an_amd_gpu_is_told_its_group(amd: Path, monkeypatch, closed: str):
+    monkeypatch.setattr(gpus.os, "access", lambda path, _: path != amd / closed)
+    assert gpus.why_none() == (
+        f"this user may not open {amd / closed}: join its group, mostly render or video "
+        f"(docker: --group-add {(amd / closed).stat().st_gid})"
+    )
+
+
+@pytest.mark.parametrize(
+    ("visible", "sentence"),
+    [
+        (None, 'torch cannot use the GPU ("No HIP GPUs are available"): restart the container'),
+        ("9", "HIP_VISIBLE_DEVICES (9) hides every GPU: unset it"),
+    ],
+)
+def test_what_rocm_says_becomes_a_sentence(amd: Path, monkeypatch, visible: str | None, sentence: str):
+    sees(monkeypatch, 0, "No HIP GPUs are available")
+    if visible:
+        monkeypatch.setenv("HIP_VISIBLE_DEVICES", visible)
+    assert gpus.why_none().startswith(sentence)
+
+
+def test_complaint_of_amd_smi_is_passed_on(amd: Path):
+    amd_smi(amd)
+    assert gpus.why_none() == f'amd-smi says "{NO_AMD_DRIVER}": restart the container, or take another host'
+
+
+@pytest.mark.parametrize(
+    ("visible", "chosen"),
+    [
+        ({}, {"HIP_VISIBLE_DEVICES": "0,2"}),
+        ({"HIP_VISIBLE_DEVICES": "3,4,5", "CUDA_VISIBLE_DEVICES": "0"}, {"HIP_VISIBLE_DEVICES": "3,5"}),
+        ({"CUDA_VISIBLE_DEVICES": "3,4,5"}, {"CUDA_VISIBLE_DEVICES": "3,5"}),
+        ({"ROCR_VISIBLE_DEVICES": "3,4,5"}, {"ROCR_VISIBLE_DEVICES": "3,5"}),
+    ],
+)
+def test_gpus_of_amd_are_selected_by_the_variable_that_torch_reads(amd: Path, monkeypatch, visible, chosen):
+    amd_smi(amd, gpus=8)
+    for name, value in visible.items():
+        monkeypatch.setenv(name, value)
+    assert chosen.items() <= gpus.select("0,2").items()
+    assert {name: os.environ.get(name) for name in visible | chosen} == visible | chosen
+
+
+def test_gpus_of_amd_that_do_not_exist_cannot_be_selected(amd: Path):
+    amd_smi(amd, gpus=2)
+    with pytest.raises(MachineError, match=r"there is no GPU 2; amd-smi lists 0, 1$"):
+        gpus.select("0,2")
 
 
 @pytest.mark.parametrize(
@@ -346,6 +455,14 @@ def test_run_multigpu_trains_on_the_gpus_that_are_named(clone: Clone):
     assert "there is no GPU 8; nvidia-smi lists 0, 1," in refusal(dry_run(clone, "--gpus", "0,8"))
     done = dry_run(clone, "--gpus", "2,3", CUDA_VISIBLE_DEVICES="4,5,6,7")
     assert "export CUDA_VISIBLE_DEVICES=6,7\n" in done.stdout and num_ranks(done) == 2
+
+
+def test_run_multigpu_trains_on_the_gpus_of_amd_that_are_named(clone: Clone):
+    amd_smi(clone.bin, gpus=8)
+    fake_gpus.write_torch(clone.root, usable=8, hip="7.2")
+    assert num_ranks(dry_run(clone)) == 8
+    done = dry_run(clone, "--gpus", "0,1,4")
+    assert "export HIP_VISIBLE_DEVICES=0,1,4\n" in done.stdout and num_ranks(done) == 3
 
 
 def test_run_multigpu_refuses_an_old_driver(clone: Clone):

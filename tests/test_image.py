@@ -171,8 +171,8 @@ def test_labels_name_the_revision_of_the_image(image: Image):
 
 def test_only_what_runs_is_in_the_image(image: Image):
     found = set(image.run("ls", "-A", "/opt/gnn", "/opt/gnn/scripts").stdout.split())
-    scripts = {"environment.sh", "entrypoint.sh", "healthcheck.sh", "run.sh", "run_multigpu.sh"}
-    others = {"LICENSE", "gnn_training", "scripts", "requirements.lock", "requirements-oldest.lock"}
+    scripts = {"environment.sh", "entrypoint.sh", "first_gpu.sh", "healthcheck.sh", "run.sh", "run_multigpu.sh"}
+    others = {"LICENSE", "benchmarks", "gnn_training", "scripts", "requirements.lock", "requirements-oldest.lock"}
     assert found == {"/opt/gnn:", "/opt/gnn/scripts:"} | scripts | others
 
 
@@ -254,6 +254,17 @@ def test_any_user_can_work_on_a_volume_of_theirs(image: Image, tmp_path: Path, f
 def test_job_runs_as_the_owner_of_the_volume(image: Image, tmp_path: Path):
     done = image.run("id", "-u", volume=_owned_by(4321, tmp_path))
     assert (done.stdout, done.stderr) == ("4321\n", "")
+
+
+def test_job_keeps_no_group_of_root_but_those_of_amd_gpus(image: Image, tmp_path: Path):
+    """With a file in place of the device node, because a container can be given one everywhere."""
+    (tmp_path / "workspace").mkdir()
+    volume = _owned_by(4321, tmp_path / "workspace")
+    assert image.run("id", "-G", volume=volume).stdout == "4321\n"
+    (tmp_path / "kfd").touch()
+    os.chown(tmp_path / "kfd", 0, 993)
+    done = image.run("id", "-G", volume=volume, flags=("--volume", f"{tmp_path}/kfd:/dev/kfd"))
+    assert done.stdout == "4321 993\n"
 
 
 def test_job_runs_as_root_where_only_root_can_write(image: Image, tmp_path: Path):

@@ -94,6 +94,9 @@ def rank(what: str) -> object:
     number = int(os.environ["RANK"])
     if what == "place":
         return number, os.environ["WORLD_SIZE"], os.environ["OMP_NUM_THREADS"]
+    if what == "fail beside a deaf one":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        fail() if number == 1 else time.sleep(60)
     if what in FAILURES:
         FAILURES[what]() if number == 1 else time.sleep(60)
     received: list[int] = []
@@ -112,6 +115,24 @@ def test_launch_returns_the_first_result_and_shares_the_cores_out(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
     assert launch(rank, "place", 2) == (0, "2", "3")
+
+
+def leave_gpu(folder: Path) -> None:
+    """As a rank, leave which GPU is its own."""
+    (folder / os.environ["RANK"]).write_text(f"{os.environ['LOCAL_RANK']} of {os.environ['CUDA_VISIBLE_DEVICES']}")
+
+
+@pytest.mark.slow
+def test_every_rank_sees_one_gpu_and_calls_it_number_zero(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,2")
+    launch(leave_gpu, tmp_path, 2)
+    assert [(tmp_path / number).read_text() for number in "01"] == ["0 of 4", "0 of 2"]
+
+
+@pytest.mark.slow
+def test_ranks_that_need_no_gpu_start_where_none_is_visible(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert launch(rank, "place", 2)[:2] == (0, "2")
 
 
 def test_single_rank_is_this_process():
@@ -137,6 +158,14 @@ def test_mistake_of_a_rank_gives_its_traceback_and_one_sentence(capfd):
         launch(rank, "fail", 2)
     err = capfd.readouterr().err
     assert err.startswith("Traceback") and err.count("Traceback") == 1 and "ValueError: NCCL error" in err
+
+
+@pytest.mark.slow
+def test_rank_that_does_not_end_when_another_fails_is_killed_soon():
+    begun = time.monotonic()
+    with pytest.raises(TrainingError, match="^rank 1 failed: no link$"):
+        launch(rank, "fail beside a deaf one", 2)
+    assert time.monotonic() - begun < 25  # elastic would wait for 30 s
 
 
 def start(folder: Path, what: str) -> tuple[subprocess.Popen[str], list[int]]:

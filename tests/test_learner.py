@@ -34,7 +34,7 @@ class Trainer:
         """Take steps; the report on the last one."""
         for _ in range(steps):
             self.learner.update(self.batch())
-            report, _ = self.learner.reduce()
+            report = self.learner.reduce()
         return report
 
     def poison(self, value: float = float("nan")) -> np.ndarray:
@@ -49,7 +49,7 @@ class Trainer:
 
     @property
     def averaged(self) -> torch.Tensor:
-        return parameters_to_vector(self.learner.average.module.parameters()).detach()
+        return parameters_to_vector(self.learner.average.parameters()).detach()
 
 
 def assert_same_steps(a: torch.Tensor, b: torch.Tensor, first: torch.Tensor) -> None:
@@ -62,6 +62,7 @@ def test_a_single_process_is_a_group_of_one(rt: Runtime):
     assert rt.total(torch.tensor([1.5, 2.0])).tolist() == [1.5, 2.0]
     assert rt.any(True, False) == [True, False]
     assert rt.broadcast({"any": "object"}) == {"any": "object"}
+    assert rt.gather({"any": "object"}) == [{"any": "object"}] and rt.is_first_of_machine
 
 
 def test_a_missing_gpu_is_reported(monkeypatch):
@@ -95,7 +96,7 @@ def test_a_report_on_several_steps_is_their_mean(data: PackedGraphs, rt: Runtime
     for _ in range(3):
         other.learner.update(other.batch())
     mean = {name: np.mean([report[name] for report in reports]) for name in reports[0]}
-    assert other.learner.reduce()[0] == pytest.approx(mean, rel=1e-5)
+    assert other.learner.reduce() == pytest.approx(mean, rel=1e-5)
     assert torch.equal(one.weights, other.weights)
 
 
@@ -110,7 +111,7 @@ def test_steps_are_those_of_adamw_on_the_plain_network(data: PackedGraphs, rt: R
     for _ in range(5):
         batch = one.batch()
         (micro_batch,), rate = batch.micro_batches, one.learner.learning_rate
-        terms = plain(micro_batch, settings.rounds)
+        terms = plain(micro_batch, one.learner.search, settings.rounds)
         optimizer.zero_grad(set_to_none=False)
         (sum(weight * terms[name] for name, weight in WEIGHTS.items()) / batch.num_graphs).backward()
         norm, _ = (clip_grad_norm_(part, settings.clip) for part in parts)
@@ -137,9 +138,22 @@ def test_accumulated_micro_batches_take_the_step_of_one_large_batch(data: Packed
         merged = halves.loader.dataset.batch(ids, shape, (0, step))
         halves.learner.update(batch)
         whole.learner.update(replace(batch, micro_batches=[merged]))
-        reports = whole.learner.reduce()[0], halves.learner.reduce()[0]
+        reports = whole.learner.reduce(), halves.learner.reduce()
         assert reports[0] == pytest.approx(reports[1], rel=1e-4, abs=1e-6)
     assert_same_steps(halves.weights, whole.weights, first)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_rehearsal_searches_and_leaves_everything_as_it_was(data: PackedGraphs, rt: Runtime, precision: str):
+    one, other = (Trainer(data, rt, batch_size=8000, accumulate=2, precision=precision) for _ in range(2))
+    searches, search, before = [], one.learner.search, one.learner.state()
+    one.learner.search = lambda *inputs: searches.append(inputs) or search(*inputs)
+    truth = one.poison()
+    one.learner.rehearse(one.batch())
+    data.difficulty = truth
+    assert len(searches) == 2 and tiny_runs.differences(before, one.learner.state()) == []
+    assert one.update(steps=2) == other.update(steps=2)
+    assert tiny_runs.differences(one.learner.state(), other.learner.state()) == []
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])

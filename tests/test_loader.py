@@ -17,10 +17,12 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.graph import Graph, Instance
 from gnn_training.model.graphs import concatenated, pad
+from gnn_training.model.network import structure
 from gnn_training.model.program import Program
 from gnn_training.training.loader import DeviceDataset, GraphLoader
 from gnn_training.training.loss import WEIGHTS, Batch, ColoringNetwork
 from gnn_training.training.sampler import Shape
+from gnn_training.training.searcher import GpuSearcher, search_on_cpu
 
 CPU = torch.device("cpu")
 IDS = [3, 17, 8]
@@ -53,6 +55,15 @@ def test_graphs_of_all_sizes_come_as_the_program_pads_them(tmp_path: Path, size:
         assert torch.equal(mine[exists], other[exists]), name
     for lists, graph in zip(batch.lists, graphs, strict=True):
         assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(lists, graph.csr(), strict=True))
+
+
+def test_the_structure_of_a_graph_is_the_same_in_every_batch(data: PackedGraphs, dataset: DeviceDataset):
+    ids = list(range(24))
+    batch, expected = batch_of(dataset, ids, places=24), structure(pad(*concatenated([data.graph(i) for i in ids]))[0])
+    exists, size = expected.exists, expected.exists.shape[1]
+    assert torch.equal(batch.structure.exists[:, :size], exists)
+    torch.testing.assert_close(batch.structure.node[:, :size][exists], expected.node[exists])
+    torch.testing.assert_close(batch.structure.graph, expected.graph)
 
 
 def test_a_batch_carries_the_labels_of_its_graphs(data: PackedGraphs, dataset: DeviceDataset):
@@ -100,7 +111,7 @@ def test_empty_places_are_masked_and_change_neither_loss_nor_gradient(dataset: D
     for places in (3, 5):
         batch = batch_of(dataset, ids, places)
         assert batch.graph_mask.tolist() == [1.0] * len(ids) + [0.0] * (places - len(ids))
-        terms = network(batch, rounds=60)
+        terms = network(batch, search_on_cpu, rounds=60)
         results.append((terms, gradient(network, terms)))
     (few, slope), (many, other) = results
     for name in WEIGHTS:
@@ -113,11 +124,12 @@ def test_batches_share_no_memory_with_the_dataset(dataset: DeviceDataset):
     first, expected = (batch_of(dataset, IDS, places=3) for _ in range(2))
     for field in fields(first):
         value = getattr(first, field.name)
-        for tensor in [value] if isinstance(value, Tensor) else value if field.name == "graphs" else []:
+        for tensor in [value] if isinstance(value, Tensor) else value if field.name in ("graphs", "structure") else []:
             tensor.zero_()
     again = batch_of(dataset, IDS, places=3)
     assert torch.equal(again.first, expected.first) and torch.equal(again.num_colors, expected.num_colors)
     assert torch.equal(again.graphs.neighbours, expected.graphs.neighbours)
+    assert all(map(torch.equal, again.structure, expected.structure))
 
 
 def loader(data: PackedGraphs, rt: Runtime, **changes) -> GraphLoader:
@@ -158,3 +170,20 @@ def test_batches_begin_at_any_step_and_are_those_of_an_uninterrupted_run(data: P
                 assert torch.equal(getattr(a, name), getattr(b, name))
             seeds += a.seeds[a.graph_mask > 0].tolist()
     assert len(set(seeds)) == len(seeds)  # every epoch draws others
+
+
+def test_captured_batches_of_a_bucket_have_one_size_and_the_same_searches_and_losses(data, rt, searcher: GpuSearcher):
+    plain, captured = (loader(data, rt, batch_size=8000, capture=capture) for capture in (False, True))
+    torch.manual_seed(0)
+    network, sizes = ColoringNetwork(), {}
+    for planned, mine, other in zip(captured.sampler, captured.starting_at(0), plain.starting_at(0), strict=False):
+        results = []
+        for batch in (*mine.micro_batches, *other.micro_batches):
+            terms = network(batch, searcher, rounds=60)
+            results.append((gradient(network, terms), torch.stack(list(terms.values()))))
+        assert all(map(torch.equal, *results))
+        for name, batches in {"captured": mine, "plain": other}.items():
+            (batch,) = batches.micro_batches
+            sizes.setdefault((name, planned.bucket), set()).add(tuple(x.shape for x in batch.graphs))
+    several = {name for (name, _), found in sizes.items() if len(found) > 1}
+    assert several == {"plain"}

@@ -1,5 +1,6 @@
 """Loss terms are sums over graphs; the gradient of the rule of moving points away from what searches worse."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +12,12 @@ from torch.nn.functional import cosine_similarity
 
 from gnn_training.contract import GRAPH_TYPES, UNKNOWN_TYPE
 from gnn_training.graph import Graph
+from gnn_training.model.network import structure
 from gnn_training.model.search import NUM_WEIGHTS
-from gnn_training.training import loss
+from gnn_training.training import searcher as searching
 from gnn_training.training.loader import first_coloring
-from gnn_training.training.loss import WEIGHTS, Batch, ColoringNetwork
+from gnn_training.training.loss import SPREAD, WEIGHTS, Batch, ColoringNetwork, Search
+from gnn_training.training.searcher import GpuSearcher, Inputs, search_on_cpu
 
 SINGLE = Graph.from_edges(1, [])
 HARD = random_graph(70, 0.5, seed=2)
@@ -33,6 +36,7 @@ def batch(graphs: list[Graph]) -> Batch:
     return Batch(
         graphs=padded(graphs),
         lists=lists,
+        structure=structure(padded(graphs)),
         first=first,
         num_colors=(used - 2).clamp(min=1),
         lower=(used - 3).clamp(min=1),
@@ -57,22 +61,22 @@ def network() -> ColoringNetwork:
     return ColoringNetwork()
 
 
-def searches_find(monkeypatch: pytest.MonkeyPatch, fewest, conflicts=lambda weights: 0.0) -> None:
-    """From now on the results of searches are these functions of the weights (G, NUM_WEIGHTS)."""
+def finds(fewest: Callable, conflicts: Callable = lambda weights: 0.0) -> Search:
+    """A search whose results are these functions of the weights (S, G, NUM_WEIGHTS)."""
 
-    def run(weights: Tensor, b: Batch, rounds: int) -> tuple[Tensor, Tensor]:
-        return tuple(torch.zeros(len(weights)) + function(weights) for function in (fewest, conflicts))
+    def search(weights: Tensor, b: Batch, rounds: int) -> tuple[Tensor, Tensor]:
+        return tuple(torch.zeros(weights.shape[:2]) + function(weights) for function in (fewest, conflicts))
 
-    monkeypatch.setattr(loss, "run_searches", run)
+    return search
 
 
-def gradient(network: ColoringNetwork, b: Batch, rounds: int = ROUNDS) -> Tensor:
+def gradient(network: ColoringNetwork, b: Batch, search: Search = search_on_cpu) -> Tensor:
     """Of the rule, by the gap."""
-    return torch.autograd.grad(network(b, rounds)["gap"], network.move_rule)[0]
+    return torch.autograd.grad(network(b, search, ROUNDS)["gap"], network.move_rule)[0]
 
 
 def test_the_terms_of_a_batch_are_the_sums_of_its_graphs_and_so_is_the_gradient(network: ColoringNetwork):
-    together, alone = network(batch(GRAPHS), ROUNDS), [network(batch([graph]), ROUNDS) for graph in GRAPHS]
+    together, *alone = (network(batch(graphs), search_on_cpu, ROUNDS) for graphs in (GRAPHS, *([g] for g in GRAPHS)))
     assert together.keys() == WEIGHTS.keys()
     for name in WEIGHTS:
         torch.testing.assert_close(together[name], sum(terms[name] for terms in alone), rtol=1e-4, atol=1e-5)
@@ -81,40 +85,37 @@ def test_the_terms_of_a_batch_are_the_sums_of_its_graphs_and_so_is_the_gradient(
     torch.testing.assert_close(gradient(network, batch(GRAPHS)), sum(gradients), rtol=1e-4, atol=1e-5)
 
 
-def test_the_gap_is_the_mean_of_both_searches_above_the_best_known(network: ColoringNetwork, monkeypatch):
-    plus = network.move_rule[0] + loss.SPREAD * 2
+def test_the_gap_is_the_mean_of_both_searches_above_the_best_known(network: ColoringNetwork):
+    plus = network.move_rule[0] + SPREAD * 2
     b = replace(batch([HARD]), change=torch.full((1, NUM_WEIGHTS), 2.0))
-    searches_find(monkeypatch, lambda weights: torch.where(weights[:, 0].isclose(plus), 12.0, 9.0))
-    assert network(b, ROUNDS)["gap"].item() == pytest.approx(10.5 - b.num_colors.item())
+    search = finds(lambda weights: torch.where(weights[..., 0].isclose(plus), 12.0, 9.0))
+    assert network(b, search, ROUNDS)["gap"].item() == pytest.approx(10.5 - b.num_colors.item())
 
 
 @pytest.mark.parametrize("by", ["colors", "conflicts"])
-def test_the_gradient_points_where_searches_get_worse(network: ColoringNetwork, monkeypatch, by: str):
+def test_the_gradient_points_where_searches_get_worse(network: ColoringNetwork, by: str):
     best = torch.randn(NUM_WEIGHTS)
 
     def worse(weights: Tensor) -> Tensor:
-        return 0.05 * (weights - best).square().sum(1)
+        return 0.05 * (weights - best).square().sum(2)
 
-    searches_find(monkeypatch, *((worse,) if by == "colors" else (lambda weights: 9.0, worse)))
-    estimate = gradient(network, singles(4000))
+    search = finds(worse) if by == "colors" else finds(lambda weights: 9.0, worse)
+    estimate = gradient(network, singles(4000), search)
     assert cosine_similarity(estimate, network.move_rule.detach() - best, dim=0) > 0.9
 
 
-def test_graphs_without_a_difference_or_of_an_empty_place_say_nothing(network: ColoringNetwork, monkeypatch):
-    searches_find(monkeypatch, lambda weights: 9.0, lambda weights: 5.0)
-    assert (gradient(network, singles(20)) == 0).all()
-    searches_find(monkeypatch, lambda weights: weights[:, 0])
-    b = singles(20)
-    assert (gradient(network, replace(b, graph_mask=torch.zeros(20))) == 0).all()
+def test_graphs_without_a_difference_or_of_an_empty_place_say_nothing(network: ColoringNetwork):
+    assert (gradient(network, singles(20), finds(lambda weights: 9.0, lambda weights: 5.0)) == 0).all()
+    b, search = singles(20), finds(lambda weights: weights[..., 0])
+    assert (gradient(network, replace(b, graph_mask=torch.zeros(20)), search) == 0).all()
     half = replace(b, graph_mask=(torch.arange(20) < 10).float())
     first = replace(singles(10), change=b.change[:10])
-    torch.testing.assert_close(gradient(network, half), gradient(network, first))
+    torch.testing.assert_close(gradient(network, half, search), gradient(network, first, search))
 
 
-def test_one_graph_cannot_outweigh_the_others(network: ColoringNetwork, monkeypatch):
-    searches_find(monkeypatch, lambda weights: 1000 * weights[:, 0])
+def test_one_graph_cannot_outweigh_the_others(network: ColoringNetwork):
     b = singles(1)
-    assert gradient(network, b).norm() <= b.change.norm()
+    assert gradient(network, b, finds(lambda weights: 1000 * weights[..., 0])).norm() <= b.change.norm()
 
 
 def test_a_change_and_its_opposite_give_the_same_gradient(network: ColoringNetwork):
@@ -124,13 +125,13 @@ def test_a_change_and_its_opposite_give_the_same_gradient(network: ColoringNetwo
     torch.testing.assert_close(one, other)
 
 
-def test_searches_with_the_found_weights_get_better_by_training(network: ColoringNetwork, monkeypatch):
+def test_searches_with_the_found_weights_get_better_by_training(network: ColoringNetwork):
     best = 0.5 * torch.randn(NUM_WEIGHTS)
-    searches_find(monkeypatch, lambda weights: 4 + 0.05 * (weights - best).square().sum(1))
+    search = finds(lambda weights: 4 + 0.05 * (weights - best).square().sum(2))
     optimizer = torch.optim.AdamW(network.parameters(), 2e-2, weight_decay=0)
-    history = []
+    b, history = batch(GRAPHS), []
     for _ in range(60):
-        terms = network(replace(batch(GRAPHS), change=torch.randn(len(GRAPHS), NUM_WEIGHTS)), ROUNDS)
+        terms = network(replace(b, change=torch.randn(len(GRAPHS), NUM_WEIGHTS)), search, ROUNDS)
         history.append({name: term.item() for name, term in terms.items()})
         optimizer.zero_grad()
         sum(terms.values()).backward()
@@ -142,8 +143,9 @@ def test_searches_with_the_found_weights_get_better_by_training(network: Colorin
 def test_a_graph_of_unknown_family_adds_no_family_loss(network: ColoringNetwork):
     known = batch(GRAPHS)
     some = replace(known, graph_type=torch.where(torch.arange(4) == 0, known.graph_type, UNKNOWN_TYPE))
-    torch.testing.assert_close(network(some, 1)["family"], network(batch([HARD]), 1)["family"], rtol=1e-5, atol=1e-6)
-    none = network(replace(known, graph_type=torch.full((4,), UNKNOWN_TYPE)), 1)
+    terms, alone = (network(b, search_on_cpu, 1) for b in (some, batch([HARD])))
+    torch.testing.assert_close(terms["family"], alone["family"], rtol=1e-5, atol=1e-6)
+    none = network(replace(known, graph_type=torch.full((4,), UNKNOWN_TYPE)), search_on_cpu, 1)
     assert none["family"].item() == 0
     none["family"].backward()
     assert all(w.grad is None or (w.grad == 0).all() for w in network.parameters())
@@ -154,21 +156,21 @@ def test_the_estimate_stays_between_its_bounds_and_costs_nothing_where_they_meet
     lower, upper = b.lower.float(), b.first.max(1).values + 1.0
     for _ in range(5):
         torch.nn.init.normal_(network.graph_head.head.weight, std=20)
-        predicted = network.graph_head(b.graphs, lower, upper)
+        predicted = network.graph_head(b.structure, lower, upper)
         assert (lower <= predicted.chromatic).all() and (predicted.chromatic <= upper).all()
         assert predicted.graph_type_logits.shape == (4, len(GRAPH_TYPES))
         assert (predicted.difficulty >= 0).all() and (predicted.difficulty <= 100).all()
-    assert network(batch([SINGLE]), 3)["chromatic"].item() == 0
+    assert network(batch([SINGLE]), search_on_cpu, 3)["chromatic"].item() == 0
 
 
 @pytest.mark.parametrize("graphs", [GRAPHS, [SINGLE], [Graph.from_edges(5, [])]], ids=["several", "one", "edgeless"])
 def test_every_weight_gets_a_finite_gradient(network: ColoringNetwork, graphs: list[Graph]):
-    sum(network(batch(graphs), ROUNDS).values()).backward()
+    sum(network(batch(graphs), search_on_cpu, ROUNDS).values()).backward()
     assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in network.parameters())
 
 
 def test_the_predictions_have_no_gradient_in_the_rule_and_the_gap_none_in_the_head(network: ColoringNetwork):
-    terms = network(batch(GRAPHS), ROUNDS)
+    terms = network(batch(GRAPHS), search_on_cpu, ROUNDS)
     (terms["chromatic"] + terms["family"] + terms["difficulty"]).backward(retain_graph=True)
     assert network.move_rule.grad is None
     network.zero_grad()
@@ -176,22 +178,23 @@ def test_the_predictions_have_no_gradient_in_the_rule_and_the_gap_none_in_the_he
     assert all(weight.grad is None for weight in network.graph_head.parameters())
 
 
-def found(b: Batch, rounds: int = ROUNDS) -> tuple[Tensor, Tensor]:
-    """What searches find with weights that differ from graph to graph."""
+def found(b: Batch, rounds: int = ROUNDS, search: Search = search_on_cpu) -> tuple[Tensor, Tensor]:
+    """What two searches of every graph find, with weights that differ from graph to graph."""
     torch.manual_seed(1)
     first = ColoringNetwork().move_rule.detach()
-    return loss.run_searches(first + loss.SPREAD * b.change, b, rounds)
+    return search(first + SPREAD * torch.stack([b.change, -b.change]), b, rounds)
 
 
 def test_more_rounds_find_fewer_colors_and_conflicts_count_only_above_the_bound():
     b = batch(GRAPHS)
     few, many = found(b, 1)[0], found(b, 2000)[0]
-    assert torch.equal(few, b.first.max(1).values + 1.0)
-    assert (many <= few).all() and many[0] < few[0]
+    assert torch.equal(few, (b.first.max(1).values + 1.0).expand(2, -1))
+    assert (many <= few).all() and (many[:, 0] < few[:, 0]).all()
     fewest, conflicts = found(b)
     assert (conflicts[fewest > b.lower] > 0).all()
-    reached = replace(b, lower=fewest.long())
-    assert torch.equal(found(reached)[0], fewest) and (found(reached)[1] == 0).all()
+    for search in range(2):
+        again = found(replace(b, lower=fewest[search].long()))
+        assert torch.equal(again[0][search], fewest[search]) and (again[1][search] == 0).all()
 
 
 def test_the_number_of_threads_changes_no_result():
@@ -206,18 +209,32 @@ def test_the_number_of_threads_changes_no_result():
     assert torch.equal(*results)
 
 
-class OnGpu(torch.Tensor):
-    """A tensor that claims to be on a GPU."""
-
-    is_cuda = True
-
-
-def test_the_tensors_of_a_gpu_find_what_the_compiled_loops_find():
+def test_the_tensors_of_a_gpu_find_what_the_compiled_loops_find(searcher: GpuSearcher):
     change = torch.randn(12, NUM_WEIGHTS, generator=torch.manual_seed(0))
     b = replace(batch(GRAPHS[:2] * 6), seeds=torch.arange(12), change=change)
     for rounds in (1, 20, 100):
-        tensors, compiled = found(replace(b, first=b.first.as_subclass(OnGpu)), rounds), found(b, rounds)
+        tensors, compiled = found(b, rounds, searcher), found(b, rounds)
         for mine, other in zip(tensors, compiled, strict=True):
-            assert torch.equal(mine.as_subclass(torch.Tensor), other)
-    for copies in (compiled[0][::2], compiled[0][1::2]):
+            assert torch.equal(mine, other)
+    fewest, opposite = compiled[0]
+    assert not torch.equal(fewest, opposite)
+    for copies in (fewest[::2], fewest[1::2]):
         assert len(copies.unique()) > 1  # weights and seeds make a difference
+
+
+def test_a_gpu_short_of_memory_searches_in_two_parts_finds_the_same_and_does_not_try_for_ever(searcher, monkeypatch):
+    b, room = batch([*GRAPHS, *GRAPHS, HARD]), 10  # two searches of five graphs
+
+    def begin(inputs: Inputs, max_colors: int) -> tuple:
+        if inputs.weights[..., 0].numel() > room:
+            raise torch.OutOfMemoryError
+        return real(inputs, max_colors)
+
+    real = searching.begin
+    monkeypatch.setattr(searching, "begin", begin)
+    for _ in range(2):
+        for mine, other in zip(found(b, 20, searcher), found(b, 20), strict=True):
+            assert torch.equal(mine, other)
+    room = 9
+    with pytest.raises(torch.OutOfMemoryError):
+        found(b, 20, searcher)

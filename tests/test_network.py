@@ -7,7 +7,7 @@ import torch
 from small_graphs import padded, random_graph
 
 from gnn_training.graph import Graph, as_graph
-from gnn_training.model.network import GraphHead, GraphPredictions, clustering_coefficients
+from gnn_training.model.network import GraphHead, GraphPredictions, clustering_coefficients, structure
 
 GRAPHS = [random_graph(12, 0.5, 1), random_graph(30, 0.2, 2), Graph.from_edges(4, []), Graph.from_edges(1, [])]
 
@@ -19,7 +19,7 @@ def graph_head() -> GraphHead:
 
 
 def predict(graph_head: GraphHead, *graphs: Graph) -> GraphPredictions:
-    return graph_head(padded(graphs), torch.full((len(graphs),), 2.0), torch.full((len(graphs),), 9.0))
+    return graph_head(structure(padded(graphs)), torch.full((len(graphs),), 2.0), torch.full((len(graphs),), 9.0))
 
 
 def test_permuting_the_nodes_changes_no_prediction(graph_head: GraphHead):

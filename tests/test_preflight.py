@@ -3,8 +3,10 @@
 import logging
 import os
 import re
+import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -43,10 +45,16 @@ if __name__ == "__main__":
 
 @pytest.fixture(autouse=True)
 def unset(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """None of the variables is set, and what is logged can be read."""
+    """None of the variables is set, shared memory is large, and what is logged can be read."""
     for name in FALLBACKS[-1]:
         monkeypatch.delenv(name, raising=False)
+    set_shm(monkeypatch, 1024)
     caplog.set_level(logging.INFO)
+
+
+def set_shm(monkeypatch: pytest.MonkeyPatch, mib: int) -> None:
+    """Have /dev/shm so many MiB."""
+    monkeypatch.setattr(shutil, "disk_usage", {"/dev/shm": SimpleNamespace(total=mib * 2**20)}.__getitem__)
 
 
 @pytest.mark.slow
@@ -112,22 +120,40 @@ class Machine:
         return (0, "") if works else self.failure
 
 
-@pytest.mark.parametrize("fallback", range(3))
+@pytest.mark.parametrize("fallback", range(4))
 def test_first_fallback_that_works_is_kept(fallback: int, caplog):
     machine = Machine(needs=FALLBACKS[fallback])
     assert working_variables(machine.attempt) == FALLBACKS[fallback]
     assert machine.tried == list(FALLBACKS[: fallback + 1])
-    assert ("SLOW" in caplog.text) == (fallback == 2)
+    assert ("through the CPU, SLOW: take another host" in caplog.text) == (fallback == 2)
+    assert ("through the network, SLOW: take another host" in caplog.text) == (fallback == 3)
     assert caplog.text.count("rank 1 failed: Cuda failure 1 'invalid argument'") == fallback
+
+
+def test_small_shared_memory_is_named_where_nccl_works_only_without_it(monkeypatch, caplog):
+    set_shm(monkeypatch, 64)
+    working_variables(Machine(needs=FALLBACKS[2]).attempt)
+    assert "shm" not in caplog.text
+    working_variables(Machine(needs=FALLBACKS[3]).attempt)
+    assert "SLOW: start the container with --shm-size=1g (/dev/shm has 64 MiB), or take another host" in caplog.text
+
+
+def test_small_shared_memory_is_named_where_nothing_helps(monkeypatch):
+    set_shm(monkeypatch, 64)
+    with pytest.raises(
+        MachineError, match=r": start the container with --shm-size=1g \(/dev/shm has 64 MiB\), or take"
+    ):
+        working_variables(Machine(needs=None).attempt)
 
 
 @pytest.mark.parametrize(
     ("variables", "fallbacks"),
     [
-        ({"NCCL_NVLS_ENABLE": "0"}, [{}, {"NCCL_P2P_DISABLE": "1"}]),
-        ({"NCCL_NVLS_ENABLE": "1"}, [{}, {"NCCL_P2P_DISABLE": "1"}]),
-        ({"NCCL_P2P_DISABLE": "0"}, [{}, {"NCCL_NVLS_ENABLE": "0"}]),
-        ({"NCCL_NVLS_ENABLE": "0", "NCCL_P2P_DISABLE": "1"}, [{}]),
+        ({"NCCL_NVLS_ENABLE": "0", "NCCL_SHM_DISABLE": "0"}, [{}, {"NCCL_P2P_DISABLE": "1"}]),
+        ({"NCCL_NVLS_ENABLE": "1", "NCCL_SHM_DISABLE": "0"}, [{}, {"NCCL_P2P_DISABLE": "1"}]),
+        ({"NCCL_P2P_DISABLE": "0", "NCCL_SHM_DISABLE": "0"}, [{}, {"NCCL_NVLS_ENABLE": "0"}]),
+        ({"NCCL_NVLS_ENABLE": "0", "NCCL_P2P_DISABLE": "1"}, [{}, {"NCCL_SHM_DISABLE": "1"}]),
+        (FALLBACKS[-1], [{}]),
     ],
 )
 def test_what_the_user_has_set_stays_and_no_fallback_is_tried_twice(monkeypatch, variables, fallbacks):
@@ -166,8 +192,10 @@ def test_machine_on_which_nothing_helps_is_refused_with_the_last_cause(code: int
         (5, "Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 18000\n",
          "two processes were given one GPU"),
         (5, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB", "another program uses a GPU"),
+        (5, "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 64.00 MiB", "another program uses a GPU"),
         (5, "torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device",
          "torch has no code for this kind of GPU"),
+        (5, "torch.AcceleratorError: HIP error: invalid device function", "torch has no code for this kind of GPU"),
         (3, "coloring-gnn: rank 1 has no GPU: there are 1, lower --processes\n", "rank 1 has no GPU: there are 1"),
     ],
 )  # fmt: skip

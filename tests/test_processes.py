@@ -226,3 +226,15 @@ def test_parent_that_waits_keeps_the_heartbeat_going(heartbeat: Path):
     assert not heartbeat.exists()
     processes.run_python(["-c", "import time; time.sleep(0.2)"])
     assert heartbeat.exists()
+
+
+def test_heartbeat_goes_on_beside_the_body_and_ends_with_it(heartbeat: Path, monkeypatch):
+    monkeypatch.setattr(processes, "HEARTBEAT_SECONDS", 0.01)
+    with processes.beating():
+        for _ in range(2):
+            while not heartbeat.exists():
+                time.sleep(0.01)
+            heartbeat.unlink()
+    heartbeat.unlink(missing_ok=True)
+    time.sleep(0.1)
+    assert not heartbeat.exists()

@@ -64,11 +64,11 @@ def learn(rt: Runtime, settings: TrainSettings, steps: int, resume: Path | None 
     try:
         for _, batch in zip(range(steps), loader.starting_at(learner.step), strict=False):
             learner.update(batch)
-            reports.append(learner.reduce()[0])
+            reports.append(learner.reduce())
     except UserError as mistake:
         error = str(mistake)
     with learner.averaged_weights() as network:
-        scores = Validation(settings, loader.dataset, rt).scores(network)
+        scores = Validation(settings, loader.dataset, learner.search, rt).scores(network)
     counts = {"step": learner.step, "skipped": int(learner.skipped_steps), "bad_steps": int(learner.bad_steps)}
     return {"reports": reports, "error": error, **counts, "rate": learner.peak_rate, "before": before,
             "weights": weights(learner), "scores": scores}  # fmt: skip
@@ -183,12 +183,18 @@ def test_too_many_bad_steps_stop_every_rank_with_the_same_sentence(tiny_data: Pa
     assert group[0]["skipped"] == MAX_BAD_STEPS and "lower --learning-rate" in group[0]["error"]
 
 
-def test_what_one_rank_knows_all_ranks_know(tiny_data: Path):
-    assert tiny_runs.in_group(3, _shared_knowledge) == [([True, False], "of rank 0")] * 3
+def test_what_one_rank_knows_all_ranks_know():
+    assert tiny_runs.in_group(3, _shared_knowledge) == [([True, False], "of rank 0", [0, 1, 2])] * 3
 
 
-def _shared_knowledge(rt: Runtime) -> tuple[list[bool], object]:
-    return rt.any(rt.rank == 1, False), rt.broadcast(f"of rank {rt.rank}")
+def _shared_knowledge(rt: Runtime) -> tuple[list[bool], object, list]:
+    return rt.any(rt.rank == 1, False), rt.broadcast(f"of rank {rt.rank}"), rt.gather(rt.rank)
+
+
+def test_one_rank_of_every_machine_is_its_first(monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    ranks = [Runtime(rank, 4, torch.device("cpu")) for rank in range(4)]
+    assert [rt.is_first_of_machine for rt in ranks] == [True, False, True, False]
 
 
 def test_a_flag_that_one_rank_raises_is_known_to_all_at_the_same_step(tiny_data: Path):
@@ -201,7 +207,8 @@ def _flags_seen(rt: Runtime, settings: TrainSettings) -> list[list[bool]]:
     raised_by = ((), ()), ((1,), ()), ((), ()), ((), (0, 2)), ((2,), (0, 1, 2))
     for (stop, late), batch in zip(raised_by, loader.starting_at(0), strict=False):
         learner.update(batch)
-        seen.append(learner.reduce(rt.rank in stop, rt.rank in late)[1])
+        learner.reduce()
+        seen.append(rt.any(rt.rank in stop, rt.rank in late))
     return seen
 
 

@@ -56,7 +56,7 @@ def test_flags_of_the_pages_are_flags_of_a_command(page: str):
     known = {f"--{no}{name}".replace("_", "-") for name in fields for no in ("", "no-")}
     scripts = " ".join((ROOT / name).read_text() for name in ("build_and_push.sh", "test.sh", "scripts/lock.sh"))
     known |= {*re.findall(r"--[a-z-]+", scripts), "--help", "--dry-run", "--version", "--settings"}
-    known |= {"--secret", "--example"}  # of docker and cargo
+    known |= {"--secret", "--shm-size", "--group-add", "--example"}  # of docker and cargo
     named = re.findall(r"`(--[a-z][a-z-]+)", text(page))
     assert [flag for flag in named if flag not in known] == []
 

@@ -291,4 +291,4 @@ def test_a_loss_that_stays_non_finite_ends_with_a_sentence_and_is_told_in_the_st
     packed.write(tmp_path / "bad", tensors, graphs.families, {})
     refusal = tiny_runs.refusal(train, tiny_runs.settings(tmp_path / "bad", tmp_path / "run"))
     assert f"not finite {MAX_BAD_STEPS} steps in a row" in refusal
-    assert status(tmp_path / "run") == {"status": "failed", "reason": refusal}
+    assert status(tmp_path / "run") == {"status": "failed", "reason": refusal, "self_check": []}

@@ -17,7 +17,7 @@ from gnn_training.graph import Graph
 from gnn_training.model import search
 from gnn_training.model.graphs import Graphs
 from gnn_training.model.greedy import clique_bound, noise_table
-from gnn_training.model.network import GraphHead
+from gnn_training.model.network import GraphHead, structure
 from gnn_training.model.program import limits
 from gnn_training.model.search import NUM_WEIGHTS, Found, Limits, State, Task, first_weights
 from gnn_training.solve import kernels
@@ -61,9 +61,9 @@ def run(graphs: Sequence[Graph], weights: Tensor, rounds: int, **options) -> Fou
 def played(graphs: Sequence[Graph], weights: Tensor, rounds: int, **options) -> Iterator[tuple[State, State]]:
     """States before and after every round."""
     batch, task, sizes = prepare(graphs, **options)
-    state, table = search.begin(batch, task, sizes), noise_table(sizes.color_ids)
+    state, fixed = search.begin(search.split(weights[None]), batch, task, sizes)
     for _ in range(rounds):
-        after = search.one_round(state, search.split(weights[None]), batch, task, sizes, table)
+        after = search.one_round(state, fixed)
         yield state, after
         state = after
 
@@ -142,18 +142,18 @@ def test_the_names_of_the_colors_do_not_matter():
     order = torch.cat([torch.arange(2), order[order > 1]])  # two columns of the table also draw nodes and tenures
     batch, task, sizes = prepare([graph], asked=7)
     sizes = sizes._replace(color_ids=torch.arange(20))
-    inverse, table = order.argsort(), noise_table(sizes.color_ids)
+    inverse = order.argsort()
 
     def renamed(state: State) -> State:
         counts, until = (x.view(1, -1, 20)[:, :, inverse].flatten(1) for x in (state.counts, state.until))
         state = state._replace(counts=counts, until=until, is_open=state.is_open[:, inverse])
         return state._replace(colors=order[state.colors])
 
-    one = search.begin(batch, task, sizes)
+    one, fixed = search.begin(search.split(weights[None]), batch, task, sizes)
     other = renamed(one)
     for _ in range(40):
-        one = search.one_round(one, search.split(weights[None]), batch, task, sizes, table)
-        other = search.one_round(other, search.split(weights[None]), batch, task, sizes, table[:, inverse])
+        one = search.one_round(one, fixed)
+        other = search.one_round(other, fixed._replace(table=fixed.table[:, inverse]))
         assert torch.equal(renamed(one).colors[:, :-1], other.colors[:, :-1])
     assert (one.moves > 0).sum() > 5
 
@@ -208,17 +208,6 @@ def test_a_batch_ends_when_every_graph_is_down_to_its_lower_bound():
     assert found.fewest.tolist() == [5] * 3
 
 
-def test_a_search_that_looks_rarely_whether_it_is_over_finds_the_same():
-    graphs = [planted(40, 5, 0.3)[0], random_graph(60, 0.5), Graph.from_edges(3, [])]
-    for lower in (1, 5):
-        batch, task, sizes = prepare(graphs, lower=lower)
-        weights, rounds = search.split(random_weights(1)[None]), torch.tensor(120)
-        often, rarely = (search.search(weights, batch, task, sizes, rounds, every) for every in (1, 40))
-        assert torch.equal(often.colors, rarely.colors) and torch.equal(often.fewest, rarely.fewest)
-        is_open = often.fewest > lower
-        assert torch.equal(often.conflicts[is_open], rarely.conflicts[is_open])
-
-
 def test_the_number_asked_for_says_how_many_of_the_largest_classes_are_open():
     colors = np.repeat([0, 1, 2, 3], [1, 4, 2, 5])
     for asked, expected in {
@@ -229,7 +218,7 @@ def test_the_number_asked_for_says_how_many_of_the_largest_classes_are_open():
         9: [1, 1, 1, 1],
     }.items():
         batch = prepare([Graph.from_edges(12, [])], asked=asked, colors=colors)
-        assert search.begin(*batch).is_open.tolist() == [expected]
+        assert search.first_state(*batch).is_open.tolist() == [expected]
 
 
 def test_a_search_for_the_number_asked_finds_it_or_nothing():
@@ -259,5 +248,5 @@ def test_memory_grows_with_the_edges():
         found = run([graph], random_weights(5), 5)
         batch = padded([graph])
         clique_bound(batch, torch.arange(16))
-        GraphHead()(batch, torch.ones(1), found.fewest.float())
+        GraphHead()(structure(batch), torch.ones(1), found.fewest.float())
     assert largest.elements < 40 * (n + 2 * graph.num_edges)

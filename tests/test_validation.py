@@ -12,10 +12,11 @@ from torch.nn.utils import parameters_to_vector
 from gnn_training.coloring import count_conflicts_and_colors
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
-from gnn_training.model import search
+from gnn_training.model import search as tensors
 from gnn_training.model.program import limits
 from gnn_training.training.loader import DeviceDataset
-from gnn_training.training.loss import ColoringNetwork
+from gnn_training.training.loss import ColoringNetwork, Search
+from gnn_training.training.searcher import GpuSearcher, search_on_cpu
 from gnn_training.training.validation import SCORES, Validation
 
 ROUNDS = 100
@@ -27,9 +28,9 @@ def network() -> ColoringNetwork:
     return ColoringNetwork()
 
 
-def start(data: PackedGraphs, rt: Runtime, **changes) -> Validation:
+def start(data: PackedGraphs, rt: Runtime, search: Search = search_on_cpu, **changes) -> Validation:
     settings = tiny_runs.settings(data.folder, Path("nowhere"), **({"validation_rounds": ROUNDS} | changes))
-    return Validation(settings, DeviceDataset(data, rt.device), rt)
+    return Validation(settings, DeviceDataset(data, rt.device), search, rt)
 
 
 def everything_held_out(data: PackedGraphs) -> PackedGraphs:
@@ -43,12 +44,12 @@ def test_the_scores_are_those_of_proper_colorings_that_tensors_find(data: Packed
     for planned in one.batches:
         (ids,) = planned.micro_batches
         batch = one.dataset.batch(ids, planned.shape)
-        task = search.Task(batch.first, batch.lower, 0 * batch.lower, torch.arange(len(batch.seeds)), batch.seeds)
+        task = tensors.Task(batch.first, batch.lower, 0 * batch.lower, torch.arange(len(batch.seeds)), batch.seeds)
         sizes = limits(*map(torch.tensor, (planned.shape.nodes, planned.shape.colors)))
         with torch.no_grad():
-            weights = search.split(network.move_rule[None])
-            found = search.search(weights, batch.graphs, task, sizes, torch.tensor(ROUNDS))
-            predicted = network.graph_head(batch.graphs, batch.lower.float(), found.fewest.float())
+            weights = tensors.split(network.move_rule[None])
+            found = tensors.search(weights, batch.graphs, task, sizes, torch.tensor(ROUNDS))
+            predicted = network.graph_head(batch.structure, batch.lower.float(), found.fewest.float())
         for i, colors, chromatic, types in zip(ids, found.colors, *predicted[:2], strict=False):
             colors = colors[: data.num_nodes[i]].tolist()
             wrong, used = count_conflicts_and_colors(data.graph(i).edges.tolist(), colors)
@@ -57,7 +58,7 @@ def test_the_scores_are_those_of_proper_colorings_that_tensors_find(data: Packed
             errors.append(abs(chromatic - data.num_colors[i]))
             right.append(types.argmax() == data.graph_type[i])
     scores = one.scores(network)
-    assert tuple(scores) == SCORES and scores["graphs"] == len(gap) == 24
+    assert tuple(scores) == (*SCORES, "dsatur_gap", "graphs") and scores["graphs"] == len(gap) == 24
     assert scores["gap"] == pytest.approx(np.mean(gap)) and 0 < scores["gap"] < scores["dsatur_gap"]
     assert scores["at_best_known"] == pytest.approx(np.mean(np.array(gap) <= 0)) and scores["at_best_known"] < 1
     assert scores["dsatur_gap"] == pytest.approx((data.dsatur_colors.astype(int) - data.num_colors).mean())
@@ -80,6 +81,17 @@ def test_empty_places_count_nothing(data: PackedGraphs, rt: Runtime, network: Co
     expected = one.scores(network)
     one.batches = [replace(each, shape=replace(each.shape, graphs=each.shape.graphs + 2)) for each in one.batches]
     assert one.scores(network) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_tensors_of_a_gpu_give_the_same_scores_captured_or_not(data, rt: Runtime, network, searcher: GpuSearcher):
+    data = everything_held_out(data)
+    expected = start(data, rt).scores(network)
+    for capture in (False, True):
+        one = start(data, rt, searcher, batch_size=8000, capture=capture)
+        assert one.scores(network) == pytest.approx(expected, abs=1e-6)
+        batches = [one.dataset.batch(planned.micro_batches[0], planned.shape) for planned in one.batches]
+        sizes = {tuple(x.shape for x in batch.graphs) for batch in batches}
+        assert (len(sizes) == len({planned.shape for planned in one.batches})) == capture
 
 
 def test_a_second_evaluation_gives_the_same_scores_and_other_weights_give_others(data, rt, network: ColoringNetwork):

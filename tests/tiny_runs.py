@@ -62,7 +62,7 @@ def settings(data: Path, run: Path, **changes) -> TrainSettings:
         "log_every": 1,
         "processes": 1,
     }
-    return TrainSettings(data=data, run=run, device="cpu", **(values | changes))
+    return TrainSettings(data=data, run=run, **({"device": "cpu"} | values | changes))
 
 
 def start_command(command: str, settings: Settings, launcher: Sequence[str] = (), **options) -> subprocess.Popen:

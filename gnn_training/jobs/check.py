@@ -55,9 +55,11 @@ def check(settings: RunSettings) -> None:
 
 
 def _rows(settings: RunSettings) -> Iterator[Row]:
-    cuda, folders = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build", written(settings)
+    build, folders = "CPU build", written(settings)
+    for name, version in ("CUDA", torch.version.cuda), ("ROCm", torch.version.hip):
+        build = f"{name} {version}" if version else build
     yield "Python", platform.python_version
-    yield "torch", lambda: f"{torch.__version__}, {cuda}"
+    yield "torch", lambda: f"{torch.__version__}, {build}"
     yield "cores", lambda: f"{machine.num_cores()}, {machine.available_bytes() / GIB:.1f} GiB memory free"
     if settings.device != "cpu":
         yield from _gpu_rows()
@@ -134,12 +136,12 @@ def _measured(settings: RunSettings, data: PackedGraphs, share: float) -> Iterat
     cost = estimate(TrainSettings(**values | {"data": data.folder}), data, share, ranks)
     yield "memory", partial(_memory, settings, cost.peak_bytes / GIB, ranks)
     epoch = f"{duration(cost.epoch_seconds)} per epoch of {cost.steps_per_epoch} steps"
-    yield "training", lambda: f"about {duration(cost.training_seconds)} for {settings.steps} steps, {epoch}"
+    yield "training", lambda: f"about {duration(cost.training_seconds)} for {cost.steps} steps, {epoch}"
     yield "evaluations", lambda: f"about {duration(cost.evaluation_seconds)}, every {settings.evaluate_every} steps"
     if settings.minutes:
         share_done = 60 * settings.minutes / (cost.training_seconds + cost.evaluation_seconds)
-        early = f"by --minutes {settings.minutes:g}, after about {settings.steps * share_done:.0f} steps"
-        yield "ends", lambda: early if share_done < 1 else f"by --steps {settings.steps}, before --minutes"
+        early = f"by --minutes {settings.minutes:g}, after about {cost.steps * share_done:.0f} steps"
+        yield "ends", lambda: early if share_done < 1 else f"after {cost.steps} steps, before --minutes"
 
 
 def _memory(settings: RunSettings, need: float, ranks: int) -> str:

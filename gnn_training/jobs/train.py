@@ -21,6 +21,8 @@ from gnn_training.training import checkpoint
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import Logbook, Progress
+from gnn_training.training.searcher import GpuSearcher
+from gnn_training.training.self_check import report, self_check
 from gnn_training.training.validation import Validation
 
 log = logging.getLogger(__name__)
@@ -57,12 +59,12 @@ class Training:
         self.settings, self.rt, self.data_sha256 = settings, rt, data.manifest["sha256"]
         self.loader = GraphLoader(settings, data, rt)
         self.learner = Learner(settings, rt)
-        self.validation = Validation(settings, self.loader.dataset, rt)
+        self.learner.num_steps = settings.num_steps(len(self.loader.sampler))
+        self.validation = Validation(settings, self.loader.dataset, self.learner.search, rt)
         self.progress = Progress()
-        self._restore()
-        self.is_compiling = self._compile()
         # A checkpoint may have come before the evaluation of its own step, which is then done again.
-        reached = {"train": self.learner.step, "validation": self.progress.evaluated_at}
+        reached = {"train": self._restore(), "validation": self.progress.evaluated_at}
+        self.self_check = self_check(self.learner, self.loader, rt)
         self.logbook = Logbook(settings.run, reached, rt.is_main)
 
     def run(self, stop: StopSignal) -> str:
@@ -70,12 +72,15 @@ class Training:
         try:
             ended = self._steps(stop)
         except UserError as error:
-            self.logbook.close({"status": "failed", "reason": str(error)})
+            self.logbook.close({"status": "failed", "reason": str(error), "self_check": self.self_check})
             raise
         self._save()
         learner, rt = self.learner, self.rt
+        if isinstance(learner.search, GpuSearcher):  # what a rank had to change since
+            self.self_check = report(learner, rt, self.self_check[rt.rank]["milliseconds_per_round"])
         self.logbook.close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
-                            "skipped_steps": int(learner.skipped_steps), **asdict(self.progress)})  # fmt: skip
+                            "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),
+                            **asdict(self.progress)})  # fmt: skip
         if rt.is_main:
             log.info("%s at step %d after %s", ended, learner.step, duration(self.progress.seconds))
         return ended
@@ -91,16 +96,15 @@ class Training:
                 self._evaluate()
             if stopped:
                 return "stopped"
-            if late or learner.step >= settings.steps or progress.out_of_patience(settings.patience):
+            if late or learner.step >= learner.num_steps or progress.out_of_patience(settings.patience):
                 break
             processes.beat()
             rate, started = learner.learning_rate, time.monotonic()
             learner.update(batch)
             if learner.step % look_every == 0:
-                losses, (stopped, late) = learner.reduce(stop.received, progress.is_late(settings.minutes))
+                losses = learner.reduce()
+                stopped, late = self.rt.any(stop.received, progress.is_late(settings.minutes))
             progress.count(batch.num_graphs, time.monotonic() - started)
-            if self.is_compiling:
-                self._tell_if_uncompiled()
             if learner.step % settings.log_every == 0:
                 self._log({**losses, "learning_rate": rate})
             if learner.step % settings.checkpoint_every == 0:
@@ -111,10 +115,10 @@ class Training:
 
     def _log(self, values: dict[str, float]) -> None:
         settings, step, progress = self.settings, self.learner.step, self.progress
-        left = progress.seconds_left(step, settings.steps, settings.minutes)
+        left = progress.seconds_left(step, self.learner.num_steps, settings.minutes)
         speed = {"graphs_per_second": progress.graphs_per_second, "seconds_left": left}
         self.logbook.record("train", step, {**values, "epoch": step / len(self.loader.sampler), **speed})
-        self.logbook.say(step, settings.steps, values["gap"], progress, left)
+        self.logbook.say(step, self.learner.num_steps, values["gap"], progress, left)
 
     def _evaluate(self) -> None:
         """Score the averaged weights and keep them when they are the best so far."""
@@ -130,11 +134,14 @@ class Training:
 
     def _save(self) -> None:
         if self.rt.is_main:
-            state = {**self.learner.state(), "data_sha256": self.data_sha256, "progress": asdict(self.progress)}
+            state = {**self.learner.state(), "data_sha256": self.data_sha256, "progress": asdict(self.progress),
+                     "steps_per_epoch": len(self.loader.sampler)}  # fmt: skip
             checkpoint.save_step(self.settings.run / "checkpoints", self.learner.step, state)
 
-    def _restore(self) -> None:
-        """Continue from the newest checkpoint, if any; rank 0 reads it, so all ranks start from one file."""
+    def _restore(self) -> int:
+        """Continue from the newest checkpoint, if any; rank 0 reads it, so all ranks start from one file. Returns its
+        step.
+        """
         settings, rt, sha256 = self.settings, self.rt, self.data_sha256
         if any(rt.any(sha256 != rt.broadcast(sha256))):
             raise UserError(f"{settings.data}: the machines hold different graphs; give all of them the same volume")
@@ -144,6 +151,10 @@ class Training:
             _refuse_other_settings(settings, sha256, state)
             self.learner.load_state(state)
             self.progress = Progress(**state["progress"])
+            if not settings.steps and state["steps_per_epoch"] != len(self.loader.sampler):
+                # Another number of ranks takes other steps for the same epochs.
+                self.learner.step = round(state["step"] * len(self.loader.sampler) / state["steps_per_epoch"])
+                self._save()
             if not has_best:  # somebody removed it: evaluate again, whatever the checkpoint remembers
                 self.progress.best, self.progress.evaluated_at = None, -1
         elif settings.weights:
@@ -153,31 +164,16 @@ class Training:
             sampler, num_parameters = self.loader.sampler, sum(p.numel() for p in self.learner.network.parameters())
             log.info(
                 "%s: %d steps, %d graphs in %d steps an epoch, %d for validation, %d x %s, %d parameters",
-                f"resuming at step {self.learner.step}" if state else "starting", settings.steps, len(sampler.indices),
-                len(sampler), len(self.validation.ids), rt.world_size, rt.device.type, num_parameters,
+                f"resuming at step {self.learner.step}" if state else "starting", self.learner.num_steps,
+                len(sampler.indices), len(sampler), len(self.validation.ids), rt.world_size, rt.device.type,
+                num_parameters,
             )  # fmt: skip
-
-    def _compile(self) -> bool:
-        """Compile rounds from now on, if that was asked for, this is a GPU, and no machine lacks a compiler."""
-        if not self.settings.compile or self.rt.device.type != "cuda":
-            return False
-        if missing := self.learner.compile():
-            log.warning("searching uncompiled, about half as fast: %s", missing)
-        return missing is None
-
-    def _tell_if_uncompiled(self) -> None:
-        """After the first searches: say on every rank whether the compiler has failed there."""
-        if not self.learner.is_compiled:
-            log.warning(
-                "rank %d searches uncompiled, about half as fast: the compiler failed; TORCH_LOGS=dynamo shows why",
-                self.rt.rank,
-            )
-        self.is_compiling = False
+        return state["step"] if state else 0
 
 
 FREE_TO_CHANGE = {
-    "preset", "data", "run", "device", "compile", "minutes", "patience", "checkpoint_every", "log_every", "processes",
-    "gpus",
+    "preset", "data", "run", "device", "compile", "capture", "minutes", "patience", "checkpoint_every", "log_every",
+    "processes", "gpus",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The GPUs of this machine: what nvidia-smi lists, what torch can use, and one sentence if the two disagree."""
+"""The GPUs of this machine: what nvidia-smi or amd-smi lists, what torch can use, and one sentence if they disagree."""
 
 import functools
 import logging
@@ -15,9 +15,12 @@ from gnn_training.settings import RankSettings
 
 log = logging.getLogger(__name__)
 DRIVERS = {"13": 580, "12.8": 570, "12": 525}  # oldest NVIDIA driver for a version of CUDA, or for all with its major
-DEVICE = Path("/dev/nvidiactl")  # in every container that was given a GPU
+DEVICE = Path("/dev/nvidiactl")  # in every container that was given a GPU of NVIDIA
+AMD_DEVICE = Path("/dev/kfd")  # likewise of AMD; beside it, each GPU has a dri/renderD*
 SMI_SECONDS = 20  # eight GPUs without persistence mode take ten
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+AMD_VISIBLE = ("HIP_VISIBLE_DEVICES", VISIBLE, "ROCR_VISIBLE_DEVICES")  # a ROCm build reads the first that is set
+INSTALL = {"NVIDIA": "without TORCH_INDEX_URL", "AMD": "with the TORCH_INDEX_URL of PyTorch's ROCm builds"}
 FABRIC_MANAGER = "the fabric manager of this host does not run (CUDA error 802), so none of its GPUs can be used"
 MAX_CPU_RANKS = 8  # more ranks make the global batch larger, not the job shorter
 
@@ -45,12 +48,12 @@ def on_gpus(settings: RankSettings) -> bool:
 
 
 def num_gpus() -> int:
-    """Return how many GPUs torch can use, after CUDA_VISIBLE_DEVICES. Raises MachineError: nvidia-smi hangs, and so
-    would torch.
+    """Return how many GPUs torch can use, after CUDA_VISIBLE_DEVICES. Raises MachineError: nvidia-smi or amd-smi hangs,
+    and so would torch.
     """
-    if not (DEVICE.exists() or shutil.which("nvidia-smi")):
+    if not vendors():
         return 0  # without loading torch, which takes a second
-    nvidia_smi("-L")  # raises if the driver hangs
+    listing()  # raises if the driver hangs
     import torch
 
     with warnings.catch_warnings(action="ignore"):  # why_none says it better
@@ -62,15 +65,25 @@ def why_none() -> str:
     """Return why torch can use no GPU, and the way out."""
     import torch
 
-    said, cuda, version = nvidia_smi("-L"), torch.version.cuda, driver()
-    if said.startswith("No devices") or not (said or DEVICE.exists()):
+    said, cuda, version, there = listing(), torch.version.cuda or "", driver(), vendors()
+    build = "AMD" if torch.version.hip else "NVIDIA" if cuda else "CPUs"
+    flags = "--device /dev/kfd --device /dev/dri" if build == "AMD" else "--gpus all"
+    if said.startswith("No devices") or not there:
         if "RUNPOD_POD_ID" in os.environ:
             return "this pod has no GPU, as happens to stopped pods: start a new one on the same network volume"
-        return "there is no GPU: start a container with --gpus all, or take --preset cpu, or, slowly, --device cpu"
+        return f"there is no GPU: start a container with {flags}, or take --preset cpu, or, slowly, --device cpu"
+    if build not in there:
+        wrong = f"torch is a build for {build} and the GPUs here are from {there[0]}"
+        return f"{wrong}: remove the environment or rebuild the image, and install {INSTALL[there[0]]}"
+    nodes = [AMD_DEVICE, *AMD_DEVICE.parent.glob("dri/renderD*")] if build == "AMD" and AMD_DEVICE.exists() else []
+    if closed := [node for node in nodes if not os.access(node, os.R_OK | os.W_OK)]:
+        groups = sorted({node.stat().st_gid for node in closed})
+        docker = " ".join(f"--group-add {group}" for group in groups)
+        return f"this user may not open {closed[0]}: join its group, mostly render or video (docker: {docker})"
+    if len(nodes) == 1:
+        return f"the container has no /dev/dri/renderD*: start it with {flags}"
     if said and not listed():
-        return f'nvidia-smi says "{said.splitlines()[0]}": restart the container, or take another host'
-    if cuda is None:
-        return "torch is a build for CPUs: remove the environment and start again without TORCH_INDEX_URL"
+        return f'{_tool()} says "{said.splitlines()[0]}": restart the container, or take another host'
     needed = DRIVERS.get(cuda) or DRIVERS.get(cuda.split(".")[0], 0)
     if version and int(version.split(".")[0]) < needed:
         old = f"driver {version} is too old for CUDA {cuda}, which needs {needed}"
@@ -84,8 +97,8 @@ def why_none() -> str:
         return f"{FABRIC_MANAGER}: take another host"
     if "Found no NVIDIA driver" in error:
         return "the container has no CUDA driver: start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-    if "No CUDA GPUs" in error and VISIBLE in os.environ:
-        return f"{VISIBLE} ({os.environ[VISIBLE]}) hides every GPU: unset it"
+    if "GPUs are available" in error and _visible() in os.environ:
+        return f"{_visible()} ({os.environ[_visible()]}) hides every GPU: unset it"
     error = error[max(0, error.find("Error ")) :]
     return f'torch cannot use the GPU ("{error}"): restart the container, or take another host'
 
@@ -95,9 +108,9 @@ def why_fewer(count: int) -> str | None:
     there, named, paid, why = len(listed()), _named(), os.environ.get("RUNPOD_GPU_COUNT", ""), ""
     if named is not None:
         if count < len(named):
-            why = f"{VISIBLE} ({','.join(named)}) names more GPUs than torch can use"
+            why = f"{_visible()} ({','.join(named)}) names more GPUs than torch can use"
     elif count < there:
-        why = f"nvidia-smi lists {there} GPUs and torch can use {count}"
+        why = f"{_tool()} lists {there} GPUs and torch can use {count}"
     elif paid.isdecimal() and max(count, there) < int(paid):
         why = f"this pod has {count} GPUs and is paid for {paid} (RUNPOD_GPU_COUNT)"
     return f"{why}: take another host, or go on with --processes {count}" if why else None
@@ -106,7 +119,8 @@ def why_fewer(count: int) -> str | None:
 def select(numbers: str | None) -> dict[str, str]:
     """Leave only these GPUs to this process, if torch has not looked yet, and to its children; return what was set.
 
-    numbers: such as 0,1,4, as nvidia-smi counts, or positions in CUDA_VISIBLE_DEVICES if that is set; None leaves all.
+    numbers: such as 0,1,4, as nvidia-smi counts (on AMD, as torch counts: amd-smi may have another order), or positions
+    in CUDA_VISIBLE_DEVICES (on AMD, in the first of AMD_VISIBLE that is set) if that is set; None leaves all.
 
     Raises MachineError: there is no such GPU.
     """
@@ -114,16 +128,18 @@ def select(numbers: str | None) -> dict[str, str]:
         return {}
     named, wanted = _named(), numbers.split(",")
     there = [str(number) for number in (listed() if named is None else range(len(named)))]
-    is_unlisted = not there and named is None and DEVICE.exists()  # no nvidia-smi in the container: torch will tell
+    # Without nvidia-smi or amd-smi in the container, torch will tell.
+    is_unlisted = not there and named is None and (DEVICE.exists() or AMD_DEVICE.exists())
     if not is_unlisted and (absent := [number for number in wanted if number not in there]):
-        source = "nvidia-smi lists" if named is None else f"{VISIBLE} ({','.join(named)}) leaves"
+        source = f"{_tool()} lists" if named is None else f"{_visible()} ({','.join(named)}) leaves"
         known = f"{source} {', '.join(there)}" if there else why_none()
         raise MachineError(f"gpus ({numbers}): there is no GPU {', '.join(absent)}; {known}")
-    if named is None:  # CUDA's own order puts the fastest first
-        variables = {VISIBLE: numbers, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    variable = _visible()
+    if named is None:  # CUDA's own order puts the fastest first; AMD ignores the second variable
+        variables = {variable: numbers, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     else:
-        variables = {VISIBLE: ",".join(named[int(number)] for number in wanted)}
-        log.info("GPUs %s of %s (%s): %s", numbers, ",".join(named), VISIBLE, variables[VISIBLE])
+        variables = {variable: ",".join(named[int(number)] for number in wanted)}
+        log.info("GPUs %s of %s (%s): %s", numbers, ",".join(named), variable, variables[variable])
     os.environ.update(variables)
     return variables
 
@@ -144,8 +160,19 @@ def describe(number: int) -> str:
 
 
 def listed() -> list[int]:
-    """Return the numbers of the GPUs that nvidia-smi lists."""
-    return [int(number) for number in re.findall(r"^GPU (\d+):", nvidia_smi("-L"), re.MULTILINE)]
+    """Return the numbers of the GPUs that nvidia-smi or amd-smi lists."""
+    return [int(number) for number in re.findall(r"^GPU:? (\d+)", listing(), re.MULTILINE)]
+
+
+def listing() -> str:
+    """Return what nvidia-smi says of the GPUs, or amd-smi if torch is a ROCm build. Raises MachineError: it hangs."""
+    return amd_smi("list") if _tool() == "amd-smi" else nvidia_smi("-L")
+
+
+def vendors() -> list[str]:
+    """Return of whom there are GPUs here, NVIDIA or AMD, by device nodes and tools alone."""
+    signs = (("NVIDIA", DEVICE, "nvidia-smi"), ("AMD", AMD_DEVICE, "amd-smi"))
+    return [vendor for vendor, device, tool in signs if device.exists() or shutil.which(tool)]
 
 
 def driver() -> str | None:
@@ -157,19 +184,42 @@ def driver() -> str | None:
 @functools.cache
 def nvidia_smi(*arguments: str) -> str:
     """Return the output of nvidia-smi, good or bad; nothing if it is not there. Raises MachineError: it hangs."""
-    if not shutil.which("nvidia-smi"):
+    return _output("nvidia-smi", *arguments)
+
+
+@functools.cache
+def amd_smi(*arguments: str) -> str:
+    """Return the output of amd-smi, good or bad; nothing if it is not there. Raises MachineError: it hangs."""
+    return _output("amd-smi", *arguments)
+
+
+def _output(*command: str) -> str:
+    if not shutil.which(command[0]):
         return ""
-    command = ["nvidia-smi", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     try:
         return process.communicate(timeout=SMI_SECONDS)[0].strip()
     except subprocess.TimeoutExpired:
         process.kill()  # without waiting: a driver that hangs does not let go of it
-        hangs = f"nvidia-smi has not answered in {SMI_SECONDS} s, so the driver hangs"
+        hangs = f"{command[0]} has not answered in {SMI_SECONDS} s, so the driver hangs"
         raise MachineError(f"{hangs}: take another host, or --device cpu") from None
 
 
 def _named() -> list[str] | None:
-    """The GPUs in CUDA_VISIBLE_DEVICES, numbers or UUIDs; None if it is not set."""
-    value = os.environ.get(VISIBLE)
+    """The GPUs in CUDA_VISIBLE_DEVICES or its like, numbers or UUIDs; None if it is not set."""
+    value = os.environ.get(_visible())
     return None if value is None else [name.strip() for name in value.split(",") if name.strip()]
+
+
+def _visible() -> str:
+    """The variable that tells torch which GPUs it may use."""
+    import torch
+
+    return next((name for name in AMD_VISIBLE if name in os.environ), AMD_VISIBLE[0]) if torch.version.hip else VISIBLE
+
+
+def _tool() -> str:
+    """What lists the GPUs for which torch was built."""
+    import torch
+
+    return "amd-smi" if torch.version.hip else "nvidia-smi"

@@ -4,14 +4,17 @@ import json
 import logging
 import multiprocessing
 import os
+import pickle
 import signal
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
+SHUTDOWN_SECONDS = 5  # that the other ranks have to end when one has died
 ERRORS: list[type[UserError]] = [UserError, *UserError.__subclasses__()]
 
 
@@ -79,7 +83,8 @@ def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
-    os.environ.setdefault("OMP_NUM_THREADS", str(machine.threads_per_rank(num_ranks)))
+    for name in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
+        os.environ.setdefault(name, str(machine.threads_per_rank(num_ranks)))
     if nodes.count > 1:
         os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # if only some of the machines can do it, all wait forever
     with tempfile.TemporaryDirectory() as folder:
@@ -87,9 +92,10 @@ def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks
 
         def start_deaf() -> dict[int, Result]:
             with processes.deaf_to(signal.SIGINT):  # which reaches the whole process group in a terminal
-                return start(os.getpid(), function, argument)
+                return start(os.getpid(), pickle.dumps((function, argument)))
 
-        with _forwarded_signals() as received, ThreadPoolExecutor(1) as pool:  # the main thread handles signals
+        # The main thread handles signals.
+        with _forwarded_signals() as received, _no_survivors(), ThreadPoolExecutor(1) as pool:
             try:
                 results = pool.submit(start_deaf).result()
             except ChildFailedError as error:
@@ -102,13 +108,16 @@ def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks
     return results[min(results)]
 
 
-def _run_rank(parent: int, function: Callable[[Argument], Result], argument: Argument) -> Result:
+def _run_rank(parent: int, call: bytes) -> object:
     processes.die_with_parent(parent)
     set_up_logging()
+    # Only now, because loading what `function` needs may count the GPUs, and torch has just chosen the visible ones.
+    function, argument = pickle.loads(call)
     return function(argument)
 
 
 def _config(num_ranks: int, nodes: Nodes, folder: str) -> "LaunchConfig":
+    import torch
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig
 
@@ -126,6 +135,9 @@ def _config(num_ranks: int, nodes: Nodes, folder: str) -> "LaunchConfig":
         max_restarts=0,
         monitor_interval=0.05,
         logs_specs=DefaultLogsSpecs(log_dir=folder),
+        # Every rank sees its GPU as number 0: then one rank's compiled kernels fit all of them. Not on AMD, where
+        # another variable may win over the one that torch sets for this.
+        virtual_local_rank=torch.version.hip is None and torch.cuda.device_count() >= num_ranks,
     )
 
 
@@ -153,6 +165,30 @@ def _forwarded_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _no_survivors() -> Iterator[None]:
+    """Kill the ranks that have not ended some seconds after one has failed. torchrun waits for half a minute."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        ranks: set[BaseProcess] = set()
+        while not is_over.wait(0.2):
+            ranks |= {*multiprocessing.active_children()}
+            if any(rank.exitcode for rank in ranks):
+                is_over.wait(SHUTDOWN_SECONDS)
+                for rank in ranks:
+                    rank.kill()
+                return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def _cause(error: "ChildFailedError", folder: Path) -> UserError:

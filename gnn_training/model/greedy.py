@@ -21,12 +21,8 @@ NODE_STRIDE, ROUND_STRIDE = 331, 197  # between the rows of two nodes, and of tw
 State = TypeVar("State")
 
 
-def loop(
-    condition: Callable[[State], Tensor], body: Callable[[State], State], state: State, look_every: int = 1
-) -> State:
-    """`while condition(state): state = body(state)`, for tensors in (named) tuples. An export makes it an ONNX Loop.
-    The condition is read before every `look_every`-th round only: on a GPU, reading it waits for all rounds before.
-    """
+def loop(condition: Callable[[State], Tensor], body: Callable[[State], State], state: State) -> State:
+    """`while condition(state): state = body(state)`, for tensors in (named) tuples. An export makes it an ONNX Loop."""
     if torch.compiler.is_exporting():
         leaves, form = tree_flatten(state)
         leaves = torch.while_loop(
@@ -36,8 +32,7 @@ def loop(
         )
         return tree_unflatten(leaves, form)
     while condition(state):
-        for _ in range(look_every):
-            state = body(state)
+        state = body(state)
     return state
 
 

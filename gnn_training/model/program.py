@@ -19,7 +19,7 @@ from gnn_training.contract import MAX_COLORS
 from gnn_training.model import search
 from gnn_training.model.graphs import Graphs, pad
 from gnn_training.model.greedy import clique_bound, dsatur, independent_sets
-from gnn_training.model.network import GraphHead
+from gnn_training.model.network import GraphHead, structure
 
 CLIQUE_WORK = 1_000_000  # nodes that the search for cliques looks at in a step, in all graphs from all starts,
 MIN_STARTS, MAX_STARTS = 16, 1024  # and from how many nodes of a graph it starts
@@ -120,7 +120,7 @@ class Search(nn.Module):
         rounds = (options.steps * search.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
         rounds = torch.minimum(rounds, options.steps)
         found = search.search(search.split(self.move_rule[None]), graphs, task, limits, rounds)
-        heads = self.graph_head(graphs, bounds.clique.float(), found.fewest.float())
+        heads = self.graph_head(structure(graphs), bounds.clique.float(), found.fewest.float())
         return Searched(without_gaps(found.colors, graphs, limits.color_ids), found.counts, *heads)
 
 

@@ -92,6 +92,16 @@ class State(NamedTuple):
     conflicts: Tensor  # (G,) float
 
 
+class Fixed(NamedTuple):
+    """What stays as it is during a search. `graphs` and `lower` of `task` have a row for every search."""
+
+    weights: Weights
+    graphs: Graphs
+    task: Task
+    limits: Limits
+    table: Tensor  # (R, K) float, random numbers
+
+
 def split(flat: Tensor) -> Weights:
     """Weights of vectors (G, NUM_WEIGHTS)."""
     sizes = [torch.Size(shape).numel() for shape in SHAPES.values()]
@@ -108,30 +118,19 @@ def first_weights() -> Tensor:
     return torch.cat([part.flatten() for part in parts.values()])
 
 
-def search(
-    weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds: Tensor, look_every: int = 1
-) -> Found:
-    """Search for so many rounds () int64, or until every graph has as few colors as its lower bound. Whether the search
-    is over is read before every `look_every`-th round, which must divide `rounds`; more rounds change no result.
-    """
-    table, graph, none = noise_table(limits.color_ids), task.graph, 0 * task.lower
-    state = State(*(x.index_select(0, graph) if x.dim() else x for x in begin(graphs, task, limits)))
-    exists, degrees, first, lower = (
-        x.index_select(0, graph) for x in (graphs.exists, graphs.degrees, graphs.first, task.lower)
-    )
-    lists, mine = graphs._replace(exists=exists, degrees=degrees, first=first), task._replace(lower=lower)
+def search(weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds: Tensor) -> Found:
+    """Search for so many rounds () int64, or until every graph has as few colors as its lower bound."""
+    state, fixed = begin(weights, graphs, task, limits)
 
     def goes_on(state: State) -> Tensor:
-        done = none.scatter_add(0, graph, (state.fewest <= lower).long())  # (G,) searches at the bound
+        at_bound = (state.fewest <= fixed.task.lower).long()
+        done = (0 * task.lower).scatter_add(0, task.graph, at_bound)  # (G,) searches
         return (state.round < rounds) & (done == 0).any()
 
-    def body(state: State) -> State:
-        return one_round(state, weights, lists, mine, limits, table)
-
-    state = loop(goes_on, body, state, look_every)
-    ids = torch.arange(graph.shape[0], device=graph.device)
-    key = (graph * (limits.color_ids.shape[0] + 1) + state.fewest) * (ids.max() + 1) + ids  # (R,) no two are equal
-    best = key.argsort().index_select(0, first_searches(graph, task.lower))  # (G,)
+    state = loop(goes_on, lambda state: one_round(state, fixed), state)
+    ids = torch.arange(task.graph.shape[0], device=task.graph.device)
+    key = (task.graph * (limits.color_ids.shape[0] + 1) + state.fewest) * (ids.max() + 1) + ids  # (R,) all different
+    best = key.argsort().index_select(0, first_searches(task.graph, task.lower))  # (G,)
     counts = state.counts.index_select(0, best).unflatten(1, (-1, limits.color_ids.shape[0]))[:, :-1]
     colors, fewest, conflicts = (x.index_select(0, best) for x in (state.best, state.fewest, state.conflicts))
     return Found(colors, fewest, conflicts, counts)
@@ -143,8 +142,18 @@ def first_searches(graph: Tensor, graphs: Tensor) -> Tensor:
     return counts.cumsum(0) - counts
 
 
-def begin(graphs: Graphs, task: Task, limits: Limits) -> State:
-    """State before the first round."""
+def begin(weights: Weights, graphs: Graphs, task: Task, limits: Limits) -> tuple[State, Fixed]:
+    """All that a round needs: a row for every search."""
+    state = State(*(x.index_select(0, task.graph) if x.dim() else x for x in first_state(graphs, task, limits)))
+    exists, degrees, first, lower = (
+        x.index_select(0, task.graph) for x in (graphs.exists, graphs.degrees, graphs.first, task.lower)
+    )
+    graphs, task = graphs._replace(exists=exists, degrees=degrees, first=first), task._replace(lower=lower)
+    return state, Fixed(weights, graphs, task, limits, noise_table(limits.color_ids))
+
+
+def first_state(graphs: Graphs, task: Task, limits: Limits) -> State:
+    """State of one search per graph before the first round."""
     colors, K = task.colors, limits.color_ids.shape[0]
     none = 0 * colors[:, :1]
     sizes = ((colors[:, :, None] == limits.color_ids) & graphs.exists[:, :, None]).sum(1)  # (G, K)
@@ -164,8 +173,9 @@ def begin(graphs: Graphs, task: Task, limits: Limits) -> State:
                  torch.full_like(used, 10**6).float())  # fmt: skip
 
 
-def one_round(state: State, weights: Weights, graphs: Graphs, task: Task, limits: Limits, table: Tensor) -> State:
+def one_round(state: State, fixed: Fixed) -> State:
     """Close a color where the coloring is proper; elsewhere let a few nodes in conflict move."""
+    weights, graphs, task, limits, table = fixed
     colors, color_ids, exists = state.colors, limits.color_ids, graphs.exists
     K, size = color_ids.shape[0], exists.shape[1]
     counts = state.counts.view(colors.shape[0], -1, K)  # (G, N + 1, K)
@@ -186,7 +196,7 @@ def one_round(state: State, weights: Weights, graphs: Graphs, task: Task, limits
     closes = (proper & (k > task.lower))[:, None] & (color_ids == smallest)  # (G, K)
 
     summary = summarize(graphs, k, num_conflicted)  # (G, F)
-    control = (summary[:, None] @ weights.control)[:, 0] + weights.control_bias  # (G, 5)
+    control = product(summary[:, None], weights.control)[:, 0] + weights.control_bias  # (G, 5)
     tenure, per_conflicted, spread, margin, jitter = control.exp().split(1, 1)  # (G, 1) each
     price = prices(state, graphs, own, is_closed, counts, summary, weights)  # (G, N + 1)
 
@@ -194,7 +204,7 @@ def one_round(state: State, weights: Weights, graphs: Graphs, task: Task, limits
     row = NODE_STRIDE * torch.arange(size, device=k.device) + ROUND_STRIDE * state.round + task.seeds[:, None]
     row = row % NOISE_ROWS  # (G, N)
     drawn = in_conflict.float() * (1 + take(table[:, 0], row))
-    active = drawn.topk(limits.active_ids.shape[0], 1).indices  # (G, A)
+    drawn, active = drawn.topk(limits.active_ids.shape[0], 1)  # (G, A)
     row = row.gather(1, active)  # (G, A)
     random = table.index_select(0, row.flatten()).unflatten(0, row.shape)  # (G, A, K)
     near = graphs.lists(active)  # (G, A, D)
@@ -208,12 +218,13 @@ def one_round(state: State, weights: Weights, graphs: Graphs, task: Task, limits
     cost = cost + weights.move[:, :1, None] * count
     crowd = sizes * (k / graphs.num_nodes)[:, None] - 1  # (G, K)
     score = weights.move[:, 1:2, None] * crowd[:, None] + jitter[:, :, None] * random - cost
-    allowed = (until <= state.round) & (state.is_open > 0)[:, None] & (color_ids != here)
+    is_here = color_ids == here  # (G, A, K)
+    allowed = (until <= state.round) & (state.is_open > 0)[:, None] & ~is_here
     top, target = torch.where(allowed, score, -torch.inf).max(2)  # (G, A)
-    closed_here = is_closed.gather(1, active)  # (G, A)
-    cost_here = cost.gather(2, here)[..., 0] + closed_here * (1 + weights.move[:, :1])
+    closed = (1 - state.is_open)[:, None] * (1 + weights.move[:, :1, None])  # (G, 1, K)
+    cost_here = torch.where(is_here, cost + closed, 0.0).sum(2)  # gathers instead break Inductor 2.13 (issue 194490)
     age = (state.round - state.moved.gather(1, active)).float().log1p()
-    gain = torch.where(in_conflict.gather(1, active), cost_here + top + weights.move[:, 2:] * age, -torch.inf)
+    gain = torch.where(drawn > 0, cost_here + top + weights.move[:, 2:] * age, -torch.inf)
 
     # The best move, and those about as good, unless they interfere: neighbours with the same old or new color.
     gain, chosen = gain.topk(limits.mover_ids.shape[0], 1)  # (G, M)
@@ -228,7 +239,8 @@ def one_round(state: State, weights: Weights, graphs: Graphs, task: Task, limits
         new.gather(1, known).view_as(near) == new[:, :, None]
     )
     before = (other < limits.mover_ids[:, None]) & (near < size)  # (G, M, D)
-    moves = moves & ~(before & alike).any(2)  # (G, M)
+    ones = torch.ones_like(graphs.window).float()[:, None]  # (D, 1)
+    moves = moves & ((before & alike).float() @ ones == 0)[..., 0]  # (G, M) `any` instead breaks Inductor 2.13
     movers = torch.where(moves, movers, size)
 
     step = moves.float()[:, :, None].expand_as(near).flatten(1)  # (G, M D)
@@ -259,7 +271,7 @@ def prices(
     """What a conflict with a node costs (G, N + 1), from 0 to 2; 0 for no node."""
     free = counts[:, :-1]  # (G, N, K)
     here = own - is_closed  # (G, N) conflicts now
-    within = [((n - free).relu() @ state.is_open[:, :, None])[..., 0] - (n - here).relu() * (1 - is_closed)
+    within = [product((n - free).relu(), state.is_open[:, :, None])[..., 0] - (n - here).relu() * (1 - is_closed)
               for n in (1, 2, 3)]  # fmt: skip
     none, one, two = within[0], within[1] - 2 * within[0], within[2] - 2 * within[1] + within[0]  # colors other than
     age = (state.round - state.moved[:, :-1]).float()  # ... its own, by conflicts
@@ -268,11 +280,18 @@ def prices(
     none, one, two, own, age, moves = logs.split(1, 2)  # (G, N, 1) each
     features = torch.cat([(none > 0).float(), none, one, two, own, age / 4, moves - mean[:, :, None]], 2)
     by_node, by_graph = weights.hidden.split([NODE_FEATURES, GRAPH_FEATURES], 1)
-    hidden = features @ by_node + (summary[:, None] @ by_graph + weights.hidden_bias[:, None])  # (G, N, H)
+    hidden = product(features, by_node) + (product(summary[:, None], by_graph) + weights.hidden_bias[:, None])
     direct_node, direct_graph = weights.direct.split([NODE_FEATURES, GRAPH_FEATURES], 1)
     level = (summary * direct_graph).sum(1, keepdim=True) + weights.bias  # (G, 1)
-    z = (hidden.relu() @ weights.out[:, :, None] + features @ direct_node[:, :, None])[..., 0] + level
-    return torch.nn.functional.pad(2 * z.sigmoid(), (0, 1))
+    z = product(hidden.relu(), weights.out[:, :, None]) + product(features, direct_node[:, :, None])  # (G, N, 1)
+    return torch.nn.functional.pad(2 * (z[..., 0] + level).sigmoid(), (0, 1))
+
+
+def product(x: Tensor, y: Tensor) -> Tensor:
+    """x @ y of x (G, N, I), y (G, I, J) with few columns J. A compiler makes it one kernel with what surrounds it."""
+    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+        return (x[..., None] * y[:, None]).sum(2)
+    return x @ y
 
 
 def summarize(graphs: Graphs, k: Tensor, num_conflicted: Tensor) -> Tensor:

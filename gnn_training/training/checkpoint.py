@@ -20,9 +20,11 @@ def save(path: Path, state: dict) -> None:
 
 
 def save_step(folder: Path, step: int, state: dict) -> None:
-    """Write the checkpoint of `step` and drop all but the newest few."""
-    save(folder / f"step-{step:08d}.pt", state)
-    for old in sorted(folder.glob("step-*.pt"))[:-KEEP]:
+    """Write the checkpoint of `step` and drop all others but the last few before it."""
+    path = folder / f"step-{step:08d}.pt"
+    save(path, state)
+    before = sorted(old for old in folder.glob("step-*.pt") if old < path)[-KEEP + 1 :]
+    for old in set(folder.glob("step-*.pt")) - {path, *before}:
         old.unlink()
 
 

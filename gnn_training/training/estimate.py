@@ -17,6 +17,7 @@ from gnn_training.settings import TrainSettings
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.sampler import EqualCostSampler, PlannedStep
+from gnn_training.training.self_check import largest_step, self_check
 from gnn_training.training.validation import Validation
 
 STEPS = 12  # that are timed
@@ -25,9 +26,10 @@ JITTER = 0.05  # by which sizes drawn from a sample vary: exact copies would fit
 
 @dataclass(frozen=True)
 class Estimate:
-    """peak_bytes: memory of a rank; seconds: of an epoch, of all training steps, and of all evaluations."""
+    """peak_bytes: memory of a rank; steps: of the training; seconds: of an epoch, of all steps, of all evaluations."""
 
     peak_bytes: float
+    steps: int
     steps_per_epoch: int
     epoch_seconds: float
     training_seconds: float
@@ -46,11 +48,8 @@ def _measure(trial: tuple[TrainSettings, Path, float]) -> Estimate:
     settings, folder, share = trial
     with join(settings.device) as rt:
         loader, learner = GraphLoader(settings, PackedGraphs.open(folder), rt), Learner(settings, rt)
-        if settings.compile and rt.device.type == "cuda":
-            learner.compile()
-        largest = max(loader.sampler.buckets, key=lambda bucket: bucket.shape.cost)
-        batches = np.array_split(largest.indices[: settings.accumulate * largest.shape.graphs], settings.accumulate)
-        _take(learner, loader, PlannedStep(0, largest.shape, batches, len(largest.indices)), 0)
+        self_check(learner, loader, rt)
+        _take(learner, loader, largest_step(loader), 0)
         work, started = 0.0, time.monotonic()
         for step, planned in enumerate(islice(loader.sampler, STEPS)):  # of all shapes, as memory is slow where new
             work += _take(learner, loader, planned, step)
@@ -58,13 +57,15 @@ def _measure(trial: tuple[TrainSettings, Path, float]) -> Estimate:
         planned_buckets = _planned(loader, share, settings, rt.world_size).buckets
         steps = sum(bucket.steps for bucket in planned_buckets)
         costs = settings.accumulate * sum(bucket.steps * bucket.shape.cost for bucket in planned_buckets)
-        epoch = per_work * costs
+        epoch, num_steps = per_work * costs, settings.num_steps(steps)
+        evaluations = num_steps // settings.evaluate_every + 1  # one before the first step
         return Estimate(
             peak_bytes=_peak_bytes(rt),
+            steps=num_steps,
             steps_per_epoch=steps,
             epoch_seconds=epoch,
-            training_seconds=epoch / steps * settings.steps,
-            evaluation_seconds=_evaluation_seconds(learner, loader, share, rt),
+            training_seconds=epoch / steps * num_steps,
+            evaluation_seconds=evaluations * _evaluation_seconds(learner, loader, share, rt),
         )
 
 
@@ -77,23 +78,23 @@ def _take(learner: Learner, loader: GraphLoader, planned: PlannedStep, step: int
 
 
 def _evaluation_seconds(learner: Learner, loader: GraphLoader, share: float, rt: Runtime) -> float:
-    """All evaluations of the training, by the batch of median cost."""
+    """One evaluation, by the batch of median cost of this rank; 0 if the other ranks have all graphs."""
     settings = loader.settings
-    validation = Validation(settings, loader.dataset, rt)
-    order = np.argsort([planned.shape.cost for planned in validation.batches])
-    number = int(order[len(order) // 2])
+    validation = Validation(settings, loader.dataset, learner.search, rt)
+    costs = [planned.shape.cost for planned in validation.batches]
+    number = int(np.argsort(costs)[len(costs) // 2]) if costs else None
     with learner.averaged_weights() as network:
         for _ in range(2):  # the first time, graphs are prepared
             rt.wait()
             started = time.monotonic()
-            validation.score_batch(network, number).tolist()
+            if number is not None:
+                validation.score_batch(network, number).tolist()
+    if number is None:
+        return 0.0
     seconds = time.monotonic() - started
-    total = sum(planned.shape.cost for planned in validation.batches)
     held_out = len(loader.dataset.data.indices("validation")) or len(loader.sampler.indices) // 4
     graphs = min(settings.validation_graphs or math.inf, held_out / share)
-    evaluations = settings.steps // settings.evaluate_every + 1  # one before the first step
-    each = seconds * total / validation.batches[number].shape.cost * graphs / len(validation.ids)
-    return evaluations * each
+    return seconds * sum(costs) / costs[number] * graphs / len(validation.ids)
 
 
 def _peak_bytes(rt: Runtime) -> float:

@@ -1,29 +1,23 @@
 """One optimizer step on as many ranks as there are."""
 
+import copy
 import math
-import os
-import shutil
-import sysconfig
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 
 import torch
-import torch._dynamo
-import torch.fx.experimental._config
 from torch import Tensor
-from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
-from gnn_training.model import search
 from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import StepBatch
 from gnn_training.training.loss import WEIGHTS, Batch, ColoringNetwork
+from gnn_training.training.searcher import searcher
 
 LR_SCALINGS = {"none": lambda ranks: 1.0, "sqrt": math.sqrt, "linear": float}
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
@@ -38,7 +32,8 @@ class Learner:
         self.settings, self.rt = settings, rt
         torch.manual_seed(settings.seed)  # the same first weights on every rank
         self.network = ColoringNetwork().to(rt.device)
-        self.average = AveragedModel(self.network, multi_avg_fn=get_ema_multi_avg_fn(settings.ema))
+        self.average, self.num_averaged = copy.deepcopy(self.network), 0
+        self._blend = get_ema_multi_avg_fn(settings.ema)  # without AveragedModel, which waits for the GPU in every step
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # the new name came after torch 2.11
             self.ddp = DistributedDataParallel(self.network, gradient_as_bucket_view=True, broadcast_buffers=False)
         self.precision = _precision(settings.precision, rt.device)
@@ -49,9 +44,11 @@ class Learner:
         self.parts = [[self.network.move_rule], [*self.network.graph_head.parameters()]]
         decay = settings.weight_decay
         self.optimizer = torch.optim.AdamW([{"params": part} for part in self.parts], weight_decay=decay, fused=True)
-        self.step = 0
+        self.step, self.num_steps = 0, settings.steps
+        self.search = searcher(rt.device)
         self.bad_steps, self.skipped_steps = (torch.zeros((), device=rt.device) for _ in range(2))
-        self._sums = torch.zeros(len(WEIGHTS) + 2, device=rt.device)  # loss terms, gradient norm, steps
+        self._sums = torch.zeros(len(WEIGHTS) + 1, device=rt.device)  # loss terms, gradient norm
+        self._steps_summed = 0
 
     def update(self, batch: StepBatch) -> None:
         """Take one optimizer step. The loss is the mean over all graphs of the step on all ranks."""
@@ -63,42 +60,34 @@ class Learner:
         self._apply_gradient()
         self.step += 1
 
-    def reduce(self, *flags: bool) -> tuple[dict[str, float], list[bool]]:
-        """Mean loss terms and gradient norm since the last call over all ranks, and which flags any rank has set.
-        Raises UserError after too many steps in a row that were not finite.
-        """
-        raised = torch.tensor(flags, dtype=torch.float32, device=self.rt.device)
-        totals = self.rt.total(torch.cat([self._sums, self.bad_steps[None], raised])).tolist()
+    def rehearse(self, batch: StepBatch) -> None:
+        """Do the searches and gradients of a step, for what they need, and leave everything as it was."""
+        for micro_batch in batch.micro_batches:
+            self._backward(micro_batch, 0.0)
+        self.optimizer.zero_grad(set_to_none=False)
         self._sums.zero_()
-        *terms, norm, steps, bad_steps = totals[: len(WEIGHTS) + 3]  # the last three are the same on all ranks
-        if bad_steps >= MAX_BAD_STEPS * self.rt.world_size:
+
+    def reduce(self) -> dict[str, float]:
+        """Mean loss terms and gradient norm since the last call over all ranks. Raises UserError after too many steps
+        in a row that were not finite.
+        """
+        bad_steps, totals = self.bad_steps.item(), self.rt.total(self._sums.clone()).tolist()
+        if any(self.rt.any(bad_steps >= MAX_BAD_STEPS)):
             raise UserError(
                 f"the loss was not finite {MAX_BAD_STEPS} steps in a row (step {self.step}): "
                 f"lower --learning-rate ({self.settings.learning_rate}) or --clip ({self.settings.clip})"
             )
-        means = {name: term * self.rt.world_size / steps for name, term in zip(WEIGHTS, terms, strict=True)}
-        return {**means, "gradient_norm": norm / steps}, [total > 0 for total in totals[len(WEIGHTS) + 3 :]]
-
-    def compile(self) -> str | None:
-        """Let torch compile the rounds of a search on a GPU. Returns what a machine of the group lacks for it."""
-        missing = _missing_compiler()
-        if any(self.rt.any(missing is not None)):
-            return missing or "another machine has no compiler"
-        torch._dynamo.config.suppress_errors = True  # a compiler that fails is reported, and rounds run uncompiled
-        torch.fx.experimental._config.use_duck_shape = False  # sizes that are equal by chance make no form of their own
-        search.one_round = torch.compile(search.one_round, dynamic=True)
-        return None
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether rounds run compiled. A compiler that fails lets them run as they are, and only counters tell."""
-        return counters["stats"]["unique_graphs"] > 0
+        steps, norm = self._steps_summed, totals.pop() / self.rt.world_size  # the same on all ranks
+        self._sums.zero_()
+        self._steps_summed = 0
+        means = {name: total / steps for name, total in zip(WEIGHTS, totals, strict=True)}
+        return {**means, "gradient_norm": norm / steps}
 
     @contextmanager
     def averaged_weights(self) -> Iterator[ColoringNetwork]:
         """The network with the averaged weights, which are the ones to evaluate and export."""
         trained = _copy(self.network)
-        self.network.load_state_dict(self.average.module.state_dict())
+        self.network.load_state_dict(self.average.state_dict())
         try:
             yield self.network
         finally:
@@ -109,7 +98,7 @@ class Learner:
         return {
             **self.best_state(),
             "weights": _copy(self.network),
-            "num_averaged": int(self.average.n_averaged),
+            "num_averaged": self.num_averaged,
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "bad_steps": int(self.bad_steps),
@@ -119,18 +108,18 @@ class Learner:
     def best_state(self) -> dict:
         """What an export needs: the averaged weights and the settings and step they come from."""
         settings = self.settings.model_dump(mode="json")
-        return {"network": _copy(self.average.module), "settings": settings, "step": self.step}
+        return {"network": _copy(self.average), "settings": settings, "step": self.step}
 
     def load_weights(self, state: dict) -> None:
         """Start with the averaged weights of another training."""
-        for network in (self.network, self.average.module):
+        for network in (self.network, self.average):
             network.load_state_dict(state["network"])
 
     def load_state(self, state: dict) -> None:
         """Resume from what `state` returned, on any number of ranks."""
         self.load_weights(state)
         self.network.load_state_dict(state["weights"])
-        self.average.n_averaged.fill_(state["num_averaged"])
+        self.num_averaged = state["num_averaged"]
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.bad_steps.fill_(state["bad_steps"])
@@ -140,7 +129,7 @@ class Learner:
     def _backward(self, batch: Batch, share: float) -> None:
         """Add a micro-batch to the gradient; a batch without graphs adds 0."""
         with torch.autocast(self.rt.device.type, self.precision, enabled=self.precision != torch.float32):
-            terms = self.ddp(batch, self.settings.rounds)
+            terms = self.ddp(batch, self.search, self.settings.rounds)
             loss = sum(weight * terms[name] for name, weight in WEIGHTS.items()) * share
         self.scaler.scale(loss * self.rt.world_size).backward()  # DDP divides the sum over ranks by their number
         self._sums[: len(WEIGHTS)] += torch.stack([terms[name].detach() for name in WEIGHTS]) * share
@@ -156,17 +145,22 @@ class Learner:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=False)
-        self.average.update_parameters(self.network)
+        averaged, trained = ([p.detach() for p in net.parameters()] for net in (self.average, self.network))
+        if self.num_averaged:
+            self._blend(averaged, trained, None)
+        else:
+            torch._foreach_copy_(averaged, trained)
+        self.num_averaged += 1
         is_bad = 1.0 - torch.isfinite(norm + other).float()
         self.bad_steps.add_(1).mul_(is_bad)
         self.skipped_steps.add_(is_bad)
-        self._sums[-2] += norm
-        self._sums[-1] += 1
+        self._sums[-1] += norm
+        self._steps_summed += 1
 
     @property
     def learning_rate(self) -> float:
         """Of the next step."""
-        return learning_rate(self.step, self.peak_rate, self.settings.warmup_steps, self.settings.steps)
+        return learning_rate(self.step, self.peak_rate, self.settings.warmup_steps, self.num_steps)
 
 
 def learning_rate(step: int, peak: float, warmup_steps: int, steps: int) -> float:
@@ -186,11 +180,3 @@ def _precision(wanted: str, device: torch.device) -> torch.dtype:
 
 def _copy(network: torch.nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in network.state_dict().items()}
-
-
-def _missing_compiler() -> str | None:
-    """What this machine lacks to compile for a GPU."""
-    if not shutil.which(os.environ.get("CC", "gcc")):
-        return "there is no C compiler (Debian: apt install gcc)"
-    header = Path(sysconfig.get_path("include"), "Python.h")
-    return None if header.exists() else f"{header} is missing (Debian: apt install python3-dev)"

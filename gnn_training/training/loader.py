@@ -1,8 +1,9 @@
 """From packed graphs to the batches of a training step."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,13 +13,14 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.graph import NeighbourLists
 from gnn_training.model.graphs import Graphs
+from gnn_training.model.network import NUM_GRAPH_FEATURES, NUM_NODE_FEATURES, Structure, structure
 from gnn_training.model.program import SETS_FROM, SETS_UP_TO
 from gnn_training.model.search import NUM_WEIGHTS
 from gnn_training.settings import TrainSettings
 from gnn_training.solve import kernels
 from gnn_training.solve.local_search import extractions
 from gnn_training.training.loss import Batch
-from gnn_training.training.sampler import EqualCostSampler, PlannedStep, Shape
+from gnn_training.training.sampler import Bucket, EqualCostSampler, PlannedStep, Shape
 
 SEARCH = 1  # purpose of the random generator; 0 is the sampler's
 
@@ -35,7 +37,7 @@ class GraphLoader:
     """Yields the batches of this rank: every graph once per epoch across all ranks."""
 
     def __init__(self, settings: TrainSettings, data: PackedGraphs, rt: Runtime):
-        self.settings = settings
+        self.settings, self.rt = settings, rt
         self.dataset = DeviceDataset(data, rt.device)
         train = data.indices("train")
         # Nothing can be learned where DSATUR has the fewest colors possible, unless there are no other graphs.
@@ -45,6 +47,8 @@ class GraphLoader:
             train, data.num_nodes[train], data.dsatur_colors[train], settings.batch_size, rt.world_size, rt.rank,
             settings.seed, settings.accumulate,
         )  # fmt: skip
+        if settings.capture:
+            self.dataset.reserve(self.sampler.buckets)
 
     def starting_at(self, step: int) -> Iterator[StepBatch]:
         """Yield the batches of optimizer step `step`, counted over all epochs, and of all that follow, without end."""
@@ -62,12 +66,29 @@ class GraphLoader:
         return StepBatch(batches, planned.num_graphs)
 
 
+class Prepared(NamedTuple):
+    """What the training needs to know of a graph of N nodes and is always the same."""
+
+    first: np.ndarray  # (N,) int16, coloring to start with
+    node: np.ndarray  # (N, 5) float32, see Structure
+    graph: np.ndarray  # (5,) float32
+
+
 class DeviceDataset:
     """Packed graphs with their labels, and batches of them on a device."""
 
     def __init__(self, data: PackedGraphs, device: torch.device):
         self.data, self.device = data, device
-        self._first: dict[int, np.ndarray] = {}  # greedy colorings of the graphs seen so far
+        self._prepared: dict[int, Prepared] = {}  # graphs seen so far
+        self._room: dict[Shape, tuple[int, int]] = {}  # entries of `neighbours` and `window` in batches of a shape
+
+    def reserve(self, buckets: Sequence[Bucket]) -> None:
+        """Give all batches of a bucket tensors of the same sizes, as a CUDA graph needs them."""
+        for bucket in buckets:
+            ends = np.sort(2 * self.data.num_edges[bucket.indices])[-bucket.shape.graphs :].sum()
+            degree = max(int(self.data.adjacency(i).sum(1).max()) for i in bucket.indices)
+            before = self._room.get(bucket.shape, (0, 0))
+            self._room[bucket.shape] = max(before[0], int(ends)), max(before[1], degree)
 
     def batch(self, ids: np.ndarray, shape: Shape, seed: tuple[int, ...] = (0,)) -> Batch:
         """The graphs `ids`, at most shape.graphs, padded to `shape`, with random numbers drawn by (seed, graph). Places
@@ -75,58 +96,70 @@ class DeviceDataset:
         """
         data, places = self.data, shape.graphs - len(ids)
         lists = [neighbour_lists(data, i) for i in ids]
-        lists += places * [NeighbourLists(np.zeros(2, np.int64), np.zeros(0, np.int32))]
         first = np.zeros((shape.graphs, shape.nodes), np.int64)
-        for row, i in enumerate(ids):
-            if i not in self._first:
-                self._first[i] = first_coloring(lists[row])
-            first[row, : len(self._first[i])] = self._first[i]
-        generators = [np.random.default_rng([*seed, int(i), SEARCH]) for i in ids]
-        seeds = [rng.integers(2**31) for rng in generators] + places * [0]
+        node = np.zeros((*first.shape, NUM_NODE_FEATURES), np.float32)
+        graph = np.zeros((shape.graphs, NUM_GRAPH_FEATURES), np.float32)
         change = np.zeros((shape.graphs, NUM_WEIGHTS), np.float32)
-        for row, rng in enumerate(generators):
-            change[row] = rng.standard_normal(NUM_WEIGHTS, dtype=np.float32)
+        seeds = np.zeros(shape.graphs, np.int64)
+        for row, i in enumerate(ids):
+            if i not in self._prepared:
+                self._prepared[i] = prepared(lists[row])
+            n = len(self._prepared[i].first)
+            first[row, :n], node[row, :n], graph[row] = self._prepared[i]
+            rng = np.random.default_rng([*seed, int(i), SEARCH])
+            seeds[row], change[row] = rng.integers(2**31), rng.standard_normal(NUM_WEIGHTS, dtype=np.float32)
+        lists += places * [NeighbourLists(np.zeros(2, np.int64), np.zeros(0, np.int32))]
+        graphs = padded(lists, shape.nodes, *self._room.get(shape, (0, 0)))
+        graphs = Graphs(*(self._tensor(x) for x in graphs))
 
-        def column(values: np.ndarray, dtype: torch.dtype = torch.int64) -> Tensor:
-            return self._tensor(np.concatenate([values[ids], np.ones(places, values.dtype)]), dtype)
+        def column(values: np.ndarray, kind: type = np.int64) -> Tensor:
+            return self._tensor(torch.from_numpy(np.concatenate([values[ids], np.ones(places)]).astype(kind)))
 
         return Batch(
-            graphs=self.graphs(lists, shape.nodes),
+            graphs=graphs,
             lists=lists,
-            first=self._tensor(first, torch.int64),
+            structure=Structure(graphs.exists, *(self._tensor(torch.from_numpy(x)) for x in (node, graph))),
+            first=self._tensor(torch.from_numpy(first)),
             num_colors=column(data.num_colors),
             lower=column(data.lower_bound),
             graph_type=column(data.graph_type),
-            difficulty=column(data.difficulty, torch.float32),
-            seeds=self._tensor(np.array(seeds), torch.int64),
-            change=self._tensor(change, torch.float32),
-            graph_mask=self._tensor(np.arange(shape.graphs) < len(ids), torch.float32),
+            difficulty=column(data.difficulty, np.float32),
+            seeds=self._tensor(torch.from_numpy(seeds)),
+            change=self._tensor(torch.from_numpy(change)),
+            graph_mask=self._tensor((torch.arange(shape.graphs) < len(ids)).float()),
             max_colors=shape.colors,
         )
 
-    def graphs(self, lists: list[NeighbourLists], num_nodes: int) -> Graphs:
-        """Graphs of neighbour lists, padded to so many nodes."""
-        sizes = np.array([len(offsets) - 1 for offsets, _ in lists])[:, None]  # (G, 1)
-        degrees, first = np.zeros((2, len(lists), num_nodes), np.int64)
-        edges = np.cumsum([0, *(len(neighbours) for _, neighbours in lists)])
-        for row, (offsets, _) in enumerate(lists):
-            degrees[row, : len(offsets) - 1] = np.diff(offsets)
-            first[row, : len(offsets) - 1] = edges[row] + offsets[:-1]
-        graph = np.repeat(np.arange(len(lists)), np.diff(edges))
-        source = np.concatenate([np.repeat(np.arange(num_nodes), row) for row in degrees])
-        neighbours = np.concatenate([neighbours for _, neighbours in lists])
-        columns = np.append(graph, 0), np.append(source, 0), np.append(neighbours, num_nodes)
-        window = np.arange(max(1, degrees.max()))
-        return Graphs(
-            self._tensor(np.arange(num_nodes) < sizes, torch.bool),
-            *(self._tensor(x, torch.int64) for x in (degrees, first, *columns, window)),
-        )
-
-    def _tensor(self, x: np.ndarray, dtype: torch.dtype) -> Tensor:
-        tensor = torch.from_numpy(np.ascontiguousarray(x)).to(dtype)
+    def _tensor(self, x: Tensor) -> Tensor:
         if self.device.type == "cuda":
-            tensor = tensor.pin_memory()  # else the copy would wait for everything before it
-        return tensor.to(self.device, non_blocking=True)
+            x = x.pin_memory()  # else the copy would wait for everything before it
+        return x.to(self.device, non_blocking=True)
+
+
+def padded(lists: Sequence[NeighbourLists], num_nodes: int, min_ends: int = 0, min_degree: int = 0) -> Graphs:
+    """Graphs of neighbour lists, padded to so many nodes and at least so many ends of edges and neighbours."""
+    sizes = np.array([len(offsets) - 1 for offsets, _ in lists])[:, None]  # (G, 1)
+    degrees, first = np.zeros((2, len(lists), num_nodes), np.int64)
+    edges = np.cumsum([0, *(len(neighbours) for _, neighbours in lists)])
+    for row, (offsets, _) in enumerate(lists):
+        degrees[row, : len(offsets) - 1] = np.diff(offsets)
+        first[row, : len(offsets) - 1] = edges[row] + offsets[:-1]
+    graph = np.repeat(np.arange(len(lists)), np.diff(edges))
+    source = np.concatenate([np.repeat(np.arange(num_nodes), row) for row in degrees])
+    neighbours = np.concatenate([neighbours for _, neighbours in lists]).astype(np.int64)
+    room = 1 + max(0, min_ends - len(neighbours))
+    columns = [
+        np.pad(x, (0, room), constant_values=value) for x, value in ((graph, 0), (source, 0), (neighbours, num_nodes))
+    ]
+    window = np.arange(max(1, min_degree, degrees.max()))
+    exists = np.arange(num_nodes) < sizes
+    return Graphs(*map(torch.from_numpy, (exists, degrees, first, *columns, window)))
+
+
+def prepared(lists: NeighbourLists) -> Prepared:
+    """What is always the same of one graph."""
+    known = structure(padded([lists], len(lists.offsets) - 1))
+    return Prepared(first_coloring(lists), known.node[0].numpy(), known.graph[0].numpy())
 
 
 def neighbour_lists(data: PackedGraphs, i: int) -> NeighbourLists:

@@ -8,18 +8,18 @@ from gnn_training import processes
 from gnn_training.distributed import Runtime
 from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import DeviceDataset
-from gnn_training.training.loss import ColoringNetwork, run_searches
+from gnn_training.training.loss import ColoringNetwork, Search
 from gnn_training.training.sampler import EqualCostSampler
 
-SCORES = ("gap", "dsatur_gap", "at_best_known", "chromatic_error", "family_accuracy", "graphs")
+SCORES = ("gap", "at_best_known", "chromatic_error", "family_accuracy")
 MAX_NODES = 2048  # larger graphs are trained on, but would dominate a validation
 
 
 class Validation:
     """The validation graphs."""
 
-    def __init__(self, settings: TrainSettings, dataset: DeviceDataset, rt: Runtime):
-        self.dataset, self.data, self.rt = dataset, dataset.data, rt
+    def __init__(self, settings: TrainSettings, dataset: DeviceDataset, search: Search, rt: Runtime):
+        self.dataset, self.data, self.search, self.rt = dataset, dataset.data, search, rt
         self.steps = settings.validation_rounds
         held_out = self.data.indices("validation")
         held_out = held_out[self.data.num_nodes[held_out] <= MAX_NODES]
@@ -28,31 +28,33 @@ class Validation:
         count = min(settings.validation_graphs or len(held_out), len(held_out))
         self.ids = held_out[np.linspace(0, len(held_out) - 1, count).astype(int)]
         nodes, colors = self.data.num_nodes[self.ids], self.data.dsatur_colors[self.ids]
+        self.dsatur_gap = float((colors.astype(int) - self.data.num_colors[self.ids]).mean())
         sampler = EqualCostSampler(self.ids, nodes, colors, settings.batch_size, rt.world_size, rt.rank)
+        if settings.capture:
+            dataset.reserve(sampler.buckets)
         self.batches = [step for step in sampler if len(step.micro_batches[0])]
 
     def scores(self, network: ColoringNetwork) -> dict[str, float]:
         """Means over all graphs on all ranks, and their number. `gap` is the number of colors above the best known that
         a caller of the exported program would use; `dsatur_gap` is DSATUR's on the same graphs.
         """
-        sums = torch.zeros(len(SCORES), dtype=torch.float64, device=self.rt.device)
-        for number in range(len(self.batches)):
+        sums, count = torch.zeros(len(SCORES), dtype=torch.float64, device=self.rt.device), 0
+        for number, planned in enumerate(self.batches):
             processes.beat()
             sums += self.score_batch(network, number)
-        named = dict(zip(SCORES, self.rt.total(sums).tolist(), strict=True))
-        count = named.pop("graphs")
-        return {**{name: total / count for name, total in named.items()}, "graphs": count}
+            count += len(planned.micro_batches[0])
+        totals = self.rt.total(torch.tensor([*sums.tolist(), count], dtype=torch.float64))
+        means = dict(zip(SCORES, (totals[:-1] / totals[-1]).tolist(), strict=True))
+        return {**means, "dsatur_gap": self.dsatur_gap, "graphs": int(totals[-1])}
 
     @torch.no_grad()
     def score_batch(self, network: ColoringNetwork, number: int) -> Tensor:
         """Sums (S,) over this rank's graphs of a batch, in the order of SCORES."""
         planned = self.batches[number]
         batch = self.dataset.batch(planned.micro_batches[0], planned.shape)
-        used, _ = run_searches(network.move_rule.expand_as(batch.change), batch, self.steps)
-        predicted = network.graph_head(batch.graphs, batch.lower.float(), used)
+        used = self.search(network.move_rule.expand_as(batch.change)[None], batch, self.steps)[0][0]
+        predicted = network.graph_head(batch.structure, batch.lower.float(), used)
         fewest, error = batch.num_colors, (predicted.chromatic - batch.num_colors).abs()
         right = predicted.graph_type_logits.argmax(1) == batch.graph_type
-        dsatur = torch.tensor(self.data.dsatur_colors[planned.micro_batches[0]], device=self.rt.device)
-        dsatur = torch.nn.functional.pad(dsatur, (0, len(fewest) - len(dsatur)))
-        scores = (used - fewest, dsatur - fewest, used <= fewest, error, right, torch.ones_like(fewest))
+        scores = (used - fewest, used <= fewest, error, right)
         return (torch.stack([score.double() for score in scores]) * batch.graph_mask).sum(1)

@@ -1,0 +1,385 @@
+"""What runs first on a new kind of GPU: everything, unattended, in at most 45 minutes.
+
+    scripts/first_gpu.sh --data training_data/full  # in an environment: python -m benchmarks.first_gpu
+
+It stops at the first failure with one sentence. The folder --out has first_gpu.md and first_gpu.json with what was
+measured until then, and a log of every step. docs/GPU.md explains the steps.
+"""
+
+import inspect
+import json
+import logging
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from gnn_training import machine, processes
+from gnn_training.__main__ import PROGRAM
+from gnn_training.console import duration, set_up_logging
+from gnn_training.data.packed import PackedGraphs
+from gnn_training.errors import MachineError, TrainingError, UserError
+from gnn_training.files import write_text
+from gnn_training.jobs.run import STOPPED, Step
+from gnn_training.settings import GenerateSettings, RankSettings, RecipeName, RunSettings, TrainSettings, of_preset
+from gnn_training.solve.report import METHODS
+
+log = logging.getLogger("gnn_training")
+MINUTES = 45
+MAX_DIFFERENCE = 0.1  # between the mean gaps on GPU and CPU
+EXPECTED_SAME = 0.9  # share of the searches of the first step that end on the GPU as on the CPU
+SIZES = (1_000_000, 4_000_000, 20_000_000, 80_000_000)
+EPOCHS = 100
+PREFIX = f"{PROGRAM}: "  # of the sentence with which a command fails
+Found = dict[str, Any]  # numbers and words of a step; a list of dictionaries becomes a table
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure, and where to leave it."""
+
+    out: Path = Path("runs/first_gpu")
+    """New folder for the page, the numbers and the logs."""
+    data: Path | None = None
+    """Folder of packed graphs; None generates those of the recipe."""
+    recipe: RecipeName = "cpu"
+    """Graphs to generate without --data. full takes hours on CPUs: generate it before the GPU costs money."""
+    minutes: float = 8.0
+    """Longest training."""
+    quick: bool = False
+    """Tiny sizes, and no verdict on numbers: for pretended GPUs, which compute nothing."""
+
+
+class Failed(UserError):
+    """What stopped the trial, with the exit code of the process that failed."""
+
+    def __init__(self, sentence: str, exit_code: int):
+        super().__init__(sentence)
+        self.exit_code = exit_code
+
+
+class Trial:
+    """What the steps share: options, what was found so far, and how to start a process."""
+
+    def __init__(self, options: Options):
+        self.options, self.out, self.data = options, options.out, options.data or options.out / "graphs"
+        self.deadline, self.found = time.monotonic() + 60 * MINUTES, dict[str, Found]()
+
+    def settings(self, kind: Any, **changes: Any) -> Any:
+        """Settings of a command."""
+        preset = "smoke" if self.options.quick else "single"
+        return of_preset(kind, preset, **{"data": self.data, "device": "cuda", "capture": True} | changes)
+
+    def run_settings(self) -> RunSettings:
+        """Settings of the whole job."""
+        folders = {"run": self.out / "run", "models": self.out / "models"}
+        return self.settings(RunSettings, minutes=self.options.minutes, **folders)
+
+    def command(self, name: str, command: str, settings: Any, **options: Any) -> str:
+        """Do a command of coloring-gnn; see `child`."""
+        return self.child(name, Step(name, command, settings).arguments(self.out), **options)
+
+    def measure(self, name: str, part: str, settings: TrainSettings, **options: Any) -> Found:
+        """What a part of gpu_measures finds; see `child`."""
+        file = Step(name, part, settings).arguments(self.out)[-1]
+        return json.loads(self.child(name, ["-m", "benchmarks.gpu_measures", part, file], **options).splitlines()[-1])
+
+    def child(
+        self, name: str, arguments: Sequence[str], variables: Mapping[str, str] = {},
+        stop_when: Callable[[], bool] = lambda: False, code: int = 0,
+    ) -> str:  # fmt: skip
+        """Run Python and return what it said, which goes to NAME.log. stop_when: tells when to send SIGTERM. Raises
+        Failed: it ended with another exit code, or not in time.
+        """
+        file, is_told = self.out / f"{name}.log", False
+        with open(file, "w") as output:
+            process = subprocess.Popen(
+                [sys.executable, *arguments], stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **variables},
+                preexec_fn=partial(processes.die_with_parent, os.getpid()),
+            )  # fmt: skip
+            try:
+                while process.poll() is None:
+                    if time.monotonic() > self.deadline:
+                        raise Failed(f"{MINUTES} minutes are over: {file} tells what took so long", processes.TIMED_OUT)
+                    if not is_told and stop_when():
+                        process.terminate()
+                        is_told = True
+                    time.sleep(0.1)
+            finally:
+                process.kill()  # without waiting: a driver that hangs does not let go of it
+        said, ended = file.read_text(errors="replace").strip(), process.returncode
+        if ended < 0:
+            raise Failed(f"killed by signal {-ended}, perhaps out of memory: see {file}", 128 - ended)
+        if ended != code:
+            lines = said.splitlines() or ["nothing was said"]
+            sentence = [*lines[-1:], *(line for line in lines if line.startswith(PREFIX))][-1].removeprefix(PREFIX)
+            raise Failed(f"{sentence} (exit code {ended}, see {file})", ended or 1)
+        return said
+
+
+def look_at_machine(trial: Trial) -> Found:
+    """The bandwidth is that of copying a GiB within the GPU, read and written."""
+    return trial.measure("machine", "describe", trial.settings(TrainSettings))
+
+
+def find_graphs(trial: Trial) -> Found:
+    """What is trained on below."""
+    if not trial.options.data:
+        trial.command("graphs", "generate", GenerateSettings(recipe=trial.options.recipe, out=trial.data))
+    data = PackedGraphs.open(trial.data)
+    return {"folder": str(trial.data), **{split: len(data.indices(split)) for split in ("train", "validation")}}
+
+
+def check(trial: Trial) -> Found:
+    """Whether the job would start, and whether the GPUs of this machine add up right."""
+    said = trial.command("check", "check", trial.run_settings()).splitlines()
+    reached = trial.command("preflight", "preflight", RankSettings(device="cuda")).splitlines()[-1]
+    return {"preflight": reached.partition(" ")[2], "check": "\n".join(line for line in said if line.startswith("|"))}
+
+
+def compare(trial: Trial) -> Found:
+    """Mean loss terms of the same uncompiled steps on CPU and GPU. Rounding may send a search another way, and after a
+    step the weights with it, so fewer searches end the same from step to step. In the first step nearly all should.
+    The predictions of a graph alone use bf16.
+    """
+    quick = trial.options.quick
+    size: Found = {"steps": 3} if quick else {"steps": 20, "rounds": 500, "batch_size": 1_000_000}
+    settings = trial.settings(TrainSettings, compile=False, capture=False, warmup_steps=1, **size)
+    found = trial.found["compare"] = trial.measure("compare", "compare", settings)
+    cpu, gpu, _ = (row["gap"] for row in found["rows"])
+    if not quick and not abs(gpu - cpu) <= MAX_DIFFERENCE:
+        raise MachineError(f"the mean gap is {gpu:.2f} on the GPU and {cpu:.2f} on the CPU: report it")
+    return found
+
+
+def try_modes(trial: Trial) -> Found:
+    """The self-check of a training, with an empty folder for compiled kernels and once more. A mode whose searches do
+    not end like those of `eager` is not listed. Torch's compiler took `compilation` of the seconds.
+    """
+    options = {"variables": {"TORCHINDUCTOR_CACHE_DIR": str(trial.out / "compiled")}}
+    settings = trial.settings(TrainSettings)
+    found = {kind: trial.measure(f"modes-{kind}", "modes", settings, **options) for kind in ("cold", "warm")}
+    said = (trial.out / "modes-cold.log").read_text().splitlines()
+    problems = [line.partition(": ")[2] for line in said if "searches cannot be" in line]
+    shown = ("compilation", "seconds", "searches", "peak_gib")
+    times = found["warm"]["milliseconds_per_round"]
+    return {
+        "searches": found["warm"]["searches"],
+        "problems": "; ".join(problems) or None,
+        "starts": [{"cache": kind, **{name: each[name] for name in shown}} for kind, each in found.items()],
+        "modes": [{"mode": mode, "ms_per_round": time} for mode, time in times.items()],
+    }
+
+
+def measure_steps(trial: Trial) -> Found:
+    """Whole training steps. `gap` is that of the same eleven steps in all modes, so it should be about the same. Pairs
+    of a node and a color count once per search and round, with padding. `gb_per_second` takes 12 bytes for each, a
+    lower bound: a round reads and writes one number and reads another one. The share is that of the copied bandwidth.
+    Few graphs do not fill a large batch.
+    """
+    mode, rows = trial.found["modes"]["searches"], list[Found]()
+    wanted: Found = {"compile": mode != "eager", "capture": mode == "captured", "warmup_steps": 1}
+    for size in [preset_size(trial)] if trial.options.quick else SIZES:
+        steps = 3 if trial.options.quick else 20
+        settings = trial.settings(TrainSettings, batch_size=size, steps=steps, **wanted)
+        rows += trial.measure(f"steps-{size}", "steps", settings)["rows"]
+        if "problem" in rows[-1]:  # larger batches do not fit either
+            break
+    if "problem" in rows[0]:
+        raise MachineError(rows[0]["problem"])
+    for row in rows:
+        if "problem" not in row:
+            row["share_of_bandwidth"] = row["gb_per_second"] / trial.found["machine"]["copied_gb_per_second"]
+    return {"rows": rows}
+
+
+def run_out_of_memory(trial: Trial) -> Found:
+    """The largest uncompiled step with only a share of the memory free that it takes. With a tenth, a job must end with
+    the sentence that says what to lower.
+    """
+    size = preset_size(trial) * (10 if trial.options.quick else 1)  # a tiny step takes no memory worth mentioning
+    settings = trial.settings(TrainSettings, compile=False, capture=False, rounds=20, batch_size=size)
+    found = trial.found["memory"] = trial.measure("memory", "memory", settings)
+    if "--batch-size" not in (outcome := found["rows"][-1]["outcome"]):
+        raise MachineError(f"with a tenth of its memory free, a step was {outcome}: report it")
+    return found
+
+
+def train(trial: Trial) -> Found:
+    """`run`, stopped by SIGTERM in its first steps, then continued. The gaps in the first table are those on the
+    validation graphs in training; those in the second one are of the exported file on the CPU.
+    """
+    run, settings = trial.out / "run", trial.run_settings()
+
+    def has_steps() -> bool:  # an evaluation comes before the first step
+        file = run / "metrics.jsonl"
+        return file.exists() and '"kind": "train"' in file.read_text()
+
+    trial.command("run-stopped", "run", settings, stop_when=has_steps, code=STOPPED)
+    stopped = json.loads((run / "status.json").read_text())
+    trial.command("run-continued", "run", settings)
+    status, report = (json.loads((run / name).read_text()) for name in ("status.json", "report.json"))
+    if (stopped["status"], status["status"]) != ("stopped", "done") or status["step"] <= stopped["step"]:
+        raise TrainingError(f"{run} was not stopped and continued: see {trial.out}/run-*.log")
+    evaluations = (run / "metrics.jsonl").read_text().count('"kind": "validation"')
+    shown = ("mean_gap", "at_best_known", "graphs")
+    return {
+        "searches": status["self_check"][0]["searches"],
+        "stopped_at_step": stopped["step"],
+        "steps": status["step"],
+        "seconds": status["seconds"],
+        "seconds_per_evaluation": (status["seconds"] - status["step_seconds"]) / evaluations,
+        "gap_before": status["first_gap"],
+        "gap_after": status["best"],
+        "gap_of_dsatur": status["dsatur_gap"],
+        "scores": [
+            {"method": METHODS[method], **{name: score[name] for name in shown}}
+            for method, score in report["summary"]["methods"].items()
+        ],
+    }
+
+
+def estimate(trial: Trial) -> Found:
+    """One GPU and these graphs, from the speed of steps and evaluations above."""
+    row, every = fastest(trial, preset_size(trial)), trial.settings(TrainSettings).evaluate_every
+    evaluations = EPOCHS * row["steps_per_epoch"] // every + 1
+    seconds = EPOCHS * row["epoch_seconds"] + evaluations * trial.found["train"]["seconds_per_evaluation"]
+    return {
+        "graphs": trial.found["graphs"]["train"],
+        "batch_size": row["batch_size"],
+        "mode": row["mode"],
+        f"minutes_for_{EPOCHS}_epochs": seconds / 60,
+    }
+
+
+STEPS = {
+    "machine": look_at_machine, "graphs": find_graphs, "check": check, "compare": compare, "modes": try_modes,
+    "steps": measure_steps, "memory": run_out_of_memory, "train": train, "estimate": estimate,
+}  # fmt: skip
+
+
+def preset_size(trial: Trial) -> int:
+    """The batch size of the preset."""
+    return trial.settings(TrainSettings).batch_size
+
+
+def fastest(trial: Trial, size: float = math.inf) -> Found:
+    """The fastest steps of those with the largest batches up to a size, or of all."""
+    rows = [row for row in trial.found["steps"]["rows"] if "problem" not in row]
+    largest = max(row["batch_size"] for row in rows if row["batch_size"] <= size)
+    rows = [row for row in rows if size == math.inf or row["batch_size"] == largest]
+    return max(rows, key=lambda row: row["searches_per_second"])
+
+
+def advice(trial: Trial) -> list[str]:
+    """What to do next."""
+    found, lines = trial.found, []
+    if len(found) < len(STEPS):
+        lines.append("Repair what stopped it, then start again with another folder.")
+    if trial.options.quick:
+        return lines
+    if "compare" in found and (same := found["compare"]["rows"][1]["same_in_first_step"]) < EXPECTED_SAME:
+        lines.append(f"Only {same:.0%} of the searches end on the GPU as on the CPU: find out why.")
+    if "modes" in found and (problems := found["modes"]["problems"]):
+        lines.append(f"Find out why a faster way to search failed: {problems}.")
+    if "steps" in found:
+        row, best = fastest(trial, preset_size(trial)), fastest(trial)
+        size, speeds = row["batch_size"], dict[str, float]()
+        for each in found["steps"]["rows"]:
+            if each["batch_size"] == size and "problem" not in each:
+                speeds[each["mode"]] = each["searches_per_second"]
+        if len(speeds) == 2:
+            gain = speeds["captured"] / speeds["compiled"]
+            what = "set `capture` in the presets single and multi" if gain > 1 else "leave `capture` off"
+            lines.append(f"With batches of {size:,}, captured is {gain:.2f} times as fast as compiled: {what}.")
+        gain = best["searches_per_second"] / row["searches_per_second"]
+        lines.append(
+            f"Most searches per second: {best['mode']}, batches of {best['batch_size']:,}, {gain:.2f} times as many as "
+            f"with {size:,}. A round moves at least {best['share_of_bandwidth']:.1%} of the bandwidth."
+        )
+    if len(found) == len(STEPS):
+        lines.append("Rent the cheapest two GPUs with NVLink for ten minutes before eight.")
+    return lines
+
+
+def shown(value: Any) -> str:
+    """A value for people."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table with a column per key."""
+    titles = list(dict.fromkeys(title for row in rows for title in row))
+    lines = [[title.replace("_", " ") for title in titles], ["---"] * len(titles)]
+    lines += [[shown(row.get(title)) for title in titles] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def section(name: str, found: Found) -> str:
+    """What a step has found: a table of single values, then lists and texts of several lines."""
+    long = {key: value for key, value in found.items() if isinstance(value, list) or "\n" in str(value)}
+    single = [{"": key.replace("_", " "), "found": found[key]} for key in found if key not in long]
+    parts = [value if isinstance(value, str) else table(value) for value in (*[single] * bool(single), *long.values())]
+    return "\n\n".join([f"## {name}", str(inspect.getdoc(STEPS[name])), *parts])
+
+
+def write(trial: Trial, seconds: Mapping[str, float], failure: str | None) -> None:
+    """Write the page and the numbers."""
+    how = f"**It stopped: {failure}**" if failure else f"All {len(STEPS)} steps are done."
+    tiny = "**Tiny sizes, and no verdict on numbers: on pretended GPUs, which compute nothing, they mean nothing.**"
+    times = table([{"step": name, "time": duration(each)} for name, each in seconds.items()])
+    parts = ["# First GPU", f"{datetime.now():%Y-%m-%d %H:%M}. {how}", *[tiny] * trial.options.quick]
+    parts += [times] * bool(seconds)
+    parts += ["## What to do next", "\n".join(f"- {line}" for line in advice(trial))]
+    parts += [section(name, found) for name, found in trial.found.items()]
+    numbers = {"failure": failure, "quick": trial.options.quick, "seconds": seconds, "found": trial.found}
+    write_text(trial.out / "first_gpu.json", json.dumps(numbers, indent=1) + "\n")
+    write_text(trial.out / "first_gpu.md", "\n\n".join(parts) + "\n")
+    log.info("results: %s", trial.out / "first_gpu.md")
+
+
+def main(options: Options) -> None:
+    """Do all steps. Raises UserError: the folder cannot be used. Failed: a step has failed."""
+    if (options.out / "first_gpu.json").exists():
+        raise UserError(f"{options.out} has the results of a trial: name another folder with --out")
+    machine.require_storage([options.out])
+    trial, seconds, failure = Trial(options), dict[str, float](), "it was interrupted"
+    try:
+        for number, (name, step) in enumerate(STEPS.items(), 1):
+            title, started = f"step {number}/{len(STEPS)} {name}", time.monotonic()
+            log.info("%s ...", title)
+            try:
+                trial.found[name] = step(trial)
+            except UserError as error:
+                failure = f"{title}: {error}"
+                raise Failed(failure, error.exit_code) from error
+            seconds[name] = time.monotonic() - started
+            log.info("%s: done after %s", title, duration(seconds[name]))
+        failure = ""
+    finally:
+        write(trial, seconds, failure or None)
+
+
+if __name__ == "__main__":
+    set_up_logging()
+    try:
+        with processes.beating(), processes.sigterm_raises():
+            main(tyro.cli(Options, description=__doc__))
+    except UserError as error:
+        sys.stderr.write(f"first_gpu: {error}\n")
+        sys.exit(error.exit_code)
+    finally:
+        processes.rest()

@@ -1,0 +1,143 @@
+"""Before the first step on GPUs, every rank tries what the training needs: memory, and the faster ways to search."""
+
+import logging
+import os
+import shutil
+import sysconfig
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_training import processes
+from gnn_training.distributed import Runtime
+from gnn_training.training.learner import Learner
+from gnn_training.training.loader import GraphLoader
+from gnn_training.training.loss import SPREAD, Batch
+from gnn_training.training.sampler import PlannedStep
+from gnn_training.training.searcher import CAPTURED_ROUNDS, GpuSearcher
+
+log = logging.getLogger(__name__)
+ROUNDS = CAPTURED_ROUNDS + 10  # of a search that is tried: some of them are captured
+MIN_AGREEMENT = 0.9  # share of searches that must find the same: rounding makes a few go another way
+WITHOUT = {"compiled": "uncompiled, about half as fast", "captured": "without captures"}
+
+
+def self_check(learner: Learner, loader: GraphLoader, rt: Runtime) -> list[dict]:
+    """Take the largest step of the training, without changing anything, and let the searcher use the fastest mode that
+    is wanted and works on all ranks. Returns for every rank what was tried and chosen; nothing on CPUs.
+    """
+    if not isinstance(learner.search, GpuSearcher):
+        return []
+    settings, planned = loader.settings, largest_step(loader)
+    wanted = ["compiled"] * settings.compile + ["captured"] * (settings.compile and settings.capture)
+    with processes.beating():  # a compilation takes a minute or two
+        step = loader.load(planned, 0)
+        batch = step.micro_batches[0]
+        weights = learner.network.move_rule.detach() + SPREAD * torch.stack([batch.change, -batch.change])
+        milliseconds = _choose(Trial(learner.search, weights, batch), wanted, rt)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()  # of other ways to search
+        learner.rehearse(step)
+    ranks = report(learner, rt, milliseconds)
+    if rt.is_main:
+        log.info(
+            "self-check: a round takes %s; the largest batch takes %.1f of %.0f GiB; searches run %s on all %d ranks",
+            ", ".join(f"{mode} {time:.2f} ms" for mode, time in milliseconds.items()),
+            max(rank["peak_gib"] for rank in ranks), ranks[0]["total_gib"], learner.search.mode, rt.world_size,
+        )  # fmt: skip
+    return ranks
+
+
+def report(learner: Learner, rt: Runtime, milliseconds: dict[str, float]) -> list[dict]:
+    """How every rank searches on its GPU, and the memory it has needed so far."""
+    assert isinstance(learner.search, GpuSearcher)
+    return rt.gather(
+        {
+            "rank": rt.rank,
+            "device": rt.device_name,
+            "precision": str(learner.precision).removeprefix("torch."),
+            "searches": learner.search.mode,
+            "in_parts": learner.search.is_split,
+            "milliseconds_per_round": milliseconds,
+            "peak_gib": round(torch.cuda.max_memory_reserved() / 2**30, 3),
+            "total_gib": round(torch.cuda.mem_get_info()[1] / 2**30, 1),
+        }
+    )
+
+
+def largest_step(loader: GraphLoader) -> PlannedStep:
+    """A step of the most costly batches that the training has."""
+    bucket = max(loader.sampler.buckets, key=lambda bucket: bucket.shape.cost)
+    by_edges = bucket.indices[np.argsort(-loader.dataset.data.num_edges[bucket.indices])]
+    batches = [by_edges[: bucket.shape.graphs]] * loader.settings.accumulate
+    return PlannedStep(0, bucket.shape, batches, len(batches) * len(batches[0]) * loader.rt.world_size)
+
+
+class Trial(NamedTuple):
+    """Short searches that are run in every mode."""
+
+    searcher: GpuSearcher
+    weights: Tensor  # (S, G, NUM_WEIGHTS)
+    batch: Batch
+
+    def run(self) -> tuple[Tensor, float]:
+        """Colors and conflicts (2, S G) that are found, and milliseconds per round."""
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        fewest, conflicts = self.searcher(self.weights, self.batch, ROUNDS)
+        torch.cuda.synchronize()
+        return torch.stack([fewest.flatten(), conflicts.flatten()]), 1000 * (time.perf_counter() - started) / ROUNDS
+
+
+def _choose(trial: Trial, wanted: list[str], rt: Runtime) -> dict[str, float]:
+    """Set the last of the wanted modes before the first that fails on some rank; return milliseconds per round of each.
+    The first rank of a machine compiles, and the others find its kernels in the cache.
+    """
+    searcher = trial.searcher
+    expected, times = trial.run()
+    milliseconds = {"eager": times}
+    for mode in wanted:
+        before, problem = searcher.mode, None
+        for is_first in (True, False):
+            if rt.is_first_of_machine == is_first:
+                searcher.use(mode)
+                problem, milliseconds[mode] = _attempt(trial, mode, expected)
+            rt.any(False)  # wait
+        if problem:
+            log.warning("rank %d: searches cannot be %s: %s", rt.rank, mode, problem)
+        if any(rt.any(problem is not None)):
+            searcher.use(before)
+            if rt.is_main:
+                log.warning("searching %s, on all ranks alike", WITHOUT[mode])
+            milliseconds.pop(mode)
+            break
+    return {mode: round(time, 3) for mode, time in milliseconds.items()}
+
+
+def _attempt(trial: Trial, mode: str, expected: Tensor) -> tuple[str | None, float]:
+    """What is wrong with a mode, if anything, and milliseconds per round."""
+    if mode == "compiled" and (missing := missing_compiler()):
+        return missing, 0.0
+    try:
+        trial.run()  # compiles and captures
+        found, milliseconds = trial.run()
+        agreement = (found == expected).all(0).float().mean().item()
+    except Exception as error:  # any failure of a compiler or a driver means the same: do without
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", 0.0
+    if trial.searcher.mode != mode:
+        return "there is too little memory", 0.0
+    if agreement < MIN_AGREEMENT:
+        return f"only {agreement:.0%} of {found.shape[1]} searches find what uncompiled ones find", 0.0
+    return None, milliseconds
+
+
+def missing_compiler() -> str | None:
+    """What this machine lacks to compile for a GPU."""
+    if not shutil.which(os.environ.get("CC", "gcc")):
+        return "there is no C compiler (Debian: apt install gcc)"
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    return None if header.exists() else f"{header} is missing (Debian: apt install python3-dev)"

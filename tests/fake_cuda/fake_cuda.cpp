@@ -1,0 +1,618 @@
+// A CUDA that computes nothing, for tests on machines without a GPU: preloaded, it takes the place of libcudart,
+// libcuda, cuBLAS and NCCL under the stock torch, whose Dynamo, Inductor, Triton and ptxas run unchanged.
+//
+// Kernels are counted, never run. Memory has limits, streams, events and captures have the rules of the driver, copies
+// and fills by the host are real, and collectives of NCCL add up real numbers in shared memory. So everything that the
+// host decides is real, and nothing that a kernel computes: one number that is read from a device is FAKE_CUDA_ANSWER.
+//
+//   FAKE_CUDA_KIND     B200, H200 or T4
+//   FAKE_CUDA_DEVICES  how many; CUDA_VISIBLE_DEVICES is obeyed
+//   FAKE_CUDA_GIB      memory of each; without it that of the kind
+//   FAKE_CUDA_ANSWER   what Tensor.item() returns, 1 without it
+//   FAKE_CUDA_FAIL     "capture": captures fail; "capture 1": on rank 1
+//   FAKE_CUDA_LOG      folder: every process that uses a device leaves PID.txt, what it did
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#define API extern "C" __attribute__((visibility("default")))
+#define LOCK std::lock_guard<std::recursive_mutex> guard(mutex)
+using std::string;
+
+static std::recursive_mutex mutex;
+static string variable(const char *name, const char *otherwise = "") {
+  const char *value = getenv(name);
+  return value ? value : otherwise;
+}
+
+static bool fails(const string &what) {
+  string wanted = variable("FAKE_CUDA_FAIL");
+  return wanted == what || wanted == what + " " + variable("RANK", "0");
+}
+
+// ---------------------------------------------------------------------------------------------------- devices
+struct Kind { const char *name; int major, minor, processors, shared_memory, l2; double gib; };
+static const Kind &kind() {
+  static const std::map<string, Kind> kinds = {
+      {"B200", {"NVIDIA B200", 10, 0, 148, 232448, 132644864, 178}},
+      {"H200", {"NVIDIA H200", 9, 0, 132, 232448, 62914560, 139.7}},
+      {"T4", {"Tesla T4", 7, 5, 40, 65536, 4194304, 14.6}},
+  };
+  return kinds.at(variable("FAKE_CUDA_KIND", "B200"));
+}
+static const std::vector<int> &devices() { // numbers on the machine of the devices that this process sees
+  static const std::vector<int> &visible = *new std::vector<int>([] { // never destroyed: read at exit
+    int count = atoi(variable("FAKE_CUDA_DEVICES", "1").c_str());
+    std::vector<int> found;
+    if (!getenv("CUDA_VISIBLE_DEVICES")) {
+      for (int i = 0; i < count; i++) found.push_back(i);
+    } else {
+      string list = variable("CUDA_VISIBLE_DEVICES");
+      for (char *word = strtok(&list[0], ","); word && atoi(word) < count; word = strtok(nullptr, ","))
+        found.push_back(atoi(word));
+    }
+    return found;
+  }());
+  return visible;
+}
+static size_t memory_size() {
+  static size_t bytes = atof(variable("FAKE_CUDA_GIB", std::to_string(kind().gib).c_str()).c_str()) * (1ull << 30);
+  return bytes;
+}
+static thread_local int device = 0; // of this thread
+static thread_local cudaError_t last_error = cudaSuccess;
+static cudaError_t fail(cudaError_t error) { return last_error = error; }
+
+// ---------------------------------------------------------------------------------------------------- counts
+struct Counts { size_t launches, graph_launches, syncs, reads, pageable, allocations, problems; };
+static Counts counts;
+static std::map<string, size_t> kernels, problems;
+static std::map<int, size_t> launches_on;
+static size_t used[64], peak[64], modules;
+
+static void problem(const string &what) { counts.problems++, problems[what]++; }
+static void write_log() {
+  string folder = variable("FAKE_CUDA_LOG");
+  if (folder.empty() || launches_on.empty()) return;
+  FILE *file = fopen((folder + "/" + std::to_string(getpid()) + ".txt").c_str(), "w");
+  fprintf(file, "rank %s\n", variable("RANK", "-").c_str());
+  for (auto &[number, launches] : launches_on)
+    fprintf(file, "device %d launches %zu peak %zu\n", devices()[number], launches, peak[number]);
+  for (auto &[what, times] : problems) fprintf(file, "problem %zu times: %s\n", times, what.c_str());
+  fclose(file);
+}
+__attribute__((destructor)) static void at_exit() { write_log(); }
+API void fake_cuda_reset() { LOCK; counts = {}; kernels.clear(); memcpy(peak, used, sizeof peak); }
+API size_t fake_cuda_count(const char *name) {
+  LOCK;
+  const std::map<string, size_t> all = {
+      {"launches", counts.launches}, {"graph launches", counts.graph_launches}, {"syncs", counts.syncs},
+      {"reads", counts.reads}, {"pageable copies", counts.pageable}, {"allocations", counts.allocations},
+      {"problems", counts.problems}, {"modules", modules}, {"peak", peak[device]}};
+  return all.at(name);
+}
+API void fake_cuda_print() { // kernels and problems since the last reset, for people
+  LOCK;
+  for (auto &[name, times] : kernels) fprintf(stderr, "%8zu %s\n", times, name.c_str());
+  for (auto &[what, times] : problems) fprintf(stderr, "%8zu times: %s\n", times, what.c_str());
+}
+
+// ---------------------------------------------------------------------------------------------------- streams
+struct Graph { size_t nodes = 0; };
+struct Stream;
+struct Capture { unsigned long long id; int mode; long thread; Stream *origin; Graph *graph; bool is_broken = false; };
+struct Stream { int device; unsigned flags; int priority; Capture *capture = nullptr; };
+struct Event { unsigned long long capture = 0; bool is_recorded = false; };
+static Stream default_stream[64];
+static std::map<unsigned long long, Capture *> captures; // that go on, by id
+static thread_local int capture_mode = cudaStreamCaptureModeGlobal;
+
+static long thread_id() { static thread_local long id = syscall(SYS_gettid); return id; }
+static Stream *stream(cudaStream_t s) {
+  if (s && s != cudaStreamLegacy && s != cudaStreamPerThread) return (Stream *)s;
+  default_stream[device].device = device;
+  return &default_stream[device];
+}
+static cudaError_t break_capture(Capture *capture, const string &why, cudaError_t error) {
+  capture->is_broken = true;
+  problem(why);
+  return fail(error);
+}
+// Calls that might wait break the captures of this thread and, in global mode, those of all others.
+static bool breaks_captures(const char *what) {
+  bool is_hit = false;
+  if (capture_mode == cudaStreamCaptureModeRelaxed) return false;
+  for (auto &[id, capture] : captures)
+    if (capture->mode != cudaStreamCaptureModeRelaxed &&
+        (capture->thread == thread_id() || capture->mode == cudaStreamCaptureModeGlobal)) {
+      break_capture(capture, string(what) + " during a capture", cudaErrorStreamCaptureUnsupported);
+      is_hit = true;
+    }
+  return is_hit;
+}
+static cudaError_t may_wait(const char *what) {
+  LOCK;
+  return breaks_captures(what) ? fail(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
+}
+static void add_work(Stream *s, const string &name) { // one kernel, copy or fill
+  if (s->capture) { s->capture->graph->nodes++; return; }
+  counts.launches++, kernels[name]++, launches_on[s->device]++;
+  if (s->device != device) problem("work on a stream of another device: " + name);
+  for (auto &[id, capture] : captures)
+    if (s == &default_stream[s->device] && !(capture->origin->flags & cudaStreamNonBlocking))
+      break_capture(capture, "default stream used during a capture: " + name, cudaErrorStreamCaptureImplicit);
+}
+API cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority) {
+  *s = (cudaStream_t) new Stream{device, flags, priority};
+  return cudaSuccess;
+}
+API cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags) { return cudaStreamCreateWithPriority(s, flags, 0); }
+API cudaError_t cudaStreamCreate(cudaStream_t *s) { return cudaStreamCreateWithPriority(s, 0, 0); }
+API cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+API cudaError_t cudaStreamGetPriority(cudaStream_t s, int *priority) { *priority = stream(s)->priority; return cudaSuccess; }
+static cudaError_t wait_for(cudaStream_t s, const char *what) {
+  LOCK;
+  if (stream(s)->capture) return break_capture(stream(s)->capture, string(what) + " of a captured stream", cudaErrorStreamCaptureUnsupported);
+  return may_wait(what);
+}
+API cudaError_t cudaStreamQuery(cudaStream_t s) { return wait_for(s, "cudaStreamQuery"); }
+API cudaError_t cudaStreamSynchronize(cudaStream_t s) { counts.syncs++; return wait_for(s, "cudaStreamSynchronize"); }
+API cudaError_t cudaDeviceSynchronize() { counts.syncs++; return may_wait("cudaDeviceSynchronize"); }
+API cudaError_t cudaStreamAddCallback(cudaStream_t s, cudaStreamCallback_t f, void *data, unsigned) { f(s, cudaSuccess, data); return cudaSuccess; }
+API cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t f, void *data) { f(data); return cudaSuccess; }
+API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) { *e = (cudaEvent_t) new Event; return cudaSuccess; }
+API cudaError_t cudaEventCreate(cudaEvent_t *e) { return cudaEventCreateWithFlags(e, 0); }
+API cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+API cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned) {
+  LOCK;
+  *(Event *)e = {stream(s)->capture ? stream(s)->capture->id : 0, true};
+  return cudaSuccess;
+}
+API cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return cudaEventRecordWithFlags(e, s, 0); }
+API cudaError_t cudaEventQuery(cudaEvent_t) { return may_wait("cudaEventQuery"); }
+API cudaError_t cudaEventSynchronize(cudaEvent_t) { counts.syncs++; return may_wait("cudaEventSynchronize"); }
+API cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t) { *ms = 0.01f; return cudaSuccess; }
+API cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+  LOCK;
+  Stream *waiting = stream(s);
+  auto found = captures.find(((Event *)e)->capture);
+  if (waiting->capture && ((Event *)e)->is_recorded && found == captures.end())
+    return break_capture(waiting->capture, "a captured stream waits for work outside", cudaErrorStreamCaptureIsolation);
+  if (found != captures.end()) waiting->capture = found->second; // it joins
+  return cudaSuccess;
+}
+
+// ---------------------------------------------------------------------------------------------------- captures
+API cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode) {
+  int before = capture_mode;
+  capture_mode = *mode, *mode = (cudaStreamCaptureMode)before;
+  return cudaSuccess;
+}
+API cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode) {
+  LOCK;
+  static unsigned long long last_id = 0;
+  if (stream(s) == &default_stream[device]) return fail(cudaErrorStreamCaptureImplicit);
+  last_id++;
+  stream(s)->capture = captures[last_id] = new Capture{last_id, mode, thread_id(), stream(s), new Graph};
+  return cudaSuccess;
+}
+API cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph) {
+  LOCK;
+  Capture *capture = stream(s)->capture;
+  *graph = nullptr;
+  if (!capture) return fail(cudaErrorIllegalState);
+  stream(s)->capture = nullptr;
+  captures.erase(capture->id);
+  if (capture->is_broken || fails("capture")) return fail(cudaErrorStreamCaptureInvalidated);
+  *graph = (cudaGraph_t)capture->graph;
+  return cudaSuccess;
+}
+API cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph,
+                                         const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges, size_t *count) {
+  LOCK;
+  Capture *capture = stream(s)->capture;
+  *status = !capture ? cudaStreamCaptureStatusNone : capture->is_broken ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
+  if (!capture) return cudaSuccess;
+  if (id) *id = capture->id;
+  if (graph) *graph = (cudaGraph_t)capture->graph;
+  if (nodes) *nodes = nullptr;
+  if (edges) *edges = nullptr;
+  if (count) *count = 0;
+  return cudaSuccess;
+}
+API cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus *status) {
+  return cudaStreamGetCaptureInfo(s, status, nullptr, nullptr, nullptr, nullptr, nullptr);
+}
+API cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *, size_t *n) { *n = ((Graph *)graph)->nodes; return cudaSuccess; }
+API cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long) {
+  *exec = (cudaGraphExec_t)graph;
+  return may_wait("cudaGraphInstantiate");
+}
+API cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t s) {
+  LOCK;
+  counts.graph_launches++, launches_on[stream(s)->device]++;
+  return cudaSuccess;
+}
+API cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
+API cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
+
+// ---------------------------------------------------------------------------------------------------- memory
+struct Block { size_t bytes, mapped; int device; };
+static std::map<uintptr_t, Block> on_device, pinned;
+static const Block *block_of(const std::map<uintptr_t, Block> &blocks, const void *p) {
+  auto next = blocks.upper_bound((uintptr_t)p);
+  if (next == blocks.begin()) return nullptr;
+  auto &[start, block] = *--next;
+  return (uintptr_t)p < start + block.mapped ? &block : nullptr;
+}
+static void *map_pages(size_t bytes) {
+  return mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+API cudaError_t cudaMalloc(void **p, size_t n) {
+  LOCK;
+  counts.allocations++;
+  if (breaks_captures("cudaMalloc")) return fail(cudaErrorStreamCaptureUnsupported);
+  if (used[device] + n > memory_size()) return fail(cudaErrorMemoryAllocation);
+  size_t mapped = (n / 4096 + 2) * 4096;
+  *p = map_pages(mapped);
+  on_device[(uintptr_t)*p] = {n, mapped, device};
+  used[device] += n, peak[device] = std::max(peak[device], used[device]);
+  return cudaSuccess;
+}
+API cudaError_t cudaFree(void *p) {
+  LOCK;
+  if (!p) return cudaSuccess;
+  if (breaks_captures("cudaFree")) return fail(cudaErrorStreamCaptureUnsupported);
+  auto found = on_device.find((uintptr_t)p);
+  if (found == on_device.end()) { problem("cudaFree of unknown memory"); return fail(cudaErrorInvalidValue); }
+  munmap(p, found->second.mapped);
+  used[found->second.device] -= found->second.bytes;
+  on_device.erase(found);
+  return cudaSuccess;
+}
+API cudaError_t cudaHostAlloc(void **p, size_t n, unsigned) {
+  LOCK;
+  if (breaks_captures("cudaHostAlloc")) return fail(cudaErrorStreamCaptureUnsupported);
+  *p = map_pages(n + 4096);
+  pinned[(uintptr_t)*p] = {n, n + 4096, 0};
+  return cudaSuccess;
+}
+API cudaError_t cudaFreeHost(void *p) {
+  LOCK;
+  if (breaks_captures("cudaFreeHost")) return fail(cudaErrorStreamCaptureUnsupported);
+  auto found = pinned.find((uintptr_t)p);
+  if (found != pinned.end()) { munmap(p, found->second.mapped); pinned.erase(found); }
+  return cudaSuccess;
+}
+API cudaError_t cudaHostRegister(void *, size_t, unsigned) { return cudaSuccess; }
+API cudaError_t cudaHostUnregister(void *) { return cudaSuccess; }
+API cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
+  LOCK;
+  *total = memory_size(), *free = *total - used[device];
+  return cudaSuccess;
+}
+API cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *p) {
+  LOCK;
+  const Block *block = block_of(on_device, p);
+  *a = {};
+  a->type = block ? cudaMemoryTypeDevice : block_of(pinned, p) ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
+  if (block) a->device = block->device;
+  if (a->type == cudaMemoryTypeHost) a->hostPointer = (void *)p;
+  if (a->type != cudaMemoryTypeUnregistered) a->devicePointer = (void *)p;
+  return cudaSuccess;
+}
+static cudaError_t copy(void *to, const void *from, size_t n, Stream *s, bool waits) {
+  const Block *to_device = block_of(on_device, to), *from_device = block_of(on_device, from);
+  for (const Block *block : {to_device, from_device})
+    if (block && block->device != s->device) problem("a copy touches memory of another device");
+  bool is_pageable = (!to_device && !block_of(pinned, to)) || (!from_device && !block_of(pinned, from));
+  if (is_pageable && s->capture) problem("a captured copy from or to memory that is not pinned");
+  counts.pageable += is_pageable, counts.syncs += waits;
+  counts.reads += from_device && !to_device;
+  add_work(s, from_device ? (to_device ? "copy on the device" : "copy to the host") : "copy to the device");
+  if (s->capture || (from_device && to_device && n > 4096)) return cudaSuccess;
+  memmove(to, from, n);
+  static double answer = atof(variable("FAKE_CUDA_ANSWER", "1").c_str());
+  bool is_item = from_device && block_of(pinned, to); // Tensor.item() reads into pinned memory
+  if (is_item && n == 1) *(char *)to = answer != 0;
+  if (is_item && n == 4) *(float *)to = answer;
+  return cudaSuccess;
+}
+API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind, cudaStream_t s) { LOCK; return copy(to, from, n, stream(s), false); }
+API cudaError_t cudaMemcpy(void *to, const void *from, size_t n, cudaMemcpyKind) {
+  LOCK;
+  if (breaks_captures("cudaMemcpy")) return fail(cudaErrorStreamCaptureUnsupported);
+  return copy(to, from, n, stream(nullptr), true);
+}
+API cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t n, cudaStream_t s) { LOCK; return copy(to, from, n, stream(s), false); }
+API cudaError_t cudaMemcpyToSymbol(const void *, const void *, size_t, size_t, cudaMemcpyKind) { return cudaSuccess; }
+API cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t s) {
+  LOCK;
+  add_work(stream(s), "fill");
+  if (!stream(s)->capture && n <= 4096) memset(p, value, n);
+  return cudaSuccess;
+}
+API cudaError_t cudaMemset(void *p, int value, size_t n) { return cudaMemsetAsync(p, value, n, nullptr); }
+API cudaError_t cudaMallocAsync(void **p, size_t n, cudaStream_t) { return cudaMalloc(p, n); }
+API cudaError_t cudaFreeAsync(void *p, cudaStream_t) { return cudaFree(p); }
+API cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int) { *pool = (cudaMemPool_t)1; return cudaSuccess; }
+API cudaError_t cudaGetSymbolAddress(void **p, const void *) { *p = nullptr; return cudaSuccess; }
+
+// ---------------------------------------------------------------------------------------------------- properties
+API cudaError_t cudaGetDeviceCount(int *n) { *n = devices().size(); return *n ? cudaSuccess : fail(cudaErrorNoDevice); }
+API cudaError_t cudaGetDevice(int *d) { *d = device; return cudaSuccess; }
+API cudaError_t cudaSetDevice(int d) {
+  if (d >= (int)devices().size()) return fail(cudaErrorInvalidDevice);
+  device = d;
+  return cudaSuccess;
+}
+API cudaError_t cudaDriverGetVersion(int *v) { *v = CUDART_VERSION; return cudaSuccess; }
+API cudaError_t cudaRuntimeGetVersion(int *v) { *v = CUDART_VERSION; return cudaSuccess; }
+static int attribute(int a) {
+  const std::map<int, int> known = {
+      {cudaDevAttrComputeCapabilityMajor, kind().major}, {cudaDevAttrComputeCapabilityMinor, kind().minor},
+      {cudaDevAttrMultiProcessorCount, kind().processors}, {cudaDevAttrMaxSharedMemoryPerBlock, 49152},
+      {cudaDevAttrMaxSharedMemoryPerBlockOptin, kind().shared_memory},
+      {cudaDevAttrMaxSharedMemoryPerMultiprocessor, kind().shared_memory + 1024}, {cudaDevAttrMaxThreadsPerBlock, 1024},
+      {cudaDevAttrMaxThreadsPerMultiProcessor, 2048}, {cudaDevAttrMaxRegistersPerBlock, 65536},
+      {cudaDevAttrMaxRegistersPerMultiprocessor, 65536}, {cudaDevAttrWarpSize, 32}, {cudaDevAttrClockRate, 1980000},
+      {cudaDevAttrMemoryClockRate, 3201000}, {cudaDevAttrGlobalMemoryBusWidth, 6144}, {cudaDevAttrL2CacheSize, kind().l2},
+      {cudaDevAttrMemoryPoolsSupported, 1}, {cudaDevAttrMaxGridDimX, 2147483647}, {cudaDevAttrMaxGridDimY, 65535},
+      {cudaDevAttrMaxGridDimZ, 65535}, {cudaDevAttrUnifiedAddressing, 1}, {cudaDevAttrCooperativeLaunch, 1}};
+  auto found = known.find(a);
+  return found == known.end() ? 0 : found->second;
+}
+API cudaError_t cudaDeviceGetAttribute(int *v, cudaDeviceAttr a, int) { *v = attribute(a); return cudaSuccess; }
+API cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d) {
+  *p = {};
+  strcpy(p->name, kind().name);
+  memset(p->uuid.bytes, devices()[d] + 1, 16);
+  p->totalGlobalMem = memory_size(), p->sharedMemPerBlock = 49152, p->regsPerBlock = p->regsPerMultiprocessor = 65536;
+  p->warpSize = 32, p->maxThreadsPerBlock = 1024, p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024, p->maxThreadsDim[2] = 64;
+  p->maxGridSize[0] = 2147483647, p->maxGridSize[1] = p->maxGridSize[2] = 65535;
+  p->major = kind().major, p->minor = kind().minor, p->multiProcessorCount = kind().processors, p->l2CacheSize = kind().l2;
+  p->maxThreadsPerMultiProcessor = 2048, p->sharedMemPerMultiprocessor = kind().shared_memory + 1024;
+  p->sharedMemPerBlockOptin = kind().shared_memory, p->unifiedAddressing = p->concurrentKernels = p->cooperativeLaunch = 1;
+  p->asyncEngineCount = 3, p->memoryBusWidth = 6144, p->pciBusID = 16 + devices()[d], p->maxBlocksPerMultiProcessor = 32;
+  p->memoryPoolsSupported = p->canMapHostMemory = 1;
+  return cudaSuccess;
+}
+API cudaError_t cudaDeviceCanAccessPeer(int *can, int, int) { *can = 1; return cudaSuccess; }
+API cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
+API cudaError_t cudaDeviceGetPCIBusId(char *s, int n, int d) { snprintf(s, n, "0000:%02x:00.0", 16 + devices()[d]); return cudaSuccess; }
+API cudaError_t cudaDeviceGetStreamPriorityRange(int *low, int *high) { *low = 0, *high = -5; return cudaSuccess; }
+API cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+API cudaError_t cudaPeekAtLastError() { return last_error; }
+API const char *cudaGetErrorName(cudaError_t e) { return e == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaError"; }
+API const char *cudaGetErrorString(cudaError_t e) {
+  switch (e) {
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
+    case cudaErrorStreamCaptureImplicit: return "operation would make the legacy stream depend on a capturing blocking stream";
+    case cudaErrorStreamCaptureIsolation: return "dependency created on uncaptured work in another stream";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    default: return "an error of the fake CUDA";
+  }
+}
+API cudaError_t cudaProfilerStart() { return cudaSuccess; }
+API cudaError_t cudaProfilerStop() { return cudaSuccess; }
+
+// ---------------------------------------------------------------------------------------------------- kernels
+static std::unordered_map<const void *, string> kernel_names;
+struct Configuration { dim3 grid, block; size_t shared; void *stream; };
+static thread_local std::vector<Configuration> configurations;
+static bool start(const void *kernel, dim3 grid, dim3 block, void *s) {
+  LOCK;
+  auto found = kernel_names.find(kernel);
+  string name = found == kernel_names.end() ? "unknown kernel" : found->second;
+  add_work(stream((cudaStream_t)s), name);
+  size_t threads = size_t(block.x) * block.y * block.z;
+  bool is_valid = grid.x && grid.y && grid.z && grid.y < 65536 && grid.z < 65536 && threads && threads <= 1024;
+  if (!is_valid) problem("a launch of an impossible size: " + name);
+  return is_valid;
+}
+API void **__cudaRegisterFatBinary(void *) { static void *handle[4]; return handle; }
+API void __cudaRegisterFatBinaryEnd(void **) {}
+API void __cudaUnregisterFatBinary(void **) {}
+API void __cudaRegisterFunction(void **, const char *f, char *, const char *name, int, uint3 *, uint3 *, dim3 *, dim3 *, int *) { LOCK; kernel_names[f] = name; }
+API void __cudaRegisterVar(void **, char *, char *, const char *, int, size_t, int, int) {}
+API unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, CUstream_st *s) { configurations.push_back({grid, block, shared, s}); return 0; }
+API cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *s) {
+  Configuration c = configurations.back();
+  configurations.pop_back();
+  *grid = c.grid, *block = c.block, *shared = c.shared, *(void **)s = c.stream;
+  return cudaSuccess;
+}
+static cudaError_t started(bool is_valid) { return is_valid ? cudaSuccess : fail(cudaErrorInvalidConfiguration); }
+API cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **, size_t, cudaStream_t s) { return started(start(f, grid, block, s)); }
+API cudaError_t __cudaLaunchKernel(cudaKernel_t f, dim3 grid, dim3 block, void **, size_t, cudaStream_t s) { return started(start(f, grid, block, s)); }
+API cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *f) { *kernel = (cudaKernel_t)f; return cudaSuccess; }
+API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *f, void **) { return started(start(f, c->gridDim, c->blockDim, c->stream)); }
+API cudaError_t cudaLaunchCooperativeKernel(const void *f, dim3 grid, dim3 block, void **, size_t, cudaStream_t s) { return started(start(f, grid, block, s)); }
+API cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *) {
+  *a = {};
+  a->maxThreadsPerBlock = 1024, a->numRegs = 32, a->ptxVersion = a->binaryVersion = 10 * kind().major + kind().minor;
+  return cudaSuccess;
+}
+API cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute, int) { return cudaSuccess; }
+API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, const void *, int threads, size_t) { *n = 2048 / std::max(threads, 1); return cudaSuccess; }
+API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *n, const void *, int threads, size_t, unsigned) { *n = 2048 / std::max(threads, 1); return cudaSuccess; }
+
+// ---------------------------------------------------------------------------------------------------- driver API
+static long succeed() { return 0; }
+static CUresult driver(cudaError_t e) { return (CUresult)e; }
+API cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **f, unsigned, unsigned long long, cudaDriverEntryPointQueryResult *result) {
+  *f = dlsym(RTLD_DEFAULT, name);
+  if (!*f) *f = (void *)succeed;
+  if (result) *result = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}
+static char contexts[64];
+API CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
+API CUresult cuDriverGetVersion(int *v) { *v = CUDART_VERSION; return CUDA_SUCCESS; }
+API CUresult cuDeviceGetCount(int *n) { return driver(cudaGetDeviceCount(n)); }
+API CUresult cuDeviceGet(CUdevice *d, int i) { *d = i; return CUDA_SUCCESS; }
+API CUresult cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice) { *v = attribute(a); return CUDA_SUCCESS; }
+API CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned *flags, int *active) { *flags = 0, *active = 1; return CUDA_SUCCESS; }
+API CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d) { *c = (CUcontext)&contexts[d]; return CUDA_SUCCESS; }
+API CUresult cuCtxGetCurrent(CUcontext *c) { *c = (CUcontext)&contexts[device]; return CUDA_SUCCESS; }
+API CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
+API CUresult cuCtxGetDevice(CUdevice *d) { *d = device; return CUDA_SUCCESS; }
+API CUresult cuCtxGetStreamPriorityRange(int *low, int *high) { return driver(cudaDeviceGetStreamPriorityRange(low, high)); }
+API CUresult cuCtxGetLimit(size_t *v, CUlimit) { *v = 1 << 20; return CUDA_SUCCESS; }
+API CUresult cuCtxSetLimit(CUlimit, size_t) { return CUDA_SUCCESS; }
+API CUresult cuGetErrorString(CUresult, const char **s) { *s = "an error of the fake CUDA"; return CUDA_SUCCESS; }
+API CUresult cuGetErrorName(CUresult, const char **s) { *s = "CUDA_ERROR"; return CUDA_SUCCESS; }
+API CUresult cuModuleLoadData(CUmodule *m, const void *) { LOCK; modules++; *m = (CUmodule)malloc(8); return driver(may_wait("cuModuleLoadData")); }
+API CUresult cuModuleLoad(CUmodule *m, const char *) { return cuModuleLoadData(m, nullptr); }
+API CUresult cuModuleLoadDataEx(CUmodule *m, const void *, unsigned, CUjit_option *, void **) { return cuModuleLoadData(m, nullptr); }
+API CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
+API CUresult cuModuleGetFunction(CUfunction *f, CUmodule, const char *name) { LOCK; *f = (CUfunction)strdup(name); kernel_names[*f] = string("compiled ") + name; return CUDA_SUCCESS; }
+API CUresult cuFuncGetAttribute(int *v, CUfunction_attribute a, CUfunction) { *v = a == CU_FUNC_ATTRIBUTE_NUM_REGS ? 64 : a == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : 0; return CUDA_SUCCESS; }
+API CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
+API CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
+static CUresult launched(const void *f, dim3 grid, dim3 block, CUstream s) { return start(f, grid, block, s) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+API CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned, CUstream s, void **, void **) { return launched(f, {gx, gy, gz}, {bx, by, bz}, s); }
+API CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **, void **) { return launched(f, {c->gridDimX, c->gridDimY, c->gridDimZ}, {c->blockDimX, c->blockDimY, c->blockDimZ}, c->hStream); }
+API CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned, CUstream s, void **) { return launched(f, {gx, gy, gz}, {bx, by, bz}, s); }
+API CUresult cuPointerGetAttribute(void *v, CUpointer_attribute a, CUdeviceptr p) {
+  LOCK;
+  const Block *block = block_of(on_device, (void *)p);
+  if (a == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) *(int *)v = block ? block->device : device;
+  if (a != CU_POINTER_ATTRIBUTE_DEVICE_POINTER) return CUDA_SUCCESS;
+  if (!block && !block_of(pinned, (void *)p)) return CUDA_ERROR_INVALID_VALUE; // Triton: "pointer is not on a GPU"
+  *(CUdeviceptr *)v = p;
+  return CUDA_SUCCESS;
+}
+API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, CUfunction, int threads, size_t) { *n = 2048 / std::max(threads, 1); return CUDA_SUCCESS; }
+API CUresult cuOccupancyMaxActiveClusters(int *n, CUfunction, const CUlaunchConfig *) { *n = 1; return CUDA_SUCCESS; }
+#define DRIVER_STUB(name) extern "C" __attribute__((visibility("default"))) int name##_stub(...) asm(#name); int name##_stub(...) { return 0; }
+DRIVER_STUB(cuTensorMapEncodeTiled) DRIVER_STUB(cuTensorMapEncodeIm2col) DRIVER_STUB(cuLinkAddData_v2) DRIVER_STUB(cuLinkComplete) DRIVER_STUB(cuLinkCreate_v2)
+
+// ---------------------------------------------------------------------------------------------------- cuBLAS
+struct Blas { cudaStream_t stream; int pointer_mode, math_mode; };
+API int cublasCreate_v2(Blas **h) { *h = new Blas{}; return may_wait("cublasCreate") != cudaSuccess; }
+API int cublasDestroy_v2(Blas *) { return 0; }
+API int cublasSetStream_v2(Blas *h, cudaStream_t s) { h->stream = s; return 0; }
+API int cublasSetWorkspace_v2(Blas *, void *, size_t) { return 0; }
+API int cublasSetMathMode(Blas *h, int mode) { h->math_mode = mode; return 0; }
+API int cublasGetMathMode(Blas *h, int *mode) { *mode = h->math_mode; return 0; }
+API int cublasSetPointerMode_v2(Blas *h, int mode) { h->pointer_mode = mode; return 0; }
+API int cublasGetPointerMode_v2(Blas *h, int *mode) { *mode = h->pointer_mode; return 0; }
+API int cublasSetSmCountTarget(Blas *, int) { return 0; }
+#define PRODUCT(name) API int name(Blas *h, ...) { LOCK; add_work(stream(h->stream), #name); return 0; }
+PRODUCT(cublasGemmEx) PRODUCT(cublasGemmStridedBatchedEx) PRODUCT(cublasSgemm_v2) PRODUCT(cublasSgemmStridedBatched)
+PRODUCT(cublasSgemmEx) PRODUCT(cublasSgemv_v2) PRODUCT(cublasDgemm_v2) PRODUCT(cublasDgemmStridedBatched)
+PRODUCT(cublasDgemv_v2) PRODUCT(cublasSdot_v2) PRODUCT(cublasDotEx)
+API size_t cublasLtGetVersion() { return 130000; }
+API int cublasLtCreate(Blas **h) { *h = new Blas{}; return 0; }
+API int cublasLtMatmul(void *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *, void *, void *, void *, const void *, void *, size_t, cudaStream_t s) { LOCK; add_work(stream(s), "cublasLtMatmul"); return 0; }
+API int cublasLtMatmulAlgoGetHeuristic(void *, void *, void *, void *, void *, void *, void *, int, void *result, int *n) { memset(result, 0, 80); *n = 1; return 0; }
+#define DESCRIPTION(name) API int name##Create(void **d, ...) { *d = calloc(1, 256); return 0; } API int name##Destroy(void *d) { free(d); return 0; } API int name##SetAttribute(void *, int, const void *, size_t) { return 0; }
+DESCRIPTION(cublasLtMatmulDesc) DESCRIPTION(cublasLtMatmulPreference) DESCRIPTION(cublasLtMatrixLayout)
+
+// ---------------------------------------------------------------------------------------------------- NCCL
+static const size_t SLOT = 96ull << 20; // bytes that a rank may hand over at once
+static const int MAX_RANKS = 64, LONGEST_WAIT = 120; // seconds; then the watchdog of the real one would end the process
+struct Meeting { std::atomic<int> arrived, turn; int devices[MAX_RANKS]; };
+struct Group { int size, rank; Meeting *meeting; char *slots; };
+struct GroupId { char name[128]; };
+static void meet(Group *g, const char *what) {
+  int turn = g->meeting->turn;
+  time_t since = time(nullptr);
+  if (++g->meeting->arrived == g->size) { g->meeting->arrived = 0; g->meeting->turn++; return; }
+  while (g->meeting->turn == turn) {
+    if (time(nullptr) - since > LONGEST_WAIT) { fprintf(stderr, "fake NCCL: rank %d waits alone in %s\n", g->rank, what); write_log(); _exit(1); }
+    usleep(50);
+  }
+}
+API int ncclGetUniqueId(GroupId *id) { *id = {}; snprintf(id->name, 100, "/fake-nccl-%d-%ld", getpid(), random()); return 0; }
+API int ncclGetVersion(int *v) { *v = 22809; return 0; }
+API int ncclCommInitRank(Group **group, int size, GroupId id, int rank) {
+  string path = string("/dev/shm") + id.name;
+  int file = open(path.c_str(), O_RDWR | O_CREAT, 0600);
+  if (size > MAX_RANKS || ftruncate(file, 4096 + SLOT * size)) return 1;
+  char *memory = (char *)mmap(nullptr, 4096 + SLOT * size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  Group *g = *group = new Group{size, rank, (Meeting *)memory, memory + 4096};
+  g->meeting->devices[rank] = devices()[device];
+  meet(g, "init");
+  if (!rank) unlink(path.c_str());
+  for (int other = 0; other < size; other++)
+    if (other != rank && g->meeting->devices[other] == devices()[device]) { fprintf(stderr, "Duplicate GPU detected\n"); return 5; }
+  return 0;
+}
+API int ncclCommInitRankConfig(Group **g, int size, GroupId id, int rank, void *) { return ncclCommInitRank(g, size, id, rank); }
+API int ncclCommInitRankScalable(Group **g, int size, int rank, int, GroupId *ids, void *) { return ncclCommInitRank(g, size, ids[0], rank); }
+API int ncclCommDestroy(Group *) { return 0; }
+API int ncclCommAbort(Group *) { return 0; }
+API int ncclCommFinalize(Group *) { return 0; }
+API int ncclCommGetAsyncError(Group *, int *error) { *error = 0; return 0; }
+API int ncclCommCount(Group *g, int *n) { *n = g->size; return 0; }
+API int ncclCommUserRank(Group *g, int *n) { *n = g->rank; return 0; }
+API int ncclCommCuDevice(Group *, int *n) { *n = device; return 0; }
+API int ncclCommRegister(Group *, void *, size_t, void **) { return 0; }
+API int ncclCommDeregister(Group *, void *) { return 0; }
+API int ncclGroupStart() { return 0; }
+API int ncclGroupEnd() { return 0; }
+API const char *ncclGetErrorString(int) { return "an error of the fake NCCL"; }
+API const char *ncclGetLastError(void *) { return ""; }
+static size_t width(int type) { return type <= 1 ? 1 : type == 6 || type == 9 ? 2 : type == 4 || type == 5 || type == 8 ? 8 : 4; }
+template <class T> static void reduce(Group *g, void *to, size_t n, int op) {
+  for (size_t i = 0; i < n; i++) {
+    T x = ((T *)g->slots)[i];
+    for (int rank = 1; rank < g->size; rank++) {
+      T y = ((T *)(g->slots + rank * SLOT))[i];
+      x = op == 2 ? std::max(x, y) : op == 3 ? std::min(x, y) : T(x + y);
+    }
+    ((T *)to)[i] = x;
+  }
+}
+// Every rank hands over its bytes; `take` reads those of all. In a capture nothing happens.
+template <class Take> static int collective(Group *g, const char *name, const void *from, size_t bytes, cudaStream_t s, Take take) {
+  { LOCK; add_work(stream(s), name); if (stream(s)->capture) return 0; }
+  if (bytes > SLOT) { problem("more bytes than the fake NCCL can hand over"); return 5; }
+  memcpy(g->slots + g->rank * SLOT, from, bytes);
+  meet(g, name);
+  take();
+  meet(g, name);
+  return 0;
+}
+API int ncclAllReduce(const void *from, void *to, size_t n, int type, int op, Group *g, cudaStream_t s) {
+  return collective(g, "ncclAllReduce", from, n * width(type), s, [=] {
+    if (type == 7) reduce<float>(g, to, n, op);
+    else if (type == 8) reduce<double>(g, to, n, op);
+    else if (type == 2) reduce<int>(g, to, n, op);
+    else if (type == 4) reduce<long long>(g, to, n, op);
+    else if (type <= 1) reduce<char>(g, to, n, op);
+    else problem("an all-reduce of a type that the fake NCCL does not know");
+  });
+}
+API int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, Group *g, cudaStream_t s) {
+  return collective(g, "ncclBroadcast", from, g->rank == root ? n * width(type) : 0, s, [=] { memcpy(to, g->slots + root * SLOT, n * width(type)); });
+}
+API int ncclBcast(void *p, size_t n, int type, int root, Group *g, cudaStream_t s) { return ncclBroadcast(p, p, n, type, root, g, s); }
+API int ncclAllGather(const void *from, void *to, size_t n, int type, Group *g, cudaStream_t s) {
+  return collective(g, "ncclAllGather", from, n * width(type), s, [=] {
+    for (int rank = 0; rank < g->size; rank++) memcpy((char *)to + rank * n * width(type), g->slots + rank * SLOT, n * width(type));
+  });
+}

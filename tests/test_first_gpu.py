@@ -1,0 +1,151 @@
+"""What runs first on a new GPU: through to the end on a pretended one, and up to the first failure."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tiny_runs
+from tiny_runs import ROOT
+
+from benchmarks import first_gpu
+from benchmarks.first_gpu import STEPS, Failed, Options, Trial
+from gnn_training.data.families import draw
+from gnn_training.errors import MachineError, UserError
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of packed graphs whose searches take more memory than anything else."""
+    return tiny_runs.pack(tmp_path_factory.mktemp("graphs"), [draw(1, "er_dense", i, 300) for i in range(12)]).folder
+
+
+def start(out: Path, data: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run the script on pretended GPUs."""
+    flags = ["--quick", "--minutes", "1", "--data", data, "--out", out]
+    environment |= {"GNN_VENV": sys.prefix}
+    command = [ROOT / "scripts/first_gpu.sh", *flags]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1100)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_all_steps_are_done_and_leave_their_numbers(gpus, graphs: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    done = start(out, graphs, gpus.environment())
+    assert done.returncode == 0, done.stdout + done.stderr
+    numbers, page = json.loads((out / "first_gpu.json").read_text()), (out / "first_gpu.md").read_text()
+    assert numbers["failure"] is None and list(numbers["seconds"]) == list(numbers["found"]) == list(STEPS)
+    assert (
+        all(f"\n## {name}\n" in page for name in STEPS) and "they mean nothing" in page and "times as fast" not in page
+    )
+    found = numbers["found"]
+    assert found["machine"]["driver"] == "580.65.06" and found["graphs"]["train"] == 10
+    assert [row["device"] for row in found["compare"]["rows"]] == ["cpu fp32", "cuda fp32", "cuda bf16"]
+    assert found["compare"]["rows"][0]["same_in_all_steps"] == 1
+    assert [row["mode"] for row in found["modes"]["modes"]] == ["eager", "compiled", "captured"]
+    cold, warm = found["modes"]["starts"]
+    assert cold["compilation"] > warm["compilation"] > 0
+    assert [row["mode"] for row in found["steps"]["rows"]] == ["compiled", "captured"]
+    assert "lower --batch-size" in found["memory"]["rows"][-1]["outcome"]
+    assert 0 < found["train"]["stopped_at_step"] < found["train"]["steps"] == 40
+    assert {"DSATUR", "one call"} <= {row["method"] for row in found["train"]["scores"]}
+    assert found["estimate"]["minutes_for_100_epochs"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "sentence", "done"),
+    [
+        ({"gib": 0.5}, "step 3/9 check: the job would not start: a rank needs about", ["machine", "graphs"]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, "step 1/9 machine: CUDA_VISIBLE_DEVICES () hides every GPU: unset it", []),
+    ],
+    ids=["little memory", "no GPU"],
+)
+def test_the_first_failure_stops_it_with_a_sentence_and_a_page(
+    gpus, graphs: Path, tmp_path: Path, options: dict, sentence: str, done: list[str]
+):
+    out = tmp_path / "out"
+    stopped = start(out, graphs, gpus.environment(**options))
+    assert stopped.returncode == MachineError.exit_code and stopped.stderr.startswith(f"first_gpu: {sentence}")
+    assert stopped.stderr.count("\n") == 1 and sentence in (out / "first_gpu.md").read_text()
+    numbers = json.loads((out / "first_gpu.json").read_text())
+    assert list(numbers["found"]) == done and sentence in numbers["failure"]
+
+
+def test_results_are_not_overwritten(tmp_path: Path):
+    (tmp_path / "first_gpu.json").touch()
+    with pytest.raises(UserError, match="name another folder with --out"):
+        first_gpu.main(Options(out=tmp_path))
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Trial:
+    return Trial(Options(out=tmp_path))
+
+
+def test_a_process_that_takes_too_long_is_killed(trial: Trial):
+    trial.deadline = time.monotonic() + 1
+    command = ["-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"]
+    with pytest.raises(Failed, match=f"45 minutes are over: {trial.out}/x.log"):
+        trial.child("x", command)
+    state = Path("/proc", (trial.out / "x.log").read_text().strip(), "stat")
+    while state.read_text().split()[2] != "Z":  # has ended, and nobody waits for it
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("program", "sentence", "code"),
+    [
+        ("import sys; print('coloring-gnn: a cause'); print('a warning'); sys.exit(3)", "a cause (exit code 3", 3),
+        ("raise ValueError('a mistake')", "ValueError: a mistake (exit code 1", 1),
+        ("import os; os.kill(os.getpid(), 9)", "killed by signal 9, perhaps out of memory", 137),
+    ],
+)
+def test_a_process_that_fails_is_told_by_its_sentence(trial: Trial, program: str, sentence: str, code: int):
+    with pytest.raises(Failed) as raised:
+        trial.child("x", ["-c", program])
+    assert str(raised.value).startswith(sentence) and raised.value.exit_code == code
+
+
+def test_a_process_that_is_to_be_stopped_gets_sigterm(trial: Trial):
+    program = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); print(1, flush=True);"
+    log = trial.out / "x.log"
+    trial.child("x", ["-c", f"{program} time.sleep(60)"], stop_when=lambda: bool(log.read_text()), code=143)
+
+
+@pytest.mark.parametrize(("gpu", "quick", "is_refused"), [(1.05, 0, 0), (1.2, 0, 1), (float("nan"), 0, 1), (1.2, 1, 0)])
+def test_another_mean_gap_on_the_gpu_than_on_the_cpu_is_a_failure(
+    monkeypatch, tmp_path: Path, gpu: float, quick: bool, is_refused: bool
+):
+    trial = Trial(Options(out=tmp_path, quick=bool(quick)))
+    monkeypatch.setattr(trial, "measure", lambda *_: {"rows": [{"gap": 1.0}, {"gap": gpu}, {"gap": 1.0}]})
+    if is_refused:
+        with pytest.raises(MachineError, match="on the GPU and 1.00 on the CPU"):
+            first_gpu.compare(trial)
+    else:
+        first_gpu.compare(trial)
+    assert "compare" in trial.found
+
+
+def test_the_page_says_what_to_do_next(trial: Trial):
+    def row(size: int, mode: str, speed: float) -> dict:
+        return {"batch_size": size, "mode": mode, "searches_per_second": speed, "share_of_bandwidth": 0.125}
+
+    rows = [row(4 * 10**6, "compiled", 90.0), row(20 * 10**6, "compiled", 50.0), row(20 * 10**6, "captured", 100.0)]
+    too_large = {"batch_size": 80 * 10**6, "mode": "compiled", "problem": "too little memory"}
+    trial.found = {
+        "compare": {"rows": [{}, {"same_in_first_step": 0.5}]},
+        "modes": {"problems": "rank 0: searches cannot be captured: odd"},
+        "steps": {"rows": [*rows, too_large]},
+    }
+    said = "\n".join(first_gpu.advice(trial))
+    assert "Only 50% of the searches" in said and "searches cannot be captured: odd" in said
+    assert "captured is 2.00 times as fast as compiled: set `capture` in the presets" in said
+    assert "captured, batches of 20,000,000, 1.00 times as many" in said and "at least 12.5% of the bandwidth" in said
+    assert "start again with another folder" in said and "two GPUs" not in said
+    rows[2]["searches_per_second"] = 45.0
+    said = "\n".join(first_gpu.advice(trial))
+    assert "0.90 times as fast as compiled: leave" in said and "compiled, batches of 4,000,000, 1.80 times" in said

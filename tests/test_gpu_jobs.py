@@ -1,0 +1,130 @@
+"""Whole jobs on pretended GPUs: every rank on its own, all alike, and one sentence for whatever fails."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tiny_runs
+from fake_cuda import FakeCuda, status
+from tiny_runs import ROOT
+
+pytestmark = pytest.mark.slow  # several processes that load torch and compile for a GPU
+
+
+def start(gpus: FakeCuda, command: str, settings, number: int = 2, **options) -> subprocess.Popen[str]:
+    """Start a command on so many GPUs."""
+    file = gpus.folder / f"{command}.json"
+    file.write_text(settings.model_dump_json())
+    arguments = [sys.executable, "-m", "gnn_training", command, "--settings", str(file)]
+    environment = gpus.environment(number, **options)
+    return subprocess.Popen(arguments, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def settings(data: Path, folder: Path, **changes):
+    values = {"device": "cuda", "processes": 0, "rounds": 50, "checkpoint_every": 10, "log_every": 10}
+    return tiny_runs.settings(**{"data": data, "run": folder / "run"} | values | changes)
+
+
+def train(gpus: FakeCuda, data: Path, number: int, code: int = 0, options: dict | None = None, **changes) -> str:
+    """Train on so many GPUs; return what was said."""
+    process = start(gpus, "train", settings(data, gpus.folder, **changes), number, **(options or {}))
+    said = process.communicate(timeout=280)[0]
+    assert process.returncode == code, said
+    return said
+
+
+def chosen(gpus: FakeCuda) -> list[str]:
+    """How every rank searches."""
+    return [rank["searches"] for rank in status(gpus.folder / "run")["self_check"]]
+
+
+def test_ranks_share_compiled_kernels_and_each_keeps_to_its_own_gpu(gpus: FakeCuda, tiny_data: Path):
+    cache = gpus.folder / "cache"
+    train(gpus, tiny_data, 2, capture=True, options={"kind": "H200", "TORCHINDUCTOR_CACHE_DIR": cache})
+    assert chosen(gpus) == ["captured"] * 2
+    ranks = [re.match(r"rank (\d)\ndevice (\d) launches \d+ peak \d+\n$", text) for text in gpus.logs()]
+    assert all(ranks) and sorted(each.groups() for each in ranks) == [("0", "0"), ("1", "1")], gpus.logs()
+    assert len(list(cache.glob("fxgraph/*/*"))) == 1  # one program for both ranks
+
+
+def test_an_old_gpu_without_bf16_takes_fp16_and_a_new_one_bf16(gpus: FakeCuda, tiny_data: Path):
+    for kind, precision in ("T4", "float16"), ("B200", "bfloat16"):
+        run = gpus.folder / kind
+        train(gpus, tiny_data, 1, options={"kind": kind}, run=run, precision="auto", steps=5, compile=False)
+        assert [rank["precision"] for rank in status(run)["self_check"]] == [precision]
+
+
+@pytest.mark.parametrize(
+    ("failure", "options", "changes", "mode"),
+    [
+        ("searches cannot be captured: ", {"fail": "capture 1"}, {"capture": True}, "compiled"),
+        ("searches cannot be compiled: ", {"TRITON_PTXAS_BLACKWELL_PATH": "ptxas"}, {}, "eager"),
+        ("searches cannot be compiled: only 0% of ", {"answer": 0}, {}, "eager"),
+    ],
+    ids=["capture", "compiler", "wrong results"],
+)
+def test_what_fails_on_one_rank_is_told_and_left_out_on_all(
+    gpus: FakeCuda, tiny_data: Path, failure: str, options: dict, changes: dict, mode: str
+):
+    if "TRITON_PTXAS_BLACKWELL_PATH" in options:
+        broken = gpus.folder / "ptxas"
+        broken.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Cuda compilation tools, release 13.0, V13.0.88\n')
+        broken.chmod(0o755)
+        no_kernels_yet = {"TORCHINDUCTOR_CACHE_DIR": gpus.folder / "cache"}
+        options = {"TRITON_PTXAS_BLACKWELL_PATH": broken, **no_kernels_yet}
+    said = train(gpus, tiny_data, 2, options=options, steps=5, **changes)
+    assert failure in said and "on all ranks alike" in said
+    assert chosen(gpus) == [mode] * 2
+
+
+def test_a_rank_that_dies_ends_the_others_within_seconds(gpus: FakeCuda, tiny_data: Path):
+    job = start(gpus, "train", settings(tiny_data, gpus.folder, steps=10**6, compile=False))
+    metrics = gpus.folder / "run" / "metrics.jsonl"
+    while not metrics.exists() or not metrics.read_text():
+        assert job.poll() is None, job.communicate()[0]
+        time.sleep(0.2)
+    ranks = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True).stdout.split()
+    victim = [pid for pid in ranks if "RANK=1" in Path(f"/proc/{pid}/environ").read_text().split("\0")]
+    os.kill(int((victim or ranks[-1:])[0]), signal.SIGKILL)
+    died = time.monotonic()
+    said = job.communicate(timeout=60)[0]
+    assert time.monotonic() - died < 15 and job.returncode not in (0, 143)
+    assert "was killed by signal 9" in said
+
+
+def run_until(gpus: FakeCuda, number: int, sign: str, flags: list[str], data: Path) -> tuple[int, str]:
+    """Start run_multigpu.sh on so many GPUs and stop it when it says `sign`. Its exit code and what it said."""
+    command = [
+        ROOT / "run_multigpu.sh", "--preset", "smoke", "--steps", "50", "--data", data, "--log-every", "1",
+        "--rounds", "50", "--validation-rounds", "50", "--run", gpus.folder / "run", "--models",
+        gpus.folder / "models", "--no-oldest-runtime", *flags,
+    ]  # fmt: skip
+    environment = gpus.environment(number, GNN_VENV=sys.prefix)
+    job = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said = []
+    for line in job.stdout:
+        said.append(line)
+        if sign in line:
+            job.send_signal(signal.SIGTERM)
+    return job.wait(), "".join(said)
+
+
+@pytest.mark.parametrize(("number", "flags"), [(1, ["--capture"]), (2, ["--capture"]), (8, ["--no-compile"])])
+@pytest.mark.timeout(600)
+def test_the_whole_job_up_to_the_export_can_be_stopped_and_continued(
+    gpus: FakeCuda, tiny_data: Path, number: int, flags: list[str]
+):
+    code, said = run_until(gpus, number, "step 3/50", flags, tiny_data)
+    assert code == 143 and 3 <= status(gpus.folder / "run")["step"] < 50, said
+    code, said = run_until(gpus, number, "4/7 export", flags, tiny_data)  # which needs no GPU
+    assert code == 143 and "resuming at step" in said, said
+    trained = status(gpus.folder / "run")
+    assert (trained["status"], trained["step"], trained["ranks"]) == ("done", 50, number)
+    assert chosen(gpus) == ["eager" if number == 8 else "captured"] * number
+    logs = gpus.logs()
+    assert len(logs) >= 2 * number and not [text for text in logs if "problem" in text]
