@@ -37,6 +37,7 @@ log = logging.getLogger("gnn_training")
 MINUTES = 45
 MAX_DIFFERENCE = 0.1  # between the mean gaps on GPU and CPU
 EXPECTED_SAME = 0.9  # share of the searches of the first step that end on the GPU as on the CPU
+MAX_LOADING = 0.5  # share of a step; the host loads while the GPU searches
 SIZES = (1_000_000, 4_000_000, 20_000_000, 80_000_000)
 EPOCHS = 100
 PREFIX = f"{PROGRAM}: "  # of the sentence with which a command fails
@@ -301,6 +302,8 @@ def advice(trial: Trial) -> list[str]:
             gain = speeds["captured"] / speeds["compiled"]
             what = "set `capture` in the presets single and multi" if gain > 1 else "leave `capture` off"
             lines.append(f"With batches of {size:,}, captured is {gain:.2f} times as fast as compiled: {what}.")
+        if (share := row["ms_of_it_loading"] / row["ms_per_step"]) > MAX_LOADING:
+            lines.append(f"Loading takes {share:.0%} of a step with batches of {size:,}: load on other cores.")
         gain = best["searches_per_second"] / row["searches_per_second"]
         lines.append(
             f"Most searches per second: {best['mode']}, batches of {best['batch_size']:,}, {gain:.2f} times as many as "

@@ -129,7 +129,7 @@ def _speed(settings: TrainSettings, mode: str) -> dict:
     with join(settings.device) as rt:
         loader, learner = _start(settings, rt)
         assert isinstance(learner.search, GpuSearcher)
-        learner.search.mode = mode
+        learner.search.use(mode)
         planned, gaps = list(islice(loader.sampler, PLANNED)), []
         for number, step in enumerate(islice(cycle(planned), WARM_UP)):
             started = time.perf_counter()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -158,14 +158,19 @@ def beat() -> None:
                 file.touch()
 
 
-@contextmanager
-def beating() -> Iterator[None]:
+def beating() -> AbstractContextManager[None]:
     """Keep the heartbeat going while the body runs."""
+    return repeating(beat, HEARTBEAT_SECONDS)
+
+
+@contextmanager
+def repeating(function: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Call `function` in a thread while the body runs, again and again, so many seconds apart."""
     is_over = threading.Event()
 
     def work() -> None:
-        while not is_over.wait(HEARTBEAT_SECONDS):
-            beat()
+        while not is_over.wait(seconds):
+            function()
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()

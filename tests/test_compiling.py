@@ -86,10 +86,13 @@ def test_ranks_compile_where_all_can_and_else_tell_why(tiny_data: Path, backend:
         assert {[*rank["milliseconds_per_round"]][-1] for rank in result["checks"]} == {mode}
 
 
+NO_GPU = {"synchronize": None, "reset_peak_memory_stats": None, "max_memory_reserved": 0, "mem_get_info": (0, 0)}
+
+
 def _checked(rt: Runtime, folder: Path, backend: object) -> dict:
     """What the self-check chooses and says, and the gap in the step that follows."""
     torch.set_num_threads(1)
-    for name, value in {"synchronize": None, "max_memory_reserved": 0, "mem_get_info": (0, 0)}.items():
+    for name, value in NO_GPU.items():
         setattr(torch.cuda, name, lambda value=value: value)
     torch.compile = partial(torch.compile, backend=backend if rt.rank == 1 and backend else "eager")
     if rt.rank == 1 and not backend:

@@ -134,7 +134,8 @@ def test_another_mean_gap_on_the_gpu_than_on_the_cpu_is_a_failure(
 
 def test_the_page_says_what_to_do_next(trial: Trial):
     def row(size: int, mode: str, speed: float) -> dict:
-        return {"batch_size": size, "mode": mode, "searches_per_second": speed, "share_of_bandwidth": 0.125}
+        times = {"ms_per_step": 100.0, "ms_of_it_loading": speed}
+        return {"batch_size": size, "mode": mode, "searches_per_second": speed, "share_of_bandwidth": 0.125, **times}
 
     rows = [row(4 * 10**6, "compiled", 90.0), row(20 * 10**6, "compiled", 50.0), row(20 * 10**6, "captured", 100.0)]
     too_large = {"batch_size": 80 * 10**6, "mode": "compiled", "problem": "too little memory"}
@@ -147,7 +148,9 @@ def test_the_page_says_what_to_do_next(trial: Trial):
     assert "Only 50% of the searches" in said and "searches cannot be captured: odd" in said
     assert "captured is 2.00 times as fast as compiled: set `capture` in the presets" in said
     assert "captured, batches of 20,000,000, 1.00 times as many" in said and "at least 12.5% of the bandwidth" in said
+    assert "Loading takes 100% of a step with batches of 20,000,000" in said
     assert "start again with another folder" in said and "two GPUs" not in said
-    rows[2]["searches_per_second"] = 45.0
+    rows[2]["searches_per_second"] = rows[1]["ms_of_it_loading"] = 45.0
     said = "\n".join(first_gpu.advice(trial))
     assert "0.90 times as fast as compiled: leave" in said and "compiled, batches of 4,000,000, 1.80 times" in said
+    assert "Loading takes" not in said

@@ -144,12 +144,12 @@ def test_accumulated_micro_batches_take_the_step_of_one_large_batch(data: Packed
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_rehearsal_searches_and_leaves_everything_as_it_was(data: PackedGraphs, rt: Runtime, precision: str):
+def test_a_trial_step_searches_and_leaves_everything_as_it_was(data: PackedGraphs, rt: Runtime, precision: str):
     one, other = (Trainer(data, rt, batch_size=8000, accumulate=2, precision=precision) for _ in range(2))
     searches, search, before = [], one.learner.search, one.learner.state()
     one.learner.search = lambda *inputs: searches.append(inputs) or search(*inputs)
     truth = one.poison()
-    one.learner.rehearse(one.batch())
+    one.learner.try_step(one.batch())
     data.difficulty = truth
     assert len(searches) == 2 and tiny_runs.differences(before, one.learner.state()) == []
     assert one.update(steps=2) == other.update(steps=2)

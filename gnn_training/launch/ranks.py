@@ -9,10 +9,10 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -167,28 +167,20 @@ def _forwarded_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def _no_survivors() -> Iterator[None]:
+def _no_survivors() -> AbstractContextManager[None]:
     """Kill the ranks that have not ended some seconds after one has failed. torchrun waits for half a minute."""
-    is_over = threading.Event()
+    ranks: set[BaseProcess] = set()
+    failed: list[float] = []  # when that was seen
 
     def watch() -> None:
-        ranks: set[BaseProcess] = set()
-        while not is_over.wait(0.2):
-            ranks |= {*multiprocessing.active_children()}
-            if any(rank.exitcode for rank in ranks):
-                is_over.wait(SHUTDOWN_SECONDS)
-                for rank in ranks:
-                    rank.kill()
-                return
+        ranks.update(multiprocessing.active_children())
+        if any(rank.exitcode for rank in ranks):
+            failed.append(time.monotonic())
+        if failed and time.monotonic() - failed[0] > SHUTDOWN_SECONDS:
+            for rank in ranks:
+                rank.kill()
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+    return processes.repeating(watch, 0.2)
 
 
 def _cause(error: "ChildFailedError", folder: Path) -> UserError:

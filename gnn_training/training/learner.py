@@ -60,7 +60,7 @@ class Learner:
         self._apply_gradient()
         self.step += 1
 
-    def rehearse(self, batch: StepBatch) -> None:
+    def try_step(self, batch: StepBatch) -> None:
         """Do the searches and gradients of a step, for what they need, and leave everything as it was."""
         for micro_batch in batch.micro_batches:
             self._backward(micro_batch, 0.0)

@@ -41,7 +41,7 @@ def self_check(learner: Learner, loader: GraphLoader, rt: Runtime) -> list[dict]
         milliseconds = _choose(Trial(learner.search, weights, batch), wanted, rt)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()  # of other ways to search
-        learner.rehearse(step)
+        learner.try_step(step)
     ranks = report(learner, rt, milliseconds)
     if rt.is_main:
         log.info(
