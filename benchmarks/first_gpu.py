@@ -287,7 +287,7 @@ def advice(trial: Trial) -> list[str]:
     if len(found) < len(STEPS):
         lines.append("Repair what stopped it, then start again with another folder.")
     if trial.options.quick:
-        return lines
+        return [*lines, "Start it without `--quick` on a GPU."]
     if "compare" in found and (same := found["compare"]["rows"][1]["same_in_first_step"]) < EXPECTED_SAME:
         lines.append(f"Only {same:.0%} of the searches end on the GPU as on the CPU: find out why.")
     if "modes" in found and (problems := found["modes"]["problems"]):

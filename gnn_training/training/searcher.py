@@ -98,8 +98,8 @@ class GpuSearcher:
             torch.cuda.empty_cache()
         ends, middle = [len(lists.neighbours) for lists in batch.lists], len(batch.lists) // 2
         half = sum(ends[:middle])
-        parts = part(inputs, 0, middle, 0, half), part(inputs, middle, None, half, sum(ends))
-        found = [self._search(each, batch.max_colors, rounds) for each in parts if len(each.seeds)]
+        bounds = [(0, middle, 0, half), (middle, None, half, sum(ends))][middle == 0 :]
+        found = [self._search(part(inputs, *each), batch.max_colors, rounds) for each in bounds]
         fewest, conflicts = zip(*found, strict=True)
         return torch.cat(fewest, 1), torch.cat(conflicts, 1)
 

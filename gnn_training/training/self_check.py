@@ -127,7 +127,9 @@ def _attempt(trial: Trial, mode: str, expected: Tensor) -> tuple[str | None, flo
         found, milliseconds = trial.run()
         agreement = (found == expected).all(0).float().mean().item()
     except Exception as error:  # any failure of a compiler or a driver means the same: do without
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", 0.0
+        lines = str(error).strip().split("\n")
+        told = " ".join(lines[: 1 + lines[0].endswith("raised:")])  # after which Dynamo tells the cause
+        return f"{type(error).__name__}: {told}", 0.0
     if trial.searcher.mode != mode:
         return "there is too little memory", 0.0
     if agreement < MIN_AGREEMENT:
