@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import tiny_runs
+import torch
 
 from gnn_training.errors import MachineError, TrainingError, UserError
 from gnn_training.launch.ranks import Nodes, launch
@@ -125,6 +126,7 @@ def leave_gpu(folder: Path) -> None:
 @pytest.mark.slow
 def test_every_rank_sees_one_gpu_and_calls_it_number_zero(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,2")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     launch(leave_gpu, tmp_path, 2)
     assert [(tmp_path / number).read_text() for number in "01"] == ["0 of 4", "0 of 2"]
 
