@@ -49,12 +49,12 @@ class Runtime:
 
     def wait(self) -> None:
         """Block until every rank has called this."""
-        dist.barrier()
+        self.any(False)
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's value on every rank."""
         box = [value]
-        dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+        dist.broadcast_object_list(box, src=0)
         return box[0]
 
     def gather(self, value: Any) -> list[Any]:

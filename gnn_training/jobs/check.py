@@ -55,9 +55,8 @@ def check(settings: RunSettings) -> None:
 
 
 def _rows(settings: RunSettings) -> Iterator[Row]:
-    build, folders = "CPU build", written(settings)
-    for name, version in ("CUDA", torch.version.cuda), ("ROCm", torch.version.hip):
-        build = f"{name} {version}" if version else build
+    cuda, rocm, folders = torch.version.cuda, torch.version.hip, written(settings)
+    build = f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else "CPU build"
     yield "Python", platform.python_version
     yield "torch", lambda: f"{torch.__version__}, {build}"
     yield "cores", lambda: f"{machine.num_cores()}, {machine.available_bytes() / GIB:.1f} GiB memory free"

@@ -21,7 +21,6 @@ from gnn_training.training import checkpoint
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import Logbook, Progress
-from gnn_training.training.searcher import GpuSearcher
 from gnn_training.training.self_check import report, self_check
 from gnn_training.training.validation import Validation
 
@@ -76,7 +75,7 @@ class Training:
             raise
         self._save()
         learner, rt = self.learner, self.rt
-        if isinstance(learner.search, GpuSearcher):  # what a rank had to change since
+        if self.self_check:  # on GPUs: what a rank had to change since
             self.self_check = report(learner, rt, self.self_check[rt.rank]["milliseconds_per_round"])
         self.logbook.close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
                             "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),

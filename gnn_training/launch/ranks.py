@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -95,7 +96,7 @@ def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks
                 return start(os.getpid(), pickle.dumps((function, argument)))
 
         # The main thread handles signals.
-        with _forwarded_signals() as received, _no_survivors(), ThreadPoolExecutor(1) as pool:
+        with _forwarded_signals() as received, _no_survivors(num_ranks), ThreadPoolExecutor(1) as pool:
             try:
                 results = pool.submit(start_deaf).result()
             except ChildFailedError as error:
@@ -167,16 +168,18 @@ def _forwarded_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _no_survivors() -> AbstractContextManager[None]:
+def _no_survivors(num_ranks: int) -> AbstractContextManager[None]:
     """Kill the ranks that have not ended some seconds after one has failed. torchrun waits for half a minute."""
     ranks: set[BaseProcess] = set()
-    failed: list[float] = []  # when that was seen
+    ended: dict[BaseProcess, float] = {}  # when that was seen
 
     def watch() -> None:
-        ranks.update(multiprocessing.active_children())
-        if any(rank.exitcode for rank in ranks):
-            failed.append(time.monotonic())
-        if failed and time.monotonic() - failed[0] > SHUTDOWN_SECONDS:
+        if len(ranks) < num_ranks:
+            ranks.update(multiprocessing.active_children())
+        ended.update((rank, time.monotonic()) for rank in ranks - ended.keys() if wait([rank.sentinel], timeout=0))
+        # Linux gives an exit code once. torchrun must get it, so it is read only when torchrun has had time for it.
+        late = time.monotonic() - SHUTDOWN_SECONDS
+        if any(rank.exitcode for rank, seen in ended.items() if seen < late):
             for rank in ranks:
                 rank.kill()
 

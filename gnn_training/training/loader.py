@@ -37,7 +37,7 @@ class GraphLoader:
     """Yields the batches of this rank: every graph once per epoch across all ranks."""
 
     def __init__(self, settings: TrainSettings, data: PackedGraphs, rt: Runtime):
-        self.settings, self.rt = settings, rt
+        self.settings = settings
         self.dataset = DeviceDataset(data, rt.device)
         train = data.indices("train")
         # Nothing can be learned where DSATUR has the fewest colors possible, unless there are no other graphs.

@@ -124,13 +124,10 @@ def part(inputs: Inputs, start: int, stop: int | None, first_end: int, last_end:
     """The graphs from `start` to `stop`, whose ends of edges are those from `first_end` to `last_end`."""
     weights, graphs, first, lower, seeds = inputs
     graph, source, neighbours = (torch.cat([x[first_end:last_end], x[-1:]]) for x in graphs[3:6])
-    exists, degrees, places = (
-        graphs.exists[start:stop],
-        graphs.degrees[start:stop],
-        graphs.first[start:stop] - first_end,
-    )
-    cut = Graphs(exists, degrees, places, (graph - start).clamp(min=0), source, neighbours, graphs.window)
-    return Inputs(weights[:, start:stop], cut, first[start:stop], lower[start:stop], seeds[start:stop])
+    rows = slice(start, stop)
+    nodes = graphs.exists[rows], graphs.degrees[rows], graphs.first[rows] - first_end
+    cut = Graphs(*nodes, (graph - start).clamp(min=0), source, neighbours, graphs.window)
+    return Inputs(weights[:, rows], cut, first[rows], lower[rows], seeds[rows])
 
 
 def begin(inputs: Inputs, max_colors: int) -> tuple[State, Fixed]:
@@ -146,9 +143,8 @@ def begin(inputs: Inputs, max_colors: int) -> tuple[State, Fixed]:
 class CapturedSearch:
     """The beginning and many rounds as two CUDA graphs, for inputs of one size."""
 
-    pool: Any = (
-        None  # memory for what happens within a graph: all graphs may share it, as one ends before another starts
-    )
+    # Memory for what happens within a graph. All graphs may share it, as one ends before another starts.
+    pool: Any = None
 
     def __init__(self, one_round: Callable[[State, Fixed], State], inputs: Inputs, max_colors: int):
         self.inputs = tree_map(torch.clone, inputs)

@@ -73,8 +73,8 @@ def largest_step(loader: GraphLoader) -> PlannedStep:
     """A step of the most costly batches that the training has."""
     bucket = max(loader.sampler.buckets, key=lambda bucket: bucket.shape.cost)
     by_edges = bucket.indices[np.argsort(-loader.dataset.data.num_edges[bucket.indices])]
-    batches = [by_edges[: bucket.shape.graphs]] * loader.settings.accumulate
-    return PlannedStep(0, bucket.shape, batches, len(batches) * len(batches[0]) * loader.rt.world_size)
+    batch = by_edges[: bucket.shape.graphs]
+    return PlannedStep(0, bucket.shape, [batch] * loader.settings.accumulate, loader.sampler.num_parts * len(batch))
 
 
 class Trial(NamedTuple):
@@ -106,7 +106,7 @@ def _choose(trial: Trial, wanted: list[str], rt: Runtime) -> dict[str, float]:
             if rt.is_first_of_machine == is_first:
                 searcher.use(mode)
                 problem, milliseconds[mode] = _attempt(trial, mode, expected)
-            rt.any(False)  # wait
+            rt.wait()
         if problem:
             log.warning("rank %d: searches cannot be %s: %s", rt.rank, mode, problem)
         if any(rt.any(problem is not None)):
