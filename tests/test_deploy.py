@@ -24,9 +24,10 @@ IMAGE = f"registry.example/coloring-gnn:{__version__}"
 PLACES = ("NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
-def check_schema(name: str) -> Callable[[Any], None]:
+def check_schema(name: str, part: str = "") -> Callable[[Any], None]:
     schema = json.loads((ROOT / "tests" / name).read_text())
-    return lambda document: jsonschema.validate(document, schema)
+    reference = {"$ref": f"#/components/schemas/{part}"} if part else {}
+    return lambda document: jsonschema.validate(document, schema | reference)
 
 
 def check_kubernetes(document: Any) -> None:
@@ -39,7 +40,8 @@ def check_kubeflow(document: Any) -> None:
 
 # What reads each file, and a name in it to misspell.
 CHECKS = {
-    "runpod-pod.json": (check_schema("runpod_pod_schema.json"), '"gpuCount"'),
+    "runpod-pod.json": (check_schema("runpod_schema.json", "CreatePodRequest"), '"minCudaVersion"'),
+    "runpod-pod-amd.json": (check_schema("runpod_schema.json", "CreatePodRequest"), '"volumeId"'),
     "kubernetes-job.yaml": (check_kubernetes, "completionMode"),
     "kubeflow-trainjob.yaml": (check_kubeflow, "numProcPerNode"),
     "skypilot.yaml": (check_schema("skypilot_task_schema.json"), "disk_size"),
@@ -59,14 +61,13 @@ def test_reader_accepts_the_file_and_refuses_a_misspelt_name(name: str):
 
 @pytest.mark.parametrize("name", FILES)
 def test_file_names_the_image_of_this_version(name: str):
-    assert set(re.findall(r"(?<=/)[\w.]+/coloring-gnn:[\w.]+|registry[\w.]+/coloring-gnn:[\w.]+", text(name))) == {
-        IMAGE
-    }
+    image = IMAGE.replace(__version__, "rocm") if name == "runpod-pod-amd.json" else IMAGE
+    assert set(re.findall(r"registry[\w.]+/coloring-gnn:[\w.]+", text(name))) == {image}
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_results_go_to_the_volume_of_the_job(name: str):
-    assert re.search(r"(:|Path: |Path\": \")/workspace\b", text(name)) and text(name).count("run_multigpu.sh") == 1
+    assert re.search(r"(:|[Pp]ath(\": \"|: ))/workspace\b", text(name)) and text(name).count("run_multigpu.sh") == 1
 
 
 def text(name: str) -> str:
@@ -77,8 +78,13 @@ def text(name: str) -> str:
 def test_pod_waits_for_a_driver_that_the_locked_torch_can_use():
     (torch_needs,) = re.findall(r"^nvidia-cudnn-cu(\d+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
     pod = json.loads((DEPLOY / "runpod-pod.json").read_text())
-    assert {version.split(".")[0] for version in pod["allowedCudaVersions"]} == {torch_needs}
-    assert pod["ports"] == []  # RunPod opens two ports if this is left out
+    assert pod["gpu"]["minCudaVersion"].split(".")[0] == torch_needs
+
+
+def test_amd_pod_differs_from_the_other_only_in_gpu_image_and_disk():
+    nvidia, amd = (json.loads((DEPLOY / name).read_text()) for name in ("runpod-pod.json", "runpod-pod-amd.json"))
+    assert {name for name in nvidia | amd if nvidia[name] != amd[name]} == {"gpu", "image", "disk"}
+    assert amd["gpu"]["id"].startswith("AMD ") and amd["gpu"]["count"] == nvidia["gpu"]["count"]
 
 
 def test_machines_of_the_kubernetes_job_find_each_other():

@@ -159,7 +159,7 @@ def test_driver_too_old_for_the_cuda_of_torch_is_named(here: Path, monkeypatch, 
     nvidia_smi(here, gpus=1, driver=driver)
     assert gpus.why_none() == (
         f"driver {driver} is too old for CUDA {cuda}, which needs {oldest}: "
-        "take a host with a newer driver (RunPod: allowedCudaVersions)"
+        "take a host with a newer driver (RunPod: minCudaVersion)"
     )
 
 

@@ -19,7 +19,7 @@ LOG = "docs/LOG.md"  # tells the past: its commands and flags may be gone
 PAGES = sorted(str(path.relative_to(ROOT)) for folder in ("", "docs", "models", "training_data", "benchmarks")
                for path in (ROOT / folder).glob("*.md"))  # fmt: skip
 NOW = [page for page in PAGES if page not in (LOG, "CHANGELOG.md")]
-HOSTS = {"github.com", "keepachangelog.com", "semver.org", "rest.runpod.io", "api.runpod.io", "docs.runpod.io"}
+HOSTS = {"github.com", "keepachangelog.com", "semver.org", "api.runpod.io", "docs.runpod.io"}
 WITHOUT_VALUE = ("import", "evaluate", "color")  # a page may name these commands without their graphs
 
 
@@ -57,6 +57,7 @@ def test_flags_of_the_pages_are_flags_of_a_command(page: str):
     scripts = " ".join((ROOT / name).read_text() for name in ("build_and_push.sh", "test.sh", "scripts/lock.sh"))
     known |= {*re.findall(r"--[a-z-]+", scripts), "--help", "--dry-run", "--version", "--settings"}
     known |= {"--secret", "--shm-size", "--group-add", "--example"}  # of docker and cargo
+    known |= {"--docker-args"}  # of runpodctl
     named = re.findall(r"`(--[a-z][a-z-]+)", text(page))
     assert [flag for flag in named if flag not in known] == []
 

@@ -1,13 +1,17 @@
 """The order to stop the pod, given to a real server: until it is taken, or loudly not."""
 
+import json
 import logging
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import jsonschema
 import pytest
 
 from gnn_training.errors import MachineError, UserError
@@ -15,11 +19,12 @@ from gnn_training.launch import runpod
 
 KEY = "rpa_0123456789SECRET"
 POD = {"RUNPOD_POD_ID": "abc123xyz", "RUNPOD_API_KEY": KEY}
-Order = tuple[str, str, str | None]
+SCHEMA = json.loads(Path(__file__).with_name("runpod_schema.json").read_text())
+Order = tuple[str, str, str | None, object]
 
 
 class Server(ThreadingHTTPServer):
-    """Answers with these codes, the last for ever; None is silence. Notes method, path and key of every order."""
+    """Answers with these codes, the last for ever; None is silence. Notes method, path, key and body of every order."""
 
     daemon_threads = True
 
@@ -29,7 +34,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
+        return f"http://127.0.0.1:{self.server_port}/v2"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -37,16 +42,18 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         orders, codes = self.server.orders, self.server.codes
-        orders.append((self.command, self.path, self.headers["Authorization"]))
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        orders.append((self.command, self.path, self.headers["Authorization"], body))
         code = codes[min(len(orders), len(codes)) - 1]
         if code is None:
             time.sleep(1)
             return
         self.send_response(code)
         self.send_header("Location", self.server.location)
-        self.send_header("Content-Length", "2")
+        problem = json.dumps({"title": "Trouble", "status": code, "detail": "the reason"}).encode()
+        self.send_header("Content-Length", str(len(problem)))
         self.end_headers()
-        self.wfile.write(b"{}")
+        self.wfile.write(problem)
 
     do_GET = do_POST = answer
 
@@ -79,15 +86,27 @@ def test_the_order_is_given_once_if_it_is_taken(serve, caplog):
     server = serve(200)
     with caplog.at_level(logging.INFO):
         runpod.stop_pod(POD, server.url)
-    assert server.orders == [("POST", "/v1/pods/abc123xyz/stop", f"Bearer {KEY}")]
+    [(method, path, key, body)] = server.orders
+    assert (method, path, key) == ("POST", "/v2/pods/abc123xyz/action", f"Bearer {KEY}")
+    assert body == {"action": "stop"}
     assert "RunPod stops pod abc123xyz" in caplog.text and KEY not in caplog.text
+
+
+def test_requests_of_the_page_fit_version_2_of_the_api():
+    """The JSON of each POST is what the API takes, and there are no others."""
+    page = Path(__file__).parents[1].joinpath("docs/PODS.md").read_text()
+    requests = re.findall(r"https://api\.runpod\.io/v2/(\S+?)\"? -H [^']*?--json '(.+?)'", page, re.DOTALL)
+    schemas = {"network-volumes": "CreateNetworkVolumeRequest", "pods/$pod/action": "PodActionRequest"}
+    assert {path for path, _ in requests} == set(schemas) and "rest.runpod" not in page
+    for path, body in requests:
+        jsonschema.validate(json.loads(body), SCHEMA | {"$ref": f"#/components/schemas/{schemas[path]}"})
 
 
 def test_a_wrong_key_is_said_at_once_and_loudly(serve):
     server = serve(401)
     said = refusal(server.url)
     assert len(server.orders) == 1
-    assert "HTTP 401" in said and "STILL BILLED" in said and "runpodctl stop pod abc123xyz" in said
+    assert "HTTP 401 the reason" in said and "STILL BILLED" in said and "runpodctl pod stop abc123xyz" in said
 
 
 @pytest.mark.parametrize("code", [500, 503, 429])

@@ -87,7 +87,7 @@ def why_none() -> str:
     needed = DRIVERS.get(cuda) or DRIVERS.get(cuda.split(".")[0], 0)
     if version and int(version.split(".")[0]) < needed:
         old = f"driver {version} is too old for CUDA {cuda}, which needs {needed}"
-        return f"{old}: take a host with a newer driver (RunPod: allowedCudaVersions)"
+        return f"{old}: take a host with a newer driver (RunPod: minCudaVersion)"
     try:
         torch.cuda.init()
         error = "no error"

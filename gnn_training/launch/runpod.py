@@ -1,17 +1,19 @@
 """Stop the RunPod pod that this runs on, so that its GPUs are no longer billed."""
 
+import json
 import logging
 import re
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from http.client import HTTPException
 
 from gnn_training.errors import MachineError, UserError
 
 log = logging.getLogger(__name__)
-API = "https://rest.runpod.io/v1"
+API = "https://api.runpod.io/v2"
 PAUSES = (2.0, 10.0, 30.0)  # seconds before another try
 TIMEOUT = 30.0  # seconds for an answer
 
@@ -34,7 +36,7 @@ def stop_pod(environ: Mapping[str, str], api: str = API, pauses: Sequence[float]
     pod = environ["RUNPOD_POD_ID"]
     log.info("asking RunPod to stop pod %s", pod)
     for pause in (*pauses, 0.0):
-        refusal, is_final = _ask(f"{api}/pods/{pod}/stop", environ["RUNPOD_API_KEY"])
+        refusal, is_final = _ask(f"{api}/pods/{pod}/action", environ["RUNPOD_API_KEY"])
         if not refusal:
             log.info("RunPod stops pod %s; its volume stays, and is billed as storage", pod)
             return
@@ -43,7 +45,7 @@ def stop_pod(environ: Mapping[str, str], api: str = API, pauses: Sequence[float]
         log.warning("RunPod did not stop pod %s (%s)", pod, refusal)
         time.sleep(pause)
     billed = f"RunPod did not stop pod {pod} ({refusal}), so it is STILL BILLED"
-    raise MachineError(f"{billed}: stop it by hand, in the web console or with runpodctl stop pod {pod}")
+    raise MachineError(f"{billed}: stop it by hand, in the web console or with runpodctl pod stop {pod}")
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -53,11 +55,19 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def _ask(url: str, key: str) -> tuple[str, bool]:
     """Return why it was refused, nothing if it was not; and whether another try is useless."""
-    request = urllib.request.Request(url, method="POST", headers={"Authorization": f"Bearer {key}"})
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    request = urllib.request.Request(url, b'{"action": "stop"}', headers, method="POST")
     try:
         urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT).close()
         return "", True
     except urllib.error.HTTPError as error:
-        return f"HTTP {error.code} {error.reason}", error.code != 429 and error.code < 500
+        return f"HTTP {error.code} {_detail(error)}", error.code != 429 and error.code < 500
     except (OSError, HTTPException) as error:  # URLError is an OSError
         return str(getattr(error, "reason", error)) or type(error).__name__, False
+
+
+def _detail(error: urllib.error.HTTPError) -> str:
+    """What the server says about the error (RFC 9457), otherwise the standard words for its number."""
+    with error, suppress(OSError, HTTPException, ValueError, TypeError, KeyError):
+        return str(json.loads(error.read())["detail"])
+    return error.reason
