@@ -6,7 +6,8 @@ workspace=${GNN_WORKSPACE:-/workspace}
 main() {
   (($# > 0)) || usage
   local user
-  if is_root && user=$(owner_of_volume); then
+  # SkyPilot starts a pod of RunPod with a command that installs an SSH server, which takes root.
+  if is_root && [[ $* != *"base64 --decode > init.sh"* ]] && user=$(owner_of_volume); then
     exec setpriv --reuid "${user%:*}" --regid "${user#*:}" "$(groups_flag)" -- "$0" "$@"
   fi
   find_home

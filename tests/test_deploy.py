@@ -1,12 +1,15 @@
 """The files in deploy/ agree with what reads them, checked offline, and start the job on the right machines."""
 
+import importlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -19,7 +22,7 @@ from gnn_training import __version__
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
-FILES = sorted(path.name for path in DEPLOY.iterdir())
+FILES = sorted(path.name for path in DEPLOY.iterdir() if path.is_file())
 IMAGE = f"registry.example/coloring-gnn:{__version__}"
 PLACES = ("NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -67,7 +70,8 @@ def test_file_names_the_image_of_this_version(name: str):
 
 @pytest.mark.parametrize("name", FILES)
 def test_results_go_to_the_volume_of_the_job(name: str):
-    assert re.search(r"(:|[Pp]ath(\": \"|: ))/workspace\b", text(name)) and text(name).count("run_multigpu.sh") == 1
+    assert re.search(r"(:|[Pp]ath(\": \"|: )|\n  |\")/workspace\b", text(name))
+    assert text(name).count("run_multigpu.sh") == 1
 
 
 def text(name: str) -> str:
@@ -124,7 +128,6 @@ def tools(tmp_path: Path) -> dict[str, str]:
     folder.mkdir()
     places = " ".join(f"{name}=${name}" for name in PLACES)
     for tool, then in (
-        ("docker", ""),
         ("apptainer", '[[ $1 != pull ]] || touch "$2"'),
         ("srun", 'while [[ $1 == -* ]]; do shift; done; SLURM_NODEID=1 "$@"'),
         ("run_multigpu.sh", ""),
@@ -154,13 +157,61 @@ def test_slurm_directives_stand_before_the_first_command():
     assert directives["ntasks-per-node"] == "1" and directives["signal"].startswith("TERM@")
 
 
-def test_skypilot_passes_the_places_of_the_machines_to_the_container(tmp_path: Path, tools: dict[str, str]):
+def test_skypilot_machine_costs_nothing_after_the_end_and_its_results_are_in_a_bucket():
     task = yaml.safe_load((DEPLOY / "skypilot.yaml").read_text())
-    sky = {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"}
-    subprocess.run(["bash", "-euc", task["run"]], env=tools | task["envs"] | sky, check=True)
-    (call,) = (tmp_path / "calls").read_text().splitlines()
-    assert "--env NNODES=2 --env NODE_RANK=1 --env MASTER_ADDR=10.0.0.1 --env MASTER_PORT=29500 " in call
-    assert f"{IMAGE} run_multigpu.sh" in call and (tmp_path / "coloring-gnn").is_dir()
+    assert task["resources"]["autostop"]["down"] and task["resources"]["image_id"] == f"docker:{IMAGE}"
+    assert task["file_mounts"]["/workspace"]["mode"] == "MOUNT_CACHED"  # MOUNT can neither append to a file nor lock it
+    assert task["run"].startswith("cd /workspace ") and task["num_nodes"] == 1
+
+
+def test_skypilot_reads_its_task_also_with_the_volume_of_runpod(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SKYPILOT_DISABLE_USAGE_COLLECTION", "1")
+    sky = pytest.importorskip("sky", reason="SkyPilot brings 60 packages: install skypilot==0.14.1 for this test")
+    task = sky.Task.from_yaml(str(DEPLOY / "skypilot.yaml"))
+    [resources] = task.resources
+    assert resources.extract_docker_image() == IMAGE and resources.accelerators == {"B200": 8}
+    assert resources.autostop_config.down and set(task.storage_mounts) == {"/workspace"}
+    text = (DEPLOY / "skypilot.yaml").read_text()
+    [volumes] = re.findall(r"^#   (volumes: .*)$", text, re.MULTILINE)
+    pod = yaml.safe_load(re.sub(r"file_mounts:\n( .*\n)+", f"{volumes}\n", text))
+    assert sky.Task.from_yaml_config(pod).volumes == {"/workspace": "coloring-gnn"}
+
+
+def test_modal_trains_on_the_gpus_asked_for_and_fetches_the_archive(tmp_path: Path, tools, monkeypatch):
+    """The app is Modal's own object; what would run in its cloud runs here."""
+    monkeypatch.syspath_prepend(DEPLOY)
+    monkeypatch.chdir(tmp_path)
+    modal_app = importlib.import_module("modal_app")
+    asked: list[Any] = []
+
+    class Train:
+        def with_options(self, **options: Any) -> "Train":
+            asked.append(options)
+            return self
+
+        def remote(self, flags: list[str]) -> None:
+            asked.append(flags)
+
+    monkeypatch.setattr(modal_app, "train", Train())
+    monkeypatch.setattr(modal_app, "volume", SimpleNamespace(read_file=lambda path: [path.encode(), b"!"]))
+    modal_app.main.info.raw_f(gpus=8, flags="--models models/trial --epochs 5")
+    assert asked == [{"gpu": "B200:8"}, ["--models", "models/trial", "--epochs", "5"]]
+    fetched = tmp_path / "models/trial/trained_model.tar.gz"
+    assert fetched.read_bytes() == b"models/trial/trained_model.tar.gz!"
+
+
+def test_modal_runs_the_job_of_the_image_on_its_volume(tmp_path: Path, tools: dict[str, str], monkeypatch):
+    monkeypatch.syspath_prepend(DEPLOY)
+    modal_app = importlib.import_module("modal_app")
+    for name, value in (tools | {"GNN_WORKSPACE": str(tmp_path)}).items():
+        monkeypatch.setenv(name, value)
+    modal_app.train.local(["--epochs", "5"])
+    assert (tmp_path / "calls").read_text().startswith("run_multigpu.sh --epochs 5 ")
+    (tmp_path / "bin/run_multigpu.sh").write_text("#!/bin/sh\nexit 3\n")
+    with pytest.raises(RuntimeError, match="exit code 3"):
+        modal_app.train.local([])
+    assert modal_app.train.with_options(gpu="B200:8")  # which Modal's own function takes
 
 
 def test_kubeflow_variables_become_those_of_the_job(tmp_path: Path, tools: dict[str, str]):
@@ -176,3 +227,25 @@ def test_script_in_the_skypilot_task_is_clean(tmp_path: Path):
     (tmp_path / "skypilot.sh").write_text(yaml.safe_load((DEPLOY / "skypilot.yaml").read_text())["run"])
     shellcheck = Path(sys.prefix) / "bin/shellcheck"
     subprocess.run([shellcheck, "--shell", "bash", tmp_path / "skypilot.sh"], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # Go builds actionlint once
+def test_workflows_of_github_are_valid():
+    """By actionlint, which knows the inputs of the common actions and the names of every context."""
+    if not shutil.which("go"):
+        pytest.skip("there is no Go to build actionlint with")
+    lint = ["go", "run", "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12", "-shellcheck"]
+    workflows = sorted((ROOT / ".github/workflows").iterdir())
+    subprocess.run([*lint, Path(sys.prefix) / "bin/shellcheck", *workflows], check=True, cwd=ROOT)
+
+
+def test_files_for_contributors_are_those_of_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], citation["license"]) == (__version__, "MIT")
+    for form in (ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml"):
+        fields = yaml.safe_load(form.read_text())
+        assert {"name", "description", "body"} <= set(fields) and all("type" in part for part in fields["body"])
+    [repo] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    for hook in repo["hooks"]:
+        assert (Path(sys.prefix) / "bin" / Path(hook["entry"].split()[0]).name).exists()

@@ -1,5 +1,6 @@
 """The image, in a container engine of our own: build_and_push.sh builds and pushes it, then people's commands run."""
 
+import base64
 import http.client
 import json
 import os
@@ -254,6 +255,12 @@ def test_any_user_can_work_on_a_volume_of_theirs(image: Image, tmp_path: Path, f
 def test_job_runs_as_the_owner_of_the_volume(image: Image, tmp_path: Path):
     done = image.run("id", "-u", volume=_owned_by(4321, tmp_path))
     assert (done.stdout, done.stderr) == ("4321\n", "")
+
+
+def test_skypilot_may_install_its_ssh_server(image: Image, tmp_path: Path):
+    encoded = base64.b64encode(b"id -u").decode()
+    start = f"cd /tmp && echo {encoded} | base64 --decode > init.sh; bash init.sh"
+    assert image.run("bash", "-c", start, volume=_owned_by(4321, tmp_path)).stdout == "0\n"
 
 
 def test_job_keeps_no_group_of_root_but_those_of_amd_gpus(image: Image, tmp_path: Path):
