@@ -81,9 +81,10 @@ class Trial:
         return of_preset(kind, preset, **{"data": self.data, "device": "cuda", "capture": True} | changes)
 
     def run_settings(self) -> RunSettings:
-        """Settings of the whole job."""
+        """Settings of the whole job. Compiling would take longer than a quick one."""
+        is_long = not self.options.quick
         folders = {"run": self.out / "run", "models": self.out / "models"}
-        return self.settings(RunSettings, minutes=self.options.minutes, **folders)
+        return self.settings(RunSettings, minutes=self.options.minutes, compile=is_long, capture=is_long, **folders)
 
     def command(self, name: str, command: str, settings: Any, **options: Any) -> str:
         """Do a command of coloring-gnn; see `child`."""
