@@ -150,6 +150,8 @@ class TrainSettings(RankSettings):
     """Steps between checkpoints. A crash loses at most this many."""
     log_every: Positive = 10
     """Steps between log lines."""
+    logger: Literal["wandb", "mlflow", "trackio"] | None = None
+    """Where to log beside TensorBoard: wandb (Weights & Biases), mlflow or trackio; None logs nowhere else."""
 
     @model_validator(mode="after")
     def _warmup_fits(self) -> Self:
