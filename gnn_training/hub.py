@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gnn_training import files
 from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, SUMS_FILE
-from gnn_training.errors import UserError
+from gnn_training.errors import StorageError, UserError
 from gnn_training.machine import require_package
 
 WEIGHTS_FILE = "model.safetensors"
@@ -71,3 +71,6 @@ def errors_in_a_sentence(name: str) -> Iterator[None]:
         raise UserError(f"{name}: the Hub refuses with status {status}: {way_out}") from error
     except (errors.HTTPError, errors.OfflineModeIsEnabled) as error:
         raise UserError(f"{name}: the Hub cannot be reached ({type(error).__name__}): {CONNECT}") from error
+    except OSError as error:
+        way_out = "make room, or set HF_HOME to another folder"
+        raise StorageError(f"{name}: the cache cannot be written ({files.reason(error)}): {way_out}") from error

@@ -18,7 +18,7 @@ from dimacs import queens, read_solution
 from gnn_training import hub
 from gnn_training.archive import read_archive, write_archive
 from gnn_training.coloring import is_proper
-from gnn_training.contract import SUMS_FILE
+from gnn_training.contract import ARCHIVE_FILE, SUMS_FILE
 from gnn_training.errors import UserError
 from gnn_training.files import checksums
 from gnn_training.jobs.pack import pack
@@ -84,16 +84,18 @@ def put(server: hub_server.Hub, name: str, **changes: bytes) -> hub_server.Repos
     return server.repositories[name]
 
 
-@pytest.fixture(scope="module")
-def archive(trained: Path, exported: Path, tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def archive(once, trained: Path, exported: Path, tiny_data: Path) -> Path:
     """The archive of a trained, exported and evaluated model."""
     from gnn_training.jobs.evaluate import evaluate
 
-    run = Path(shutil.copytree(trained, tmp_path_factory.mktemp("hub") / "run"))
-    models = Path(shutil.copytree(exported, run.with_name("models")))
-    model = models / "coloring_gnn.onnx"
-    evaluate(EvaluateSettings(graphs=tiny_data, model=model, limit=3, report=run / "report.json", threads=1))
-    return pack(PackSettings(run=run, models=models))
+    def make(folder: Path) -> None:
+        run, models = (Path(shutil.copytree(source, folder / source.name)) for source in (trained, exported))
+        model, report = models / "coloring_gnn.onnx", run / "report.json"
+        evaluate(EvaluateSettings(graphs=tiny_data, model=model, limit=1, report=report, threads=1))
+        pack(PackSettings(run=run, models=models))
+
+    return once("tiny-archive", make) / exported.name / ARCHIVE_FILE
 
 
 def push(repo: str, archive: Path, *flags: str, token: str = hub_server.TOKEN) -> subprocess.CompletedProcess:
@@ -193,7 +195,9 @@ def test_a_cache_that_the_disk_damaged_is_refused(online: hub_server.Hub):
     assert "coloring_gnn.onnx differs from its checksum" in refusal("hf://me/cached", HF_HUB_OFFLINE="1")
 
 
-def test_what_the_hub_does_not_give_is_refused_in_a_sentence(online: hub_server.Hub, monkeypatch: pytest.MonkeyPatch):
+def test_what_cannot_be_fetched_is_refused_in_a_sentence(
+    online: hub_server.Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     put(online, "me/gated").gated = True
     put(online, "me/model")
     assert "hf://me/gated is gated: ask for access on its page, then log in" in refusal("hf://me/gated")
@@ -202,6 +206,8 @@ def test_what_the_hub_does_not_give_is_refused_in_a_sentence(online: hub_server.
     assert "is not in the cache and the Hub cannot be reached" in refusal("hf://me/model", HF_HUB_OFFLINE="1")
     nobody = {"HF_ENDPOINT": "http://127.0.0.1:9"}  # the discard port
     assert "is not in the cache and the Hub cannot be reached" in refusal("hf://me/model", **nobody)
+    (tmp_path / "file").touch()
+    assert "the cache cannot be written (not a directory)" in refusal("hf://me/model", HF_HOME=str(tmp_path / "file"))
     monkeypatch.setattr(online, "status", 401)
     assert "log in with `hf auth login` or set HF_TOKEN" in refusal("hf://me/model", HF_TOKEN="hf_wrong")
 
