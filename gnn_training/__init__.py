@@ -30,7 +30,8 @@ def color(
     a torch_geometric Data gives a tensor (N,). Directions, parallel edges and self loops are ignored.
     seconds: time limit. The first call of the network may exceed it by up to a minute on a large graph, and the first
     use after an installation compiles the search, which takes some seconds.
-    model: an open Model or the path of an exported file; None takes the shipped one.
+    model: an open Model, the path of an exported file, or hf://owner/name on the Hugging Face Hub; None takes the
+    shipped one.
     num_nodes: N of an edge array; None takes the largest node + 1.
 
     Raises TypeError or ValueError for an argument that cannot be used, UserError if the model file cannot be read.

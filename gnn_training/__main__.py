@@ -38,6 +38,7 @@ COMMANDS = {
     "export": Command("Write the trained network as one verified ONNX file.", "ExportSettings", "export.export"),
     "evaluate": Command("Count colors on some graphs, beside DSATUR and RLF.", "EvaluateSettings", "evaluate.evaluate"),
     "pack": Command("Pack the exported model and its records into one archive.", "PackSettings", "pack.pack"),
+    "push": Command("Push the packed model to the Hugging Face Hub.", "PushSettings", "push.push"),
     "color": Command("Color one graph.", "ColorSettings", "color.color"),
 }  # fmt: skip
 

@@ -81,7 +81,8 @@ def checksums(contents: Mapping[str, bytes]) -> str:
 
 def changed(checksums: str, contents: Mapping[str, bytes]) -> str | None:
     """The first name in a checksum file whose content is missing or differs; None if all are right."""
-    for digest, name in (line.split("  ", 1) for line in checksums.splitlines()):
+    for line in checksums.splitlines():
+        digest, _, name = line.partition("  ")
         if name not in contents or hashlib.sha256(contents[name]).hexdigest() != digest:
-            return name
+            return name or line
     return None

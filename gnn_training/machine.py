@@ -1,5 +1,6 @@
-"""What this machine offers to this process: cores, memory, ports, and folders that outlive the container."""
+"""What this machine offers to this process: cores, memory, ports, packages, and folders that outlive the container."""
 
+import importlib.util
 import os
 import re
 import socket
@@ -7,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from gnn_training.errors import MachineError, StorageError
+from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.files import reason
 
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -53,6 +54,12 @@ def require_port(port: int) -> None:
     except OSError as error:
         message = f"port {port} cannot be opened ({reason(error)}): name another one in --tensorboard"
         raise MachineError(message) from error
+
+
+def require_package(package: str, user: str, install: str) -> None:
+    """Raise UserError if a package that only `user` needs is not installed. install: what pip installs."""
+    if importlib.util.find_spec(package) is None:
+        raise UserError(f"{user} needs {package}: pip install {install}")
 
 
 def require_storage(folders: Sequence[Path]) -> None:

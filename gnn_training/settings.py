@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import tyro
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.errors import UserError
@@ -15,6 +15,7 @@ Device = Literal["auto", "cpu", "cuda"]
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(gt=0)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+ModelName = Annotated[str, BeforeValidator(str), tyro.conf.arg(aliases=["-m"])]  # a Path would make hf:// to hf:/
 
 
 def _check_gpus(value: str) -> str:
@@ -149,6 +150,8 @@ class TrainSettings(RankSettings):
     """Steps between checkpoints. A crash loses at most this many."""
     log_every: Positive = 10
     """Steps between log lines."""
+    logger: Literal["wandb", "mlflow", "trackio"] | None = None
+    """Where to log beside TensorBoard: wandb (Weights & Biases), mlflow or trackio; None logs nowhere else."""
 
     @model_validator(mode="after")
     def _warmup_fits(self) -> Self:
@@ -191,6 +194,19 @@ class PackSettings(Settings):
     """Price of the machine, for the cost in the manifest."""
 
 
+class PushSettings(Settings):
+    """Settings of `push`."""
+
+    repo: tyro.conf.Positional[str]
+    """Model repository on the Hugging Face Hub, as owner/name; it is created if there is none."""
+    archive: Path = Path("models/trained_model.tar.gz")
+    """The packed model, as `run` and `pack` write it."""
+    license: str = "mit"
+    """License in the model card, as the Hub abbreviates it, such as mit or apache-2.0."""
+    private: bool = False
+    """If the repository is created: only you can see it."""
+
+
 class ExportSettings(Settings):
     """Settings of `export`."""
 
@@ -211,8 +227,8 @@ class EvaluateSettings(Settings):
 
     graphs: tyro.conf.Positional[Path]
     """Folder of .col files or of packed graphs, or one file."""
-    model: Annotated[Path, tyro.conf.arg(aliases=["-m"])] = SHIPPED_MODEL
-    """An exported file, such as models/coloring_gnn.onnx; the default is the shipped model."""
+    model: ModelName = str(SHIPPED_MODEL)
+    """An exported file, or hf://owner/name[@revision] on the Hugging Face Hub; the default is the shipped model."""
     best_known: Path | None = None
     """CSV file with the columns name and best_known."""
     seconds: Amount = 0.0
@@ -245,8 +261,8 @@ class ColorSettings(Settings):
 
     graph: tyro.conf.Positional[Path]
     """A DIMACS .col file, edge list, GraphML or JSON file."""
-    model: Annotated[Path, tyro.conf.arg(aliases=["-m"])] = SHIPPED_MODEL
-    """An exported file, such as models/coloring_gnn.onnx; the default is the shipped model."""
+    model: ModelName = str(SHIPPED_MODEL)
+    """An exported file, or hf://owner/name[@revision] on the Hugging Face Hub; the default is the shipped model."""
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
     """Solution file (lines "s col K" and "l v color"); None writes it beside the graph, with the suffix .sol."""
     seconds: Amount = 10.0

@@ -15,7 +15,7 @@ from gnn_training.errors import MachineError, StorageError, TrainingError, UserE
 from gnn_training.jobs import check
 
 ROOT = Path(__file__).parents[1]
-REQUIRED = {"import": ["x"], "evaluate": ["x"], "color": ["x"]}
+REQUIRED = {"import": ["x"], "evaluate": ["x"], "color": ["x"], "push": ["me/x"]}
 
 
 def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:

@@ -20,7 +20,7 @@ PAGES = sorted(str(path.relative_to(ROOT)) for folder in ("", "docs", "models", 
                for path in (ROOT / folder).glob("*.md"))  # fmt: skip
 NOW = [page for page in PAGES if page not in (LOG, "CHANGELOG.md")]
 HOSTS = {"github.com", "keepachangelog.com", "semver.org", "api.runpod.io", "docs.runpod.io"}
-WITHOUT_VALUE = ("import", "evaluate", "color")  # a page may name these commands without their graphs
+WITHOUT_VALUE = ("import", "evaluate", "color", "push")  # a page may name these commands without what they need
 
 
 def text(page: str) -> str:

@@ -19,6 +19,7 @@ from gnn_training.data.sources import locate, written
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.launch import gpus
 from gnn_training.settings import RunSettings, TrainSettings
+from gnn_training.training import loggers
 from gnn_training.training.estimate import estimate
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,8 @@ def _rows(settings: RunSettings) -> Iterator[Row]:
     yield "volume", partial(_text_after, "keeps what is written", machine.require_storage, folders)
     if port := settings.tensorboard:
         yield "TensorBoard", partial(_text_after, f"port {port} is free", machine.require_port, port)
+    if logger := settings.logger:
+        yield "logger", partial(_text_after, f"{logger} is installed", loggers.require, logger)
     yield "graphs", partial(_graphs, settings)
 
 

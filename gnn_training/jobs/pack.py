@@ -1,25 +1,21 @@
 """Pack the exported model and what tells where it comes from into one archive to fetch."""
 
-import gzip
 import hashlib
-import io
 import json
 import logging
 import os
 import subprocess
-import tarfile
-import zlib
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gnn_training import __version__, files
+from gnn_training.archive import Contents, read_archive, write_archive
 from gnn_training.contract import ARCHIVE_FILE, GOLDEN_FILE, MODEL_FILE, SUMS_FILE
 from gnn_training.errors import StorageError, UserError
 from gnn_training.settings import PackSettings
 
 log = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[2]
-Contents = dict[str, bytes]  # bytes of a file by its name
 
 
 def pack(settings: PackSettings) -> Path:
@@ -37,8 +33,11 @@ def pack(settings: PackSettings) -> Path:
     archive = settings.models / ARCHIVE_FILE
     with files.replace_file(archive) as temporary:
         write_archive(temporary, contents, modified)
-        if damage := _damage(temporary, contents):
-            raise StorageError(f"{archive.parent}: the archive reads back damaged ({damage}); use --models elsewhere")
+        try:
+            read_archive(temporary)
+        except ValueError as error:
+            place = f"{archive.parent}: the archive reads back damaged ({error})"
+            raise StorageError(f"{place}; use --models elsewhere") from error
     size = archive.stat().st_size / 1e6
     log.info("%s: %.2f MB, read back, every checksum is right, sha256 %s", archive, size, files.sha256(archive))
     return archive
@@ -99,27 +98,3 @@ def _manifest(settings: PackSettings, contents: Contents, status: dict, modified
         "hours": round(hours, 3),
     }
     return manifest | ({"price_per_hour": price, "cost": round(hours * price, 2)} if seconds and price else {})
-
-
-def write_archive(path: Path, contents: Contents, modified: int) -> None:
-    """Write a .tar.gz that depends on the contents and the time alone, and on nothing of this machine."""
-    with (
-        open(path, "wb") as file,
-        gzip.GzipFile("", "wb", fileobj=file, mtime=0) as zipped,
-        tarfile.open(fileobj=zipped, mode="w") as tar,
-    ):
-        for name, content in contents.items():
-            member = tarfile.TarInfo(f"trained_model/{name}")
-            member.size, member.mtime = len(content), modified
-            tar.addfile(member, io.BytesIO(content))
-
-
-def _damage(path: Path, contents: Contents) -> str | None:
-    """What is wrong with an archive by its own checksums; None if nothing is."""
-    try:
-        with tarfile.open(fileobj=io.BytesIO(gzip.decompress(path.read_bytes()))) as tar:
-            members = {Path(member.name).name: tar.extractfile(member) for member in tar}
-            found = {name: member.read() for name, member in members.items() if member}
-        return files.changed(found[SUMS_FILE].decode(), found)
-    except (gzip.BadGzipFile, EOFError, zlib.error, tarfile.TarError, KeyError, ValueError) as error:
-        return f"{type(error).__name__}: {error}"

@@ -33,6 +33,7 @@ from gnn_training.settings import (
     TrainSettings,
 )  # fmt: skip
 from gnn_training.solve.report import METHODS
+from gnn_training.training import loggers
 
 log = logging.getLogger(__name__)
 STEPS = ("data", "check", "train", "export", "verify", "evaluate", "pack")
@@ -71,6 +72,7 @@ def run(settings: RunSettings) -> None:
         steps = [step for step in steps if step.name == "train"]
     if settings.stop_pod:
         runpod.require(os.environ)
+    loggers.require(settings.logger)
     record = StepRecord(settings.run / (f"steps-{nodes.rank}.json" if nodes.rank else "steps.json"))
     if is_new := not all(map(record.is_done, steps)):
         machine.require_storage(written(settings))
@@ -112,7 +114,7 @@ def plan(settings: RunSettings) -> list[Step]:
     training = TrainSettings(**{name: shared[name] for name in TrainSettings.model_fields})
     exporting = ExportSettings(run=run, models=models, oldest_runtime=settings.oldest_runtime)
     verifying = exporting.model_copy(update={"verify_only": True})
-    evaluating = EvaluateSettings(graphs=source.graphs, model=model, limit=SCORED_GRAPHS, report=report)
+    evaluating = EvaluateSettings(graphs=source.graphs, model=str(model), limit=SCORED_GRAPHS, report=report)
     packing = PackSettings(run=run, models=models, price_per_hour=settings.price_per_hour)
     steps = []
     if source.imported is not None:

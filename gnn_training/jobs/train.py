@@ -17,7 +17,7 @@ from gnn_training.files import lock_folder, write_text
 from gnn_training.launch import gpus
 from gnn_training.launch.ranks import Nodes, launch
 from gnn_training.settings import TrainSettings
-from gnn_training.training import checkpoint
+from gnn_training.training import checkpoint, loggers
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import Logbook, Progress
@@ -32,8 +32,9 @@ GPU_STEPS = 10  # between two looks at what a GPU has computed; each look waits 
 
 def train(settings: TrainSettings) -> None:
     """Train on all ranks: those that torchrun has started, or else those started here, one per GPU or core. Raises
-    UserError if machine, data or run folder cannot be used, SystemExit if a signal stopped it, with state saved.
+    UserError if machine, data, logger or run folder cannot be used, SystemExit if a signal stopped it; state is saved.
     """
+    loggers.require(settings.logger)
     if "RANK" in os.environ:
         outcome = train_rank(settings)
     else:
@@ -64,7 +65,7 @@ class Training:
         # A checkpoint may have come before the evaluation of its own step, which is then done again.
         reached = {"train": self._restore(), "validation": self.progress.evaluated_at}
         self.self_check = self_check(self.learner, self.loader, rt)
-        self.logbook = Logbook(settings.run, reached, rt.is_main)
+        self.logbook = Logbook(settings, reached, rt.is_main)
 
     def run(self, stop: StopSignal) -> str:
         """Train to the end; return "done" or "stopped"."""
@@ -172,7 +173,7 @@ class Training:
 
 FREE_TO_CHANGE = {
     "preset", "data", "run", "device", "compile", "capture", "minutes", "patience", "checkpoint_every", "log_every",
-    "processes", "gpus",
+    "logger", "processes", "gpus",
 }  # fmt: skip
 
 

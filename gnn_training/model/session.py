@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from gnn_training import hub
 from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, NUM_FEATURES, OPTIONAL_INPUTS, OUTPUTS, SHIPPED_MODEL
 from gnn_training.errors import UserError
 from gnn_training.files import reason
@@ -43,10 +44,11 @@ class Model:
     """An open model file: `Model().predict(graph)` asks the one that comes with the package."""
 
     def __init__(self, path: Path | str | None = None, threads: int = 0):
-        """Open `path`, or the shipped file, for `threads` threads; 0 takes every core this process may use. Raises
-        UserError if the file is missing, is not ONNX, or has other tensors than the contract's.
+        """Open `path`, or the shipped file, for `threads` threads; 0 takes every core this process may use. A path
+        hf://owner/name[@revision] is fetched from the Hugging Face Hub. Raises UserError if the file is missing, is not
+        ONNX, or has other tensors than the contract's.
         """
-        self.path = Path(path or SHIPPED_MODEL)
+        self.path = hub.model_file(path or SHIPPED_MODEL)
         self.threads = threads or len(os.sched_getaffinity(0))
         self._session = _open(self.path, self.threads)
         self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map

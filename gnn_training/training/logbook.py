@@ -1,11 +1,15 @@
-"""What a training writes down about itself: progress, console lines, metrics.jsonl, TensorBoard and status.json."""
+"""What a training writes down about itself: progress, console lines, metrics.jsonl, loggers and status.json."""
 
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from gnn_training.files import write_text
+from gnn_training.settings import TrainSettings
+from gnn_training.training import loggers
 
 log = logging.getLogger(__name__)
 
@@ -71,17 +75,17 @@ class Logbook:
     that the state to resume from knows of; records past it are dropped.
     """
 
-    def __init__(self, run: Path, reached: dict[str, int], is_main: bool):
-        self.run, self.is_main = run, is_main
+    def __init__(self, settings: TrainSettings, reached: dict[str, int], is_main: bool):
+        self.run, self.is_main = settings.run, is_main
         if not is_main:
             return
-        from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
-
-        self.metrics = run / "metrics.jsonl"
+        self.metrics = self.run / "metrics.jsonl"
         records = ((line, json.loads(line)) for line in _whole_lines(self.metrics))
         kept = [line for line, record in records if record["step"] <= reached[record["kind"]]]
         write_text(self.metrics, "".join(f"{line}\n" for line in kept))
-        self.tensorboard = SummaryWriter(run / "tensorboard", purge_step=reached["train"] + 1)
+        self.loggers: list[loggers.Logger] = [loggers.TensorBoard(self.run, reached["train"] + 1)]
+        if settings.logger:
+            self.loggers.append(loggers.start(settings.logger, settings))
 
     def record(self, kind: str, step: int, values: dict[str, float]) -> None:
         """Append numbers of one kind ("train" or "validation") at a step."""
@@ -89,8 +93,9 @@ class Logbook:
             return
         with open(self.metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-        for name, value in values.items():
-            self.tensorboard.add_scalar(f"{kind}/{name}", value, step)
+        for logger in self.loggers:
+            with _errors_as_warnings(logger):
+                logger.log(step, {f"{kind}/{name}": value for name, value in values.items()})
 
     def say(self, step: int, steps: int, gap: float, progress: Progress, seconds_left: float) -> None:
         """Log one line for people: where the training stands."""
@@ -104,10 +109,22 @@ class Logbook:
         log.info("%s", " | ".join([*parts, f"{minutes}:{seconds:02d} left"]))
 
     def close(self, status: dict[str, object]) -> None:
-        """Flush everything and leave status.json: how the run ended ("done", "stopped" or "failed") and its counts."""
-        if self.is_main:
-            self.tensorboard.close()
-            write_text(self.run / "status.json", json.dumps(status, indent=2) + "\n")
+        """Leave status.json: how the run ended ("done", "stopped" or "failed") and its counts. Close the loggers."""
+        if not self.is_main:
+            return
+        write_text(self.run / "status.json", json.dumps(status, indent=2) + "\n")
+        for logger in self.loggers:
+            with _errors_as_warnings(logger):
+                logger.close(str(status["status"]))
+
+
+@contextmanager
+def _errors_as_warnings(logger: loggers.Logger) -> Iterator[None]:
+    """Go on with the training when a logger fails, such as one whose server is away: metrics.jsonl has everything."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("%s does not log this: %s", type(logger).__name__, error)
 
 
 def _whole_lines(path: Path) -> list[str]:

@@ -1,0 +1,76 @@
+"""Models on the Hugging Face Hub: names such as hf://owner/name, and files that are fetched and checked."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gnn_training import files
+from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, SUMS_FILE
+from gnn_training.errors import StorageError, UserError
+from gnn_training.machine import require_package
+
+WEIGHTS_FILE = "model.safetensors"
+FILES = (MODEL_FILE, GOLDEN_FILE, WEIGHTS_FILE, "config.json", "report.json", "manifest.json")  # SUMS_FILE names them
+NAME = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@(.+))?")
+LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
+CONNECT = "connect, and unset HF_HUB_OFFLINE"
+
+
+def model_file(name: Path | str) -> Path:
+    """Return the path of a model file. Of hf://owner/name or hf://owner/name@revision, the files are fetched first and
+    their checksums checked; without a connection, those of the cache are taken. Raises UserError if there is no such
+    model, it cannot be fetched, or a file differs from its checksum.
+    """
+    if not str(name).startswith("hf:"):
+        return Path(name)
+    repo, revision = parse(str(name))
+    with errors_in_a_sentence(str(name)):
+        from huggingface_hub import snapshot_download
+
+        folder = Path(snapshot_download(repo, revision=revision, allow_patterns=[SUMS_FILE, *FILES]))
+    found = {file: (folder / file).read_bytes() for file in (SUMS_FILE, *FILES) if (folder / file).exists()}
+    sums = found.get(SUMS_FILE, b"").decode(errors="replace")
+    if f"  {MODEL_FILE}\n" not in sums:
+        raise UserError(f"{name} has no {SUMS_FILE} of a {MODEL_FILE}: name a model that `coloring-gnn push` uploaded")
+    if wrong := files.changed(sums, found):
+        cache = folder.parents[1]
+        raise UserError(f"{name}: {wrong} differs from its checksum: delete {cache}, or name another revision")
+    return folder / MODEL_FILE
+
+
+def parse(name: str) -> tuple[str, str | None]:
+    """Split hf://owner/name@revision into owner/name and revision; UserError if it is not such a name."""
+    match = NAME.fullmatch(name)
+    if match is None:
+        raise UserError(f"{name} is no name of a model on the Hub: it is hf://owner/name or hf://owner/name@revision")
+    return match[1], match[2]
+
+
+@contextmanager
+def errors_in_a_sentence(name: str) -> Iterator[None]:
+    """Turn errors of huggingface_hub into UserError. Tokens are left to that library and appear in no message."""
+    require_package("huggingface_hub", name, "'.[hub]' in a clone")
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.HFValidationError as error:
+        raise UserError(f"{name} is no name that the Hub allows: correct it") from error
+    except errors.RevisionNotFoundError as error:
+        raise UserError(f"{name}: there is no such revision: name a branch, a tag or a commit") from error
+    except errors.GatedRepoError as error:
+        raise UserError(f"{name} is gated: ask for access on its page, then {LOG_IN}") from error
+    except errors.RepositoryNotFoundError as error:
+        raise UserError(f"{name}: there is no such model, or it is private: correct the name, or {LOG_IN}") from error
+    except errors.LocalEntryNotFoundError as error:
+        raise UserError(f"{name} is not in the cache and the Hub cannot be reached: {CONNECT}") from error
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        way_out = LOG_IN if status in (401, 403) else "try again later"
+        raise UserError(f"{name}: the Hub refuses with status {status}: {way_out}") from error
+    except (errors.HTTPError, errors.OfflineModeIsEnabled) as error:
+        raise UserError(f"{name}: the Hub cannot be reached ({type(error).__name__}): {CONNECT}") from error
+    except OSError as error:
+        way_out = "make room, or set HF_HOME to another folder"
+        raise StorageError(f"{name}: the cache cannot be written ({files.reason(error)}): {way_out}") from error

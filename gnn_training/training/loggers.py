@@ -1,0 +1,93 @@
+"""Loggers that show the records of a training as curves: TensorBoard, and Weights & Biases, MLflow or Trackio."""
+
+import importlib
+import secrets
+from pathlib import Path
+from typing import Protocol
+
+from gnn_training.errors import UserError
+from gnn_training.files import write_text
+from gnn_training.machine import require_package
+from gnn_training.settings import TrainSettings
+
+PROJECT = "coloring-gnn"  # in the logger: project or experiment
+
+
+class Logger(Protocol):
+    """What a logger must do."""
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        """Record numbers by their names, such as train/gap."""
+
+    def close(self, status: str) -> None:
+        """Flush everything; the training is "done", "stopped" or "failed"."""
+
+
+class TensorBoard:
+    """Event files in the run folder. Those of an earlier start are hidden from first_step on."""
+
+    def __init__(self, run: Path, first_step: int):
+        from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
+
+        self.writer = SummaryWriter(run / "tensorboard", purge_step=first_step)
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+
+    def close(self, status: str) -> None:
+        self.writer.close()
+
+
+class WandB:
+    """Weights & Biases, or Trackio, which has the same functions. The run named run_id is continued if there is one."""
+
+    def __init__(self, library: str, settings: TrainSettings, run_id: str):
+        init, config = importlib.import_module(library).init, settings.model_dump(mode="json")
+        options = {"id": run_id, "dir": settings.run} if library == "wandb" else {}
+        self.run = init(project=PROJECT, name=run_id, resume="allow", config=config, **options)
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        self.run.log(values, step=step)
+
+    def close(self, status: str) -> None:
+        self.run.finish()
+
+
+class MLflow:
+    """MLflow. The run named run_id is continued if there is one."""
+
+    def __init__(self, settings: TrainSettings, run_id: str):
+        import mlflow
+
+        self.mlflow, name = mlflow, f"attributes.run_name = '{run_id}'"
+        experiment = mlflow.set_experiment(PROJECT).experiment_id
+        found = mlflow.search_runs([experiment], name, output_format="list")
+        mlflow.start_run(found[0].info.run_id if found else None, run_name=run_id)
+        if not found:
+            mlflow.log_params(settings.model_dump(mode="json"))
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        self.mlflow.log_metrics(values, step, synchronous=False)  # or a server that is away would stop all ranks
+
+    def close(self, status: str) -> None:
+        self.mlflow.flush_async_logging()
+        self.mlflow.end_run({"done": "FINISHED", "stopped": "KILLED"}.get(status, "FAILED"))
+
+
+def require(name: str | None) -> None:
+    """Raise UserError if the logger is not installed."""
+    if name:
+        require_package(name, f"--logger {name}", name)
+
+
+def start(name: str, settings: TrainSettings) -> Logger:
+    """Start a logger, or continue its run of this run folder. Raises UserError with its reason if it cannot start."""
+    file = settings.run / "logger_id"
+    if not file.exists():
+        write_text(file, f"{settings.run.name}-{secrets.token_hex(4)}\n")
+    run_id = file.read_text(encoding="utf-8").strip()
+    try:
+        return MLflow(settings, run_id) if name == "mlflow" else WandB(name, settings, run_id)
+    except Exception as error:  # each library has errors of its own
+        raise UserError(f"--logger {name} cannot start: {' '.join(str(error).split())}") from error

@@ -1,0 +1,194 @@
+"""The part of the Hugging Face Hub's protocol that huggingface_hub needs to push and fetch a model, on loopback."""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from urllib.parse import unquote, urlsplit
+
+TOKEN = "hf_ThisIsTheTokenOfATest"  # a push without it is refused
+LARGE = (".onnx", ".safetensors")  # stored by LFS, as on the Hub
+Files = dict[str, bytes]
+
+
+@dataclass
+class Repository:
+    """Commits, oldest first: files by name. gated: whether files can be seen and not fetched."""
+
+    commits: list[Files] = field(default_factory=list)
+    gated: bool = False
+
+    def files(self, revision: str) -> tuple[str, Files]:
+        """Commit and files of "main" or a commit; KeyError if there is none."""
+        known = {commit_id(files): files for files in self.commits}
+        if revision == "main":
+            revision = list(known)[-1]
+        return revision, known[revision]
+
+
+def commit_id(files: Files) -> str:
+    return hashlib.sha1(b"".join(name.encode() + content for name, content in sorted(files.items()))).hexdigest()
+
+
+class Hub(ThreadingHTTPServer):
+    """A server; url: its address; repositories: by name; requests: "METHOD /path" of all so far."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.repositories: dict[str, Repository] = {}
+        self.large: Files = {}  # by SHA-256
+        self.requests: list[str] = []
+        self.status = 0  # instead of all answers, if set
+
+    def routes(self) -> Iterator[tuple[str, str]]:
+        """Regular expressions of "METHOD /path" and the names of the methods that answer."""
+        repo = r"(?P<name>[^/]+/[^/]+)"
+        yield "POST /api/validate-yaml", "validate"
+        yield "POST /api/repos/create", "create"
+        yield f"GET /api/models/{repo}/revision/(?P<revision>[^/]+)", "info"
+        yield f"GET /api/models/{repo}/tree/(?P<revision>[^/]+)", "tree"
+        yield f"POST /api/models/{repo}/preupload/main", "preupload"
+        yield f"POST /{repo}.git/info/lfs/objects/batch", "batch"
+        yield "PUT /large/(?P<oid>[0-9a-f]{64})", "upload"
+        yield f"POST /api/models/{repo}/commit/main", "commit"
+        yield f"(HEAD|GET) /{repo}/resolve/(?P<revision>[^/]+)/(?P<file>.+)", "resolve"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request. Every answer is a status, headers and a body."""
+
+    server: Hub
+    protocol_version = "HTTP/1.1"
+
+    def answer(self) -> None:
+        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        request = f"{self.command} {unquote(urlsplit(self.path).path)}"
+        self.server.requests.append(request)
+        if self.server.status:
+            return self.send(self.server.status)
+        for pattern, method in self.server.routes():
+            if match := re.fullmatch(pattern, request):
+                if self.command in ("POST", "PUT") and method != "upload" and self.token() != TOKEN:
+                    return self.send(401, error="Invalid username or password.")
+                parts = match.groupdict()
+                if method == "create" or "name" not in parts or parts["name"] in self.server.repositories:
+                    return getattr(self, method)(**parts)
+                return self.send(404, code="RepoNotFound", error="Repository not found")
+        self.send(404, error=f"no route for {request}")
+
+    do_GET = do_HEAD = do_POST = do_PUT = answer
+
+    def token(self) -> str:
+        return self.headers.get("Authorization", "").removeprefix("Bearer ")
+
+    def send(self, status: int, body: object = b"", code: str = "", error: str = "", **headers: str) -> None:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers |= {"X-Error-Code": code} if code else {}
+        headers |= {"X-Error-Message": error} if error else {}
+        self.send_response(status)
+        for name, value in ({"Content-Length": str(len(content))} | headers).items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def validate(self) -> None:
+        head = json.loads(self.body)["content"].split("---\n")[1]
+        known = any(f"license: {license}\n" in head for license in ("mit", "apache-2.0"))
+        errors = [] if known else [{"message": '"license" must be one of [mit, apache-2.0]'}]
+        self.send(200 if known else 400, {"errors": errors, "warnings": []})
+
+    def create(self) -> None:
+        asked = json.loads(self.body)
+        name = f"{asked['organization']}/{asked['name']}"
+        exists = name in self.server.repositories
+        self.server.repositories.setdefault(name, Repository())
+        self.send(409 if exists else 200, {"url": f"{self.server.url}/{name}"})
+
+    def preupload(self, name: str) -> None:
+        files = [
+            {"path": (path := file["path"]), "shouldIgnore": False,
+             "uploadMode": "lfs" if path.endswith(LARGE) else "regular"}
+            for file in json.loads(self.body)["files"]
+        ]  # fmt: skip
+        self.send(200, {"files": files})
+
+    def batch(self, name: str) -> None:
+        objects = [
+            {**asked, "actions": {"upload": {"href": f"{self.server.url}/large/{asked['oid']}"}}}
+            for asked in json.loads(self.body)["objects"]
+        ]
+        self.send(200, {"transfer": "basic", "objects": objects})
+
+    def upload(self, oid: str) -> None:
+        assert hashlib.sha256(self.body).hexdigest() == oid
+        self.server.large[oid] = self.body
+        self.send(200)
+
+    def commit(self, name: str) -> None:
+        header, *operations = (json.loads(line) for line in self.body.splitlines())
+        assert header["key"] == "header" and header["value"]["summary"]
+        repository = self.server.repositories[name]
+        files = dict(repository.commits[-1]) if repository.commits else {}
+        for operation in operations:
+            value = operation["value"]
+            is_large = operation["key"] == "lfsFile"
+            files[value["path"]] = self.server.large[value["oid"]] if is_large else base64.b64decode(value["content"])
+        repository.commits.append(files)
+        self.send(200, {"commitUrl": f"{self.server.url}/{name}/commit/{commit_id(files)}",
+                        "commitOid": commit_id(files)})  # fmt: skip
+
+    def files(self, name: str, revision: str) -> tuple[str, Files]:
+        """Commit and files, or an empty commit after the answer that there is none."""
+        try:
+            return self.server.repositories[name].files(revision)
+        except (KeyError, IndexError):
+            self.send(404, code="RevisionNotFound", error=f"Invalid rev id: {revision}")
+            return "", {}
+
+    def info(self, name: str, revision: str) -> None:
+        commit, files = self.files(name, revision)
+        if commit:
+            self.send(200, {"id": name, "sha": commit, "siblings": [{"rfilename": file} for file in files]})
+
+    def tree(self, name: str, revision: str) -> None:
+        commit, files = self.files(name, revision)
+        if commit:
+            self.send(200, [{"type": "file", "path": file, "size": len(content), "oid": etag(content)}
+                            for file, content in files.items()])  # fmt: skip
+
+    def resolve(self, name: str, revision: str, file: str) -> None:
+        if self.server.repositories[name].gated:
+            return self.send(403, code="GatedRepo", error="Access to this model is restricted")
+        commit, files = self.files(name, revision)
+        if not commit:
+            return
+        if file not in files:
+            return self.send(404, code="EntryNotFound", error="Entry not found", X_Repo_Commit=commit)
+        self.send(200, files[file], ETag=f'"{etag(files[file])}"', X_Repo_Commit=commit)
+
+
+def etag(content: bytes) -> str:
+    return hashlib.sha1(content).hexdigest()
+
+
+@contextmanager
+def running() -> Iterator[Hub]:
+    """A server in a thread of its own."""
+    with Hub() as hub:
+        thread = Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield hub
+        finally:
+            hub.shutdown()
+            thread.join()

@@ -1,0 +1,231 @@
+"""Models on the Hugging Face Hub: a real push and real fetches, in processes of their own, against a server on loopback
+that speaks the Hub's protocol.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import hub_server
+import pytest
+from dimacs import queens, read_solution
+
+from gnn_training import hub
+from gnn_training.archive import read_archive, write_archive
+from gnn_training.coloring import is_proper
+from gnn_training.contract import ARCHIVE_FILE, SUMS_FILE
+from gnn_training.errors import UserError
+from gnn_training.files import checksums
+from gnn_training.jobs.pack import pack
+from gnn_training.settings import EvaluateSettings, PackSettings
+
+ROOT = Path(__file__).parents[1]
+FETCH = "import sys; from gnn_training.hub import UserError, model_file\n" + (
+    "try: print(model_file(sys.argv[1]))\nexcept UserError as error: sys.exit(str(error))"
+)
+PUSHED = {"README.md", SUMS_FILE, *hub.FILES}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[hub_server.Hub]:
+    pytest.importorskip("huggingface_hub", reason="the extra [hub] is not installed")
+    with hub_server.running() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The variables of all processes: an empty cache, no token of this machine, large files by LFS over HTTP."""
+    for name in [name for name in os.environ if name.startswith("HF_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.fixture
+def online(server: hub_server.Hub, monkeypatch: pytest.MonkeyPatch) -> hub_server.Hub:
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    return server
+
+
+def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
+    """Run Python; what it prints has no token."""
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
+    assert "hf_" not in done.stdout + done.stderr.replace("hf_hub", "") and "Traceback" not in done.stderr, done
+    return done
+
+
+def fetch(name: str, **variables: str) -> Path:
+    """Fetch a model in a process of its own; its file."""
+    done = python("-c", FETCH, name, **variables)
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip())
+
+
+def refusal(name: str, **variables: str) -> str:
+    """The last line that a process prints which cannot fetch a model."""
+    done = python("-c", FETCH, name, **variables)
+    assert done.returncode == 1 and done.stdout == ""
+    return done.stderr.splitlines()[-1]
+
+
+def put(server: hub_server.Hub, name: str, **changes: bytes) -> hub_server.Repository:
+    """Make a repository of small files with right checksums, and then change files of it."""
+    files = {file: file.encode() for file in hub.FILES}
+    files[SUMS_FILE] = checksums(files).encode()
+    server.repositories[name] = hub_server.Repository([files | changes])
+    return server.repositories[name]
+
+
+@pytest.fixture
+def archive(once, trained: Path, exported: Path, tiny_data: Path) -> Path:
+    """The archive of a trained, exported and evaluated model."""
+    from gnn_training.jobs.evaluate import evaluate
+
+    def make(folder: Path) -> None:
+        run, models = (Path(shutil.copytree(source, folder / source.name)) for source in (trained, exported))
+        model, report = models / "coloring_gnn.onnx", run / "report.json"
+        evaluate(EvaluateSettings(graphs=tiny_data, model=model, limit=1, report=report, threads=1))
+        pack(PackSettings(run=run, models=models))
+
+    return once("tiny-archive", make) / exported.name / ARCHIVE_FILE
+
+
+def push(repo: str, archive: Path, *flags: str, token: str = hub_server.TOKEN) -> subprocess.CompletedProcess:
+    return python("-m", "gnn_training", "push", repo, "--archive", archive, *flags, HF_TOKEN=token)
+
+
+@pytest.mark.slow  # trains, exports and evaluates
+def test_a_pushed_model_is_fetched_checked_and_used_also_without_the_hub(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    torch, load = pytest.importorskip("torch"), pytest.importorskip("safetensors.torch").load
+    yaml = pytest.importorskip("yaml")
+    pytest.importorskip("huggingface_hub", reason="the extra [hub] is not installed")
+    with hub_server.running() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        done = push("me/tiny", archive)
+        pinned = re.search(r"hf://me/tiny@[0-9a-f]{40}$", done.stdout)[0]
+        (files,) = server.repositories["me/tiny"].commits
+        assert files.keys() == PUSHED
+        packed = read_archive(archive)
+        assert all(files[name] == packed[name] for name in hub.FILES if name != hub.WEIGHTS_FILE)
+        (tmp_path / "best.pt").write_bytes(packed["best.pt"])
+        weights, best = load(files[hub.WEIGHTS_FILE]), torch.load(tmp_path / "best.pt")["network"]
+        assert weights.keys() == best.keys() and all(torch.equal(weights[name], best[name]) for name in best)
+
+        _, head, text = files["README.md"].decode().split("---\n", 2)
+        card, summary = yaml.safe_load(head), json.loads(files["report.json"])["summary"]
+        assert (card["library_name"], card["license"], card["pipeline_tag"]) == ("coloring-gnn", "mit", "graph-ml")
+        metrics = {metric["type"]: metric["value"] for metric in card["model-index"][0]["results"][0]["metrics"]}
+        assert metrics == {name: summary["methods"]["one_call"][name] for name in metrics} and "mean_gap" in metrics
+
+        (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        done = python("-c", program)
+        assert done.returncode == 0 and re.match(r"\{0: \d, 1: \d, .*9: \d\}$", done.stdout), done
+
+        model, asked = fetch("hf://me/tiny"), len(server.requests)
+        assert model.read_bytes() == files["coloring_gnn.onnx"]
+
+    out = tmp_path / "queens.sol"  # the server is stopped
+    command = ["-m", "gnn_training", "color", ROOT / "examples/queen8_8.col", "--model", "hf://me/tiny"]
+    done = python(*command, "--out", out, "--seconds", "0")
+    assert done.returncode == 0 and is_proper(queens(8, 8), read_solution(out)), done
+    for name in ("hf://me/tiny", pinned):
+        assert fetch(name, HF_HUB_OFFLINE="1") == model
+    assert len(server.requests) == asked
+
+
+@pytest.mark.slow
+def test_a_push_that_the_hub_refuses_says_why_in_a_sentence(archive: Path, online: hub_server.Hub, tmp_path: Path):
+    def said(*arguments, **options) -> str:
+        done = push(*arguments, **options)
+        assert done.returncode == 2 and done.stderr.startswith("coloring-gnn: ") and done.stderr.count("\n") == 1, done
+        return done.stderr
+
+    assert "the Hub refuses with status 401: log in with `hf auth login`" in said("me/no", archive, token="hf_wrong")
+    assert '"license" must be one of' in said("me/no", archive, "--license", "wtf")
+    assert online.repositories["me/no"].commits == []
+    write_archive(tmp_path / "damaged.tar.gz", read_archive(archive) | {"best.pt": b"?"}, 0)
+    assert "damaged.tar.gz is damaged (best.pt): pack again" in said("me/no", tmp_path / "damaged.tar.gz")
+
+
+def test_a_fetch_asks_for_the_files_of_one_commit_and_no_others(online: hub_server.Hub):
+    put(online, "me/all", huge=b"not ours")
+    online.requests.clear()
+    folder = fetch("hf://me/all").parent
+    assert {path.name for path in folder.iterdir()} == {SUMS_FILE, *hub.FILES}
+    commits = {request.split("/resolve/")[1][:40] for request in online.requests if "/resolve/" in request}
+    assert commits == {folder.name}
+
+
+def test_later_commits_replace_earlier_ones_unless_the_name_has_a_revision(online: hub_server.Hub):
+    repository = put(online, "me/two")
+    old = fetch("hf://me/two")
+    files = {file: b"newer" for file in hub.FILES}
+    repository.commits.append(files | {SUMS_FILE: checksums(files).encode()})
+    assert fetch("hf://me/two").read_bytes() == b"newer"
+    assert fetch(f"hf://me/two@{old.parent.name}") == old and old.read_bytes() == b"coloring_gnn.onnx"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"coloring_gnn.onnx": b"changed"}, "coloring_gnn.onnx differs from its checksum: delete .*, or name another"),
+        ({"config.json": b"changed"}, "config.json differs from its checksum"),
+        ({SUMS_FILE: b""}, "has no SHA256SUMS of a coloring_gnn.onnx: name a model that `coloring-gnn push` uploaded"),
+        ({SUMS_FILE: b"<html>\n  coloring_gnn.onnx\n"}, "<html> differs from its checksum"),
+    ],
+)
+def test_files_that_differ_from_their_checksums_are_refused(online: hub_server.Hub, changes: dict, said: str):
+    put(online, "me/changed", **changes)
+    assert re.match(f"hf://me/changed:? {said}", refusal("hf://me/changed"))
+
+
+def test_a_cache_that_the_disk_damaged_is_refused(online: hub_server.Hub):
+    put(online, "me/cached")
+    fetch("hf://me/cached").write_bytes(b"damaged")
+    assert "coloring_gnn.onnx differs from its checksum" in refusal("hf://me/cached", HF_HUB_OFFLINE="1")
+
+
+def test_what_cannot_be_fetched_is_refused_in_a_sentence(
+    online: hub_server.Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    put(online, "me/gated").gated = True
+    put(online, "me/model")
+    assert "hf://me/gated is gated: ask for access on its page, then log in" in refusal("hf://me/gated")
+    assert "there is no such model, or it is private: correct the name" in refusal("hf://me/none")
+    assert "there is no such revision: name a branch, a tag or a commit" in refusal("hf://me/model@v9")
+    assert "is not in the cache and the Hub cannot be reached" in refusal("hf://me/model", HF_HUB_OFFLINE="1")
+    nobody = {"HF_ENDPOINT": "http://127.0.0.1:9"}  # the discard port
+    assert "is not in the cache and the Hub cannot be reached" in refusal("hf://me/model", **nobody)
+    (tmp_path / "file").touch()
+    assert "the cache cannot be written (not a directory)" in refusal("hf://me/model", HF_HOME=str(tmp_path / "file"))
+    monkeypatch.setattr(online, "status", 401)
+    assert "log in with `hf auth login` or set HF_TOKEN" in refusal("hf://me/model", HF_TOKEN="hf_wrong")
+
+
+@pytest.mark.parametrize(
+    "name", ["hf://queens", "hf:/me/queens", "hf:me/queens", "hf://me/queens/x", "hf://me/q@", "hf://"]
+)
+def test_a_misspelt_name_is_refused_before_any_work(name: str):
+    with pytest.raises(UserError, match="is no name of a model on the Hub: it is hf://owner/name or"):
+        hub.model_file(name)
+
+
+def test_without_huggingface_hub_the_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match=r"hf://me/x needs huggingface_hub: pip install '\.\[hub\]' in a clone"):
+        hub.model_file("hf://me/x")
+
+
+def test_a_model_of_the_disk_needs_no_huggingface_hub(tiny_model: Path):
+    program = "import sys, gnn_training; sys.modules['huggingface_hub'] = None; gnn_training.Model(sys.argv[1])"
+    assert python("-c", program, tiny_model).returncode == 0

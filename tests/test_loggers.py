@@ -1,0 +1,164 @@
+"""Loggers get every record of a training, from rank 0 alone, and a resumed training goes on in the same run."""
+
+import importlib
+import json
+import os
+import sqlite3
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tiny_runs
+
+from gnn_training.__main__ import main
+from gnn_training.distributed import Runtime
+from gnn_training.errors import UserError
+from gnn_training.jobs.train import train
+from gnn_training.settings import TrainSettings
+from gnn_training.training.logbook import Logbook
+
+Numbers = dict[tuple[str, int], float]  # by name and step
+
+
+def recorded(run: Path) -> Numbers:
+    """The numbers of metrics.jsonl."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return {
+        (f"{line['kind']}/{name}", line["step"]): value
+        for line in lines
+        for name, value in line.items()
+        if name not in ("kind", "step")
+    }
+
+
+def of_wandb(run: Path) -> Numbers:
+    """What `wandb sync` would send: protocol buffers in a log in the format of LevelDB."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    def records(data: bytes) -> Iterator[Record]:
+        at, content = 7, b""  # after the header of the file
+        while at + 7 <= len(data):
+            if (left := -at % 32_768) < 7 and left:  # a block ends with zeros if no header fits
+                at += left
+                continue
+            _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+            content += data[at + 7 : at + 7 + length]
+            at += 7 + length
+            if kind in (1, 4):  # the whole record, or its last part
+                yield Record.FromString(content)
+                content = b""
+
+    numbers: Numbers = {}
+    files = sorted(run.glob("wandb/offline-run-*/run-*.wandb"))
+    assert len(files) == 2 and len({file.name for file in files}) == 1  # two parts of one run
+    for record in (record for file in files for record in records(file.read_bytes())):
+        items = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+        numbers |= {(name, items["_step"]): value for name, value in items.items() if not name.startswith("_")}
+    return numbers
+
+
+def of_mlflow(run: Path) -> Numbers:
+    import mlflow
+
+    client = mlflow.MlflowClient(os.environ["MLFLOW_TRACKING_URI"])
+    (found,) = client.search_runs([client.get_experiment_by_name("coloring-gnn").experiment_id])
+    assert found.info.status == "FINISHED" and found.data.params["rounds"] == "100"
+    histories = {name: client.get_metric_history(found.info.run_id, name) for name in found.data.metrics}
+    assert all(len({metric.step for metric in history}) == len(history) for history in histories.values())
+    return {(name, metric.step): metric.value for name, history in histories.items() for metric in history}
+
+
+def of_trackio(run: Path) -> Numbers:
+    with sqlite3.connect(Path(os.environ["TRACKIO_DIR"], "coloring-gnn.db")) as database:
+        rows = database.execute("SELECT run_name, step, metrics FROM metrics").fetchall()
+    assert {name for name, *_ in rows} == {(run / "logger_id").read_text().strip()}
+    numbers = [((name, step), value) for _, step, values in rows for name, value in json.loads(values).items()]
+    assert len(dict(numbers)) == len(numbers)  # each once
+    return dict(numbers)
+
+
+def train_with(variables: dict[str, str], settings: TrainSettings) -> None:
+    os.environ.update(variables)
+    train(settings)
+
+
+@pytest.mark.slow  # two trainings in processes of their own
+@pytest.mark.parametrize(("logger", "read"), [("wandb", of_wandb), ("mlflow", of_mlflow), ("trackio", of_trackio)])
+def test_logger_gets_every_record_of_a_training_that_was_interrupted(
+    logger: str, read, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if importlib.util.find_spec(logger) is None:
+        pytest.skip(f"{logger} is not installed")
+    variables = {
+        "WANDB_MODE": "offline",
+        "MLFLOW_TRACKING_URI": f"file:{tmp_path / 'mlflow'}",
+        "MLFLOW_ALLOW_FILE_STORE": "true",  # mlflow-skinny has no database
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run", logger=logger, steps=8)
+    for minutes in (1e-4, 0.0):  # the first training ends after a step or two
+        changed = settings.model_copy(update={"minutes": minutes})
+        assert tiny_runs.finish(train_with, variables, changed) == 0
+    expected = recorded(settings.run)
+    assert max(step for _, step in expected) == 8 and ("validation/gap", 0) in expected
+    assert read(settings.run) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("command", ["train", "run", "check"])
+def test_a_logger_that_is_not_installed_is_refused_before_any_work(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    monkeypatch.chdir(tmp_path)
+    assert main([command, "--logger", "trackio", "--preset", "smoke", "--device", "cpu"]) == 2
+    assert "--logger trackio needs trackio: pip install trackio\n" in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+class Broken:
+    """A logger whose server is away."""
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        raise ConnectionError("the server is away")
+
+    def close(self, status: str) -> None:
+        raise ConnectionError("the server is away")
+
+
+def test_a_logger_that_fails_does_not_end_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    book = Logbook(TrainSettings(run=tmp_path), {"train": 0, "validation": -1}, is_main=True)
+    book.loggers.insert(0, Broken())
+    book.record("train", 1, {"gap": 0.5})
+    book.close({"status": "done"})
+    assert recorded(tmp_path) == {("train/gap", 1): 0.5}
+    assert json.loads((tmp_path / "status.json").read_text()) == {"status": "done"}
+    assert caplog.text.count("Broken does not log this: the server is away") == 2
+
+
+def test_a_logger_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("mlflow", reason="mlflow is not installed")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://here")
+    with pytest.raises(UserError, match="--logger mlflow cannot start: .*nonsense"):
+        Logbook(TrainSettings(run=tmp_path, logger="mlflow"), {"train": 0, "validation": -1}, is_main=True)
+
+
+def log_a_step(rt: Runtime, variables: dict[str, str], settings: TrainSettings) -> None:
+    os.environ.update(variables)
+    book = Logbook(settings, {"train": 0, "validation": -1}, rt.is_main)
+    book.record("train", 1, {"gap": float(rt.rank)})
+    book.close({"status": "done"})
+
+
+def test_only_rank_0_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("trackio", reason="trackio is not installed")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    variables, settings = (
+        {"TRACKIO_DIR": str(tmp_path / "trackio")},
+        TrainSettings(run=tmp_path / "run", logger="trackio"),
+    )
+    tiny_runs.in_group(2, log_a_step, variables, settings)
+    assert of_trackio(settings.run) == recorded(settings.run) == {("train/gap", 1): 0.0}
