@@ -226,7 +226,7 @@ class EvaluateSettings(Settings):
     limit: Count = 0
     """Number of graphs to take, at most (of packed data: validation graphs); 0 takes all."""
     report: Path = Path("report.json")
-    """File for the numbers."""
+    """File for the numbers, JSON. A page of the same name for a browser, with the suffix .html, stands beside it."""
     plot: Path | None = None
     """PNG file: mean number of colors above the best known against time."""
     threads: Count = 0
@@ -239,6 +239,12 @@ class EvaluateSettings(Settings):
                 raise ValueError(f"{name} needs time: set seconds above 0, such as 10")
         return self
 
+    @model_validator(mode="after")
+    def _report_is_not_the_page(self) -> Self:
+        if self.report.suffix == ".html":
+            raise ValueError(f"report ({self.report}) is for the numbers: name a .json file; a page stands beside it")
+        return self
+
 
 class ColorSettings(Settings):
     """Settings of `color`."""
@@ -249,6 +255,8 @@ class ColorSettings(Settings):
     """An exported file, such as models/coloring_gnn.onnx; the default is the shipped model."""
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
     """Solution file (lines "s col K" and "l v color"); None writes it beside the graph, with the suffix .sol."""
+    picture: Path | None = None
+    """PNG or SVG file: the colored graph, of 400 nodes at most. Needs the extra [train]."""
     seconds: Amount = 10.0
     """Time to spend. The first call of the network may take up to a minute more."""
     polish: bool = True
@@ -257,6 +265,12 @@ class ColorSettings(Settings):
     """Seed of network and search."""
     threads: Count = 0
     """Threads of ONNX Runtime and of the search; 0 takes every core."""
+
+    @model_validator(mode="after")
+    def _picture_has_a_format(self) -> Self:
+        if self.picture and self.picture.suffix not in (".png", ".svg"):
+            raise ValueError(f"picture ({self.picture}) must end in .png or .svg")
+        return self
 
 
 def smoke() -> RunSettings:

@@ -116,6 +116,22 @@ def test_progress_goes_down_in_colors_and_on_in_time_to_the_end(tmp_path: Path, 
     assert row["progress"]["search"][0] == [called, row["colors"]["one_call"]]
 
 
+def test_beside_a_training_tensorboard_gets_the_table(folder: Path, tiny_model: Path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    curves = folder.parent / "tensorboard"
+    curves.mkdir()
+    run(folder, tiny_model)
+    events = EventAccumulator(str(curves)).Reload()
+    text = events.Tensors("report/text_summary")[-1].tensor_proto.string_val[0].decode()
+    assert "| DSATUR   |      5 |" in text and text.count("|--") == 1
+
+
+def test_a_report_in_place_of_the_page_is_refused():
+    with pytest.raises(UserError, match=r"report \(report.html\) is for the numbers: name a .json file"):
+        EvaluateSettings(graphs=Path("x"), report=Path("report.html"))
+
+
 def write_known(path: Path) -> Path:
     path.write_text("name,best_known\nrandom,9\nmycielski,4\nsingle,1\n")
     return path

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnn_training.files import write_text
+from gnn_training.settings import TrainSettings
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +103,13 @@ class Logbook:
             parts.append(f"validation {progress.gap:+.2f} ({others})")
         minutes, seconds = divmod(round(seconds_left), 60)
         log.info("%s", " | ".join([*parts, f"{minutes}:{seconds:02d} left"]))
+
+    def compare(self, settings: TrainSettings, progress: Progress) -> None:
+        """Note settings and final scores for TensorBoard's table of hyperparameters, which compares runs."""
+        if self.is_main:
+            scores = {"gap": progress.best, "gap_at_step_0": progress.first_gap, "dsatur_gap": progress.dsatur_gap}
+            final = {f"final/{name}": score for name, score in scores.items()}
+            self.tensorboard.add_hparams(settings.model_dump(mode="json"), final, run_name=".")
 
     def close(self, status: dict[str, object]) -> None:
         """Flush everything and leave status.json: how the run ended ("done", "stopped" or "failed") and its counts."""
