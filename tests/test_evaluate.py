@@ -124,7 +124,7 @@ def test_beside_a_training_tensorboard_gets_the_table(folder: Path, tiny_model: 
     run(folder, tiny_model)
     events = EventAccumulator(str(curves)).Reload()
     text = events.Tensors("report/text_summary")[-1].tensor_proto.string_val[0].decode()
-    assert "| DSATUR   |      5 |" in text and text.count("|--") == 1
+    assert "| DSATUR   |      5 |" in text and text.count("\n|--") == 1
 
 
 def test_a_report_in_place_of_the_page_is_refused():

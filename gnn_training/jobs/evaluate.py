@@ -29,6 +29,7 @@ from gnn_training.solve import baselines, report
 from gnn_training.solve.anytime import improvements, one_call
 from gnn_training.solve.local_search import Budget, clique_size
 from gnn_training.solve.page import page
+from gnn_training.solve.picture import MAX_NODES
 from gnn_training.solve.report import METHODS, Row
 
 logger = logging.getLogger(__name__)
@@ -127,10 +128,11 @@ def _file_cases(path: Path) -> Iterator[Case]:
 
 def _example(cases: Sequence[Case], rows: Sequence[Row], model: Model) -> dict[str, object] | None:
     """The small graph where one call saves the most colors, and its colorings; None if no small graph was colored."""
-    small = [i for i, row in enumerate(rows) if row.num_edges <= EXAMPLE_EDGES and "one_call" in row.colors]
+    small = [(row, case.graph) for row, case in zip(rows, cases, strict=True)
+             if "one_call" in row.colors and row.num_nodes <= MAX_NODES and row.num_edges <= EXAMPLE_EDGES]  # fmt: skip
     if not small:
         return None
-    graph = cases[max(small, key=lambda i: (rows[i].colors["dsatur"] - rows[i].colors["one_call"], -i))].graph
+    _, graph = max(small, key=lambda one: (one[0].colors["dsatur"] - one[0].colors["one_call"], -one[0].num_nodes))
     colorings = {"dsatur": next(baselines.dsatur(graph)), "one_call": one_call(model, graph, CALL_SECONDS).colors}
     return {
         "name": graph.name, "num_nodes": graph.num_nodes, "edges": graph.edges.tolist(),
