@@ -222,7 +222,7 @@ class EvaluateSettings(Settings):
     rlf: bool = True
     """Compare with RLF, which is slow from a thousand nodes on; --no-rlf leaves it out."""
     tabucol: bool = False
-    """Compare with TabuCol alone, with the same `seconds`."""
+    """Compare with TabuCol alone, with the same `seconds`; without seconds, with the time of the call."""
     limit: Count = 0
     """Number of graphs to take, at most (of packed data: validation graphs); 0 takes all."""
     report: Path = Path("report.json")
@@ -234,7 +234,7 @@ class EvaluateSettings(Settings):
 
     @model_validator(mode="after")
     def _search_has_time(self) -> Self:
-        for name in ("polish", "tabucol", "plot"):
+        for name in ("polish", "plot"):
             if getattr(self, name) and not self.seconds:
                 raise ValueError(f"{name} needs time: set seconds above 0, such as 10")
         return self

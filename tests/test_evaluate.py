@@ -81,13 +81,19 @@ def test_tabucol_alone_has_its_own_column_and_the_time_of_the_search(folder: Pat
     assert "| TabuCol  |" in capsys.readouterr().out
 
 
+def test_tabucol_without_seconds_has_the_time_of_the_call(folder: Path):
+    row = run(folder / "random.col", SHIPPED_MODEL, tabucol=True)["graphs"][0]
+    assert row["seconds"]["tabucol"] == pytest.approx(row["seconds"]["one_call"], rel=0.3, abs=0.2)
+    assert row["clique"] < row["colors"]["tabucol"] <= row["colors"]["dsatur"] and "search" not in row["colors"]
+
+
 def test_a_polished_search_uses_no_more_colors_than_tabucol(tmp_path: Path, tiny_model: Path):
     file = write_col(tmp_path, from_networkx(nx.gnp_random_graph(120, 0.5, seed=1), "large"))
     row = run(file, tiny_model, seconds=1, tabucol=True, polish=True)["graphs"][0]
     assert row["colors"]["search"] <= row["colors"]["tabucol"] + 1 < row["colors"]["dsatur"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("polish", True), ("tabucol", True), ("plot", Path("curves.png"))])
+@pytest.mark.parametrize(("name", "value"), [("polish", True), ("plot", Path("curves.png"))])
 def test_what_needs_time_is_refused_without(name: str, value: bool | Path):
     with pytest.raises(UserError, match=f"{name} needs time: set seconds above 0"):
         EvaluateSettings(graphs=Path("x"), **{name: value})

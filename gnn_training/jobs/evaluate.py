@@ -176,12 +176,14 @@ def _row(case: Case, model: Model, settings: EvaluateSettings) -> Row:
     watch("dsatur", baselines.dsatur(graph))
     if settings.rlf:
         watch("rlf", baselines.rlf(graph))
-    if settings.tabucol:
-        watch("tabucol", baselines.tabucol(graph, settings.seconds, clique))
     try:
         call = one_call(model, graph, CALL_SECONDS)
     except (MemoryError, TimeoutError) as error:
         logger.warning("%s: too large for the network on this machine: %s", graph.name, error)
+        call = None
+    if settings.tabucol and (seconds := settings.seconds or (call.seconds if call else 0.0)):
+        watch("tabucol", baselines.tabucol(graph, seconds, clique))
+    if call is None:
         return row
     watch("one_call", [call.colors], call.seconds)
     row.conflicts, row.chromatic = conflicts(graph, call.classes), call.chromatic

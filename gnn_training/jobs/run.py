@@ -112,7 +112,7 @@ def plan(settings: RunSettings) -> list[Step]:
     training = TrainSettings(**{name: shared[name] for name in TrainSettings.model_fields})
     exporting = ExportSettings(run=run, models=models, oldest_runtime=settings.oldest_runtime)
     verifying = exporting.model_copy(update={"verify_only": True})
-    evaluating = EvaluateSettings(graphs=source.graphs, model=model, limit=SCORED_GRAPHS, report=report)
+    evaluating = EvaluateSettings(graphs=source.graphs, model=model, limit=SCORED_GRAPHS, tabucol=True, report=report)
     packing = PackSettings(run=run, models=models, price_per_hour=settings.price_per_hour)
     steps = []
     if source.imported is not None:
