@@ -133,6 +133,12 @@ def test_beside_a_training_tensorboard_gets_the_table(folder: Path, tiny_model: 
     assert "| DSATUR   |      5 |" in text and text.count("\n|--") == 1
 
 
+def test_without_a_small_graph_none_is_drawn(tmp_path: Path, tiny_model: Path):
+    file = write_col(tmp_path, Graph.from_edges(401, [(0, 1)], "large"))
+    assert run(file, tiny_model)["example"] is None
+    assert "<svg" not in (tmp_path / "report.html").read_text()
+
+
 def test_a_report_in_place_of_the_page_is_refused():
     with pytest.raises(UserError, match=r"report \(report.html\) is for the numbers: name a .json file"):
         EvaluateSettings(graphs=Path("x"), report=Path("report.html"))
