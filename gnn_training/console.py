@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TextIO
 
 from rich import box
 from rich.console import Console
@@ -69,9 +70,9 @@ def markdown_table(columns: Mapping[str, Sequence[object]]) -> Table:
     return table
 
 
-def print_tables(*tables: Table) -> None:
-    """Print tables to stdout. A log gets lines as wide as the tables."""
-    console = Console(markup=False, highlight=False)
+def print_tables(*tables: Table, file: TextIO | None = None) -> None:
+    """Print tables to stdout or to a file. A log and a file get lines as wide as the tables."""
+    console = Console(markup=False, highlight=False, file=file)
     if not console.is_terminal:
         console.width = 200
     for table in tables:

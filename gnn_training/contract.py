@@ -20,3 +20,4 @@ UNKNOWN_TYPE = 255  # stored for graphs whose family nobody named
 GOLDEN_FILE = "coloring_gnn.golden.json"
 SUMS_FILE = "SHA256SUMS"
 ARCHIVE_FILE = "trained_model.tar.gz"
+PAGE_FILE = "report.html"  # in the archive and in the run folder

@@ -238,11 +238,11 @@ class EvaluateSettings(Settings):
     rlf: bool = True
     """Compare with RLF, which is slow from a thousand nodes on; --no-rlf leaves it out."""
     tabucol: bool = False
-    """Compare with TabuCol alone, with the same `seconds`."""
+    """Compare with TabuCol alone, with the same `seconds`; without seconds, with the time of the call."""
     limit: Count = 0
     """Number of graphs to take, at most (of packed data: validation graphs); 0 takes all."""
     report: Path = Path("report.json")
-    """File for the numbers."""
+    """File for the numbers, JSON. A page of the same name for a browser, with the suffix .html, stands beside it."""
     plot: Path | None = None
     """PNG file: mean number of colors above the best known against time."""
     threads: Count = 0
@@ -250,9 +250,15 @@ class EvaluateSettings(Settings):
 
     @model_validator(mode="after")
     def _search_has_time(self) -> Self:
-        for name in ("polish", "tabucol", "plot"):
+        for name in ("polish", "plot"):
             if getattr(self, name) and not self.seconds:
                 raise ValueError(f"{name} needs time: set seconds above 0, such as 10")
+        return self
+
+    @model_validator(mode="after")
+    def _report_is_not_the_page(self) -> Self:
+        if self.report.suffix == ".html":
+            raise ValueError(f"report ({self.report}) is for the numbers: name a .json file; a page stands beside it")
         return self
 
 
@@ -265,6 +271,8 @@ class ColorSettings(Settings):
     """An exported file, or hf://owner/name[@revision] on the Hugging Face Hub; the default is the shipped model."""
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
     """Solution file (lines "s col K" and "l v color"); None writes it beside the graph, with the suffix .sol."""
+    picture: Path | None = None
+    """PNG or SVG file: the colored graph, of 400 nodes at most. Needs the extra [train]."""
     seconds: Amount = 10.0
     """Time to spend. The first call of the network may take up to a minute more."""
     polish: bool = True
@@ -273,6 +281,12 @@ class ColorSettings(Settings):
     """Seed of network and search."""
     threads: Count = 0
     """Threads of ONNX Runtime and of the search; 0 takes every core."""
+
+    @model_validator(mode="after")
+    def _picture_has_a_format(self) -> Self:
+        if self.picture and self.picture.suffix not in (".png", ".svg"):
+            raise ValueError(f"picture ({self.picture}) must end in .png or .svg")
+        return self
 
 
 def smoke() -> RunSettings:

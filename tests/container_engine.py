@@ -112,26 +112,6 @@ class Engine:
             time.sleep(0.2)
 
 
-def install() -> str | None:
-    """Install what an engine is made of; why that is impossible, None if it is there."""
-    if os.geteuid():
-        return "a container engine needs root"
-    if not shutil.which("apt-get"):
-        return "the container engine is installed from Debian packages"
-    if all(map(_is_installed, PACKAGES)):
-        return None
-    quiet = {"stdout": subprocess.DEVNULL, "env": os.environ | {"DEBIAN_FRONTEND": "noninteractive"}}
-    for command in (["update"], ["install", "--yes", "--no-install-recommends", *PACKAGES]):
-        if subprocess.run(["apt-get", "-qq", *command], **quiet).returncode:
-            return f"apt-get cannot install {', '.join(PACKAGES)}"
-    return None
-
-
-def _is_installed(package: str) -> bool:
-    state = subprocess.run(["dpkg-query", "-W", "-f", "${Status}", package], capture_output=True, text=True).stdout
-    return state == "install ok installed"
-
-
 def _client() -> str:
     """The engine's own client; another docker, earlier on PATH, may not know BuildKit."""
     files = subprocess.run(["dpkg", "-L", "docker.io"], capture_output=True, text=True, check=True).stdout

@@ -1,6 +1,7 @@
 """The coloring job: any graph, a time budget, Ctrl-C, and places that cannot be used."""
 
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -8,11 +9,13 @@ import numpy as np
 import pytest
 from dimacs import queens, read_solution, write_col
 
+from gnn_training.__main__ import main
 from gnn_training.coloring import count_conflicts_and_colors, is_proper, num_colors, read_dimacs_pairs
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 from gnn_training.jobs.color import color
 from gnn_training.settings import ColorSettings
+from gnn_training.solve.picture import draw
 
 ROOT = Path(__file__).parents[1]
 
@@ -116,6 +119,49 @@ def test_a_wrong_header_is_mentioned(tmp_path: Path, tiny_model: Path, caplog):
     graph.write_text("p edge 3 99\ne 1 2\n")
     run(graph, tiny_model)
     assert "99" in caplog.text
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_a_picture_shows_the_coloring(hard: Path, tiny_model: Path, tmp_path: Path, suffix: str, start: bytes):
+    picture = tmp_path / f"hard.{suffix}"
+    run(hard, tiny_model, picture=picture)
+    assert picture.read_bytes().startswith(start)
+
+
+def test_nodes_in_a_picture_have_the_number_and_the_shade_of_their_color():
+    colors = np.array([4, 0, 4, 7])
+    figure = draw(Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)]), colors, "search")
+    axes = figure.axes[0]
+    assert axes.get_title() == "search: 3 colors"
+    assert [text.get_text() for text in axes.texts] == ["2", "1", "2", "3"]
+    shades = [tuple(shade) for shade in axes.collections[0].get_facecolors()]
+    assert shades[0] == shades[2] and len(set(shades)) == 3
+
+
+@pytest.mark.parametrize(("num_nodes", "edges"), [(401, []), (400, [(u, v) for u in range(150) for v in range(u)])])
+def test_a_graph_too_large_for_a_picture_is_refused_before_any_time_is_spent(
+    tmp_path: Path, tiny_model: Path, num_nodes: int, edges: list
+):
+    graph = write_col(tmp_path, Graph.from_edges(num_nodes, edges, "large"))
+    with pytest.raises(UserError, match="edges are too many for a picture .*; leave picture out"):
+        run(graph, tiny_model, seconds=100, picture=tmp_path / "large.png")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["large.col"]
+
+
+def test_a_picture_of_another_format_or_without_a_folder_is_refused(hard: Path, tiny_model: Path, tmp_path: Path):
+    with pytest.raises(UserError, match=r"picture \(hard.gif\) must end in .png or .svg"):
+        ColorSettings(graph=hard, picture=Path("hard.gif"))
+    with pytest.raises(UserError, match="nowhere/hard.png: its folder does not exist"):
+        run(hard, tiny_model, seconds=100, picture=tmp_path / "nowhere" / "hard.png")
+
+
+def test_without_matplotlib_a_picture_is_refused_in_one_sentence(hard: Path, tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "gnn_training.solve.picture")
+    assert main(["color", str(hard), "--picture", str(tmp_path / "hard.png"), "--seconds", "100"]) == 2
+    said = "coloring-gnn: this command needs matplotlib: install the extra, pip install '.[train]' in a clone\n"
+    assert capsys.readouterr().err == said
+    assert not hard.with_suffix(".sol").exists()
 
 
 def test_the_example_graph_needs_nine_colors(tmp_path: Path):

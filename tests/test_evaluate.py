@@ -81,13 +81,19 @@ def test_tabucol_alone_has_its_own_column_and_the_time_of_the_search(folder: Pat
     assert "| TabuCol  |" in capsys.readouterr().out
 
 
+def test_tabucol_without_seconds_has_the_time_of_the_call(folder: Path):
+    row = run(folder / "random.col", SHIPPED_MODEL, tabucol=True)["graphs"][0]
+    assert row["seconds"]["tabucol"] == pytest.approx(row["seconds"]["one_call"], rel=0.3, abs=0.2)
+    assert row["clique"] < row["colors"]["tabucol"] <= row["colors"]["dsatur"] and "search" not in row["colors"]
+
+
 def test_a_polished_search_uses_no_more_colors_than_tabucol(tmp_path: Path, tiny_model: Path):
     file = write_col(tmp_path, from_networkx(nx.gnp_random_graph(120, 0.5, seed=1), "large"))
     row = run(file, tiny_model, seconds=1, tabucol=True, polish=True)["graphs"][0]
     assert row["colors"]["search"] <= row["colors"]["tabucol"] + 1 < row["colors"]["dsatur"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("polish", True), ("tabucol", True), ("plot", Path("curves.png"))])
+@pytest.mark.parametrize(("name", "value"), [("polish", True), ("plot", Path("curves.png"))])
 def test_what_needs_time_is_refused_without(name: str, value: bool | Path):
     with pytest.raises(UserError, match=f"{name} needs time: set seconds above 0"):
         EvaluateSettings(graphs=Path("x"), **{name: value})
@@ -114,6 +120,28 @@ def test_progress_goes_down_in_colors_and_on_in_time_to_the_end(tmp_path: Path, 
         assert len(colors) > (method == "tabucol" or polish)
     called = pytest.approx(row["seconds"]["one_call"], abs=0.1)
     assert row["progress"]["search"][0] == [called, row["colors"]["one_call"]]
+
+
+def test_beside_a_training_tensorboard_gets_the_table(folder: Path, tiny_model: Path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    curves = folder.parent / "tensorboard"
+    curves.mkdir()
+    run(folder, tiny_model)
+    events = EventAccumulator(str(curves)).Reload()
+    text = events.Tensors("report/text_summary")[-1].tensor_proto.string_val[0].decode()
+    assert "| DSATUR   |      5 |" in text and text.count("\n|--") == 1
+
+
+def test_without_a_small_graph_none_is_drawn(tmp_path: Path, tiny_model: Path):
+    file = write_col(tmp_path, Graph.from_edges(401, [(0, 1)], "large"))
+    assert run(file, tiny_model)["example"] is None
+    assert "<svg" not in (tmp_path / "report.html").read_text()
+
+
+def test_a_report_in_place_of_the_page_is_refused():
+    with pytest.raises(UserError, match=r"report \(report.html\) is for the numbers: name a .json file"):
+        EvaluateSettings(graphs=Path("x"), report=Path("report.html"))
 
 
 def write_known(path: Path) -> Path:

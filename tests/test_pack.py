@@ -17,13 +17,19 @@ from gnn_training.__main__ import main
 from gnn_training.errors import StorageError, UserError
 from gnn_training.jobs import pack as job
 from gnn_training.settings import EvaluateSettings, PackSettings
+from gnn_training.solve.report import summarize
 
 ROOT = Path(__file__).parents[1]
 NAMES = [
     "coloring_gnn.onnx", "coloring_gnn.golden.json", "report.json", "config.json", "metrics.jsonl", "best.pt",
-    "manifest.json", "SHA256SUMS",
+    "manifest.json", "report.html", "SHA256SUMS",
 ]  # fmt: skip
-STATUS = {"status": "done", "step": 40, "ranks": 8, "device": "NVIDIA B200", "best": 0.5, "best_step": 35}
+STATUS = {
+    "status": "done", "step": 40, "ranks": 8, "device": "NVIDIA B200", "best": 0.5, "best_step": 35, "seconds": 2390.0,
+    "graphs": 9000,
+}  # fmt: skip
+CHECK = {"kind": "validation", "gap": 0.5, "dsatur_gap": 4.0, "at_best_known": 0.75, "graphs": 64}
+CONFIG = {"seed": 0, "preset": "multi", "data": "graphs", "run": "runs/multi", "weights": None, "validation_rounds": 9}
 SECONDS = {"data": 600.0, "train": 2400.5, "check": 1.5}
 MADE = 1_700_000_000  # seconds since 1970; 2023-11-14T22:13:20 UTC
 
@@ -42,12 +48,16 @@ def settings(tmp_path: Path) -> PackSettings:
         f"{hashlib.sha256(b'{}').hexdigest()}  coloring_gnn.golden.json\n"
     )
     metadata = {"data_sha256": "0123abcd", "trained_steps": "35"}
-    report = {"model": {"sha256": hashlib.sha256(model).hexdigest(), "metadata": metadata}}
+    report = {
+        "model": {"file": "coloring_gnn.onnx", "sha256": hashlib.sha256(model).hexdigest(), "metadata": metadata},
+        "settings": {"graphs": "graphs"}, "machine": {"cpus": 64, "processor": "x86_64"}, "summary": summarize([]),
+        "families": {},
+    }  # fmt: skip
     steps = {name: {"command": name, "seconds": seconds} for name, seconds in SECONDS.items()}
-    texts = {"report.json": report, "config.json": {"seed": 0}, "status.json": STATUS, "steps.json": steps}
+    texts = {"report.json": report, "config.json": CONFIG, "status.json": STATUS, "steps.json": steps}
     for name, value in texts.items():
         (run / name).write_text(json.dumps(value))
-    (run / "metrics.jsonl").write_text('{"step": 1}\n')
+    (run / "metrics.jsonl").write_text("".join(json.dumps({**CHECK, "step": step}) + "\n" for step in (0, 35)))
     (run / "best.pt").write_bytes(b"weights")
     for path in (*run.iterdir(), *models.iterdir()):
         os.utime(path, (MADE, MADE))
@@ -71,7 +81,7 @@ def test_whoever_unpacks_it_can_check_every_file(settings: PackSettings, tmp_pat
     checked = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=folder, capture_output=True, text=True)
     assert checked.returncode == 0
     assert checked.stdout.split("\n")[:-1] == [f"{name}: OK" for name in NAMES[:-1]]
-    for source in (settings.models / "coloring_gnn.onnx", settings.run / "best.pt"):
+    for source in (settings.models / "coloring_gnn.onnx", settings.run / "best.pt", settings.run / "report.html"):
         assert (folder / source.name).read_bytes() == source.read_bytes()
 
 
@@ -112,9 +122,11 @@ def test_the_manifest_says_where_the_model_comes_from(settings: PackSettings, mo
     }
 
 
-def test_the_manifest_has_the_cost_if_the_price_is_given(settings: PackSettings):
+def test_the_manifest_and_the_page_have_the_cost_if_the_price_is_given(settings: PackSettings):
     found = manifest(settings, price_per_hour=32.0)
     assert (found["price_per_hour"], found["cost"]) == (32.0, pytest.approx(3002 / 3600 * 32, abs=0.01))
+    page = (settings.run / "report.html").read_text()
+    assert "8 &times; NVIDIA B200" in page and f"{found['cost']:.2f} for 0.83 hours at\n32.00 an hour" in page
 
 
 @pytest.mark.parametrize("content", [None, "{}", '{"train": {"command": "train"}}'])
@@ -201,7 +213,7 @@ def test_an_archive_of_other_content_never_gets_its_name(settings: PackSettings,
 def test_packing_loads_neither_torch_nor_onnx(settings: PackSettings):
     script = (
         "import sys; from gnn_training.__main__ import main; code = main(sys.argv[1:]);"
-        "sys.exit(code or bool({'torch', 'onnx', 'onnxruntime', 'numpy'} & set(sys.modules)))"
+        "sys.exit(code or bool({'torch', 'onnx', 'onnxruntime', 'numba'} & set(sys.modules)))"
     )
     command = [sys.executable, "-c", script, "pack", str(settings.run), "--models", str(settings.models)]
     subprocess.run(command, cwd=ROOT, check=True)
@@ -217,6 +229,7 @@ def test_what_the_other_jobs_leave_behind_can_be_packed(trained: Path, exported:
     found = manifest(PackSettings(run=run, models=models))
     assert found["data_sha256"] == json.loads((tiny_data / "manifest.json").read_text())["sha256"]
     assert found["training"]["status"] == "done" and found["training"]["step"] == 40
+    assert "A graph before and after" in (run / "report.html").read_text()
 
 
 def git(folder: Path, *arguments: str) -> str:

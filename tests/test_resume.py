@@ -214,6 +214,20 @@ def test_tensorboard_shows_the_numbers(trained: Path):
     assert [event.step for event in events.Scalars("validation/gap")] == [0, 7, 14, 21, 28, 35, 40]
 
 
+def test_tensorboard_compares_settings_and_final_scores_of_whole_trainings(trained: Path):
+    from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
+    from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG, parse_session_start_info_plugin_data
+
+    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(trained / "tensorboard")).Reload()
+    assert list(multiplexer.Runs()) == ["."]  # a run of TensorBoard for the settings alone would be another one
+    events = multiplexer.GetAccumulator(".")
+    data = events.SummaryMetadata(SESSION_START_INFO_TAG).plugin_data.content
+    shown = parse_session_start_info_plugin_data(data).hparams
+    assert shown["steps"].number_value == 40 and shown["precision"].string_value == "fp32"
+    for name, key in (("gap", "best"), ("gap_at_step_0", "first_gap"), ("dsatur_gap", "dsatur_gap")):
+        assert events.Scalars(f"final/{name}")[-1].value == pytest.approx(status(trained)[key])
+
+
 @pytest.fixture
 def finished(trained: Path, tmp_path: Path) -> Path:
     """A copy of the trained run: one process at a time may train in a folder, and tests run side by side."""

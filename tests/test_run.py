@@ -249,7 +249,8 @@ def test_whole_job_makes_a_model_and_then_has_nothing_left_to_do(here: Path):
     for number, name in enumerate(job.STEPS, 1):
         assert f"{number}/7 {name}: done after" in out
     assert re.search("training saved -?[0-9.]+ colors a graph: from [0-9.]+ above the best known to [0-9.]+", out)
-    assert "colors above the best known on 40 validation graphs: DSATUR" in out
+    assert re.search("colors above the best known on 40 validation graphs: DSATUR .*TabuCol", out)
+    assert "What was trained" in Path("runs/smoke/report.html").read_text()
     assert json.loads(Path("runs/smoke/report.json").read_text())["summary"]["graphs"] == 40
     second = start(*flags, stdout=subprocess.PIPE)
     out = second.communicate()[0]

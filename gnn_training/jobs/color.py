@@ -4,6 +4,7 @@ import logging
 import time
 from pathlib import Path
 
+from gnn_training import files
 from gnn_training.coloring import write_solution
 from gnn_training.data.sources import read
 from gnn_training.errors import UserError
@@ -18,7 +19,7 @@ logger = logging.getLogger(__name__)
 def color(settings: ColorSettings) -> Path:
     """Write the best coloring found as a DIMACS solution and return its path; Ctrl-C takes the best so far. Without
     `out` the solution stands beside the graph and replaces nothing. Raises UserError if the graph or the model cannot
-    be read, or the solution has no place.
+    be read, the solution or the picture has no place, or the graph is too large for a picture.
     """
     start = time.monotonic()
     out = _solution_path(settings.graph, settings.out)
@@ -27,6 +28,11 @@ def color(settings: ColorSettings) -> Path:
     if instance.note:
         logger.warning(instance.note)
     graph = instance.graph
+    if settings.picture:
+        from gnn_training.solve.picture import draw, require_drawable  # part of [train]
+
+        files.require_folders([settings.picture])
+        require_drawable(graph)
     budget = Budget(start + settings.seconds, clique_size(graph.csr()), model.threads, settings.seed)
     best: Coloring | None = None
     try:
@@ -40,6 +46,10 @@ def color(settings: ColorSettings) -> Path:
         logger.warning("%s: interrupted, taking the best coloring so far", graph.name)
     assert best is not None, "colorings yields one at least"
     write_solution(out, best.colors)
+    if settings.picture:
+        with files.replace_file(settings.picture) as temporary:
+            draw(graph, best.colors, best.method).savefig(temporary, format=settings.picture.suffix[1:], dpi=150)
+        logger.info("%s: drawn in %s", graph.name, settings.picture)
     found = f"{best.num_colors} colors by {best.method}, at least {budget.lower} needed"
     logger.info("%s: %s, %.1f s, written to %s", graph.name, found, time.monotonic() - start, out)
     return out

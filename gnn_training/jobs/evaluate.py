@@ -1,13 +1,14 @@
 """Count the colors of an exported file on graphs, and compare with DSATUR, RLF, TabuCol and the best known."""
 
 import csv
+import io
 import json
 import logging
 import math
 import os
 import platform
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from itertools import chain
@@ -27,10 +28,13 @@ from gnn_training.settings import EvaluateSettings
 from gnn_training.solve import baselines, report
 from gnn_training.solve.anytime import improvements, one_call
 from gnn_training.solve.local_search import Budget, clique_size
+from gnn_training.solve.page import page
+from gnn_training.solve.picture import MAX_NODES
 from gnn_training.solve.report import METHODS, Row
 
 logger = logging.getLogger(__name__)
 CALL_SECONDS = 600.0  # a graph that needs longer for one call is too large for the network
+EXAMPLE_EDGES = 2000  # of a graph that is drawn on the page
 LIBRARIES = ("onnxruntime", "numpy", "networkx", "gcol")
 
 
@@ -45,11 +49,12 @@ class Case:
 
 
 def evaluate(settings: EvaluateSettings) -> None:
-    """Color every graph, print the tables, write report and plot. Raises UserError if the model, a graph or the CSV
-    cannot be read, a file has no place, or there is nothing to plot; RuntimeError with graph and method if a coloring
-    is not proper.
+    """Color every graph, print the tables, write report, page and plot. Raises UserError if the model, a graph or the
+    CSV cannot be read, a file has no place, or there is nothing to plot; RuntimeError with graph and method if a
+    coloring is not proper.
     """
-    results = [file for file in (settings.report, settings.plot) if file]
+    web_page = settings.report.with_suffix(".html")
+    results = [file for file in (settings.report, web_page, settings.plot) if file]
     files.require_folders(results)
     model = Model(settings.model, settings.threads)
     cases, rows = _cases(settings), []
@@ -65,9 +70,18 @@ def evaluate(settings: EvaluateSettings) -> None:
         "machine": {"system": platform.system(), "processor": platform.machine(), "cpus": os.cpu_count(),
                     "threads": model.threads},
         "summary": summary, "families": families, "graphs": [asdict(row) for row in rows],
+        "example": _example(cases, rows, model),
     }  # fmt: skip
     files.write_text(settings.report, json.dumps(content, indent=1) + "\n")
-    print_tables(*report.tables(rows, summary, families))
+    files.write_text(web_page, page(content))
+    tables = report.tables(rows, summary, families)
+    print_tables(*tables)
+    if (curves := settings.report.parent / "tensorboard").is_dir():  # of the training whose model this is
+        from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
+
+        print_tables(tables[-1], file=(text := io.StringIO()))
+        with SummaryWriter(curves) as writer:
+            writer.add_text("report", text.getvalue())
     if summary["chromatic_mae"] is not None:
         print(f"The number of colors is predicted with a mean error of {summary['chromatic_mae']:.2f}.")
     if settings.plot:
@@ -112,6 +126,20 @@ def _file_cases(path: Path) -> Iterator[Case]:
         yield Case(instance.graph, file=file if file.suffix == ".col" else None)
 
 
+def _example(cases: Sequence[Case], rows: Sequence[Row], model: Model) -> dict[str, object] | None:
+    """The small graph where one call saves the most colors, and its colorings; None if no small graph was colored."""
+    small = [(row, case.graph) for row, case in zip(rows, cases, strict=True)
+             if "one_call" in row.colors and row.num_nodes <= MAX_NODES and row.num_edges <= EXAMPLE_EDGES]  # fmt: skip
+    if not small:
+        return None
+    _, graph = max(small, key=lambda one: (one[0].colors["dsatur"] - one[0].colors["one_call"], -one[0].num_nodes))
+    colorings = {"dsatur": next(baselines.dsatur(graph)), "one_call": one_call(model, graph, CALL_SECONDS).colors}
+    return {
+        "name": graph.name, "num_nodes": graph.num_nodes, "edges": graph.edges.tolist(),
+        "colorings": {method: colors.tolist() for method, colors in colorings.items()},
+    }  # fmt: skip
+
+
 def _best_known(path: Path) -> dict[str, int]:
     """Column best_known by column name."""
     try:
@@ -148,12 +176,14 @@ def _row(case: Case, model: Model, settings: EvaluateSettings) -> Row:
     watch("dsatur", baselines.dsatur(graph))
     if settings.rlf:
         watch("rlf", baselines.rlf(graph))
-    if settings.tabucol:
-        watch("tabucol", baselines.tabucol(graph, settings.seconds, clique))
     try:
         call = one_call(model, graph, CALL_SECONDS)
     except (MemoryError, TimeoutError) as error:
         logger.warning("%s: too large for the network on this machine: %s", graph.name, error)
+        call = None
+    if settings.tabucol and (seconds := settings.seconds or (call.seconds if call else 0.0)):
+        watch("tabucol", baselines.tabucol(graph, seconds, clique))
+    if call is None:
         return row
     watch("one_call", [call.colors], call.seconds)
     row.conflicts, row.chromatic = conflicts(graph, call.classes), call.chromatic

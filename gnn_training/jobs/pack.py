@@ -10,17 +10,18 @@ from pathlib import Path
 
 from gnn_training import __version__, files
 from gnn_training.archive import Contents, read_archive, write_archive
-from gnn_training.contract import ARCHIVE_FILE, GOLDEN_FILE, MODEL_FILE, SUMS_FILE
+from gnn_training.contract import ARCHIVE_FILE, GOLDEN_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE
 from gnn_training.errors import StorageError, UserError
 from gnn_training.settings import PackSettings
+from gnn_training.solve.page import page
 
 log = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def pack(settings: PackSettings) -> Path:
-    """Write the archive, read it back, give it its name and return its path. The same files give the same bytes.
-    UserError if a file is missing or the files are not of one training.
+    """Write the page of the run, and the archive with it; read the archive back, give it its name and return its path.
+    The same files give the same bytes. UserError if a file is missing or the files are not of one training.
     """
     paths = [settings.models / name for name in (MODEL_FILE, GOLDEN_FILE)]
     paths += [settings.run / name for name in ("report.json", "config.json", "metrics.jsonl", "best.pt")]
@@ -28,7 +29,12 @@ def pack(settings: PackSettings) -> Path:
     status = json.loads(_read(settings.run / "status.json"))
     _require_one_training(settings, contents, status)
     modified = max(int(path.stat().st_mtime) for path in paths)
-    contents["manifest.json"] = (json.dumps(_manifest(settings, contents, status, modified), indent=1) + "\n").encode()
+    manifest = _manifest(settings, contents, status, modified)
+    contents["manifest.json"] = (json.dumps(manifest, indent=1) + "\n").encode()
+    report, config = (json.loads(contents[name]) for name in ("report.json", "config.json"))
+    text = page(report, manifest, config, [json.loads(line) for line in contents["metrics.jsonl"].splitlines()])
+    files.write_text(settings.run / PAGE_FILE, text)
+    contents[PAGE_FILE] = text.encode()
     contents[SUMS_FILE] = files.checksums(contents).encode()
     archive = settings.models / ARCHIVE_FILE
     with files.replace_file(archive) as temporary:

@@ -14,7 +14,7 @@ from typing import Any
 
 from gnn_training import machine, processes
 from gnn_training.console import duration
-from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, SUMS_FILE
+from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE
 from gnn_training.data.packed import MANIFEST_FILE
 from gnn_training.data.sources import locate, written
 from gnn_training.errors import StorageError
@@ -114,7 +114,9 @@ def plan(settings: RunSettings) -> list[Step]:
     training = TrainSettings(**{name: shared[name] for name in TrainSettings.model_fields})
     exporting = ExportSettings(run=run, models=models, oldest_runtime=settings.oldest_runtime)
     verifying = exporting.model_copy(update={"verify_only": True})
-    evaluating = EvaluateSettings(graphs=source.graphs, model=str(model), limit=SCORED_GRAPHS, report=report)
+    evaluating = EvaluateSettings(
+        graphs=source.graphs, model=str(model), limit=SCORED_GRAPHS, tabucol=True, report=report
+    )
     packing = PackSettings(run=run, models=models, price_per_hour=settings.price_per_hour)
     steps = []
     if source.imported is not None:
@@ -131,7 +133,7 @@ def plan(settings: RunSettings) -> list[Step]:
         Step("export", "export", exporting, (best, model, sums)),
         Step("verify", "export", verifying, (model, sums)),
         Step("evaluate", "evaluate", evaluating, (manifest, model, report)),
-        Step("pack", "pack", packing, (best, model, sums, report, models / ARCHIVE_FILE)),
+        Step("pack", "pack", packing, (best, model, sums, report, run / PAGE_FILE, models / ARCHIVE_FILE)),
     ]
 
 
@@ -238,6 +240,6 @@ def _finish(settings: RunSettings, how: str) -> None:
     log.info(
         "training saved %.2f colors a graph: from %.2f above the best known to %.2f", before - after, before, after
     )
-    log.info("see %s for report.json and metrics.jsonl, or tensorboard --logdir %s", settings.run, settings.run)
+    log.info("open %s in a browser, or see tensorboard --logdir %s", settings.run / PAGE_FILE, settings.run)
     if settings.stop_pod:
         runpod.stop_pod(os.environ)

@@ -78,6 +78,8 @@ class Training:
         learner, rt = self.learner, self.rt
         if self.self_check:  # on GPUs: what a rank had to change since
             self.self_check = report(learner, rt, self.self_check[rt.rank]["milliseconds_per_round"])
+        if ended == "done":
+            self.logbook.compare(self.settings, self.progress)
         self.logbook.close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
                             "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),
                             **asdict(self.progress)})  # fmt: skip

@@ -83,7 +83,8 @@ class Logbook:
         records = ((line, json.loads(line)) for line in _whole_lines(self.metrics))
         kept = [line for line, record in records if record["step"] <= reached[record["kind"]]]
         write_text(self.metrics, "".join(f"{line}\n" for line in kept))
-        self.loggers: list[loggers.Logger] = [loggers.TensorBoard(self.run, reached["train"] + 1)]
+        self.tensorboard = loggers.TensorBoard(self.run, reached["train"] + 1)
+        self.loggers: list[loggers.Logger] = [self.tensorboard]
         if settings.logger:
             self.loggers.append(loggers.start(settings.logger, settings))
 
@@ -107,6 +108,13 @@ class Logbook:
             parts.append(f"validation {progress.gap:+.2f} ({others})")
         minutes, seconds = divmod(round(seconds_left), 60)
         log.info("%s", " | ".join([*parts, f"{minutes}:{seconds:02d} left"]))
+
+    def compare(self, settings: TrainSettings, progress: Progress) -> None:
+        """Note settings and final scores for TensorBoard's table of hyperparameters, which compares runs."""
+        if self.is_main:
+            scores = {"gap": progress.best, "gap_at_step_0": progress.first_gap, "dsatur_gap": progress.dsatur_gap}
+            final = {f"final/{name}": score for name, score in scores.items()}
+            self.tensorboard.compare(settings, final)
 
     def close(self, status: dict[str, object]) -> None:
         """Leave status.json: how the run ended ("done", "stopped" or "failed") and its counts. Close the loggers."""

@@ -35,6 +35,10 @@ class TensorBoard:
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
 
+    def compare(self, settings: TrainSettings, scores: dict[str, float | None]) -> None:
+        """Note settings and final scores for the table of hyperparameters, which compares runs."""
+        self.writer.add_hparams(settings.model_dump(mode="json"), scores, run_name=".")
+
     def close(self, status: str) -> None:
         self.writer.close()
 

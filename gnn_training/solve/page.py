@@ -1,0 +1,70 @@
+"""The report of a run or of an evaluation as one HTML file that needs nothing else; its libraries are of [train]."""
+
+import io
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+import matplotlib
+import numpy as np
+from markupsafe import Markup, escape
+from matplotlib.figure import Figure
+
+from gnn_training.console import duration
+from gnn_training.graph import Graph
+from gnn_training.solve import picture
+from gnn_training.solve.report import METHODS, SCORE_COLUMNS
+
+INK = "#010203"  # in a figure; on the page it is the color of the text, dark or light
+INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+STYLE: Any = dict.fromkeys(INKED, INK) | {"svg.fonttype": "none", "svg.hashsalt": "page", "legend.frameon": False}
+Json = dict[str, Any]
+
+
+def page(report: Json, manifest: Json | None = None, config: Json | None = None, metrics: Sequence[Json] = ()) -> str:
+    """Return the page of an evaluation, and of the training before it if its manifest, settings and records are given.
+    The same numbers give the same page.
+    """
+    environment = jinja2.Environment(loader=jinja2.PackageLoader("gnn_training", "solve"), autoescape=True,
+                                     trim_blocks=True, undefined=jinja2.StrictUndefined)  # fmt: skip
+    environment.filters |= {"duration": duration, "quote": shlex.quote, "number": _number, "name": METHODS.get}
+    example = report.get("example")  # that of an earlier version has none
+    values = {"report": report, "example": example, "manifest": manifest, "config": config, "columns": SCORE_COLUMNS}
+    with matplotlib.rc_context(STYLE):
+        if manifest:
+            steps, checks = ([record for record in metrics if record["kind"] == k] for k in ("train", "validation"))
+            best = next(record for record in checks if record["step"] == manifest["training"]["best_step"])
+            gaps = {"training graphs": (steps, "gap"), "validation graphs": (checks, "gap")}
+            losses = {name: (steps, name) for name in ("chromatic", "family", "difficulty")}
+            curves = _curves("mean gap", gaps) + _curves("loss of the graph predictions", losses)
+            values |= {"first": checks[0], "best": best, "curves": curves}
+        if example:
+            graph = Graph.from_edges(example["num_nodes"], example["edges"], example["name"])
+            colorings = {METHODS[method]: np.array(colors) for method, colors in example["colorings"].items()}
+            figures = [_svg(picture.draw(graph, colors, method), method) for method, colors in colorings.items()]
+            values["pictures"] = Markup().join(figures)
+    return environment.get_template("page.html").render(values)
+
+
+def _number(value: Any) -> str:
+    return "-" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def _curves(label: str, curves: Mapping[str, tuple[Sequence[Json], str]]) -> Markup:
+    """A figure over the steps; curves: records and what to take of them, by name."""
+    figure = Figure(figsize=(4.4, 3), layout="constrained")
+    axes = figure.subplots()
+    for name, (records, key) in curves.items():
+        axes.plot([record["step"] for record in records], [record[key] for record in records], label=name)
+    axes.set(xlabel="step", ylabel=label)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend()
+    return _svg(figure, f"{label} over the steps")
+
+
+def _svg(figure: Figure, label: str) -> Markup:
+    file, nothing = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(file, format="svg", transparent=True, metadata=nothing)
+    _, start, body = file.getvalue().partition("<svg")
+    return Markup(f'{start} role="img" aria-label="{escape(label)}"{body.replace(INK, "currentColor")}')
