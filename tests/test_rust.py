@@ -18,6 +18,7 @@ from gnn_training.data import suites
 from gnn_training.graph import Graph
 from gnn_training.model.session import Model
 from gnn_training.solve.anytime import one_call
+from gnn_training.solve.local_search import clique_size
 
 CRATE = Path(__file__).parents[1] / "clients" / "rust"
 OLDEST = re.search(r'^rust-version = "1\.(\d+)"', (CRATE / "Cargo.toml").read_text(), re.MULTILINE)[1]
@@ -88,6 +89,7 @@ def test_rust_and_python_color_ten_benchmark_graphs_with_as_many_colors(tmp_path
         path = write_col(tmp_path, graph)
         run = color(str(SHIPPED_MODEL), str(path))
         assert run.returncode == 0, run.stderr
+        assert f"at least {clique_size(graph.csr())} needed" in run.stderr
         path.with_suffix(".sol").write_text(run.stdout)
         colors = read_solution(path.with_suffix(".sol"))
         assert is_proper(graph, colors)
