@@ -225,8 +225,10 @@ class ExportSettings(Settings):
 class EvaluateSettings(Settings):
     """Settings of `evaluate`."""
 
-    graphs: tyro.conf.Positional[Path]
-    """Folder of .col files or of packed graphs, or one file."""
+    graphs: tyro.conf.Positional[Path | None] = None
+    """Folder of .col files or of packed graphs, or one file; none for a suite that makes its graphs."""
+    suite: Literal["q-coloring", "graphbench", "dimacs"] | None = None
+    """A public benchmark: q-coloring and graphbench make their graphs; dimacs knows the best numbers of your files."""
     model: ModelName = str(SHIPPED_MODEL)
     """An exported file, or hf://owner/name[@revision] on the Hugging Face Hub; the default is the shipped model."""
     best_known: Path | None = None
@@ -247,6 +249,14 @@ class EvaluateSettings(Settings):
     """PNG file: mean number of colors above the best known against time."""
     threads: Count = 0
     """Threads of ONNX Runtime and of the search; 0 takes every core."""
+
+    @model_validator(mode="after")
+    def _graphs_or_suite(self) -> Self:
+        if self.suite in (None, "dimacs") and self.graphs is None:
+            raise ValueError("graphs must be given: a file or a folder. Suites q-coloring and graphbench need none")
+        if self.suite not in (None, "dimacs") and self.graphs is not None:
+            raise ValueError(f"suite {self.suite} makes its own graphs: leave out {self.graphs}")
+        return self
 
     @model_validator(mode="after")
     def _search_has_time(self) -> Self:

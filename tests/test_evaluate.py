@@ -6,7 +6,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from dimacs import write_col
+from dimacs import queens, write_col
 
 from gnn_training.coloring import is_proper
 from gnn_training.contract import SHIPPED_MODEL
@@ -192,6 +192,59 @@ def test_a_missing_csv_is_refused(folder: Path, tiny_model: Path, tmp_path: Path
         run(folder, tiny_model, best_known=tmp_path / "none.csv")
 
 
+def run_suite(folder: Path, model: Path, **settings) -> dict:
+    """The report on a suite that makes its own graphs."""
+    report = folder / "report.json"
+    evaluate(EvaluateSettings(model=model, report=report, threads=1, rlf=False, **settings))
+    return json.loads(report.read_text())
+
+
+def test_shares_of_q_coloring_stand_beside_those_of_published_solvers(tmp_path: Path, tiny_model: Path, capsys):
+    report = run_suite(tmp_path, tiny_model, suite="q-coloring", limit=6, seconds=2.0, polish=True)
+    rows = report["graphs"]
+    assert [row["best_known"] for row in rows] == [3, 3, 3, 5, 5, 5]
+    solved = [row["colors"]["search"] <= row["best_known"] for row in rows]
+    assert sum(solved) >= 4
+    # A search ends with q colors and does not look for fewer.
+    assert all(row["seconds"]["search"] < 1.5 for row, done in zip(rows, solved, strict=True) if done)
+    assert report["summary"]["methods"]["search"]["solved"] == sum(solved) / 6
+    assert report["families"]["q = 3"]["published"]["focused Metropolis"] == 1.0
+    shown = capsys.readouterr().out
+    assert "| share solved " in shown and "| rPI-GNN |" in shown and "| q = 5, n = 256 |" in shown
+
+
+def test_suite_dimacs_knows_the_best_numbers_of_well_known_files(tmp_path: Path, tiny_model: Path):
+    folder = tmp_path / "graphs"
+    folder.mkdir()
+    for graph in (queens(5, 5), queens(6, 6), GRAPHS[0]):
+        write_col(folder, graph)
+    report = run(folder, tiny_model, suite="dimacs")
+    assert {row["name"]: row["best_known"] for row in report["graphs"]} == {
+        "queen5_5": 5, "queen6_6": 7, "random": None,
+    }  # fmt: skip
+    assert report["summary"]["with_best_known"] == 2
+
+
+def test_suite_dimacs_refuses_graphs_of_other_names(folder: Path, tiny_model: Path):
+    with pytest.raises(UserError, match=r"dimacs.csv names none of the graphs, such as 'edgeless': set best_known"):
+        run(folder, tiny_model, suite="dimacs")
+
+
+def test_suite_graphbench_shows_mean_colors_by_family(tmp_path: Path, tiny_model: Path, capsys):
+    report = run_suite(tmp_path, tiny_model, suite="graphbench", limit=2)
+    assert list(report["families"]) == ["Barabási-Albert", "RB"] and report["summary"]["with_best_known"] == 0
+    assert "| mean colors " in capsys.readouterr().out
+
+
+def test_a_suite_makes_its_graphs_or_takes_yours():
+    with pytest.raises(UserError, match="graphs must be given: a file or a folder"):
+        EvaluateSettings()
+    with pytest.raises(UserError, match="graphs must be given"):
+        EvaluateSettings(suite="dimacs")
+    with pytest.raises(UserError, match="suite q-coloring makes its own graphs: leave out mine"):
+        EvaluateSettings(suite="q-coloring", graphs=Path("mine"))
+
+
 def test_one_file_is_enough(folder: Path, tiny_model: Path):
     report = run(folder / "mycielski.col", tiny_model)
     assert [row["name"] for row in report["graphs"]] == ["mycielski"]
@@ -216,7 +269,7 @@ def test_validation_graphs_of_a_packed_folder_are_summed_up_by_family(packed_fol
     assert [row["best_known"] is None for row in report["graphs"]] == [False] * 4
     assert {family: summary["graphs"] for family, summary in report["families"].items()} == {"er": 1, "small": 3}
     shown = capsys.readouterr().out
-    assert "| small  |" in shown and "| one call |" in shown
+    assert "| mean gap " in shown and "| small    |" in shown and "| one call |" in shown
     assert "RLF" not in shown and "search" not in shown
 
 

@@ -26,6 +26,17 @@ def test_a_method_is_compared_with_dsatur_on_the_graphs_it_colored():
     assert "rlf" not in summary["methods"]
 
 
+def test_a_family_with_two_parts_counts_in_the_first_part_too():
+    rows = [called(5, 6, 5), called(5, 6, 6), called(4, 4, 5)]
+    for number, family in enumerate(("q = 5, n = 128", "q = 5, n = 16", "b")):
+        rows[number].family, rows[number].published = family, {"other": number == 0}
+    families = report.by_family(rows)
+    assert [(name, summary["graphs"]) for name, summary in families.items()] == [
+        ("b", 1), ("q = 5", 2), ("q = 5, n = 16", 1), ("q = 5, n = 128", 1),
+    ]  # fmt: skip
+    assert families["q = 5"]["methods"]["one_call"]["solved"] == families["q = 5"]["published"]["other"] == 0.5
+
+
 def test_a_curve_over_time_is_the_mean_of_what_each_graph_has_by_then_from_dsatur_on():
     rows = [
         row(5, 8, search=[(1.0, 7), (4.0, 5)]),

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import tarfile
 from pathlib import Path
 
 import networkx as nx
@@ -13,9 +14,11 @@ from dimacs import queens, read_solution, write_col
 
 from gnn_training.coloring import is_proper, num_colors
 from gnn_training.contract import SHIPPED_MODEL
+from gnn_training.data import suites
 from gnn_training.graph import Graph
 from gnn_training.model.session import Model
 from gnn_training.solve.anytime import one_call
+from gnn_training.solve.local_search import clique_size
 
 CRATE = Path(__file__).parents[1] / "clients" / "rust"
 OLDEST = re.search(r'^rust-version = "1\.(\d+)"', (CRATE / "Cargo.toml").read_text(), re.MULTILINE)[1]
@@ -45,6 +48,13 @@ def cargo(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
 def library() -> str:
     """The ONNX Runtime that Python calls, for Rust to call the same."""
     return str(next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")))
+
+
+def color(*arguments: str, crate: Path = CRATE) -> subprocess.CompletedProcess:
+    """Run the example program."""
+    variables = os.environ | {"ORT_DYLIB_PATH": library(), "CARGO_TARGET_DIR": str(CRATE / "target")}
+    command = ["cargo", "run", "--quiet", "--locked", "--example", "color", "--", *arguments]
+    return subprocess.run(command, cwd=crate, env=variables, capture_output=True, text=True)
 
 
 def mycielski(order: int) -> Graph:
@@ -77,15 +87,36 @@ def test_rust_and_python_color_ten_benchmark_graphs_with_as_many_colors(tmp_path
     model, expected, found = Model(), {}, {}
     for graph in GRAPHS:
         path = write_col(tmp_path, graph)
-        example = ("--example", "color", "--", str(SHIPPED_MODEL), str(path))
-        run = cargo("run", "--quiet", "--locked", *example, ORT_DYLIB_PATH=library())
+        run = color(str(SHIPPED_MODEL), str(path))
         assert run.returncode == 0, run.stderr
+        assert f"at least {clique_size(graph.csr())} needed" in run.stderr
         path.with_suffix(".sol").write_text(run.stdout)
         colors = read_solution(path.with_suffix(".sol"))
         assert is_proper(graph, colors)
         found[graph.name] = num_colors(colors)
         expected[graph.name] = num_colors(one_call(model, graph, seconds=60).colors)
     assert found == expected
+
+
+def test_rust_solves_by_later_calls_what_one_call_leaves(tmp_path: Path):
+    """Python's second call, with the seed 1 and four times as many steps, solves these two."""
+    names, model = ("q3_n128_m270_8", "q3_n128_m282_6"), Model()
+    for graph in (case.graph for case in suites.q_coloring() if case.graph.name in names):
+        assert num_colors(one_call(model, graph, seconds=60).colors) == 4
+        run = color(str(SHIPPED_MODEL), str(write_col(tmp_path, graph)), "100")
+        assert run.stdout.startswith("s col 3\n"), run.stdout + run.stderr
+
+
+def test_the_packed_crate_colors_its_own_example(tmp_path: Path):
+    packed = cargo("package", "--locked", "--allow-dirty", "--no-verify")
+    assert packed.returncode == 0, packed.stderr
+    archive = max((CRATE / "target" / "package").glob("*.crate"), key=os.path.getmtime)
+    with tarfile.open(archive) as crate:
+        crate.extractall(tmp_path, filter="data")
+    unpacked = tmp_path / archive.stem
+    run = color(str(SHIPPED_MODEL), "examples/queen8_8.col", crate=unpacked)
+    assert run.returncode == 0 and run.stdout.startswith("s col 9"), run.stdout + run.stderr
+    assert (unpacked / "README.md").read_text() == (CRATE / "../../docs/RUST.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -101,7 +132,7 @@ def test_rust_and_python_color_ten_benchmark_graphs_with_as_many_colors(tmp_path
 def test_the_example_says_what_is_wrong_in_one_line(arguments: tuple[str, ...], complaint: str, tmp_path: Path):
     (tmp_path / "two.col").write_text("p edge 2 1\ne 1 2\n")
     named = [str(tmp_path / name) if name == "two.col" else name for name in arguments]
-    run = cargo("run", "--quiet", "--locked", "--example", "color", "--", *named, ORT_DYLIB_PATH=library())
+    run = color(*named)
     assert run.returncode == 1
     assert complaint in run.stderr
     assert len(run.stderr.splitlines()) == 1

@@ -9,7 +9,7 @@ import os
 import platform
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -19,10 +19,10 @@ import numpy as np
 from gnn_training import files
 from gnn_training.coloring import conflicts, count_conflicts_and_colors, read_dimacs_pairs
 from gnn_training.console import print_tables, progress
-from gnn_training.data import sources
+from gnn_training.data import sources, suites
 from gnn_training.data.packed import PackedGraphs, read_manifest
+from gnn_training.data.suites import Case
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph
 from gnn_training.model.session import Model
 from gnn_training.settings import EvaluateSettings
 from gnn_training.solve import baselines, report
@@ -36,16 +36,6 @@ logger = logging.getLogger(__name__)
 CALL_SECONDS = 600.0  # a graph that needs longer for one call is too large for the network
 EXAMPLE_EDGES = 2000  # of a graph that is drawn on the page
 LIBRARIES = ("onnxruntime", "numpy", "networkx", "gcol")
-
-
-@dataclass(frozen=True)
-class Case:
-    """A graph to color, what is known about it, and its file if that is a plain .col."""
-
-    graph: Graph
-    best_known: int | None = None
-    family: str | None = None
-    file: Path | None = None
 
 
 def evaluate(settings: EvaluateSettings) -> None:
@@ -92,15 +82,20 @@ def evaluate(settings: EvaluateSettings) -> None:
 
 
 def _cases(settings: EvaluateSettings) -> list[Case]:
-    is_packed = settings.graphs.is_dir() and read_manifest(settings.graphs) is not None
-    cases = list(_packed_cases(settings.graphs) if is_packed else _file_cases(settings.graphs))
+    if settings.graphs is None:
+        cases = list(suites.GENERATED[str(settings.suite)]())
+    elif settings.graphs.is_dir() and read_manifest(settings.graphs) is not None:
+        cases = list(_packed_cases(settings.graphs))
+    else:
+        cases = list(_file_cases(settings.graphs))
     if settings.limit:  # from everywhere, because neighbours in the list are of one family
         chosen = np.linspace(0, len(cases) - 1, min(settings.limit, len(cases))).astype(int)
         cases = [cases[i] for i in chosen]
-    if settings.best_known:
-        known, name = _best_known(settings.best_known), cases[0].graph.name
+    file = settings.best_known or (suites.DIMACS if settings.suite == "dimacs" else None)
+    if file:
+        known, name = _best_known(file), cases[0].graph.name
         if not any(case.graph.name in known for case in cases):
-            raise UserError(f"{settings.best_known} names none of the graphs, such as {name!r}: correct it")
+            raise UserError(f"{file} names none of the graphs, such as {name!r}: set best_known to a CSV that does")
         cases = [replace(case, best_known=known.get(case.graph.name, case.best_known)) for case in cases]
     if settings.plot and all(case.best_known is None for case in cases):
         raise UserError("plot needs best known numbers: set best_known, a CSV with columns name and best_known")
@@ -156,7 +151,10 @@ def _best_known(path: Path) -> dict[str, int]:
 def _row(case: Case, model: Model, settings: EvaluateSettings) -> Row:
     graph, clique = case.graph, clique_size(case.graph.csr())
     pairs = list(read_dimacs_pairs(case.file)) if case.file else graph.edges.tolist()
-    row = Row(graph.name, case.family, graph.num_nodes, graph.num_edges, case.best_known, clique)
+    row = Row(
+        graph.name, case.family, graph.num_nodes, graph.num_edges, case.best_known, clique, published=case.published
+    )
+    enough = max(clique, case.enough)
 
     def watch(method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> None:
         """Note what a method finds, and when; `spent` seconds came before."""
@@ -182,13 +180,13 @@ def _row(case: Case, model: Model, settings: EvaluateSettings) -> Row:
         logger.warning("%s: too large for the network on this machine: %s", graph.name, error)
         call = None
     if settings.tabucol and (seconds := settings.seconds or (call.seconds if call else 0.0)):
-        watch("tabucol", baselines.tabucol(graph, seconds, clique))
+        watch("tabucol", baselines.tabucol(graph, seconds, enough))
     if call is None:
         return row
     watch("one_call", [call.colors], call.seconds)
     row.conflicts, row.chromatic = conflicts(graph, call.classes), call.chromatic
     if settings.seconds:
-        budget = Budget(time.monotonic() + settings.seconds - call.seconds, clique, model.threads)
+        budget = Budget(time.monotonic() + settings.seconds - call.seconds, enough, model.threads)
         fewer = improvements(model, graph, call, budget, settings.polish)
         watch("search", chain([call.colors], fewer), call.seconds)
     return row

@@ -34,12 +34,13 @@ class Row:
     num_nodes: int
     num_edges: int
     best_known: int | None
-    clique: int  # a lower bound, at which the search stops
+    clique: int  # a lower bound
     colors: dict[str, int] = field(default_factory=dict)  # by method, a key of METHODS; DSATUR is always there
     seconds: dict[str, float] = field(default_factory=dict)
     progress: dict[str, list[tuple[float, int]]] = field(default_factory=dict)  # seconds and colors, each time fewer
     conflicts: int | None = None  # edges whose ends have the same class in one call, before decoding
     chromatic: float | None = None  # number of colors that the network says the graph needs
+    published: dict[str, bool] = field(default_factory=dict)  # by solver: whether it reached the best known number
 
     def gap(self, method: str) -> int:
         """Gap of the method's coloring, for a graph with a best known number."""
@@ -56,13 +57,19 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
         "with_best_known": sum(row.best_known is not None for row in rows),
         "chromatic_mae": _mean(errors),
         "methods": {method: scores for method in METHODS if (scores := _scores(rows, method))},
+        # Share of the graphs whose best known number a published solver reached.
+        "published": {name: fmean(row.published[name] for row in rows) for name in rows[0].published},
     }
 
 
 def by_family(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """The summary of every family; empty if no row has one."""
-    families = sorted({row.family for row in rows if row.family is not None})
-    return {family: summarize([row for row in rows if row.family == family]) for family in families}
+    """The summary of every family; empty if no row has one. A family such as "q = 3, n = 16" counts in "q = 3" too."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        for name in {row.family, row.family.partition(",")[0]} if row.family else ():
+            groups.setdefault(name, []).append(row)
+    names = sorted(groups, key=lambda name: (name.partition(",")[0], len(name), name))
+    return {name: summarize(groups[name]) for name in names}
 
 
 def _scores(rows: Sequence[Row], method: str) -> dict[str, Any] | None:
@@ -78,6 +85,7 @@ def _scores(rows: Sequence[Row], method: str) -> dict[str, Any] | None:
         # A method that leaves large graphs out looks better than it is; compare it with DSATUR on the same graphs.
         "dsatur_gap_there": _mean([row.gap("dsatur") for row in known]),
         "at_best_known": sum(row.gap(method) <= 0 for row in known) if known else None,
+        "solved": _mean([row.gap(method) <= 0 for row in known]),
         "wins": sum(colors < 0 for colors in above_dsatur),
         "ties": above_dsatur.count(0),
         "losses": sum(colors > 0 for colors in above_dsatur),
@@ -102,13 +110,18 @@ def tables(rows: Sequence[Row], summary: dict[str, Any], families: dict[str, dic
         columns |= {title: [row.seconds.get(method) for row in rows] for title, method in seconds.items()}
         shown.append(columns)
     if families:
-        summaries = families.values()
-        gaps = {
-            f"gap {title}": [family["methods"].get(method, {}).get("mean_gap") for family in summaries]
-            for method, title in METHODS.items()
-        }
-        sizes, errors = ([family[key] for family in summaries] for key in ("graphs", "chromatic_mae"))
-        shown.append({"family": list(families), "graphs": sizes, **gaps, "chromatic MAE": errors})
+        summaries, published = families.values(), summary["published"]
+        title, key = "mean gap", "mean_gap"
+        if published:
+            title, key = "share solved", "solved"
+        elif not summary["with_best_known"]:
+            title, key = "mean colors", "mean_colors"
+        columns = {title: list(families), "graphs": [family["graphs"] for family in summaries]}
+        for method, name in METHODS.items():
+            columns[name] = [family["methods"].get(method, {}).get(key) for family in summaries]
+        columns |= {name: [family["published"][name] for family in summaries] for name in published}
+        columns["chromatic MAE"] = [family["chromatic_mae"] for family in summaries]
+        shown.append(columns)
     methods = summary["methods"]
     scores = {title: [score[key] for score in methods.values()] for key, title in SCORE_COLUMNS.items()}
     shown.append({"method": [METHODS[method] for method in methods], **scores})

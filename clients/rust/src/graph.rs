@@ -4,7 +4,7 @@ use crate::{Error, Result};
 pub const NUM_FEATURES: usize = 16;
 
 /// Nodes of highest degree from which a clique is grown.
-const CLIQUE_STARTS: usize = 32;
+const CLIQUE_STARTS: usize = 1000;
 
 /// An undirected graph of the nodes `0..num_nodes()`, without loops and doubled edges.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,11 +154,19 @@ impl Graph {
     pub fn clique_size(&self) -> usize {
         let mut starts: Vec<usize> = (0..self.num_nodes()).collect();
         starts.sort_by_key(|&v| std::cmp::Reverse(self.degree(v)));
+        let mut met = vec![0; self.num_nodes()]; // by node: members of the clique beside it
         let grown = starts.into_iter().take(CLIQUE_STARTS).map(|start| {
-            let (mut size, mut candidates) = (1, self.neighbors(start).to_vec());
-            while let Some(&node) = candidates.iter().max_by_key(|&&v| self.degree(v)) {
+            met.fill(0);
+            let (mut size, mut newest) = (0, Some(start));
+            while let Some(node) = newest.take() {
                 size += 1;
-                candidates.retain(|v| self.neighbors(node).binary_search(v).is_ok());
+                met[node] = usize::MAX;
+                for &v in self.neighbors(node) {
+                    if met[v] == size - 1 {
+                        met[v] = size;
+                        newest = newest.filter(|&best| self.degree(best) >= self.degree(v)).or(Some(v));
+                    }
+                }
             }
             size
         });

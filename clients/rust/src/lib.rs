@@ -17,7 +17,7 @@
 //!
 //! [`ColoringGnn::color`] is the whole search; [`ColoringGnn::predict`] is one call of the network with all that it
 //! says, for solvers that want a start: a coloring, an order of the nodes, a bound. What the tensors of the file mean
-//! stands in the repository's `docs/ONNX.md`, how to use this crate in `docs/RUST.md`.
+//! stands in the repository's `docs/ONNX.md`, how to use this crate in the README.
 
 mod coloring;
 mod error;
@@ -34,5 +34,5 @@ pub use ort;
 pub use search::Budget;
 
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/RUST.md")]
+#[doc = include_str!("../README.md")]
 struct PageForReaders;

@@ -2,8 +2,8 @@ use std::time::{Duration, Instant};
 
 use crate::{Coloring, ColoringGnn, Graph, Request, Result};
 
-/// Lengths of the calls after the first, in steps of the first call; the last goes on.
-const LENGTHS: [usize; 3] = [2, 4, 8];
+/// Length of the calls after the first, in steps of the first call.
+const CALL_LENGTH: usize = 4;
 
 /// What a coloring may cost.
 #[derive(Clone, Debug)]
@@ -14,7 +14,7 @@ pub struct Budget {
     pub calls: usize,
     /// Enough once so few colors are found.
     pub target: usize,
-    /// Of the calls after the first; another one is another search.
+    /// The calls after the first take the numbers above it as seeds.
     pub seed: i64,
 }
 
@@ -36,29 +36,27 @@ impl Budget {
 impl ColoringGnn {
     /// The best coloring found within the budget, proper and looked over on the graph's own edges.
     ///
-    /// Call after call asks for fewer colors than the best coloring has, with a seed of its own; the calls grow
-    /// longer. One that would end late is shortened, or left out below a quarter of the first call. A clique of as
-    /// many nodes as the best coloring has colors ends the search: it cannot get better.
+    /// The calls after the first are four times as long, each with a seed of its own, as Python's
+    /// `color --no-polish` makes them. One that would end late is shortened, or left out below a quarter of the first
+    /// call. A clique of as many nodes as the best coloring has colors ends the search: it cannot get better.
     pub fn color(&mut self, graph: &Graph, budget: &Budget) -> Result<Coloring> {
         let start = Instant::now();
         let deadline = start.checked_add(budget.time);
         let target = budget.target.max(graph.clique_size());
         let mut best = Coloring::greedy(graph, &self.predict(graph)?.ordering());
-        let mut per_step = start.elapsed() / self.steps() as u32;
-        for attempt in 0..budget.calls.saturating_sub(1) {
+        let mut per_step = start.elapsed().as_secs_f64() / self.steps() as f64;
+        for seed in (budget.seed + 1..).take(budget.calls.saturating_sub(1)) {
             let begin = Instant::now();
             let fitting = deadline.map_or(usize::MAX, |deadline| {
-                (deadline.saturating_duration_since(begin).as_secs_f64() / per_step.as_secs_f64()) as usize
+                (deadline.saturating_duration_since(begin).as_secs_f64() / per_step) as usize
             });
-            let steps = fitting.min(self.steps() * LENGTHS[attempt.min(LENGTHS.len() - 1)]);
+            let steps = fitting.min(CALL_LENGTH * self.steps());
             if best.num_colors() <= target || 4 * steps < self.steps() {
                 break;
             }
-            let asked = target.max(best.num_colors().saturating_sub(1));
-            let request =
-                Request { num_colors: Some(asked), seed: Some(budget.seed + attempt as i64), steps: Some(steps) };
+            let request = Request { num_colors: None, seed: Some(seed), steps: Some(steps) };
             let Some(found) = self.run(&[graph], &request, deadline)? else { break };
-            per_step = begin.elapsed() / steps as u32;
+            per_step = begin.elapsed().as_secs_f64() / steps as f64;
             let coloring = Coloring::greedy(graph, &found[0].ordering());
             if coloring.num_colors() < best.num_colors() {
                 best = coloring;
