@@ -152,7 +152,8 @@ def test_the_file_for_the_web_is_the_same_without_defaults(model: onnx.ModelProt
     assert not session.get_overridable_initializers()
     kept, weights = ({tensor.name: tensor for tensor in each.graph.initializer} for each in (web, model))
     assert kept == {name: tensor for name, tensor in weights.items() if name not in OPTIONAL_INPUTS}
-    assert all(list(getattr(web.graph, part)) == list(getattr(model.graph, part)) for part in ("node", "input", "output"))
+    for part in ("node", "input", "output"):
+        assert list(getattr(web.graph, part)) == list(getattr(model.graph, part))
     assert web.metadata_props == model.metadata_props
 
 
