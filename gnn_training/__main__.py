@@ -39,6 +39,7 @@ COMMANDS = {
     "evaluate": Command("Count colors on some graphs, beside DSATUR and RLF.", "EvaluateSettings", "evaluate.evaluate"),
     "pack": Command("Pack the exported model and its records into one archive.", "PackSettings", "pack.pack"),
     "color": Command("Color one graph.", "ColorSettings", "color.color"),
+    "serve": Command("Show a page on this machine that colors graphs.", "ServeSettings", "serve.serve"),
 }  # fmt: skip
 
 
