@@ -7,7 +7,10 @@ const DEFAULT_STEPS = 1000;
 const $ = (id) => document.getElementById(id);
 const count = (number, word) => `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
 
-const picture = new Picture($("canvas"), (graph) => colorGraph({ ...graph, name: "drawing" }));
+const picture = new Picture($("canvas"), (drawn) => {
+  $("example").value = "";
+  colorGraph({ ...drawn, name: "drawing" });
+});
 let graph; // {name, size, edges}, see graph.js
 let colors; // of its nodes, once they are known
 
@@ -99,7 +102,7 @@ function show(next) {
 
 async function openFile(file) {
   interrupt();
-  $("example").selectedIndex = -1;
+  $("example").value = "";
   try {
     show(readGraph(file.name, await file.text()));
   } catch (error) {
@@ -122,6 +125,7 @@ document.ondrop = (event) => {
 $("draw").onclick = () => setDrawing($("draw").ariaPressed !== "true");
 $("clear").onclick = () => {
   show({ name: "drawing", size: 0, edges: [] });
+  $("example").value = "";
   setDrawing(true);
 };
 
@@ -140,4 +144,5 @@ $("download").onclick = () => {
   URL.revokeObjectURL(url);
 };
 showSettings();
+$("example").selectedIndex = 1;
 show(EXAMPLES[$("example").value]());

@@ -161,7 +161,7 @@ export class Picture {
 
     const points = this.#places.map((_, node) => this.#pixels(node));
     context.strokeStyle = style.color;
-    context.globalAlpha = Math.min(0.5, Math.max(0.06, 60 / Math.sqrt(edges.length + 1) / 10));
+    context.globalAlpha = Math.min(0.5, 0.015 + 160 / edges.length);
     context.beginPath();
     const stride = Math.ceil(edges.length / DRAWN_EDGES);
     for (let i = 0; i < edges.length; i += stride) line(points[edges[i][0]], points[edges[i][1]]);
