@@ -74,22 +74,16 @@ function simple(edges) {
   return [...kept.values()];
 }
 
-// Lists of neighbours, one for every node.
-export function neighbours({ size, edges }) {
-  const lists = Array.from({ length: size }, () => []);
-  for (const [u, v] of edges) {
-    lists[u].push(v);
-    lists[v].push(u);
-  }
-  return lists;
-}
-
 // A proper coloring: each node of `order` takes the smallest color that no neighbour has. Colors count from 0.
-export function firstFit(graph, order) {
-  const lists = neighbours(graph);
-  const colors = new Array(graph.size).fill(-1);
+export function firstFit({ size, edges }, order) {
+  const neighbours = Array.from({ length: size }, () => []);
+  for (const [u, v] of edges) {
+    neighbours[u].push(v);
+    neighbours[v].push(u);
+  }
+  const colors = new Array(size).fill(-1);
   for (const node of order) {
-    const taken = new Set(lists[node].map((other) => colors[other]));
+    const taken = new Set(neighbours[node].map((other) => colors[other]));
     let color = 0;
     while (taken.has(color)) color++;
     colors[node] = color;
@@ -122,7 +116,8 @@ export const EXAMPLES = {
   },
   "150 points, close ones joined": () => {
     const fraction = (x) => x - Math.floor(x);
-    const points = Array.from({ length: 150 }, (_, i) => [fraction(i * 0.7549), fraction(i * 0.5698 + Math.sin(i) / 9)]);
+    const place = (i) => [fraction(i * 0.7549), fraction(i * 0.5698 + Math.sin(i) / 9)];
+    const points = Array.from({ length: 150 }, (_, i) => place(i));
     return { name: "points", size: 150, edges: pairs(points, ([a, b], [c, d]) => Math.hypot(a - c, b - d) < 0.15) };
   },
 };

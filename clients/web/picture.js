@@ -3,7 +3,7 @@ const LAYOUT_NODES = 1000; // larger graphs stand on a circle, ordered by color
 const LAYOUT_ROUNDS = 200;
 const DRAWN_EDGES = 30_000; // of more edges, a part is drawn
 const MARGIN = 28; // pixels
-const TAP = 14; // pixels from a node that still count as a tap on it
+const TAP = 14; // pixels from a node that still count as a tap on it; half of it from an edge
 
 export class Picture {
   #graph = { size: 0, edges: [] };
@@ -187,7 +187,10 @@ export class Picture {
 }
 
 // Colors that black numbers can be read on; after those, hues a golden angle apart.
-const FILLS = "#5b9df0 #ee5d6c #58c46b #f5b83d #b48bf2 #5fd6d6 #f48ac8 #b5dc4b #c8905a #9aa5b5 #f3e96b #3fae95".split(" ");
+const FILLS = [
+  "#5b9df0", "#ee5d6c", "#58c46b", "#f5b83d", "#b48bf2", "#5fd6d6",
+  "#f48ac8", "#b5dc4b", "#c8905a", "#9aa5b5", "#f3e96b", "#3fae95",
+];
 const fill = (color) => FILLS[color] ?? `hsl(${(color * 137.508) % 360} 70% ${[60, 75][color % 2]}%)`;
 
 const distance = ([a, b], [c, d]) => Math.hypot(a - c, b - d);
@@ -243,5 +246,6 @@ function* forces({ size, edges }) {
 function within(x, y) {
   const [left, right, top, bottom] = [Math.min(...x), Math.max(...x), Math.min(...y), Math.max(...y)];
   const extent = Math.max(right - left, bottom - top) || 1;
-  return Array.from(x, (_, i) => [0.5 + (x[i] - (left + right) / 2) / extent, 0.5 + (y[i] - (top + bottom) / 2) / extent]);
+  const scaled = (place, low, high) => 0.5 + (place - (low + high) / 2) / extent;
+  return Array.from(x, (_, i) => [scaled(x[i], left, right), scaled(y[i], top, bottom)]);
 }

@@ -3,7 +3,8 @@ import { firstFit } from "./graph.js";
 import * as ort from "./runtime/ort.wasm.bundle.min.mjs";
 
 ort.env.wasm.numThreads = 1; // more threads need headers that many static servers do not send
-const opened = ort.InferenceSession.create("./coloring_gnn_web.onnx", { executionProviders: ["wasm"], logSeverityLevel: 3 });
+const options = { executionProviders: ["wasm"], logSeverityLevel: 3 };
+const opened = ort.InferenceSession.create("./coloring_gnn_web.onnx", options);
 opened.catch(() => {}); // the first message reports it
 
 const integers = (values, shape) => new ort.Tensor("int64", BigInt64Array.from(values, BigInt), shape);

@@ -77,7 +77,8 @@ class PageHandler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", TYPES[path.suffix])
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content)
+        with suppress(ConnectionError):  # the browser has left
+            self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing about single requests."""
