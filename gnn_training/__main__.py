@@ -40,6 +40,7 @@ COMMANDS = {
     "pack": Command("Pack the exported model and its records into one archive.", "PackSettings", "pack.pack"),
     "push": Command("Push the packed model to the Hugging Face Hub.", "PushSettings", "push.push"),
     "color": Command("Color one graph.", "ColorSettings", "color.color"),
+    "serve": Command("Show a page on this machine that colors graphs.", "ServeSettings", "serve.serve"),
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 MODEL_FILE = "coloring_gnn.onnx"
+WEB_FILE = "coloring_gnn_web.onnx"  # the same with six required inputs; onnxruntime-web takes no value for others
 SHIPPED_MODEL = Path(__file__).resolve().parent / "shipped" / MODEL_FILE  # no job writes there
 NUM_FEATURES = 16  # columns of `node_features`; the network reads the edges instead, so any content is fine
 MAX_COLORS = 256  # columns of `color_logits`

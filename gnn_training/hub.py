@@ -6,12 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gnn_training import files
-from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, SUMS_FILE
+from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, SUMS_FILE, WEB_FILE
 from gnn_training.errors import StorageError, UserError
 from gnn_training.machine import require_package
 
 WEIGHTS_FILE = "model.safetensors"
-FILES = (MODEL_FILE, GOLDEN_FILE, WEIGHTS_FILE, "config.json", "report.json", "manifest.json")  # SUMS_FILE names them
+# SUMS_FILE names them.
+FILES = (MODEL_FILE, WEB_FILE, GOLDEN_FILE, WEIGHTS_FILE, "config.json", "report.json", "manifest.json")
 NAME = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@(.+))?")
 LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 CONNECT = "connect, and unset HF_HUB_OFFLINE"

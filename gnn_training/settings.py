@@ -299,6 +299,17 @@ class ColorSettings(Settings):
         return self
 
 
+class ServeSettings(Settings):
+    """Settings of `serve`."""
+
+    models: Path = SHIPPED_MODEL.parent
+    """Folder of coloring_gnn_web.onnx, such as models; the default is that of the shipped model."""
+    port: Annotated[int, Field(ge=0, lt=65536)] = 8000
+    """Port on 127.0.0.1; 0 takes a free one."""
+    runtime: Path | None = None
+    """Folder `dist` of onnxruntime-web; None takes the one that npm has installed beside the page."""
+
+
 def smoke() -> RunSettings:
     """Return the settings of a test of the whole job: a minute on two cores. The colors are not good."""
     return RunSettings(

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from gnn_training.contract import (
     OUTPUTS,
     SHIPPED_MODEL,
     SUMS_FILE,
+    WEB_FILE,
 )
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
@@ -142,6 +144,19 @@ def test_optional_inputs_are_initializers_that_a_caller_may_override(model, sess
     assert all(np.array_equal(without[name], explicit[name]) for name in OUTPUTS)
 
 
+def test_the_file_for_the_web_is_the_same_without_defaults(model: onnx.ModelProto, folder: Path):
+    web = onnx.load(folder / WEB_FILE)
+    onnx.checker.check_model(web, full_check=True)
+    session = golden.session(folder / WEB_FILE)
+    assert [tensor.name for tensor in session.get_inputs()] == list(INPUTS + OPTIONAL_INPUTS)
+    assert not session.get_overridable_initializers()
+    kept, weights = ({tensor.name: tensor for tensor in each.graph.initializer} for each in (web, model))
+    assert kept == {name: tensor for name, tensor in weights.items() if name not in OPTIONAL_INPUTS}
+    for part in ("node", "input", "output"):
+        assert list(getattr(web.graph, part)) == list(getattr(model.graph, part))
+    assert web.metadata_props == model.metadata_props
+
+
 def test_the_file_is_one_opset_18_and_readable_by_old_runtimes(model: onnx.ModelProto, folder: Path):
     graphs = list(bodies(model.graph))
     weights = [tensor for graph in graphs for tensor in graph.initializer]
@@ -149,7 +164,7 @@ def test_the_file_is_one_opset_18_and_readable_by_old_runtimes(model: onnx.Model
     assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 18)]
     assert model.ir_version <= 9 and not model.functions
     assert all(x.data_location == onnx.TensorProto.DEFAULT and not x.external_data for x in weights)
-    assert {path.name for path in folder.iterdir()} == {MODEL_FILE, GOLDEN_FILE, SUMS_FILE}
+    assert {path.name for path in folder.iterdir()} == {MODEL_FILE, WEB_FILE, GOLDEN_FILE, SUMS_FILE}
     scatters = [node for node in nodes if node.op_type.startswith("Scatter")]
     reductions = {a.s.decode() for node in scatters for a in node.attribute if a.name == "reduction"}
     assert not reductions & {"max", "min"}  # no CUDA kernel before 2024
@@ -322,7 +337,7 @@ def test_published_files_can_be_verified_again(folder: Path):
     assert content(folder) == before
 
 
-@pytest.mark.parametrize("name", [MODEL_FILE, GOLDEN_FILE])
+@pytest.mark.parametrize("name", [MODEL_FILE, WEB_FILE, GOLDEN_FILE])
 def test_a_published_file_that_was_changed_or_lost_is_named(models: Path, name: str, capsys):
     with open(models / name, "ab") as file:
         file.write(b"\n")
@@ -332,20 +347,31 @@ def test_a_published_file_that_was_changed_or_lost_is_named(models: Path, name: 
     assert verify_again(models) == 2
 
 
+def test_a_folder_of_an_older_version_without_the_file_for_the_web_is_named(models: Path, capsys):
+    older = {name: (models / name).read_bytes() for name in (MODEL_FILE, GOLDEN_FILE)}
+    (models / WEB_FILE).unlink()
+    job.publish(models, older)
+    assert verify_again(models) == 2
+    assert f"{WEB_FILE}: not the file that was exported; export again" in capsys.readouterr().err
+
+
 def test_without_checksums_there_is_nothing_to_verify(tmp_path: Path, capsys):
     assert verify_again(tmp_path) == 2
     assert "SHA256SUMS: there is no such file; run export first" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shape", [[1, NUM_WEIGHTS], [10, 64]], ids=["rule of moving", "graph head"])
-def test_a_file_that_gives_other_answers_is_caught(models: Path, loaded: onnx.ModelProto, capsys, shape: list[int]):
+@pytest.mark.parametrize("damaged", [MODEL_FILE, WEB_FILE])
+def test_a_file_that_gives_other_answers_is_caught(models, loaded: onnx.ModelProto, capsys, damaged, shape: list[int]):
     (weights,) = [tensor for tensor in loaded.graph.initializer if list(tensor.dims) == shape]
     vectors = golden.make(loaded.SerializeToString(), {"several graphs": onnx_export.probes()["several graphs"]})
     noise = np.random.default_rng(0).normal(scale=0.3, size=shape).astype(np.float32)
     weights.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weights) + noise, weights.name))
-    job.publish(models, {MODEL_FILE: loaded.SerializeToString(), GOLDEN_FILE: json.dumps(vectors).encode()})
+    made = {name: (models / name).read_bytes() for name in (MODEL_FILE, WEB_FILE)}
+    made |= {damaged: loaded.SerializeToString(), GOLDEN_FILE: json.dumps(vectors).encode()}
+    job.publish(models, made)
     assert verify_again(models) == 2
-    assert "golden vector" in capsys.readouterr().err
+    assert re.search(f"/{damaged}: .* of golden vector", capsys.readouterr().err)
 
 
 @pytest.fixture

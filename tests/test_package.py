@@ -35,7 +35,7 @@ def test_locks_hold_what_the_package_asks_for():
 # The modules that an installation without [train] can use.
 BASE = """
 __init__ __main__ archive coloring console contract errors files graph hub machine processes settings
-data.formats data.sources jobs.color model.session solve.anytime solve.kernels solve.local_search
+data.formats data.sources jobs.color jobs.serve model.session solve.anytime solve.kernels solve.local_search
 """
 WITHOUT_EXTRA = """
 import importlib, sys
@@ -72,3 +72,8 @@ def test_installed_package_colors_a_graph_without_torch(tmp_path: Path):
     command = [tmp_path / "bin/coloring-gnn", "color", graph, "--out", solution, "--seconds", "5"]
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 0 and "9 colors" in done.stdout, done
+    page = next(tmp_path.glob("lib/python*/site-packages/gnn_training/web"))
+    command = [tmp_path / "bin/coloring-gnn", "serve"]
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert done.returncode == 2 and f"install it once with `npm ci --prefix {page}`" in done.stderr, done
+    assert (page / "package-lock.json").exists() and not (page / "node_modules").exists()

@@ -19,7 +19,7 @@ LOG = "docs/LOG.md"  # tells the past: its commands and flags may be gone
 PAGES = sorted(str(path.relative_to(ROOT)) for folder in ("", "docs", "models", "training_data", "benchmarks")
                for path in (ROOT / folder).glob("*.md"))  # fmt: skip
 NOW = [page for page in PAGES if page not in (LOG, "CHANGELOG.md")]
-HOSTS = {"github.com", "keepachangelog.com", "semver.org", "api.runpod.io", "docs.runpod.io"}
+HOSTS = {"github.com", "keepachangelog.com", "semver.org", "api.runpod.io", "docs.runpod.io", "127.0.0.1"}
 WITHOUT_VALUE = ("import", "evaluate", "color", "push")  # a page may name these commands without what they need
 
 

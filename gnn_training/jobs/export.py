@@ -1,4 +1,4 @@
-"""Write the trained network as one verified ONNX file, with golden vectors and checksums beside it."""
+"""Write the trained network as verified ONNX files, with golden vectors and checksums beside them."""
 
 import json
 import logging
@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from gnn_training import __version__, files
-from gnn_training.contract import GOLDEN_FILE, GRAPH_TYPES, MAX_COLORS, MODEL_FILE, SUMS_FILE
+from gnn_training.contract import GOLDEN_FILE, GRAPH_TYPES, MAX_COLORS, MODEL_FILE, SUMS_FILE, WEB_FILE
 from gnn_training.errors import UserError
 from gnn_training.model import golden, onnx_export
 from gnn_training.model.program import Program
@@ -20,8 +20,8 @@ GOLDEN_PROBES = ("one node, the pair (0, 0)", "edgeless", "ring", "petersen", "s
 
 
 def export(settings: ExportSettings) -> Path:
-    """Build the file, verify it, and only then put it into the folder. Returns its path. Raises UserError: there is no
-    checkpoint, or a check failed: the folder still has the files it had before.
+    """Build the files, verify them, and only then put them into the folder. Returns the path of the first. Raises
+    UserError: there is no checkpoint, or a check failed: the folder still has the files it had before.
     """
     if settings.verify_only:
         return verify_published(settings)
@@ -36,11 +36,11 @@ def export(settings: ExportSettings) -> Path:
     onnx_export.verify(model, program)
     probes = onnx_export.probes()
     vectors = golden.make(content, {name: probes[name] for name in GOLDEN_PROBES})
-    made = {MODEL_FILE: content, GOLDEN_FILE: json.dumps(vectors).encode()}
-    if settings.oldest_runtime:
-        with tempfile.TemporaryDirectory() as folder:
-            publish(Path(folder), made)
-            onnx_export.check_in_oldest_runtime(Path(folder, MODEL_FILE), Path(folder, GOLDEN_FILE))
+    required = onnx_export.without_defaults(model).SerializeToString()
+    made = {MODEL_FILE: content, WEB_FILE: required, GOLDEN_FILE: json.dumps(vectors).encode()}
+    with tempfile.TemporaryDirectory() as folder:
+        publish(Path(folder), made)
+        _check_golden(Path(folder), settings.oldest_runtime)
     publish(settings.models, made)
     log.info("%s is ready", settings.models / MODEL_FILE)
     return settings.models / MODEL_FILE
@@ -48,20 +48,28 @@ def export(settings: ExportSettings) -> Path:
 
 def verify_published(settings: ExportSettings) -> Path:
     """Raise UserError if a file in the folder is missing, was changed since its export, or gives other outputs."""
-    model, vectors, sums = (settings.models / name for name in (MODEL_FILE, GOLDEN_FILE, SUMS_FILE))
+    sums = settings.models / SUMS_FILE
     if not sums.exists():
         raise UserError(f"{sums}: there is no such file; run export first")
-    found = {path.name: path.read_bytes() for path in (model, vectors) if path.exists()}
-    if name := files.changed(sums.read_text(encoding="utf-8"), found):
+    paths = [settings.models / name for name in (MODEL_FILE, WEB_FILE, GOLDEN_FILE)]
+    found = {path.name: path.read_bytes() for path in paths if path.exists()}
+    missing = (path.name for path in paths if path.name not in found)
+    if name := files.changed(sums.read_text(encoding="utf-8"), found) or next(missing, None):
         raise UserError(f"{settings.models / name}: not the file that was exported; export again")
+    _check_golden(settings.models, settings.oldest_runtime)
+    log.info("%s: checksums hold, the golden vectors agree", settings.models)
+    return settings.models / MODEL_FILE
+
+
+def _check_golden(folder: Path, oldest_runtime: bool) -> None:
+    """Raise UserError if a file of the folder does not give the golden outputs."""
     try:
-        golden.check(model, vectors)
+        for name in (MODEL_FILE, WEB_FILE):
+            golden.check(folder / name, folder / GOLDEN_FILE)
     except ValueError as error:
         raise UserError(f"{error}; export again") from error
-    log.info("%s: checksums hold, the golden vectors agree", model)
-    if settings.oldest_runtime:
-        onnx_export.check_in_oldest_runtime(model, vectors)
-    return model
+    if oldest_runtime:
+        onnx_export.check_in_oldest_runtime(folder / MODEL_FILE, folder / GOLDEN_FILE)
 
 
 def publish(folder: Path, contents: dict[str, bytes]) -> None:

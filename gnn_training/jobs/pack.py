@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gnn_training import __version__, files
 from gnn_training.archive import Contents, read_archive, write_archive
-from gnn_training.contract import ARCHIVE_FILE, GOLDEN_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE
+from gnn_training.contract import ARCHIVE_FILE, GOLDEN_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE, WEB_FILE
 from gnn_training.errors import StorageError, UserError
 from gnn_training.settings import PackSettings
 from gnn_training.solve.page import page
@@ -23,7 +23,7 @@ def pack(settings: PackSettings) -> Path:
     """Write the page of the run, and the archive with it; read the archive back, give it its name and return its path.
     The same files give the same bytes. UserError if a file is missing or the files are not of one training.
     """
-    paths = [settings.models / name for name in (MODEL_FILE, GOLDEN_FILE)]
+    paths = [settings.models / name for name in (MODEL_FILE, WEB_FILE, GOLDEN_FILE)]
     paths += [settings.run / name for name in ("report.json", "config.json", "metrics.jsonl", "best.pt")]
     contents = {path.name: _read(path) for path in paths}
     status = json.loads(_read(settings.run / "status.json"))

@@ -14,7 +14,7 @@ from typing import Any
 
 from gnn_training import machine, processes
 from gnn_training.console import duration
-from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE
+from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE, WEB_FILE
 from gnn_training.data.packed import MANIFEST_FILE
 from gnn_training.data.sources import locate, written
 from gnn_training.errors import StorageError
@@ -108,7 +108,7 @@ def plan(settings: RunSettings) -> list[Step]:
     """Return the steps of the whole job. The first is missing if the graphs are packed already."""
     source, run, models = locate(settings), settings.run, settings.models
     manifest, best, report = source.graphs / MANIFEST_FILE, run / "best.pt", run / "report.json"
-    model, sums = models / MODEL_FILE, models / SUMS_FILE
+    model, web, sums = (models / name for name in (MODEL_FILE, WEB_FILE, SUMS_FILE))
     # The GPUs are selected by then, and the port is taken by this job.
     shared = settings.model_dump() | {"data": source.graphs, "gpus": None, "tensorboard": 0}
     training = TrainSettings(**{name: shared[name] for name in TrainSettings.model_fields})
@@ -130,10 +130,10 @@ def plan(settings: RunSettings) -> list[Step]:
         *steps,
         Step("check", "check", RunSettings(**shared), prepares=train),
         train,
-        Step("export", "export", exporting, (best, model, sums)),
-        Step("verify", "export", verifying, (model, sums)),
+        Step("export", "export", exporting, (best, model, web, sums)),
+        Step("verify", "export", verifying, (model, web, sums)),
         Step("evaluate", "evaluate", evaluating, (manifest, model, report)),
-        Step("pack", "pack", packing, (best, model, sums, report, run / PAGE_FILE, models / ARCHIVE_FILE)),
+        Step("pack", "pack", packing, (best, model, web, sums, report, run / PAGE_FILE, models / ARCHIVE_FILE)),
     ]
 
 

@@ -80,6 +80,14 @@ def build(program: Program, steps: int, metadata: dict[str, str]) -> onnx.ModelP
     return model
 
 
+def without_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same model with all inputs required: onnxruntime-web takes no value for an input that has a default."""
+    required = copy.deepcopy(model)
+    del required.graph.initializer[:]
+    required.graph.initializer.extend(x for x in model.graph.initializer if x.name not in OPTIONAL_INPUTS)
+    return required
+
+
 def _part(part: nn.Module, inputs: Any, outputs: Any, names: dict[int, str]) -> onnx.ModelProto:
     """A part as an ONNX model. Its inputs and outputs have their names, all else begins with the part's name."""
     taken, given = ([names[id(x)] for x in tree_leaves(tensors)] for tensors in (inputs, outputs))

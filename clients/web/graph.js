@@ -1,0 +1,123 @@
+// Graphs: reading files, first fit, solutions. A graph is {name, size, edges}; edges are pairs of nodes from 0.
+
+export const MAX_NODES = 20_000; // `coloring-gnn color` takes larger graphs
+
+// The graph of a file. Throws an Error whose message is one sentence that names the file and the line.
+export function readGraph(fileName, text) {
+  const [, name, suffix] = fileName.match(/^(.*?)(\.[^.]*)?$/s);
+  const parse = PARSERS[suffix?.toLowerCase()];
+  if (!parse) throw new Error(`${fileName}: name a file that ends in ${Object.keys(PARSERS).join(", ")}.`);
+  try {
+    return { name, ...parse(text.split(/\r\n|\r|\n/)) };
+  } catch (error) {
+    throw new Error(`${fileName}: ${error.message}.`);
+  }
+}
+
+// DIMACS: `p edge N M`, then `e u v` for every edge, nodes counted from 1.
+function parseDimacs(lines) {
+  let size = 0;
+  const edges = [];
+  lines.forEach((line, index) => {
+    const where = `line ${index + 1}`;
+    const [kind, ...words] = line.trim().split(/\s+/);
+    if (kind === "e" && isWhole(words[0]) && isWhole(words[1])) {
+      const [u, v] = words.map(Number);
+      if (!size) throw new Error(`${where}: edge ${u}-${v} comes before the header \`p edge N M\`; move the header up`);
+      if (Math.min(u, v) < 1 || Math.max(u, v) > size)
+        throw new Error(`${where}: edge ${u}-${v} is outside the nodes 1..${size} of the header; correct it`);
+      edges.push([u - 1, v - 1]);
+    } else if (kind === "p" && !size && /^(edges?|col)$/.test(words[0]) && isWhole(words[1]) && isWhole(words[2])) {
+      size = checkedSize(Number(words[1]), `${where}: `);
+    } else if (kind !== "" && !/^c/.test(kind) && !/^[ndvx]$/.test(kind)) {
+      throw new Error(`${where}: "${shown(line)}" is neither \`c\`, one \`p edge N M\` nor \`e u v\`; fix it`);
+    }
+  });
+  if (!size) throw new Error("there is no line `p edge N M`; a .col file begins with one");
+  return { size, edges: simple(edges) };
+}
+
+// Two labels per line, separated by blanks or commas. Whole numbers are sorted, others keep their order.
+function parseEdgeList(lines) {
+  const pairs = [];
+  lines.forEach((line, index) => {
+    const words = line.replace(/^\uFEFF/, "").replaceAll(",", " ").trim().split(/\s+/);
+    if (words[0] === "" || /^[#%]/.test(words[0])) return;
+    if (words.length === 1)
+      throw new Error(`line ${index + 1}: "${shown(words[0])}" is alone; an edge list has two nodes per line`);
+    pairs.push(words.slice(0, 2));
+  });
+  if (!pairs.length) throw new Error("there is no edge; an edge list has two nodes per line");
+  const labels = [...new Set(pairs.flat())];
+  if (labels.every(isWhole)) labels.sort((a, b) => a - b);
+  const position = new Map(labels.map((label, index) => [label, index]));
+  return { size: checkedSize(labels.length), edges: simple(pairs.map((pair) => pair.map((x) => position.get(x)))) };
+}
+
+const PARSERS = { ".col": parseDimacs, ".edgelist": parseEdgeList, ".edges": parseEdgeList, ".txt": parseEdgeList };
+const isWhole = (word) => /^[+-]?\d+$/.test(word ?? "");
+const shown = (text) => text.slice(0, 40);
+
+function checkedSize(size, where = "") {
+  if (size < 1 || size > MAX_NODES)
+    throw new Error(`${where}the graph has ${size} nodes; this page colors graphs of 1 to ${MAX_NODES} nodes`);
+  return size;
+}
+
+// The edges without loops and repeats, each with its smaller node first.
+function simple(edges) {
+  const kept = new Map();
+  for (const [a, b] of edges) {
+    const [u, v] = [Math.min(a, b), Math.max(a, b)];
+    if (u < v) kept.set(u * MAX_NODES + v, [u, v]);
+  }
+  return [...kept.values()];
+}
+
+// A proper coloring: each node of `order` takes the smallest color that no neighbour has. Colors count from 0.
+export function firstFit({ size, edges }, order) {
+  const neighbours = Array.from({ length: size }, () => []);
+  for (const [u, v] of edges) {
+    neighbours[u].push(v);
+    neighbours[v].push(u);
+  }
+  const colors = new Array(size).fill(-1);
+  for (const node of order) {
+    const taken = new Set(neighbours[node].map((other) => colors[other]));
+    let color = 0;
+    while (taken.has(color)) color++;
+    colors[node] = color;
+  }
+  return colors;
+}
+
+// A DIMACS solution: `s col K`, then `l NODE COLOR` for every node, both counted from 1.
+export function solution(colors) {
+  const lines = colors.map((color, node) => `l ${node + 1} ${color + 1}`);
+  return [`s col ${new Set(colors).size}`, ...lines].join("\n") + "\n";
+}
+
+// The pairs of items, as numbers, that are related.
+function pairs(items, related) {
+  return items.flatMap((item, v) => items.slice(0, v).flatMap((other, u) => (related(item, other) ? [[u, v]] : [])));
+}
+
+// Small graphs to begin with.
+export const EXAMPLES = {
+  "Petersen graph": () => {
+    const ring = [0, 1, 2, 3, 4];
+    const edges = ring.flatMap((i) => [[i, (i + 1) % 5], [i, i + 5], [i + 5, ((i + 2) % 5) + 5]]);
+    return { name: "petersen", size: 10, edges: simple(edges) };
+  },
+  "Queens on 8 × 8 squares": () => {
+    const squares = Array.from({ length: 64 }, (_, i) => [Math.floor(i / 8), i % 8]);
+    const attacks = ([a, b], [c, d]) => a === c || b === d || Math.abs(a - c) === Math.abs(b - d);
+    return { name: "queen8_8", size: 64, edges: pairs(squares, attacks) };
+  },
+  "150 points, close ones joined": () => {
+    const fraction = (x) => x - Math.floor(x);
+    const place = (i) => [fraction(i * 0.7549), fraction(i * 0.5698 + Math.sin(i) / 9)];
+    const points = Array.from({ length: 150 }, (_, i) => place(i));
+    return { name: "points", size: 150, edges: pairs(points, ([a, b], [c, d]) => Math.hypot(a - c, b - d) < 0.15) };
+  },
+};

@@ -1,0 +1,84 @@
+"""Show the page that colors graphs in a browser, on this machine alone."""
+
+import logging
+import signal
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from gnn_training import files
+from gnn_training.contract import WEB_FILE
+from gnn_training.errors import MachineError, UserError
+from gnn_training.settings import ServeSettings
+
+log = logging.getLogger(__name__)
+PACKAGE = Path(__file__).resolve().parents[1]
+PAGES = (PACKAGE / "web", PACKAGE.parent / "clients" / "web")  # in an installation and in a clone
+RUNTIME_FILES = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
+TYPES = {
+    ".html": "text/html; charset=utf-8", ".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript",
+    ".mjs": "text/javascript", ".wasm": "application/wasm", ".onnx": "application/octet-stream",
+}  # fmt: skip
+HEADERS = {
+    # The browser itself refuses any request to another host.
+    "Content-Security-Policy": "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+
+def serve(settings: ServeSettings) -> None:
+    """Answer requests on 127.0.0.1 until Ctrl-C or SIGTERM. Raises UserError if the page, the model or ONNX Runtime
+    for browsers is not there, MachineError if the port is taken.
+    """
+    handler = type("Handler", (PageHandler,), {"served": served_files(settings)})
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", settings.port), handler)
+    except OSError as error:
+        raise MachineError(f"port {settings.port}: {files.reason(error)}; name another with --port") from error
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end the server
+    with server, suppress(KeyboardInterrupt):
+        log.info("http://127.0.0.1:%d shows the page; Ctrl-C ends it", server.server_port)
+        server.serve_forever()
+
+
+def served_files(settings: ServeSettings) -> dict[str, Path]:
+    """The files of the page by the path of their address; nothing else is served."""
+    page = next((folder for folder in PAGES if folder.is_dir()), None)
+    if page is None:
+        raise UserError(f"the page is not in {PACKAGE}: start serve in a clone, or install the package")
+    runtime = settings.runtime or page / "node_modules" / "onnxruntime-web" / "dist"
+    found = {f"/{path.name}": path for path in page.iterdir() if path.suffix in TYPES}
+    found |= {f"/runtime/{name}": runtime / name for name in RUNTIME_FILES}
+    found |= {"/": page / "index.html", f"/{WEB_FILE}": settings.models / WEB_FILE}
+    if not found[f"/{WEB_FILE}"].is_file():
+        raise UserError(f"{found[f'/{WEB_FILE}']}: there is no such file; export again or name another --models")
+    if any(not path.is_file() for path in found.values()):
+        way_out = f"install it once with `npm ci --prefix {page}`, or name its folder with --runtime"
+        raise UserError(f"{runtime}: ONNX Runtime for browsers is not there; {way_out}")
+    return found
+
+
+class PageHandler(BaseHTTPRequestHandler):
+    """Sends a served file, or 404."""
+
+    served: dict[str, Path]
+
+    def do_GET(self) -> None:
+        path = self.served.get(self.path.partition("?")[0])
+        if path is None:
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
+        content = path.read_bytes()
+        self.send_response(HTTPStatus.OK)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", TYPES[path.suffix])
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        with suppress(ConnectionError):  # the browser has left
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing about single requests."""

@@ -1,0 +1,96 @@
+"""`serve` sends the files of the page and nothing else, on this machine alone, and says what is missing."""
+
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gnn_training.__main__ import main
+from gnn_training.contract import SHIPPED_MODEL, WEB_FILE
+from gnn_training.jobs import serve as job
+
+ROOT = Path(__file__).parents[1]
+TYPES = {
+    "/": "text/html; charset=utf-8", "/index.html": "text/html; charset=utf-8", "/style.css": "text/css",
+    "/icon.svg": "image/svg+xml", "/graph.js": "text/javascript", "/page.js": "text/javascript",
+    "/picture.js": "text/javascript", "/worker.js": "text/javascript", f"/{WEB_FILE}": "application/octet-stream",
+    "/runtime/ort.wasm.bundle.min.mjs": "text/javascript",
+    "/runtime/ort-wasm-simd-threaded.wasm": "application/wasm",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the names of ONNX Runtime's files."""
+    folder = tmp_path_factory.mktemp("dist")
+    for name in job.RUNTIME_FILES:
+        (folder / name).write_text(f"the file {name}")
+    return folder
+
+
+@pytest.fixture
+def server(runtime: Path) -> Iterator[tuple[subprocess.Popen, int]]:
+    """The process and its port."""
+    command = [sys.executable, "-m", "gnn_training", "serve", "--port", "0", "--runtime", str(runtime)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        line = process.stdout.readline()
+        yield process, int(re.search(r"http://127\.0\.0\.1:(\d+) shows the page", line)[1])
+        process.kill()
+
+
+def get(port: int, path: str) -> tuple[int, str | None, bytes]:
+    """Status, type and content of an answer; http.client sends the path as it is."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    return answer.status, answer.getheader("Content-Type"), answer.read()
+
+
+def test_it_sends_the_page_the_model_and_the_runtime_and_nothing_else(server, runtime: Path):
+    _, port = server
+    for path, kind in TYPES.items():
+        assert get(port, path)[:2] == (200, kind)
+    assert set(job.served_files(job.ServeSettings(runtime=runtime))) == set(TYPES)
+    assert get(port, f"/{WEB_FILE}?again")[2] == SHIPPED_MODEL.with_name(WEB_FILE).read_bytes()
+    for path in ("/package.json", "/../rust/Cargo.toml", "/runtime/../package.json", "//etc/passwd", "/runtime/", "/x"):
+        assert get(port, path)[0] == 404
+
+
+def test_only_this_machine_reaches_it(server):
+    _, port = server
+    with socket.socket() as connection:  # 127.0.0.2 is this machine, too, but not the address it listens on
+        assert connection.connect_ex(("127.0.0.2", port)) != 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_well(server, number: signal.Signals):
+    process, port = server
+    os.kill(process.pid, number)
+    assert process.wait(10) == 0
+    with socket.socket() as connection:
+        assert connection.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_what_is_missing_is_named_with_the_way_out(runtime: Path, tmp_path: Path, monkeypatch, capsys):
+    assert main(["serve", "--runtime", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path}: ONNX Runtime for browsers is not there; install it once with `npm ci --prefix " in said
+    assert main(["serve", "--runtime", str(runtime), "--models", str(tmp_path)]) == 2
+    assert f"{tmp_path}/{WEB_FILE}: there is no such file; export again" in capsys.readouterr().err
+    monkeypatch.setattr(job, "PAGES", (tmp_path / "web",))
+    assert main(["serve", "--runtime", str(runtime)]) == 2
+    assert "start serve in a clone, or install the package" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_refused(runtime: Path, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--runtime", str(runtime), "--port", str(port)]) == 3
+    assert f"port {port}: address already in use; name another with --port" in capsys.readouterr().err

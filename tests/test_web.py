@@ -1,0 +1,269 @@
+"""JavaScript: the golden vectors, the example of the docs, and the page in Chromium."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import browser
+import debian
+import networkx as nx
+import numpy as np
+import pytest
+from dimacs import read_solution, write_col
+
+from gnn_training.coloring import is_proper, num_colors
+from gnn_training.contract import GOLDEN_FILE, OUTPUTS, SHIPPED_MODEL, WEB_FILE
+from gnn_training.data.sources import read
+from gnn_training.graph import Graph
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+ROOT = Path(__file__).parents[1]
+WEB = ROOT / "clients" / "web"
+QUEENS = ROOT / "examples" / "queen8_8.col"
+pytestmark = pytest.mark.slow
+GOLDEN = """
+import { readFileSync } from "node:fs";
+import * as ort from "onnxruntime-web";
+ort.env.wasm.numThreads = 1;
+const [file, golden] = process.argv.slice(2);
+const session = await ort.InferenceSession.create(readFileSync(file), { logSeverityLevel: 3 });
+const integers = (values, shape) => new ort.Tensor("int64", BigInt64Array.from(values.flat(), BigInt), shape);
+const answers = [];
+for (const { inputs } of JSON.parse(readFileSync(golden)).cases) {
+  const size = inputs.batch.length;
+  const outputs = await session.run({
+    node_features: new ort.Tensor("float32", new Float32Array(size * 16), [size, 16]),
+    edge_index: integers(inputs.edge_index, [2, inputs.edge_index[0].length]),
+    batch: integers(inputs.batch, [size]),
+    num_colors: integers(inputs.num_colors, [inputs.num_colors.length]),
+    seed: integers([inputs.seed], []),
+    steps: integers([inputs.steps], []),
+  });
+  answers.push(Object.fromEntries(Object.entries(outputs).map(([name, { data }]) => [name, [...data]])));
+}
+console.log(JSON.stringify(answers));
+"""
+FRAMES = """() => {  // the longest time between two frames from now on
+  window.longest = 0;
+  let before = performance.now();
+  const tick = (now) => {
+    window.longest = Math.max(window.longest, now - before);
+    before = now;
+    requestAnimationFrame(tick);
+  };
+  requestAnimationFrame(tick);
+}"""
+
+TRANSFER = """() => {
+  const transfer = new DataTransfer();
+  transfer.items.add(new File(["8 9\\n9 10\\n10 8"], "triangle.txt"));
+  return transfer;
+}"""
+
+
+@pytest.fixture(scope="module")
+def modules() -> Path:
+    """The packages that the page needs, fetched once per checkout."""
+    if not shutil.which("npm"):
+        debian.require("npm")
+    if not (WEB / "node_modules" / ".package-lock.json").exists():  # npm writes it last
+        subprocess.run(["npm", "ci", "--prefix", WEB], check=True, stdout=subprocess.DEVNULL)
+    return WEB / "node_modules"
+
+
+@pytest.fixture(scope="module")
+def address(modules: Path) -> Iterator[str]:
+    """Where `serve` shows the page."""
+    command = [sys.executable, "-m", "gnn_training", "serve", "--port", "0"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        yield re.search(r"http://\S+", process.stdout.readline())[0]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+
+
+@pytest.fixture(scope="module")
+def page(address: str) -> Iterator["Page"]:
+    """The page in Chromium, which finds no host but this machine."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    offline = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=browser.executable(), args=[*browser.FLAGS, offline])
+        page, requests, errors = chromium.new_page(), [], []
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("requestfailed", lambda request: errors.append(request.url))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+        page.goto(address)
+        finish(page)
+        yield page
+        chromium.close()
+    assert len(requests) > 8 and all(re.match(rf"({address}/|blob:{address}/)", url) for url in requests)
+    assert not errors
+
+
+def node(modules: Path, folder: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a module of JavaScript in Node.js, from the top folder."""
+    (folder / "node_modules").symlink_to(modules)
+    (folder / "program.mjs").write_text(program)
+    return subprocess.run(
+        ["node", folder / "program.mjs", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+
+
+def finish(page: "Page", state: str = "done") -> str:
+    """Wait for the page and return the number of colors that it shows, or its sentence."""
+    page.wait_for_selector(f"body[data-state={state}]", timeout=60_000)
+    return page.inner_text("#error" if state == "error" else "#result")
+
+
+def slide(page: "Page", name: str, value: int) -> None:
+    """Move a slider. The steps count in places of the slider."""
+    change = "(slider, value) => { slider.value = value; slider.oninput(); slider.onchange(); }"
+    page.eval_on_selector(f"#{name}", change, value)
+
+
+def downloaded(page: "Page", folder: Path) -> np.ndarray:
+    """The colors (N,) in the file that the page gives."""
+    with page.expect_download() as download:
+        page.click("#download")
+    path = folder / download.value.suggested_filename
+    download.value.save_as(path)
+    return read_solution(path)
+
+
+def colors_of(page: "Page", path: Path, folder: Path) -> np.ndarray:
+    """Open a file in the page; the proper colors (N,) that it gives, as many as it shows."""
+    page.set_input_files("#file", path)
+    shown = finish(page)
+    colors = downloaded(page, folder)
+    assert is_proper(read(path).graph, colors)
+    assert shown == f"{num_colors(colors)} colors"
+    return colors
+
+
+def from_networkx(name: str, drawn: nx.Graph) -> Graph:
+    return Graph.from_edges(len(drawn), list(drawn.edges), name)
+
+
+def test_golden_vectors_hold_in_javascript(modules: Path, tmp_path: Path):
+    model, golden = (SHIPPED_MODEL.with_name(name) for name in (WEB_FILE, GOLDEN_FILE))
+    done = node(modules, tmp_path, GOLDEN, str(model), str(golden))
+    assert done.returncode == 0, done.stderr[-500:]
+    vectors = json.loads(golden.read_text())
+    for case, answer in zip(vectors["cases"], json.loads(done.stdout), strict=True):
+        for name in OUTPUTS:
+            assert np.abs(np.array(answer[name]) - np.ravel(case["outputs"][name])).max() <= vectors["tolerance"]
+
+
+def test_javascript_cannot_set_the_optional_inputs_of_the_first_file(modules: Path, tmp_path: Path):
+    """The second file exists because of this."""
+    done = node(modules, tmp_path, GOLDEN, str(SHIPPED_MODEL), str(SHIPPED_MODEL.with_name(GOLDEN_FILE)))
+    assert done.returncode != 0 and "invalid input 'num_colors'" in done.stderr
+
+
+def test_the_example_of_the_docs_colors_a_ring(modules: Path, tmp_path: Path):
+    (program,) = re.findall(r"^```js\n(.*?)^```", (ROOT / "docs/ONNX.md").read_text(), re.MULTILINE | re.DOTALL)
+    done = node(modules, tmp_path, program)
+    colors = np.array(done.stdout.split(), dtype=int)
+    assert is_proper(from_networkx("ring", nx.cycle_graph(5)), colors) and num_colors(colors) == 3
+
+
+def test_the_page_colors_files_properly(page: "Page", tmp_path: Path):
+    random, tree = nx.fast_gnp_random_graph(120, 0.1, seed=1), nx.random_labeled_tree(200, seed=2)
+    named = tmp_path / "cities.edgelist"
+    named.write_text("# roads\n" + "".join(f"city{u}, city{v}, 7\n" for u, v in random.edges))
+    files = {
+        QUEENS: 9,
+        write_col(tmp_path, from_networkx("myciel5", nx.mycielski_graph(6))): 6,
+        write_col(tmp_path, from_networkx("tree", tree)): 2,
+        write_col(tmp_path, from_networkx("dense", nx.fast_gnp_random_graph(50, 0.5, seed=3))): None,
+        named: None,
+    }
+    for path, expected in files.items():
+        found = num_colors(colors_of(page, path, tmp_path))
+        assert expected in (None, found)
+
+
+def test_a_file_can_be_dropped_and_drawn_on(page: "Page", tmp_path: Path):
+    page.dispatch_event("main", "drop", {"dataTransfer": page.evaluate_handle(TRANSFER)})
+    assert finish(page) == "3 colors" and "triangle: 3 nodes, 3 edges" in page.inner_text("#facts")
+    page.click("#draw")
+    page.click("#clear")
+    page.wait_for_selector("body[data-state=empty]")
+    box = page.locator("#canvas").bounding_box()
+    places = [(box["x"] + x, box["y"] + y) for x, y in [(100, 100), (300, 100), (200, 250), (200, 400)]]
+    for place in places:
+        page.mouse.click(*place)
+    for u, v in [(0, 1), (1, 2), (2, 0), (2, 3)]:
+        page.mouse.move(*places[u])
+        page.mouse.down()
+        page.mouse.move(*places[v], steps=3)
+        page.mouse.up()
+    page.wait_for_selector("#result:text-is('3 colors')")
+    assert "drawing: 4 nodes, 4 edges" in page.inner_text("#facts")
+    colors = downloaded(page, tmp_path)
+    assert is_proper(Graph.from_edges(4, [(0, 1), (1, 2), (0, 2), (2, 3)]), colors)
+    page.mouse.click(200 + box["x"], 100 + box["y"])  # on the edge between the first two
+    page.wait_for_selector("#result:text-is('2 colors')")
+    page.mouse.click(*places[2])  # the node with all other edges
+    page.wait_for_selector("#result:text-is('1 color')")
+    assert "drawing: 3 nodes, 0 edges" in page.inner_text("#facts")
+
+
+def test_the_page_stays_alive_and_can_stop(page: "Page", tmp_path: Path):
+    colors_of(page, QUEENS, tmp_path)
+    page.evaluate(FRAMES)
+    slide(page, "steps", 8)
+    finish(page, "busy")
+    finish(page)
+    seconds = float(re.search(r"([\d.]+) s$", page.inner_text("#facts"))[1])
+    longest = page.evaluate("() => new Promise((told) => requestAnimationFrame(() => told(window.longest)))") / 1000
+    assert seconds > 0.5 and longest < seconds / 2
+    slide(page, "steps", 11)
+    page.click("#stop")
+    assert finish(page, "stopped") == "Stopped" and page.is_disabled("#download")
+    slide(page, "steps", 4)
+    assert finish(page).endswith("colors")
+
+
+def test_the_sliders_set_steps_and_seed(page: "Page", tmp_path: Path):
+    slide(page, "steps", 0)
+    assert num_colors(colors_of(page, QUEENS, tmp_path)) == 12  # DSATUR's
+    assert page.inner_text("#steps-value") == "0"
+    slide(page, "steps", 6)
+    finish(page)
+    first = downloaded(page, tmp_path)
+    assert num_colors(first) < 12 and page.inner_text("#steps-value") == "500"
+    slide(page, "seed", 1)
+    finish(page)
+    second = downloaded(page, tmp_path)
+    assert is_proper(read(QUEENS).graph, second) and (second != first).any()
+    assert page.inner_text("#seed-value") == "1"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("a.col", "p edge 3 1\ne 1 2\ne 1 4\n", "line 3: edge 1-4 is outside the nodes 1..3 of the header; correct it"),
+        ("a.col", "c x\ne 1 2\n", "line 2: edge 1-2 comes before the header `p edge N M`; move the header up"),
+        ("a.col", "p edge 2 1\ne 1\n", 'line 2: "e 1" is neither `c`, one `p edge N M` nor `e u v`; fix it'),
+        ("a.col", "c nothing\n", "there is no line `p edge N M`; a .col file begins with one"),
+        ("a.col", "p edge 0 0\n", "line 1: the graph has 0 nodes; this page colors graphs of 1 to 20000 nodes"),
+        ("a.txt", "1 2\n\n# no\n3\n", 'line 4: "3" is alone; an edge list has two nodes per line'),
+        ("a.edges", "% no\n", "there is no edge; an edge list has two nodes per line"),
+        ("a.png", "1 2", "name a file that ends in .col, .edgelist, .edges, .txt"),
+    ],
+)
+def test_a_bad_file_gets_one_sentence(page: "Page", tmp_path: Path, name: str, text: str, sentence: str):
+    (tmp_path / name).write_text(text)
+    page.set_input_files("#file", tmp_path / name)
+    assert finish(page, "error") == f"{name}: {sentence}."
+    assert page.inner_text("#result") == "" and page.is_disabled("#download")
