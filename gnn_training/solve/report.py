@@ -58,7 +58,7 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
         "chromatic_mae": _mean(errors),
         "methods": {method: scores for method in METHODS if (scores := _scores(rows, method))},
         # Share of the graphs whose best known number a published solver reached.
-        "published": {name: fmean(row.published[name] for row in rows) for name in rows[0].published},
+        "published": {name: fmean(row.published[name] for row in rows) for name in (rows[0].published if rows else ())},
     }
 
 
