@@ -40,11 +40,11 @@ impl ColoringGnn {
     /// `color --no-polish` makes them. One that would end late is shortened, or left out below a quarter of the first
     /// call. A clique of as many nodes as the best coloring has colors ends the search: it cannot get better.
     pub fn color(&mut self, graph: &Graph, budget: &Budget) -> Result<Coloring> {
-        let start = Instant::now();
-        let deadline = start.checked_add(budget.time);
+        let deadline = Instant::now().checked_add(budget.time);
         let target = budget.target.max(graph.clique_size());
+        let call = Instant::now();
         let mut best = Coloring::greedy(graph, &self.predict(graph)?.ordering());
-        let mut per_step = start.elapsed().as_secs_f64() / self.steps() as f64;
+        let mut per_step = call.elapsed().as_secs_f64() / self.steps() as f64;
         for seed in (budget.seed + 1..).take(budget.calls.saturating_sub(1)) {
             let begin = Instant::now();
             let fitting = deadline.map_or(usize::MAX, |deadline| {
