@@ -12,8 +12,7 @@ import numpy as np
 
 from gnn_training.graph import Graph, as_graph
 
-# Fewest colors known for graphs of the DIMACS/COLOR collection, from https://cedric.cnam.fr/~porumbed/graphs and later
-# papers; a planted coloring counts.
+# Fewest colors known for graphs of the DIMACS/COLOR collection; a planted coloring counts.
 DIMACS = Path(__file__).with_name("dimacs.csv")
 # A column per solver, a digit per graph, 1 if the solver found q colors: ids 1 to 20 of the files in results_evaluation
 # of https://github.com/ArtLabBocconi/RandCSPBench (MIT license).
