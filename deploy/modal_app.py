@@ -22,18 +22,18 @@ volume = modal.Volume.from_name("coloring-gnn", create_if_missing=True)
 app = modal.App("coloring-gnn")
 
 
-@app.function(image=image, gpu="B200", volumes={"/workspace": volume}, timeout=24 * 3600, retries=2)
-def train(flags: list[str]) -> None:
-    """Do the whole job. When Modal takes the machine away, the job saves, and a retry continues it."""
+@app.function(image=image, gpu="B200", volumes={"/workspace": volume}, timeout=24 * 3600)
+def train(flags: list[str]) -> int:
+    """Do the whole job; return its exit code. If Modal takes the machine away, the job saves, and Modal starts it again
+    elsewhere, where it continues.
+    """
     environment = os.environ | {"PYTHONPATH": "/opt/gnn"}  # Modal has its own
     with subprocess.Popen(["run_multigpu.sh", *flags], cwd=os.environ["GNN_WORKSPACE"], env=environment) as job:
         try:
-            code = job.wait()
+            return job.wait()
         except KeyboardInterrupt:
             job.terminate()
             raise
-    if code:
-        raise RuntimeError(f"the job ended with exit code {code}; its last line tells why")
 
 
 @app.local_entrypoint()
@@ -41,7 +41,8 @@ def main(gpu: str = "B200", gpus: int = 1, flags: str = "") -> None:
     """Train on `gpus` GPUs, then write the archive of the trained model into the folder models/ here."""
     words = shlex.split(flags)
     folder = words[words.index("--models") + 1] if "--models" in words else "models"
-    train.with_options(gpu=f"{gpu}:{gpus}").remote(words)
+    if code := train.with_options(gpu=f"{gpu}:{gpus}").remote(words):
+        raise SystemExit(f"the job ended with exit code {code}; its last line tells why")
     archive = b"".join(volume.read_file(f"{folder}/{ARCHIVE}"))
     target = Path(folder) / ARCHIVE
     target.parent.mkdir(parents=True, exist_ok=True)

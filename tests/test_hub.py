@@ -1,5 +1,5 @@
 """Models on the Hugging Face Hub: a real push and real fetches, in processes of their own, against a server on loopback
-that speaks the Hub's protocol.
+that follows the Hub's protocol.
 """
 
 import json
