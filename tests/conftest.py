@@ -23,8 +23,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the tests of the image, which take longest."""
-    items.sort(key=lambda item: item.get_closest_marker("container") is None)
+    """Start with the tests of the image, which take longest, and end with files of quick tests, so that both processes
+    end together.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.get_closest_marker("container") is None, item.path not in slow))
 
 
 # Tests share the cores of a small machine: how long an example takes says nothing.

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import tiny_runs
 import torch
+from ranks import leave_gpu, rank
 
 from gnn_training import processes
 from gnn_training.errors import MachineError, TrainingError, UserError
@@ -24,7 +25,7 @@ GROUP = {"NNODES": "3", "NODE_RANK": "2", "MASTER_ADDR": "node0", "MASTER_PORT":
 LAUNCHER = """
 import sys
 from gnn_training.launch.ranks import launch
-from test_launch import rank
+from ranks import rank
 if __name__ == "__main__":
     print(launch(rank, sys.argv[1], 2))
 """
@@ -76,55 +77,12 @@ def test_contradiction_is_refused_with_the_name_of_the_variable(environ, variabl
         Nodes.from_environment()
 
 
-def refuse() -> None:
-    raise MachineError("no: not here")
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def fail() -> None:
-    raise ValueError("NCCL error\nLast error:\nno link\n")
-
-
-FAILURES = {"refuse": refuse, "die": die, "fail": fail}
-
-
-def rank(what: str) -> object:
-    """As one of two ranks, do what the test wants."""
-    number = int(os.environ["RANK"])
-    if what == "place":
-        return number, os.environ["WORLD_SIZE"], os.environ["OMP_NUM_THREADS"]
-    if what == "fail beside a deaf one":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if number == 0:
-            time.sleep(300)
-        print(time.monotonic(), flush=True)
-        fail()
-    if what in FAILURES:
-        FAILURES[what]() if number == 1 else time.sleep(60)
-    received: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
-    if what == "hang":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    print(f"pid {os.getpid()}\n", end="", flush=True)
-    while not received:
-        time.sleep(0.02)
-    return "stopped"
-
-
 @pytest.mark.slow
 def test_launch_returns_the_first_result_and_shares_the_cores_out(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "")  # so that what the launch sets is undone, too
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
     assert launch(rank, "place", 2) == (0, "2", "3")
-
-
-def leave_gpu(folder: Path) -> None:
-    """As a rank, leave which GPU is its own."""
-    (folder / os.environ["RANK"]).write_text(f"{os.environ['LOCAL_RANK']} of {os.environ['CUDA_VISIBLE_DEVICES']}")
 
 
 @pytest.mark.slow

@@ -1,0 +1,51 @@
+"""What the ranks of test_launch.py do. A module of its own: it loads in a moment, in every rank of every test."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from gnn_training.errors import MachineError
+
+
+def refuse() -> None:
+    raise MachineError("no: not here")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail() -> None:
+    raise ValueError("NCCL error\nLast error:\nno link\n")
+
+
+FAILURES = {"refuse": refuse, "die": die, "fail": fail}
+
+
+def rank(what: str) -> object:
+    """As one of two ranks, do what the test wants."""
+    number = int(os.environ["RANK"])
+    if what == "place":
+        return number, os.environ["WORLD_SIZE"], os.environ["OMP_NUM_THREADS"]
+    if what == "fail beside a deaf one":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if number == 0:
+            time.sleep(300)
+        print(time.monotonic(), flush=True)
+        fail()
+    if what in FAILURES:
+        FAILURES[what]() if number == 1 else time.sleep(60)
+    received: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    if what == "hang":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print(f"pid {os.getpid()}\n", end="", flush=True)
+    while not received:
+        time.sleep(0.02)
+    return "stopped"
+
+
+def leave_gpu(folder: Path) -> None:
+    """As a rank, leave which GPU is its own."""
+    (folder / os.environ["RANK"]).write_text(f"{os.environ['LOCAL_RANK']} of {os.environ['CUDA_VISIBLE_DEVICES']}")
