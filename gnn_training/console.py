@@ -65,9 +65,13 @@ def markdown_table(columns: Mapping[str, Sequence[object]]) -> Table:
         is_text = any(isinstance(value, str) for value in values)
         table.add_column(title, justify="left" if is_text else "right", no_wrap=number == 0 or not is_text)
     for row in zip(*known.values(), strict=True):
-        texts = ("-" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value) for value in row)
-        table.add_row(*texts)
+        table.add_row(*map(cell, row))
     return table
+
+
+def cell(value: object) -> str:
+    """A value in a table: None is "-", a float has two decimals."""
+    return "-" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def print_tables(*tables: Table, file: TextIO | None = None) -> None:

@@ -211,6 +211,8 @@ def test_shares_of_q_coloring_stand_beside_those_of_published_solvers(tmp_path: 
     assert report["families"]["q = 3"]["published"]["focused Metropolis"] == 1.0
     shown = capsys.readouterr().out
     assert "| share solved " in shown and "| rPI-GNN |" in shown and "| q = 5, n = 256 |" in shown
+    [page] = [file.read_text() for file in tmp_path.rglob("*.html")]
+    assert "Share solved by family" in page and "coloring-gnn evaluate --suite q-coloring --model " in page
 
 
 def test_suite_dimacs_knows_the_best_numbers_of_well_known_files(tmp_path: Path, tiny_model: Path):

@@ -10,6 +10,7 @@ from safetensors.torch import save
 
 from gnn_training import files
 from gnn_training.archive import Contents, read_archive
+from gnn_training.console import cell
 from gnn_training.contract import MAX_COLORS, SUMS_FILE
 from gnn_training.errors import UserError
 from gnn_training.hub import FILES, WEIGHTS_FILE, errors_in_a_sentence, parse
@@ -117,14 +118,10 @@ def card(repo: str, license: str, contents: Contents) -> str:
         eval_results=results,
     )  # fmt: skip
     rows = [["method", *SCORES.values()], ["---"] * (1 + len(SCORES))]
-    rows += [[METHODS[method], *(_number(scores[metric]) for metric in SCORES)]
+    rows += [[METHODS[method], *(cell(scores[metric]) for metric in SCORES)]
              for method, scores in summary["methods"].items()]  # fmt: skip
     return CARD.format(
         head=head.to_yaml(), title=repo.split("/")[1], repo=repo, version=manifest["version"], graphs=summary["graphs"],
         table="\n".join(f"| {' | '.join(row)} |" for row in rows), max_colors=MAX_COLORS, weights=WEIGHTS_FILE,
         **{key: manifest["training"][key] for key in ("step", "ranks", "device", "seconds")},
     )  # fmt: skip
-
-
-def _number(score: float | None) -> str:
-    return "-" if score is None else f"{score:.2f}" if isinstance(score, float) else str(score)

@@ -11,10 +11,10 @@ import numpy as np
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
-from gnn_training.console import duration
+from gnn_training.console import cell, duration
 from gnn_training.graph import Graph
 from gnn_training.solve import picture
-from gnn_training.solve.report import METHODS, SCORE_COLUMNS
+from gnn_training.solve.report import METHODS, SCORE_COLUMNS, family_score
 
 INK = "#010203"  # in a figure; on the page it is the color of the text, dark or light
 INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
@@ -28,9 +28,11 @@ def page(report: Json, manifest: Json | None = None, config: Json | None = None,
     """
     environment = jinja2.Environment(loader=jinja2.PackageLoader("gnn_training", "solve"), autoescape=True,
                                      trim_blocks=True, undefined=jinja2.StrictUndefined)  # fmt: skip
-    environment.filters |= {"duration": duration, "quote": shlex.quote, "number": _number, "name": METHODS.get}
+    environment.filters |= {"duration": duration, "quote": shlex.quote, "number": cell, "name": METHODS.get}
     example = report.get("example")  # that of an earlier version has none
-    values = {"report": report, "example": example, "manifest": manifest, "config": config, "columns": SCORE_COLUMNS}
+    values: Json = {"report": report, "example": example, "manifest": manifest, "config": config}
+    values["columns"] = SCORE_COLUMNS
+    values["family_title"], values["family_key"] = family_score(report["summary"])
     with matplotlib.rc_context(STYLE):
         if manifest:
             steps, checks = ([record for record in metrics if record["kind"] == k] for k in ("train", "validation"))
@@ -45,10 +47,6 @@ def page(report: Json, manifest: Json | None = None, config: Json | None = None,
             figures = [_svg(picture.draw(graph, colors, method), method) for method, colors in colorings.items()]
             values["pictures"] = Markup().join(figures)
     return environment.get_template("page.html").render(values)
-
-
-def _number(value: Any) -> str:
-    return "-" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def _curves(label: str, curves: Mapping[str, tuple[Sequence[Json], str]]) -> Markup:

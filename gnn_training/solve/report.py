@@ -111,11 +111,7 @@ def tables(rows: Sequence[Row], summary: dict[str, Any], families: dict[str, dic
         shown.append(columns)
     if families:
         summaries, published = families.values(), summary["published"]
-        title, key = "mean gap", "mean_gap"
-        if published:
-            title, key = "share solved", "solved"
-        elif not summary["with_best_known"]:
-            title, key = "mean colors", "mean_colors"
+        title, key = family_score(summary)
         columns = {title: list(families), "graphs": [family["graphs"] for family in summaries]}
         for method, name in METHODS.items():
             columns[name] = [family["methods"].get(method, {}).get(key) for family in summaries]
@@ -126,6 +122,13 @@ def tables(rows: Sequence[Row], summary: dict[str, Any], families: dict[str, dic
     scores = {title: [score[key] for score in methods.values()] for key, title in SCORE_COLUMNS.items()}
     shown.append({"method": [METHODS[method] for method in methods], **scores})
     return [markdown_table(columns) for columns in shown]
+
+
+def family_score(summary: dict[str, Any]) -> tuple[str, str]:
+    """Title and key of the score by which families are compared."""
+    if summary["published"]:
+        return "share solved", "solved"
+    return ("mean gap", "mean_gap") if summary["with_best_known"] else ("mean colors", "mean_colors")
 
 
 def over_time(rows: Sequence[Row], method: str) -> list[tuple[float, float]]:
