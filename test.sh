@@ -4,6 +4,7 @@
 #   ./test.sh --all                  all tests, also containers, compilation, killed trainings, Rust; 25 minutes
 #   ./test.sh tests/test_color.py    some tests; all arguments go to pytest
 #   ./test.sh --all --cov            also measure which lines the tests reach; 4 minutes more
+#   ./test.sh --fuzz 60              try generated inputs, a minute for each target; see docs/RELIABILITY.md
 set -euo pipefail
 source "$(dirname "$(readlink -f "$0")")/scripts/environment.sh"
 
@@ -18,6 +19,10 @@ hadolint Dockerfile
 mypy
 case ${1:-} in
   '') set -- -m "not slow and not container and not gpu" --numprocesses 2 --dist worksteal ;;
+  --fuzz)
+    export FUZZ_SECONDS=${2:-60} FUZZ_SEED=${FUZZ_SEED:-$((RANDOM * 100000))}
+    set -- --numprocesses 2 --dist worksteal --timeout 0 "${@:3}" tests/test_fuzz_*.py
+    ;;
   --all) set -- --numprocesses 2 --dist loadfile --no-loadscope-reorder "${@:2}" ;;
 esac
 OMP_NUM_THREADS=1 exec python -m pytest "$@" # two processes share the cores of a small machine
