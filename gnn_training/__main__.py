@@ -2,22 +2,26 @@
 
 import argparse
 import atexit
+import errno
 import gc
 import importlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gnn_training import __version__, processes
-from gnn_training.errors import UserError
+from gnn_training.errors import StorageError, UserError
+from gnn_training.files import reason
 
 if TYPE_CHECKING:
     from gnn_training.settings import Settings
 
 PROGRAM = "coloring-gnn"
+INSTALL_EXTRA = "install the extra, pip install '.[train]' in a clone"
 
 
 class Command(NamedTuple):
@@ -45,29 +49,52 @@ COMMANDS = {
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, 2 to 5 after an error that one sentence explains, or 130 after Ctrl-C. Raises
+    """Run one command; return 0, 2 to 5 after an error that one sentence explains, or 128 + number of a signal. Raises
     SystemExit: 2 for flags that cannot be read; or the exit code of a job that has explained it.
     """
     atexit.register(gc.freeze)  # otherwise the last collection takes a second for what torch has loaded
+    _set_up_output()
     try:
-        _run(sys.argv[1:] if args is None else args)
+        with processes.interruptible():
+            _run(sys.argv[1:] if args is None else args)
+        sys.stdout.flush()
         return 0
     except UserError as error:
-        sys.stderr.write(f"{PROGRAM}: {error}\n")
-        return error.exit_code
+        return _explain(error)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("gnn_training"):
             raise
-        way_out = "install the extra, pip install '.[train]' in a clone"
-        sys.stderr.write(f"{PROGRAM}: this command needs {error.name}: {way_out}\n")
-        return UserError.exit_code
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader, such as `head`, has ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return _explain(UserError(f"this command needs {error.name}: {INSTALL_EXTRA}"))
+    except KeyboardInterrupt as interrupt:
+        return 128 + (interrupt.args or [signal.SIGINT])[0]
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has ended
+            return _without_output(141)
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        place = error.filename or "the output"
+        return _without_output(_explain(StorageError(f"{place} cannot be written ({reason(error)}); make room")))
     finally:
         processes.rest()
+
+
+def _set_up_output() -> None:
+    """Make output possible where there is none, and in any encoding."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever has started this process
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        getattr(sys, name).reconfigure(errors="backslashreplace")
+
+
+def _without_output(exit_code: int) -> int:
+    """Return the exit code. What is left of the output, which Python writes at its end, goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return exit_code
+
+
+def _explain(error: UserError) -> int:
+    sys.stderr.write(f"{PROGRAM}: {error}\n")
+    return error.exit_code
 
 
 def _run(args: Sequence[str]) -> None:

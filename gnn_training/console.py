@@ -22,6 +22,7 @@ def set_up_logging() -> None:
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     if sys.stdout.isatty():
         handler = RichHandler(show_level=False, show_path=False, omit_repeated_times=False, log_time_format="%H:%M:%S")
+    logging.raiseExceptions = False  # the work goes on if a log cannot be written
     logging.basicConfig(handlers=[handler], force=True)
     logging.getLogger("gnn_training").setLevel(logging.INFO)
 

@@ -24,6 +24,7 @@ from gnn_training.machine import num_cores
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 TIMED_OUT = 124  # as timeout(1) of coreutils
 HEARTBEAT_SECONDS = 5.0
+interrupts: list[int] = []  # that `interruptible` has received
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 
 
@@ -121,6 +122,8 @@ def run_python(
     deadline = time.monotonic() + limit
     with python(arguments, errors, variables) as child:
         while (code := child.poll()) is None:
+            if interrupts:  # and a library has dropped the exception
+                raise KeyboardInterrupt(interrupts[0])
             if time.monotonic() > deadline:
                 os.killpg(child.pid, signal.SIGKILL)
                 return TIMED_OUT
@@ -131,17 +134,27 @@ def run_python(
 
 
 @contextmanager
-def sigterm_raises() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit(143) while the body runs, so that everything open gets closed."""
+def interruptible() -> Iterator[None]:
+    """Turn SIGTERM and SIGINT into KeyboardInterrupt(number) while the body runs, and note them in `interrupts`."""
 
-    def leave(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
+    def interrupt(number: int, _frame: object) -> None:
+        interrupts.append(number)
+        raise KeyboardInterrupt(number)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        if before[number] != signal.SIG_IGN:  # as shells let processes in the background ignore Ctrl-C
+            signal.signal(number, interrupt)
     try:
         yield
+    except Exception as error:
+        if interrupts and not isinstance(error, UserError):
+            raise KeyboardInterrupt(interrupts[0]) from error  # which a library has turned into another exception
+        raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        interrupts.clear()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def heartbeat_file() -> Path | None:

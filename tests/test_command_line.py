@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -217,3 +218,48 @@ def test_reader_that_goes_away_leaves_no_traceback(tmp_path: Path):
         text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert "Traceback" not in done.stderr
+
+
+def test_a_signal_while_libraries_are_loaded_leaves_no_traceback():
+    program = (
+        "import builtins, os, signal, sys; from gnn_training.__main__ import main\nbefore = builtins.__import__\n"
+        "def load(name, *args):\n    if name == 'tyro': os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return before(name, *args)\n"
+        "builtins.__import__ = load; sys.exit(main(['color', 'x']))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+FULL = "coloring-gnn: the output cannot be written (no space left on device); make room"
+
+
+@pytest.mark.parametrize(
+    ("job", "redirection", "code", "out", "err"),
+    [
+        (
+            "print",
+            ">/dev/full",
+            4,
+            "",
+            FULL,
+        ),
+        ("log", ">/dev/full", 0, "", ""),  # the work goes on
+        ("log", ">&-", 0, "", ""),
+        ("log", ">&- 2>&-", 0, "", ""),
+        ("print", "", 0, "ö\\udcff", ""),
+        ("print", "ascii", 0, "\\xf6\\udcff", ""),
+    ],
+)
+def test_output_that_cannot_be_written_leaves_no_traceback(job: str, redirection: str, code: int, out: str, err: str):
+    program = (
+        "import logging, sys; from gnn_training.__main__ import main; from gnn_training.jobs import serve;"
+        "log = logging.getLogger('gnn_training').info;"
+        f"serve.serve = lambda _: {job}('\\xf6\\udcff'); sys.exit(main(['serve']))"
+    )
+    encoding = "ascii" if redirection == "ascii" else "utf-8"
+    done = subprocess.run(
+        f"{shlex.join([sys.executable, '-c', program])} {redirection.removeprefix('ascii')}", shell=True, cwd=ROOT,
+        capture_output=True, text=True, env=os.environ | {"PYTHONIOENCODING": encoding},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip(), done.stderr.strip()) == (code, out, err)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,12 @@ from gnn_training.errors import UserError
 ROOT = Path(__file__).parents[1]
 PARENT = """
 import sys
-from gnn_training.processes import run_python, sigterm_raises
-with sigterm_raises():
-    print(run_python(["-c", sys.argv[1]]))
+from gnn_training.processes import interruptible, run_python
+try:
+    with interruptible():
+        print(run_python(["-c", sys.argv[1]]))
+except KeyboardInterrupt as interrupt:
+    sys.exit(128 + interrupt.args[0])
 """
 STARTS_A_SLEEPER = """
 import subprocess
@@ -85,7 +89,7 @@ def test_child_whose_parent_died_before_it_was_ready_dies_too(tmp_path: Path, wa
 def test_signal_to_the_parent_ends_the_child_and_its_children(number: signal.Signals):
     process, sleeper = start_parent(STARTS_A_SLEEPER)
     process.send_signal(number)
-    assert process.wait(timeout=20) == (143 if number == signal.SIGTERM else -signal.SIGINT)
+    assert process.wait(timeout=20) == 128 + number
     assert_ends(sleeper)
 
 
@@ -95,6 +99,29 @@ def test_second_signal_kills_a_child_that_does_not_end():
     assert process.stdout is not None and process.stdout.readline() == "noticed\n"
     process.terminate()
     assert process.wait(timeout=20) == 143
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_that_a_library_turns_into_another_exception_still_interrupts(number: signal.Signals):
+    with pytest.raises(KeyboardInterrupt, match=f"^{int(number)}$"), processes.interruptible():
+        try:
+            os.kill(os.getpid(), number)
+        except KeyboardInterrupt as error:
+            raise ValueError("a value cannot be written") from error
+
+
+def test_signal_that_a_library_drops_still_interrupts_the_wait_for_a_child():
+    with pytest.raises(KeyboardInterrupt, match="^15$"), processes.interruptible():
+        with suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+        processes.run_python(["-c", "import time; time.sleep(60)"])
+
+
+def test_ctrl_c_that_the_shell_has_turned_off_stays_off():
+    program = "import os, signal; from gnn_training.processes import interruptible\n"
+    program += "with interruptible(): os.kill(os.getpid(), signal.SIGINT)"
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", program]
+    subprocess.run(ignoring, cwd=ROOT, check=True)
 
 
 def test_no_child_outlives_a_parent_that_is_killed():

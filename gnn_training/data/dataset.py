@@ -24,7 +24,7 @@ from gnn_training.data.families import Recipe, draws
 from gnn_training.data.packed import Columns, Label, PackedGraphs, Row
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
-from gnn_training.processes import run_in_processes, sigterm_raises
+from gnn_training.processes import run_in_processes
 
 log = logging.getLogger(__name__)
 CHUNK = 16  # graphs per part: what a kill can lose per worker
@@ -62,7 +62,7 @@ def label_all(
     Copies, skipped sources and the notes of instances are logged. UserError for a bad source or a folder in use.
     """
     try:
-        with files.lock_folder(folder), sigterm_raises():
+        with files.lock_folder(folder):
             work = repr((packed.VERSION, CHUNK, plan, list(sources)))  # other work has parts of its own
             parts = folder / _PARTS / hashlib.sha256(work.encode()).hexdigest()[:16]
             tensors = _label_without_copies(sources, parts, plan, workers, redraw)
@@ -71,7 +71,7 @@ def label_all(
             tensors["split"] = split(tensors, plan.seed)
             graphs = packed.write(folder, tensors, plan.families, plan.origin)
             shutil.rmtree(folder / _PARTS)
-    except (KeyboardInterrupt, SystemExit):
+    except KeyboardInterrupt:
         log.warning("interrupted; the same command continues")
         raise
     _print_summary(graphs)

@@ -64,8 +64,7 @@ class Step:
 
 def run(settings: RunSettings) -> None:
     """Do every step that is not done. The same command continues what was interrupted. Raises UserError: the settings,
-    this machine or its folders cannot be used. SystemExit: exit code of a step that failed and has said why, or 143
-    after SIGTERM.
+    this machine or its folders cannot be used. SystemExit: exit code of a step that failed and has said why.
     """
     nodes, steps, started = Nodes.from_environment(), plan(settings), time.monotonic()
     if nodes.rank > 0:  # the first machine does the rest
@@ -77,7 +76,7 @@ def run(settings: RunSettings) -> None:
     if is_new := not all(map(record.is_done, steps)):
         machine.require_storage(written(settings))
         gpus.select(settings.gpus)
-        with processes.sigterm_raises(), _tensorboard(settings):
+        with _tensorboard(settings):
             if not all(record.is_done(step) for step in steps if step.name in ("data", "train")):
                 _find_nccl_variables(settings, nodes)  # GPUs that cannot train are found before graphs are made
             if nodes.rank > 0:

@@ -1,7 +1,6 @@
 """Show the page that colors graphs in a browser, on this machine alone."""
 
 import logging
-import signal
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -37,7 +36,6 @@ def serve(settings: ServeSettings) -> None:
         server = ThreadingHTTPServer(("127.0.0.1", settings.port), handler)
     except OSError as error:
         raise MachineError(f"port {settings.port}: {files.reason(error)}; name another with --port") from error
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end the server
     with server, suppress(KeyboardInterrupt):
         log.info("http://127.0.0.1:%d shows the page; Ctrl-C ends it", server.server_port)
         server.serve_forever()
