@@ -1,7 +1,7 @@
 # ./build_and_push.sh NAME builds, tests and pushes this image.
 #   docker run --gpus all -v "$PWD:/workspace" NAME run_multigpu.sh
 # Python 3.11 is the newest version for which the oldest supported ONNX Runtime was built.
-ARG BASE_IMAGE=python:3.11-slim-bookworm
+ARG BASE_IMAGE=python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 
 # Torch and CUDA of the lock in three parts of similar size. Each becomes a layer, and layers are pulled in parallel.
 FROM $BASE_IMAGE AS locks

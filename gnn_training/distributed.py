@@ -1,7 +1,6 @@
 """The process group. A process that was started alone is a group of one, so there is one code path."""
 
 import os
-import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gnn_training import processes
 from gnn_training.errors import MachineError
 
 TIMEOUT = timedelta(minutes=5)  # a lost rank must not leave the others waiting for half an hour of rent
@@ -104,12 +104,11 @@ def _device(wanted: str, local_rank: int) -> torch.device:
 
 
 class StopSignal:
-    """Notes SIGTERM and SIGINT: `received` is True from then on. The training loop looks at it and saves its state."""
+    """Notes signals to stop: `received` is True from then on. The training loop looks at it and saves its state."""
 
     def __init__(self) -> None:
         self.received = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._note)
+        processes.handle_stop_signals(self._note)
 
     def _note(self, *_: object) -> None:
         self.received = True

@@ -47,12 +47,12 @@ def available_bytes() -> int:
     return max(0, min(free))
 
 
-def require_port(port: int) -> None:
-    """Raise MachineError if TensorBoard cannot listen on a port."""
+def require_port(port: int, host: str) -> None:
+    """Raise MachineError if TensorBoard cannot listen on a port of an address of this machine."""
     try:
-        socket.create_server(("", port)).close()
+        socket.create_server((host, port)).close()
     except OSError as error:
-        message = f"port {port} cannot be opened ({reason(error)}): name another one in --tensorboard"
+        message = f"port {port} of {host} cannot be opened ({reason(error)}): name another one in --tensorboard"
         raise MachineError(message) from error
 
 

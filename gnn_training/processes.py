@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
+from typing import Any
 
 from gnn_training.errors import UserError
 from gnn_training.machine import num_cores
@@ -62,7 +63,7 @@ def run_in_processes(
     with ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(),)) as pool:
         try:
             # Ctrl-C reaches the whole process group, but only the parent decides what ends.
-            with deaf_to(signal.SIGINT, signal.SIGTERM):
+            with deaf_to(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 numbers = {pool.submit(function, *arguments): number for number, arguments in enumerate(calls)}
             for future in as_completed(numbers):
                 future.result()
@@ -133,18 +134,23 @@ def run_python(
     return code if code >= 0 else 128 - code
 
 
+def handle_stop_signals(handler: Callable[[int, object], object]) -> dict[int, Any]:
+    """Have `handler` called for SIGTERM, Ctrl-C and the end of the terminal; return the handlers before it. A signal
+    that is ignored stays so: a shell did that for a process in the background or under nohup.
+    """
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    return {each: signal.signal(each, handler) for each in numbers if signal.getsignal(each) != signal.SIG_IGN}
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn SIGTERM and SIGINT into KeyboardInterrupt(number) while the body runs, and note them in `interrupts`."""
+    """Turn signals to stop into KeyboardInterrupt(number) while the body runs, and note them in `interrupts`."""
 
     def interrupt(number: int, _frame: object) -> None:
         interrupts.append(number)
         raise KeyboardInterrupt(number)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number in before:
-        if before[number] != signal.SIG_IGN:  # as shells let processes in the background ignore Ctrl-C
-            signal.signal(number, interrupt)
+    before = handle_stop_signals(interrupt)
     try:
         yield
     except Exception as error:

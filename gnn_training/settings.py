@@ -177,6 +177,8 @@ class RunSettings(TrainSettings):
     """Also run the exported file in ONNX Runtime 1.16.3 if that is installed; --no-oldest-runtime does not."""
     tensorboard: Annotated[int, Field(ge=0, lt=65536)] = 0
     """Port on which TensorBoard shows the curves while the job runs; 0 starts none."""
+    tensorboard_host: str = "127.0.0.1"
+    """Address on which TensorBoard listens; 0.0.0.0 lets other machines in, which a container needs."""
     price_per_hour: Amount = 0.0
     """Price of the machine, for the cost in the manifest of the packed model."""
     stop_pod: bool = False

@@ -308,7 +308,7 @@ def test_port_that_is_taken_is_refused_in_one_sentence(image: Image, tmp_path: P
     job = "run.sh --preset smoke --tensorboard 6006"
     done = image.run("bash", "-c", f"{taken} 2>/dev/null; {job}", volume=_owned_by(STRANGER, tmp_path))
     assert done.returncode == 3
-    assert "coloring-gnn: port 6006 cannot be opened (address already in use" in done.stderr
+    assert "coloring-gnn: port 6006 of 127.0.0.1 cannot be opened (address already in use" in done.stderr
 
 
 def test_change_of_code_makes_layers_of_less_than_5_megabytes(image: Image):

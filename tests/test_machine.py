@@ -39,9 +39,11 @@ def test_memory_stays_within_the_limit_of_the_container(tmp_path: Path, monkeypa
 def test_port_that_is_taken_is_named_with_its_flag():
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(MachineError, match=rf"port {port} cannot be opened .* name another one in --tensorboard"):
-            machine.require_port(port)
-    machine.require_port(port)
+        with pytest.raises(
+            MachineError, match=rf"port {port} of 127.0.0.1 cannot be opened .* name another one in --tens"
+        ):
+            machine.require_port(port, "127.0.0.1")
+    machine.require_port(port, "127.0.0.1")
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def test_child_whose_parent_died_before_it_was_ready_dies_too(tmp_path: Path, wa
         assert all_of_it.result() == written
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signal_to_the_parent_ends_the_child_and_its_children(number: signal.Signals):
     process, sleeper = start_parent(STARTS_A_SLEEPER)
     process.send_signal(number)
@@ -117,10 +117,11 @@ def test_signal_that_a_library_drops_still_interrupts_the_wait_for_a_child():
         processes.run_python(["-c", "import time; time.sleep(60)"])
 
 
-def test_ctrl_c_that_the_shell_has_turned_off_stays_off():
+@pytest.mark.parametrize("name", ["INT", "HUP"])
+def test_signal_that_the_shell_has_turned_off_stays_off(name: str):
     program = "import os, signal; from gnn_training.processes import interruptible\n"
-    program += "with interruptible(): os.kill(os.getpid(), signal.SIGINT)"
-    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", program]
+    program += f"with interruptible(): os.kill(os.getpid(), signal.SIG{name})"
+    ignoring = ["sh", "-c", f'trap "" {name}; exec "$@"', "sh", sys.executable, "-c", program]
     subprocess.run(ignoring, cwd=ROOT, check=True)
 
 

@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -203,6 +204,11 @@ def marked(mark: str) -> dict[int, str]:
     return found
 
 
+def answers(host: str, port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex((host, port)) == 0
+
+
 def assert_end(pids: list[int]) -> None:
     deadline = time.monotonic() + 30
     while running := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
@@ -219,13 +225,17 @@ def test_no_process_outlives_a_job_that_is_stopped_or_loses_a_rank(
     here: Path, tiny_data: Path, monkeypatch, whom, number, code
 ):
     monkeypatch.setenv("MARK", str(here))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     with open("said", "w") as said:
-        flags = ["--data", str(tiny_data), "--processes", "2", "--steps", "100000"]
+        flags = ["--data", str(tiny_data), "--processes", "2", "--steps", "100000", "--tensorboard", str(port)]
         process = start(*flags, stdout=said, stderr=said)
     deadline = time.monotonic() + 250
-    while "step 10/" not in Path("said").read_text():
+    # Only this machine reaches TensorBoard: 127.0.0.2 is this machine, too, but not the address it listens on.
+    while "step 10/" not in Path("said").read_text() or not answers("127.0.0.1", port):
         assert time.monotonic() < deadline and process.poll() is None, Path("said").read_text()
         time.sleep(0.1)
+    assert not answers("127.0.0.2", port)
     running = [pid for pid in marked(f"MARK={here}") if pid != os.getpid()]
     ranks = [pid for pid, line in marked(f"MARK={here}").items() if "spawn_main" in line]
     assert len(ranks) == 2

@@ -68,7 +68,10 @@ def _rows(settings: RunSettings) -> Iterator[Row]:
         yield f"{folder}/", partial(_room, folder)
     yield "volume", partial(_text_after, "keeps what is written", machine.require_storage, folders)
     if port := settings.tensorboard:
-        yield "TensorBoard", partial(_text_after, f"port {port} is free", machine.require_port, port)
+        yield (
+            "TensorBoard",
+            partial(_text_after, f"port {port} is free", machine.require_port, port, settings.tensorboard_host),
+        )
     if logger := settings.logger:
         yield "logger", partial(_text_after, f"{logger} is installed", loggers.require, logger)
     yield "graphs", partial(_graphs, settings)

@@ -175,9 +175,10 @@ def _tensorboard(settings: RunSettings) -> Iterator[None]:
     if not settings.tensorboard:
         yield
         return
-    machine.require_port(settings.tensorboard)
-    arguments = ["-m", "tensorboard.main", "--bind_all", "--port", str(settings.tensorboard), "--logdir"]
-    with processes.python([*arguments, str(settings.run)], settings.run / "tensorboard.log"):
+    host, port = settings.tensorboard_host, settings.tensorboard
+    machine.require_port(port, host)
+    arguments = ["-m", "tensorboard.main", "--host", host, "--port", str(port), "--logdir", str(settings.run)]
+    with processes.python(arguments, settings.run / "tensorboard.log"):
         yield
 
 

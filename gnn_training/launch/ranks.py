@@ -69,7 +69,7 @@ def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks
     """Call function(argument) in `num_ranks` processes here and on the other nodes; return the first result from here.
 
     A single rank runs in this process. Others have the variables that torchrun sets (RANK, WORLD_SIZE, ...), so that
-    torch.distributed can join the group; SIGTERM and Ctrl-C reach them as SIGTERM, and a second signal kills them.
+    torch.distributed can join the group; a signal to stop reaches them as SIGTERM, and a second signal kills them.
 
     Raises UserError: what a rank raised. TrainingError: a rank died or raised something else, whose traceback is
     printed. SystemExit: a signal ended the ranks before they could handle it.
@@ -149,7 +149,7 @@ def _free_port() -> int:
 
 @contextmanager
 def _forwarded_signals() -> Iterator[list[int]]:
-    """Pass SIGTERM and SIGINT on to the ranks as SIGTERM, later ones as SIGKILL; the body gets a list of them."""
+    """Pass signals to stop on to the ranks as SIGTERM, later ones as SIGKILL; the body gets a list of them."""
     received: list[int] = []
 
     def forward(number: int, _frame: object) -> None:
@@ -160,7 +160,7 @@ def _forwarded_signals() -> Iterator[list[int]]:
         for rank in ranks:
             rank.terminate() if len(received) == 1 else rank.kill()
 
-    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = processes.handle_stop_signals(forward)
     try:
         yield received
     finally:
