@@ -2,15 +2,51 @@
 
 import errno
 import hashlib
+import json
 import logging
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from gnn_training.errors import StorageError, UserError
 
 log = logging.getLogger(__name__)
+JSON_LIMIT = 20_000_000  # bytes; the values of hostile JSON take 30 times as much memory
+
+
+@contextmanager
+def open_regular(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to read its bytes. UserError for a FIFO, which may never begin, and a device, which may never end;
+    OSError as `open`.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # without waiting
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise UserError(f"{path}: is not a regular file but a device or a pipe; name another")
+        yield file
+
+
+def read_bytes(path: Path, limit: int, way_out: str = "name a file that you may read") -> bytes:
+    """The bytes of a regular file. UserError if it cannot be read, or has more than `limit` bytes."""
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            content = file.read(size + 1 if 0 < size <= limit else limit + 1) if size <= limit else b""
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        raise UserError(f"{path}: cannot be read ({reason(error)}); {way_out}") from error
+    if max(size, len(content)) > limit:
+        raise UserError(f"{path}: has more than {limit / 1e6:g} MB, which is too large to read here; {way_out}")
+    return content
+
+
+def read_json(path: Path, way_out: str = "name a file that you may read") -> Any:
+    """The value in a JSON file. UserError as `read_bytes`, and if it is not JSON."""
+    try:
+        return json.loads(read_bytes(path, JSON_LIMIT, way_out))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: is damaged or not JSON ({error}); {way_out}") from error
 
 
 @contextmanager
@@ -63,9 +99,9 @@ def require_folders(paths: Iterable[Path]) -> None:
             raise UserError(f"{path}: its folder does not exist; make it or name another file")
 
 
-def reason(error: OSError) -> str:
+def reason(error: Exception) -> str:
     """The system's words for what went wrong, without the error number and the path."""
-    return (error.strerror or str(error)).lower()
+    return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 def sha256(path: Path) -> str:

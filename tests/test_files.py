@@ -86,3 +86,43 @@ def test_checksums_name_the_first_file_that_is_missing_or_differs(tmp_path: Path
     assert files.changed(sums, {"a": b"one"}) == files.changed(sums, {"a": b"one", "b": b"2"}) == "b"
     (tmp_path / "a").write_bytes(b"one")
     assert sums.startswith(f"{files.sha256(tmp_path / 'a')}  a\n")
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda path: os.mkfifo(path), "is not a regular file but a device or a pipe"),
+        (lambda path: path.symlink_to("/dev/zero"), "is not a regular file but a device or a pipe"),
+        (lambda path: path.symlink_to(path), r"cannot be read \(too many levels of symbolic links\)"),
+        (lambda path: path.mkdir(), r"cannot be read \(is a directory\)"),
+        (lambda path: path.write_bytes(bytes(1001)), "has more than 0.001 MB"),
+        (lambda path: path.open("wb").truncate(1 << 40), "has more than 0.001 MB"),
+        (lambda path: None, r"cannot be read \(no such file or directory\)"),
+    ],
+)
+def test_only_a_regular_file_below_the_limit_is_read(tmp_path: Path, make, expected: str):
+    path = tmp_path / "file"
+    make(path)
+    with pytest.raises(UserError, match=rf"file: {expected}.*; name another"):
+        files.read_bytes(path, 1000, "name another")
+
+
+def test_a_file_with_a_name_that_no_file_can_have_is_named(tmp_path: Path):
+    for name in ("n" * 300, "zero\0byte"):
+        with pytest.raises(UserError, match=rf"{name}: cannot be read \(.*\); name a file"):
+            files.read_bytes(tmp_path / name, 1000)
+
+
+def test_a_file_is_read_to_its_end(tmp_path: Path):
+    for content in (b"", b"x", bytes(1000)):
+        (tmp_path / "file").write_bytes(content)
+        assert files.read_bytes(tmp_path / "file", 1000) == content
+    assert len(files.read_bytes(Path("/proc/self/status"), 100_000)) > 0  # says that it has no bytes
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b"\xff", b"9" * 5000])
+def test_damaged_json_is_named(tmp_path: Path, content: bytes):
+    (tmp_path / "status.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"status.json: is damaged or not JSON \(.*\); make it again") as caught:
+        files.read_json(tmp_path / "status.json", "make it again")
+    assert "\n" not in str(caught.value)
