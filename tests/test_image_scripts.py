@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -70,6 +71,10 @@ def assert_refused(done: subprocess.CompletedProcess, *words: str) -> None:
 def test_dockerfile_needs_no_newer_frontend_than_the_engine_brings():
     text = (ROOT / "Dockerfile").read_text()
     assert not any(newer in text for newer in ("# syntax=", "<<", "--link", "--exclude"))
+
+
+def test_the_base_image_is_named_by_its_digest():
+    assert re.search(r"^ARG BASE_IMAGE=\S+:\S+@sha256:[0-9a-f]{64}$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
 
 
 def test_image_is_built_tested_tagged_pushed_and_reported(checkout: Checkout):
