@@ -8,7 +8,7 @@ export function readGraph(fileName, text) {
   const parse = PARSERS[suffix?.toLowerCase()];
   if (!parse) throw new Error(`${fileName}: name a file that ends in ${Object.keys(PARSERS).join(", ")}.`);
   try {
-    return { name, ...parse(text.split(/\r\n|\r|\n/)) };
+    return { name, ...parse(text.replace(/^\uFEFF/, "").split(/\r\n|\r|\n/)) };
   } catch (error) {
     throw new Error(`${fileName}: ${error.message}.`);
   }
@@ -20,7 +20,7 @@ function parseDimacs(lines) {
   const edges = [];
   lines.forEach((line, index) => {
     const where = `line ${index + 1}`;
-    const [kind, ...words] = line.trim().split(/\s+/);
+    const [kind = "", ...words] = wordsOf(line);
     if (kind === "e" && isWhole(words[0]) && isWhole(words[1])) {
       const [u, v] = words.map(Number);
       if (!size) throw new Error(`${where}: edge ${u}-${v} comes before the header \`p edge N M\`; move the header up`);
@@ -41,8 +41,8 @@ function parseDimacs(lines) {
 function parseEdgeList(lines) {
   const pairs = [];
   lines.forEach((line, index) => {
-    const words = line.replace(/^\uFEFF/, "").replaceAll(",", " ").trim().split(/\s+/);
-    if (words[0] === "" || /^[#%]/.test(words[0])) return;
+    const words = wordsOf(line.replaceAll(",", " "));
+    if (!words.length || /^[#%]/.test(words[0])) return;
     if (words.length === 1)
       throw new Error(`line ${index + 1}: "${shown(words[0])}" is alone; an edge list has two nodes per line`);
     pairs.push(words.slice(0, 2));
@@ -55,7 +55,8 @@ function parseEdgeList(lines) {
 }
 
 const PARSERS = { ".col": parseDimacs, ".edgelist": parseEdgeList, ".edges": parseEdgeList, ".txt": parseEdgeList };
-const isWhole = (word) => /^[+-]?\d+$/.test(word ?? "");
+const wordsOf = (line) => line.split(/[ \t\v\f]+/).filter((word) => word);
+const isWhole = (word) => /^\d{1,18}$/.test(word ?? "");
 const shown = (text) => text.slice(0, 40);
 
 function checkedSize(size, where = "") {
