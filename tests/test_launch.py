@@ -66,6 +66,7 @@ def test_four_variables_tell_which_machines_train_together(environ, variables: d
         (GROUP | {"NODE_RANK": "-1"}, "NODE_RANK (-1) must be below NNODES (3)"),
         (GROUP | {"NODE_RANK": ""}, "one is missing or no number"),
         (GROUP | {"MASTER_PORT": "ssh"}, "one is missing or no number: invalid literal for int() with base 10: 'ssh'"),
+        (GROUP | {"MASTER_PORT": "65536"}, "MASTER_PORT (65536) must be a number in 1..65535"),
         (GROUP | {"NNODES": "2:4"}, "'2:4'"),
         ({"NNODES": "3"}, "one is missing or no number: 'NODE_RANK'"),
         ({"NNODES": "3", "NODE_RANK": "0"}, "one is missing or no number: 'MASTER_ADDR'"),

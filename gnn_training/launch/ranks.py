@@ -59,6 +59,8 @@ class Nodes:
             raise UserError(f"several machines need {names}, and one is missing or no number: {error}") from error
         if not 0 <= rank < count:
             raise UserError(f"NODE_RANK ({rank}) must be below NNODES ({count}): number the machines from 0")
+        if not 0 < nodes.port < 2**16:
+            raise UserError(f"MASTER_PORT ({nodes.port}) must be a number in 1..65535: name a free port")
         return nodes
 
 
