@@ -31,19 +31,28 @@ class Graph:
         """Build a graph from pairs of nodes 0..num_nodes-1, else ValueError. Loops and repeated edges are dropped."""
         if num_nodes < 1:
             raise ValueError(f"a graph needs at least one node, not {num_nodes}")
-        pairs = np.asarray(edges, dtype=np.int64).reshape(-1, 2)
+        is_int32 = getattr(edges, "dtype", None) == np.int32  # half the memory
+        pairs = np.asarray(edges, dtype=np.int32 if is_int32 else np.int64).reshape(-1, 2)
         if pairs.size and (pairs.min() < 0 or pairs.max() >= num_nodes):
             bad = pairs[(pairs.min(1) < 0) | (pairs.max(1) >= num_nodes)][0]
             raise ValueError(f"edge {bad[0]}-{bad[1]} leaves the nodes 0..{num_nodes - 1}")
-        pairs = np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1)
-        keys = np.sort(pairs[:, 0] * num_nodes + pairs[:, 1])
-        keys = keys[np.diff(keys, prepend=-1) != 0]  # a tenth of the time of np.unique
-        return cls(num_nodes, np.stack([keys // num_nodes, keys % num_nodes], axis=1).astype(np.int32), name)
+        low, high = np.minimum(*pairs.T), np.maximum(*pairs.T)
+        keys = low.astype(np.int64) * num_nodes + high
+        keys = np.sort(keys[low != high])
+        return cls._from_keys(num_nodes, keys[np.diff(keys, prepend=-1) != 0], name)  # a tenth of the time of np.unique
+
+    @classmethod
+    def _from_keys(cls, num_nodes: int, keys: np.ndarray, name: str) -> "Graph":
+        """keys: u * num_nodes + v per edge u < v, ascending."""
+        edges = np.empty((len(keys), 2), dtype=np.int32)
+        np.floor_divide(keys, num_nodes, out=edges[:, 0], casting="unsafe")
+        np.remainder(keys, num_nodes, out=edges[:, 1], casting="unsafe")
+        return cls(num_nodes, edges, name)
 
     @classmethod
     def from_adjacency(cls, matrix: np.ndarray, name: str = "") -> "Graph":
         """Build a graph from a square 0/1 matrix (N, N). Only the upper triangle is read."""
-        return cls.from_edges(matrix.shape[0], np.argwhere(np.triu(matrix, 1)), name)
+        return cls._from_keys(matrix.shape[0], np.flatnonzero(np.triu(matrix, 1)), name)
 
     @property
     def num_edges(self) -> int:

@@ -1,14 +1,17 @@
 """Every reader returns a graph or one sentence about bad input."""
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import tarfile
 import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import networkx as nx
 import numpy as np
@@ -18,8 +21,8 @@ from hypothesis import strategies as st
 
 from gnn_training import coloring
 from gnn_training.contract import GRAPH_TYPES, UNKNOWN_TYPE
-from gnn_training.data import sources
-from gnn_training.errors import UserError
+from gnn_training.data import formats, sources
+from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import Graph, Instance
 
 BENCHMARKS = Path(os.environ.get("COLORING_BENCHMARKS", Path(__file__).parents[2] / "shared" / "benchmarks"))
@@ -292,7 +295,20 @@ def test_matrices_may_be_nested_boolean_and_hold_loops():
     assert read.graph.edges.tolist() == [[0, 1]]
 
 
+def test_a_string_in_a_matrix_takes_no_memory():
+    # numpy would make a place as large as the string for each of the numbers: 100 GB.
+    message = complaint(
+        "graph.json", json.dumps({"adjacency": {"shape": [2, 2], "data": ["x" * 10**5, *[0] * 10**6]}}).encode()
+    )
+    assert message.startswith("`adjacency` is not a list of numbers")
+
+
+def test_json_of_lists_is_refused_before_it_takes_memory():
+    assert "has more than 100000 lists, objects and quotes" in complaint("graph.json", b"[]," * 100_001)
+
+
 def test_a_byte_order_mark_does_no_harm():
+    assert same(sources.parse("graph.col", b"\xef\xbb\xbf" + dimacs(TRIANGLE_WITH_TAIL)).graph, TRIANGLE_WITH_TAIL)
     content = b"\xef\xbb\xbf" + json.dumps(writer_json(TRIANGLE_WITH_TAIL)).encode()
     assert same(sources.parse("graph.json", content).graph, TRIANGLE_WITH_TAIL)
     assert sources.parse("a.edges", b"\xef\xbb\xbfa b\n").graph.num_nodes == 2
@@ -321,6 +337,11 @@ def test_a_byte_order_mark_does_no_harm():
         (b"p edge 3 1\ne 1\n", "line 2: 'e 1' is neither"),
         (b"p edge 3 1\ne 1 x\n", "line 2: 'e 1 x' is neither"),
         (b"p edge 3 1\r\n\r\na 1 2\r\n", "line 3: 'a 1 2' is neither"),
+        (b"p edge 12 1\ne 1 1_0\n", "line 2: 'e 1 1_0' is neither"),
+        (b"p edge 12 1\ne +1 2\n", "line 2: 'e +1 2' is neither"),
+        ("p edge 12 1\ne \u0661 2\n".encode(), "line 2: 'e "),
+        (b"p edge 1_0 1\n", "line 1: 'p edge 1_0 1' is neither"),
+        (b"p edge 3 0\nc " + b"x" * 1_000_000, "line 2: has more than 1000000 bytes"),
         (b"\x00\xff\xfe binary", "line 1: '\\x00\ufffd\ufffd binary' is neither"),
     ],
     ids=count(),
@@ -332,6 +353,21 @@ def test_bad_dimacs_is_named_with_its_line(content: bytes, expected: str):
 def test_dimacs_comments_node_values_doubles_and_loops_are_passed_over():
     content = b"cJos\xe9\np col 3 4\nn 1 7\nd 2\n\ne 1 2\n  e 2 1\ne 2 2\ne 2 3 5\n"
     assert sources.parse("graph.col", content).graph.edges.tolist() == [[0, 1], [1, 2]]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_lines_may_end_in_three_ways(end: bytes):
+    content = dimacs(TRIANGLE_WITH_TAIL).replace(b"\n", end)
+    assert same(sources.parse("graph.col", content).graph, TRIANGLE_WITH_TAIL)
+    assert sources.parse("a.edges", end.join([b"0 1", b"# 2 3", b"1 2"])).graph.edges.tolist() == [[0, 1], [1, 2]]
+    assert "line 3: edge 1-9" in complaint("graph.col", end.join([b"c", b"p edge 3 1", b"e 1 9"]))
+
+
+def test_too_many_edges_are_refused(monkeypatch):
+    monkeypatch.setattr(formats, "MAX_READ_EDGES", 1)
+    xml = GRAPHML % (b'<edge source="a" target="b"/>' * 2)
+    for name, content in (("a.col", b"p edge 2 2\ne 1 2\ne 1 2"), ("a.txt", b"1 2\n2 3"), ("a.graphml", xml)):
+        assert "the file has more than 1 edges" in complaint(name, content)
 
 
 def test_a_wrong_edge_count_in_a_dimacs_header_is_noted():
@@ -376,6 +412,7 @@ GRAPHML = b'<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph>%s</gr
 def test_whole_numbers_as_labels_are_sorted_and_others_keep_their_order():
     numbers = sources.parse("a.edgelist", b"10 9\n9 2\n").graph  # 2, 9, 10
     assert numbers.edges.tolist() == [[0, 1], [1, 2]]
+    assert sources.parse("a.edgelist", b"1_0 9\n9 2\n").graph.edges.tolist() == [[0, 1], [1, 2]]  # no whole numbers
     words = sources.parse("a.edgelist", b"zoe adam\nadam 7\nzoe zoe\n").graph  # zoe, adam, 7
     assert words.edges.tolist() == [[0, 1], [1, 2]]
 
@@ -398,10 +435,18 @@ def test_a_bad_edge_list_is_named_with_its_line(content: bytes, expected: str):
     [
         (b"<graphml>\n<graph>", "line 2: broken XML"),
         (b"", "line 1: broken XML"),
-        (b"<html></html>", "networkx cannot read this GraphML ("),
+        (b"<html></html>", "line 1: the XML is 'html', not GraphML"),
+        (b"<graphml></graphml>", "is GraphML without a graph"),
         (GRAPHML % b"", "the graph has 0 nodes"),
         (GRAPHML % b"<node/>", "a node, or an end of an edge, has no id"),
-        (GRAPHML % b"<edge/>", "networkx cannot read this GraphML (ValueError: a node, or an end"),
+        (GRAPHML % b"<edge/>", "a node, or an end of an edge, has no id"),
+        (GRAPHML % b'\n<node id="a"><graph><node id="b"/></graph></node>', "line 2: a graph inside a graph"),
+        (GRAPHML % b"<hyperedge/>", "a hyperedge inside a graph cannot be read"),
+        (GRAPHML % (b"<a>" * 100 + b"</a>" * 100), "the XML has too many levels or names"),
+        (GRAPHML % b"".join(b"<a%d/>" % i for i in range(10_001)), "the XML has too many levels or names"),
+        (b'<graphml a="' + bytes(1_000_000).replace(b"\0", b"x") + b'"/>', "has a tag of more than 1000000 bytes"),
+        (b'<!DOCTYPE graphml [<!ENTITY a "aaa">]><graphml/>', "the XML defines its own entities"),
+        (b'<?xml version="1.0" encoding="no-such"?><graphml/>', "encoding"),
     ],
     ids=count(),
 )
@@ -416,6 +461,17 @@ def test_directions_and_parallel_edges_are_folded():
 
 
 # ---------------------------------------------------------------- files, folders and archives
+
+
+def test_nodes_of_graphml_come_in_the_order_in_which_they_are_declared():
+    nodes = b"".join(b'<node id="%c"/>' % letter for letter in b"bac")
+    read = sources.parse("a.graphml", GRAPHML % (b'<edge source="c" target="x"/>' + nodes)).graph
+    assert read.num_nodes == 4 and read.edges.tolist() == [[2, 3]]
+
+
+def test_only_the_first_graph_of_graphml_is_read():
+    content = GRAPHML.replace(b"</graphml>", b'<graph><node id="b"/></graph><data><node id="c"/></data></graphml>')
+    assert sources.parse("a.graphml", content % b'<node id="a"/>').graph.num_nodes == 1
 
 
 def _write_archive(path: Path, members: dict[str, bytes]) -> None:
@@ -470,7 +526,7 @@ def _refuse(*_: object, **__: object) -> None:
 
 def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch):
     (tmp_path / "graph.col").write_bytes(dimacs(TRIANGLE_WITH_TAIL))
-    monkeypatch.setattr(Path, "read_bytes", _refuse)
+    monkeypatch.setattr(os, "open", _refuse)
     with pytest.raises(UserError, match=r"graph.col: cannot be read \(permission denied\); allow it or leave"):
         sources.read(tmp_path / "graph.col")
 
@@ -482,6 +538,30 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(UserError, match=r"the folder cannot be read \(permission denied\)"):
         sources.find([tmp_path])
+
+
+@pytest.mark.parametrize("name", [".gz", "a.col/.gz", ".col", "n" * 300 + ".col"])
+def test_a_name_that_no_graph_has_is_named(tmp_path: Path, name: str):
+    (tmp_path / "a.col").mkdir()
+    with pytest.raises(UserError, match=f"{name}: (is not a known kind|cannot be read)"):
+        sources.read(tmp_path / name)
+
+
+def test_a_fifo_is_refused_at_once(tmp_path: Path):
+    for name in ("a.col", "a.col.gz", "a.tar"):
+        os.mkfifo(tmp_path / name)
+    for path in sources.find([tmp_path]):
+        with pytest.raises(UserError, match=f"{path.name}: is not a regular file"):
+            sources.unpack(path, tmp_path / "unpacked") if path.suffix == ".tar" else sources.read(path)
+
+
+def test_a_file_that_unpacks_to_more_than_the_limit_is_refused_before_it_does(tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(formats.FORMATS, ".col", formats.Format(formats.parse_dimacs, 1_000_000))
+    for size in (1_000_000, 1_000_001):
+        (tmp_path / f"{size}.col.gz").write_bytes(gzip.compress(b"p edge 1 0".ljust(size)))
+    assert sources.read(tmp_path / "1000000.col.gz").graph.num_nodes == 1
+    with pytest.raises(UserError, match=r"1000001.col.gz: unpacks to more than 1 MB"):
+        sources.read(tmp_path / "1000001.col.gz")
 
 
 def test_a_missing_file_and_damaged_gzip_are_named(tmp_path: Path):
@@ -512,7 +592,7 @@ def test_a_link_in_an_archive_is_not_followed(tmp_path: Path):
         link = tarfile.TarInfo("link.col")
         link.type, link.linkname = tarfile.SYMTYPE, "../secret.col"
         archive.addfile(link)
-    with pytest.raises(UserError, match="unpacked: no graph files here"):
+    with pytest.raises(UserError, match="pool.tar: has no graph files; known are"):
         sources.unpack(tmp_path / "pool.tar", tmp_path / "unpacked")
 
 
@@ -525,9 +605,86 @@ def test_a_damaged_archive_and_a_full_disk_are_named(tmp_path: Path, monkeypatch
         raise OSError(28, os.strerror(28))
 
     _write_archive(tmp_path / "pool.tar.gz", {"a.col": dimacs(TRIANGLE_WITH_TAIL)})
-    monkeypatch.setattr("gnn_training.data.sources.copyfileobj", full_disk)
-    with pytest.raises(UserError, match=r"pool.tar.gz: cannot be unpacked to .*full \(no space left on device\)"):
+    monkeypatch.setattr(Path, "write_bytes", full_disk)
+    with pytest.raises(StorageError, match=r"pool.tar.gz: cannot be unpacked to .*full \(no space left on device\)"):
         sources.unpack(tmp_path / "pool.tar.gz", tmp_path / "full")
+
+
+def member(name: str, content: bytes = b"", size: int | None = None, **fields) -> bytes:
+    """The bytes of a member; size: what its header claims."""
+    header = tarfile.TarInfo(name)
+    header.size = len(content) if size is None else size
+    for key, value in fields.items():
+        setattr(header, key, value)
+    return header.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512)
+
+
+GRAPH = member("a.col", dimacs(TRIANGLE_WITH_TAIL))
+END = bytes(1024)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (lzma.compress(GRAPH + END), "is damaged or not a tar archive"),
+        (bz2.compress(GRAPH + END), "is damaged or not a tar archive"),
+        (GRAPH, "ends too early"),
+        (GRAPH + END + GRAPH, "more follows its end"),
+        (GRAPH + END + bytes(20_000_000), "more follows its end"),
+        (member("a.col", size=1 << 40), "'a.col' has 1099511627776 bytes"),
+        (member("a.json", size=50_000_000), "'a.json' has 50000000 bytes"),
+        (member("a.txt", size=1 << 60), "'a.txt' has 1152921504606846976 bytes"),
+        (member("a.txt", size=1 << 32), "ends too early"),
+        (member("a.col", size=-512), "is damaged"),
+        (member("x", size=8 << 30, type=tarfile.XHDTYPE), "'x' has 8589934592 bytes"),
+        (member("x", b"9999999 path=a.col", type=tarfile.XHDTYPE) + END, "not a tar archive"),
+        (member("x", b"1 " * 10, type=tarfile.XHDTYPE) + END, "not a tar archive"),
+        (member("x", b"22 GNU.sparse.major=1\n", type=tarfile.XHDTYPE) + GRAPH + END, "'a.col' has holes"),
+        (member("a.col", size=0, type=tarfile.GNUTYPE_SPARSE) + END, "'a.col' has holes"),
+        (member("L", b"a.col", type=tarfile.GNUTYPE_LONGNAME) * 3000 + END, "has no graph files"),
+        (member("zero.col", type=tarfile.CHRTYPE, devmajor=1, devminor=5) + END, "has no graph files"),
+        (member("a" * 256 + ".col") + END, "name too long"),
+        (member("a.col") + member("a.col/b.col") + END, "cannot be unpacked"),
+    ],
+    ids=count(),
+)
+@pytest.mark.parametrize("name", ["pool.tar", "pool.tar.gz"])
+def test_a_hostile_archive_is_refused_at_once(tmp_path: Path, content: bytes, expected: str, name: str):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content, 1) if name.endswith("gz") and content[:1] not in b"B\xfd" else content)
+    with pytest.raises(UserError) as caught:
+        sources.unpack(path, tmp_path / "unpacked")
+    assert expected in str(caught.value) and "\n" not in str(caught.value)
+    assert sorted(tmp_path.iterdir()) == [path, tmp_path / "unpacked"]
+
+
+def test_a_changed_byte_in_an_archive_that_is_not_compressed_further_is_found(tmp_path: Path):
+    path = tmp_path / "pool.tar.gz"
+    content = gzip.compress(GRAPH + END, 0)
+    assert b"e 3 4" in content
+    path.write_bytes(content.replace(b"e 3 4", b"e 1 4"))
+    with pytest.raises(UserError, match=r"pool.tar.gz: is damaged or not a tar archive \(CRC check failed"):
+        sources.unpack(path, tmp_path / "unpacked")
+
+
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_long_names_of_every_tar_format_are_read(tmp_path: Path, format: int):
+    names = ["a.col", f"{'d' * 99}/{'b' * 90}.col", "ö.col"]
+    names += [f"{'d' * 150}/{'e' * 150}.col"] * (format != tarfile.USTAR_FORMAT)
+    with tarfile.open(tmp_path / "pool.tar", "w", format=format) as archive:
+        for name in names:
+            header = tarfile.TarInfo(name)
+            header.size = 10
+            archive.addfile(header, io.BytesIO(b"p edge 1 0"))
+    unpacked = sources.unpack(tmp_path / "pool.tar", tmp_path / "unpacked")
+    assert {str(path.relative_to(tmp_path / "unpacked")) for path in unpacked} == set(names)
+
+
+def test_an_archive_may_not_fill_the_disk(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
+    _write_archive(tmp_path / "pool.tar", {f"{i}.col": b"p edge 1 0" for i in range(10)})
+    with pytest.raises(StorageError, match=r"pool.tar: its graphs would fill the disk of .*; make room"):
+        sources.unpack(tmp_path / "pool.tar", tmp_path / "unpacked")
 
 
 def test_an_improper_coloring_gives_a_note_and_is_not_used():

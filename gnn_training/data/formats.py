@@ -2,6 +2,8 @@
 
 DIMACS `.col` has `p edge N M`, then `e u v` per edge, nodes counted from 1 (DIMACS challenge format, 1993). In edge
 lists and GraphML, nodes may have any labels: whole numbers are sorted, others keep the order in which they appear.
+Lines end with LF, CR LF or CR; blanks are those of ASCII; numbers are digits, as `1_0`, `+1` and those of other
+scripts are not. All readers take less than 1 GB for any content up to their limit.
 The JSON of PRISM's generator has one object per graph, in one of two schemas:
 writer's: adjacency {shape: [n, n], data: flat}, node_features {shape: [n, 16], data: flat}, coloring,
     chromatic_number, graph_type, difficulty_score, metadata {name}
@@ -9,10 +11,16 @@ older:    n, adjacency {data: flat}, node_features: n lists of 16,
     ground_truth {node_colors, chromatic_number, graph_type_id, difficulty}
 """
 
+import codecs
+import io
 import json
-from collections.abc import Iterable
-from contextlib import suppress
+import re
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from reprlib import repr as brief
+from typing import NamedTuple, NoReturn
+from xml.parsers import expat
 
 import numpy as np
 
@@ -21,10 +29,15 @@ from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 
 MAX_READ_NODES = 1_000_000  # a header that claims more is wrong, or the graph is too large to color
+MAX_READ_EDGES = 20_000_000  # of which every one may stand twice
+MAX_LINE = 1_000_000  # bytes
+MAX_DEPTH, MAX_NAMES = 100, 10_000  # of XML: elements inside each other, different names of elements and attributes
+MAX_VALUES = 100_000  # of JSON: lists, objects and halves of strings; each takes a hundred times its bytes
 WRITER_KEYS = ("coloring", "graph_type")
 OLDER_KEYS = ("node_colors", "graph_type_id")
 # Class ids by name, without case and punctuation. The queen and geometric families share one id.
 TYPE_IDS = {name.replace("_", ""): i for i, name in enumerate(GRAPH_TYPES)}
+NUMBERS = {int, float, bool, type(None)}
 TYPE_IDS |= {"registerallocation": 2, "interval": 2, "queen": 4, "geometric": 4}
 
 
@@ -35,84 +48,156 @@ def checked_size(num_nodes: int) -> int:
     return num_nodes
 
 
+def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
+    text = content.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    for number, line in enumerate(io.BytesIO(text), 1):
+        if len(line) > MAX_LINE:
+            raise UserError(f"line {number}: has more than {MAX_LINE} bytes; is this the file of a graph?")
+        yield number, line
+
+
+def _check_edges(ends: Sequence[int]) -> None:
+    if len(ends) > 2 * MAX_READ_EDGES:
+        raise UserError(f"the file has more than {MAX_READ_EDGES} edges; a larger graph is not read")
+
+
+def _pairs(ends: array) -> np.ndarray:
+    return np.asarray(ends).reshape(-1, 2)
+
+
+def whole(word: bytes | str) -> int:
+    """The number that a word of ASCII digits is; ValueError for all other words."""
+    if not (word.isascii() and word.isdigit() and len(word) <= 18):
+        raise ValueError(f"{brief(word)} is not a number")
+    return int(word)
+
+
 def parse_dimacs(content: bytes) -> Instance:
     """Read one graph. Repeated edges and loops are dropped. A wrong M gives a note, because many files have one."""
     num_nodes = stated_edges = 0
-    pairs: list[tuple[int, int]] = []
-    for number, line in enumerate(content.splitlines(), 1):
-        words = line.split()
+    ends = array("i")
+    for number, line in _lines(content):
+        words = line.split(None, 4)
         try:
             if not words or words[0][:1] == b"c":
                 continue
             if words[0] == b"e":
-                u, v = int(words[1]), int(words[2])
+                u, v = whole(words[1]), whole(words[2])
                 if not num_nodes:
                     raise UserError(f"edge {u}-{v} comes before the header `p edge N M`; move the header up")
                 if not (0 < u <= num_nodes and 0 < v <= num_nodes):
                     raise UserError(f"edge {u}-{v} is outside the nodes 1..{num_nodes} of the header; correct it")
-                pairs.append((u - 1, v - 1))
+                ends.append(u - 1)
+                ends.append(v - 1)
+                _check_edges(ends)
             elif words[0] == b"p" and not num_nodes and words[1] in (b"edge", b"edges", b"col"):
-                num_nodes, stated_edges = checked_size(int(words[2])), int(words[3])
+                num_nodes, stated_edges = checked_size(whole(words[2])), whole(words[3])
             elif words[0] not in (b"n", b"d", b"v", b"x"):  # node values, dimensions, coordinates, parameters
                 raise ValueError
         except UserError as error:
             raise UserError(f"line {number}: {error}") from None
         except (ValueError, IndexError):
-            shown = line[:40].decode("ascii", "replace")
+            shown = line[:40].rstrip().decode("ascii", "replace")
             raise UserError(f"line {number}: {shown!r} is neither `c`, one `p edge N M` nor `e u v`; fix it") from None
     if not num_nodes:
         raise UserError("there is no line `p edge N M`; a .col file begins with one")
-    graph = Graph.from_edges(num_nodes, pairs)
-    right = stated_edges in (len(pairs), graph.num_edges)
+    graph = Graph.from_edges(num_nodes, _pairs(ends))
+    right = stated_edges in (len(ends) // 2, graph.num_edges)
     note = "" if right else f"the header says {stated_edges} edges, the file has {graph.num_edges}; these are used"
     return Instance(graph, note=note)
 
 
 def parse_edge_list(content: bytes) -> Instance:
     """Read two labels per line, separated by blanks or commas. Further words are ignored; # and % begin a comment."""
-    pairs: list[tuple[str, str]] = []  # networkx would skip broken lines silently
-    for number, line in enumerate(content.splitlines(), 1):
+    position: dict[bytes, int] = {}  # networkx would skip broken lines silently
+    ends = array("i")
+    for number, line in _lines(content):
+        words = line.replace(b",", b" ").split(None, 2)
         try:
-            words = line.decode("utf-8-sig").replace(",", " ").split()
+            line.decode()
         except UnicodeDecodeError:
             raise UserError(f"line {number}: has bytes that are not UTF-8 text; is this an edge list?") from None
-        if not words or words[0][0] in "#%":
+        if not words or words[0][0] in b"#%":
             continue
         if len(words) == 1:
-            raise UserError(f"line {number}: {words[0][:40]!r} is alone; an edge list has two nodes per line")
-        pairs.append((words[0], words[1]))
-    if not pairs:
+            shown = words[0].decode()[:40]
+            raise UserError(f"line {number}: {shown!r} is alone; an edge list has two nodes per line")
+        ends.extend([position.setdefault(label, len(position)) for label in words[:2]])
+        _check_edges(ends)
+    if not position:
         raise UserError("there is no edge; an edge list has two nodes per line")
-    return Instance(_numbered((label for pair in pairs for label in pair), pairs))
+    return Instance(_numbered(position, ends))
 
 
 def parse_graphml(content: bytes) -> Instance:
-    """Read the first graph with networkx. Directions and parallel edges become one edge."""
-    import networkx as nx
+    """Read the first graph. Directions and parallel edges become one edge; data is passed over. networkx would take a
+    hundred times the memory of the file, and does not check it.
+    """
+    if re.search(rb"<[^<>]{%d}" % MAX_LINE, content):
+        raise UserError(f"has a tag of more than {MAX_LINE} bytes; is this GraphML?")
+    position: dict[bytes, int] = {}
+    declared, ends = array("i"), array("i")
+    path: list[str] = []
+    namespace, graphs = "", 0
 
-    def node_id(text: str | None) -> str:
-        if text is None:
-            raise ValueError("a node, or an end of an edge, has no id")
-        return text
+    def refuse(what: str) -> NoReturn:
+        raise UserError(f"line {parser.CurrentLineNumber}: {what}; write the file again as one plain graph")
 
+    def number(label: str | None) -> int:
+        if label is None:
+            refuse("a node, or an end of an edge, has no id")
+        return position.setdefault(label.encode(), len(position))
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal namespace, graphs
+        if not path:
+            namespace = tag.removesuffix("graphml")
+        path.append(tag.removeprefix(namespace))
+        graphs += path == ["graphml", "graph"]
+        if path[0] != "graphml":
+            refuse(f"the XML is {brief(tag)}, not GraphML")
+        if len(path) > MAX_DEPTH or len(parser.intern) > MAX_NAMES:
+            refuse("the XML has too many levels or names")
+        if graphs != 1 or path[1] != "graph":
+            return
+        match path[2:]:
+            case ["node"]:
+                declared.append(number(attributes.get("id")))
+            case ["edge"]:
+                ends.extend((number(attributes.get("source")), number(attributes.get("target"))))
+                _check_edges(ends)
+            case [*_, "graph" | "hyperedge" as kind]:
+                refuse(f"a {kind} inside a graph cannot be read")
+
+    def doctype(_name: str, _system: str | None, _public: str | None, has_definitions: int) -> None:
+        if has_definitions:  # of entities and defaults, with which few bytes become many
+            refuse("the XML defines its own entities or attributes")
+
+    parser = expat.ParserCreate(namespace_separator=" ")
+    parser.StartElementHandler, parser.StartDoctypeDeclHandler = start, doctype
+    parser.EndElementHandler = lambda _tag: path.pop()
     try:
-        graph = nx.parse_graphml(content, node_type=node_id)
-    except SyntaxError as error:  # xml.etree's ParseError
-        line = error.position[0] if hasattr(error, "position") else 1
-        raise UserError(f"line {line}: broken XML ({error}); write the file again") from error
-    except Exception as error:  # networkx does not check its input: a damaged file raises anything
-        words = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"networkx cannot read this GraphML ({words}); write the file again") from error
-    return Instance(_numbered(graph.nodes, graph.edges()))
+        parser.Parse(content, True)
+    except expat.ExpatError as error:
+        raise UserError(f"line {error.lineno}: broken XML ({error}); write the file again") from error
+    except (ValueError, LookupError) as error:
+        raise UserError(f"line 1: the XML has an encoding that cannot be read ({error}); write it in UTF-8") from error
+    if not graphs:
+        raise UserError("is GraphML without a graph; write the file again")
+    return Instance(_numbered(position, ends, declared))
 
 
-def _numbered(labels: Iterable[str], pairs: Iterable[tuple[str, str]]) -> Graph:
-    order = list(dict.fromkeys(labels))
-    checked_size(len(order))
-    with suppress(ValueError):
-        order.sort(key=int)
-    position = {label: index for index, label in enumerate(order)}
-    return Graph.from_edges(len(order), [(position[a], position[b]) for a, b in pairs])
+def _numbered(position: dict[bytes, int], ends: array, first: Sequence[int] = ()) -> Graph:
+    """Graph of pairs of positions of labels. Labels that are whole numbers give the order of the nodes, else `first`,
+    then the positions.
+    """
+    order = list(dict.fromkeys(chain(first, range(checked_size(len(position))))))
+    if all(map(re.compile(rb"-?[0-9]{1,18}").fullmatch, position)):
+        labels = [int(label) for label in position]
+        order.sort(key=labels.__getitem__)
+    rank = np.empty(len(order), dtype=np.int32)
+    rank[order] = np.arange(len(order))
+    return Graph.from_edges(len(order), rank[_pairs(ends)])
 
 
 def parse_prism_json(content: bytes) -> Instance:
@@ -131,6 +216,8 @@ def parse_prism_json(content: bytes) -> Instance:
 
 
 def _document(content: bytes) -> dict:
+    if sum(map(content.count, (b"[", b"{", b'"'))) > MAX_VALUES:
+        raise UserError(f"has more than {MAX_VALUES} lists, objects and quotes; write the matrix as one list")
     try:
         document = json.loads(content)
     except json.JSONDecodeError as error:
@@ -158,12 +245,15 @@ def _adjacency(document: dict) -> np.ndarray:
         raise UserError(f"the shape of `adjacency` is {brief(shape)}; it must be [n, n]")
     if shape[0] != shape[1] or document.get("n", shape[0]) != shape[0]:
         raise UserError(f"`adjacency` is {shape[0]} by {shape[1]}; it must be square, with a row per node")
-    matrix = _floats(adjacency.get("data"), (checked_size(shape[0]), shape[0]), "adjacency")
-    for i, j in np.argwhere((matrix != 0) & (matrix != 1)):
+    matrix = _floats(adjacency.pop("data", None), (checked_size(shape[0]), shape[0]), "adjacency")
+    edges = matrix == 1
+    if not (right := edges | (matrix == 0)).all():
+        i, j = divmod(int(right.argmin()), len(matrix))
         raise UserError(f"`adjacency` entry ({i}, {j}) is {matrix[i, j]:g}; entries are 0 or 1")
-    for i, j in np.argwhere(matrix != matrix.T):
+    if (wrong := edges != edges.T).any():
+        i, j = divmod(int(wrong.argmax()), len(matrix))
         raise UserError(f"`adjacency` is not symmetric: ({i}, {j}) is {matrix[i, j]:g}, ({j}, {i}) is not; set both")
-    return matrix
+    return edges
 
 
 def _coloring(labels: dict, key: str, num_nodes: int) -> np.ndarray | None:
@@ -191,14 +281,31 @@ def _graph_type(labels: dict, key: str) -> int | None:
 
 
 def _floats(values: object, shape: tuple[int, ...], key: str) -> np.ndarray:
-    """Numbers in `shape`, given flat or nested; null becomes NaN."""
+    """Numbers in `shape`, given flat or as a list of rows; null becomes NaN."""
     try:
-        array = np.asarray(values if isinstance(values, list) else None)
-        if array.ndim == 0 or array.dtype.kind not in "biufO":
+        if not isinstance(values, list):
             raise TypeError
-        array = array.astype(np.float64)
+        rows = values if values and all(isinstance(row, list) for row in values) else [values]
+        if any(set(map(type, row)) - NUMBERS for row in rows):
+            raise TypeError
+        array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         raise UserError(f"`{key}` is not a list of numbers, or its rows are uneven: {brief(values)}") from None
     if array.shape not in (shape, (int(np.prod(shape)),)):
         raise UserError(f"`{key}` has {array.size} numbers; {shape[0]} nodes need {' x '.join(map(str, shape))}")
     return array.reshape(shape)
+
+
+class Format(NamedTuple):
+    """Reader of the bytes of a file, and how many of them are read."""
+
+    parse: Callable[[bytes], Instance]
+    limit: int
+
+
+FORMATS = {
+    ".json": Format(parse_prism_json, 40_000_000),
+    ".col": Format(parse_dimacs, 200_000_000),
+    ".graphml": Format(parse_graphml, 100_000_000),
+    **dict.fromkeys((".edgelist", ".edges", ".txt"), Format(parse_edge_list, 200_000_000)),
+}

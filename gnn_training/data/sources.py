@@ -1,48 +1,60 @@
 """Where graphs come from: files of any known format, folders and tar archives of them, and the data of a whole job."""
 
+import errno
 import gzip
 import os
+import shutil
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath, PurePosixPath
-from shutil import copyfileobj
-from typing import NoReturn
+from reprlib import repr as brief
+from typing import BinaryIO, NoReturn, cast
 
 import numpy as np
 
 from gnn_training.coloring import conflicts
-from gnn_training.data import formats
-from gnn_training.data.packed import MANIFEST_FILE
-from gnn_training.errors import UserError
-from gnn_training.files import reason
+from gnn_training.data.formats import FORMATS, whole
+from gnn_training.data.packed import GRAPHS_FILE, MANIFEST_FILE
+from gnn_training.errors import StorageError, UserError
+from gnn_training.files import open_regular, read_bytes, reason
 from gnn_training.graph import Instance
 from gnn_training.settings import RunSettings
 
-PARSERS = {".json": formats.parse_prism_json, ".col": formats.parse_dimacs, ".graphml": formats.parse_graphml}
-PARSERS |= dict.fromkeys((".edgelist", ".edges", ".txt"), formats.parse_edge_list)
-KNOWN = f"{', '.join(PARSERS)} and .gz of them"
+KNOWN = f"{', '.join(FORMATS)} and .gz of them"
 HOME = Path("training_data")  # searched when no data is named; generated graphs go below it
+# Of a tar archive: members that say something about the next one, and members without content.
+EXTRA = {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE}
+EXTRA.add(tarfile.XGLTYPE)
+NO_CONTENT = set(tarfile.SUPPORTED_TYPES) - set(tarfile.REGULAR_TYPES) - EXTRA
+MAX_EXTRA = 1_000_000  # bytes
+MAX_UNPACKED = 50_000_000_000  # bytes, which gzip may make of 50 million
+MAX_END = 10_000_000  # zeros after the end
 
 
 def read(path: Path) -> Instance:
     """Read the graph of one file, named after it. UserError is "FILE: line N: ..." or "FILE: ..."."""
+    limit, way_out = _limit(path), "allow it or leave the file out"
+    if path.suffix.lower() != ".gz":
+        return parse(str(path), read_bytes(path, limit, way_out))
     try:
-        content = path.read_bytes()
-        return parse(str(path), gzip.decompress(content) if path.suffix.lower() == ".gz" else content)
+        with open_regular(path) as file, gzip.GzipFile(fileobj=file) as unpacked:
+            content = unpacked.read(limit + 1)
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise UserError(f"{path}: the compressed file is damaged ({error}); fetch or pack it again") from error
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({reason(error)}); allow it or leave the file out") from error
+        raise UserError(f"{path}: cannot be read ({reason(error)}); {way_out}") from error
+    if len(content) > limit:
+        raise UserError(f"{path}: unpacks to more than {limit / 1e6:g} MB, which is too large to read; {way_out}")
+    return parse(str(path), content)
 
 
 def parse(file: str, content: bytes) -> Instance:
     """Read the graph in the uncompressed bytes of a file. A coloring that is not proper becomes a note."""
-    if suffix(file) not in PARSERS:
-        raise UserError(f"{file}: is not a known kind of graph file; known are {KNOWN}")
+    _limit(file)
     try:
-        instance = PARSERS[suffix(file)](content)
+        instance = FORMATS[suffix(file)].parse(content)
     except UserError as error:
         raise UserError(f"{file}: {error}") from error
     graph, colors, note = instance.graph, instance.coloring, instance.note
@@ -56,7 +68,14 @@ def parse(file: str, content: bytes) -> Instance:
 
 def suffix(file: str) -> str:
     """The suffix that tells the format: the last one before any .gz, in lower case."""
-    return PurePath(file.lower().removesuffix(".gz")).suffix
+    return PurePath(PurePath(file).name.lower().removesuffix(".gz")).suffix
+
+
+def _limit(file: Path | str) -> int:
+    """How many bytes of a graph file are read; UserError if it has no known suffix."""
+    if suffix(str(file)) not in FORMATS:
+        raise UserError(f"{file}: is not a known kind of graph file; known are {KNOWN}")
+    return FORMATS[suffix(str(file))].limit
 
 
 def find(sources: Iterable[Path]) -> list[Path]:
@@ -80,28 +99,93 @@ def is_archive(path: PurePath) -> bool:
 
 
 def unpack(archive: Path, folder: Path) -> list[Path]:
-    """Unpack the graph files of an archive, and nothing else, into a new folder, never outside of it. List them."""
+    """Unpack the graph files of an archive, and nothing else, into a new folder, never outside of it. List them.
+    UserError if the archive is damaged, StorageError if it has no room.
+    """
     try:
         folder.mkdir(parents=True)
-        with tarfile.open(archive) as members:
-            for member in members:
-                inside = [part for part in PurePosixPath(member.name).parts if part not in ("/", "..")]
-                content = members.extractfile(member) if member.isfile() else None
-                if content and inside and _listed(inside[-1]):
-                    path = folder.joinpath(*inside)
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    with open(path, "wb") as file:
-                        copyfileobj(content, file)
-    except (tarfile.TarError, zlib.error, EOFError, ValueError) as error:
-        raise UserError(f"{archive}: is damaged or not a tar archive; fetch or pack it again") from error
+        room = int(0.9 * shutil.disk_usage(folder).free)
+        with open_regular(archive) as file:
+            is_zipped = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            for parts, content in _members(cast(BinaryIO, gzip.GzipFile(fileobj=file)) if is_zipped else file):
+                if (room := room - len(content)) < 0:
+                    raise StorageError(f"{archive}: its graphs would fill the disk of {folder}; make room")
+                path = folder.joinpath(*parts)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+    except (gzip.BadGzipFile, tarfile.TarError, zlib.error, EOFError, ValueError) as error:
+        raise UserError(f"{archive}: is damaged or not a tar archive ({error}); fetch or pack it again") from error
     except OSError as error:
-        raise UserError(f"{archive}: cannot be unpacked to {folder} ({reason(error)}); make room") from error
+        kind = StorageError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else UserError
+        way_out = "make room or pack it again"
+        raise kind(f"{archive}: cannot be unpacked to {folder} ({reason(error)}); {way_out}") from error
+    if not any(folder.iterdir()):
+        raise UserError(f"{archive}: has no graph files; known are {KNOWN}")
     return find([folder])
+
+
+def _members(stream: BinaryIO) -> Iterator[tuple[list[str], bytes]]:
+    """Path, as parts below a folder, and content of every graph file in a tar archive, which is read to its end, so
+    that gzip compares its checksum. ValueError if it is damaged. tarfile would believe what headers claim: gigabytes of
+    attributes, holes, a thousand names for one file.
+    """
+    known: dict[str, str] = {}  # about the next file, from before its header
+    while any(block := _take(stream, tarfile.BLOCKSIZE)):
+        header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        is_extra = header.type in EXTRA
+        name, size, limit = header.name, 0 if header.type in NO_CONTENT else header.size, MAX_UNPACKED
+        if is_extra:
+            limit = MAX_EXTRA
+        else:
+            name, size = known.get("path", name), whole(known["size"]) if "size" in known else size
+        parts = [part for part in PurePosixPath(name).parts if part not in ("/", "..")]
+        is_file = header.type in tarfile.REGULAR_TYPES and bool(parts)
+        if is_graph := is_file and _listed(parts[-1]) and not any(part.startswith(".") for part in parts):
+            limit = _limit(name)
+        if not 0 <= size <= min(limit, MAX_UNPACKED - stream.tell()):
+            raise ValueError(f"{brief(name)} has {size} bytes, which are too many")
+        if header.type == tarfile.GNUTYPE_SPARSE or "sparse" in known:
+            raise ValueError(f"{brief(name)} has holes, as of tar --sparse")
+        if is_graph:
+            yield parts, _take(stream, size)
+        elif is_extra:
+            known |= _extra(header.type, _take(stream, size))
+        else:
+            stream.seek(size, os.SEEK_CUR)
+        known = known if is_extra else {}
+        stream.seek(-size % tarfile.BLOCKSIZE, os.SEEK_CUR)
+    end = stream.read(MAX_END + 1)
+    if any(end) or len(end) > MAX_END:
+        raise ValueError("more follows its end")
+
+
+def _take(stream: BinaryIO, size: int) -> bytes:
+    content = stream.read(size)
+    if len(content) < size:
+        raise EOFError("it ends too early")
+    return content
+
+
+def _extra(kind: bytes, content: bytes) -> dict[str, str]:
+    """What the content of an EXTRA member says about the next file: path, size, or that it is sparse."""
+    if kind == tarfile.GNUTYPE_LONGNAME:
+        return {"path": content.split(b"\0")[0].decode("utf-8", "surrogateescape")}
+    found, start = {}, 0
+    while kind in (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE) and any(content[start : start + 1]):
+        length = content[start : start + 20].split(b" ")[0]  # then a blank, key=value and a line break
+        if (end := start + whole(length)) > len(content):
+            raise EOFError("its attributes end too early")
+        key, _, value = content[start + len(length) + 1 : end - 1].partition(b"=")
+        if name := {b"path": "path", b"size": "size", b"GNU.sparse": "sparse"}.get(key[:10]):
+            found[name] = value.decode("utf-8", "surrogateescape")
+        start = max(end, start + 1)
+    return found
 
 
 def _listed(name: str) -> bool:
     """Whether a file found in a folder or an archive is taken as a graph. The generator adds metadata.json."""
-    known = PARSERS.keys() - {".txt"}  # usually a readme
+    known = FORMATS.keys() - {".txt"}  # usually a readme
     return not name.startswith(".") and name != "metadata.json" and suffix(name) in known
 
 
@@ -110,8 +194,9 @@ def _in_folder(folder: Path) -> Iterator[Path]:
         raise UserError(f"{error.filename}: the folder cannot be read ({reason(error)}); allow it") from error
 
     for parent, folders, names in os.walk(folder, onerror=unreadable):
-        folders.sort()
-        yield from (Path(parent, name) for name in sorted(names) if _listed(name) or is_archive(PurePath(name)))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))  # as those of an import under way
+        ours = {MANIFEST_FILE} if GRAPHS_FILE in names else set()
+        yield from (Path(parent, name) for name in sorted(set(names) - ours) if _listed(name) or is_archive(Path(name)))
 
 
 @dataclass(frozen=True)
