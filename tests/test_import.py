@@ -14,10 +14,10 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from gnn_training import coloring
+from gnn_training import coloring, files
 from gnn_training.data import packed, sources
 from gnn_training.data.packed import PackedGraphs
-from gnn_training.errors import UserError
+from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import Graph
 from gnn_training.jobs.dataset import import_graphs
 from gnn_training.settings import ImportSettings
@@ -186,7 +186,43 @@ def test_an_import_without_any_good_graph_is_refused(tmp_path: Path, partly_bad:
 def test_a_bad_archive_stops_the_import(tmp_path: Path, partly_bad: Path):
     with pytest.raises(UserError, match="pool.tgz: is damaged or not a tar archive"):
         import_graphs(settings(partly_bad, out=tmp_path / "packed"))
-    assert list((tmp_path / "packed").iterdir()) == []
+    assert list((tmp_path / "packed").iterdir()) == [tmp_path / "packed" / ".lock"]
+
+
+def test_a_second_import_touches_nothing_of_the_first(tmp_path: Path, partly_bad: Path):
+    out = tmp_path / "packed"
+    write_dimacs(out / ".unpacked" / "0-pool.tgz" / "a.col", planted(0)[0])
+    with files.lock_folder(out), pytest.raises(UserError, match="packed: another process is writing it"):
+        import_graphs(settings(partly_bad, out=out, skip_bad=True))
+    assert (out / ".unpacked" / "0-pool.tgz" / "a.col").exists()
+
+
+def test_a_pipe_named_like_a_graph_is_refused_or_left_out(tmp_path: Path, caplog):
+    write_dimacs(tmp_path / "graphs" / "good.col", planted(1)[0])
+    os.mkfifo(tmp_path / "graphs" / "pipe.col")
+    with pytest.raises(UserError, match=r"pipe.col: is not a regular file but a device or a pipe"):
+        import_graphs(settings(tmp_path / "graphs", out=tmp_path / "packed"))
+    graphs = import_graphs(settings(tmp_path / "graphs", out=tmp_path / "packed", skip_bad=True))
+    assert list(named(graphs)) == ["good"] and "left out: " in caplog.text
+
+
+def test_out_may_be_inside_the_source_again_and_after_a_kill(tmp_path: Path, caplog):
+    write_dimacs(tmp_path / "a.col", planted(0)[0])
+    chosen = settings(tmp_path, out=tmp_path / "packed")
+    write_dimacs(chosen.out / ".unpacked" / "0-pool.tgz" / "b.col", planted(1)[0])  # as after a kill
+    for _ in range(2):
+        assert list(named(import_graphs(chosen))) == ["a"]
+    inside = settings(tmp_path / "packed", tmp_path, out=tmp_path)  # the source itself
+    assert [list(named(import_graphs(inside))) for _ in range(2)] == [["a"], ["a"]]
+
+
+def test_a_full_disk_is_no_bad_archive(tmp_path: Path, partly_bad: Path, monkeypatch):
+    def full_disk(*_: object) -> None:
+        raise StorageError("pool.tgz: no room")
+
+    monkeypatch.setattr(sources, "unpack", full_disk)
+    with pytest.raises(StorageError, match="no room"):
+        import_graphs(settings(partly_bad, out=tmp_path / "packed", skip_bad=True))
 
 
 def test_a_proper_coloring_of_the_file_is_kept_and_counted_from_0(tmp_path: Path):

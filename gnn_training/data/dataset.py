@@ -8,8 +8,8 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -55,31 +55,37 @@ class Plan:
     skip_bad: bool = False  # leave out sources whose load raises UserError, instead of stopping at the first
 
 
-def label_all(
-    sources: Sequence[GraphSource], folder: Path, plan: Plan, workers: int = 0, redraw: Redraw | None = None
-) -> PackedGraphs:
-    """Label every source with `workers` processes (0: one per core), write the packed graphs to `folder`, return them.
-    Copies, skipped sources and the notes of instances are logged. UserError for a bad source or a folder in use.
-    """
+@contextmanager
+def claim(folder: Path) -> Iterator[None]:
+    """Be the only process that fills a folder while the body runs. UserError if another one does."""
     try:
         with files.lock_folder(folder):
-            work = repr((packed.VERSION, CHUNK, plan, list(sources)))  # other work has parts of its own
-            parts = folder / _PARTS / hashlib.sha256(work.encode()).hexdigest()[:16]
-            tensors = _label_without_copies(sources, parts, plan, workers, redraw)
-            if not len(tensors["num_nodes"]):
-                raise UserError(f"{folder}: there is no graph to write; name sources that have at least one")
-            tensors["split"] = split(tensors, plan.seed)
-            graphs = packed.write(folder, tensors, plan.families, plan.origin)
-            shutil.rmtree(folder / _PARTS)
+            yield
     except KeyboardInterrupt:
         log.warning("interrupted; the same command continues")
         raise
+
+
+def label_all(
+    sources: Sequence[GraphSource], folder: Path, plan: Plan, workers: int = 0, redraw: Redraw | None = None
+) -> PackedGraphs:
+    """Label every source with `workers` processes (0: one per core), write the packed graphs to the claimed `folder`,
+    return them. Copies, skipped sources and the notes of instances are logged. UserError for a bad source.
+    """
+    work = repr((packed.VERSION, CHUNK, plan, list(sources)))  # other work has parts of its own
+    parts = folder / _PARTS / hashlib.sha256(work.encode()).hexdigest()[:16]
+    tensors = _label_without_copies(sources, parts, plan, workers, redraw)
+    if not len(tensors["num_nodes"]):
+        raise UserError(f"{folder}: there is no graph to write; name sources that have at least one")
+    tensors["split"] = split(tensors, plan.seed)
+    graphs = packed.write(folder, tensors, plan.families, plan.origin)
+    shutil.rmtree(folder / _PARTS)
     _print_summary(graphs)
     return graphs
 
 
 def finished(folder: Path, origin: dict) -> PackedGraphs | None:
-    """The graphs of `folder` if they were made from `origin`; None if there are none yet; UserError if others."""
+    """The graphs of a claimed folder if made from `origin`; None if there are none yet; UserError if others."""
     manifest = packed.read_manifest(folder)
     if manifest is None:
         if (folder / packed.GRAPHS_FILE).exists() and not (folder / _PARTS).exists():

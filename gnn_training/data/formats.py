@@ -30,7 +30,7 @@ from gnn_training.graph import Graph, Instance
 
 MAX_READ_NODES = 1_000_000  # a header that claims more is wrong, or the graph is too large to color
 MAX_READ_EDGES = 20_000_000  # of which every one may stand twice
-MAX_LINE = 1_000_000  # bytes
+MAX_LINES, MAX_LINE = 25_000_000, 1_000_000  # lines, bytes of one
 MAX_DEPTH, MAX_NAMES = 100, 10_000  # of XML: elements inside each other, different names of elements and attributes
 MAX_VALUES = 100_000  # of JSON: lists, objects and halves of strings; each takes a hundred times its bytes
 WRITER_KEYS = ("coloring", "graph_type")
@@ -50,6 +50,8 @@ def checked_size(num_nodes: int) -> int:
 
 def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
     text = content.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    if text.count(b"\n") > MAX_LINES:
+        raise UserError(f"has more than {MAX_LINES} lines; a larger file is not read")
     for number, line in enumerate(io.BytesIO(text), 1):
         if len(line) > MAX_LINE:
             raise UserError(f"line {number}: has more than {MAX_LINE} bytes; is this the file of a graph?")

@@ -1,6 +1,7 @@
 """Labelled graphs in one memory-mapped safetensors file with a manifest beside it; docs/DATA.md describes the bytes."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from gnn_training import files
-from gnn_training.contract import GRAPH_TYPES
+from gnn_training.contract import GRAPH_TYPES, UNKNOWN_TYPE
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 
@@ -106,7 +107,8 @@ def read_columns(path: Path) -> tuple[Columns, dict[str, str]]:
     from safetensors import SafetensorError, safe_open  # part of [train]
 
     try:
-        body = np.memmap(path, dtype=np.uint8, mode="r")
+        with files.open_regular(path) as regular:
+            body = np.memmap(regular, dtype=np.uint8, mode="r")
         with safe_open(path, framework="numpy") as file:  # checks the header and the size
             slices = {name: file.get_slice(name) for name in file.offset_keys()}
             metadata = file.metadata() or {}
@@ -144,21 +146,17 @@ def write(folder: Path, tensors: Columns, families: Sequence[str], origin: dict)
 def read_manifest(folder: Path) -> dict | None:
     """The manifest of a folder of packed graphs; None if there is none. UserError if it is damaged."""
     path = folder / MANIFEST_FILE
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({files.reason(error)}); name another folder") from error
-    except ValueError as error:
-        raise UserError(f"{path}: is damaged ({error}); remove the folder and make it again") from error
+    manifest = files.read_json(path, "name another folder, or remove it and make it again")
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UserError(f"{path}: is not a manifest of packed graphs; name another folder")
     if manifest.get("version") != VERSION:
         raise UserError(f"{path}: has version {manifest.get('version')}, this program reads {VERSION}; make it again")
     types = {"origin": dict, "graphs": int, "families": list, "graph_types": list, "counts": dict, "sha256": str}
-    if wrong := [key for key, kind in types.items() if not isinstance(manifest.get(key), kind)]:
-        raise UserError(f"{path}: is damaged ({', '.join(wrong)}); remove the folder and make it again")
+    wrong = [key for key, kind in types.items() if type(manifest.get(key)) is not kind]
+    if wrong or not all(isinstance(family, str) for family in manifest["families"]):
+        raise UserError(f"{path}: is damaged ({', '.join(wrong or ['families'])}); remove the folder and make it again")
     return manifest
 
 
@@ -182,7 +180,7 @@ class PackedGraphs:
         if manifest is None:
             raise UserError(f"{folder}: has no packed graphs (no {MANIFEST_FILE}); generate or import them first")
         tensors, _ = read_columns(folder / GRAPHS_FILE)
-        _check_tensors(folder / GRAPHS_FILE, manifest["graphs"], tensors)
+        _check_tensors(folder / GRAPHS_FILE, manifest["graphs"], len(manifest["families"]), tensors)
         return cls(folder, manifest, tensors)
 
     def verify(self) -> None:
@@ -210,7 +208,7 @@ class PackedGraphs:
 
     def name(self, i: int) -> str:
         """Name of graph i: family and number, or the file it was imported from."""
-        return bytes(cut(self.tensors, "names", i)).decode()
+        return bytes(cut(self.tensors, "names", i)).decode(errors="replace")
 
     def label(self, i: int) -> Label:
         """Best known coloring of graph i and what is known about it."""
@@ -218,14 +216,24 @@ class PackedGraphs:
         return Label(cut(self.tensors, "coloring", i), *bounds, bool(self.optimal[i]), float(self.difficulty[i]))
 
 
-def _check_tensors(path: Path, graphs: int, tensors: Columns) -> None:
-    """Raise UserError unless every tensor is there, with its type and the length that the others require."""
+def _check_tensors(path: Path, graphs: int, families: int, tensors: Columns) -> None:
+    """Raise UserError unless every tensor is there, with its type, the length that the others require, and values that
+    are positions in lists or numbers of nodes.
+    """
     for name, dtype in _DTYPES.items():
         if name not in tensors or tensors[name].dtype != dtype or tensors[name].ndim != 1:
             raise UserError(f"{path}: has no {name} of type {dtype.__name__} and one dimension; make the folder again")
         if name in PER_GRAPH and len(tensors[name]) != graphs:
             raise UserError(f"{path}: has {len(tensors[name])} values of {name}, not {graphs}; make the folder again")
-    n = tensors["num_nodes"].astype(np.int64)
+    n, family, types = tensors["num_nodes"].astype(np.int64), tensors["family"], tensors["graph_type"]
+    wrong = {
+        "num_nodes": (n < 1) | (n > MAX_NODES),
+        "family": (family < 0) | (family >= families),
+        "graph_type": (types >= len(GRAPH_TYPES)) & (types != UNKNOWN_TYPE),
+        "split": tensors["split"] >= len(SPLITS),
+    }
+    if impossible := [name for name, values in wrong.items() if values.any()]:
+        raise UserError(f"{path}: has values of {impossible[0]} that cannot be; make the folder again")
     lengths = {"adjacency_bits": n * -(-n // 8), "coloring": n, "names": np.diff(tensors["name_offset"])}
     for name, length in lengths.items():
         ends = np.concatenate([[0], np.cumsum(length)])

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -11,10 +12,10 @@ from pathlib import Path
 
 from gnn_training.contract import GRAPH_TYPES
 from gnn_training.data import sources
-from gnn_training.data.dataset import Plan, finished, label_all
+from gnn_training.data.dataset import Plan, claim, finished, label_all
 from gnn_training.data.families import RECIPES, Draw, draws
 from gnn_training.data.packed import PackedGraphs
-from gnn_training.errors import UserError
+from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import UNNAMED_FAMILY, Instance
 from gnn_training.settings import GenerateSettings, ImportSettings
 
@@ -27,15 +28,16 @@ def generate(settings: GenerateSettings) -> PackedGraphs:
     graphs = list(draws(recipe, settings.seed, settings.graphs))
     origin = {"recipe": settings.recipe, "graphs": len(graphs), "iterations": recipe.iterations}
     origin |= settings.model_dump(include={"seed", "label_seconds"})
-    if (there := finished(settings.out, origin)) is not None:
-        return there
     unused = {family: count(number) for family, number in Counter(draw.family for draw in graphs).items()}
 
     def redraw(copies: list[Draw]) -> list[Draw]:
         return [replace(copy, index=next(unused[copy.family])) for copy in copies]
 
     plan = Plan(tuple(recipe.counts), recipe.iterations, settings.label_seconds, settings.seed, origin)
-    return label_all(graphs, settings.out, plan, settings.workers, redraw)
+    with claim(settings.out):
+        if (there := finished(settings.out, origin)) is not None:
+            return there
+        return label_all(graphs, settings.out, plan, settings.workers, redraw)
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,17 @@ def import_graphs(settings: ImportSettings) -> PackedGraphs:
     origin = {"sources": [str(path.resolve()) for path in settings.sources], "files": len(found)}
     origin |= {"state": _state(found), "iterations": iterations}
     origin |= settings.model_dump(include={"seed", "label_seconds"})
-    if (there := finished(settings.out, origin)) is not None:
-        return there
     families, unpacked = (*GRAPH_TYPES, UNNAMED_FAMILY), settings.out / ".unpacked"
     plan = Plan(families, iterations, settings.label_seconds, settings.seed, origin, settings.skip_bad)
-    shutil.rmtree(unpacked, ignore_errors=True)
-    try:
-        graph_files = [GraphFile(path) for path in _unpack_archives(found, unpacked, settings.skip_bad)]
-        graphs = label_all(graph_files, settings.out, plan, settings.workers)
-    finally:
-        shutil.rmtree(unpacked, ignore_errors=True)
+    with claim(settings.out):
+        if (there := finished(settings.out, origin)) is not None:
+            return there
+        shutil.rmtree(unpacked, ignore_errors=True)  # left by a kill
+        try:
+            graph_files = [GraphFile(path) for path in _unpack_archives(found, unpacked, settings.skip_bad)]
+            graphs = label_all(graph_files, settings.out, plan, settings.workers)
+        finally:
+            shutil.rmtree(unpacked, ignore_errors=True)
     lost = len(graph_files) - len(graphs)
     log.info("%s: %d graphs from %d files, %d bad or copies", settings.out, len(graphs), len(graph_files), lost)
     return graphs
@@ -72,7 +75,7 @@ def import_graphs(settings: ImportSettings) -> PackedGraphs:
 
 def _state(paths: Iterable[Path]) -> str:
     """A digest that changes when a file is added, removed, renamed or written to."""
-    stats = ((path, path.stat() if path.exists() else None) for path in paths)
+    stats = ((path, path.stat() if os.path.exists(path) else None) for path in paths)
     stamps = [f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}" if stat else str(path) for path, stat in stats]
     return hashlib.sha256("\n".join(stamps).encode(errors="surrogateescape")).hexdigest()
 
@@ -83,6 +86,6 @@ def _unpack_archives(paths: Iterable[Path], folder: Path, skip_bad: bool) -> Ite
         try:
             yield from sources.unpack(path, folder / f"{number}-{path.name}") if sources.is_archive(path) else [path]
         except UserError as error:
-            if not skip_bad:
+            if not skip_bad or isinstance(error, StorageError):
                 raise
             log.warning("left out: %s", error)

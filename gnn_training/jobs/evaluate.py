@@ -20,6 +20,7 @@ from gnn_training import files
 from gnn_training.coloring import conflicts, count_conflicts_and_colors, read_dimacs_pairs
 from gnn_training.console import print_tables, progress
 from gnn_training.data import sources, suites
+from gnn_training.data.formats import whole
 from gnn_training.data.packed import PackedGraphs, read_manifest
 from gnn_training.data.suites import Case
 from gnn_training.errors import UserError
@@ -35,6 +36,7 @@ from gnn_training.solve.report import METHODS, Row
 logger = logging.getLogger(__name__)
 CALL_SECONDS = 600.0  # a graph that needs longer for one call is too large for the network
 EXAMPLE_EDGES = 2000  # of a graph that is drawn on the page
+CSV_LIMIT = 10_000_000  # bytes
 LIBRARIES = ("onnxruntime", "numpy", "networkx", "gcol")
 
 
@@ -84,7 +86,7 @@ def evaluate(settings: EvaluateSettings) -> None:
 def _cases(settings: EvaluateSettings) -> list[Case]:
     if settings.graphs is None:
         cases = list(suites.GENERATED[str(settings.suite)]())
-    elif settings.graphs.is_dir() and read_manifest(settings.graphs) is not None:
+    elif read_manifest(settings.graphs) is not None:
         cases = list(_packed_cases(settings.graphs))
     else:
         cases = list(_file_cases(settings.graphs))
@@ -104,6 +106,7 @@ def _cases(settings: EvaluateSettings) -> list[Case]:
 
 def _packed_cases(folder: Path) -> Iterator[Case]:
     graphs = PackedGraphs.open(folder)
+    graphs.verify()
     chosen = graphs.indices("validation").tolist()
     if not chosen:
         raise UserError(f"{folder} has no validation graphs: evaluate the files it was made from")
@@ -137,15 +140,19 @@ def _example(cases: Sequence[Case], rows: Sequence[Row], model: Model) -> dict[s
 
 def _best_known(path: Path) -> dict[str, int]:
     """Column best_known by column name."""
+    content = files.read_bytes(path, CSV_LIMIT, "name a CSV that you may read")
+    rows = csv.reader(io.StringIO(content.decode("utf-8-sig", "replace"), newline=""), strict=True)
+    known = {}
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = csv.DictReader(file)
-            return {row["name"].removesuffix(".col"): int(row["best_known"]) for row in rows if row["best_known"]}
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({files.reason(error)}): name a CSV that you may read") from error
-    except (KeyError, ValueError, csv.Error) as error:
-        what = f"has no column {error}" if isinstance(error, KeyError) else f"line {rows.line_num}: {error}"
-        raise UserError(f"{path}: {what}: it needs columns name,best_known; best_known is a number or empty") from error
+        header = next(rows, [])
+        name, best_known = header.index("name"), header.index("best_known")
+        for row in filter(None, rows):
+            if number := row[best_known]:
+                known[row[name].removesuffix(".col")] = whole(number)
+    except (IndexError, ValueError, csv.Error) as error:
+        what = f"line {rows.line_num}: {error}; it needs columns name,best_known; best_known is a number or empty"
+        raise UserError(f"{path}: {what}") from error
+    return known
 
 
 def _row(case: Case, model: Model, settings: EvaluateSettings) -> Row:
