@@ -5,7 +5,6 @@ import atexit
 import errno
 import gc
 import importlib
-import json
 import os
 import signal
 import sys
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gnn_training import __version__, processes
 from gnn_training.errors import StorageError, UserError
-from gnn_training.files import reason
+from gnn_training.files import read_json, reason
 
 if TYPE_CHECKING:
     from gnn_training.settings import Settings
@@ -144,12 +143,12 @@ def parse(name: str, flags: Sequence[str]) -> "tuple[Settings, bool]":
     first = scan.parse_known_args(flags)[0]
     default: dict[str, Any] = {}
     if first.settings or "preset" in kind.model_fields:
+        values = read_json(Path(first.settings)) if first.settings else {}
         try:
-            values = json.loads(Path(first.settings).read_text()) if first.settings else {}
             preset = first.preset or values.get("preset") or os.environ.get("GNN_TRAINING_PRESET", "cpu")
-            default = {"default": settings.of_preset(both, preset, **values)}
-        except (OSError, ValueError, AttributeError) as error:
-            raise UserError(f"{first.settings}: cannot be read as settings in JSON ({error})") from error
+            default = {"default": settings.of_preset(both, str(preset), **values)}
+        except AttributeError as error:
+            raise UserError(f"{first.settings}: is JSON, but no object of settings; see --dry-run") from error
         except UserError as error:
             raise UserError(f"{first.settings}: {error}" if first.settings else error) from error
     resolved = tyro.cli(

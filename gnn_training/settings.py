@@ -343,7 +343,7 @@ PRESETS = {preset.__name__: preset for preset in (smoke, cpu, single, multi)}
 Kind = TypeVar("Kind", bound=Settings)
 
 
-def of_preset(kind: type[Kind], name: str, **changes: Any) -> Kind:
+def of_preset(kind: type[Kind], name: str, /, **changes: Any) -> Kind:
     """Return the settings of a command with the values of a preset, as far as the command has them, and changes."""
     preset = dict(PRESETS[name]()) if name in PRESETS else {"preset": name}  # which the settings then refuse
     values = {field: value for field, value in preset.items() if field in kind.model_fields and value is not None}

@@ -137,9 +137,12 @@ def test_settings_survive_the_way_through_a_file(given: settings.RunSettings, tm
         ('{"colour": 1}', "settings.json: there is no setting colour"),
         ('{"steps": 7}', "settings.json: warmup_steps (10) must be below steps (7)"),
         ('{"preset": "huge"}', "settings.json: preset (huge) should be"),
-        ("{", "settings.json: cannot be read as settings in JSON"),
-        ("[1]", "settings.json: cannot be read as settings in JSON"),
-        (None, "settings.json: cannot be read as settings in JSON"),
+        ('{"preset": [1]}', "settings.json: preset ([1]) should be"),
+        ('{"name": 1, "kind": 2}', "settings.json: there is no setting name"),
+        ("{", "settings.json: is damaged or not JSON"),
+        ("[1]", "settings.json: is JSON, but no object of settings"),
+        ("[" * 100_000, "settings.json: is damaged or not JSON"),
+        (None, "settings.json: cannot be read (no such file or directory)"),
     ],
 )
 def test_bad_settings_file_is_refused_in_one_sentence(content: str | None, words: str, tmp_path: Path, capsys):

@@ -175,7 +175,12 @@ def test_best_known_numbers_come_from_the_csv_by_name(folder: Path, tiny_model: 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("graph,colors\nrandom,7\n", "has no column"),
+        ("graph,colors\nrandom,7\n", "line 1: 'name' is not in list; it needs columns"),
+        ("", "line 0: "),
+        ("best_known,name\n7\n", "line 2: "),
+        ("name,best_known\nrandom,1_0\n", "line 2: '1_0' is not a number"),
+        ('name,best_known\n"random,7\n', "line 2: unexpected end of data"),
+        ("name,best_known\n" + "r" * 200_000 + ",7\n", "line 2: field larger than field limit"),
         ("name,best_known\nrandom,seven\n", "line 2: .*seven"),
         ("name,best_known\nother,7\n", "names none of the graphs, such as"),
     ],
@@ -188,7 +193,7 @@ def test_a_csv_that_does_not_fit_is_refused(folder: Path, tiny_model: Path, tmp_
 
 
 def test_a_missing_csv_is_refused(folder: Path, tiny_model: Path, tmp_path: Path):
-    with pytest.raises(UserError, match="none.csv cannot be read"):
+    with pytest.raises(UserError, match="none.csv: cannot be read"):
         run(folder, tiny_model, best_known=tmp_path / "none.csv")
 
 

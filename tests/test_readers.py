@@ -363,11 +363,18 @@ def test_lines_may_end_in_three_ways(end: bytes):
     assert "line 3: edge 1-9" in complaint("graph.col", end.join([b"c", b"p edge 3 1", b"e 1 9"]))
 
 
+def test_too_many_nodes_are_refused_before_the_rest_is_read(monkeypatch):
+    monkeypatch.setattr(formats, "MAX_READ_NODES", 3)
+    xml = GRAPHML % (b'<node id="a"/><node id="b"/><node id="c"/><node id="d"/>' + b"<hyperedge/>")
+    for name, content in (("a.txt", b"1 2\n3 4\n\xff"), ("a.graphml", xml)):
+        assert "the file has more than 3 nodes or" in complaint(name, content)
+
+
 def test_too_many_edges_are_refused(monkeypatch):
     monkeypatch.setattr(formats, "MAX_READ_EDGES", 1)
-    xml = GRAPHML % (b'<edge source="a" target="b"/>' * 2)
+    xml = GRAPHML % (b'<edge source="a" target="b"/>' * 2 + b"<node/>")
     for name, content in (("a.col", b"p edge 2 2\ne 1 2\ne 1 2"), ("a.txt", b"1 2\n2 3"), ("a.graphml", xml)):
-        assert "the file has more than 1 edges" in complaint(name, content)
+        assert "nodes or 1 edges" in complaint(name, content)
 
 
 def test_a_wrong_edge_count_in_a_dimacs_header_is_noted():

@@ -16,7 +16,7 @@ import io
 import json
 import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from itertools import chain
 from reprlib import repr as brief
 from typing import NamedTuple, NoReturn
@@ -58,9 +58,11 @@ def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
         yield number, line
 
 
-def _check_edges(ends: Sequence[int]) -> None:
-    if len(ends) > 2 * MAX_READ_EDGES:
-        raise UserError(f"the file has more than {MAX_READ_EDGES} edges; a larger graph is not read")
+def _check_growth(position: Sized, ends: Sized) -> None:
+    """Raise UserError as soon as a graph that is being read has too many nodes or edges."""
+    if len(position) > MAX_READ_NODES or len(ends) > 2 * MAX_READ_EDGES:
+        most = f"{MAX_READ_NODES} nodes or {MAX_READ_EDGES} edges"
+        raise UserError(f"the file has more than {most}; a larger graph is not read")
 
 
 def _pairs(ends: array) -> np.ndarray:
@@ -91,7 +93,7 @@ def parse_dimacs(content: bytes) -> Instance:
                     raise UserError(f"edge {u}-{v} is outside the nodes 1..{num_nodes} of the header; correct it")
                 ends.append(u - 1)
                 ends.append(v - 1)
-                _check_edges(ends)
+                _check_growth((), ends)
             elif words[0] == b"p" and not num_nodes and words[1] in (b"edge", b"edges", b"col"):
                 num_nodes, stated_edges = checked_size(whole(words[2])), whole(words[3])
             elif words[0] not in (b"n", b"d", b"v", b"x"):  # node values, dimensions, coordinates, parameters
@@ -125,7 +127,7 @@ def parse_edge_list(content: bytes) -> Instance:
             shown = words[0].decode()[:40]
             raise UserError(f"line {number}: {shown!r} is alone; an edge list has two nodes per line")
         ends.extend([position.setdefault(label, len(position)) for label in words[:2]])
-        _check_edges(ends)
+        _check_growth(position, ends)
     if not position:
         raise UserError("there is no edge; an edge list has two nodes per line")
     return Instance(_numbered(position, ends))
@@ -162,12 +164,12 @@ def parse_graphml(content: bytes) -> Instance:
             refuse("the XML has too many levels or names")
         if graphs != 1 or path[1] != "graph":
             return
+        _check_growth(position, ends)
         match path[2:]:
             case ["node"]:
                 declared.append(number(attributes.get("id")))
             case ["edge"]:
                 ends.extend((number(attributes.get("source")), number(attributes.get("target"))))
-                _check_edges(ends)
             case [*_, "graph" | "hyperedge" as kind]:
                 refuse(f"a {kind} inside a graph cannot be read")
 
@@ -308,6 +310,6 @@ class Format(NamedTuple):
 FORMATS = {
     ".json": Format(parse_prism_json, 40_000_000),
     ".col": Format(parse_dimacs, 200_000_000),
-    ".graphml": Format(parse_graphml, 100_000_000),
+    ".graphml": Format(parse_graphml, 40_000_000),
     **dict.fromkeys((".edgelist", ".edges", ".txt"), Format(parse_edge_list, 200_000_000)),
 }

@@ -213,7 +213,7 @@ def locate(settings: RunSettings) -> DataLocation:
     archives = sorted(HOME.glob("*.tar.gz"))
     if settings.data:
         named = settings.data
-    elif (HOME / MANIFEST_FILE).exists():
+    elif os.path.exists(HOME / MANIFEST_FILE):
         named = HOME
     elif any((HOME / "graphs").glob("*.json")):
         named = HOME / "graphs"
@@ -223,7 +223,7 @@ def locate(settings: RunSettings) -> DataLocation:
         raise UserError(f"{HOME} has {archives[0].name}, {archives[1].name} and perhaps more: name one with --data")
     else:
         named = archives[0]
-    packed = (named / MANIFEST_FILE).exists()
+    packed = os.path.exists(named / MANIFEST_FILE)
     return DataLocation(named) if packed else DataLocation(settings.run / "data", imported=named)
 
 

@@ -123,12 +123,9 @@ def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
     # Threads that spin while they wait take the cores from those that work: half the speed on two cores, measured.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
+    content = read_bytes(path, MODEL_LIMIT, WAY_OUT)
     try:
-        session = onnxruntime.InferenceSession(
-            read_bytes(path, MODEL_LIMIT, WAY_OUT), options, providers=["CPUExecutionProvider"]
-        )
-    except UserError:
-        raise
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime's errors have no base class of their own
         cause = str(error).splitlines()[0].rpartition(" : ")[2].rstrip(".")
         raise UserError(f"{path}: ONNX Runtime {onnxruntime.__version__} refuses it ({cause}): {WAY_OUT}") from error
