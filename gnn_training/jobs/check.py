@@ -1,6 +1,7 @@
 """What to know before a machine is paid for: would the whole job start here, and what would it take?"""
 
 import logging
+import os
 import platform
 import shutil
 import tempfile
@@ -111,7 +112,7 @@ def _text_after(text: str, work: Callable[..., None], *arguments: object) -> str
 def _graphs(settings: RunSettings) -> str:
     source = locate(settings)
     if source.imported is not None:
-        if not source.imported.exists():
+        if not os.path.exists(source.imported):
             raise UserError(f"{source.imported} does not exist: name another --data")
         return f"{source.imported}, imported first; time and memory are known after that"
     if not (source.graphs / MANIFEST_FILE).exists():

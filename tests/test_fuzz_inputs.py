@@ -1,0 +1,348 @@
+"""Every reader of a user's files, with generated input: what it accepts, a second reader of another method agrees with;
+all else is one sentence. Lists of explicit inputs are what has broken a reader once.
+"""
+
+import csv
+import gzip
+import io
+import json
+import struct
+import tarfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fuzzing import explore, refusal
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from gnn_training.data import formats, packed, sources
+from gnn_training.data.dataset import label
+from gnn_training.data.families import draw as draw_graph
+from gnn_training.data.packed import PackedGraphs
+from gnn_training.errors import UserError
+from gnn_training.jobs.evaluate import _best_known
+
+Edges = list[tuple[int, int]]
+TOKENS = [
+    b"-1", b"0", b"1", b"2", b"+1", b"1_0", b"01", b"1.0", b"1e9", b"9" * 25, b"9" * 5000, b"NaN", b"null", b"true",
+    "\u0661".encode(), "\u2003".encode(), "\U0001f600".encode(), b"\xef\xbb\xbf", b"\xff\xfe", b"\0", b"\n", b"\r",
+    b"\r\n", b"\x0b", b"\x0c", b"\x1c", b"\x85", b" ", b"\t", b",", b"#", b"%", b"c ", b"e 1 2\n", b"p edge 2 1\n",
+    b"n 1 1\n",     b'"', b"[" * 2000, b"{", b"}", b"[]", b"]", b":", b"x" * 70_000, b"<", b">", b"/>", b"&#49;", b"&lt;", b"&a;",
+    b"<node id='1'/>", b"<edge source='1' target='2'/>", b"<graph>", b"</graph>", b"<!--", b"-->", b"<![CDATA[", b"]]>",
+    b'<!DOCTYPE graphml [<!ENTITY a "1">]>', b"\x1f\x8b", b"1000001", b"20001", b"2147483648", b"-9223372036854775808",
+]  # fmt: skip
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[int, Edges]:
+    """Number of nodes, and pairs of them."""
+    num_nodes = draw(st.integers(1, 9))
+    node = st.integers(0, num_nodes - 1)
+    return num_nodes, draw(st.lists(st.tuples(node, node), max_size=12))
+
+
+@st.composite
+def damaged(draw: st.DrawFn, valid: SearchStrategy[bytes]) -> bytes:
+    """Valid bytes, in which up to three stretches are flipped, removed, doubled or replaced by a token; or garbage."""
+    content = draw(valid)
+    for _ in range(draw(st.integers(0, 3))):
+        start = draw(st.integers(0, len(content)))
+        stop = min(len(content), start + draw(st.integers(0, 9)))
+        kind = draw(st.integers(0, 4))
+        middle = content[start:stop]
+        if kind == 0:
+            middle = bytes(byte ^ 1 << draw(st.integers(0, 7)) for byte in middle[:1]) + middle[1:]
+        elif kind == 1:
+            middle = b""
+        elif kind == 2:
+            middle *= 2
+        elif kind == 3:
+            middle = draw(st.sampled_from(TOKENS))
+        else:
+            middle = draw(st.binary(max_size=6))
+        content = content[:start] + middle + content[stop:]
+    return content
+
+
+def col(graph: tuple[int, Edges]) -> bytes:
+    lines = [f"p edge {graph[0]} {len(graph[1])}", *(f"e {u + 1} {v + 1}" for u, v in graph[1])]
+    return "\n".join(lines).encode() + b"\n"
+
+
+def edge_list(graph: tuple[int, Edges]) -> bytes:
+    return "".join(f"{u} {v}\n" for u, v in graph[1]).encode()
+
+
+def graphml(graph: tuple[int, Edges]) -> bytes:
+    nodes = "".join(f'<node id="{v}"/>' for v in range(graph[0]))
+    edges = "".join(f'<edge source="{u}" target="{v}"/>' for u, v in graph[1])
+    return f'<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph>{nodes}{edges}</graph></graphml>'.encode()
+
+
+def prism(graph: tuple[int, Edges]) -> bytes:
+    n, edges = graph
+    cells = [0] * n * n
+    for u, v in edges:
+        cells[u * n + v] = cells[v * n + u] = 1
+    return json.dumps({"adjacency": {"shape": [n, n], "data": cells}, "coloring": list(range(n))}).encode()
+
+
+def universal_lines(content: bytes) -> list[bytes]:
+    return [
+        line.encode("latin-1") for line in io.StringIO(content.decode("latin-1"), newline=None).getvalue().split("\n")
+    ]
+
+
+def read_col(content: bytes) -> tuple[int, set]:
+    num_nodes, edges = 0, set()
+    for line in universal_lines(content.removeprefix(b"\xef\xbb\xbf")):
+        match line.split():
+            case [b"p", _, n, *_]:
+                num_nodes = int(n)
+            case [b"e", u, v, *_]:
+                edges.add(frozenset((int(u) - 1, int(v) - 1)))
+    return num_nodes, edges
+
+
+def numbered(nodes: list, pairs: list) -> tuple[int, set]:
+    nodes = list(dict.fromkeys(nodes))
+    if all(node.lstrip("-").isascii() and node.removeprefix("-").isdigit() and len(node) < 18 for node in nodes):
+        nodes = sorted(nodes, key=int)
+    return len(nodes), {frozenset((nodes.index(u), nodes.index(v))) for u, v in pairs}
+
+
+def read_edge_list(content: bytes) -> tuple[int, set]:
+    words = [line.replace(b",", b" ").split() for line in universal_lines(content.removeprefix(b"\xef\xbb\xbf"))]
+    pairs = [(row[0].decode(), row[1].decode()) for row in words if row and row[0][:1] not in (b"#", b"%")]
+    return numbered([node for pair in pairs for node in pair], pairs)
+
+
+def read_graphml(content: bytes) -> tuple[int, set]:
+    root = ElementTree.fromstring(content)
+    graph = root.find("{*}graph")
+    assert graph is not None
+    pairs = [(edge.attrib["source"], edge.attrib["target"]) for edge in graph if edge.tag.rpartition("}")[2] == "edge"]
+    nodes = [node.attrib["id"] for node in graph if node.tag.rpartition("}")[2] == "node"]
+    return numbered([*nodes, *(node for pair in pairs for node in pair)], pairs)
+
+
+def read_prism(content: bytes) -> tuple[int, set]:
+    document = json.loads(content)
+    rows = document["adjacency"]["data"]
+    flat = [cell for row in rows for cell in row] if isinstance(rows[0], list) else rows
+    n = round(len(flat) ** 0.5)
+    return n, {frozenset((i // n, i % n)) for i, cell in enumerate(flat) if cell}
+
+
+READERS: dict[str, tuple[Callable, Callable]] = {
+    "a.col": (col, read_col), "a.edges": (edge_list, read_edge_list), "a.graphml": (graphml, read_graphml),
+    "a.json": (prism, read_prism),
+}  # fmt: skip
+EXPLICIT = [
+    ("a.json", json.dumps({"adjacency": {"shape": [2, 2], "data": ["x" * 10**5, *[0] * 10**5]}}).encode()),
+    ("a.col", b"p edge 3 1\re 1 2\r"), ("a.col", b"\xef\xbb\xbfp edge 12 1\ne 1 1_0\n"),
+]  # fmt: skip
+
+
+def check_reader(name: str, content: bytes) -> str:
+    """Whether a reader agrees with the second one, or refuses in one sentence with the name of the file."""
+    try:
+        graph = sources.parse(name, content).graph
+    except UserError as error:
+        assert str(error).startswith(f"{name}: ")
+        return f"{name} {refusal(error)}"
+    num_nodes, edges = READERS[name][1](content)
+    expected = sorted(tuple(sorted(edge)) for edge in edges if len(edge) == 2)
+    assert (graph.num_nodes, [tuple(edge) for edge in graph.edges.tolist()]) == (num_nodes, expected)
+    return f"{name} accepted"
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_graph_that_is_read_is_the_graph(name: str):
+    def check_graph_file(content: bytes) -> str:
+        return check_reader(name, content)
+
+    check_graph_file.__qualname__ += name
+    explore(check_graph_file, damaged(graphs().map(READERS[name][0])))
+
+
+@pytest.mark.parametrize(("name", "content"), EXPLICIT)
+def test_what_has_broken_a_reader_once_breaks_it_no_more(name: str, content: bytes):
+    check_reader(name, content)
+
+
+def test_a_compressed_file_is_the_graph_or_one_sentence(tmp_path: Path):
+    path = tmp_path / "a.col.gz"
+
+    def check_gzip(content: bytes) -> str:
+        path.write_bytes(content)
+        try:
+            sources.read(path)
+        except UserError as error:
+            assert str(path) in str(error)
+            return refusal(error)
+        assert gzip.decompress(content)
+        return "accepted"
+
+    explore(check_gzip, damaged(graphs().map(col).map(lambda content: gzip.compress(content, 1, mtime=0))))
+
+
+KINDS = [tarfile.REGTYPE] * 4 + [
+    b"S",
+    b"L",
+    b"K",
+    b"x",
+    b"g",
+    b"X",
+    b"1",
+    b"2",
+    b"3",
+    b"5",
+    b"6",
+    b"7",
+    b"\0",
+    b"V",
+    b"M",
+]
+NAMES = ["a.col", "b/c.json", "../up.col", "/etc/x.edges", "a.col/b.col", ".hidden.col", "no.txt", "metadata.json",
+         "n" * 300 + ".col", "b", "a\nb.col", "\x1b[31m.col", "..", "", "a.col.gz", "\udcff.col", "b/../a"]  # fmt: skip
+PAX = [
+    b"20 path=inside.col\n\0",
+    b"14 size=10240\n",
+    b"9 size=1\n",
+    b"22 GNU.sparse.major=1\n",
+    b"0 a=b\n",
+    b"1000 path=a\n",
+    b"12 path=a/b\n",
+]
+
+
+@st.composite
+def archives(draw: st.DrawFn) -> bytes:
+    """A tar archive of members of any kind, whose sizes may lie, perhaps compressed."""
+    content = b""
+    for _ in range(draw(st.integers(1, 4))):
+        member = tarfile.TarInfo(draw(st.sampled_from(NAMES)))
+        member.type, member.linkname = (
+            draw(st.sampled_from(KINDS)),
+            draw(st.sampled_from(["", "/dev/zero", "../a.col"])),
+        )
+        inside = draw(st.one_of(graphs().map(col), st.sampled_from(PAX), st.just(b"a.col\0")))
+        member.size = draw(st.sampled_from([len(inside)] * 6 + [0, 1 << 33, 1 << 40, 511, -1]))
+        header = member.tobuf(
+            draw(st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])), "utf-8", "surrogateescape"
+        )
+        content += header + inside + bytes(-len(inside) % 512)
+    content += bytes(draw(st.sampled_from([1024] * 6 + [0, 512, 10240])))
+    return draw(st.sampled_from([content, gzip.compress(content, 0, mtime=0), gzip.compress(content, 1, mtime=0)]))
+
+
+def test_an_archive_leads_to_graph_files_in_its_folder_or_to_one_sentence(tmp_path: Path):
+    outside, path = {tmp_path / "pool.tar.gz", tmp_path / "unpacked"}, tmp_path / "pool.tar.gz"
+
+    def check_archive(content: bytes) -> str:
+        path.write_bytes(content)
+        folder = tmp_path / "unpacked"
+        try:
+            found = sources.unpack(path, folder)
+        except UserError as error:
+            assert str(path) in str(error)
+            return refusal(error)
+        finally:
+            assert set(tmp_path.iterdir()) <= outside
+            files = [each for each in folder.rglob("*") if not each.is_dir()]
+            assert all(each.is_file() and not each.is_symlink() for each in files)
+            assert sum(each.stat().st_size for each in files) <= 1_000_000
+            for each in sorted(folder.rglob("*"), reverse=True):
+                each.rmdir() if each.is_dir() else each.unlink()
+            folder.rmdir()
+        with tarfile.open(path) as archive:  # which reads the same members with code of its own
+            regular = [member for member in archive if member.isreg()]
+        assert len(found) <= len(regular)
+        return "accepted"
+
+    explore(check_archive, damaged(archives()))
+
+
+def packed_files(folder: Path) -> tuple[bytes, bytes]:
+    instances = [draw_graph(0, "er_dense", index, 12) for index in range(3)]
+    packed.write(
+        folder, packed.columns([(each, label(each, 5, 1.0, 0)) for each in instances], ("er_dense",)), ("er_dense",), {}
+    )
+    return (folder / packed.GRAPHS_FILE).read_bytes(), (folder / packed.MANIFEST_FILE).read_bytes()
+
+
+@st.composite
+def lying_headers(draw: st.DrawFn, content: bytes) -> bytes:
+    """A safetensors file whose header is JSON with other values, or other bytes."""
+    (length,) = struct.unpack("<Q", content[:8])
+    header = draw(damaged(st.just(content[8 : 8 + length])))
+    claimed = draw(st.sampled_from([len(header)] * 5 + [0, 1, len(header) + 1, 1 << 40, (1 << 64) - 1]))
+    return struct.pack("<Q", claimed) + header + content[8 + length :]
+
+
+def check_packed(folder: Path) -> str:
+    """Whether every graph of a folder can be used, or one sentence says why not."""
+    try:
+        opened = PackedGraphs.open(folder)
+        for i in range(len(opened)):
+            assert opened.graph(i).num_nodes == len(opened.label(i).coloring)
+            assert opened.families[opened.family[i]]
+        opened.indices("train")
+    except UserError as error:
+        assert str(folder) in str(error)
+        return refusal(error)
+    try:
+        opened.verify()
+    except UserError as error:
+        return "found by verify" + refusal(error)
+    return "accepted"
+
+
+def test_packed_graphs_can_be_used_or_are_named_as_damaged(tmp_path: Path):
+    content, manifest = packed_files(tmp_path)
+
+    def check_tensors(changed: bytes) -> str:
+        (tmp_path / packed.GRAPHS_FILE).write_bytes(changed)
+        outcome = check_packed(tmp_path)
+        assert outcome != "accepted" or changed == content
+        return outcome
+
+    explore(check_tensors, st.one_of(damaged(st.just(content)), lying_headers(content)))
+
+
+def test_a_manifest_is_used_or_named_as_damaged(tmp_path: Path):
+    _, manifest = packed_files(tmp_path)
+
+    def check_manifest(changed: bytes) -> str:
+        (tmp_path / packed.MANIFEST_FILE).write_bytes(changed)
+        return check_packed(tmp_path)
+
+    explore(check_manifest, damaged(st.just(manifest)))
+
+
+def test_best_known_numbers_are_those_of_the_csv_or_one_sentence(tmp_path: Path):
+    path = tmp_path / "best.csv"
+
+    def check_csv(content: bytes) -> str:
+        path.write_bytes(content)
+        try:
+            known = _best_known(path)
+        except UserError as error:
+            assert str(error).startswith(f"{path}: ")
+            return refusal(error)
+        rows = csv.DictReader(io.StringIO(content.decode("utf-8-sig", "replace"), newline=""))
+        assert known == {row["name"].removesuffix(".col"): int(row["best_known"]) for row in rows if row["best_known"]}
+        return "accepted"
+
+    rows = st.lists(st.tuples(st.sampled_from(["a", "b.col", '"q,r"', ""]), st.sampled_from(["", "3", "17", "x"])))
+    text = rows.map(lambda rows: "name,best_known\n" + "".join(f"{name},{number}\n" for name, number in rows))
+    explore(check_csv, damaged(text.map(str.encode)))
+
+
+def test_readers_have_the_limits_that_the_documentation_names():
+    limits = {name: f"{form.limit // 10**6} MB" for name, form in formats.FORMATS.items()}
+    text = (Path(__file__).parents[1] / "docs" / "DATA.md").read_text()
+    assert all(limit in text for limit in limits.values())
