@@ -280,6 +280,14 @@ def test_validation_graphs_of_a_packed_folder_are_summed_up_by_family(packed_fol
     assert "RLF" not in shown and "search" not in shown
 
 
+def test_packed_graphs_with_a_changed_byte_are_refused(packed_folder: Path, tiny_model: Path):
+    path = packed_folder / packed.GRAPHS_FILE
+    *before, last = path.read_bytes()
+    path.write_bytes(bytes([*before, last ^ 1]))
+    with pytest.raises(UserError, match="differs from its manifest"):
+        run(packed_folder, tiny_model)
+
+
 def test_packed_graphs_without_validation_are_refused(packed_folder: Path, tiny_model: Path):
     tensors, _ = packed.read_columns(packed_folder / packed.GRAPHS_FILE)
     kept = {name: np.array(tensor) for name, tensor in tensors.items()}

@@ -29,7 +29,8 @@ TOKENS = [
     b"-1", b"0", b"1", b"2", b"+1", b"1_0", b"01", b"1.0", b"1e9", b"9" * 25, b"9" * 5000, b"NaN", b"null", b"true",
     "\u0661".encode(), "\u2003".encode(), "\U0001f600".encode(), b"\xef\xbb\xbf", b"\xff\xfe", b"\0", b"\n", b"\r",
     b"\r\n", b"\x0b", b"\x0c", b"\x1c", b"\x85", b" ", b"\t", b",", b"#", b"%", b"c ", b"e 1 2\n", b"p edge 2 1\n",
-    b"n 1 1\n",     b'"', b"[" * 2000, b"{", b"}", b"[]", b"]", b":", b"x" * 70_000, b"<", b">", b"/>", b"&#49;", b"&lt;", b"&a;",
+    b"n 1 1\n", b'"', b"[" * 2000, b"{", b"}", b"[]", b"]", b":", b"x" * 70_000, b"<", b">", b"/>",
+    b"&#49;", b"&lt;", b"&a;",
     b"<node id='1'/>", b"<edge source='1' target='2'/>", b"<graph>", b"</graph>", b"<!--", b"-->", b"<![CDATA[", b"]]>",
     b'<!DOCTYPE graphml [<!ENTITY a "1">]>', b"\x1f\x8b", b"1000001", b"20001", b"2147483648", b"-9223372036854775808",
 ]  # fmt: skip

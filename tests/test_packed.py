@@ -1,6 +1,7 @@
 """Packed graphs come back as they were written, any language can read them, and damage is named."""
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -156,6 +157,8 @@ def test_headers_that_lie_are_refused_in_one_sentence(tmp_path_factory, header):
         ({"families": None}, "damaged"),
         ({"sha256": 7}, "damaged"),
         ({"graphs": "many"}, "damaged"),
+        ({"graphs": True}, "damaged"),
+        ({"families": [1]}, "damaged"),
     ],
 )
 def test_a_manifest_that_does_not_fit_is_refused(folder, change, message):
@@ -172,6 +175,12 @@ def test_a_manifest_that_does_not_fit_is_refused(folder, change, message):
         ("num_colors", np.zeros((5, 1), np.int16), "no num_colors of type int16"),
         ("difficulty", np.zeros(4, np.float32), "4 values of difficulty, not 5"),
         ("num_nodes", np.full(5, 12, np.int32), "adjacency_bits does not fit"),
+        ("num_nodes", np.zeros(5, np.int32), "has values of num_nodes that cannot be"),
+        ("num_nodes", np.full(5, 20_001, np.int32), "has values of num_nodes that cannot be"),
+        ("family", np.full(5, 99, np.int16), "has values of family that cannot be"),
+        ("family", np.full(5, -1, np.int16), "has values of family that cannot be"),
+        ("graph_type", np.full(5, 8, np.uint8), "has values of graph_type that cannot be"),
+        ("split", np.full(5, 2, np.uint8), "has values of split that cannot be"),
         ("coloring", np.zeros(9, np.int16), "coloring does not fit node_offset"),
         ("name_offset", np.array([0, 9, 3, 30, 40, 70], np.int64), "names does not fit name_offset"),
     ],
@@ -183,7 +192,21 @@ def test_tensors_that_do_not_fit_each_other_are_named(folder, name, values, mess
         PackedGraphs.open(folder)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", "\x00"])
+def test_names_that_are_no_text_are_shown(folder):
+    tensors, _ = packed.read_columns(folder / "graphs.safetensors")
+    packed.write_columns(folder / "graphs.safetensors", tensors | {"names": np.full_like(tensors["names"], 255)})
+    assert set(PackedGraphs.open(folder).name(0)) == {"\ufffd"}
+
+
+def test_a_pipe_in_the_place_of_the_file_is_refused_at_once(folder):
+    for name in ("graphs.safetensors", "manifest.json"):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+        with pytest.raises(UserError, match=rf"{name}: is not a regular file"):
+            PackedGraphs.open(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "\x00", "[" * 100_000])
 def test_a_manifest_that_is_no_manifest_is_refused(folder, text):
     (folder / "manifest.json").write_text(text)
     with pytest.raises(UserError, match=r"manifest\.json: is "):

@@ -18,6 +18,7 @@ import torch
 
 from gnn_training.data import packed
 from gnn_training.data.packed import PackedGraphs
+from gnn_training.errors import UserError
 from gnn_training.jobs.train import train
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
@@ -259,6 +260,15 @@ def test_other_graphs_on_the_same_folder_are_refused(tmp_path: Path, finished: P
     tiny_runs.write_data(tmp_path / "other", graphs=23)
     refusal = tiny_runs.refusal(train, tiny_runs.settings(tmp_path / "other", finished))
     assert f"was trained on other graphs than {tmp_path / 'other'}" in refusal
+
+
+def test_graphs_with_a_changed_byte_are_refused(tiny_data: Path, tmp_path: Path):
+    data = shutil.copytree(tiny_data, tmp_path / "data")
+    *before, last = (data / packed.GRAPHS_FILE).read_bytes()
+    (data / packed.GRAPHS_FILE).write_bytes(bytes([*before, last ^ 1]))
+    with pytest.raises(UserError, match="differs from its manifest"):
+        train(tiny_runs.settings(data, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_settings_that_change_no_weight_may_change(tiny_data: Path, trained: Path, tmp_path: Path):
