@@ -106,7 +106,7 @@ def test_a_file_that_is_not_onnx_is_refused_in_a_sentence(tmp_path: Path, conten
 
 
 def test_a_missing_file_is_refused_in_a_sentence(tmp_path: Path):
-    with pytest.raises(UserError, match=r"none.onnx: cannot be read \(no such file or directory\); name a file"):
+    with pytest.raises(UserError, match=r"none.onnx cannot be read \(no such file or directory\): name a file"):
         Model(tmp_path / "none.onnx")
 
 

@@ -14,7 +14,7 @@ import onnxruntime
 from gnn_training import hub
 from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, NUM_FEATURES, OPTIONAL_INPUTS, OUTPUTS, SHIPPED_MODEL
 from gnn_training.errors import UserError
-from gnn_training.files import read_bytes
+from gnn_training.files import reason
 from gnn_training.graph import Graph, as_graph
 from gnn_training.machine import available_bytes
 
@@ -22,7 +22,6 @@ from gnn_training.machine import available_bytes
 BYTES_PER_NODE = 12_000
 BYTES_PER_NODE_COLOR_PAIR = 60
 BYTES_PER_EDGE = 300
-MODEL_LIMIT = 100_000_000  # bytes
 WAY_OUT = "name a file written by `coloring-gnn export`"
 
 
@@ -123,9 +122,10 @@ def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
     # Threads that spin while they wait take the cores from those that work: half the speed on two cores, measured.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
-    content = read_bytes(path, MODEL_LIMIT, WAY_OUT)
     try:
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({reason(error)}): {WAY_OUT}") from error
     except Exception as error:  # the runtime's errors have no base class of their own
         cause = str(error).splitlines()[0].rpartition(" : ")[2].rstrip(".")
         raise UserError(f"{path}: ONNX Runtime {onnxruntime.__version__} refuses it ({cause}): {WAY_OUT}") from error
