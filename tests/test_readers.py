@@ -8,6 +8,7 @@ import lzma
 import os
 import tarfile
 import time
+import tracemalloc
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -569,6 +570,48 @@ def test_a_file_that_unpacks_to_more_than_the_limit_is_refused_before_it_does(tm
     assert sources.read(tmp_path / "1000000.col.gz").graph.num_nodes == 1
     with pytest.raises(UserError, match=r"1000001.col.gz: unpacks to more than 1 MB"):
         sources.read(tmp_path / "1000001.col.gz")
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """The most memory that Python and numpy had in addition."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_unpacks_to_much_takes_no_more_memory_than_its_limit(tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(formats.FORMATS, ".col", formats.Format(formats.parse_dimacs, 1_000_000))
+    path = tmp_path / "a.col.gz"
+    path.write_bytes(gzip.compress(bytes(50_000_000), 1))
+
+    def read() -> None:
+        with pytest.raises(UserError, match="unpacks to more than 1 MB"):
+            sources.read(path)
+
+    assert peak_bytes(read) < 10_000_000
+
+
+def test_attributes_of_an_archive_take_no_more_memory_than_their_limit(tmp_path: Path):
+    path = tmp_path / "pool.tar.gz"
+    path.write_bytes(gzip.compress(member("x", bytes(50_000_000), type=tarfile.XHDTYPE), 1))
+
+    def unpack() -> None:
+        with pytest.raises(UserError, match="'x' has 50000000 bytes"):
+            sources.unpack(path, tmp_path / "unpacked")
+
+    assert peak_bytes(unpack) < 10_000_000
+
+
+@pytest.mark.parametrize("name", ["a.col", "a.edges"])
+def test_an_edge_takes_less_than_fifty_bytes_while_it_is_read(name: str):
+    ring = [(i, i % 20_000 + 1) for i in range(1, 20_001)]
+    lines = [b"%s%d %d" % (b"e " * (name == "a.col"), *pair) for pair in ring * 2]
+    content = b"\n".join([b"p edge 20000 40000"] * (name == "a.col") + lines)
+    nodes = 200 * 20_000 * (name == "a.edges")  # their labels
+    assert peak_bytes(lambda: sources.parse(name, content)) < 50 * 40_000 + nodes
 
 
 def test_a_missing_file_and_damaged_gzip_are_named(tmp_path: Path):

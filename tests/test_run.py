@@ -121,6 +121,13 @@ def test_other_data_is_imported_into_the_run_folder(here: Path):
     assert named.settings == imported.model_copy(update={"sources": (Path("col"),)})
 
 
+def test_results_inside_the_data_to_import_are_refused(here: Path):
+    (here / "mine").mkdir()
+    for changes in ({"run": Path("mine/run")}, {"run": here / "mine"}, {"models": Path("other/../mine/models")}):
+        with pytest.raises(UserError, match="is inside mine, whose graphs are imported; name another --run"):
+            job.plan(RunSettings(data=Path("mine"), **changes))
+
+
 def test_archive_in_training_data_is_imported_and_of_several_none(here: Path):
     (here / "training_data").mkdir()
     (here / "training_data/mine.tar.gz").touch()

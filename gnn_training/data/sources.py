@@ -223,8 +223,12 @@ def locate(settings: RunSettings) -> DataLocation:
         raise UserError(f"{HOME} has {archives[0].name}, {archives[1].name} and perhaps more: name one with --data")
     else:
         named = archives[0]
-    packed = os.path.exists(named / MANIFEST_FILE)
-    return DataLocation(named) if packed else DataLocation(settings.run / "data", imported=named)
+    if os.path.exists(named / MANIFEST_FILE):
+        return DataLocation(named)
+    for folder in (settings.run, settings.models):
+        if Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(named)):
+            raise UserError(f"{folder} is inside {named}, whose graphs are imported; name another --run and --models")
+    return DataLocation(settings.run / "data", imported=named)
 
 
 def written(settings: RunSettings) -> list[Path]:
