@@ -177,7 +177,7 @@ def parse_graphml(content: bytes) -> Instance:
         if has_definitions:  # of entities and defaults, with which few bytes become many
             refuse("the XML defines its own entities or attributes")
 
-    parser = expat.ParserCreate(namespace_separator=" ")
+    parser = expat.ParserCreate(namespace_separator="}")
     parser.StartElementHandler, parser.StartDoctypeDeclHandler = start, doctype
     parser.EndElementHandler = lambda _tag: path.pop()
     try:
