@@ -131,6 +131,7 @@ def _members(stream: BinaryIO) -> Iterator[tuple[list[str], bytes]]:
     attributes, holes, a thousand names for one file.
     """
     known: dict[str, str] = {}  # about the next file, from before its header
+    is_extra = False
     while any(block := _take(stream, tarfile.BLOCKSIZE)):
         header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         is_extra = header.type in EXTRA
@@ -158,6 +159,8 @@ def _members(stream: BinaryIO) -> Iterator[tuple[list[str], bytes]]:
     end = stream.read(MAX_END + 1)
     if any(end) or len(end) > MAX_END:
         raise ValueError("more follows its end")
+    if is_extra:
+        raise ValueError("its last file is missing")
 
 
 def _take(stream: BinaryIO, size: int) -> bytes:
