@@ -692,6 +692,7 @@ END = bytes(1024)
         (member("x", b"22 GNU.sparse.major=1\n", type=tarfile.XHDTYPE) + GRAPH + END, "'a.col' has holes"),
         (member("a.col", size=0, type=tarfile.GNUTYPE_SPARSE) + END, "'a.col' has holes"),
         (member("L", b"a.col", type=tarfile.GNUTYPE_LONGNAME) * 3000 + END, "its last file is missing"),
+        (member("g", b"9 size=1\n", type=tarfile.XGLTYPE) + GRAPH + END, "one path or size is claimed for all"),
         (GRAPH + member("g", type=tarfile.XGLTYPE) + END, "its last file is missing"),
         (member("zero.col", type=tarfile.CHRTYPE, devmajor=1, devminor=5) + END, "has no graph files"),
         (member("a" * 256 + ".col") + END, "name too long"),

@@ -175,7 +175,7 @@ def _extra(kind: bytes, content: bytes) -> dict[str, str]:
     if kind == tarfile.GNUTYPE_LONGNAME:
         return {"path": content.split(b"\0")[0].decode("utf-8", "surrogateescape")}
     found, start = {}, 0
-    while kind in (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE) and any(content[start : start + 1]):
+    while kind != tarfile.GNUTYPE_LONGLINK and any(content[start : start + 1]):
         length = content[start : start + 20].split(b" ")[0]  # then a blank, key=value and a line break
         if (end := start + whole(length)) > len(content):
             raise EOFError("its attributes end too early")
@@ -183,6 +183,8 @@ def _extra(kind: bytes, content: bytes) -> dict[str, str]:
         if name := {b"path": "path", b"size": "size", b"GNU.sparse": "sparse"}.get(key[:10]):
             found[name] = value.decode("utf-8", "surrogateescape")
         start = max(end, start + 1)
+    if found and kind == tarfile.XGLTYPE:
+        raise ValueError("one path or size is claimed for all of its files")
     return found
 
 
