@@ -11,8 +11,8 @@ import pytest
 from gnn_training import __version__, contract, settings
 from gnn_training.__main__ import COMMANDS, parse
 from gnn_training.data.families import FAMILIES, RECIPES
+from gnn_training.data.formats import FORMATS
 from gnn_training.data.packed import PER_GRAPH, RAGGED
-from gnn_training.data.sources import PARSERS
 
 ROOT = Path(__file__).parents[1]
 LOG = "docs/LOG.md"  # tells the past: its commands and flags may be gone
@@ -97,7 +97,7 @@ def test_messages_that_a_page_explains_are_in_the_program(page: str):
     [
         ("README.md", COMMANDS),
         ("docs/ONNX.md", (*contract.INPUTS, *contract.OPTIONAL_INPUTS, *contract.OUTPUTS, *contract.GRAPH_TYPES)),
-        ("docs/DATA.md", (*FAMILIES, *RECIPES, *PARSERS, *PER_GRAPH, *RAGGED)),
+        ("docs/DATA.md", (*FAMILIES, *RECIPES, *FORMATS, *PER_GRAPH, *RAGGED)),
     ],
 )
 def test_page_names_everything_there_is(page: str, names: tuple[str, ...]):
