@@ -32,7 +32,7 @@ MAX_READ_NODES = 1_000_000  # a header that claims more is wrong, or the graph i
 MAX_READ_EDGES = 20_000_000  # of which every one may stand twice
 MAX_LINES, MAX_LINE = 25_000_000, 1_000_000  # lines, bytes of one
 MAX_DEPTH, MAX_NAMES = 100, 10_000  # of XML: elements inside each other, different names of elements and attributes
-MAX_VALUES = 100_000  # of JSON: lists, objects and halves of strings; each takes a hundred times its bytes
+MAX_VALUES = 100_000  # of JSON: lists, objects and quotes, which take the most memory for their bytes
 WRITER_KEYS = ("coloring", "graph_type")
 OLDER_KEYS = ("node_colors", "graph_type_id")
 # Class ids by name, without case and punctuation. The queen and geometric families share one id.
@@ -134,8 +134,8 @@ def parse_edge_list(content: bytes) -> Instance:
 
 
 def parse_graphml(content: bytes) -> Instance:
-    """Read the first graph. Directions and parallel edges become one edge; data is passed over. networkx would take a
-    hundred times the memory of the file, and does not check it.
+    """Read the first graph. Directions and parallel edges become one edge; data is passed over. networkx would take 80
+    times the memory of the file, and does not check it.
     """
     if re.search(rb"<[^<>]{%d}" % MAX_LINE, content):
         raise UserError(f"has a tag of more than {MAX_LINE} bytes; is this GraphML?")
