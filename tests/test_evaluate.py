@@ -315,6 +315,20 @@ def test_a_plot_without_a_folder_is_refused_before_any_work(folder: Path, tiny_m
     assert not (folder.parent / "report.json").exists()
 
 
+def test_a_report_never_replaces_what_is_read_or_another_output(folder: Path, packed_folder: Path, tiny_model: Path):
+    known = write_known(folder.parent / "known.csv")
+    read = [(folder, folder / "parts.col"), (folder, tiny_model), (folder, known), (folder, folder.parent / "plot")]
+    for graphs, out in [*read, (packed_folder, packed_folder / packed.MANIFEST_FILE)]:
+        with pytest.raises(UserError, match=f"{out.name}: is the same file as"):
+            evaluate(EvaluateSettings(graphs=graphs, model=tiny_model, report=out, best_known=known, seconds=1,
+                                      plot=folder.parent / "plot"))  # fmt: skip
+    with pytest.raises(UserError, match="report.html: is the same file as"):
+        run(folder, tiny_model, seconds=1, plot=folder.parent / "report.html")
+    with pytest.raises(UserError, match=r"report \(.\) is for the numbers: name a .json file"):
+        EvaluateSettings(graphs=folder, report=Path("."))
+    assert not (folder.parent / "report.json").exists()
+
+
 def test_an_archive_among_the_graphs_is_refused(folder: Path, tiny_model: Path):
     (folder / "more.tar.gz").write_bytes(b"")
     with pytest.raises(UserError, match="more.tar.gz is an archive: unpack it"):
