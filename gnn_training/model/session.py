@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import TIMEOUT_MAX
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,7 @@ class Model:
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(self._session.run, list(OUTPUTS), feeds, options)
             try:
-                return future.result(seconds)
+                return future.result(None if seconds is None else min(seconds, TIMEOUT_MAX))
             except TimeoutError:
                 raise TimeoutError(f"the network takes longer than {seconds:.0f} s") from None
             except Exception as error:

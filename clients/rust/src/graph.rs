@@ -244,9 +244,8 @@ fn is_blank(byte: &u8) -> bool {
     byte.is_ascii_whitespace() || *byte == b'\x0b'
 }
 
-/// The number in a word of ASCII digits alone; the largest there is if it is larger.
+/// The number in a word of up to 18 ASCII digits.
 fn whole(word: &[u8]) -> Option<usize> {
-    let digit = |byte: &u8| byte.is_ascii_digit().then(|| usize::from(byte - b'0'));
-    let grow = |number: usize, byte| Some(number.saturating_mul(10).saturating_add(digit(byte)?));
-    word.iter().try_fold(0, grow)
+    let is_number = word.len() <= 18 && word.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(word).ok().filter(|_| is_number)?.parse().ok()
 }
