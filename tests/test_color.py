@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +97,26 @@ def test_ctrl_c_writes_the_best_so_far(hard: Path, tiny_model: Path, caplog):
         signal.signal(signal.SIGALRM, previous)
     assert time.monotonic() - start < 60
     assert "interrupted, taking the best coloring so far" in caplog.text
+
+
+def test_sigterm_writes_the_best_so_far(hard: Path, tiny_model: Path):
+    start = time.monotonic()
+    timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "300", "--threads", "1"]) == 0
+    timer.join()
+    assert time.monotonic() - start < 60
+    colors = read_solution(hard.with_suffix(".sol"))
+    assert count_conflicts_and_colors(read_dimacs_pairs(hard), colors.tolist()) == (0, num_colors(colors))
+
+
+@pytest.mark.parametrize("names", [["./-x.col"], ["--", "-x.col"]])
+def test_a_name_may_begin_with_a_dash(names: list[str], hard: Path, tiny_model: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hard.rename("-x.col")
+    shutil.copy(tiny_model, "-m")
+    assert main(["color", "--model=-m", "--seconds", "0", "--picture=-x.svg", *names]) == 0
+    assert Path("-x.sol").exists() and Path("-x.svg").exists()
 
 
 def test_without_a_search_the_same_graph_gets_the_same_coloring(hard: Path, tiny_model: Path, tmp_path: Path):

@@ -14,6 +14,7 @@ from gnn_training import __version__, settings
 from gnn_training.__main__ import COMMANDS, main, parse
 from gnn_training.errors import MachineError, StorageError, TrainingError, UserError
 from gnn_training.jobs import check
+from gnn_training.jobs.run import plan
 
 ROOT = Path(__file__).parents[1]
 REQUIRED = {"import": ["x"], "evaluate": ["x"], "color": ["x"], "push": ["me/x"]}
@@ -129,6 +130,13 @@ def test_flags_override_the_settings_file_which_overrides_the_preset(tmp_path: P
 def test_settings_survive_the_way_through_a_file(given: settings.RunSettings, tmp_path: Path):
     (tmp_path / "settings.json").write_text(given.model_dump_json())
     assert parse("run", ["--settings", str(tmp_path / "settings.json")]) == (given, False)
+
+
+def test_folders_whose_names_begin_with_a_dash_reach_every_step(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for step in plan(settings.smoke().model_copy(update={"run": Path("-r"), "models": Path("-m")})):
+        _, _, command, *flags = step.arguments(Path("-r"))
+        assert parse(command, flags) == (step.settings, False)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,10 @@ def test_a_call_stops_when_its_seconds_are_over(model: Model):
     assert model.predict([TRIANGLE]).chromatic.tolist() == [3.0]
 
 
+def test_more_seconds_than_a_clock_can_count_are_no_limit(model: Model):
+    assert model.predict([TRIANGLE], seconds=1e300).chromatic.tolist() == [3.0]
+
+
 def test_an_interrupt_stops_a_running_call(model: Model):
     previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 0.1)
@@ -168,8 +172,10 @@ def test_a_file_that_is_not_onnx_is_refused_in_a_sentence(tmp_path: Path, conten
 
 
 def test_a_missing_file_is_refused_in_a_sentence(tmp_path: Path):
-    with pytest.raises(UserError, match=r"none.onnx cannot be read \(no such file or directory\): name a file"):
+    with pytest.raises(UserError, match=r"none.onnx: cannot be read \(no such file or directory\); name a file"):
         Model(tmp_path / "none.onnx")
+    with pytest.raises(UserError, match="/dev/zero: is not a regular file"):
+        Model("/dev/zero")
 
 
 @pytest.mark.parametrize("name", ["node_features", "seed", "chromatic"])

@@ -15,12 +15,13 @@ import onnxruntime
 from gnn_training import hub
 from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, NUM_FEATURES, OPTIONAL_INPUTS, OUTPUTS, SHIPPED_MODEL
 from gnn_training.errors import UserError
-from gnn_training.files import reason
+from gnn_training.files import read_bytes
 from gnn_training.graph import Graph, as_graph
 from gnn_training.machine import available_bytes
 
 MIN_STARTS, CLIQUE_WORK, SETS_UP_TO = 16, 1_000_000, 2048  # as in model/program.py, which needs torch,
 ACTIVE, NODES_PER_ACTIVE = 16, 64  # and in model/search.py
+LARGEST_FILE = 100_000_000  # bytes; exported files have 300 kB
 WAY_OUT = "name a file written by `coloring-gnn export`"
 
 
@@ -128,10 +129,9 @@ def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
     # Threads that spin while they wait take the cores from those that work: half the speed on two cores, measured.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
+    content = read_bytes(path, LARGEST_FILE, WAY_OUT)
     try:
-        session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({reason(error)}): {WAY_OUT}") from error
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime's errors have no base class of their own
         cause = str(error).splitlines()[0].rpartition(" : ")[2].rstrip(".")
         raise UserError(f"{path}: ONNX Runtime {onnxruntime.__version__} refuses it ({cause}): {WAY_OUT}") from error
