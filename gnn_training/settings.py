@@ -18,7 +18,7 @@ Positive = Annotated[int, Field(gt=0, le=LARGEST)]
 Amount = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Workers = Annotated[int, Field(ge=0, le=4096)]  # processes or threads
+Workers = Annotated[int, Field(ge=0, le=1024)]  # processes or threads
 ModelName = Annotated[str, BeforeValidator(str), tyro.conf.arg(aliases=["-m"])]  # a Path would make hf:// to hf:/
 
 

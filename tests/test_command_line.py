@@ -177,7 +177,7 @@ def test_bad_settings_file_is_refused_in_one_sentence(content: str | None, words
         (["color", "x", "--seed", "-1"], "seed (-1) should be greater than or equal to 0"),
         (["train", "--seed", "18446744073709551616"], "seed (18446744073709551616) should be less than 4294967296"),
         (["generate", "--graphs", "10000000000"], "graphs (10000000000) should be less than or equal to 1000000"),
-        (["color", "x", "--threads", "100000"], "threads (100000) should be less than or equal to 4096"),
+        (["color", "x", "--threads", "100000"], "threads (100000) should be less than or equal to 1024"),
         (["train", "--steps", "99999999999999999999"], "should be less than or equal to 1000000000"),
         (["train", "--epochs", "inf"], "epochs (inf) should be a finite number"),
         (["train", "--learning-rate", "nan"], "learning_rate (nan) should be a finite number"),
