@@ -47,7 +47,7 @@ FILES = {
 PLACES = (
     *FILES, "model.onnx", "linked", "hard", "pipe", "device", "dangling", "folder", "new", "new.json", "new.png",
     "new.svg", "absent/new", "folder/new.png", "x" * 251, "x" * 300, "a/" * 2500, ".", "/dev/null", "/dev/full",
-    "./g.col", "g.col/new", "\u00f6.sol", "a b", "hf://me/none", "hf://", "hf:",
+    "./g.col", "g.col/new", "\u00f6.sol", "a b", "hf://me/none", "hf://", "hf:", "\udcff.col",
 )  # fmt: skip
 NUMBERS = (
     "0", "1", "2", "-1", "-0.0", "1e-300", "1e300", "1e999", "nan", "inf", "-inf", "9" * 20, "9" * 5000, "1_0", "+1",
@@ -73,8 +73,13 @@ WORDS = (
 )
 ANYTHING = st.sampled_from([*PLACES, *NUMBERS, *WORDS]) | st.text(max_size=6).filter(lambda text: "\0" not in text)
 NUMBER = st.integers() | st.floats() | st.sampled_from([10**9, 10**10, 2**63, 10**30])
+ODD = ("\0", "\ud800", "a\nb")
 JSON = st.recursive(
-    st.none() | st.booleans() | NUMBER | st.text(max_size=5) | st.sampled_from([*PLACES, *NUMBERS, *WORDS]),
+    st.none()
+    | st.booleans()
+    | NUMBER
+    | st.text(max_size=5)
+    | st.sampled_from([*PLACES, *NUMBERS, *WORDS, "\0", "\ud800"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=4,
 )
@@ -137,7 +142,7 @@ def test_any_flags_are_taken_or_refused_in_a_sentence(tmp_path: Path, tiny_model
     def check(args: list[str]) -> str:
         return f"exit code {outcome(args)}"
 
-    explore(check, commands.flatmap(flags))
+    explore(check, commands.flatmap(flags), quick=50)
 
 
 def test_any_settings_file_is_taken_or_refused_in_a_sentence(tmp_path: Path, monkeypatch):
@@ -154,7 +159,7 @@ def test_any_settings_file_is_taken_or_refused_in_a_sentence(tmp_path: Path, mon
         Path("settings.json").write_bytes(text.encode("utf-8", "surrogatepass"))
         return f"exit code {outcome([command, '--settings', 'settings.json', '--dry-run'])}"
 
-    explore(check, commands.flatmap(content))
+    explore(check, commands.flatmap(content), quick=100)
 
 
 @pytest.mark.parametrize("command", ["color", "evaluate"])
@@ -194,16 +199,15 @@ def test_a_command_writes_what_it_should_and_nothing_else(command: str, tiny_mod
 def test_any_input_of_the_file_is_answered_or_refused():
     model = Model(threads=1)
     small = st.lists(st.integers(0, 5), max_size=8) | st.lists(INTEGER.filter(lambda one: abs(one) < 500), max_size=4)
-    matrix = st.integers(0, 6).flatmap(
-        lambda size: st.lists(st.lists(INTEGER, min_size=size, max_size=size), max_size=3)
-    )
-    valid = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12).map(lambda pairs: list(zip(*pairs)))
+    two = {"min_size": 2, "max_size": 2}
+    valid = st.lists(st.lists(st.integers(0, 5), **two), max_size=12).map(lambda edges: np.reshape(edges, (-1, 2)))
+    pairs = st.lists(st.lists(st.integers(0, 5) | INTEGER, **two), max_size=12).map(np.array)
     optional = {"num_colors": st.lists(INTEGER, max_size=4), "seed": INTEGER | st.lists(INTEGER, max_size=2),
                 "steps": INTEGER.filter(lambda steps: steps < 100)}  # fmt: skip
 
-    def check(rows: int, edges: list[list[int]], batch: list[int], options: dict[str, Any]) -> str:
+    def check(rows: int, edges: np.ndarray, batch: list[int], options: dict[str, Any]) -> str:
         feeds = {"node_features": np.zeros((rows, NUM_FEATURES), np.float32),
-                 "edge_index": np.array(edges, np.int64).T, "batch": np.sort(np.array(batch, np.int64))}  # fmt: skip
+                 "edge_index": edges.astype(np.int64).T, "batch": np.sort(np.array(batch, np.int64))}  # fmt: skip
         feeds |= {name: np.array(value, np.int64) for name, value in options.items()}
         try:
             outputs = model._run(feeds, seconds=9)
@@ -216,7 +220,13 @@ def test_any_input_of_the_file_is_answered_or_refused():
         assert np.isfinite(outputs[0]).all()
         return "accepted"
 
-    explore(check, st.integers(0, 8), valid | pairs | pairs.map(np.transpose), small, st.fixed_dictionaries({}, optional=optional))
+    explore(
+        check,
+        st.integers(0, 8),
+        valid | pairs | pairs.map(np.transpose),
+        small,
+        st.fixed_dictionaries({}, optional=optional),
+    )
 
 
 def test_any_arguments_of_the_package_are_taken_or_refused(tiny_model: Path):
