@@ -21,7 +21,7 @@ from gnn_training.machine import available_bytes
 
 MIN_STARTS, CLIQUE_WORK, SETS_UP_TO = 16, 1_000_000, 2048  # as in model/program.py, which needs torch,
 ACTIVE, NODES_PER_ACTIVE = 16, 64  # and in model/search.py
-LARGEST_FILE = 100_000_000  # bytes; exported files have 300 kB
+MODEL_LIMIT = 100_000_000  # bytes
 WAY_OUT = "name a file written by `coloring-gnn export`"
 
 
@@ -129,7 +129,7 @@ def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
     # Threads that spin while they wait take the cores from those that work: half the speed on two cores, measured.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
-    content = read_bytes(path, LARGEST_FILE, WAY_OUT)
+    content = read_bytes(path, MODEL_LIMIT, WAY_OUT)
     try:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime's errors have no base class of their own
