@@ -55,21 +55,14 @@ def replace_file(path: Path) -> Iterator[Path]:
     """Give the body a temporary path to write to, which replaces `path` at its end. After an error `path` is unchanged.
     StorageError if the system refuses (no space, no permission). UserError if `path` is a folder, a device or a pipe.
     """
-    with _temporary(path) as temporary:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        _flush(temporary)
-        os.replace(temporary, path)
-
-
-@contextmanager
-def _temporary(path: Path) -> Iterator[Path]:
-    """A path beside `path`, with nothing left there in the end. Raises as `replace_file`."""
-    if os.path.lexists(path) and not os.path.isfile(path):
-        raise UserError(f"{path}: is not a regular file and is never replaced; name a file")
+    _require_regular(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
+        with open(temporary, "rb+") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, path)
     except OSError as error:
         raise StorageError(f"{path}: cannot be written ({reason(error)}); make room or name another place") from error
     finally:
@@ -77,9 +70,9 @@ def _temporary(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def _flush(path: Path) -> None:
-    with open(path, "rb+") as written:
-        os.fsync(written.fileno())
+def _require_regular(path: Path) -> None:
+    if os.path.lexists(path) and not os.path.isfile(path):
+        raise UserError(f"{path}: is not a regular file and is never replaced; name a file")
 
 
 @contextmanager
@@ -117,9 +110,15 @@ def require_places(outputs: Sequence[Path], inputs: Iterable[Path] = ()) -> None
         if other := there.get(_identity(path)):
             raise UserError(f"{path}: is the same file as {other}, which is read or also written; name another")
         there[_identity(path)] = path
-        with _temporary(path) as temporary:
+        with suppress(_Tried), replace_file(path) as temporary:
+            with suppress(FileNotFoundError):
+                os.lstat(path)  # fails if the name is too long
             temporary.write_bytes(bytes(4096))  # an empty file has a place on a full disk
-            _flush(temporary)
+            raise _Tried
+
+
+class _Tried(Exception):
+    """A file can be written."""
 
 
 def _identity(path: Path) -> tuple[int, int] | str:

@@ -148,7 +148,7 @@ def test_a_solution_never_replaces_another_file_of_the_command(name: str, hard: 
 
 def test_a_name_that_the_place_refuses_is_found_before_the_time_is_spent(hard: Path, tiny_model: Path, tmp_path: Path):
     with pytest.raises(StorageError, match=r"cannot be written \(file name too long\)"):
-        run(hard, tiny_model, seconds=300, out=tmp_path / f"{'x' * 251}.sol")
+        run(hard, tiny_model, seconds=300, out=tmp_path / f"{'x' * 252}.sol")
 
 
 def test_a_coloring_whose_place_goes_meanwhile_is_kept(hard: Path, tiny_model: Path, tmp_path: Path, monkeypatch):

@@ -110,10 +110,10 @@ def test_an_output_is_neither_an_input_nor_another_output(name: str, tmp_path: P
 
 
 def test_a_full_disk_is_found_before_any_work(tmp_path: Path, monkeypatch):
-    def full_disk(_descriptor: int) -> None:
+    def full_disk(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "fsync", full_disk)
+    monkeypatch.setattr(Path, "write_bytes", full_disk)
     with pytest.raises(StorageError, match=r"graph.sol: cannot be written \(no space left on device\)"):
         files.require_places([tmp_path / "graph.sol"])
     assert not list(tmp_path.iterdir())
