@@ -43,6 +43,15 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise UserError("; ".join(_sentence(dict(part)) for part in error.errors())) from None
 
+    @model_validator(mode="after")
+    def _names_are_text(self) -> Self:
+        for name, value in self:
+            for one in value if isinstance(value, tuple) else (value,):
+                text = str(one)
+                if "\0" in text or text.encode(errors="ignore").decode() != text:  # JSON could not hold it
+                    raise ValueError(f"{name} ({ascii(text)}) must be UTF-8 without zero bytes: rename it")
+        return self
+
 
 def _sentence(error: dict[str, Any]) -> str:
     name = ".".join(map(str, error["loc"]))
