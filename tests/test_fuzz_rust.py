@@ -19,13 +19,13 @@ WORDS = (
 )  # fmt: skip
 BLANK = st.sampled_from([b" "] * 8 + [b"\t", b"  ", b"\x0b", b"\x0c", b"\x85", b""])
 END = st.sampled_from([b"\n"] * 4 + [b"\r\n", b"\r", b"\n\r", b"\r\r\n", b"\n\n", b""])
-EDGE = st.builds(b"e %d %d".__mod__, st.tuples(st.integers(0, 7), st.integers(1, 7)))
-HEADER = st.builds(b"p edge %d %d".__mod__, st.tuples(st.integers(0, 9), st.integers(0, 9)))
+EDGE = st.builds(b"e %d %d".__mod__, st.tuples(st.integers(1, 7), st.integers(1, 7)))
+HEADER = st.builds(b"p edge %d %d".__mod__, st.tuples(st.sampled_from([0, 1, 6, 7, 7, 7, 9]), st.integers(0, 9)))
 LINE = st.lists(st.tuples(BLANK, st.sampled_from(WORDS)), max_size=5).map(lambda words: b"".join(sum(words, ())))
-LINES = st.lists(st.tuples(EDGE | EDGE | EDGE | LINE, END), max_size=8)
+LINES = st.lists(st.tuples(EDGE | EDGE | EDGE | EDGE | EDGE | LINE, END), max_size=8)
 FILE = st.builds(
     lambda start, header, lines: start + b"".join(header) + b"".join(sum(lines, ())),
-    st.sampled_from([b""] * 5 + [b"\xef\xbb\xbf", b"\n", b"c \xff\r"]), st.tuples(HEADER | HEADER | LINE, END), LINES,
+    st.sampled_from([b""] * 5 + [b"\xef\xbb\xbf", b"\n", b"c \xff\r"]), st.tuples(HEADER | HEADER | HEADER | LINE, END), LINES,
 )  # fmt: skip
 
 
@@ -50,4 +50,4 @@ def test_python_and_rust_read_the_same_graph_or_refuse_it(crate: subprocess.Pope
         assert by_rust == " ".join([str(graph.num_nodes), *(f"{u}-{v}" for u, v in graph.edges.tolist())]) + "\n"
         return "accepted"
 
-    explore(check, FILE | st.binary(max_size=20) | st.just(b"p edge 1000000 0\ne 1 1000000"), quick=500)
+    explore(check, FILE | FILE | FILE | st.binary(max_size=20), quick=500)

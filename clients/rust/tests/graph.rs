@@ -32,6 +32,7 @@ fn dimacs_is_read_as_python_reads_it() {
     for header in ["p edge 3", "p edge 3 x", "p edge 9999999999999999999 0", "p edge", "p", "p 3 3 3", "p tree 3 3"] {
         assert!(Graph::from_dimacs(header).is_err(), "{header}");
     }
+    assert_eq!(Graph::from_dimacs("p edge 1000000 0").unwrap().num_nodes(), 1_000_000);
     assert!(Graph::from_adjacency(1 << (usize::BITS / 2), []).is_err());
 }
 
