@@ -33,7 +33,7 @@ def mostly(usual: SearchStrategy, odd: SearchStrategy) -> SearchStrategy:
 LINES = st.lists(st.tuples(mostly(EDGE, LINE), END), max_size=8)
 FILE = st.builds(
     lambda start, header, lines: start + b"".join(header) + b"".join(sum(lines, ())),
-    st.sampled_from([b""] * 5 + [b"\xef\xbb\xbf", b"\n", b"c \xff\r"]), 
+    st.sampled_from([b""] * 5 + [b"\xef\xbb\xbf", b"\n", b"c \xff\r"]),
     st.tuples(mostly(HEADER, LINE), END), LINES,
 )  # fmt: skip
 
