@@ -201,10 +201,10 @@ def test_any_input_of_the_file_is_answered_or_refused():
     small = st.lists(st.integers(0, 5), max_size=8) | st.lists(INTEGER.filter(lambda one: abs(one) < 500), max_size=4)
     two = {"min_size": 2, "max_size": 2}
     valid = st.lists(st.lists(st.integers(0, 5), **two), max_size=12).map(lambda edges: np.reshape(edges, (-1, 2)))
-    # A call with a negative node may never end, as docs/ONNX.md says; Model and the crate never make one.
+    # A call with a negative node or an empty seed may never end, as docs/ONNX.md says; Model and the crate make none.
     node = st.integers(0, 5) | INTEGER.map(lambda number: max(number, 0))
     pairs = st.lists(st.lists(node, **two), max_size=12).map(np.array)
-    optional = {"num_colors": st.lists(INTEGER, max_size=4), "seed": INTEGER | st.lists(INTEGER, max_size=2),
+    optional = {"num_colors": st.lists(INTEGER, max_size=4), "seed": INTEGER | st.lists(INTEGER, min_size=1, max_size=2),
                 "steps": INTEGER.filter(lambda steps: steps < 100)}  # fmt: skip
 
     def check(rows: int, edges: np.ndarray, batch: list[int], options: dict[str, Any]) -> str:
