@@ -73,6 +73,7 @@ WORDS = (
 )
 ANYTHING = st.sampled_from([*PLACES, *NUMBERS, *WORDS]) | st.text(max_size=6).filter(lambda text: "\0" not in text)
 NUMBER = st.integers() | st.floats() | st.sampled_from([10**9, 10**10, 2**63, 10**30])
+NEEDED = {"import": {"sources": ["x"]}, "evaluate": {"graphs": "x"}, "color": {"graph": "x"}, "push": {"repo": "me/x"}}
 ODD = ("\0", "\ud800", "a\nb")
 JSON = st.recursive(
     st.none()
@@ -151,7 +152,7 @@ def test_any_settings_file_is_taken_or_refused_in_a_sentence(tmp_path: Path, mon
 
     def content(command: str) -> SearchStrategy[tuple[str, str]]:
         names = st.sampled_from([*kind_of(command).model_fields, "preset", "settings", "dry_run", "colour"])
-        values = st.dictionaries(names, JSON, max_size=4) | JSON
+        values = st.dictionaries(names, JSON, max_size=2).map(NEEDED.get(command, {}).__or__) | JSON
         return st.tuples(st.just(command), values.map(json.dumps) | st.text(max_size=10))
 
     def check(case: tuple[str, str]) -> str:
@@ -198,17 +199,18 @@ def test_a_command_writes_what_it_should_and_nothing_else(command: str, tiny_mod
 
 def test_any_input_of_the_file_is_answered_or_refused():
     model = Model(threads=1)
-    small = st.lists(st.integers(0, 5), max_size=8) | st.lists(INTEGER.filter(lambda one: abs(one) < 500), max_size=4)
     two = {"min_size": 2, "max_size": 2}
     valid = st.lists(st.lists(st.integers(0, 5), **two), max_size=12).map(lambda edges: np.reshape(edges, (-1, 2)))
+    batches = st.lists(st.integers(0, 2), min_size=6, max_size=8)
+    batches |= st.lists(st.integers(-500, 500), max_size=6)
     # A call with a negative node or an empty seed may never end, as docs/ONNX.md says; Model and the crate make none.
     node = st.integers(0, 5) | INTEGER.map(lambda number: max(number, 0))
     pairs = st.lists(st.lists(node, **two), max_size=12).map(np.array)
-    optional = {"num_colors": st.lists(INTEGER, max_size=4), "seed": INTEGER | st.lists(INTEGER, min_size=1, max_size=2),
-                "steps": INTEGER.filter(lambda steps: steps < 100)}  # fmt: skip
+    optional = {"num_colors": st.lists(INTEGER, max_size=4), "steps": INTEGER.filter(lambda steps: steps < 100),
+                "seed": INTEGER | st.lists(INTEGER, min_size=1, max_size=2)}  # fmt: skip
 
-    def check(rows: int, edges: np.ndarray, batch: list[int], options: dict[str, Any]) -> str:
-        feeds = {"node_features": np.zeros((rows, NUM_FEATURES), np.float32),
+    def check(rows: int | None, edges: np.ndarray, batch: list[int], options: dict[str, Any]) -> str:
+        feeds = {"node_features": np.zeros((len(batch) if rows is None else rows, NUM_FEATURES), np.float32),
                  "edge_index": edges.astype(np.int64).T, "batch": np.sort(np.array(batch, np.int64))}  # fmt: skip
         feeds |= {name: np.array(value, np.int64) for name, value in options.items()}
         try:
@@ -222,21 +224,16 @@ def test_any_input_of_the_file_is_answered_or_refused():
         assert np.isfinite(outputs[0]).all()
         return "accepted"
 
-    explore(
-        check,
-        st.integers(0, 8),
-        valid | pairs | pairs.map(np.transpose),
-        small,
-        st.fixed_dictionaries({}, optional=optional),
-    )
+    edges, options = valid | pairs | pairs.map(np.transpose), st.fixed_dictionaries({}, optional=optional)
+    explore(check, st.none() | st.integers(0, 8), edges, batches, options)
 
 
 def test_any_arguments_of_the_package_are_taken_or_refused(tiny_model: Path):
     model = Model(tiny_model, threads=1)
     number = INTEGER | st.floats() | st.none() | st.text(max_size=2)
-    graphs = st.lists(st.lists(number, max_size=3), max_size=5) | st.lists(st.tuples(INTEGER, INTEGER), max_size=6)
-    graphs |= st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=20) | number
-    seconds = st.sampled_from([0, 0.001, -1, math.nan, math.inf])
+    graphs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=20)
+    graphs |= st.lists(st.lists(number, max_size=3), max_size=5) | st.lists(st.tuples(INTEGER, INTEGER), max_size=6)
+    seconds = st.sampled_from([0, 0, 0, 0, 0.001, 0.002, -1, math.nan, math.inf])
 
     def check(graph: Any, seconds: float, seed: Any, num_nodes: Any, steps: Any) -> str:
         try:
@@ -250,4 +247,5 @@ def test_any_arguments_of_the_package_are_taken_or_refused(tiny_model: Path):
             return refusal(error)
         return "accepted"
 
-    explore(check, graphs, seconds, st.just(0) | INTEGER, st.none() | INTEGER, INTEGER.filter(lambda one: one < 100))
+    few, sizes = st.integers(0, 9), st.none() | st.integers(10, 12)
+    explore(check, graphs, seconds, few | INTEGER, sizes | INTEGER, few | INTEGER.filter(lambda steps: steps < 100))
