@@ -194,7 +194,7 @@ def test_a_command_writes_what_it_should_and_nothing_else(command: str, tiny_mod
                     assert count_conflicts_and_colors(read_dimacs_pairs(Path(graph)), colors.tolist()) == (0, 3)
         return f"exit code {code}"
 
-    explore(check, graphs, st.lists(paths | options, max_size=3), quick, quick=100)
+    explore(check, graphs, st.lists(paths | options, max_size=3), quick, quick=40)
 
 
 def test_any_input_of_the_file_is_answered_or_refused():
