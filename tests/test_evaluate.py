@@ -296,7 +296,7 @@ def test_an_improper_coloring_ends_the_job_and_names_the_graph(folder: Path, tin
 
 
 def test_a_graph_too_large_for_the_network_is_a_row_without_its_colors(folder: Path, tiny_model: Path, monkeypatch):
-    monkeypatch.setattr("gnn_training.model.session.available_bytes", lambda: 20_000)
+    monkeypatch.setattr("gnn_training.model.session.available_bytes", lambda: 20_030_000)
     report = run(folder, tiny_model)
     rows = {row["name"]: row for row in report["graphs"]}
     assert "one_call" not in rows["random"]["colors"] and rows["random"]["colors"]["dsatur"] > 0
