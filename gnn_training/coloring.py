@@ -45,9 +45,11 @@ def from_logits(graph: Graph, logits: np.ndarray) -> np.ndarray:
 
 
 def write_solution(path: Path, colors: np.ndarray) -> None:
-    """Write a DIMACS solution: `s col K`, then `l v c` per node, both counted from 1. colors (N,) counts from 0."""
+    """Write a DIMACS solution: `s col K`, then `l v c` per node, both counted from 1. colors (N,) counts from 0.
+    StorageError as `files.write_result`.
+    """
     lines = [f"s col {num_colors(colors)}", *(f"l {node} {color + 1}" for node, color in enumerate(colors.tolist(), 1))]
-    files.write_text(path, "\n".join(lines) + "\n")
+    files.write_result(path, "\n".join(lines) + "\n")
 
 
 def count_conflicts_and_colors(pairs: Iterable[tuple[int, int]], colors: Sequence[int]) -> tuple[int, int]:

@@ -6,6 +6,10 @@ class UserError(Exception):
 
     exit_code = 2
 
+    def __str__(self) -> str:
+        """The message on one line: the name of a file may have line breaks and what else no terminal should get."""
+        return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in super().__str__())
+
 
 class MachineError(UserError):
     """The machine cannot do this job: GPUs, driver, the links between them, a port."""

@@ -6,7 +6,8 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -52,8 +53,9 @@ def read_json(path: Path, way_out: str = "name a file that you may read") -> Any
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
     """Give the body a temporary path to write to, which replaces `path` at its end. After an error `path` is unchanged.
-    StorageError if the system refuses (no space, no permission).
+    StorageError if the system refuses (no space, no permission). UserError if `path` is a folder, a device or a pipe.
     """
+    _require_regular(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,6 +68,11 @@ def replace_file(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _require_regular(path: Path) -> None:
+    if os.path.lexists(path) and not os.path.isfile(path):
+        raise UserError(f"{path}: is not a regular file and is never replaced; name a file")
 
 
 @contextmanager
@@ -92,11 +99,53 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def require_folders(paths: Iterable[Path]) -> None:
-    """Check before any work that the folders of the output files exist; UserError if one does not."""
-    for path in paths:
-        if not path.parent.is_dir():
+def require_places(outputs: Sequence[Path], inputs: Iterable[Path] = ()) -> None:
+    """Check before any work that every output can be written. UserError: its folder does not exist, it is no regular
+    file, or it is an input or another output. StorageError: the system refuses a file with a name of this length there.
+    """
+    there = {_identity(path): path for path in inputs}
+    for path in outputs:
+        if not os.path.isdir(path.parent):
             raise UserError(f"{path}: its folder does not exist; make it or name another file")
+        if other := there.get(_identity(path)):
+            raise UserError(f"{path}: is the same file as {other}, which is read or also written; name another")
+        there[_identity(path)] = path
+        with suppress(_Tried), replace_file(path) as temporary:
+            with suppress(FileNotFoundError):
+                os.lstat(path)  # fails if the name is too long
+            temporary.write_bytes(bytes(4096))  # an empty file has a place on a full disk
+            raise _Tried
+
+
+class _Tried(Exception):
+    """A file can be written."""
+
+
+def _identity(path: Path) -> tuple[int, int] | str:
+    """What all names of a file have in common; of a file that is not there, its path without links."""
+    try:
+        return (found := os.stat(path)).st_dev, found.st_ino
+    except OSError:
+        return os.path.realpath(path)
+
+
+def write_result(path: Path, text: str) -> None:
+    """Write `text` as `write_text`. What took long to find is not lost: if its place has gone meanwhile, the
+    StorageError names the temporary folder that has it.
+    """
+    try:
+        write_text(path, text)
+    except StorageError as error:
+        kept = _keep(path.suffix, text)
+        raise StorageError(f"{error}; it is kept in {kept}" if kept else str(error)) from error
+
+
+def _keep(suffix: str, text: str) -> Path | None:
+    with suppress(OSError):
+        kept = Path(tempfile.mkdtemp(prefix="gnn_training-"), f"result{suffix}")
+        kept.write_text(text, encoding="utf-8")
+        return kept
+    return None
 
 
 def reason(error: Exception) -> str:

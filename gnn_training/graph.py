@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from gnn_training.contract import UNKNOWN_TYPE
 
+MAX_NODES = 1_000_000  # of any graph; a list of edges with a larger number is hardly one
 UNNAMED_FAMILY = "imported"  # family of graphs whose file does not name a graph type
 
 
@@ -29,8 +30,8 @@ class Graph:
     @classmethod
     def from_edges(cls, num_nodes: int, edges: ArrayLike, name: str = "") -> "Graph":
         """Build a graph from pairs of nodes 0..num_nodes-1, else ValueError. Loops and repeated edges are dropped."""
-        if num_nodes < 1:
-            raise ValueError(f"a graph needs at least one node, not {num_nodes}")
+        if not 1 <= num_nodes <= MAX_NODES:
+            raise ValueError(f"a graph has 1 to {MAX_NODES} nodes, not {num_nodes}")
         is_int32 = getattr(edges, "dtype", None) == np.int32  # half the memory
         pairs = np.asarray(edges, dtype=np.int32 if is_int32 else np.int64).reshape(-1, 2)
         if pairs.size and (pairs.min() < 0 or pairs.max() >= num_nodes):

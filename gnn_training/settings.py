@@ -12,15 +12,19 @@ from gnn_training.errors import UserError
 PresetName = Literal["smoke", "cpu", "single", "multi"]
 RecipeName = Literal["smoke", "cpu", "full"]
 Device = Literal["auto", "cpu", "cuda"]
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(gt=0)]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+LARGEST = 10**9  # rounds, steps or seconds: years, and clocks and libraries can still count as far
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Positive = Annotated[int, Field(gt=0, le=LARGEST)]
+Amount = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Workers = Annotated[int, Field(ge=0, le=1024)]  # processes or threads
 ModelName = Annotated[str, BeforeValidator(str), tyro.conf.arg(aliases=["-m"])]  # a Path would make hf:// to hf:/
 
 
 def _check_gpus(value: str) -> str:
     numbers = value.split(",")
-    if not all(number.isdecimal() for number in numbers) or len(set(numbers)) < len(numbers):
+    if not all(number.isascii() and number.isdecimal() for number in numbers) or len(set(numbers)) < len(numbers):
         raise ValueError(f"gpus ({value}) must be numbers of GPUs, each once, such as 0,1,4")
     return value
 
@@ -39,6 +43,15 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise UserError("; ".join(_sentence(dict(part)) for part in error.errors())) from None
 
+    @model_validator(mode="after")
+    def _names_are_text(self) -> Self:
+        for name, value in self:
+            for one in value if isinstance(value, tuple) else (value,):
+                text = str(one)
+                if "\0" in text or text.encode(errors="ignore").decode() != text:  # JSON could not hold it
+                    raise ValueError(f"{name} ({ascii(text)}) must be UTF-8 without zero bytes: rename it")
+        return self
+
 
 def _sentence(error: dict[str, Any]) -> str:
     name = ".".join(map(str, error["loc"]))
@@ -54,11 +67,11 @@ def _sentence(error: dict[str, Any]) -> str:
 class LabelSettings(Settings):
     """What `generate` and `import` have in common."""
 
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the graphs and of their split into training and validation graphs."""
     label_seconds: Amount = 1.0
     """Longest search for a good coloring, in seconds per graph."""
-    workers: Count = 0
+    workers: Workers = 0
     """Number of processes; 0 takes one per core."""
 
 
@@ -69,7 +82,7 @@ class GenerateSettings(LabelSettings):
     """Which graphs: smoke makes 200 small ones, cpu 1,220 of 100 to 450 nodes, full 15,000 of all sizes."""
     out: Path = Path("training_data/full")
     """Folder for the packed graphs."""
-    graphs: Count = 0
+    graphs: Annotated[int, Field(ge=0, le=10**6)] = 0
     """Number of graphs; 0 takes the number of the recipe."""
 
 
@@ -89,7 +102,7 @@ class RankSettings(Settings):
 
     device: Device = "auto"
     """Where to compute; auto takes the GPUs if there are any."""
-    processes: Count = 0
+    processes: Workers = 0
     """Number of ranks on this machine; 0 takes one per GPU, or one per core if there are no GPUs."""
     gpus: GpuNumbers | None = None
     """Numbers of the GPUs to take, such as 0,1,4; None takes all."""
@@ -110,7 +123,7 @@ class TrainSettings(RankSettings):
     """On a GPU: compile the rounds of a search; --no-compile runs them as they are, and errors show the line."""
     capture: bool = False
     """On a GPU: also capture the compiled rounds in CUDA graphs, which the host launches as one."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of weights, batches and noise, and of generated graphs."""
     weights: Path | None = None
     """Run folder or checkpoint whose weights to start with; None starts with random weights."""
@@ -118,7 +131,7 @@ class TrainSettings(RankSettings):
     """Rounds of a search."""
     steps: Count = 600
     """Number of optimizer steps; 0 counts epochs instead."""
-    epochs: Annotated[float, Field(gt=0)] = 100.0
+    epochs: Rate = 100.0
     """Without --steps: how often every graph is seen, on any number of ranks. More ranks take fewer steps."""
     minutes: Amount = 0.0
     """Stop training after this many minutes; 0 sets no limit."""
@@ -126,15 +139,15 @@ class TrainSettings(RankSettings):
     """Work of a round per rank and micro-batch: sum of nodes x (colors + 60). Memory and time grow with it."""
     accumulate: Positive = 1
     """Micro-batches per optimizer step."""
-    learning_rate: Annotated[float, Field(gt=0)] = 0.04
+    learning_rate: Rate = 0.04
     """Learning rate after the warm-up, on one rank."""
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
     """How the learning rate grows with the number of ranks."""
     warmup_steps: Count = 10
     """Steps of linear warm-up. A half cosine down to 0 follows."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    weight_decay: Amount = 0.01
     """Weight decay of AdamW."""
-    clip: Annotated[float, Field(gt=0)] = 1.0
+    clip: Rate = 1.0
     """Largest gradient norm; larger gradients are scaled down to it."""
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.95
     """Decay of the averaged weights, which are evaluated and exported."""
@@ -249,7 +262,7 @@ class EvaluateSettings(Settings):
     """File for the numbers, JSON. A page of the same name for a browser, with the suffix .html, stands beside it."""
     plot: Path | None = None
     """PNG file: mean number of colors above the best known against time."""
-    threads: Count = 0
+    threads: Workers = 0
     """Threads of ONNX Runtime and of the search; 0 takes every core."""
 
     @model_validator(mode="after")
@@ -269,7 +282,7 @@ class EvaluateSettings(Settings):
 
     @model_validator(mode="after")
     def _report_is_not_the_page(self) -> Self:
-        if self.report.suffix == ".html":
+        if self.report.suffix == ".html" or not self.report.name:
             raise ValueError(f"report ({self.report}) is for the numbers: name a .json file; a page stands beside it")
         return self
 
@@ -289,9 +302,9 @@ class ColorSettings(Settings):
     """Time to spend. The first call of the network may take up to a minute more."""
     polish: bool = True
     """Search with TabuCol after the first call; --no-polish makes more calls."""
-    seed: Count = 0
+    seed: Seed = 0
     """Seed of network and search."""
-    threads: Count = 0
+    threads: Workers = 0
     """Threads of ONNX Runtime and of the search; 0 takes every core."""
 
     @model_validator(mode="after")

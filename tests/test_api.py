@@ -106,7 +106,7 @@ def test_what_is_not_a_graph_is_refused_in_one_sentence(graph: object, error: ty
         ({"seconds": float("nan")}, ValueError, r"seconds \(nan\) must be"),
         ({"seed": -3}, ValueError, r"seed \(-3\) must be"),
         ({"num_nodes": 10}, TypeError, "num_nodes is for an edge array only"),
-        ({"model": "none.onnx"}, UserError, "none.onnx cannot be read"),
+        ({"model": "none.onnx"}, UserError, "none.onnx: cannot be read"),
     ],
 )
 def test_options_that_cannot_be_used_are_refused_in_one_sentence(options: dict, error: type[Exception], sentence: str):

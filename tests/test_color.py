@@ -1,8 +1,12 @@
 """The coloring job: any graph, a time budget, Ctrl-C, and places that cannot be used."""
 
+import os
+import shutil
 import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +15,12 @@ from dimacs import queens, read_solution, write_col
 
 from gnn_training.__main__ import main
 from gnn_training.coloring import count_conflicts_and_colors, is_proper, num_colors, read_dimacs_pairs
-from gnn_training.errors import UserError
+from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import Graph
 from gnn_training.jobs.color import color
+from gnn_training.model.session import Model
 from gnn_training.settings import ColorSettings
+from gnn_training.solve.anytime import Coloring, colorings
 from gnn_training.solve.picture import draw
 
 ROOT = Path(__file__).parents[1]
@@ -93,13 +99,33 @@ def test_ctrl_c_writes_the_best_so_far(hard: Path, tiny_model: Path, caplog):
     assert "interrupted, taking the best coloring so far" in caplog.text
 
 
+def test_sigterm_writes_the_best_so_far(hard: Path, tiny_model: Path):
+    start = time.monotonic()
+    timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "300", "--threads", "1"]) == 0
+    timer.join()
+    assert time.monotonic() - start < 60
+    colors = read_solution(hard.with_suffix(".sol"))
+    assert count_conflicts_and_colors(read_dimacs_pairs(hard), colors.tolist()) == (0, num_colors(colors))
+
+
+@pytest.mark.parametrize("names", [["./-x.col"], ["--", "-x.col"]])
+def test_a_name_may_begin_with_a_dash(names: list[str], hard: Path, tiny_model: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hard.rename("-x.col")
+    shutil.copy(tiny_model, "-m")
+    assert main(["color", "--model=-m", "--seconds", "0", "--picture=-x.svg", *names]) == 0
+    assert Path("-x.sol").exists() and Path("-x.svg").exists()
+
+
 def test_without_a_search_the_same_graph_gets_the_same_coloring(hard: Path, tiny_model: Path, tmp_path: Path):
     first, second = (run(hard, tiny_model, seconds=0, out=tmp_path / f"{name}.sol") for name in "ab")
     assert (first == second).all()
 
 
 def test_a_solution_without_a_folder_is_refused_before_any_work(hard: Path, tmp_path: Path):
-    with pytest.raises(UserError, match="cannot be written: name a file in a folder that exists"):
+    with pytest.raises(UserError, match="nowhere/hard.sol: its folder does not exist"):
         run(hard, tmp_path / "never_opened.onnx", out=tmp_path / "nowhere" / "hard.sol")
 
 
@@ -109,9 +135,43 @@ def test_what_is_not_a_file_is_refused(graph: str, tiny_model: Path):
         run(Path(graph), tiny_model)
 
 
-def test_the_graph_itself_is_never_overwritten(hard: Path, tiny_model: Path):
-    with pytest.raises(UserError, match="is the graph itself"):
-        run(hard, tiny_model, out=hard)
+@pytest.mark.parametrize("name", ["hard.col", "link.col", "model.onnx", "picture.png"])
+def test_a_solution_never_replaces_another_file_of_the_command(name: str, hard: Path, tiny_model: Path, tmp_path: Path):
+    os.link(hard, tmp_path / "link.col")
+    shutil.copy(tiny_model, tmp_path / "model.onnx")
+    before = hard.read_bytes()
+    with pytest.raises(UserError, match=f"{name}: is the same file as .*, which is read or also written; name another"):
+        run(hard, tmp_path / "model.onnx", 100, out=tmp_path / name, picture=tmp_path / "picture.png")
+    assert hard.read_bytes() == before
+    assert (tmp_path / "model.onnx").read_bytes() == tiny_model.read_bytes()
+
+
+def test_a_name_that_the_place_refuses_is_found_before_the_time_is_spent(hard: Path, tiny_model: Path, tmp_path: Path):
+    with pytest.raises(StorageError, match=r"cannot be written \(file name too long\)"):
+        run(hard, tiny_model, seconds=300, out=tmp_path / f"{'x' * 252}.sol")
+
+
+def test_a_coloring_whose_place_goes_meanwhile_is_kept(hard: Path, tiny_model: Path, tmp_path: Path, monkeypatch):
+    place = tmp_path / "place"
+    place.mkdir()
+
+    def search(*arguments: object) -> Iterator[Coloring]:
+        shutil.rmtree(place)
+        place.touch()
+        yield from colorings(*arguments)
+
+    monkeypatch.setattr("gnn_training.jobs.color.colorings", search)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(StorageError, match="hard.sol: cannot be written .*; it is kept in .*") as refused:
+        run(hard, tiny_model, seconds=0, out=place / "hard.sol")
+    colors = read_solution(Path(str(refused.value).rpartition("kept in ")[2]))
+    assert count_conflicts_and_colors(read_dimacs_pairs(hard), colors.tolist()) == (0, num_colors(colors))
+
+
+def test_no_network_is_called_where_dsatur_reaches_the_lower_bound(tmp_path: Path, tiny_model: Path, monkeypatch):
+    monkeypatch.setattr(Model, "predict", None)
+    path = write_col(tmp_path, Graph.from_edges(3500, [(v, v + 1) for v in range(3499)], "path"))
+    assert num_colors(run(path, tiny_model, seconds=60)) == 2
 
 
 def test_a_wrong_header_is_mentioned(tmp_path: Path, tiny_model: Path, caplog):

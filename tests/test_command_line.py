@@ -14,6 +14,7 @@ from gnn_training import __version__, settings
 from gnn_training.__main__ import COMMANDS, main, parse
 from gnn_training.errors import MachineError, StorageError, TrainingError, UserError
 from gnn_training.jobs import check
+from gnn_training.jobs.run import plan
 
 ROOT = Path(__file__).parents[1]
 REQUIRED = {"import": ["x"], "evaluate": ["x"], "color": ["x"], "push": ["me/x"]}
@@ -131,6 +132,13 @@ def test_settings_survive_the_way_through_a_file(given: settings.RunSettings, tm
     assert parse("run", ["--settings", str(tmp_path / "settings.json")]) == (given, False)
 
 
+def test_folders_whose_names_begin_with_a_dash_reach_every_step(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for step in plan(settings.smoke().model_copy(update={"run": Path("-r"), "models": Path("-m")})):
+        _, _, command, *flags = step.arguments(Path("-r"))
+        assert parse(command, flags) == (step.settings, False)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -168,11 +176,29 @@ def test_bad_settings_file_is_refused_in_one_sentence(content: str | None, words
         (["color"], "A DIMACS .col file"),
         (["import"], "sources must be given"),
         (["color", "x", "--seconds", "-1"], "seconds (-1.0) should be greater than or equal to 0"),
+        (["color", "x", "--seconds", "1e10"], "seconds (10000000000.0) should be less than or equal to 1000000000"),
+        (["color", "x", "--seed", "-1"], "seed (-1) should be greater than or equal to 0"),
+        (["train", "--seed", "18446744073709551616"], "seed (18446744073709551616) should be less than 4294967296"),
+        (["generate", "--graphs", "10000000000"], "graphs (10000000000) should be less than or equal to 1000000"),
+        (["color", "x", "--threads", "100000"], "threads (100000) should be less than or equal to 1024"),
+        (["train", "--steps", "99999999999999999999"], "should be less than or equal to 1000000000"),
+        (["train", "--epochs", "inf"], "epochs (inf) should be a finite number"),
+        (["train", "--learning-rate", "nan"], "learning_rate (nan) should be a finite number"),
+        (["color", "\udcff.col"], r"graph ('\udcff.col') must be UTF-8 without zero bytes: rename it"),
+        (["train", "--gpus", "\u0661"], "must be numbers of GPUs"),
         (["evaluate", "x", "--polish"], "polish needs time: set seconds above 0"),
     ],
 )
 def test_flags_that_cannot_be_used_are_refused(args: list[str], words: str, capsys):
     assert words in refused(capsys, *args)
+
+
+def test_every_number_of_every_command_has_an_upper_limit():
+    for command in COMMANDS.values():
+        kind = getattr(settings, command.settings)
+        for name, content in kind.model_json_schema()["properties"].items():
+            if content.get("type") in ("integer", "number"):
+                assert {"maximum", "exclusiveMaximum"} & content.keys(), f"{kind.__name__}.{name}"
 
 
 def ending_with(error: BaseException):

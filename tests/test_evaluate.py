@@ -309,7 +309,7 @@ def test_an_improper_coloring_ends_the_job_and_names_the_graph(folder: Path, tin
 
 
 def test_a_graph_too_large_for_the_network_is_a_row_without_its_colors(folder: Path, tiny_model: Path, monkeypatch):
-    monkeypatch.setattr("gnn_training.model.session.available_bytes", lambda: 20_000)
+    monkeypatch.setattr("gnn_training.model.session.available_bytes", lambda: 20_030_000)
     report = run(folder, tiny_model)
     rows = {row["name"]: row for row in report["graphs"]}
     assert "one_call" not in rows["random"]["colors"] and rows["random"]["colors"]["dsatur"] > 0
@@ -325,6 +325,20 @@ def test_a_report_without_a_folder_is_refused_before_any_work(folder: Path, tiny
 def test_a_plot_without_a_folder_is_refused_before_any_work(folder: Path, tiny_model: Path):
     with pytest.raises(UserError, match="nowhere/curves.png: its folder does not exist"):
         run(folder, tiny_model, seconds=1, plot=folder / "nowhere" / "curves.png")
+    assert not (folder.parent / "report.json").exists()
+
+
+def test_a_report_never_replaces_what_is_read_or_another_output(folder: Path, packed_folder: Path, tiny_model: Path):
+    known = write_known(folder.parent / "known.csv")
+    read = [(folder, folder / "parts.col"), (folder, tiny_model), (folder, known), (folder, folder.parent / "plot")]
+    for graphs, out in [*read, (packed_folder, packed_folder / packed.MANIFEST_FILE)]:
+        with pytest.raises(UserError, match=f"{out.name}: is the same file as"):
+            evaluate(EvaluateSettings(graphs=graphs, model=tiny_model, report=out, best_known=known, seconds=1,
+                                      plot=folder.parent / "plot"))  # fmt: skip
+    with pytest.raises(UserError, match="report.html: is the same file as"):
+        run(folder, tiny_model, seconds=1, plot=folder.parent / "report.html")
+    with pytest.raises(UserError, match=r"report \(.\) is for the numbers: name a .json file"):
+        EvaluateSettings(graphs=folder, report=Path("."))
     assert not (folder.parent / "report.json").exists()
 
 

@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -74,9 +75,54 @@ def test_a_file_system_without_locks_gives_a_warning(tmp_path: Path, monkeypatch
 
 
 def test_outputs_need_folders_that_exist(tmp_path: Path):
-    files.require_folders([tmp_path / "report.json"])
+    files.require_places([tmp_path / "report.json"])
+    assert not list(tmp_path.iterdir())
     with pytest.raises(UserError, match="absent/report.json: its folder does not exist"):
-        files.require_folders([tmp_path / "absent" / "report.json"])
+        files.require_places([tmp_path / "absent" / "report.json"])
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "device", "link to a device", "link to nothing"])
+@pytest.mark.parametrize("refuse", [lambda path: files.require_places([path]), lambda path: files.write_text(path, "")])
+def test_what_is_no_regular_file_is_never_replaced(kind: str, refuse: Callable[[Path], None], tmp_path: Path):
+    path = tmp_path / "out"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path = Path("/dev/null")
+    else:
+        path.symlink_to("/dev/null" if kind == "link to a device" else "nothing")
+    before = os.lstat(path)
+    with pytest.raises(UserError, match="is not a regular file and is never replaced; name a file"):
+        refuse(path)
+    assert os.lstat(path) == before
+
+
+@pytest.mark.parametrize("name", ["g.col", "hard", "soft", "sub/../g.col", "new.sol"])
+def test_an_output_is_neither_an_input_nor_another_output(name: str, tmp_path: Path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "g.col").touch()
+    os.link(tmp_path / "g.col", tmp_path / "hard")
+    (tmp_path / "soft").symlink_to("g.col")
+    with pytest.raises(UserError, match=f"{name}: is the same file as"):
+        files.require_places([tmp_path / "sub/../new.sol", tmp_path / name], [tmp_path / "g.col"])
+
+
+def test_a_full_disk_is_found_before_any_work(tmp_path: Path, monkeypatch):
+    def full_disk(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full_disk)
+    with pytest.raises(StorageError, match=r"graph.sol: cannot be written \(no space left on device\)"):
+        files.require_places([tmp_path / "graph.sol"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_result_without_a_place_and_without_a_temporary_folder_is_refused_in_a_sentence(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(StorageError, match="make room or name another place$"):
+        files.write_result(tmp_path / ("x" * 255), "")
 
 
 def test_checksums_name_the_first_file_that_is_missing_or_differs(tmp_path: Path):
@@ -108,8 +154,8 @@ def test_only_a_regular_file_below_the_limit_is_read(tmp_path: Path, make, expec
 
 
 def test_a_file_with_a_name_that_no_file_can_have_is_named(tmp_path: Path):
-    for name in ("n" * 300, "zero\0byte"):
-        with pytest.raises(UserError, match=rf"{name}: cannot be read \(.*\); name a file"):
+    for name, shown in (("n" * 300, "n" * 300), ("zero\0byte", r"zero\\x00byte")):
+        with pytest.raises(UserError, match=rf"{shown}: cannot be read \(.*\); name a file"):
             files.read_bytes(tmp_path / name, 1000)
 
 

@@ -16,6 +16,7 @@ from gnn_training.graph import Graph, as_graph
 from gnn_training.solve.kernels import dsatur, independent_set
 from gnn_training.solve.local_search import clique_size, seeded
 
+ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.usefixtures("compiled")
 
 
@@ -28,6 +29,27 @@ def test_dsatur_is_exact_on_bipartite_graphs_and_cycles():
     for network in bipartite:
         assert num_colors(dsatur(*as_graph(network).csr())) == 2
     assert num_colors(dsatur(*as_graph(nx.cycle_graph(101)).csr())) == 3
+
+
+def test_dsatur_needs_little_memory_for_a_star():
+    program = """
+import os, resource
+import numpy as np
+from gnn_training.graph import Graph
+from gnn_training.solve.kernels import dsatur
+
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+dsatur(*Graph.from_edges(3, [(0, 1)]).csr())
+lists = Graph.from_edges(20001, np.stack([np.zeros(20000, int), np.arange(1, 20001)], 1)).csr()
+if os.fork() == 0:  # whose peak does not begin with that of a compilation
+    before = peak()
+    assert dsatur(*lists).max() == 1
+    print(peak() - before)
+else:
+    os.wait()
+"""
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 10_000  # kB; rows of 20,000 bits would take 50,000
 
 
 def test_the_clique_bound_finds_a_planted_clique_and_never_exceeds_the_truth():

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnn_training.coloring import greedy_along, is_proper, num_colors
-from gnn_training.graph import Graph, as_graph
+from gnn_training.graph import Graph, NeighbourLists, as_graph
 from gnn_training.solve.kernels import dsatur
 from gnn_training.solve.local_search import (
     FOREVER,
@@ -22,6 +23,7 @@ from gnn_training.solve.local_search import (
     extractions,
     iterated_greedy,
     local_search,
+    remove_color,
     remove_color_in_groups,
     seeded,
 )
@@ -146,6 +148,22 @@ def test_threads_continue_from_the_best_of_them_and_end_with_the_search():
         used.append(num_colors(colors))
     assert used[-1] == 18 and used == sorted(set(used), reverse=True)
     assert threading.active_count() == before
+
+
+def test_without_memory_for_tabucol_on_the_whole_graph_every_thread_takes_groups_of_classes(monkeypatch):
+    sizes = []
+
+    def watched(lists: NeighbourLists, colors: np.ndarray, *arguments: Any) -> tuple[np.ndarray | None, int]:
+        sizes.append(len(colors))
+        return remove_color(lists, colors, *arguments)
+
+    monkeypatch.setattr("gnn_training.solve.local_search.remove_color", watched)
+    for memory in (0, 2**30):
+        sizes.clear()
+        monkeypatch.setattr("gnn_training.solve.local_search.available_bytes", lambda memory=memory: memory)
+        graph = random_graph(300, 0.5, 1)
+        list(local_search(graph.csr(), dsatur(*graph.csr()), Budget(time.monotonic() + 0.5, threads=2)))
+        assert sizes and (max(sizes) == 300) == bool(memory)
 
 
 def test_a_search_that_is_left_ends_its_threads():

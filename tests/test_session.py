@@ -1,8 +1,12 @@
 """An exported file in ONNX Runtime: batches, options, limits of time and memory, and files that are not models."""
 
 import os
+import pickle
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -12,9 +16,10 @@ from small_graphs import random_graph
 
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
-from gnn_training.model import session
-from gnn_training.model.session import Model
+from gnn_training.model import program, search, session
+from gnn_training.model.session import Model, needed_bytes
 
+ROOT = Path(__file__).parents[1]
 TRIANGLE = Graph.from_edges(3, [(0, 1), (1, 2), (0, 2)])
 RING = Graph.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4), (0, 4)])  # no clique proves that it needs 3 colors
 SINGLETON = Graph.from_edges(1, [])
@@ -68,6 +73,10 @@ def test_a_call_stops_when_its_seconds_are_over(model: Model):
     assert model.predict([TRIANGLE]).chromatic.tolist() == [3.0]
 
 
+def test_more_seconds_than_a_clock_can_count_are_no_limit(model: Model):
+    assert model.predict([TRIANGLE], seconds=1e300).chromatic.tolist() == [3.0]
+
+
 def test_an_interrupt_stops_a_running_call(model: Model):
     previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 0.1)
@@ -76,6 +85,63 @@ def test_an_interrupt_stops_a_running_call(model: Model):
             model.predict([TRIANGLE], steps=FOREVER)
     finally:
         signal.signal(signal.SIGALRM, previous)
+
+
+def forest(num_nodes: int, parent: Callable[[int], int]) -> Graph:
+    """A ring of five nodes, so that no clique proves the coloring, and a tree."""
+    ring = [(v, (v + 1) % 5) for v in range(5)]
+    return Graph.from_edges(num_nodes, ring + [(v, parent(v)) for v in range(6, num_nodes)])
+
+
+PATH, STAR, TREE = (lambda v: v - 1), (lambda _: 5), (lambda v: max(5, v // 2))
+GRID = Graph.from_edges(2500, [(v, v + step) for v in range(2450) for step in (1, 50) if step > 1 or v % 50 < 49])
+CLIQUE = [(u, v) for u in range(270) for v in range(u)]
+FAMILIES = {
+    "path": [forest(2000, PATH)],
+    "paths": [forest(1500, PATH)] * 4,
+    "long path": [forest(10_000, PATH)],
+    "star": [forest(1000, STAR)],
+    "large star": [forest(5000, STAR)],
+    "tree": [forest(2048, TREE)],
+    "grid": [GRID],
+    "bipartite": [Graph.from_edges(1000, [(u, v) for u in range(500) for v in range(500, 1000)])],
+    "complete": [Graph.from_edges(270, CLIQUE)],
+    "clique and path": [Graph.from_edges(1000, CLIQUE + [(v, v + 1) for v in range(269, 999)])],
+    "random": [random_graph(700, 0.5)],
+    "small ones": [random_graph(60, 0.5)] * 40,
+}
+
+
+CALLS = """
+import os, pickle, resource, sys
+from gnn_training.graph import Graph
+from gnn_training.model.session import Model
+
+peak = lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for graphs in pickle.load(sys.stdin.buffer):
+    if not os.fork():  # a process for every call: a peak never goes down
+        model = Model(threads=1)
+        model.predict(Graph.from_edges(3, [(0, 1)]), steps=2)
+        before = peak()
+        model.predict(graphs, steps=3)
+        print(peak() - before, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_the_estimate_of_memory_is_an_upper_bound_for_every_family_and_not_far_above():
+    graphs = list(FAMILIES.values())
+    run = subprocess.run([sys.executable, "-c", CALLS], cwd=ROOT, input=pickle.dumps(graphs), capture_output=True)
+    measured = dict(zip(FAMILIES, map(int, run.stdout.split()), strict=True))
+    for family, bytes_used in measured.items():
+        assert bytes_used < needed_bytes(FAMILIES[family]) < 4 * bytes_used + 20_000_000, family
+
+
+def test_the_estimate_of_memory_counts_with_the_numbers_of_the_program():
+    for name in ("MIN_STARTS", "CLIQUE_WORK", "SETS_UP_TO"):
+        assert getattr(session, name) == getattr(program, name)
+    assert (session.ACTIVE, session.NODES_PER_ACTIVE) == (search.ACTIVE, search.NODES_PER_ACTIVE)
 
 
 def test_graphs_too_large_for_the_memory_are_refused_before_the_call_and_large_sparse_ones_are_not(model, monkeypatch):
@@ -106,8 +172,10 @@ def test_a_file_that_is_not_onnx_is_refused_in_a_sentence(tmp_path: Path, conten
 
 
 def test_a_missing_file_is_refused_in_a_sentence(tmp_path: Path):
-    with pytest.raises(UserError, match=r"none.onnx cannot be read \(no such file or directory\): name a file"):
+    with pytest.raises(UserError, match=r"none.onnx: cannot be read \(no such file or directory\); name a file"):
         Model(tmp_path / "none.onnx")
+    with pytest.raises(UserError, match="/dev/zero: is not a regular file"):
+        Model("/dev/zero")
 
 
 @pytest.mark.parametrize("name", ["node_features", "seed", "chromatic"])

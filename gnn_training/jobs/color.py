@@ -1,8 +1,9 @@
 """Color one graph properly, as well as the time allows."""
 
 import logging
+import os
 import time
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from gnn_training import files
 from gnn_training.coloring import write_solution
@@ -22,7 +23,10 @@ def color(settings: ColorSettings) -> Path:
     be read, the solution or the picture has no place, or the graph is too large for a picture.
     """
     start = time.monotonic()
-    out = _solution_path(settings.graph, settings.out)
+    if not os.path.isfile(settings.graph):
+        raise UserError(f"{settings.graph} is not a file: name the file of one graph")
+    out = settings.out or _beside(settings.graph)
+    files.require_places([out, *filter(None, [settings.picture])], [settings.graph, Path(settings.model)])
     model = Model(settings.model, settings.threads)
     instance = read(settings.graph)
     if instance.note:
@@ -31,7 +35,6 @@ def color(settings: ColorSettings) -> Path:
     if settings.picture:
         from gnn_training.solve.picture import draw, require_drawable  # part of [train]
 
-        files.require_folders([settings.picture])
         require_drawable(graph)
     budget = Budget(start + settings.seconds, clique_size(graph.csr()), model.threads, settings.seed)
     best: Coloring | None = None
@@ -46,25 +49,18 @@ def color(settings: ColorSettings) -> Path:
         logger.warning("%s: interrupted, taking the best coloring so far", graph.name)
     assert best is not None, "colorings yields one at least"
     write_solution(out, best.colors)
+    found = f"{best.num_colors} colors by {best.method}, at least {budget.lower} needed"
+    logger.info("%s: %s, %.1f s, written to %s", graph.name, found, time.monotonic() - start, out)
     if settings.picture:
         with files.replace_file(settings.picture) as temporary:
             draw(graph, best.colors, best.method).savefig(temporary, format=settings.picture.suffix[1:], dpi=150)
         logger.info("%s: drawn in %s", graph.name, settings.picture)
-    found = f"{best.num_colors} colors by {best.method}, at least {budget.lower} needed"
-    logger.info("%s: %s, %.1f s, written to %s", graph.name, found, time.monotonic() - start, out)
     return out
 
 
-def _solution_path(graph: Path, out: Path | None) -> Path:
-    """Where the solution goes; refused before any time is spent."""
-    if not graph.is_file():
-        raise UserError(f"{graph} is not a file: name the file of one graph")
-    if out is None:
-        out = graph.with_name(graph.name.removesuffix(".gz")).with_suffix(".sol")
-        if out.exists():
-            raise UserError(f"{out} exists already: name it with -o to replace it, or name another file")
-    if not out.parent.is_dir() or out.is_dir():
-        raise UserError(f"{out} cannot be written: name a file in a folder that exists")
-    if out.resolve() == graph.resolve():
-        raise UserError(f"{out} is the graph itself: name another file with -o")
+def _beside(graph: Path) -> Path:
+    """The solution file beside a graph; it must not exist yet."""
+    out = graph.parent / f"{PurePath(graph.name.removesuffix('.gz')).stem}.sol"
+    if os.path.lexists(out):
+        raise UserError(f"{out} exists already: name it with -o to replace it, or name another file")
     return out

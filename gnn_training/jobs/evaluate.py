@@ -21,7 +21,7 @@ from gnn_training.coloring import conflicts, count_conflicts_and_colors, read_di
 from gnn_training.console import print_tables, progress
 from gnn_training.data import sources, suites
 from gnn_training.data.formats import whole
-from gnn_training.data.packed import PackedGraphs, read_manifest
+from gnn_training.data.packed import MANIFEST_FILE, PackedGraphs, read_manifest
 from gnn_training.data.suites import Case
 from gnn_training.errors import UserError
 from gnn_training.model.session import Model
@@ -47,7 +47,7 @@ def evaluate(settings: EvaluateSettings) -> None:
     """
     web_page = settings.report.with_suffix(".html")
     results = [file for file in (settings.report, web_page, settings.plot) if file]
-    files.require_folders(results)
+    files.require_places(results, _inputs(settings))
     model = Model(settings.model, settings.threads)
     cases, rows = _cases(settings), []
     with progress("evaluate", 0, len(cases), logger) as advance:
@@ -64,10 +64,10 @@ def evaluate(settings: EvaluateSettings) -> None:
         "summary": summary, "families": families, "graphs": [asdict(row) for row in rows],
         "example": _example(cases, rows, model),
     }  # fmt: skip
-    files.write_text(settings.report, json.dumps(content, indent=1) + "\n")
-    files.write_text(web_page, page(content))
     tables = report.tables(rows, summary, families)
     print_tables(*tables)
+    files.write_result(settings.report, json.dumps(content, indent=1) + "\n")
+    files.write_text(web_page, page(content))
     if (curves := settings.report.parent / "tensorboard").is_dir():  # of the training whose model this is
         from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
 
@@ -81,6 +81,15 @@ def evaluate(settings: EvaluateSettings) -> None:
             report.draw(rows).savefig(temporary, format="png", dpi=120)
     for file in results:
         logger.info("wrote %s", file)
+
+
+def _inputs(settings: EvaluateSettings) -> list[Path]:
+    """The files that are read, and all files in the folder of packed graphs."""
+    inputs = [Path(settings.model), *filter(None, [settings.best_known])]
+    if settings.graphs is None:
+        return inputs
+    is_packed = os.path.exists(settings.graphs / MANIFEST_FILE)
+    return inputs + (list(settings.graphs.iterdir()) if is_packed else sources.find([settings.graphs]))
 
 
 def _cases(settings: EvaluateSettings) -> list[Case]:

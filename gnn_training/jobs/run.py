@@ -59,7 +59,7 @@ class Step:
         """Write the settings to a file in the run folder; return the arguments of the Python that does the step."""
         file = run / "settings" / f"{self.name}.json"
         write_text(file, self.settings.model_dump_json(indent=2) + "\n")
-        return ["-m", "gnn_training", self.command, "--settings", str(file)]
+        return ["-m", "gnn_training", self.command, f"--settings={file}"]  # which may begin with a dash
 
 
 def run(settings: RunSettings) -> None:
@@ -177,7 +177,7 @@ def _tensorboard(settings: RunSettings) -> Iterator[None]:
         return
     host, port = settings.tensorboard_host, settings.tensorboard
     machine.require_port(port, host)
-    arguments = ["-m", "tensorboard.main", "--host", host, "--port", str(port), "--logdir", str(settings.run)]
+    arguments = ["-m", "tensorboard.main", "--host", host, "--port", str(port), f"--logdir={settings.run}"]
     with processes.python(arguments, settings.run / "tensorboard.log"):
         yield
 

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import TIMEOUT_MAX
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,13 @@ import onnxruntime
 from gnn_training import hub
 from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, NUM_FEATURES, OPTIONAL_INPUTS, OUTPUTS, SHIPPED_MODEL
 from gnn_training.errors import UserError
-from gnn_training.files import reason
+from gnn_training.files import read_bytes
 from gnn_training.graph import Graph, as_graph
 from gnn_training.machine import available_bytes
 
-# Memory of a call, measured on graphs of 1,000 to 100,000 nodes and rounded up.
-BYTES_PER_NODE = 12_000
-BYTES_PER_NODE_COLOR_PAIR = 60
-BYTES_PER_EDGE = 300
+MIN_STARTS, CLIQUE_WORK, SETS_UP_TO = 16, 1_000_000, 2048  # as in model/program.py, which needs torch,
+ACTIVE, NODES_PER_ACTIVE = 16, 64  # and in model/search.py
+MODEL_LIMIT = 100_000_000  # bytes
 WAY_OUT = "name a file written by `coloring-gnn export`"
 
 
@@ -70,7 +70,7 @@ class Model:
         sizes = [graph.num_nodes for graph in batch]
         if not batch or 0 in sizes:
             raise ValueError("predict needs a graph, and every graph needs at least one node")
-        need, left = _needed_bytes(batch), available_bytes()
+        need, left = needed_bytes(batch), available_bytes()
         if need > left:
             raise MemoryError(f"the network needs about {need / 2**30:.1f} GiB and {left / 2**30:.1f} GiB are free")
         ends = np.cumsum(sizes)
@@ -93,7 +93,7 @@ class Model:
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(self._session.run, list(OUTPUTS), feeds, options)
             try:
-                return future.result(seconds)
+                return future.result(None if seconds is None else min(seconds, TIMEOUT_MAX))
             except TimeoutError:
                 raise TimeoutError(f"the network takes longer than {seconds:.0f} s") from None
             except Exception as error:
@@ -107,12 +107,19 @@ class Model:
 cached_model = cache(Model)
 
 
-def _needed_bytes(graphs: Sequence[Graph]) -> int:
-    """Estimate the memory of a call: graphs are padded to the largest."""
-    size = max(graph.num_nodes for graph in graphs)
-    colors = min(MAX_COLORS, 1 + max(int(graph.degrees().max()) for graph in graphs))
-    edges = sum(graph.num_edges for graph in graphs)
-    return len(graphs) * size * (BYTES_PER_NODE + BYTES_PER_NODE_COLOR_PAIR * colors) + BYTES_PER_EDGE * edges
+def needed_bytes(graphs: Sequence[Graph]) -> int:
+    """An upper bound of the memory of a call. Graphs are padded to the largest. The terms follow the program in the
+    file; their weights were measured on paths, trees, stars, grids, bipartite, complete and random graphs, alone and in
+    batches, and rounded up.
+    """
+    size, degree = max(graph.num_nodes for graph in graphs), max(int(graph.degrees().max()) for graph in graphs)
+    nodes, edges = len(graphs) * size, sum(graph.num_edges for graph in graphs)
+    pairs = nodes * min(MAX_COLORS, degree + 1)  # of a node and a color
+    starts = min(size, max(MIN_STARTS, CLIQUE_WORK // nodes))  # of cliques, each with nodes and neighbours,
+    active = min(size, max(ACTIVE, size // NODES_PER_ACTIVE))  # nodes that a round looks at, with their neighbours
+    dense = (size + 1) ** 2 if size <= SETS_UP_TO else 0  # adjacency
+    every = 25 * starts * (size + degree) + 60 * active * (degree + MAX_COLORS) + 10 * dense  # for every graph
+    return 20_000_000 + 500 * edges + 2700 * nodes + 7 * pairs + len(graphs) * every
 
 
 def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
@@ -122,10 +129,9 @@ def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
     # Threads that spin while they wait take the cores from those that work: half the speed on two cores, measured.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
+    content = read_bytes(path, MODEL_LIMIT, WAY_OUT)
     try:
-        session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({reason(error)}): {WAY_OUT}") from error
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime's errors have no base class of their own
         cause = str(error).splitlines()[0].rpartition(" : ")[2].rstrip(".")
         raise UserError(f"{path}: ONNX Runtime {onnxruntime.__version__} refuses it ({cause}): {WAY_OUT}") from error

@@ -51,7 +51,9 @@ def dsatur(offsets, neighbours):
     max_degree = 0
     for v in range(n):
         max_degree = max(max_degree, offsets[v + 1] - offsets[v])
-    seen = np.zeros((n, (max_degree >> 3) + 1), dtype=np.uint8)  # bits: the colors around a node
+    # k colors have an edge between every two of them, so k(k - 1) <= 2M: a star needs no row of N bits for every node.
+    last = min(max_degree, int(np.sqrt(len(neighbours))))
+    seen = np.zeros((n, (last >> 3) + 1), dtype=np.uint8)  # bits: the colors around a node
     saturation, colors = np.zeros(n, dtype=np.int64), np.full(n, -1, dtype=np.int32)
     for _ in range(n):
         node, best, color = -1, -1, 0

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gnn_training.graph import NeighbourLists
+from gnn_training.machine import available_bytes
 from gnn_training.solve import kernels
 
 CLIQUE_STARTS = 1000  # all nodes of most graphs, as in the exported file; takes milliseconds
@@ -22,6 +23,7 @@ COLORINGS_PER_TURN = 7  # that every thread makes of independent sets, if there 
 SMALL_GRAPH = 200  # nodes up to which TabuCol needs no independent sets and no groups of classes
 GROUP_NODES = 200  # in the color classes that every second thread of TabuCol colors again
 GROUP_ITERATIONS = 100_000  # of TabuCol on one group
+TABU_BYTES = 12  # of TabuCol for every pair of a node and a color
 GROUP_NOISE = 0.25  # of the class sizes (standard deviation of their logarithm), so that groups differ
 
 
@@ -146,16 +148,17 @@ def local_search(lists: NeighbourLists, colors: np.ndarray, budget: Budget) -> I
         if sets is not None and sets.max() < best.max():
             best = sets
             yield best
+    whole = available_bytes() // (TABU_BYTES * len(colors) * (int(best.max()) + 1))
     with ThreadPoolExecutor(budget.threads) as pool:
-        while best.max() + 1 > max(budget.lower, 1) and (found := _race(pool, lists, best, budget)) is not None:
+        while best.max() + 1 > max(budget.lower, 1) and (found := _race(pool, lists, best, budget, whole)) is not None:
             best = found
             yield best
 
 
-def _race(pool: Executor, lists: NeighbourLists, colors: np.ndarray, budget: Budget) -> np.ndarray | None:
+def _race(pool: Executor, lists: NeighbourLists, colors: np.ndarray, budget: Budget, whole: int) -> np.ndarray | None:
     """Return a coloring with one color less from the thread whose TabuCol finds one first; None if none does in time.
     Every thread has its own seed. Every second one looks at groups of classes, because the whole of a large graph is
-    too much for TabuCol.
+    too much for TabuCol; so do the others if the memory is enough for `whole` threads only.
     """
     over = Event()
 
@@ -164,7 +167,7 @@ def _race(pool: Executor, lists: NeighbourLists, colors: np.ndarray, budget: Bud
 
     def look(number: int) -> np.ndarray | None:
         rng = seeded(budget.seed, number, len(colors), int(colors.max()))
-        if number % 2 and len(colors) > SMALL_GRAPH:
+        if len(colors) > SMALL_GRAPH and (number % 2 or number // 2 >= whole):
             found = remove_color_in_groups(lists, colors, rng, is_over)
         else:
             found, _ = remove_color(lists, colors, FOREVER, rng, is_over)

@@ -27,7 +27,7 @@ fn main() -> ExitCode {
 fn color(model: &str, path: &str, seconds: &str) -> Result<(), Box<dyn std::error::Error>> {
     let seconds = seconds.parse().ok().filter(|seconds| (0.0..1e9).contains(seconds));
     let budget = Budget::seconds(seconds.ok_or("SECONDS is a number, 0 for a single call")?);
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+    let text = std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;
     let graph = Graph::from_dimacs(&text).map_err(|error| format!("{path}: {error}"))?;
     let coloring = ColoringGnn::open(model, Options::default())?.color(&graph, &budget)?;
     eprintln!("{path}: {} colors, at least {} needed", coloring.num_colors(), graph.clique_size());

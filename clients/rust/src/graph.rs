@@ -3,6 +3,9 @@ use crate::{Error, Result};
 /// Columns of `node_features`.
 pub const NUM_FEATURES: usize = 16;
 
+/// Nodes of a DIMACS graph, at most: a header that claims more is wrong, or the graph is too large to color.
+const MAX_READ_NODES: usize = 1_000_000;
+
 /// Nodes of highest degree from which a clique is grown.
 const CLIQUE_STARTS: usize = 1000;
 
@@ -62,14 +65,14 @@ impl Graph {
         let mut found = 0;
         let cells = cells.into_iter().inspect(|_| found += 1).enumerate();
         let set: Vec<usize> = cells.filter_map(|(i, cell)| cell.then_some(i)).collect();
-        if found != num_nodes * num_nodes {
+        if num_nodes.checked_mul(num_nodes) != Some(found) {
             return Err(Error::Adjacency { found, num_nodes });
         }
         Self::from_edges(num_nodes, set.into_iter().map(|i| (i / num_nodes, i % num_nodes)))
     }
 
-    /// From the text of a DIMACS `.col` file, whose nodes count from 1. A wrong number of edges in the header is
-    /// forgiven, since many files have one.
+    /// From the text of a DIMACS `.col` file, whose nodes count from 1, a million of them at most. A wrong number of
+    /// edges in the header is forgiven, since many files have one. Lines end in LF, CRLF or CR.
     ///
     /// ```
     /// # use coloring_gnn::Graph;
@@ -77,28 +80,35 @@ impl Graph {
     /// assert_eq!(graph.num_edges(), 2);
     /// # Ok::<(), coloring_gnn::Error>(())
     /// ```
-    pub fn from_dimacs(text: &str) -> Result<Self> {
+    pub fn from_dimacs(text: impl AsRef<[u8]>) -> Result<Self> {
+        let text = text.as_ref();
         let mut num_nodes = 0;
         let mut edges = Vec::new();
-        for (number, content) in text.lines().enumerate() {
+        for (number, content) in lines(text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)).enumerate() {
             let fail = |reason| Error::Dimacs { line: number + 1, reason };
-            let words: Vec<&str> = content.split_whitespace().collect();
-            let number_at = |place: usize| words.get(place).and_then(|word| word.parse::<usize>().ok());
+            let words: Vec<&[u8]> = content.split(is_blank).filter(|word| !word.is_empty()).collect();
+            let number_at = |place: usize| words.get(place).and_then(|word| whole(word));
             match (words.first().copied(), number_at(1), number_at(2)) {
-                (Some("e"), Some(u), Some(v)) if u.min(v) > 0 && u.max(v) <= num_nodes => {
+                (Some(b"e"), Some(u), Some(v)) if u.min(v) > 0 && u.max(v) <= num_nodes => {
                     edges.push((u - 1, v - 1));
                 }
-                (Some("e"), Some(u), Some(v)) => {
+                (Some(b"e"), Some(u), Some(v)) => {
                     return Err(fail(format!("edge {u}-{v} leaves the nodes 1..{num_nodes} of the header")));
                 }
-                (Some("p"), None, Some(n))
-                    if num_nodes == 0 && n > 0 && matches!(words[1], "edge" | "edges" | "col") =>
+                (Some(b"p"), None, Some(n))
+                    if num_nodes == 0 && number_at(3).is_some() && matches!(words[1], b"edge" | b"edges" | b"col") =>
                 {
+                    if !(1..=MAX_READ_NODES).contains(&n) {
+                        return Err(fail(format!("{n} nodes; a graph has 1 to {MAX_READ_NODES}")));
+                    }
                     num_nodes = n;
                 }
-                (None | Some("n" | "d" | "v" | "x"), ..) => {}
-                (Some(word), ..) if word.starts_with('c') => {}
-                _ => return Err(fail(format!("{content:?} is neither `c`, one `p edge N M` nor `e u v`"))),
+                (None | Some(b"n" | b"d" | b"v" | b"x"), ..) => {}
+                (Some(word), ..) if word.starts_with(b"c") => {}
+                _ => {
+                    let content = String::from_utf8_lossy(&content[..content.len().min(40)]);
+                    return Err(fail(format!("{content:?} is neither `c`, one `p edge N M` nor `e u v`")));
+                }
             }
         }
         if num_nodes == 0 {
@@ -222,4 +232,20 @@ impl Graph {
         }
         triangles
     }
+}
+
+/// Lines that end in LF, CRLF or CR.
+fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let ended_by_lf = text.split(|&byte| byte == b'\n');
+    ended_by_lf.flat_map(|line| line.strip_suffix(b"\r").unwrap_or(line).split(|&byte| byte == b'\r'))
+}
+
+fn is_blank(byte: &u8) -> bool {
+    byte.is_ascii_whitespace() || *byte == b'\x0b'
+}
+
+/// The number in a word of up to 18 ASCII digits.
+fn whole(word: &[u8]) -> Option<usize> {
+    let is_number = word.len() <= 18 && word.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(word).ok().filter(|_| is_number)?.parse().ok()
 }

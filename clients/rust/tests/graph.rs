@@ -11,6 +11,32 @@ fn the_same_graph_comes_from_every_form() {
 }
 
 #[test]
+fn dimacs_is_read_as_python_reads_it() {
+    let path = Graph::from_edges(3, [(0, 1), (1, 2)]).unwrap();
+    for end in ["\n", "\r\n", "\r"] {
+        let text = ["\u{feff}c \u{fc}ber", "", "p edge 3 2", "e 1\x0b2 more", "e 2\t3"].join(end);
+        assert_eq!(Graph::from_dimacs(&text).unwrap(), path, "{end:?}");
+        assert_eq!(Graph::from_dimacs(text + end + end).unwrap(), path, "{end:?}");
+        let error = Graph::from_dimacs(["c", "", "p edge 3 2", "e 1 4"].join(end)).unwrap_err().to_string();
+        assert_eq!(error, "line 4: edge 1-4 leaves the nodes 1..3 of the header");
+    }
+    assert_eq!(Graph::from_dimacs(b"c \xff\np col 3 2\ne 1 2\ne 02 3").unwrap(), path);
+    for edge in ["e 1_0 2", "e +1 2", "e \u{661} 2", "e -1 2", "e 1 2.0", "e 1\u{a0}2", "\u{feff}e 1 2"] {
+        let error = Graph::from_dimacs(format!("p edge 20 1\n{edge}")).unwrap_err().to_string();
+        assert!(error.starts_with("line 2: ") && error.ends_with("is neither `c`, one `p edge N M` nor `e u v`"));
+    }
+    for header in ["p edge 100000000000 0", "p edge 0 0", "p edge 1000001 0"] {
+        let error = Graph::from_dimacs(header).unwrap_err().to_string();
+        assert!(error.ends_with(" nodes; a graph has 1 to 1000000"), "{error}");
+    }
+    for header in ["p edge 3", "p edge 3 x", "p edge 9999999999999999999 0", "p edge", "p", "p 3 3 3", "p tree 3 3"] {
+        assert!(Graph::from_dimacs(header).is_err(), "{header}");
+    }
+    assert_eq!(Graph::from_dimacs("p edge 1000000 0").unwrap().num_nodes(), 1_000_000);
+    assert!(Graph::from_adjacency(1 << (usize::BITS / 2), []).is_err());
+}
+
+#[test]
 fn what_is_wrong_with_a_graph_is_said() {
     let dimacs = |text| Graph::from_dimacs(text).unwrap_err().to_string();
     assert_eq!(dimacs("p edge 3 1\ne 1 4"), "line 2: edge 1-4 leaves the nodes 1..3 of the header");
