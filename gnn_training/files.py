@@ -1,6 +1,7 @@
 """Files that are either whole or absent: written to a temporary file, flushed to the disk, then renamed."""
 
 import errno
+import fcntl
 import hashlib
 import json
 import logging
@@ -14,6 +15,7 @@ from typing import Any, BinaryIO
 from gnn_training.errors import StorageError, UserError
 
 log = logging.getLogger(__name__)
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # as network file systems answer
 JSON_LIMIT = 20_000_000  # bytes; the values of hostile JSON take 30 times as much memory
 
 
@@ -50,22 +52,60 @@ def read_json(path: Path, way_out: str = "name a file that you may read") -> Any
 
 
 @contextmanager
-def replace_file(path: Path) -> Iterator[Path]:
-    """Give the body a temporary path to write to, which replaces `path` at its end. After an error `path` is unchanged.
-    StorageError if the system refuses (no space, no permission).
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def damaged(path: Path | str, way_out: str) -> Iterator[None]:
+    """Raise UserError if the body fails with whatever it fails with on damaged values of a file."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        with open(temporary, "rb+") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, path)
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise UserError(f"{path}: is damaged ({what}); {way_out}") from error
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Raise StorageError if the system refuses what the body does to write `path` (no space, no permission)."""
+    try:
+        yield
     except OSError as error:
         raise StorageError(f"{path}: cannot be written ({reason(error)}); make room or name another place") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Give the body a temporary path to write to, which replaces `path` at its end. After an error `path` is unchanged.
+    StorageError if the system refuses. A process that writes the same file waits.
+    """
+    temporary = path.with_name(f".{path.name[:50]}.tmp")  # always this: the next writer takes what a killed one left
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _claimed(temporary) as file:
+            try:
+                yield temporary
+                os.fsync(file)
+                os.replace(temporary, path)
+            except BaseException:
+                with suppress(OSError):
+                    temporary.unlink()
+                raise
+
+
+@contextmanager
+def _claimed(path: Path) -> Iterator[BinaryIO]:
+    """Make an empty file, or empty one whose writer was killed, and keep it locked while the body runs."""
+    while True:
+        with open(path, "ab", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                file.truncate(0)
+                yield file
+                return
+        # Its writer has renamed it meanwhile.
 
 
 @contextmanager
@@ -80,16 +120,21 @@ def lock_folder(folder: Path) -> Iterator[None]:
         except Timeout as error:
             raise UserError(f"{folder}: another process is writing it; wait for it or name another folder") from error
         except OSError as error:
-            if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):  # as network file systems answer
+            if error.errno not in NO_LOCKS:
                 raise StorageError(f"{folder}: cannot be written ({reason(error)}); name another folder") from error
             log.warning("%s: this file system has no locks; do not start the same command twice", folder)
         yield
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write `text` as UTF-8, atomically."""
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically. StorageError if the system refuses."""
     with replace_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` as UTF-8, as `write_bytes`."""
+    write_bytes(path, text.encode())
 
 
 def require_folders(paths: Iterable[Path]) -> None:
@@ -115,10 +160,14 @@ def checksums(contents: Mapping[str, bytes]) -> str:
     return "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in contents.items())
 
 
-def changed(checksums: str, contents: Mapping[str, bytes]) -> str | None:
-    """The first name in a checksum file whose content is missing or differs; None if all are right."""
-    for line in checksums.splitlines():
+def changed(checksums: bytes, contents: Mapping[str, bytes], needed: Iterable[str]) -> str | None:
+    """The first name in a checksum file whose content is missing or differs, or that is needed and not in it; None if
+    all are right.
+    """
+    right = set()
+    for line in checksums.decode(errors="replace").splitlines():
         digest, _, name = line.partition("  ")
         if name not in contents or hashlib.sha256(contents[name]).hexdigest() != digest:
             return name or line
-    return None
+        right.add(name)
+    return next((name for name in needed if name not in right), None)

@@ -1,15 +1,18 @@
 """Loggers that show the records of a training as curves: TensorBoard, and Weights & Biases, MLflow or Trackio."""
 
 import importlib
+import logging
 import secrets
+import threading
 from pathlib import Path
 from typing import Protocol
 
 from gnn_training.errors import UserError
-from gnn_training.files import write_text
+from gnn_training.files import read_bytes, write_text
 from gnn_training.machine import require_package
 from gnn_training.settings import TrainSettings
 
+log = logging.getLogger(__name__)
 PROJECT = "coloring-gnn"  # in the logger: project or experiment
 
 
@@ -29,6 +32,7 @@ class TensorBoard:
     def __init__(self, run: Path, first_step: int):
         from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
 
+        threading.excepthook = _in_a_sentence  # of the writer's thread, whose error the next call raises again
         self.writer = SummaryWriter(run / "tensorboard", purge_step=first_step)
 
     def log(self, step: int, values: dict[str, float]) -> None:
@@ -41,6 +45,10 @@ class TensorBoard:
 
     def close(self, status: str) -> None:
         self.writer.close()
+
+
+def _in_a_sentence(failure: threading.ExceptHookArgs) -> None:
+    log.warning("%s has failed: %s", failure.thread.name if failure.thread else "a thread", failure.exc_value)
 
 
 class WandB:
@@ -90,7 +98,7 @@ def start(name: str, settings: TrainSettings) -> Logger:
     file = settings.run / "logger_id"
     if not file.exists():
         write_text(file, f"{settings.run.name}-{secrets.token_hex(4)}\n")
-    run_id = file.read_text(encoding="utf-8").strip()
+    run_id = read_bytes(file, 1000, "delete it").decode(errors="replace").strip()
     try:
         return MLflow(settings, run_id) if name == "mlflow" else WandB(name, settings, run_id)
     except Exception as error:  # each library has errors of its own
