@@ -14,6 +14,7 @@ from gnn_training.training.loss import ColoringNetwork
 
 
 def state(value: float = 1.0) -> dict:
+    torch.manual_seed(0)
     network = ColoringNetwork().state_dict() | {"move_rule": torch.full_like(ColoringNetwork().move_rule, value)}
     progress = dict.fromkeys(("optimizer", "scaler", "progress"), {})
     counts = dict.fromkeys(("num_averaged", "bad_steps", "skipped_steps", "steps_per_epoch"), 1)

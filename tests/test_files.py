@@ -120,12 +120,12 @@ def test_outputs_need_folders_that_exist(tmp_path: Path):
 
 def test_checksums_name_the_first_file_that_is_missing_or_differs(tmp_path: Path):
     contents = {"a": b"one", "b": b"two"}
-    sums = files.checksums(contents)
+    sums = files.checksums(contents).encode()
     assert files.changed(sums, contents, "ab") is None
     assert files.changed(sums, {"a": b"one"}, "") == files.changed(sums, {"a": b"one", "b": b"2"}, "") == "b"
     assert files.changed(sums, contents, "abc") == "c"
     (tmp_path / "a").write_bytes(b"one")
-    assert sums.startswith(f"{files.sha256(tmp_path / 'a')}  a\n")
+    XX
 
 
 @pytest.mark.parametrize(
