@@ -125,7 +125,7 @@ def test_checksums_name_the_first_file_that_is_missing_or_differs(tmp_path: Path
     assert files.changed(sums, {"a": b"one"}, "") == files.changed(sums, {"a": b"one", "b": b"2"}, "") == "b"
     assert files.changed(sums, contents, "abc") == "c"
     (tmp_path / "a").write_bytes(b"one")
-    XX
+    assert sums.startswith(f"{files.sha256(tmp_path / 'a')}  a\n".encode())
 
 
 @pytest.mark.parametrize(
