@@ -1,6 +1,6 @@
 """One step of a job with a fault in one of its writes, then the step again without it, which must give the same.
 
-`python tests/faults.py RESULTS SECONDS [STEP ...]` does that with drawn steps, faults and positions until the time is
+`PYTHONPATH=. python tests/faults.py RESULTS SECONDS [STEP ...]` does that with drawn steps, faults and positions until the time is
 up, and writes what happened to the JSON file RESULTS.
 """
 
@@ -143,9 +143,9 @@ class Faults:
         file = self.made / "settings.json"
         file.write_text(step.settings(self.space).model_dump_json())
         paths = {"FAULT_FOLDER": self.space, "FAULT_COUNTER": self.counter, "FAULT_LOG": self.log} if fault else {}
-        process = tiny_runs.fork(
-            _step, step.command, file, self.said, environment | {key: str(path) for key, path in paths.items()}
-        )
+        environment |= {key: str(path) for key, path in paths.items()}
+        process = tiny_runs.FORKS.Process(target=_step, args=(step.command, file, self.said, environment))
+        process.start()
         process.join(SECONDS)
         if process.is_alive():
             os.killpg(process.pid, signal.SIGKILL)

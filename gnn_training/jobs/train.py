@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from math import gcd
 from pathlib import Path
@@ -13,7 +13,7 @@ from gnn_training import processes
 from gnn_training.console import duration
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime, StopSignal, join
-from gnn_training.errors import UserError
+from gnn_training.errors import StorageError, UserError
 from gnn_training.files import damaged, lock_folder, write_text
 from gnn_training.launch import gpus
 from gnn_training.launch.ranks import Nodes, launch
@@ -73,7 +73,8 @@ class Training:
         try:
             ended = self._steps(stop)
         except UserError as error:
-            self.logbook.close({"status": "failed", "reason": str(error), "self_check": self.self_check})
+            with suppress(StorageError):  # the first error is the one to tell
+                self.logbook.close({"status": "failed", "reason": str(error), "self_check": self.self_check})
             raise
         self._save()
         learner, rt = self.learner, self.rt
