@@ -77,35 +77,52 @@ def replace_file(path: Path) -> Iterator[Path]:
     """Give the body a temporary path to write to, which replaces `path` at its end. After an error `path` is unchanged.
     StorageError if the system refuses. A process that writes the same file waits.
     """
-    temporary = path.with_name(f".{path.name[:50]}.tmp")  # always this: the next writer takes what a killed one left
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _claimed(temporary) as file:
-            try:
-                yield temporary
-                os.fsync(file)
-                os.replace(temporary, path)
-            except BaseException:
-                with suppress(OSError):
-                    temporary.unlink()
-                raise
+    with _temporary(path) as temporary:
+        yield temporary
+        _flush(temporary)
+        os.replace(temporary, path)
 
 
 @contextmanager
-def _claimed(path: Path) -> Iterator[BinaryIO]:
-    """Make an empty file, or empty one whose writer was killed, and keep it locked while the body runs."""
-    while True:
-        with open(path, "ab", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX)
-            except OSError as error:
-                if error.errno not in NO_LOCKS:
-                    raise
-            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                file.truncate(0)
-                yield file
-                return
-        # Its writer has renamed it meanwhile.
+def _temporary(path: Path) -> Iterator[Path]:
+    """An empty, locked file beside `path`, with nothing left there in the end. StorageError if the system refuses it or
+    the name of `path`. It always has the same name: the next writer takes what a killed one has left.
+    """
+    temporary = path.with_name(f".{path.name[:50]}.tmp")
+    with storage_errors(path):
+        with suppress(FileNotFoundError):
+            path.lstat()  # OSError: a name that is too long
+        while True:
+            with open(temporary, "ab", opener=_without_following_links) as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                except OSError as error:
+                    if error.errno not in NO_LOCKS:
+                        raise
+                if _has_name(file, temporary):
+                    file.truncate(0)
+                    try:
+                        yield temporary
+                    finally:
+                        if _has_name(file, temporary):
+                            temporary.unlink()
+                    return
+
+
+def _without_following_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
+def _has_name(file: BinaryIO, path: Path) -> bool:
+    """Whether the open file still has this path: its writer may have renamed it."""
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+
+
+def _flush(path: Path) -> None:
+    with open(path, "rb+") as written:
+        os.fsync(written.fileno())
 
 
 @contextmanager

@@ -2,8 +2,6 @@
 
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,7 +95,7 @@ class Logbook:
         with storage_errors(self.metrics), open(self.metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         for logger in self.loggers:
-            with _errors_as_warnings(logger):
+            with loggers.errors_as_warnings(type(logger).__name__):
                 logger.log(step, {f"{kind}/{name}": value for name, value in values.items()})
 
     def say(self, step: int, steps: int, gap: float, progress: Progress, seconds_left: float) -> None:
@@ -116,7 +114,7 @@ class Logbook:
         if self.is_main:
             scores = {"gap": progress.best, "gap_at_step_0": progress.first_gap, "dsatur_gap": progress.dsatur_gap}
             final = {f"final/{name}": score for name, score in scores.items()}
-            with _errors_as_warnings(self.tensorboard):
+            with loggers.errors_as_warnings("TensorBoard"):
                 self.tensorboard.compare(settings, final)
 
     def close(self, status: dict[str, object]) -> None:
@@ -125,17 +123,8 @@ class Logbook:
             return
         write_text(self.run / "status.json", json.dumps(status, indent=2) + "\n")
         for logger in self.loggers:
-            with _errors_as_warnings(logger):
+            with loggers.errors_as_warnings(type(logger).__name__):
                 logger.close(str(status["status"]))
-
-
-@contextmanager
-def _errors_as_warnings(logger: loggers.Logger) -> Iterator[None]:
-    """Go on with the training when a logger fails, such as one whose server is away: metrics.jsonl has everything."""
-    try:
-        yield
-    except Exception as error:
-        log.warning("%s does not log this: %s", type(logger).__name__, error)
 
 
 def read_metrics(path: Path) -> list[dict]:

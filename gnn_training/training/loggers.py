@@ -3,7 +3,8 @@
 import importlib
 import logging
 import secrets
-import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -32,7 +33,6 @@ class TensorBoard:
     def __init__(self, run: Path, first_step: int):
         from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
 
-        threading.excepthook = _in_a_sentence  # of the writer's thread, whose error the next call raises again
         self.writer = SummaryWriter(run / "tensorboard", purge_step=first_step)
 
     def log(self, step: int, values: dict[str, float]) -> None:
@@ -47,8 +47,13 @@ class TensorBoard:
         self.writer.close()
 
 
-def _in_a_sentence(failure: threading.ExceptHookArgs) -> None:
-    log.warning("%s has failed: %s", failure.thread.name if failure.thread else "a thread", failure.exc_value)
+@contextmanager
+def errors_as_warnings(logger: str) -> Iterator[None]:
+    """Go on when a logger fails, such as one whose server is away: the files of the run folder have everything."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("%s does not log this: %s", logger, error)
 
 
 class WandB:
