@@ -31,9 +31,7 @@ def pack(settings: PackSettings) -> Path:
     paths += [settings.run / name for name in ("report.json", "config.json", "metrics.jsonl", "best.pt")]
     contents = {path.name: files.read_bytes(path, LIMIT, WAY_OUT) for path in [*paths, settings.run / "status.json"]}
     contents.pop("status.json")  # the manifest has it
-    report, config, status = (
-        files.read_json(settings.run / name, DELETE) for name in ("report.json", "config.json", "status.json")
-    )
+    report, config, status = (_record(settings.run / f"{name}.json") for name in ("report", "config", "status"))
     with files.damaged(settings.run / "report.json", DELETE):
         model = report["model"]["sha256"], int(report["model"]["metadata"]["trained_steps"])
         data_sha256 = report["model"]["metadata"]["data_sha256"]
@@ -81,6 +79,13 @@ def _revision(root: Path) -> str:
         return "unknown"
 
 
+def _record(path: Path) -> Json:
+    record = files.read_json(path, DELETE)
+    if not isinstance(record, dict) or not record:
+        raise UserError(f"{path}: is damaged (it has no values); {DELETE}")
+    return record
+
+
 def _require_one_training(settings: PackSettings, contents: Contents, model: tuple[str, int], status: Json) -> None:
     """Raise UserError if the model is damaged, or if the report or the checkpoint are of another model. model: SHA-256
     and step of that of the report.
@@ -91,8 +96,7 @@ def _require_one_training(settings: PackSettings, contents: Contents, model: tup
     sha256, exported = model
     if sha256 != hashlib.sha256(contents[MODEL_FILE]).hexdigest():
         raise UserError(f"{settings.run}/report.json is of another model than {settings.models}; evaluate again")
-    with files.damaged(settings.run / "status.json", DELETE):
-        best = status.get("best_step")
+    best = status.get("best_step")
     if exported != best:
         raise UserError(f"{settings.models} has step {exported}, the best of {settings.run} is {best}; export again")
 
