@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TRIALS = 5  # of the thousands that `python tests/faults.py` can draw
+TRIALS = 3  # of the thousands that `python tests/faults.py` can draw
 
 
 @pytest.mark.slow  # trainings in processes of their own
