@@ -9,6 +9,7 @@ from pathlib import Path
 from gnn_training import files
 from gnn_training.contract import SUMS_FILE
 
+LIMIT = 1 << 28  # bytes that are unpacked
 Contents = dict[str, bytes]  # bytes of a file by its name
 
 
@@ -28,11 +29,15 @@ def write_archive(path: Path, contents: Contents, modified: int) -> None:
 def read_archive(path: Path) -> Contents:
     """Read an archive. Raises OSError if there is none, ValueError with what is wrong by its own checksums."""
     try:
-        with tarfile.open(fileobj=io.BytesIO(gzip.decompress(path.read_bytes()))) as tar:
+        with gzip.open(path) as zipped:
+            content = zipped.read(LIMIT + 1)  # to the end, where the checksum is
+        if len(content) > LIMIT:
+            raise ValueError(f"it unpacks to more than {LIMIT / 1e6:.0f} MB")
+        with tarfile.open(fileobj=io.BytesIO(content)) as tar:
             members = {Path(member.name).name: tar.extractfile(member) for member in tar}
             found = {name: member.read() for name, member in members.items() if member}
-        damaged = files.changed(found[SUMS_FILE].decode(), found)
-    except (gzip.BadGzipFile, EOFError, zlib.error, tarfile.TarError, KeyError, ValueError) as error:
+        damaged = files.changed(found[SUMS_FILE], found, found.keys() - {SUMS_FILE})
+    except (gzip.BadGzipFile, EOFError, zlib.error, tarfile.TarError, KeyError, ValueError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
     if damaged:
         raise ValueError(damaged)

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,13 @@ def set_up_logging() -> None:
     logging.raiseExceptions = False  # the work goes on if a log cannot be written
     logging.basicConfig(handlers=[handler], force=True)
     logging.getLogger("gnn_training").setLevel(logging.INFO)
+    threading.excepthook = _thread_failed
+
+
+def _thread_failed(failure: threading.ExceptHookArgs) -> None:
+    """Tell in a line what ended a thread of a library, such as that of TensorBoard on a full disk."""
+    name = failure.thread.name if failure.thread else "a thread"
+    logging.warning("%s has ended: %s: %s", name, failure.exc_type.__name__, failure.exc_value)
 
 
 def duration(seconds: float) -> str:

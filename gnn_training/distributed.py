@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gnn_training import processes
-from gnn_training.errors import MachineError
+from gnn_training.errors import MachineError, TrainingError
 
 TIMEOUT = timedelta(minutes=5)  # a lost rank must not leave the others waiting for half an hour of rent
 
@@ -73,6 +73,7 @@ class Runtime:
 def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime]:
     """Join the process group that torchrun describes, or one of our own; timeout: of every collective. Raises
     MachineError if CUDA is asked for and missing, if this rank has no GPU of its own, or its memory does not suffice.
+    TrainingError if another rank does not come within the timeout.
     """
     # Some clusters set WORLD_SIZE to the number of machines: it is torchrun's only if RANK is set, too.
     rank, world_size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE")) if "RANK" in os.environ else (0, 1)
@@ -88,6 +89,13 @@ def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime
             yield Runtime(rank, world_size, where)
         except torch.OutOfMemoryError as error:
             raise MachineError(f"the GPU of rank {rank} has too little memory: lower --batch-size") from error
+        except RuntimeError as error:
+            if "Timed out waiting" not in str(error):  # as gloo says it
+                raise
+            waited = (
+                f"rank {rank} has waited {timeout.total_seconds():.0f} s for another rank, which hangs or is stopped"
+            )
+            raise TrainingError(f"{waited}; look at its machine, then start again") from error
         finally:
             dist.destroy_process_group()
 

@@ -1,6 +1,7 @@
 """Files that are either whole or absent: written to a temporary file, flushed to the disk, then renamed."""
 
 import errno
+import fcntl
 import hashlib
 import json
 import logging
@@ -15,6 +16,7 @@ from typing import Any, BinaryIO
 from gnn_training.errors import StorageError, UserError
 
 log = logging.getLogger(__name__)
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # as network file systems answer
 JSON_LIMIT = 20_000_000  # bytes; the values of hostile JSON take 30 times as much memory
 
 
@@ -51,28 +53,80 @@ def read_json(path: Path, way_out: str = "name a file that you may read") -> Any
 
 
 @contextmanager
-def replace_file(path: Path) -> Iterator[Path]:
-    """Give the body a temporary path to write to, which replaces `path` at its end. After an error `path` is unchanged.
-    StorageError if the system refuses (no space, no permission). UserError if `path` is a folder, a device or a pipe.
-    """
-    _require_regular(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def damaged(path: Path | str, way_out: str) -> Iterator[None]:
+    """Raise UserError if the body fails with whatever it fails with on damaged values of a file."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        with open(temporary, "rb+") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, path)
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise UserError(f"{path}: is damaged ({what}); {way_out}") from error
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Raise StorageError if the system refuses what the body does to write `path` (no space, no permission)."""
+    try:
+        yield
     except OSError as error:
         raise StorageError(f"{path}: cannot be written ({reason(error)}); make room or name another place") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
-def _require_regular(path: Path) -> None:
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Give the body a temporary path to write to, which replaces `path` at its end. After an error `path` is unchanged.
+    StorageError if the system refuses, UserError if `path` is a folder, a device or a pipe. A process that writes the
+    same file waits.
+    """
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with _temporary(path) as temporary:
+        yield temporary
+        _flush(temporary)
+        os.replace(temporary, path)
+
+
+@contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    """An empty, locked file beside `path`, with nothing left there in the end. It always has the same name: the next
+    writer takes what a killed one has left. Raises as `replace_file`.
+    """
     if os.path.lexists(path) and not os.path.isfile(path):
         raise UserError(f"{path}: is not a regular file and is never replaced; name a file")
+    temporary = path.with_name(f".{path.name[:50]}.tmp")
+    with storage_errors(path):
+        with suppress(FileNotFoundError):
+            path.lstat()  # OSError: a name that is too long
+        while True:
+            with open(temporary, "ab", opener=_without_following_links) as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                except OSError as error:
+                    if error.errno not in NO_LOCKS:
+                        raise
+                if _has_name(file, temporary):
+                    file.truncate(0)
+                    try:
+                        yield temporary
+                    finally:
+                        if _has_name(file, temporary):
+                            temporary.unlink()
+                    return
+
+
+def _without_following_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
+def _has_name(file: BinaryIO, path: Path) -> bool:
+    """Whether the open file still has this path: its writer may have renamed it."""
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+
+
+def _flush(path: Path) -> None:
+    with open(path, "rb+") as written:
+        os.fsync(written.fileno())
 
 
 @contextmanager
@@ -87,16 +141,21 @@ def lock_folder(folder: Path) -> Iterator[None]:
         except Timeout as error:
             raise UserError(f"{folder}: another process is writing it; wait for it or name another folder") from error
         except OSError as error:
-            if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):  # as network file systems answer
+            if error.errno not in NO_LOCKS:
                 raise StorageError(f"{folder}: cannot be written ({reason(error)}); name another folder") from error
             log.warning("%s: this file system has no locks; do not start the same command twice", folder)
         yield
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write `text` as UTF-8, atomically."""
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically. StorageError if the system refuses."""
     with replace_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` as UTF-8, as `write_bytes`."""
+    write_bytes(path, text.encode())
 
 
 def require_places(outputs: Sequence[Path], inputs: Iterable[Path] = ()) -> None:
@@ -110,15 +169,9 @@ def require_places(outputs: Sequence[Path], inputs: Iterable[Path] = ()) -> None
         if other := there.get(_identity(path)):
             raise UserError(f"{path}: is the same file as {other}, which is read or also written; name another")
         there[_identity(path)] = path
-        with suppress(_Tried), replace_file(path) as temporary:
-            with suppress(FileNotFoundError):
-                os.lstat(path)  # fails if the name is too long
+        with _temporary(path) as temporary:
             temporary.write_bytes(bytes(4096))  # an empty file has a place on a full disk
-            raise _Tried
-
-
-class _Tried(Exception):
-    """A file can be written."""
+            _flush(temporary)
 
 
 def _identity(path: Path) -> tuple[int, int] | str:
@@ -164,10 +217,14 @@ def checksums(contents: Mapping[str, bytes]) -> str:
     return "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in contents.items())
 
 
-def changed(checksums: str, contents: Mapping[str, bytes]) -> str | None:
-    """The first name in a checksum file whose content is missing or differs; None if all are right."""
-    for line in checksums.splitlines():
+def changed(checksums: bytes, contents: Mapping[str, bytes], needed: Iterable[str]) -> str | None:
+    """The first name in a checksum file whose content is missing or differs, or that is needed and not in it; None if
+    all are right.
+    """
+    right = set()
+    for line in checksums.decode(errors="replace").splitlines():
         digest, _, name = line.partition("  ")
         if name not in contents or hashlib.sha256(contents[name]).hexdigest() != digest:
             return name or line
-    return None
+        right.add(name)
+    return next((name for name in needed if name not in right), None)

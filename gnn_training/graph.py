@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from gnn_training.contract import UNKNOWN_TYPE
 
-MAX_NODES = 1_000_000  # of any graph; a list of edges with a larger number is hardly one
+MAX_NODES = 1_000_000  # of any graph: one that claims more is wrong, or too large to color
 UNNAMED_FAMILY = "imported"  # family of graphs whose file does not name a graph type
 
 

@@ -31,10 +31,10 @@ def model_file(name: Path | str) -> Path:
 
         folder = Path(snapshot_download(repo, revision=revision, allow_patterns=[SUMS_FILE, *FILES]))
     found = {file: (folder / file).read_bytes() for file in (SUMS_FILE, *FILES) if (folder / file).exists()}
-    sums = found.get(SUMS_FILE, b"").decode(errors="replace")
-    if f"  {MODEL_FILE}\n" not in sums:
+    sums = found.get(SUMS_FILE, b"")
+    if f"  {MODEL_FILE}\n".encode() not in sums:
         raise UserError(f"{name} has no {SUMS_FILE} of a {MODEL_FILE}: name a model that `coloring-gnn push` uploaded")
-    if wrong := files.changed(sums, found):
+    if wrong := files.changed(sums, found, ()):
         cache = folder.parents[1]
         raise UserError(f"{name}: {wrong} differs from its checksum: delete {cache}, or name another revision")
     return folder / MODEL_FILE

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 
 from gnn_training.errors import MachineError
@@ -34,6 +35,13 @@ def rank(what: str) -> object:
             time.sleep(300)
         print(time.monotonic(), flush=True)
         fail()
+    if what == "freeze":
+        from gnn_training.distributed import join
+
+        with join("cpu", timedelta(seconds=2)) as rt:
+            if number == 1:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            rt.wait()
     if what in FAILURES:
         FAILURES[what]() if number == 1 else time.sleep(60)
     received: list[int] = []

@@ -1,6 +1,7 @@
 """Checkpoints: whole or not there, readable without running code, the same for any number of ranks."""
 
 import logging
+import resource
 import shutil
 from pathlib import Path
 
@@ -9,10 +10,15 @@ import torch
 
 from gnn_training.errors import StorageError, UserError
 from gnn_training.training import checkpoint
+from gnn_training.training.loss import ColoringNetwork
 
 
 def state(value: float = 1.0) -> dict:
-    return {"network": {"move_rule": torch.full((2, 3), value), "b.bias": torch.zeros(3)}, "step": 7}
+    torch.manual_seed(0)
+    network = ColoringNetwork().state_dict() | {"move_rule": torch.full_like(ColoringNetwork().move_rule, value)}
+    progress = dict.fromkeys(("optimizer", "scaler", "progress"), {})
+    counts = dict.fromkeys(("num_averaged", "bad_steps", "skipped_steps", "steps_per_epoch"), 1)
+    return {"network": network, "weights": network, "step": 7, "settings": {}, "data_sha256": "0", **progress, **counts}
 
 
 def truncate(path: Path) -> None:
@@ -24,7 +30,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path):
     path = tmp_path / "new" / "best.pt"
     checkpoint.save(path, state())
     loaded = checkpoint.load(path)
-    assert loaded["step"] == 7 and torch.equal(loaded["network"]["move_rule"], torch.ones(2, 3))
+    assert loaded["step"] == 7 and bool((loaded["network"]["move_rule"] == 1).all())
 
 
 def test_a_failing_save_leaves_the_old_file_and_nothing_else(tmp_path: Path):
@@ -72,6 +78,69 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes):
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"best\.pt: damaged or not a checkpoint .*delete it"):
         checkpoint.load(path)
+
+
+def unsealed(path: Path, state: dict) -> bytes:
+    """A checkpoint as version 0.5 wrote it."""
+    torch.save(state, path)
+    return path.read_bytes()
+
+
+def test_every_flipped_byte_of_a_checkpoint_is_found(tmp_path: Path):
+    path = tmp_path / "best.pt"
+    checkpoint.save(path, state())
+    content = path.read_bytes()
+    places = {*range(0, len(content), len(content) // 200), *range(len(content) - 100, len(content))}
+    for bit, place in enumerate(sorted(places)):
+        damaged = content[:place] + bytes([content[place] ^ 1 << bit % 8]) + content[place + 1 :]
+        with pytest.raises(UserError, match="damaged"):
+            checkpoint.parse(damaged, path)
+
+
+def test_a_checkpoint_of_version_0_5_loads_and_its_flipped_weights_do_not(tmp_path: Path):
+    path = tmp_path / "best.pt"
+    content = unsealed(path, state(0.625))
+    assert checkpoint.load(path)["step"] == 7
+    place = content.index(torch.tensor([0.625] * 4).numpy().tobytes())
+    path.write_bytes(content[:place] + b"?" + content[place + 1 :])
+    with pytest.raises(UserError, match="damaged"):
+        checkpoint.load(path)
+
+
+@pytest.mark.parametrize("key", [*checkpoint.RESUMED])
+def test_a_checkpoint_without_a_key_is_named(tmp_path: Path, key: str):
+    checkpoint.save(tmp_path / "step-00000007.pt", {name: value for name, value in state().items() if name != key})
+    with pytest.raises(UserError, match=rf"step-00000007\.pt: (has no {key}|not a checkpoint)"):
+        checkpoint.newest(tmp_path)
+
+
+def test_weights_of_another_shape_are_named(tmp_path: Path):
+    changed = state()
+    changed["network"] = changed["network"] | {"move_rule": torch.ones(2, 3)}
+    checkpoint.save(tmp_path / "best.pt", changed)
+    with pytest.raises(UserError, match=r"best\.pt: network is not that of this program"):
+        checkpoint.load(tmp_path / "best.pt")
+
+
+def test_a_disk_that_takes_no_more_is_told_in_a_sentence_and_the_old_file_stays(tmp_path: Path):
+    path = tmp_path / "best.pt"
+    checkpoint.save(path, state())
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(StorageError, match=r"best\.pt: cannot be written \(file too large\)"):
+            checkpoint.save(path, state(2.0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert checkpoint.load(path)["network"]["move_rule"].max() == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_training_without_a_checkpoint_that_can_be_read_is_not_begun_again(tmp_path: Path):
+    for step in (10, 20):
+        (tmp_path / f"step-000000{step}.pt").touch()
+    with pytest.raises(UserError, match="step-00000010.pt: damaged"):
+        checkpoint.newest(tmp_path)
 
 
 def test_a_missing_file_and_a_strange_one_are_named(tmp_path: Path):

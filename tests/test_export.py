@@ -355,6 +355,13 @@ def test_a_folder_of_an_older_version_without_the_file_for_the_web_is_named(mode
     assert f"{WEB_FILE}: not the file that was exported; export again" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\n", bytes(100)])
+def test_damaged_checksums_are_not_taken_for_right_ones(models: Path, content: bytes, capsys):
+    (models / SUMS_FILE).write_bytes(content)
+    assert verify_again(models) == 2
+    assert re.fullmatch("coloring-gnn: .*not the file that was exported; export again\n", capsys.readouterr().err)
+
+
 def test_without_checksums_there_is_nothing_to_verify(tmp_path: Path, capsys):
     assert verify_again(tmp_path) == 2
     assert "SHA256SUMS: there is no such file; run export first" in capsys.readouterr().err

@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,6 +38,44 @@ def test_an_interrupted_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_p
         raise KeyboardInterrupt
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_writer_left_is_gone_after_the_next(tmp_path: Path):
+    path = tmp_path / "graph.sol"
+    program = (
+        "import os, pathlib, sys; from gnn_training import files\n"
+        "with files.replace_file(pathlib.Path(sys.argv[1])) as file: file.write_text('half of a long'); os.kill(0, 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, path], cwd=ROOT, start_new_session=True)
+    assert killed.returncode == -9 and len(list(tmp_path.iterdir())) == 1
+    files.write_text(path, "whole")
+    assert path.read_text() == "whole" and list(tmp_path.iterdir()) == [path]
+
+
+def test_two_writers_of_one_file_write_one_after_the_other(tmp_path: Path):
+    path, order = tmp_path / "graph.sol", []
+    second = threading.Thread(target=lambda: (files.write_text(path, "2"), order.append(2)))
+    with files.replace_file(path) as temporary:
+        second.start()
+        second.join(0.2)
+        temporary.write_text("1")
+        order.append(1)
+    second.join()
+    assert order == [1, 2] and path.read_text() == "2" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_name_of_as_many_letters_as_the_system_takes_can_be_written(tmp_path: Path):
+    path = tmp_path / ("n" * 251 + ".sol")
+    files.write_text(path, "l 1 1")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path: Path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / ".graph.sol.tmp").symlink_to(tmp_path / "mine")
+    with pytest.raises(StorageError, match="graph.sol: cannot be written"):
+        files.write_text(tmp_path / "graph.sol", "new")
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_a_locked_folder_is_refused_until_its_process_is_killed(tmp_path: Path):
@@ -122,16 +161,17 @@ def test_a_full_disk_is_found_before_any_work(tmp_path: Path, monkeypatch):
 def test_a_result_without_a_place_and_without_a_temporary_folder_is_refused_in_a_sentence(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
     with pytest.raises(StorageError, match="make room or name another place$"):
-        files.write_result(tmp_path / ("x" * 255), "")
+        files.write_result(tmp_path / ("x" * 256), "")
 
 
 def test_checksums_name_the_first_file_that_is_missing_or_differs(tmp_path: Path):
     contents = {"a": b"one", "b": b"two"}
-    sums = files.checksums(contents)
-    assert files.changed(sums, contents) is None
-    assert files.changed(sums, {"a": b"one"}) == files.changed(sums, {"a": b"one", "b": b"2"}) == "b"
+    sums = files.checksums(contents).encode()
+    assert files.changed(sums, contents, "ab") is None
+    assert files.changed(sums, {"a": b"one"}, "") == files.changed(sums, {"a": b"one", "b": b"2"}, "") == "b"
+    assert files.changed(sums, contents, "abc") == "c"
     (tmp_path / "a").write_bytes(b"one")
-    assert sums.startswith(f"{files.sha256(tmp_path / 'a')}  a\n")
+    assert sums.startswith(f"{files.sha256(tmp_path / 'a')}  a\n".encode())
 
 
 @pytest.mark.parametrize(

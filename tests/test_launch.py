@@ -118,6 +118,15 @@ def test_rank_that_is_killed_is_named_with_its_signal():
 
 
 @pytest.mark.slow
+def test_rank_that_is_frozen_ends_the_others_with_one_sentence_after_the_timeout_of_the_group(capfd):
+    with pytest.raises(
+        TrainingError, match=r"^rank 0 has waited 2 s for another rank, which hangs or is stopped; look"
+    ):
+        launch(rank, "freeze", 2)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.slow
 def test_mistake_of_a_rank_gives_its_traceback_and_one_sentence(capfd):
     with pytest.raises(TrainingError, match="^rank 1 failed: no link$"):
         launch(rank, "fail", 2)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gnn_training import __version__
+from gnn_training import __version__, archive
 from gnn_training.__main__ import main
+from gnn_training.archive import write_archive
 from gnn_training.errors import StorageError, UserError
 from gnn_training.jobs import pack as job
 from gnn_training.settings import EvaluateSettings, PackSettings
@@ -144,6 +145,43 @@ def test_a_missing_file_of_the_run_is_named(settings: PackSettings, name: str):
     (settings.run / name).unlink()
     with pytest.raises(UserError, match=rf"run/{name}: cannot be read \(no such file or directory\); do the whole job"):
         job.pack(settings)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xfe", b"7", b"[]", b'{"train": {"seconds": "x"}}', b"[" * 100_000]
+)
+@pytest.mark.parametrize("name", ["report.json", "config.json", "status.json", "steps.json"])
+def test_a_damaged_record_of_the_run_is_named(settings: PackSettings, name: str, content: bytes):
+    (settings.run / name).write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        job.pack(settings)
+    said = str(caught.value)
+    assert "is damaged" in said or "the best of" in said, said  # an empty status has no best step
+    assert "\n" not in said and not (settings.models / "trained_model.tar.gz").exists()
+
+
+def test_damaged_lines_of_the_metrics_are_left_out_of_the_page(settings: PackSettings, caplog):
+    metrics = settings.run / "metrics.jsonl"
+    whole = metrics.read_text()
+    metrics.write_text(whole + "\0\0\0\n[]\n{}\n" + '{"kind": "train", "step": "x"}\n' + '{"kind": "tr')
+    job.pack(settings)
+    assert [f"line {number} is damaged" in caplog.text for number in range(2, 8)] == [False, *[True] * 4, False]
+    metrics.write_text("")
+    job.pack(settings)  # the page is without the scores of the training
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\n", b"no sums\n"])
+def test_damaged_checksums_are_not_taken_for_right_ones(settings: PackSettings, content: bytes):
+    (settings.models / "SHA256SUMS").write_bytes(content)
+    with pytest.raises(UserError, match="is not the file that was exported; export again"):
+        job.pack(settings)
+
+
+def test_an_archive_that_unpacks_to_more_than_can_be_read_is_refused(tmp_path: Path, monkeypatch):
+    write_archive(tmp_path / "large.tar.gz", {"zeros": bytes(100_000)}, 0)
+    monkeypatch.setattr(archive, "LIMIT", 100_000)
+    with pytest.raises(ValueError, match="unpacks to more than"):
+        archive.read_archive(tmp_path / "large.tar.gz")
 
 
 def test_before_an_export_there_is_nothing_to_pack(tmp_path: Path, capsys):

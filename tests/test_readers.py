@@ -365,7 +365,7 @@ def test_lines_may_end_in_three_ways(end: bytes):
 
 
 def test_too_many_nodes_are_refused_before_the_rest_is_read(monkeypatch):
-    monkeypatch.setattr(formats, "MAX_READ_NODES", 3)
+    monkeypatch.setattr(formats, "MAX_NODES", 3)
     xml = GRAPHML % (b'<node id="a"/><node id="b"/><node id="c"/><node id="d"/>' + b"<hyperedge/>")
     for name, content in (("a.txt", b"1 2\n3 4\n\xff"), ("a.graphml", xml)):
         assert "the file has more than 3 nodes or" in complaint(name, content)

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -203,6 +204,45 @@ def test_lost_best_weights_are_made_again(tiny_data: Path, tmp_path: Path):
     (settings.run / "best.pt").unlink()
     assert tiny_runs.finish(train, settings) == 0
     assert best(settings.run)["step"] == 5 and status(settings.run)["status"] == "done"
+
+
+def test_damaged_best_weights_are_made_again(tiny_data: Path, tmp_path: Path):
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run", steps=5, warmup_steps=1)
+    assert tiny_runs.finish(train, settings) == 0
+    content = bytearray((settings.run / "best.pt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (settings.run / "best.pt").write_bytes(content)
+    assert tiny_runs.finish(train, settings) == 0
+    assert best(settings.run)["step"] == 5 and status(settings.run)["status"] == "done"
+
+
+def test_a_damaged_line_of_the_metrics_costs_that_line(tiny_data: Path, trained: Path, finished: Path):
+    lines = (finished / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (finished / "metrics.jsonl").write_text("".join([*lines[:3], "\0" * 80 + "\n", *lines[4:]]))
+    assert tiny_runs.finish(train, tiny_runs.settings(tiny_data, finished)) == 0
+    assert records(finished) == [record for number, record in enumerate(records(trained)) if number != 3]
+
+
+def test_an_optimizer_of_another_network_is_named(tiny_data: Path, finished: Path):
+    path = sorted((finished / "checkpoints").glob("step-*.pt"))[-1]
+    state = checkpoint.load(path)
+    state["optimizer"]["state"][0]["exp_avg"] = torch.ones(2)
+    checkpoint.save(path, state)
+    said = tiny_runs.refusal(train, tiny_runs.settings(tiny_data, finished))
+    assert "is damaged (ValueError: the optimizer is that of another network); delete it" in said
+
+
+@pytest.mark.slow  # two ranks load torch
+def test_a_volume_that_disappears_ends_two_ranks_with_a_sentence(tiny_data: Path, tmp_path: Path):
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run", processes=2, steps=100_000)
+    process = tiny_runs.start_command("train", settings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not reached(settings.run, 3):
+        assert process.poll() is None
+        time.sleep(0.01)
+    settings.run.rename(tmp_path / "elsewhere")
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 4 and re.fullmatch("coloring-gnn: .*cannot be written.*\\n", said), said
+    assert newest(tmp_path / "elsewhere")["step"] >= 2
 
 
 def test_tensorboard_shows_the_numbers(trained: Path):

@@ -70,6 +70,46 @@ def test_time_of_a_step_adds_up_over_its_starts(tmp_path: Path):
     assert json.loads(record.path.read_text())["data"]["seconds"] == 2.5
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff\xfe", b"[]", b"[" * 100_000, b'{"data": 1}', b'{"data": {}}', b'{"data": {"seconds": "x"}}'],
+)
+def test_damaged_record_makes_no_step_done_and_is_written_again(tmp_path: Path, caplog, content: bytes):
+    product, path = tmp_path / "product", tmp_path / "steps.json"
+    product.touch()
+    path.write_bytes(content)
+    record = StepRecord(path)
+    assert "steps.json: is damaged" in caplog.text and "doing all steps again" in caplog.text
+    assert not record.is_done(step(product))
+    record.add(step(product), 1.0, is_done=True)
+    assert StepRecord(path).is_done(step(product))
+
+
+def test_training_whose_records_are_lost_is_not_done(here: Path):
+    train = next(step for step in job.plan(smoke()) if step.name == "train")
+    for path in train.files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    record = StepRecord(here / "steps.json")
+    record.add(train, 1.0, is_done=True)
+    for name in ("status.json", "config.json", "metrics.jsonl"):
+        assert record.is_done(train)
+        Path("runs/smoke", name).rename(here / name)
+        assert not record.is_done(train)
+        (here / name).rename(Path("runs/smoke", name))
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"summary": {"graphs": 1, "methods": {"dsatur": {}}}}'])
+@pytest.mark.parametrize("name", ["report.json", "status.json"])
+def test_damaged_scores_at_the_end_are_named_with_the_way_out(here: Path, name: str, content: str):
+    run = Path("runs/smoke")
+    run.mkdir(parents=True)
+    (run / "report.json").write_text('{"summary": {"graphs": 1, "methods": {}}}')
+    (run / name).write_text(content)
+    with pytest.raises(UserError, match=f"{name}: is damaged .*delete it, then the same command makes it again"):
+        job._finish(smoke(), "ready")
+
+
 def test_step_that_prepares_another_is_done_with_it(tmp_path: Path):
     product, record = tmp_path / "product", StepRecord(tmp_path / "steps.json")
     product.touch()

@@ -26,9 +26,8 @@ import numpy as np
 
 from gnn_training.contract import GRAPH_TYPES
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph, Instance
+from gnn_training.graph import MAX_NODES, Graph, Instance
 
-MAX_READ_NODES = 1_000_000  # a header that claims more is wrong, or the graph is too large to color
 MAX_READ_EDGES = 20_000_000  # of which every one may stand twice
 MAX_LINES, MAX_LINE = 25_000_000, 1_000_000  # lines, bytes of one
 MAX_DEPTH, MAX_NAMES = 100, 10_000  # of XML: elements inside each other, different names of elements and attributes
@@ -42,9 +41,9 @@ TYPE_IDS |= {"registerallocation": 2, "interval": 2, "queen": 4, "geometric": 4}
 
 
 def checked_size(num_nodes: int) -> int:
-    """Return `num_nodes`; UserError if it is below 1 or above MAX_READ_NODES."""
-    if not 1 <= num_nodes <= MAX_READ_NODES:
-        raise UserError(f"the graph has {num_nodes} nodes; it needs at least one; at most {MAX_READ_NODES} are read")
+    """Return `num_nodes`; UserError if it is below 1 or above MAX_NODES."""
+    if not 1 <= num_nodes <= MAX_NODES:
+        raise UserError(f"the graph has {num_nodes} nodes; it needs at least one; at most {MAX_NODES} are read")
     return num_nodes
 
 
@@ -60,8 +59,8 @@ def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _check_growth(position: Sized, ends: Sized) -> None:
     """Raise UserError as soon as a graph that is being read has too many nodes or edges."""
-    if len(position) > MAX_READ_NODES or len(ends) > 2 * MAX_READ_EDGES:
-        most = f"{MAX_READ_NODES} nodes or {MAX_READ_EDGES} edges"
+    if len(position) > MAX_NODES or len(ends) > 2 * MAX_READ_EDGES:
+        most = f"{MAX_NODES} nodes or {MAX_READ_EDGES} edges"
         raise UserError(f"the file has more than {most}; a larger graph is not read")
 
 

@@ -32,6 +32,7 @@ from gnn_training.solve.local_search import Budget, clique_size
 from gnn_training.solve.page import page
 from gnn_training.solve.picture import MAX_NODES
 from gnn_training.solve.report import METHODS, Row
+from gnn_training.training import loggers
 
 logger = logging.getLogger(__name__)
 CALL_SECONDS = 600.0  # a graph that needs longer for one call is too large for the network
@@ -72,7 +73,7 @@ def evaluate(settings: EvaluateSettings) -> None:
         from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
 
         print_tables(tables[-1], file=(text := io.StringIO()))
-        with SummaryWriter(curves) as writer:
+        with loggers.errors_as_warnings("TensorBoard"), SummaryWriter(curves) as writer:
             writer.add_text("report", text.getvalue())
     if summary["chromatic_mae"] is not None:
         print(f"The number of colors is predicted with a mean error of {summary['chromatic_mae']:.2f}.")

@@ -16,6 +16,7 @@ from gnn_training.training.loss import ColoringNetwork
 
 log = logging.getLogger(__name__)
 PATHS = ("data", "run", "weights")  # settings that say nothing to whoever gets the file
+LIMIT = 1 << 28  # bytes of an exported file that are read
 GOLDEN_PROBES = ("one node, the pair (0, 0)", "edgeless", "ring", "petersen", "several graphs")
 
 
@@ -52,9 +53,8 @@ def verify_published(settings: ExportSettings) -> Path:
     if not sums.exists():
         raise UserError(f"{sums}: there is no such file; run export first")
     paths = [settings.models / name for name in (MODEL_FILE, WEB_FILE, GOLDEN_FILE)]
-    found = {path.name: path.read_bytes() for path in paths if path.exists()}
-    missing = (path.name for path in paths if path.name not in found)
-    if name := files.changed(sums.read_text(encoding="utf-8"), found) or next(missing, None):
+    found = {path.name: files.read_bytes(path, LIMIT, "export again") for path in paths if path.exists()}
+    if name := files.changed(files.read_bytes(sums, LIMIT, "export again"), found, (path.name for path in paths)):
         raise UserError(f"{settings.models / name}: not the file that was exported; export again")
     _check_golden(settings.models, settings.oldest_runtime)
     log.info("%s: checksums hold, the golden vectors agree", settings.models)
@@ -75,8 +75,7 @@ def _check_golden(folder: Path, oldest_runtime: bool) -> None:
 def publish(folder: Path, contents: dict[str, bytes]) -> None:
     """Put the files in place, the checksums last."""
     for name, content in contents.items():
-        with files.replace_file(folder / name) as temporary:
-            temporary.write_bytes(content)
+        files.write_bytes(folder / name, content)
     files.write_text(folder / SUMS_FILE, files.checksums(contents))
 
 

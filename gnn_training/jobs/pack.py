@@ -13,9 +13,13 @@ from gnn_training.archive import Contents, read_archive, write_archive
 from gnn_training.contract import ARCHIVE_FILE, GOLDEN_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE, WEB_FILE
 from gnn_training.errors import StorageError, UserError
 from gnn_training.settings import PackSettings
-from gnn_training.solve.page import page
+from gnn_training.solve.page import Json, page
+from gnn_training.training.logbook import read_metrics
 
 log = logging.getLogger(__name__)
+WAY_OUT = "do the whole job first: ./run.sh"
+DELETE = "delete it and do the whole job again: ./run.sh"
+LIMIT = 1 << 28  # bytes of a file that is packed
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -25,14 +29,18 @@ def pack(settings: PackSettings) -> Path:
     """
     paths = [settings.models / name for name in (MODEL_FILE, WEB_FILE, GOLDEN_FILE)]
     paths += [settings.run / name for name in ("report.json", "config.json", "metrics.jsonl", "best.pt")]
-    contents = {path.name: _read(path) for path in paths}
-    status = json.loads(_read(settings.run / "status.json"))
-    _require_one_training(settings, contents, status)
+    contents = {path.name: files.read_bytes(path, LIMIT, WAY_OUT) for path in [*paths, settings.run / "status.json"]}
+    contents.pop("status.json")  # the manifest has it
+    report, config, status = (_record(settings.run / f"{name}.json") for name in ("report", "config", "status"))
+    with files.damaged(settings.run / "report.json", DELETE):
+        model = report["model"]["sha256"], int(report["model"]["metadata"]["trained_steps"])
+        data_sha256 = report["model"]["metadata"]["data_sha256"]
+    _require_one_training(settings, contents, model, status)
     modified = max(int(path.stat().st_mtime) for path in paths)
-    manifest = _manifest(settings, contents, status, modified)
+    manifest = _manifest(settings, data_sha256, status, modified)
     contents["manifest.json"] = (json.dumps(manifest, indent=1) + "\n").encode()
-    report, config = (json.loads(contents[name]) for name in ("report.json", "config.json"))
-    text = page(report, manifest, config, [json.loads(line) for line in contents["metrics.jsonl"].splitlines()])
+    with files.damaged(f"a record in {settings.run}", DELETE):
+        text = page(report, manifest, config, read_metrics(settings.run / "metrics.jsonl"))
     files.write_text(settings.run / PAGE_FILE, text)
     contents[PAGE_FILE] = text.encode()
     contents[SUMS_FILE] = files.checksums(contents).encode()
@@ -71,33 +79,39 @@ def _revision(root: Path) -> str:
         return "unknown"
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({files.reason(error)}); do the whole job first: ./run.sh") from error
+def _record(path: Path) -> Json:
+    record = files.read_json(path, DELETE)
+    if not isinstance(record, dict) or not record:
+        raise UserError(f"{path}: is damaged (it has no values); {DELETE}")
+    return record
 
 
-def _require_one_training(settings: PackSettings, contents: Contents, status: dict) -> None:
-    """Raise UserError if the model is damaged, or if the report or the checkpoint are of another model."""
-    if name := files.changed(_read(settings.models / SUMS_FILE).decode(), contents):
+def _require_one_training(settings: PackSettings, contents: Contents, model: tuple[str, int], status: Json) -> None:
+    """Raise UserError if the model is damaged, or if the report or the checkpoint are of another model. model: SHA-256
+    and step of that of the report.
+    """
+    sums = files.read_bytes(settings.models / SUMS_FILE, LIMIT, WAY_OUT)
+    if name := files.changed(sums, contents, (MODEL_FILE, WEB_FILE, GOLDEN_FILE)):
         raise UserError(f"{settings.models / name}: is not the file that was exported; export again")
-    model = json.loads(contents["report.json"])["model"]
-    if model["sha256"] != hashlib.sha256(contents[MODEL_FILE]).hexdigest():
+    sha256, exported = model
+    if sha256 != hashlib.sha256(contents[MODEL_FILE]).hexdigest():
         raise UserError(f"{settings.run}/report.json is of another model than {settings.models}; evaluate again")
-    exported, best = int(model["metadata"]["trained_steps"]), status.get("best_step")
+    best = status.get("best_step")
     if exported != best:
         raise UserError(f"{settings.models} has step {exported}, the best of {settings.run} is {best}; export again")
 
 
-def _manifest(settings: PackSettings, contents: Contents, status: dict, modified: int) -> dict[str, object]:
+def _manifest(settings: PackSettings, data_sha256: str, status: Json, modified: int) -> dict[str, object]:
     """Where the model comes from and what it cost. modified: time of the newest file, seconds since 1970."""
     steps = settings.run / "steps.json"  # missing if the steps of the job were done one by one
-    states = json.loads(_read(steps)) if steps.exists() else {}
-    seconds = {name: state["seconds"] for name, state in states.items() if "seconds" in state and name != "pack"}
+    with files.damaged(steps, DELETE):
+        states = files.read_json(steps, DELETE) if steps.exists() else {}
+        seconds = {
+            name: float(state["seconds"]) for name, state in states.items() if "seconds" in state and name != "pack"
+        }
     hours, price = sum(seconds.values()) / 3600, settings.price_per_hour
     manifest = provenance() | {
-        "data_sha256": json.loads(contents["report.json"])["model"]["metadata"]["data_sha256"],
+        "data_sha256": data_sha256,
         "created": datetime.fromtimestamp(modified, UTC).isoformat(),
         "training": status,
         "seconds": seconds,

@@ -1,11 +1,9 @@
 """Push a packed model to the Hugging Face Hub, with a model card."""
 
-import io
 import json
 import logging
 from typing import Any
 
-import torch
 from safetensors.torch import save
 
 from gnn_training import files
@@ -16,6 +14,7 @@ from gnn_training.errors import UserError
 from gnn_training.hub import FILES, WEIGHTS_FILE, errors_in_a_sentence, parse
 from gnn_training.settings import PushSettings
 from gnn_training.solve.report import METHODS
+from gnn_training.training import checkpoint
 
 log = logging.getLogger(__name__)
 SCORES = {"mean_gap": "mean number of colors above the best known", "mean_colors": "mean number of colors",
@@ -77,14 +76,16 @@ def push(settings: PushSettings) -> str:
         raise UserError(f"{settings.archive} cannot be read ({files.reason(error)}): pack first") from error
     except ValueError as error:
         raise UserError(f"{settings.archive} is damaged ({error}): pack again") from error
-    best = torch.load(io.BytesIO(packed["best.pt"]), map_location="cpu", weights_only=True)
-    packed[WEIGHTS_FILE] = save(best["network"], metadata={"format": "pt"})
-    contents = {file: packed[file] for file in FILES}
+    with files.damaged(settings.archive, "pack again"):
+        best = checkpoint.parse(packed["best.pt"], settings.archive / "best.pt")
+        packed[WEIGHTS_FILE] = save(best["network"], metadata={"format": "pt"})
+        contents = {file: packed[file] for file in FILES}
     contents[SUMS_FILE] = files.checksums(contents).encode()
     with errors_in_a_sentence(name):
         from huggingface_hub import CommitOperationAdd, HfApi
 
-        contents["README.md"] = card(repo, settings.license, contents).encode()
+        with files.damaged(settings.archive, "pack again"):
+            contents["README.md"] = card(repo, settings.license, contents).encode()
         api, operations = HfApi(), [CommitOperationAdd(file, content) for file, content in contents.items()]
         api.create_repo(repo, private=settings.private or None, exist_ok=True)
         try:

@@ -7,18 +7,17 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnn_training import machine, processes
+from gnn_training import files, machine, processes
 from gnn_training.console import duration
 from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE, WEB_FILE
 from gnn_training.data.packed import MANIFEST_FILE
 from gnn_training.data.sources import locate, written
-from gnn_training.errors import StorageError
-from gnn_training.files import write_text
+from gnn_training.errors import StorageError, UserError
 from gnn_training.launch import gpus, nccl, runpod
 from gnn_training.launch.ranks import Nodes
 from gnn_training.settings import (
@@ -58,7 +57,7 @@ class Step:
     def arguments(self, run: Path) -> list[str]:
         """Write the settings to a file in the run folder; return the arguments of the Python that does the step."""
         file = run / "settings" / f"{self.name}.json"
-        write_text(file, self.settings.model_dump_json(indent=2) + "\n")
+        files.write_text(file, self.settings.model_dump_json(indent=2) + "\n")
         return ["-m", "gnn_training", self.command, f"--settings={file}"]  # which may begin with a dash
 
 
@@ -124,7 +123,8 @@ def plan(settings: RunSettings) -> list[Step]:
     if source.generated:
         generating = GenerateSettings(recipe=settings.recipe, out=source.graphs, seed=settings.seed)
         steps.append(Step("data", "generate", generating, (manifest,)))
-    train = Step("train", "train", training, (manifest, best))
+    records = (run / name for name in ("config.json", "metrics.jsonl", "status.json"))  # that pack needs
+    train = Step("train", "train", training, (manifest, best, *records))
     return [
         *steps,
         Step("check", "check", RunSettings(**shared), prepares=train),
@@ -137,11 +137,19 @@ def plan(settings: RunSettings) -> list[Step]:
 
 
 class StepRecord:
-    """A JSON file of the steps: with which settings and files each has succeeded, and how long it took in all."""
+    """A JSON file of the steps: with which settings and files each has succeeded, and how long it took in all. If it is
+    damaged, no step is done: they find what they have made.
+    """
 
     def __init__(self, path: Path):
         self.path = path
-        self._states: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+        self._states: dict[str, dict[str, Any]] = {}
+        try:
+            with files.damaged(path, "doing all steps again"):
+                states = files.read_json(path, "doing all steps again") if path.exists() else {}
+                self._states = {name: {**state, "seconds": float(state["seconds"])} for name, state in states.items()}
+        except UserError as error:
+            log.warning("%s", error)
 
     def is_done(self, step: Step) -> bool:
         """Return whether the step has succeeded with these settings and its files have not changed since."""
@@ -155,7 +163,7 @@ class StepRecord:
         state = self._states.setdefault(step.name, {"seconds": 0.0})
         state["seconds"] = round(state["seconds"] + seconds, 1)
         state |= _state(step) if is_done else {}
-        write_text(self.path, json.dumps(self._states, indent=1) + "\n")
+        files.write_text(self.path, json.dumps(self._states, indent=1) + "\n")
 
 
 def _state(step: Step) -> dict[str, Any]:
@@ -224,19 +232,24 @@ def _do(step: Step, settings: RunSettings, record: StepRecord) -> None:
         outcome, advice = "done", ""
     finally:
         seconds = time.monotonic() - started
-        record.add(step, seconds, is_done=outcome == "done")
+        with nullcontext() if outcome == "done" else suppress(StorageError):  # which the step has told
+            record.add(step, seconds, is_done=outcome == "done")
         log.info("%s: %s after %s%s", title, outcome, duration(seconds), advice)
 
 
 def _finish(settings: RunSettings, how: str) -> None:
     """Tell what there is, and where; stop the pod if that was asked for."""
-    model, report = settings.models / MODEL_FILE, settings.run / "report.json"
-    summary = json.loads(report.read_text())["summary"]
-    scores = [f"{METHODS[method]} {score['mean_gap']:.2f}" for method, score in summary["methods"].items()]
+    model, report, status = settings.models / MODEL_FILE, settings.run / "report.json", settings.run / "status.json"
+    delete = "delete it, then the same command makes it again"
+    with files.damaged(report, delete):
+        summary = files.read_json(report, delete)["summary"]
+        graphs, methods = summary["graphs"], summary["methods"].items()
+        scores = [f"{METHODS[method]} {score['mean_gap']:.2f}" for method, score in methods]
+    with files.damaged(status, delete):
+        training = files.read_json(status, delete)
+        before, after = float(training["first_gap"]), float(training["best"])
     log.info("%s: %.1f MB, %s", model, model.stat().st_size / 1e6, how)
-    log.info("colors above the best known on %d validation graphs: %s", summary["graphs"], ", ".join(scores))
-    training = json.loads((settings.run / "status.json").read_text())
-    before, after = training["first_gap"], training["best"]
+    log.info("colors above the best known on %d validation graphs: %s", graphs, ", ".join(scores))
     log.info(
         "training saved %.2f colors a graph: from %.2f above the best known to %.2f", before - after, before, after
     )

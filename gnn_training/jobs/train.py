@@ -4,16 +4,17 @@ import logging
 import os
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from math import gcd
+from pathlib import Path
 
 from gnn_training import processes
 from gnn_training.console import duration
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime, StopSignal, join
-from gnn_training.errors import UserError
-from gnn_training.files import lock_folder, write_text
+from gnn_training.errors import StorageError, UserError
+from gnn_training.files import damaged, lock_folder, write_text
 from gnn_training.launch import gpus
 from gnn_training.launch.ranks import Nodes, launch
 from gnn_training.settings import TrainSettings
@@ -74,7 +75,8 @@ class Training:
         try:
             ended = self._steps(stop)
         except UserError as error:
-            self.logbook.close({"status": "failed", "reason": str(error), "self_check": self.self_check})
+            with suppress(StorageError):  # the first error is the one to tell
+                self.logbook.close({"status": "failed", "reason": str(error), "self_check": self.self_check})
             raise
         self._save()
         learner, rt = self.learner, self.rt
@@ -85,6 +87,7 @@ class Training:
         self.logbook.close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
                             "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),
                             **asdict(self.progress)})  # fmt: skip
+        rt.wait()  # or another machine would not find all files
         if rt.is_main:
             log.info("%s at step %d after %s", ended, learner.step, duration(self.progress.seconds))
         return ended
@@ -149,17 +152,17 @@ class Training:
         settings, rt, sha256 = self.settings, self.rt, self.data_sha256
         if any(rt.any(sha256 != rt.broadcast(sha256))):
             raise UserError(f"{settings.data}: the machines hold different graphs; give all of them the same volume")
-        on_disk = checkpoint.newest(settings.run / "checkpoints"), (settings.run / "best.pt").exists()
-        state, has_best = rt.broadcast(on_disk if rt.is_main else None)
+        state, has_best = rt.broadcast(_on_disk(settings.run) if rt.is_main else None)
         if state is not None:
             _refuse_other_settings(settings, sha256, state)
-            self.learner.load_state(state)
+            with damaged(f"the newest in {settings.run / 'checkpoints'}", "delete it"):
+                self.learner.load_state(state)
             self.progress = Progress(**state["progress"])
             if not settings.steps and state["steps_per_epoch"] != len(self.loader.sampler):
                 # Another number of ranks takes other steps for the same epochs.
                 self.learner.step = round(state["step"] * len(self.loader.sampler) / state["steps_per_epoch"])
                 self._save()
-            if not has_best:  # somebody removed it: evaluate again, whatever the checkpoint remembers
+            if not has_best:  # evaluate again, whatever the checkpoint remembers
                 self.progress.best, self.progress.evaluated_at = None, -1
         elif settings.weights:
             self.learner.load_weights(rt.broadcast(checkpoint.load_best(settings.weights) if rt.is_main else None))
@@ -181,11 +184,24 @@ FREE_TO_CHANGE = {
 }  # fmt: skip
 
 
+def _on_disk(run: Path) -> tuple[dict | None, bool]:
+    """State to resume from, if any, and whether there are best weights that can be read."""
+    state, best = checkpoint.newest(run / "checkpoints"), run / "best.pt"
+    if state is None or not best.exists():
+        return state, False
+    try:
+        checkpoint.load(best)
+    except UserError as error:
+        log.warning("%s; taking the weights of the next evaluation", error)
+        return state, False
+    return state, True
+
+
 def _refuse_other_settings(settings: TrainSettings, data_sha256: str, state: dict) -> None:
     """A run resumes only with its own settings and graphs: others belong in another folder."""
     then, now = state["settings"], settings.model_dump(mode="json")
     run, way_out = settings.run, "name another --run folder"
-    if then.keys() != now.keys():
+    if then.keys() != now.keys() or state["progress"].keys() != asdict(Progress()).keys():
         raise UserError(f"{run} was started by another version of this program: finish it there or {way_out}")
     for name in sorted(now.keys() - FREE_TO_CHANGE):
         if then[name] != now[name]:

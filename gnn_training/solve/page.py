@@ -36,11 +36,11 @@ def page(report: Json, manifest: Json | None = None, config: Json | None = None,
     with matplotlib.rc_context(STYLE):
         if manifest:
             steps, checks = ([record for record in metrics if record["kind"] == k] for k in ("train", "validation"))
-            best = next(record for record in checks if record["step"] == manifest["training"]["best_step"])
+            best = next((record for record in checks if record["step"] == manifest["training"]["best_step"]), None)
             gaps = {"training graphs": (steps, "gap"), "validation graphs": (checks, "gap")}
             losses = {name: (steps, name) for name in ("chromatic", "family", "difficulty")}
             curves = _curves("mean gap", gaps) + _curves("loss of the graph predictions", losses)
-            values |= {"first": checks[0], "best": best, "curves": curves}
+            values |= {"first": checks[0] if checks else None, "best": best, "curves": curves}
         if example:
             graph = Graph.from_edges(example["num_nodes"], example["edges"], example["name"])
             colorings = {METHODS[method]: np.array(colors) for method, colors in example["colorings"].items()}

@@ -1,46 +1,90 @@
 """Checkpoints: atomic, loadable with weights_only, the same for any number of ranks."""
 
 import hashlib
+import io
 import logging
+import zipfile
 from pathlib import Path
 
 import torch
 
 from gnn_training.errors import UserError
-from gnn_training.files import replace_file
+from gnn_training.files import read_bytes, storage_errors, write_bytes
+from gnn_training.training.loss import ColoringNetwork
 
 log = logging.getLogger(__name__)
 KEEP = 2  # the newest, and the one before in case the disk damaged the newest
+LIMIT = 1 << 28  # bytes of a checkpoint that is read; those of this network have 100 times fewer
+END_OF_ZIP = b"PK\x05\x06"  # 22 bytes before the end of a zip without a comment
+DIGITS = 64  # of a SHA-256
+EXPORTED = {"network": dict, "settings": dict, "step": int, "data_sha256": str}
+RESUMED = EXPORTED | {
+    "weights": dict, "num_averaged": int, "optimizer": dict, "scaler": dict, "bad_steps": int, "skipped_steps": int,
+    "progress": dict, "steps_per_epoch": int,
+}  # fmt: skip
 
 
 def save(path: Path, state: dict) -> None:
-    """Write `state` (tensors, numbers, strings, lists, dicts); a crash leaves the old file or the new."""
-    with replace_file(path) as temporary:
-        torch.save(state, temporary)
+    """Write `state` (tensors, numbers, strings, lists, dicts); a crash leaves the old file or the new. StorageError if
+    the system refuses. The file is a zip with the SHA-256 of all before it as its comment.
+    """
+    file = io.BytesIO()  # torch would tell of a full disk in a RuntimeError
+    torch.save(state, file)
+    content = file.getvalue()[:-2] + DIGITS.to_bytes(2, "little")
+    write_bytes(path, content + hashlib.sha256(content).hexdigest().encode())
 
 
 def save_step(folder: Path, step: int, state: dict) -> None:
-    """Write the checkpoint of `step` and drop all others but the last few before it."""
+    """Write the checkpoint of `step` and drop all others but the last few before it, and what a kill has left."""
     path = folder / f"step-{step:08d}.pt"
     save(path, state)
     before = sorted(old for old in folder.glob("step-*.pt") if old < path)[-KEEP + 1 :]
-    for old in set(folder.glob("step-*.pt")) - {path, *before}:
-        old.unlink()
+    with storage_errors(folder):
+        for old in {*folder.glob("step-*.pt"), *folder.glob(".step-*.tmp")} - {path, *before}:
+            old.unlink()
 
 
-def load(path: Path) -> dict:
-    """Read a checkpoint onto the CPU. Raises UserError if it is missing, damaged, or not one of this program."""
+def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
+    """Read a checkpoint onto the CPU; needed: its keys and their types. Raises UserError if it is missing, damaged, or
+    not one of this program.
+    """
+    if not path.exists():
+        raise UserError(f"{path}: no such checkpoint; train first or name another run folder")
+    return parse(read_bytes(path, LIMIT, "name another run folder"), path, needed)
+
+
+def parse(content: bytes, name: Path, needed: dict[str, type] = EXPORTED) -> dict:
+    """Read the bytes of a checkpoint called `name`, as `load`."""
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: no such checkpoint; train first or name another run folder") from error
+        if not _is_whole(content):
+            raise ValueError("its checksum is wrong")
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load fails with whatever the damaged bytes make of pickle and zip
-        raise UserError(f"{path}: damaged or not a checkpoint ({type(error).__name__}); delete it") from error
-    if not isinstance(state, dict) or "network" not in state:
-        raise UserError(f"{path}: not a checkpoint of this program; name another file")
+        raise UserError(f"{name}: damaged or not a checkpoint ({type(error).__name__}); delete it") from error
+    if not isinstance(state, dict) or not isinstance(state.get("network"), dict):
+        raise UserError(f"{name}: not a checkpoint of this program; name another file")
     if "move_rule" not in state["network"]:
-        raise UserError(f"{path}: made by a version before 0.4, whose network was another one; train again")
+        raise UserError(f"{name}: made by a version before 0.4, whose network was another one; train again")
+    if wrong := [key for key, kind in needed.items() if not isinstance(state.get(key), kind)]:
+        raise UserError(f"{name}: has no {wrong[0]}; delete it or name another file")
+    shapes = _shapes(ColoringNetwork().state_dict())
+    if wrong := [key for key in ("network", "weights") if key in needed and _shapes(state[key]) != shapes]:
+        raise UserError(f"{name}: {wrong[0]} is not that of this program's network; delete it or name another file")
     return state
+
+
+def _is_whole(content: bytes) -> bool:
+    """Check the SHA-256 at the end. A file without one, of version 0.5 or older, has only the checksums of its zip."""
+    if content[-22:-18] == END_OF_ZIP and content.endswith(b"\0\0"):
+        with zipfile.ZipFile(io.BytesIO(content)) as file:
+            return file.testzip() is None
+    return content[-DIGITS:] == hashlib.sha256(content[:-DIGITS]).hexdigest().encode()
+
+
+def _shapes(weights: dict) -> dict[str, object]:
+    return {
+        name: (value.shape, value.dtype) if isinstance(value, torch.Tensor) else None for name, value in weights.items()
+    }
 
 
 def load_best(run: Path) -> dict:
@@ -49,11 +93,15 @@ def load_best(run: Path) -> dict:
 
 
 def newest(folder: Path) -> dict | None:
-    """State of the newest checkpoint that can be read, None if there is none."""
-    for path in sorted(folder.glob("step-*.pt"), reverse=True):
+    """State of the newest checkpoint that can be read, None if there is none. UserError if none of them can be read:
+    starting again would replace the best weights of a training that may still be saved.
+    """
+    for path in (paths := sorted(folder.glob("step-*.pt"), reverse=True)):
         try:
-            return load(path)
+            return load(path, RESUMED)
         except UserError as error:
+            if path == paths[-1]:
+                raise
             log.warning("%s; taking the one before", error)
     return None
 

@@ -2,16 +2,16 @@
 
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gnn_training.files import write_text
+from gnn_training.files import read_bytes, storage_errors, write_text
 from gnn_training.settings import TrainSettings
 from gnn_training.training import loggers
 
 log = logging.getLogger(__name__)
+KINDS = ("train", "validation")
+LIMIT = 1 << 28  # bytes of metrics.jsonl that are read: a million steps
 
 
 @dataclass
@@ -80,10 +80,10 @@ class Logbook:
         if not is_main:
             return
         self.metrics = self.run / "metrics.jsonl"
-        records = ((line, json.loads(line)) for line in _whole_lines(self.metrics))
-        kept = [line for line, record in records if record["step"] <= reached[record["kind"]]]
-        write_text(self.metrics, "".join(f"{line}\n" for line in kept))
-        self.tensorboard = loggers.TensorBoard(self.run, reached["train"] + 1)
+        kept = [record for record in read_metrics(self.metrics) if record["step"] <= reached[record["kind"]]]
+        write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
+        with storage_errors(self.run / "tensorboard"):
+            self.tensorboard = loggers.TensorBoard(self.run, reached["train"] + 1)
         self.loggers: list[loggers.Logger] = [self.tensorboard]
         if settings.logger:
             self.loggers.append(loggers.start(settings.logger, settings))
@@ -92,10 +92,10 @@ class Logbook:
         """Append numbers of one kind ("train" or "validation") at a step."""
         if not self.is_main:
             return
-        with open(self.metrics, "a", encoding="utf-8") as file:
+        with storage_errors(self.metrics), open(self.metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         for logger in self.loggers:
-            with _errors_as_warnings(logger):
+            with loggers.errors_as_warnings(type(logger).__name__):
                 logger.log(step, {f"{kind}/{name}": value for name, value in values.items()})
 
     def say(self, step: int, steps: int, gap: float, progress: Progress, seconds_left: float) -> None:
@@ -114,7 +114,8 @@ class Logbook:
         if self.is_main:
             scores = {"gap": progress.best, "gap_at_step_0": progress.first_gap, "dsatur_gap": progress.dsatur_gap}
             final = {f"final/{name}": score for name, score in scores.items()}
-            self.tensorboard.compare(settings, final)
+            with loggers.errors_as_warnings("TensorBoard"):
+                self.tensorboard.compare(settings, final)
 
     def close(self, status: dict[str, object]) -> None:
         """Leave status.json: how the run ended ("done", "stopped" or "failed") and its counts. Close the loggers."""
@@ -122,20 +123,23 @@ class Logbook:
             return
         write_text(self.run / "status.json", json.dumps(status, indent=2) + "\n")
         for logger in self.loggers:
-            with _errors_as_warnings(logger):
+            with loggers.errors_as_warnings(type(logger).__name__):
                 logger.close(str(status["status"]))
 
 
-@contextmanager
-def _errors_as_warnings(logger: loggers.Logger) -> Iterator[None]:
-    """Go on with the training when a logger fails, such as one whose server is away: metrics.jsonl has everything."""
-    try:
-        yield
-    except Exception as error:
-        log.warning("%s does not log this: %s", type(logger).__name__, error)
-
-
-def _whole_lines(path: Path) -> list[str]:
-    """Lines of a file; a last line that a crash cut short is left out."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [line for line in text.split("\n")[:-1] if line]
+def read_metrics(path: Path) -> list[dict]:
+    """Records of metrics.jsonl. A last line that a crash cut short is left out, and so are, with a warning, those that
+    a disk has damaged.
+    """
+    *lines, _ = read_bytes(path, LIMIT, "name another run folder").split(b"\n") if path.exists() else [b""]
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            numbers = [record["step"], *(value for name, value in record.items() if name != "kind")]
+            if record["kind"] not in KINDS or not all(isinstance(value, int | float) for value in numbers):
+                raise ValueError("is no record")
+            found.append(record)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            log.warning("%s: line %d is damaged and left out (%s)", path, number, error)
+    return found

@@ -1,15 +1,19 @@
 """Loggers that show the records of a training as curves: TensorBoard, and Weights & Biases, MLflow or Trackio."""
 
 import importlib
+import logging
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from gnn_training.errors import UserError
-from gnn_training.files import write_text
+from gnn_training.files import read_bytes, write_text
 from gnn_training.machine import require_package
 from gnn_training.settings import TrainSettings
 
+log = logging.getLogger(__name__)
 PROJECT = "coloring-gnn"  # in the logger: project or experiment
 
 
@@ -41,6 +45,15 @@ class TensorBoard:
 
     def close(self, status: str) -> None:
         self.writer.close()
+
+
+@contextmanager
+def errors_as_warnings(logger: str) -> Iterator[None]:
+    """Go on when a logger fails, such as one whose server is away: the files of the run folder have everything."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("%s does not log this: %s", logger, error)
 
 
 class WandB:
@@ -90,7 +103,7 @@ def start(name: str, settings: TrainSettings) -> Logger:
     file = settings.run / "logger_id"
     if not file.exists():
         write_text(file, f"{settings.run.name}-{secrets.token_hex(4)}\n")
-    run_id = file.read_text(encoding="utf-8").strip()
+    run_id = read_bytes(file, 1000, "delete it").decode(errors="replace").strip()
     try:
         return MLflow(settings, run_id) if name == "mlflow" else WandB(name, settings, run_id)
     except Exception as error:  # each library has errors of its own

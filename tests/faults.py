@@ -1,0 +1,232 @@
+"""One step of a job with a fault in one of its writes, then the step again without it, which must give the same.
+
+`PYTHONPATH=. python tests/faults.py RESULTS TRIALS [STEP ...]` does that so many times with drawn steps, faults and
+positions, and writes what happened to the JSON file RESULTS. A step that is named twice is drawn twice as often.
+"""
+
+import errno
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import tiny_runs
+
+from gnn_training.__main__ import main
+from gnn_training.settings import EvaluateSettings, ExportSettings, ImportSettings, PackSettings, Settings
+
+HERE = Path(__file__).parent
+KINDS = {
+    "disk full": {"FAULT_ERROR": errno.ENOSPC, "FAULT_STAYS": 1},
+    "disk full once": {"FAULT_ERROR": errno.ENOSPC},
+    "I/O error": {"FAULT_ERROR": errno.EIO},
+    "no permission": {"FAULT_ERROR": errno.EACCES},
+    "kill -9": {"FAULT_ERROR": 0},
+    "clock jumps": {"FAULT_ERROR": 0, "FAULT_CLOCK": 3600, "FAULT_AT": 0},
+}
+SECONDS = 200  # after which a step hangs
+
+
+class Step(NamedTuple):
+    """A command, its settings in a workspace, the folders that it needs, and what it makes: bytes or values by name."""
+
+    command: str
+    settings: Callable[[Path], Settings]
+    needs: tuple[str, ...]
+    products: Callable[[Path], dict]
+
+
+def training(space: Path, ranks: int) -> Settings:
+    changes = {"steps": 6, "rounds": 30, "checkpoint_every": 2, "evaluate_every": 2, "processes": ranks}
+    return tiny_runs.settings(space / "data", space / "run", **changes)
+
+
+def trained(space: Path) -> dict:
+    from gnn_training.training import checkpoint
+
+    lines = map(json.loads, (space / "run/metrics.jsonl").read_text().splitlines())
+    records = [{k: v for k, v in line.items() if k not in ("graphs_per_second", "seconds_left")} for line in lines]
+    state = checkpoint.newest(space / "run/checkpoints")
+    return {"best": (space / "run/best.pt").read_bytes(), "records": records, "weights": state["weights"]}
+
+
+def scored(space: Path) -> dict:
+    report = json.loads((space / "run/report.json").read_text())
+    return {row["name"]: {m: row["colors"][m] for m in ("dsatur", "one_call")} for row in report["graphs"]}
+
+
+def content(*names: str) -> Callable[[Path], dict]:
+    return lambda space: {name: (space / name).read_bytes() for name in names}
+
+
+def packed(space: Path) -> dict:
+    with tarfile.open(space / "models/trained_model.tar.gz") as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar}
+
+
+STEPS = {
+    "import": Step(
+        "import", lambda s: ImportSettings(sources=(s / "graphs",), out=s / "packed", workers=1), ("graphs",),
+        content("packed/graphs.safetensors", "packed/manifest.json"),
+    ),
+    "train": Step("train", lambda s: training(s, 1), ("data",), trained),
+    "train on two ranks": Step("train", lambda s: training(s, 2), ("data",), trained),
+    "export": Step(
+        "export", lambda s: ExportSettings(run=s / "run", models=s / "models", steps=24, oldest_runtime=False),
+        ("run",),
+        content("models/coloring_gnn.onnx", "models/coloring_gnn_web.onnx", "models/coloring_gnn.golden.json"),
+    ),
+    "evaluate": Step(
+        "evaluate",
+        lambda s: EvaluateSettings(
+            graphs=s / "data", model=str(s / "models/coloring_gnn.onnx"), limit=2, threads=1,
+            report=s / "run/report.json",
+        ),
+        ("data", "run", "models"), scored,
+    ),
+    "pack": Step(
+        "pack", lambda s: PackSettings(run=s / "run", models=s / "models"), ("run", "models"), packed,
+    ),
+}  # fmt: skip
+
+
+class Faults:
+    """A workspace, whose place is in every file, so there is one; and the folder `made` with what steps begin with."""
+
+    def __init__(self, folder: Path):
+        self.space, self.made, self.shim = folder / "space", folder / "made", folder / "faults.so"
+        self.counter, self.log, self.said = (folder / name for name in ("counter", "log", "said"))
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", self.shim, HERE / "faults.c", "-ldl"], check=True)
+        os.environ["LD_PRELOAD"] = str(self.shim)  # for the server that all steps are forked from
+        tiny_runs.FORKS.set_forkserver_preload(
+            [f"gnn_training.jobs.{name}" for name in ("train", "export", "evaluate", "pack", "dataset")]
+            + ["torch.utils.tensorboard", "onnxruntime", "faults"]
+        )
+        self.products: dict[str, dict] = {}
+        self.writes: dict[str, int] = {}
+        tiny_runs.write_data(self.made / "data")
+        (self.made / "graphs").mkdir()
+        for n in range(5, 25):
+            edges = "".join(f"e {i + 1} {(i + 1) % n + 1}\n" for i in range(n))
+            (self.made / f"graphs/ring{n}.col").write_text(f"p edge {n} {n}\n{edges}")
+
+    def prepare(self, name: str) -> None:
+        """Do a step without a fault: note its products and how often it writes; keep what later steps need."""
+        self.empty(name)
+        code, said = self.run(name, {"FAULT_AT": 0, "FAULT_ERROR": 0})
+        assert code == 0, said
+        self.products[name] = STEPS[name].products(self.space)
+        self.writes[name] = int.from_bytes(self.counter.read_bytes(), "little")
+        for folder in ("run", "models"):
+            if (self.space / folder).exists():
+                shutil.copytree(self.space / folder, self.made / folder, dirs_exist_ok=True)
+
+    def empty(self, name: str) -> None:
+        shutil.rmtree(self.space, ignore_errors=True)
+        for folder in STEPS[name].needs:
+            shutil.copytree(self.made / folder, self.space / folder)
+
+    def run(self, name: str, fault: dict) -> tuple[int, str]:
+        """Exit code of a step, and what it has said on stderr. TimeoutError if it hangs."""
+        step, environment = STEPS[name], {key: str(value) for key, value in fault.items()}
+        self.counter.write_bytes(bytes(8))
+        self.log.unlink(missing_ok=True)
+        file = self.made / "settings.json"
+        file.write_text(step.settings(self.space).model_dump_json())
+        paths = {"FAULT_FOLDER": self.space, "FAULT_COUNTER": self.counter, "FAULT_LOG": self.log} if fault else {}
+        environment |= {key: str(path) for key, path in paths.items()}
+        process = tiny_runs.FORKS.Process(target=_step, args=(step.command, file, self.said, environment))
+        process.start()
+        process.join(SECONDS)
+        if process.is_alive():
+            os.killpg(process.pid, signal.SIGKILL)
+            raise TimeoutError
+        return process.exitcode, self.said.read_text()
+
+    def trial(self, name: str, kind: str, position: int) -> dict:
+        """Do a step with a fault and again without one. problem: what is wrong, None if nothing is."""
+        self.empty(name)
+        started = time.monotonic()
+        result = {"step": name, "kind": kind, "position": position, "problem": None}
+        try:
+            code, said = self.run(name, {"FAULT_AT": position} | KINDS[kind])
+            result |= {"code": code, "said": said[-2000:], "hit": self.log.read_text() if self.log.exists() else ""}
+            result["problem"] = self.judge(kind, code, said)
+            again, said = self.run(name, {})
+            if again:
+                result |= {"problem": f"afterwards exit code {again}", "again": said[-2000:]}
+            elif wrong := tiny_runs.differences(STEPS[name].products(self.space), self.products[name]):
+                result["problem"] = f"afterwards other results: {wrong}"
+            elif left := [str(path) for path in self.space.rglob("*.tmp")]:
+                result["problem"] = f"afterwards there are {left}"
+            elif orphans := _processes(self.space):
+                result["problem"] = f"afterwards there run {orphans}"
+        except TimeoutError:
+            result["problem"] = "hangs"
+        return result | {"seconds": round(time.monotonic() - started, 1)}
+
+    def judge(self, kind: str, code: int, said: str) -> str | None:
+        """What is wrong with how a step with a fault ended: it must work, be killed, or say one sentence."""
+        sentences = re.findall("^coloring-gnn: ", said, re.MULTILINE)
+        if "Traceback" in said:
+            return "a traceback"
+        if kind == "clock jumps" or code == 0:
+            return None if code == 0 else f"exit code {code}"
+        if kind == "kill -9":
+            return None if code in (-9, 2, 5) and len(sentences) <= 1 else f"exit code {code}"
+        return None if code == 4 and len(sentences) == 1 else f"exit code {code}, {len(sentences)} sentences"
+
+
+def _step(command: str, settings: Path, said: Path, environment: dict[str, str]) -> None:
+    """In a process of its own: do a step with these variables; stderr goes to a file."""
+    os.setsid()
+    os.environ.update(environment)
+    with open(said, "wb") as file, open(os.devnull, "wb") as nothing:
+        os.dup2(file.fileno(), 2)
+        os.dup2(nothing.fileno(), 1)
+    sys.exit(main([command, "--settings", str(settings)]))
+
+
+def _processes(space: Path) -> list[str]:
+    """Command lines of processes that have the workspace in their environment, five seconds after the end."""
+    for _ in range(25):
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if f"FAULT_FOLDER={space}".encode() in (process / "environ").read_bytes():
+                    found.append((process / "cmdline").read_text())
+        if not found:
+            break
+        time.sleep(0.2)
+    return found
+
+
+def campaign(results: Path, trials: int, names: list[str]) -> None:
+    """Draw steps, faults and positions; print what went wrong and keep all results."""
+    rng, found, later = random.Random(0), [], {"export", "evaluate", "pack"} & set(names)
+    with tempfile.TemporaryDirectory() as folder:
+        faults = Faults(Path(folder))
+        for name in STEPS:
+            if name in names or later and name in ("train", "export", "evaluate"):
+                faults.prepare(name)
+        while len(found) < trials:
+            name = rng.choice(names)
+            found.append(faults.trial(name, rng.choice(list(KINDS)), rng.randint(1, faults.writes[name])))
+            results.write_text(json.dumps({"writes": faults.writes, "trials": found}, indent=1) + "\n")
+            if found[-1]["problem"]:
+                print(found[-1], flush=True)
+
+
+if __name__ == "__main__":
+    campaign(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] or list(STEPS))

@@ -1,0 +1,179 @@
+"""Damaged checkpoints, records and archives: what was saved is read, or one sentence says what is wrong."""
+
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from fuzzing import explore, refusal
+from hypothesis import strategies as st
+from tiny_runs import differences
+
+import gnn_training.jobs.run as job
+from gnn_training.archive import read_archive, write_archive
+from gnn_training.errors import UserError
+from gnn_training.files import checksums
+from gnn_training.jobs.run import StepRecord
+from gnn_training.settings import smoke
+from gnn_training.training import checkpoint
+from gnn_training.training.logbook import read_metrics
+from gnn_training.training.loss import ColoringNetwork
+
+Damage = Callable[[bytes], bytes]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["seconds", "kind", "step", "a"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@st.composite
+def damages(draw: st.DrawFn) -> Damage:
+    """Flipped bits, a lost end, lost, added or moved bytes, or zeros as a crash of the machine leaves them."""
+    kind = draw(st.sampled_from(["flip", "flip", "cut", "lose", "add", "zeros", "empty"]))
+    where, length, bits = draw(st.integers(0, 1 << 40)), draw(st.integers(1, 600)), draw(st.integers(1, 255))
+    added = draw(st.binary(min_size=1, max_size=20))
+
+    def damage(content: bytes) -> bytes:
+        at = where % max(1, len(content))
+        if kind == "flip":
+            return content[:at] + bytes([content[at] ^ bits]) + content[at + 1 :] if content else added
+        after = {"cut": b"", "lose": content[at + length :], "add": added + content[at:],
+                 "zeros": bytes(min(length, len(content) - at)) + content[at + length :]}  # fmt: skip
+        return b"" if kind == "empty" else content[:at] + after[kind]
+
+    return damage
+
+
+def saved() -> dict:
+    torch.manual_seed(0)
+    network = ColoringNetwork().state_dict()
+    maps = dict.fromkeys(("optimizer", "scaler", "progress", "settings"), {"a": 1})
+    numbers = dict.fromkeys(("num_averaged", "bad_steps", "skipped_steps", "steps_per_epoch", "step"), 1)
+    return {"network": network, "weights": network, "data_sha256": "0", **maps, **numbers}
+
+
+@pytest.fixture(autouse=True)
+def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No warnings for each of the inputs, and a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_no_damage_to_a_checkpoint_is_read(tmp_path: Path):
+    checkpoint.save(tmp_path / "best.pt", saved())
+    content = (tmp_path / "best.pt").read_bytes()
+
+    def damaged_checkpoint(damage: Damage) -> str:
+        if (damaged := damage(content)) == content:
+            return "unchanged"
+        with pytest.raises(UserError) as caught:
+            checkpoint.parse(damaged, tmp_path, checkpoint.RESUMED)
+        return refusal(caught.value)
+
+    explore(damaged_checkpoint, damages())
+
+
+def test_a_damaged_checkpoint_of_version_0_5_is_refused_or_has_the_same_weights(tmp_path: Path):
+    torch.save(saved(), file := io.BytesIO())
+
+    def damaged_checkpoint_without_digest(damage: Damage) -> str:
+        try:
+            state = checkpoint.parse(damage(file.getvalue()), tmp_path, checkpoint.RESUMED)
+        except UserError as error:
+            return refusal(error)
+        assert differences(state, saved()) == []
+        return "harmless"
+
+    explore(damaged_checkpoint_without_digest, damages())
+
+
+def test_a_checkpoint_of_other_values_is_refused_or_has_every_key(tmp_path: Path):
+    def other_checkpoint(key: str, value: object) -> str:
+        try:
+            checkpoint.save(tmp_path / "best.pt", {**saved(), key: value})
+            state = checkpoint.load(tmp_path / "best.pt", checkpoint.RESUMED)
+        except UserError as error:
+            return refusal(error)
+        assert all(isinstance(state[name], kind) for name, kind in checkpoint.RESUMED.items())
+        return "accepted"
+
+    explore(other_checkpoint, st.sampled_from([*checkpoint.RESUMED]), VALUES, quick=100)
+
+
+def test_the_newest_whole_checkpoint_is_taken(tmp_path: Path):
+    for step in (1, 2):
+        checkpoint.save(tmp_path / f"step-0000000{step}.pt", {**saved(), "step": step})
+    path = tmp_path / "step-00000002.pt"
+    content = path.read_bytes()
+
+    def damaged_newest_checkpoint(damage: Damage) -> str:
+        path.write_bytes(damage(content))
+        step = checkpoint.newest(tmp_path)["step"]
+        assert step == (2 if path.read_bytes() == content else 1)
+        return f"step {step}"
+
+    explore(damaged_newest_checkpoint, damages())
+
+
+def test_the_job_starts_and_ends_with_any_record(tmp_path: Path):
+    run, record = Path("runs/smoke"), {"data": {"seconds": 1.0, "command": "generate", "settings": {}, "files": {}}}
+    run.mkdir(parents=True)
+    scores = {"summary": {"graphs": 40, "methods": {"dsatur": {"mean_gap": 1.0}}}}
+    whole = {"steps.json": record, "report.json": scores, "status.json": {"first_gap": 1.0, "best": 0.5}}
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/coloring_gnn.onnx").touch()
+
+    def damaged_record(name: str, damage: Damage, value: object, is_value: bool) -> str:
+        for file, right in whole.items():
+            (run / file).write_text(json.dumps(right))
+        (run / name).write_bytes(json.dumps(value).encode() if is_value else damage((run / name).read_bytes()))
+        StepRecord(run / "steps.json")
+        try:
+            job._finish(smoke(), "done")
+        except UserError as error:
+            return refusal(error)
+        return "accepted"
+
+    explore(damaged_record, st.sampled_from(list(whole)), damages(), VALUES, st.booleans())
+
+
+def test_of_damaged_metrics_every_whole_line_is_read(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    records = [{"kind": kind, "step": step, "gap": 0.5} for step in range(20) for kind in ("train", "validation")]
+    whole = "".join(json.dumps(record) + "\n" for record in records).encode()
+
+    def damaged_metrics(damage: Damage, value: object) -> str:
+        content = damage(whole) + json.dumps(value).encode() + b"\n"
+        path.write_bytes(content)
+        read = read_metrics(path)
+        lines = set(content.split(b"\n"))
+        assert all(record in read for record in records if json.dumps(record).encode() in lines)
+        return f"{len(read) // 10} times ten"
+
+    explore(damaged_metrics, damages(), VALUES)
+
+
+def test_a_damaged_archive_is_refused_or_has_the_same_files(tmp_path: Path):
+    contents = {"model.onnx": b"a model" * 200, "report.json": b"{}"}
+    contents["SHA256SUMS"] = checksums(contents).encode()
+    path = tmp_path / "trained_model.tar.gz"
+    write_archive(path, contents, 0)
+    whole = path.read_bytes()
+
+    def damaged_archive(damage: Damage) -> str:
+        path.write_bytes(damage(whole))
+        try:
+            assert read_archive(path) == contents
+        except ValueError:
+            return "refused"
+        return "the same"
+
+    explore(damaged_archive, damages())
