@@ -12,7 +12,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from random import Random
+from typing import TypeVar
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -22,44 +25,73 @@ from hypothesis.strategies import SearchStrategy
 from gnn_training.errors import UserError
 
 QUICK_EXAMPLES = 200
-ROUND = 2000  # examples with one seed
+ROUND = 500  # examples with one seed
 HANG_SECONDS = 10
 MEMORY = 1 << 30  # bytes that a target may need in addition
 SECONDS = float(os.environ.get("FUZZ_SECONDS", 0))
 SEED = int(os.environ.get("FUZZ_SEED", 0))
+Value = TypeVar("Value")
 
 
 def explore(check: Callable[..., str | None], *strategies: SearchStrategy, quick: int = QUICK_EXAMPLES) -> None:
-    """Call check(*values) with generated values. It returns a word for what happened, such as "accepted", which is
-    counted. AssertionError if a call takes longer than 10 s, or if all together need 1 GB more of memory.
+    """Call check(*values) with values that Hypothesis generates. It returns a word for what happened, such as
+    "accepted", which is counted. AssertionError if a call takes longer than 10 s, or if all together need 1 GB more of
+    memory.
 
     quick: number of calls when FUZZ_SECONDS is not set.
     """
-    outcomes: Counter[str] = Counter()
-    before, started, seed = _peak_bytes(), time.monotonic(), SEED
+    with _counted(check) as (call, is_over):
+        for seed in count(SEED):
+            # A failure is made small by Hypothesis, then shown with its values.
+            limits = settings(
+                max_examples=ROUND if SECONDS else quick, deadline=None, database=None, print_blob=False,
+                phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck),
+            )  # fmt: skip
+            try:
+                limits(hypothesis.seed(seed)(given(st.tuples(*strategies))(call)))()
+            except BaseException:
+                print(f"FUZZ_SEED={seed}")
+                raise
+            if is_over():
+                break
 
-    def counted(values: tuple) -> None:
+
+def explore_seeded(
+    check: Callable[[Value], str | None], make: Callable[[Random], Value], quick: int = QUICK_EXAMPLES
+) -> None:
+    """As `explore`, with values made by make(generator): many times as many in a second, but a failure is not made
+    small.
+    """
+    with _counted(check) as (call, is_over):
+        for seed in count(SEED):
+            value = make(Random(seed))
+            try:
+                call((value,))
+            except BaseException:
+                print(f"FUZZ_SEED={seed}: {value!r:.10000}")
+                raise
+            if seed >= SEED + quick and is_over():
+                break
+
+
+@contextmanager
+def _counted(check: Callable[..., str | None]) -> Iterator[tuple[Callable[[tuple], None], Callable[[], bool]]]:
+    """Give the body a function that calls `check`, and one that tells whether the time is up."""
+    outcomes: Counter[str] = Counter()
+    before, started = _peak_bytes(), time.monotonic()
+
+    def call(values: tuple) -> None:
         with _no_hang():
             outcomes[check(*values) or "done"] += 1
 
-    while True:
-        # A failure is made small by Hypothesis, then shown with its values.
-        phases = (Phase.generate, Phase.shrink)
-        limits = settings(
-            max_examples=ROUND if SECONDS else quick, deadline=None, database=None, phases=phases,
-            suppress_health_check=list(HealthCheck), print_blob=False,
-        )  # fmt: skip
-        try:
-            limits(hypothesis.seed(seed)(given(st.tuples(*strategies))(counted)))()
-        except BaseException:
-            print(f"FUZZ_SEED={seed}")
-            raise
-        seed += 1
-        if time.monotonic() - started >= SECONDS:
-            break
+    yield call, lambda: time.monotonic() - started >= SECONDS
     more = _peak_bytes() - before
     assert more < MEMORY, f"{more / 1e6:.0f} MB more memory than before"
-    _record(check, outcomes, time.monotonic() - started, more)
+    if folder := os.environ.get("FUZZ_RESULTS"):
+        seconds = round(time.monotonic() - started, 1)
+        test = os.environ["PYTEST_CURRENT_TEST"].split()[0].rpartition("/")[2]
+        content = {"test": test, "seconds": seconds, "peak_mb": round(more / 1e6), "outcomes": dict(outcomes)}
+        Path(folder, f"{test.replace('::', '.')}.json").write_text(json.dumps(content) + "\n")
 
 
 def refusal(error: UserError) -> str:
@@ -86,9 +118,3 @@ def _no_hang() -> Iterator[None]:
 
 def _peak_bytes() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def _record(check: Callable[..., object], outcomes: Counter[str], seconds: float, more: int) -> None:
-    if folder := os.environ.get("FUZZ_RESULTS"):
-        content = {"seconds": round(seconds, 1), "peak_mb": round(more / 1e6), "outcomes": dict(outcomes)}
-        Path(folder, f"{check.__module__}.{check.__qualname__}.json").write_text(json.dumps(content) + "\n")
