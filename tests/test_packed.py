@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gnn_training.data import packed
@@ -133,6 +133,12 @@ def test_any_bytes_in_the_place_of_the_file_are_refused_in_one_sentence(tmp_path
 
 
 @settings(max_examples=100)
+@example(
+    {
+        "num_nodes": {"dtype": "I32", "shape": [2**64 - 1, 0], "data_offsets": [0, 0]},
+        "coloring": {"dtype": "I64", "shape": [8], "data_offsets": [0, 64]},
+    }
+)
 @given(st.dictionaries(st.sampled_from(["num_nodes", "adjacency_offset", "coloring"]), st.one_of(
     st.none(), st.integers(), st.fixed_dictionaries({}, optional={
         "dtype": st.sampled_from(["I32", "I64", "BF16", ""]),

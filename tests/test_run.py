@@ -234,7 +234,7 @@ def start(*flags: str, **options) -> subprocess.Popen[str]:
 
 
 def test_step_that_fails_ends_the_job_with_its_exit_code_and_its_own_words(here: Path):
-    done = start("--data", "nowhere", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = start("--data", "nowhere" * 40, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # longer than names may be
     out, err = done.communicate(timeout=100)
     assert done.returncode == 2
     assert re.fullmatch(r"coloring-gnn: .*nowhere.*\n", err)

@@ -1,6 +1,7 @@
 """Labelled graphs in one memory-mapped safetensors file with a manifest beside it; docs/DATA.md describes the bytes."""
 
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -113,16 +114,16 @@ def read_columns(path: Path) -> tuple[Columns, dict[str, str]]:
             slices = {name: file.get_slice(name) for name in file.offset_keys()}
             metadata = file.metadata() or {}
         types = {name: (np.dtype(_CODES[view.get_dtype()]), view.get_shape()) for name, view in slices.items()}
+        tensors, end = {}, len(body)  # the tensors fill the file up to its end, without holes
+        for name, (dtype, shape) in reversed(types.items()):
+            start = end - dtype.itemsize * math.prod(shape)
+            tensors[name] = body[start:end].view(dtype).reshape(shape)
+            end = start
+        return tensors, metadata
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({files.reason(error)}); make the folder again") from error
     except (SafetensorError, KeyError, ValueError) as error:
         raise UserError(f"{path}: is damaged or not a safetensors file ({error}); remove it, make it again") from error
-    tensors, end = {}, len(body)  # the tensors fill the file up to its end, without holes
-    for name, (dtype, shape) in reversed(types.items()):
-        start = end - dtype.itemsize * int(np.prod(shape))
-        tensors[name] = body[start:end].view(dtype).reshape(shape)
-        end = start
-    return tensors, metadata
 
 
 def write(folder: Path, tensors: Columns, families: Sequence[str], origin: dict) -> "PackedGraphs":

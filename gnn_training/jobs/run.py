@@ -173,7 +173,8 @@ def _state(step: Step) -> dict[str, Any]:
 
 def _stamp(path: Path) -> list[int]:
     """Number, size and latest change of a file, or of the files in a folder."""
-    stats = [file.stat() for file in (path, *path.rglob("*")) if file.is_file()]
+    inside = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    stats = [file.stat() for file in (path, *inside) if os.path.isfile(file)]
     return [len(stats), sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)]
 
 
