@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 import browser
@@ -15,11 +17,13 @@ import debian
 import networkx as nx
 import numpy as np
 import pytest
+import test_fuzz_inputs as fuzz
 from dimacs import read_solution, write_col
 
 from gnn_training.coloring import is_proper, num_colors
 from gnn_training.contract import GOLDEN_FILE, OUTPUTS, SHIPPED_MODEL, WEB_FILE
-from gnn_training.data.sources import read
+from gnn_training.data.sources import parse, read
+from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 
 if TYPE_CHECKING:
@@ -67,6 +71,21 @@ TRANSFER = """() => {
   transfer.items.add(new File(["8 9\\n9 10\\n10 8"], "triangle.txt"));
   return transfer;
 }"""
+
+
+READ = """
+import { readFileSync } from "node:fs";
+import { readGraph } from "%s";
+const answers = JSON.parse(readFileSync(0)).map(([name, text]) => {
+  try {
+    const { size, edges } = readGraph(name, text);
+    return [size, edges.sort(([a, b], [c, d]) => a - c || b - d)];
+  } catch (error) {
+    return error.message;
+  }
+});
+console.log(JSON.stringify(answers));
+"""
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +170,30 @@ def colors_of(page: "Page", path: Path, folder: Path) -> np.ndarray:
 
 def from_networkx(name: str, drawn: nx.Graph) -> Graph:
     return Graph.from_edges(len(drawn), list(drawn.edges), name)
+
+
+def test_the_page_reads_the_same_graphs_as_python(modules: Path, tmp_path: Path):
+    files = []
+    for seed in range(2000):
+        rng = Random(seed)
+        name, write = rng.choice([("a.col", fuzz.col), ("a.edges", fuzz.edge_list)])
+        with suppress(UnicodeDecodeError):
+            files.append((name, fuzz.damage(write(fuzz.random_graph(rng)), rng).decode()))
+    (tmp_path / "read.mjs").write_text(READ % (WEB / "graph.js"))
+    command = ["node", tmp_path / "read.mjs"]
+    done = subprocess.run(command, input=json.dumps(files), capture_output=True, text=True, check=True)
+    accepted = 0
+    for (name, text), answer in zip(files, json.loads(done.stdout), strict=True):
+        try:
+            graph = parse(name, text.encode()).graph
+        except UserError as error:
+            assert isinstance(answer, str) and "\n" not in answer, (text, error, answer)
+        else:
+            assert answer == [graph.num_nodes, graph.edges.tolist()] or "this page colors graphs of 1 to" in answer, (
+                text
+            )
+            accepted += 1
+    assert accepted > 200
 
 
 def test_golden_vectors_hold_in_javascript(modules: Path, tmp_path: Path):

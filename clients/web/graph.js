@@ -49,7 +49,7 @@ function parseEdgeList(lines) {
   });
   if (!pairs.length) throw new Error("there is no edge; an edge list has two nodes per line");
   const labels = [...new Set(pairs.flat())];
-  if (labels.every(isWhole)) labels.sort((a, b) => a - b);
+  if (labels.every((label) => isWhole(label.replace(/^-/, "")))) labels.sort((a, b) => Number(BigInt(a) - BigInt(b)));
   const position = new Map(labels.map((label, index) => [label, index]));
   return { size: checkedSize(labels.length), edges: simple(pairs.map((pair) => pair.map((x) => position.get(x)))) };
 }
