@@ -115,7 +115,7 @@ def run_until(gpus: FakeCuda, number: int, sign: str, data: Path) -> tuple[int, 
 
 @pytest.mark.timeout(600)
 def test_the_whole_job_up_to_the_export_can_be_stopped_and_continued(gpus: FakeCuda, tiny_data: Path):
-    """On eight GPUs, without compiling, which the tests above do on two. test_first_gpu.py does the whole job on one."""
+    """On eight GPUs, uncompiled; the tests above compile on two. test_first_gpu.py does the whole job on one."""
     number = 8
     code, said = run_until(gpus, number, "step 3/50", tiny_data)
     assert code == 143 and 3 <= status(gpus.folder / "run")["step"] < 50, said
