@@ -380,10 +380,12 @@ def main(options: Options) -> None:
 if __name__ == "__main__":
     set_up_logging()
     try:
-        with processes.beating(), processes.sigterm_raises():
+        with processes.beating(), processes.interruptible():
             main(tyro.cli(Options, description=__doc__))
     except UserError as error:
         sys.stderr.write(f"first_gpu: {error}\n")
         sys.exit(error.exit_code)
+    except KeyboardInterrupt as interrupt:
+        sys.exit(128 + interrupt.args[0])
     finally:
         processes.rest()

@@ -162,19 +162,19 @@ def require_places(outputs: Sequence[Path], inputs: Iterable[Path] = ()) -> None
     """Check before any work that every output can be written. UserError: its folder does not exist, it is no regular
     file, or it is an input or another output. StorageError: the system refuses a file with a name of this length there.
     """
-    there = {_identity(path): path for path in inputs}
+    there = {identity(path): path for path in inputs}
     for path in outputs:
         if not os.path.isdir(path.parent):
             raise UserError(f"{path}: its folder does not exist; make it or name another file")
-        if other := there.get(_identity(path)):
+        if other := there.get(identity(path)):
             raise UserError(f"{path}: is the same file as {other}, which is read or also written; name another")
-        there[_identity(path)] = path
+        there[identity(path)] = path
         with _temporary(path) as temporary:
             temporary.write_bytes(bytes(4096))  # an empty file has a place on a full disk
             _flush(temporary)
 
 
-def _identity(path: Path) -> tuple[int, int] | str:
+def identity(path: Path) -> tuple[int, int] | str:
     """What all names of a file have in common; of a file that is not there, its path without links."""
     try:
         return (found := os.stat(path)).st_dev, found.st_ino

@@ -1,7 +1,7 @@
 """One step of a job with a fault in one of its writes, then the step again without it, which must give the same.
 
-`PYTHONPATH=. python tests/faults.py RESULTS TRIALS [STEP ...]` does that so many times with drawn steps, faults and
-positions, and writes what happened to the JSON file RESULTS. A step that is named twice is drawn twice as often.
+`PYTHONPATH=.:tests python tests/faults.py RESULTS TRIALS [STEP ...]` does that so many times with drawn steps, faults
+and positions, and writes what happened to the JSON file RESULTS. A step that is named twice is drawn twice as often.
 """
 
 import errno
@@ -24,7 +24,7 @@ from typing import NamedTuple
 import tiny_runs
 
 from gnn_training.__main__ import main
-from gnn_training.settings import EvaluateSettings, ExportSettings, ImportSettings, PackSettings, Settings
+from gnn_training.settings import EvaluateSettings, ExportSettings, ImportSettings, PackSettings, RunSettings, Settings
 
 HERE = Path(__file__).parent
 KINDS = {
@@ -35,7 +35,8 @@ KINDS = {
     "kill -9": {"FAULT_ERROR": 0},
     "clock jumps": {"FAULT_ERROR": 0, "FAULT_CLOCK": 3600, "FAULT_AT": 0},
 }
-SECONDS = 200  # after which a step hangs
+SECONDS = 400  # after which a step hangs
+MODELS = ("coloring_gnn.onnx", "coloring_gnn_web.onnx", "coloring_gnn.golden.json")
 
 
 class Step(NamedTuple):
@@ -50,6 +51,11 @@ class Step(NamedTuple):
 def training(space: Path, ranks: int) -> Settings:
     changes = {"steps": 6, "rounds": 30, "checkpoint_every": 2, "evaluate_every": 2, "processes": ranks}
     return tiny_runs.settings(space / "data", space / "run", **changes)
+
+
+def whole_job(space: Path) -> Settings:
+    changes = training(space, 2).model_dump() | {"models": space / "models", "oldest_runtime": False}
+    return RunSettings(**changes)
 
 
 def trained(space: Path) -> dict:
@@ -85,7 +91,7 @@ STEPS = {
     "export": Step(
         "export", lambda s: ExportSettings(run=s / "run", models=s / "models", steps=24, oldest_runtime=False),
         ("run",),
-        content("models/coloring_gnn.onnx", "models/coloring_gnn_web.onnx", "models/coloring_gnn.golden.json"),
+        content(*(f"models/{name}" for name in MODELS)),
     ),
     "evaluate": Step(
         "evaluate",
@@ -98,6 +104,9 @@ STEPS = {
     "pack": Step(
         "pack", lambda s: PackSettings(run=s / "run", models=s / "models"), ("run", "models"), packed,
     ),
+    "whole job on two ranks": Step(
+        "run", whole_job, ("data",), lambda s: trained(s) | content(*(f"models/{name}" for name in MODELS))(s),
+    ),
 }  # fmt: skip
 
 
@@ -108,9 +117,12 @@ class Faults:
         self.space, self.made, self.shim = folder / "space", folder / "made", folder / "faults.so"
         self.counter, self.log, self.said = (folder / name for name in ("counter", "log", "said"))
         subprocess.run(["gcc", "-shared", "-fPIC", "-o", self.shim, HERE / "faults.c", "-ldl"], check=True)
-        os.environ["LD_PRELOAD"] = str(self.shim)  # for the server that all steps are forked from
+        os.environ |= {
+            "LD_PRELOAD": str(self.shim),
+            "PYTHONPATH": f"{HERE.parent}:{HERE}",
+        }  # for the server that forks all steps
         tiny_runs.FORKS.set_forkserver_preload(
-            [f"gnn_training.jobs.{name}" for name in ("train", "export", "evaluate", "pack", "dataset")]
+            [f"gnn_training.jobs.{name}" for name in ("train", "export", "evaluate", "pack", "dataset", "run")]
             + ["torch.utils.tensorboard", "onnxruntime", "faults"]
         )
         self.products: dict[str, dict] = {}
@@ -184,7 +196,7 @@ class Faults:
         if kind == "clock jumps" or code == 0:
             return None if code == 0 else f"exit code {code}"
         if kind == "kill -9":
-            return None if code in (-9, 2, 5) and len(sentences) <= 1 else f"exit code {code}"
+            return None if code in (-9, 2, 5, 137) and len(sentences) <= 1 else f"exit code {code}"
         return None if code == 4 and len(sentences) == 1 else f"exit code {code}, {len(sentences)} sentences"
 
 

@@ -42,6 +42,7 @@ FILE = st.builds(
 def crate() -> Iterator[subprocess.Popen[str]]:
     """The program that reads a file per line."""
     command = ["cargo", "run", "--quiet", "--locked", "--example", "edges"]
+    subprocess.run([*command[:1], "build", *command[2:]], cwd=CRATE, check=True)
     with subprocess.Popen(command, cwd=CRATE, stdin=-1, stdout=-1, text=True, bufsize=1) as process:
         yield process
         process.stdin.close()

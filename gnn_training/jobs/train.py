@@ -14,7 +14,7 @@ from gnn_training.console import duration
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime, StopSignal, join
 from gnn_training.errors import StorageError, UserError
-from gnn_training.files import damaged, lock_folder, write_text
+from gnn_training.files import damaged, identity, lock_folder, write_text
 from gnn_training.launch import gpus
 from gnn_training.launch.ranks import Nodes, launch
 from gnn_training.settings import TrainSettings
@@ -60,6 +60,7 @@ class Training:
 
     def __init__(self, settings: TrainSettings, data: PackedGraphs, rt: Runtime):
         self.settings, self.rt, self.data_sha256 = settings, rt, data.manifest["sha256"]
+        self.folder = identity(settings.run)
         self.loader = GraphLoader(settings, data, rt)
         self.learner = Learner(settings, rt)
         self.learner.num_steps = settings.num_steps(len(self.loader.sampler))
@@ -136,11 +137,19 @@ class Training:
         is_kept = self.progress.judge(scores, step)  # reduced scores: the same on every rank
         self.progress.seconds += time.monotonic() - started
         if is_kept and self.rt.is_main:
+            self._require_folder()
             best = {**self.learner.best_state(), "data_sha256": self.data_sha256, "scores": scores}
             checkpoint.save(self.settings.run / "best.pt", best)
 
+    def _require_folder(self) -> None:
+        """Raise StorageError if the run folder is gone: a new one in its place would be outside of the volume."""
+        if identity(self.settings.run) != self.folder:
+            way_out = "mount its volume again, then the same command continues"
+            raise StorageError(f"{self.settings.run}: cannot be written (it has disappeared); {way_out}")
+
     def _save(self) -> None:
         if self.rt.is_main:
+            self._require_folder()
             state = {**self.learner.state(), "data_sha256": self.data_sha256, "progress": asdict(self.progress),
                      "steps_per_epoch": len(self.loader.sampler)}  # fmt: skip
             checkpoint.save_step(self.settings.run / "checkpoints", self.learner.step, state)
