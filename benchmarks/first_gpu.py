@@ -92,7 +92,7 @@ class Trial:
 
     def measure(self, name: str, part: str, settings: TrainSettings, **options: Any) -> Found:
         """What a part of gpu_measures finds; see `child`."""
-        file = Step(name, part, settings).arguments(self.out)[-1]
+        file = Step(name, part, settings).arguments(self.out)[-1].removeprefix("--settings=")
         return json.loads(self.child(name, ["-m", "benchmarks.gpu_measures", part, file], **options).splitlines()[-1])
 
     def child(

@@ -100,7 +100,8 @@ def read_col(content: bytes) -> tuple[int, set]:
 
 def numbered(nodes: list, pairs: list) -> tuple[int, set]:
     nodes = list(dict.fromkeys(nodes))
-    if all(node.lstrip("-").isascii() and node.removeprefix("-").isdigit() and len(node) < 18 for node in nodes):
+    digits = [node.removeprefix("-") for node in nodes]
+    if all(word.isascii() and word.isdigit() and len(word) <= 18 for word in digits):
         nodes = sorted(nodes, key=int)
     return len(nodes), {frozenset((nodes.index(u), nodes.index(v))) for u, v in pairs}
 
