@@ -9,7 +9,7 @@ from pathlib import Path
 from gnn_training import files
 from gnn_training.contract import SUMS_FILE
 
-LIMIT = 1 << 28  # bytes that are unpacked
+LIMIT = files.OWN_LIMIT  # unpacked
 Contents = dict[str, bytes]  # bytes of a file by its name
 
 

@@ -16,7 +16,6 @@ from gnn_training.training.loss import ColoringNetwork
 
 log = logging.getLogger(__name__)
 PATHS = ("data", "run", "weights")  # settings that say nothing to whoever gets the file
-LIMIT = 1 << 28  # bytes of an exported file that are read
 GOLDEN_PROBES = ("one node, the pair (0, 0)", "edgeless", "ring", "petersen", "several graphs")
 
 
@@ -53,8 +52,10 @@ def verify_published(settings: ExportSettings) -> Path:
     if not sums.exists():
         raise UserError(f"{sums}: there is no such file; run export first")
     paths = [settings.models / name for name in (MODEL_FILE, WEB_FILE, GOLDEN_FILE)]
-    found = {path.name: files.read_bytes(path, LIMIT, "export again") for path in paths if path.exists()}
-    if name := files.changed(files.read_bytes(sums, LIMIT, "export again"), found, (path.name for path in paths)):
+    found = {
+        path.name: files.read_bytes(path, files.OWN_LIMIT, "export again") for path in (sums, *paths) if path.exists()
+    }
+    if name := files.changed(found[SUMS_FILE], found, (path.name for path in paths)):
         raise UserError(f"{settings.models / name}: not the file that was exported; export again")
     _check_golden(settings.models, settings.oldest_runtime)
     log.info("%s: checksums hold, the golden vectors agree", settings.models)

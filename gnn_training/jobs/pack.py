@@ -19,7 +19,6 @@ from gnn_training.training.logbook import read_metrics
 log = logging.getLogger(__name__)
 WAY_OUT = "do the whole job first: ./run.sh"
 DELETE = "delete it and do the whole job again: ./run.sh"
-LIMIT = 1 << 28  # bytes of a file that is packed
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -29,7 +28,9 @@ def pack(settings: PackSettings) -> Path:
     """
     paths = [settings.models / name for name in (MODEL_FILE, WEB_FILE, GOLDEN_FILE)]
     paths += [settings.run / name for name in ("report.json", "config.json", "metrics.jsonl", "best.pt")]
-    contents = {path.name: files.read_bytes(path, LIMIT, WAY_OUT) for path in [*paths, settings.run / "status.json"]}
+    contents = {
+        path.name: files.read_bytes(path, files.OWN_LIMIT, WAY_OUT) for path in [*paths, settings.run / "status.json"]
+    }
     contents.pop("status.json")  # the manifest has it
     report, config, status = (_record(settings.run / f"{name}.json") for name in ("report", "config", "status"))
     with files.damaged(settings.run / "report.json", DELETE):
@@ -90,7 +91,7 @@ def _require_one_training(settings: PackSettings, contents: Contents, model: tup
     """Raise UserError if the model is damaged, or if the report or the checkpoint are of another model. model: SHA-256
     and step of that of the report.
     """
-    sums = files.read_bytes(settings.models / SUMS_FILE, LIMIT, WAY_OUT)
+    sums = files.read_bytes(settings.models / SUMS_FILE, files.OWN_LIMIT, WAY_OUT)
     if name := files.changed(sums, contents, (MODEL_FILE, WEB_FILE, GOLDEN_FILE)):
         raise UserError(f"{settings.models / name}: is not the file that was exported; export again")
     sha256, exported = model

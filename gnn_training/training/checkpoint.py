@@ -9,12 +9,11 @@ from pathlib import Path
 import torch
 
 from gnn_training.errors import UserError
-from gnn_training.files import read_bytes, storage_errors, write_bytes
+from gnn_training.files import OWN_LIMIT, read_bytes, storage_errors, write_bytes
 from gnn_training.training.loss import ColoringNetwork
 
 log = logging.getLogger(__name__)
 KEEP = 2  # the newest, and the one before in case the disk damaged the newest
-LIMIT = 1 << 28  # bytes of a checkpoint that is read; those of this network have 100 times fewer
 END_OF_ZIP = b"PK\x05\x06"  # 22 bytes before the end of a zip without a comment
 DIGITS = 64  # of a SHA-256
 EXPORTED = {"network": dict, "settings": dict, "step": int, "data_sha256": str}
@@ -50,7 +49,7 @@ def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
     """
     if not path.exists():
         raise UserError(f"{path}: no such checkpoint; train first or name another run folder")
-    return parse(read_bytes(path, LIMIT, "name another run folder"), path, needed)
+    return parse(read_bytes(path, OWN_LIMIT, "name another run folder"), path, needed)
 
 
 def parse(content: bytes, name: Path, needed: dict[str, type] = EXPORTED) -> dict:

@@ -5,13 +5,12 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from gnn_training.files import read_bytes, storage_errors, write_text
+from gnn_training.files import OWN_LIMIT, read_bytes, storage_errors, write_text
 from gnn_training.settings import TrainSettings
 from gnn_training.training import loggers
 
 log = logging.getLogger(__name__)
 KINDS = ("train", "validation")
-LIMIT = 1 << 28  # bytes of metrics.jsonl that are read: a million steps
 
 
 @dataclass
@@ -131,7 +130,7 @@ def read_metrics(path: Path) -> list[dict]:
     """Records of metrics.jsonl. A last line that a crash cut short is left out, and so are, with a warning, those that
     a disk has damaged.
     """
-    *lines, _ = read_bytes(path, LIMIT, "name another run folder").split(b"\n") if path.exists() else [b""]
+    *lines, _ = read_bytes(path, OWN_LIMIT, "name another run folder").split(b"\n") if path.exists() else [b""]
     found = []
     for number, line in enumerate(lines, 1):
         try:
