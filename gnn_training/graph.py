@@ -38,8 +38,11 @@ class Graph:
             bad = pairs[(pairs.min(1) < 0) | (pairs.max(1) >= num_nodes)][0]
             raise ValueError(f"edge {bad[0]}-{bad[1]} leaves the nodes 0..{num_nodes - 1}")
         low, high = np.minimum(*pairs.T), np.maximum(*pairs.T)
-        keys = low.astype(np.int64) * num_nodes + high
-        keys = np.sort(keys[low != high])
+        keys = low.astype(np.int64)
+        keys *= num_nodes  # in place, because a graph may have 20 million edges
+        keys += high
+        keys = keys[low != high]
+        keys.sort()
         return cls._from_keys(num_nodes, keys[np.diff(keys, prepend=-1) != 0], name)  # a tenth of the time of np.unique
 
     @classmethod

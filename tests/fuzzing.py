@@ -25,7 +25,7 @@ from hypothesis.strategies import SearchStrategy
 from gnn_training.errors import UserError
 
 QUICK_EXAMPLES = 200
-ROUND = 500  # examples with one seed
+ROUND = 100  # examples with one seed
 HANG_SECONDS = 10
 MEMORY = 1 << 30  # bytes that a target may need in addition
 SECONDS = float(os.environ.get("FUZZ_SECONDS", 0))

@@ -155,8 +155,11 @@ def check_reader(name: str, content: bytes) -> str:
     return "accepted"
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_a_graph_that_is_read_is_the_graph(name: str):
+@pytest.mark.parametrize(
+    ("name", "block"), [*((name, formats.BLOCK) for name in READERS), ("a.col", 16), ("a.edges", 16)]
+)
+def test_a_graph_that_is_read_is_the_graph(name: str, block: int, monkeypatch):
+    monkeypatch.setattr(formats, "BLOCK", block)
     explore_seeded(partial(check_reader, name), damaged(lambda rng: READERS[name][0](random_graph(rng))))
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -156,6 +157,25 @@ def test_a_signal_ends_it_within_seconds_and_it_says_how_to_continue(tmp_path, n
     assert "SpawnProcess" not in said  # no traceback of a worker
     assert all_leave(process.pid)
     assert not (tmp_path / packed.MANIFEST_FILE).exists()
+
+
+def test_a_damaged_part_is_made_again(generated, tmp_path, monkeypatch, caplog):
+    with monkeypatch.context() as patched, pytest.raises(InterruptedError):
+        patched.setattr(packed, "select", Mock(side_effect=InterruptedError))
+        generate(settings(tmp_path, workers=1))
+    first, second, third, whole = parts(tmp_path)
+    digit = (content := bytearray(first.read_bytes())).index(b"positions") + len("positions") + 5
+    content[digit] ^= 1  # the first position
+    first.write_bytes(content)
+    (content := bytearray(second.read_bytes()))[-9] ^= 4
+    second.write_bytes(content)
+    third.write_bytes(third.read_bytes()[:-1])
+    before = whole.stat().st_mtime_ns
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
+    again = generate(settings(tmp_path, workers=1))
+    assert (again.folder / packed.GRAPHS_FILE).read_bytes() == (generated.folder / packed.GRAPHS_FILE).read_bytes()
+    assert [f"{path}: is damaged" in caplog.text for path in parts(tmp_path)] == [True, True, True, False]
+    assert whole.stat().st_mtime_ns == before
 
 
 @pytest.mark.slow

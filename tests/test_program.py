@@ -113,7 +113,7 @@ def test_a_large_graph_in_the_batch_does_not_spoil_the_small_ones(model: Program
 
 def first_colors(model: Program, graphs: list[Graph]) -> Tensor:
     """Numbers of colors (G,) with which the searches start."""
-    padded, _, ranges = model.pad(*(torch.from_numpy(x) for x in edge_list(graphs)))
+    padded, _, ranges, _ = model.pad(*(torch.from_numpy(x) for x in edge_list(graphs)))
     return model.bound(padded, ranges, torch.tensor(0), torch.tensor(2500))[0].greedy.max(1).values + 1
 
 

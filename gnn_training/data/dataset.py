@@ -9,7 +9,7 @@ import logging
 import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -131,7 +131,8 @@ def _label(pending: Sequence[GraphSource], prefix: str, plan: Plan, workers: int
     count = -(-len(pending) // CHUNK)
     # Every count-th source makes all chunks alike, so the speed and the time left can be trusted.
     chunks = {Path(f"{prefix}-{c:06d}.safetensors"): range(c, len(pending), count) for c in range(count)}
-    missing = [(path, [(i, pending[i]) for i in places], plan) for path, places in chunks.items() if not path.exists()]
+    done = {path: _read_part(path) for path in chunks}
+    missing = [(path, [(i, pending[i]) for i in chunks[path]], plan) for path, part in done.items() if part is None]
     ready = len(pending) - sum(len(places) for _, places, _ in missing)
     if missing:
         if ready:
@@ -141,12 +142,33 @@ def _label(pending: Sequence[GraphSource], prefix: str, plan: Plan, workers: int
             for number in jobs:
                 advance(len(missing[number][1]))
     labelled: list[tuple[int, Row]] = []
-    for path in chunks:
-        tensors, metadata = packed.read_columns(path)
+    for path, part in done.items():
+        if (part := part or _read_part(path)) is None:
+            raise UserError(f"{path}: was damaged while it was written; the same command makes it again")
+        tensors, metadata = part
         labelled += [(position, (tensors, i)) for i, position in enumerate(json.loads(metadata["positions"]))]
         for note in json.loads(metadata["notes"]):
             log.warning(note)
     return sorted(labelled, key=itemgetter(0))
+
+
+def _read_part(path: Path) -> tuple[Columns, dict[str, str]] | None:
+    """The tensors and the metadata of a part; None if it is missing or damaged."""
+    if not path.exists():
+        return None
+    with suppress(UserError):
+        tensors, metadata = packed.read_columns(path)
+        if metadata.pop("sha256", "") == _digest(tensors, metadata):
+            return tensors, metadata
+    log.warning("%s: is damaged; its graphs are labelled again", path)
+    return None
+
+
+def _digest(tensors: Columns, metadata: dict[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    for name, values in sorted(tensors.items()):
+        digest.update(f"{name} {values.dtype} {values.shape}".encode() + values.tobytes())
+    return digest.hexdigest()
 
 
 def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) -> None:
@@ -166,7 +188,8 @@ def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) 
         positions.append(position)
     tensors = packed.columns(graphs, plan.families)
     tensors["fingerprint"] = np.array([fingerprint(instance.graph) for instance, _ in graphs], dtype=np.uint64)
-    packed.write_columns(path, tensors, {"positions": json.dumps(positions), "notes": json.dumps(notes)})
+    metadata = {"positions": json.dumps(positions), "notes": json.dumps(notes)}
+    packed.write_columns(path, tensors, metadata | {"sha256": _digest(tensors, metadata)})
 
 
 def label(instance: Instance, iterations: int, seconds: float, seed: int) -> Label:

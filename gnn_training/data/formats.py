@@ -30,6 +30,8 @@ from gnn_training.graph import MAX_NODES, Graph, Instance
 
 MAX_READ_EDGES = 20_000_000  # of which every one may stand twice
 MAX_LINES, MAX_LINE = 25_000_000, 1_000_000  # lines, bytes of one
+BLANKS = bytes.maketrans(b"\t,", b"  ")
+BLOCK = 1 << 22  # bytes of text that are read at once
 MAX_DEPTH, MAX_NAMES = 100, 10_000  # of XML: elements inside each other, different names of elements and attributes
 MAX_VALUES = 100_000  # of JSON: lists, objects and quotes, which take the most memory for their bytes
 WRITER_KEYS = ("coloring", "graph_type")
@@ -47,14 +49,37 @@ def checked_size(num_nodes: int) -> int:
     return num_nodes
 
 
-def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
+def _blocks(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Whole lines of about BLOCK bytes together, with the number of the first one."""
     text = content.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if text.count(b"\n") > MAX_LINES:
         raise UserError(f"has more than {MAX_LINES} lines; a larger file is not read")
-    for number, line in enumerate(io.BytesIO(text), 1):
+    first, file = 1, io.BytesIO(text)
+    while block := file.read(BLOCK) + file.readline():
+        yield first, block
+        first += block.count(b"\n")
+
+
+def _lines(block: bytes, first: int) -> Iterator[tuple[int, bytes]]:
+    for number, line in enumerate(io.BytesIO(block), first):
         if len(line) > MAX_LINE:
             raise UserError(f"line {number}: has more than {MAX_LINE} bytes; is this the file of a graph?")
         yield number, line
+
+
+def _plain_pairs(block: bytes, begin: bytes = b"") -> np.ndarray | None:
+    """Numbers (E, 2) int64 of lines that all are `begin`, a number, a blank and a number without zeros in front; None
+    for other lines. This takes a tenth of the time that a loop over the lines takes.
+    """
+    num_lines, text = block.count(b"\n"), (b"\n" + block).replace(b"\n" + begin, b"\n")[1:]
+    is_plain = text.translate(None, b"0123456789") == b" \n" * num_lines and block.endswith(b"\n")
+    if not is_plain or len(block) - len(text) != len(begin) * num_lines:
+        return None
+    numbers = np.fromstring(text, np.int64, sep=" ")
+    num_digits = np.searchsorted(10 ** np.arange(1, 19), numbers, side="right") + 1
+    if len(numbers) != 2 * num_lines or num_digits.sum() != len(text) - 2 * num_lines or num_digits.max() > 18:
+        return None
+    return numbers.reshape(-1, 2)
 
 
 def _check_growth(position: Sized, ends: Sized) -> None:
@@ -79,29 +104,35 @@ def parse_dimacs(content: bytes) -> Instance:
     """Read one graph. Repeated edges and loops are dropped. A wrong M gives a note, because many files have one."""
     num_nodes = stated_edges = 0
     ends = array("i")
-    for number, line in _lines(content):
-        words = line.split(None, 4)
-        try:
-            if not words or words[0][:1] == b"c":
-                continue
-            if words[0] == b"e":
-                u, v = whole(words[1]), whole(words[2])
-                if not num_nodes:
-                    raise UserError(f"edge {u}-{v} comes before the header `p edge N M`; move the header up")
-                if not (0 < u <= num_nodes and 0 < v <= num_nodes):
-                    raise UserError(f"edge {u}-{v} is outside the nodes 1..{num_nodes} of the header; correct it")
-                ends.append(u - 1)
-                ends.append(v - 1)
-                _check_growth((), ends)
-            elif words[0] == b"p" and not num_nodes and words[1] in (b"edge", b"edges", b"col"):
-                num_nodes, stated_edges = checked_size(whole(words[2])), whole(words[3])
-            elif words[0] not in (b"n", b"d", b"v", b"x"):  # node values, dimensions, coordinates, parameters
-                raise ValueError
-        except UserError as error:
-            raise UserError(f"line {number}: {error}") from None
-        except (ValueError, IndexError):
-            shown = line[:40].rstrip().decode("ascii", "replace")
-            raise UserError(f"line {number}: {shown!r} is neither `c`, one `p edge N M` nor `e u v`; fix it") from None
+    for first, block in _blocks(content):
+        pairs = _plain_pairs(block, b"e ")
+        if pairs is not None and pairs.min() > 0 and pairs.max() <= num_nodes:
+            ends.frombytes((pairs - 1).astype(np.int32).tobytes())
+            _check_growth((), ends)
+            continue
+        for number, line in _lines(block, first):
+            words = line.split(None, 4)
+            try:
+                if not words or words[0][:1] == b"c":
+                    continue
+                if words[0] == b"e":
+                    u, v = whole(words[1]), whole(words[2])
+                    if not num_nodes:
+                        raise UserError(f"edge {u}-{v} comes before the header `p edge N M`; move the header up")
+                    if not (0 < u <= num_nodes and 0 < v <= num_nodes):
+                        raise UserError(f"edge {u}-{v} is outside the nodes 1..{num_nodes} of the header; correct it")
+                    ends.append(u - 1)
+                    ends.append(v - 1)
+                    _check_growth((), ends)
+                elif words[0] == b"p" and not num_nodes and words[1] in (b"edge", b"edges", b"col"):
+                    num_nodes, stated_edges = checked_size(whole(words[2])), whole(words[3])
+                elif words[0] not in (b"n", b"d", b"v", b"x"):  # node values, dimensions, coordinates, parameters
+                    raise ValueError
+            except UserError as error:
+                raise UserError(f"line {number}: {error}") from None
+            except (ValueError, IndexError):
+                shown, wanted = line[:40].rstrip().decode("ascii", "replace"), "`c`, one `p edge N M` nor `e u v`"
+                raise UserError(f"line {number}: {shown!r} is neither {wanted}; fix it") from None
     if not num_nodes:
         raise UserError("there is no line `p edge N M`; a .col file begins with one")
     graph = Graph.from_edges(num_nodes, _pairs(ends))
@@ -114,19 +145,27 @@ def parse_edge_list(content: bytes) -> Instance:
     """Read two labels per line, separated by blanks or commas. Further words are ignored; # and % begin a comment."""
     position: dict[bytes, int] = {}  # networkx would skip broken lines silently
     ends = array("i")
-    for number, line in _lines(content):
-        words = line.replace(b",", b" ").split(None, 2)
-        try:
-            line.decode()
-        except UnicodeDecodeError:
-            raise UserError(f"line {number}: has bytes that are not UTF-8 text; is this an edge list?") from None
-        if not words or words[0][0] in b"#%":
+    for first, block in _blocks(content):
+        if (pairs := _plain_pairs(block.translate(BLANKS))) is not None:
+            labels, index, inverse = np.unique(pairs, return_index=True, return_inverse=True)
+            order, places = index.argsort(), np.empty(len(labels), dtype=np.int32)
+            places[order] = [position.setdefault(b"%d" % label, len(position)) for label in labels[order].tolist()]
+            ends.frombytes(places[inverse].tobytes())
+            _check_growth(position, ends)
             continue
-        if len(words) == 1:
-            shown = words[0].decode()[:40]
-            raise UserError(f"line {number}: {shown!r} is alone; an edge list has two nodes per line")
-        ends.extend([position.setdefault(label, len(position)) for label in words[:2]])
-        _check_growth(position, ends)
+        for number, line in _lines(block, first):
+            words = line.replace(b",", b" ").split(None, 2)
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                raise UserError(f"line {number}: has bytes that are not UTF-8 text; is this an edge list?") from None
+            if not words or words[0][0] in b"#%":
+                continue
+            if len(words) == 1:
+                shown = words[0].decode()[:40]
+                raise UserError(f"line {number}: {shown!r} is alone; an edge list has two nodes per line")
+            ends.extend([position.setdefault(label, len(position)) for label in words[:2]])
+            _check_growth(position, ends)
     if not position:
         raise UserError("there is no edge; an edge list has two nodes per line")
     return Instance(_numbered(position, ends))

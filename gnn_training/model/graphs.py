@@ -63,7 +63,8 @@ def take(values: Tensor, places: Tensor) -> Tensor:
 
 def pad(edge_index: Tensor, batch: Tensor) -> tuple[Graphs, Tensor]:
     """Graphs of an edge list (2, E) and `batch` (V,), ascending, and the position (V,) of every node in its graph.
-    Loops, repeated edges and edges between graphs are dropped; one direction of an edge is enough.
+    Loops, repeated edges and edges between graphs are dropped; one direction of an edge is enough. A node that does
+    not exist is an error, in an exported file too.
     """
     num_graphs = cast(int, (batch.max() + 1).item())
     torch._check(num_graphs >= 1)
@@ -73,7 +74,7 @@ def pad(edge_index: Tensor, batch: Tensor) -> tuple[Graphs, Tensor]:
     position = torch.arange(batch.shape[0], device=batch.device) - (counts.cumsum(0) - counts)[batch]
     size = cast(int, counts.max().item())
     torch._check(size >= 1)
-    s, t = edge_index[0], edge_index[1]
+    s, t = torch.where(edge_index < 0, total, edge_index)  # or a negative node would count from the end
     inside = (batch[s] == batch[t]) & (s != t)
     keys = torch.where(torch.cat([inside, inside]), torch.cat([s * total + t, t * total + s]), total * total)
     keys = torch.cat([keys, total * total * ones[:1]]).sort().values

@@ -62,8 +62,9 @@ def build(program: Program, steps: int, metadata: dict[str, str]) -> onnx.ModelP
     calls: list[tuple[nn.Module, Any, Any]] = []  # parts, inputs and outputs
     hooks = [part.register_forward_hook(lambda *call: calls.append(call)) for part in program.children()]
     # The exporter generalizes all sizes but 0, 1 and 2; equal ones it may mix up. Here no two are equal.
-    example = _edge_list(*[nx.circulant_graph(23, [1, 2, 3])] * 3)
-    tensors = _torch(program, golden.feeds(*example, num_colors=[0] * 3, seed=0, steps=2))
+    edge_index, batch = _edge_list(*[nx.circulant_graph(23, [1, 2, 3])] * 3)
+    example = golden.feeds(edge_index, np.where(batch == 2, 36, batch), num_colors=[0] * 3, seed=0, steps=2)
+    tensors = _torch(program, example)
     for hook in hooks:
         hook.remove()
     names = {id(tensor): name for name, tensor in tensors.items()}
@@ -130,6 +131,7 @@ def probes() -> dict[str, EdgeList]:
         "sparse": _edge_list(gnp(120, 0.05, seed=2)),
         "dense": _edge_list(gnp(60, 0.8, seed=3)),
         "several graphs": _edge_list(gnp(30, 0.5, seed=4), empty(3), complete(5), gnp(80, 0.1, seed=5)),
+        "numbers left out": _sparse_numbers(_edge_list(nx.cycle_graph(7), nx.path_graph(4))),
         "half the directions": _careless(_edge_list(gnp(40, 0.3, seed=6))),
         "large": _edge_list(gnp(1500, 0.01, seed=7)),
     }
@@ -146,6 +148,11 @@ def _careless(graph: EdgeList) -> EdgeList:
     """Every edge once, one twice, and a loop, as a careless caller sends them."""
     edges = graph[0][:, graph[0][0] < graph[0][1]]
     return np.concatenate([edges, edges[:, :1], [[0], [0]]], axis=1), graph[1]
+
+
+def _sparse_numbers(graph: EdgeList) -> EdgeList:
+    """The numbers 2, 7, ... instead of 0, 1, ..."""
+    return graph[0], 5 * graph[1] + 2
 
 
 def verify(model: onnx.ModelProto, program: Program) -> None:

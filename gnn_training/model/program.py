@@ -28,6 +28,7 @@ PATIENCE, PATIENCE_STEPS = 2.0, 2500  # in a call of so many steps; the patience
 SEARCH_WORK, MAX_SEARCHES = 6000, 4  # a small graph is searched several times: nodes x colors x searches
 SEED_STRIDE = 1009  # between the seeds of two searches of a graph
 SETS_FROM, SETS_UP_TO = 0.15, 2048  # density from which, and nodes up to which, a graph is also colored with them
+MAX_GRAPHS = 1_000_000  # in a call
 USED_SCORE = 9.2  # of a node's own color: log(p / 0.0001) for p = 1; other colors have 0
 
 
@@ -38,6 +39,14 @@ class Ranges(NamedTuple):
     start_ids: Tensor         # (S,) starts of cliques
     chain_ids: Tensor         # (C,) chains of independent sets
     dense_ids: Tensor         # (N + 1,) nodes of a dense matrix and "no node"; one if the graphs are too large for it
+
+
+class Numbers(NamedTuple):
+    """The numbers that `batch` gives to the graphs. It may leave some out; B is the largest one + 1."""
+
+    node_graph: Tensor  # (V,) int64, the graph of every node, one of G
+    number: Tensor      # (G,) int64, ascending
+    rows: Tensor        # (B,) int64, the graph with that number, G if there is none
 
 
 class Bounds(NamedTuple):
@@ -61,16 +70,17 @@ class Searched(NamedTuple):
 
     colors: Tensor             # (G, N) int64, proper, from 0 without gaps
     last: Tensor               # (G, N, K) conflicts of every node in every color after the last round
-    chromatic: Tensor          # (G,) and the other predictions of GraphHead
-    graph_type_logits: Tensor  # (G, 8)
-    difficulty: Tensor         # (G,)
+    chromatic: Tensor          # (B,) and the other predictions of GraphHead, 0 where there is no graph
+    graph_type_logits: Tensor  # (B, 8)
+    difficulty: Tensor         # (B,)
 
 
 class Pad(nn.Module):
-    """edge_index (2, E) and batch (V,) to graphs, the position (V,) of every node in its graph, and sizes."""
+    """edge_index (2, E) and batch (V,) to graphs, the position (V,) of every node in its graph, sizes, and numbers."""
 
-    def forward(self, edge_index: Tensor, batch: Tensor) -> tuple[Graphs, Tensor, Ranges]:
-        graphs, position = pad(edge_index, batch)
+    def forward(self, edge_index: Tensor, batch: Tensor) -> tuple[Graphs, Tensor, Ranges, Numbers]:
+        numbers = numbers_of(batch)
+        graphs, position = pad(edge_index, numbers.node_graph)
         enough = (graphs.degrees.max() + 1).clamp(max=MAX_COLORS)
         nodes = graphs.exists.long().sum(1).max()
         all_nodes = torch.ones_like(graphs.degrees).sum()
@@ -78,7 +88,7 @@ class Pad(nn.Module):
         return graphs, position, Ranges(
             count_to(enough), count_to(torch.minimum(starts, (nodes - 1).clamp(min=1))), count_to(0 * nodes + CHAINS),
             count_to(torch.where(nodes <= SETS_UP_TO, nodes + 1, 1)),
-        )  # fmt: skip
+        ), numbers  # fmt: skip
 
 
 class Bound(nn.Module):
@@ -90,7 +100,7 @@ class Bound(nn.Module):
         part, patience = ranges.dense_ids, PATIENCE * (steps.clamp(min=0) / PATIENCE_STEPS).sqrt()
         waiting = torch.nn.functional.pad(torch.where(is_dense[:, None], -1, colors), (0, 1))[:, part]
         exists = torch.nn.functional.pad(graphs.exists, (0, 1))[:, part]
-        seeds = seed + 0 * colors[:, 0]
+        seeds = seed.reshape(1) + 0 * colors[:, 0]
         sets = independent_sets(graphs.adjacency(part), exists, waiting, seeds, ranges.chain_ids, patience)
         better = is_dense & (sets.max(1).values < colors.max(1).values)
         sets = sets[:, torch.arange(colors.shape[1], device=part.device).clamp(max=part.max())]
@@ -110,27 +120,30 @@ class Search(nn.Module):
         super().__init__()
         self.move_rule, self.graph_head = move_rule, graph_head
 
-    def forward(self, graphs: Graphs, bounds: Bounds, limits: search.Limits, options: Options) -> Searched:
+    def forward(
+        self, graphs: Graphs, bounds: Bounds, limits: search.Limits, options: Options, numbers: Numbers
+    ) -> Searched:
         rows = torch.arange(bounds.clique.shape[0], device=bounds.clique.device)          # (G,)
-        asked = options.num_colors[rows.clamp(max=options.num_colors.shape[0] - 1)]  # one for all or for each
+        asked = options.num_colors[numbers.number.clamp(max=options.num_colors.shape[0] - 1)]  # one for all or each
         graph = bounds.searches                                                           # (R,)
         number = torch.arange(graph.shape[0], device=graph.device) - search.first_searches(graph, rows)[graph]
-        task = search.Task(bounds.greedy, bounds.clique, asked, graph, options.seed + SEED_STRIDE * number)
+        task = search.Task(bounds.greedy, bounds.clique, asked, graph, options.seed.reshape(1) + SEED_STRIDE * number)
         # Where a round moves more nodes, in graphs of more than a thousand, a call makes fewer rounds.
         rounds = (options.steps * search.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
         rounds = torch.minimum(rounds, options.steps)
         found = search.search(search.split(self.move_rule[None]), graphs, task, limits, rounds)
         heads = self.graph_head(structure(graphs), bounds.clique.float(), found.fewest.float())
-        return Searched(without_gaps(found.colors, graphs, limits.color_ids), found.counts, *heads)
+        of_numbers = [torch.cat([x, torch.zeros_like(x[:1])]).index_select(0, numbers.rows) for x in heads]
+        return Searched(without_gaps(found.colors, graphs, limits.color_ids), found.counts, *of_numbers)
 
 
 class Readout(nn.Module):
     """Colorings as scores for the caller's rows. Their argmax, softmax and cosine all mean something."""
 
-    def forward(self, colors: Tensor, batch: Tensor, position: Tensor) -> Tensor:
+    def forward(self, colors: Tensor, node_graph: Tensor, position: Tensor) -> Tensor:
         """Scores (V, 256) of colors (G, N): 0 for all colors but the node's own."""
         color_ids = torch.arange(MAX_COLORS, device=colors.device)
-        return USED_SCORE * (colors[batch, position][:, None] == color_ids).float()
+        return USED_SCORE * (colors[node_graph, position][:, None] == color_ids).float()
 
 
 class Program(nn.Module):
@@ -147,14 +160,26 @@ class Program(nn.Module):
     ) -> dict[str, Tensor]:  # fmt: skip
         """Inputs of the contract to its outputs and all that lies between, by name. node_features are ignored."""
         options = Options(num_colors, seed, steps)
-        graphs, position, ranges = self.pad(edge_index, batch)
+        graphs, position, ranges, numbers = self.pad(edge_index, batch)
         bounds, limits = self.bound(graphs, ranges, seed, steps)
-        searched = self.search(graphs, bounds, limits, options)
-        logits = self.readout(searched.colors, batch, position)
+        searched = self.search(graphs, bounds, limits, options, numbers)
+        logits = self.readout(searched.colors, numbers.node_graph, position)
         tensors = {"edge_index": edge_index, "batch": batch, "position": position, "color_logits": logits}
-        for group in (options, graphs, ranges, bounds, limits, searched):
+        for group in (options, graphs, ranges, numbers, bounds, limits, searched):
             tensors |= group._asdict()
         return tensors
+
+
+def numbers_of(batch: Tensor) -> Numbers:
+    """Numbers of the graphs in `batch` (V,). A number below 0, below the one before or from MAX_GRAPHS on is an error,
+    in an exported file too.
+    """
+    previous = torch.cat([batch[:1] - 1, batch[:-1]])
+    is_first = batch != previous
+    number = torch.where(batch < previous.clamp(min=0), MAX_GRAPHS, batch)[is_first]
+    rows = torch.full_like(count_to((number.max() + 1).clamp(max=MAX_GRAPHS)), number.shape[0])
+    rows = rows.scatter(0, number, torch.arange(number.shape[0], device=batch.device))
+    return Numbers(is_first.long().cumsum(0) - 1, number, rows)
 
 
 def limits(num_nodes: Tensor, num_colors: Tensor) -> search.Limits:
