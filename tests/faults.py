@@ -2,6 +2,7 @@
 
 `PYTHONPATH=.:tests python tests/faults.py RESULTS TRIALS [STEP ...]` does that so many times with drawn steps, faults
 and positions, and writes what happened to the JSON file RESULTS. A step that is named twice is drawn twice as often.
+FAULT_KINDS names kinds, separated by commas, if not all are wanted; FAULT_SEED begins elsewhere.
 """
 
 import errno
@@ -16,8 +17,8 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,10 @@ KINDS = {
     "no permission": {"FAULT_ERROR": errno.EACCES},
     "kill -9": {"FAULT_ERROR": 0},
     "clock jumps": {"FAULT_ERROR": 0, "FAULT_CLOCK": 3600, "FAULT_AT": 0},
+    # At a moment that the position gives, not at a write. The last two need root, because they mount.
+    "kill -9 at any time": {"FAULT_ERROR": 0, "FAULT_AT": 0},
+    "volume gone": {"FAULT_ERROR": 0, "FAULT_AT": 0},
+    "volume too small": {"FAULT_ERROR": 0, "FAULT_AT": 0},
 }
 SECONDS = 400  # after which a step hangs
 MODELS = ("coloring_gnn.onnx", "coloring_gnn_web.onnx", "coloring_gnn.golden.json")
@@ -125,8 +130,11 @@ class Faults:
             [f"gnn_training.jobs.{name}" for name in ("train", "export", "evaluate", "pack", "dataset", "run")]
             + ["torch.utils.tensorboard", "onnxruntime", "faults"]
         )
+        self.volume = folder / "volume"
         self.products: dict[str, dict] = {}
         self.writes: dict[str, int] = {}
+        self.seconds: dict[str, float] = {}
+        self.sizes: dict[str, tuple[int, int]] = {}  # bytes of the workspace before and after
         tiny_runs.write_data(self.made / "data")
         (self.made / "graphs").mkdir()
         for n in range(5, 25):
@@ -136,8 +144,10 @@ class Faults:
     def prepare(self, name: str) -> None:
         """Do a step without a fault: note its products and how often it writes; keep what later steps need."""
         self.empty(name)
+        before, started = _bytes(self.space), time.monotonic()
         code, said = self.run(name, {"FAULT_AT": 0, "FAULT_ERROR": 0})
         assert code == 0, said
+        self.sizes[name], self.seconds[name] = (before, _bytes(self.space)), time.monotonic() - started
         self.products[name] = STEPS[name].products(self.space)
         self.writes[name] = int.from_bytes(self.counter.read_bytes(), "little")
         for folder in ("run", "models"):
@@ -149,8 +159,10 @@ class Faults:
         for folder in STEPS[name].needs:
             shutil.copytree(self.made / folder, self.space / folder)
 
-    def run(self, name: str, fault: dict) -> tuple[int, str]:
-        """Exit code of a step, and what it has said on stderr. TimeoutError if it hangs."""
+    def run(self, name: str, fault: dict, kind: str = "", seconds: float = SECONDS) -> tuple[int, str]:
+        """Exit code of a step, and what it has said on stderr. TimeoutError if it hangs. After so many seconds, what
+        the kind says happens to it.
+        """
         step, environment = STEPS[name], {key: str(value) for key, value in fault.items()}
         self.counter.write_bytes(bytes(8))
         self.log.unlink(missing_ok=True)
@@ -160,6 +172,12 @@ class Faults:
         environment |= {key: str(path) for key, path in paths.items()}
         process = tiny_runs.FORKS.Process(target=_step, args=(step.command, file, self.said, environment))
         process.start()
+        process.join(seconds)
+        if kind == "kill -9 at any time":
+            process.kill()
+            _processes(self.space)  # of it end, too; only then it is started again
+        elif kind == "volume gone":
+            subprocess.run(["umount", "--lazy", self.space], check=True)
         process.join(SECONDS)
         if process.is_alive():
             os.killpg(process.pid, signal.SIGKILL)
@@ -168,25 +186,58 @@ class Faults:
 
     def trial(self, name: str, kind: str, position: int) -> dict:
         """Do a step with a fault and again without one. problem: what is wrong, None if nothing is."""
-        self.empty(name)
-        started = time.monotonic()
+        shutil.rmtree(self.space, ignore_errors=True)
+        started, share = time.monotonic(), position / self.writes[name]
         result = {"step": name, "kind": kind, "position": position, "problem": None}
-        try:
-            code, said = self.run(name, {"FAULT_AT": position} | KINDS[kind])
-            result |= {"code": code, "said": said[-2000:], "hit": self.log.read_text() if self.log.exists() else ""}
-            result["problem"] = self.judge(kind, code, said)
-            again, said = self.run(name, {})
-            if again:
-                result |= {"problem": f"afterwards exit code {again}", "again": said[-2000:]}
-            elif wrong := tiny_runs.differences(STEPS[name].products(self.space), self.products[name]):
-                result["problem"] = f"afterwards other results: {wrong}"
-            elif left := [str(path) for path in self.space.rglob("*.tmp")]:
-                result["problem"] = f"afterwards there are {left}"
-            elif orphans := _processes(self.space):
-                result["problem"] = f"afterwards there run {orphans}"
-        except TimeoutError:
-            result["problem"] = "hangs"
+        with self.mounted(kind, name, share) as mount_again:
+            self.empty(name)
+            try:
+                self.check(result, mount_again, share * self.seconds[name])
+            except TimeoutError:
+                result["problem"] = "hangs"
         return result | {"seconds": round(time.monotonic() - started, 1)}
+
+    @contextmanager
+    def mounted(self, kind: str, name: str, share: float) -> Iterator[Callable[[], object]]:
+        """For kinds of volumes: mount one as the workspace. The body gets a function that makes it whole again."""
+        begin, end = self.sizes[name]
+        mount, again = {
+            "volume gone": (bind := ["--bind", self.volume], bind),
+            "volume too small": (
+                ["-t", "tmpfs", "-o", f"size={begin + int(share * (end - begin)) + 20_000}", "tmpfs"],
+                ["-o", "remount,size=1g"],
+            ),
+        }.get(kind, (None, None))
+        if mount is None:
+            yield lambda: None
+            return
+        shutil.rmtree(self.volume, ignore_errors=True)
+        self.volume.mkdir()
+        self.space.mkdir()
+        subprocess.run(["mount", *mount, self.space], check=True)
+        try:
+            yield lambda: subprocess.run(["mount", *again, self.space], check=True)
+        finally:
+            subprocess.run(["umount", "--lazy", self.space])
+
+    def check(self, result: dict, mount_again: Callable[[], object], seconds: float) -> None:
+        """Fill in what a step with a fault has done, and what is wrong with it or with its second run."""
+        name, kind = result["step"], result["kind"]
+        code, said = self.run(name, {"FAULT_AT": result["position"]} | KINDS[kind], kind, seconds)
+        result |= {"code": code, "said": said[-2000:], "hit": self.log.read_text() if self.log.exists() else ""}
+        result["problem"] = self.judge(kind, code, said)
+        if kind == "volume gone" and (left := list(self.space.iterdir())):
+            result["problem"] = f"in the place of the volume there are {left}"
+        mount_again()
+        again, said = self.run(name, {})
+        if again:
+            result |= {"problem": f"afterwards exit code {again}", "again": said[-2000:]}
+        elif wrong := tiny_runs.differences(STEPS[name].products(self.space), self.products[name]):
+            result["problem"] = f"afterwards other results: {wrong}"
+        elif left := [str(path) for path in self.space.rglob("*.tmp")]:
+            result["problem"] = f"afterwards there are {left}"
+        elif orphans := _processes(self.space):
+            result["problem"] = f"afterwards there run {orphans}"
 
     def judge(self, kind: str, code: int, said: str) -> str | None:
         """What is wrong with how a step with a fault ended: it must work, be killed, or say one sentence."""
@@ -195,7 +246,7 @@ class Faults:
             return "a traceback"
         if kind == "clock jumps" or code == 0:
             return None if code == 0 else f"exit code {code}"
-        if kind == "kill -9":
+        if kind.startswith("kill -9"):
             return None if code in (-9, 2, 5, 137) and len(sentences) <= 1 else f"exit code {code}"
         return None if code == 4 and len(sentences) == 1 else f"exit code {code}, {len(sentences)} sentences"
 
@@ -208,6 +259,10 @@ def _step(command: str, settings: Path, said: Path, environment: dict[str, str])
         os.dup2(file.fileno(), 2)
         os.dup2(nothing.fileno(), 1)
     sys.exit(main([command, "--settings", str(settings)]))
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*"))
 
 
 def _processes(space: Path) -> list[str]:
@@ -226,7 +281,11 @@ def _processes(space: Path) -> list[str]:
 
 def campaign(results: Path, trials: int, names: list[str]) -> None:
     """Draw steps, faults and positions; print what went wrong and keep all results."""
-    rng, found, later = random.Random(0), [], {"export", "evaluate", "pack"} & set(names)
+    rng, kinds = (
+        random.Random(os.environ.get("FAULT_SEED", 0)),
+        os.environ.get("FAULT_KINDS", ",".join(KINDS)).split(","),
+    )
+    found, later = [], {"export", "evaluate", "pack"} & set(names)
     with tempfile.TemporaryDirectory() as folder:
         faults = Faults(Path(folder))
         for name in STEPS:
@@ -234,7 +293,7 @@ def campaign(results: Path, trials: int, names: list[str]) -> None:
                 faults.prepare(name)
         while len(found) < trials:
             name = rng.choice(names)
-            found.append(faults.trial(name, rng.choice(list(KINDS)), rng.randint(1, faults.writes[name])))
+            found.append(faults.trial(name, rng.choice(kinds), rng.randint(1, faults.writes[name])))
             results.write_text(json.dumps({"writes": faults.writes, "trials": found}, indent=1) + "\n")
             if found[-1]["problem"]:
                 print(found[-1], flush=True)
