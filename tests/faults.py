@@ -189,38 +189,45 @@ class Faults:
         shutil.rmtree(self.space, ignore_errors=True)
         started, share = time.monotonic(), position / self.writes[name]
         result = {"step": name, "kind": kind, "position": position, "problem": None}
-        with self.mounted(kind, name, share) as mount_again:
+        with self.mounted(kind) as mount:
             self.empty(name)
             try:
-                self.check(result, mount_again, share * self.seconds[name])
+                if kind == "volume too small":
+                    before, after = self.sizes[name]
+                    mount(_bytes(self.space) + int(share * (after - before)) + 20_000)
+                self.check(result, mount, share * self.seconds[name])
             except TimeoutError:
                 result["problem"] = "hangs"
         return result | {"seconds": round(time.monotonic() - started, 1)}
 
     @contextmanager
-    def mounted(self, kind: str, name: str, share: float) -> Iterator[Callable[[], object]]:
-        """For kinds of volumes: mount one as the workspace. The body gets a function that makes it whole again."""
-        begin, end = self.sizes[name]
-        mount, again = {
-            "volume gone": (bind := ["--bind", self.volume], bind),
-            "volume too small": (
-                ["-t", "tmpfs", "-o", f"size={begin + int(share * (end - begin)) + 20_000}", "tmpfs"],
-                ["-o", "remount,size=1g"],
-            ),
-        }.get(kind, (None, None))
-        if mount is None:
-            yield lambda: None
+    def mounted(self, kind: str) -> Iterator[Callable[[int], None]]:
+        """For kinds of volumes: mount one as the workspace. The body gets a function that mounts it again, with so many
+        bytes if its size matters.
+        """
+
+        def mount(*how: object) -> None:
+            subprocess.run(["mount", *how, self.space], check=True)
+
+        if not kind.startswith("volume"):
+            yield lambda _size: None
             return
         shutil.rmtree(self.volume, ignore_errors=True)
         self.volume.mkdir()
         self.space.mkdir()
-        subprocess.run(["mount", *mount, self.space], check=True)
+        if kind == "volume gone":
+            mount("--bind", self.volume)
+        else:
+            mount("-t", "tmpfs", "-o", "size=1g", "tmpfs")
         try:
-            yield lambda: subprocess.run(["mount", *again, self.space], check=True)
+            if kind == "volume gone":
+                yield lambda _size: mount("--bind", self.volume)
+            else:
+                yield lambda size: mount("-o", f"remount,size={size}")
         finally:
             subprocess.run(["umount", "--lazy", self.space])
 
-    def check(self, result: dict, mount_again: Callable[[], object], seconds: float) -> None:
+    def check(self, result: dict, mount_again: Callable[[int], None], seconds: float) -> None:
         """Fill in what a step with a fault has done, and what is wrong with it or with its second run."""
         name, kind = result["step"], result["kind"]
         code, said = self.run(name, {"FAULT_AT": result["position"]} | KINDS[kind], kind, seconds)
@@ -228,7 +235,7 @@ class Faults:
         result["problem"] = self.judge(kind, code, said)
         if kind == "volume gone" and (left := list(self.space.iterdir())):
             result["problem"] = f"in the place of the volume there are {left}"
-        mount_again()
+        mount_again(1 << 30)
         again, said = self.run(name, {})
         if again:
             result |= {"problem": f"afterwards exit code {again}", "again": said[-2000:]}
@@ -262,7 +269,7 @@ def _step(command: str, settings: Path, said: Path, environment: dict[str, str])
 
 
 def _bytes(folder: Path) -> int:
-    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*"))
+    return sum(4096 + path.stat().st_size // 4096 * 4096 for path in folder.rglob("*"))
 
 
 def _processes(space: Path) -> list[str]:

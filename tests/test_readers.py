@@ -405,6 +405,20 @@ def test_a_dimacs_file_of_250_000_edges_is_read_in_half_a_second():
 
 
 @pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="no benchmark graphs beside this checkout (COLORING_BENCHMARKS)")
+@pytest.mark.parametrize("name", ["graph.col", "graph.edges"])
+def test_in_a_file_of_several_blocks_every_edge_counts_and_a_wrong_line_is_named(name: str, monkeypatch):
+    monkeypatch.setattr(formats, "BLOCK", 8)
+    lines, last = ["1 2", "2 3", "10 2", "3 2 2", "4 5", "4 6"], 6
+    if name == "graph.col":  # which has a node for every number
+        lines, last = ["p edge 10 6", *(f"e {line}" for line in lines)], 9
+    graph = sources.parse(name, "\n".join(lines).encode()).graph
+    assert graph.edges.tolist() == [[0, 1], [1, 2], [1, last], [3, 4], [3, 5]]
+    for number in range(2, len(lines) + 2):
+        broken = "\n".join([*lines[: number - 1], "e", *lines[number - 1 :]])
+        with pytest.raises(UserError, match=f"^{name}: line {number}: "):
+            sources.parse(name, broken.encode())
+
+
 def test_every_benchmark_graph_is_read():
     paths = sources.find([BENCHMARKS / "dimacs"])
     assert len(paths) >= 40

@@ -144,11 +144,16 @@ def write(folder: Path, tensors: Columns, families: Sequence[str], origin: dict)
     return PackedGraphs.open(folder)
 
 
+def is_packed(folder: Path) -> bool:
+    """Whether a folder has packed graphs, which a manifest makes complete."""
+    return os.path.lexists(folder / MANIFEST_FILE)
+
+
 def read_manifest(folder: Path) -> dict | None:
     """The manifest of a folder of packed graphs; None if there is none. UserError if it is damaged."""
-    path = folder / MANIFEST_FILE
-    if not os.path.lexists(path):
+    if not is_packed(folder):
         return None
+    path = folder / MANIFEST_FILE
     manifest = files.read_json(path, "name another folder, or remove it and make it again")
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UserError(f"{path}: is not a manifest of packed graphs; name another folder")

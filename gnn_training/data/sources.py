@@ -16,7 +16,7 @@ import numpy as np
 
 from gnn_training.coloring import conflicts
 from gnn_training.data.formats import FORMATS, whole
-from gnn_training.data.packed import GRAPHS_FILE, MANIFEST_FILE
+from gnn_training.data.packed import GRAPHS_FILE, MANIFEST_FILE, is_packed
 from gnn_training.errors import StorageError, UserError
 from gnn_training.files import open_regular, read_bytes, reason
 from gnn_training.graph import Instance
@@ -218,7 +218,7 @@ def locate(settings: RunSettings) -> DataLocation:
     archives = sorted(HOME.glob("*.tar.gz"))
     if settings.data:
         named = settings.data
-    elif os.path.exists(HOME / MANIFEST_FILE):
+    elif is_packed(HOME):
         named = HOME
     elif any((HOME / "graphs").glob("*.json")):
         named = HOME / "graphs"
@@ -228,7 +228,7 @@ def locate(settings: RunSettings) -> DataLocation:
         raise UserError(f"{HOME} has {archives[0].name}, {archives[1].name} and perhaps more: name one with --data")
     else:
         named = archives[0]
-    if os.path.exists(named / MANIFEST_FILE):
+    if is_packed(named):
         return DataLocation(named)
     for folder in (settings.run, settings.models):
         if Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(named)):

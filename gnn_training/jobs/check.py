@@ -15,7 +15,7 @@ from gnn_training import machine
 from gnn_training.console import duration, markdown_table, print_tables
 from gnn_training.data.dataset import sample
 from gnn_training.data.families import RECIPES
-from gnn_training.data.packed import MANIFEST_FILE, PackedGraphs
+from gnn_training.data.packed import PackedGraphs, is_packed
 from gnn_training.data.sources import locate, written
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.launch import gpus
@@ -115,7 +115,7 @@ def _graphs(settings: RunSettings) -> str:
         if not os.path.exists(source.imported):
             raise UserError(f"{source.imported} does not exist: name another --data")
         return f"{source.imported}, imported first; time and memory are known after that"
-    if not (source.graphs / MANIFEST_FILE).exists():
+    if not is_packed(source.graphs):
         return f"{RECIPES[settings.recipe].num_graphs} of recipe {settings.recipe}, generated first"
     data = PackedGraphs.open(source.graphs)
     data.verify()
@@ -128,7 +128,7 @@ def _graphs(settings: RunSettings) -> str:
 def _cost(settings: RunSettings) -> Iterator[Row]:
     """Memory and time, measured; nothing if the graphs are still to be imported."""
     source, recipe = locate(settings), RECIPES[settings.recipe]
-    if (source.graphs / MANIFEST_FILE).exists():
+    if is_packed(source.graphs):
         yield from _measured(settings, PackedGraphs.open(source.graphs), share=1.0)
     elif source.generated:
         with tempfile.TemporaryDirectory() as folder:

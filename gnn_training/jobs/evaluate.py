@@ -21,7 +21,7 @@ from gnn_training.coloring import conflicts, count_conflicts_and_colors, read_di
 from gnn_training.console import print_tables, progress
 from gnn_training.data import sources, suites
 from gnn_training.data.formats import whole
-from gnn_training.data.packed import MANIFEST_FILE, PackedGraphs, read_manifest
+from gnn_training.data.packed import PackedGraphs, is_packed
 from gnn_training.data.suites import Case
 from gnn_training.errors import UserError
 from gnn_training.model.session import Model
@@ -89,14 +89,14 @@ def _inputs(settings: EvaluateSettings) -> list[Path]:
     inputs = [Path(settings.model), *filter(None, [settings.best_known])]
     if settings.graphs is None:
         return inputs
-    is_packed = os.path.exists(settings.graphs / MANIFEST_FILE)
-    return inputs + (list(settings.graphs.iterdir()) if is_packed else sources.find([settings.graphs]))
+    found = settings.graphs.iterdir() if is_packed(settings.graphs) else sources.find([settings.graphs])
+    return [*inputs, *found]
 
 
 def _cases(settings: EvaluateSettings) -> list[Case]:
     if settings.graphs is None:
         cases = list(suites.GENERATED[str(settings.suite)]())
-    elif read_manifest(settings.graphs) is not None:
+    elif is_packed(settings.graphs):
         cases = list(_packed_cases(settings.graphs))
     else:
         cases = list(_file_cases(settings.graphs))

@@ -15,7 +15,7 @@ from typing import Any
 from gnn_training import files, machine, processes
 from gnn_training.console import duration
 from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE, WEB_FILE
-from gnn_training.data.packed import MANIFEST_FILE
+from gnn_training.data.packed import MANIFEST_FILE, is_packed
 from gnn_training.data.sources import locate, written
 from gnn_training.errors import StorageError, UserError
 from gnn_training.launch import gpus, nccl, runpod
@@ -209,7 +209,7 @@ def _find_nccl_variables(settings: RunSettings, nodes: Nodes) -> None:
 def _wait_for_graphs(settings: RunSettings, nodes: Nodes) -> None:
     graphs, deadline = locate(settings).graphs, time.monotonic() + WAIT_SECONDS
     log.info("machine %d of %d: waiting for the graphs in %s", nodes.rank + 1, nodes.count, graphs)
-    while not (graphs / MANIFEST_FILE).exists():
+    while not is_packed(graphs):
         if time.monotonic() > deadline:
             raise StorageError(f"{graphs}: still no graphs of the first machine: give all machines the same volume")
         processes.beat()
