@@ -74,14 +74,20 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise StorageError(f"{path}: cannot be written ({reason(error)}); make room or name another place") from error
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those it is in; StorageError if the system refuses. A command does that at its start only: a
+    folder that is missing later was on a volume that is gone, and what is written in its place would be lost.
+    """
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
     """Give the body a temporary path to write to, which replaces `path` at its end. After an error `path` is unchanged.
     StorageError if the system refuses, UserError if `path` is a folder, a device or a pipe. A process that writes the
     same file waits.
     """
-    with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
     with _temporary(path) as temporary:
         yield temporary
         _flush(temporary)

@@ -218,7 +218,7 @@ class Faults:
         if kind == "volume gone":
             mount("--bind", self.volume)
         else:
-            mount("-t", "tmpfs", "-o", "size=1g", "tmpfs")
+            mount("-t", "tmpfs", "-o", "size=4g", "tmpfs")
         try:
             if kind == "volume gone":
                 yield lambda _size: mount("--bind", self.volume)
@@ -235,7 +235,7 @@ class Faults:
         result["problem"] = self.judge(kind, code, said)
         if kind == "volume gone" and (left := list(self.space.iterdir())):
             result["problem"] = f"in the place of the volume there are {left}"
-        mount_again(1 << 30)
+        mount_again(4 << 30)
         again, said = self.run(name, {})
         if again:
             result |= {"problem": f"afterwards exit code {again}", "again": said[-2000:]}
@@ -253,6 +253,9 @@ class Faults:
             return "a traceback"
         if kind == "clock jumps" or code == 0:
             return None if code == 0 else f"exit code {code}"
+        if kind == "volume gone":
+            is_right = code == 0 or code in (2, 4) and len(sentences) == 1
+            return None if is_right else f"exit code {code}, {len(sentences)} sentences"
         if kind.startswith("kill -9"):
             return None if code in (-9, 2, 5, 137) and len(sentences) <= 1 else f"exit code {code}"
         return None if code == 4 and len(sentences) == 1 else f"exit code {code}, {len(sentences)} sentences"

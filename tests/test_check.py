@@ -62,11 +62,16 @@ def test_job_would_start_without_gpu_and_before_its_data_is_there(capsys):
     assert "ends" not in table
 
 
+def make_graphs(folder: Path) -> None:
+    folder.mkdir()
+    sample(RECIPES["smoke"], 32, 0, folder)
+
+
 @pytest.mark.slow
 def test_training_is_measured_on_the_ranks_that_would_run(here: Path, monkeypatch, capsys):
     monkeypatch.undo()
     monkeypatch.chdir(here)
-    sample(RECIPES["smoke"], 32, 0, here / "mine")
+    make_graphs(here / "mine")
     job.check(settings(data=Path("mine"), device="cpu", processes=2))
     table = found(capsys)
     assert re.match(r"about \S+ (s|min .*) for 40 steps, \S+ s per epoch of \d+ steps", table["training"][0])
@@ -82,13 +87,13 @@ def test_check_tells_what_comes_first(minutes: float, words: str, capsys):
 
 
 def test_packed_graphs_are_opened_and_counted(here: Path, capsys):
-    sample(RECIPES["smoke"], 32, 0, here / "mine")
+    make_graphs(here / "mine")
     job.check(settings(data=Path("mine")))
     assert found(capsys)["graphs"][0] == "mine: 32 to train on, 0 for validation"
 
 
 def test_damaged_graphs_are_a_problem(here: Path):
-    sample(RECIPES["smoke"], 32, 0, here / "mine")
+    make_graphs(here / "mine")
     *before, last = (here / "mine/graphs.safetensors").read_bytes()
     (here / "mine/graphs.safetensors").write_bytes(bytes([*before, last ^ 1]))
     with pytest.raises(UserError, match="would not start: .*graphs.safetensors: differs from its manifest"):

@@ -27,7 +27,7 @@ def truncate(path: Path) -> None:
 
 
 def test_what_was_saved_is_loaded(tmp_path: Path):
-    path = tmp_path / "new" / "best.pt"
+    path = tmp_path / "best.pt"
     checkpoint.save(path, state())
     loaded = checkpoint.load(path)
     assert loaded["step"] == 7 and bool((loaded["network"]["move_rule"] == 1).all())

@@ -134,6 +134,7 @@ def test_settings_survive_the_way_through_a_file(given: settings.RunSettings, tm
 
 def test_folders_whose_names_begin_with_a_dash_reach_every_step(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Path("-r/settings").mkdir(parents=True)
     for step in plan(settings.smoke().model_copy(update={"run": Path("-r"), "models": Path("-m")})):
         _, _, command, *flags = step.arguments(Path("-r"))
         assert parse(command, flags) == (step.settings, False)

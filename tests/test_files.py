@@ -64,6 +64,12 @@ def test_two_writers_of_one_file_write_one_after_the_other(tmp_path: Path):
     assert order == [1, 2] and path.read_text() == "2" and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_folder_that_has_gone_is_not_made_again(tmp_path: Path):
+    with pytest.raises(StorageError, match="a.txt: cannot be written .no such file or directory"):
+        files.write_text(tmp_path / "gone" / "a.txt", "in the place of a volume")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_name_of_as_many_letters_as_the_system_takes_can_be_written(tmp_path: Path):
     path = tmp_path / ("n" * 251 + ".sol")
     files.write_text(path, "l 1 1")

@@ -74,6 +74,7 @@ def label_all(
     """
     work = repr((packed.VERSION, CHUNK, plan, list(sources)))  # other work has parts of its own
     parts = folder / _PARTS / hashlib.sha256(work.encode()).hexdigest()[:16]
+    files.make_folder(parts)
     tensors = _label_without_copies(sources, parts, plan, workers, redraw)
     if not len(tensors["num_nodes"]):
         raise UserError(f"{folder}: there is no graph to write; name sources that have at least one")

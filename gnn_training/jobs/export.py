@@ -26,6 +26,7 @@ def export(settings: ExportSettings) -> Path:
     if settings.verify_only:
         return verify_published(settings)
     state = checkpoint.load_best(settings.run)
+    files.make_folder(settings.models)
     network = ColoringNetwork()
     network.load_state_dict(state["network"])
     program = Program(network.move_rule, network.graph_head).eval()

@@ -37,6 +37,7 @@ from gnn_training.training import loggers
 log = logging.getLogger(__name__)
 STEPS = ("data", "check", "train", "export", "verify", "evaluate", "pack")
 STOPPED = 143  # exit code of a command that SIGTERM has stopped
+SETTINGS = "settings"  # folder in the run folder
 SCORED_GRAPHS = 64  # of the validation graphs, for the report at the end
 PREFLIGHT_SECONDS = 90  # NCCL waits for half an hour if it cannot connect
 WAIT_SECONDS = 3600  # for the graphs that the first machine makes
@@ -56,7 +57,7 @@ class Step:
 
     def arguments(self, run: Path) -> list[str]:
         """Write the settings to a file in the run folder; return the arguments of the Python that does the step."""
-        file = run / "settings" / f"{self.name}.json"
+        file = run / SETTINGS / f"{self.name}.json"
         files.write_text(file, self.settings.model_dump_json(indent=2) + "\n")
         return ["-m", "gnn_training", self.command, f"--settings={file}"]  # which may begin with a dash
 
@@ -74,6 +75,8 @@ def run(settings: RunSettings) -> None:
     record = StepRecord(settings.run / (f"steps-{nodes.rank}.json" if nodes.rank else "steps.json"))
     if is_new := not all(map(record.is_done, steps)):
         machine.require_storage(written(settings))
+        for folder in (*written(settings), settings.run / SETTINGS):
+            files.make_folder(folder)
         gpus.select(settings.gpus)
         with _tensorboard(settings):
             if not all(record.is_done(step) for step in steps if step.name in ("data", "train")):
@@ -92,6 +95,7 @@ def dry_run(settings: RunSettings) -> None:
     """
     nodes, variables = Nodes.from_environment(), gpus.select(settings.gpus)
     num_ranks = gpus.num_ranks(settings)
+    files.make_folder(settings.run / SETTINGS)
     if path := os.environ.get("PYTHONPATH"):
         variables["PYTHONPATH"] = path
     for name, value in variables.items():

@@ -14,7 +14,7 @@ from gnn_training.console import duration
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime, StopSignal, join
 from gnn_training.errors import StorageError, UserError
-from gnn_training.files import damaged, identity, lock_folder, write_text
+from gnn_training.files import damaged, identity, lock_folder, make_folder, write_text
 from gnn_training.launch import gpus
 from gnn_training.launch.ranks import Nodes, launch
 from gnn_training.settings import TrainSettings
@@ -52,6 +52,8 @@ def train_rank(settings: TrainSettings) -> str:
     stop = StopSignal()
     data = PackedGraphs.open(settings.data)
     with join(settings.device) as rt, lock_folder(settings.run) if rt.is_main else nullcontext():
+        if rt.is_main:
+            make_folder(settings.run / checkpoint.FOLDER)
         return Training(settings, data, rt).run(stop)
 
 
@@ -77,6 +79,7 @@ class Training:
             ended = self._steps(stop)
         except UserError as error:
             with suppress(StorageError):  # the first error is the one to tell
+                self._require_folder()
                 self.logbook.close({"status": "failed", "reason": str(error), "self_check": self.self_check})
             raise
         self._save()
@@ -152,7 +155,7 @@ class Training:
             self._require_folder()
             state = {**self.learner.state(), "data_sha256": self.data_sha256, "progress": asdict(self.progress),
                      "steps_per_epoch": len(self.loader.sampler)}  # fmt: skip
-            checkpoint.save_step(self.settings.run / "checkpoints", self.learner.step, state)
+            checkpoint.save_step(self.settings.run / checkpoint.FOLDER, self.learner.step, state)
 
     def _restore(self) -> int:
         """Continue from the newest checkpoint, if any; rank 0 reads it, so all ranks start from one file. Returns its
@@ -164,7 +167,7 @@ class Training:
         state, has_best = rt.broadcast(_on_disk(settings.run) if rt.is_main else None)
         if state is not None:
             _refuse_other_settings(settings, sha256, state)
-            with damaged(f"the newest in {settings.run / 'checkpoints'}", "delete it"):
+            with damaged(f"the newest in {settings.run / checkpoint.FOLDER}", "delete it"):
                 self.learner.load_state(state)
             self.progress = Progress(**state["progress"])
             if not settings.steps and state["steps_per_epoch"] != len(self.loader.sampler):
@@ -195,7 +198,7 @@ FREE_TO_CHANGE = {
 
 def _on_disk(run: Path) -> tuple[dict | None, bool]:
     """State to resume from, if any, and whether there are best weights that can be read."""
-    state, best = checkpoint.newest(run / "checkpoints"), run / "best.pt"
+    state, best = checkpoint.newest(run / checkpoint.FOLDER), run / "best.pt"
     if state is None or not best.exists():
         return state, False
     try:

@@ -97,10 +97,10 @@ class Bound(nn.Module):
     def forward(self, graphs: Graphs, ranges: Ranges, seed: Tensor, steps: Tensor) -> tuple[Bounds, search.Limits]:
         colors, n = dsatur(graphs, ranges.greedy_color_ids), graphs.num_nodes
         is_dense = (graphs.degrees.sum(1) >= SETS_FROM * n * (n - 1)) & (n.max() <= SETS_UP_TO)
-        part, patience = ranges.dense_ids, PATIENCE * (steps.clamp(min=0) / PATIENCE_STEPS).sqrt()
+        part, patience = ranges.dense_ids, PATIENCE * (scalar(steps).clamp(min=0) / PATIENCE_STEPS).sqrt()
         waiting = torch.nn.functional.pad(torch.where(is_dense[:, None], -1, colors), (0, 1))[:, part]
         exists = torch.nn.functional.pad(graphs.exists, (0, 1))[:, part]
-        seeds = seed.reshape(1) + 0 * colors[:, 0]
+        seeds = scalar(seed) + 0 * colors[:, 0]
         sets = independent_sets(graphs.adjacency(part), exists, waiting, seeds, ranges.chain_ids, patience)
         better = is_dense & (sets.max(1).values < colors.max(1).values)
         sets = sets[:, torch.arange(colors.shape[1], device=part.device).clamp(max=part.max())]
@@ -123,14 +123,15 @@ class Search(nn.Module):
     def forward(
         self, graphs: Graphs, bounds: Bounds, limits: search.Limits, options: Options, numbers: Numbers
     ) -> Searched:
+        seed, steps = scalar(options.seed), scalar(options.steps)
         rows = torch.arange(bounds.clique.shape[0], device=bounds.clique.device)          # (G,)
         asked = options.num_colors[numbers.number.clamp(max=options.num_colors.shape[0] - 1)]  # one for all or each
         graph = bounds.searches                                                           # (R,)
         number = torch.arange(graph.shape[0], device=graph.device) - search.first_searches(graph, rows)[graph]
-        task = search.Task(bounds.greedy, bounds.clique, asked, graph, options.seed.reshape(1) + SEED_STRIDE * number)
+        task = search.Task(bounds.greedy, bounds.clique, asked, graph, seed + SEED_STRIDE * number)
         # Where a round moves more nodes, in graphs of more than a thousand, a call makes fewer rounds.
-        rounds = (options.steps * search.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
-        rounds = torch.minimum(rounds, options.steps)
+        rounds = (steps * search.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
+        rounds = torch.minimum(rounds, steps)
         found = search.search(search.split(self.move_rule[None]), graphs, task, limits, rounds)
         heads = self.graph_head(structure(graphs), bounds.clique.float(), found.fewest.float())
         of_numbers = [torch.cat([x, torch.zeros_like(x[:1])]).index_select(0, numbers.rows) for x in heads]
@@ -180,6 +181,11 @@ def numbers_of(batch: Tensor) -> Numbers:
     rows = torch.full_like(count_to((number.max() + 1).clamp(max=MAX_GRAPHS)), number.shape[0])
     rows = rows.scatter(0, number, torch.arange(number.shape[0], device=batch.device))
     return Numbers(is_first.long().cumsum(0) - 1, number, rows)
+
+
+def scalar(value: Tensor) -> Tensor:
+    """The only number of a tensor; an error if it has none or more, which ONNX Runtime accepts for a scalar input."""
+    return value.reshape(1)[0]
 
 
 def limits(num_nodes: Tensor, num_colors: Tensor) -> search.Limits:

@@ -13,6 +13,7 @@ from gnn_training.files import OWN_LIMIT, read_bytes, storage_errors, write_byte
 from gnn_training.training.loss import ColoringNetwork
 
 log = logging.getLogger(__name__)
+FOLDER = "checkpoints"  # in the run folder
 KEEP = 2  # the newest, and the one before in case the disk damaged the newest
 END_OF_ZIP = b"PK\x05\x06"  # 22 bytes before the end of a zip without a comment
 DIGITS = 64  # of a SHA-256

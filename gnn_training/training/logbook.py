@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,7 +92,9 @@ class Logbook:
         """Append numbers of one kind ("train" or "validation") at a step."""
         if not self.is_main:
             return
-        with storage_errors(self.metrics), open(self.metrics, "a", encoding="utf-8") as file:
+        with storage_errors(self.metrics), open(self.metrics, "r+", encoding="utf-8") as file:
+            # "a" would make another file in the place of a volume that is gone.
+            file.seek(0, os.SEEK_END)
             file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         for logger in self.loggers:
             with loggers.errors_as_warnings(type(logger).__name__):
