@@ -33,7 +33,7 @@ def columns(graphs: list[Graph]) -> packed.Columns:
 
 
 def write(folder: Path, graphs: list[Graph]) -> PackedGraphs:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     return packed.write(folder, columns(graphs), FAMILIES, {"seed": 4})
 
 

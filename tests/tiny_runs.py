@@ -44,7 +44,7 @@ def pack(folder: Path, instances: Sequence[Instance]) -> PackedGraphs:
     families = tuple(FAMILIES) + ("imported",)
     tensors = packed.columns(labelled, families)
     tensors["split"] = split(tensors, seed=0)
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     return packed.write(folder, tensors, families, {"made by": __name__})
 
 
