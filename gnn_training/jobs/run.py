@@ -75,8 +75,7 @@ def run(settings: RunSettings) -> None:
     record = StepRecord(settings.run / (f"steps-{nodes.rank}.json" if nodes.rank else "steps.json"))
     if is_new := not all(map(record.is_done, steps)):
         machine.require_storage(written(settings))
-        for folder in (*written(settings), settings.run / SETTINGS):
-            files.make_folder(folder)
+        files.make_folder(settings.run / SETTINGS)
         gpus.select(settings.gpus)
         with _tensorboard(settings):
             if not all(record.is_done(step) for step in steps if step.name in ("data", "train")):
