@@ -163,6 +163,7 @@ def test_any_settings_file_is_taken_or_refused_in_a_sentence(tmp_path: Path, mon
     explore(check, commands.flatmap(content), quick=100)
 
 
+@pytest.mark.slow  # 80 commands with real searches
 @pytest.mark.parametrize("command", ["color", "evaluate"])
 def test_a_command_writes_what_it_should_and_nothing_else(command: str, tiny_model: Path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
