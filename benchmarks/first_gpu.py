@@ -29,7 +29,7 @@ from gnn_training.console import duration, set_up_logging
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import MachineError, TrainingError, UserError
 from gnn_training.files import make_folder, write_text
-from gnn_training.jobs.run import STOPPED, Step
+from gnn_training.jobs.run import SETTINGS, STOPPED, Step
 from gnn_training.settings import GenerateSettings, RankSettings, RecipeName, RunSettings, TrainSettings, of_preset
 from gnn_training.solve.report import METHODS
 
@@ -360,7 +360,7 @@ def main(options: Options) -> None:
     if (options.out / "first_gpu.json").exists():
         raise UserError(f"{options.out} has the results of a trial: name another folder with --out")
     machine.require_storage([options.out])
-    make_folder(options.out)
+    make_folder(options.out / SETTINGS)
     trial, seconds, failure = Trial(options), dict[str, float](), "it was interrupted"
     try:
         for number, (name, step) in enumerate(STEPS.items(), 1):

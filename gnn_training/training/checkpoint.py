@@ -56,9 +56,7 @@ def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
 def parse(content: bytes, name: Path, needed: dict[str, type] = EXPORTED) -> dict:
     """Read the bytes of a checkpoint called `name`, as `load`."""
     try:
-        if not _is_whole(content):
-            raise ValueError("its checksum is wrong")
-        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        state = torch.load(io.BytesIO(_checked(content)), map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load fails with whatever the damaged bytes make of pickle and zip
         raise UserError(f"{name}: damaged or not a checkpoint ({type(error).__name__}); delete it") from error
     if not isinstance(state, dict) or not isinstance(state.get("network"), dict):
@@ -73,12 +71,18 @@ def parse(content: bytes, name: Path, needed: dict[str, type] = EXPORTED) -> dic
     return state
 
 
-def _is_whole(content: bytes) -> bool:
-    """Check the SHA-256 at the end. A file without one, of version 0.5 or older, has only the checksums of its zip."""
+def _checked(content: bytes) -> bytes:
+    """The bytes of a checkpoint whose SHA-256 is at their end; ValueError if it differs. A file of version 0.5 or older
+    has only the checksums of its zip. There torch may read other bytes than those checked, so these are packed again.
+    """
     if content[-22:-18] == END_OF_ZIP and content.endswith(b"\0\0"):
-        with zipfile.ZipFile(io.BytesIO(content)) as file:
-            return file.testzip() is None
-    return content[-DIGITS:] == hashlib.sha256(content[:-DIGITS]).hexdigest().encode()
+        with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(packed := io.BytesIO(), "w") as new:
+            for name in old.namelist():
+                new.writestr(name, old.read(name))
+        return packed.getvalue()
+    if content[-DIGITS:] != hashlib.sha256(content[:-DIGITS]).hexdigest().encode():
+        raise ValueError("its checksum is wrong")
+    return content
 
 
 def _shapes(weights: dict) -> dict[str, object]:
