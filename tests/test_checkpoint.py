@@ -107,6 +107,15 @@ def test_a_checkpoint_of_version_0_5_loads_and_its_flipped_weights_do_not(tmp_pa
         checkpoint.load(path)
 
 
+def test_an_attribute_of_a_checkpoint_of_version_0_5_that_zip_does_not_check_changes_no_weight(tmp_path: Path):
+    path = tmp_path / "best.pt"
+    content = bytearray(unsealed(path, state(0.625)))
+    place = content.index(b"PK\1\2", content.rindex(b"/data/0") - 60) + 38
+    content[place] ^= 16  # now torch takes these weights for a folder
+    path.write_bytes(content)
+    assert (checkpoint.load(path)["network"]["move_rule"] == 0.625).all()
+
+
 @pytest.mark.parametrize("key", [*checkpoint.RESUMED])
 def test_a_checkpoint_without_a_key_is_named(tmp_path: Path, key: str):
     checkpoint.save(tmp_path / "step-00000007.pt", {name: value for name, value in state().items() if name != key})
