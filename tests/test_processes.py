@@ -8,6 +8,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,8 @@ with open(said, "w") as file:
 def start_parent(script: str) -> tuple[subprocess.Popen[str], int]:
     """A process whose child runs `script`, which prints "started" and the process to watch."""
     command = [sys.executable, "-c", PARENT, script]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    heard = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores, and so would the process
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, preexec_fn=heard)
     assert process.stdout is not None
     return process, int(process.stdout.readline().removeprefix("started "))
 

@@ -404,7 +404,6 @@ def test_a_dimacs_file_of_250_000_edges_is_read_in_half_a_second():
     assert sources.parse("graph.col", content).graph.num_edges == len(upper)
 
 
-@pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="no benchmark graphs beside this checkout (COLORING_BENCHMARKS)")
 @pytest.mark.parametrize("name", ["graph.col", "graph.edges"])
 def test_in_a_file_of_several_blocks_every_edge_counts_and_a_wrong_line_is_named(name: str, monkeypatch):
     monkeypatch.setattr(formats, "BLOCK", 8)
@@ -419,6 +418,7 @@ def test_in_a_file_of_several_blocks_every_edge_counts_and_a_wrong_line_is_named
             sources.parse(name, broken.encode())
 
 
+@pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="no benchmark graphs beside this checkout (COLORING_BENCHMARKS)")
 def test_every_benchmark_graph_is_read():
     paths = sources.find([BENCHMARKS / "dimacs"])
     assert len(paths) >= 40
