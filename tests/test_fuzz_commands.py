@@ -146,6 +146,7 @@ def test_any_flags_are_taken_or_refused_in_a_sentence(tmp_path: Path, tiny_model
     explore(check, commands.flatmap(flags), quick=50)
 
 
+@pytest.mark.slow  # a hundred command lines
 def test_any_settings_file_is_taken_or_refused_in_a_sentence(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     commands = st.sampled_from([name for name in COMMANDS if name != "run"])

@@ -130,6 +130,7 @@ for graphs in pickle.load(sys.stdin.buffer):
 """
 
 
+@pytest.mark.slow  # a process for every call, to measure its memory
 def test_the_estimate_of_memory_is_an_upper_bound_for_every_family_and_not_far_above():
     graphs = list(FAMILIES.values())
     run = subprocess.run([sys.executable, "-c", CALLS], cwd=ROOT, input=pickle.dumps(graphs), capture_output=True)
