@@ -59,8 +59,8 @@ with open(said, "w") as file:
 def start_parent(script: str) -> tuple[subprocess.Popen[str], int]:
     """A process whose child runs `script`, which prints "started" and the process to watch."""
     command = [sys.executable, "-c", PARENT, script]
-    heard = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores, and so would the process
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, preexec_fn=heard)
+    default = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores, and so would the process
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, preexec_fn=default)
     assert process.stdout is not None
     return process, int(process.stdout.readline().removeprefix("started "))
 
