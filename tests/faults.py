@@ -215,15 +215,10 @@ class Faults:
         shutil.rmtree(self.volume, ignore_errors=True)
         self.volume.mkdir()
         self.space.mkdir()
-        if kind == "volume gone":
-            mount("--bind", self.volume)
-        else:
-            mount("-t", "tmpfs", "-o", "size=4g", "tmpfs")
+        folder = ["--bind", self.volume] if kind == "volume gone" else None
+        mount(*(folder or ["-t", "tmpfs", "-o", "size=4g", "tmpfs"]))
         try:
-            if kind == "volume gone":
-                yield lambda _size: mount("--bind", self.volume)
-            else:
-                yield lambda size: mount("-o", f"remount,size={size}")
+            yield lambda size: mount(*(folder or ["-o", f"remount,size={size}"]))
         finally:
             subprocess.run(["umount", "--lazy", self.space])
 
