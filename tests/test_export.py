@@ -41,7 +41,7 @@ from gnn_training.jobs import export as job
 from gnn_training.model import golden, onnx_export
 from gnn_training.model.onnx_export import check_in_oldest_runtime
 from gnn_training.model.program import Program
-from gnn_training.model.search import NUM_WEIGHTS
+from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.settings import ExportSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.loss import ColoringNetwork

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from gnn_training.model import rule
 from gnn_training.model.graphs import Graphs
 
 DEGREE_WORTH, DEGREE_LEVELS = 1 / 4, 256  # in members: what one of the largest degree counts besides, in so many levels
 INSIDE = 4096.0  # more than any number of neighbours
 STAYS_OUT = 7  # steps that a node stays out of a set after it has left
-PRIME = 2_147_483_629  # below 2^31, so that squares of residues fit into int64
-NOISE_ROWS, FEW_ROWS = 4093, 509  # of tables of random numbers; primes, so that strides reach every row
-NODE_STRIDE, ROUND_STRIDE = 331, 197  # between the rows of two nodes, and of two rounds
+FEW_ROWS = 509  # of small tables of random numbers
 State = TypeVar("State")
 
 
@@ -137,7 +136,7 @@ def independent_sets(
             return (state.step - state.found).float() <= patience * state.highest         # (G,)
 
         def body(state: Chains) -> Chains:
-            row = (NODE_STRIDE * chain_ids + ROUND_STRIDE * state.step[:, None] + seeds[:, None]) % FEW_ROWS  # (G, S)
+            row = rule.turn(chain_ids, seeds[:, None], state.step[:, None]) % FEW_ROWS  # (G, S)
             random = table.index_select(0, row.flatten()).unflatten(0, row.shape)         # (G, S, N)
             swaps = (state.beside == 1) & (state.out_until <= state.step[:, None, None])
             key = torch.where(swaps, random, -1.0)
@@ -171,12 +170,6 @@ def independent_sets(
     return waits.clamp(min=0)
 
 
-def noise_table(columns: Tensor, rows: int = NOISE_ROWS) -> Tensor:
-    """Random numbers (rows, K) between 0 and 1 for columns (K,). Each of four rounds multiplies and squares in the
-    integers mod PRIME, which mixes all bits. Only `*`, `+` and `%` on int64 are used: all runtimes agree on them.
-    """
-    x = (torch.arange(rows, device=columns.device)[:, None] * 69_621 + 1) % PRIME
-    x = (x * x + columns * 40_014 + 12_345) % PRIME
-    for _ in range(3):
-        x = (x * (x + 1_000_003) + 7) % PRIME
-    return x.float() / PRIME
+def noise_table(columns: Tensor, rows: int = rule.NOISE_ROWS) -> Tensor:
+    """Random numbers (rows, K) between 0 and 1 for columns (K,)."""
+    return rule.noise(torch.arange(rows, device=columns.device)[:, None], columns).float() / rule.PRIME

@@ -98,12 +98,29 @@ def _part(part: nn.Module, inputs: Any, outputs: Any, names: dict[int, str]) -> 
         exported = torch.export.export(part, inputs, dynamic_shapes=sizes)
         made = torch.onnx.export(exported, opset_version=OPSET, input_names=taken, output_names=given, verbose=False)
     assert made is not None
+    hoist(made.model.graph)
     prefix = f"{type(part).__name__}/"
     everything: list[ir.Value | ir.Node] = [*_values(made.model.graph), *made.model.graph.all_nodes()]
     for named in everything:
         named.metadata_props.clear()  # stack traces with paths of this machine
         named.name = named.name if named.name in taken + given else f"{prefix}{named.name or ''}"
     return ir.to_proto(made.model)
+
+
+def hoist(graph: ir.Graph) -> None:
+    """Move the nodes out of loops whose result is the same in every round, such as the sizes of tensors."""
+    for loop in [node for node in graph if node.op_type == "Loop"]:
+        body = loop.attributes["body"].as_graph()
+        hoist(body)
+        before_first_round = dict(zip(body.inputs[2:], loop.inputs[2:], strict=True))
+        varying = {*body.inputs, *(output for node in body for output in node.outputs)}
+        for node in list(body):
+            if node.op_type == "Shape" and node.inputs[0] in before_first_round:  # a loop keeps the shapes of its state
+                node.replace_input_with(0, before_first_round[node.inputs[0]])
+            if node.op_type != "Loop" and varying.isdisjoint(node.inputs) and not {*node.outputs} & {*body.outputs}:
+                varying -= {*node.outputs}
+                body.remove(node)
+                graph.insert_before(loop, node)
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_training.contract import MAX_COLORS
-from gnn_training.model import search
+from gnn_training.model import rule, search
 from gnn_training.model.graphs import Graphs, pad
 from gnn_training.model.greedy import clique_bound, dsatur, independent_sets
 from gnn_training.model.network import GraphHead, structure
@@ -130,10 +130,10 @@ class Search(nn.Module):
         number = torch.arange(graph.shape[0], device=graph.device) - search.first_searches(graph, rows)[graph]
         task = search.Task(bounds.greedy, bounds.clique, asked, graph, seed + SEED_STRIDE * number)
         # Where a round moves more nodes, in graphs of more than a thousand, a call makes fewer rounds.
-        rounds = (steps * search.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
+        rounds = (steps * rule.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
         rounds = torch.minimum(rounds, steps)
         found = search.search(search.split(self.move_rule[None]), graphs, task, limits, rounds)
-        heads = self.graph_head(structure(graphs), bounds.clique.float(), found.fewest.float())
+        heads = self.graph_head(structure(graphs), bounds.clique.float(), found.num_colors.float())
         of_numbers = [torch.cat([x, torch.zeros_like(x[:1])]).index_select(0, numbers.rows) for x in heads]
         return Searched(without_gaps(found.colors, graphs, limits.color_ids), found.counts, *of_numbers)
 
@@ -190,8 +190,8 @@ def scalar(value: Tensor) -> Tensor:
 
 def limits(num_nodes: Tensor, num_colors: Tensor) -> search.Limits:
     """Sizes of a search in graphs padded to num_nodes () with num_colors () colors."""
-    active = torch.minimum((num_nodes // search.NODES_PER_ACTIVE).clamp(min=search.ACTIVE), num_nodes)
-    movers = torch.minimum((num_nodes // search.NODES_PER_MOVER).clamp(min=search.MOVERS), active)
+    active = torch.minimum((num_nodes // rule.NODES_PER_ACTIVE).clamp(min=rule.ACTIVE), num_nodes)
+    movers = torch.minimum((num_nodes // rule.NODES_PER_MOVER).clamp(min=rule.MOVERS), active)
     return search.Limits(count_to(num_colors), count_to(active), count_to(movers))
 
 
