@@ -1,8 +1,8 @@
 """The rule by which nodes change their color, written once.
 
-`model.search` computes it on tensors, for many graphs at once; `solve.search_kernel` on numbers, for one graph. Both make
-the same moves, which a test checks. The functions are made of operators, so that torch broadcasts and numba compiles
-them. A new feature of what is counted already is a name and a line here, and a line in each search.
+`model.search` computes it on tensors, for many graphs at once; `solve.search_kernel` on numbers, for one graph. Both
+make the same moves, which a test checks. The functions are made of operators, so that torch broadcasts and numba
+compiles them. A new feature of what is counted already is a name and a line here, and a line in each search.
 """
 
 import math
@@ -41,7 +41,7 @@ def node_features(has_free, free, one, conflicts, age, moves, mean_moves):
 
 
 def graph_features(nodes, colors, density, conflicted):
-    """Features of a search: logarithms of the nodes, of the open colors and of 1 + the nodes in conflict; the density."""
+    """Features of a search: the density; logarithms of the nodes, the open colors and 1 + the nodes in conflict."""
     return nodes / 3 - 2, colors / 2 - 1.5, density - 0.5, conflicted / 2 - 1, colors - nodes + 2.3
 
 

@@ -8,8 +8,8 @@ ahead. The network also sets how long a node may not return to a color, and how 
 As soon as the coloring is proper, the smallest color class is closed. Its nodes count as conflicted until they have
 moved to another color.
 
-`model.rule` has the formulas. `solve.search_kernel` is the same search in compiled loops: the same phases, with the same
-names, and the same moves, which tests/test_search.py checks. Change both together.
+`model.rule` has the formulas. `solve.search_kernel` is the same search in compiled loops: the same phases, with the
+same names, and the same moves, which tests/test_search.py checks. Change both together.
 
 Letters in shapes: G graphs, R searches, S nodes (padded) and one that stands for "no node", K colors, A active nodes,
 M nodes that may move, D largest degree, F features.
@@ -29,7 +29,7 @@ CONTROLS, HIDDEN = len(rule.CONTROLS), rule.HIDDEN
 
 
 class Weights(NamedTuple):
-    """The trained numbers, for every search its own or one set for all: R or 1 in front of the shapes of rule.SHAPES."""
+    """The trained numbers, for every search its own or one for all: R or 1 in front of the shapes of rule.SHAPES."""
 
     by_graph: Tensor
     by_graph_bias: Tensor
@@ -300,7 +300,7 @@ def weigh(state: State, measures: Measures, fixed: Fixed) -> Tensor:
 
 def choose(state: State, measures: Measures, conflict_weights: Tensor, fixed: Fixed) -> Choice:
     """Find the best move of some of the nodes in conflict; which ones, if they are many, changes with the rounds."""
-    (colors, counts, is_open), memory, graphs, limits = state.coloring, state.memory, fixed.graphs, fixed.limits
+    (colors, counts, _), memory, graphs, limits = state.coloring, state.memory, fixed.graphs, fixed.limits
     rows, size = colors.shape
     active_ids, window = limits.active_ids, graphs.window
     turn = rule.turn(torch.arange(size, device=colors.device), fixed.seeds, state.round)  # (R, S)

@@ -1,8 +1,8 @@
 """The search of `model.search` for one graph, compiled for a CPU: the same phases and the same moves in microseconds.
 
-What a round reads is counted incrementally: a move changes the counts of its neighbours alone, and conflicts are weighed
-for the neighbours of active nodes only. `model.rule` has the formulas of both searches; tests/test_search.py holds them
-to the same moves. numba's cache does not notice a change of rule.py: save this file, too.
+What a round reads is counted incrementally: a move changes the counts of its neighbours alone, and conflicts are
+weighed for the neighbours of active nodes only. `model.rule` has the formulas of both searches; tests/test_search.py
+holds them to the same moves. numba's cache does not notice a change of rule.py: save this file, too.
 
 Letters in shapes: N nodes, K colors, A active nodes, M nodes that may move, F features.
 """
@@ -24,13 +24,13 @@ OLDEST = 1_000_000  # rounds since the last move of a node that make a differenc
 SHARE = 0.6  # of the nodes: if the active ones have fewer neighbours, only these are weighed
 # Without Python's checks for divisions by zero, and with fused multiplications and additions, loops become vectors.
 compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-node_features, graph_features, conflict_weight, crowding_of, score_of, gain_of, tenure_of, turn_of, noise_row = map(
-    compiled,
-    (
-        rule.node_features, rule.graph_features, rule.conflict_weight, rule.crowding, rule.score, rule.gain,
-        rule.tenure, rule.turn, rule.noise_row,
-    ),
+FORMULAS = (
+    rule.node_features, rule.graph_features, rule.conflict_weight, rule.crowding, rule.score, rule.gain, rule.tenure,
+    rule.turn, rule.noise_row,
 )  # fmt: skip
+(
+    node_features, graph_features, conflict_weight, crowding_of, score_of, gain_of, tenure_of, turn_of, noise_row
+) = [compiled(formula) for formula in FORMULAS]  # fmt: skip
 
 
 class Coloring(NamedTuple):
@@ -272,15 +272,16 @@ def weigh(offsets, ends, coloring, memory, network, choice, num_active, t):
 def set_features(coloring, memory, logs, mean_moves, t, v, f, i):
     """Write the features of node v into column i of f (F, N)."""
     free = coloring.without[v] - (coloring.conflicts[v] == 0)  # other than its own color
+    age = min(OLDEST, t - memory.moved[v])
     f[0, i], f[1, i], f[2, i], f[3, i], f[4, i], f[5, i] = node_features(
-        free > 0, logs[free], logs[coloring.one[v]], logs[coloring.conflicts[v]], logs[min(OLDEST, t - memory.moved[v])],
-        logs[memory.moves[v]], mean_moves,
+        free > 0, logs[free], logs[coloring.one[v]], logs[coloring.conflicts[v]], logs[age], logs[memory.moves[v]],
+        mean_moves,
     )  # fmt: skip
 
 
 @compiled
 def apply_layer(f, count, by_feature, shift, out, is_hidden, total):
-    """Add a unit of the network, times `out`, to total (N,), or begin it; f (F, N). Loops of this form become vectors."""
+    """Add a unit of the network, times `out`, to total (N,), or begin it; f (F, N). Such loops become vectors."""
     f0, f1, f2, f3, f4, f5 = f[0], f[1], f[2], f[3], f[4], f[5]
     w0, w1, w2, w3, w4, w5 = by_feature[0], by_feature[1], by_feature[2], by_feature[3], by_feature[4], by_feature[5]
     if is_hidden:
