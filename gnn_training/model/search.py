@@ -207,12 +207,13 @@ def begin(weights: Weights, graphs: Graphs, task: Task, limits: Limits) -> tuple
     best = Best(coloring.colors + 0, used, torch.full_like(used, 1e6))
     state = State(0 * task.seeds.sum(), coloring, memory, best)
     lower = task.lower[:, None].float().index_select(0, task.graph)
-    no_cost = (0.0 * used[:, :, None] * limits.active_ids[:, None] * limits.color_ids).flatten(0, 1)
+    # Sums and products, not views: torch.compile makes another form of a round for views.
+    no_cost = 0.0 * (used[:, :, None] * limits.active_ids[:, None] * limits.color_ids).flatten(0, 1)
     ones = torch.ones_like(used * limits.mover_ids)
     steps = torch.ones_like(ones[:, None, :, None] * graphs.window)                       # (R, 1, M, D)
     return state, Fixed(
         weights, padded, exists.float(), lower, task.seeds[:, None] + 0, limits, noise_table(limits.color_ids), no_cost,
-        ones, torch.cat([-steps, steps], 1).flatten(),
+        ones, 1.0 * torch.cat([-steps, steps], 1).flatten(),
     )  # fmt: skip
 
 
@@ -231,7 +232,7 @@ def first_coloring(graphs: Graphs, task: Task, limits: Limits) -> Coloring:
     counts = (torch.zeros_like(colors)[:, :, None] * limits.color_ids).float()            # (G, S, K)
     counts = counts.flatten().scatter_add(0, place, (graphs.neighbours < size - 1).float()).view_as(counts)
     colors, counts, is_open = (x.index_select(0, task.graph) for x in (colors, counts, is_open))
-    return Coloring(colors, counts.flatten(), is_open)
+    return Coloring(colors, 1.0 * counts.flatten(), is_open)
 
 
 def one_round(state: State, fixed: Fixed) -> State:
