@@ -12,6 +12,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from gnn_training.model.graphs import Graphs
 
+ONE_BY_ONE, NODES_AT_ONCE = 2048, 128
+NODES_PER_RANK, HEAD, COLORS_PACE = 16, 64, 4000
+SCATTER = 1_327_217_885  # golden
 DEGREE_WORTH, DEGREE_LEVELS = 1 / 4, 256  # in members: what one of the largest degree counts besides, in so many levels
 INSIDE = 4096.0  # more than any number of neighbours
 STAYS_OUT = 7  # steps that a node stays out of a set after it has left
@@ -36,34 +39,63 @@ def loop(condition: Callable[[State], Tensor], body: Callable[[State], State], s
     return state
 
 
-def dsatur(graphs: Graphs, color_ids: Tensor) -> Tensor:
+def at_once(num_nodes: Tensor) -> Tensor:
+    """How many nodes DSATUR may color in one round of a graph with so many nodes, int64."""
+    return 1 + (num_nodes - ONE_BY_ONE).clamp(min=0) // NODES_AT_ONCE
+
+
+def dsatur(graphs: Graphs, color_ids: Tensor, rank_ids: Tensor) -> Tensor:
     """Color the node with most colors around it next, ties by degree, then number (Brélaz 1979): (G, N) int64, padded
     nodes get 0. Nodes that find none of the colors color_ids (K,) = 0..K-1 free take the last one.
+
+    Large graphs break ties of degree at random and color up to B nodes in a round, rank_ids (B,) = 0..B-1: of the nodes
+    next in line, as many as have the same number of colors around them, except neighbours of an earlier one.
     """
-    exists, last = graphs.exists, color_ids.max()
-    weight = graphs.degrees.max() + 1.0  # of a color around a node, above all degrees
+    numbers = torch.arange(graphs.exists.shape[1] + 1, device=color_ids.device)           # (N + 1,)
+    size, num_colors = numbers.max() + 1, color_ids.max() + 1
+    before = torch.arange(graphs.exists.shape[0], device=color_ids.device)[:, None] * size  # (G, 1) nodes of other graphs
+    n = graphs.exists.sum(1, keepdim=True)                                                # (G, 1)
+    degrees = torch.nn.functional.pad(graphs.degrees, (0, 1))                             # (G, N + 1)
+    last_tie = torch.where(n > ONE_BY_ONE, numbers * SCATTER % PRIME, size - 1 - numbers)
+    one_color = (degrees.max() + 1) * PRIME  # in a key, more than all degrees
+    # The key of a node that waits: colors around, degree, number. Others have -1 - color.
+    keys = torch.where(degrees > 0, degrees * PRIME + last_tie, -1)                       # (G, N + 1)
+    needed = torch.where(rank_ids < at_once(n), rank_ids * NODES_PER_RANK, size)          # (G, B) colored nodes
+    head, scale = n / HEAD, COLORS_PACE / n                                               # (G, 1)
+    owner_graph = (before + 0 * rank_ids).flatten() // size                               # (G B,)
+    neighbours = graphs.graph * size + graphs.neighbours                                  # (E + 1,)
+    first, degrees = torch.nn.functional.pad(graphs.first, (0, 1)).flatten(), degrees.flatten()
+    nobody = size - 1
 
     # The loop asks no tensor for its size: torch.while_loop cannot close over a size that data decides.
-    def body(state: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        colors, priority, taken = state  # -1 for nodes that wait; (G, N + 1); True where a neighbour has a color
-        v = priority.argmax(1)[:, None]                                                   # (G, 1)
-        waits = priority.gather(1, v) >= 0                                                # (G, 1) False: graph is done
-        around = taken.gather(1, v * color_ids.shape[0] + color_ids)                      # (G, K)
-        c = torch.where(around, last, color_ids).min(1, keepdim=True).values              # (G, 1)
-        near = graphs.lists(v)[:, 0]                                                      # (G, D)
-        place = near * color_ids.shape[0] + c
-        known = taken.gather(1, place)                                                    # (G, D)
-        grown = priority.gather(1, near) + weight * (~known & waits)
-        priority = priority.scatter(1, near, grown).scatter(1, v, torch.full_like(grown[:, :1], -torch.inf))
-        colors = colors.scatter(1, v, torch.where(waits, c, colors.gather(1, v)))
-        return colors, priority, taken.scatter(1, place, known | waits)
+    def body(state: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        key, taken, waiting, rounds = state
+        best, v = key.view_as(last_tie).topk(rank_ids.shape[0], 1)                        # (G, B)
+        done = n - waiting[:, None]                                                       # (G, 1)
+        fewest = ((done + head) * scale / rounds).long() * one_color
+        least = torch.minimum(best[:, :1] - best[:, :1] % one_color, fewest).clamp(min=0)  # (G, 1)
+        at = ((best >= least) & (needed <= done)).flatten().nonzero().flatten()           # (P,)
+        node, mine = (v + before).flatten().gather(0, at), best.flatten().gather(0, at)   # (P,)
+        degree = degrees.gather(0, node)
+        start = degree.cumsum(0) - degree
+        entry = torch.arange(degree.sum().item(), device=node.device)                     # (S,) of their lists
+        owner = torch.zeros_like(entry).scatter(0, start, 1).cumsum(0) - 1                # (S,) one of P
+        near = neighbours.gather(0, (first.gather(0, node) - start).gather(0, owner) + entry)
+        earlier = key.gather(0, near) > mine.gather(0, owner)
+        free = torch.zeros_like(node).scatter_add(0, owner, earlier.long()) == 0          # (P,)
+        around = taken.view(-1, color_ids.shape[0]).index_select(0, node)                 # (P, K)
+        c = torch.where(around, num_colors - 1, color_ids).min(1).values                  # (P,)
+        place = near * color_ids.shape[0] + c.gather(0, owner)
+        place = torch.where(free.gather(0, owner), place, nobody * num_colors).sort().values
+        near = torch.div(place, num_colors, rounding_mode="trunc")
+        is_new = (place != torch.cat([place[:1] - 1, place[:-1]])) & ~taken.gather(0, place) & (key.gather(0, near) >= 0)
+        key = key.scatter_add(0, near, is_new * one_color).scatter(0, torch.where(free, node, nobody), -1 - c)
+        waiting = waiting.scatter_add(0, owner_graph.gather(0, at), -free.long())
+        return key, taken.scatter(0, place, True), waiting, rounds + 1
 
-    none = torch.full_like(graphs.degrees[:, :1], -1)
-    colors = torch.cat([torch.where(exists, -1, 0), 0 * none], 1)                         # (G, N + 1)
-    priority = torch.cat([torch.where(exists, graphs.degrees.float(), -torch.inf), none - torch.inf], 1)
-    taken = (torch.zeros_like(colors)[:, :, None] * color_ids).flatten(1) > 0             # (G, (N + 1) K)
-    state = colors, priority, taken
-    return loop(lambda state: state[1].max() >= 0, body, state)[0][:, :-1].clamp(min=0)
+    taken = (torch.zeros_like(first)[:, None] * color_ids).flatten() > 0                  # (G (N + 1) K,)
+    state = keys.flatten(), taken, (keys >= 0).sum(1), 0 * size + 1
+    return -1 - loop(lambda state: state[2].max() > 0, body, state)[0].view_as(keys)[:, :-1]
 
 
 def clique_bound(graphs: Graphs, start_ids: Tensor) -> Tensor:
