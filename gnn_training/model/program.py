@@ -2,7 +2,7 @@
 
 Its four parts run one after the other. Pad makes neighbour lists of the edge list. Bound colors the graphs with DSATUR
 and, if they are dense, with independent sets, and finds cliques. Search lets the network look for fewer colors, from
-the better coloring on, so no answer has more colors than DSATUR's. Readout turns the best coloring into scores.
+the better coloring on, so no answer has more colors than that. Readout turns the best coloring into scores.
 
 The parts are modules of their own because torch.while_loop can close over a tensor's size only if it is the size of an
 input. Sizes that data decides (graphs, padded nodes, colors) are decided in one part and are input shapes of the next.
@@ -87,7 +87,7 @@ class Pad(nn.Module):
         all_nodes = torch.ones_like(graphs.degrees).sum()
         starts = (CLIQUE_WORK / all_nodes).clamp(MIN_STARTS, MAX_STARTS).long()
         return graphs, position, Ranges(
-            count_to(enough), count_to(torch.minimum(at_once(nodes) + 3, nodes)),  # 4 in the example of an export: not 1
+            count_to(enough), count_to(torch.minimum(at_once(nodes) + 3, nodes)),  # an export needs an example above 2
             count_to(torch.minimum(starts, (nodes - 1).clamp(min=1))), count_to(0 * nodes + CHAINS),
             count_to(torch.where(nodes <= SETS_UP_TO, nodes + 1, 1)),
         ), numbers  # fmt: skip
