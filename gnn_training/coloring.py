@@ -27,16 +27,9 @@ def num_colors(colors: np.ndarray) -> int:
 def greedy_along(graph: Graph, order: np.ndarray) -> np.ndarray:
     """First fit: each node of `order` (N,) takes the smallest free color. Proper colors (N,) int64, without gaps."""
     assert np.array_equal(np.sort(order), np.arange(graph.num_nodes)), "order names every node once"
-    offsets, neighbours = graph.csr()
-    uncolored = int(np.diff(offsets).max()) + 1  # above every color that first fit can give
-    colors = np.full(graph.num_nodes, uncolored, dtype=np.int64)
-    free = np.ones(uncolored + 1, dtype=bool)
-    for node in order.tolist():
-        taken = colors[neighbours[offsets[node] : offsets[node + 1]]]
-        free[taken] = False
-        colors[node] = free.argmax()
-        free[taken] = True
-    return colors
+    from gnn_training.solve.kernels import first_fit  # here, because numba takes half a second to import
+
+    return first_fit(*graph.csr(), order)
 
 
 def from_logits(graph: Graph, logits: np.ndarray) -> np.ndarray:

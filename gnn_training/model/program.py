@@ -2,7 +2,7 @@
 
 Its four parts run one after the other. Pad makes neighbour lists of the edge list. Bound colors the graphs with DSATUR
 and, if they are dense, with independent sets, and finds cliques. Search lets the network look for fewer colors, from
-the better coloring on, so no answer has more colors than DSATUR's. Readout turns the best coloring into scores.
+the better coloring on, so no answer has more colors than that. Readout turns the best coloring into scores.
 
 The parts are modules of their own because torch.while_loop can close over a tensor's size only if it is the size of an
 input. Sizes that data decides (graphs, padded nodes, colors) are decided in one part and are input shapes of the next.
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gnn_training.contract import MAX_COLORS
 from gnn_training.model import rule, search
 from gnn_training.model.graphs import Graphs, pad
-from gnn_training.model.greedy import clique_bound, dsatur, independent_sets
+from gnn_training.model.greedy import at_once, clique_bound, dsatur, independent_sets
 from gnn_training.model.network import GraphHead, structure
 
 CLIQUE_WORK = 1_000_000  # nodes that the search for cliques looks at in a step, in all graphs from all starts,
@@ -36,6 +36,7 @@ class Ranges(NamedTuple):
     """Sizes as tensors 0, 1, 2, ..."""
 
     greedy_color_ids: Tensor  # (largest degree + 1,) colors that a greedy algorithm could need
+    rank_ids: Tensor          # (B,) nodes that DSATUR may color at once
     start_ids: Tensor         # (S,) starts of cliques
     chain_ids: Tensor         # (C,) chains of independent sets
     dense_ids: Tensor         # (N + 1,) nodes of a dense matrix and "no node"; one if the graphs are too large for it
@@ -86,7 +87,8 @@ class Pad(nn.Module):
         all_nodes = torch.ones_like(graphs.degrees).sum()
         starts = (CLIQUE_WORK / all_nodes).clamp(MIN_STARTS, MAX_STARTS).long()
         return graphs, position, Ranges(
-            count_to(enough), count_to(torch.minimum(starts, (nodes - 1).clamp(min=1))), count_to(0 * nodes + CHAINS),
+            count_to(enough), count_to(torch.minimum(at_once(nodes) + 3, nodes)),  # an export needs an example above 2
+            count_to(torch.minimum(starts, (nodes - 1).clamp(min=1))), count_to(0 * nodes + CHAINS),
             count_to(torch.where(nodes <= SETS_UP_TO, nodes + 1, 1)),
         ), numbers  # fmt: skip
 
@@ -95,7 +97,7 @@ class Bound(nn.Module):
     """Colorings by DSATUR, cliques, and the sizes of the search."""
 
     def forward(self, graphs: Graphs, ranges: Ranges, seed: Tensor, steps: Tensor) -> tuple[Bounds, search.Limits]:
-        colors, n = dsatur(graphs, ranges.greedy_color_ids), graphs.num_nodes
+        colors, n = dsatur(graphs, ranges.greedy_color_ids, ranges.rank_ids), graphs.num_nodes
         is_dense = (graphs.degrees.sum(1) >= SETS_FROM * n * (n - 1)) & (n.max() <= SETS_UP_TO)
         part, patience = ranges.dense_ids, PATIENCE * (scalar(steps).clamp(min=0) / PATIENCE_STEPS).sqrt()
         waiting = torch.nn.functional.pad(torch.where(is_dense[:, None], -1, colors), (0, 1))[:, part]

@@ -1,4 +1,4 @@
-"""The compiled loops of the search: DSATUR, cliques, iterated greedy, TabuCol and independent sets.
+"""The compiled loops of the search: DSATUR, first fit, cliques, iterated greedy, TabuCol and independent sets.
 
 Every kernel takes the neighbour lists of `Graph.csr()`: offsets (N + 1,) int64 and neighbours (2M,) int32, sorted.
 `rng` (1,) uint64 is the state of a random generator, which the kernel advances.
@@ -41,11 +41,12 @@ def below(state, limit):
     return np.int64((state >> np.uint64(33)) % np.uint64(limit))
 
 
-@njit(cache=True)
-def dsatur(offsets, neighbours):
+@njit(cache=True, nogil=True)
+def dsatur(offsets, neighbours, stop=None):
     """Color the node with most colors around it next, ties by degree, then number (Brélaz 1979).
 
-    Returns colors (N,) int32, proper. Takes O(N² + M).
+    Returns colors (N,) int32, proper. Takes O(M log N). As soon as `stop` (1,) uint8 is not 0, the nodes that have no
+    color yet keep -1.
     """
     n = len(offsets) - 1
     max_degree = 0
@@ -54,26 +55,55 @@ def dsatur(offsets, neighbours):
     # k colors have an edge between every two of them, so k(k - 1) <= 2M: a star needs no row of N bits for every node.
     last = min(max_degree, int(np.sqrt(len(neighbours))))
     seen = np.zeros((n, (last >> 3) + 1), dtype=np.uint8)  # bits: the colors around a node
-    saturation, colors = np.zeros(n, dtype=np.int64), np.full(n, -1, dtype=np.int32)
+    colors = np.full(n, -1, dtype=np.int32)
+    # A tournament: node v plays as leaf n + v, with n² of its colors + n of its degree - v. Entry i is the higher one
+    # of the entries 2i and 2i + 1, so entry 1 is the highest key, which tells the node.
+    keys = np.empty(2 * n, dtype=np.int64)
+    for v in range(n):
+        keys[n + v] = (offsets[v + 1] - offsets[v] + 1) * n - 1 - v
+    for i in range(n - 1, 0, -1):
+        keys[i] = max(keys[2 * i], keys[2 * i + 1])
     for _ in range(n):
-        node, best, color = -1, -1, 0
-        for v in range(n):
-            if colors[v] < 0:
-                key = saturation[v] * n + offsets[v + 1] - offsets[v]
-                if key > best:
-                    node, best = v, key
+        if stop is not None and stop[0]:
+            break
+        node, color = n - 1 - keys[1] % n, 0
         while seen[node, color >> 3] >> (color & 7) & 1:
             color += 1
         colors[node], bit = color, np.uint8(1 << (color & 7))
-        for i in range(offsets[node], offsets[node + 1]):
-            u = neighbours[i]
+        i = n + node
+        keys[i] = -1
+        while i > 1:
+            i >>= 1
+            keys[i] = max(keys[2 * i], keys[2 * i + 1])
+        for j in range(offsets[node], offsets[node + 1]):
+            u = neighbours[j]
             if not seen[u, color >> 3] & bit:
                 seen[u, color >> 3] |= bit
-                saturation[u] += 1
+                if colors[u] < 0:
+                    i = n + u
+                    key = keys[i] + n * n
+                    while i > 0 and keys[i] < key:
+                        keys[i] = key
+                        i >>= 1
     return colors
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
+def first_fit(offsets, neighbours, order):
+    """Give each node of `order` (N,) the smallest free color: colors (N,) int64, proper if it names every node."""
+    colors = np.full(len(order), -1, dtype=np.int64)
+    taken = np.full(len(order) + 1, -1, dtype=np.int64)  # the last node that met color c beside it
+    for v in order:
+        for i in range(offsets[v], offsets[v + 1]):
+            taken[colors[neighbours[i]]] = v  # the last entry is that of nodes without a color
+        color = 0
+        while taken[color] == v:
+            color += 1
+        colors[v] = color
+    return colors
+
+
+@njit(cache=True, nogil=True)
 def greedy_clique(offsets, neighbours, starts):
     """Grow a clique from every start, always by the candidate of highest degree; return the size of the largest."""
     met = np.zeros(len(offsets) - 1, dtype=np.int64)  # members of the clique beside a node; -1 in the clique
