@@ -11,9 +11,9 @@ from torch import Tensor
 
 from gnn_training import coloring
 from gnn_training.graph import Graph, as_graph
-from gnn_training.model import greedy
+from gnn_training.model import greedy, rule
 from gnn_training.model.graphs import Graphs, pad
-from gnn_training.model.greedy import NOISE_ROWS, PRIME, at_once, clique_bound, dsatur, independent_sets, noise_table
+from gnn_training.model.greedy import at_once, clique_bound, dsatur, independent_sets, noise_table
 from gnn_training.solve import kernels
 
 GRAPHS = st.lists(GRAPH, min_size=1, max_size=4)
@@ -164,12 +164,12 @@ def test_more_chains_and_more_patience_save_colors_and_all_are_better_than_dsatu
 
 def test_noise_is_the_hash_in_integers_without_limits_and_below_1():
     table = noise_table(torch.arange(256))
-    for row, column in [(0, 0), (1, 0), (0, 1), (NOISE_ROWS - 1, 255)]:
-        y = (row * 69_621 + 1) % PRIME
-        y = (y * y + column * 40_014 + 12_345) % PRIME
+    for row, column in [(0, 0), (1, 0), (0, 1), (rule.NOISE_ROWS - 1, 255)]:
+        y = (row * 69_621 + 1) % rule.PRIME
+        y = (y * y + column * 40_014 + 12_345) % rule.PRIME
         for _ in range(3):
-            y = (y * (y + 1_000_003) + 7) % PRIME
-        assert table[row, column].item() == pytest.approx(y / PRIME, abs=1e-6)
+            y = (y * (y + 1_000_003) + 7) % rule.PRIME
+        assert table[row, column].item() == pytest.approx(y / rule.PRIME, abs=1e-6)
     assert torch.equal(noise_table(torch.arange(7)), table[:, :7])
     assert table.min() >= 0 and table.max() < 1
 

@@ -16,7 +16,7 @@ from gnn_training.model.graphs import Graphs
 ONE_BY_ONE, NODES_PER_RANK = 2048, 128  # DSATUR: nodes up to which a round colors one; above, one more for so many,
 COLORED_PER_RANK = 16  # but one more only for so many colored ones, so that a grid still gets two colors
 PACE, HEAD_START = 4000, 1 / 64  # if rounds color fewer than c nodes of 4000, c colors around a node are enough
-SCATTER = 1_327_217_885  # .618 PRIME, so that multiples mod PRIME are in no order
+SCATTER = 1_327_217_885  # .618 of rule.PRIME, so that multiples modulo it are in no order
 DEGREE_WORTH, DEGREE_LEVELS = 1 / 4, 256  # in members: what one of the largest degree counts besides, in so many levels
 INSIDE = 4096.0  # more than any number of neighbours
 STAYS_OUT = 7  # steps that a node stays out of a set after it has left
@@ -57,9 +57,9 @@ def dsatur(graphs: Graphs, color_ids: Tensor, rank_ids: Tensor) -> Tensor:
     before = torch.arange(graphs.exists.shape[0], device=color_ids.device)[:, None] * size  # (G, 1) in the flat tensors
     neighbours, nobody = graphs.graph * size + graphs.neighbours, size - 1                # (E + 1,), ()
     degrees, first = (torch.nn.functional.pad(x, (0, 1)) for x in (graphs.degrees, graphs.first))  # (G, N + 1)
-    tie = torch.where(n > ONE_BY_ONE, numbers * SCATTER % PRIME, nobody - numbers)        # (G, N + 1)
+    tie = torch.where(n > ONE_BY_ONE, numbers * SCATTER % rule.PRIME, nobody - numbers)   # (G, N + 1)
     # The key of a node that waits is made of the colors around it, its degree and `tie`. Others have -1 - color.
-    keys, one_color = torch.where(degrees > 0, degrees * PRIME + tie, -1), (degrees.max() + 1) * PRIME
+    keys, one_color = torch.where(degrees > 0, degrees * rule.PRIME + tie, -1), (degrees.max() + 1) * rule.PRIME
     needed = torch.where(rank_ids < at_once(n), rank_ids * COLORED_PER_RANK, size)        # (G, B) colored nodes
     graph = (before + 0 * rank_ids).flatten() // size                                     # (G B,)
     degrees, first = degrees.flatten(), first.flatten()

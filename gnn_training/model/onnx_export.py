@@ -58,7 +58,7 @@ EdgeList = tuple[np.ndarray, np.ndarray]  # edge_index (2, E) and batch (N,)
 
 
 def build(program: Program, steps: int, metadata: dict[str, str]) -> onnx.ModelProto:
-    """The contract's ONNX model with all sizes dynamic, for so many rounds where a call names none."""
+    """The contract's ONNX model with all sizes dynamic, for at most so many rounds where a call names none."""
     calls: list[tuple[nn.Module, Any, Any]] = []  # parts, inputs and outputs
     hooks = [part.register_forward_hook(lambda *call: calls.append(call)) for part in program.children()]
     # The exporter generalizes all sizes but 0, 1 and 2; equal ones it may mix up. Here no two are equal.
@@ -73,7 +73,7 @@ def build(program: Program, steps: int, metadata: dict[str, str]) -> onnx.ModelP
     inputs = [helper.make_tensor_value_info(name, *TYPES[name]) for name in INPUTS + OPTIONAL_INPUTS]
     outputs = [helper.make_tensor_value_info(name, *TYPES[name]) for name in OUTPUTS]
     weights = [weight for graph in graphs for weight in graph.initializer]
-    for name, default in {"num_colors": [0], "seed": 0, "steps": steps}.items():
+    for name, default in {"num_colors": [0], "seed": 0, "steps": -steps}.items():
         weights.append(numpy_helper.from_array(np.array(default, dtype=np.int64), name))
     graph = helper.make_graph(nodes, "coloring_gnn", inputs, outputs, weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=MAX_IR_VERSION)

@@ -28,6 +28,7 @@ PATIENCE, PATIENCE_STEPS = 2.0, 2500  # in a call of so many steps; the patience
 SEARCH_WORK, MAX_SEARCHES = 6000, 4  # a small graph is searched several times: nodes x colors x searches
 SEED_STRIDE = 1009  # between the seeds of two searches of a graph
 SETS_FROM, SETS_UP_TO = 0.15, 2048  # density from which, and nodes up to which, a graph is also colored with them
+FEWEST_ROUNDS, PER_ROUND = 20, 6  # without `steps`: one more round for so many pairs of nodes
 MAX_GRAPHS = 1_000_000  # in a call
 USED_SCORE = 9.2  # of a node's own color: log(p / 0.0001) for p = 1; other colors have 0
 
@@ -63,7 +64,7 @@ class Options(NamedTuple):
 
     num_colors: Tensor  # (G,) or (1,) int64, 0 as predicted
     seed: Tensor        # () int64
-    steps: Tensor       # () int64, rounds
+    steps: Tensor       # () int64, rounds; -s for s at most, fewer for small graphs
 
 
 class Searched(NamedTuple):
@@ -99,7 +100,7 @@ class Bound(nn.Module):
     def forward(self, graphs: Graphs, ranges: Ranges, seed: Tensor, steps: Tensor) -> tuple[Bounds, search.Limits]:
         colors, n = dsatur(graphs, ranges.greedy_color_ids, ranges.rank_ids), graphs.num_nodes
         is_dense = (graphs.degrees.sum(1) >= SETS_FROM * n * (n - 1)) & (n.max() <= SETS_UP_TO)
-        part, patience = ranges.dense_ids, PATIENCE * (scalar(steps).clamp(min=0) / PATIENCE_STEPS).sqrt()
+        part, patience = ranges.dense_ids, PATIENCE * (scalar(steps).abs() / PATIENCE_STEPS).sqrt()
         waiting = torch.nn.functional.pad(torch.where(is_dense[:, None], -1, colors), (0, 1))[:, part]
         exists = torch.nn.functional.pad(graphs.exists, (0, 1))[:, part]
         seeds = scalar(seed) + 0 * colors[:, 0]
@@ -131,9 +132,11 @@ class Search(nn.Module):
         graph = bounds.searches                                                           # (R,)
         number = torch.arange(graph.shape[0], device=graph.device) - search.first_searches(graph, rows)[graph]
         task = search.Task(bounds.greedy, bounds.clique, asked, graph, seed + SEED_STRIDE * number)
+        by_size = torch.minimum(-steps, FEWEST_ROUNDS + graphs.num_nodes.max().square().long() // PER_ROUND)
+        rounds = torch.where(steps < 0, by_size, steps)
         # Where a round moves more nodes, in graphs of more than a thousand, a call makes fewer rounds.
-        rounds = (steps * rule.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
-        rounds = torch.minimum(rounds, steps)
+        fewer = (rounds * rule.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
+        rounds = torch.minimum(rounds, fewer)
         found = search.search(search.split(self.move_rule[None]), graphs, task, limits, rounds)
         heads = self.graph_head(structure(graphs), bounds.clique.float(), found.num_colors.float())
         of_numbers = [torch.cat([x, torch.zeros_like(x[:1])]).index_select(0, numbers.rows) for x in heads]
