@@ -3,7 +3,6 @@
 import hashlib
 import io
 import logging
-import zipfile
 from pathlib import Path
 
 import torch
@@ -55,14 +54,14 @@ def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
 
 def parse(content: bytes, name: Path, needed: dict[str, type] = EXPORTED) -> dict:
     """Read the bytes of a checkpoint called `name`, as `load`."""
+    if content[-22:-18] == END_OF_ZIP and content.endswith(b"\0\0"):
+        raise UserError(f"{name}: made by version 0.5 or older, whose network was another one; train again")
     try:
         state = torch.load(io.BytesIO(_checked(content)), map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load fails with whatever the damaged bytes make of pickle and zip
         raise UserError(f"{name}: damaged or not a checkpoint ({type(error).__name__}); delete it") from error
     if not isinstance(state, dict) or not isinstance(state.get("network"), dict):
         raise UserError(f"{name}: not a checkpoint of this program; name another file")
-    if "move_rule" not in state["network"]:
-        raise UserError(f"{name}: made by a version before 0.4, whose network was another one; train again")
     if wrong := [key for key, kind in needed.items() if not isinstance(state.get(key), kind)]:
         raise UserError(f"{name}: has no {wrong[0]}; delete it or name another file")
     shapes = _shapes(ColoringNetwork().state_dict())
@@ -72,14 +71,7 @@ def parse(content: bytes, name: Path, needed: dict[str, type] = EXPORTED) -> dic
 
 
 def _checked(content: bytes) -> bytes:
-    """The bytes of a checkpoint whose SHA-256 is at their end; ValueError if it differs. A file of version 0.5 or older
-    has only the checksums of its zip. There torch may read other bytes than those checked, so these are packed again.
-    """
-    if content[-22:-18] == END_OF_ZIP and content.endswith(b"\0\0"):
-        with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(packed := io.BytesIO(), "w") as new:
-            for name in old.namelist():
-                new.writestr(name, old.read(name))
-        return packed.getvalue()
+    """The bytes of a checkpoint whose SHA-256 is at their end; ValueError if it differs."""
     if content[-DIGITS:] != hashlib.sha256(content[:-DIGITS]).hexdigest().encode():
         raise ValueError("its checksum is wrong")
     return content
