@@ -41,13 +41,15 @@ Once = Callable[[str, Callable[[Path], object]], Path]
 def compiled() -> None:
     """The compiled search, so that the first test with a time limit does not wait for the compiler."""
     from gnn_training.graph import Graph
-    from gnn_training.solve.kernels import dsatur, greedy_clique
-    from gnn_training.solve.local_search import descents, extractions, iterated_greedy
+    from gnn_training.solve import kernels, portfolio
 
     lists = Graph.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)]).csr()
-    greedy_clique(*lists, np.arange(5))
-    next(extractions(lists, 0))
-    list(descents(lists, iterated_greedy(lists, dsatur(*lists), 1, 1, 60, 0), 1, 1, 60, 0))
+    portfolio.in_time(0, kernels.dsatur, *lists)
+    portfolio.clique_size(lists)
+    kernels.first_fit(*lists, np.arange(5))
+    kernels.independent_set(*lists, np.ones(5, dtype=bool), 1, portfolio.seeded(0))
+    kernels.crossover(np.zeros(5, np.int32), np.zeros(5, np.int32), 1)
+    list(portfolio.improvements(lists, np.arange(5), portfolio.Budget(np.inf), [portfolio.tabu_search], patience=1))
 
 
 @pytest.fixture(scope="session")

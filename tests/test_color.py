@@ -20,8 +20,8 @@ from gnn_training.graph import Graph
 from gnn_training.jobs.color import color
 from gnn_training.model.session import Model
 from gnn_training.settings import ColorSettings
-from gnn_training.solve.anytime import Coloring, colorings
 from gnn_training.solve.picture import draw
+from gnn_training.solve.portfolio import Coloring, colorings
 
 ROOT = Path(__file__).parents[1]
 
@@ -63,14 +63,13 @@ def test_small_and_odd_graphs_get_their_fewest_colors(tmp_path: Path, tiny_model
 def test_the_log_names_every_method_and_its_colors(hard: Path, tiny_model: Path, caplog):
     caplog.set_level("INFO")
     run(hard, tiny_model, seconds=1)
-    for method in ("DSATUR", "one call", "search"):
-        assert f"colors ({method})" in caplog.text
+    assert "colors (DSATUR)" in caplog.text and "colors (recombination)" in caplog.text
 
 
 def test_the_time_budget_is_kept(hard: Path, tiny_model: Path):
     start = time.monotonic()
     run(hard, tiny_model, seconds=1.0)
-    assert 0.9 < time.monotonic() - start < 5
+    assert 0.9 < time.monotonic() - start < 1.5
 
 
 def test_no_seconds_still_give_a_proper_coloring(hard: Path, tiny_model: Path):

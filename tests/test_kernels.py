@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gnn_training.coloring import num_colors
 from gnn_training.graph import Graph, as_graph
 from gnn_training.solve.kernels import dsatur, independent_set
-from gnn_training.solve.local_search import clique_size, seeded
+from gnn_training.solve.portfolio import clique_size, seeded
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.usefixtures("compiled")
