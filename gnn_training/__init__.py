@@ -35,19 +35,19 @@ def color(
 
     Raises TypeError or ValueError for an argument that cannot be used, UserError if the model file cannot be read.
     """
-    deadline = time.monotonic() + seconds
-
     import numpy as np
 
     from gnn_training.graph import as_graph
     from gnn_training.model.session import Model, cached_model
-    from gnn_training.solve.portfolio import Budget, clique_size, colorings
+    from gnn_training.solve.portfolio import Budget, clique_size, colorings, compile_all
 
     if not 0 <= seconds < math.inf:
         raise ValueError(f"seconds ({seconds}) must be a number of 0 or above")
     if seed < 0:
         raise ValueError(f"seed ({seed}) must be 0 or above")
     opened = model if isinstance(model, Model) else cached_model(model)
+    compile_all()
+    deadline = time.monotonic() + seconds
     source = as_graph(graph, num_nodes)
     colors = np.empty(0, dtype=np.int64)
     if source.num_nodes:

@@ -199,8 +199,9 @@ def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) 
 def label(instance: Instance, iterations: int, seconds: float, seed: int) -> Label:
     """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone."""
     from gnn_training.solve.kernels import dsatur  # compiled, which only workers need
-    from gnn_training.solve.portfolio import Budget, clique_size, fewer_colors, improvements, recombination
+    from gnn_training.solve.portfolio import Budget, clique_size, compile_all, fewer_colors, improvements, recombination
 
+    compile_all()
     deadline, graph = time.monotonic() + seconds, instance.graph
     lists = graph.csr()
     greedy = dsatur(*lists)

@@ -11,7 +11,7 @@ from gnn_training.data.sources import read
 from gnn_training.errors import UserError
 from gnn_training.model.session import Model
 from gnn_training.settings import ColorSettings
-from gnn_training.solve.portfolio import Budget, Coloring, clique_size, colorings
+from gnn_training.solve.portfolio import Budget, Coloring, clique_size, colorings, compile_all
 
 logger = logging.getLogger(__name__)
 
@@ -21,11 +21,12 @@ def color(settings: ColorSettings) -> Path:
     `out` the solution stands beside the graph and replaces nothing. Raises UserError if the graph or the model cannot
     be read, the solution or the picture has no place, or the graph is too large for a picture.
     """
-    start = time.monotonic()
     if not os.path.isfile(settings.graph):
         raise UserError(f"{settings.graph} is not a file: name the file of one graph")
     out = settings.out or _beside(settings.graph)
     files.require_places([out, *filter(None, [settings.picture])], [settings.graph, Path(settings.model)])
+    compile_all()
+    start = time.monotonic()
     model = Model(settings.model, settings.threads)
     instance = read(settings.graph)
     if instance.note:

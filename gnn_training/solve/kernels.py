@@ -259,8 +259,8 @@ def tabucol(offsets, neighbours, colors, k, moves, rng, stop):
 @njit(cache=True, nogil=True)
 def crossover(first, second, k):
     """Greedy partition crossover (Galinier and Hao 1999) of two colorings (N,) int32 with the colors 0..k-1:
-    alternately the class of one and of the other that has most nodes left becomes a class. Returns a coloring (N,) int32, in which
-    nodes of no such class have -1.
+    alternately the class of one and of the other that has most nodes left becomes a class. Returns a coloring (N,)
+    int32, in which nodes of no such class have -1.
     """
     child, sizes = np.full(len(first), -1, dtype=np.int32), np.zeros((2, k), dtype=np.int64)
     for v in range(len(first)):
