@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
-import numpy as np
 import pytest
 from filelock import FileLock
 
@@ -40,11 +39,9 @@ Once = Callable[[str, Callable[[Path], object]], Path]
 @pytest.fixture(scope="session")
 def compiled() -> None:
     """The compiled search, so that the first test with a time limit does not wait for the compiler."""
-    from gnn_training.graph import Graph
-    from gnn_training.solve import kernels, portfolio
+    from gnn_training.solve.portfolio import compile_all
 
-    portfolio.compile_all()
-    kernels.independent_set(*Graph.from_edges(1, []).csr(), np.ones(1, dtype=bool), 1, portfolio.seeded(0))
+    compile_all()
 
 
 @pytest.fixture(scope="session")

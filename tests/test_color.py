@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from dimacs import queens, read_solution, write_col
 
+import gnn_training
 from gnn_training.__main__ import main
 from gnn_training.coloring import count_conflicts_and_colors, is_proper, num_colors, read_dimacs_pairs
 from gnn_training.errors import StorageError, UserError
@@ -227,3 +228,19 @@ def test_the_example_graph_needs_nine_colors(tmp_path: Path):
     settings = ColorSettings(graph=ROOT / "examples" / "queen8_8.col", out=tmp_path / "queen8_8.sol", seconds=1)
     colors = read_solution(color(settings))
     assert num_colors(colors) == 9 and is_proper(queens(8, 8), colors)
+
+
+@pytest.mark.parametrize("num_nodes", [10, 1000, 50_000])
+@pytest.mark.parametrize("seconds", [0.05, 1])
+def test_graphs_of_all_sizes_are_colored_in_time(tmp_path: Path, tiny_model: Path, num_nodes: int, seconds: float):
+    edges = np.random.default_rng(0).integers(0, num_nodes, (4 * num_nodes, 2))
+    graph, model = Graph.from_edges(num_nodes, edges, "graph"), Model(tiny_model)
+    start = time.monotonic()
+    colors = gnn_training.color(edges, seconds, model=model, num_nodes=num_nodes)
+    assert time.monotonic() - start < seconds + max(0.1 * seconds, 0.2)
+    assert is_proper(graph, colors)
+    path = write_col(tmp_path, graph)
+    start = time.monotonic()
+    run(path, tiny_model, seconds)
+    # Reading the file and checking the solution take a part of it.
+    assert time.monotonic() - start < seconds + max(0.1 * seconds, 0.2) + 5e-5 * num_nodes

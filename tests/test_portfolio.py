@@ -17,6 +17,7 @@ from gnn_training.solve.portfolio import (
     Method,
     Worker,
     colorings,
+    extraction,
     fewer_colors,
     improvements,
     in_time,
@@ -26,7 +27,7 @@ from gnn_training.solve.portfolio import (
 )
 
 pytestmark = pytest.mark.usefixtures("compiled")
-METHODS = [recombination, fewer_colors]
+METHODS: dict[Method, float] = {extraction: 2, recombination: 2, fewer_colors: 1}
 GO = np.zeros(1, dtype=np.uint8)
 
 
@@ -47,7 +48,7 @@ GRAPH = random_graph(125, 0.5, 0)
 FEW_COLORS = 17  # as TabuCol finds them in a second; DSATUR takes 22
 
 
-def found(graph: Graph, methods: list[Method], patience: int, seed: int = 0, lower: int = 1) -> list[np.ndarray]:
+def found(graph: Graph, methods: dict[Method, float], patience: int, seed: int = 0, lower: int = 1) -> list[np.ndarray]:
     """What one thread finds with a limit of work; each is proper, without gaps, and has fewer colors than the last."""
     lists = graph.csr()
     start = kernels.dsatur(*lists)
@@ -100,12 +101,17 @@ def test_completion_colors_the_rest_and_properly_where_colors_are_enough(n, dens
 
 @pytest.mark.parametrize("method", [tabu_search, recombination])
 def test_every_method_colors_a_random_graph_as_well_as_published(method: Method):
-    assert found(GRAPH, [method], 100_000_000, lower=FEW_COLORS)[-1].max() + 1 == FEW_COLORS
+    assert found(GRAPH, {method: 1}, 100_000_000, lower=FEW_COLORS)[-1].max() + 1 == FEW_COLORS
+
+
+def test_independent_sets_first_color_dense_random_graphs_with_far_fewer_colors_than_dsatur():
+    start, *_, last = found(random_graph(400, 0.7, 0), {extraction: 1}, 100_000_000)
+    assert last.max() <= start.max() - 12
 
 
 def test_asking_for_far_fewer_colors_finds_a_planted_coloring():
     graph = planted_graph(300, 20)
-    assert found(graph, [fewer_colors], 300_000_000, lower=20)[-1].max() + 1 <= 24
+    assert found(graph, {fewer_colors: 1}, 300_000_000, lower=20)[-1].max() + 1 <= 24
     assert found(graph, METHODS, 300_000_000, lower=20)[-1].max() + 1 == 20
 
 
@@ -113,7 +119,7 @@ def test_asking_for_far_fewer_colors_finds_a_planted_coloring():
 @given(n=st.integers(1, 30), density=st.floats(0, 1), seed=st.integers(0, 2**31))
 def test_any_graph_can_be_searched_and_one_thread_repeats_itself(n, density, seed):
     graph = random_graph(n, density, seed)
-    runs = [found(graph, [*METHODS, tabu_search], 300_000, seed) for _ in range(2)]
+    runs = [found(graph, METHODS | {tabu_search: 1}, 300_000, seed) for _ in range(2)]
     assert all(map(np.array_equal, *runs))
 
 
@@ -154,7 +160,7 @@ def test_an_error_in_a_method_is_raised_and_ends_the_others():
 
     start = kernels.dsatur(*GRAPH.csr())
     with pytest.raises(ValueError, match="broken"):
-        list(improvements(GRAPH.csr(), start, Budget(time.monotonic() + 60, threads=2), [tabu_search, broken]))
+        list(improvements(GRAPH.csr(), start, Budget(time.monotonic() + 60, threads=2), {tabu_search: 1, broken: 1}))
 
 
 def test_a_compiled_loop_is_stopped_at_the_deadline():

@@ -199,7 +199,15 @@ def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) 
 def label(instance: Instance, iterations: int, seconds: float, seed: int) -> Label:
     """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone."""
     from gnn_training.solve.kernels import dsatur  # compiled, which only workers need
-    from gnn_training.solve.portfolio import Budget, clique_size, compile_all, fewer_colors, improvements, recombination
+    from gnn_training.solve.portfolio import (
+        Budget,
+        Method,
+        clique_size,
+        compile_all,
+        fewer_colors,
+        improvements,
+        recombination,
+    )
 
     compile_all()
     deadline, graph = time.monotonic() + seconds, instance.graph
@@ -213,14 +221,13 @@ def label(instance: Instance, iterations: int, seconds: float, seed: int) -> Lab
         lower = int(known.max()) + 1
     move = len(lists.neighbours) / graph.num_nodes + MOVE_WORK
     patience = int(iterations * move * max(1.0, graph.num_nodes / PATIENCE_NODES))
-    methods = [recombination, fewer_colors]
-    budget = Budget(deadline, lower, seed=seed)
-    *_, (coloring, effort) = [(start, 0.0)] + [
-        (found.colors, found.work / move) for found in improvements(lists, start, budget, methods, patience=patience)
-    ]
-    num_colors = int(coloring.max()) + 1
+    best, effort = start, 0.0
+    methods: dict[Method, float] = {recombination: 2, fewer_colors: 0.5}
+    for found in improvements(lists, start, Budget(deadline, lower, seed=seed), methods, patience=patience):
+        best, effort = found.colors, found.work / move
+    num_colors = int(best.max()) + 1
     hard = difficulty(graph.num_nodes, num_colors, lower, dsatur_colors, effort)
-    return Label(coloring.astype(np.int16), num_colors, lower, dsatur_colors, lower == num_colors, hard)
+    return Label(best.astype(np.int16), num_colors, lower, dsatur_colors, lower == num_colors, hard)
 
 
 def difficulty(num_nodes: int, num_colors: int, lower_bound: int, dsatur_colors: int, effort: float) -> float:

@@ -30,7 +30,7 @@ from gnn_training.settings import EvaluateSettings
 from gnn_training.solve import baselines, report
 from gnn_training.solve.page import page
 from gnn_training.solve.picture import MAX_NODES
-from gnn_training.solve.portfolio import Budget, clique_size, colorings
+from gnn_training.solve.portfolio import Budget, clique_size, colorings, compile_all
 from gnn_training.solve.report import METHODS, Row
 from gnn_training.training import loggers
 
@@ -50,6 +50,7 @@ def evaluate(settings: EvaluateSettings) -> None:
     results = [file for file in (settings.report, web_page, settings.plot) if file]
     files.require_places(results, _inputs(settings))
     model = Model(settings.model, settings.threads)
+    compile_all()
     cases, rows = _cases(settings), []
     with progress("evaluate", 0, len(cases), logger) as advance:
         for case in cases:

@@ -33,7 +33,7 @@ def tabucol(graph: Graph, seconds: float, lower: int) -> Iterator[np.ndarray]:
     budget, lists = Budget(time.monotonic() + seconds, lower), graph.csr()
     colors = kernels.dsatur(*lists)
     yield colors
-    yield from (found.colors for found in improvements(lists, colors, budget, [tabu_search]))
+    yield from (found.colors for found in improvements(lists, colors, budget, {tabu_search: 1}))
 
 
 def _colors(graph: Graph, strategy: str) -> np.ndarray:

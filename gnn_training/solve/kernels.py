@@ -279,11 +279,11 @@ def crossover(first, second, k):
 
 
 @njit(cache=True, nogil=True)
-def independent_set(offsets, neighbours, is_left, moves, rng):
+def independent_set(offsets, neighbours, is_left, moves, rng, stop):
     """Large independent set (N,) bool of the nodes in `is_left` (N,) bool; of equal sizes the one with more edges. A
     node without neighbours in the set is added at once, preferably one of large degree. When there is none, a move
     exchanges a node for its only neighbour in the set, or forces one in after PATIENCE moves without a larger set
-    (plateau search, as for cliques in Pullan and Hoos 2006).
+    (plateau search, as for cliques in Pullan and Hoos 2006). Returns the set and the work: neighbours visited.
     """
     n = len(is_left)
     nodes, out_until = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
@@ -300,7 +300,7 @@ def independent_set(offsets, neighbours, is_left, moves, rng):
             bucket[v], place[v] = 0, sizes[0]
             sizes[0] += 1
     num_left, size, edges, best_size, best_edges = sizes[0], 0, 0, 0, -1
-    move, stale, random = 0, 0, rng[0]
+    move, stale, work, random = 0, 0, 0, rng[0]
     while True:
         node = -1
         if sizes[0] > 0:
@@ -315,9 +315,9 @@ def independent_set(offsets, neighbours, is_left, moves, rng):
                 for v in range(n):
                     best[v] = inside[v]
                 best_size, best_edges = size, edges
-            if move == moves or size == num_left:
+            if move == moves or size == num_left or stop[0]:
                 rng[0] = random
-                return best
+                return best, work
             move += 1
             stale += 1
             if stale <= PATIENCE:
@@ -340,6 +340,7 @@ def independent_set(offsets, neighbours, is_left, moves, rng):
             inside[v] = step > 0
             size += step
             edges += step * degree[v]
+            work += offsets[v + 1] - offsets[v]
             if step < 0:
                 out_until[v] = move + TABU_MOVES
             for j in range(offsets[v] - 1, offsets[v + 1]):

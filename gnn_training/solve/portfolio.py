@@ -8,7 +8,7 @@ counted, not timed, so one thread with a limit of work always finds the same.
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import chain, count
@@ -34,6 +34,11 @@ ELITE = 10  # generations after which the best child of an earlier such period r
 ALIKE = 0.99  # share of the nodes with the same color in two parents, from which on one of them begins again
 RATIOS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the present number of colors that `fewer_colors` asks for
 FIRST_MOVES = 20_000  # of TabuCol on each of them; doubled after all of them
+SET_MOVES, LAST_SET_MOVES = 600, 19_200  # of the search for an independent set, at first and at last
+PART_WORK = 2  # of recombination, for that of the sets before it
+PART_NODES, PART_SHARE = 500, 0.25  # nodes that independent sets leave: so many, or a larger share
+SETS_FROM, SETS_NODES = 0.15, 700  # density and nodes from which independent sets help
+RANDOM_RATIO = 2.0  # of DSATUR's colors and a clique: below it, as in geometric graphs, they do not
 FIRST_ROUNDS = 2_000  # of the trained rule in its shortest runs
 TABU_BYTES = 8  # of TabuCol for every pair of a node and a color
 EMPTY_SLICE = 10_000  # the work of a slice besides its visits
@@ -86,8 +91,9 @@ def compile_all() -> None:
     clique_size(path)
     in_time(0, kernels.dsatur, *path)
     kernels.first_fit(*path, np.arange(3))
-    [two] = improvements(path, np.arange(3), Budget(math.inf, lower=2), [tabu_search])
+    [two] = improvements(path, np.arange(3), Budget(math.inf, lower=2), {tabu_search: 1})
     kernels.crossover(two.colors, two.colors, 2)
+    in_time(0, kernels.independent_set, *path, np.ones(3, dtype=bool), 1, seeded(0))
 
 
 def clique_size(lists: NeighbourLists, deadline: float = math.inf) -> int:
@@ -106,14 +112,16 @@ def colorings(graph: Graph, rule: np.ndarray | None, budget: Budget) -> Iterator
     if colors.min() < 0:  # the time is over
         colors = kernels.first_fit(*lists, np.argsort(np.where(colors < 0, len(colors), colors), kind="stable"))
     first = Coloring("DSATUR", colors.astype(np.int32), int(colors.max()) + 1, 0)
-    for coloring in chain([first], improvements(lists, first.colors, budget, methods_for(first, budget, rule), rule)):
+    for coloring in chain(
+        [first], improvements(lists, first.colors, budget, methods_for(graph, first, budget, rule), rule)
+    ):
         if not is_proper(graph, coloring.colors):
             raise RuntimeError(f"{graph.name}: the coloring by {coloring.method} is not proper")
         yield coloring
 
 
 def improvements(
-    lists: NeighbourLists, colors: np.ndarray, budget: Budget, methods: "Sequence[Method]",
+    lists: NeighbourLists, colors: np.ndarray, budget: Budget, methods: "Mapping[Method, float]",
     rule: np.ndarray | None = None, patience: int = FOREVER,
 ) -> Iterator[Coloring]:  # fmt: skip
     """Yield colorings with ever fewer colors than the proper `colors` (N,), which has no gaps, until the budget is
@@ -143,13 +151,13 @@ class Search:
         """Fewest colors so far."""
         return int(self.best.max()) + 1
 
-    def run(self, methods: "Sequence[Method]", patience: int) -> Iterator[Coloring]:
+    def run(self, methods: "Mapping[Method, float]", patience: int) -> Iterator[Coloring]:
         """Yield what `improvements` does."""
-        running = len(self.workers)
+        running, shares = len(self.workers), list(methods.items())
         with ThreadPoolExecutor(running) as pool:
             try:
                 for i, worker in enumerate(self.workers):  # each with its part of the methods, or one of them
-                    pool.submit(worker.run, methods[i::running] or [methods[i % len(methods)]], patience)
+                    pool.submit(worker.run, dict(shares[i::running] or [shares[i % len(shares)]]), patience)
                 while running:
                     left = max(0.0, self.budget.deadline - time.monotonic())
                     event = self._events.get(timeout=min(left, TIMEOUT_MAX))
@@ -188,15 +196,17 @@ class Worker:
         self.stop, self.target = np.zeros(1, dtype=np.uint8), 0  # stops who looks for `target` colors
         self.method, self.work = "", 0
 
-    def run(self, methods: "Sequence[Method]", patience: int) -> None:
-        """Continue the method that has done least, again and again."""
+    def run(self, methods: "Mapping[Method, float]", patience: int) -> None:
+        """Continue the method that has done least for its share, again and again."""
         try:
-            turns, done, best, since = [method(self) for method in methods], [0] * len(methods), self.search.best, 0
+            turns, done = {method: method(self) for method in methods}, dict.fromkeys(methods, 0.0)
+            best, since = self.search.best, 0
             while self.work - since < patience and not self._is_over():
-                i = done.index(min(done))
-                self.method = methods[i].__name__.replace("_", " ")
-                done[i] += next(turns[i])
-                self.work = sum(done)
+                method = min(done, key=done.__getitem__)
+                self.method = method.__name__.replace("_", " ")
+                work = next(turns[method])
+                done[method] += work / methods[method]
+                self.work += work
                 if self.search.best is not best:
                     best, since = self.search.best, self.work
             self.search.end(None)
@@ -322,7 +332,66 @@ def trained_rule(worker: Worker) -> Iterator[int]:
         yield visits * rounds
 
 
-def methods_for(first: Coloring, budget: Budget, rule: np.ndarray | None) -> list[Method]:
-    """The portfolio for a graph with a first coloring. Threads have one method each or, in turns, several."""
-    methods: list[Method] = [recombination, fewer_colors]
-    return [trained_rule, *methods] if rule is not None else methods
+class Part(Worker):
+    """A thread's search in a part of the graph, whose colorings become colorings of the whole graph."""
+
+    def __init__(self, worker: Worker, colors: np.ndarray):
+        """colors (N,): -1 for the nodes of the part."""
+        self.whole, self.colors, self.nodes = worker, colors, np.flatnonzero(colors < 0)
+        lists = subgraph(worker.lists, self.nodes)
+        search = Search(lists, kernels.dsatur(*lists, np.zeros(1, dtype=np.uint8)), Budget(math.inf), None)
+        super().__init__(search, 0)
+        search.workers, self.rng, self.stop = [], worker.rng, worker.stop
+
+    def look_for(self, num_colors: int) -> None:
+        """Let the next compiled loop run, even if others have found fewer colors."""
+        self.whole.look_for(0)
+
+    def offer(self, colors: np.ndarray) -> None:
+        """Tell the others of a proper coloring of the part."""
+        super().offer(colors)
+        whole = self.colors.copy()
+        whole[self.nodes] = colors + whole.max() + 1
+        self.whole.offer(whole)
+
+
+def subgraph(lists: NeighbourLists, nodes: np.ndarray) -> NeighbourLists:
+    """Neighbour lists of the graph among `nodes`, which are sorted."""
+    place = np.full(len(lists.offsets) - 1, -1, dtype=np.int32)
+    place[nodes] = np.arange(len(nodes))
+    source, target = np.repeat(place, np.diff(lists.offsets)), place[lists.neighbours]
+    is_inside = (source >= 0) & (target >= 0)
+    degrees = np.bincount(source[is_inside], minlength=len(nodes))
+    return NeighbourLists(np.concatenate([[0], np.cumsum(degrees)]), target[is_inside])
+
+
+def extraction(worker: Worker) -> Iterator[int]:
+    """EXTRACOL (Wu and Hao 2012): large independent sets become classes, and recombination colors the rest. Each time
+    with three times the moves for a set.
+    """
+    num_nodes, moves = len(worker.search.best), SET_MOVES
+    while True:
+        colors, spent, done = worker.uncolored(), 0, 0
+        while (colors < 0).sum() > max(PART_SHARE * num_nodes, min(PART_NODES, 0.75 * num_nodes)):
+            worker.look_for(0)
+            members, work = kernels.independent_set(*worker.lists, colors < 0, moves, worker.rng, worker.stop)
+            colors[members] = colors.max() + 1
+            spent += work
+            yield work
+        part = Part(worker, colors)
+        for work in recombination(part):
+            done += work
+            yield work
+            if done > PART_WORK * spent or part.search.num_colors == 1:
+                break
+        moves = min(3 * moves, LAST_SET_MOVES)
+
+
+def methods_for(graph: Graph, first: Coloring, budget: Budget, rule: np.ndarray | None) -> dict[Method, float]:
+    """The portfolio for a graph with a first coloring: methods and their shares of the work."""
+    is_random = first.num_colors >= RANDOM_RATIO * budget.lower
+    density = 2 * graph.num_edges / max(1, graph.num_nodes * (graph.num_nodes - 1))
+    methods: dict[Method, float] = {trained_rule: 2, recombination: 2, fewer_colors: 0.5}
+    if is_random and density >= SETS_FROM and graph.num_nodes >= SETS_NODES:
+        methods = {extraction: 4, recombination: 2, fewer_colors: 0.5, trained_rule: 0.5}
+    return {method: share for method, share in methods.items() if method is not trained_rule or rule is not None}

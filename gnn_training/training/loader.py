@@ -174,8 +174,8 @@ def first_coloring(lists: NeighbourLists) -> np.ndarray:
     """A greedy coloring (N,) like that of the program: by DSATUR or, in dense graphs, independent sets."""
     colors, n = kernels.dsatur(*lists), len(lists.offsets) - 1
     if len(lists.neighbours) >= SETS_FROM * n * (n - 1) and n <= SETS_UP_TO:
-        sets, rng = np.full(n, -1, dtype=np.int32), seeded(0, n)
+        sets, rng, stop = np.full(n, -1, dtype=np.int32), seeded(0, n), np.zeros(1, dtype=np.uint8)
         while (sets < 0).any():
-            sets[kernels.independent_set(*lists, sets < 0, SET_MOVES, rng)] = sets.max() + 1
+            sets[kernels.independent_set(*lists, sets < 0, SET_MOVES, rng, stop)[0]] = sets.max() + 1
         colors = min(colors, sets, key=np.max)
     return colors.astype(np.int16)
