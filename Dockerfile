@@ -31,6 +31,7 @@ ENV PATH=/opt/venv/bin:/opt/gnn:/opt/gnn/scripts:$PATH \
     GNN_VENV=/opt/venv \
     GNN_WORKSPACE=/workspace \
     GNN_HEARTBEAT=/dev/shm/gnn-heartbeat \
+    ORT_DISABLE_TELEMETRY=1 \
     TORCHINDUCTOR_CACHE_DIR=/workspace/.cache/torch-compile \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility

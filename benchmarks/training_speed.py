@@ -24,12 +24,11 @@ from gnn_training.graph import Graph
 from gnn_training.launch.ranks import launch
 from gnn_training.model import search
 from gnn_training.model.graphs import concatenated, pad
-from gnn_training.model.greedy import noise_table
 from gnn_training.model.program import limits
 from gnn_training.model.session import Model
 from gnn_training.settings import TrainSettings, of_preset
 from gnn_training.solve import kernels
-from gnn_training.solve.search_kernel import search_graph
+from gnn_training.solve.search_kernel import noise_table, search_graph
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.self_check import self_check
@@ -78,7 +77,7 @@ def forms(num_nodes: int) -> dict[str, Callable[[int], object]]:
     graphs = [Graph.from_adjacency(rng.random((num_nodes, num_nodes)) < DENSITY) for _ in range(BATCH)]
     lists = [graph.csr() for graph in graphs]
     first = np.stack([kernels.dsatur(*each) for each in lists]).astype(np.int64)
-    table = noise_table(torch.arange(int(first.max()) + 1)).numpy()
+    table = noise_table(int(first.max()) + 1)
 
     def tensors(count: int) -> Callable[[int], object]:
         padded, _ = pad(*concatenated(graphs[:count], DEVICE))
@@ -89,7 +88,9 @@ def forms(num_nodes: int) -> dict[str, Callable[[int], object]]:
         return lambda rounds: search.search(weights, padded, task, sizes, torch.tensor(rounds)).conflicts.tolist()
 
     return {
-        "compiled, one thread": lambda rounds: search_graph(*lists[0], first[0], 0, rule.numpy(), table, 0, rounds),
+        "compiled, one thread": lambda rounds: search_graph(
+            *lists[0], first[0], 0, 0, rule.numpy(), table, 0, rounds, np.zeros(1, np.uint8)
+        ),
         "exported file": lambda rounds: model.predict(graphs[0], steps=rounds),
         "tensors": tensors(1),
         f"tensors, {BATCH} graphs": tensors(BATCH),

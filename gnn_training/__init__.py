@@ -8,6 +8,7 @@ The command line is `coloring-gnn`. The import loads no library before something
 """
 
 import math
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gnn_training.model.session import Model
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # or ONNX Runtime reports to Microsoft
 
 __version__ = "0.5.0"
 __all__ = ["Model", "color"]

@@ -230,7 +230,7 @@ class ExportSettings(Settings):
     models: Path = Path("models")
     """Folder for coloring_gnn.onnx, golden vectors and SHA256SUMS."""
     steps: Positive = 2500
-    """Rounds of a call with the three plain inputs."""
+    """Rounds of a call with the three plain inputs, at most; small graphs take fewer."""
     oldest_runtime: bool = True
     """Also run the file in ONNX Runtime 1.16.3 if that is installed; --no-oldest-runtime does not."""
     verify_only: bool = False

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gnn_training.distributed import Runtime
     from gnn_training.training.searcher import GpuSearcher
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # for tests that import ONNX Runtime before the package
+
 # A runner started in the background ignores Ctrl-C and hands that down to every process that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

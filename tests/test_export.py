@@ -41,7 +41,8 @@ from gnn_training.jobs import export as job
 from gnn_training.model import golden, onnx_export
 from gnn_training.model.onnx_export import check_in_oldest_runtime
 from gnn_training.model.program import Program
-from gnn_training.model.search import NUM_WEIGHTS
+from gnn_training.model.rule import NUM_WEIGHTS
+from gnn_training.model.session import Model
 from gnn_training.settings import ExportSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.loss import ColoringNetwork
@@ -120,6 +121,15 @@ def bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from bodies(attribute.g)
 
 
+def test_a_round_of_the_search_is_at_most_210_nodes(model: onnx.ModelProto):
+    (search,) = [node for node in model.graph.node if node.op_type == "Loop" and node.name.startswith("Search/")]
+    assert len(search.attribute[0].g.node) <= 210
+
+
+def test_metadata_has_the_rule(folder: Path, program: Program):
+    assert np.array_equal(Model(folder / MODEL_FILE).rule, program.search.move_rule.detach().numpy())
+
+
 def test_tensors_have_the_names_order_and_types_of_the_contract(model: onnx.ModelProto):
     floats, integers = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
     inputs, outputs = described(model.graph.input), described(model.graph.output)
@@ -138,7 +148,7 @@ def test_optional_inputs_are_initializers_that_a_caller_may_override(model, sess
     assert {tensor.name for tensor in session.get_overridable_initializers()} == set(OPTIONAL_INPUTS)
     defaults = {x.name: numpy_helper.to_array(x).tolist() for x in model.graph.initializer if x.name in OPTIONAL_INPUTS}
     steps = int(session.get_modelmeta().custom_metadata_map["steps"])
-    assert defaults == {"num_colors": [0], "seed": 0, "steps": steps}
+    assert defaults == {"num_colors": [0], "seed": 0, "steps": -steps}
     inputs = feeds(random_graph(12, 0.4))
     without, explicit = run(session, inputs), run(session, {**inputs, **{k: np.array(v) for k, v in defaults.items()}})
     assert all(np.array_equal(without[name], explicit[name]) for name in OUTPUTS)

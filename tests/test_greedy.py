@@ -11,9 +11,9 @@ from torch import Tensor
 
 from gnn_training import coloring
 from gnn_training.graph import Graph, as_graph
-from gnn_training.model import greedy
+from gnn_training.model import greedy, rule
 from gnn_training.model.graphs import Graphs, pad
-from gnn_training.model.greedy import NOISE_ROWS, PRIME, clique_bound, dsatur, independent_sets, noise_table
+from gnn_training.model.greedy import at_once, clique_bound, dsatur, independent_sets, noise_table
 from gnn_training.solve import kernels
 
 GRAPHS = st.lists(GRAPH, min_size=1, max_size=4)
@@ -49,7 +49,7 @@ def test_edge_lists_become_neighbour_lists_and_a_dense_matrix(graphs: list[Graph
 @settings(max_examples=60)
 @given(graphs=GRAPHS)
 def test_dsatur_in_tensors_is_that_of_the_kernels(graphs: list[Graph]):
-    colors = dsatur(padded(graphs), torch.arange(16))
+    colors = dsatur(padded(graphs), torch.arange(16), torch.arange(1))
     for row, graph in zip(colors, graphs, strict=True):
         assert row[: graph.num_nodes].tolist() == kernels.dsatur(*graph.csr()).tolist()
         assert (row[graph.num_nodes :] == 0).all()
@@ -63,9 +63,58 @@ LARGER = [random_graph(n, density, n) for n in (50, 150) for density in (0.02, 0
 
 @pytest.mark.parametrize("graphs", [[STARS], HUBS, LARGER], ids=["stars", "hubs", "larger"])
 def test_dsatur_in_tensors_is_that_of_the_kernels_on_larger_graphs(graphs: list[Graph]):
-    colors = dsatur(padded(graphs), torch.arange(150))
+    colors = dsatur(padded(graphs), torch.arange(150), torch.arange(4))
     for row, graph in zip(colors, graphs, strict=True):
         assert row[: graph.num_nodes].tolist() == kernels.dsatur(*graph.csr()).tolist()
+
+
+@settings(max_examples=40)
+@given(graphs=GRAPHS)
+def test_several_nodes_at_once_are_colored_properly_whatever_the_batch_mates(graphs: list[Graph]):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"ONE_BY_ONE": 4, "NODES_PER_RANK": 2, "COLORED_PER_RANK": 1, "PACE": 8}.items():
+            patch.setattr(greedy, name, value)
+        together = several_at_once(graphs)
+        for row, graph in zip(together, graphs, strict=True):
+            assert coloring.is_proper(graph, row[: graph.num_nodes].numpy()) and (row[graph.num_nodes :] == 0).all()
+            assert row[: graph.num_nodes].tolist() == several_at_once([graph])[0].tolist()
+
+
+def several_at_once(graphs: list[Graph]) -> Tensor:
+    nodes = torch.tensor(max(graph.num_nodes for graph in graphs))
+    return dsatur(padded(graphs), torch.arange(32), torch.arange(int(at_once(nodes))))
+
+
+def large_graphs() -> dict[str, tuple[Graph, int]]:
+    """And the colors that they may need above DSATUR's."""
+    pairs = np.random.default_rng(0).integers(0, 10_000, (2, 50_000)).T
+    star = Graph.from_edges(10_000, np.stack([np.zeros(9_999, dtype=int), np.arange(1, 10_000)], 1))
+    grids = as_graph(nx.grid_2d_graph(80, 60)), as_graph(nx.triangular_lattice_graph(80, 80))
+    hubs, path = as_graph(nx.barabasi_albert_graph(5_000, 5, 0)), as_graph(nx.path_graph(20_000))
+    u, v = pairs.T
+    random, parts = Graph.from_edges(10_000, pairs), Graph.from_edges(10_000, np.stack([u, u // 4 * 4 + v % 4], 1))
+    return {
+        "random": (random, 1), "hubs": (hubs, 1), "star": (star, 0), "grid": (grids[0], 0), "triangles": (grids[1], 0),
+        "path": (path, 1), "no edge": (Graph.from_edges(10_000, []), 0), "parts": (parts, 0),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["random", "hubs", "star", "grid", "triangles", "path", "no edge", "parts"])
+def test_several_nodes_at_once_need_about_the_colors_of_dsatur_and_few_rounds(name: str, monkeypatch):
+    graph, more = large_graphs()[name]
+    rounds = []
+
+    def counting(condition, body, state):
+        while condition(state):
+            state = body(state)
+            rounds.append(0)
+        return state
+
+    monkeypatch.setattr(greedy, "loop", counting)
+    colors = several_at_once([graph])[0].numpy()
+    assert coloring.is_proper(graph, colors)
+    assert coloring.num_colors(colors) <= coloring.num_colors(kernels.dsatur(*graph.csr())) + more
+    assert len(rounds) < 3_000
 
 
 @settings(max_examples=40)
@@ -110,17 +159,17 @@ def test_the_sets_of_a_graph_do_not_depend_on_its_batch_mates():
 def test_more_chains_and_more_patience_save_colors_and_all_are_better_than_dsatur():
     batch = padded([random_graph(100, 0.5, seed) for seed in range(6)])
     poor, patient, both = (sets(batch, c, patience=p).amax(1).sum() for c, p in [(1, 0.5), (1, 6.0), (32, 6.0)])
-    assert poor > patient > both and dsatur(batch, torch.arange(40)).amax(1).sum() >= both + 12
+    assert poor > patient > both and dsatur(batch, torch.arange(40), torch.arange(1)).amax(1).sum() >= both + 12
 
 
 def test_noise_is_the_hash_in_integers_without_limits_and_below_1():
     table = noise_table(torch.arange(256))
-    for row, column in [(0, 0), (1, 0), (0, 1), (NOISE_ROWS - 1, 255)]:
-        y = (row * 69_621 + 1) % PRIME
-        y = (y * y + column * 40_014 + 12_345) % PRIME
+    for row, column in [(0, 0), (1, 0), (0, 1), (rule.NOISE_ROWS - 1, 255)]:
+        y = (row * 69_621 + 1) % rule.PRIME
+        y = (y * y + column * 40_014 + 12_345) % rule.PRIME
         for _ in range(3):
-            y = (y * (y + 1_000_003) + 7) % PRIME
-        assert table[row, column].item() == pytest.approx(y / PRIME, abs=1e-6)
+            y = (y * (y + 1_000_003) + 7) % rule.PRIME
+        assert table[row, column].item() == pytest.approx(y / rule.PRIME, abs=1e-6)
     assert torch.equal(noise_table(torch.arange(7)), table[:, :7])
     assert table.min() >= 0 and table.max() < 1
 

@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import networkx as nx
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnn_training.coloring import num_colors
+from gnn_training.coloring import from_logits, num_colors
 from gnn_training.graph import Graph, as_graph
 from gnn_training.solve.kernels import dsatur, independent_set
 from gnn_training.solve.portfolio import clique_size, seeded
@@ -30,6 +32,47 @@ def test_dsatur_is_exact_on_bipartite_graphs_and_cycles():
     for network in bipartite:
         assert num_colors(dsatur(*as_graph(network).csr())) == 2
     assert num_colors(dsatur(*as_graph(nx.cycle_graph(101)).csr())) == 3
+
+
+def dsatur_by_definition(graph: Graph) -> np.ndarray:
+    adjacency, colors = graph.adjacency(), np.full(graph.num_nodes, -1)
+    for _ in range(graph.num_nodes):
+        around = [set(colors[row]) - {-1} for row in adjacency]
+        waiting = np.flatnonzero(colors < 0)
+        node = max(waiting, key=lambda v: (len(around[v]), adjacency[v].sum(), -v))
+        colors[node] = min(set(range(graph.num_nodes)) - around[node])
+    return colors
+
+
+@settings(max_examples=60)
+@given(n=st.integers(1, 30), density=st.floats(0, 1), seed=st.integers(0, 2**31))
+def test_dsatur_colors_the_node_with_most_colors_around_it_next(n, density, seed):
+    graph = random_graph(n, density, seed)
+    assert dsatur(*graph.csr()).tolist() == dsatur_by_definition(graph).tolist()
+
+
+def large_graph(num_nodes: int, num_edges: int) -> Graph:
+    return Graph.from_edges(num_nodes, np.random.default_rng(0).integers(0, num_nodes, (num_edges, 2)))
+
+
+def test_large_graphs_are_colored_in_a_moment():
+    graph = large_graph(50_000, 200_000)
+    start = time.process_time()
+    dsatur(*graph.csr())
+    from_logits(graph, np.eye(8, dtype=np.float32)[np.arange(50_000) % 8])
+    assert time.process_time() - start < 2  # measured: 0.1
+
+
+def test_dsatur_ends_early_when_another_thread_tells_it_to():
+    lists, stop = large_graph(300_000, 3_000_000).csr(), np.zeros(1, dtype=np.uint8)
+    few = Graph.from_edges(3, [(0, 1)]).csr()
+    assert dsatur(*few, stop).min() == 0 and dsatur(*few, stop + np.uint8(1)).tolist() == [-1] * 3
+    with ThreadPoolExecutor() as pool:
+        coloring = pool.submit(dsatur, *lists, stop)
+        time.sleep(0.05)
+        stop[0] = 1
+        colors = coloring.result(timeout=60)
+    assert (colors < 0).any() and colors.max() >= 0
 
 
 def test_dsatur_needs_little_memory_for_a_star():

@@ -13,7 +13,7 @@ from torch.nn.functional import cosine_similarity
 from gnn_training.contract import GRAPH_TYPES, UNKNOWN_TYPE
 from gnn_training.graph import Graph
 from gnn_training.model.network import structure
-from gnn_training.model.search import NUM_WEIGHTS
+from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.training import searcher as searching
 from gnn_training.training.loader import first_coloring
 from gnn_training.training.loss import SPREAD, WEIGHTS, Batch, ColoringNetwork, Search

@@ -83,6 +83,17 @@ def test_the_crate_passes_its_own_tests_with_the_shipped_file():
     assert min(passed[1:]) >= 3  # graphs, models, documentation; the library itself has none
 
 
+def test_onnx_runtime_writes_no_device_id(tmp_path: Path):
+    """A few variables only: those of a CI service would switch telemetry off, too."""
+    built = cargo("build", "--locked", "--example", "color", CARGO_TARGET_DIR=str(CRATE / "target"))
+    assert built.returncode == 0, built.stderr
+    command = [CRATE / "target/debug/examples/color", SHIPPED_MODEL, CRATE / "examples/queen8_8.col"]
+    for allowed in ({}, {"ORT_DISABLE_TELEMETRY": "0"}):
+        env = {"ORT_DYLIB_PATH": library(), "HOME": str(tmp_path)} | allowed
+        subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
+        assert bool(list(tmp_path.iterdir())) == bool(allowed)
+
+
 def test_rust_and_python_color_ten_benchmark_graphs_with_as_many_colors(tmp_path: Path):
     model, expected, found = Model(), {}, {}
     for graph in GRAPHS:

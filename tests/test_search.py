@@ -1,5 +1,6 @@
 """The search: every round keeps its rules, compiled loops make the same moves, and no coloring gets worse."""
 
+import threading
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -14,14 +15,16 @@ from torch.utils._pytree import tree_leaves
 
 from gnn_training import coloring
 from gnn_training.graph import Graph
-from gnn_training.model import search
+from gnn_training.model import rule, search
 from gnn_training.model.graphs import Graphs
-from gnn_training.model.greedy import clique_bound, noise_table
+from gnn_training.model.greedy import clique_bound
+from gnn_training.model.greedy import noise_table as noise_tensor
 from gnn_training.model.network import GraphHead, structure
 from gnn_training.model.program import limits
-from gnn_training.model.search import NUM_WEIGHTS, Found, Limits, State, Task, first_weights
+from gnn_training.model.rule import NUM_WEIGHTS
+from gnn_training.model.search import Found, Limits, State, Task, first_weights
 from gnn_training.solve import kernels
-from gnn_training.solve.search_kernel import search_graph
+from gnn_training.solve.search_kernel import noise_table, search_graph
 
 MANY_MOVERS = 3.0  # control bias of the margin: exp(3) lets nearly every active node move
 
@@ -36,7 +39,7 @@ def random_weights(seed: int, scale: float = 0.5) -> Tensor:
 def with_control(weights: Tensor, name: str, value: float) -> Tensor:
     """Weights with another bias of the tenure, tenure per conflicted node, spread, margin or jitter."""
     changed = weights.clone()
-    changed[["tenure", "per_conflicted", "spread", "margin", "jitter"].index(name) - 5] = value
+    changed[rule.OUTPUTS * len(rule.GRAPH_FEATURES) + rule.CONTROLS.index(name)] = value
     return changed
 
 
@@ -68,17 +71,16 @@ def played(graphs: Sequence[Graph], weights: Tensor, rounds: int, **options) -> 
         state = after
 
 
-def by_color(state: State, name: str, i: int, n: int) -> np.ndarray:
-    """`counts` or `until` (N, K) of a graph."""
-    size, num_colors = state.colors.shape[1], state.is_open.shape[1]
-    return getattr(state, name).view(-1, size, num_colors)[i, :n].numpy()
+def by_color(state: State, values: Tensor, i: int, n: int) -> np.ndarray:
+    """Values (N, K) of a graph out of those of all nodes and colors."""
+    return values.view(*state.coloring.colors.shape, -1)[i, :n].numpy()
 
 
 def own_conflicts(state: State, graph: Graph, i: int) -> np.ndarray:
     """Neighbours in the color of a node, one more if it is closed: (N,)."""
-    colors = state.colors[i, : graph.num_nodes].numpy()
+    colors = state.coloring.colors[i, : graph.num_nodes].numpy()
     same = (graph.adjacency() & (colors[:, None] == colors)).sum(1)
-    return same + (state.is_open[i].numpy()[colors] == 0)
+    return same + (state.coloring.is_open[i].numpy()[colors] == 0)
 
 
 RULES = {
@@ -99,38 +101,39 @@ def test_every_round_keeps_the_rules(rule: str, graphs: list[Graph], seed: int, 
 
 def check_round(before: State, after: State, graph: Graph, i: int) -> None:
     n, t = graph.num_nodes, int(before.round)
-    old, new = (state.colors[i, :n].numpy() for state in (before, after))
-    is_open, own = before.is_open[i].numpy() > 0, own_conflicts(before, graph, i)
+    old, new = (state.coloring.colors[i, :n].numpy() for state in (before, after))
+    is_open, own = before.coloring.is_open[i].numpy() > 0, own_conflicts(before, graph, i)
     movers = np.flatnonzero(old != new)
     assert (own[movers] > 0).all() and is_open[new[movers]].all()
-    assert (by_color(before, "until", i, n)[movers, new[movers]] <= t).all()
-    assert (by_color(after, "until", i, n)[movers, old[movers]] > t).all()
-    assert (after.moved[i, :n].numpy()[movers] == t).all()
-    around = graph.adjacency()[np.ix_(movers, movers)]
-    for colors in (old[movers], new[movers]):  # neighbours that move leave and enter different classes
-        assert not (around & (colors[:, None] == colors)).any()
+    assert (by_color(before, before.memory.until, i, n)[movers, new[movers]] < t).all()
+    assert (by_color(after, after.memory.until, i, n)[movers, old[movers]] >= t).all()
+    assert (after.memory.age[i, :n].numpy()[movers] == 1).all()
+    assert not graph.adjacency()[np.ix_(movers, movers)].any()  # neighbours do not move together
     one_hot = np.eye(len(is_open))[new]
-    assert np.array_equal(by_color(after, "counts", i, n), graph.adjacency() @ one_hot)
-    closed = np.flatnonzero(before.is_open[i].numpy() != after.is_open[i].numpy())
+    assert np.array_equal(by_color(after, after.coloring.counts, i, n), graph.adjacency() @ one_hot)
+    closed = np.flatnonzero(is_open != (after.coloring.is_open[i].numpy() > 0))
     if own.any():
-        assert after.conflicts[i] == min(before.conflicts[i], own.sum() / 2) and not len(closed)
+        assert after.best.conflicts[i] == min(before.best.conflicts[i], own.sum() / 2) and not len(closed)
         return
     k, sizes = is_open.sum(), np.bincount(old, minlength=len(is_open))
-    assert not len(movers) and after.fewest[i] == min(before.fewest[i], k) and after.conflicts[i] == 1e6
-    assert k < before.fewest[i] or torch.equal(after.best[i], before.best[i])
+    assert not len(movers) and after.best.num_colors[i] == k and after.best.conflicts[i] == 1e6
+    assert k < before.best.num_colors[i] or torch.equal(after.best.colors[i], before.best.colors[i])
     assert k == 1 if not len(closed) else is_open[closed[0]] and sizes[closed[0]] == sizes[is_open].min()
 
 
 def test_an_untrained_network_makes_the_best_moves_that_are_not_tabu():
     graph, num_moves = random_graph(40, 0.4), 0
     for before, after in played([graph], first_weights(), 150):
-        own, colors = own_conflicts(before, graph, 0), before.colors[0, :40].numpy()
-        allowed = (by_color(before, "until", 0, 40) <= int(before.round)) & (before.is_open[0].numpy() > 0)
+        own, colors = own_conflicts(before, graph, 0), before.coloring.colors[0, :40].numpy()
+        allowed = by_color(before, before.memory.until, 0, 40) < int(before.round)
+        allowed &= before.coloring.is_open[0].numpy() > 0
         allowed[np.arange(40), colors] = False
-        gain = np.where(allowed & (own > 0)[:, None], own[:, None] - by_color(before, "counts", 0, 40), -np.inf)
-        movers = np.flatnonzero(colors != after.colors[0, :40].numpy())
-        if 0 < (own > 0).sum() <= search.ACTIVE:
-            assert (gain[movers, after.colors[0, movers].numpy()] == gain.max()).all()
+        change = own[:, None] - by_color(before, before.coloring.counts, 0, 40)
+        gain = np.where(allowed & (own > 0)[:, None], change, -np.inf)
+        new = after.coloring.colors[0, :40].numpy()
+        movers = np.flatnonzero(colors != new)
+        if 0 < (own > 0).sum() <= rule.ACTIVE:
+            assert (gain[movers, new[movers]] == gain.max()).all()
             assert len(movers) or gain.max() == -np.inf
             num_moves += len(movers)
     assert num_moves > 100
@@ -139,41 +142,57 @@ def test_an_untrained_network_makes_the_best_moves_that_are_not_tabu():
 def test_the_names_of_the_colors_do_not_matter():
     graph, weights = random_graph(50, 0.5), random_weights(3)
     order = torch.randperm(20, generator=torch.Generator().manual_seed(0))
-    order = torch.cat([torch.arange(2), order[order > 1]])  # two columns of the table also draw nodes and tenures
+    order = torch.cat([torch.arange(1), order[order > 0]])  # one column of the table also draws tenures
     batch, task, sizes = prepare([graph], asked=7)
     sizes = sizes._replace(color_ids=torch.arange(20))
     inverse = order.argsort()
 
     def renamed(state: State) -> State:
-        counts, until = (x.view(1, -1, 20)[:, :, inverse].flatten(1) for x in (state.counts, state.until))
-        state = state._replace(counts=counts, until=until, is_open=state.is_open[:, inverse])
-        return state._replace(colors=order[state.colors])
+        counts, until = (x.view(-1, 20)[:, inverse].flatten() for x in (state.coloring.counts, state.memory.until))
+        colors, is_open = order[state.coloring.colors], state.coloring.is_open[:, inverse]
+        return state._replace(
+            coloring=search.Coloring(colors, counts, is_open), memory=state.memory._replace(until=until)
+        )
 
     one, fixed = search.begin(search.split(weights[None]), batch, task, sizes)
     other = renamed(one)
     for _ in range(40):
         one = search.one_round(one, fixed)
         other = search.one_round(other, fixed._replace(table=fixed.table[:, inverse]))
-        assert torch.equal(renamed(one).colors[:, :-1], other.colors[:, :-1])
-    assert (one.moves > 0).sum() > 5
+        assert torch.equal(renamed(one).coloring.colors[:, :-1], other.coloring.colors[:, :-1])
+    assert (one.memory.moves > 0).sum() > 5
 
 
-def kernel(graph: Graph, found: Found, i: int, weights: Tensor, rounds: int, seed: int) -> None:
+def test_both_searches_have_the_same_random_numbers():
+    assert np.array_equal(noise_tensor(torch.arange(50)).numpy(), noise_table(50))
+
+
+def kernel(graph: Graph, found: Found, i: int, weights: Tensor, rounds: int, seed: int, asked: int = 0) -> None:
     """Assert that the compiled loops find the same for graph i."""
-    first, table = kernels.dsatur(*graph.csr()), noise_table(torch.arange(256)).numpy()
-    best, fewest, conflicts = search_graph(*graph.csr(), first, 1, weights.numpy(), table, seed, rounds)
-    assert (fewest, conflicts) == (found.fewest[i], found.conflicts[i])
+    first, go_on = kernels.dsatur(*graph.csr()), np.zeros(1, np.uint8)
+    arguments = (first, asked, 1, weights.numpy(), noise_table(256), seed, rounds, go_on)
+    best, num_colors, conflicts = search_graph(*graph.csr(), *arguments)
+    assert (num_colors, conflicts) == (found.num_colors[i], found.conflicts[i])
     assert found.colors[i, : graph.num_nodes].tolist() == best.tolist()
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("rounds", [5, 150])
-def test_compiled_loops_make_the_same_moves_as_a_batch_in_tensors(scale: float, rounds: int):
+@pytest.mark.parametrize("asked", [0, 5])
+def test_compiled_loops_make_the_same_moves_as_a_batch_in_tensors(scale: float, rounds: int, asked: int):
     graphs = [random_graph(n, density, n) for n, density in [(1, 0), (9, 0.3), (60, 0.5), (90, 0.9), (130, 0.1)]]
     weights = torch.stack([random_weights(i, scale) for i in range(len(graphs))])
-    found = run(graphs, weights, rounds, seed=7)
+    found = run(graphs, weights, rounds, seed=7, asked=asked)
     for i, graph in enumerate(graphs):
-        kernel(graph, found, i, weights[i], rounds, 7 + i)
+        kernel(graph, found, i, weights[i], rounds, 7 + i, asked)
+
+
+def test_compiled_loops_end_when_another_thread_says_so():
+    graph = random_graph(60, 0.5)
+    first, stop = kernels.dsatur(*graph.csr()), np.zeros(1, np.uint8)
+    threading.Timer(0.3, lambda: stop.fill(1)).start()
+    best, *_ = search_graph(*graph.csr(), first, 0, 1, first_weights().numpy(), noise_table(60), 0, 10**9, stop)
+    assert coloring.is_proper(graph, best)
 
 
 def test_compiled_loops_make_the_same_moves_in_a_large_graph():
@@ -192,20 +211,22 @@ def test_every_result_is_proper_and_no_worse_than_the_start(graphs, rule, scale,
     found = run(graphs, random_weights(rule, scale), rounds, asked=asked)
     for i, graph in enumerate(graphs):
         mine = found.colors[i, : graph.num_nodes].numpy()
-        assert coloring.is_proper(graph, mine) and coloring.num_colors(mine) == found.fewest[i] <= first[i].max() + 1
+        assert (
+            coloring.is_proper(graph, mine) and coloring.num_colors(mine) == found.num_colors[i] <= first[i].max() + 1
+        )
 
 
 def test_the_search_finds_colorings_with_far_fewer_colors_than_dsatur():
     graphs = [planted(80, 8, 0.5, seed)[0] for seed in range(5)]
     first = prepare(graphs)[1].colors.max(1).values + 1
-    fewest = run(graphs, first_weights(), 300).fewest
-    assert fewest.min() == 8 and (fewest <= first - 2).all()
+    num_colors = run(graphs, first_weights(), 300).num_colors
+    assert num_colors.min() == 8 and (num_colors <= first - 2).all()
 
 
 def test_a_batch_ends_when_every_graph_is_down_to_its_lower_bound():
     graphs = [planted(40, 5, 0.3, seed)[0] for seed in range(3)]
     found = run(graphs, first_weights(), 10**9, lower=5)
-    assert found.fewest.tolist() == [5] * 3
+    assert found.num_colors.tolist() == [5] * 3
 
 
 def test_the_number_asked_for_says_how_many_of_the_largest_classes_are_open():
@@ -218,16 +239,16 @@ def test_the_number_asked_for_says_how_many_of_the_largest_classes_are_open():
         9: [1, 1, 1, 1],
     }.items():
         batch = prepare([Graph.from_edges(12, [])], asked=asked, colors=colors)
-        assert search.first_state(*batch).is_open.tolist() == [expected]
+        assert search.first_coloring(*batch).is_open.tolist() == [expected]
 
 
 def test_a_search_for_the_number_asked_finds_it_or_nothing():
     graph, weights = planted(80, 6, 0.5)[0], with_control(first_weights(), "per_conflicted", -1.0)
     clique = Graph.from_edges(80, [*graph.edges, *((u, v) for v in range(6) for u in range(v))])
-    assert run([clique], weights, 400, asked=6).fewest.item() == 6
+    assert run([clique], weights, 400, asked=6).num_colors.item() == 6
     nothing = run([clique], weights, 400, asked=5)
     assert nothing.colors[0].tolist() == kernels.dsatur(*clique.csr()).tolist()
-    assert nothing.fewest.item() == 10
+    assert nothing.num_colors.item() == 10
 
 
 class LargestTensor(TorchDispatchMode):
@@ -248,5 +269,5 @@ def test_memory_grows_with_the_edges():
         found = run([graph], random_weights(5), 5)
         batch = padded([graph])
         clique_bound(batch, torch.arange(16))
-        GraphHead()(structure(batch), torch.ones(1), found.fewest.float())
+        GraphHead()(structure(batch), torch.ones(1), found.num_colors.float())
     assert largest.elements < 40 * (n + 2 * graph.num_edges)

@@ -16,7 +16,7 @@ from small_graphs import random_graph
 
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
-from gnn_training.model import program, search, session
+from gnn_training.model import program, session
 from gnn_training.model.session import Model, needed_bytes
 
 ROOT = Path(__file__).parents[1]
@@ -142,7 +142,6 @@ def test_the_estimate_of_memory_is_an_upper_bound_for_every_family_and_not_far_a
 def test_the_estimate_of_memory_counts_with_the_numbers_of_the_program():
     for name in ("MIN_STARTS", "CLIQUE_WORK", "SETS_UP_TO"):
         assert getattr(session, name) == getattr(program, name)
-    assert (session.ACTIVE, session.NODES_PER_ACTIVE) == (search.ACTIVE, search.NODES_PER_ACTIVE)
 
 
 def test_graphs_too_large_for_the_memory_are_refused_before_the_call_and_large_sparse_ones_are_not(model, monkeypatch):

@@ -49,7 +49,7 @@ def test_the_scores_are_those_of_proper_colorings_that_tensors_find(data: Packed
         with torch.no_grad():
             weights = tensors.split(network.move_rule[None])
             found = tensors.search(weights, batch.graphs, task, sizes, torch.tensor(ROUNDS))
-            predicted = network.graph_head(batch.structure, batch.lower.float(), found.fewest.float())
+            predicted = network.graph_head(batch.structure, batch.lower.float(), found.num_colors.float())
         for i, colors, chromatic, types in zip(ids, found.colors, *predicted[:2], strict=False):
             colors = colors[: data.num_nodes[i]].tolist()
             wrong, used = count_conflicts_and_colors(data.graph(i).edges.tolist(), colors)

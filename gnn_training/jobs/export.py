@@ -89,6 +89,7 @@ def _metadata(settings: ExportSettings, state: dict) -> dict[str, str]:
         "model_version": __version__,
         "max_colors": str(MAX_COLORS),
         "steps": str(settings.steps),
+        "rule": json.dumps([float(f"{weight:.9g}") for weight in state["network"]["move_rule"].tolist()]),
         "graph_types": json.dumps(GRAPH_TYPES),
         "data_sha256": state["data_sha256"],
         "training_fingerprint": checkpoint.weights_fingerprint(state),

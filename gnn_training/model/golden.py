@@ -4,8 +4,11 @@
 """
 
 import json
+import os
 import sys
 from pathlib import Path
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # the package sets it, a script must itself
 
 import numpy as np
 import onnxruntime

@@ -10,14 +10,17 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from gnn_training.model import rule
 from gnn_training.model.graphs import Graphs
 
+ONE_BY_ONE, NODES_PER_RANK = 2048, 128  # DSATUR: nodes up to which a round colors one; above, one more for so many,
+COLORED_PER_RANK = 16  # but one more only for so many colored ones, so that a grid still gets two colors
+PACE, HEAD_START = 4000, 1 / 64  # if rounds color fewer than c nodes of 4000, c colors around a node are enough
+SCATTER = 1_327_217_885  # .618 of rule.PRIME, so that multiples modulo it are in no order
 DEGREE_WORTH, DEGREE_LEVELS = 1 / 4, 256  # in members: what one of the largest degree counts besides, in so many levels
 INSIDE = 4096.0  # more than any number of neighbours
 STAYS_OUT = 7  # steps that a node stays out of a set after it has left
-PRIME = 2_147_483_629  # below 2^31, so that squares of residues fit into int64
-NOISE_ROWS, FEW_ROWS = 4093, 509  # of tables of random numbers; primes, so that strides reach every row
-NODE_STRIDE, ROUND_STRIDE = 331, 197  # between the rows of two nodes, and of two rounds
+FEW_ROWS = 509  # of small tables of random numbers
 State = TypeVar("State")
 
 
@@ -36,34 +39,61 @@ def loop(condition: Callable[[State], Tensor], body: Callable[[State], State], s
     return state
 
 
-def dsatur(graphs: Graphs, color_ids: Tensor) -> Tensor:
+def at_once(num_nodes: Tensor) -> Tensor:
+    """How many nodes DSATUR may color in a round of a graph with num_nodes int64."""
+    return 1 + (num_nodes - ONE_BY_ONE).clamp(min=0) // NODES_PER_RANK
+
+
+def dsatur(graphs: Graphs, color_ids: Tensor, rank_ids: Tensor) -> Tensor:
     """Color the node with most colors around it next, ties by degree, then number (Brélaz 1979): (G, N) int64, padded
     nodes get 0. Nodes that find none of the colors color_ids (K,) = 0..K-1 free take the last one.
+
+    A large graph breaks ties of degree at random and colors up to B nodes in a round, rank_ids (B,) = 0..B-1: of the B
+    nodes that come next those with equally many colors around them, or fewer if that takes too many rounds. A node next
+    to one that comes before it waits.
     """
-    exists, last = graphs.exists, color_ids.max()
-    weight = graphs.degrees.max() + 1.0  # of a color around a node, above all degrees
+    numbers = torch.arange(graphs.exists.shape[1] + 1, device=color_ids.device)           # (N + 1,)
+    size, num_colors, n = numbers.max() + 1, color_ids.max() + 1, graphs.exists.sum(1, keepdim=True)
+    before = torch.arange(graphs.exists.shape[0], device=color_ids.device)[:, None] * size  # (G, 1) in the flat tensors
+    neighbours, nobody = graphs.graph * size + graphs.neighbours, size - 1                # (E + 1,), ()
+    degrees, first = (torch.nn.functional.pad(x, (0, 1)) for x in (graphs.degrees, graphs.first))  # (G, N + 1)
+    tie = torch.where(n > ONE_BY_ONE, numbers * SCATTER % rule.PRIME, nobody - numbers)   # (G, N + 1)
+    # The key of a node that waits is made of the colors around it, its degree and `tie`. Others have -1 - color.
+    keys, one_color = torch.where(degrees > 0, degrees * rule.PRIME + tie, -1), (degrees.max() + 1) * rule.PRIME
+    needed = torch.where(rank_ids < at_once(n), rank_ids * COLORED_PER_RANK, size)        # (G, B) colored nodes
+    graph = (before + 0 * rank_ids).flatten() // size                                     # (G B,)
+    degrees, first = degrees.flatten(), first.flatten()
 
     # The loop asks no tensor for its size: torch.while_loop cannot close over a size that data decides.
-    def body(state: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        colors, priority, taken = state  # -1 for nodes that wait; (G, N + 1); True where a neighbour has a color
-        v = priority.argmax(1)[:, None]                                                   # (G, 1)
-        waits = priority.gather(1, v) >= 0                                                # (G, 1) False: graph is done
-        around = taken.gather(1, v * color_ids.shape[0] + color_ids)                      # (G, K)
-        c = torch.where(around, last, color_ids).min(1, keepdim=True).values              # (G, 1)
-        near = graphs.lists(v)[:, 0]                                                      # (G, D)
-        place = near * color_ids.shape[0] + c
-        known = taken.gather(1, place)                                                    # (G, D)
-        grown = priority.gather(1, near) + weight * (~known & waits)
-        priority = priority.scatter(1, near, grown).scatter(1, v, torch.full_like(grown[:, :1], -torch.inf))
-        colors = colors.scatter(1, v, torch.where(waits, c, colors.gather(1, v)))
-        return colors, priority, taken.scatter(1, place, known | waits)
+    def body(state: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        key, taken, waiting, rounds = state  # taken: True where a neighbour has a color; waiting (G,): nodes
+        best, v = key.view_as(tie).topk(rank_ids.shape[0], 1)                             # (G, B)
+        done = n - waiting[:, None]                                                       # (G, 1)
+        enough = ((done + n * HEAD_START) * PACE / (n * rounds)).long() * one_color       # (G, 1)
+        least = torch.minimum(best[:, :1] - best[:, :1] % one_color, enough).clamp(min=0)
+        at = ((best >= least) & (needed <= done)).flatten().nonzero().flatten()           # (P,)
+        node, mine = (v + before).flatten().gather(0, at), best.flatten().gather(0, at)
+        degree = degrees.gather(0, node)
+        start = degree.cumsum(0) - degree                                                 # (P,) in all their lists (S,)
+        entry = torch.arange(degree.sum().item(), device=node.device)                     # (S,)
+        owner = torch.zeros_like(entry).scatter(0, start, 1).cumsum(0) - 1                # (S,) one of P
+        near = neighbours.gather(0, (first.gather(0, node) - start).gather(0, owner) + entry)
+        is_before = (key.gather(0, near) > mine.gather(0, owner)).long()                  # (S,)
+        goes = torch.zeros_like(node).scatter_add(0, owner, is_before) == 0               # (P,)
+        around = taken.view(-1, color_ids.shape[0]).index_select(0, node)                 # (P, K)
+        c = torch.where(around, num_colors - 1, color_ids).min(1).values
+        place = torch.where(goes.gather(0, owner), near * num_colors + c.gather(0, owner), nobody * num_colors)
+        place = place.sort().values                                                       # (S,) some come twice
+        near = torch.div(place, num_colors, rounding_mode="trunc")
+        is_new = (place != torch.cat([place[:1] - 1, place[:-1]])) & ~taken.gather(0, place)
+        gain = (is_new & (key.gather(0, near) >= 0)) * one_color
+        key = key.scatter_add(0, near, gain).scatter(0, torch.where(goes, node, nobody), -1 - c)
+        waiting = waiting.scatter_add(0, graph.gather(0, at), -goes.long())
+        return key, taken.scatter(0, place, True), waiting, rounds + 1
 
-    none = torch.full_like(graphs.degrees[:, :1], -1)
-    colors = torch.cat([torch.where(exists, -1, 0), 0 * none], 1)                         # (G, N + 1)
-    priority = torch.cat([torch.where(exists, graphs.degrees.float(), -torch.inf), none - torch.inf], 1)
-    taken = (torch.zeros_like(colors)[:, :, None] * color_ids).flatten(1) > 0             # (G, (N + 1) K)
-    state = colors, priority, taken
-    return loop(lambda state: state[1].max() >= 0, body, state)[0][:, :-1].clamp(min=0)
+    taken = (torch.zeros_like(first)[:, None] * color_ids).flatten() > 0                  # (G (N + 1) K,)
+    state = keys.flatten(), taken, (keys >= 0).sum(1), 0 * size + 1
+    return -1 - loop(lambda state: state[2].max() > 0, body, state)[0].view_as(keys)[:, :-1]
 
 
 def clique_bound(graphs: Graphs, start_ids: Tensor) -> Tensor:
@@ -137,7 +167,7 @@ def independent_sets(
             return (state.step - state.found).float() <= patience * state.highest         # (G,)
 
         def body(state: Chains) -> Chains:
-            row = (NODE_STRIDE * chain_ids + ROUND_STRIDE * state.step[:, None] + seeds[:, None]) % FEW_ROWS  # (G, S)
+            row = rule.turn(chain_ids, seeds[:, None], state.step[:, None]) % FEW_ROWS  # (G, S)
             random = table.index_select(0, row.flatten()).unflatten(0, row.shape)         # (G, S, N)
             swaps = (state.beside == 1) & (state.out_until <= state.step[:, None, None])
             key = torch.where(swaps, random, -1.0)
@@ -171,12 +201,6 @@ def independent_sets(
     return waits.clamp(min=0)
 
 
-def noise_table(columns: Tensor, rows: int = NOISE_ROWS) -> Tensor:
-    """Random numbers (rows, K) between 0 and 1 for columns (K,). Each of four rounds multiplies and squares in the
-    integers mod PRIME, which mixes all bits. Only `*`, `+` and `%` on int64 are used: all runtimes agree on them.
-    """
-    x = (torch.arange(rows, device=columns.device)[:, None] * 69_621 + 1) % PRIME
-    x = (x * x + columns * 40_014 + 12_345) % PRIME
-    for _ in range(3):
-        x = (x * (x + 1_000_003) + 7) % PRIME
-    return x.float() / PRIME
+def noise_table(columns: Tensor, rows: int = rule.NOISE_ROWS) -> Tensor:
+    """Random numbers (rows, K) between 0 and 1 for columns (K,)."""
+    return rule.noise(torch.arange(rows, device=columns.device)[:, None], columns).float() / rule.PRIME

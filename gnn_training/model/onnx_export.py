@@ -58,7 +58,7 @@ EdgeList = tuple[np.ndarray, np.ndarray]  # edge_index (2, E) and batch (N,)
 
 
 def build(program: Program, steps: int, metadata: dict[str, str]) -> onnx.ModelProto:
-    """The contract's ONNX model with all sizes dynamic, for so many rounds where a call names none."""
+    """The contract's ONNX model with all sizes dynamic, for at most so many rounds where a call names none."""
     calls: list[tuple[nn.Module, Any, Any]] = []  # parts, inputs and outputs
     hooks = [part.register_forward_hook(lambda *call: calls.append(call)) for part in program.children()]
     # The exporter generalizes all sizes but 0, 1 and 2; equal ones it may mix up. Here no two are equal.
@@ -73,7 +73,7 @@ def build(program: Program, steps: int, metadata: dict[str, str]) -> onnx.ModelP
     inputs = [helper.make_tensor_value_info(name, *TYPES[name]) for name in INPUTS + OPTIONAL_INPUTS]
     outputs = [helper.make_tensor_value_info(name, *TYPES[name]) for name in OUTPUTS]
     weights = [weight for graph in graphs for weight in graph.initializer]
-    for name, default in {"num_colors": [0], "seed": 0, "steps": steps}.items():
+    for name, default in {"num_colors": [0], "seed": 0, "steps": -steps}.items():
         weights.append(numpy_helper.from_array(np.array(default, dtype=np.int64), name))
     graph = helper.make_graph(nodes, "coloring_gnn", inputs, outputs, weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=MAX_IR_VERSION)
@@ -98,12 +98,29 @@ def _part(part: nn.Module, inputs: Any, outputs: Any, names: dict[int, str]) -> 
         exported = torch.export.export(part, inputs, dynamic_shapes=sizes)
         made = torch.onnx.export(exported, opset_version=OPSET, input_names=taken, output_names=given, verbose=False)
     assert made is not None
+    hoist(made.model.graph)
     prefix = f"{type(part).__name__}/"
     everything: list[ir.Value | ir.Node] = [*_values(made.model.graph), *made.model.graph.all_nodes()]
     for named in everything:
         named.metadata_props.clear()  # stack traces with paths of this machine
         named.name = named.name if named.name in taken + given else f"{prefix}{named.name or ''}"
     return ir.to_proto(made.model)
+
+
+def hoist(graph: ir.Graph) -> None:
+    """Move the nodes out of loops whose result is the same in every round, such as the sizes of tensors."""
+    for loop in [node for node in graph if node.op_type == "Loop"]:
+        body = loop.attributes["body"].as_graph()
+        hoist(body)
+        before_first_round = dict(zip(body.inputs[2:], loop.inputs[2:], strict=True))
+        varying = {*body.inputs, *(output for node in body for output in node.outputs)}
+        for node in list(body):
+            if node.op_type == "Shape" and node.inputs[0] in before_first_round:  # a loop keeps the shapes of its state
+                node.replace_input_with(0, before_first_round[node.inputs[0]])
+            if node.op_type != "Loop" and varying.isdisjoint(node.inputs) and not {*node.outputs} & {*body.outputs}:
+                varying -= {*node.outputs}
+                body.remove(node)
+                graph.insert_before(loop, node)
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

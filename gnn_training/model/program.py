@@ -2,7 +2,7 @@
 
 Its four parts run one after the other. Pad makes neighbour lists of the edge list. Bound colors the graphs with DSATUR
 and, if they are dense, with independent sets, and finds cliques. Search lets the network look for fewer colors, from
-the better coloring on, so no answer has more colors than DSATUR's. Readout turns the best coloring into scores.
+the better coloring on, so no answer has more colors than that. Readout turns the best coloring into scores.
 
 The parts are modules of their own because torch.while_loop can close over a tensor's size only if it is the size of an
 input. Sizes that data decides (graphs, padded nodes, colors) are decided in one part and are input shapes of the next.
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from gnn_training.contract import MAX_COLORS
-from gnn_training.model import search
+from gnn_training.model import rule, search
 from gnn_training.model.graphs import Graphs, pad
-from gnn_training.model.greedy import clique_bound, dsatur, independent_sets
+from gnn_training.model.greedy import at_once, clique_bound, dsatur, independent_sets
 from gnn_training.model.network import GraphHead, structure
 
 CLIQUE_WORK = 1_000_000  # nodes that the search for cliques looks at in a step, in all graphs from all starts,
@@ -28,6 +28,7 @@ PATIENCE, PATIENCE_STEPS = 2.0, 2500  # in a call of so many steps; the patience
 SEARCH_WORK, MAX_SEARCHES = 6000, 4  # a small graph is searched several times: nodes x colors x searches
 SEED_STRIDE = 1009  # between the seeds of two searches of a graph
 SETS_FROM, SETS_UP_TO = 0.15, 2048  # density from which, and nodes up to which, a graph is also colored with them
+FEWEST_ROUNDS, PER_ROUND = 20, 6  # without `steps`: one more round for so many pairs of nodes
 MAX_GRAPHS = 1_000_000  # in a call
 USED_SCORE = 9.2  # of a node's own color: log(p / 0.0001) for p = 1; other colors have 0
 
@@ -36,6 +37,7 @@ class Ranges(NamedTuple):
     """Sizes as tensors 0, 1, 2, ..."""
 
     greedy_color_ids: Tensor  # (largest degree + 1,) colors that a greedy algorithm could need
+    rank_ids: Tensor          # (B,) nodes that DSATUR may color at once
     start_ids: Tensor         # (S,) starts of cliques
     chain_ids: Tensor         # (C,) chains of independent sets
     dense_ids: Tensor         # (N + 1,) nodes of a dense matrix and "no node"; one if the graphs are too large for it
@@ -62,7 +64,7 @@ class Options(NamedTuple):
 
     num_colors: Tensor  # (G,) or (1,) int64, 0 as predicted
     seed: Tensor        # () int64
-    steps: Tensor       # () int64, rounds
+    steps: Tensor       # () int64, rounds; -s for s at most, fewer for small graphs
 
 
 class Searched(NamedTuple):
@@ -86,7 +88,8 @@ class Pad(nn.Module):
         all_nodes = torch.ones_like(graphs.degrees).sum()
         starts = (CLIQUE_WORK / all_nodes).clamp(MIN_STARTS, MAX_STARTS).long()
         return graphs, position, Ranges(
-            count_to(enough), count_to(torch.minimum(starts, (nodes - 1).clamp(min=1))), count_to(0 * nodes + CHAINS),
+            count_to(enough), count_to(torch.minimum(at_once(nodes) + 3, nodes)),  # an export needs an example above 2
+            count_to(torch.minimum(starts, (nodes - 1).clamp(min=1))), count_to(0 * nodes + CHAINS),
             count_to(torch.where(nodes <= SETS_UP_TO, nodes + 1, 1)),
         ), numbers  # fmt: skip
 
@@ -95,9 +98,9 @@ class Bound(nn.Module):
     """Colorings by DSATUR, cliques, and the sizes of the search."""
 
     def forward(self, graphs: Graphs, ranges: Ranges, seed: Tensor, steps: Tensor) -> tuple[Bounds, search.Limits]:
-        colors, n = dsatur(graphs, ranges.greedy_color_ids), graphs.num_nodes
+        colors, n = dsatur(graphs, ranges.greedy_color_ids, ranges.rank_ids), graphs.num_nodes
         is_dense = (graphs.degrees.sum(1) >= SETS_FROM * n * (n - 1)) & (n.max() <= SETS_UP_TO)
-        part, patience = ranges.dense_ids, PATIENCE * (scalar(steps).clamp(min=0) / PATIENCE_STEPS).sqrt()
+        part, patience = ranges.dense_ids, PATIENCE * (scalar(steps).abs() / PATIENCE_STEPS).sqrt()
         waiting = torch.nn.functional.pad(torch.where(is_dense[:, None], -1, colors), (0, 1))[:, part]
         exists = torch.nn.functional.pad(graphs.exists, (0, 1))[:, part]
         seeds = scalar(seed) + 0 * colors[:, 0]
@@ -129,11 +132,13 @@ class Search(nn.Module):
         graph = bounds.searches                                                           # (R,)
         number = torch.arange(graph.shape[0], device=graph.device) - search.first_searches(graph, rows)[graph]
         task = search.Task(bounds.greedy, bounds.clique, asked, graph, seed + SEED_STRIDE * number)
+        by_size = torch.minimum(-steps, FEWEST_ROUNDS + graphs.num_nodes.max().square().long() // PER_ROUND)
+        rounds = torch.where(steps < 0, by_size, steps)
         # Where a round moves more nodes, in graphs of more than a thousand, a call makes fewer rounds.
-        rounds = (steps * search.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
-        rounds = torch.minimum(rounds, steps)
+        fewer = (rounds * rule.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
+        rounds = torch.minimum(rounds, fewer)
         found = search.search(search.split(self.move_rule[None]), graphs, task, limits, rounds)
-        heads = self.graph_head(structure(graphs), bounds.clique.float(), found.fewest.float())
+        heads = self.graph_head(structure(graphs), bounds.clique.float(), found.num_colors.float())
         of_numbers = [torch.cat([x, torch.zeros_like(x[:1])]).index_select(0, numbers.rows) for x in heads]
         return Searched(without_gaps(found.colors, graphs, limits.color_ids), found.counts, *of_numbers)
 
@@ -190,8 +195,8 @@ def scalar(value: Tensor) -> Tensor:
 
 def limits(num_nodes: Tensor, num_colors: Tensor) -> search.Limits:
     """Sizes of a search in graphs padded to num_nodes () with num_colors () colors."""
-    active = torch.minimum((num_nodes // search.NODES_PER_ACTIVE).clamp(min=search.ACTIVE), num_nodes)
-    movers = torch.minimum((num_nodes // search.NODES_PER_MOVER).clamp(min=search.MOVERS), active)
+    active = torch.minimum((num_nodes // rule.NODES_PER_ACTIVE).clamp(min=rule.ACTIVE), num_nodes)
+    movers = torch.minimum((num_nodes // rule.NODES_PER_MOVER).clamp(min=rule.MOVERS), active)
     return search.Limits(count_to(num_colors), count_to(active), count_to(movers))
 
 

@@ -1,120 +1,168 @@
 """The search for a proper coloring with fewer colors: TabuCol whose rule of moving is a trained network.
 
 A round lets a few nodes in conflict change their color. TabuCol (Hertz and de Werra 1987) takes the color with the
-fewest conflicts. Here every neighbour u in that color has a price, which a small network computes from the state of u:
-a conflict with a node that can move on easily costs less than one with a node that is stuck. So a round looks one move
+fewest conflicts. Here every conflict has a weight, which a small network computes from the state of the other node: a
+conflict with a node that can move on easily costs less than one with a node that is stuck. So a round looks one move
 ahead. The network also sets how long a node may not return to a color, and how many nodes move at once.
 
 As soon as the coloring is proper, the smallest color class is closed. Its nodes count as conflicted until they have
 moved to another color.
 
-Letters in shapes: G graphs, R searches, N nodes (padded), K colors, A active nodes, M nodes that move, D largest
-degree. In State and below it, every search has its row, and G counts the searches.
+`model.rule` has the formulas. `solve.search_kernel` is the same search in compiled loops: the same phases, with the
+same names, and the same moves, which tests/test_search.py checks. Change both together.
+
+Letters in shapes: G graphs, R searches, S nodes (padded) and one that stands for "no node", K colors, A active nodes,
+M nodes that may move, D largest degree, F features.
 """
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
+from gnn_training.model import rule
 from gnn_training.model.graphs import Graphs, take
-from gnn_training.model.greedy import NODE_STRIDE, NOISE_ROWS, ROUND_STRIDE, loop, noise_table
+from gnn_training.model.greedy import loop, noise_table
 
-ACTIVE, MOVERS = 16, 4  # nodes that a round looks at, and that may move,
-NODES_PER_ACTIVE, NODES_PER_MOVER = 64, 256  # more of them in large graphs
-NODE_FEATURES, GRAPH_FEATURES, HIDDEN = 7, 5, 8
-NOT_MOVED = -20  # round of the last move of a node that has not moved
-
-# Shapes of the weights, in the order in which one vector holds them.
-SHAPES = {
-    "hidden": (NODE_FEATURES + GRAPH_FEATURES, HIDDEN), "hidden_bias": (HIDDEN,), "out": (HIDDEN,),
-    "direct": (NODE_FEATURES + GRAPH_FEATURES,), "bias": (1,), "move": (3,), "control": (GRAPH_FEATURES, 5),
-    "control_bias": (5,),
-}  # fmt: skip
-NUM_WEIGHTS = sum(torch.Size(shape).numel() for shape in SHAPES.values())
-# Control before training, as in Galinier and Hao 1999: a color that a node has left is forbidden for 1 round, .6 per
-# node in conflict, and up to 10 at random. Nodes move whose gain is within .05 of the best; noise up to .1 breaks ties.
-FIRST_CONTROL = (1.0, 0.6, 10.0, 0.05, 0.1)
+CONTROLS, HIDDEN = len(rule.CONTROLS), rule.HIDDEN
 
 
 class Weights(NamedTuple):
-    """The trained numbers, for every graph its own or one set for all: G or 1 in front of the shapes of SHAPES."""
+    """The trained numbers, for every search its own or one for all: R or 1 in front of the shapes of rule.SHAPES."""
 
-    hidden: Tensor
-    hidden_bias: Tensor
+    by_graph: Tensor
+    by_graph_bias: Tensor
+    by_node: Tensor
     out: Tensor
     direct: Tensor
-    bias: Tensor
-    move: Tensor  # weights of plain conflicts, of the size of the new class, and of the rounds since the last move
-    control: Tensor
-    control_bias: Tensor
+    move: Tensor
 
 
 class Limits(NamedTuple):
     """Sizes as tensors 0, 1, 2, ..."""
 
-    color_ids: Tensor  # (K,)
+    color_ids: Tensor   # (K,)
     active_ids: Tensor  # (A,)
-    mover_ids: Tensor  # (M,)
+    mover_ids: Tensor   # (M,)
 
 
 class Task(NamedTuple):
     """What to search for."""
 
-    colors: Tensor  # (G, N) int64, a proper coloring
-    lower: Tensor  # (G,) int64, colors with which the search ends
+    colors: Tensor      # (G, N) int64, a proper coloring
+    lower: Tensor       # (G,) int64, colors with which the search ends
     num_colors: Tensor  # (G,) int64, colors to start with, below those of `colors`; 0 for one fewer
-    graph: Tensor  # (R,) int64 ascending, the graph of every search, each at least once
-    seeds: Tensor  # (R,) int64, of the searches
+    graph: Tensor       # (R,) int64 ascending, the graph of every search, each at least once
+    seeds: Tensor       # (R,) int64, of the searches
 
 
 class Found(NamedTuple):
     """What the best search of every graph has found."""
 
-    colors: Tensor  # (G, N) int64, proper, the numbers of colors may have gaps
-    fewest: Tensor  # (G,) int64, its colors
-    conflicts: Tensor  # (G,) float, the fewest conflicts since, with one color less
-    counts: Tensor  # (G, N, K) float, conflicts of every node in every color after the last round
+    colors: Tensor      # (G, N) int64, proper, the numbers of colors may have gaps
+    num_colors: Tensor  # (G,) int64
+    conflicts: Tensor   # (G,) float, the fewest conflicts since, with one color less
+    counts: Tensor      # (G, N, K) float, conflicts of every node in every color after the last round
+
+
+class Coloring(NamedTuple):
+    """The coloring that changes."""
+
+    colors: Tensor   # (R, S) int64
+    counts: Tensor   # (R S K,) float, neighbours of a node with a color
+    is_open: Tensor  # (R, K) float, 1 for colors that may be used
+
+
+class Memory(NamedTuple):
+    """What the nodes have done."""
+
+    until: Tensor  # (R S K,) float, last round in which a node may not take a color
+    age: Tensor    # (R, S) float, rounds since the last move
+    moves: Tensor  # (R, S) float
+
+
+class Best(NamedTuple):
+    """The best coloring so far."""
+
+    colors: Tensor      # (R, S) int64
+    num_colors: Tensor  # (R, 1) float
+    conflicts: Tensor   # (R, 1) float, the fewest since, with one color less
 
 
 class State(NamedTuple):
-    """The search between two rounds. Column N of the nodes belongs to no node."""
+    """The search between two rounds."""
 
     round: Tensor  # () int64
-    colors: Tensor  # (G, N + 1) int64
-    counts: Tensor  # (G, (N + 1) K) float, neighbours of a node with a color
-    until: Tensor  # (G, (N + 1) K) float, round up to which a node may not take a color
-    moved: Tensor  # (G, N + 1) int64, round of the last move
-    moves: Tensor  # (G, N + 1) float
-    is_open: Tensor  # (G, K) float, 1 for colors that may be used
-    best: Tensor  # (G, N) int64
-    fewest: Tensor  # (G,) int64
-    conflicts: Tensor  # (G,) float
+    coloring: Coloring
+    memory: Memory
+    best: Best
 
 
 class Fixed(NamedTuple):
-    """What stays as it is during a search. `graphs` and `lower` of `task` have a row for every search."""
+    """What stays as it is during a search."""
 
     weights: Weights
-    graphs: Graphs
-    task: Task
+    graphs: Graphs   # a row for every search, (R, S)
+    present: Tensor  # (R, S) float, 1 for nodes that exist
+    lower: Tensor    # (R, 1) float
+    seeds: Tensor    # (R, 1) int64
     limits: Limits
-    table: Tensor  # (R, K) float, random numbers
+    table: Tensor    # (NOISE_ROWS, K) float, random numbers
+    no_cost: Tensor  # (R A, K) float, zeros
+    ones: Tensor     # (R, M) float
+    steps: Tensor    # (R 2 M D,) float, what moves change: -1 for counts of the old color, 1 for those of the new one
+
+
+class Measures(NamedTuple):
+    """What a round sees of the coloring."""
+
+    conflicts: Tensor       # (R, S) float: neighbours in a node's color, one more if it is closed
+    is_conflicted: Tensor   # (R, S) float, 0 or 1
+    num_conflicted: Tensor  # (R, 1) float
+    num_colors: Tensor      # (R, 1) float, open ones
+    is_closed: Tensor       # (R, K) float
+    sizes: Tensor           # (R, K) float, nodes of every color
+    controls: tuple[Tensor, ...]  # (R, 1) float each, see rule.CONTROLS
+    shift: Tensor           # (R, HIDDEN, 1) float, of the hidden units
+    level: Tensor           # (R, 1, 1) float, of the weights of conflicts
+
+
+class Choice(NamedTuple):
+    """The best move of every active node."""
+
+    active: Tensor  # (R, A) int64, the nodes
+    near: Tensor    # (R, A D) int64, their neighbours
+    random: Tensor  # (R, A, K) float
+    here: Tensor    # (R, A) int64, their colors
+    target: Tensor  # (R, A) int64, the best other colors
+    gain: Tensor    # (R, A) float
+
+
+class Moves(NamedTuple):
+    """The moves of a round."""
+
+    movers: Tensor  # (R, M) int64, nodes; S - 1 for no move
+    near: Tensor    # (R, M, D) int64, their neighbours
+    old: Tensor     # (R, M) int64, colors
+    new: Tensor     # (R, M) int64
+    random: Tensor  # (R, M) float
 
 
 def split(flat: Tensor) -> Weights:
-    """Weights of vectors (G, NUM_WEIGHTS)."""
-    sizes = [torch.Size(shape).numel() for shape in SHAPES.values()]
-    parts = zip(flat.split(sizes, 1), SHAPES.values(), strict=True)
+    """Weights of vectors (R, NUM_WEIGHTS)."""
+    sizes = [torch.Size(shape).numel() for shape in rule.SHAPES.values()]
+    parts = zip(flat.split(sizes, 1), rule.SHAPES.values(), strict=True)
     # Copies, because the body of a while_loop may not close over two views of one tensor.
     return Weights(*(part.reshape(flat.shape[0], *shape).clone() for part, shape in parts))
 
 
 def first_weights() -> Tensor:
-    """Weights (NUM_WEIGHTS,) of an untrained network: every price is 1, so that a round is one of TabuCol."""
-    parts = {name: torch.zeros(shape) for name, shape in SHAPES.items()}
-    parts["hidden"] = 0.5 * torch.randn(SHAPES["hidden"])
-    parts["control_bias"] = torch.tensor(FIRST_CONTROL).log()
+    """Weights (NUM_WEIGHTS,) of an untrained network: every conflict weighs 1, so that a round is one of TabuCol."""
+    parts = {name: torch.zeros(shape) for name, shape in rule.SHAPES.items()}
+    parts["by_graph"][CONTROLS:-1] = 0.5 * torch.randn(HIDDEN, len(rule.GRAPH_FEATURES))
+    parts["by_graph_bias"][:CONTROLS] = torch.tensor(rule.FIRST_CONTROLS).log()
+    parts["by_node"] = 0.5 * torch.randn(rule.SHAPES["by_node"])
     return torch.cat([part.flatten() for part in parts.values()])
 
 
@@ -123,17 +171,19 @@ def search(weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds:
     state, fixed = begin(weights, graphs, task, limits)
 
     def goes_on(state: State) -> Tensor:
-        at_bound = (state.fewest <= fixed.task.lower).long()
-        done = (0 * task.lower).scatter_add(0, task.graph, at_bound)  # (G,) searches
-        return (state.round < rounds) & (done == 0).any()
+        at_bound = (state.best.num_colors <= fixed.lower).long()
+        done = (0 * task.lower)[:, None].scatter_add(0, task.graph[:, None], at_bound)    # (G, 1) searches
+        return (state.round < rounds) & (done.min() == 0)
 
     state = loop(goes_on, lambda state: one_round(state, fixed), state)
+    num_colors = state.best.num_colors[:, 0].long()                                       # (R,)
     ids = torch.arange(task.graph.shape[0], device=task.graph.device)
-    key = (task.graph * (limits.color_ids.shape[0] + 1) + state.fewest) * (ids.max() + 1) + ids  # (R,) all different
-    best = key.argsort().index_select(0, first_searches(task.graph, task.lower))  # (G,)
-    counts = state.counts.index_select(0, best).unflatten(1, (-1, limits.color_ids.shape[0]))[:, :-1]
-    colors, fewest, conflicts = (x.index_select(0, best) for x in (state.best, state.fewest, state.conflicts))
-    return Found(colors, fewest, conflicts, counts)
+    key = (task.graph * (limits.color_ids.shape[0] + 1) + num_colors) * (ids.max() + 1) + ids  # (R,) all different
+    best = key.argsort().index_select(0, first_searches(task.graph, task.lower))          # (G,)
+    counts = state.coloring.counts.view(*state.best.colors.shape, -1)[:, :-1].index_select(0, best)
+    colors = state.best.colors[:, :-1].index_select(0, best)
+    conflicts = state.best.conflicts[:, 0].index_select(0, best)
+    return Found(colors, num_colors.index_select(0, best), conflicts, counts)
 
 
 def first_searches(graph: Tensor, graphs: Tensor) -> Tensor:
@@ -143,160 +193,187 @@ def first_searches(graph: Tensor, graphs: Tensor) -> Tensor:
 
 
 def begin(weights: Weights, graphs: Graphs, task: Task, limits: Limits) -> tuple[State, Fixed]:
-    """All that a round needs: a row for every search."""
-    state = State(*(x.index_select(0, task.graph) if x.dim() else x for x in first_state(graphs, task, limits)))
-    exists, degrees, first, lower = (
-        x.index_select(0, task.graph) for x in (graphs.exists, graphs.degrees, graphs.first, task.lower)
-    )
-    graphs, task = graphs._replace(exists=exists, degrees=degrees, first=first), task._replace(lower=lower)
-    return state, Fixed(weights, graphs, task, limits, noise_table(limits.color_ids))
+    """All that a round needs: a row for every search, with a last column for "no node"."""
+
+    def rows(x: Tensor) -> Tensor:
+        return torch.nn.functional.pad(x, (0, 1)).index_select(0, task.graph)
+
+    coloring = first_coloring(graphs, task, limits)
+    exists = rows(graphs.exists)
+    padded = graphs._replace(exists=exists, degrees=rows(graphs.degrees), first=rows(graphs.first))
+    used = (task.colors.max(1, keepdim=True).values + 1).float().index_select(0, task.graph)
+    zeros = 0.0 * exists.float()
+    memory = Memory(0 * coloring.counts - 1, zeros + rule.NOT_MOVED, zeros + 0)
+    best = Best(coloring.colors + 0, used, torch.full_like(used, 1e6))
+    state = State(0 * task.seeds.sum(), coloring, memory, best)
+    lower = task.lower[:, None].float().index_select(0, task.graph)
+    # Sums and products, not views: torch.compile makes another form of a round for views.
+    no_cost = 0.0 * (used[:, :, None] * limits.active_ids[:, None] * limits.color_ids).flatten(0, 1)
+    ones = torch.ones_like(used * limits.mover_ids)
+    steps = torch.ones_like(ones[:, None, :, None] * graphs.window)                       # (R, 1, M, D)
+    return state, Fixed(
+        weights, padded, exists.float(), lower, task.seeds[:, None] + 0, limits, noise_table(limits.color_ids), no_cost,
+        ones, 1.0 * torch.cat([-steps, steps], 1).flatten(),
+    )  # fmt: skip
 
 
-def first_state(graphs: Graphs, task: Task, limits: Limits) -> State:
-    """State of one search per graph before the first round."""
-    colors, K = task.colors, limits.color_ids.shape[0]
-    none = 0 * colors[:, :1]
-    sizes = ((colors[:, :, None] == limits.color_ids) & graphs.exists[:, :, None]).sum(1)  # (G, K)
-    used = colors.max(1).values + 1  # (G,)
-    wanted = torch.where(task.num_colors > 0, torch.minimum(task.num_colors, used), used)
-    by_size = (limits.color_ids - sizes * K).argsort(1).argsort(1)  # (G, K) largest first
-    is_open = (by_size < wanted[:, None]).float()
-    padded = torch.cat([colors, none], 1)  # (G, N + 1)
-    size = padded.shape[1]
-    around = take(padded.flatten(), graphs.graph * size + graphs.neighbours)  # (E + 1,)
+def first_coloring(graphs: Graphs, task: Task, limits: Limits) -> Coloring:
+    """The coloring of every search before the first round."""
+    K = limits.color_ids.shape[0]
+    sizes = ((task.colors[:, :, None] == limits.color_ids) & graphs.exists[:, :, None]).sum(1)  # (G, K)
+    used = task.colors.max(1).values + 1                                                  # (G,)
+    asked = torch.where(task.num_colors > 0, torch.minimum(task.num_colors, used), used)
+    by_size = (-limits.color_ids - sizes * K).argsort(1).argsort(1)                       # (G, K) largest first
+    is_open = (by_size < asked[:, None]).float()
+    colors = torch.nn.functional.pad(task.colors, (0, 1))                                 # (G, S)
+    size = colors.shape[1]
+    around = take(colors.flatten(), graphs.graph * size + graphs.neighbours)              # (E + 1,)
     place = (graphs.graph * size + graphs.source) * K + around
-    counts = (torch.zeros_like(padded)[:, :, None] * limits.color_ids).float()  # (G, N + 1, K)
-    counts = counts.flatten().scatter_add(0, place, (graphs.neighbours < size - 1).float()).view(colors.shape[0], -1)
-    until = torch.zeros_like(counts)
-    moved = torch.full_like(padded, NOT_MOVED)
-    return State(none[0, 0] + 0, padded, counts, until, moved, 0.0 * padded, is_open, colors + 0, used + 0,
-                 torch.full_like(used, 10**6).float())  # fmt: skip
+    counts = (torch.zeros_like(colors)[:, :, None] * limits.color_ids).float()            # (G, S, K)
+    counts = counts.flatten().scatter_add(0, place, (graphs.neighbours < size - 1).float()).view_as(counts)
+    colors, counts, is_open = (x.index_select(0, task.graph) for x in (colors, counts, is_open))
+    return Coloring(colors, 1.0 * counts.flatten(), is_open)
 
 
 def one_round(state: State, fixed: Fixed) -> State:
     """Close a color where the coloring is proper; elsewhere let a few nodes in conflict move."""
-    weights, graphs, task, limits, table = fixed
-    colors, color_ids, exists = state.colors, limits.color_ids, graphs.exists
-    K, size = color_ids.shape[0], exists.shape[1]
-    counts = state.counts.view(colors.shape[0], -1, K)  # (G, N + 1, K)
-    is_closed = 1 - state.is_open.gather(1, colors[:, :-1])  # (G, N)
-    own = counts[:, :-1].gather(2, colors[:, :-1, None])[..., 0]  # (G, N)
-    own = torch.where(exists, own + is_closed, 0.0)
-    in_conflict = own > 0  # (G, N)
-    num_conflicted = in_conflict.sum(1)  # (G,)
-    k = state.is_open.sum(1)  # (G,)
+    measures = measure(state, fixed)
+    best, is_open = close(state, measures, fixed)
+    conflict_weights = weigh(state, measures, fixed)
+    choice = choose(state, measures, conflict_weights, fixed)
+    moves = settle(choice, measures, fixed)
+    coloring, memory = apply(state, measures, moves, fixed)
+    return State(state.round + 1, coloring._replace(is_open=is_open), memory, best)
 
-    proper = num_conflicted == 0  # (G,)
-    better = proper & (k < state.fewest)
-    best = torch.where(better[:, None], colors[:, :-1], state.best)
-    fewest = torch.where(better, k.long(), state.fewest)
-    conflicts = torch.where(proper, 1e6, torch.minimum(state.conflicts, own.sum(1) / 2))
-    sizes = torch.zeros_like(state.is_open).scatter_add(1, colors[:, :-1], exists.float())  # (G, K)
-    smallest = torch.where(state.is_open > 0, sizes, torch.inf).argmin(1, keepdim=True)  # (G, 1)
-    closes = (proper & (k > task.lower))[:, None] & (color_ids == smallest)  # (G, K)
 
-    summary = summarize(graphs, k, num_conflicted)  # (G, F)
-    control = product(summary[:, None], weights.control)[:, 0] + weights.control_bias  # (G, 5)
-    tenure, per_conflicted, spread, margin, jitter = control.exp().split(1, 1)  # (G, 1) each
-    price = prices(state, graphs, own, is_closed, counts, summary, weights)  # (G, N + 1)
-
-    # Nodes in conflict come first; which ones, if there are many, changes from round to round.
-    row = NODE_STRIDE * torch.arange(size, device=k.device) + ROUND_STRIDE * state.round + task.seeds[:, None]
-    row = row % NOISE_ROWS  # (G, N)
-    drawn = in_conflict.float() * (1 + take(table[:, 0], row))
-    drawn, active = drawn.topk(limits.active_ids.shape[0], 1)  # (G, A)
-    row = row.gather(1, active)  # (G, A)
-    random = table.index_select(0, row.flatten()).unflatten(0, row.shape)  # (G, A, K)
-    near = graphs.lists(active)  # (G, A, D)
-    flat = near.flatten(1)  # (G, A D)
-    color_near = colors.gather(1, flat).view_as(near)
-    price_near = price.gather(1, flat).view_as(near)
-    here = colors.gather(1, active)[:, :, None]  # (G, A, 1)
-    count = counts.gather(1, active[:, :, None].expand(-1, -1, K))  # (G, A, K)
-    until = state.until.view_as(counts).gather(1, active[:, :, None].expand(-1, -1, K))
-    cost = torch.zeros_like(count).scatter_add(2, color_near, price_near)  # (G, A, K)
-    cost = cost + weights.move[:, :1, None] * count
-    crowd = sizes * (k / graphs.num_nodes)[:, None] - 1  # (G, K)
-    score = weights.move[:, 1:2, None] * crowd[:, None] + jitter[:, :, None] * random - cost
-    is_here = color_ids == here  # (G, A, K)
-    allowed = (until <= state.round) & (state.is_open > 0)[:, None] & ~is_here
-    top, target = torch.where(allowed, score, -torch.inf).max(2)  # (G, A)
-    closed = (1 - state.is_open)[:, None] * (1 + weights.move[:, :1, None])  # (G, 1, K)
-    cost_here = torch.where(is_here, cost + closed, 0.0).sum(2)  # gathers instead break Inductor 2.13 (issue 194490)
-    age = (state.round - state.moved.gather(1, active)).float().log1p()
-    gain = torch.where(drawn > 0, cost_here + top + weights.move[:, 2:] * age, -torch.inf)
-
-    # The best move, and those about as good, unless they interfere: neighbours with the same old or new color.
-    gain, chosen = gain.topk(limits.mover_ids.shape[0], 1)  # (G, M)
-    moves = gain > (gain[:, :1] - margin).clamp(min=-1e9)  # (G, M)
-    movers = torch.where(moves, active.gather(1, chosen), size)  # (G, M)
-    old, new = here[..., 0].gather(1, chosen), target.gather(1, chosen)  # (G, M)
-    near = near.gather(1, chosen[:, :, None].expand(-1, -1, near.shape[2]))  # (G, M, D)
-    rank = torch.full_like(colors, limits.mover_ids.shape[0]).scatter(1, movers, limits.mover_ids.expand_as(movers))
-    other = rank.gather(1, near.flatten(1)).view_as(near)  # (G, M, D)
-    known = other.clamp(max=limits.mover_ids.shape[0] - 1).flatten(1)
-    alike = (old.gather(1, known).view_as(near) == old[:, :, None]) | (
-        new.gather(1, known).view_as(near) == new[:, :, None]
-    )
-    before = (other < limits.mover_ids[:, None]) & (near < size)  # (G, M, D)
-    ones = torch.ones_like(graphs.window).float()[:, None]  # (D, 1)
-    moves = moves & ((before & alike).float() @ ones == 0)[..., 0]  # (G, M) `any` instead breaks Inductor 2.13
-    movers = torch.where(moves, movers, size)
-
-    step = moves.float()[:, :, None].expand_as(near).flatten(1)  # (G, M D)
-    near = near.flatten(1)
-    old_place = near * K + old[:, :, None].expand(-1, -1, graphs.window.shape[0]).flatten(1)
-    new_place = near * K + new[:, :, None].expand(-1, -1, graphs.window.shape[0]).flatten(1)
-    counts = state.counts.scatter_add(1, torch.cat([old_place, new_place], 1), torch.cat([-step, step], 1))
-    wait = tenure + per_conflicted * num_conflicted[:, None]
-    wait = wait + spread * random[..., 1 % K].gather(1, chosen)  # (G, M)
-    after = state.until.scatter(1, movers * K + old, state.round + 1 + wait.floor())
-    return State(
-        state.round + 1,
-        colors.scatter(1, movers, new),
-        counts,
-        after,
-        state.moved.scatter(1, movers, state.round.expand_as(movers)),
-        state.moves.scatter_add(1, movers, moves.float()),
-        state.is_open * (1 - closes.float()),
-        best,
-        fewest,
-        conflicts,
+def measure(state: State, fixed: Fixed) -> Measures:
+    """Count conflicts and ask the network what depends on the search as a whole."""
+    (colors, counts, is_open), graphs, weights = state.coloring, fixed.graphs, fixed.weights
+    is_closed = 1 - is_open
+    around = counts.view(-1, is_open.shape[1]).gather(1, colors.view(-1, 1)).view_as(colors)  # (R, S)
+    conflicts = (around + is_closed.gather(1, colors)) * fixed.present
+    is_conflicted = conflicts.clamp(max=1)
+    num_conflicted = is_conflicted.sum(1, keepdim=True)                                   # (R, 1)
+    num_colors = is_open.sum(1, keepdim=True)
+    sizes = torch.zeros_like(is_open).scatter_add(1, colors, fixed.present)               # (R, K)
+    nodes = fixed.present.sum(1, keepdim=True)
+    density = graphs.degrees.sum(1, keepdim=True) / (nodes * (nodes - 1)).clamp(min=1)
+    features = rule.graph_features(nodes.log(), num_colors.log(), density, num_conflicted.log1p())
+    outputs = product(weights.by_graph, torch.cat(features, 1)[:, :, None]) + weights.by_graph_bias[:, :, None]
+    controls, shift, level = outputs.split([CONTROLS, HIDDEN, 1], 1)
+    controls = controls[..., 0].exp().split(1, 1)
+    return Measures(
+        conflicts, is_conflicted, num_conflicted, num_colors, is_closed, sizes, controls, shift, level
     )
 
 
-def prices(
-    state: State, graphs: Graphs, own: Tensor, is_closed: Tensor, counts: Tensor, summary: Tensor, weights: Weights
-) -> Tensor:
-    """What a conflict with a node costs (G, N + 1), from 0 to 2; 0 for no node."""
-    free = counts[:, :-1]  # (G, N, K)
-    here = own - is_closed  # (G, N) conflicts now
-    within = [product((n - free).relu(), state.is_open[:, :, None])[..., 0] - (n - here).relu() * (1 - is_closed)
-              for n in (1, 2, 3)]  # fmt: skip
-    none, one, two = within[0], within[1] - 2 * within[0], within[2] - 2 * within[1] + within[0]  # colors other than
-    age = (state.round - state.moved[:, :-1]).float()  # ... its own, by conflicts
-    logs = torch.stack([none, one, two, own, age, state.moves[:, :-1]], 2).log1p()  # (G, N, 6)
-    mean = (state.moves.sum(1, keepdim=True) / graphs.num_nodes[:, None]).log1p()  # (G, 1)
-    none, one, two, own, age, moves = logs.split(1, 2)  # (G, N, 1) each
-    features = torch.cat([(none > 0).float(), none, one, two, own, age / 4, moves - mean[:, :, None]], 2)
-    by_node, by_graph = weights.hidden.split([NODE_FEATURES, GRAPH_FEATURES], 1)
-    hidden = product(features, by_node) + (product(summary[:, None], by_graph) + weights.hidden_bias[:, None])
-    direct_node, direct_graph = weights.direct.split([NODE_FEATURES, GRAPH_FEATURES], 1)
-    level = (summary * direct_graph).sum(1, keepdim=True) + weights.bias  # (G, 1)
-    z = product(hidden.relu(), weights.out[:, :, None]) + product(features, direct_node[:, :, None])  # (G, N, 1)
-    return torch.nn.functional.pad(2 * (z[..., 0] + level).sigmoid(), (0, 1))
+def close(state: State, measures: Measures, fixed: Fixed) -> tuple[Best, Tensor]:
+    """Where the coloring is proper, keep it and close its smallest class: the best one, and is_open (R, K)."""
+    is_proper = measures.num_conflicted == 0                                              # (R, 1)
+    best = Best(
+        torch.where(is_proper, state.coloring.colors, state.best.colors),
+        torch.where(is_proper, measures.num_colors, state.best.num_colors),
+        torch.where(is_proper, 1e6, torch.minimum(state.best.conflicts, measures.conflicts.sum(1, keepdim=True) / 2)),
+    )
+    is_open = state.coloring.is_open
+    smallest = torch.where(is_open > 0, measures.sizes, torch.inf).argmin(1, keepdim=True)  # (R, 1)
+    closes = is_proper & (measures.num_colors > fixed.lower) & (fixed.limits.color_ids == smallest)
+    return best, torch.where(closes, 0.0, is_open)
+
+
+def weigh(state: State, measures: Measures, fixed: Fixed) -> Tensor:
+    """What a conflict with a node costs, from 0 to 2: (R, S), 0 for no node."""
+    (colors, counts, is_open), memory, weights = state.coloring, state.memory, fixed.weights
+    by_search, is_open = counts.view(*colors.shape, -1), is_open[:, :, None]              # (R, S, K), (R, K, 1)
+    up_to_one, up_to_two = (product(by_search.clamp(max=n), is_open).view_as(colors) for n in (1, 2))
+    free = measures.num_colors - up_to_one - 1 + measures.is_conflicted  # other than the color that a node has
+    one = 2 * up_to_one - up_to_two
+    has_free = free.sign()[:, None]
+    logs = torch.cat([free, one, measures.conflicts, memory.age, memory.moves], 1).log1p()
+    free, one, conflicts, age, moves = logs.view(colors.shape[0], -1, colors.shape[1]).split(1, 1)  # (R, 1, S) each
+    mean_moves = ((memory.moves * fixed.present).sum(1) / fixed.present.sum(1)).log1p()[:, None, None]
+    features = rule.node_features(has_free, free, one, conflicts, age, moves, mean_moves)
+    by_feature = torch.cat(features, 1)                                                   # (R, F, S)
+    hidden = (product(weights.by_node, by_feature) + measures.shift).relu()               # (R, HIDDEN, S)
+    z = product(weights.out[:, None], hidden) + product(weights.direct[:, None], by_feature) + measures.level
+    return torch.where(fixed.graphs.exists, rule.conflict_weight(z.view_as(colors)), 0.0)
+
+
+def choose(state: State, measures: Measures, conflict_weights: Tensor, fixed: Fixed) -> Choice:
+    """Find the best move of some of the nodes in conflict; which ones, if they are many, changes with the rounds."""
+    (colors, counts, _), memory, graphs, limits = state.coloring, state.memory, fixed.graphs, fixed.limits
+    rows, size = colors.shape
+    active_ids, window = limits.active_ids, graphs.window
+    turn = rule.turn(torch.arange(size, device=colors.device), fixed.seeds, state.round)  # (R, S)
+    drawn, active = torch.where(measures.conflicts > 0, turn, -1).topk(active_ids.shape[0], 1)  # (R, A)
+    place = graphs.first.gather(1, active)[:, :, None] + window
+    place = torch.where(window < graphs.degrees.gather(1, active)[:, :, None], place, graphs.neighbours.shape[0] - 1)
+    near = graphs.neighbours.gather(0, place.flatten()).view(rows, -1)                    # (R, A D)
+    by_node = (-1, window.shape[0])
+    cost = fixed.no_cost.scatter_add(
+        1, colors.gather(1, near).view(by_node), conflict_weights.gather(1, near).view(by_node)
+    ).view(rows, active_ids.shape[0], -1)                                                 # (R, A, K)
+    first_row = torch.arange(rows, device=colors.device)[:, None] * size
+    place = active + first_row                                                            # (R, A) in counts and until
+    plain, by_size, by_age = fixed.weights.move.split(1, 1)                               # (R, 1) each
+    is_closed = measures.is_closed[:, None]                                               # (R, 1, K)
+    by_row = (-1, limits.color_ids.shape[0])
+    cost = cost + plain[:, :, None] * embedding(place, counts.view(by_row)) + is_closed * (1 + plain[:, :, None])
+    crowding = rule.crowding(measures.sizes, measures.num_colors / fixed.present.sum(1, keepdim=True))[:, None]
+    random = embedding(rule.noise_row(drawn), fixed.table)                                # (R, A, K)
+    jitter = measures.controls[4][:, :, None]
+    score = rule.score(crowding, random, cost, jitter, by_size[:, :, None])
+    here = colors.gather(1, active)                                                       # (R, A)
+    is_here = limits.color_ids == here[:, :, None]
+    forbidden = (embedding(place, memory.until.view(by_row)) >= state.round) | (is_closed > 0) | is_here
+    top, target = torch.where(forbidden, -torch.inf, score).max(2)                        # (R, A)
+    cost_here = torch.where(is_here, cost, 0.0).sum(2)  # gathers instead break Inductor 2.13 (issue 194490)
+    gain = rule.gain(cost_here, top, memory.age.gather(1, active).log1p(), by_age)
+    return Choice(active, near, random, here, target, torch.where(drawn >= 0, gain, -torch.inf))
+
+
+def settle(choice: Choice, measures: Measures, fixed: Fixed) -> Moves:
+    """Take the best move and those about as good, without those of neighbours of a better one."""
+    mover_ids, size, window = fixed.limits.mover_ids, fixed.present.shape[1], fixed.graphs.window
+    gain, chosen = choice.gain.topk(mover_ids.shape[0], 1)                                # (R, M)
+    moves = gain > gain[:, :1] - measures.controls[3]
+    movers = choice.active.gather(1, chosen)
+    rows = torch.arange(movers.shape[0], device=movers.device)[:, None]
+    near = choice.near.view(-1, window.shape[0])                                          # (R A, D)
+    near = embedding(chosen + rows * choice.active.shape[1], near)                        # (R, M, D)
+    last = torch.nn.functional.pad(0 * fixed.present, (0, 1)) + mover_ids.shape[0]        # (R, S + 1)
+    order = last.scatter(1, torch.where(moves, movers, size), mover_ids.float().expand_as(movers))
+    order = order.gather(1, near.flatten(1)).view_as(near)
+    moves = moves & (order.amin(2) >= mover_ids)                                          # (R, M)
+    return Moves(
+        torch.where(moves, movers, size - 1), torch.where(moves[:, :, None], near, size - 1),
+        choice.here.gather(1, chosen), choice.target.gather(1, chosen), choice.random[..., 0].gather(1, chosen),
+    )  # fmt: skip
+
+
+def apply(state: State, measures: Measures, moves: Moves, fixed: Fixed) -> tuple[Coloring, Memory]:
+    """Let the nodes move. What happens to the column of "no node" does not matter."""
+    (colors, counts, is_open), (until, age, num_moves) = state.coloring, state.memory
+    (movers, near, old, new, random), (rows, size), K = moves, colors.shape, is_open.shape[1]
+    first_row = torch.arange(rows, device=colors.device)[:, None] * size
+    place = ((near + first_row[:, :, None]) * K)[:, None]                                 # (R, 1, M, D)
+    place = place + torch.cat([old, new], 1).view(rows, 2, -1, 1)                         # (R, 2, M, D)
+    counts = counts.scatter_add(0, place.flatten(), fixed.steps)
+    fixed_part, per_conflicted, spread = measures.controls[:3]                            # (R, 1) each
+    tenure = rule.tenure(fixed_part, per_conflicted, spread, measures.num_conflicted, random)  # (R, M)
+    place = (movers + first_row) * K + old
+    until = until.scatter(0, place.flatten(), (state.round + tenure.floor()).flatten())
+    return (
+        Coloring(colors.scatter(1, movers, new), counts, is_open),
+        Memory(
+            until, (age + 1).scatter(1, movers, fixed.ones),
+            num_moves.scatter_add(1, movers, fixed.ones),
+        ),
+    )  # fmt: skip
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:
-    """x @ y of x (G, N, I), y (G, I, J) with few columns J. A compiler makes it one kernel with what surrounds it."""
+    """x @ y of x (R, I, J), y (R, J, L) with few I or L. A compiler makes it one kernel with what surrounds it."""
     if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
         return (x[..., None] * y[:, None]).sum(2)
     return x @ y
-
-
-def summarize(graphs: Graphs, k: Tensor, num_conflicted: Tensor) -> Tensor:
-    """Features (G, 5) of a graph, its k (G,) colors, and its nodes in conflict (G,)."""
-    n = graphs.num_nodes
-    density = graphs.degrees.sum(1) / (n * (n - 1)).clamp(min=1)
-    crowded = num_conflicted.float().log1p() / 2 - 1
-    return torch.stack([n.log() / 3 - 2, k.log() / 2 - 1.5, density - 0.5, crowded, (k / n).log() + 2.3], 1)

@@ -1,5 +1,6 @@
 """An exported file as its callers use it: ONNX Runtime and numpy, without torch."""
 
+import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +19,9 @@ from gnn_training.errors import UserError
 from gnn_training.files import read_bytes
 from gnn_training.graph import Graph, as_graph
 from gnn_training.machine import available_bytes
+from gnn_training.model import rule
 
-MIN_STARTS, CLIQUE_WORK, SETS_UP_TO = 16, 1_000_000, 2048  # as in model/program.py, which needs torch,
-ACTIVE, NODES_PER_ACTIVE = 16, 64  # and in model/search.py
+MIN_STARTS, CLIQUE_WORK, SETS_UP_TO = 16, 1_000_000, 2048  # as in model/program.py, which needs torch
 MODEL_LIMIT = 100_000_000  # bytes
 WAY_OUT = "name a file written by `coloring-gnn export`"
 
@@ -53,6 +54,7 @@ class Model:
         self._session = _open(self.path, self.threads)
         self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
         self.steps = int(self.metadata["steps"])  # rounds of a call that does not name them
+        self.rule = _rule(self.metadata.get("rule", ""))  # (NUM_WEIGHTS,) float32; None if its search is another one
 
     def predict(
         self, graphs: Any, num_colors: Sequence[int] | None = None, seed: int | None = None,
@@ -107,6 +109,14 @@ class Model:
 cached_model = cache(Model)
 
 
+def _rule(text: str) -> np.ndarray | None:
+    try:
+        weights = np.array(json.loads(text), dtype=np.float32)
+    except (ValueError, TypeError):  # written by version 0.5 or older
+        return None
+    return weights if weights.shape == (rule.NUM_WEIGHTS,) and np.isfinite(weights).all() else None
+
+
 def needed_bytes(graphs: Sequence[Graph]) -> int:
     """An upper bound of the memory of a call. Graphs are padded to the largest. The terms follow the program in the
     file; their weights were measured on paths, trees, stars, grids, bipartite, complete and random graphs, alone and in
@@ -116,7 +126,9 @@ def needed_bytes(graphs: Sequence[Graph]) -> int:
     nodes, edges = len(graphs) * size, sum(graph.num_edges for graph in graphs)
     pairs = nodes * min(MAX_COLORS, degree + 1)  # of a node and a color
     starts = min(size, max(MIN_STARTS, CLIQUE_WORK // nodes))  # of cliques, each with nodes and neighbours,
-    active = min(size, max(ACTIVE, size // NODES_PER_ACTIVE))  # nodes that a round looks at, with their neighbours
+    active = min(
+        size, max(rule.ACTIVE, size // rule.NODES_PER_ACTIVE)
+    )  # nodes that a round looks at, with their neighbours
     dense = (size + 1) ** 2 if size <= SETS_UP_TO else 0  # adjacency
     every = 25 * starts * (size + degree) + 60 * active * (degree + MAX_COLORS) + 10 * dense  # for every graph
     return 20_000_000 + 500 * edges + 2700 * nodes + 7 * pairs + len(graphs) * every

@@ -1,196 +1,388 @@
-"""The search of `model.search` for one graph, compiled for a CPU: the same rounds, some thirty times as fast.
+"""The search of `model.search` for one graph, compiled for a CPU: the same phases and the same moves in microseconds.
 
-Training takes thousands of searches, so they may not cost what tensors of one graph cost on a CPU. On a GPU the tensors
-of many graphs are searched at once instead. A test holds both to the same moves.
+What a round reads is counted incrementally: a move changes the counts of its neighbours alone, and conflicts are
+weighed for the neighbours of active nodes only. `model.rule` has the formulas of both searches; tests/test_search.py
+holds them to the same moves. numba's cache does not notice a change of rule.py: save this file, too.
+
+Letters in shapes: N nodes, K colors, A active nodes, M nodes that may move, F features.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 import gnn_training.solve.kernels  # noqa: F401  (sets the place of numba's cache)
-from gnn_training.model.greedy import NODE_STRIDE, ROUND_STRIDE
-from gnn_training.model.search import (
-    ACTIVE,
-    GRAPH_FEATURES,
-    HIDDEN,
-    MOVERS,
-    NODE_FEATURES,
-    NODES_PER_ACTIVE,
-    NODES_PER_MOVER,
-    NOT_MOVED,
-    SHAPES,
-)
+from gnn_training.model import rule
+from gnn_training.model.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
 
-PLACES = np.cumsum([0, *(math.prod(shape) for shape in SHAPES.values())])  # of the parts in the vector of weights
+ENDS = np.cumsum([0, *(math.prod(shape) for shape in rule.SHAPES.values())])  # of the parts in the vector of weights
+NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES = map(len, (rule.CONTROLS, rule.NODE_FEATURES, rule.GRAPH_FEATURES))
+CONFLICTED, CONFLICTS, COLORS, MOVES = range(4)  # places in `totals`
+OLDEST = 1_000_000  # rounds since the last move of a node that make a difference
+SHARE = 0.6  # of the nodes: if the active ones have fewer neighbours, only these are weighed
+# Without Python's checks for divisions by zero, and with fused multiplications and additions, loops become vectors.
+compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+FORMULAS = (
+    rule.node_features, rule.graph_features, rule.conflict_weight, rule.crowding, rule.score, rule.gain, rule.tenure,
+    rule.turn, rule.noise_row,
+)  # fmt: skip
+(
+    node_features, graph_features, conflict_weight, crowding_of, score_of, gain_of, tenure_of, turn_of, noise_row
+) = [compiled(formula) for formula in FORMULAS]  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
-def search_graph(offsets, neighbours, first, lower, weights, table, seed, rounds):
+class Coloring(NamedTuple):
+    """The coloring that changes, and what is counted of it."""
+
+    colors: np.ndarray  # (N,) uint32
+    counts: np.ndarray  # (N, K) int32, neighbours of a node with a color
+    is_open: np.ndarray  # (K,) bool, colors that may be used
+    sizes: np.ndarray  # (K,) int32
+    conflicts: np.ndarray  # (N,) int32, neighbours in a node's color, one more if it is closed
+    without: np.ndarray  # (N,) int32, open colors without a conflict
+    one: np.ndarray  # (N,) int32, open colors with one conflict
+    conflicted: np.ndarray  # (N,) uint32, the nodes in conflict come first
+    place: np.ndarray  # (N,) int32, of a node in `conflicted`
+    totals: np.ndarray  # (4,) int64: nodes in conflict, sum of `conflicts`, open colors, moves so far
+
+
+class Memory(NamedTuple):
+    """What the nodes have done."""
+
+    until: np.ndarray  # (N, K) int32, last round in which a node may not take a color
+    moved: np.ndarray  # (N,) int32, round of the last move
+    moves: np.ndarray  # (N,) int32
+
+
+class Network(NamedTuple):
+    """The trained numbers, see rule.SHAPES, and what they say of this round."""
+
+    by_graph: np.ndarray
+    by_graph_bias: np.ndarray
+    by_node: np.ndarray
+    out: np.ndarray
+    direct: np.ndarray
+    move: np.ndarray
+    outputs: np.ndarray  # (OUTPUTS,): controls, shifts of the hidden units, level
+    logs: np.ndarray  # log1p of 0, 1, 2, ...
+
+
+class Choice(NamedTuple):
+    """The best moves of active nodes, and room to find them."""
+
+    active: np.ndarray  # (A,) uint32, nodes
+    turns: np.ndarray  # (A,) int64
+    target: np.ndarray  # (A,) uint32, best other colors
+    gain: np.ndarray  # (A,) float32
+    movers: np.ndarray  # (M,) int64, places in `active` of the best moves,
+    kept: np.ndarray  # (M,) int64, and of those that are made
+    order: np.ndarray  # (N,) int64, of the nodes in `movers`; N for all others
+    seen: np.ndarray  # (N,) int64, the last search for neighbours that met a node
+    near: np.ndarray  # (N,) uint32, neighbours of active nodes
+    features: np.ndarray  # (F, N) float32
+    weights: np.ndarray  # (N,) float32, of conflicts with these neighbours,
+    weight: np.ndarray  # (N,) float32, and of conflicts with every node
+    crowding: np.ndarray  # (K,) float32, -inf for closed colors
+    score: np.ndarray  # (K,) float32
+
+
+def noise_table(num_colors: int) -> np.ndarray:
+    """Random numbers (NOISE_ROWS, num_colors) float32 between 0 and 1, the same as those of the exported file."""
+    integers = rule.noise(np.arange(rule.NOISE_ROWS)[:, None], np.arange(num_colors))
+    return integers.astype(np.float32) / np.float32(rule.PRIME)
+
+
+@compiled
+def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, seed, rounds, stop):
     """Search as `model.search.search` does. offsets, neighbours: of `Graph.csr()`; first (N,): a proper coloring
-    without gaps; weights (NUM_WEIGHTS,) float32; table (NOISE_ROWS, at least K) float32.
+    without gaps; num_colors: colors to start with, below those of `first`, 0 for one fewer; weights (NUM_WEIGHTS,)
+    float32; table (NOISE_ROWS, at least K) float32; stop (1,): another thread ends the search by setting it.
 
-    Returns the best coloring (N,), its number of colors, and the fewest conflicts since, with one color less.
+    Returns the best coloring (N,) int64, its number of colors, and the fewest conflicts since, with one color less.
     """
-    n = len(offsets) - 1
-    colors, best = first.astype(np.int64), first.astype(np.int64)
-    K = best.max() + 1
-    F = NODE_FEATURES + GRAPH_FEATURES
-    hidden = weights[: PLACES[1]].reshape(F, HIDDEN)
-    hidden_bias, out = weights[PLACES[1] : PLACES[2]], weights[PLACES[2] : PLACES[3]]
-    direct, bias = weights[PLACES[3] : PLACES[4]], weights[PLACES[4]]
-    move = weights[PLACES[5] : PLACES[6]]
-    control, control_bias = weights[PLACES[6] : PLACES[7]].reshape(GRAPH_FEATURES, 5), weights[PLACES[7] :]
-    num_active = min(max(ACTIVE, n // NODES_PER_ACTIVE), n)
-    num_movers = min(max(MOVERS, n // NODES_PER_MOVER), num_active)
-    log1p = np.log1p(np.arange(max(rounds + 32, n + 2, K + 2))).astype(np.float32)
-    counts, until = np.zeros((n, K), np.int16), np.zeros((n, K), np.float32)
-    sizes, is_open = np.zeros(K, np.int64), np.ones(K, np.bool_)
-    moved, moves, own = np.full(n, NOT_MOVED, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
-    price, num_moves = np.zeros(n, np.float32), 0
-    for v in range(n):
-        sizes[colors[v]] += 1
-        for i in range(offsets[v], offsets[v + 1]):
-            counts[v, colors[neighbours[i]]] += 1
-    density = np.float32(len(neighbours)) / np.float32(max(1, n * (n - 1)))
-    summary, level = np.zeros(GRAPH_FEATURES, np.float32), np.zeros(5, np.float32)
-    shift = np.zeros(HIDDEN, np.float32)
-    conflicted, active = np.zeros(n, np.int64), np.zeros(num_active, np.int64)
-    target, gain = np.zeros(num_active, np.int64), np.zeros(num_active, np.float32)
-    cost, chosen = np.zeros(K, np.float32), np.zeros(num_movers, np.int64)
-    beside, f = np.zeros(n, np.bool_), np.zeros(NODE_FEATURES, np.float32)
-    blocked = np.zeros(num_movers, np.bool_)
-    fewest, k, conflicts = K, K, np.float32(1e6)
+    ends = neighbours.view(np.uint32)
+    coloring, memory = begin(offsets, ends, first, num_colors)
+    n, K = coloring.counts.shape
+    logs = np.log1p(np.arange(max(min(rounds, OLDEST), n, K) + NOT_MOVED + 2)).astype(np.float32)
+    network = Network(
+        weights[: ENDS[1]].reshape(OUTPUTS, NUM_GRAPH_FEATURES), weights[ENDS[1] : ENDS[2]],
+        weights[ENDS[2] : ENDS[3]].reshape(HIDDEN, NUM_FEATURES), weights[ENDS[3] : ENDS[4]],
+        weights[ENDS[4] : ENDS[5]], weights[ENDS[5] :], np.zeros(OUTPUTS, np.float32), logs,
+    )  # fmt: skip
+    A = min(max(ACTIVE, n // NODES_PER_ACTIVE), n)
+    M = min(max(MOVERS, n // NODES_PER_MOVER), A)
+    choice = Choice(
+        np.zeros(A, np.uint32), np.zeros(A, np.int64), np.zeros(A, np.uint32), np.zeros(A, np.float32),
+        np.zeros(M, np.int64), np.zeros(M, np.int64), np.full(n, n, np.int64), np.full(n, -1, np.int64),
+        np.zeros(n, np.uint32),
+        np.zeros((NUM_FEATURES, n), np.float32), np.zeros(n, np.float32), np.zeros(n, np.float32),
+        np.zeros(K, np.float32), np.zeros(K, np.float32),
+    )  # fmt: skip
+    best, fewest, conflicts = first.astype(np.int64), K, 1e6
     for t in range(rounds):
-        num_conflicted, total = 0, 0
-        for v in range(n):
-            own[v] = counts[v, colors[v]] + (not is_open[colors[v]])
-            if own[v] > 0:
-                conflicted[num_conflicted] = v
-                num_conflicted += 1
-                total += own[v]
-        if num_conflicted == 0:
-            if k < fewest:
-                fewest = k
-                best[:] = colors
+        if stop[0]:
+            break
+        if coloring.totals[CONFLICTED] == 0:
+            best[:], fewest, conflicts = coloring.colors, coloring.totals[COLORS], 1e6
             if fewest <= lower:
                 break
-            conflicts = np.float32(1e6)
-            smallest = -1
-            for x in range(K):
-                if is_open[x] and (smallest < 0 or sizes[x] < sizes[smallest]):
-                    smallest = x
-            is_open[smallest] = False
-            k -= 1
+            close(coloring)
             continue
-        conflicts = min(conflicts, np.float32(total) / 2)
-        summary[0] = np.log(n) / 3 - 2
-        summary[1] = np.log(k) / 2 - 1.5
-        summary[2] = density - 0.5
-        summary[3] = log1p[num_conflicted] / 2 - 1
-        summary[4] = np.log(k / n) + 2.3
-        for j in range(5):
-            level[j] = control_bias[j]
-            for i in range(GRAPH_FEATURES):
-                level[j] += summary[i] * control[i, j]
-            level[j] = np.exp(level[j])
-        base = bias
-        for i in range(GRAPH_FEATURES):
-            base += summary[i] * direct[NODE_FEATURES + i]
-        for j in range(HIDDEN):
-            shift[j] = hidden_bias[j]
-            for i in range(GRAPH_FEATURES):
-                shift[j] += summary[i] * hidden[NODE_FEATURES + i, j]
-        restless = np.float32(np.log1p(num_moves / n))
-        for v in range(n):
-            none, one, two = 0, 0, 0
-            for x in range(K):
-                if is_open[x]:
-                    c = counts[v, x]
-                    none += c == 0
-                    one += c == 1
-                    two += c == 2
-            if is_open[colors[v]]:
-                none -= own[v] == 0
-                one -= own[v] == 1
-                two -= own[v] == 2
-            f[0], f[1], f[2], f[3] = none > 0, log1p[none], log1p[one], log1p[two]
-            f[4], f[5], f[6] = log1p[own[v]], log1p[t - moved[v]] / 4, log1p[moves[v]] - restless
-            z = base
-            for i in range(NODE_FEATURES):
-                z += f[i] * direct[i]
-            for j in range(HIDDEN):
-                y = shift[j]
-                for i in range(NODE_FEATURES):
-                    y += f[i] * hidden[i, j]
-                z += max(y, np.float32(0)) * out[j]
-            price[v] = 2 / (1 + np.exp(-z))
-        # Active nodes: all in conflict, or those with the largest random numbers.
-        count = min(num_active, num_conflicted)
-        for a in range(count):
-            pick = a
-            if num_conflicted > num_active:
-                for i in range(a, num_conflicted):
-                    r = table[(NODE_STRIDE * conflicted[i] + ROUND_STRIDE * t + seed) % len(table), 0]
-                    q = table[(NODE_STRIDE * conflicted[pick] + ROUND_STRIDE * t + seed) % len(table), 0]
-                    if r > q:
-                        pick = i
-                conflicted[a], conflicted[pick] = conflicted[pick], conflicted[a]
-            active[a] = conflicted[a]
-        for a in range(count):
-            v = active[a]
-            row = (NODE_STRIDE * v + ROUND_STRIDE * t + seed) % len(table)
-            for x in range(K):
-                cost[x] = move[0] * counts[v, x]
-            for i in range(offsets[v], offsets[v + 1]):
-                cost[colors[neighbours[i]]] += price[neighbours[i]]
-            top, target[a] = np.float32(-np.inf), 0
-            for x in range(K):
-                if is_open[x] and x != colors[v] and until[v, x] <= t:
-                    crowd = np.float32(sizes[x] * k / n - 1)
-                    score = move[1] * crowd + level[4] * table[row, x] - cost[x]
-                    if score > top:
-                        top, target[a] = score, x
-            here = cost[colors[v]] + (0 if is_open[colors[v]] else 1 + move[0])
-            gain[a] = here + top + move[2] * log1p[t - moved[v]]
-        # The best move, and those about as good, unless they interfere.
-        num_chosen, limit = 0, np.float32(0)
-        for m in range(min(num_movers, count)):
-            pick = -1
-            for a in range(count):
-                if gain[a] > -np.inf and (pick < 0 or gain[a] > gain[pick]):
-                    pick = a
-            if pick < 0 or (m > 0 and gain[pick] <= limit):
-                break
-            if m == 0:
-                limit = gain[pick] - level[3]
-            chosen[m] = pick
-            gain[pick] = -np.inf
-            num_chosen += 1
-        for m in range(num_chosen):
-            v, blocked[m] = active[chosen[m]], False
-            if m > 0:
-                beside[neighbours[offsets[v] : offsets[v + 1]]] = True
-                for j in range(m):
-                    u = active[chosen[j]]
-                    alike = colors[u] == colors[v] or target[chosen[j]] == target[chosen[m]]
-                    blocked[m] |= beside[u] and alike
-                beside[neighbours[offsets[v] : offsets[v + 1]]] = False
-        for m in range(num_chosen):
-            if blocked[m]:
-                continue
-            v, new = active[chosen[m]], target[chosen[m]]
-            old = colors[v]
-            row = (NODE_STRIDE * v + ROUND_STRIDE * t + seed) % len(table)
-            wait = level[0] + level[1] * num_conflicted + level[2] * table[row, 1 % K]
-            until[v, old] = t + 1 + np.floor(wait)
-            colors[v], moved[v] = new, t
-            moves[v] += 1
-            num_moves += 1
-            sizes[old] -= 1
-            sizes[new] += 1
-            for i in range(offsets[v], offsets[v + 1]):
-                counts[neighbours[i], old] -= 1
-                counts[neighbours[i], new] += 1
+        conflicts = min(conflicts, coloring.totals[CONFLICTS] / 2)
+        measure(n, len(ends), coloring, network)
+        num_active = draw(coloring, choice, seed, t)
+        weigh(offsets, ends, coloring, memory, network, choice, num_active, t)
+        choose(offsets, ends, coloring, memory, network, choice, num_active, table, seed, t)
+        num_movers = settle(n, offsets, ends, network, choice, num_active)
+        apply(offsets, ends, coloring, memory, network, choice, num_movers, table, seed, t)
     return best, fewest, conflicts
+
+
+@compiled
+def begin(offsets, ends, first, num_colors):
+    """The coloring, where as many of the largest classes are open as asked for, and an empty memory."""
+    n, K = len(first), first.max() + 1
+    counts, sizes = np.zeros((n, K), np.int32), np.zeros(K, np.int32)
+    zeros = np.zeros((4, n), np.int32)
+    coloring = Coloring(
+        first.astype(np.uint32), counts, np.ones(K, np.bool_), sizes, zeros[0], zeros[1], zeros[2],
+        np.zeros(n, np.uint32), np.full(n, -1, np.int32), np.zeros(4, np.int64),
+    )  # fmt: skip
+    for v in range(n):
+        sizes[first[v]] += 1
+        for i in range(offsets[v], offsets[v + 1]):
+            counts[v, first[ends[i]]] += 1
+    for v in range(n):
+        for x in range(K):
+            coloring.without[v] += counts[v, x] == 0
+            coloring.one[v] += counts[v, x] == 1
+    coloring.totals[COLORS] = K
+    while 0 < num_colors < coloring.totals[COLORS]:
+        close(coloring)
+    return coloring, Memory(np.full((n, K), -1, np.int32), np.full(n, -NOT_MOVED, np.int32), zeros[3])
+
+
+@compiled
+def close(coloring):
+    """Close the smallest class: its nodes have to move to another color."""
+    color, K = -1, len(coloring.sizes)
+    for x in range(K):
+        if coloring.is_open[x] and (color < 0 or coloring.sizes[x] < coloring.sizes[color]):
+            color = x
+    coloring.is_open[color] = False
+    coloring.totals[COLORS] -= 1
+    for v in range(len(coloring.colors)):
+        coloring.without[v] -= coloring.counts[v, color] == 0
+        coloring.one[v] -= coloring.counts[v, color] == 1
+        if coloring.colors[v] == color:
+            add_conflicts(coloring, v, 1)
+
+
+@compiled
+def add_conflicts(coloring, v, change):
+    """Change the number of conflicts of node v, and the list of the nodes in conflict with it."""
+    before = coloring.conflicts[v]
+    coloring.conflicts[v] = before + change
+    coloring.totals[CONFLICTS] += change
+    if before == 0 and change > 0:
+        coloring.place[v] = coloring.totals[CONFLICTED]
+        coloring.conflicted[coloring.place[v]] = v
+        coloring.totals[CONFLICTED] += 1
+    elif before > 0 and before + change == 0:
+        coloring.totals[CONFLICTED] -= 1
+        last = coloring.conflicted[coloring.totals[CONFLICTED]]
+        coloring.conflicted[coloring.place[v]], coloring.place[last] = last, coloring.place[v]
+
+
+@compiled
+def measure(n, num_ends, coloring, network):
+    """Ask the network what depends on the search as a whole."""
+    conflicted, k = coloring.totals[CONFLICTED], coloring.totals[COLORS]
+    density = np.float32(num_ends) / np.float32(max(1, n * (n - 1)))
+    features = graph_features(np.log(n), np.log(k), density, network.logs[conflicted])
+    for j in range(OUTPUTS):
+        y = network.by_graph_bias[j]
+        for i in range(NUM_GRAPH_FEATURES):
+            y += np.float32(features[i]) * network.by_graph[j, i]
+        network.outputs[j] = np.exp(y) if j < NUM_CONTROLS else y
+
+
+@compiled
+def draw(coloring, choice, seed, t):
+    """Take the nodes in conflict whose turn it is, all if they are few; return their number."""
+    count, room = coloring.totals[CONFLICTED], len(choice.active)
+    if count <= room:
+        choice.active[:count] = coloring.conflicted[:count]
+        return count
+    filled = 0
+    for i in range(count):
+        v = coloring.conflicted[i]
+        turn = turn_of(np.int64(v), seed, t)
+        if filled == room and turn < choice.turns[room - 1]:
+            continue
+        filled = min(room, filled + 1)
+        a = filled - 1
+        while a > 0 and choice.turns[a - 1] < turn:
+            choice.turns[a], choice.active[a] = choice.turns[a - 1], choice.active[a - 1]
+            a -= 1
+        choice.turns[a], choice.active[a] = turn, v
+    return room
+
+
+@compiled
+def weigh(offsets, ends, coloring, memory, network, choice, num_active, t):
+    """What a conflict with every neighbour of an active node costs, from 0 to 2."""
+    n, near, f, logs = len(coloring.colors), choice.near, choice.features, network.logs
+    num_near = 0
+    for a in range(num_active):
+        num_near += offsets[choice.active[a] + 1] - offsets[choice.active[a]]
+    mean_moves = np.float32(np.log1p(coloring.totals[MOVES] / n))
+    is_few = num_near < SHARE * n
+    if is_few:
+        num_near = 0
+        for a in range(num_active):
+            for i in range(offsets[choice.active[a]], offsets[choice.active[a] + 1]):
+                if choice.seen[ends[i]] != t:
+                    choice.seen[ends[i]] = t
+                    near[num_near] = ends[i]
+                    num_near += 1
+        for i in range(num_near):
+            set_features(coloring, memory, logs, mean_moves, t, near[i], f, i)
+    else:
+        num_near = n
+        for v in range(n):
+            set_features(coloring, memory, logs, mean_moves, t, v, f, v)
+    weights = choice.weights
+    apply_layer(f, num_near, network.direct, network.outputs[OUTPUTS - 1], np.float32(1), False, weights)
+    for j in range(HIDDEN):
+        shift = network.outputs[NUM_CONTROLS + j]
+        apply_layer(f, num_near, network.by_node[j], shift, network.out[j], True, weights)
+    for i in range(num_near):
+        weights[i] = conflict_weight(weights[i])
+    if is_few:
+        for i in range(num_near):
+            choice.weight[near[i]] = weights[i]
+    else:
+        choice.weight[:] = weights
+
+
+@compiled
+def set_features(coloring, memory, logs, mean_moves, t, v, f, i):
+    """Write the features of node v into column i of f (F, N)."""
+    free = coloring.without[v] - (coloring.conflicts[v] == 0)  # other than its own color
+    age = min(OLDEST, t - memory.moved[v])
+    f[0, i], f[1, i], f[2, i], f[3, i], f[4, i], f[5, i] = node_features(
+        free > 0, logs[free], logs[coloring.one[v]], logs[coloring.conflicts[v]], logs[age], logs[memory.moves[v]],
+        mean_moves,
+    )  # fmt: skip
+
+
+@compiled
+def apply_layer(f, count, by_feature, shift, out, is_hidden, total):
+    """Add a unit of the network, times `out`, to total (N,), or begin it; f (F, N). Such loops become vectors."""
+    f0, f1, f2, f3, f4, f5 = f[0], f[1], f[2], f[3], f[4], f[5]
+    w0, w1, w2, w3, w4, w5 = by_feature[0], by_feature[1], by_feature[2], by_feature[3], by_feature[4], by_feature[5]
+    if is_hidden:
+        for i in range(count):
+            y = f0[i] * w0 + f1[i] * w1 + f2[i] * w2 + f3[i] * w3 + f4[i] * w4 + f5[i] * w5 + shift
+            total[i] += (y if y > 0 else np.float32(0)) * out
+    else:
+        for i in range(count):
+            total[i] = f0[i] * w0 + f1[i] * w1 + f2[i] * w2 + f3[i] * w3 + f4[i] * w4 + f5[i] * w5 + shift
+
+
+@compiled
+def choose(offsets, ends, coloring, memory, network, choice, num_active, table, seed, t):
+    """Find the best move of every active node."""
+    colors, crowding, score, move = coloring.colors, choice.crowding, choice.score, network.move
+    K, k, jitter = len(crowding), coloring.totals[COLORS], network.outputs[4]
+    colors_per_node = np.float32(k) / np.float32(len(colors))
+    for x in range(K):
+        crowding[x] = crowding_of(np.float32(coloring.sizes[x]), colors_per_node)
+    for a in range(num_active):
+        v = choice.active[a]
+        counts, until, random = coloring.counts[v], memory.until[v], table[noise_row(turn_of(np.int64(v), seed, t))]
+        for x in range(K):
+            score[x] = move[0] * np.float32(counts[x])
+        for i in range(offsets[v], offsets[v + 1]):
+            score[colors[ends[i]]] += choice.weight[ends[i]]
+        here = colors[v]
+        cost_here = score[here] + (np.float32(0) if coloring.is_open[here] else np.float32(1) + move[0])
+        top = np.float32(-np.inf)
+        for x in range(K):
+            value = score_of(crowding[x], random[x], score[x], jitter, move[1])
+            is_allowed = coloring.is_open[x] & (until[x] < t) & (x != here)
+            score[x] = value if is_allowed else np.float32(-np.inf)
+            top = max(top, score[x])
+        target = 0
+        while score[target] != top:
+            target += 1
+        choice.target[a] = target
+        choice.gain[a] = gain_of(cost_here, top, network.logs[min(OLDEST, t - memory.moved[v])], move[2])
+
+
+@compiled
+def settle(n, offsets, ends, network, choice, num_active):
+    """Take the best move and those about as good, without those of neighbours of a better one; return their number."""
+    gain, movers, count, limit = choice.gain, choice.movers, 0, np.float32(-np.inf)
+    for m in range(min(len(movers), num_active)):
+        best = 0
+        for a in range(num_active):
+            if gain[a] > gain[best]:
+                best = a
+        if not gain[best] > limit:
+            break
+        if m == 0:
+            limit = gain[best] - network.outputs[3]
+        movers[m], gain[best] = best, -np.inf
+        count += 1
+    for m in range(count):
+        choice.order[choice.active[movers[m]]] = m
+    kept = 0
+    for m in range(count):
+        v, first = choice.active[movers[m]], count
+        for i in range(offsets[v], offsets[v + 1]):
+            first = min(first, choice.order[ends[i]])
+        if first >= m:
+            choice.kept[kept] = movers[m]
+            kept += 1
+    for m in range(count):
+        choice.order[choice.active[movers[m]]] = n
+    return kept
+
+
+@compiled
+def apply(offsets, ends, coloring, memory, network, choice, num_movers, table, seed, t):
+    """Let the nodes move."""
+    colors, counts, without, one = coloring.colors, coloring.counts, coloring.without, coloring.one
+    outputs, num_conflicted = network.outputs, coloring.totals[CONFLICTED]
+    for m in range(num_movers):
+        v, new = choice.active[choice.kept[m]], choice.target[choice.kept[m]]
+        old = colors[v]
+        random = table[noise_row(turn_of(np.int64(v), seed, t)), 0]
+        tenure = tenure_of(outputs[0], outputs[1], outputs[2], np.float32(num_conflicted), random)
+        memory.until[v, old] = t + min(np.floor(tenure), 1e9)
+        memory.moved[v] = t
+        memory.moves[v] += 1
+        coloring.totals[MOVES] += 1
+        coloring.sizes[old] -= 1
+        coloring.sizes[new] += 1
+        colors[v] = new
+        add_conflicts(coloring, v, counts[v, new] - coloring.conflicts[v])
+        is_open = coloring.is_open[old]
+        for i in range(offsets[v], offsets[v + 1]):
+            u = ends[i]
+            left, entered = counts[u, old] - 1, counts[u, new]
+            counts[u, old], counts[u, new] = left, entered + 1
+            if left < 2 and is_open:
+                without[u] += left == 0
+                one[u] += np.int32(left == 1) - np.int32(left == 0)
+            if entered < 2:
+                without[u] -= entered == 0
+                one[u] += np.int32(entered == 0) - np.int32(entered == 1)
+            if colors[u] == old:
+                add_conflicts(coloring, u, -1)
+            elif colors[u] == new:
+                add_conflicts(coloring, u, 1)

@@ -15,7 +15,7 @@ from gnn_training.graph import NeighbourLists
 from gnn_training.model.graphs import Graphs
 from gnn_training.model.network import NUM_GRAPH_FEATURES, NUM_NODE_FEATURES, Structure, structure
 from gnn_training.model.program import SETS_FROM, SETS_UP_TO
-from gnn_training.model.search import NUM_WEIGHTS
+from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.settings import TrainSettings
 from gnn_training.solve import kernels
 from gnn_training.solve.portfolio import seeded

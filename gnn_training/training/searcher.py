@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from itertools import product
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch._dynamo
 import torch.fx.experimental._config
@@ -20,10 +21,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from gnn_training.model import search
 from gnn_training.model.graphs import Graphs
-from gnn_training.model.greedy import noise_table
 from gnn_training.model.program import limits
 from gnn_training.model.search import Fixed, State
-from gnn_training.solve.search_kernel import search_graph
+from gnn_training.solve.search_kernel import noise_table, search_graph
 from gnn_training.training.loss import Batch, Search
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def searcher(device: torch.device) -> "Search | GpuSearcher":
 @torch.no_grad()
 def search_on_cpu(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:
     """Search graph after graph, on as many threads as torch may use; see `Search`."""
-    table = noise_table(torch.arange(batch.max_colors)).numpy()
+    table, stop = noise_table(batch.max_colors), np.zeros(1, np.uint8)
 
     def run(place: tuple[int, int]) -> tuple[int, float]:
         _, i = place
@@ -46,7 +46,7 @@ def search_on_cpu(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, T
         first = batch.first[i, : len(offsets) - 1].numpy()
         lower, seed = int(batch.lower[i]), int(batch.seeds[i])
         _, fewest, conflicts = search_graph(
-            offsets, neighbours, first, lower, weights[place].numpy(), table, seed, rounds
+            offsets, neighbours, first, 0, lower, weights[place].numpy(), table, seed, rounds, stop
         )
         return fewest, conflicts if fewest > lower else 0
 
@@ -116,8 +116,9 @@ class GpuSearcher:
                 state, fixed = begin(inputs, max_colors)
             for _ in range(rounds):  # nothing here waits for the GPU
                 state = one_round(state, fixed)
-        conflicts = torch.where(state.fewest > fixed.task.lower, state.conflicts, 0)
-        return state.fewest.float().view(inputs.weights.shape[:2]), conflicts.view(inputs.weights.shape[:2])
+        best = state.best
+        conflicts = torch.where(best.num_colors > fixed.lower, best.conflicts, 0)
+        return best.num_colors.view(inputs.weights.shape[:2]), conflicts.view(inputs.weights.shape[:2])
 
 
 def part(inputs: Inputs, start: int, stop: int | None, first_end: int, last_end: int) -> Inputs:

@@ -19,6 +19,9 @@ const OUTPUTS: [&str; 4] = ["color_logits", "chromatic", "graph_type_logits", "d
 static ENVIRONMENT: Mutex<Option<Environment>> = Mutex::new(None);
 
 /// How a file is opened.
+///
+/// The first model that is opened sets the variable `ORT_DISABLE_TELEMETRY` to 1, unless it is set, before it loads the
+/// library. If C code of your program reads or changes variables in other threads at that time, set it earlier.
 #[derive(Clone, Default)]
 pub struct Options {
     /// The library of ONNX Runtime, 1.17 or newer. Without: `ORT_DYLIB_PATH`, else the system's search path.
@@ -265,8 +268,21 @@ fn environment(library: Option<PathBuf>) -> Result<Environment> {
         .unwrap_or_else(|| {
             format!("{}onnxruntime{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX).into()
         });
+    disable_telemetry();
     let builder = ort::init_from(&path).map_err(|error| Error::Library { path, reason: error.to_string() })?;
     Ok(environment.insert(builder.with_name("coloring-gnn").with_telemetry(false).build()?).clone())
+}
+
+/// From 1.29 on, ONNX Runtime reads the variable when its environment is made, and then writes a device id and looks up
+/// a host of Microsoft. `with_telemetry(false)` comes too late for that. What the user has set stays.
+#[expect(unsafe_code, reason = "only the environment variable stops it, and Rust has no safe way to set one")]
+fn disable_telemetry() {
+    const VARIABLE: &str = "ORT_DISABLE_TELEMETRY";
+    if std::env::var_os(VARIABLE).is_none() {
+        // SAFETY: Rust locks the environment; C code of the program must not read or change it in another thread
+        // meanwhile. `Options` says so. A program that has set the variable does not get here.
+        unsafe { std::env::set_var(VARIABLE, "1") };
+    }
 }
 
 fn expect_contract(session: &Session) -> std::result::Result<(), String> {
