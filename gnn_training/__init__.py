@@ -42,7 +42,7 @@ def color(
 
     from gnn_training.graph import as_graph
     from gnn_training.model.session import Model, cached_model
-    from gnn_training.solve.portfolio import Budget, clique_size, colorings, compile_all
+    from gnn_training.solve.portfolio import Budget, colorings, compile_all
 
     if not 0 <= seconds < math.inf:
         raise ValueError(f"seconds ({seconds}) must be a number of 0 or above")
@@ -54,8 +54,7 @@ def color(
     source = as_graph(graph, num_nodes)
     colors = np.empty(0, dtype=np.int64)
     if source.num_nodes:
-        budget = Budget(deadline, clique_size(source.csr(), deadline), opened.threads, seed)
-        *_, best = colorings(source, getattr(opened, "rule", None), budget)
+        *_, best = colorings(source, opened.rule, Budget(deadline, 1, opened.threads, seed))
         colors = best.colors.astype(np.int64)
     if hasattr(graph, "is_multigraph"):
         return dict(zip(graph, colors.tolist(), strict=True))

@@ -40,7 +40,7 @@ def color(settings: ColorSettings) -> Path:
     budget = Budget(deadline, clique_size(graph.csr(), deadline), model.threads, settings.seed)
     best: Coloring | None = None
     try:
-        for best in colorings(graph, getattr(model, "rule", None), budget):
+        for best in colorings(graph, model.rule, budget):
             logger.info("%s: %d colors (%s)", graph.name, best.num_colors, best.method)
     except KeyboardInterrupt:
         if best is None:

@@ -201,7 +201,7 @@ def _row(case: Case, model: Model, settings: EvaluateSettings) -> Row:
         watch("tabucol", baselines.tabucol(graph, seconds, enough))
     if settings.seconds:
         budget = Budget(time.monotonic() + settings.seconds, enough, model.threads)
-        watch("search", (coloring.colors for coloring in colorings(graph, getattr(model, "rule", None), budget)))
+        watch("search", (coloring.colors for coloring in colorings(graph, model.rule, budget)))
     if call is not None:
         watch("one_call", [call.colors], call.seconds)
         row.conflicts, row.chromatic = conflicts(graph, call.classes), call.chromatic

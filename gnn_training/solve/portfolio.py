@@ -22,7 +22,9 @@ import numpy as np
 from gnn_training.coloring import is_proper
 from gnn_training.graph import Graph, NeighbourLists
 from gnn_training.machine import available_bytes
+from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.solve import kernels
+from gnn_training.solve.search_kernel import noise_table, search_graph
 
 logger = logging.getLogger(__name__)
 FOREVER = 2**62  # moves: only the clock ends the search
@@ -87,12 +89,14 @@ def in_time(deadline: float, kernel: Callable[..., Any], *arguments: Any) -> Any
 @cache
 def compile_all() -> None:
     """Compile the loops, or load them from the disk, before a clock starts."""
+    stop, weights = np.zeros(1, dtype=np.uint8), np.zeros(NUM_WEIGHTS, dtype=np.float32)
     path = NeighbourLists(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], dtype=np.int32))
     clique_size(path)
     in_time(0, kernels.dsatur, *path)
     kernels.first_fit(*path, np.arange(3))
     [two] = improvements(path, np.arange(3), Budget(math.inf, lower=2), {tabu_search: 1})
     kernels.crossover(two.colors, two.colors, 2)
+    search_graph(*path, two.colors, 0, 2, weights, noise_table(2), 0, 1, stop)
     in_time(0, kernels.independent_set, *path, np.ones(3, dtype=bool), 1, seeded(0))
 
 
@@ -105,15 +109,17 @@ def clique_size(lists: NeighbourLists, deadline: float = math.inf) -> int:
 
 def colorings(graph: Graph, rule: np.ndarray | None, budget: Budget) -> Iterator[Coloring]:
     """Yield proper colorings with ever fewer colors, DSATUR's first, until the budget is spent or one has `lower`
-    colors. rule (158,): weights of the trained rule, if there is one.
+    colors. rule (NUM_WEIGHTS,): weights of the trained rule, if there is one.
     """
     lists = graph.csr()
+    clique = clique_size(lists, budget.deadline)
+    budget = budget._replace(lower=max(clique, budget.lower))
     colors = in_time(max(budget.deadline, time.monotonic() + FIRST_SECONDS), kernels.dsatur, *lists)
     if colors.min() < 0:  # the time is over
         colors = kernels.first_fit(*lists, np.argsort(np.where(colors < 0, len(colors), colors), kind="stable"))
     first = Coloring("DSATUR", colors.astype(np.int32), int(colors.max()) + 1, 0)
     for coloring in chain(
-        [first], improvements(lists, first.colors, budget, methods_for(graph, first, budget, rule), rule)
+        [first], improvements(lists, first.colors, budget, methods_for(graph, first, clique, rule), rule)
     ):
         if not is_proper(graph, coloring.colors):
             raise RuntimeError(f"{graph.name}: the coloring by {coloring.method} is not proper")
@@ -314,20 +320,16 @@ def recombination(worker: Worker) -> Iterator[int]:
 
 def trained_rule(worker: Worker) -> Iterator[int]:
     """The trained rule on the best coloring known: runs of 1, 2, 1, 4, 1, 2, 1, 8 .. times FIRST_ROUNDS."""
-    import torch
-
-    from gnn_training.model.greedy import noise_table
-    from gnn_training.solve.search_kernel import search_graph
-
     best, weights = worker.search.best, worker.search.rule
-    table = noise_table(torch.arange(int(best.max()) + 1)).numpy()
+    table = noise_table(int(best.max()) + 1)
     per_degree, besides = VISITS_PER_ROUND
     visits = per_degree * len(worker.lists.neighbours) // len(worker.search.best) + besides
     for number in count(1):
         best, rounds = worker.search.best, FIRST_ROUNDS * (number & -number)
         worker.look_for(int(best.max()))
         seed = int(worker.rng[0] % 4093) + number
-        colors, *_ = search_graph(*worker.lists, best, worker.search.budget.lower, weights, table, seed, rounds)
+        arguments = best, 0, worker.search.budget.lower, weights, table, seed, rounds
+        colors, *_ = search_graph(*worker.lists, *arguments, worker.stop)
         worker.offer(colors)
         yield visits * rounds
 
@@ -378,18 +380,21 @@ def extraction(worker: Worker) -> Iterator[int]:
             colors[members] = colors.max() + 1
             spent += work
             yield work
-        part = Part(worker, colors)
-        for work in recombination(part):
-            done += work
-            yield work
-            if done > PART_WORK * spent or part.search.num_colors == 1:
-                break
+        if colors.min() >= 0:
+            worker.offer(colors)
+        else:
+            part = Part(worker, colors)
+            turns = recombination(part)
+            while done <= PART_WORK * spent and part.search.num_colors > 1:
+                work = next(turns)
+                done += work
+                yield work
         moves = min(3 * moves, LAST_SET_MOVES)
 
 
-def methods_for(graph: Graph, first: Coloring, budget: Budget, rule: np.ndarray | None) -> dict[Method, float]:
+def methods_for(graph: Graph, first: Coloring, clique: int, rule: np.ndarray | None) -> dict[Method, float]:
     """The portfolio for a graph with a first coloring: methods and their shares of the work."""
-    is_random = first.num_colors >= RANDOM_RATIO * budget.lower
+    is_random = first.num_colors >= RANDOM_RATIO * clique
     density = 2 * graph.num_edges / max(1, graph.num_nodes * (graph.num_nodes - 1))
     methods: dict[Method, float] = {trained_rule: 2, recombination: 2, fewer_colors: 0.5}
     if is_random and density >= SETS_FROM and graph.num_nodes >= SETS_NODES:
