@@ -31,8 +31,7 @@ def color(
 
     graph: a networkx graph gives a dict from node to color; an edge array (E, 2) of integers gives a numpy array (N,);
     a torch_geometric Data gives a tensor (N,). Directions, parallel edges and self loops are ignored.
-    seconds: time limit. The first call of the network may exceed it by up to a minute on a large graph, and the first
-    use after an installation compiles the search, which takes some seconds.
+    seconds: time limit. The first use after an installation also compiles the search, which takes some seconds.
     model: an open Model, the path of an exported file, or hf://owner/name on the Hugging Face Hub; None takes the
     shipped one.
     num_nodes: N of an edge array; None takes the largest node + 1.
@@ -43,19 +42,20 @@ def color(
 
     from gnn_training.graph import as_graph
     from gnn_training.model.session import Model, cached_model
-    from gnn_training.solve.anytime import colorings
-    from gnn_training.solve.local_search import Budget, clique_size
+    from gnn_training.solve.portfolio import Budget, colorings, compile_all
 
     if not 0 <= seconds < math.inf:
         raise ValueError(f"seconds ({seconds}) must be a number of 0 or above")
     if seed < 0:
         raise ValueError(f"seed ({seed}) must be 0 or above")
     opened = model if isinstance(model, Model) else cached_model(model)
-    source, start = as_graph(graph, num_nodes), time.monotonic()
+    compile_all()
+    deadline = time.monotonic() + seconds
+    source = as_graph(graph, num_nodes)
     colors = np.empty(0, dtype=np.int64)
     if source.num_nodes:
-        budget = Budget(start + seconds, clique_size(source.csr()), opened.threads, seed)
-        colors = min(colorings(source, opened, budget), key=lambda coloring: coloring.num_colors).colors
+        *_, best = colorings(source, opened.rule, Budget(deadline, 1, opened.threads, seed))
+        colors = best.colors.astype(np.int64)
     if hasattr(graph, "is_multigraph"):
         return dict(zip(graph, colors.tolist(), strict=True))
     if hasattr(graph, "edge_index"):

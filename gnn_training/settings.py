@@ -250,8 +250,6 @@ class EvaluateSettings(Settings):
     """CSV file with the columns name and best_known."""
     seconds: Amount = 0.0
     """Time per graph for the second column, network and search; 0 leaves it out."""
-    polish: bool = False
-    """Give most of the time after the first call to TabuCol, instead of to more calls."""
     rlf: bool = True
     """Compare with RLF, which is slow from a thousand nodes on; --no-rlf leaves it out."""
     tabucol: bool = False
@@ -275,9 +273,8 @@ class EvaluateSettings(Settings):
 
     @model_validator(mode="after")
     def _search_has_time(self) -> Self:
-        for name in ("polish", "plot"):
-            if getattr(self, name) and not self.seconds:
-                raise ValueError(f"{name} needs time: set seconds above 0, such as 10")
+        if self.plot and not self.seconds:
+            raise ValueError("plot needs time: set seconds above 0, such as 10")
         return self
 
     @model_validator(mode="after")
@@ -299,9 +296,7 @@ class ColorSettings(Settings):
     picture: Path | None = None
     """PNG or SVG file: the colored graph, of 400 nodes at most. Needs the extra [train]."""
     seconds: Amount = 10.0
-    """Time to spend. The first call of the network may take up to a minute more."""
-    polish: bool = True
-    """Search with TabuCol after the first call; --no-polish makes more calls."""
+    """Time to spend."""
     seed: Seed = 0
     """Seed of network and search."""
     threads: Workers = 0

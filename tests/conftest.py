@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
-import numpy as np
 import pytest
 from filelock import FileLock
 
@@ -42,14 +41,9 @@ Once = Callable[[str, Callable[[Path], object]], Path]
 @pytest.fixture(scope="session")
 def compiled() -> None:
     """The compiled search, so that the first test with a time limit does not wait for the compiler."""
-    from gnn_training.graph import Graph
-    from gnn_training.solve.kernels import dsatur, greedy_clique
-    from gnn_training.solve.local_search import descents, extractions, iterated_greedy
+    from gnn_training.solve.portfolio import compile_all
 
-    lists = Graph.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)]).csr()
-    greedy_clique(*lists, np.arange(5))
-    next(extractions(lists, 0))
-    list(descents(lists, iterated_greedy(lists, dsatur(*lists), 1, 1, 60, 0), 1, 1, 60, 0))
+    compile_all()
 
 
 @pytest.fixture(scope="session")

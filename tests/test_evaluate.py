@@ -87,16 +87,15 @@ def test_tabucol_without_seconds_has_the_time_of_the_call(folder: Path):
     assert row["clique"] < row["colors"]["tabucol"] <= row["colors"]["dsatur"] and "search" not in row["colors"]
 
 
-def test_a_polished_search_uses_no_more_colors_than_tabucol(tmp_path: Path, tiny_model: Path):
+def test_a_search_uses_no_more_colors_than_tabucol(tmp_path: Path, tiny_model: Path):
     file = write_col(tmp_path, from_networkx(nx.gnp_random_graph(120, 0.5, seed=1), "large"))
-    row = run(file, tiny_model, seconds=1, tabucol=True, polish=True)["graphs"][0]
+    row = run(file, tiny_model, seconds=1, tabucol=True)["graphs"][0]
     assert row["colors"]["search"] <= row["colors"]["tabucol"] + 1 < row["colors"]["dsatur"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("polish", True), ("plot", Path("curves.png"))])
-def test_what_needs_time_is_refused_without(name: str, value: bool | Path):
-    with pytest.raises(UserError, match=f"{name} needs time: set seconds above 0"):
-        EvaluateSettings(graphs=Path("x"), **{name: value})
+def test_a_plot_without_time_is_refused():
+    with pytest.raises(UserError, match="plot needs time: set seconds above 0"):
+        EvaluateSettings(graphs=Path("x"), plot=Path("curves.png"))
 
 
 def test_the_shipped_file_gives_proper_classes_and_graph_predictions(folder: Path):
@@ -104,22 +103,20 @@ def test_the_shipped_file_gives_proper_classes_and_graph_predictions(folder: Pat
     for row in report["graphs"]:
         assert row["conflicts"] == 0
         # The file has a DSATUR of its own, which breaks ties in another way.
-        assert row["clique"] <= row["colors"]["search"] <= row["colors"]["one_call"] <= row["colors"]["dsatur"] + 1
+        assert row["clique"] <= row["colors"]["search"] <= row["colors"]["dsatur"]
+        assert row["clique"] <= row["colors"]["one_call"] <= row["colors"]["dsatur"] + 1
         assert row["clique"] - 1 <= row["chromatic"] <= row["colors"]["dsatur"] + 1
     assert report["model"]["metadata"]["model_version"]
 
 
-@pytest.mark.parametrize("polish", [False, True])
-def test_progress_goes_down_in_colors_and_on_in_time_to_the_end(tmp_path: Path, tiny_model: Path, polish: bool):
+def test_progress_goes_down_in_colors_and_on_in_time_to_the_end(tmp_path: Path, tiny_model: Path):
     file = write_col(tmp_path, from_networkx(nx.gnp_random_graph(150, 0.5, seed=1), "large"))
-    row = run(file, tiny_model, seconds=1, tabucol=True, polish=polish)["graphs"][0]
+    row = run(file, tiny_model, seconds=1, tabucol=True)["graphs"][0]
     for method in ("search", "tabucol"):
         seconds, colors = zip(*row["progress"][method], strict=True)
         assert list(seconds) == sorted(seconds) and 0 < seconds[0] <= seconds[-1] <= row["seconds"][method]
         assert list(colors) == sorted(set(colors), reverse=True) and colors[-1] == row["colors"][method]
-        assert len(colors) > (method == "tabucol" or polish)
-    called = pytest.approx(row["seconds"]["one_call"], abs=0.1)
-    assert row["progress"]["search"][0] == [called, row["colors"]["one_call"]]
+        assert len(colors) > 1
 
 
 def test_beside_a_training_tensorboard_gets_the_table(folder: Path, tiny_model: Path):
@@ -205,7 +202,7 @@ def run_suite(folder: Path, model: Path, **settings) -> dict:
 
 
 def test_shares_of_q_coloring_stand_beside_those_of_published_solvers(tmp_path: Path, tiny_model: Path, capsys):
-    report = run_suite(tmp_path, tiny_model, suite="q-coloring", limit=6, seconds=2.0, polish=True)
+    report = run_suite(tmp_path, tiny_model, suite="q-coloring", limit=6, seconds=2.0)
     rows = report["graphs"]
     assert [row["best_known"] for row in rows] == [3, 3, 3, 5, 5, 5]
     solved = [row["colors"]["search"] <= row["best_known"] for row in rows]
@@ -361,11 +358,11 @@ def test_baselines_color_properly(method):
         assert [is_proper(graph, colors) for colors in method(graph)] == [True]
 
 
-def test_tabucol_begins_with_dsatur_and_gives_a_proper_coloring_for_every_color_less():
+def test_tabucol_begins_with_dsatur_and_goes_on_with_fewer_colors():
     graph = from_networkx(nx.gnp_random_graph(120, 0.5, seed=1), "large")
     found = list(baselines.tabucol(graph, 0.5, lower=1))
     assert np.array_equal(found[0], kernels.dsatur(*graph.csr()))
-    assert [int(colors.max()) for colors in found] == list(range(found[0].max(), found[0].max() - len(found), -1))
+    assert [int(colors.max()) for colors in found] == sorted({int(colors.max()) for colors in found}, reverse=True)
     assert len(found) > 2 and all(is_proper(graph, colors) for colors in found)
     assert len(list(baselines.tabucol(graph, 0.0, 1))) == 1
 

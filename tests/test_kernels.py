@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from gnn_training.coloring import from_logits, num_colors
 from gnn_training.graph import Graph, as_graph
 from gnn_training.solve.kernels import dsatur, independent_set
-from gnn_training.solve.local_search import clique_size, seeded
+from gnn_training.solve.portfolio import clique_size, seeded
 
+GO = np.zeros(1, dtype=np.uint8)
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -114,7 +115,7 @@ def test_a_clique_bounds_the_colors_from_below(network: nx.Graph, size: int):
 def test_a_set_is_independent_of_nodes_that_are_left_and_no_node_can_be_added(n, density, left, seed):
     graph = random_graph(n, density, seed)
     is_left = np.random.default_rng(seed + 1).random(n) < left
-    found = independent_set(*graph.csr(), is_left, 50, seeded(seed))
+    found = independent_set(*graph.csr(), is_left, 50, seeded(seed), GO)[0]
     neighbours_inside = graph.adjacency()[found].sum(0)
     assert not found[~is_left].any()
     assert (neighbours_inside[found] == 0).all() and (neighbours_inside[is_left & ~found] > 0).all()
@@ -124,7 +125,7 @@ def test_the_largest_independent_set_of_a_known_graph_is_found():
     graph = random_graph(70, 0.7, 0)
     complement = nx.from_numpy_array(~graph.adjacency() & ~np.eye(70, dtype=bool))
     largest = len(max(nx.find_cliques(complement), key=len))
-    found = independent_set(*graph.csr(), np.ones(70, dtype=bool), 2_000, seeded(0))
+    found = independent_set(*graph.csr(), np.ones(70, dtype=bool), 2_000, seeded(0), GO)[0]
     assert found.sum() == largest
 
 
@@ -132,7 +133,7 @@ def test_of_sets_of_one_size_the_one_with_more_edges_is_taken():
     """Two nodes of a ring of four and of a triangle on one of its sides: five edges with its end, four with its tip."""
     house = Graph.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 0), (0, 4), (1, 4)])
     for seed in range(10):
-        found = independent_set(*house.csr(), np.ones(5, dtype=bool), 50, seeded(seed))
+        found = independent_set(*house.csr(), np.ones(5, dtype=bool), 50, seeded(seed), GO)[0]
         assert np.flatnonzero(found).tolist() in ([0, 2], [1, 3])
 
 

@@ -35,7 +35,7 @@ def test_locks_hold_what_the_package_asks_for():
 # The modules that an installation without [train] can use.
 BASE = """
 __init__ __main__ archive coloring console contract errors files graph hub machine processes settings
-data.formats data.sources jobs.color jobs.serve model.session solve.anytime solve.kernels solve.local_search
+data.formats data.sources jobs.color jobs.serve model.session solve.kernels solve.portfolio
 """
 WITHOUT_EXTRA = """
 import importlib, sys

@@ -16,9 +16,9 @@ from gnn_training.coloring import is_proper, num_colors
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import suites
 from gnn_training.graph import Graph
+from gnn_training.jobs.evaluate import one_call
 from gnn_training.model.session import Model
-from gnn_training.solve.anytime import one_call
-from gnn_training.solve.local_search import clique_size
+from gnn_training.solve.portfolio import clique_size
 
 CRATE = Path(__file__).parents[1] / "clients" / "rust"
 OLDEST = re.search(r'^rust-version = "1\.(\d+)"', (CRATE / "Cargo.toml").read_text(), re.MULTILINE)[1]

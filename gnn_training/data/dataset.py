@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ from gnn_training.processes import run_in_processes
 log = logging.getLogger(__name__)
 CHUNK = 16  # graphs per part: what a kill can lose per worker
 SAMPLE_ITERATIONS = 100  # of the search for a label in a sample: milliseconds
+MOVE_WORK = 50  # of the search on one move, besides the visits of neighbours
+PATIENCE_NODES = 200  # up to so many, `Plan.iterations` moves; on larger graphs more in proportion
 SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these numbers of nodes
 _PARTS = ".parts"
 
@@ -196,27 +199,38 @@ def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) 
 def label(instance: Instance, iterations: int, seconds: float, seed: int) -> Label:
     """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone."""
     from gnn_training.solve.kernels import dsatur  # compiled, which only workers need
-    from gnn_training.solve.local_search import clique_size, descents, extractions
+    from gnn_training.solve.portfolio import (
+        Budget,
+        Method,
+        clique_size,
+        compile_all,
+        fewer_colors,
+        improvements,
+        recombination,
+    )
 
-    graph = instance.graph
+    compile_all()
+    deadline, graph = time.monotonic() + seconds, instance.graph
     lists = graph.csr()
     greedy = dsatur(*lists)
     dsatur_colors, known = int(greedy.max()) + 1, instance.coloring
     start = greedy if known is None or known.max() >= greedy.max() else known
-    if graph.num_nodes >= 500:  # TabuCol is slow, and large independent sets are a better start
-        sets = next(colors for colors in extractions(lists, seed) if colors is not None)
-        start = min(start, sets, key=np.max)
-    lower = clique_size(lists, 2_000)  # starts at all nodes of most graphs: milliseconds
+    lower = clique_size(lists)
     if instance.optimal:
         assert known is not None
         lower = int(known.max()) + 1
-    *_, (coloring, effort) = descents(lists, start, lower, iterations, seconds, seed)
-    num_colors = int(coloring.max()) + 1
+    move = len(lists.neighbours) / graph.num_nodes + MOVE_WORK
+    patience = int(iterations * move * max(1.0, graph.num_nodes / PATIENCE_NODES))
+    best, effort = start, 0.0
+    methods: dict[Method, float] = {recombination: 2, fewer_colors: 0.5}
+    for found in improvements(lists, start, Budget(deadline, lower, seed=seed), methods, patience=patience):
+        best, effort = found.colors, found.work / move
+    num_colors = int(best.max()) + 1
     hard = difficulty(graph.num_nodes, num_colors, lower, dsatur_colors, effort)
-    return Label(coloring.astype(np.int16), num_colors, lower, dsatur_colors, lower == num_colors, hard)
+    return Label(best.astype(np.int16), num_colors, lower, dsatur_colors, lower == num_colors, hard)
 
 
-def difficulty(num_nodes: int, num_colors: int, lower_bound: int, dsatur_colors: int, effort: int) -> float:
+def difficulty(num_nodes: int, num_colors: int, lower_bound: int, dsatur_colors: int, effort: float) -> float:
     """Difficulty from 0 (easy) to 100 (hard): a weighted mean of four shares, each clipped to 0..1. 40% colors wasted
     by DSATUR, (dsatur - best) / best, full at 0.4; 25% colors that no clique proves, (best - lower) / best, full at
     0.75; 25% log10(1 + iterations up to the best coloring) / 5; 10% log10(nodes) / 3.

@@ -11,8 +11,7 @@ from gnn_training.data.sources import read
 from gnn_training.errors import UserError
 from gnn_training.model.session import Model
 from gnn_training.settings import ColorSettings
-from gnn_training.solve.anytime import Coloring, colorings
-from gnn_training.solve.local_search import Budget, clique_size
+from gnn_training.solve.portfolio import Budget, Coloring, clique_size, colorings, compile_all
 
 logger = logging.getLogger(__name__)
 
@@ -22,11 +21,12 @@ def color(settings: ColorSettings) -> Path:
     `out` the solution stands beside the graph and replaces nothing. Raises UserError if the graph or the model cannot
     be read, the solution or the picture has no place, or the graph is too large for a picture.
     """
-    start = time.monotonic()
     if not os.path.isfile(settings.graph):
         raise UserError(f"{settings.graph} is not a file: name the file of one graph")
     out = settings.out or _beside(settings.graph)
     files.require_places([out, *filter(None, [settings.picture])], [settings.graph, Path(settings.model)])
+    compile_all()
+    start = time.monotonic()
     model = Model(settings.model, settings.threads)
     instance = read(settings.graph)
     if instance.note:
@@ -36,13 +36,12 @@ def color(settings: ColorSettings) -> Path:
         from gnn_training.solve.picture import draw, require_drawable  # part of [train]
 
         require_drawable(graph)
-    budget = Budget(start + settings.seconds, clique_size(graph.csr()), model.threads, settings.seed)
+    deadline = start + settings.seconds
+    budget = Budget(deadline, clique_size(graph.csr(), deadline), model.threads, settings.seed)
     best: Coloring | None = None
     try:
-        for coloring in colorings(graph, model, budget, settings.polish):
-            logger.info("%s: %d colors (%s)", graph.name, coloring.num_colors, coloring.method)
-            if best is None or coloring.num_colors < best.num_colors:
-                best = coloring
+        for best in colorings(graph, model.rule, budget):
+            logger.info("%s: %d colors (%s)", graph.name, best.num_colors, best.method)
     except KeyboardInterrupt:
         if best is None:
             raise

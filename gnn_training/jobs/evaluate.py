@@ -11,26 +11,26 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from gnn_training import files
-from gnn_training.coloring import conflicts, count_conflicts_and_colors, read_dimacs_pairs
+from gnn_training.coloring import conflicts, count_conflicts_and_colors, from_logits, read_dimacs_pairs
 from gnn_training.console import print_tables, progress
 from gnn_training.data import sources, suites
 from gnn_training.data.formats import whole
 from gnn_training.data.packed import PackedGraphs, is_packed
 from gnn_training.data.suites import Case
 from gnn_training.errors import UserError
+from gnn_training.graph import Graph
 from gnn_training.model.session import Model
 from gnn_training.settings import EvaluateSettings
 from gnn_training.solve import baselines, report
-from gnn_training.solve.anytime import improvements, one_call
-from gnn_training.solve.local_search import Budget, clique_size
 from gnn_training.solve.page import page
 from gnn_training.solve.picture import MAX_NODES
+from gnn_training.solve.portfolio import Budget, clique_size, colorings, compile_all
 from gnn_training.solve.report import METHODS, Row
 from gnn_training.training import loggers
 
@@ -50,6 +50,7 @@ def evaluate(settings: EvaluateSettings) -> None:
     results = [file for file in (settings.report, web_page, settings.plot) if file]
     files.require_places(results, _inputs(settings))
     model = Model(settings.model, settings.threads)
+    compile_all()
     cases, rows = _cases(settings), []
     with progress("evaluate", 0, len(cases), logger) as advance:
         for case in cases:
@@ -198,12 +199,28 @@ def _row(case: Case, model: Model, settings: EvaluateSettings) -> Row:
         call = None
     if settings.tabucol and (seconds := settings.seconds or (call.seconds if call else 0.0)):
         watch("tabucol", baselines.tabucol(graph, seconds, enough))
-    if call is None:
-        return row
-    watch("one_call", [call.colors], call.seconds)
-    row.conflicts, row.chromatic = conflicts(graph, call.classes), call.chromatic
     if settings.seconds:
-        budget = Budget(time.monotonic() + settings.seconds - call.seconds, enough, model.threads)
-        fewer = improvements(model, graph, call, budget, settings.polish)
-        watch("search", chain([call.colors], fewer), call.seconds)
+        budget = Budget(time.monotonic() + settings.seconds, enough, model.threads)
+        watch("search", (coloring.colors for coloring in colorings(graph, model.rule, budget)))
+    if call is not None:
+        watch("one_call", [call.colors], call.seconds)
+        row.conflicts, row.chromatic = conflicts(graph, call.classes), call.chromatic
     return row
+
+
+class OneCall(NamedTuple):
+    """What a caller gets who gives the three required inputs only."""
+
+    classes: np.ndarray  # (N,) argmax of the logits, perhaps not proper
+    colors: np.ndarray  # (N,) int64, the proper coloring that a caller makes of it
+    chromatic: float  # estimated number of colors needed
+    seconds: float
+
+
+def one_call(model: Model, graph: Graph, seconds: float) -> OneCall:
+    """Make one three-input call and decode it. Raises MemoryError or TimeoutError as `Model.predict` does."""
+    start = time.monotonic()
+    prediction = model.predict(graph, seconds=seconds)
+    logits = prediction.logits[0]
+    colors = from_logits(graph, logits)
+    return OneCall(logits.argmax(1), colors, float(prediction.chromatic[0]), time.monotonic() - start)

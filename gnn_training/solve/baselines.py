@@ -9,7 +9,7 @@ import numpy as np
 
 from gnn_training.graph import Graph
 from gnn_training.solve import kernels
-from gnn_training.solve.local_search import FOREVER, descents
+from gnn_training.solve.portfolio import Budget, improvements, tabu_search
 
 # RLF takes time in proportion to nodes x edges: a minute here (a thousand nodes, half of all edges), on one core.
 RLF_LIMIT = 300_000_000
@@ -27,13 +27,13 @@ def rlf(graph: Graph) -> Iterator[np.ndarray]:
 
 
 def tabucol(graph: Graph, seconds: float, lower: int) -> Iterator[np.ndarray]:
-    """Yield proper colors (N,) int32, DSATUR's first, then TabuCol's, each with one color less, down to `lower`.
-    TabuCol has one thread and `seconds`.
+    """Yield proper colors (N,) int32, DSATUR's first, then TabuCol's, each with fewer colors, down to `lower`. TabuCol
+    has one thread and `seconds`.
     """
-    start, lists = time.monotonic(), graph.csr()
+    budget, lists = Budget(time.monotonic() + seconds, lower), graph.csr()
     colors = kernels.dsatur(*lists)
-    left = start + seconds - time.monotonic()
-    yield from (found for found, _ in descents(lists, colors, lower, FOREVER, left, seed=0))
+    yield colors
+    yield from (found.colors for found in improvements(lists, colors, budget, {tabu_search: 1}))
 
 
 def _colors(graph: Graph, strategy: str) -> np.ndarray:

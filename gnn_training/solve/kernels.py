@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 from numba import config, njit
 
+FORBIDDEN = 1 << 28  # more than any number of conflicts
+NOWHERE = np.uint32(2**32 - 1)
 TABU_MOVES = 7  # independent sets: a node that was driven out stays out for so many moves
 PATIENCE = 100  # moves without a larger set before a node is forced in
 ADD_SAMPLE, SWAP_SAMPLE = 4, 10  # nodes looked at to add one, and to exchange one
@@ -104,11 +106,13 @@ def first_fit(offsets, neighbours, order):
 
 
 @njit(cache=True, nogil=True)
-def greedy_clique(offsets, neighbours, starts):
+def greedy_clique(offsets, neighbours, starts, stop):
     """Grow a clique from every start, always by the candidate of highest degree; return the size of the largest."""
     met = np.zeros(len(offsets) - 1, dtype=np.int64)  # members of the clique beside a node; -1 in the clique
     largest = 1
     for start in starts:
+        if stop[0]:
+            break
         met[:] = 0
         node, size = start, 0
         while node >= 0:
@@ -127,126 +131,159 @@ def greedy_clique(offsets, neighbours, starts):
 
 
 @njit(cache=True, nogil=True)
-def greedy_passes(offsets, neighbours, colors, rng, passes):
-    """Passes of iterated greedy (Culberson 1992): the classes in another order, then first fit along them. In seven
-    passes of ten, larger classes tend to come earlier; in the others the order is reversed. colors (N,) int32, proper
-    and without gaps, is changed in place and never needs more colors. Returns the number of colors.
+def complete(offsets, neighbours, colors, k, rng, stop):
+    """Give the nodes of colors (N,) int32 that have none, -1, one of 0..k-1 in place, in a random order: a color that
+    fewest neighbours have, ties at random. The coloring may become improper.
     """
-    n, k = len(colors), 0
-    for v in range(n):
-        k = max(k, colors[v] + 1)
-    order = np.empty(n, dtype=np.int64)
-    taken = np.empty(n + 1, dtype=np.int64)  # the last node that met color c beside it
-    size, key = np.empty(k, dtype=np.int64), np.empty(k, dtype=np.float64)
-    classes = np.empty(k, dtype=np.int64)  # in the order of their keys
-    place = np.empty(k, dtype=np.int64)  # of the next node of a class, in `order`
-    state = rng[0]
-    for _ in range(passes):
-        size[:] = 0
-        for v in range(n):
-            size[colors[v]] += 1
+    n, state = len(colors), rng[0]
+    order, met = np.arange(n), np.zeros(k, dtype=np.int64)
+    for i in range(n):
         state = xorshift(state)
-        by_size = below(state, 10) < 7
-        for c in range(k):
-            key[c] = -c
-            if by_size:
-                state = xorshift(state)
-                key[c] = -size[c] * (0.5 + np.float64(state >> np.uint64(11)) / 2.0**53)
-            i = c
-            while i > 0 and key[classes[i - 1]] > key[c]:  # insertion sort: k²/2 is at most the number of edges
-                classes[i] = classes[i - 1]
-                i -= 1
-            classes[i] = c
-        first = 0
-        for i in range(k):
-            place[classes[i]] = first
-            first += size[classes[i]]
-        for v in range(n):
-            order[place[colors[v]]] = v
-            place[colors[v]] += 1
-        colors[:], taken[:], k = -1, -1, 0
-        for v in order:
-            for i in range(offsets[v], offsets[v + 1]):
-                if colors[neighbours[i]] >= 0:
-                    taken[colors[neighbours[i]]] = v
-            color = 0
-            while taken[color] == v:
-                color += 1
-            colors[v] = color
-            k = max(k, color + 1)
+        j = i + below(state, n - i)
+        v, order[j] = order[j], order[i]
+        if colors[v] >= 0:
+            continue
+        state = xorshift(state)
+        color = below(state, k)
+        if not stop[0]:
+            met[:] = 0
+            for e in range(offsets[v], offsets[v + 1]):
+                if colors[neighbours[e]] >= 0:
+                    met[colors[neighbours[e]]] += 1
+            last = color
+            for x in range(last + 1, last + k):
+                c = x if x < k else x - k
+                color = c if met[c] < met[color] else color
+        colors[v] = color
     rng[0] = state
-    return k
 
 
 @njit(cache=True, nogil=True)
-def tabucol(offsets, neighbours, colors, tabu, rng, first, last):
-    """Iterations first..last-1 of TabuCol (Hertz and de Werra 1987, tenure of Galinier and Hao 1999). colors (N,) int32
-    is changed in place; tabu (N, K) int64, the iteration up to which a move is forbidden, carries the state from call
-    to call. Returns the iteration at which the coloring became proper, or -1.
+def leave(node, members, place, size):
+    """Take a node out of members (size,), whose positions are in place (N,); return the size then."""
+    last = members[size - 1]
+    members[place[node]], place[last] = last, place[node]
+    place[node] = NOWHERE
+    return size - 1
+
+
+@njit(cache=True, nogil=True)
+def tabucol(offsets, neighbours, colors, k, moves, rng, stop):
+    """TabuCol (Hertz and de Werra 1987, tenure of Galinier and Hao 1999) with the colors 0..k-1 from any coloring,
+    which colors (N,) int32 gives; they are changed in place.
+
+    Returns the best coloring (N,) int32, its number of conflicts, the moves made, and the work: neighbours and vectors
+    of colors looked at. It ends without a conflict, after `moves`, or as soon as `stop` is set.
     """
-    n, k = tabu.shape
-    around = np.zeros((n, k), dtype=np.int32)  # neighbours of v with color c
-    place = np.full(n, -1, dtype=np.int64)  # position in `conflicted`
-    conflicted = np.empty(n, dtype=np.int64)
-    count, conflicts = 0, 0
+    n = len(colors)
+    width = (k + 7) // 8 * 8  # rows of whole vectors: LLVM makes one comparison of eight colors
+    lists = neighbours.view(np.uint32)  # an unsigned index saves numba's test for negative ones
+    counts, tabu = np.zeros((n, width), dtype=np.int32), np.zeros((n, width), dtype=np.int32)
+    flat, size = counts.reshape(n * width), np.uint64(width)
+    place = np.full(n, NOWHERE, dtype=np.uint32)  # in `conflicted`
+    conflicted, changes = np.empty(n, dtype=np.uint32), np.empty(n, dtype=np.int32)
+    num_conflicted, conflicts = 0, 0
     for v in range(n):
+        row = counts[v]  # neighbours of v with each color
         for i in range(offsets[v], offsets[v + 1]):
-            around[v, colors[neighbours[i]]] += 1
-        if around[v, colors[v]] > 0:
-            place[v], conflicted[count] = count, v
-            count += 1
-            conflicts += around[v, colors[v]]
+            row[colors[lists[i]]] += 1
+        for c in range(k, width):
+            row[c] = FORBIDDEN
+        if row[colors[v]] > 0:
+            place[v], conflicted[num_conflicted] = num_conflicted, v
+            num_conflicted += 1
+            conflicts += row[colors[v]]
     conflicts //= 2
-    fewest, state = conflicts, rng[0]
-    for iteration in range(first, last):
-        if conflicts == 0:
-            rng[0] = state
-            return iteration
-        node, color, best, ties = 0, -1, 1 << 30, 0
-        for i in range(count):
+    best, fewest, state, t, work = colors.copy(), conflicts, rng[0], 0, len(neighbours)
+    while conflicts > 0 and t < moves and not stop[0]:
+        # First the least change per node, in vectors; then the tied nodes and colors, which are few.
+        least, aspired = FORBIDDEN, fewest - conflicts  # a move that leads below `fewest` is never tabu
+        for i in range(num_conflicted):
             v = conflicted[i]
-            here = around[v, colors[v]]
-            for c in range(k):
-                change = around[v, c] - here
-                if change > best or c == colors[v] or (tabu[v, c] > iteration and conflicts + change >= fewest):
-                    continue
-                if change < best:
-                    best, ties = change, 0
+            row, until, own = counts[v], tabu[v], np.uint64(colors[v])
+            here, row[own] = row[own], FORBIDDEN
+            lowest, lowest_free = np.int32(FORBIDDEN), np.int32(FORBIDDEN)
+            for c in range(width):
+                lowest = min(lowest, row[c])
+                lowest_free = min(lowest_free, row[c] if until[c] <= t else np.int32(FORBIDDEN))
+            row[own] = here
+            change = lowest - here
+            if change >= aspired:
+                change = lowest_free - here if lowest_free < FORBIDDEN else np.int32(FORBIDDEN)
+            changes[i] = change
+            least = min(least, change)
+        t += 1
+        work += num_conflicted * (width >> 3)
+        if least == FORBIDDEN:  # every move is tabu: wait
+            continue
+        node, new, ties = np.uint32(0), np.int32(0), 0
+        for i in range(num_conflicted):
+            if changes[i] == least:
                 ties += 1
                 state = xorshift(state)
-                if below(state, ties) == 0:
-                    node, color = v, c
-        if color < 0:  # every move is tabu: wait
-            continue
-        old, colors[node] = colors[node], color
-        conflicts += best
-        fewest = min(fewest, conflicts)
+                node = conflicted[i] if below(state, ties) == 0 else node
+        row, until, old, ties = counts[node], tabu[node], colors[node], 0
+        target = row[np.uint64(old)] + least
+        for c in range(k):
+            if row[c] == target and c != old and (until[c] < t or least < aspired):
+                ties += 1
+                state = xorshift(state)
+                new = np.int32(c) if below(state, ties) == 0 else new
         state = xorshift(state)
-        tabu[node, old] = iteration + 1 + int(0.6 * count) + below(state, 10)
-        for i in range(offsets[node] - 1, offsets[node + 1]):
-            u = neighbours[i] if i >= offsets[node] else node  # the node first, then its neighbours
-            if u != node:
-                around[u, old] -= 1
-                around[u, color] += 1
-            if around[u, colors[u]] > 0:
-                if place[u] < 0:
-                    place[u], conflicted[count] = count, u
-                    count += 1
-            elif place[u] >= 0:
-                count -= 1
-                moved = conflicted[count]
-                conflicted[place[u]], place[moved] = moved, place[u]
-                place[u] = -1
+        until[np.uint64(old)] = t + int(0.6 * num_conflicted) + below(state, 10)
+        colors[node] = new
+        conflicts += least
+        work += offsets[node + 1] - offsets[node]
+        source, goal = np.uint64(old), np.uint64(new)
+        if row[goal] == 0:
+            num_conflicted = leave(node, conflicted, place, num_conflicted)
+        for i in range(offsets[node], offsets[node + 1]):
+            u = lists[i]
+            first = np.uint64(u) * size
+            flat[first + source] -= 1
+            flat[first + goal] += 1
+            color = colors[u]
+            if color == old:
+                if flat[first + source] == 0:
+                    num_conflicted = leave(u, conflicted, place, num_conflicted)
+            elif color == new and place[u] == NOWHERE:
+                place[u], conflicted[num_conflicted] = num_conflicted, u
+                num_conflicted += 1
+        if conflicts < fewest:
+            fewest = conflicts
+            best[:] = colors
     rng[0] = state
-    return -1 if conflicts else last
+    return best, fewest, t, work
 
 
 @njit(cache=True, nogil=True)
-def independent_set(offsets, neighbours, is_left, moves, rng):
+def crossover(first, second, k):
+    """Greedy partition crossover (Galinier and Hao 1999) of two colorings (N,) int32 with the colors 0..k-1:
+    alternately the class of one and of the other that has most nodes left becomes a class. Returns a coloring (N,)
+    int32, in which nodes of no such class have -1.
+    """
+    child, sizes = np.full(len(first), -1, dtype=np.int32), np.zeros((2, k), dtype=np.int64)
+    for v in range(len(first)):
+        sizes[0, first[v]] += 1
+        sizes[1, second[v]] += 1
+    for c in range(k):
+        parent, largest = first if c % 2 == 0 else second, 0
+        for x in range(k):
+            largest = x if sizes[c % 2, x] > sizes[c % 2, largest] else largest
+        for v in range(len(first)):
+            if child[v] < 0 and parent[v] == largest:
+                child[v] = c
+                sizes[0, first[v]] -= 1
+                sizes[1, second[v]] -= 1
+    return child
+
+
+@njit(cache=True, nogil=True)
+def independent_set(offsets, neighbours, is_left, moves, rng, stop):
     """Large independent set (N,) bool of the nodes in `is_left` (N,) bool; of equal sizes the one with more edges. A
     node without neighbours in the set is added at once, preferably one of large degree. When there is none, a move
     exchanges a node for its only neighbour in the set, or forces one in after PATIENCE moves without a larger set
-    (plateau search, as for cliques in Pullan and Hoos 2006).
+    (plateau search, as for cliques in Pullan and Hoos 2006). Returns the set and the work: neighbours visited.
     """
     n = len(is_left)
     nodes, out_until = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
@@ -263,7 +300,7 @@ def independent_set(offsets, neighbours, is_left, moves, rng):
             bucket[v], place[v] = 0, sizes[0]
             sizes[0] += 1
     num_left, size, edges, best_size, best_edges = sizes[0], 0, 0, 0, -1
-    move, stale, random = 0, 0, rng[0]
+    move, stale, work, random = 0, 0, 0, rng[0]
     while True:
         node = -1
         if sizes[0] > 0:
@@ -278,9 +315,9 @@ def independent_set(offsets, neighbours, is_left, moves, rng):
                 for v in range(n):
                     best[v] = inside[v]
                 best_size, best_edges = size, edges
-            if move == moves or size == num_left:
+            if move == moves or size == num_left or stop[0]:
                 rng[0] = random
-                return best
+                return best, work
             move += 1
             stale += 1
             if stale <= PATIENCE:
@@ -303,6 +340,7 @@ def independent_set(offsets, neighbours, is_left, moves, rng):
             inside[v] = step > 0
             size += step
             edges += step * degree[v]
+            work += offsets[v + 1] - offsets[v]
             if step < 0:
                 out_until[v] = move + TABU_MOVES
             for j in range(offsets[v] - 1, offsets[v + 1]):

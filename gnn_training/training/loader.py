@@ -18,10 +18,11 @@ from gnn_training.model.program import SETS_FROM, SETS_UP_TO
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.settings import TrainSettings
 from gnn_training.solve import kernels
-from gnn_training.solve.local_search import extractions
+from gnn_training.solve.portfolio import seeded
 from gnn_training.training.loss import Batch
 from gnn_training.training.sampler import Bucket, EqualCostSampler, PlannedStep, Shape
 
+SET_MOVES = 300  # of the search for every independent set
 SEARCH = 1  # purpose of the random generator; 0 is the sampler's
 
 
@@ -173,6 +174,8 @@ def first_coloring(lists: NeighbourLists) -> np.ndarray:
     """A greedy coloring (N,) like that of the program: by DSATUR or, in dense graphs, independent sets."""
     colors, n = kernels.dsatur(*lists), len(lists.offsets) - 1
     if len(lists.neighbours) >= SETS_FROM * n * (n - 1) and n <= SETS_UP_TO:
-        sets = next(found for found in extractions(lists, 0) if found is not None)
+        sets, rng, stop = np.full(n, -1, dtype=np.int32), seeded(0, n), np.zeros(1, dtype=np.uint8)
+        while (sets < 0).any():
+            sets[kernels.independent_set(*lists, sets < 0, SET_MOVES, rng, stop)[0]] = sets.max() + 1
         colors = min(colors, sets, key=np.max)
     return colors.astype(np.int16)

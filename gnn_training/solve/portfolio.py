@@ -1,0 +1,402 @@
+"""The search that improves a coloring: a portfolio of methods that share the best coloring known.
+
+A method is a generator. From one `yield` to the next it does a slice of work, some 30 ms, and yields its amount in
+visits of a neighbour. Every thread has a share of the methods and continues the one that has done least. Work is
+counted, not timed, so one thread with a limit of work always finds the same.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import chain, count
+from operator import itemgetter
+from queue import Empty, SimpleQueue
+from threading import TIMEOUT_MAX, Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gnn_training.coloring import is_proper
+from gnn_training.graph import Graph, NeighbourLists
+from gnn_training.machine import available_bytes
+from gnn_training.model.rule import NUM_WEIGHTS
+from gnn_training.solve import kernels
+from gnn_training.solve.search_kernel import noise_table, search_graph
+
+logger = logging.getLogger(__name__)
+FOREVER = 2**62  # moves: only the clock ends the search
+CLIQUE_STARTS = 1000  # all nodes of most graphs, as in the exported file; takes milliseconds
+FIRST_SECONDS = 0.06  # for cliques, and for DSATUR, even if there is no time
+SLICE = 20_000  # moves of TabuCol
+GENERATION = 5_000  # moves of TabuCol on a child
+ELITE = 10  # generations after which the best child of an earlier such period returns
+ALIKE = 0.99  # share of the nodes with the same color in two parents, from which on one of them begins again
+RATIOS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the present number of colors that `fewer_colors` asks for
+FIRST_MOVES = 20_000  # of TabuCol on each of them; doubled after all of them
+SET_MOVES, LAST_SET_MOVES = 600, 19_200  # of the search for an independent set, at first and at last
+PART_WORK = 2  # of recombination, for that of the sets before it
+PART_NODES, PART_SHARE = 500, 0.25  # nodes that independent sets leave: so many, or a larger share
+SETS_FROM, SETS_NODES = 0.15, 700  # density and nodes from which independent sets help
+RANDOM_RATIO = 2.0  # of DSATUR's colors and a clique: below it, as in geometric graphs, they do not
+FIRST_ROUNDS = 2_000  # of the trained rule in its shortest runs
+TABU_BYTES = 8  # of TabuCol for every pair of a node and a color
+EMPTY_SLICE = 10_000  # the work of a slice besides its visits
+VISITS_PER_ROUND = 12, 400  # work of a round of the trained rule: per mean degree, and besides
+
+
+class Coloring(NamedTuple):
+    """A proper coloring and the method that found it."""
+
+    method: str
+    colors: np.ndarray  # (N,) int32, 0 to num_colors - 1
+    num_colors: int
+    work: int  # of its thread until then
+
+
+class Budget(NamedTuple):
+    """What a search may use."""
+
+    deadline: float  # of time.monotonic()
+    lower: int = 1  # number of colors at which it ends early, such as the size of a clique
+    threads: int = 1
+    seed: int = 0
+
+
+def seeded(*numbers: int) -> np.ndarray:
+    """State (1,) uint64 of a random generator for the kernels."""
+    return np.random.default_rng(numbers).integers(1, 2**63, size=1, dtype=np.uint64)
+
+
+def in_time(deadline: float, kernel: Callable[..., Any], *arguments: Any) -> Any:
+    """What a compiled loop returns, whose last argument is `stop`: that is set at the deadline of time.monotonic(). The
+    loop runs in its own thread, because a signal would wait for it in this one.
+    """
+    stop = np.zeros(1, dtype=np.uint8)
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(kernel, *arguments, stop)
+        try:
+            return future.result(min(max(0.0, deadline - time.monotonic()), TIMEOUT_MAX))
+        except TimeoutError:
+            stop[0] = 1
+            return future.result()
+        finally:
+            stop[0] = 1  # on Ctrl-C, too: the pool waits for its thread
+
+
+@cache
+def compile_all() -> None:
+    """Compile the loops, or load them from the disk, before a clock starts."""
+    stop, weights = np.zeros(1, dtype=np.uint8), np.zeros(NUM_WEIGHTS, dtype=np.float32)
+    path = NeighbourLists(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], dtype=np.int32))
+    clique_size(path)
+    in_time(0, kernels.dsatur, *path)
+    kernels.first_fit(*path, np.arange(3))
+    [two] = improvements(path, np.arange(3), Budget(math.inf, lower=2), {tabu_search: 1})
+    kernels.crossover(two.colors, two.colors, 2)
+    search_graph(*path, two.colors, 0, 2, weights, noise_table(2), 0, 1, stop)
+    in_time(0, kernels.independent_set, *path, np.ones(3, dtype=bool), 1, seeded(0))
+
+
+def clique_size(lists: NeighbourLists, deadline: float = math.inf) -> int:
+    """Size of a clique, grown greedily from the nodes of highest degree: no coloring has fewer colors."""
+    by_degree = np.argsort(-np.diff(lists.offsets), kind="stable")
+    deadline = max(deadline, time.monotonic() + FIRST_SECONDS)
+    return int(in_time(deadline, kernels.greedy_clique, *lists, by_degree[:CLIQUE_STARTS]))
+
+
+def colorings(graph: Graph, rule: np.ndarray | None, budget: Budget) -> Iterator[Coloring]:
+    """Yield proper colorings with ever fewer colors, DSATUR's first, until the budget is spent or one has `lower`
+    colors. rule (NUM_WEIGHTS,): weights of the trained rule, if there is one.
+    """
+    lists = graph.csr()
+    clique = clique_size(lists, budget.deadline)
+    budget = budget._replace(lower=max(clique, budget.lower))
+    colors = in_time(max(budget.deadline, time.monotonic() + FIRST_SECONDS), kernels.dsatur, *lists)
+    if colors.min() < 0:  # the time is over
+        colors = kernels.first_fit(*lists, np.argsort(np.where(colors < 0, len(colors), colors), kind="stable"))
+    first = Coloring("DSATUR", colors.astype(np.int32), int(colors.max()) + 1, 0)
+    for coloring in chain(
+        [first], improvements(lists, first.colors, budget, methods_for(graph, first, clique, rule), rule)
+    ):
+        if not is_proper(graph, coloring.colors):
+            raise RuntimeError(f"{graph.name}: the coloring by {coloring.method} is not proper")
+        yield coloring
+
+
+def improvements(
+    lists: NeighbourLists, colors: np.ndarray, budget: Budget, methods: "Mapping[Method, float]",
+    rule: np.ndarray | None = None, patience: int = FOREVER,
+) -> Iterator[Coloring]:  # fmt: skip
+    """Yield colorings with ever fewer colors than the proper `colors` (N,), which has no gaps, until the budget is
+    spent or every thread has done `patience` work in vain. With one thread and no deadline they depend on the arguments
+    alone.
+    """
+    need = TABU_BYTES * budget.threads * len(colors) * (int(colors.max()) + 8)
+    if time.monotonic() >= budget.deadline or colors.max() < max(1, budget.lower):
+        return
+    if need > available_bytes():
+        logger.warning("a search needs %.1f GiB, more than are free: this coloring is the last", need / 2**30)
+        return
+    yield from Search(lists, colors, budget, rule).run(methods, patience)
+
+
+class Search:
+    """The best coloring known of a graph, and the threads that look for a better one."""
+
+    def __init__(self, lists: NeighbourLists, colors: np.ndarray, budget: Budget, rule: np.ndarray | None):
+        self.lists, self.best, self.budget, self.rule = lists, colors.astype(np.int32), budget, rule
+        self.workers = [Worker(self, number) for number in range(budget.threads)]
+        self.is_over, self._lock = False, Lock()
+        self._events: SimpleQueue[Coloring | BaseException | None] = SimpleQueue()  # None: a thread has ended
+
+    @property
+    def num_colors(self) -> int:
+        """Fewest colors so far."""
+        return int(self.best.max()) + 1
+
+    def run(self, methods: "Mapping[Method, float]", patience: int) -> Iterator[Coloring]:
+        """Yield what `improvements` does."""
+        running, shares = len(self.workers), list(methods.items())
+        with ThreadPoolExecutor(running) as pool:
+            try:
+                for i, worker in enumerate(self.workers):  # each with its part of the methods, or one of them
+                    pool.submit(worker.run, dict(shares[i::running] or [shares[i % len(shares)]]), patience)
+                while running:
+                    left = max(0.0, self.budget.deadline - time.monotonic())
+                    event = self._events.get(timeout=min(left, TIMEOUT_MAX))
+                    if isinstance(event, BaseException):
+                        raise event
+                    running -= event is None
+                    if event is not None:
+                        yield event
+            except Empty:
+                return
+            finally:
+                self.is_over = True  # before the stops, see Worker.look_for
+                for worker in self.workers:
+                    worker.stop[0] = 1
+
+    def offer(self, colors: np.ndarray, method: str, work: int) -> None:
+        """Take a proper coloring (N,) if it has fewer colors than the best, and stop all who look for no fewer."""
+        colors = np.unique(colors, return_inverse=True)[1].astype(np.int32)
+        with self._lock:
+            if colors.max() < self.best.max():
+                self.best = colors
+                self._events.put(Coloring(method, colors, self.num_colors, work))
+                for worker in self.workers:
+                    worker.stop[0] |= worker.target >= self.num_colors
+
+    def end(self, error: BaseException | None) -> None:
+        """Note that a thread has ended."""
+        self._events.put(error)
+
+
+class Worker:
+    """A thread of a search, and what its methods do."""
+
+    def __init__(self, search: Search, number: int):
+        self.search, self.lists, self.rng = search, search.lists, seeded(search.budget.seed, number)
+        self.stop, self.target = np.zeros(1, dtype=np.uint8), 0  # stops who looks for `target` colors
+        self.method, self.work = "", 0
+
+    def run(self, methods: "Mapping[Method, float]", patience: int) -> None:
+        """Continue the method that has done least for its share, again and again."""
+        try:
+            turns, done = {method: method(self) for method in methods}, dict.fromkeys(methods, 0.0)
+            best, since = self.search.best, 0
+            while self.work - since < patience and not self._is_over():
+                method = min(done, key=done.__getitem__)
+                self.method = method.__name__.replace("_", " ")
+                work = next(turns[method])
+                done[method] += work / methods[method]
+                self.work += work
+                if self.search.best is not best:
+                    best, since = self.search.best, self.work
+            self.search.end(None)
+        except BaseException as error:
+            self.search.end(error)
+
+    def _is_over(self) -> bool:
+        return self.search.is_over or self.search.num_colors <= max(1, self.search.budget.lower)
+
+    def look_for(self, num_colors: int) -> None:
+        """Let the next compiled loop run until others have found as few as `num_colors`."""
+        self.target, self.stop[0] = num_colors, 0  # first, because the best coloring may change now
+        self.stop[0] |= self.search.is_over or self.search.num_colors <= num_colors
+
+    def offer(self, colors: np.ndarray) -> None:
+        """Tell the others of a proper coloring (N,)."""
+        self.search.offer(colors, self.method, self.work)
+
+    def tabucol(self, colors: np.ndarray, k: int, moves: int) -> tuple[np.ndarray, int, int, int]:
+        """What `kernels.tabucol` returns. Nodes of colors (N,) without one, -1, get one first."""
+        self.look_for(k)
+        kernels.complete(*self.lists, colors, k, self.rng, self.stop)
+        best, conflicts, made, work = kernels.tabucol(*self.lists, colors, k, moves, self.rng, self.stop)
+        if conflicts == 0:
+            self.offer(best)
+        return best, conflicts, made, work + EMPTY_SLICE
+
+    def uncolored(self) -> np.ndarray:
+        """-1 for every node: (N,) int32."""
+        return np.full(len(self.search.best), -1, dtype=np.int32)
+
+
+Method = Callable[[Worker], Iterator[int]]
+
+
+def largest_classes(colors: np.ndarray, k: int) -> np.ndarray:
+    """The k largest classes of colors (N,) as 0..k-1, and -1 for all other nodes: (N,) int32."""
+    color_ids = np.argsort(-np.bincount(colors), kind="stable")[:k]
+    rank = np.full(int(colors.max()) + 1, -1, dtype=np.int32)
+    rank[color_ids] = np.arange(len(color_ids))
+    return rank[colors]
+
+
+def tabu_search(worker: Worker) -> Iterator[int]:
+    """TabuCol on the best coloring known without its smallest class."""
+    while True:
+        best = worker.search.best
+        k = int(best.max())
+        colors = largest_classes(best, k)
+        while worker.search.best is best:
+            *_, work = worker.tabucol(colors, k, SLICE)
+            yield work
+
+
+def fewer_colors(worker: Worker) -> Iterator[int]:
+    """TabuCol from scratch with far fewer colors than known, for ever more moves. That finds the classes of planted
+    graphs, from which saving one color at a time leads away.
+    """
+    moves = FIRST_MOVES
+    while True:
+        for ratio in RATIOS:
+            k, left = int(ratio * worker.search.num_colors), moves
+            colors = worker.uncolored()
+            while left > 0 and max(1, worker.search.budget.lower - 1) < k < worker.search.num_colors:
+                *_, made, work = worker.tabucol(colors, k, min(left, SLICE))
+                left -= made
+                yield work
+            yield EMPTY_SLICE
+        moves *= 2
+
+
+def recombination(worker: Worker) -> Iterator[int]:
+    """HEAD (Moalic and Gondran 2018): crossover of two colorings both ways, and TabuCol on the two children. After a
+    better coloring is known, it and the second parent lose classes and are the next parents.
+    """
+    second = worker.uncolored()
+    while True:
+        best = worker.search.best
+        k = int(best.max())
+        starts = [largest_classes(best, k), second if second.max() < k else largest_classes(second, k)]
+        elite: list[tuple[int, np.ndarray]] = []  # the best child of the last ELITE generations, and of those before
+        for generation in count(1):
+            parents = []
+            for colors in starts:
+                child, conflicts, _, work = worker.tabucol(colors, k, GENERATION)
+                parents.append((conflicts, child))
+                yield work
+                if worker.search.best is not best:
+                    break
+            if worker.search.best is not best:
+                break
+            top = min(parents, key=itemgetter(0))
+            elite = elite or [top, top]
+            elite[0] = min(elite[0], top, key=itemgetter(0))
+            if generation % ELITE == 0:
+                parents[0] = elite[1]
+                elite = [top, elite[0]]
+            (_, first), (_, second) = parents
+            same = np.bincount(first * k + second, minlength=k * k).reshape(k, k).max(1).sum()
+            if same > ALIKE * len(first):
+                starts = [first, worker.uncolored()]
+            else:
+                starts = [kernels.crossover(first, second, k), kernels.crossover(second, first, k)]
+
+
+def trained_rule(worker: Worker) -> Iterator[int]:
+    """The trained rule on the best coloring known: runs of 1, 2, 1, 4, 1, 2, 1, 8 .. times FIRST_ROUNDS."""
+    best, weights = worker.search.best, worker.search.rule
+    table = noise_table(int(best.max()) + 1)
+    per_degree, besides = VISITS_PER_ROUND
+    visits = per_degree * len(worker.lists.neighbours) // len(worker.search.best) + besides
+    for number in count(1):
+        best, rounds = worker.search.best, FIRST_ROUNDS * (number & -number)
+        worker.look_for(int(best.max()))
+        seed = int(worker.rng[0] % 4093) + number
+        arguments = best, 0, worker.search.budget.lower, weights, table, seed, rounds
+        colors, *_ = search_graph(*worker.lists, *arguments, worker.stop)
+        worker.offer(colors)
+        yield visits * rounds
+
+
+class Part(Worker):
+    """A thread's search in a part of the graph, whose colorings become colorings of the whole graph."""
+
+    def __init__(self, worker: Worker, colors: np.ndarray):
+        """colors (N,): -1 for the nodes of the part."""
+        self.whole, self.colors, self.nodes = worker, colors, np.flatnonzero(colors < 0)
+        lists = subgraph(worker.lists, self.nodes)
+        search = Search(lists, kernels.dsatur(*lists, np.zeros(1, dtype=np.uint8)), Budget(math.inf), None)
+        super().__init__(search, 0)
+        search.workers, self.rng, self.stop = [], worker.rng, worker.stop
+
+    def look_for(self, num_colors: int) -> None:
+        """Let the next compiled loop run, even if others have found fewer colors."""
+        self.whole.look_for(0)
+
+    def offer(self, colors: np.ndarray) -> None:
+        """Tell the others of a proper coloring of the part."""
+        super().offer(colors)
+        whole = self.colors.copy()
+        whole[self.nodes] = colors + whole.max() + 1
+        self.whole.offer(whole)
+
+
+def subgraph(lists: NeighbourLists, nodes: np.ndarray) -> NeighbourLists:
+    """Neighbour lists of the graph among `nodes`, which are sorted."""
+    place = np.full(len(lists.offsets) - 1, -1, dtype=np.int32)
+    place[nodes] = np.arange(len(nodes))
+    source, target = np.repeat(place, np.diff(lists.offsets)), place[lists.neighbours]
+    is_inside = (source >= 0) & (target >= 0)
+    degrees = np.bincount(source[is_inside], minlength=len(nodes))
+    return NeighbourLists(np.concatenate([[0], np.cumsum(degrees)]), target[is_inside])
+
+
+def extraction(worker: Worker) -> Iterator[int]:
+    """EXTRACOL (Wu and Hao 2012): large independent sets become classes, and recombination colors the rest. Each time
+    with three times the moves for a set.
+    """
+    num_nodes, moves = len(worker.search.best), SET_MOVES
+    while True:
+        colors, spent, done = worker.uncolored(), 0, 0
+        while (colors < 0).sum() > max(PART_SHARE * num_nodes, min(PART_NODES, 0.75 * num_nodes)):
+            worker.look_for(0)
+            members, work = kernels.independent_set(*worker.lists, colors < 0, moves, worker.rng, worker.stop)
+            colors[members] = colors.max() + 1
+            spent += work
+            yield work
+        if colors.min() >= 0:
+            worker.offer(colors)
+        else:
+            part = Part(worker, colors)
+            turns = recombination(part)
+            while done <= PART_WORK * spent and part.search.num_colors > 1:
+                work = next(turns)
+                done += work
+                yield work
+        moves = min(3 * moves, LAST_SET_MOVES)
+
+
+def methods_for(graph: Graph, first: Coloring, clique: int, rule: np.ndarray | None) -> dict[Method, float]:
+    """The portfolio for a graph with a first coloring: methods and their shares of the work."""
+    is_random = first.num_colors >= RANDOM_RATIO * clique
+    density = 2 * graph.num_edges / max(1, graph.num_nodes * (graph.num_nodes - 1))
+    methods: dict[Method, float] = {trained_rule: 2, recombination: 2, fewer_colors: 0.5}
+    if is_random and density >= SETS_FROM and graph.num_nodes >= SETS_NODES:
+        methods = {extraction: 4, recombination: 2, fewer_colors: 0.5, trained_rule: 0.5}
+    return {method: share for method, share in methods.items() if method is not trained_rule or rule is not None}

@@ -1,0 +1,188 @@
+"""The methods that improve a coloring: proper, repeatable, as good as published, in time and together."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnn_training.coloring import conflicts, is_proper, num_colors
+from gnn_training.graph import Graph
+from gnn_training.solve import kernels
+from gnn_training.solve.portfolio import (
+    Budget,
+    Method,
+    Worker,
+    colorings,
+    extraction,
+    fewer_colors,
+    improvements,
+    in_time,
+    recombination,
+    seeded,
+    tabu_search,
+)
+
+pytestmark = pytest.mark.usefixtures("compiled")
+METHODS: dict[Method, float] = {extraction: 2, recombination: 2, fewer_colors: 1}
+GO = np.zeros(1, dtype=np.uint8)
+
+
+def random_graph(num_nodes: int, density: float, seed: int) -> Graph:
+    return Graph.from_adjacency(np.random.default_rng(seed).random((num_nodes, num_nodes)) < density, "random")
+
+
+def planted_graph(num_nodes: int, num_classes: int) -> Graph:
+    rng, classes = np.random.default_rng(5), np.arange(num_nodes) % num_classes
+    return Graph.from_adjacency((rng.random((num_nodes, num_nodes)) < 0.5) & (classes[:, None] != classes))
+
+
+def ring(num_nodes: int) -> Graph:
+    return Graph.from_edges(num_nodes, [(i, (i + 1) % num_nodes) for i in range(num_nodes)], "ring")
+
+
+GRAPH = random_graph(125, 0.5, 0)
+FEW_COLORS = 17  # as TabuCol finds them in a second; DSATUR takes 22
+
+
+def found(graph: Graph, methods: dict[Method, float], patience: int, seed: int = 0, lower: int = 1) -> list[np.ndarray]:
+    """What one thread finds with a limit of work; each is proper, without gaps, and has fewer colors than the last."""
+    lists = graph.csr()
+    start = kernels.dsatur(*lists)
+    budget = Budget(time.monotonic() + 60, lower, 1, seed)
+    result = [start, *(each.colors for each in improvements(lists, start, budget, methods, patience=patience))]
+    assert all(is_proper(graph, colors) and colors.max() + 1 == num_colors(colors) for colors in result)
+    assert all(after.max() < before.max() for before, after in zip(result, result[1:], strict=False))
+    return result
+
+
+@settings(max_examples=40)
+@given(n=st.integers(1, 40), density=st.floats(0, 1), k=st.integers(1, 12), seed=st.integers(0, 2**31))
+def test_tabucol_counts_the_conflicts_of_the_coloring_that_it_returns(n, density, k, seed):
+    graph = random_graph(n, density, seed)
+    start = np.random.default_rng(seed).integers(0, k, n).astype(np.int32)
+    before = conflicts(graph, start)
+    best, fewest, moves, _ = kernels.tabucol(*graph.csr(), start, k, 200, seeded(seed), GO)
+    assert fewest == conflicts(graph, best) <= before and best.min() >= 0 and best.max() < k
+    assert moves == 200 or fewest == 0
+
+
+def test_tabucol_repeats_itself_and_another_seed_goes_another_way():
+    runs = []
+    for seed in (3, 3, 4):
+        colors = np.arange(125, dtype=np.int32) % FEW_COLORS
+        runs.append((kernels.tabucol(*GRAPH.csr(), colors, FEW_COLORS, 500, seeded(seed), GO)[0], colors))
+    assert np.array_equal(runs[0], runs[1]) and not np.array_equal(runs[0], runs[2])
+
+
+@settings(max_examples=40)
+@given(n=st.integers(1, 40), k=st.integers(1, 9), seed=st.integers(0, 2**31))
+def test_a_child_has_the_largest_class_of_the_first_parent_and_parts_of_others(n, k, seed):
+    first, second = np.random.default_rng(seed).integers(0, k, (2, n)).astype(np.int32)
+    child = kernels.crossover(first, second, k)
+    assert (first[child == 0] == np.bincount(first).argmax()).all()
+    assert (child == 0).sum() == np.bincount(first).max()
+    for color in range(k):
+        assert len(set((second if color % 2 else first)[child == color].tolist())) <= 1
+
+
+@settings(max_examples=40)
+@given(n=st.integers(1, 40), density=st.floats(0, 1), seed=st.integers(0, 2**31))
+def test_completion_colors_the_rest_and_properly_where_colors_are_enough(n, density, seed):
+    graph = random_graph(n, density, seed)
+    colors = np.full(n, -1, dtype=np.int32)
+    colors[0] = n
+    kernels.complete(*graph.csr(), colors, n, seeded(seed), GO)
+    assert colors[0] == n and is_proper(graph, colors)
+
+
+@pytest.mark.parametrize("method", [tabu_search, recombination])
+def test_every_method_colors_a_random_graph_as_well_as_published(method: Method):
+    assert found(GRAPH, {method: 1}, 100_000_000, lower=FEW_COLORS)[-1].max() + 1 == FEW_COLORS
+
+
+def test_independent_sets_first_color_dense_random_graphs_with_far_fewer_colors_than_dsatur():
+    start, *_, last = found(random_graph(400, 0.7, 0), {extraction: 1}, 100_000_000)
+    assert last.max() <= start.max() - 12
+
+
+def test_asking_for_far_fewer_colors_finds_a_planted_coloring():
+    graph = planted_graph(300, 20)
+    assert found(graph, {fewer_colors: 1}, 300_000_000, lower=20)[-1].max() + 1 <= 24
+    assert found(graph, METHODS, 300_000_000, lower=20)[-1].max() + 1 == 20
+
+
+@settings(max_examples=10)
+@given(n=st.integers(1, 30), density=st.floats(0, 1), seed=st.integers(0, 2**31))
+def test_any_graph_can_be_searched_and_one_thread_repeats_itself(n, density, seed):
+    graph = random_graph(n, density, seed)
+    runs = [found(graph, METHODS | {tabu_search: 1}, 300_000, seed) for _ in range(2)]
+    assert all(map(np.array_equal, *runs))
+
+
+def test_a_search_ends_at_the_bound():
+    assert len(found(ring(51), METHODS, 2**60, lower=3)) == 1
+    assert [*improvements(ring(9).csr(), np.arange(9), Budget(time.monotonic() + 60, 3), METHODS)][-1].num_colors == 3
+
+
+@pytest.mark.parametrize("seconds", [-5, 0, 0.3])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_search_keeps_the_time(seconds: float, threads: int):
+    before, start = threading.active_count(), time.monotonic()
+    for coloring in colorings(GRAPH, None, Budget(start + seconds, threads=threads)):
+        assert is_proper(GRAPH, coloring.colors) and coloring.num_colors == num_colors(coloring.colors)
+    assert max(0, seconds) <= time.monotonic() - start < max(0, seconds) + 0.5
+    assert threading.active_count() == before
+
+
+def test_threads_continue_from_the_best_of_them():
+    start = kernels.dsatur(*GRAPH.csr())
+    budget = Budget(time.monotonic() + 60, FEW_COLORS, threads=3)
+    numbers = [coloring.num_colors for coloring in improvements(GRAPH.csr(), start, budget, METHODS)]
+    assert numbers[-1] == FEW_COLORS and numbers == sorted(set(numbers), reverse=True)
+
+
+def test_a_search_that_is_left_ends_its_threads():
+    before = threading.active_count()
+    search = colorings(GRAPH, None, Budget(time.monotonic() + 60, threads=2))
+    assert [next(search).method for _ in range(2)][0] == "DSATUR"
+    search.close()
+    assert threading.active_count() == before
+
+
+def test_an_error_in_a_method_is_raised_and_ends_the_others():
+    def broken(worker: Worker) -> Iterator[int]:
+        yield 1
+        raise ValueError("broken")
+
+    start = kernels.dsatur(*GRAPH.csr())
+    with pytest.raises(ValueError, match="broken"):
+        list(improvements(GRAPH.csr(), start, Budget(time.monotonic() + 60, threads=2), {tabu_search: 1, broken: 1}))
+
+
+def test_a_compiled_loop_is_stopped_at_the_deadline():
+    start = time.monotonic()
+    colors = np.arange(125, dtype=np.int32) % 5
+    in_time(start + 0.2, kernels.tabucol, *GRAPH.csr(), colors, 5, 2**60, seeded(0))
+    assert 0.2 <= time.monotonic() - start < 0.7
+
+
+def test_without_time_for_dsatur_first_fit_colors_the_rest():
+    graph = random_graph(400, 0.5, 0)
+    [only] = colorings(graph, None, Budget(time.monotonic() - 1))
+    assert is_proper(graph, only.colors) and only.num_colors == num_colors(only.colors)
+
+
+def test_without_memory_for_a_search_dsatur_has_the_last_word(monkeypatch, caplog):
+    monkeypatch.setattr("gnn_training.solve.portfolio.available_bytes", lambda: 1000)
+    assert [each.method for each in colorings(GRAPH, None, Budget(time.monotonic() + 60))] == ["DSATUR"]
+    assert "a search needs 0.0 GiB, more than are free" in caplog.text
+
+
+def test_a_wrong_coloring_is_never_given_out(monkeypatch):
+    monkeypatch.setattr(kernels, "dsatur", lambda offsets, *_: np.zeros(len(offsets) - 1, dtype=int))
+    with pytest.raises(RuntimeError, match="random: the coloring by DSATUR is not proper"):
+        next(colorings(GRAPH, None, Budget(time.monotonic() + 1)))
