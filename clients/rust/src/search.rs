@@ -40,9 +40,8 @@ impl Budget {
 impl ColoringGnn {
     /// The best coloring found within the budget, proper and looked over on the graph's own edges.
     ///
-    /// The calls after the first are four times as long, each with a seed of its own, as Python's
-    /// `color --no-polish` makes them. One that would end late is shortened, or left out below a quarter of the first
-    /// call. A clique of as many nodes as the best coloring has colors ends the search: it cannot get better.
+    /// The calls after the first have four times the steps of the file, each with a seed of its own. One that would end
+    /// late is shortened, or left out below a quarter of these steps. A clique of as many nodes as the best coloring has colors ends the search: it cannot get better.
     pub fn color(&mut self, graph: &Graph, budget: &Budget) -> Result<Coloring> {
         let deadline = Instant::now().checked_add(budget.time);
         let target = budget.target.max(graph.clique_size());
