@@ -69,7 +69,7 @@ class LabelSettings(Settings):
 
     seed: Seed = 0
     """Seed of the graphs and of their split into training and validation graphs."""
-    label_seconds: Amount = 1.0
+    label_seconds: Amount = 10.0
     """Longest search for a good coloring, in seconds per graph."""
     workers: Workers = 0
     """Number of processes; 0 takes one per core."""

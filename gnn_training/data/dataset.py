@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 CHUNK = 16  # graphs per part: what a kill can lose per worker
 SAMPLE_ITERATIONS = 100  # of the search for a label in a sample: milliseconds
 MOVE_WORK = 50  # of the search on one move, besides the visits of neighbours
-PATIENCE_NODES = 200  # up to so many, `Plan.iterations` moves; on larger graphs more in proportion
+PATIENCE_NODES = 50  # up to so many, `Plan.iterations` moves; on larger graphs more in proportion
 SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these numbers of nodes
 _PARTS = ".parts"
 
