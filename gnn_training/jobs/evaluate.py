@@ -30,7 +30,7 @@ from gnn_training.settings import EvaluateSettings
 from gnn_training.solve import baselines, report
 from gnn_training.solve.page import page
 from gnn_training.solve.picture import MAX_NODES
-from gnn_training.solve.portfolio import Budget, clique_size, colorings, compile_all
+from gnn_training.solve.portfolio import Budget, clique_size, colorings, compile_all, tabu_search, trained_rule
 from gnn_training.solve.report import METHODS, Row
 from gnn_training.training import loggers
 
@@ -57,6 +57,8 @@ def evaluate(settings: EvaluateSettings) -> None:
             rows.append(_row(case, model, settings))
             advance(1)
     summary, families = report.summarize(rows), report.by_family(rows)
+    # Unless `seconds` says otherwise, all have the time of the call.
+    comparison = report.comparison(rows, ("rule", "search") if settings.seconds else ("rule", "one_call", "search"))
     content = {
         "model": {"file": str(model.path), "sha256": files.sha256(model.path), "metadata": model.metadata},
         "settings": settings.model_dump(mode="json"),
@@ -64,7 +66,7 @@ def evaluate(settings: EvaluateSettings) -> None:
         "machine": {"system": platform.system(), "processor": platform.machine(), "cpus": os.cpu_count(),
                     "threads": model.threads},
         "summary": summary, "families": families, "graphs": [asdict(row) for row in rows],
-        "example": _example(cases, rows, model),
+        "comparison": comparison, "example": _example(cases, rows, model),
     }  # fmt: skip
     tables = report.tables(rows, summary, families)
     print_tables(*tables)
@@ -78,6 +80,7 @@ def evaluate(settings: EvaluateSettings) -> None:
             writer.add_text("report", text.getvalue())
     if summary["chromatic_mae"] is not None:
         print(f"The number of colors is predicted with a mean error of {summary['chromatic_mae']:.2f}.")
+    print(*comparison, sep="\n")
     if settings.plot:
         with files.replace_file(settings.plot) as temporary:
             report.draw(rows).savefig(temporary, format="png", dpi=120)
@@ -197,10 +200,13 @@ def _row(case: Case, model: Model, settings: EvaluateSettings) -> Row:
     except (MemoryError, TimeoutError) as error:
         logger.warning("%s: too large for the network on this machine: %s", graph.name, error)
         call = None
-    if settings.tabucol and (seconds := settings.seconds or (call.seconds if call else 0.0)):
-        watch("tabucol", baselines.tabucol(graph, seconds, enough))
-    if settings.seconds:
-        budget = Budget(time.monotonic() + settings.seconds, enough, model.threads)
+    seconds = settings.seconds or (call.seconds if call and settings.tabucol else 0.0)
+    if seconds and settings.tabucol:
+        watch("tabucol", baselines.alone(tabu_search, graph, seconds, enough))
+        if model.rule is not None:
+            watch("rule", baselines.alone(trained_rule, graph, seconds, enough, model.rule))
+    if seconds:
+        budget = Budget(time.monotonic() + seconds, enough, model.threads)
         watch("search", (coloring.colors for coloring in colorings(graph, model.rule, budget)))
     if call is not None:
         watch("one_call", [call.colors], call.seconds)

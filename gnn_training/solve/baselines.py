@@ -1,4 +1,4 @@
-"""Classic methods to compare with: DSATUR and RLF of the gcol library (R. Lewis), and TabuCol without the network."""
+"""What to compare with: DSATUR and RLF of the gcol library (R. Lewis), and single methods of the portfolio."""
 
 import time
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import numpy as np
 
 from gnn_training.graph import Graph
 from gnn_training.solve import kernels
-from gnn_training.solve.portfolio import Budget, improvements, tabu_search
+from gnn_training.solve.portfolio import Budget, Method, improvements
 
 # RLF takes time in proportion to nodes x edges: a minute here (a thousand nodes, half of all edges), on one core.
 RLF_LIMIT = 300_000_000
@@ -26,14 +26,16 @@ def rlf(graph: Graph) -> Iterator[np.ndarray]:
         yield _colors(graph, "rlf")
 
 
-def tabucol(graph: Graph, seconds: float, lower: int) -> Iterator[np.ndarray]:
-    """Yield proper colors (N,) int32, DSATUR's first, then TabuCol's, each with fewer colors, down to `lower`. TabuCol
-    has one thread and `seconds`.
+def alone(
+    method: Method, graph: Graph, seconds: float, lower: int, rule: np.ndarray | None = None
+) -> Iterator[np.ndarray]:
+    """Yield proper colors (N,) int32, DSATUR's first, then those of one method, such as `portfolio.tabu_search`, each
+    with fewer colors, down to `lower`. The method has one thread and `seconds`. rule: weights for `trained_rule`.
     """
     budget, lists = Budget(time.monotonic() + seconds, lower), graph.csr()
     colors = kernels.dsatur(*lists)
     yield colors
-    yield from (found.colors for found in improvements(lists, colors, budget, {tabu_search: 1}))
+    yield from (found.colors for found in improvements(lists, colors, budget, {method: 1}, rule))
 
 
 def _colors(graph: Graph, strategy: str) -> np.ndarray:

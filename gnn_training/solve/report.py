@@ -3,6 +3,7 @@
 The gap of a coloring is its number of colors above the best known.
 """
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -16,7 +17,10 @@ from gnn_training.console import markdown_table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-METHODS = {"dsatur": "DSATUR", "rlf": "RLF", "tabucol": "TabuCol", "one_call": "one call", "search": "search"}
+METHODS = {
+    "dsatur": "DSATUR", "rlf": "RLF", "tabucol": "TabuCol", "rule": "trained rule", "one_call": "one call",
+    "search": "search",
+}  # fmt: skip
 GRAPH_COLUMNS = {"name": "graph", "num_nodes": "nodes", "num_edges": "edges", "best_known": "best known"}
 SCORE_COLUMNS = {
     "graphs": "graphs", "mean_colors": "mean colors", "mean_gap": "mean gap", "dsatur_gap_there": "DSATUR there",
@@ -95,6 +99,28 @@ def _scores(rows: Sequence[Row], method: str) -> dict[str, Any] | None:
 
 def _mean(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
+
+
+def comparison(rows: Sequence[Row], methods: Sequence[str]) -> list[str]:
+    """A sentence for every one of the methods, which had the same seconds as TabuCol: who needs fewer colors, where."""
+    sentences = []
+    for method in methods:
+        done = [row for row in rows if method in row.colors and "tabucol" in row.colors]
+        groups: dict[str, list[int]] = {}
+        for row in done:
+            for name in {"", row.family or ""}:
+                groups.setdefault(name, []).append(row.colors[method] - row.colors["tabucol"])
+        if not done:
+            continue
+        means = {name: fmean(changes) for name, changes in groups.items()}
+        total = means.pop("")
+        sentence = f"In the same seconds, {METHODS[method]} needs {abs(total):.2f} colors "
+        sentence += f"{'more' if total > 0 else 'fewer'} than TabuCol"
+        for word, is_there in (("fewer", operator.lt), ("more", operator.gt)):
+            there = [f"{name} ({mean:+.2f})" for name, mean in means.items() if is_there(mean, 0)]
+            sentence += f"; {word} on {', '.join(there)}" if there else ""
+        sentences.append(f"{sentence}.")
+    return sentences
 
 
 def tables(rows: Sequence[Row], summary: dict[str, Any], families: dict[str, dict[str, Any]]) -> list[Table]:

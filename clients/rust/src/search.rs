@@ -41,7 +41,8 @@ impl ColoringGnn {
     /// The best coloring found within the budget, proper and looked over on the graph's own edges.
     ///
     /// The calls after the first have four times the steps of the file, each with a seed of its own. One that would end
-    /// late is shortened, or left out below a quarter of these steps. A clique of as many nodes as the best coloring has colors ends the search: it cannot get better.
+    /// late is shortened, or left out below a quarter of the file's steps. A clique of as many nodes as the best
+    /// coloring has colors ends the search: it cannot get better.
     pub fn color(&mut self, graph: &Graph, budget: &Budget) -> Result<Coloring> {
         let deadline = Instant::now().checked_add(budget.time);
         let target = budget.target.max(graph.clique_size());

@@ -132,7 +132,7 @@ fn every_graph_is_colored_properly_whatever_the_budget() {
     assert!(begin.elapsed() < Duration::from_secs(60));
 }
 
-/// The second call is the one that Python's `color --no-polish` makes. Without a clock, the answer is the same again.
+/// Without a clock, the answer is the same again.
 #[test]
 fn the_second_call_takes_the_next_seed_and_four_times_as_many_steps() {
     let (graph, mut model) = (queens(8), model());
