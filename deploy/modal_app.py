@@ -17,7 +17,7 @@ import modal
 
 ARCHIVE = "trained_model.tar.gz"
 # Modal starts its own program in the container, so the entrypoint of the image has to go.
-image = modal.Image.from_registry("registry.example/coloring-gnn:0.5.0").entrypoint([])
+image = modal.Image.from_registry("registry.example/coloring-gnn:0.6.0").entrypoint([])
 volume = modal.Volume.from_name("coloring-gnn", create_if_missing=True)
 app = modal.App("coloring-gnn")
 
