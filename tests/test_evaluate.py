@@ -17,6 +17,8 @@ from gnn_training.graph import Graph, Instance
 from gnn_training.jobs.evaluate import evaluate
 from gnn_training.settings import EvaluateSettings
 from gnn_training.solve import baselines, kernels, report
+from gnn_training.solve.portfolio import tabu_search
+from gnn_training.solve.report import Row, comparison
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -81,10 +83,17 @@ def test_tabucol_alone_has_its_own_column_and_the_time_of_the_search(folder: Pat
     assert "| TabuCol  |" in capsys.readouterr().out
 
 
-def test_tabucol_without_seconds_has_the_time_of_the_call(folder: Path):
-    row = run(folder / "random.col", SHIPPED_MODEL, tabucol=True)["graphs"][0]
+def test_tabucol_the_rule_and_the_search_have_the_time_of_the_call_unless_seconds_are_given(folder: Path, capsys):
+    report = run(folder / "random.col", SHIPPED_MODEL, tabucol=True)
+    row = report["graphs"][0]
+    for method in ("rule", "search"):
+        assert row["seconds"][method] == pytest.approx(row["seconds"]["one_call"], rel=0.3, abs=0.3)
+    assert [line.split("needs")[0] for line in report["comparison"]] == [
+        f"In the same seconds, {name} " for name in ("trained rule", "one call", "search")
+    ]
+    assert set(report["comparison"]) < set(capsys.readouterr().out.splitlines())
     assert row["seconds"]["tabucol"] == pytest.approx(row["seconds"]["one_call"], rel=0.3, abs=0.2)
-    assert row["clique"] < row["colors"]["tabucol"] <= row["colors"]["dsatur"] and "search" not in row["colors"]
+    assert row["clique"] < row["colors"]["tabucol"] <= row["colors"]["dsatur"]
 
 
 def test_a_search_uses_no_more_colors_than_tabucol(tmp_path: Path, tiny_model: Path):
@@ -360,13 +369,20 @@ def test_baselines_color_properly(method):
 
 def test_tabucol_begins_with_dsatur_and_goes_on_with_fewer_colors():
     graph = from_networkx(nx.gnp_random_graph(120, 0.5, seed=1), "large")
-    found = list(baselines.tabucol(graph, 0.5, lower=1))
+    found = list(baselines.alone(tabu_search, graph, 0.5, lower=1))
     assert np.array_equal(found[0], kernels.dsatur(*graph.csr()))
     assert [int(colors.max()) for colors in found] == sorted({int(colors.max()) for colors in found}, reverse=True)
     assert len(found) > 2 and all(is_proper(graph, colors) for colors in found)
-    assert len(list(baselines.tabucol(graph, 0.0, 1))) == 1
+    assert len(list(baselines.alone(tabu_search, graph, 0.0, 1))) == 1
 
 
 def test_rlf_leaves_out_what_would_take_minutes(monkeypatch):
     monkeypatch.setattr(baselines, "RLF_LIMIT", 100)
     assert [len(list(baselines.rlf(graph))) for graph in (GRAPHS[0], GRAPHS[2])] == [0, 1]
+
+
+def test_the_comparison_says_who_needs_fewer_colors_and_where():
+    rows = [Row(family, family, 9, 9, None, 1, {"dsatur": 9, "tabucol": 7, "rule": 7 + more}) for family, more in
+            (("dense", 2), ("geometric", -1), ("queen", 0))]  # fmt: skip
+    expected = "needs 0.33 colors more than TabuCol; fewer on geometric (-1.00); more on dense (+2.00)."
+    assert comparison(rows, ("rule", "search")) == [f"In the same seconds, trained rule {expected}"]

@@ -159,7 +159,7 @@ def test_the_sets_of_a_graph_do_not_depend_on_its_batch_mates():
 def test_more_chains_and_more_patience_save_colors_and_all_are_better_than_dsatur():
     batch = padded([random_graph(100, 0.5, seed) for seed in range(6)])
     poor, patient, both = (sets(batch, c, patience=p).amax(1).sum() for c, p in [(1, 0.5), (1, 6.0), (32, 6.0)])
-    assert poor > patient > both and dsatur(batch, torch.arange(40), torch.arange(1)).amax(1).sum() >= both + 12
+    assert poor > patient > both and dsatur(batch, torch.arange(40), torch.arange(1)).amax(1).sum() >= both + 10
 
 
 def test_noise_is_the_hash_in_integers_without_limits_and_below_1():
@@ -179,6 +179,6 @@ def test_noise_is_uniform_and_that_of_other_nodes_rounds_and_colors_is_unrelated
     shares = torch.histc(table, 10, 0, 1) / table.numel()
     assert (shares - 0.1).abs().max() < 0.01
     centered = (table - 0.5) * 12**0.5
-    for shift in (1, greedy.NODE_STRIDE, greedy.ROUND_STRIDE):
+    for shift in (1, rule.NODE_STRIDE % rule.NOISE_ROWS, rule.ROUND_STRIDE % rule.NOISE_ROWS):
         assert (centered * centered.roll(shift, 0)).mean().abs() < 0.02
     assert (centered * centered.roll(1, 1)).mean().abs() < 0.02

@@ -13,7 +13,7 @@ from gnn_training import coloring
 from gnn_training.coloring import count_conflicts_and_colors
 from gnn_training.contract import MAX_COLORS, OUTPUTS
 from gnn_training.graph import Graph
-from gnn_training.model import golden, program
+from gnn_training.model import golden, program, rule
 from gnn_training.model.network import GraphHead
 from gnn_training.model.program import Program, without_gaps
 from gnn_training.model.search import first_weights
@@ -149,8 +149,9 @@ def test_the_same_call_gives_the_same_answer_and_another_seed_another_search(mod
 
 def test_the_search_saves_colors_and_the_network_decides_how():
     graph, answers = planted(60, 5, 0.3)[0], []
-    for rule in (first_weights(), first_weights().index_fill(0, torch.tensor([-5]), 9.0)):  # a tenure of exp(9) rounds
-        model = Program(rule, GraphHead()).eval()
+    tenure = torch.tensor([rule.OUTPUTS * len(rule.GRAPH_FEATURES)])
+    for weights in (first_weights(), first_weights().index_fill(0, tenure, 9.0)):  # a tenure of exp(9) rounds
+        model = Program(weights, GraphHead()).eval()
         assert used(model, graph, steps=0) >= 7
         answers.append(used(model, graph, steps=300))
     assert answers[0] == 5 < answers[1]

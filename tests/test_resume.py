@@ -325,7 +325,7 @@ def test_a_time_budget_ends_with_a_score_and_a_larger_one_goes_on(tiny_data: Pat
         first = status(short.run)
         assert first["status"] == "done" and first["seconds"] >= 60e-4 and first["evaluated_at"] == first["step"]
         assert [line["kind"] for line in records(short.run)].count("validation") == 2  # untrained, and at the end
-        assert checkpoint.load(short.run / "best.pt")["step"] == first["step"] < 10
+        assert checkpoint.load(short.run / "best.pt")["step"] in (0, first["step"]) and first["step"] < 10
     longer = short.model_copy(update={"minutes": (first["seconds"] + 0.3) / 60})
     assert tiny_runs.finish(train, longer) == 0
     assert status(short.run)["step"] > first["step"]
