@@ -253,7 +253,7 @@ class EvaluateSettings(Settings):
     rlf: bool = True
     """Compare with RLF, which is slow from a thousand nodes on; --no-rlf leaves it out."""
     tabucol: bool = False
-    """Compare with TabuCol alone, with the same `seconds`; without seconds, with the time of the call."""
+    """Compare with TabuCol and with the trained rule, for the same `seconds`; without seconds, for that of the call."""
     limit: Count = 0
     """Number of graphs to take, at most (of packed data: validation graphs); 0 takes all."""
     report: Path = Path("report.json")

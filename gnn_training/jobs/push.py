@@ -53,7 +53,7 @@ On {graphs} graphs; `report.json` has each of them.
 - The scores hold for graphs like these. Other graphs may need more colors above the best known.
 - Colorings are proper, and up to 2,048 nodes have no more colors than DSATUR's, if {max_colors} colors are enough.
 - `chromatic` is an estimate and no bound.
-- Memory and time of a call grow with the graph: 100,000 nodes take half a minute on two cores.
+- Memory and time of a call grow with the graph: 100,000 nodes take some seconds.
 
 ## Files
 
