@@ -126,8 +126,8 @@ def test_a_round_of_the_search_is_at_most_210_nodes(model: onnx.ModelProto):
     assert len(search.attribute[0].g.node) <= 210
 
 
-def test_metadata_has_the_rule(folder: Path, program: Program):
-    assert np.array_equal(Model(folder / MODEL_FILE).rule, program.search.move_rule.detach().numpy())
+def test_metadata_has_the_rule(exported: Path, program: Program):
+    assert np.array_equal(Model(exported / MODEL_FILE).rule, program.search.move_rule.detach().numpy())
 
 
 def test_tensors_have_the_names_order_and_types_of_the_contract(model: onnx.ModelProto):

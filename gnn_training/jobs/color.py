@@ -26,8 +26,8 @@ def color(settings: ColorSettings) -> Path:
     out = settings.out or _beside(settings.graph)
     files.require_places([out, *filter(None, [settings.picture])], [settings.graph, Path(settings.model)])
     compile_all()
-    start = time.monotonic()
     model = Model(settings.model, settings.threads)
+    start = time.monotonic()
     instance = read(settings.graph)
     if instance.note:
         logger.warning(instance.note)

@@ -8,7 +8,7 @@ Letters in shapes: N nodes, K colors, A active nodes, M nodes that may move, F f
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -23,7 +23,9 @@ CONFLICTED, CONFLICTS, COLORS, MOVES = range(4)  # places in `totals`
 OLDEST = 1_000_000  # rounds since the last move of a node that make a difference
 SHARE = 0.6  # of the nodes: if the active ones have fewer neighbours, only these are weighed
 # Without Python's checks for divisions by zero, and with fused multiplications and additions, loops become vectors.
-compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+options: Any = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+inner: Any = options | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # what Python does not call
+compiled = njit(**inner)
 FORMULAS = (
     rule.node_features, rule.graph_features, rule.conflict_weight, rule.crowding, rule.score, rule.gain, rule.tenure,
     rule.turn, rule.noise_row,
@@ -94,7 +96,7 @@ def noise_table(num_colors: int) -> np.ndarray:
     return integers.astype(np.float32) / np.float32(rule.PRIME)
 
 
-@compiled
+@njit(**options, cache=True)
 def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, seed, rounds, stop):
     """Search as `model.search.search` does. offsets, neighbours: of `Graph.csr()`; first (N,): a proper coloring
     without gaps; num_colors: colors to start with, below those of `first`, 0 for one fewer; weights (NUM_WEIGHTS,)
@@ -125,7 +127,9 @@ def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, 
         if stop[0]:
             break
         if coloring.totals[CONFLICTED] == 0:
-            best[:], fewest, conflicts = coloring.colors, coloring.totals[COLORS], 1e6
+            for v in range(n):
+                best[v] = coloring.colors[v]
+            fewest, conflicts = coloring.totals[COLORS], 1e6
             if fewest <= lower:
                 break
             close(coloring)
@@ -143,7 +147,9 @@ def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, 
 @compiled
 def begin(offsets, ends, first, num_colors):
     """The coloring, where as many of the largest classes are open as asked for, and an empty memory."""
-    n, K = len(first), first.max() + 1
+    n, K = len(first), 0
+    for v in range(n):
+        K = max(K, first[v] + 1)
     counts, sizes = np.zeros((n, K), np.int32), np.zeros(K, np.int32)
     zeros = np.zeros((4, n), np.int32)
     coloring = Coloring(
@@ -214,7 +220,8 @@ def draw(coloring, choice, seed, t):
     """Take the nodes in conflict whose turn it is, all if they are few; return their number."""
     count, room = coloring.totals[CONFLICTED], len(choice.active)
     if count <= room:
-        choice.active[:count] = coloring.conflicted[:count]
+        for a in range(count):  # slices would take numba eight seconds to compile
+            choice.active[a] = coloring.conflicted[a]
         return count
     filled = 0
     for i in range(count):
@@ -261,11 +268,8 @@ def weigh(offsets, ends, coloring, memory, network, choice, num_active, t):
         apply_layer(f, num_near, network.by_node[j], shift, network.out[j], True, weights)
     for i in range(num_near):
         weights[i] = conflict_weight(weights[i])
-    if is_few:
-        for i in range(num_near):
-            choice.weight[near[i]] = weights[i]
-    else:
-        choice.weight[:] = weights
+    for i in range(num_near):
+        choice.weight[near[i] if is_few else i] = weights[i]
 
 
 @compiled

@@ -43,7 +43,7 @@ def search_on_cpu(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, T
     def run(place: tuple[int, int]) -> tuple[int, float]:
         _, i = place
         offsets, neighbours = batch.lists[i]
-        first = batch.first[i, : len(offsets) - 1].numpy()
+        first = batch.first[i, : len(offsets) - 1].int().numpy()
         lower, seed = int(batch.lower[i]), int(batch.seeds[i])
         _, fewest, conflicts = search_graph(
             offsets, neighbours, first, 0, lower, weights[place].numpy(), table, seed, rounds, stop
