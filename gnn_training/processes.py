@@ -38,7 +38,7 @@ def die_with_parent(parent: int) -> None:
 
 
 @contextmanager
-def deaf_to(*signals: signal.Signals) -> Iterator[None]:
+def blocks_signals(*signals: signal.Signals) -> Iterator[None]:
     """Block signals in this thread and, for good, in the processes that it starts in the body."""
     resource_tracker.ensure_running()  # its start would unblock them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
@@ -63,7 +63,7 @@ def run_in_processes(
     with ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(),)) as pool:
         try:
             # Ctrl-C reaches the whole process group, but only the parent decides what ends.
-            with deaf_to(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with blocks_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 numbers = {pool.submit(function, *arguments): number for number, arguments in enumerate(calls)}
             for future in as_completed(numbers):
                 future.result()
@@ -129,7 +129,7 @@ def run_python(
                 os.killpg(child.pid, signal.SIGKILL)
                 return TIMED_OUT
             if beats:
-                beat()
+                touch_heartbeat()
             time.sleep(0.05)
     return code if code >= 0 else 128 - code
 
@@ -169,7 +169,7 @@ def heartbeat_file() -> Path | None:
     return Path(f"{name}.{socket.gethostname()}") if name else None  # containers may share the folder
 
 
-def beat() -> None:
+def touch_heartbeat() -> None:
     """Touch the heartbeat file, if five seconds have passed since the last time."""
     if file := heartbeat_file():
         with suppress(OSError):
@@ -179,7 +179,7 @@ def beat() -> None:
 
 def beating() -> AbstractContextManager[None]:
     """Keep the heartbeat going while the body runs."""
-    return repeating(beat, HEARTBEAT_SECONDS)
+    return repeating(touch_heartbeat, HEARTBEAT_SECONDS)
 
 
 @contextmanager

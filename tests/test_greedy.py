@@ -72,7 +72,12 @@ def test_dsatur_in_tensors_is_that_of_the_kernels_on_larger_graphs(graphs: list[
 @given(graphs=GRAPHS)
 def test_several_nodes_at_once_are_colored_properly_whatever_the_batch_mates(graphs: list[Graph]):
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"ONE_BY_ONE": 4, "NODES_PER_RANK": 2, "COLORED_PER_RANK": 1, "PACE": 8}.items():
+        for name, value in {
+            "ONE_BY_ONE": 4,
+            "NODES_PER_RANK": 2,
+            "COLORED_PER_RANK": 1,
+            "SPEED": 8,
+        }.items():
             patch.setattr(greedy, name, value)
         together = several_at_once(graphs)
         for row, graph in zip(together, graphs, strict=True):

@@ -194,8 +194,8 @@ def test_tini_is_the_first_process(image: Image):
 
 
 def test_container_is_unhealthy_when_the_heartbeat_stops(image: Image):
-    beat = "python -c 'from gnn_training import processes; processes.beat()'"
-    done = image.run("bash", "-c", f"{beat} && healthcheck.sh && touch -d '-11 minutes' /dev/shm/* && healthcheck.sh")
+    work = "python -c 'from gnn_training import processes; processes.touch_heartbeat()'"
+    done = image.run("bash", "-c", f"{work} && healthcheck.sh && touch -d '-11 minutes' /dev/shm/* && healthcheck.sh")
     assert done.returncode == 1
     assert done.stdout.startswith("The job has given no sign of life since ")
 

@@ -214,30 +214,30 @@ def test_workers_end_at_once_with_their_parent(tmp_path: Path):
 @pytest.fixture
 def heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The heartbeat file, which is not there yet."""
-    monkeypatch.setenv("GNN_HEARTBEAT", str(tmp_path / "beat"))
-    return tmp_path / f"beat.{socket.gethostname()}"
+    monkeypatch.setenv("GNN_HEARTBEAT", str(tmp_path / "heartbeat"))
+    return tmp_path / f"heartbeat.{socket.gethostname()}"
 
 
-def test_a_beat_touches_the_file_at_most_every_few_seconds(heartbeat: Path):
-    processes.beat()
+def test_the_heartbeat_touches_the_file_at_most_every_few_seconds(heartbeat: Path):
+    processes.touch_heartbeat()
     recent = time.time() - processes.HEARTBEAT_SECONDS / 2
     os.utime(heartbeat, (recent, recent))
-    processes.beat()
+    processes.touch_heartbeat()
     assert heartbeat.stat().st_mtime == pytest.approx(recent)
     os.utime(heartbeat, (0, 0))
-    processes.beat()
+    processes.touch_heartbeat()
     assert time.time() - heartbeat.stat().st_mtime < 60
 
 
 def test_nothing_is_written_without_the_variable(heartbeat: Path, monkeypatch):
     monkeypatch.delenv("GNN_HEARTBEAT")
-    processes.beat()
+    processes.touch_heartbeat()
     processes.rest()
     assert list(heartbeat.parent.iterdir()) == []
 
 
 def test_rest_removes_the_file(heartbeat: Path):
-    processes.beat()
+    processes.touch_heartbeat()
     assert heartbeat.exists()
     for _ in range(2):
         processes.rest()
@@ -246,8 +246,8 @@ def test_rest_removes_the_file(heartbeat: Path):
 
 def test_file_that_cannot_be_written_stops_nothing(heartbeat: Path, monkeypatch):
     (heartbeat.parent / "file").touch()
-    monkeypatch.setenv("GNN_HEARTBEAT", str(heartbeat.parent / "file" / "beat"))
-    processes.beat()
+    monkeypatch.setenv("GNN_HEARTBEAT", str(heartbeat.parent / "file" / "heartbeat"))
+    processes.touch_heartbeat()
     processes.rest()
 
 

@@ -37,10 +37,11 @@ def color(settings: ColorSettings) -> Path:
 
         require_drawable(graph)
     deadline = start + settings.seconds
-    budget = Budget(deadline, clique_size(graph.csr(), deadline), model.threads, settings.seed)
+    clique = clique_size(graph.csr(), deadline)
+    budget = Budget(deadline, clique, model.threads, settings.seed)
     best: Coloring | None = None
     try:
-        for best in colorings(graph, model.rule, budget):
+        for best in colorings(graph, model.rule, budget, clique):
             logger.info("%s: %d colors (%s)", graph.name, best.num_colors, best.method)
     except KeyboardInterrupt:
         if best is None:
@@ -48,7 +49,7 @@ def color(settings: ColorSettings) -> Path:
         logger.warning("%s: interrupted, taking the best coloring so far", graph.name)
     assert best is not None, "colorings yields one at least"
     write_solution(out, best.colors)
-    found = f"{best.num_colors} colors by {best.method}, at least {budget.lower} needed"
+    found = f"{best.num_colors} colors by {best.method}, at least {clique} needed"
     logger.info("%s: %s, %.1f s, written to %s", graph.name, found, time.monotonic() - start, out)
     if settings.picture:
         with files.replace_file(settings.picture) as temporary:

@@ -80,7 +80,8 @@ def evaluate(settings: EvaluateSettings) -> None:
             writer.add_text("report", text.getvalue())
     if summary["chromatic_mae"] is not None:
         print(f"The number of colors is predicted with a mean error of {summary['chromatic_mae']:.2f}.")
-    print(*comparison, sep="\n")
+    for sentence in comparison:
+        print(sentence)
     if settings.plot:
         with files.replace_file(settings.plot) as temporary:
             report.draw(rows).savefig(temporary, format="png", dpi=120)
@@ -207,7 +208,7 @@ def _row(case: Case, model: Model, settings: EvaluateSettings) -> Row:
             watch("rule", baselines.alone(trained_rule, graph, seconds, enough, model.rule))
     if seconds:
         budget = Budget(time.monotonic() + seconds, enough, model.threads)
-        watch("search", (coloring.colors for coloring in colorings(graph, model.rule, budget)))
+        watch("search", (coloring.colors for coloring in colorings(graph, model.rule, budget, clique)))
     if call is not None:
         watch("one_call", [call.colors], call.seconds)
         row.conflicts, row.chromatic = conflicts(graph, call.classes), call.chromatic

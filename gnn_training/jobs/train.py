@@ -109,7 +109,7 @@ class Training:
                 return "stopped"
             if late or learner.step >= learner.num_steps or progress.out_of_patience(settings.patience):
                 break
-            processes.beat()
+            processes.touch_heartbeat()
             rate, started = learner.learning_rate, time.monotonic()
             learner.update(batch)
             if learner.step % look_every == 0:

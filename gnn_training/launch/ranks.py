@@ -94,7 +94,7 @@ def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks
         start = elastic_launch(_config(num_ranks, nodes, folder), _run_rank)
 
         def start_deaf() -> dict[int, Result]:
-            with processes.deaf_to(signal.SIGINT):  # which reaches the whole process group in a terminal
+            with processes.blocks_signals(signal.SIGINT):  # which reaches the whole process group in a terminal
                 return start(os.getpid(), pickle.dumps((function, argument)))
 
         # The main thread handles signals.

@@ -15,7 +15,7 @@ from gnn_training.model.graphs import Graphs
 
 ONE_BY_ONE, NODES_PER_RANK = 2048, 128  # DSATUR: nodes up to which a round colors one; above, one more for so many,
 COLORED_PER_RANK = 16  # but one more only for so many colored ones, so that a grid still gets two colors
-PACE, HEAD_START = 4000, 1 / 64  # if rounds color fewer than c nodes of 4000, c colors around a node are enough
+SPEED, HEAD_START = 4000, 1 / 64  # if rounds color fewer than c nodes of 4000, c colors around a node are enough
 SCATTER = 1_327_217_885  # .618 of rule.PRIME, so that multiples modulo it are in no order
 DEGREE_WORTH, DEGREE_LEVELS = 1 / 4, 256  # in members: what one of the largest degree counts besides, in so many levels
 INSIDE = 4096.0  # more than any number of neighbours
@@ -69,7 +69,7 @@ def dsatur(graphs: Graphs, color_ids: Tensor, rank_ids: Tensor) -> Tensor:
         key, taken, waiting, rounds = state  # taken: True where a neighbour has a color; waiting (G,): nodes
         best, v = key.view_as(tie).topk(rank_ids.shape[0], 1)                             # (G, B)
         done = n - waiting[:, None]                                                       # (G, 1)
-        enough = ((done + n * HEAD_START) * PACE / (n * rounds)).long() * one_color       # (G, 1)
+        enough = ((done + n * HEAD_START) * SPEED / (n * rounds)).long() * one_color      # (G, 1)
         least = torch.minimum(best[:, :1] - best[:, :1] % one_color, enough).clamp(min=0)
         at = ((best >= least) & (needed <= done)).flatten().nonzero().flatten()           # (P,)
         node, mine = (v + before).flatten().gather(0, at), best.flatten().gather(0, at)

@@ -107,12 +107,12 @@ def clique_size(lists: NeighbourLists, deadline: float = math.inf) -> int:
     return int(in_time(deadline, kernels.greedy_clique, *lists, by_degree[:CLIQUE_STARTS]))
 
 
-def colorings(graph: Graph, rule: np.ndarray | None, budget: Budget) -> Iterator[Coloring]:
+def colorings(graph: Graph, rule: np.ndarray | None, budget: Budget, clique: int = 0) -> Iterator[Coloring]:
     """Yield proper colorings with ever fewer colors, DSATUR's first, until the budget is spent or one has `lower`
-    colors. rule (NUM_WEIGHTS,): weights of the trained rule, if there is one.
+    colors. rule (NUM_WEIGHTS,): weights of the trained rule, if there is one. clique: size of one, 0 to look for it.
     """
     lists = graph.csr()
-    clique = clique_size(lists, budget.deadline)
+    clique = clique or clique_size(lists, budget.deadline)
     budget = budget._replace(lower=max(clique, budget.lower))
     colors = in_time(max(budget.deadline, time.monotonic() + FIRST_SECONDS), kernels.dsatur, *lists)
     if colors.min() < 0:  # the time is over

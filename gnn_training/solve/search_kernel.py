@@ -86,7 +86,7 @@ class Choice(NamedTuple):
     features: np.ndarray  # (F, N) float32
     weights: np.ndarray  # (N,) float32, of conflicts with these neighbours,
     weight: np.ndarray  # (N,) float32, and of conflicts with every node
-    crowding: np.ndarray  # (K,) float32, -inf for closed colors
+    crowding: np.ndarray  # (K,) float32
     score: np.ndarray  # (K,) float32
 
 

@@ -40,7 +40,7 @@ class Validation:
         """
         sums, count = torch.zeros(len(SCORES), dtype=torch.float64, device=self.rt.device), 0
         for number, planned in enumerate(self.batches):
-            processes.beat()
+            processes.touch_heartbeat()
             sums += self.score_batch(network, number)
             count += len(planned.micro_batches[0])
         totals = self.rt.total(torch.tensor([*sums.tolist(), count], dtype=torch.float64))
