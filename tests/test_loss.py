@@ -22,7 +22,7 @@ from gnn_training.training.searcher import GpuSearcher, Inputs, search_on_cpu
 SINGLE = Graph.from_edges(1, [])
 HARD = random_graph(70, 0.5, seed=2)
 GRAPHS = [HARD, random_graph(70, 0.4, seed=1), SINGLE, random_graph(60, 0.6)]
-ROUNDS = 20
+ROUNDS = 40
 
 
 def batch(graphs: list[Graph]) -> Batch:

@@ -100,7 +100,7 @@ class Bound(nn.Module):
     def forward(self, graphs: Graphs, ranges: Ranges, seed: Tensor, steps: Tensor) -> tuple[Bounds, search.Limits]:
         colors, n = dsatur(graphs, ranges.greedy_color_ids, ranges.rank_ids), graphs.num_nodes
         is_dense = (graphs.degrees.sum(1) >= SETS_FROM * n * (n - 1)) & (n.max() <= SETS_UP_TO)
-        part, patience = ranges.dense_ids, PATIENCE * (scalar(steps).abs() / PATIENCE_STEPS).sqrt()
+        part, patience = ranges.dense_ids, PATIENCE * (at_most(steps) / PATIENCE_STEPS).sqrt()
         waiting = torch.nn.functional.pad(torch.where(is_dense[:, None], -1, colors), (0, 1))[:, part]
         exists = torch.nn.functional.pad(graphs.exists, (0, 1))[:, part]
         seeds = scalar(seed) + 0 * colors[:, 0]
@@ -132,7 +132,7 @@ class Search(nn.Module):
         graph = bounds.searches                                                           # (R,)
         number = torch.arange(graph.shape[0], device=graph.device) - search.first_searches(graph, rows)[graph]
         task = search.Task(bounds.greedy, bounds.clique, asked, graph, seed + SEED_STRIDE * number)
-        by_size = torch.minimum(-steps, FEWEST_ROUNDS + graphs.num_nodes.max().square().long() // PER_ROUND)
+        by_size = torch.minimum(at_most(steps), FEWEST_ROUNDS + graphs.num_nodes.max().square().long() // PER_ROUND)
         rounds = torch.where(steps < 0, by_size, steps)
         # Where a round moves more nodes, in graphs of more than a thousand, a call makes fewer rounds.
         fewer = (rounds * rule.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
@@ -191,6 +191,11 @@ def numbers_of(batch: Tensor) -> Numbers:
 def scalar(value: Tensor) -> Tensor:
     """The only number of a tensor; an error if it has none or more, which ONNX Runtime accepts for a scalar input."""
     return value.reshape(1)[0]
+
+
+def at_most(steps: Tensor) -> Tensor:
+    """The most rounds that `steps` allows: s for both s and -s."""
+    return scalar(steps).clamp(min=-torch.iinfo(torch.int64).max).abs()  # -2**63 has no opposite
 
 
 def limits(num_nodes: Tensor, num_colors: Tensor) -> search.Limits:

@@ -8,6 +8,7 @@ Letters in shapes: N nodes, K colors, A active nodes, M nodes that may move, F f
 """
 
 import math
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,6 +91,7 @@ class Choice(NamedTuple):
     score: np.ndarray  # (K,) float32
 
 
+@cache
 def noise_table(num_colors: int) -> np.ndarray:
     """Random numbers (NOISE_ROWS, num_colors) float32 between 0 and 1, the same as those of the exported file."""
     integers = rule.noise(np.arange(rule.NOISE_ROWS)[:, None], np.arange(num_colors))

@@ -22,7 +22,7 @@ from gnn_training.solve.portfolio import seeded
 from gnn_training.training.loss import Batch
 from gnn_training.training.sampler import Bucket, EqualCostSampler, PlannedStep, Shape
 
-SET_MOVES = 300  # of the search for every independent set
+SET_MOVES = 100  # of the search for every independent set
 SEARCH = 1  # purpose of the random generator; 0 is the sampler's
 
 
