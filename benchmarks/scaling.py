@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -22,7 +22,7 @@ import numpy as np
 import tyro
 
 from gnn_training import files
-from gnn_training.console import markdown_table, set_up_logging
+from gnn_training.console import set_up_logging
 from gnn_training.data.dataset import Plan, claim, finished, label_all
 from gnn_training.data.families import FAMILIES, RECIPES, Recipe, draws
 from gnn_training.data.packed import PackedGraphs
@@ -141,7 +141,7 @@ def training_graphs(folder: Path, most_nodes: int) -> PackedGraphs:
 
 @cache
 def test_graphs() -> list[TestGraph]:
-    """Fresh graphs of all families, as many of each size. Where the first coloring is optimal there is nothing to find."""
+    """Fresh graphs of all families, as many of each size, without those whose first coloring is optimal."""
     found = []
     for low, high in TEST_SIZES:
         recipe, kept = Recipe(dict.fromkeys(FAMILIES, 1), ((low, high, 1.0),), 0), []

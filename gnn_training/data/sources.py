@@ -15,7 +15,7 @@ from typing import BinaryIO, NoReturn, cast
 import numpy as np
 
 from gnn_training.coloring import conflicts
-from gnn_training.data.formats import FORMATS, whole
+from gnn_training.data.formats import FORMATS
 from gnn_training.data.packed import GRAPHS_FILE, MANIFEST_FILE, is_packed
 from gnn_training.errors import StorageError, UserError
 from gnn_training.files import open_regular, read_bytes, reason
@@ -24,13 +24,9 @@ from gnn_training.settings import RunSettings
 
 KNOWN = f"{', '.join(FORMATS)} and .gz of them"
 HOME = Path("training_data")  # searched when no data is named; generated graphs go below it
-# Of a tar archive: members that say something about the next one, and members without content.
-EXTRA = {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE}
-EXTRA.add(tarfile.XGLTYPE)
-NO_CONTENT = set(tarfile.SUPPORTED_TYPES) - set(tarfile.REGULAR_TYPES) - EXTRA
-MAX_EXTRA = 1_000_000  # bytes
+MAX_READ = 200_000_000  # bytes at once
 MAX_UNPACKED = 50_000_000_000  # bytes, which gzip may make of 50 million
-MAX_END = 10_000_000  # zeros after the end
+MAX_END = 10_000_000  # zeros after the end of an archive
 
 
 def read(path: Path) -> Instance:
@@ -108,13 +104,13 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
         with open_regular(archive) as file:
             is_zipped = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            for parts, content in _members(cast(BinaryIO, gzip.GzipFile(fileobj=file)) if is_zipped else file):
+            for parts, content in _members(_Reader(cast(BinaryIO, gzip.GzipFile(fileobj=file)) if is_zipped else file)):
                 if (room := room - len(content)) < 0:
                     raise StorageError(f"{archive}: its graphs would fill the disk of {folder}; make room")
                 path = folder.joinpath(*parts)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
-    except (gzip.BadGzipFile, tarfile.TarError, zlib.error, EOFError, ValueError) as error:
+    except (gzip.BadGzipFile, tarfile.TarError, zlib.error, EOFError, ValueError, RecursionError) as error:
         raise UserError(f"{archive}: is damaged or not a tar archive ({error}); fetch or pack it again") from error
     except OSError as error:
         kind = StorageError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else UserError
@@ -125,67 +121,36 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
     return find([folder])
 
 
-def _members(stream: BinaryIO) -> Iterator[tuple[list[str], bytes]]:
-    """Path, as parts below a folder, and content of every graph file in a tar archive, which is read to its end, so
-    that gzip compares its checksum. ValueError if it is damaged. tarfile would believe what headers claim: gigabytes of
-    attributes, holes, a thousand names for one file.
+class _Reader:
+    """Reads what tarfile asks for, unless a header claims more than the memory may take."""
+
+    def __init__(self, file: BinaryIO):
+        self._read, self.seek, self.tell = file.read, file.seek, file.tell
+
+    def read(self, size: int = -1) -> bytes:
+        if size > MAX_READ:
+            raise ValueError(f"a member claims {size} bytes, which are too many")
+        return self._read(size)
+
+
+def _members(stream: _Reader) -> Iterator[tuple[list[str], bytes]]:
+    """Path, as parts below a folder, and content of every graph file in a tar archive. ValueError if it is damaged. The
+    archive is read to its end, because gzip compares its checksum there, and because tarfile takes a damaged header for
+    the end.
     """
-    known: dict[str, str] = {}  # about the next file, from before its header
-    is_extra = False
-    while any(block := _take(stream, tarfile.BLOCKSIZE)):
-        header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-        is_extra = header.type in EXTRA
-        name, size, limit = header.name, 0 if header.type in NO_CONTENT else header.size, MAX_UNPACKED
-        if is_extra:
-            limit = MAX_EXTRA
-        else:
-            name, size = known.get("path", name), whole(known["size"]) if "size" in known else size
-        parts = [part for part in PurePosixPath(name).parts if part not in ("/", "..")]
-        is_file = header.type in tarfile.REGULAR_TYPES and bool(parts)
-        if is_graph := is_file and _listed(parts[-1]) and not any(part.startswith(".") for part in parts):
-            limit = _limit(name)
-        if not 0 <= size <= min(limit, MAX_UNPACKED - stream.tell()):
-            raise ValueError(f"{brief(name)} has {size} bytes, which are too many")
-        if header.type == tarfile.GNUTYPE_SPARSE or "sparse" in known:
-            raise ValueError(f"{brief(name)} has holes, as of tar --sparse")
-        if is_graph:
-            yield parts, _take(stream, size)
-        elif is_extra:
-            known |= _extra(header.type, _take(stream, size))
-        else:
-            stream.seek(size, os.SEEK_CUR)
-        known = known if is_extra else {}
-        stream.seek(-size % tarfile.BLOCKSIZE, os.SEEK_CUR)
+    with tarfile.open(fileobj=cast(BinaryIO, stream), mode="r:", encoding="utf-8") as archive:
+        for member in archive:
+            parts = [part for part in PurePosixPath(member.name).parts if part not in ("/", "..")]
+            if member.offset_data + member.size > MAX_UNPACKED:
+                raise ValueError(f"{brief(member.name)} has {member.size} bytes, which are too many")
+            if member.isreg() and parts and _listed(parts[-1]) and not any(part.startswith(".") for part in parts):
+                if member.issparse() or member.size > _limit(member.name):
+                    raise ValueError(f"{brief(member.name)} has holes or {member.size} bytes, which are too many")
+                yield parts, cast(BinaryIO, archive.extractfile(member)).read()
+        stream.seek(archive.offset)
     end = stream.read(MAX_END + 1)
-    if any(end) or len(end) > MAX_END:
-        raise ValueError("more follows its end")
-    if is_extra:
-        raise ValueError("its last file is missing")
-
-
-def _take(stream: BinaryIO, size: int) -> bytes:
-    content = stream.read(size)
-    if len(content) < size:
-        raise EOFError("it ends too early")
-    return content
-
-
-def _extra(kind: bytes, content: bytes) -> dict[str, str]:
-    """What the content of an EXTRA member says about the next file: path, size, or that it is sparse."""
-    if kind == tarfile.GNUTYPE_LONGNAME:
-        return {"path": content.split(b"\0")[0].decode("utf-8", "surrogateescape")}
-    found, start = {}, 0
-    while kind != tarfile.GNUTYPE_LONGLINK and any(content[start : start + 1]):
-        length = content[start : start + 20].split(b" ")[0]  # then a blank, key=value and a line break
-        if (end := start + whole(length)) > len(content):
-            raise EOFError("its attributes end too early")
-        key, _, value = content[start + len(length) + 1 : end - 1].partition(b"=")
-        if name := {b"path": "path", b"size": "size", b"GNU.sparse": "sparse"}.get(key[:10]):
-            found[name] = value.decode("utf-8", "surrogateescape")
-        start = max(end, start + 1)
-    if found and kind == tarfile.XGLTYPE:
-        raise ValueError("one path or size is claimed for all of its files")
-    return found
+    if any(end) or not 0 < len(end) <= MAX_END:
+        raise ValueError("more follows its end" if end else "it ends too early")
 
 
 def _listed(name: str) -> bool:

@@ -25,10 +25,10 @@ CLIQUE_WORK = 1_000_000  # nodes that the search for cliques looks at in a step,
 MIN_STARTS, MAX_STARTS = 16, 1024  # and from how many nodes of a graph it starts
 CHAINS = 32  # of independent sets, and the steps without a better one, per member, after which they end,
 PATIENCE, PATIENCE_STEPS = 2.0, 2500  # in a call of so many steps; the patience grows with the root of the steps
-SEARCH_WORK, MAX_SEARCHES = 6000, 4  # a small graph is searched several times: nodes x colors x searches
+SEARCH_WORK, MAX_SEARCHES = 10_000, 16  # a small graph is searched several times: nodes x colors x searches
 SEED_STRIDE = 1009  # between the seeds of two searches of a graph
 SETS_FROM, SETS_UP_TO = 0.15, 2048  # density from which, and nodes up to which, a graph is also colored with them
-FEWEST_ROUNDS, PER_ROUND = 20, 6  # without `steps`: one more round for so many pairs of nodes
+FEWEST_ROUNDS, PER_ROUND = 20, 1000  # without `steps`: so many, and nodes³ / PER_ROUND more
 MAX_GRAPHS = 1_000_000  # in a call
 USED_SCORE = 9.2  # of a node's own color: log(p / 0.0001) for p = 1; other colors have 0
 
@@ -132,7 +132,7 @@ class Search(nn.Module):
         graph = bounds.searches                                                           # (R,)
         number = torch.arange(graph.shape[0], device=graph.device) - search.first_searches(graph, rows)[graph]
         task = search.Task(bounds.greedy, bounds.clique, asked, graph, seed + SEED_STRIDE * number)
-        by_size = torch.minimum(at_most(steps), FEWEST_ROUNDS + graphs.num_nodes.max().square().long() // PER_ROUND)
+        by_size = torch.minimum(at_most(steps), FEWEST_ROUNDS + (graphs.num_nodes.max() ** 3).long() // PER_ROUND)
         rounds = torch.where(steps < 0, by_size, steps)
         # Where a round moves more nodes, in graphs of more than a thousand, a call makes fewer rounds.
         fewer = (rounds * rule.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)

@@ -5,9 +5,9 @@ use crate::{Coloring, ColoringGnn, Graph, Request, Result};
 /// Length of the calls after the first, in steps of the first call.
 const CALL_LENGTH: usize = 4;
 
-/// Rounds of a call that names no steps: so many, and one for so many pairs of nodes; at most the steps of the file.
+/// Rounds of a call that names no steps: so many, and nodes³ / PER_ROUND more; at most the steps of the file.
 const FEWEST_ROUNDS: usize = 20;
-const PER_ROUND: usize = 6;
+const PER_ROUND: usize = 1000;
 
 /// What a coloring may cost.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ impl ColoringGnn {
         let target = budget.target.max(graph.clique_size());
         let call = Instant::now();
         let mut best = Coloring::greedy(graph, &self.predict(graph)?.ordering());
-        let rounds = self.steps().min(FEWEST_ROUNDS + graph.num_nodes().pow(2) / PER_ROUND);
+        let rounds = self.steps().min(FEWEST_ROUNDS + graph.num_nodes().pow(3) / PER_ROUND);
         let mut per_step = call.elapsed().as_secs_f64() / rounds as f64;
         for seed in (budget.seed + 1..).take(budget.calls.saturating_sub(1)) {
             let begin = Instant::now();
