@@ -58,6 +58,8 @@ class Options:
     """Seeds of trainings up to 16; larger ones take the first three."""
     sizes: tuple[int, ...] = (200, 450, 1000)
     """Most nodes of the training graphs."""
+    rounds: tuple[int, ...] = (1500,)
+    """Rounds of the searches in trainings."""
     page: Path | None = None
     """Markdown page whose section "Measured" is replaced; None prints the section."""
 
@@ -67,10 +69,11 @@ class Cell(NamedTuple):
 
     multiple: int
     most_nodes: int
+    rounds: int
     seed: int
 
     def __str__(self) -> str:
-        return f"{self.multiple}x-{self.most_nodes}-seed{self.seed}"
+        return f"{self.multiple}x-{self.most_nodes}nodes-{self.rounds}rounds-seed{self.seed}"
 
 
 class TestGraph(NamedTuple):
@@ -103,7 +106,7 @@ def cells(options: Options) -> Iterator[Cell]:
     """All trainings, the shortest first."""
     for multiple in sorted(options.multiples):
         for seed in options.seeds if multiple <= 16 else options.seeds[:3]:
-            yield from (Cell(multiple, most, seed) for most in options.sizes)
+            yield from (Cell(multiple, most, rounds, seed) for most in options.sizes for rounds in options.rounds)
 
 
 def run(cell: Cell, folder: Path, shipped: np.ndarray) -> None:
@@ -117,7 +120,7 @@ def run(cell: Cell, folder: Path, shipped: np.ndarray) -> None:
     epochs = cell.multiple * ONE / 2 / num_open
     settings = of_preset(
         TrainSettings, "cpu", data=folder / f"graphs-{cell.most_nodes}", run=folder / str(cell) / "run", steps=0,
-        epochs=epochs, minutes=0, processes=1, seed=cell.seed, validation_graphs=64, log_every=50,
+        epochs=epochs, minutes=0, processes=1, rounds=cell.rounds, seed=cell.seed, validation_graphs=64, log_every=50,
         evaluate_every=max(10, 16 * cell.multiple), checkpoint_every=100,
     )  # fmt: skip
     train(settings)

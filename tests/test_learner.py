@@ -284,7 +284,7 @@ def test_progress_judges_counts_and_loses_patience():
     assert progress.seconds_left(step=2, steps=62, minutes=0.5) == 28
 
     def judge(gap: float, step: int) -> bool:
-        return progress.judge({"gap": gap, "dsatur_gap": 5.0}, step)
+        return progress.judge({"gap": gap, "dsatur_gap": 5.0, "gain": 2.5 - gap, "gain_error": 0.1}, step)
 
     assert judge(2.5, step=0) and progress.first_gap == 2.5
     # Of equal scores the later weights are kept, but they are no reason for patience.

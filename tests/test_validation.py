@@ -58,10 +58,11 @@ def test_the_scores_are_those_of_proper_colorings_that_tensors_find(data: Packed
             errors.append(abs(chromatic - data.num_colors[i]))
             right.append(types.argmax() == data.graph_type[i])
     scores = one.scores(network)
-    assert tuple(scores) == (*SCORES, "dsatur_gap", "graphs") and scores["graphs"] == len(gap) == 24
+    assert tuple(scores) == (*SCORES[:-1], "gain_error", "dsatur_gap", "graphs") and scores["graphs"] == len(gap) == 24
     assert scores["gap"] == pytest.approx(np.mean(gap)) and 0 < scores["gap"] < scores["dsatur_gap"]
     assert scores["at_best_known"] == pytest.approx(np.mean(np.array(gap) <= 0)) and scores["at_best_known"] < 1
     assert scores["dsatur_gap"] == pytest.approx((data.dsatur_colors.astype(int) - data.num_colors).mean())
+    assert scores["gain"] == scores["gain_error"] == 0  # the network is untrained
     assert scores["chromatic_error"] == pytest.approx(np.mean(errors), abs=1e-4)
     assert scores["family_accuracy"] == pytest.approx(np.mean(right))
 
@@ -78,7 +79,7 @@ def test_every_graph_is_scored_once_easy_ones_too_and_batches_make_no_difference
 
 def test_empty_places_count_nothing(data: PackedGraphs, rt: Runtime, network: ColoringNetwork):
     one = start(data, rt)
-    expected = one.scores(network)
+    expected, one = one.scores(network), start(data, rt)
     one.batches = [replace(each, shape=replace(each.shape, graphs=each.shape.graphs + 2)) for each in one.batches]
     assert one.scores(network) == pytest.approx(expected, abs=1e-6)
 
@@ -100,7 +101,9 @@ def test_a_second_evaluation_gives_the_same_scores_and_other_weights_give_others
     assert one.scores(network) == first
     with torch.no_grad():
         network.move_rule.normal_()
-    assert one.scores(network)["gap"] != first["gap"]
+    second = one.scores(network)
+    assert second["gap"] != first["gap"]
+    assert second["gain"] == pytest.approx(first["gap"] - second["gap"]) and 0 < second["gain_error"] < 1
 
 
 def test_an_evaluation_leaves_weights_and_gradients_alone(data: PackedGraphs, rt: Runtime, network: ColoringNetwork):

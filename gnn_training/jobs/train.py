@@ -129,7 +129,7 @@ class Training:
         left = progress.seconds_left(step, self.learner.num_steps, settings.minutes)
         speed = {"graphs_per_second": progress.graphs_per_second, "seconds_left": left}
         self.logbook.record("train", step, {**values, "epoch": step / len(self.loader.sampler), **speed})
-        self.logbook.say(step, self.learner.num_steps, values["gap"], progress, left)
+        self.logbook.say(step, self.learner.num_steps, progress, left)
 
     def _evaluate(self) -> None:
         """Score the averaged weights and keep them when they are the best so far."""

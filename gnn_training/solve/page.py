@@ -19,6 +19,7 @@ from gnn_training.solve.report import METHODS, SCORE_COLUMNS, family_score
 INK = "#010203"  # in a figure; on the page it is the color of the text, dark or light
 INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
 STYLE: Any = dict.fromkeys(INKED, INK) | {"svg.fonttype": "none", "svg.hashsalt": "page", "legend.frameon": False}
+SMOOTHED = 9  # records
 Json = dict[str, Any]
 
 
@@ -37,9 +38,11 @@ def page(report: Json, manifest: Json | None = None, config: Json | None = None,
         if manifest:
             steps, checks = ([record for record in metrics if record["kind"] == k] for k in ("train", "validation"))
             best = next((record for record in checks if record["step"] == manifest["training"]["best_step"]), None)
-            gaps = {"training graphs": (steps, "gap"), "validation graphs": (checks, "gap")}
+            gains = [record for record in checks if "gain" in record]  # not in those of earlier versions
             losses = {name: (steps, name) for name in ("chromatic", "family", "difficulty")}
-            curves = _curves("mean gap", gaps) + _curves("loss of the graph predictions", losses)
+            curves = _curves("colors that training saves", {"validation graphs": (gains, "gain")})
+            curves += _curves("mean gap", {"training graphs": (steps, "gap")})
+            curves += _curves("loss of the graph predictions", losses)
             values |= {"first": checks[0] if checks else None, "best": best, "curves": curves}
         if example:
             graph = Graph.from_edges(example["num_nodes"], example["edges"], example["name"])
@@ -50,11 +53,20 @@ def page(report: Json, manifest: Json | None = None, config: Json | None = None,
 
 
 def _curves(label: str, curves: Mapping[str, tuple[Sequence[Json], str]]) -> Markup:
-    """A figure over the steps; curves: records and what to take of them, by name."""
+    """A figure over the steps; curves: records and what to take of them, by name. What has an error gets a band of one
+    standard error; what every step has is the mean of the SMOOTHED records around it.
+    """
     figure = Figure(figsize=(4.4, 3), layout="constrained")
     axes = figure.subplots()
     for name, (records, key) in curves.items():
-        axes.plot([record["step"] for record in records], [record[key] for record in records], label=name)
+        step, values = (np.array([record[field] for record in records]) for field in ("step", key))
+        if f"{key}_error" in (records[0] if records else ()):
+            error = np.array([record[f"{key}_error"] for record in records])
+            axes.fill_between(step, values - error, values + error, alpha=0.3)
+        elif len(values) > SMOOTHED:
+            sums, counts = (np.convolve(x, np.ones(SMOOTHED), "same") for x in (values, np.ones(len(values))))
+            values = sums / counts
+        axes.plot(step, values, label=name)
     axes.set(xlabel="step", ylabel=label)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend()

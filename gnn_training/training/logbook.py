@@ -18,7 +18,8 @@ KINDS = ("train", "validation")
 class Progress:
     """Counts and scores over the whole training, without interruptions. Kept in every checkpoint. seconds: of steps and
     evaluations; step_seconds: of steps alone; graphs: seen, repeats counted; gap, dsatur_gap: mean colors above the
-    best known on the validation graphs at the last evaluation; first_gap: at step 0; best: lowest gap so far, None
+    best known on the validation graphs at the last evaluation; first_gap: at step 0; gain, gain_error: colors
+    fewer than the untrained rule finds, and the standard error of that mean; best: lowest gap so far, None
     before the first evaluation; evaluations_without_gain: since then; evaluated_at: step of the last evaluation.
     """
 
@@ -28,6 +29,8 @@ class Progress:
     gap: float | None = None
     first_gap: float | None = None
     dsatur_gap: float | None = None
+    gain: float = 0.0
+    gain_error: float = 0.0
     best: float | None = None
     best_step: int = 0
     evaluations_without_gain: int = 0
@@ -42,6 +45,7 @@ class Progress:
     def judge(self, scores: dict[str, float], step: int) -> bool:
         """Note the scores of an evaluation; True if these weights are the ones to keep."""
         self.gap, self.dsatur_gap, self.evaluated_at = scores["gap"], scores["dsatur_gap"], step
+        self.gain, self.gain_error = scores["gain"], scores["gain_error"]
         if step == 0:
             self.first_gap = self.gap
         is_better = self.best is None or self.gap < self.best
@@ -100,14 +104,15 @@ class Logbook:
             with loggers.errors_as_warnings(type(logger).__name__):
                 logger.log(step, {f"{kind}/{name}": value for name, value in values.items()})
 
-    def say(self, step: int, steps: int, gap: float, progress: Progress, seconds_left: float) -> None:
+    def say(self, step: int, steps: int, progress: Progress, seconds_left: float) -> None:
         """Log one line for people: where the training stands."""
         if not self.is_main:
             return
-        parts = [f"step {step}/{steps}", f"training graphs {gap:+.2f}"]
+        parts = [f"step {step}/{steps}"]
         if progress.gap is not None:
-            others = f"at step 0 {progress.first_gap:+.2f}, DSATUR {progress.dsatur_gap:+.2f}"
-            parts.append(f"validation {progress.gap:+.2f} ({others})")
+            others = f"untrained {progress.gap + progress.gain:+.2f}, DSATUR {progress.dsatur_gap:+.2f}"
+            parts.append(f"gap {progress.gap:+.2f} ({others})")
+            parts.append(f"training saves {progress.gain:.2f} ± {progress.gain_error:.2f} colors")
         minutes, seconds = divmod(round(seconds_left), 60)
         log.info("%s", " | ".join([*parts, f"{minutes}:{seconds:02d} left"]))
 

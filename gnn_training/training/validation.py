@@ -1,17 +1,20 @@
 """Scores on the validation graphs: what a caller of the exported program would get, every graph counted once."""
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from gnn_training import processes
 from gnn_training.distributed import Runtime
+from gnn_training.model.search import first_weights
 from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import DeviceDataset
-from gnn_training.training.loss import ColoringNetwork, Search
+from gnn_training.training.loss import Batch, ColoringNetwork, Search
 from gnn_training.training.sampler import EqualCostSampler
 
-SCORES = ("gap", "at_best_known", "chromatic_error", "family_accuracy")
+SCORES = ("gap", "at_best_known", "chromatic_error", "family_accuracy", "gain", "gain_squared")
 MAX_NODES = 2048  # larger graphs are trained on, but would dominate a validation
 
 
@@ -33,11 +36,17 @@ class Validation:
         if settings.capture:
             dataset.reserve(sampler.buckets)
         self.batches = [step for step in sampler if len(step.micro_batches[0])]
+        self._untrained: dict[int, Tensor] = {}  # colors (G,) that the untrained rule finds, by batch
 
     def scores(self, network: ColoringNetwork) -> dict[str, float]:
         """Means over all graphs on all ranks, and their number. `gap` is the number of colors above the best known that
-        a caller of the exported program would use; `dsatur_gap` is DSATUR's on the same graphs.
+        a caller of the exported program would use; `dsatur_gap` is DSATUR's on the same graphs. In the same
+        searches, the untrained rule needs `gain` colors more; `gain_error` is the standard error of that mean.
         """
+        if not self._untrained:
+            with torch.random.fork_rng(devices=[]):
+                untrained = first_weights().to(self.rt.device)
+            self._untrained = {i: self._colors(untrained, self._batch(i)) for i in range(len(self.batches))}
         sums, count = torch.zeros(len(SCORES), dtype=torch.float64, device=self.rt.device), 0
         for number, planned in enumerate(self.batches):
             processes.touch_heartbeat()
@@ -45,16 +54,27 @@ class Validation:
             count += len(planned.micro_batches[0])
         totals = self.rt.total(torch.tensor([*sums.tolist(), count], dtype=torch.float64))
         means = dict(zip(SCORES, (totals[:-1] / totals[-1]).tolist(), strict=True))
-        return {**means, "dsatur_gap": self.dsatur_gap, "graphs": int(totals[-1])}
+        variance = max(0.0, means.pop("gain_squared") - means["gain"] ** 2)
+        error = math.sqrt(variance / float(totals[-1]))
+        return {**means, "gain_error": error, "dsatur_gap": self.dsatur_gap, "graphs": int(totals[-1])}
 
     @torch.no_grad()
     def score_batch(self, network: ColoringNetwork, number: int) -> Tensor:
         """Sums (S,) over this rank's graphs of a batch, in the order of SCORES."""
-        planned = self.batches[number]
-        batch = self.dataset.batch(planned.micro_batches[0], planned.shape)
-        used = self.search(network.move_rule.expand_as(batch.change)[None], batch, self.steps)[0][0]
+        batch = self._batch(number)
+        used = self._colors(network.move_rule, batch)
         predicted = network.graph_head(batch.structure, batch.lower.float(), used)
         fewest, error = batch.num_colors, (predicted.chromatic - batch.num_colors).abs()
         right = predicted.graph_type_logits.argmax(1) == batch.graph_type
-        scores = (used - fewest, used <= fewest, error, right)
+        gain = self._untrained.get(number, used) - used
+        scores = (used - fewest, used <= fewest, error, right, gain, gain**2)
         return (torch.stack([score.double() for score in scores]) * batch.graph_mask).sum(1)
+
+    def _batch(self, number: int) -> Batch:
+        planned = self.batches[number]
+        return self.dataset.batch(planned.micro_batches[0], planned.shape)
+
+    @torch.no_grad()
+    def _colors(self, weights: Tensor, batch: Batch) -> Tensor:
+        """Colors (G,) that a search with the weights (NUM_WEIGHTS,) finds."""
+        return self.search(weights.expand_as(batch.change)[None], batch, self.steps)[0][0]
