@@ -9,7 +9,6 @@ measured until then, and a log of every step. docs/GPU.md explains the steps.
 import inspect
 import json
 import logging
-import math
 import os
 import subprocess
 import sys
@@ -78,13 +77,12 @@ class Trial:
     def settings(self, kind: Any, **changes: Any) -> Any:
         """Settings of a command."""
         preset = "smoke" if self.options.quick else "single"
-        return of_preset(kind, preset, **{"data": self.data, "device": "cuda", "capture": True} | changes)
+        return of_preset(kind, preset, **{"data": self.data, "device": "cuda"} | changes)
 
     def run_settings(self) -> RunSettings:
         """Settings of the whole job. Compiling would take longer than a quick one."""
-        is_long = not self.options.quick
         folders = {"run": self.out / "run", "models": self.out / "models"}
-        return self.settings(RunSettings, minutes=self.options.minutes, compile=is_long, capture=is_long, **folders)
+        return self.settings(RunSettings, minutes=self.options.minutes, compile=not self.options.quick, **folders)
 
     def command(self, name: str, command: str, settings: Any, **options: Any) -> str:
         """Do a command of coloring-gnn; see `child`."""
@@ -155,7 +153,7 @@ def compare(trial: Trial) -> Found:
     """
     quick = trial.options.quick
     size: Found = {"steps": 3} if quick else {"steps": 20, "rounds": 500, "batch_size": 1_000_000}
-    settings = trial.settings(TrainSettings, compile=False, capture=False, warmup_steps=1, **size)
+    settings = trial.settings(TrainSettings, compile=False, warmup_steps=1, **size)
     found = trial.found["compare"] = trial.measure("compare", "compare", settings)
     cpu, gpu, _ = (row["gap"] for row in found["rows"])
     if not quick and not abs(gpu - cpu) <= MAX_DIFFERENCE:
@@ -164,8 +162,8 @@ def compare(trial: Trial) -> Found:
 
 
 def try_modes(trial: Trial) -> Found:
-    """The self-check of a training, with an empty folder for compiled kernels and once more. A mode whose searches do
-    not end like those of `eager` is not listed. Torch's compiler took `compilation` of the seconds.
+    """The self-check of a training, with an empty folder for compiled kernels and once more. `compiled` is not listed
+    if its searches do not end like those of `eager`. Torch's compiler took `compilation` of the seconds.
     """
     options = {"variables": {"TORCHINDUCTOR_CACHE_DIR": str(trial.out / "compiled")}}
     settings = trial.settings(TrainSettings)
@@ -183,17 +181,15 @@ def try_modes(trial: Trial) -> Found:
 
 
 def measure_steps(trial: Trial) -> Found:
-    """Whole training steps. `gap` is that of the same eleven steps in all modes, so it should be about the same. Pairs
-    of a node and a color count once per search and round, with padding. `gb_per_second` takes 12 bytes for each, a
-    lower bound: a round reads and writes one number and reads another one. The share is that of the copied bandwidth.
-    Few graphs do not fill a large batch.
+    """Whole training steps, in the mode that was chosen. Pairs of a node and a color count once per search and round,
+    with padding. `gb_per_second` takes 12 bytes for each, a lower bound: a round reads and writes one number and reads
+    another one. The share is that of the copied bandwidth. Few graphs do not fill a large batch.
     """
-    mode, rows = trial.found["modes"]["searches"], list[Found]()
-    wanted: Found = {"compile": mode != "eager", "capture": mode == "captured", "warmup_steps": 1}
+    is_compiled, rows = trial.found["modes"]["searches"] == "compiled", list[Found]()
     for size in [preset_size(trial)] if trial.options.quick else SIZES:
         steps = 3 if trial.options.quick else 20
-        settings = trial.settings(TrainSettings, batch_size=size, steps=steps, **wanted)
-        rows += trial.measure(f"steps-{size}", "steps", settings)["rows"]
+        settings = trial.settings(TrainSettings, batch_size=size, steps=steps, compile=is_compiled, warmup_steps=1)
+        rows.append(trial.measure(f"steps-{size}", "steps", settings))
         if "problem" in rows[-1]:  # larger batches do not fit either
             break
     if "problem" in rows[0]:
@@ -209,7 +205,7 @@ def run_out_of_memory(trial: Trial) -> Found:
     the sentence that says what to lower.
     """
     size = preset_size(trial) * (10 if trial.options.quick else 1)  # a tiny step takes no memory worth mentioning
-    settings = trial.settings(TrainSettings, compile=False, capture=False, rounds=20, batch_size=size)
+    settings = trial.settings(TrainSettings, compile=False, rounds=20, batch_size=size)
     found = trial.found["memory"] = trial.measure("memory", "memory", settings)
     if "--batch-size" not in (outcome := found["rows"][-1]["outcome"]):
         raise MachineError(f"with a tenth of its memory free, a step was {outcome}: report it")
@@ -252,13 +248,13 @@ def train(trial: Trial) -> Found:
 
 def estimate(trial: Trial) -> Found:
     """One GPU and these graphs, from the speed of steps and evaluations above."""
-    row, every = fastest(trial, preset_size(trial)), trial.settings(TrainSettings).evaluate_every
+    row, every = steps_of_preset(trial), trial.settings(TrainSettings).evaluate_every
     evaluations = EPOCHS * row["steps_per_epoch"] // every + 1
     seconds = EPOCHS * row["epoch_seconds"] + evaluations * trial.found["train"]["seconds_per_evaluation"]
     return {
         "graphs": trial.found["graphs"]["train"],
         "batch_size": row["batch_size"],
-        "mode": row["mode"],
+        "mode": trial.found["modes"]["searches"],
         f"minutes_for_{EPOCHS}_epochs": seconds / 60,
     }
 
@@ -274,12 +270,10 @@ def preset_size(trial: Trial) -> int:
     return trial.settings(TrainSettings).batch_size
 
 
-def fastest(trial: Trial, size: float = math.inf) -> Found:
-    """The fastest steps of those with the largest batches up to a size, or of all."""
-    rows = [row for row in trial.found["steps"]["rows"] if "problem" not in row]
-    largest = max(row["batch_size"] for row in rows if row["batch_size"] <= size)
-    rows = [row for row in rows if size == math.inf or row["batch_size"] == largest]
-    return max(rows, key=lambda row: row["searches_per_second"])
+def steps_of_preset(trial: Trial) -> Found:
+    """The steps with the batch size of the preset, or the largest below that fits."""
+    rows = trial.found["steps"]["rows"]
+    return [row for row in rows if row["batch_size"] <= preset_size(trial) and "problem" not in row][-1]
 
 
 def advice(trial: Trial) -> list[str]:
@@ -292,23 +286,16 @@ def advice(trial: Trial) -> list[str]:
     if "compare" in found and (same := found["compare"]["rows"][1]["same_in_first_step"]) < EXPECTED_SAME:
         lines.append(f"Only {same:.0%} of the searches end on the GPU as on the CPU: find out why.")
     if "modes" in found and (problems := found["modes"]["problems"]):
-        lines.append(f"Find out why a faster way to search failed: {problems}.")
+        lines.append(f"Find out why compiled rounds failed: {problems}.")
     if "steps" in found:
-        row, best = fastest(trial, preset_size(trial)), fastest(trial)
-        size, speeds = row["batch_size"], dict[str, float]()
-        for each in found["steps"]["rows"]:
-            if each["batch_size"] == size and "problem" not in each:
-                speeds[each["mode"]] = each["searches_per_second"]
-        if len(speeds) == 2:
-            gain = speeds["captured"] / speeds["compiled"]
-            what = "set `capture` in the presets single and multi" if gain > 1 else "leave `capture` off"
-            lines.append(f"With batches of {size:,}, captured is {gain:.2f} times as fast as compiled: {what}.")
+        row = steps_of_preset(trial)
+        best = max(found["steps"]["rows"], key=lambda row: row.get("searches_per_second", 0))
+        size, gain = "batch_size", best["searches_per_second"] / row["searches_per_second"]
         if (share := row["ms_of_it_loading"] / row["ms_per_step"]) > MAX_LOADING:
-            lines.append(f"Loading takes {share:.0%} of a step with batches of {size:,}: load on other cores.")
-        gain = best["searches_per_second"] / row["searches_per_second"]
+            lines.append(f"Loading takes {share:.0%} of a step with batches of {row[size]:,}: load on other cores.")
         lines.append(
-            f"Most searches per second: {best['mode']}, batches of {best['batch_size']:,}, {gain:.2f} times as many as "
-            f"with {size:,}. A round moves at least {best['share_of_bandwidth']:.1%} of the bandwidth."
+            f"Most searches per second: with batches of {best[size]:,}, {gain:.2f} times as many as with "
+            f"{row[size]:,}. A round moves at least {best['share_of_bandwidth']:.1%} of the bandwidth."
         )
     if len(found) == len(STEPS):
         lines.append("Rent the cheapest two GPUs with NVLink for ten minutes before eight.")
