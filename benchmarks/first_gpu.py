@@ -56,7 +56,7 @@ class Options:
     minutes: float = 8.0
     """Longest training."""
     quick: bool = False
-    """Tiny sizes, and no verdict on numbers: for pretended GPUs, which compute nothing."""
+    """Tiny sizes, nothing after the training, and no verdict on numbers: for pretended GPUs, which compute nothing."""
 
 
 class Failed(UserError):
@@ -73,11 +73,14 @@ class Trial:
     def __init__(self, options: Options):
         self.options, self.out, self.data = options, options.out, options.data or options.out / "graphs"
         self.deadline, self.found = time.monotonic() + 60 * MINUTES, dict[str, Found]()
+        self.variables: dict[str, str] = {}  # of the processes
 
     def settings(self, kind: Any, **changes: Any) -> Any:
         """Settings of a command."""
-        preset = "smoke" if self.options.quick else "single"
-        return of_preset(kind, preset, **{"data": self.data, "device": "cuda"} | changes)
+        values: Found = {"data": self.data, "device": "cuda"}
+        if self.options.quick:
+            return of_preset(kind, "smoke", **values | {"rounds": 20, "validation_rounds": 20} | changes)
+        return of_preset(kind, "single", **values | changes)
 
     def run_settings(self) -> RunSettings:
         """Settings of the whole job. Compiling would take longer than a quick one."""
@@ -88,23 +91,22 @@ class Trial:
         """Do a command of coloring-gnn; see `child`."""
         return self.child(name, Step(name, command, settings).arguments(self.out), **options)
 
-    def measure(self, name: str, part: str, settings: TrainSettings, **options: Any) -> Found:
-        """What a part of gpu_measures finds; see `child`."""
+    def measure(self, name: str, part: str, settings: TrainSettings) -> Found:
+        """What a part of gpu_measures finds."""
         file = Step(name, part, settings).arguments(self.out)[-1].removeprefix("--settings=")
-        return json.loads(self.child(name, ["-m", "benchmarks.gpu_measures", part, file], **options).splitlines()[-1])
+        return json.loads(self.child(name, ["-m", "benchmarks.gpu_measures", part, file]).splitlines()[-1])
 
     def child(
-        self, name: str, arguments: Sequence[str], variables: Mapping[str, str] = {},
-        stop_when: Callable[[], bool] = lambda: False, code: int = 0,
-    ) -> str:  # fmt: skip
+        self, name: str, arguments: Sequence[str], stop_when: Callable[[], bool] = lambda: False, code: int = 0
+    ) -> str:
         """Run Python and return what it said, which goes to NAME.log. stop_when: tells when to send SIGTERM. Raises
         Failed: it ended with another exit code, or not in time.
         """
         file, is_told = self.out / f"{name}.log", False
         with open(file, "w") as output:
             process = subprocess.Popen(
-                [sys.executable, *arguments], stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **variables},
-                preexec_fn=partial(processes.die_with_parent, os.getpid()),
+                [sys.executable, *arguments], stdout=output, stderr=subprocess.STDOUT,
+                env={**os.environ, **self.variables}, preexec_fn=partial(processes.die_with_parent, os.getpid()),
             )  # fmt: skip
             try:
                 while process.poll() is None:
@@ -165,9 +167,9 @@ def try_modes(trial: Trial) -> Found:
     """The self-check of a training, with an empty folder for compiled kernels and once more. `compiled` is not listed
     if its searches do not end like those of `eager`. Torch's compiler took `compilation` of the seconds.
     """
-    options = {"variables": {"TORCHINDUCTOR_CACHE_DIR": str(trial.out / "compiled")}}
+    trial.variables["TORCHINDUCTOR_CACHE_DIR"] = str(trial.out / "compiled")  # which the steps below find filled
     settings = trial.settings(TrainSettings)
-    found = {kind: trial.measure(f"modes-{kind}", "modes", settings, **options) for kind in ("cold", "warm")}
+    found = {kind: trial.measure(f"modes-{kind}", "modes", settings) for kind in ("cold", "warm")}
     said = (trial.out / "modes-cold.log").read_text().splitlines()
     problems = [line.partition(": ")[2] for line in said if "searches cannot be" in line]
     shown = ("compilation", "seconds", "searches", "peak_gib")
@@ -216,20 +218,22 @@ def train(trial: Trial) -> Found:
     """`run`, stopped by SIGTERM in its first steps, then continued. The gaps in the first table are those on the
     validation graphs in training; those in the second one are of the exported file on the CPU.
     """
-    run, settings = trial.out / "run", trial.run_settings()
+    run, settings, quick = trial.out / "run", trial.run_settings(), trial.options.quick
 
     def has_steps() -> bool:  # an evaluation comes before the first step
         file = run / "metrics.jsonl"
         return file.exists() and '"kind": "train"' in file.read_text()
 
+    def is_trained() -> bool:  # what follows takes minutes, and no GPU
+        return quick and "export ..." in (trial.out / "run-continued.log").read_text()
+
     trial.command("run-stopped", "run", settings, stop_when=has_steps, code=STOPPED)
     stopped = json.loads((run / "status.json").read_text())
-    trial.command("run-continued", "run", settings)
-    status, report = (json.loads((run / name).read_text()) for name in ("status.json", "report.json"))
+    trial.command("run-continued", "run", settings, stop_when=is_trained, code=STOPPED if quick else 0)
+    status = json.loads((run / "status.json").read_text())
     if (stopped["status"], status["status"]) != ("stopped", "done") or status["step"] <= stopped["step"]:
         raise TrainingError(f"{run} was not stopped and continued: see {trial.out}/run-*.log")
     evaluations = (run / "metrics.jsonl").read_text().count('"kind": "validation"')
-    shown = ("mean_gap", "at_best_known", "graphs")
     return {
         "searches": status["self_check"][0]["searches"],
         "stopped_at_step": stopped["step"],
@@ -239,11 +243,14 @@ def train(trial: Trial) -> Found:
         "gap_before": status["first_gap"],
         "gap_after": status["best"],
         "gap_of_dsatur": status["dsatur_gap"],
-        "scores": [
-            {"method": METHODS[method], **{name: score[name] for name in shown}}
-            for method, score in report["summary"]["methods"].items()
-        ],
+        **({} if quick else {"scores": scores(run / "report.json")}),
     }
+
+
+def scores(report: Path) -> list[Found]:
+    """Of every method in the report of an evaluation."""
+    shown, methods = ("mean_gap", "at_best_known", "graphs"), json.loads(report.read_text())["summary"]["methods"]
+    return [{"method": METHODS[method], **{name: methods[method][name] for name in shown}} for method in methods]
 
 
 def estimate(trial: Trial) -> Found:

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 import tiny_runs
+from dimacs import queens, write_col
 from tiny_runs import ROOT
 
 from benchmarks import first_gpu
 from benchmarks.first_gpu import STEPS, Failed, Options, Trial
 from gnn_training.data.families import draw
 from gnn_training.errors import MachineError, UserError
+from gnn_training.jobs.evaluate import evaluate
+from gnn_training.settings import EvaluateSettings
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +53,7 @@ def test_all_steps_are_done_and_leave_their_numbers(gpus, graphs: Path, tmp_path
     assert found["modes"]["searches"] == "compiled" and [row["steps"] for row in found["steps"]["rows"]] == [3]
     assert "lower --batch-size" in found["memory"]["rows"][-1]["outcome"]
     assert 0 < found["train"]["stopped_at_step"] < found["train"]["steps"] == 40
-    assert {"DSATUR", "one call"} <= {row["method"] for row in found["train"]["scores"]}
+    assert "4/7 export: stopped" in (out / "run-continued.log").read_text()
     assert found["estimate"]["minutes_for_100_epochs"] > 0
 
 
@@ -128,6 +131,14 @@ def test_another_mean_gap_on_the_gpu_than_on_the_cpu_is_a_failure(
     else:
         first_gpu.compare(trial)
     assert "compare" in trial.found
+
+
+def test_the_scores_are_those_of_the_report(tmp_path: Path, tiny_model: Path, compiled: None):
+    write_col(tmp_path, queens(4, 4))
+    report = tmp_path / "report.json"
+    evaluate(EvaluateSettings(graphs=tmp_path, model=tiny_model, report=report, threads=1))
+    scores = {row.pop("method"): row for row in first_gpu.scores(report)}
+    assert {"DSATUR", "one call"} <= scores.keys() and scores["DSATUR"]["graphs"] == 1
 
 
 def test_the_page_says_what_to_do_next(trial: Trial):
