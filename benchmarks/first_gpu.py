@@ -9,7 +9,6 @@ measured until then, and a log of every step. docs/GPU.md explains the steps.
 import inspect
 import json
 import logging
-import math
 import os
 import subprocess
 import sys
@@ -57,7 +56,7 @@ class Options:
     minutes: float = 8.0
     """Longest training."""
     quick: bool = False
-    """Tiny sizes, and no verdict on numbers: for pretended GPUs, which compute nothing."""
+    """Tiny sizes, nothing after the training, and no verdict on numbers: for pretended GPUs, which compute nothing."""
 
 
 class Failed(UserError):
@@ -74,39 +73,40 @@ class Trial:
     def __init__(self, options: Options):
         self.options, self.out, self.data = options, options.out, options.data or options.out / "graphs"
         self.deadline, self.found = time.monotonic() + 60 * MINUTES, dict[str, Found]()
+        self.variables: dict[str, str] = {}  # of the processes
 
     def settings(self, kind: Any, **changes: Any) -> Any:
         """Settings of a command."""
-        preset = "smoke" if self.options.quick else "single"
-        return of_preset(kind, preset, **{"data": self.data, "device": "cuda", "capture": True} | changes)
+        values: Found = {"data": self.data, "device": "cuda"}
+        if self.options.quick:
+            return of_preset(kind, "smoke", **values | {"rounds": 20, "validation_rounds": 20} | changes)
+        return of_preset(kind, "single", **values | changes)
 
     def run_settings(self) -> RunSettings:
         """Settings of the whole job. Compiling would take longer than a quick one."""
-        is_long = not self.options.quick
         folders = {"run": self.out / "run", "models": self.out / "models"}
-        return self.settings(RunSettings, minutes=self.options.minutes, compile=is_long, capture=is_long, **folders)
+        return self.settings(RunSettings, minutes=self.options.minutes, compile=not self.options.quick, **folders)
 
     def command(self, name: str, command: str, settings: Any, **options: Any) -> str:
         """Do a command of coloring-gnn; see `child`."""
         return self.child(name, Step(name, command, settings).arguments(self.out), **options)
 
-    def measure(self, name: str, part: str, settings: TrainSettings, **options: Any) -> Found:
-        """What a part of gpu_measures finds; see `child`."""
+    def measure(self, name: str, part: str, settings: TrainSettings) -> Found:
+        """What a part of gpu_measures finds."""
         file = Step(name, part, settings).arguments(self.out)[-1].removeprefix("--settings=")
-        return json.loads(self.child(name, ["-m", "benchmarks.gpu_measures", part, file], **options).splitlines()[-1])
+        return json.loads(self.child(name, ["-m", "benchmarks.gpu_measures", part, file]).splitlines()[-1])
 
     def child(
-        self, name: str, arguments: Sequence[str], variables: Mapping[str, str] = {},
-        stop_when: Callable[[], bool] = lambda: False, code: int = 0,
-    ) -> str:  # fmt: skip
+        self, name: str, arguments: Sequence[str], stop_when: Callable[[], bool] = lambda: False, code: int = 0
+    ) -> str:
         """Run Python and return what it said, which goes to NAME.log. stop_when: tells when to send SIGTERM. Raises
         Failed: it ended with another exit code, or not in time.
         """
         file, is_told = self.out / f"{name}.log", False
         with open(file, "w") as output:
             process = subprocess.Popen(
-                [sys.executable, *arguments], stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **variables},
-                preexec_fn=partial(processes.die_with_parent, os.getpid()),
+                [sys.executable, *arguments], stdout=output, stderr=subprocess.STDOUT,
+                env={**os.environ, **self.variables}, preexec_fn=partial(processes.die_with_parent, os.getpid()),
             )  # fmt: skip
             try:
                 while process.poll() is None:
@@ -155,7 +155,7 @@ def compare(trial: Trial) -> Found:
     """
     quick = trial.options.quick
     size: Found = {"steps": 3} if quick else {"steps": 20, "rounds": 500, "batch_size": 1_000_000}
-    settings = trial.settings(TrainSettings, compile=False, capture=False, warmup_steps=1, **size)
+    settings = trial.settings(TrainSettings, compile=False, warmup_steps=1, **size)
     found = trial.found["compare"] = trial.measure("compare", "compare", settings)
     cpu, gpu, _ = (row["gap"] for row in found["rows"])
     if not quick and not abs(gpu - cpu) <= MAX_DIFFERENCE:
@@ -164,12 +164,12 @@ def compare(trial: Trial) -> Found:
 
 
 def try_modes(trial: Trial) -> Found:
-    """The self-check of a training, with an empty folder for compiled kernels and once more. A mode whose searches do
-    not end like those of `eager` is not listed. Torch's compiler took `compilation` of the seconds.
+    """The self-check of a training, with an empty folder for compiled kernels and once more. `compiled` is not listed
+    if its searches do not end like those of `eager`. Torch's compiler took `compilation` of the seconds.
     """
-    options = {"variables": {"TORCHINDUCTOR_CACHE_DIR": str(trial.out / "compiled")}}
+    trial.variables["TORCHINDUCTOR_CACHE_DIR"] = str(trial.out / "compiled")  # which the steps below find filled
     settings = trial.settings(TrainSettings)
-    found = {kind: trial.measure(f"modes-{kind}", "modes", settings, **options) for kind in ("cold", "warm")}
+    found = {kind: trial.measure(f"modes-{kind}", "modes", settings) for kind in ("cold", "warm")}
     said = (trial.out / "modes-cold.log").read_text().splitlines()
     problems = [line.partition(": ")[2] for line in said if "searches cannot be" in line]
     shown = ("compilation", "seconds", "searches", "peak_gib")
@@ -183,17 +183,15 @@ def try_modes(trial: Trial) -> Found:
 
 
 def measure_steps(trial: Trial) -> Found:
-    """Whole training steps. `gap` is that of the same eleven steps in all modes, so it should be about the same. Pairs
-    of a node and a color count once per search and round, with padding. `gb_per_second` takes 12 bytes for each, a
-    lower bound: a round reads and writes one number and reads another one. The share is that of the copied bandwidth.
-    Few graphs do not fill a large batch.
+    """Whole training steps, in the mode that was chosen. Pairs of a node and a color count once per search and round,
+    with padding. `gb_per_second` takes 12 bytes for each, a lower bound: a round reads and writes one number and reads
+    another one. The share is that of the copied bandwidth. Few graphs do not fill a large batch.
     """
-    mode, rows = trial.found["modes"]["searches"], list[Found]()
-    wanted: Found = {"compile": mode != "eager", "capture": mode == "captured", "warmup_steps": 1}
+    is_compiled, rows = trial.found["modes"]["searches"] == "compiled", list[Found]()
     for size in [preset_size(trial)] if trial.options.quick else SIZES:
         steps = 3 if trial.options.quick else 20
-        settings = trial.settings(TrainSettings, batch_size=size, steps=steps, **wanted)
-        rows += trial.measure(f"steps-{size}", "steps", settings)["rows"]
+        settings = trial.settings(TrainSettings, batch_size=size, steps=steps, compile=is_compiled, warmup_steps=1)
+        rows.append(trial.measure(f"steps-{size}", "steps", settings))
         if "problem" in rows[-1]:  # larger batches do not fit either
             break
     if "problem" in rows[0]:
@@ -209,7 +207,7 @@ def run_out_of_memory(trial: Trial) -> Found:
     the sentence that says what to lower.
     """
     size = preset_size(trial) * (10 if trial.options.quick else 1)  # a tiny step takes no memory worth mentioning
-    settings = trial.settings(TrainSettings, compile=False, capture=False, rounds=20, batch_size=size)
+    settings = trial.settings(TrainSettings, compile=False, rounds=20, batch_size=size)
     found = trial.found["memory"] = trial.measure("memory", "memory", settings)
     if "--batch-size" not in (outcome := found["rows"][-1]["outcome"]):
         raise MachineError(f"with a tenth of its memory free, a step was {outcome}: report it")
@@ -220,20 +218,22 @@ def train(trial: Trial) -> Found:
     """`run`, stopped by SIGTERM in its first steps, then continued. The gaps in the first table are those on the
     validation graphs in training; those in the second one are of the exported file on the CPU.
     """
-    run, settings = trial.out / "run", trial.run_settings()
+    run, settings, quick = trial.out / "run", trial.run_settings(), trial.options.quick
 
     def has_steps() -> bool:  # an evaluation comes before the first step
         file = run / "metrics.jsonl"
         return file.exists() and '"kind": "train"' in file.read_text()
 
+    def is_trained() -> bool:  # what follows takes minutes, and no GPU
+        return quick and "export ..." in (trial.out / "run-continued.log").read_text()
+
     trial.command("run-stopped", "run", settings, stop_when=has_steps, code=STOPPED)
     stopped = json.loads((run / "status.json").read_text())
-    trial.command("run-continued", "run", settings)
-    status, report = (json.loads((run / name).read_text()) for name in ("status.json", "report.json"))
+    trial.command("run-continued", "run", settings, stop_when=is_trained, code=STOPPED if quick else 0)
+    status = json.loads((run / "status.json").read_text())
     if (stopped["status"], status["status"]) != ("stopped", "done") or status["step"] <= stopped["step"]:
         raise TrainingError(f"{run} was not stopped and continued: see {trial.out}/run-*.log")
     evaluations = (run / "metrics.jsonl").read_text().count('"kind": "validation"')
-    shown = ("mean_gap", "at_best_known", "graphs")
     return {
         "searches": status["self_check"][0]["searches"],
         "stopped_at_step": stopped["step"],
@@ -243,22 +243,25 @@ def train(trial: Trial) -> Found:
         "gap_before": status["first_gap"],
         "gap_after": status["best"],
         "gap_of_dsatur": status["dsatur_gap"],
-        "scores": [
-            {"method": METHODS[method], **{name: score[name] for name in shown}}
-            for method, score in report["summary"]["methods"].items()
-        ],
+        **({} if quick else {"scores": scores(run / "report.json")}),
     }
+
+
+def scores(report: Path) -> list[Found]:
+    """Of every method in the report of an evaluation."""
+    shown, methods = ("mean_gap", "at_best_known", "graphs"), json.loads(report.read_text())["summary"]["methods"]
+    return [{"method": METHODS[method], **{name: methods[method][name] for name in shown}} for method in methods]
 
 
 def estimate(trial: Trial) -> Found:
     """One GPU and these graphs, from the speed of steps and evaluations above."""
-    row, every = fastest(trial, preset_size(trial)), trial.settings(TrainSettings).evaluate_every
+    row, every = steps_of_preset(trial), trial.settings(TrainSettings).evaluate_every
     evaluations = EPOCHS * row["steps_per_epoch"] // every + 1
     seconds = EPOCHS * row["epoch_seconds"] + evaluations * trial.found["train"]["seconds_per_evaluation"]
     return {
         "graphs": trial.found["graphs"]["train"],
         "batch_size": row["batch_size"],
-        "mode": row["mode"],
+        "mode": trial.found["modes"]["searches"],
         f"minutes_for_{EPOCHS}_epochs": seconds / 60,
     }
 
@@ -274,12 +277,10 @@ def preset_size(trial: Trial) -> int:
     return trial.settings(TrainSettings).batch_size
 
 
-def fastest(trial: Trial, size: float = math.inf) -> Found:
-    """The fastest steps of those with the largest batches up to a size, or of all."""
-    rows = [row for row in trial.found["steps"]["rows"] if "problem" not in row]
-    largest = max(row["batch_size"] for row in rows if row["batch_size"] <= size)
-    rows = [row for row in rows if size == math.inf or row["batch_size"] == largest]
-    return max(rows, key=lambda row: row["searches_per_second"])
+def steps_of_preset(trial: Trial) -> Found:
+    """The steps with the batch size of the preset, or the largest below that fits."""
+    rows = trial.found["steps"]["rows"]
+    return [row for row in rows if row["batch_size"] <= preset_size(trial) and "problem" not in row][-1]
 
 
 def advice(trial: Trial) -> list[str]:
@@ -292,23 +293,16 @@ def advice(trial: Trial) -> list[str]:
     if "compare" in found and (same := found["compare"]["rows"][1]["same_in_first_step"]) < EXPECTED_SAME:
         lines.append(f"Only {same:.0%} of the searches end on the GPU as on the CPU: find out why.")
     if "modes" in found and (problems := found["modes"]["problems"]):
-        lines.append(f"Find out why a faster way to search failed: {problems}.")
+        lines.append(f"Find out why compiled rounds failed: {problems}.")
     if "steps" in found:
-        row, best = fastest(trial, preset_size(trial)), fastest(trial)
-        size, speeds = row["batch_size"], dict[str, float]()
-        for each in found["steps"]["rows"]:
-            if each["batch_size"] == size and "problem" not in each:
-                speeds[each["mode"]] = each["searches_per_second"]
-        if len(speeds) == 2:
-            gain = speeds["captured"] / speeds["compiled"]
-            what = "set `capture` in the presets single and multi" if gain > 1 else "leave `capture` off"
-            lines.append(f"With batches of {size:,}, captured is {gain:.2f} times as fast as compiled: {what}.")
+        row = steps_of_preset(trial)
+        best = max(found["steps"]["rows"], key=lambda row: row.get("searches_per_second", 0))
+        size, gain = "batch_size", best["searches_per_second"] / row["searches_per_second"]
         if (share := row["ms_of_it_loading"] / row["ms_per_step"]) > MAX_LOADING:
-            lines.append(f"Loading takes {share:.0%} of a step with batches of {size:,}: load on other cores.")
-        gain = best["searches_per_second"] / row["searches_per_second"]
+            lines.append(f"Loading takes {share:.0%} of a step with batches of {row[size]:,}: load on other cores.")
         lines.append(
-            f"Most searches per second: {best['mode']}, batches of {best['batch_size']:,}, {gain:.2f} times as many as "
-            f"with {size:,}. A round moves at least {best['share_of_bandwidth']:.1%} of the bandwidth."
+            f"Most searches per second: with batches of {best[size]:,}, {gain:.2f} times as many as with "
+            f"{row[size]:,}. A round moves at least {best['share_of_bandwidth']:.1%} of the bandwidth."
         )
     if len(found) == len(STEPS):
         lines.append("Rent the cheapest two GPUs with NVLink for ten minutes before eight.")

@@ -34,7 +34,7 @@ from gnn_training.training.self_check import largest_step, self_check
 
 GIB = 2**30
 COPIES = 20  # of a GiB if there is room, to measure the bandwidth
-PLANNED = 4  # steps that are repeated: their graphs are prepared once, and their shapes captured once
+PLANNED = 4  # steps that are repeated: their graphs are prepared once
 WARM_UP = 11  # steps: in its first ten, DistributedDataParallel waits for the GPU
 TIMED_SECONDS = 10.0  # of steps
 BYTES_PER_PAIR = 12  # a round at least reads and writes `counts` and reads `until`, each float32
@@ -111,25 +111,18 @@ def modes(settings: TrainSettings) -> dict:
 
 
 def steps(settings: TrainSettings) -> dict:
-    """Speed and memory of steps, in the modes that `settings` want."""
-    wanted = ["compiled" if settings.compile else "eager", *["captured"] * settings.capture]
-    rows = []
-    for mode in wanted:
-        row = {"batch_size": settings.batch_size, "mode": mode}
-        try:
-            rows.append(row | _speed(settings.model_copy(update={"capture": mode == "captured"}), mode))
-        except (MachineError, torch.AcceleratorError) as error:  # no memory; the second, if a capture had none
-            rows.append(row | {"problem": str(error).splitlines()[0]})
-    return {"rows": rows}
+    """Speed and memory of steps."""
+    try:
+        return {"batch_size": settings.batch_size, **_speed(settings)}
+    except MachineError as error:  # too little memory
+        return {"batch_size": settings.batch_size, "problem": str(error)}
 
 
-def _speed(settings: TrainSettings, mode: str) -> dict:
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
+def _speed(settings: TrainSettings) -> dict:
     with join(settings.device) as rt:
         loader, learner = _start(settings, rt)
         assert isinstance(learner.search, GpuSearcher)
-        learner.search.use(mode)
+        learner.search.use("compiled" if settings.compile else "eager")
         planned, gaps = list(islice(loader.sampler, PLANNED)), []
         for number, step in enumerate(islice(cycle(planned), WARM_UP)):
             started = time.perf_counter()

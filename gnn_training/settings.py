@@ -121,8 +121,6 @@ class TrainSettings(RankSettings):
     """Number format; auto takes bf16 if the hardware has it, else fp16 with loss scaling on a GPU and fp32 on a CPU."""
     compile: bool = True
     """On a GPU: compile the rounds of a search; --no-compile runs them as they are, and errors show the line."""
-    capture: bool = False
-    """On a GPU: also capture the compiled rounds in CUDA graphs, which the host launches as one."""
     seed: Seed = 0
     """Seed of weights, batches and noise, and of generated graphs."""
     weights: Path | None = None

@@ -22,7 +22,7 @@ from gnn_training.model.program import Program
 from gnn_training.training.loader import DeviceDataset, GraphLoader
 from gnn_training.training.loss import WEIGHTS, Batch, ColoringNetwork
 from gnn_training.training.sampler import Shape
-from gnn_training.training.searcher import GpuSearcher, search_on_cpu
+from gnn_training.training.searcher import search_on_cpu
 
 CPU = torch.device("cpu")
 IDS = [3, 17, 8]
@@ -170,20 +170,3 @@ def test_batches_begin_at_any_step_and_are_those_of_an_uninterrupted_run(data: P
                 assert torch.equal(getattr(a, name), getattr(b, name))
             seeds += a.seeds[a.graph_mask > 0].tolist()
     assert len(set(seeds)) == len(seeds)  # every epoch draws others
-
-
-def test_captured_batches_of_a_bucket_have_one_size_and_the_same_searches_and_losses(data, rt, searcher: GpuSearcher):
-    plain, captured = (loader(data, rt, batch_size=8000, capture=capture) for capture in (False, True))
-    torch.manual_seed(0)
-    network, sizes = ColoringNetwork(), {}
-    for planned, mine, other in zip(captured.sampler, captured.starting_at(0), plain.starting_at(0), strict=False):
-        results = []
-        for batch in (*mine.micro_batches, *other.micro_batches):
-            terms = network(batch, searcher, rounds=60)
-            results.append((gradient(network, terms), torch.stack(list(terms.values()))))
-        assert all(map(torch.equal, *results))
-        for name, batches in {"captured": mine, "plain": other}.items():
-            (batch,) = batches.micro_batches
-            sizes.setdefault((name, planned.bucket), set()).add(tuple(x.shape for x in batch.graphs))
-    several = {name for (name, _), found in sizes.items() if len(found) > 1}
-    assert several == {"plain"}

@@ -191,7 +191,7 @@ class Training:
 
 
 FREE_TO_CHANGE = {
-    "preset", "data", "run", "device", "compile", "capture", "minutes", "patience", "checkpoint_every", "log_every",
+    "preset", "data", "run", "device", "compile", "minutes", "patience", "checkpoint_every", "log_every",
     "logger", "processes", "gpus",
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ from gnn_training.settings import TrainSettings
 from gnn_training.solve import kernels
 from gnn_training.solve.portfolio import seeded
 from gnn_training.training.loss import Batch
-from gnn_training.training.sampler import Bucket, EqualCostSampler, PlannedStep, Shape
+from gnn_training.training.sampler import EqualCostSampler, PlannedStep, Shape
 
 SET_MOVES = 100  # of the search for every independent set
 SEARCH = 1  # purpose of the random generator; 0 is the sampler's
@@ -48,8 +48,6 @@ class GraphLoader:
             train, data.num_nodes[train], data.dsatur_colors[train], settings.batch_size, rt.world_size, rt.rank,
             settings.seed, settings.accumulate,
         )  # fmt: skip
-        if settings.capture:
-            self.dataset.reserve(self.sampler.buckets)
 
     def starting_at(self, step: int) -> Iterator[StepBatch]:
         """Yield the batches of optimizer step `step`, counted over all epochs, and of all that follow, without end."""
@@ -81,15 +79,6 @@ class DeviceDataset:
     def __init__(self, data: PackedGraphs, device: torch.device):
         self.data, self.device = data, device
         self._prepared: dict[int, Prepared] = {}  # graphs seen so far
-        self._room: dict[Shape, tuple[int, int]] = {}  # entries of `neighbours` and `window` in batches of a shape
-
-    def reserve(self, buckets: Sequence[Bucket]) -> None:
-        """Give all batches of a bucket tensors of the same sizes, as a CUDA graph needs them."""
-        for bucket in buckets:
-            ends = np.sort(2 * self.data.num_edges[bucket.indices])[-bucket.shape.graphs :].sum()
-            degree = max(int(self.data.adjacency(i).sum(1).max()) for i in bucket.indices)
-            before = self._room.get(bucket.shape, (0, 0))
-            self._room[bucket.shape] = max(before[0], int(ends)), max(before[1], degree)
 
     def batch(self, ids: np.ndarray, shape: Shape, seed: tuple[int, ...] = (0,)) -> Batch:
         """The graphs `ids`, at most shape.graphs, padded to `shape`, with random numbers drawn by (seed, graph). Places
@@ -110,8 +99,7 @@ class DeviceDataset:
             rng = np.random.default_rng([*seed, int(i), SEARCH])
             seeds[row], change[row] = rng.integers(2**31), rng.standard_normal(NUM_WEIGHTS, dtype=np.float32)
         lists += places * [NeighbourLists(np.zeros(2, np.int64), np.zeros(0, np.int32))]
-        graphs = padded(lists, shape.nodes, *self._room.get(shape, (0, 0)))
-        graphs = Graphs(*(self._tensor(x) for x in graphs))
+        graphs = Graphs(*(self._tensor(x) for x in padded(lists, shape.nodes)))
 
         def column(values: np.ndarray, kind: type = np.int64) -> Tensor:
             return self._tensor(torch.from_numpy(np.concatenate([values[ids], np.ones(places)]).astype(kind)))
@@ -137,8 +125,8 @@ class DeviceDataset:
         return x.to(self.device, non_blocking=True)
 
 
-def padded(lists: Sequence[NeighbourLists], num_nodes: int, min_ends: int = 0, min_degree: int = 0) -> Graphs:
-    """Graphs of neighbour lists, padded to so many nodes and at least so many ends of edges and neighbours."""
+def padded(lists: Sequence[NeighbourLists], num_nodes: int) -> Graphs:
+    """Graphs of neighbour lists, padded to so many nodes."""
     sizes = np.array([len(offsets) - 1 for offsets, _ in lists])[:, None]  # (G, 1)
     degrees, first = np.zeros((2, len(lists), num_nodes), np.int64)
     edges = np.cumsum([0, *(len(neighbours) for _, neighbours in lists)])
@@ -148,11 +136,8 @@ def padded(lists: Sequence[NeighbourLists], num_nodes: int, min_ends: int = 0, m
     graph = np.repeat(np.arange(len(lists)), np.diff(edges))
     source = np.concatenate([np.repeat(np.arange(num_nodes), row) for row in degrees])
     neighbours = np.concatenate([neighbours for _, neighbours in lists]).astype(np.int64)
-    room = 1 + max(0, min_ends - len(neighbours))
-    columns = [
-        np.pad(x, (0, room), constant_values=value) for x, value in ((graph, 0), (source, 0), (neighbours, num_nodes))
-    ]
-    window = np.arange(max(1, min_degree, degrees.max()))
+    columns = np.append(graph, 0), np.append(source, 0), np.append(neighbours, num_nodes)
+    window = np.arange(max(1, degrees.max()))
     exists = np.arange(num_nodes) < sizes
     return Graphs(*map(torch.from_numpy, (exists, degrees, first, *columns, window)))
 

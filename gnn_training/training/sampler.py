@@ -49,12 +49,10 @@ class Bucket:
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """One step of one rank. bucket: number of its bucket; shape: of every batch of the step on all ranks;
-    micro_batches: graph indices of this rank, at most shape.graphs each and perhaps none; num_graphs: graphs of the
-    step on all ranks.
+    """One step of one rank. shape: of every batch of the step on all ranks; micro_batches: graph indices of this rank,
+    at most shape.graphs each and perhaps none; num_graphs: graphs of the step on all ranks.
     """
 
-    bucket: int
     shape: Shape
     micro_batches: list[np.ndarray]
     num_graphs: int
@@ -92,14 +90,14 @@ class EqualCostSampler(DistributedSampler):
     def __iter__(self) -> Iterator[PlannedStep]:
         rng = np.random.default_rng([self.seed, self.epoch, SAMPLER_PURPOSE])
         steps = [
-            (number, graphs)
-            for number, bucket in enumerate(self.buckets)
+            (bucket.shape, graphs)
+            for bucket in self.buckets
             for graphs in np.array_split(rng.permutation(bucket.indices), bucket.steps)
         ]
         for i in rng.permutation(len(steps)):
-            number, graphs = steps[i]
+            shape, graphs = steps[i]
             mine = np.array_split(graphs, self.num_parts)[self.rank :: self.num_replicas]
-            yield PlannedStep(number, self.buckets[number].shape, mine, len(graphs))
+            yield PlannedStep(shape, mine, len(graphs))
 
     def _cheapest_buckets(self, batch_size: int) -> list[Bucket]:
         """Cut the order where the epoch becomes cheapest: dynamic programming over the places where sizes change."""

@@ -1,23 +1,19 @@
 """Searches with given weights, as training and evaluation need them: many graphs, each several times.
 
 A CPU searches graph after graph in compiled loops. A GPU searches all at once, in tensors, and is faster the fewer
-kernels the host has to launch: a round is "eager" (250 kernels), "compiled" (45), or "captured", as part of a CUDA
-graph of many compiled rounds, which is one launch.
+kernels the host has to launch: a round is "eager" (250 kernels) or "compiled" (45).
 """
 
 import logging
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch._dynamo
 import torch.fx.experimental._config
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from gnn_training.model import search
 from gnn_training.model.graphs import Graphs
@@ -27,7 +23,6 @@ from gnn_training.solve.search_kernel import noise_table, search_graph
 from gnn_training.training.loss import Batch, Search
 
 log = logging.getLogger(__name__)
-CAPTURED_ROUNDS = 50  # in one CUDA graph
 
 
 def searcher(device: torch.device) -> "Search | GpuSearcher":
@@ -80,7 +75,6 @@ class GpuSearcher:
     def use(self, mode: str) -> None:
         """Search in this mode from now on, all graphs at once if the memory suffices."""
         self.mode, self.is_split = mode, False
-        self._captures: dict[tuple, CapturedSearch] = {}
 
     @torch.no_grad()
     def __call__(self, weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:
@@ -93,7 +87,6 @@ class GpuSearcher:
                 if len(batch.lists) == 1:
                     raise
                 log.warning("the memory of %s ran out: searching in two parts from now on", weights.device)
-            self.use("compiled" if self.mode == "captured" else self.mode)  # captures hold memory
             self.is_split = True
             torch.cuda.empty_cache()
         ends, middle = [len(lists.neighbours) for lists in batch.lists], len(batch.lists) // 2
@@ -106,14 +99,7 @@ class GpuSearcher:
     def _search(self, inputs: Inputs, max_colors: int, rounds: int) -> tuple[Tensor, Tensor]:
         one_round = search.one_round if self.mode == "eager" else self._compiled
         with torch.autocast("cuda", enabled=False):
-            if self.mode == "captured":
-                key = (max_colors, *(x.shape for x in tree_leaves(inputs)))
-                if key not in self._captures:
-                    self._captures[key] = CapturedSearch(one_round, inputs, max_colors)
-                state, fixed = self._captures[key](inputs, rounds // CAPTURED_ROUNDS)
-                rounds %= CAPTURED_ROUNDS
-            else:
-                state, fixed = begin(inputs, max_colors)
+            state, fixed = begin(inputs, max_colors)
             for _ in range(rounds):  # nothing here waits for the GPU
                 state = one_round(state, fixed)
         best = state.best
@@ -139,43 +125,3 @@ def begin(inputs: Inputs, max_colors: int) -> tuple[State, Fixed]:
     graph = torch.arange(len(seeds), device=first.device).repeat(len(weights))
     task = search.Task(first, lower, 0 * lower, graph, seeds.repeat(len(weights)))
     return search.begin(search.split(weights.flatten(0, 1)), graphs, task, sizes)
-
-
-class CapturedSearch:
-    """The beginning and many rounds as two CUDA graphs, for inputs of one size."""
-
-    # Memory for what happens within a graph. All graphs may share it, as one ends before another starts.
-    pool: Any = None
-
-    def __init__(self, one_round: Callable[[State, Fixed], State], inputs: Inputs, max_colors: int):
-        self.inputs = tree_map(torch.clone, inputs)
-        one_round(*begin(inputs, max_colors))  # what is compiled or loaded at the first call cannot be captured
-        with self._capture() as self.first_graph:
-            self.state, self.fixed = begin(self.inputs, max_colors)
-        with self._capture() as self.rounds_graph:
-            state = self.state
-            for _ in range(CAPTURED_ROUNDS):
-                state = one_round(state, self.fixed)
-            copy(state, self.state)
-
-    @contextmanager
-    def _capture(self) -> Iterator[torch.cuda.CUDAGraph]:
-        graph = torch.cuda.CUDAGraph()
-        # Thread-local: the watchdog thread of NCCL looks at its events meanwhile.
-        with torch.cuda.graph(graph, CapturedSearch.pool, capture_error_mode="thread_local"):
-            yield graph
-        CapturedSearch.pool = graph.pool()
-
-    def __call__(self, inputs: Inputs, times: int) -> tuple[State, Fixed]:
-        """The searches after `times` x CAPTURED_ROUNDS rounds. The tensors are valid until the next call."""
-        copy(inputs, self.inputs)
-        self.first_graph.replay()
-        for _ in range(times):
-            self.rounds_graph.replay()
-        return self.state, self.fixed
-
-
-def copy(source: tuple, target: tuple) -> None:
-    """Copy all tensors of `source` to those of `target`."""
-    for x, y in zip(tree_leaves(source), tree_leaves(target), strict=True):
-        y.copy_(x)

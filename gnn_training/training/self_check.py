@@ -1,4 +1,4 @@
-"""Before the first step on GPUs, every rank tries what the training needs: memory, and the faster ways to search."""
+"""Before the first step on GPUs, every rank tries what the training needs: memory, and compiled searches."""
 
 import logging
 import os
@@ -18,27 +18,24 @@ from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.loss import SPREAD, Batch
 from gnn_training.training.sampler import PlannedStep
-from gnn_training.training.searcher import CAPTURED_ROUNDS, GpuSearcher
+from gnn_training.training.searcher import GpuSearcher
 
 log = logging.getLogger(__name__)
-ROUNDS = CAPTURED_ROUNDS + 10  # of a search that is tried: some of them are captured
+ROUNDS = 60  # of a search that is tried
 MIN_AGREEMENT = 0.9  # share of searches that must find the same: rounding makes a few go another way
-WITHOUT = {"compiled": "uncompiled, about half as fast", "captured": "without captures"}
 
 
 def self_check(learner: Learner, loader: GraphLoader, rt: Runtime) -> list[dict]:
-    """Take the largest step of the training, without changing anything, and let the searcher use the fastest mode that
-    is wanted and works on all ranks. Returns for every rank what was tried and chosen; nothing on CPUs.
+    """Take the largest step of the training, without changing anything, and let the searcher use compiled rounds if
+    they are wanted and work on all ranks. Returns for every rank what was tried and chosen; nothing on CPUs.
     """
     if not isinstance(learner.search, GpuSearcher):
         return []
-    settings, planned = loader.settings, largest_step(loader)
-    wanted = ["compiled"] * settings.compile + ["captured"] * (settings.compile and settings.capture)
     with processes.beating():  # a compilation takes a minute or two
-        step = loader.load(planned, 0)
+        step = loader.load(largest_step(loader), 0)
         batch = step.micro_batches[0]
         weights = learner.network.move_rule.detach() + SPREAD * torch.stack([batch.change, -batch.change])
-        milliseconds = _choose(Trial(learner.search, weights, batch), wanted, rt)
+        milliseconds = _choose(Trial(learner.search, weights, batch), loader.settings.compile, rt)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()  # of other ways to search
         learner.try_step(step)
@@ -74,7 +71,7 @@ def largest_step(loader: GraphLoader) -> PlannedStep:
     bucket = max(loader.sampler.buckets, key=lambda bucket: bucket.shape.cost)
     by_edges = bucket.indices[np.argsort(-loader.dataset.data.num_edges[bucket.indices])]
     batch = by_edges[: bucket.shape.graphs]
-    return PlannedStep(0, bucket.shape, [batch] * loader.settings.accumulate, loader.sampler.num_parts * len(batch))
+    return PlannedStep(bucket.shape, [batch] * loader.settings.accumulate, loader.sampler.num_parts * len(batch))
 
 
 class Trial(NamedTuple):
@@ -93,45 +90,41 @@ class Trial(NamedTuple):
         return torch.stack([fewest.flatten(), conflicts.flatten()]), 1000 * (time.perf_counter() - started) / ROUNDS
 
 
-def _choose(trial: Trial, wanted: list[str], rt: Runtime) -> dict[str, float]:
-    """Set the last of the wanted modes before the first that fails on some rank; return milliseconds per round of each.
+def _choose(trial: Trial, is_compiled: bool, rt: Runtime) -> dict[str, float]:
+    """Let the searcher use compiled rounds, unless they fail on some rank; return milliseconds per round of each mode.
     The first rank of a machine compiles, and the others find its kernels in the cache.
     """
-    searcher = trial.searcher
-    expected, times = trial.run()
-    milliseconds = {"eager": times}
-    for mode in wanted:
-        before, problem = searcher.mode, None
+    searcher, problem = trial.searcher, None
+    expected, eager = trial.run()
+    milliseconds = {"eager": eager}
+    if is_compiled:
         for is_first in (True, False):
             if rt.is_first_of_machine == is_first:
-                searcher.use(mode)
-                problem, milliseconds[mode] = _attempt(trial, mode, expected)
+                searcher.use("compiled")
+                problem, milliseconds["compiled"] = _attempt(trial, expected)
             rt.wait()
         if problem:
-            log.warning("rank %d: searches cannot be %s: %s", rt.rank, mode, problem)
+            log.warning("rank %d: searches cannot be compiled: %s", rt.rank, problem)
         if any(rt.any(problem is not None)):
-            searcher.use(before)
+            searcher.use("eager")
             if rt.is_main:
-                log.warning("searching %s, on all ranks alike", WITHOUT[mode])
-            milliseconds.pop(mode)
-            break
+                log.warning("searching uncompiled, about half as fast, on all ranks alike")
+            del milliseconds["compiled"]
     return {mode: round(time, 3) for mode, time in milliseconds.items()}
 
 
-def _attempt(trial: Trial, mode: str, expected: Tensor) -> tuple[str | None, float]:
-    """What is wrong with a mode, if anything, and milliseconds per round."""
-    if mode == "compiled" and (missing := missing_compiler()):
+def _attempt(trial: Trial, expected: Tensor) -> tuple[str | None, float]:
+    """What is wrong with compiled rounds, if anything, and milliseconds per round."""
+    if missing := missing_compiler():
         return missing, 0.0
     try:
-        trial.run()  # compiles and captures
+        trial.run()  # compiles
         found, milliseconds = trial.run()
         agreement = (found == expected).all(0).float().mean().item()
     except Exception as error:  # any failure of a compiler or a driver means the same: do without
         lines = str(error).strip().split("\n")
         told = " ".join(lines[: 1 + lines[0].endswith("raised:")])  # after which Dynamo tells the cause
         return f"{type(error).__name__}: {told}", 0.0
-    if trial.searcher.mode != mode:
-        return "there is too little memory", 0.0
     if agreement < MIN_AGREEMENT:
         return f"only {agreement:.0%} of {found.shape[1]} searches find what uncompiled ones find", 0.0
     return None, milliseconds

@@ -33,8 +33,6 @@ class Validation:
         nodes, colors = self.data.num_nodes[self.ids], self.data.dsatur_colors[self.ids]
         self.dsatur_gap = float((colors.astype(int) - self.data.num_colors[self.ids]).mean())
         sampler = EqualCostSampler(self.ids, nodes, colors, settings.batch_size, rt.world_size, rt.rank)
-        if settings.capture:
-            dataset.reserve(sampler.buckets)
         self.batches = [step for step in sampler if len(step.micro_batches[0])]
         self._untrained: dict[int, Tensor] = {}  # colors (G,) that the untrained rule finds, by batch
 

@@ -16,7 +16,7 @@ from gnn_training.training.loader import GraphLoader
 from gnn_training.training.self_check import self_check
 from gnn_training.training.validation import Validation
 
-COUNTS = ("launches", "graph launches", "syncs", "reads", "pageable copies", "allocations", "problems", "peak")
+COUNTS = ("launches", "syncs", "reads", "pageable copies", "allocations", "problems", "peak")
 WARM_UP = 12  # steps: DDP measures its first ten with events
 fake = ctypes.CDLL(None)
 fake.fake_cuda_count.restype = ctypes.c_size_t
@@ -28,7 +28,7 @@ def counts() -> dict[str, int]:
 
 def main(data: str, mode: str, rounds: str) -> None:
     settings = TrainSettings(
-        data=Path(data), device="cuda", compile=mode != "eager", capture=mode == "captured", rounds=int(rounds),
+        data=Path(data), device="cuda", compile=mode == "compiled", rounds=int(rounds),
         validation_rounds=int(rounds), batch_size=16_000,
     )  # fmt: skip
     result = {"estimate": estimate(settings, PackedGraphs.open(settings.data), 1.0, 1).peak_bytes}
