@@ -8,10 +8,9 @@ docs/SCALING.md says how the numbers are obtained.
 """
 
 import json
-import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 import tyro
+from matplotlib.figure import Figure
 
+from benchmarks.training_speed import table
 from gnn_training import files
 from gnn_training.console import set_up_logging
 from gnn_training.data.dataset import Plan, claim, finished, label_all
@@ -29,19 +30,18 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
 from gnn_training.graph import NeighbourLists
 from gnn_training.jobs.train import train
-from gnn_training.model.session import Model
+from gnn_training.model.search import first_weights
 from gnn_training.settings import TrainSettings, of_preset
 from gnn_training.solve.portfolio import clique_size
 from gnn_training.solve.search_kernel import noise_table, search_graph
 from gnn_training.training import checkpoint
 from gnn_training.training.loader import first_coloring
 
-log = logging.getLogger(__name__)
 ONE = 6400  # searches of a training of size 1
 GRAPHS, ITERATIONS, LABEL_SECONDS = 1200, 200, 0.5  # of training; labels matter for predictions alone
-TRAINING_SIZES = ((100, 200), (100, 450), (100, 1000))
 TEST_SIZES, TEST_SEED, TEST_GRAPHS = ((100, 300), (300, 600), (600, 1000)), 20_000, 84  # graphs of each size
 ROUNDS, SEARCH_SEEDS = 2500, (0, 1)
+SCORES, HEADING = "scores.json", "## Measured\n"
 
 
 @dataclass(frozen=True)
@@ -85,21 +85,18 @@ class TestGraph(NamedTuple):
     clique: int
 
 
-class Scores(NamedTuple):
-    """Colors of the test graphs, (graphs, search seeds) each, and the thread's seconds for all of them."""
-
-    at_equal_rounds: np.ndarray
-    at_equal_time: np.ndarray
-    seconds: float
-
-
 def main(options: Options) -> None:
     """Train what is missing if asked to; then write the section."""
     set_up_logging()
-    shipped = Model().rule
     for cell in cells(options) if options.train else ():
         with suppress(UserError), claim(options.folder / str(cell)):  # another command has it
-            run(cell, options.folder, shipped)
+            run(cell, options.folder)
+    section = measured(options.folder)
+    if options.page:
+        draw(options.folder, options.page.with_suffix(".svg"))
+        files.write_text(options.page, options.page.read_text().partition(HEADING)[0] + section)
+    else:
+        print(section)
 
 
 def cells(options: Options) -> Iterator[Cell]:
@@ -109,27 +106,22 @@ def cells(options: Options) -> Iterator[Cell]:
             yield from (Cell(multiple, most, rounds, seed) for most in options.sizes for rounds in options.rounds)
 
 
-def run(cell: Cell, folder: Path, shipped: np.ndarray) -> None:
+def run(cell: Cell, folder: Path) -> None:
     """Train and score a cell, unless that is done."""
-    place = folder / str(cell) / "scores.json"
+    place, data = folder / str(cell) / SCORES, training_graphs(folder, cell.most_nodes)
     if place.exists():
         return
-    data = training_graphs(folder, cell.most_nodes)
     ids = data.indices("train")
     num_open = int((data.dsatur_colors[ids] > data.lower_bound[ids]).sum())
-    epochs = cell.multiple * ONE / 2 / num_open
     settings = of_preset(
-        TrainSettings, "cpu", data=folder / f"graphs-{cell.most_nodes}", run=folder / str(cell) / "run", steps=0,
-        epochs=epochs, minutes=0, processes=1, rounds=cell.rounds, seed=cell.seed, validation_graphs=64, log_every=50,
-        evaluate_every=max(10, 16 * cell.multiple), checkpoint_every=100,
+        TrainSettings, "cpu", data=data.folder, run=folder / str(cell) / "run", steps=0, minutes=0, processes=1,
+        epochs=cell.multiple * ONE / 2 / num_open, rounds=cell.rounds, seed=cell.seed, validation_graphs=64,
+        evaluate_every=max(10, 16 * cell.multiple), checkpoint_every=100, log_every=50,
     )  # fmt: skip
     train(settings)
     weights = checkpoint.load_best(settings.run)["network"]["move_rule"].numpy()
-    found = scores(weights, shipped)
-    rounds, equal_time = (each.tolist() for each in found[:2])
-    status = json.loads((settings.run / "status.json").read_text())
-    files.write_text(place, json.dumps({"rounds": rounds, "time": equal_time, "search_seconds": found.seconds,
-                                        "train_seconds": status["seconds"], "weights": weights.tolist()}))  # fmt: skip
+    seconds = json.loads((settings.run / "status.json").read_text())["seconds"]
+    files.write_text(place, json.dumps({"cell": cell, "train_seconds": seconds} | scores(weights)))
 
 
 def training_graphs(folder: Path, most_nodes: int) -> PackedGraphs:
@@ -166,18 +158,82 @@ def search(graph: TestGraph, weights: np.ndarray, rounds: int, seed: int) -> tup
     return colors, time.thread_time() - started
 
 
-def scores(weights: np.ndarray, shipped: np.ndarray) -> Scores:
-    """Search the test graphs for equal rounds, then for as many rounds as fit into the seconds of the shipped rule."""
-    equal_rounds, equal_time, total = [], [], 0.0
+def scores(weights: np.ndarray) -> dict[str, list]:
+    """Colors of every search of a test graph by the untrained rule and by this one, with equal rounds, and by this one
+    with as many rounds as fit into the seconds of the untrained rule.
+    """
+    untrained = first_weights().numpy()
+    found: dict[str, list] = {"untrained": [], "rounds": [], "time": []}
     for graph in test_graphs():
         for seed in SEARCH_SEEDS:
-            of_shipped, shipped_seconds = search(graph, shipped, ROUNDS, seed)
-            colors, seconds = search(graph, weights, ROUNDS, seed)
-            total += seconds
-            equal_rounds.append((colors, of_shipped))
-            fitting = math.ceil(ROUNDS * shipped_seconds / max(seconds, 1e-6))
-            equal_time.append(search(graph, weights, min(fitting, 4 * ROUNDS), seed)[0])
-    return Scores(np.array(equal_rounds), np.array(equal_time), total)
+            before, allowed = search(graph, untrained, ROUNDS, seed)
+            colors, taken = search(graph, weights, ROUNDS, seed)
+            fitting = min(math.ceil(ROUNDS * allowed / max(taken, 1e-6)), 4 * ROUNDS)
+            in_time, _ = search(graph, weights, fitting, seed)
+            for name, value in zip(found, (before, colors, in_time), strict=True):
+                found[name].append(value)
+    return found
+
+
+def gain(found: dict, measure: str) -> np.ndarray:
+    """Colors (graphs,) that training saves, mean over search seeds; measure: "rounds" or "time"."""
+    return (np.array(found["untrained"]) - found[measure]).reshape(-1, len(SEARCH_SEEDS)).mean(1)
+
+
+def results(folder: Path) -> list[dict]:
+    """What has been scored, the shortest trainings first."""
+    found = [json.loads(path.read_text()) for path in folder.glob(f"*/{SCORES}")]
+    return sorted(found, key=lambda one: one["cell"])
+
+
+def measured(folder: Path) -> str:
+    """The section with the tables."""
+    rows, graphs = results(folder), test_graphs()
+    columns: dict[str, list[object]] = {}
+    for one in rows:
+        multiple, most_nodes, rounds, seed = one["cell"]
+        row = {"searches": f"{multiple * ONE:,}", "nodes": f"100 to {most_nodes}", "rounds": rounds, "seed": seed}
+        row["minutes"] = round(one["train_seconds"] / 60, 1)
+        for measure in ("rounds", "time"):
+            saved = gain(one, measure)
+            row[f"saved, equal {measure}"] = f"{saved.mean():.3f} ± {saved.std() / math.sqrt(len(saved)):.3f}"
+            parts = np.array_split(saved, len(TEST_SIZES))  # of equal length, in the order of sizes
+            for (low, high), part in zip(TEST_SIZES, parts, strict=True):
+                row[f"{low} to {high}, {measure}"] = f"{part.mean():.2f}"
+        for name, value in row.items():
+            columns.setdefault(name, []).append(value)
+    families = sorted({graph.family for graph in graphs})
+    places = {family: [i for i, graph in enumerate(graphs) if graph.family == family] for family in families}
+    by_family: dict[str, Sequence[object]] = {
+        "family": families,
+        "graphs": [len(places[family]) for family in families],
+    }
+    for kind in dict.fromkeys(tuple(one["cell"][:3]) for one in rows):
+        mean = np.mean([gain(one, "time") for one in rows if tuple(one["cell"][:3]) == kind], axis=0)
+        multiple, most_nodes, rounds = kind
+        title = f"{multiple}x, to {most_nodes}, {rounds} rounds"
+        by_family[title] = [f"{mean[places[family]].mean():.2f}" for family in families]
+    tables = table(columns), "Colors saved in equal time, by family:", table(by_family)
+    return "\n\n".join([HEADING.strip(), *tables]) + "\n"
+
+
+def draw(folder: Path, file: Path) -> None:
+    """Colors saved against searches, a line for every size of training graphs and number of rounds."""
+    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    axes, rows = figure.subplots(), results(folder)
+    for kind in sorted({tuple(one["cell"][1:3]) for one in rows}):
+        by_searches: dict[int, list[float]] = {}
+        for one in rows:
+            if tuple(one["cell"][1:3]) == kind:
+                by_searches.setdefault(one["cell"][0] * ONE, []).append(float(gain(one, "rounds").mean()))
+        means = np.array([np.mean(group) for group in by_searches.values()])
+        ends = np.array([[min(group), max(group)] for group in by_searches.values()]).T
+        axes.errorbar(
+            [*by_searches], means, abs(ends - means), marker="o", label="100 to {} nodes, {} rounds".format(*kind)
+        )
+    axes.set(xscale="log", xlabel="searches in training", ylabel="colors saved, equal rounds")
+    axes.legend()
+    figure.savefig(file)
 
 
 if __name__ == "__main__":
