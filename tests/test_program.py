@@ -172,10 +172,10 @@ def test_a_call_ends_early_when_every_graph_is_down_to_its_clique(model: Program
 
 def test_small_graphs_take_fewer_rounds_if_the_call_leaves_the_number_to_the_program(model: Program):
     graph = edge_list([random_graph(24, 0.5)])
-    for steps, rounds in [(-2500, 20 + 24**3 // 1000), (-50, 50)]:
+    for steps, rounds in [(-2500, 20 + 24**3 // 1000), (-30, 30)]:
         mine, other = (call(model, *graph, steps=number)["last"] for number in (steps, rounds))
         assert torch.equal(mine, other)
-    assert not torch.equal(mine, call(model, *graph, steps=49)["last"])
+    assert not torch.equal(mine, call(model, *graph, steps=29)["last"])
 
 
 def test_a_graph_that_needs_more_colors_than_columns_still_gets_scores(model: Program):

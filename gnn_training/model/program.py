@@ -100,7 +100,7 @@ class Bound(nn.Module):
     def forward(self, graphs: Graphs, ranges: Ranges, seed: Tensor, steps: Tensor) -> tuple[Bounds, search.Limits]:
         colors, n = dsatur(graphs, ranges.greedy_color_ids, ranges.rank_ids), graphs.num_nodes
         is_dense = (graphs.degrees.sum(1) >= SETS_FROM * n * (n - 1)) & (n.max() <= SETS_UP_TO)
-        part, patience = ranges.dense_ids, PATIENCE * (at_most(steps) / PATIENCE_STEPS).sqrt()
+        part, patience = ranges.dense_ids, PATIENCE * (rounds_of(steps, graphs) / PATIENCE_STEPS).sqrt()
         waiting = torch.nn.functional.pad(torch.where(is_dense[:, None], -1, colors), (0, 1))[:, part]
         exists = torch.nn.functional.pad(graphs.exists, (0, 1))[:, part]
         seeds = scalar(seed) + 0 * colors[:, 0]
@@ -126,14 +126,13 @@ class Search(nn.Module):
     def forward(
         self, graphs: Graphs, bounds: Bounds, limits: search.Limits, options: Options, numbers: Numbers
     ) -> Searched:
-        seed, steps = scalar(options.seed), scalar(options.steps)
+        seed = scalar(options.seed)
         rows = torch.arange(bounds.clique.shape[0], device=bounds.clique.device)          # (G,)
         asked = options.num_colors[numbers.number.clamp(max=options.num_colors.shape[0] - 1)]  # one for all or each
         graph = bounds.searches                                                           # (R,)
         number = torch.arange(graph.shape[0], device=graph.device) - search.first_searches(graph, rows)[graph]
         task = search.Task(bounds.greedy, bounds.clique, asked, graph, seed + SEED_STRIDE * number)
-        by_size = torch.minimum(at_most(steps), FEWEST_ROUNDS + (graphs.num_nodes.max() ** 3).long() // PER_ROUND)
-        rounds = torch.where(steps < 0, by_size, steps)
+        rounds = rounds_of(options.steps, graphs)
         # Where a round moves more nodes, in graphs of more than a thousand, a call makes fewer rounds.
         fewer = (rounds * rule.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
         rounds = torch.minimum(rounds, fewer)
@@ -193,9 +192,11 @@ def scalar(value: Tensor) -> Tensor:
     return value.reshape(1)[0]
 
 
-def at_most(steps: Tensor) -> Tensor:
-    """The most rounds that `steps` allows: s for both s and -s."""
-    return scalar(steps).clamp(min=-torch.iinfo(torch.int64).max).abs()  # -2**63 has no opposite
+def rounds_of(steps: Tensor, graphs: Graphs) -> Tensor:
+    """Rounds () of a search: `steps`; if they are -s, by the size of the largest graph, and s at most."""
+    asked = scalar(steps).clamp(min=-torch.iinfo(torch.int64).max)  # -2**63 has no opposite
+    by_size = FEWEST_ROUNDS + (graphs.num_nodes.max() ** 3).long() // PER_ROUND
+    return torch.where(asked < 0, torch.minimum(-asked, by_size), asked)
 
 
 def limits(num_nodes: Tensor, num_colors: Tensor) -> search.Limits:
