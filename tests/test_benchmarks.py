@@ -32,6 +32,7 @@ def test_compiled_loops_and_tensors_search_the_same_graph_from_the_same_coloring
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # three processes compile everything at once
 def test_benchmark_replaces_the_last_section_of_its_page(tiny_data: Path, tmp_path: Path):
     page = tmp_path / "page.md"
     page.write_text(f"# Speed\n\n{training_speed.HEADING}\nold numbers\n")

@@ -418,6 +418,7 @@ def test_without_the_oldest_runtime_a_line_says_how_to_get_it(models: Path, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # a second export takes minutes
 def test_the_same_checkpoint_gives_the_same_file(exported: Path, trained: Path, tmp_path: Path):
     command = ["export", str(trained), "--models", str(tmp_path / "models"), "--steps", str(STEPS)]
     subprocess.run([sys.executable, "-m", "gnn_training", *command], cwd=ROOT, check=True)

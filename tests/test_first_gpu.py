@@ -35,6 +35,7 @@ def start(out: Path, data: Path, environment: dict[str, str]) -> subprocess.Comp
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # six minutes
 @pytest.mark.timeout(1200)
 def test_all_steps_are_done_and_leave_their_numbers(gpus, graphs: Path, tmp_path: Path):
     out = tmp_path / "out"

@@ -50,6 +50,7 @@ def used(gpus: FakeCuda) -> list[tuple[str, str]]:
     return sorted(each.groups() for each in ranks)
 
 
+@pytest.mark.nightly  # compiles for two minutes; test_compiling.py does on a CPU
 def test_ranks_share_compiled_kernels_and_each_keeps_to_its_own_gpu(gpus: FakeCuda, tiny_data: Path):
     cache = gpus.folder / "cache"
     train(gpus, tiny_data, 2, options={"kind": "H200", "TORCHINDUCTOR_CACHE_DIR": cache})
@@ -65,6 +66,7 @@ def test_an_old_gpu_without_bf16_takes_fp16_and_a_new_one_bf16(gpus: FakeCuda, t
         assert [rank["precision"] for rank in status(run)["self_check"]] == [precision]
 
 
+@pytest.mark.nightly  # as above
 def test_a_compiler_that_fails_is_told_and_all_ranks_search_uncompiled(gpus: FakeCuda, tiny_data: Path):
     broken = gpus.folder / "ptxas"
     broken.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Cuda compilation tools, release 13.0, V13.0.88\n')
@@ -108,6 +110,7 @@ def run_until(gpus: FakeCuda, number: int, sign: str, data: Path) -> tuple[int, 
     return job.wait(), "".join(said)
 
 
+@pytest.mark.nightly  # twelve processes that load torch; test_run.py does the whole job on a CPU
 @pytest.mark.timeout(600)
 def test_the_whole_job_up_to_the_export_can_be_stopped_and_continued(gpus: FakeCuda, tiny_data: Path):
     """Uncompiled; a test above compiles. test_first_gpu.py does the whole job on one GPU."""
