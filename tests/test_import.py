@@ -172,7 +172,7 @@ def test_skip_bad_lists_every_file_it_leaves_out(tmp_path: Path, partly_bad: Pat
         "bad.col: line 2: edge 1-9 is outside the nodes 1..3 of the header; correct it",
         "cut.json: line 1: the JSON ends in the middle; write the file again",
         "gone.col: cannot be read (no such file or directory); allow it or leave the file out",
-        "pool.tgz: is damaged or not a tar archive (it ends too early); fetch or pack it again",
+        "pool.tgz: is damaged or not a tar archive (truncated header); fetch or pack it again",
     ]
 
 
