@@ -8,10 +8,10 @@ docs/SCALING.md says how the numbers are obtained.
 """
 
 import json
+import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -37,6 +37,7 @@ from gnn_training.solve.search_kernel import noise_table, search_graph
 from gnn_training.training import checkpoint
 from gnn_training.training.loader import first_coloring
 
+log = logging.getLogger(__name__)
 ONE = 6400  # searches of a training of size 1
 GRAPHS, ITERATIONS, LABEL_SECONDS = 1200, 200, 0.5  # of training; labels matter for predictions alone
 TEST_SIZES, TEST_SEED, TEST_GRAPHS = ((100, 300), (300, 600), (600, 1000)), 20_000, 84  # graphs of each size
@@ -89,8 +90,11 @@ def main(options: Options) -> None:
     """Train what is missing if asked to; then write the section."""
     set_up_logging()
     for cell in cells(options) if options.train else ():
-        with suppress(UserError), claim(options.folder / str(cell)):  # another command has it
-            run(cell, options.folder)
+        try:
+            with claim(options.folder / str(cell)):
+                run(cell, options.folder)
+        except UserError as error:  # such as another command that trains it
+            log.warning("%s is left out: %s", cell, error)
     section = measured(options.folder)
     if options.page:
         draw(options.folder, options.page.with_suffix(".svg"))
