@@ -1,7 +1,8 @@
 """The search of `model.search` for one graph, compiled for a CPU: the same phases and the same moves in microseconds.
 
-What a round reads is counted incrementally: a move changes the counts of its neighbours alone, and conflicts are
-weighed for the neighbours of active nodes only. `model.rule` has the formulas of both searches; tests/test_search.py
+What a round reads is counted incrementally: a move changes the counts and features of its neighbours alone, and
+conflicts are weighed for the neighbours of active nodes only. The counts of a color lie side by side, because a move
+changes those of two colors. `model.rule` has the formulas of both searches; tests/test_search.py
 holds them to the same moves. numba's cache does not notice a change of rule.py: save this file, too.
 
 Letters in shapes: N nodes, K colors, A active nodes, M nodes that may move, F features.
@@ -21,7 +22,8 @@ from gnn_training.model.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NO
 ENDS = np.cumsum([0, *(math.prod(shape) for shape in rule.SHAPES.values())])  # of the parts in the vector of weights
 NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES = map(len, (rule.CONTROLS, rule.NODE_FEATURES, rule.GRAPH_FEATURES))
 CONFLICTED, CONFLICTS, COLORS, MOVES = range(4)  # places in `totals`
-OLDEST = 1_000_000  # rounds since the last move of a node that make a difference
+COUNTED = 4  # features that come from counts; the others come from moves
+OLDEST = 1_000_000  # rounds since the last move of a node, and moves, that make a difference
 SHARE = 0.6  # of the nodes: if the active ones have fewer neighbours, only these are weighed
 # Without Python's checks for divisions by zero, and with fused multiplications and additions, loops become vectors.
 options: Any = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
@@ -40,12 +42,13 @@ class Coloring(NamedTuple):
     """The coloring that changes, and what is counted of it."""
 
     colors: np.ndarray  # (N,) uint32
-    counts: np.ndarray  # (N, K) int32, neighbours of a node with a color
+    counts: np.ndarray  # (K, N) int32, neighbours of a node with a color
     is_open: np.ndarray  # (K,) bool, colors that may be used
     sizes: np.ndarray  # (K,) int32
     conflicts: np.ndarray  # (N,) int32, neighbours in a node's color, one more if it is closed
     without: np.ndarray  # (N,) int32, open colors without a conflict
     one: np.ndarray  # (N,) int32, open colors with one conflict
+    features: np.ndarray  # (F, N) float32; the first COUNTED rows belong to the last three counts
     conflicted: np.ndarray  # (N,) uint32, the nodes in conflict come first
     place: np.ndarray  # (N,) int32, of a node in `conflicted`
     totals: np.ndarray  # (4,) int64: nodes in conflict, sum of `conflicts`, open colors, moves so far
@@ -84,9 +87,9 @@ class Choice(NamedTuple):
     order: np.ndarray  # (N,) int64, of the nodes in `movers`; N for all others
     seen: np.ndarray  # (N,) int64, the last search for neighbours that met a node
     near: np.ndarray  # (N,) uint32, neighbours of active nodes
-    features: np.ndarray  # (F, N) float32
+    features: np.ndarray  # (F, N) float32, of `near`
     weights: np.ndarray  # (N,) float32, of conflicts with these neighbours,
-    weight: np.ndarray  # (N,) float32, and of conflicts with every node
+    weight: np.ndarray  # (N,) float32, and of those with every node
     crowding: np.ndarray  # (K,) float32
     score: np.ndarray  # (K,) float32
 
@@ -107,9 +110,10 @@ def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, 
     Returns the best coloring (N,) int64, its number of colors, and the fewest conflicts since, with one color less.
     """
     ends = neighbours.view(np.uint32)
-    coloring, memory = begin(offsets, ends, first, num_colors)
-    n, K = coloring.counts.shape
-    logs = np.log1p(np.arange(max(min(rounds, OLDEST), n, K) + NOT_MOVED + 2)).astype(np.float32)
+    n = len(first)
+    logs = np.log1p(np.arange(max(min(rounds, OLDEST), n) + NOT_MOVED + 2)).astype(np.float32)
+    coloring, memory = begin(offsets, ends, first, num_colors, logs)
+    K = len(coloring.sizes)
     network = Network(
         weights[: ENDS[1]].reshape(OUTPUTS, NUM_GRAPH_FEATURES), weights[ENDS[1] : ENDS[2]],
         weights[ENDS[2] : ENDS[3]].reshape(HIDDEN, NUM_FEATURES), weights[ENDS[3] : ENDS[4]],
@@ -134,7 +138,7 @@ def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, 
             fewest, conflicts = coloring.totals[COLORS], 1e6
             if fewest <= lower:
                 break
-            close(coloring)
+            close(coloring, network.logs)
             continue
         conflicts = min(conflicts, coloring.totals[CONFLICTS] / 2)
         measure(n, len(ends), coloring, network)
@@ -147,33 +151,36 @@ def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, 
 
 
 @compiled
-def begin(offsets, ends, first, num_colors):
+def begin(offsets, ends, first, num_colors, logs):
     """The coloring, where as many of the largest classes are open as asked for, and an empty memory."""
     n, K = len(first), 0
     for v in range(n):
         K = max(K, first[v] + 1)
-    counts, sizes = np.zeros((n, K), np.int32), np.zeros(K, np.int32)
+    counts, sizes = np.zeros((K, n), np.int32), np.zeros(K, np.int32)
     zeros = np.zeros((4, n), np.int32)
     coloring = Coloring(
         first.astype(np.uint32), counts, np.ones(K, np.bool_), sizes, zeros[0], zeros[1], zeros[2],
-        np.zeros(n, np.uint32), np.full(n, -1, np.int32), np.zeros(4, np.int64),
+        np.zeros((NUM_FEATURES, n), np.float32), np.zeros(n, np.uint32), np.full(n, -1, np.int32),
+        np.zeros(4, np.int64),
     )  # fmt: skip
     for v in range(n):
         sizes[first[v]] += 1
         for i in range(offsets[v], offsets[v + 1]):
-            counts[v, first[ends[i]]] += 1
-    for v in range(n):
-        for x in range(K):
-            coloring.without[v] += counts[v, x] == 0
-            coloring.one[v] += counts[v, x] == 1
+            counts[first[ends[i]], v] += 1
+    for x in range(K):
+        for v in range(n):
+            coloring.without[v] += counts[x, v] == 0
+            coloring.one[v] += counts[x, v] == 1
     coloring.totals[COLORS] = K
+    for v in range(n):
+        set_count_features(coloring, logs, v)
     while 0 < num_colors < coloring.totals[COLORS]:
-        close(coloring)
+        close(coloring, logs)
     return coloring, Memory(np.full((n, K), -1, np.int32), np.full(n, -NOT_MOVED, np.int32), zeros[3])
 
 
 @compiled
-def close(coloring):
+def close(coloring, logs):
     """Close the smallest class: its nodes have to move to another color."""
     color, K = -1, len(coloring.sizes)
     for x in range(K):
@@ -182,10 +189,11 @@ def close(coloring):
     coloring.is_open[color] = False
     coloring.totals[COLORS] -= 1
     for v in range(len(coloring.colors)):
-        coloring.without[v] -= coloring.counts[v, color] == 0
-        coloring.one[v] -= coloring.counts[v, color] == 1
+        coloring.without[v] -= coloring.counts[color, v] == 0
+        coloring.one[v] -= coloring.counts[color, v] == 1
         if coloring.colors[v] == color:
             add_conflicts(coloring, v, 1)
+        set_count_features(coloring, logs, v)
 
 
 @compiled
@@ -242,8 +250,8 @@ def draw(coloring, choice, seed, t):
 
 @compiled
 def weigh(offsets, ends, coloring, memory, network, choice, num_active, t):
-    """What a conflict with every neighbour of an active node costs, from 0 to 2."""
-    n, near, f, logs = len(coloring.colors), choice.near, choice.features, network.logs
+    """What a conflict with every neighbour of an active node costs: from 0 to 2, and the plain weight."""
+    n, near, logs = len(coloring.colors), choice.near, network.logs
     num_near = 0
     for a in range(num_active):
         num_near += offsets[choice.active[a] + 1] - offsets[choice.active[a]]
@@ -257,32 +265,50 @@ def weigh(offsets, ends, coloring, memory, network, choice, num_active, t):
                     choice.seen[ends[i]] = t
                     near[num_near] = ends[i]
                     num_near += 1
-        for i in range(num_near):
-            set_features(coloring, memory, logs, mean_moves, t, near[i], f, i)
     else:
         num_near = n
+    f = coloring.features
+    if is_few:
+        f = choice.features
+        for i in range(num_near):
+            v = near[i]
+            for j in range(COUNTED):
+                f[j, i] = coloring.features[j, v]
+            f[4, i], f[5, i] = move_features(memory.moved[v], memory.moves[v], mean_moves, t, logs)
+    else:
+        ages, moves = f[4], f[5]
         for v in range(n):
-            set_features(coloring, memory, logs, mean_moves, t, v, f, v)
-    weights = choice.weights
+            ages[v], moves[v] = move_features(memory.moved[v], memory.moves[v], mean_moves, t, logs)
+    weights, plain = choice.weights if is_few else choice.weight, network.move[0]
     apply_layer(f, num_near, network.direct, network.outputs[OUTPUTS - 1], np.float32(1), False, weights)
     for j in range(HIDDEN):
         shift = network.outputs[NUM_CONTROLS + j]
         apply_layer(f, num_near, network.by_node[j], shift, network.out[j], True, weights)
     for i in range(num_near):
-        weights[i] = conflict_weight(weights[i])
-    for i in range(num_near):
-        choice.weight[near[i] if is_few else i] = weights[i]
+        weights[i] = conflict_weight(weights[i]) + plain
+    if is_few:
+        for i in range(num_near):
+            choice.weight[near[i]] = weights[i]
 
 
 @compiled
-def set_features(coloring, memory, logs, mean_moves, t, v, f, i):
-    """Write the features of node v into column i of f (F, N)."""
-    free = coloring.without[v] - (coloring.conflicts[v] == 0)  # other than its own color
-    age = min(OLDEST, t - memory.moved[v])
-    f[0, i], f[1, i], f[2, i], f[3, i], f[4, i], f[5, i] = node_features(
-        free > 0, logs[free], logs[coloring.one[v]], logs[coloring.conflicts[v]], logs[age], logs[memory.moves[v]],
-        mean_moves,
-    )  # fmt: skip
+def set_count_features(coloring, logs, v):
+    """Note the features that come from the counts of node v."""
+    zero, f = np.float32(0), coloring.features
+    free = np.uint32(coloring.without[v] - (coloring.conflicts[v] == 0))  # other than its own color
+    one, conflicts = np.uint32(coloring.one[v]), np.uint32(coloring.conflicts[v])
+    f[0, v], f[1, v], f[2, v], f[3, v], _, _ = node_features(
+        free > 0, logs[free], logs[one], logs[conflicts], zero, zero, zero
+    )
+
+
+@compiled
+def move_features(moved, moves, mean_moves, t, logs):
+    """The features that come from the moves of a node."""
+    zero, most = np.float32(0), np.int32(OLDEST)
+    age, count = np.uint32(min(most, np.int32(t) - moved)), np.uint32(min(most, moves))
+    _, _, _, _, age_feature, moves_feature = node_features(False, zero, zero, zero, logs[age], logs[count], mean_moves)
+    return age_feature, moves_feature
 
 
 @compiled
@@ -309,9 +335,9 @@ def choose(offsets, ends, coloring, memory, network, choice, num_active, table, 
         crowding[x] = crowding_of(np.float32(coloring.sizes[x]), colors_per_node)
     for a in range(num_active):
         v = choice.active[a]
-        counts, until, random = coloring.counts[v], memory.until[v], table[noise_row(turn_of(np.int64(v), seed, t))]
+        until, random = memory.until[v], table[noise_row(turn_of(np.int64(v), seed, t))]
         for x in range(K):
-            score[x] = move[0] * np.float32(counts[x])
+            score[x] = np.float32(0)
         for i in range(offsets[v], offsets[v + 1]):
             score[colors[ends[i]]] += choice.weight[ends[i]]
         here = colors[v]
@@ -344,6 +370,9 @@ def settle(n, offsets, ends, network, choice, num_active):
             limit = gain[best] - network.outputs[3]
         movers[m], gain[best] = best, -np.inf
         count += 1
+    if count == 1:
+        choice.kept[0] = movers[0]
+        return 1
     for m in range(count):
         choice.order[choice.active[movers[m]]] = m
     kept = 0
@@ -363,7 +392,7 @@ def settle(n, offsets, ends, network, choice, num_active):
 def apply(offsets, ends, coloring, memory, network, choice, num_movers, table, seed, t):
     """Let the nodes move."""
     colors, counts, without, one = coloring.colors, coloring.counts, coloring.without, coloring.one
-    outputs, num_conflicted = network.outputs, coloring.totals[CONFLICTED]
+    logs, outputs, num_conflicted = network.logs, network.outputs, coloring.totals[CONFLICTED]
     for m in range(num_movers):
         v, new = choice.active[choice.kept[m]], choice.target[choice.kept[m]]
         old = colors[v]
@@ -376,19 +405,21 @@ def apply(offsets, ends, coloring, memory, network, choice, num_movers, table, s
         coloring.sizes[old] -= 1
         coloring.sizes[new] += 1
         colors[v] = new
-        add_conflicts(coloring, v, counts[v, new] - coloring.conflicts[v])
-        is_open = coloring.is_open[old]
+        add_conflicts(coloring, v, counts[new, v] - coloring.conflicts[v])
+        set_count_features(coloring, logs, v)
+        is_open, leave, enter = coloring.is_open[old], counts[old], counts[new]
         for i in range(offsets[v], offsets[v + 1]):
             u = ends[i]
-            left, entered = counts[u, old] - 1, counts[u, new]
-            counts[u, old], counts[u, new] = left, entered + 1
-            if left < 2 and is_open:
-                without[u] += left == 0
-                one[u] += np.int32(left == 1) - np.int32(left == 0)
-            if entered < 2:
+            left, entered = leave[u] - 1, enter[u]
+            leave[u], enter[u] = left, entered + 1
+            if left < 2 or entered < 2 or colors[u] == old or colors[u] == new:
+                if is_open:
+                    without[u] += left == 0
+                    one[u] += np.int32(left == 1) - np.int32(left == 0)
                 without[u] -= entered == 0
                 one[u] += np.int32(entered == 0) - np.int32(entered == 1)
-            if colors[u] == old:
-                add_conflicts(coloring, u, -1)
-            elif colors[u] == new:
-                add_conflicts(coloring, u, 1)
+                if colors[u] == old:
+                    add_conflicts(coloring, u, -1)
+                elif colors[u] == new:
+                    add_conflicts(coloring, u, 1)
+                set_count_features(coloring, logs, u)
