@@ -31,13 +31,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setenv("PATH", str(tmp_path))
-    for name in (gpus.VISIBLE, "CUDA_DEVICE_ORDER", "GNN_WORKSPACE"):
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GNN_WORKSPACE"):
         monkeypatch.setenv(name, "")  # so that what the check sets is undone, too
         monkeypatch.delenv(name)
     monkeypatch.setattr(job, "estimate", lambda *_: MEASURED)
-    gpus.nvidia_smi.cache_clear()
+    gpus.output_of.cache_clear()
     yield tmp_path
-    gpus.nvidia_smi.cache_clear()
+    gpus.output_of.cache_clear()
 
 
 def settings(preset: str = "smoke", **changes) -> RunSettings:
@@ -149,16 +149,10 @@ def test_preset_for_gpus_wants_one():
 def test_driver_is_shown_where_torch_cannot_use_the_gpus(here: Path, monkeypatch, capsys):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     nvidia_smi(here, gpus=1, driver="550.54.15")
-    with pytest.raises(MachineError, match=r"driver 550.54.15 is too old for CUDA 13.0"):
+    with pytest.raises(MachineError, match="torch cannot use the GPU"):
         job.check(settings(device="cuda"))
     assert found(capsys)["driver"] == ("550.54.15", "ok")
     job.check(settings())  # which does not need one
-
-
-def test_gpus_that_do_not_exist_cannot_be_checked(here: Path):
-    nvidia_smi(here, gpus=2)
-    with pytest.raises(MachineError, match="there is no GPU 7"):
-        job.check(settings(gpus="0,7"))
 
 
 def test_driver_that_hangs_is_a_problem_only_to_jobs_that_would_use_it(monkeypatch, capsys):
