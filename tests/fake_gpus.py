@@ -36,7 +36,6 @@ UNEXPECTED = (
     "that might have already set an error? "
 )
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver"
-NO_DRIVER = "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver"
 NONE_VISIBLE = "No CUDA GPUs are available"
 NO_AMD_DRIVER = "ERROR:root:Unable to get devices, driver not initialized (amdgpu not found in modules)"
 

@@ -17,7 +17,11 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-FAILURES = {"refuse": refuse, "die": die}
+def fail() -> None:
+    raise ValueError("NCCL error\nLast error:\nno link\n")
+
+
+FAILURES = {"refuse": refuse, "die": die, "fail": fail}
 
 
 def rank(what: str) -> object:
@@ -25,12 +29,6 @@ def rank(what: str) -> object:
     number = int(os.environ["RANK"])
     if what == "place":
         return number, os.environ["WORLD_SIZE"], os.environ["OMP_NUM_THREADS"]
-    if what == "fail beside a deaf one":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if number == 0:
-            time.sleep(300)
-        print(time.monotonic(), flush=True)
-        raise ValueError("NCCL error\nLast error:\nno link\n")
     if what == "freeze":
         from gnn_training.distributed import join
 

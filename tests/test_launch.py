@@ -15,7 +15,6 @@ import tiny_runs
 import torch
 from ranks import leave_gpu, rank
 
-from gnn_training import processes
 from gnn_training.errors import MachineError, TrainingError, UserError
 from gnn_training.launch.ranks import Nodes, launch
 from gnn_training.settings import smoke
@@ -80,16 +79,7 @@ def test_contradiction_is_refused_with_the_name_of_the_variable(environ, variabl
 
 @pytest.mark.slow
 def test_launch_returns_the_first_result_and_shares_the_cores_out(monkeypatch):
-    """Also where no GPU is visible. Watching the ranks takes no exit code from torchrun."""
-    repeating, waitpid = processes.repeating, os.waitpid
-
-    def slow(pid: int, options: int) -> tuple[int, int]:
-        found = waitpid(pid, options)
-        time.sleep(0.3 * (found[0] > 0))  # meanwhile torchrun would ask, too, and learn nothing
-        return found
-
-    monkeypatch.setattr(os, "waitpid", slow)
-    monkeypatch.setattr(processes, "repeating", lambda function, _: repeating(function, 0.0001))
+    """Also where no GPU is visible."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("OMP_NUM_THREADS", "")  # so that what the launch sets is undone, too
     monkeypatch.delenv("OMP_NUM_THREADS")
@@ -132,11 +122,10 @@ def test_rank_that_is_frozen_ends_the_others_with_one_sentence_after_the_timeout
 
 
 @pytest.mark.slow
-def test_mistake_of_a_rank_gives_its_traceback_and_one_sentence_and_the_other_is_killed_soon_if_it_does_not_end(capfd):
+def test_mistake_of_a_rank_gives_its_traceback_and_one_sentence(capfd):
     with pytest.raises(TrainingError, match="^rank 1 failed: no link$"):
-        launch(rank, "fail beside a deaf one", 2)
-    failed, err = capfd.readouterr()
-    assert time.monotonic() - float(failed) < 25  # elastic would wait for 30 s
+        launch(rank, "fail", 2)
+    err = capfd.readouterr().err
     assert err.startswith("Traceback") and err.count("Traceback") == 1 and "ValueError: NCCL error" in err
 
 

@@ -11,8 +11,7 @@ from small_graphs import random_graph
 from torch import Tensor
 
 from gnn_training.coloring import is_proper
-from gnn_training.data.dataset import sample
-from gnn_training.data.families import RECIPES
+from gnn_training.data.families import RECIPES, draws
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.graph import Graph, Instance
@@ -145,7 +144,7 @@ def test_graphs_that_dsatur_colors_with_the_fewest_colors_are_not_trained_on(dat
 
 
 def test_colorings_to_begin_with_fit_into_the_colors_of_their_step(tmp_path: Path, rt: Runtime):
-    one = loader(sample(RECIPES["smoke"], 200, 0, tmp_path), rt)
+    one = loader(tiny_runs.pack(tmp_path, [one.load() for one in draws(RECIPES["smoke"], 0, 200)]), rt)
     for planned, batch in zip(one.sampler, one.starting_at(0), strict=False):
         assert all(each.first.max() < each.max_colors == planned.shape.colors for each in batch.micro_batches)
 

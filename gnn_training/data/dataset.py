@@ -21,7 +21,6 @@ import numpy as np
 from gnn_training import files
 from gnn_training.console import markdown_table, print_tables, progress
 from gnn_training.data import packed
-from gnn_training.data.families import Recipe, draws
 from gnn_training.data.packed import Columns, Label, PackedGraphs, Row
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
@@ -29,7 +28,6 @@ from gnn_training.processes import run_in_processes
 
 log = logging.getLogger(__name__)
 CHUNK = 16  # graphs per part: what a kill can lose per worker
-SAMPLE_ITERATIONS = 100  # of the search for a label in a sample: milliseconds
 MOVE_WORK = 50  # of the search on one move, besides the visits of neighbours
 PATIENCE_NODES = 50  # up to so many, `Plan.iterations` moves; on larger graphs more in proportion
 SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these numbers of nodes
@@ -283,12 +281,3 @@ def _mix(x: np.ndarray) -> np.ndarray:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
-
-
-def sample(recipe: Recipe, graphs: int, seed: int, folder: Path) -> PackedGraphs:
-    """Draw training graphs of a recipe with cheap labels, to measure a training before its data exists."""
-    instances = [draw.load() for draw in draws(recipe, seed, graphs)]
-    labelled = [(instance, label(instance, SAMPLE_ITERATIONS, 1.0, seed)) for instance in instances]
-    return packed.write(
-        folder, packed.columns(labelled, tuple(recipe.counts)), tuple(recipe.counts), {"sample": graphs}
-    )

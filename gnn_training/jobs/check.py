@@ -3,29 +3,36 @@
 import logging
 import os
 import platform
+import resource
 import shutil
-import tempfile
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import torch
 
 from gnn_training import machine
 from gnn_training.console import duration, markdown_table, print_tables
-from gnn_training.data.dataset import sample
 from gnn_training.data.families import RECIPES
 from gnn_training.data.packed import PackedGraphs, is_packed
 from gnn_training.data.sources import locate, written
+from gnn_training.distributed import Runtime, join
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.launch import gpus
+from gnn_training.launch.ranks import launch
 from gnn_training.settings import RunSettings, TrainSettings
 from gnn_training.training import loggers
-from gnn_training.training.estimate import estimate
+from gnn_training.training.learner import Learner
+from gnn_training.training.loader import GraphLoader
+from gnn_training.training.self_check import largest_step, self_check
+from gnn_training.training.validation import Validation
 
 log = logging.getLogger(__name__)
 DISK_GIB = 2  # the full recipe packed, checkpoints, logs and the model
-SAMPLE = 64  # graphs that stand for a recipe which has not been generated yet
+STEPS = 10  # that are timed
 GIB = 2**30
 CUDA_GIB = 1.0  # what a rank takes on its GPU besides tensors
 Row = tuple[str, Callable[[], str]]  # title; function that returns what was found, or raises a UserError
@@ -116,7 +123,8 @@ def _graphs(settings: RunSettings) -> str:
             raise UserError(f"{source.imported} does not exist: name another --data")
         return f"{source.imported}, imported first; time and memory are known after that"
     if not is_packed(source.graphs):
-        return f"{RECIPES[settings.recipe].num_graphs} of recipe {settings.recipe}, generated first"
+        number = RECIPES[settings.recipe].num_graphs
+        return f"{number} of recipe {settings.recipe}, generated first; time and memory are known after that"
     data = PackedGraphs.open(source.graphs)
     data.verify()
     train, validation = (len(data.indices(split)) for split in ("train", "validation"))
@@ -126,28 +134,68 @@ def _graphs(settings: RunSettings) -> str:
 
 
 def _cost(settings: RunSettings) -> Iterator[Row]:
-    """Memory and time, measured; nothing if the graphs are still to be imported."""
-    source, recipe = locate(settings), RECIPES[settings.recipe]
-    if is_packed(source.graphs):
-        yield from _measured(settings, PackedGraphs.open(source.graphs), share=1.0)
-    elif source.generated:
-        with tempfile.TemporaryDirectory() as folder:
-            few = sample(recipe, SAMPLE, settings.seed, Path(folder))
-            yield from _measured(settings, few, share=len(few) / recipe.num_training)
-
-
-def _measured(settings: RunSettings, data: PackedGraphs, share: float) -> Iterator[Row]:
-    """Memory and time of the training; share: of the training graphs that `data` has."""
+    """Memory and time of the training, measured; nothing if there are no packed graphs yet."""
+    graphs = locate(settings).graphs
+    if not is_packed(graphs):
+        return
     ranks, values = gpus.num_ranks(settings), settings.model_dump(include=set(TrainSettings.model_fields))
-    cost = estimate(TrainSettings(**values | {"data": data.folder}), data, share, ranks)
-    yield "memory", partial(_memory, settings, cost.peak_bytes / GIB, ranks)
-    epoch = f"{duration(cost.epoch_seconds)} per epoch of {cost.steps_per_epoch} steps"
-    yield "training", lambda: f"about {duration(cost.training_seconds)} for {cost.steps} steps, {epoch}"
-    yield "evaluations", lambda: f"about {duration(cost.evaluation_seconds)}, every {settings.evaluate_every} steps"
+    found = measure(TrainSettings(**values | {"data": graphs}), ranks)
+    steps = settings.num_steps(found.steps_per_epoch)
+    training = found.step_seconds * steps
+    evaluations = found.evaluation_seconds * (steps // settings.evaluate_every + 1)  # one before the first step
+    epoch = f"{duration(found.step_seconds * found.steps_per_epoch)} per epoch of {found.steps_per_epoch} steps"
+    yield "memory", partial(_memory, settings, found.peak_bytes / GIB, ranks)
+    yield "training", lambda: f"about {duration(training)} for {steps} steps, {epoch}"
+    yield "evaluations", lambda: f"about {duration(evaluations)}, every {settings.evaluate_every} steps"
     if settings.minutes:
-        share_done = 60 * settings.minutes / (cost.training_seconds + cost.evaluation_seconds)
-        early = f"by --minutes {settings.minutes:g}, after about {cost.steps * share_done:.0f} steps"
-        yield "ends", lambda: early if share_done < 1 else f"after {cost.steps} steps, before --minutes"
+        share_done = 60 * settings.minutes / (training + evaluations)
+        early = f"by --minutes {settings.minutes:g}, after about {steps * share_done:.0f} steps"
+        yield "ends", lambda: early if share_done < 1 else f"after {steps} steps, before --minutes"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """peak_bytes: most memory of a rank, on a GPU that of the GPU; seconds: of one step, of one evaluation."""
+
+    peak_bytes: int
+    steps_per_epoch: int
+    step_seconds: float
+    evaluation_seconds: float
+
+
+def measure(settings: TrainSettings, num_ranks: int) -> Measured:
+    """Take a few steps of the training and part of an evaluation on `num_ranks` ranks of this machine. Raises UserError
+    if a rank fails, as training would.
+    """
+    return launch(_measure, settings, num_ranks)
+
+
+def _measure(settings: TrainSettings) -> Measured:
+    with join(settings.device) as rt:
+        loader, learner = GraphLoader(settings, PackedGraphs.open(settings.data), rt), Learner(settings, rt)
+        self_check(learner, loader, rt)
+        learner.try_step(loader.load(largest_step(loader), 0))  # which takes the most memory
+        started = time.monotonic()
+        for batch in islice(loader.starting_at(0), STEPS):
+            learner.update(batch)
+            learner.reduce()
+        seconds = (time.monotonic() - started) / STEPS
+        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        if rt.device.type == "cuda":
+            peak = torch.cuda.max_memory_reserved()
+        return Measured(peak, len(loader.sampler), seconds, _evaluation_seconds(learner, loader, rt))
+
+
+def _evaluation_seconds(learner: Learner, loader: GraphLoader, rt: Runtime) -> float:
+    """One evaluation, by one batch of this rank, as all batches cost about the same."""
+    validation = Validation(loader.settings, loader.dataset, learner.search, rt)
+    with learner.averaged_weights() as network:
+        for _ in range(2):  # the first time, graphs are prepared
+            rt.wait()
+            started = time.monotonic()
+            if validation.batches:  # otherwise other ranks have all graphs
+                validation.score_batch(network, 0).tolist()
+    return len(validation.batches) * (time.monotonic() - started)
 
 
 def _memory(settings: RunSettings, need: float, ranks: int) -> str:

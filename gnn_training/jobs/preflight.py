@@ -9,7 +9,6 @@ import torch
 from gnn_training.distributed import join
 from gnn_training.errors import MachineError
 from gnn_training.launch import gpus
-from gnn_training.launch.nccl import WRONG_SUM
 from gnn_training.launch.ranks import launch
 from gnn_training.settings import RankSettings
 
@@ -50,5 +49,5 @@ def add_up(device: str) -> float:
             times.append(time.monotonic() - started)
             is_wrong |= not torch.equal(x, expected)
         if any(rt.any(is_wrong)):
-            raise MachineError(f"{WRONG_SUM} over {rt.world_size} ranks: take another host")
+            raise MachineError(f"the ranks add up wrongly over {rt.world_size} ranks: take another host")
         return min(times)

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import shlex
 import sys
 import time
@@ -17,8 +18,8 @@ from gnn_training.console import duration
 from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE, WEB_FILE
 from gnn_training.data.packed import MANIFEST_FILE, is_packed
 from gnn_training.data.sources import locate, written
-from gnn_training.errors import StorageError, UserError
-from gnn_training.launch import gpus, nccl, runpod
+from gnn_training.errors import MachineError, StorageError, UserError
+from gnn_training.launch import gpus, runpod
 from gnn_training.launch.ranks import Nodes
 from gnn_training.settings import (
     EvaluateSettings,
@@ -39,6 +40,7 @@ STEPS = ("data", "check", "train", "export", "verify", "evaluate", "pack")
 STOPPED = 143  # exit code of a command that SIGTERM has stopped
 SETTINGS = "settings"  # folder in the run folder
 SCORED_GRAPHS = 64  # of the validation graphs, for the report at the end
+NVLS_OFF = {"NCCL_NVLS_ENABLE": "0"}  # needed on NVSwitch machines whose containers lack /dev/nvidia-caps
 PREFLIGHT_SECONDS = 90  # NCCL waits for half an hour if it cannot connect
 WAIT_SECONDS = 3600  # for the graphs that the first machine makes
 
@@ -195,18 +197,24 @@ def _tensorboard(settings: RunSettings) -> Iterator[None]:
 
 
 def _find_nccl_variables(settings: RunSettings, nodes: Nodes) -> None:
-    """Set the variables with which the GPUs of this machine reach each other, found by trying."""
+    """Set the variable with which the GPUs of this machine reach each other, if any is needed, found by trying. One
+    that is set already stays as it is. Raises MachineError: they do not reach each other.
+    """
     if gpus.num_ranks(settings) == 1 or not gpus.on_gpus(settings):
         return
     ranks = RankSettings(device=settings.device, processes=settings.processes)
     arguments = Step(f"preflight-{nodes.rank}", "preflight", ranks).arguments(settings.run)
     errors = settings.run / f"preflight-{nodes.rank}.log"
-
-    def attempt(variables: dict[str, str]) -> tuple[int, str]:
+    for variables in [{}] if NVLS_OFF.keys() <= os.environ.keys() else [{}, NVLS_OFF]:
         code = processes.run_python(arguments, errors, variables, PREFLIGHT_SECONDS)
-        return code, errors.read_text(errors="replace")
-
-    os.environ.update(nccl.working_variables(attempt))
+        if code == 0:
+            os.environ.update(variables)
+            return
+        said = re.findall(r"^coloring-gnn: (.*)$", errors.read_text(errors="replace"), re.MULTILINE)
+        cause = "no answer in time" if code == processes.TIMED_OUT else said[-1] if said else f"exit code {code}"
+        log.warning("NCCL: all-reduce fails%s: %s", " without NVLS, too" if variables else "", cause)
+    ways = "take another host, start the container with --shm-size=1g, or set NCCL_P2P_DISABLE=1, which is SLOW"
+    raise MachineError(f"the GPUs do not reach each other ({cause}): {ways}")
 
 
 def _wait_for_graphs(settings: RunSettings, nodes: Nodes) -> None:

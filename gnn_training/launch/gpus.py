@@ -14,14 +14,10 @@ from gnn_training.machine import num_cores
 from gnn_training.settings import RankSettings
 
 log = logging.getLogger(__name__)
-DRIVERS = {"13": 580, "12.8": 570, "12": 525}  # oldest NVIDIA driver for a version of CUDA, or for all with its major
 DEVICE = Path("/dev/nvidiactl")  # in every container that was given a GPU of NVIDIA
-AMD_DEVICE = Path("/dev/kfd")  # likewise of AMD; beside it, each GPU has a dri/renderD*
+AMD_DEVICE = Path("/dev/kfd")  # likewise of AMD
 SMI_SECONDS = 20  # eight GPUs without persistence mode take ten
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-AMD_VISIBLE = ("HIP_VISIBLE_DEVICES", VISIBLE, "ROCR_VISIBLE_DEVICES")  # a ROCm build reads the first that is set
 INSTALL = {"NVIDIA": "without TORCH_INDEX_URL", "AMD": "with the TORCH_INDEX_URL of PyTorch's ROCm builds"}
-FABRIC_MANAGER = "the fabric manager of this host does not run (CUDA error 802), so none of its GPUs can be used"
 MAX_CPU_RANKS = 8  # more ranks make the global batch larger, not the job shorter
 
 
@@ -31,7 +27,7 @@ def num_ranks(settings: RankSettings) -> int:
     for. UserError: more processes than GPUs.
     """
     wanted, count = settings.processes, 0 if settings.device == "cpu" else num_gpus()
-    is_for_gpus = settings.device == "cuda" or getattr(settings, "preset", "") in ("single", "multi")
+    is_for_gpus = settings.device == "cuda" or settings.gpus or getattr(settings, "preset", "") in ("single", "multi")
     if not count and is_for_gpus and settings.device != "cpu":
         raise MachineError(why_none())
     if count and not 0 < wanted <= count:
@@ -65,81 +61,61 @@ def why_none() -> str:
     """Return why torch can use no GPU, and the way out."""
     import torch
 
-    said, cuda, version, there = listing(), torch.version.cuda or "", driver(), vendors()
-    build = "AMD" if torch.version.hip else "NVIDIA" if cuda else "CPUs"
-    flags = "--device /dev/kfd --device /dev/dri" if build == "AMD" else "--gpus all"
-    if said.startswith("No devices") or not there:
+    there = vendors()
+    build = "AMD" if torch.version.hip else "NVIDIA" if torch.version.cuda else "CPUs"
+    if not there or listing().startswith("No devices"):
         if "RUNPOD_POD_ID" in os.environ:
             return "this pod has no GPU, as happens to stopped pods: start a new one on the same network volume"
+        flags = "--device /dev/kfd --device /dev/dri" if build == "AMD" else "--gpus all"
         return f"there is no GPU: start a container with {flags}, or take --preset cpu, or, slowly, --device cpu"
     if build not in there:
         wrong = f"torch is a build for {build} and the GPUs here are from {there[0]}"
         return f"{wrong}: remove the environment or rebuild the image, and install {INSTALL[there[0]]}"
-    nodes = [AMD_DEVICE, *AMD_DEVICE.parent.glob("dri/renderD*")] if build == "AMD" and AMD_DEVICE.exists() else []
-    if closed := [node for node in nodes if not os.access(node, os.R_OK | os.W_OK)]:
-        groups = sorted({node.stat().st_gid for node in closed})
-        docker = " ".join(f"--group-add {group}" for group in groups)
-        return f"this user may not open {closed[0]}: join its group, mostly render or video (docker: {docker})"
-    if len(nodes) == 1:
-        return f"the container has no /dev/dri/renderD*: start it with {flags}"
-    if said and not listed():
-        return f'{_tool()} says "{said.splitlines()[0]}": restart the container, or take another host'
-    needed = DRIVERS.get(cuda) or DRIVERS.get(cuda.split(".")[0], 0)
-    if version and int(version.split(".")[0]) < needed:
-        old = f"driver {version} is too old for CUDA {cuda}, which needs {needed}"
-        return f"{old}: take a host with a newer driver (RunPod: minCudaVersion)"
     try:
         torch.cuda.init()
-        error = "no error"
-    except RuntimeError as failure:
-        error = str(failure).splitlines()[0]
-    if "Error 802" in error:
-        return f"{FABRIC_MANAGER}: take another host"
-    if "Found no NVIDIA driver" in error:
-        return "the container has no CUDA driver: start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-    if "GPUs are available" in error and _visible() in os.environ:
-        return f"{_visible()} ({os.environ[_visible()]}) hides every GPU: unset it"
-    error = error[max(0, error.find("Error ")) :]
-    return f'torch cannot use the GPU ("{error}"): restart the container, or take another host'
+        words = "no error"
+    except RuntimeError as error:
+        words = str(error).splitlines()[0]
+    words = words[max(0, words.find("Error ")) :].partition(". ")[0]
+    if "GPUs are available" in words and (visible := _visible()) in os.environ:
+        return f"{visible} ({os.environ[visible]}) hides every GPU: unset it, or name others in --gpus"
+    newer = "take a host with a newer driver (RunPod: minCudaVersion)"
+    way_out = newer if "too old" in words else "restart the container, or take another host"
+    return f'torch cannot use the GPU ("{words}"): {way_out}'
 
 
 def why_fewer(count: int) -> str | None:
     """Return why torch can use only `count` GPUs, fewer than were named or are paid for; None if they are not fewer."""
-    there, named, paid, why = len(listed()), _named(), os.environ.get("RUNPOD_GPU_COUNT", ""), ""
-    if named is not None:
-        if count < len(named):
-            why = f"{_visible()} ({','.join(named)}) names more GPUs than torch can use"
-    elif count < there:
-        why = f"{_tool()} lists {there} GPUs and torch can use {count}"
-    elif paid.isdecimal() and max(count, there) < int(paid):
-        why = f"this pod has {count} GPUs and is paid for {paid} (RUNPOD_GPU_COUNT)"
-    return f"{why}: take another host, or go on with --processes {count}" if why else None
+    named, paid = _named(), os.environ.get("RUNPOD_GPU_COUNT", "")
+    if named is None:
+        numbers = {f"{_tool()} lists": num_listed(), "this pod is paid for": int(paid) if paid.isdecimal() else 0}
+    else:
+        numbers = {f"{_visible()} ({','.join(named)}) names": len(named)}
+    for source, number in numbers.items():
+        if count < number:
+            fewer = f"{source} {number} GPUs and torch can use {count}"
+            return f"{fewer}: take another host, or go on with --processes {count}"
+    return None
 
 
 def select(numbers: str | None) -> dict[str, str]:
     """Leave only these GPUs to this process, if torch has not looked yet, and to its children; return what was set.
 
     numbers: such as 0,1,4, as nvidia-smi counts (on AMD, as torch counts: amd-smi may have another order), or positions
-    in CUDA_VISIBLE_DEVICES (on AMD, in the first of AMD_VISIBLE that is set) if that is set; None leaves all.
+    in CUDA_VISIBLE_DEVICES (on AMD, in HIP_VISIBLE_DEVICES) if that is set; None leaves all.
 
-    Raises MachineError: there is no such GPU.
+    Raises MachineError: there is no such position. `num_ranks` tells if there is no such GPU.
     """
     if numbers is None:
         return {}
-    named, wanted = _named(), numbers.split(",")
-    there = [str(number) for number in (listed() if named is None else range(len(named)))]
-    # Without nvidia-smi or amd-smi in the container, torch will tell.
-    is_unlisted = not there and named is None and (DEVICE.exists() or AMD_DEVICE.exists())
-    if not is_unlisted and (absent := [number for number in wanted if number not in there]):
-        source = f"{_tool()} lists" if named is None else f"{_visible()} ({','.join(named)}) leaves"
-        known = f"{source} {', '.join(there)}" if there else why_none()
-        raise MachineError(f"gpus ({numbers}): there is no GPU {', '.join(absent)}; {known}")
-    variable = _visible()
+    variable, named, wanted = _visible(), _named(), [int(number) for number in numbers.split(",")]
     if named is None:  # CUDA's own order puts the fastest first; AMD ignores the second variable
         variables = {variable: numbers, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    else:
-        variables = {variable: ",".join(named[int(number)] for number in wanted)}
+    elif max(wanted) < len(named):
+        variables = {variable: ",".join(named[number] for number in wanted)}
         log.info("GPUs %s of %s (%s): %s", numbers, ",".join(named), variable, variables[variable])
+    else:
+        raise MachineError(f"gpus ({numbers}) are counted from 0 in {variable} ({','.join(named)}): name lower ones")
     os.environ.update(variables)
     return variables
 
@@ -159,14 +135,14 @@ def describe(number: int) -> str:
         raise MachineError(f"{said}: leave it out with --gpus, or take another host") from error
 
 
-def listed() -> list[int]:
-    """Return the numbers of the GPUs that nvidia-smi or amd-smi lists."""
-    return [int(number) for number in re.findall(r"^GPU:? (\d+)", listing(), re.MULTILINE)]
+def num_listed() -> int:
+    """Return how many GPUs nvidia-smi or amd-smi lists."""
+    return len(re.findall(r"^GPU:? \d", listing(), re.MULTILINE))
 
 
 def listing() -> str:
     """Return what nvidia-smi says of the GPUs, or amd-smi if torch is a ROCm build. Raises MachineError: it hangs."""
-    return amd_smi("list") if _tool() == "amd-smi" else nvidia_smi("-L")
+    return output_of("amd-smi", "list") if _tool() == "amd-smi" else output_of("nvidia-smi", "-L")
 
 
 def vendors() -> list[str]:
@@ -177,23 +153,13 @@ def vendors() -> list[str]:
 
 def driver() -> str | None:
     """Return the version of the NVIDIA driver, such as 580.65.06; None if nvidia-smi does not tell it."""
-    version = re.match(r"\d+\.[\d.]+", nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader"))
+    version = re.match(r"\d+\.[\d.]+", output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"))
     return version and version[0]
 
 
 @functools.cache
-def nvidia_smi(*arguments: str) -> str:
-    """Return the output of nvidia-smi, good or bad; nothing if it is not there. Raises MachineError: it hangs."""
-    return _output("nvidia-smi", *arguments)
-
-
-@functools.cache
-def amd_smi(*arguments: str) -> str:
-    """Return the output of amd-smi, good or bad; nothing if it is not there. Raises MachineError: it hangs."""
-    return _output("amd-smi", *arguments)
-
-
-def _output(*command: str) -> str:
+def output_of(*command: str) -> str:
+    """Return what a command prints, good or bad; nothing if it is not there. Raises MachineError: it hangs."""
     if not shutil.which(command[0]):
         return ""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
@@ -213,9 +179,7 @@ def _named() -> list[str] | None:
 
 def _visible() -> str:
     """The variable that tells torch which GPUs it may use."""
-    import torch
-
-    return next((name for name in AMD_VISIBLE if name in os.environ), AMD_VISIBLE[0]) if torch.version.hip else VISIBLE
+    return "HIP_VISIBLE_DEVICES" if _tool() == "amd-smi" else "CUDA_VISIBLE_DEVICES"
 
 
 def _tool() -> str:

@@ -9,13 +9,10 @@ import signal
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
-SHUTDOWN_SECONDS = 5  # that the other ranks have to end when one has died
 ERRORS: list[type[UserError]] = [UserError, *UserError.__subclasses__()]
 
 
@@ -98,7 +94,7 @@ def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks
                 return start(os.getpid(), pickle.dumps((function, argument)))
 
         # The main thread handles signals.
-        with _forwarded_signals() as received, _no_survivors(num_ranks), ThreadPoolExecutor(1) as pool:
+        with _forwarded_signals() as received, ThreadPoolExecutor(1) as pool:
             try:
                 results = pool.submit(start_deaf).result()
             except ChildFailedError as error:
@@ -168,24 +164,6 @@ def _forwarded_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _no_survivors(num_ranks: int) -> AbstractContextManager[None]:
-    """Kill the ranks that have not ended some seconds after one has failed. torchrun waits for half a minute."""
-    ranks: set[BaseProcess] = set()
-    ended: dict[BaseProcess, float] = {}  # when that was seen
-
-    def watch() -> None:
-        if len(ranks) < num_ranks:
-            ranks.update(multiprocessing.active_children())
-        ended.update((rank, time.monotonic()) for rank in ranks - ended.keys() if wait([rank.sentinel], timeout=0))
-        # Linux gives an exit code once. torchrun must get it, so it is read only when torchrun has had time for it.
-        late = time.monotonic() - SHUTDOWN_SECONDS
-        if any(rank.exitcode for rank, seen in ended.items() if seen < late):
-            for rank in ranks:
-                rank.kill()
-
-    return processes.repeating(watch, 0.2)
 
 
 def _cause(error: "ChildFailedError", folder: Path) -> UserError:
