@@ -28,8 +28,8 @@ from gnn_training.errors import UserError
 from gnn_training.graph import MAX_NODES, Graph, Instance
 
 MAX_LINES = 20_000_000  # of which every one may have an edge
-MAX_DEPTH = 100  # of XML: elements inside each other
-MAX_TAG = 1_000_000  # bytes: attributes take the most memory for their bytes
+MAX_LINE = 1_000_000  # bytes of a line, and of an XML tag
+MAX_DEPTH, MAX_NAMES = 100, 10_000  # of XML: elements inside each other, different names of elements and attributes
 MAX_VALUES = 100_000  # of JSON: lists, objects and quotes, which take the most memory for their bytes
 WRITER_KEYS = ("coloring", "graph_type")
 OLDER_KEYS = ("node_colors", "graph_type_id")
@@ -47,11 +47,14 @@ def checked_size(num_nodes: int) -> int:
 
 
 def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Every line with its number, from 1."""
+    """Every line with its number, from 1. UserError if there are too many, or if one is too long."""
     text = content.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if text.count(b"\n") > MAX_LINES:
         raise UserError(f"has more than {MAX_LINES} lines; a larger file is not read")
-    return enumerate(io.BytesIO(text), 1)
+    for number, line in enumerate(io.BytesIO(text), 1):
+        if len(line) > MAX_LINE:
+            raise UserError(f"line {number}: has more than {MAX_LINE} bytes; is this the file of a graph?")
+        yield number, line
 
 
 def whole(word: bytes | str) -> int:
@@ -68,20 +71,25 @@ def parse_dimacs(content: bytes) -> Instance:
     for number, line in _lines(content):
         try:
             match line.split(None, 4):
-                case [b"e", u, v, *_]:
-                    a, b = whole(u), whole(v)
-                    if not (0 < a <= num_nodes and 0 < b <= num_nodes):
-                        raise ValueError(f"edge {a}-{b} is outside the nodes 1..{num_nodes} of the header above it")
-                    ends.append(a - 1)
-                    ends.append(b - 1)
+                case [b"e", first, second, *_]:
+                    u, v = whole(first), whole(second)
+                    if not num_nodes:
+                        raise UserError(f"edge {u}-{v} comes before the header `p edge N M`; move the header up")
+                    if not (0 < u <= num_nodes and 0 < v <= num_nodes):
+                        raise UserError(f"edge {u}-{v} is outside the nodes 1..{num_nodes} of the header; correct it")
+                    ends.append(u - 1)
+                    ends.append(v - 1)
                 case [b"p", b"edge" | b"edges" | b"col", n, m, *_] if not num_nodes:
                     num_nodes, stated_edges = checked_size(whole(n)), whole(m)
                 # Comments, node values, dimensions, coordinates, parameters.
                 case [word, *_] if word[:1] != b"c" and word not in (b"n", b"d", b"v", b"x"):
-                    shown = line[:40].rstrip().decode("ascii", "replace")
-                    raise ValueError(f"{shown!r} is neither `c`, one `p edge N M` nor `e u v`")
-        except (ValueError, UserError) as error:
-            raise UserError(f"line {number}: {error}; correct it") from None
+                    raise ValueError
+        except UserError as error:
+            raise UserError(f"line {number}: {error}") from None
+        except ValueError:
+            shown = line[:40].rstrip().decode("ascii", "replace")
+            message = f"line {number}: {shown!r} is neither `c`, one `p edge N M` nor `e u v`; fix it"
+            raise UserError(message) from None
     if not num_nodes:
         raise UserError("there is no line `p edge N M`; a .col file begins with one")
     graph = Graph.from_edges(num_nodes, np.asarray(ends).reshape(-1, 2))
@@ -97,16 +105,18 @@ def parse_edge_list(content: bytes) -> Instance:
     for number, line in _lines(content):  # networkx would skip broken lines silently
         try:
             line.decode()
-            words = line.replace(b",", b" ").split(None, 2)
-            if not words or words[0][0] in b"#%":
-                continue
-            if len(words) == 1:
-                raise ValueError(f"{brief(words[0].decode())} is alone; an edge list has two nodes per line")
-            ends.extend([position.setdefault(label, len(position)) for label in words[:2]])
-            if len(position) > MAX_NODES:
-                raise ValueError(f"has more than {MAX_NODES} nodes; a larger graph is not read")
-        except ValueError as error:
-            raise UserError(f"line {number}: {error}; correct it") from None
+        except UnicodeDecodeError:
+            raise UserError(f"line {number}: has bytes that are not UTF-8 text; is this an edge list?") from None
+        words = line.replace(b",", b" ").split(None, 2)
+        if not words or words[0][0] in b"#%":
+            continue
+        if len(words) == 1:
+            shown = brief(words[0].decode())
+            raise UserError(f"line {number}: {shown} is alone; an edge list has two nodes per line")
+        ends.append(position.setdefault(words[0], len(position)))
+        ends.append(position.setdefault(words[1], len(position)))
+        if len(position) > MAX_NODES:
+            raise UserError(f"line {number}: begins node {MAX_NODES + 1}; a larger graph is not read")
     if not position:
         raise UserError("there is no edge; an edge list has two nodes per line")
     return Instance(_numbered(position, ends))
@@ -116,10 +126,11 @@ def parse_graphml(content: bytes) -> Instance:
     """Read one graph. Directions and parallel edges become one edge; data is passed over. networkx would take 80 times
     the memory of the file, and does not check it.
     """
-    if re.search(rb"<[^<>]{%d}" % MAX_TAG, content):
-        raise UserError(f"has a tag of more than {MAX_TAG} bytes; is this GraphML?")
+    if re.search(rb"<[^<>]{%d}" % MAX_LINE, content):
+        raise UserError(f"has a tag of more than {MAX_LINE} bytes; is this GraphML?")
     position: dict[bytes, int] = {}
-    ends, path, num_graphs = array("i"), [], 0
+    ends, namespace, num_graphs = array("i"), "", 0
+    path: list[str] = []
 
     def node(label: str | None) -> int:
         if label is None:
@@ -127,10 +138,14 @@ def parse_graphml(content: bytes) -> Instance:
         return position.setdefault(label.encode(), len(position))
 
     def start(tag: str, attributes: dict[str, str]) -> None:
-        nonlocal num_graphs
-        path.append(tag.rpartition("}")[2])
-        if path[0] != "graphml" or len(path) > MAX_DEPTH:
-            raise ValueError(f"the XML begins with {brief(path[0])} or has too many levels")
+        nonlocal namespace, num_graphs
+        if not path:
+            namespace = tag.removesuffix("graphml")
+        path.append(tag.removeprefix(namespace))
+        if path[0] != "graphml":
+            raise ValueError(f"the XML is {brief(tag)}, not GraphML")
+        if len(path) > MAX_DEPTH or len(parser.intern) > MAX_NAMES:
+            raise ValueError("the XML has too many levels or names")
         match path:
             case ["graphml", "graph", "node"]:
                 node(attributes.get("id"))
@@ -139,7 +154,7 @@ def parse_graphml(content: bytes) -> Instance:
             case [*_, "graph" | "hyperedge"]:
                 num_graphs += 1
                 if path != ["graphml", "graph"] or num_graphs > 1:
-                    raise ValueError("a second graph, a graph inside a graph and a hyperedge cannot be read")
+                    raise ValueError("a second graph, a graph inside a graph or a hyperedge cannot be read")
 
     def doctype(_name: str, _system: str | None, _public: str | None, has_definitions: int) -> None:
         if has_definitions:  # of entities and defaults, with which few bytes become many
@@ -185,8 +200,12 @@ def _document(content: bytes) -> dict:
         raise UserError(f"has more than {MAX_VALUES} lists, objects and quotes; write the matrix as one list")
     try:
         document = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"is not JSON ({error}); write the file again") from error
+    except json.JSONDecodeError as error:
+        cut = error.pos >= len(error.doc.rstrip())
+        what = "the JSON ends in the middle" if cut else f"broken JSON ({error.msg}, column {error.colno})"
+        raise UserError(f"line {error.lineno}: {what}; write the file again") from error
+    except (ValueError, RecursionError) as error:  # bytes that are not text, numbers of 5,000 digits, 1,000 brackets
+        raise UserError(f"line 1: is not the JSON of a graph ({error}); write the file again") from error
     if not isinstance(document, dict) or "adjacency" not in document:
         raise UserError("is JSON without the key `adjacency`, which both schemas have; name files of graphs")
     return document
