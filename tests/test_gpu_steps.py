@@ -33,7 +33,6 @@ def test_neither_a_step_nor_a_search_waits_for_the_gpu_and_both_launch_few_kerne
         assert found[part]["launches"] <= limit + ROUNDS * PER_ROUND[mode], part
     assert found["step"]["allocations"] == 0
     assert found["peak"] <= 1e6 * PEAK_MB[mode]
-    assert found["peak"] <= found["estimate"] <= 1.5 * found["peak"]
 
 
 def test_without_enough_memory_searches_run_in_two_parts_and_then_a_sentence_says_what_to_lower(gpus, tiny_data: Path):
