@@ -115,11 +115,9 @@ def run(cell: Cell, folder: Path) -> None:
     place, data = folder / str(cell) / SCORES, training_graphs(folder, cell.most_nodes)
     if place.exists():
         return
-    ids = data.indices("train")
-    num_open = int((data.dsatur_colors[ids] > data.lower_bound[ids]).sum())
     settings = of_preset(
-        TrainSettings, "cpu", data=data.folder, run=folder / str(cell) / "run", steps=0, minutes=0, processes=1,
-        epochs=cell.multiple * ONE / 2 / num_open, rounds=cell.rounds, seed=cell.seed, validation_graphs=64,
+        TrainSettings, "cpu", data=data.folder, run=folder / str(cell) / "run", processes=1,
+        searches=cell.multiple * ONE, rounds=cell.rounds, seed=cell.seed, validation_graphs=64,
         evaluate_every=max(10, 16 * cell.multiple), checkpoint_every=100, log_every=50,
     )  # fmt: skip
     train(settings)

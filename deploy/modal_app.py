@@ -1,7 +1,7 @@
 """Train on GPUs of Modal (modal.com) and fetch the result. Needs `pip install modal` and an account there.
 
 modal run deploy/modal_app.py                             one B200, preset multi
-modal run deploy/modal_app.py --gpus 8 --flags "--epochs 50"
+modal run deploy/modal_app.py --gpus 8 --flags "--searches 800000"
 modal run deploy/modal_app.py --gpu H200 --flags "--preset smoke --models models/trial"
 
 The same command continues a training that was interrupted: graphs, checkpoints and results stay on the volume

@@ -127,10 +127,10 @@ class TrainSettings(RankSettings):
     """Run folder or checkpoint whose weights to start with; None starts with random weights."""
     rounds: Positive = 1500
     """Rounds of a search."""
-    steps: Count = 600
-    """Number of optimizer steps; 0 counts epochs instead."""
-    epochs: Rate = 100.0
-    """Without --steps: how often every graph is seen, on any number of ranks. More ranks take fewer steps."""
+    steps: Count = 0
+    """Number of optimizer steps; 0 counts searches instead."""
+    searches: Positive = 51_200
+    """Without --steps: searches in the whole training, two for every graph of a step. More ranks take fewer steps."""
     minutes: Amount = 0.0
     """Stop training after this many minutes; 0 sets no limit."""
     batch_size: Positive = 1_000_000
@@ -170,9 +170,9 @@ class TrainSettings(RankSettings):
             raise ValueError(f"warmup_steps ({self.warmup_steps}) must be below steps ({self.steps})")
         return self
 
-    def num_steps(self, steps_per_epoch: int) -> int:
-        """Return the number of optimizer steps of the whole training."""
-        return self.steps or max(self.warmup_steps + 1, round(self.epochs * steps_per_epoch))
+    def num_steps(self, graphs_per_step: float) -> int:
+        """Return the number of optimizer steps of the whole training. graphs_per_step: on all ranks, the mean."""
+        return self.steps or max(self.warmup_steps + 1, round(self.searches / (2 * graphs_per_step)))
 
 
 class RunSettings(TrainSettings):
@@ -329,20 +329,21 @@ def smoke() -> RunSettings:
 
 def cpu() -> RunSettings:
     """Return the settings for a machine without a GPU."""
-    return RunSettings(preset="cpu", minutes=8, steps=200, evaluate_every=50, validation_graphs=120)
+    return RunSettings(preset="cpu", evaluate_every=50, validation_graphs=120)
 
 
 def single() -> RunSettings:
     """Return the settings for one GPU and the full recipe."""
     return RunSettings(
-        preset="single", run=Path("runs/single"), recipe="full", steps=0, warmup_steps=10, batch_size=20_000_000,
-        evaluate_every=50,
+        preset="single", run=Path("runs/single"), recipe="full", searches=409_600, warmup_steps=10,
+        batch_size=20_000_000, evaluate_every=50,
     )  # fmt: skip
 
 
 def multi() -> RunSettings:
     """Return the settings for every GPU of the machine and the full recipe."""
-    return single().model_copy(update={"preset": "multi", "run": Path("runs/multi"), "lr_scaling": "sqrt"})
+    changes = {"preset": "multi", "run": Path("runs/multi"), "searches": 1_638_400, "lr_scaling": "sqrt"}
+    return single().model_copy(update=changes)
 
 
 PRESETS = {preset.__name__: preset for preset in (smoke, cpu, single, multi)}

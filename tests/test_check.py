@@ -17,7 +17,7 @@ from gnn_training.jobs import check as job
 from gnn_training.launch import gpus
 from gnn_training.settings import RunSettings, of_preset
 
-MEASURED = job.Measured(peak_bytes=2**30, steps_per_epoch=12, step_seconds=0.5, evaluation_seconds=2.0)
+MEASURED = job.Measured(peak_bytes=2**30, steps=40, searches=12.0, step_seconds=0.5, evaluation_seconds=2.0)
 MEASURE = job.measure  # the tests replace it
 
 
@@ -62,7 +62,7 @@ def test_time_and_memory_follow_from_what_was_measured(tiny_data: Path, capsys):
     table = found(capsys)
     assert table["graphs"][0] == f"{tiny_data}: 19 to train on, 5 for validation"
     assert re.match(r"about 1.0 GiB of \S+ free per rank", table["memory"][0])
-    assert table["training"][0] == "about 20 s for 40 steps, 6.0 s per epoch of 12 steps"
+    assert table["training"][0] == "about 20 s for 40 steps, 12 searches each"
     assert table["evaluations"][0] == "about 6.0 s, every 20 steps"
     assert "ends" not in table
 
@@ -73,7 +73,7 @@ def test_measured_time_is_close_to_what_the_training_then_takes(tiny_data: Path,
     training = tiny_runs.settings(tiny_data, tmp_path / "run", steps=100, evaluate_every=100, processes=ranks)
     measured = MEASURE(training, ranks)
     assert 2**28 < measured.peak_bytes < 2**32  # torch alone takes some hundred MiB
-    assert measured.steps_per_epoch == (3, 2)[ranks - 1] and measured.evaluation_seconds > 0
+    assert measured.steps == 100 and measured.searches > 2 and measured.evaluation_seconds > 0
     assert tiny_runs.start_command("train", training).wait() == 0
     taken = json.loads((tmp_path / "run" / "status.json").read_text())["step_seconds"]
     assert 0.25 < 100 * measured.step_seconds / taken < 4  # tests share the cores

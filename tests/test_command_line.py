@@ -183,7 +183,7 @@ def test_bad_settings_file_is_refused_in_one_sentence(content: str | None, words
         (["generate", "--graphs", "10000000000"], "graphs (10000000000) should be less than or equal to 1000000"),
         (["color", "x", "--threads", "100000"], "threads (100000) should be less than or equal to 1024"),
         (["train", "--steps", "99999999999999999999"], "should be less than or equal to 1000000000"),
-        (["train", "--epochs", "inf"], "epochs (inf) should be a finite number"),
+        (["train", "--minutes", "inf"], "minutes (inf) should be a finite number"),
         (["train", "--learning-rate", "nan"], "learning_rate (nan) should be a finite number"),
         (["color", "\udcff.col"], r"graph ('\udcff.col') must be UTF-8 without zero bytes: rename it"),
         (["train", "--gpus", "\u0661"], "must be numbers of GPUs"),

@@ -196,8 +196,8 @@ def test_modal_trains_on_the_gpus_asked_for_and_fetches_the_archive(tmp_path: Pa
 
     monkeypatch.setattr(modal_app, "train", Train())
     monkeypatch.setattr(modal_app, "volume", SimpleNamespace(read_file=lambda path: [path.encode(), b"!"]))
-    modal_app.main.info.raw_f(gpus=8, flags="--models models/trial --epochs 5")
-    assert asked == [{"gpu": "B200:8"}, ["--models", "models/trial", "--epochs", "5"]]
+    modal_app.main.info.raw_f(gpus=8, flags="--models models/trial --steps 5")
+    assert asked == [{"gpu": "B200:8"}, ["--models", "models/trial", "--steps", "5"]]
     fetched = tmp_path / "models/trial/trained_model.tar.gz"
     assert fetched.read_bytes() == b"models/trial/trained_model.tar.gz!"
     with pytest.raises(SystemExit, match="exit code 2"):
@@ -210,8 +210,8 @@ def test_modal_runs_the_job_of_the_image_on_its_volume(tmp_path: Path, tools: di
     modal_app = importlib.import_module("modal_app")
     for name, value in (tools | {"GNN_WORKSPACE": str(tmp_path)}).items():
         monkeypatch.setenv(name, value)
-    assert modal_app.train.local(["--epochs", "5"]) == 0
-    assert (tmp_path / "calls").read_text().startswith("run_multigpu.sh --epochs 5 ")
+    assert modal_app.train.local(["--steps", "5"]) == 0
+    assert (tmp_path / "calls").read_text().startswith("run_multigpu.sh --steps 5 ")
     (tmp_path / "bin/run_multigpu.sh").write_text("#!/bin/sh\nexit 3\n")
     assert modal_app.train.local([]) == 3
     assert modal_app.train.with_options(gpu="B200:8")  # which Modal's own function takes

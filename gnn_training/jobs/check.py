@@ -140,12 +140,10 @@ def _cost(settings: RunSettings) -> Iterator[Row]:
         return
     ranks, values = gpus.num_ranks(settings), settings.model_dump(include=set(TrainSettings.model_fields))
     found = measure(TrainSettings(**values | {"data": graphs}), ranks)
-    steps = settings.num_steps(found.steps_per_epoch)
-    training = found.step_seconds * steps
+    steps, training = found.steps, found.step_seconds * found.steps
     evaluations = found.evaluation_seconds * (steps // settings.evaluate_every + 1)  # one before the first step
-    epoch = f"{duration(found.step_seconds * found.steps_per_epoch)} per epoch of {found.steps_per_epoch} steps"
     yield "memory", partial(_memory, settings, found.peak_bytes / GIB, ranks)
-    yield "training", lambda: f"about {duration(training)} for {steps} steps, {epoch}"
+    yield "training", lambda: f"about {duration(training)} for {steps} steps, {found.searches:.0f} searches each"
     yield "evaluations", lambda: f"about {duration(evaluations)}, every {settings.evaluate_every} steps"
     if settings.minutes:
         share_done = 60 * settings.minutes / (training + evaluations)
@@ -155,10 +153,13 @@ def _cost(settings: RunSettings) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class Measured:
-    """peak_bytes: most memory of a rank, on a GPU that of the GPU; seconds: of one step, of one evaluation."""
+    """peak_bytes: most memory of a rank, on a GPU that of the GPU; steps: of the training; searches: of one step on
+    all ranks; seconds: of one step, of one evaluation.
+    """
 
     peak_bytes: int
-    steps_per_epoch: int
+    steps: int
+    searches: float
     step_seconds: float
     evaluation_seconds: float
 
@@ -183,7 +184,9 @@ def _measure(settings: TrainSettings) -> Measured:
         peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         if rt.device.type == "cuda":
             peak = torch.cuda.max_memory_reserved()
-        return Measured(peak, len(loader.sampler), seconds, _evaluation_seconds(learner, loader, rt))
+        graphs = loader.sampler.graphs_per_step
+        evaluation = _evaluation_seconds(learner, loader, rt)
+        return Measured(peak, settings.num_steps(graphs), 2 * graphs, seconds, evaluation)
 
 
 def _evaluation_seconds(learner: Learner, loader: GraphLoader, rt: Runtime) -> float:

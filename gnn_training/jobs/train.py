@@ -65,7 +65,7 @@ class Training:
         self.folder = identity(settings.run)
         self.loader = GraphLoader(settings, data, rt)
         self.learner = Learner(settings, rt)
-        self.learner.num_steps = settings.num_steps(len(self.loader.sampler))
+        self.learner.num_steps = settings.num_steps(self.loader.sampler.graphs_per_step)
         self.validation = Validation(settings, self.loader.dataset, self.learner.search, rt)
         self.progress = Progress()
         # A checkpoint may have come before the evaluation of its own step, which is then done again.
@@ -171,11 +171,11 @@ class Training:
                 self.learner.load_state(state)
             self.progress = Progress(**state["progress"])
             if not settings.steps and state["steps_per_epoch"] != len(self.loader.sampler):
-                # Another number of ranks takes other steps for the same epochs.
+                # Another number of ranks takes other steps for the same searches.
                 self.learner.step = round(state["step"] * len(self.loader.sampler) / state["steps_per_epoch"])
                 self._save()
             if not has_best:  # evaluate again, whatever the checkpoint remembers
-                self.progress.best, self.progress.evaluated_at = None, -1
+                self.progress.lowest, self.progress.evaluated_at = None, -1
         elif settings.weights:
             self.learner.load_weights(rt.broadcast(checkpoint.load_best(settings.weights) if rt.is_main else None))
         if rt.is_main:

@@ -19,8 +19,9 @@ class Progress:
     """Counts and scores over the whole training, without interruptions. Kept in every checkpoint. seconds: of steps and
     evaluations; step_seconds: of steps alone; graphs: seen, repeats counted; gap, dsatur_gap: mean colors above the
     best known on the validation graphs at the last evaluation; first_gap: at step 0; gain, gain_error: colors
-    fewer than the untrained rule finds, and the standard error of that mean; best: lowest gap so far, None
-    before the first evaluation; evaluations_without_gain: since then; evaluated_at: step of the last evaluation.
+    fewer than the untrained rule finds, and the standard error of that mean; lowest: gap so far, None before the
+    first evaluation; evaluations_without_gain: since then; best, best_step: gap and step of the weights to keep;
+    evaluated_at: step of the last evaluation.
     """
 
     seconds: float = 0.0
@@ -31,6 +32,7 @@ class Progress:
     dsatur_gap: float | None = None
     gain: float = 0.0
     gain_error: float = 0.0
+    lowest: float | None = None
     best: float | None = None
     best_step: int = 0
     evaluations_without_gain: int = 0
@@ -48,8 +50,10 @@ class Progress:
         self.gain, self.gain_error = scores["gain"], scores["gain_error"]
         if step == 0:
             self.first_gap = self.gap
-        is_better = self.best is None or self.gap < self.best
-        is_kept = is_better or self.gap == self.best  # of equals, the longer trained
+        lowest = self.gap if self.lowest is None else min(self.gap, self.lowest)
+        is_better, self.lowest = lowest != self.lowest, lowest
+        # Of weights that so few graphs cannot tell apart, the longest trained: lowest by chance is not best.
+        is_kept = self.gap <= lowest + self.gain_error
         if is_kept:
             self.best, self.best_step = self.gap, step
         self.evaluations_without_gain = 0 if is_better else self.evaluations_without_gain + 1

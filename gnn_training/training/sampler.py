@@ -87,6 +87,11 @@ class EqualCostSampler(DistributedSampler):
         """Steps of an epoch, the same for every epoch."""
         return sum(bucket.steps for bucket in self.buckets)
 
+    @property
+    def graphs_per_step(self) -> float:
+        """Mean number of graphs of a step on all ranks."""
+        return len(self.indices) / len(self)
+
     def __iter__(self) -> Iterator[PlannedStep]:
         rng = np.random.default_rng([self.seed, self.epoch, SAMPLER_PURPOSE])
         steps = [
