@@ -255,8 +255,9 @@ def scores(report: Path) -> list[Found]:
 
 def estimate(trial: Trial) -> Found:
     """One GPU and these graphs, from the speed of steps and evaluations above."""
-    row, every = steps_of_preset(trial), trial.settings(TrainSettings).evaluate_every
-    evaluations = EPOCHS * row["steps_per_epoch"] // every + 1
+    row = steps_of_preset(trial)
+    steps = EPOCHS * row["steps_per_epoch"]
+    evaluations = steps // trial.settings(TrainSettings).between_evaluations(steps) + 1
     seconds = EPOCHS * row["epoch_seconds"] + evaluations * trial.found["train"]["seconds_per_evaluation"]
     return {
         "graphs": trial.found["graphs"]["train"],

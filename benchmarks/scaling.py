@@ -118,7 +118,7 @@ def run(cell: Cell, folder: Path) -> None:
     settings = of_preset(
         TrainSettings, "cpu", data=data.folder, run=folder / str(cell) / "run", processes=1,
         searches=cell.multiple * ONE, rounds=cell.rounds, seed=cell.seed, validation_graphs=64,
-        evaluate_every=max(10, 16 * cell.multiple), checkpoint_every=100, log_every=50,
+        checkpoint_every=100, log_every=50,
     )  # fmt: skip
     train(settings)
     weights = checkpoint.load_best(settings.run)["network"]["move_rule"].numpy()

@@ -12,6 +12,7 @@ from gnn_training.errors import UserError
 PresetName = Literal["smoke", "cpu", "single", "multi"]
 RecipeName = Literal["smoke", "cpu", "full"]
 Device = Literal["auto", "cpu", "cuda"]
+EVALUATIONS = 10  # of a training, beside the one before it
 LARGEST = 10**9  # rounds, steps or seconds: years, and clocks and libraries can still count as far
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(gt=0, le=LARGEST)]
@@ -149,8 +150,8 @@ class TrainSettings(RankSettings):
     """Largest gradient norm; larger gradients are scaled down to it."""
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.95
     """Decay of the averaged weights, which are evaluated and exported."""
-    evaluate_every: Positive = 100
-    """Steps between evaluations on the validation graphs."""
+    evaluate_every: Count = 0
+    """Steps between evaluations on the validation graphs; 0 spreads ten over the training."""
     patience: Count = 0
     """Stop after this many evaluations in a row without a better score; 0 never stops early."""
     validation_graphs: Count = 0
@@ -173,6 +174,10 @@ class TrainSettings(RankSettings):
     def num_steps(self, graphs_per_step: float) -> int:
         """Return the number of optimizer steps of the whole training. graphs_per_step: on all ranks, the mean."""
         return self.steps or max(self.warmup_steps + 1, round(self.searches / (2 * graphs_per_step)))
+
+    def between_evaluations(self, num_steps: int) -> int:
+        """Return the number of steps from one evaluation to the next in a training of `num_steps`."""
+        return self.evaluate_every or -(-num_steps // EVALUATIONS)
 
 
 class RunSettings(TrainSettings):
@@ -329,14 +334,14 @@ def smoke() -> RunSettings:
 
 def cpu() -> RunSettings:
     """Return the settings for a machine without a GPU."""
-    return RunSettings(preset="cpu", evaluate_every=50, validation_graphs=120)
+    return RunSettings(preset="cpu", validation_graphs=120)
 
 
 def single() -> RunSettings:
     """Return the settings for one GPU and the full recipe."""
     return RunSettings(
         preset="single", run=Path("runs/single"), recipe="full", searches=409_600, warmup_steps=10,
-        batch_size=20_000_000, evaluate_every=50,
+        batch_size=20_000_000,
     )  # fmt: skip
 
 

@@ -141,10 +141,11 @@ def _cost(settings: RunSettings) -> Iterator[Row]:
     ranks, values = gpus.num_ranks(settings), settings.model_dump(include=set(TrainSettings.model_fields))
     found = measure(TrainSettings(**values | {"data": graphs}), ranks)
     steps, training = found.steps, found.step_seconds * found.steps
-    evaluations = found.evaluation_seconds * (steps // settings.evaluate_every + 1)  # one before the first step
+    every = settings.between_evaluations(steps)
+    evaluations = found.evaluation_seconds * (steps // every + 1)  # one before the first step
     yield "memory", partial(_memory, settings, found.peak_bytes / GIB, ranks)
     yield "training", lambda: f"about {duration(training)} for {steps} steps, {found.searches:.0f} searches each"
-    yield "evaluations", lambda: f"about {duration(evaluations)}, every {settings.evaluate_every} steps"
+    yield "evaluations", lambda: f"about {duration(evaluations)}, every {every} steps"
     if settings.minutes:
         share_done = 60 * settings.minutes / (training + evaluations)
         early = f"by --minutes {settings.minutes:g}, after about {steps * share_done:.0f} steps"

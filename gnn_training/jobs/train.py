@@ -98,12 +98,13 @@ class Training:
 
     def _steps(self, stop: StopSignal) -> str:
         settings, learner, progress = self.settings, self.learner, self.progress
+        evaluate_every = settings.between_evaluations(learner.num_steps)
         # On a CPU a look costs nothing. What follows from one is a function of the step, so all ranks agree.
         look_every = gcd(GPU_STEPS, settings.log_every) if self.rt.device.type == "cuda" else 1
         # Ranks disagree on clocks and signals: decisions come from reduced flags.
         stopped, late = self.rt.any(stop.received, progress.is_late(settings.minutes))
         for batch in self.loader.starting_at(learner.step):
-            if learner.step != progress.evaluated_at and learner.step % settings.evaluate_every == 0:
+            if learner.step != progress.evaluated_at and learner.step % evaluate_every == 0:
                 self._evaluate()
             if stopped:
                 return "stopped"
