@@ -1,21 +1,23 @@
 """Measure what training compute buys: train with 1 to 256 times 6,400 searches, and compare the rules on fresh graphs.
 
-    python -m benchmarks.scaling --folder FOLDER --page docs/SCALING.md  # draws what is there so far
-    python -m benchmarks.scaling --folder FOLDER --train                 # first trains what is missing, shortest first
+    python -m benchmarks.scaling --folder FOLDER          # writes what is there so far
+    python -m benchmarks.scaling --folder FOLDER --train  # first trains what is missing, shortest first
 
-Every training is one process on one core. It resumes if it is killed; several commands may share the work.
-docs/SCALING.md says how the numbers are obtained.
+Every training is one process on one core. It resumes if it is killed; several commands may share the work. What is
+scored goes into docs/SCALING.json and is not trained again, so another machine can go on. docs/SCALING.md says how the
+numbers are obtained.
 """
 
 import json
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby, product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tyro
@@ -35,13 +37,15 @@ from gnn_training.settings import TrainSettings, of_preset
 from gnn_training.solve.portfolio import clique_size
 from gnn_training.solve.search_kernel import noise_table, search_graph
 from gnn_training.training import checkpoint
+from gnn_training.training.learner import LR_SCALINGS
 from gnn_training.training.loader import first_coloring
 
 log = logging.getLogger(__name__)
 ONE = 6400  # searches of a training of size 1
-GRAPHS, ITERATIONS, LABEL_SECONDS = 1200, 200, 0.5  # of training; labels matter for predictions alone
+GRAPHS, ITERATIONS, LABEL_SECONDS = 1200, 200, 0.05  # of training; labels matter for predictions alone
 TEST_SIZES, TEST_SEED, TEST_GRAPHS = ((100, 300), (300, 600), (600, 1000)), 20_000, 84  # graphs of each size
 ROUNDS, SEARCH_SEEDS = 2500, (0, 1)
+RATE = TrainSettings.model_fields["learning_rate"].default
 SCORES, HEADING = "scores.json", "## Measured\n"
 
 
@@ -61,8 +65,12 @@ class Options:
     """Most nodes of the training graphs."""
     rounds: tuple[int, ...] = (1500,)
     """Rounds of the searches in trainings."""
-    page: Path | None = None
-    """Markdown page whose section "Measured" is replaced; None prints the section."""
+    ranks: tuple[int, ...] = (1,)
+    """Ranks to simulate on one core: each multiplies the searches of a step and divides the number of steps."""
+    lr_scaling: tuple[Literal["none", "sqrt", "linear"], ...] = ("none",)
+    """How the learning rate grows with the number of ranks."""
+    page: Path = Path("docs/SCALING.md")
+    """Markdown page whose section "Measured" is replaced. A .json beside it has the scores, an .svg the figure."""
 
 
 class Cell(NamedTuple):
@@ -71,10 +79,23 @@ class Cell(NamedTuple):
     multiple: int
     most_nodes: int
     rounds: int
+    ranks: int
+    lr_scaling: Literal["none", "sqrt", "linear"]
     seed: int
 
     def __str__(self) -> str:
-        return f"{self.multiple}x-{self.most_nodes}nodes-{self.rounds}rounds-seed{self.seed}"
+        kind = f"{self.multiple}x-{self.most_nodes}nodes-{self.rounds}rounds"
+        return f"{kind}-{self.ranks}ranks-{self.lr_scaling}-seed{self.seed}"
+
+
+class Result(NamedTuple):
+    """The scores of a training: colors that every search of a test graph saves over the untrained rule."""
+
+    cell: Cell
+    train_seconds: int
+    rounds: list[int]  # with equal rounds
+    time: list[int]  # in equal time
+    weights: list[float]  # of the rule
 
 
 class TestGraph(NamedTuple):
@@ -87,43 +108,44 @@ class TestGraph(NamedTuple):
 
 
 def main(options: Options) -> None:
-    """Train what is missing if asked to; then write the section."""
+    """Train what is missing if asked to; then write the page, its figure and its scores."""
     set_up_logging()
     for cell in cells(options) if options.train else ():
+        if cell in [result.cell for result in results(options)]:
+            continue
         try:
             with claim(options.folder / str(cell)):
                 run(cell, options.folder)
         except UserError as error:  # such as another command that trains it
             log.warning("%s is left out: %s", cell, error)
-    section = measured(options.folder)
-    if options.page:
-        draw(options.folder, options.page.with_suffix(".svg"))
-        files.write_text(options.page, options.page.read_text().partition(HEADING)[0] + section)
-    else:
-        print(section)
+    found = results(options)
+    lines = ",\n".join(json.dumps(result._asdict(), separators=(",", ":")) for result in found)
+    files.write_text(options.page.with_suffix(".json"), f"[\n{lines}\n]\n")
+    draw(found, options.page.with_suffix(".svg"))
+    files.write_text(options.page, options.page.read_text().partition(HEADING)[0] + measured(found))
 
 
 def cells(options: Options) -> Iterator[Cell]:
     """All trainings, the shortest first."""
     for multiple in sorted(options.multiples):
         for seed in options.seeds if multiple <= 16 else options.seeds[:3]:
-            yield from (Cell(multiple, most, rounds, seed) for most in options.sizes for rounds in options.rounds)
+            kinds = product(options.sizes, options.rounds, options.ranks, options.lr_scaling)
+            yield from (Cell(multiple, *kind, seed) for kind in kinds)
 
 
 def run(cell: Cell, folder: Path) -> None:
-    """Train and score a cell, unless that is done."""
-    place, data = folder / str(cell) / SCORES, training_graphs(folder, cell.most_nodes)
-    if place.exists():
-        return
+    """Train and score a cell."""
+    data = training_graphs(folder, cell.most_nodes)
     settings = of_preset(
         TrainSettings, "cpu", data=data.folder, run=folder / str(cell) / "run", processes=1,
         searches=cell.multiple * ONE, rounds=cell.rounds, seed=cell.seed, validation_graphs=64,
+        accumulate=cell.ranks, learning_rate=RATE * LR_SCALINGS[cell.lr_scaling](cell.ranks),
         checkpoint_every=100, log_every=50,
     )  # fmt: skip
     train(settings)
     weights = checkpoint.load_best(settings.run)["network"]["move_rule"].numpy()
     seconds = json.loads((settings.run / "status.json").read_text())["seconds"]
-    files.write_text(place, json.dumps({"cell": cell, "train_seconds": seconds} | scores(weights)))
+    files.write_text(folder / str(cell) / SCORES, json.dumps(score(cell, seconds, weights)._asdict()))
 
 
 def training_graphs(folder: Path, most_nodes: int) -> PackedGraphs:
@@ -160,46 +182,49 @@ def search(graph: TestGraph, weights: np.ndarray, rounds: int, seed: int) -> tup
     return colors, time.thread_time() - started
 
 
-def scores(weights: np.ndarray) -> dict[str, list]:
-    """Colors of every search of a test graph by the untrained rule and by this one, with equal rounds, and by this one
-    with as many rounds as fit into the seconds of the untrained rule.
+def score(cell: Cell, train_seconds: float, weights: np.ndarray) -> Result:
+    """Search every test graph with the untrained rule, with these weights in as many rounds, and with these weights in
+    as many rounds as fit into the seconds of the untrained rule.
     """
     untrained = first_weights().numpy()
-    found: dict[str, list] = {"untrained": [], "rounds": [], "time": []}
+    rounds, in_time = [], []
     for graph in test_graphs():
         for seed in SEARCH_SEEDS:
             before, allowed = search(graph, untrained, ROUNDS, seed)
             colors, taken = search(graph, weights, ROUNDS, seed)
             fitting = min(math.ceil(ROUNDS * allowed / max(taken, 1e-6)), 4 * ROUNDS)
-            in_time, _ = search(graph, weights, fitting, seed)
-            for name, value in zip(found, (before, colors, in_time), strict=True):
-                found[name].append(value)
-    return found
+            rounds.append(before - colors)
+            in_time.append(before - search(graph, weights, fitting, seed)[0])
+    return Result(cell, round(train_seconds), rounds, in_time, [float(f"{x:.7g}") for x in weights])
 
 
-def gain(found: dict, measure: str) -> np.ndarray:
+def saved(result: Result, measure: str) -> np.ndarray:
     """Colors (graphs,) that training saves, mean over search seeds; measure: "rounds" or "time"."""
-    return (np.array(found["untrained"]) - found[measure]).reshape(-1, len(SEARCH_SEEDS)).mean(1)
+    return np.array(getattr(result, measure)).reshape(-1, len(SEARCH_SEEDS)).mean(1)
 
 
-def results(folder: Path) -> list[dict]:
-    """What has been scored, the shortest trainings first."""
-    found = [json.loads(path.read_text()) for path in folder.glob(f"*/{SCORES}")]
-    return sorted(found, key=lambda one: one["cell"])
+def results(options: Options) -> list[Result]:
+    """What has been scored, here or before, the shortest trainings first."""
+    record = options.page.with_suffix(".json")
+    known = json.loads(record.read_text()) if record.exists() else []
+    known += [json.loads(path.read_text()) for path in options.folder.glob(f"*/{SCORES}")]
+    by_cell = {Cell(*one["cell"]): one for one in known}
+    return [Result(**by_cell[cell] | {"cell": cell}) for cell in sorted(by_cell)]
 
 
-def measured(folder: Path) -> str:
+def measured(found: Sequence[Result]) -> str:
     """The section with the tables."""
-    rows, graphs = results(folder), test_graphs()
+    graphs = test_graphs()
     columns: dict[str, list[object]] = {}
-    for one in rows:
-        multiple, most_nodes, rounds, seed = one["cell"]
-        row = {"searches": f"{multiple * ONE:,}", "nodes": f"100 to {most_nodes}", "rounds": rounds, "seed": seed}
-        row["minutes"] = round(one["train_seconds"] / 60, 1)
+    for result in found:
+        cell = result.cell
+        row = {"searches": f"{cell.multiple * ONE:,}", "nodes": f"100 to {cell.most_nodes}", "rounds": cell.rounds}
+        row |= {"ranks": cell.ranks, "rate": cell.lr_scaling, "seed": cell.seed}
+        row["minutes"] = f"{result.train_seconds / 60:.1f}"
         for measure in ("rounds", "time"):
-            saved = gain(one, measure)
-            row[f"saved, equal {measure}"] = f"{saved.mean():.3f} ± {saved.std() / math.sqrt(len(saved)):.3f}"
-            parts = np.array_split(saved, len(TEST_SIZES))  # of equal length, in the order of sizes
+            colors = saved(result, measure)
+            row[f"saved, equal {measure}"] = f"{colors.mean():.3f} ± {colors.std() / math.sqrt(len(colors)):.3f}"
+            parts = np.array_split(colors, len(TEST_SIZES))  # of equal length, in the order of sizes
             for (low, high), part in zip(TEST_SIZES, parts, strict=True):
                 row[f"{low} to {high}, {measure}"] = f"{part.mean():.2f}"
         for name, value in row.items():
@@ -210,28 +235,32 @@ def measured(folder: Path) -> str:
         "family": families,
         "graphs": [len(places[family]) for family in families],
     }
-    for kind in dict.fromkeys(tuple(one["cell"][:3]) for one in rows):
-        mean = np.mean([gain(one, "time") for one in rows if tuple(one["cell"][:3]) == kind], axis=0)
-        multiple, most_nodes, rounds = kind
-        title = f"{multiple}x, to {most_nodes}, {rounds} rounds"
-        by_family[title] = [f"{mean[places[family]].mean():.2f}" for family in families]
-    tables = table(columns), "Colors saved in equal time, by family:", table(by_family)
+    for (multiple, most_nodes), group in by_kind(found, lambda cell: (cell.multiple, cell.most_nodes)).items():
+        mean = np.mean([saved(result, "time") for result in group], axis=0)
+        by_family[f"{multiple}x, to {most_nodes}"] = [f"{mean[places[family]].mean():.2f}" for family in families]
+    tables = table(columns), "Colors saved in equal time by family, trainings on one rank:", table(by_family)
     return "\n\n".join([HEADING.strip(), *tables]) + "\n"
 
 
-def draw(folder: Path, file: Path) -> None:
-    """Colors saved against searches, a line for every size of training graphs and number of rounds."""
+def by_kind(found: Sequence[Result], kind: Callable[[Cell], Any]) -> dict[Any, list[Result]]:
+    """Trainings on one rank with the rounds of the preset, grouped by what `kind` returns."""
+    plain = [result for result in found if (result.cell.rounds, result.cell.ranks) == (1500, 1)]
+    return {
+        key: list(group) for key, group in groupby(sorted(plain, key=lambda r: kind(r.cell)), lambda r: kind(r.cell))
+    }
+
+
+def draw(found: Sequence[Result], file: Path) -> None:
+    """Colors saved against searches, a line for every size of training graphs. Bars: from the worst seed to the best."""
     figure = Figure(figsize=(6, 3.5), layout="constrained")
-    axes, rows = figure.subplots(), results(folder)
-    for kind in sorted({tuple(one["cell"][1:3]) for one in rows}):
-        by_searches: dict[int, list[float]] = {}
-        for one in rows:
-            if tuple(one["cell"][1:3]) == kind:
-                by_searches.setdefault(one["cell"][0] * ONE, []).append(float(gain(one, "rounds").mean()))
-        means = np.array([np.mean(group) for group in by_searches.values()])
-        ends = np.array([[min(group), max(group)] for group in by_searches.values()]).T
+    axes = figure.subplots()
+    for most_nodes, group in by_kind(found, lambda cell: cell.most_nodes).items():
+        by_searches = by_kind(group, lambda cell: cell.multiple * ONE)
+        scores = [[saved(result, "rounds").mean() for result in seeds] for seeds in by_searches.values()]
+        means = np.array([np.mean(one) for one in scores])
+        ends = np.array([[min(one), max(one)] for one in scores]).T
         axes.errorbar(
-            [*by_searches], means, abs(ends - means), marker="o", label="100 to {} nodes, {} rounds".format(*kind)
+            [*by_searches], means, abs(ends - means), marker="o", capsize=3, label=f"100 to {most_nodes} nodes"
         )
     axes.set(xscale="log", xlabel="searches in training", ylabel="colors saved, equal rounds")
     axes.legend()
