@@ -251,7 +251,7 @@ def by_kind(found: Sequence[Result], kind: Callable[[Cell], Any]) -> dict[Any, l
 
 
 def draw(found: Sequence[Result], file: Path) -> None:
-    """Colors saved against searches, a line for every size of training graphs. Bars: from the worst seed to the best."""
+    """Colors saved against searches, a line for every size of training graphs, bars from worst to best seed."""
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
     for most_nodes, group in by_kind(found, lambda cell: cell.most_nodes).items():

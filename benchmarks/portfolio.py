@@ -1,0 +1,154 @@
+"""Compare the methods of `color` in equal time: all of them, all but one, and two of them alone.
+
+    python -m benchmarks.portfolio --record FILE
+
+Every search has one thread and the same CPU seconds, from DSATUR's coloring, on random graphs of all families that are
+not optimal yet. FILE keeps what was measured; the same command again continues. The tables are printed.
+"""
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from threading import Thread
+from typing import NamedTuple
+
+import numpy as np
+import tyro
+
+from benchmarks.training_speed import table
+from gnn_training.contract import SHIPPED_MODEL
+from gnn_training.data.families import FAMILIES, Recipe, draws
+from gnn_training.graph import Graph
+from gnn_training.model.session import Model
+from gnn_training.solve import kernels
+from gnn_training.solve.portfolio import (
+    FOREVER,
+    Budget,
+    Coloring,
+    Method,
+    Search,
+    clique_size,
+    compile_all,
+    methods_for,
+    tabu_search,
+    trained_rule,
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure."""
+
+    record: Path
+    """JSON Lines file with the searches so far."""
+    seconds: float = 10.0
+    """CPU seconds of a search."""
+    shown: tuple[float, ...] = (1.0, 10.0)
+    """CPU seconds after which to compare, up to `seconds`."""
+    bounds: tuple[int, ...] = (100, 250, 500, 1000, 2000)
+    """Numbers of nodes between which the graphs lie."""
+    graphs: int = 12
+    """Graphs between every two bounds."""
+    seed: int = 30_000
+    """Seed of the graphs."""
+
+
+class Trial(NamedTuple):
+    """A graph, and the methods to try on it."""
+
+    graph: Graph
+    family: str
+    bounds: str
+    clique: int
+    first: Coloring  # DSATUR's
+    portfolio: Mapping[Method, float]
+
+
+def trials(options: Options, rule: np.ndarray) -> Iterator[Trial]:
+    """Graphs of all families whose first coloring may not be optimal."""
+    for low, high in pairwise(options.bounds):
+        recipe, found = Recipe(dict.fromkeys(FAMILIES, 1), ((low, high, 1.0),), 0), []
+        for draw in draws(recipe, options.seed, 2 * max(options.graphs, len(FAMILIES))):
+            graph = draw.load().graph
+            clique, colors = clique_size(graph.csr()), kernels.dsatur(*graph.csr(), np.zeros(1, np.uint8))
+            first = Coloring("DSATUR", colors.astype(np.int32), int(colors.max()) + 1, 0)
+            if first.num_colors > clique:
+                methods = methods_for(graph, first, clique, rule)
+                found.append(Trial(graph, draw.family, f"{low} to {high}", clique, first, methods))
+        for i in np.linspace(0, len(found) - 1, min(options.graphs, len(found))).astype(int):
+            yield found[i]
+
+
+def variants(trial: Trial) -> dict[str, Mapping[Method, float]]:
+    """What to compare on a graph, by name."""
+    all_methods = dict(trial.portfolio)
+    without = {
+        f"without {method.__name__.replace('_', ' ')}": {m: s for m, s in all_methods.items() if m is not method}
+        for method in all_methods
+    }
+    return {"portfolio": all_methods, **without, "trained rule": {trained_rule: 1}, "TabuCol": {tabu_search: 1}}
+
+
+def search(trial: Trial, methods: Mapping[Method, float], rule: np.ndarray, seconds: float) -> list[tuple[float, int]]:
+    """CPU seconds and number of colors of every better coloring."""
+    start = time.process_time()
+    run = Search(trial.graph.csr(), trial.first.colors, Budget(math.inf, trial.clique), rule)
+
+    def stop_in_time() -> None:
+        while time.process_time() < start + seconds and not run.is_over:
+            time.sleep(0.01)
+        run.is_over = True
+        run.workers[0].stop[0] = 1
+
+    Thread(target=stop_in_time, daemon=True).start()
+    found = [(time.process_time() - start, coloring.num_colors) for coloring in run.run(methods, FOREVER)]
+    return [(0.0, trial.first.num_colors), *found]
+
+
+def main(options: Options) -> None:
+    """Measure what is missing, then print the tables."""
+    rule = Model(str(SHIPPED_MODEL), 1).rule
+    assert rule is not None
+    compile_all()
+    options.record.touch()
+    lines = [json.loads(line) for line in options.record.read_text().splitlines()]
+    done = {(line["graph"], line["bounds"], line["variant"]): line for line in lines}
+    for trial in trials(options, rule):
+        for variant, methods in variants(trial).items():
+            key = {"graph": trial.graph.name, "bounds": trial.bounds, "variant": variant}
+            if tuple(key.values()) not in done:
+                line = {**key, "family": trial.family, "found": search(trial, methods, rule, options.seconds)}
+                done[trial.graph.name, trial.bounds, variant] = line
+                with options.record.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
+    for seconds in options.shown:
+        print(f"\nColors more than the portfolio after {seconds:g} s:\n\n{compared(list(done.values()), seconds)}")
+
+
+def compared(lines: list[dict], seconds: float) -> str:
+    """A table: mean differences to the portfolio after so many seconds, in sum, by size and by family."""
+    colors = {
+        (line["bounds"], line["graph"], line["variant"]): min(k for moment, k in line["found"] if moment <= seconds)
+        for line in lines
+    }
+    names = list(dict.fromkeys(line["variant"] for line in lines if line["variant"] != "portfolio"))
+    columns: dict[str, list[object]] = {"graphs": [], **{name: [] for name in names}}
+    groups = ["all", *dict.fromkeys(line["bounds"] for line in lines), *sorted({line["family"] for line in lines})]
+    for group in groups:
+        inside = {(line["bounds"], line["graph"]) for line in lines if group in ("all", line["bounds"], line["family"])}
+        columns["graphs"].append(len(inside))
+        for name in names:
+            more = np.array(
+                [colors[*one, name] - colors[*one, "portfolio"] for one in inside if (*one, name) in colors]
+            )
+            error = more.std() / math.sqrt(max(1, len(more)))
+            columns[name].append(f"{more.mean():+.2f} ± {error:.2f}" if len(more) else "-")
+    return table({"": groups, **columns})
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))
