@@ -1,8 +1,9 @@
 """The search that improves a coloring: a portfolio of methods that share the best coloring known.
 
 A method is a generator. From one `yield` to the next it does a slice of work, some 30 ms, and yields its amount in
-visits of a neighbour. Every thread has a share of the methods and continues the one that has done least. Work is
-counted, not timed, so one thread with a limit of work always finds the same.
+visits of a neighbour. Every thread has a share of the methods. It continues the one that has just found a better
+coloring, else the one that has done least. Work is counted, not timed, so one thread with a limit of work always finds
+the same.
 """
 
 import logging
@@ -203,18 +204,21 @@ class Worker:
         self.method, self.work = "", 0
 
     def run(self, methods: "Mapping[Method, float]", patience: int) -> None:
-        """Continue the method that has done least for its share, again and again."""
+        """Continue the method that has just found a better coloring, which makes the first descent fast; else the one
+        that has done least for its share.
+        """
         try:
             turns, done = {method: method(self) for method in methods}, dict.fromkeys(methods, 0.0)
-            best, since = self.search.best, 0
+            best, since, method = self.search.best, 0, next(iter(methods))
             while self.work - since < patience and not self._is_over():
-                method = min(done, key=done.__getitem__)
                 self.method = method.__name__.replace("_", " ")
                 work = next(turns[method])
                 done[method] += work / methods[method]
                 self.work += work
                 if self.search.best is not best:
                     best, since = self.search.best, self.work
+                else:
+                    method = min(done, key=done.__getitem__)
             self.search.end(None)
         except BaseException as error:
             self.search.end(error)
@@ -393,10 +397,10 @@ def extraction(worker: Worker) -> Iterator[int]:
 
 
 def methods_for(graph: Graph, first: Coloring, clique: int, rule: np.ndarray | None) -> dict[Method, float]:
-    """The portfolio for a graph with a first coloring: methods and their shares of the work."""
+    """The portfolio for a graph with a first coloring: methods and their shares of the work. The first one begins."""
     is_random = first.num_colors >= RANDOM_RATIO * clique
     density = 2 * graph.num_edges / max(1, graph.num_nodes * (graph.num_nodes - 1))
-    methods: dict[Method, float] = {trained_rule: 2, recombination: 2, fewer_colors: 0.5}
+    methods: dict[Method, float] = {recombination: 2, trained_rule: 2, fewer_colors: 0.5}
     if is_random and density >= SETS_FROM and graph.num_nodes >= SETS_NODES:
-        methods = {extraction: 4, recombination: 2, fewer_colors: 0.5, trained_rule: 0.5}
+        methods = {recombination: 2, extraction: 4, fewer_colors: 0.5, trained_rule: 0.5}
     return {method: share for method, share in methods.items() if method is not trained_rule or rule is not None}
