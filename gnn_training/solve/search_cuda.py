@@ -25,11 +25,13 @@ from gnn_training.solve.search_kernel import ENDS, FORMULAS, NUM_CONTROLS, NUM_F
 
 LAST = 32_767  # the largest integer of 16 bits
 THREADS = 256  # of a block
+ALWAYS_SHARED = 48 * 1024  # bytes that a block may have unasked
 BITS = 32  # of a word
+at = np.uint32  # an index that is not looked at for being negative, which saves registers
 CONFLICTED, CONFLICTS, COLORS, MOVES, CLOSED, TOUCHED = range(6)  # places in `totals`
 NUM_TOTALS = 6
 BY_GRAPH, BIAS, BY_NODE, OUT, DIRECT, MOVE = (int(end) for end in ENDS[:-1])  # places in the vector of weights
-NO_MOVE = float(np.float32(-np.inf))
+NO_MOVE: Any = np.float32(-np.inf)
 NONE_FOUND = 1e6  # fewest conflicts where no coloring with conflicts was met
 device: Any = cuda.jit(device=True)
 (
@@ -45,6 +47,14 @@ class PackedGraphs(NamedTuple):
     neighbours: Any  # (2 edges,) int32, numbers of nodes within their graph, sorted
     first: Any  # (nodes,) int32, colors without gaps
     num_colors: Any  # (G,) int32, of `first`
+
+
+class Found(NamedTuple):
+    """What every search has found."""
+
+    fewest: np.ndarray  # (R,) int32 colors
+    conflicts: np.ndarray  # (R,) float32, the fewest since, with one color less
+    colors: np.ndarray  # (R, N) int16 of the largest graph, the best coloring; (1, 1) if not asked for
 
 
 class Search(NamedTuple):
@@ -128,14 +138,15 @@ def begin(s, first, weights):
     """Count what the first coloring (N,) says, with an empty memory."""
     thread, threads = cuda.threadIdx.x, cuda.blockDim.x
     for i in range(thread, rule.NUM_WEIGHTS, threads):
-        s.weights[i] = weights[i]
+        s.weights[at(i)] = weights[i]
     for v in range(thread, s.n, threads):
-        s.colors[v], s.conflicts[v], s.moved[v], s.moves[v], s.seen[v] = first[v], 0, -NOT_MOVED, 0, -1
+        s.colors[at(v)], s.moved[at(v)], s.seen[at(v)] = first[at(v)], -NOT_MOVED, -1
+        s.conflicts[at(v)] = s.moves[at(v)] = 0
         begin_node(s, first, v)
     for x in range(thread, s.K, threads):
         begin_color(s, first, x)
     for i in range(thread, NUM_TOTALS, threads):
-        s.totals[i] = s.K if i == COLORS else 0
+        s.totals[at(i)] = s.K if i == COLORS else 0
     cuda.syncthreads()
 
 
@@ -143,20 +154,20 @@ def begin(s, first, weights):
 def begin_node(s, first, v):
     """Count the colors of the neighbours of node v, and note these neighbours as bits."""
     for x in range(s.K):
-        s.counts[x * s.n + v], s.until[v * s.K + x] = 0, -1
-    i, end = s.offsets[v], s.offsets[v + 1]
+        s.counts[at(x * s.n + v)], s.until[at(v * s.K + x)] = 0, -1
+    i, end = s.offsets[at(v)], s.offsets[at(v + 1)]
     for w in range(s.W):
         word = uint32(0)
-        while i < end and s.neighbours[i] < (w + 1) * BITS:
-            word = uint32(word | uint32(uint32(1) << uint32(s.neighbours[i] - w * BITS)))
-            s.counts[first[s.neighbours[i]] * s.n + v] += 1
+        while i < end and s.neighbours[at(i)] < (w + 1) * BITS:
+            word = uint32(word | uint32(uint32(1) << uint32(s.neighbours[at(i)] - w * BITS)))
+            s.counts[at(first[at(s.neighbours[at(i)])] * s.n + v)] += 1
             i += 1
-        s.adjacency[v * s.W + w] = word
+        s.adjacency[at(v * s.W + w)] = word
     without = one = 0
     for x in range(s.K):
-        without += s.counts[x * s.n + v] == 0
-        one += s.counts[x * s.n + v] == 1
-    s.without[v], s.one[v] = without, one
+        without += s.counts[at(x * s.n + v)] == 0
+        one += s.counts[at(x * s.n + v)] == 1
+    s.without[at(v)], s.one[at(v)] = without, one
 
 
 @device
@@ -166,11 +177,11 @@ def begin_color(s, first, x):
     for w in range(s.W):
         word = uint32(0)
         for b in range(min(BITS, s.n - w * BITS)):
-            if first[w * BITS + b] == x:
+            if first[at(w * BITS + b)] == x:
                 word = uint32(word | uint32(uint32(1) << uint32(b)))
                 size += 1
-        s.classes[w * s.K + x] = word
-    s.sizes[x], s.is_open[x] = size, 1
+        s.classes[at(w * s.K + x)] = word
+    s.sizes[at(x)], s.is_open[at(x)] = size, 1
 
 
 @device
@@ -180,19 +191,19 @@ def close(s):
     if thread == 0:
         smallest = -1
         for x in range(s.K):
-            if s.is_open[x] and (smallest < 0 or s.sizes[x] < s.sizes[smallest]):
+            if s.is_open[at(x)] and (smallest < 0 or s.sizes[at(x)] < s.sizes[at(smallest)]):
                 smallest = x
         s.totals[CLOSED] = smallest
     cuda.syncthreads()
     color = s.totals[CLOSED]
     for v in range(thread, s.n, cuda.blockDim.x):
-        s.without[v] -= s.counts[color * s.n + v] == 0
-        s.one[v] -= s.counts[color * s.n + v] == 1
+        s.without[at(v)] -= s.counts[at(color * s.n + v)] == 0
+        s.one[at(v)] -= s.counts[at(color * s.n + v)] == 1
     if thread == 0:
-        s.is_open[color] = 0
+        s.is_open[at(color)] = 0
         s.totals[COLORS] -= 1
         for v in range(s.n):
-            if s.colors[v] == color:
+            if s.colors[at(v)] == color:
                 add_conflicts(s, v, 1)
     cuda.syncthreads()
 
@@ -200,17 +211,17 @@ def close(s):
 @device
 def add_conflicts(s, v, change):
     """Change the number of conflicts of node v, and the list of the nodes in conflict with it. For one thread."""
-    before = s.conflicts[v]
-    s.conflicts[v] = before + change
+    before = s.conflicts[at(v)]
+    s.conflicts[at(v)] = before + change
     s.totals[CONFLICTS] += change
     if before == 0 and change > 0:
-        s.place[v] = s.totals[CONFLICTED]
-        s.conflicted[s.place[v]] = v
+        s.place[at(v)] = s.totals[CONFLICTED]
+        s.conflicted[at(s.place[at(v)])] = v
         s.totals[CONFLICTED] += 1
     elif before > 0 and before + change == 0:
         s.totals[CONFLICTED] -= 1
-        last = s.conflicted[s.totals[CONFLICTED]]
-        s.conflicted[s.place[v]], s.place[last] = last, s.place[v]
+        last = s.conflicted[at(s.totals[CONFLICTED])]
+        s.conflicted[at(s.place[at(v)])], s.place[at(last)] = last, s.place[at(v)]
 
 
 @device
@@ -231,16 +242,16 @@ def one_round(s, A, M, seed, t):
 @device
 def measure(s):
     """Ask the network what depends on the search as a whole."""
-    num_ends, w = s.offsets[s.n] - s.offsets[0], s.weights
+    num_ends, w = s.offsets[at(s.n)] - s.offsets[0], s.weights
     for j in range(cuda.threadIdx.x, OUTPUTS, cuda.blockDim.x):
         density = np.float32(num_ends) / np.float32(max(1, s.n * (s.n - 1)))
         f0, f1, f2, f3, f4 = graph_features(
-            math.log(s.n), math.log(s.totals[COLORS]), density, s.logs[s.totals[CONFLICTED]]
+            math.log(s.n), math.log(s.totals[COLORS]), density, s.logs[at(s.totals[CONFLICTED])]
         )
         i = BY_GRAPH + j * NUM_GRAPH_FEATURES
-        y = w[BIAS + j] + np.float32(f0) * w[i] + np.float32(f1) * w[i + 1] + np.float32(f2) * w[i + 2]
-        y = y + np.float32(f3) * w[i + 3] + np.float32(f4) * w[i + 4]
-        s.outputs[j] = math.exp(y) if j < NUM_CONTROLS else y
+        y = w[at(BIAS + j)] + np.float32(f0) * w[at(i)] + np.float32(f1) * w[at(i + 1)] + np.float32(f2) * w[at(i + 2)]
+        y = y + np.float32(f3) * w[at(i + 3)] + np.float32(f4) * w[at(i + 4)]
+        s.outputs[at(j)] = math.exp(y) if j < NUM_CONTROLS else y
     if cuda.threadIdx.x == 0:
         s.outputs[OUTPUTS] = math.log1p(s.totals[MOVES] / s.n)
 
@@ -250,17 +261,17 @@ def draw(s, room, seed, t):
     """Take the nodes in conflict whose turn it is, all if they are few; return their number."""
     thread, threads, count = cuda.threadIdx.x, cuda.blockDim.x, s.totals[CONFLICTED]
     for i in range(thread, count, threads):
-        s.turns[i] = turn_of(np.int64(s.conflicted[i]), seed, t)
+        s.turns[at(i)] = turn_of(np.int64(s.conflicted[at(i)]), seed, t)
     if count > room:
         cuda.syncthreads()
     for i in range(thread, count, threads):
-        turn, rank = s.turns[i], i
+        turn, rank = s.turns[at(i)], i
         if count > room:
             rank = 0
             for j in range(count):
-                rank += s.turns[j] > turn
+                rank += s.turns[at(j)] > turn
         if rank < room:
-            s.active[rank], s.rows[rank] = s.conflicted[i], noise_row(turn)
+            s.active[at(rank)], s.rows[at(rank)] = s.conflicted[at(i)], noise_row(turn)
     return min(count, room)
 
 
@@ -269,35 +280,36 @@ def weigh(s, num_active, t):
     """What a conflict with every neighbour of an active node costs: from 0 to 2, and the plain weight."""
     thread, threads, num_near = cuda.threadIdx.x, cuda.blockDim.x, 0
     for a in range(num_active):
-        num_near += s.offsets[s.active[a] + 1] - s.offsets[s.active[a]]
+        num_near += s.offsets[at(s.active[at(a)] + 1)] - s.offsets[at(s.active[at(a)])]
     if num_near >= s.n:
         for u in range(thread, s.n, threads):
-            s.weight[u] = weight_of(s, u, t)
+            s.weight[at(u)] = weight_of(s, u, t)
         return
     for a in range(num_active):
-        for i in range(s.offsets[s.active[a]] + thread, s.offsets[s.active[a] + 1], threads):
-            u = s.neighbours[i]
-            if s.seen[u] != t:  # two threads that come at the same time write the same
-                s.seen[u] = t
-                s.weight[u] = weight_of(s, u, t)
+        for i in range(s.offsets[at(s.active[at(a)])] + thread, s.offsets[at(s.active[at(a)] + 1)], threads):
+            u = s.neighbours[at(i)]
+            if s.seen[at(u)] != t:  # two threads that come at the same time write the same
+                s.seen[at(u)] = t
+                s.weight[at(u)] = weight_of(s, u, t)
 
 
 @device
 def weight_of(s, u, t):
     """What a conflict with node u costs."""
-    conflicts, w, logs = s.conflicts[u], s.weights, s.logs
-    free = s.without[u] - np.int32(conflicts == 0)  # other than its own color
-    age, moves = logs[t - np.int32(s.moved[u])], logs[s.moves[u]]
+    conflicts, w, logs = s.conflicts[at(u)], s.weights, s.logs
+    free = s.without[at(u)] - np.int32(conflicts == 0)  # other than its own color
+    age, moves = logs[at(t - np.int32(s.moved[at(u)]))], logs[at(s.moves[at(u)])]
     has_free, f1, f2, f3, f4, f5 = node_features(
-        free > 0, logs[free], logs[s.one[u]], logs[conflicts], age, moves, s.outputs[OUTPUTS]
+        free > 0, logs[at(free)], logs[at(s.one[at(u)])], logs[at(conflicts)], age, moves, s.outputs[OUTPUTS]
     )
     f0, f4 = np.float32(has_free), np.float32(f4)
     z = f0 * w[DIRECT] + f1 * w[DIRECT + 1] + f2 * w[DIRECT + 2] + f3 * w[DIRECT + 3] + f4 * w[DIRECT + 4]
     z = z + f5 * w[DIRECT + 5] + s.outputs[OUTPUTS - 1]
     for j in range(HIDDEN):
         i = BY_NODE + j * NUM_FEATURES
-        y = f0 * w[i] + f1 * w[i + 1] + f2 * w[i + 2] + f3 * w[i + 3] + f4 * w[i + 4] + f5 * w[i + 5]
-        z = z + max(y + s.outputs[NUM_CONTROLS + j], np.float32(0)) * w[OUT + j]
+        y = f0 * w[at(i)] + f1 * w[at(i + 1)] + f2 * w[at(i + 2)] + f3 * w[at(i + 3)]
+        y = y + f4 * w[at(i + 4)] + f5 * w[at(i + 5)]
+        z = z + max(y + s.outputs[at(NUM_CONTROLS + j)], np.float32(0)) * w[at(OUT + j)]
     return np.float32(conflict_weight(z) + w[MOVE])
 
 
@@ -306,29 +318,31 @@ def choose(s, num_active, t):
     """Find the best move of every active node."""
     thread, threads, K = cuda.threadIdx.x, cuda.blockDim.x, s.K
     for i in range(thread, num_active * K, threads):
-        s.score[i] = score_move(s, i // K, i % K, t)
+        a = int32(at(i) // at(K))  # in 32 bits
+        s.score[at(i)] = score_move(s, a, i - a * K, t)
     cuda.syncthreads()
     for a in range(thread, num_active, threads):
         target = 0
         for x in range(1, K):
-            if s.score[a * K + x] > s.score[a * K + target]:
+            if s.score[at(a * K + x)] > s.score[at(a * K + target)]:
                 target = x
-        age = s.logs[t - np.int32(s.moved[s.active[a]])]
-        s.target[a], s.gain[a] = target, gain_of(s.cost_here[a], s.score[a * K + target], age, s.weights[MOVE + 2])
+        age = s.logs[at(t - np.int32(s.moved[at(s.active[at(a)])]))]
+        s.target[at(a)] = target
+        s.gain[at(a)] = gain_of(s.cost_here[at(a)], s.score[at(a * K + target)], age, s.weights[MOVE + 2])
 
 
 @device
 def score_move(s, a, x, t):
     """What color x is worth to active node a; the cost of its own color is noted."""
-    v = s.active[a]
-    if s.colors[v] == x:
-        closed = np.float32(0) if s.is_open[x] else np.float32(1) + s.weights[MOVE]
-        s.cost_here[a] = sum_conflicts(s, v, x) + closed
-        return np.float32(NO_MOVE)
-    if not s.is_open[x] or s.until[v * s.K + x] >= t:
-        return np.float32(NO_MOVE)
-    crowding = np.float32(crowding_of(np.float32(s.sizes[x]), np.float32(s.totals[COLORS]) / np.float32(s.n)))
-    random, cost = s.table[s.rows[a], x], sum_conflicts(s, v, x)
+    v = s.active[at(a)]
+    if s.colors[at(v)] == x:
+        closed = np.float32(0) if s.is_open[at(x)] else np.float32(1) + s.weights[MOVE]
+        s.cost_here[at(a)] = sum_conflicts(s, v, x) + closed
+        return NO_MOVE
+    if not s.is_open[at(x)] or s.until[at(v * s.K + x)] >= t:
+        return NO_MOVE
+    crowding = np.float32(crowding_of(np.float32(s.sizes[at(x)]), np.float32(s.totals[COLORS]) / np.float32(s.n)))
+    random, cost = s.table[at(s.rows[at(a)]), at(x)], sum_conflicts(s, v, x)
     return score_of(crowding, random, cost, s.outputs[4], s.weights[MOVE + 1])
 
 
@@ -337,9 +351,9 @@ def sum_conflicts(s, v, x):
     """Weights of the conflicts of node v in color x, added in the order of the neighbours."""
     cost = np.float32(0)
     for w in range(s.W):
-        word = uint32(s.adjacency[v * s.W + w] & s.classes[w * s.K + x])
+        word = uint32(s.adjacency[at(v * s.W + w)] & s.classes[at(w * s.K + x)])
         while word != 0:
-            cost += s.weight[w * BITS + cuda.ffs(word) - 1]
+            cost += s.weight[at(w * BITS + cuda.ffs(word) - 1)]
             word = uint32(word & uint32(word - uint32(1)))
     return cost
 
@@ -349,20 +363,20 @@ def settle(s, num_active, room):
     """Take the best move and those about as good, without those of neighbours of a better one; return their number."""
     thread, threads, count = cuda.threadIdx.x, cuda.blockDim.x, min(room, num_active)
     for a in range(thread, num_active, threads):
-        gain, best, rank = s.gain[a], s.gain[a], 0
+        gain, best, rank = s.gain[at(a)], s.gain[at(a)], 0
         for b in range(num_active):
-            best = max(best, s.gain[b])
-            rank += s.gain[b] > gain or (s.gain[b] == gain and b < a)
-        limit = best - s.outputs[3] if rank > 0 else np.float32(NO_MOVE)
+            best = max(best, s.gain[at(b)])
+            rank += s.gain[at(b)] > gain or (s.gain[at(b)] == gain and b < a)
+        limit = best - s.outputs[3] if rank > 0 else NO_MOVE
         if rank < count:
-            s.movers[rank], s.kept[rank] = a, gain > limit
+            s.movers[at(rank)], s.kept[at(rank)] = a, gain > limit
     cuda.syncthreads()
     for m in range(thread, count, threads):
-        row = s.active[s.movers[m]] * s.W
+        row = s.active[at(s.movers[at(m)])] * s.W
         for better in range(m):
-            u = s.active[s.movers[better]]
-            if (s.adjacency[row + u // BITS] >> uint32(u % BITS)) & uint32(1):
-                s.kept[m] = 0
+            u = s.active[at(s.movers[at(better)])]
+            if (s.adjacency[at(row + u // BITS)] >> uint32(u % BITS)) & uint32(1):
+                s.kept[at(m)] = 0
     return count
 
 
@@ -371,51 +385,52 @@ def apply(s, num_movers, t):
     """Let the nodes move."""
     num_conflicted = np.float32(s.totals[CONFLICTED])
     for m in range(num_movers):
-        if s.kept[m]:
-            a = s.movers[m]
-            change_counts(s, s.active[a], s.target[a])
+        if s.kept[at(m)]:
+            a = s.movers[at(m)]
+            change_counts(s, s.active[at(a)], s.target[at(a)])
             cuda.syncthreads()
             if cuda.threadIdx.x == 0:
-                tenure = tenure_of(s.outputs[0], s.outputs[1], s.outputs[2], num_conflicted, s.table[s.rows[a], 0])
-                change_node(s, s.active[a], s.target[a], t, min(LAST, t + int(min(tenure, np.float32(LAST)))))
+                random = s.table[at(s.rows[at(a)]), 0]
+                tenure = tenure_of(s.outputs[0], s.outputs[1], s.outputs[2], num_conflicted, random)
+                change_node(s, s.active[at(a)], s.target[at(a)], t, min(LAST, t + int(min(tenure, np.float32(LAST)))))
             cuda.syncthreads()
 
 
 @device
 def change_counts(s, v, new):
     """Count for the neighbours of node v that it leaves its color."""
-    old = s.colors[v]
-    for i in range(s.offsets[v] + cuda.threadIdx.x, s.offsets[v + 1], cuda.blockDim.x):
-        u = s.neighbours[i]
-        left, entered = s.counts[old * s.n + u] - 1, s.counts[new * s.n + u]
-        s.counts[old * s.n + u], s.counts[new * s.n + u] = left, entered + 1
-        if s.is_open[old]:
-            s.without[u] += left == 0
-            s.one[u] += np.int32(left == 1) - np.int32(left == 0)
-        s.without[u] -= entered == 0
-        s.one[u] += np.int32(entered == 0) - np.int32(entered == 1)
-        if s.colors[u] == old or s.colors[u] == new:
-            s.touched[cuda.atomic.add(s.totals, TOUCHED, 1)] = u
+    old = s.colors[at(v)]
+    for i in range(s.offsets[at(v)] + cuda.threadIdx.x, s.offsets[at(v + 1)], cuda.blockDim.x):
+        u = s.neighbours[at(i)]
+        left, entered = s.counts[at(old * s.n + u)] - 1, s.counts[at(new * s.n + u)]
+        s.counts[at(old * s.n + u)], s.counts[at(new * s.n + u)] = left, entered + 1
+        if s.is_open[at(old)]:
+            s.without[at(u)] += left == 0
+            s.one[at(u)] += np.int32(left == 1) - np.int32(left == 0)
+        s.without[at(u)] -= entered == 0
+        s.one[at(u)] += np.int32(entered == 0) - np.int32(entered == 1)
+        if s.colors[at(u)] == old or s.colors[at(u)] == new:
+            s.touched[at(cuda.atomic.add(s.totals, TOUCHED, 1))] = u
 
 
 @device
 def change_node(s, v, new, t, until):
     """Give node v its new color, and change the conflicts in the order of the CPU. For one thread."""
-    old, word, bit = s.colors[v], v // BITS * s.K, uint32(uint32(1) << uint32(v % BITS))
-    s.until[v * s.K + old], s.moved[v] = until, t
-    s.moves[v] += 1
+    old, word, bit = s.colors[at(v)], v // BITS * s.K, uint32(uint32(1) << uint32(v % BITS))
+    s.until[at(v * s.K + old)], s.moved[at(v)] = until, t
+    s.moves[at(v)] += 1
     s.totals[MOVES] += 1
-    s.sizes[old] -= 1
-    s.sizes[new] += 1
-    s.classes[word + old] ^= bit
-    s.classes[word + new] ^= bit
-    s.colors[v] = new
-    add_conflicts(s, v, s.counts[new * s.n + v] - s.conflicts[v])
+    s.sizes[at(old)] -= 1
+    s.sizes[at(new)] += 1
+    s.classes[at(word + old)] ^= bit
+    s.classes[at(word + new)] ^= bit
+    s.colors[at(v)] = new
+    add_conflicts(s, v, s.counts[at(new * s.n + v)] - s.conflicts[at(v)])
     for i in range(s.totals[TOUCHED]):  # threads have noted them as they came: the smallest first
         for j in range(i + 1, s.totals[TOUCHED]):
-            if s.touched[j] < s.touched[i]:
-                s.touched[i], s.touched[j] = s.touched[j], s.touched[i]
-        add_conflicts(s, s.touched[i], -1 if s.colors[s.touched[i]] == old else 1)
+            if s.touched[at(j)] < s.touched[at(i)]:
+                s.touched[at(i)], s.touched[at(j)] = s.touched[at(j)], s.touched[at(i)]
+        add_conflicts(s, s.touched[at(i)], -1 if s.colors[at(s.touched[at(i)])] == old else 1)
     s.totals[TOUCHED] = 0
 
 
@@ -426,84 +441,96 @@ def kernel(in_shared: bool) -> Any:
     """
 
     def search(
-        starts, offsets, neighbours, first, num_colors, graph, lower, seeds, weights, table, logs, rounds, adjacency,
-        large, fewest, conflicts, best,
+        starts, offsets, neighbours, first, num_colors, graph, lower, seeds, weights, table, logs, adjacency, large,
+        fewest, conflicts, best, rounds, with_colors,
     ):  # fmt: skip
         block, thread = cuda.blockIdx.x, cuda.threadIdx.x
         start, K = starts[graph[block]], num_colors[graph[block]]
         n = starts[graph[block] + 1] - start
         A, M, _, words, nodes, _ = device_layout(n, K)
-        graph_arrays = neighbours, offsets[start:], adjacency[block], table, logs
+        in_global = neighbours, offsets[start:], adjacency[block], table, logs
         if in_shared:
-            s = lay_out(n, K, graph_arrays, cuda.shared.array(0, int16), 2 * words + nodes)
+            s = lay_out(n, K, in_global, cuda.shared.array(0, int16), 2 * words + nodes)
         else:
-            s = lay_out(n, K, graph_arrays, large[block], 0)
+            s = lay_out(n, K, in_global, large[block], 0)
         begin(s, first[start:], weights[block])
-        num_colors_found, fewest_conflicts = K, np.float32(NONE_FOUND)
-        for v in range(thread, n if len(best) else 0, cuda.blockDim.x):
-            best[block, v] = s.colors[v]
+        num_found, fewest_conflicts = K, np.float32(NONE_FOUND)
         for t in range(rounds):
             if s.totals[CONFLICTED] == 0:
-                num_colors_found, fewest_conflicts = s.totals[COLORS], np.float32(NONE_FOUND)
-                for v in range(thread, n if len(best) else 0, cuda.blockDim.x):
+                num_found, fewest_conflicts = s.totals[COLORS], np.float32(NONE_FOUND)
+                for v in range(thread, n * with_colors, cuda.blockDim.x):
                     best[block, v] = s.colors[v]
-                if num_colors_found <= lower[block]:
+                if num_found <= lower[block]:
                     break
                 close(s)
-                continue
-            fewest_conflicts = min(fewest_conflicts, np.float32(s.totals[CONFLICTS]) / np.float32(2))
-            one_round(s, A, M, seeds[block], t)
+            else:
+                fewest_conflicts = min(fewest_conflicts, np.float32(s.totals[CONFLICTS]) / np.float32(2))
+                one_round(s, A, M, seeds[block], t)
         if thread == 0:
-            fewest[block], conflicts[block] = num_colors_found, fewest_conflicts
+            fewest[block], conflicts[block] = num_found, fewest_conflicts
 
     return cuda.jit(search)
 
 
 def pack(lists: Sequence[NeighbourLists], first: Sequence[np.ndarray]) -> PackedGraphs:
     """Graphs and their first colorings in memory of the host."""
-    offsets = [np.zeros(1, np.int64)]
-    for each in lists:
-        offsets.append(each.offsets[1:] + offsets[-1][-1])
+    before = np.cumsum([0, *(len(each.neighbours) for each in lists)])
     arrays = (
-        np.cumsum([0, *map(len, first)]), np.concatenate(offsets), np.concatenate([each.neighbours for each in lists]),
-        np.concatenate(first), np.array([colors.max() + 1 for colors in first]),
-    )  # fmt: skip
+        np.cumsum([0, *map(len, first)]),
+        np.concatenate([*(each.offsets[:-1] + start for each, start in zip(lists, before, strict=False)), before[-1:]]),
+        np.concatenate([each.neighbours for each in lists]),
+        np.concatenate(first),
+        np.array([colors.max() + 1 for colors in first]),
+    )
     return PackedGraphs(*(array.astype(np.int32) for array in arrays))
 
 
-class Found(NamedTuple):
-    """What every search has found."""
-
-    fewest: np.ndarray  # (R,) int32 colors
-    conflicts: np.ndarray  # (R,) float32, the fewest since, with one color less
-    colors: np.ndarray  # (R, N) int16 of the largest graph, the best coloring; (0, 0) if not asked for
+def shared_bytes(n: int, K: int, in_shared: bool) -> int:
+    """Shared memory of a search, with the counts and what is tabu or without."""
+    _, _, _, words, nodes, large = layout(n, K)
+    return 4 * (words + (nodes + in_shared * large + 1) // 2)
 
 
 def search(
     graphs: PackedGraphs, graph: np.ndarray, lower: np.ndarray, seeds: np.ndarray, weights: np.ndarray, rounds: int,
     max_shared: int, threads: int = THREADS, with_colors: bool = False,
 ) -> Found:  # fmt: skip
-    """Run R searches, each in a block of so many threads with at most `max_shared` bytes of shared memory. graph, lower
-    (at least 1), seeds: (R,) int64; weights: (R, NUM_WEIGHTS) float32. Raises ValueError for what is too large.
+    """Run R searches from graphs on the host. graph, lower (at least 1), seeds: (R,) int64; weights (R, NUM_WEIGHTS)
+    float32; rounds: at least 1; max_shared: bytes of a block. Raises ValueError for graphs or rounds that are too many.
     """
-    searches, nodes, colors = len(graph), np.diff(graphs.starts), graphs.num_colors
+    nodes, colors = np.diff(graphs.starts).tolist(), graphs.num_colors.tolist()
     if max(rounds, *nodes) > LAST:
-        raise ValueError(f"a search in a block has at most {LAST} nodes and rounds, not {max(nodes)} and {rounds}")
-    needs = [layout(int(n), int(K)) for n, K in zip(nodes, colors, strict=True)]
-    small, large = (max(4 * words + 2 * integers for *_, words, integers, _ in needs), max(need[-1] for need in needs))
-    whole = max(4 * words + 2 * (integers + counts) for *_, words, integers, counts in needs)
-    in_shared = whole <= max_shared
-    if not in_shared and small > max_shared:
-        raise ValueError(f"a search of these graphs needs {small} bytes of shared memory of {max_shared}")
+        raise ValueError(f"a search has {max(nodes)} nodes and {rounds} rounds: in a block, at most {LAST}")
+    whole, small = (
+        max(shared_bytes(*size, fits) for size in zip(nodes, colors, strict=True)) for fits in (True, False)
+    )
+    if small > max_shared:
+        raise ValueError(f"a search needs {small} bytes of shared memory: a block has {max_shared}")
     found = Found(
-        np.zeros(searches, np.int32), np.zeros(searches, np.float32),
-        np.zeros((searches, max(nodes)) if with_colors else (0, 0), np.int16),
+        np.zeros(len(graph), np.int32), np.zeros(len(graph), np.float32),
+        np.zeros((len(graph), max(nodes)) if with_colors else (1, 1), np.int16),
     )  # fmt: skip
+    needs = [layout(*size) for size in zip(nodes, colors, strict=True)]
+    adjacency = np.empty((len(graph), max(n * need[2] for n, need in zip(nodes, needs, strict=True))), np.uint32)
+    large = np.empty((len(graph), 1 if whole <= max_shared else max(need[5] for need in needs)), np.int16)
     logs = np.log1p(np.arange(max(rounds, *nodes) + NOT_MOVED + 2)).astype(np.float32)
-    given = [*graphs, graph, lower, seeds, weights, noise_table(int(max(colors))), logs]
-    room = np.empty((searches, max(n * need[2] for n, need in zip(nodes, needs, strict=True))), np.uint32)
-    state = np.empty((searches, 1 if in_shared else large), np.int16)
-    arguments = [*map(cuda.to_device, given), rounds, cuda.to_device(room), cuda.to_device(state), *map(cuda.to_device, found)]
-    shared = -4 * (-(whole if in_shared else small) // 4)
-    kernel(in_shared)[searches, threads, 0, shared](*arguments)
-    return Found(*(array.copy_to_host() for array in arguments[-3:]))
+    tables = noise_table(max(colors)), logs
+    arrays = map(cuda.to_device, (*graphs, graph, lower, seeds, weights, *tables, adjacency, large, *found))
+    arguments = *arrays, rounds, int(with_colors)
+    size = whole if whole <= max_shared else small
+    compiled = with_shared(kernel(whole <= max_shared), arguments, size)
+    compiled[len(graph), threads, 0, size](*arguments)
+    return Found(*(array.copy_to_host() for array in arguments[-5:-2]))
+
+
+def with_shared(kernel: Any, arguments: Sequence[Any], size: int) -> Any:
+    """The kernel compiled for such arguments, allowed so many bytes of shared memory."""
+    compiled = kernel.specialize(*arguments)
+    if size > ALWAYS_SHARED:  # numba-cuda has no public way yet, see its issue 94
+        from numba.cuda.cudadrv.driver import binding, driver
+
+        (overload,) = compiled.overloads.values()
+        function = overload._codelibrary.get_cufunc()
+        attribute = binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        driver.cuKernelSetAttribute(attribute, size, function.handle, function.device.id)
+    return compiled
