@@ -157,9 +157,9 @@ def begin_node(s, first, v):
         s.counts[at(x * s.n + v)], s.until[at(v * s.K + x)] = 0, -1
     i, end = s.offsets[at(v)], s.offsets[at(v + 1)]
     for w in range(s.W):
-        word = uint32(0)
+        word = np.uint32(0)
         while i < end and s.neighbours[at(i)] < (w + 1) * BITS:
-            word = uint32(word | uint32(uint32(1) << uint32(s.neighbours[at(i)] - w * BITS)))
+            word = np.uint32(word | np.uint32(np.uint32(1) << np.uint32(s.neighbours[at(i)] - w * BITS)))
             s.counts[at(first[at(s.neighbours[at(i)])] * s.n + v)] += 1
             i += 1
         s.adjacency[at(v * s.W + w)] = word
@@ -175,10 +175,10 @@ def begin_color(s, first, x):
     """Note the nodes of color x as bits."""
     size = 0
     for w in range(s.W):
-        word = uint32(0)
+        word = np.uint32(0)
         for b in range(min(BITS, s.n - w * BITS)):
             if first[at(w * BITS + b)] == x:
-                word = uint32(word | uint32(uint32(1) << uint32(b)))
+                word = np.uint32(word | np.uint32(np.uint32(1) << np.uint32(b)))
                 size += 1
         s.classes[at(w * s.K + x)] = word
     s.sizes[at(x)], s.is_open[at(x)] = size, 1
@@ -318,7 +318,7 @@ def choose(s, num_active, t):
     """Find the best move of every active node."""
     thread, threads, K = cuda.threadIdx.x, cuda.blockDim.x, s.K
     for i in range(thread, num_active * K, threads):
-        a = int32(at(i) // at(K))  # in 32 bits
+        a = np.int32(at(i) // at(K))  # in 32 bits
         s.score[at(i)] = score_move(s, a, i - a * K, t)
     cuda.syncthreads()
     for a in range(thread, num_active, threads):
@@ -351,10 +351,10 @@ def sum_conflicts(s, v, x):
     """Weights of the conflicts of node v in color x, added in the order of the neighbours."""
     cost = np.float32(0)
     for w in range(s.W):
-        word = uint32(s.adjacency[at(v * s.W + w)] & s.classes[at(w * s.K + x)])
+        word = np.uint32(s.adjacency[at(v * s.W + w)] & s.classes[at(w * s.K + x)])
         while word != 0:
             cost += s.weight[at(w * BITS + cuda.ffs(word) - 1)]
-            word = uint32(word & uint32(word - uint32(1)))
+            word = np.uint32(word & np.uint32(word - np.uint32(1)))
     return cost
 
 
@@ -375,7 +375,7 @@ def settle(s, num_active, room):
         row = s.active[at(s.movers[at(m)])] * s.W
         for better in range(m):
             u = s.active[at(s.movers[at(better)])]
-            if (s.adjacency[at(row + u // BITS)] >> uint32(u % BITS)) & uint32(1):
+            if (s.adjacency[at(row + u // BITS)] >> np.uint32(u % BITS)) & np.uint32(1):
                 s.kept[at(m)] = 0
     return count
 
@@ -416,7 +416,7 @@ def change_counts(s, v, new):
 @device
 def change_node(s, v, new, t, until):
     """Give node v its new color, and change the conflicts in the order of the CPU. For one thread."""
-    old, word, bit = s.colors[at(v)], v // BITS * s.K, uint32(uint32(1) << uint32(v % BITS))
+    old, word, bit = s.colors[at(v)], v // BITS * s.K, np.uint32(np.uint32(1) << np.uint32(v % BITS))
     s.until[at(v * s.K + old)], s.moved[at(v)] = until, t
     s.moves[at(v)] += 1
     s.totals[MOVES] += 1
