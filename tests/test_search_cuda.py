@@ -26,6 +26,8 @@ SCRIPT = Path(__file__).with_name("simulated_cuda.py")
 SEED, MANY_MOVERS = 2**40, 3.0  # exp(3) as the margin lets nearly every active node move
 REGISTERS = 65_536 // (2 * search_cuda.THREADS)  # of a thread, so that an SM has two blocks
 
+SPILLED = 32  # bytes of registers of a thread in local memory, at most
+
 
 def small_graphs() -> list[Graph]:
     """Twenty graphs of all families, most of them with 20 to 60 nodes."""
@@ -65,7 +67,7 @@ class Case:
         self.task = {
             "graphs": packed, "graph": self.graph, "lower": lower + np.arange(count) % 2,
             "seeds": SEED + np.arange(count), "weights": own * weights, "rounds": rounds, "threads": 4,
-            "max_shared": 200_000, "with_colors": True,
+            "max_shared": search_cuda.ALWAYS_SHARED, "with_colors": True,
         } | options  # fmt: skip
 
     def check(self, found: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
@@ -129,17 +131,20 @@ def test_what_does_not_fit_into_a_block_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("in_shared", [True, False])
-def test_the_kernel_compiles_for_gpus_without_local_memory(in_shared: bool, monkeypatch: pytest.MonkeyPatch):
+def test_the_kernel_compiles_for_gpus_and_spills_few_registers(in_shared: bool, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("numba_cuda")
     from numba import cuda
 
     for capability in [(8, 0), (9, 0), (10, 0), (12, 0)]:
         device = SimpleNamespace(compute_capability=capability)
         monkeypatch.setattr("numba.cuda.dispatcher.get_current_device", lambda device=device: device)
-        ptx, _ = cuda.compile_ptx(search_cuda.kernel(in_shared).py_func, kernel_types(), cc=capability)
+        ptx, _ = cuda.compile_ptx(
+            search_cuda.kernel(in_shared).py_func, kernel_types(), cc=capability, **search_cuda.OPTIONS
+        )
         used = resources(ptx, capability)
         print(capability, in_shared, used)
-        assert used["registers"] <= REGISTERS and used["bytes lmem"] == used["stack"] == used["bytes smem"] == 0
+        assert used["registers"] <= REGISTERS and used["bytes lmem"] == 0 and used["stack"] <= SPILLED
+        assert used["bytes smem"] <= 1024  # which newer GPUs keep for themselves
 
 
 def kernel_types() -> tuple[Any, ...]:
@@ -161,5 +166,5 @@ def resources(ptx: str, capability: tuple[int, int]) -> dict[str, int]:
     nvjitlink.complete(linker)
     text = bytearray(nvjitlink.get_info_log_size(linker))
     nvjitlink.get_info_log(linker, text)
-    line = text.decode().split("used ")[1]
-    return {name: int(number) for number, name in re.findall(r"(\d+) (registers|stack|bytes smem|bytes lmem)", line)}
+    numbers = re.findall(r"(\d+) (registers|stack|bytes smem|bytes lmem)", text.decode())
+    return {name: max(int(number) for number, other in numbers if other == name) for _, name in numbers}

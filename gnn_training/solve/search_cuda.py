@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, int16, int32, uint32
+from numba import config, cuda, float32, int16, int32, uint32
 
 from gnn_training.graph import NeighbourLists
 from gnn_training.model import rule
@@ -24,7 +24,9 @@ from gnn_training.model.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NO
 from gnn_training.solve.search_kernel import ENDS, FORMULAS, NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES, noise_table
 
 LAST = 32_767  # the largest integer of 16 bits
-THREADS = 256  # of a block
+THREADS = 256  # of a block, at most
+# Few enough registers that a multiprocessor has two blocks. The simulator knows no such option.
+OPTIONS: dict[str, Any] = {} if config.ENABLE_CUDASIM else {"launch_bounds": (THREADS, 2)}  # type: ignore[attr-defined]
 ALWAYS_SHARED = 48 * 1024  # bytes that a block may have unasked
 BITS = 32  # of a word
 at = np.uint32  # an index that is not looked at for being negative, which saves registers
@@ -469,7 +471,7 @@ def kernel(in_shared: bool) -> Any:
         if thread == 0:
             fewest[block], conflicts[block] = num_found, fewest_conflicts
 
-    return cuda.jit(search)
+    return cuda.jit(**OPTIONS)(search)
 
 
 def pack(lists: Sequence[NeighbourLists], first: Sequence[np.ndarray]) -> PackedGraphs:
