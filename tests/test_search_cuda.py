@@ -24,6 +24,7 @@ from gnn_training.solve.search_kernel import noise_table, search_graph
 
 SCRIPT = Path(__file__).with_name("simulated_cuda.py")
 SEED, MANY_MOVERS = 2**40, 3.0  # exp(3) as the margin lets nearly every active node move
+NO_JITTER = -200.0  # exp(-200) is 0: no noise breaks ties
 REGISTERS = 65_536 // (2 * search_cuda.THREADS)  # of a thread, so that an SM has two blocks
 
 SPILLED = 32  # bytes of registers of a thread in local memory, at most
@@ -35,12 +36,16 @@ def small_graphs() -> list[Graph]:
     return [draw(1, name, i, 20 + 13 * i % 41).graph for i, name in enumerate(names)]
 
 
-def random_rule(margin: float = 0.0) -> np.ndarray:
-    """Weights far from the first ones, with another margin unless it is 0."""
-    weights = untrained() + np.random.default_rng(1).normal(0, 0.5, rule.NUM_WEIGHTS).astype(np.float32)
-    place = rule.OUTPUTS * len(rule.GRAPH_FEATURES) + rule.CONTROLS.index("margin")
-    weights[place] = margin or weights[place]
-    return weights
+def with_control(weights: np.ndarray, name: str, value: float) -> np.ndarray:
+    """Weights with another bias of a control, see rule.CONTROLS."""
+    changed = weights.copy()
+    changed[rule.OUTPUTS * len(rule.GRAPH_FEATURES) + rule.CONTROLS.index(name)] = value
+    return changed
+
+
+def random_rule() -> np.ndarray:
+    """Weights far from the first ones."""
+    return untrained() + np.random.default_rng(1).normal(0, 0.5, rule.NUM_WEIGHTS).astype(np.float32)
 
 
 def untrained() -> np.ndarray:
@@ -88,13 +93,15 @@ PLANTED = [draw(2, name, i, 16).graph for i, name in enumerate(["planted", "er_h
 CASES = {
     "untrained": Case(SMALL, untrained(), 40),
     "shipped": Case(SMALL, shipped(), 40),
-    "many movers": Case(SMALL[::3], random_rule(MANY_MOVERS), 40),
+    "many movers": Case(SMALL[::3], with_control(random_rule(), "margin", MANY_MOVERS), 40),
+    "ties": Case(SMALL[::3], with_control(untrained(), "jitter", NO_JITTER), 40),
+    "two rounds": Case(SMALL[::4], shipped(), 2),
     "down to a lower bound": Case(SMALL[::4], shipped(), 60, lower=5),
     "more threads than nodes": Case(PLANTED, shipped(), 40, threads=70),
     "one thread": Case(PLANTED, random_rule(), 40, threads=1),
     "counts in global memory": Case(SMALL[::5], shipped(), 40, max_shared=16_000),
     "without colors": Case(PLANTED, untrained(), 40, with_colors=False),
-    "a large graph": Case([random_graph(1500, 0.004)], random_rule(1.0), 6),
+    "a large graph": Case([random_graph(1500, 0.004)], with_control(random_rule(), "margin", 1.0), 6),
 }
 
 
