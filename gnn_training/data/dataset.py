@@ -29,7 +29,7 @@ from gnn_training.processes import run_in_processes
 log = logging.getLogger(__name__)
 CHUNK = 16  # graphs per part: what a kill can lose per worker
 MOVE_WORK = 50  # of the search on one move, besides the visits of neighbours
-PATIENCE_NODES = 50  # up to so many, `Plan.iterations` moves; on larger graphs more in proportion
+PATIENCE_NODES = 36  # up to so many, `Plan.iterations` moves; on larger graphs more in proportion
 SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these numbers of nodes
 _PARTS = ".parts"
 
@@ -54,6 +54,7 @@ class Plan:
     seed: int
     origin: dict = field(default_factory=dict)  # JSON for the manifest
     skip_bad: bool = False  # leave out sources whose load raises UserError, instead of stopping at the first
+    rule: tuple[float, ...] = ()  # weights of the trained rule, which then searches too
 
 
 @contextmanager
@@ -186,7 +187,7 @@ def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) 
             notes.append(f"left out: {error}")
             continue
         notes += [instance.note] if instance.note else []
-        graphs.append((instance, label(instance, plan.iterations, plan.seconds, plan.seed)))
+        graphs.append((instance, label(instance, plan.iterations, plan.seconds, plan.seed, plan.rule)))
         positions.append(position)
     tensors = packed.columns(graphs, plan.families)
     tensors["fingerprint"] = np.array([fingerprint(instance.graph) for instance, _ in graphs], dtype=np.uint64)
@@ -194,8 +195,10 @@ def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) 
     packed.write_columns(path, tensors, metadata | {"sha256": _digest(tensors, metadata)})
 
 
-def label(instance: Instance, iterations: int, seconds: float, seed: int) -> Label:
-    """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone."""
+def label(instance: Instance, iterations: int, seconds: float, seed: int, rule: tuple[float, ...] = ()) -> Label:
+    """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone. rule:
+    weights of the trained rule, which then searches, too: on geometric graphs, other methods need up to 5 colors more.
+    """
     from gnn_training.solve.kernels import dsatur  # compiled, which only workers need
     from gnn_training.solve.portfolio import (
         Budget,
@@ -205,6 +208,7 @@ def label(instance: Instance, iterations: int, seconds: float, seed: int) -> Lab
         fewer_colors,
         improvements,
         recombination,
+        trained_rule,
     )
 
     compile_all()
@@ -221,7 +225,10 @@ def label(instance: Instance, iterations: int, seconds: float, seed: int) -> Lab
     patience = int(iterations * move * max(1.0, graph.num_nodes / PATIENCE_NODES))
     best, effort = start, 0.0
     methods: dict[Method, float] = {recombination: 2, fewer_colors: 0.5}
-    for found in improvements(lists, start, Budget(deadline, lower, seed=seed), methods, patience=patience):
+    if rule:
+        methods[trained_rule] = 1
+    budget, weights = Budget(deadline, lower, seed=seed), np.array(rule, dtype=np.float32)
+    for found in improvements(lists, start, budget, methods, weights, patience):
         best, effort = found.colors, found.work / move
     num_colors = int(best.max()) + 1
     hard = difficulty(graph.num_nodes, num_colors, lower, dsatur_colors, effort)
