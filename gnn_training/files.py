@@ -36,11 +36,10 @@ def read_bytes(path: Path, limit: int, way_out: str = "name a file that you may 
     """The bytes of a regular file. UserError if it cannot be read, or has more than `limit` bytes."""
     try:
         with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            content = file.read(size + 1 if 0 < size <= limit else limit + 1) if size <= limit else b""
+            content = file.read(limit + 1)
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         raise UserError(f"{path}: cannot be read ({reason(error)}); {way_out}") from error
-    if max(size, len(content)) > limit:
+    if len(content) > limit:
         raise UserError(f"{path}: has more than {limit / 1e6:g} MB, which is too large to read here; {way_out}")
     return content
 

@@ -121,9 +121,6 @@ class Learner:
         self.network.load_state_dict(state["weights"])
         self.num_averaged = state["num_averaged"]
         self.optimizer.load_state_dict(state["optimizer"])
-        for parameter, moments in self.optimizer.state.items():
-            if {moments[name].shape for name in ("exp_avg", "exp_avg_sq")} != {parameter.shape}:
-                raise ValueError("the optimizer is that of another network")
         self.scaler.load_state_dict(state["scaler"])
         self.bad_steps.fill_(state["bad_steps"])
         self.skipped_steps.fill_(state["skipped_steps"])
