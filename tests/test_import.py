@@ -171,7 +171,7 @@ def test_skip_bad_lists_every_file_it_leaves_out(tmp_path: Path, partly_bad: Pat
     left_out = sorted(line for line in caplog.messages if line.startswith("left out: "))
     assert [line.removeprefix(f"left out: {partly_bad}/") for line in left_out] == [
         "bad.col: line 2: edge 1-9 is outside the nodes 1..3 of the header; correct it",
-        "cut.json: line 1: broken JSON",
+        "cut.json: line 1: broken JSON (Expecting value, column 47); write the file again",
         "gone.col: cannot be read (no such file or directory); allow it or leave the file out",
         "pool.tgz: is damaged or not a tar archive (truncated header); fetch or pack it again",
     ]
