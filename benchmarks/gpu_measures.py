@@ -122,7 +122,7 @@ def _speed(settings: TrainSettings) -> dict:
     with join(settings.device) as rt:
         loader, learner = _start(settings, rt)
         assert isinstance(learner.search, GpuSearcher)
-        learner.search.use("compiled" if settings.compile else "eager")
+        learner.search.mode = "compiled" if settings.compile else "eager"
         planned, gaps = list(islice(loader.sampler, PLANNED)), []
         for number, step in enumerate(islice(cycle(planned), WARM_UP)):
             started = time.perf_counter()

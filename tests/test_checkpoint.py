@@ -134,7 +134,7 @@ def test_a_training_without_a_checkpoint_that_can_be_read_is_not_begun_again(tmp
 
 
 def test_a_missing_file_and_a_strange_one_are_named(tmp_path: Path):
-    with pytest.raises(UserError, match="no such checkpoint; train first"):
+    with pytest.raises(UserError, match="best.pt: cannot be read .no such file or directory.; train first"):
         checkpoint.load(tmp_path / "best.pt")
     checkpoint.save(tmp_path / "list.pt", [1, 2])
     checkpoint.save(tmp_path / "other.pt", {"weights": {}})

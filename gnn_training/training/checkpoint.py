@@ -47,9 +47,7 @@ def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
     """Read a checkpoint onto the CPU; needed: its keys and their types. Raises UserError if it is missing, damaged, or
     not one of this program.
     """
-    if not path.exists():
-        raise UserError(f"{path}: no such checkpoint; train first or name another run folder")
-    return parse(read_bytes(path, OWN_LIMIT, "name another run folder"), path, needed)
+    return parse(read_bytes(path, OWN_LIMIT, "train first or name another run folder"), path, needed)
 
 
 def parse(content: bytes, name: Path, needed: dict[str, type] = EXPORTED) -> dict:

@@ -17,12 +17,7 @@ from gnn_training.model import search
 from gnn_training.model.program import limits
 from gnn_training.model.search import Fixed, State
 from gnn_training.solve.search_kernel import noise_table, search_graph
-from gnn_training.training.loss import Batch, Search
-
-
-def searcher(device: torch.device) -> "Search | GpuSearcher":
-    """What searches on this device."""
-    return GpuSearcher() if device.type == "cuda" else search_on_cpu
+from gnn_training.training.loss import Batch
 
 
 @torch.no_grad()
@@ -55,11 +50,7 @@ class GpuSearcher:
         torch._dynamo.config.recompile_limit, torch._dynamo.config.fail_on_recompile_limit_hit = 64, True
         torch.fx.experimental._config.use_duck_shape = False  # sizes that are equal by chance make no form of their own
         self._compiled = torch.compile(search.one_round, dynamic=True)
-        self.use("eager")
-
-    def use(self, mode: str) -> None:
-        """Search in this mode from now on."""
-        self.mode = mode
+        self.mode = "eager"
 
     @torch.no_grad()
     def __call__(self, weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:

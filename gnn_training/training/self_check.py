@@ -93,13 +93,13 @@ def _choose(trial: Trial, is_compiled: bool, rt: Runtime) -> dict[str, float]:
     if is_compiled:
         for is_first in (True, False):
             if rt.is_first_of_machine == is_first:
-                searcher.use("compiled")
+                searcher.mode = "compiled"
                 problem, milliseconds["compiled"] = _attempt(trial, expected)
             rt.wait()
         if problem:
             log.warning("rank %d: searches cannot be compiled: %s", rt.rank, problem)
         if any(rt.any(problem is not None)):
-            searcher.use("eager")
+            searcher.mode = "eager"
             if rt.is_main:
                 log.warning("searching uncompiled, about half as fast, on all ranks alike")
             del milliseconds["compiled"]
