@@ -25,6 +25,9 @@ from gnn_training.settings import RunSettings
 KNOWN = f"{', '.join(FORMATS)} and .gz of them"
 HOME = Path("training_data")  # searched when no data is named; generated graphs go below it
 MAX_END = 10_000_000  # zeros after the end of an archive
+DAMAGED = (  # what tarfile and gzip raise
+    gzip.BadGzipFile, tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError, MemoryError, RecursionError,
+)  # fmt: skip
 
 
 def read(path: Path) -> Instance:
@@ -102,16 +105,7 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
                 path = folder.joinpath(*parts)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
-    except (
-        gzip.BadGzipFile,
-        tarfile.TarError,
-        zlib.error,
-        EOFError,
-        ValueError,
-        OverflowError,
-        MemoryError,
-        RecursionError,
-    ) as error:
+    except DAMAGED as error:
         raise UserError(f"{archive}: is damaged or not a tar archive ({error}); fetch or pack it again") from error
     except OSError as error:
         kind = StorageError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else UserError
