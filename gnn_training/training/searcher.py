@@ -43,7 +43,7 @@ def search_on_cpu(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, T
 
 
 class GpuSearcher:
-    """Searches on a GPU; `mode` says how."""
+    """Searches on a GPU; `mode` is "eager" or "compiled"."""
 
     def __init__(self) -> None:
         # Sizes of one make eight forms of a round. More than the limit would run uncompiled without a word.
