@@ -333,7 +333,7 @@ def test_an_output_of_another_shape_or_with_other_numbers_is_refused():
 def test_without_a_checkpoint_there_is_nothing_to_export(tmp_path: Path, capsys):
     (tmp_path / "run").mkdir()
     assert main(["export", str(tmp_path / "run"), "--models", str(tmp_path / "models")]) == 2
-    assert "best.pt: no such checkpoint; train first" in capsys.readouterr().err
+    assert "best.pt: cannot be read (no such file or directory); train first" in capsys.readouterr().err
     assert not (tmp_path / "models").exists()
 
 
