@@ -154,7 +154,7 @@ def test_a_push_that_the_hub_refuses_says_why_in_a_sentence(archive: Path, onlin
     assert '"license" must be one of' in said("me/no", archive, "--license", "wtf")
     assert online.repositories["me/no"].commits == []
     write_archive(tmp_path / "damaged.tar.gz", read_archive(archive) | {"best.pt": b"?"}, 0)
-    assert "damaged.tar.gz is damaged (best.pt): pack again" in said("me/no", tmp_path / "damaged.tar.gz")
+    assert "damaged.tar.gz: is damaged (ValueError: best.pt); pack again" in said("me/no", tmp_path / "damaged.tar.gz")
 
 
 def test_a_fetch_asks_for_the_files_of_one_commit_and_no_others(online: hub_server.Hub):
