@@ -376,7 +376,7 @@ def main(options: Options) -> None:
 if __name__ == "__main__":
     set_up_logging()
     try:
-        with processes.beating(), processes.interruptible():
+        with processes.interruptible():
             main(tyro.cli(Options, description=__doc__))
     except UserError as error:
         sys.stderr.write(f"first_gpu: {error}\n")

@@ -122,7 +122,7 @@ def _speed(settings: TrainSettings) -> dict:
     with join(settings.device) as rt:
         loader, learner = _start(settings, rt)
         assert isinstance(learner.search, GpuSearcher)
-        learner.search.use("compiled" if settings.compile else "eager")
+        learner.search.mode = "compiled" if settings.compile else "eager"
         planned, gaps = list(islice(loader.sampler, PLANNED)), []
         for number, step in enumerate(islice(cycle(planned), WARM_UP)):
             started = time.perf_counter()
@@ -150,7 +150,6 @@ def _speed(settings: TrainSettings) -> dict:
             "billion_pairs_per_second": 1e-9 * pairs / seconds,
             "gb_per_second": 1e-9 * BYTES_PER_PAIR * pairs / seconds,
             "peak_gib": torch.cuda.max_memory_reserved() / GIB,
-            "in_parts": learner.search.is_split,
             "gap": statistics.fmean(gaps),
             "steps_per_epoch": len(loader.sampler),
             "epoch_seconds": seconds * costs / sum(shape.cost for shape in shapes),
@@ -176,8 +175,7 @@ def _outcome(settings: TrainSettings, share: float) -> str:
             ballast = torch.empty(filled, dtype=torch.uint8, device=rt.device)
             _take(learner, step)
             del ballast
-            assert isinstance(learner.search, GpuSearcher)
-            return "searched in two parts" if learner.search.is_split else "searched as before"
+            return "searched as before"
     except MachineError as error:
         return str(error)
 

@@ -26,10 +26,11 @@ from matplotlib.figure import Figure
 from benchmarks.training_speed import table
 from gnn_training import files
 from gnn_training.console import set_up_logging
-from gnn_training.data.dataset import Plan, claim, finished, label_all
+from gnn_training.data.dataset import Plan, finished, label_all
 from gnn_training.data.families import FAMILIES, RECIPES, Recipe, draws
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
+from gnn_training.files import lock_folder
 from gnn_training.graph import NeighbourLists
 from gnn_training.jobs.train import train
 from gnn_training.model.search import first_weights
@@ -114,7 +115,7 @@ def main(options: Options) -> None:
         if cell in [result.cell for result in results(options)]:
             continue
         try:
-            with claim(options.folder / str(cell)):
+            with lock_folder(options.folder / str(cell)):
                 run(cell, options.folder)
         except UserError as error:  # such as another command that trains it
             log.warning("%s is left out: %s", cell, error)
@@ -153,7 +154,7 @@ def training_graphs(folder: Path, most_nodes: int) -> PackedGraphs:
     recipe = Recipe(RECIPES["cpu"].counts, ((100, most_nodes, 1.0),), ITERATIONS)
     origin = {"most_nodes": most_nodes, "graphs": GRAPHS}
     place = folder / f"graphs-{most_nodes}"
-    with claim(place):
+    with lock_folder(place):
         plan = Plan(tuple(recipe.counts), ITERATIONS, LABEL_SECONDS, 0, origin)
         return finished(place, origin) or label_all(list(draws(recipe, 0, GRAPHS)), place, plan, workers=1)
 

@@ -27,10 +27,10 @@ def write_archive(path: Path, contents: Contents, modified: int) -> None:
 
 
 def read_archive(path: Path) -> Contents:
-    """Read an archive. Raises OSError if there is none, ValueError with what is wrong by its own checksums."""
+    """Read an archive. Raises UserError if there is none, ValueError with what is wrong by its own checksums."""
+    packed = io.BytesIO(files.read_bytes(path, LIMIT, "pack first"))
     try:
-        with gzip.open(path) as zipped:
-            content = zipped.read(LIMIT + 1)  # to the end, where the checksum is
+        content = gzip.GzipFile(fileobj=packed).read(LIMIT + 1)  # to the end, where the checksum is
         if len(content) > LIMIT:
             raise ValueError(f"it unpacks to more than {LIMIT / 1e6:.0f} MB")
         with tarfile.open(fileobj=io.BytesIO(content)) as tar:

@@ -24,17 +24,11 @@ def num_colors(colors: np.ndarray) -> int:
     return len(np.unique(colors))
 
 
-def greedy_along(graph: Graph, order: np.ndarray) -> np.ndarray:
-    """First fit: each node of `order` (N,) takes the smallest free color. Proper colors (N,) int64, without gaps."""
-    assert np.array_equal(np.sort(order), np.arange(graph.num_nodes)), "order names every node once"
-    from gnn_training.solve.kernels import first_fit  # here, because numba takes half a second to import
-
-    return first_fit(*graph.csr(), order)
-
-
 def from_logits(graph: Graph, logits: np.ndarray) -> np.ndarray:
     """Decode logits (N, C) to proper colors (N,) int64: best class per node, stable sort by class, first fit."""
-    return greedy_along(graph, np.argsort(np.argmax(logits, axis=1), kind="stable"))
+    from gnn_training.solve.kernels import first_fit  # here, because numba takes half a second to import
+
+    return first_fit(*graph.csr(), np.argsort(np.argmax(logits, axis=1), kind="stable"))
 
 
 def write_solution(path: Path, colors: np.ndarray) -> None:

@@ -1,11 +1,11 @@
 """Files that are either whole or absent: written to a temporary file, flushed to the disk, then renamed."""
 
 import errno
-import fcntl
 import hashlib
 import json
 import logging
 import os
+import secrets
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,11 +36,10 @@ def read_bytes(path: Path, limit: int, way_out: str = "name a file that you may 
     """The bytes of a regular file. UserError if it cannot be read, or has more than `limit` bytes."""
     try:
         with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            content = file.read(size + 1 if 0 < size <= limit else limit + 1) if size <= limit else b""
+            content = file.read(limit + 1)
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         raise UserError(f"{path}: cannot be read ({reason(error)}); {way_out}") from error
-    if max(size, len(content)) > limit:
+    if len(content) > limit:
         raise UserError(f"{path}: has more than {limit / 1e6:g} MB, which is too large to read here; {way_out}")
     return content
 
@@ -85,8 +84,8 @@ def make_folder(folder: Path) -> None:
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
     """Give the body a temporary path to write to, which replaces `path` at its end. After an error `path` is unchanged.
-    StorageError if the system refuses, UserError if `path` is a folder, a device or a pipe. A process that writes the
-    same file waits.
+    StorageError if the system refuses, UserError if `path` is a folder, a device or a pipe. Of several writers, the
+    last one wins.
     """
     with _temporary(path) as temporary:
         yield temporary
@@ -96,39 +95,18 @@ def replace_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
-    """An empty, locked file beside `path`, with nothing left there in the end. It always has the same name: the next
-    writer takes what a killed one has left. Raises as `replace_file`.
-    """
+    """A new, empty file beside `path`, with nothing left there in the end. Raises as `replace_file`."""
     if os.path.lexists(path) and not os.path.isfile(path):
         raise UserError(f"{path}: is not a regular file and is never replaced; name a file")
-    temporary = path.with_name(f".{path.name[:50]}.tmp")
+    temporary = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.tmp")
     with storage_errors(path):
         with suppress(FileNotFoundError):
             path.lstat()  # OSError: a name that is too long
-        while True:
-            with open(temporary, "ab", opener=_without_following_links) as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX)
-                except OSError as error:
-                    if error.errno not in NO_LOCKS:
-                        raise
-                if _has_name(file, temporary):
-                    file.truncate(0)
-                    try:
-                        yield temporary
-                    finally:
-                        if _has_name(file, temporary):
-                            temporary.unlink()
-                    return
-
-
-def _without_following_links(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-
-
-def _has_name(file: BinaryIO, path: Path) -> bool:
-    """Whether the open file still has this path: its writer may have renamed it."""
-    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+        temporary.touch(exist_ok=False)  # unlike tempfile, with the permissions of any other file
+        try:
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:
@@ -196,16 +174,11 @@ def write_result(path: Path, text: str) -> None:
     try:
         write_text(path, text)
     except StorageError as error:
-        kept = _keep(path.suffix, text)
-        raise StorageError(f"{error}; it is kept in {kept}" if kept else str(error)) from error
-
-
-def _keep(suffix: str, text: str) -> Path | None:
-    with suppress(OSError):
-        kept = Path(tempfile.mkdtemp(prefix="gnn_training-"), f"result{suffix}")
-        kept.write_text(text, encoding="utf-8")
-        return kept
-    return None
+        with suppress(OSError):
+            kept = Path(tempfile.mkdtemp(prefix="gnn_training-"), f"result{path.suffix}")
+            kept.write_text(text, encoding="utf-8")
+            raise StorageError(f"{error}; it is kept in {kept}") from error
+        raise
 
 
 def reason(error: Exception) -> str:

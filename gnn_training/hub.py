@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gnn_training import files
 from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, SUMS_FILE, WEB_FILE
-from gnn_training.errors import StorageError, UserError
+from gnn_training.errors import UserError
 from gnn_training.machine import require_package
 
 WEIGHTS_FILE = "model.safetensors"
@@ -15,7 +15,6 @@ WEIGHTS_FILE = "model.safetensors"
 FILES = (MODEL_FILE, WEB_FILE, GOLDEN_FILE, WEIGHTS_FILE, "config.json", "report.json", "manifest.json")
 NAME = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@(.+))?")
 LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
-CONNECT = "connect, and unset HF_HUB_OFFLINE"
 
 
 def model_file(name: Path | str) -> Path:
@@ -56,22 +55,12 @@ def errors_in_a_sentence(name: str) -> Iterator[None]:
 
     try:
         yield
-    except errors.HFValidationError as error:
-        raise UserError(f"{name} is no name that the Hub allows: correct it") from error
-    except errors.RevisionNotFoundError as error:
-        raise UserError(f"{name}: there is no such revision: name a branch, a tag or a commit") from error
-    except errors.GatedRepoError as error:
-        raise UserError(f"{name} is gated: ask for access on its page, then {LOG_IN}") from error
-    except errors.RepositoryNotFoundError as error:
-        raise UserError(f"{name}: there is no such model, or it is private: correct the name, or {LOG_IN}") from error
-    except errors.LocalEntryNotFoundError as error:
-        raise UserError(f"{name} is not in the cache and the Hub cannot be reached: {CONNECT}") from error
-    except errors.HfHubHTTPError as error:
-        status = error.response.status_code
-        way_out = LOG_IN if status in (401, 403) else "try again later"
-        raise UserError(f"{name}: the Hub refuses with status {status}: {way_out}") from error
-    except (errors.HTTPError, errors.OfflineModeIsEnabled) as error:
-        raise UserError(f"{name}: the Hub cannot be reached ({type(error).__name__}): {CONNECT}") from error
-    except OSError as error:
-        way_out = "make room, or set HF_HOME to another folder"
-        raise StorageError(f"{name}: the cache cannot be written ({files.reason(error)}): {way_out}") from error
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+        missing = "there is no such model or revision, or it is private or gated"
+        raise UserError(f"{name}: {missing}: correct the name, ask for access on its page, or {LOG_IN}") from error
+    except (errors.HfHubHTTPError, ValueError) as error:  # ValueError: of a name or a model card
+        refusal = " ".join(str(error).split())
+        raise UserError(f"{name}: the Hub refuses ({refusal}): correct that, {LOG_IN}, or try again later") from error
+    except (errors.HTTPError, OSError) as error:
+        why = f"not in the cache, and the Hub or the cache cannot be used ({files.reason(error)})"
+        raise UserError(f"{name}: {why}: connect, unset HF_HUB_OFFLINE, or make room in HF_HOME") from error

@@ -79,15 +79,11 @@ def _why_unwritable(folder: Path) -> str | None:
     try:
         with tempfile.TemporaryFile(dir=there):
             return None
-    except PermissionError as error:
-        owner, us = there.stat(), os.geteuid()
-        return (
-            f"{there} cannot be written ({reason(error)}: user {owner.st_uid} owns it, mode {owner.st_mode & 0o777:o}, "
-            f"and we are user {us}): chown it to {us}, start the container with --user {owner.st_uid}:{owner.st_gid}, "
-            f"or name another folder"
-        )
     except OSError as error:
-        return f"{there} cannot be written ({reason(error)}): mount it writable, make room, or name another folder"
+        owner, us = there.stat(), os.geteuid()
+        whose = f"{reason(error)}: user {owner.st_uid} owns it, mode {owner.st_mode & 0o777:o}, and we are user {us}"
+        user = f"start the container with --user {owner.st_uid}:{owner.st_gid}"
+        return f"{there} cannot be written ({whose}): chown it, {user}, make room, or name another folder"
 
 
 def _why_lost(folder: Path) -> str | None:

@@ -8,12 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -24,7 +23,6 @@ from gnn_training.machine import num_cores
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 TIMED_OUT = 124  # as timeout(1) of coreutils
-HEARTBEAT_SECONDS = 5.0
 interrupts: list[int] = []  # that `interruptible` has received
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 
@@ -170,34 +168,10 @@ def heartbeat_file() -> Path | None:
 
 
 def touch_heartbeat() -> None:
-    """Touch the heartbeat file, if five seconds have passed since the last time."""
+    """Touch the heartbeat file, if one is wanted."""
     if file := heartbeat_file():
         with suppress(OSError):
-            if not file.exists() or time.time() - file.stat().st_mtime > HEARTBEAT_SECONDS:
-                file.touch()
-
-
-def beating() -> AbstractContextManager[None]:
-    """Keep the heartbeat going while the body runs."""
-    return repeating(touch_heartbeat, HEARTBEAT_SECONDS)
-
-
-@contextmanager
-def repeating(function: Callable[[], object], seconds: float) -> Iterator[None]:
-    """Call `function` in a thread while the body runs, again and again, so many seconds apart."""
-    is_over = threading.Event()
-
-    def work() -> None:
-        while not is_over.wait(seconds):
-            function()
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+            file.touch()
 
 
 def rest() -> None:

@@ -1,7 +1,6 @@
 """GPUs that are not there: an nvidia-smi or amd-smi that prints what the real one prints, and what torch says."""
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 SMI = """#!/bin/sh
@@ -20,6 +19,8 @@ import os
 class version:
     cuda, hip = {versions}
 
+__version__ = "2.11"
+
 class cuda:
     def is_available():
         return cuda.device_count() > 0
@@ -31,10 +32,6 @@ class cuda:
     def init():
         raise RuntimeError({error!r})
 """
-UNEXPECTED = (
-    "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() "
-    "that might have already set an error? "
-)
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver"
 NONE_VISIBLE = "No CUDA GPUs are available"
 NO_AMD_DRIVER = "ERROR:root:Unable to get devices, driver not initialized (amdgpu not found in modules)"
@@ -52,12 +49,8 @@ def listing(gpus: int, slices: int = 0) -> list[str]:
 
 def nvidia_smi(folder: Path, gpus: int = 0, driver: str = "580.65.06", slices: int = 0) -> None:
     """Put an nvidia-smi for a machine like that into `folder`."""
-    write_smi(folder, listing(gpus, slices), [driver] * gpus or ["No devices were found"])
-
-
-def write_smi(folder: Path, lines: Sequence[str], drivers: Sequence[str]) -> None:
-    """Put an nvidia-smi that lists these lines into `folder`."""
-    _write(folder / "nvidia-smi", SMI.format(listing=shlex.join(lines), drivers=shlex.join(drivers)))
+    drivers = shlex.join([driver] * gpus or ["No devices were found"])
+    _write(folder / "nvidia-smi", SMI.format(listing=shlex.join(listing(gpus, slices)), drivers=drivers))
 
 
 def amd_smi(folder: Path, gpus: int = 0) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
+from gnn_training.data.packed import Label, PackedGraphs, cut
 from gnn_training.graph import Graph
 from gnn_training.model.graphs import Graphs, concatenated, pad
 
@@ -34,3 +35,9 @@ def edge_list(graphs: Sequence[Graph]) -> tuple[np.ndarray, np.ndarray]:
     """edge_index (2, E) and batch (N,) of the graphs, in numpy."""
     edge_index, batch = concatenated(graphs)
     return edge_index.numpy(), batch.numpy()
+
+
+def label_of(data: PackedGraphs, i: int) -> Label:
+    """The label of graph i of packed graphs."""
+    names = ("num_colors", "lower_bound", "dsatur_colors", "optimal", "difficulty")
+    return Label(cut(data.tensors, "coloring", i), *(getattr(data, name)[i].item() for name in names))

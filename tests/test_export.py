@@ -333,7 +333,7 @@ def test_an_output_of_another_shape_or_with_other_numbers_is_refused():
 def test_without_a_checkpoint_there_is_nothing_to_export(tmp_path: Path, capsys):
     (tmp_path / "run").mkdir()
     assert main(["export", str(tmp_path / "run"), "--models", str(tmp_path / "models")]) == 2
-    assert "best.pt: no such checkpoint; train first" in capsys.readouterr().err
+    assert "best.pt: cannot be read (no such file or directory); train first" in capsys.readouterr().err
     assert not (tmp_path / "models").exists()
 
 
@@ -362,7 +362,7 @@ def test_a_folder_of_an_older_version_without_the_file_for_the_web_is_named(mode
     (models / WEB_FILE).unlink()
     job.publish(models, older)
     assert verify_again(models) == 2
-    assert f"{WEB_FILE}: not the file that was exported; export again" in capsys.readouterr().err
+    assert f"{WEB_FILE}: cannot be read (no such file or directory); export again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\n", bytes(100)])
@@ -374,7 +374,7 @@ def test_damaged_checksums_are_not_taken_for_right_ones(models: Path, content: b
 
 def test_without_checksums_there_is_nothing_to_verify(tmp_path: Path, capsys):
     assert verify_again(tmp_path) == 2
-    assert "SHA256SUMS: there is no such file; run export first" in capsys.readouterr().err
+    assert "SHA256SUMS: cannot be read (no such file or directory); export again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shape", [[1, NUM_WEIGHTS], [10, 64]], ids=["rule of moving", "graph head"])

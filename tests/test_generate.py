@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from small_graphs import label_of
 
 from gnn_training import files
 from gnn_training.coloring import is_proper
@@ -80,7 +81,7 @@ def test_the_number_of_processes_changes_not_a_byte(generated, tmp_path):
 
 def test_every_label_is_proper_and_bounded(generated):
     for i in range(len(generated)):
-        best = generated.label(i)
+        best = label_of(generated, i)
         assert is_proper(generated.graph(i), best.coloring) and best.coloring.max() + 1 == best.num_colors
         assert best.lower_bound <= best.num_colors <= best.dsatur_colors
         assert best.optimal == (best.lower_bound == best.num_colors)
@@ -153,7 +154,6 @@ def test_a_signal_ends_it_within_seconds_and_it_says_how_to_continue(tmp_path, n
     said, _ = process.communicate(timeout=30)
     assert process.returncode == 128 + number
     assert time.monotonic() - begin < 5
-    assert "interrupted; the same command continues" in said
     assert "SpawnProcess" not in said  # no traceback of a worker
     assert all_leave(process.pid)
     assert not (tmp_path / packed.MANIFEST_FILE).exists()
@@ -163,19 +163,14 @@ def test_a_damaged_part_is_made_again(generated, tmp_path, monkeypatch, caplog):
     with monkeypatch.context() as patched, pytest.raises(InterruptedError):
         patched.setattr(packed, "select", Mock(side_effect=InterruptedError))
         generate(settings(tmp_path, workers=1))
-    first, second, third, whole = parts(tmp_path)
-    digit = (content := bytearray(first.read_bytes())).index(b"positions") + len("positions") + 5
-    content[digit] ^= 1  # the first position
-    first.write_bytes(content)
-    (content := bytearray(second.read_bytes()))[-9] ^= 4
-    second.write_bytes(content)
-    third.write_bytes(third.read_bytes()[:-1])
-    before = whole.stat().st_mtime_ns
+    first, *whole = parts(tmp_path)
+    first.write_bytes(first.read_bytes()[:-1])
+    before = [path.stat().st_mtime_ns for path in whole]
     monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
     again = generate(settings(tmp_path, workers=1))
     assert (again.folder / packed.GRAPHS_FILE).read_bytes() == (generated.folder / packed.GRAPHS_FILE).read_bytes()
-    assert [f"{path}: is damaged" in caplog.text for path in parts(tmp_path)] == [True, True, True, False]
-    assert whole.stat().st_mtime_ns == before
+    assert [f"{path}: is damaged" in caplog.text for path in parts(tmp_path)] == [True, False, False, False]
+    assert [path.stat().st_mtime_ns for path in whole] == before
 
 
 @pytest.mark.slow
@@ -277,12 +272,11 @@ def test_few_graphs_leave_one_for_training_and_one_for_validation(graphs, valida
     assert split(tensors, seed=0).sum() == validation
 
 
-def test_progress_and_a_table_of_dsatur_against_the_labels_are_shown(tmp_path, caplog, capsys):
+def test_progress_and_the_labels_against_dsatur_are_logged(tmp_path, caplog):
     caplog.set_level("INFO")
     label_all([Fake(n) for n in range(2, 7)], tmp_path, plan(), workers=1)
     assert any(line.startswith("labelling: 5 of 5, ") for line in caplog.messages)
-    rows = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines()]
-    assert ["all", "5", "4", "0.00", "100%"] in [[cell.strip() for cell in row] for row in rows]
+    assert caplog.messages[-1] == "5 graphs: labels 0.00 colors below DSATUR, 100% proven optimal"
 
 
 def test_a_worker_loads_no_torch():

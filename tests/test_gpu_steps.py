@@ -26,7 +26,7 @@ def measured(gpus: FakeCuda, data: Path, mode: str, **options) -> dict:
 def test_neither_a_step_nor_a_search_waits_for_the_gpu_and_both_launch_few_kernels(gpus, tiny_data: Path, mode: str):
     found = measured(gpus, tiny_data, mode)
     (check,) = found["check"]
-    assert check["searches"] == mode and not check["in_parts"]
+    assert check["searches"] == mode
     for part, limit in LAUNCHES.items():
         for name in ("syncs", "reads", "pageable copies", "problems"):
             assert found[part][name] == 0, (part, name)
@@ -35,10 +35,6 @@ def test_neither_a_step_nor_a_search_waits_for_the_gpu_and_both_launch_few_kerne
     assert found["peak"] <= 1e6 * PEAK_MB[mode]
 
 
-def test_without_enough_memory_searches_run_in_two_parts_and_then_a_sentence_says_what_to_lower(gpus, tiny_data: Path):
+def test_without_enough_memory_a_sentence_says_what_to_lower(gpus, tiny_data: Path):
     result = gpus.run(fake_cuda.HERE / "memory.py", tiny_data)
-    assert result.returncode == 0, result.stderr[-3000:]
-    found = json.loads(result.stdout.splitlines()[-1])
-    assert found["is_split"] == [False, True] and found["peaks"][1] < 0.8 * found["peaks"][0]
-    assert "searching in two parts from now on" in result.stderr
-    assert found["sentence"] == "the GPU of rank 0 has too little memory: lower --batch-size"
+    assert result.stdout == "the GPU of rank 0 has too little memory: lower --batch-size\n", result.stderr[-3000:]

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import fake_gpus
 import pytest
 import torch
-from fake_gpus import NONE_VISIBLE, TOO_OLD, UNEXPECTED, amd_smi, nvidia_smi, write_smi
+from fake_gpus import NONE_VISIBLE, TOO_OLD, amd_smi, nvidia_smi
 from test_environment import ROOT, Clone
 
 from gnn_training.errors import MachineError, UserError
@@ -25,7 +25,7 @@ from gnn_training.settings import RankSettings, RunSettings, multi, single
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A machine without GPUs, whatever the real one has; an nvidia-smi or amd-smi in the folder is on its PATH."""
     visible = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-    for name in (*visible, "RUNPOD_POD_ID", "RUNPOD_GPU_COUNT"):
+    for name in visible:
         monkeypatch.setenv(name, "")  # so that what a test sets is undone, too
         monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -113,34 +113,9 @@ def test_driver_that_hangs_is_not_waited_for(here: Path, monkeypatch, tool: str,
     assert time.monotonic() - started < 5
 
 
-@pytest.mark.parametrize("lines", [None, ["No devices found."], ["No devices were found"]])
-def test_machine_without_gpus_is_told_how_a_container_gets_them(here: Path, lines):
-    if lines:
-        write_smi(here, lines, lines)
-    assert gpus.why_none().startswith("there is no GPU: start a container with --gpus all, or take --preset cpu")
-
-
-def test_pod_that_came_back_without_gpus_is_told_apart(monkeypatch):
-    monkeypatch.setenv("RUNPOD_POD_ID", "abc")
-    assert gpus.why_none().startswith("this pod has no GPU, as happens to stopped pods: start a new one")
-
-
-@pytest.mark.parametrize(
-    ("cuda", "hip", "smi", "build", "vendor", "way"),
-    [
-        (None, None, nvidia_smi, "CPUs", "NVIDIA", "without TORCH_INDEX_URL"),
-        (None, None, amd_smi, "CPUs", "AMD", "with the TORCH_INDEX_URL of PyTorch's ROCm builds"),
-        ("13.0", None, amd_smi, "NVIDIA", "AMD", "with the TORCH_INDEX_URL of PyTorch's ROCm builds"),
-        (None, "7.2", nvidia_smi, "AMD", "NVIDIA", "without TORCH_INDEX_URL"),
-    ],
-)
-def test_torch_for_other_gpus_than_those_here_is_named(here: Path, monkeypatch, cuda, hip, smi, build, vendor, way):
-    monkeypatch.setattr(torch.version, "cuda", cuda)
-    monkeypatch.setattr(torch.version, "hip", hip)
-    smi(here, gpus=1)
-    assert gpus.why_none() == (
-        f"torch is a build for {build} and the GPUs here are from {vendor}: "
-        f"remove the environment or rebuild the image, and install {way}"
+def test_machine_without_gpus_is_told_how_a_container_gets_them(here: Path):
+    assert gpus.why_none().startswith(
+        "there is no GPU: start a container with --gpus all (AMD: --device /dev/kfd --dev"
     )
 
 
@@ -149,11 +124,6 @@ def test_gpus_of_amd_are_those_that_amd_smi_lists(amd: Path, monkeypatch):
     sees(monkeypatch, 7)
     assert (gpus.num_gpus(), gpus.num_listed()) == (7, 8)
     assert gpus.why_fewer(7).startswith("amd-smi lists 8 GPUs and torch can use 7: take another host")
-
-
-def test_container_without_an_amd_gpu_is_told_how_it_gets_one(amd: Path):
-    gpus.AMD_DEVICE.unlink()
-    assert gpus.why_none().startswith("there is no GPU: start a container with --device /dev/kfd --device /dev/dri, or")
 
 
 @pytest.mark.parametrize(
@@ -171,25 +141,11 @@ def test_gpus_of_amd_are_selected_by_the_variable_that_torch_reads(amd: Path, mo
     assert {name: os.environ.get(name) for name in visible | chosen} == visible | chosen
 
 
-@pytest.mark.parametrize(
-    ("error", "visible", "sentence"),
-    [
-        (TOO_OLD, None,
-         'torch cannot use the GPU ("The NVIDIA driver on your system is too old (found version 12040)"): take a host'
-         " with a newer driver (RunPod: minCudaVersion)"),
-        (UNEXPECTED + "Error 802: system not yet initialized", "0",
-         'torch cannot use the GPU ("Error 802: system not yet initialized"): restart the container, or take another'),
-        (NONE_VISIBLE, "", "CUDA_VISIBLE_DEVICES () hides every GPU: unset it"),
-        (NONE_VISIBLE, "9", "CUDA_VISIBLE_DEVICES (9) hides every GPU: unset it"),
-        (NONE_VISIBLE, None, 'torch cannot use the GPU ("No CUDA GPUs are available"): restart the container'),
-    ],
-)  # fmt: skip
-def test_what_cuda_says_becomes_a_sentence(here: Path, monkeypatch, error, visible, sentence):
+@pytest.mark.parametrize("error", [TOO_OLD, NONE_VISIBLE, "Torch not compiled with CUDA enabled"])
+def test_what_torch_says_becomes_a_sentence(here: Path, monkeypatch, error: str):
     nvidia_smi(here, gpus=8)
     sees(monkeypatch, 0, error)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert gpus.why_none().startswith(sentence)
+    assert f'cannot use the GPU ("{error}"): set CUDA_VISIBLE_DEVICES right, install torch for' in gpus.why_none()
 
 
 @pytest.mark.parametrize(
@@ -199,13 +155,9 @@ def test_what_cuda_says_becomes_a_sentence(here: Path, monkeypatch, error, visib
         (7, {}, "nvidia-smi lists 8 GPUs and torch can use 7: take another host, or go on with --processes 7"),
         (2, {"CUDA_VISIBLE_DEVICES": "0,1"}, None),
         (2, {"CUDA_VISIBLE_DEVICES": "0, 1,9"}, "CUDA_VISIBLE_DEVICES (0,1,9) names 3 GPUs and torch can use 2: take"),
-        (8, {"RUNPOD_GPU_COUNT": "8"}, None),
-        (8, {"RUNPOD_GPU_COUNT": "9"}, "this pod is paid for 9 GPUs and torch can use 8: take another host"),
-        (1, {"RUNPOD_GPU_COUNT": "8", "CUDA_VISIBLE_DEVICES": "3"}, None),
-        (8, {"RUNPOD_GPU_COUNT": "all"}, None),
     ],
 )
-def test_gpus_that_are_paid_for_and_idle_are_named(here: Path, monkeypatch, usable, variables, sentence):
+def test_gpus_that_are_idle_are_named(here: Path, monkeypatch, usable, variables, sentence):
     nvidia_smi(here, gpus=8)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -332,7 +284,6 @@ def refusal(done: subprocess.CompletedProcess[str]) -> str:
 @pytest.mark.slow  # whole trainings in processes of their own
 def test_run_multigpu_refuses_a_machine_without_gpus(clone: Clone):
     assert refusal(dry_run(clone)).startswith("there is no GPU: start a container with --gpus all")
-    assert refusal(dry_run(clone, RUNPOD_POD_ID="abc")).startswith("this pod has no GPU")
     assert num_ranks(dry_run(clone, "2", "--preset", "cpu")) == 2
 
 
@@ -363,5 +314,3 @@ def test_run_multigpu_refuses_to_leave_gpus_idle_unless_told_how_many_to_use(clo
     assert refusal(dry_run(clone)).startswith("nvidia-smi lists 8 GPUs and torch can use 7")
     assert refusal(dry_run(clone, "8")).startswith("nvidia-smi lists 8 GPUs and torch can use 7")
     assert num_ranks(dry_run(clone, "7")) == 7
-    machine(clone, usable=7, gpus=7)
-    assert "this pod is paid for 8 GPUs and torch can use 7" in refusal(dry_run(clone, RUNPOD_GPU_COUNT="8"))

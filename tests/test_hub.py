@@ -150,11 +150,11 @@ def test_a_push_that_the_hub_refuses_says_why_in_a_sentence(archive: Path, onlin
         assert done.returncode == 2 and done.stderr.startswith("coloring-gnn: ") and done.stderr.count("\n") == 1, done
         return done.stderr
 
-    assert "the Hub refuses with status 401: log in with `hf auth login`" in said("me/no", archive, token="hf_wrong")
+    assert re.search("the Hub refuses .*401.*: correct that, log in with", said("me/no", archive, token="hf_wrong"))
     assert '"license" must be one of' in said("me/no", archive, "--license", "wtf")
     assert online.repositories["me/no"].commits == []
     write_archive(tmp_path / "damaged.tar.gz", read_archive(archive) | {"best.pt": b"?"}, 0)
-    assert "damaged.tar.gz is damaged (best.pt): pack again" in said("me/no", tmp_path / "damaged.tar.gz")
+    assert "damaged.tar.gz: is damaged (ValueError: best.pt); pack again" in said("me/no", tmp_path / "damaged.tar.gz")
 
 
 def test_a_fetch_asks_for_the_files_of_one_commit_and_no_others(online: hub_server.Hub):
@@ -200,14 +200,12 @@ def test_what_cannot_be_fetched_is_refused_in_a_sentence(
 ):
     put(online, "me/gated").gated = True
     put(online, "me/model")
-    assert "hf://me/gated is gated: ask for access on its page, then log in" in refusal("hf://me/gated")
-    assert "there is no such model, or it is private: correct the name" in refusal("hf://me/none")
-    assert "there is no such revision: name a branch, a tag or a commit" in refusal("hf://me/model@v9")
-    assert "is not in the cache and the Hub cannot be reached" in refusal("hf://me/model", HF_HUB_OFFLINE="1")
-    nobody = {"HF_ENDPOINT": "http://127.0.0.1:9"}  # the discard port
-    assert "is not in the cache and the Hub cannot be reached" in refusal("hf://me/model", **nobody)
+    for name in ("hf://me/gated", "hf://me/none", "hf://me/model@v9"):
+        assert f"{name}: there is no such model or revision, or it is private or gated" in refusal(name)
     (tmp_path / "file").touch()
-    assert "the cache cannot be written (not a directory)" in refusal("hf://me/model", HF_HOME=str(tmp_path / "file"))
+    nobody = {"HF_ENDPOINT": "http://127.0.0.1:9"}  # the discard port
+    for variables in ({"HF_HUB_OFFLINE": "1"}, nobody, {"HF_HOME": str(tmp_path / "file")}):
+        assert "not in the cache, and the Hub or the cache cannot be used" in refusal("hf://me/model", **variables)
     monkeypatch.setattr(online, "status", 401)
     assert "log in with `hf auth login` or set HF_TOKEN" in refusal("hf://me/model", HF_TOKEN="hf_wrong")
 

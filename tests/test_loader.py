@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny_runs
 import torch
-from small_graphs import random_graph
+from small_graphs import label_of, random_graph
 from torch import Tensor
 
 from gnn_training.coloring import is_proper
@@ -68,7 +68,7 @@ def test_the_structure_of_a_graph_is_the_same_in_every_batch(data: PackedGraphs,
 def test_a_batch_carries_the_labels_of_its_graphs(data: PackedGraphs, dataset: DeviceDataset):
     batch = batch_of(dataset, IDS, places=3)
     for row, i in enumerate(IDS):
-        label, graph = data.label(i), data.graph(i)
+        label, graph = label_of(data, i), data.graph(i)
         assert batch.graphs.num_nodes[row] == graph.num_nodes
         assert batch.graphs.degrees[row].sum() == 2 * graph.num_edges
         assert (batch.num_colors[row], batch.lower[row]) == (label.num_colors, label.lower_bound)

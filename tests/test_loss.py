@@ -14,10 +14,9 @@ from gnn_training.contract import GRAPH_TYPES, UNKNOWN_TYPE
 from gnn_training.graph import Graph
 from gnn_training.model.network import structure
 from gnn_training.model.rule import NUM_WEIGHTS
-from gnn_training.training import searcher as searching
 from gnn_training.training.loader import first_coloring
 from gnn_training.training.loss import SPREAD, WEIGHTS, Batch, ColoringNetwork, Search
-from gnn_training.training.searcher import GpuSearcher, Inputs, search_on_cpu
+from gnn_training.training.searcher import GpuSearcher, search_on_cpu
 
 SINGLE = Graph.from_edges(1, [])
 HARD = random_graph(70, 0.5, seed=2)
@@ -218,21 +217,3 @@ def test_the_tensors_of_a_gpu_find_what_the_compiled_loops_find(searcher: GpuSea
             assert torch.equal(mine, other)
     for copies in (*compiled[1][:, ::2], *compiled[1][:, 1::2]):
         assert len(copies.unique()) > 1  # weights and seeds make a difference
-
-
-def test_a_gpu_short_of_memory_searches_in_two_parts_finds_the_same_and_does_not_try_for_ever(searcher, monkeypatch):
-    b, room = batch([*GRAPHS, *GRAPHS, HARD]), 10  # two searches of five graphs
-
-    def begin(inputs: Inputs, max_colors: int) -> tuple:
-        if inputs.weights[..., 0].numel() > room:
-            raise torch.OutOfMemoryError
-        return real(inputs, max_colors)
-
-    real = searching.begin
-    monkeypatch.setattr(searching, "begin", begin)
-    for _ in range(2):
-        for mine, other in zip(found(b, 20, searcher), found(b, 20), strict=True):
-            assert torch.equal(mine, other)
-    room = 9
-    with pytest.raises(torch.OutOfMemoryError):
-        found(b, 20, searcher)

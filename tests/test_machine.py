@@ -150,11 +150,11 @@ def test_a_folder_of_somebody_else_is_named_with_both_users(foreign: tuple[Path,
     with pytest.raises(StorageError) as refused:
         machine.require_storage([folder / below])
     assert f"{folder} cannot be written (permission denied: {whose})" in str(refused.value)
-    assert f"chown it to {os.geteuid()}" in str(refused.value) and "--user" in str(refused.value)
+    assert "chown it, start the container with --user" in str(refused.value)
 
 
 def test_a_file_in_the_way_is_named(tmp_path: Path, monkeypatch):
     monkeypatch.delenv("GNN_WORKSPACE", raising=False)
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match=r"file cannot be written \(not a directory\)"):
+    with pytest.raises(StorageError, match=r"file cannot be written \(not a directory: user"):
         machine.require_storage([tmp_path, tmp_path / "file" / "runs"])

@@ -106,7 +106,7 @@ def test_a_wrong_key_is_said_at_once_and_loudly(serve):
     server = serve(401)
     said = refusal(server.url)
     assert len(server.orders) == 1
-    assert "HTTP 401 the reason" in said and "STILL BILLED" in said and "runpodctl pod stop abc123xyz" in said
+    assert "HTTP 401 Unauthorized" in said and "STILL BILLED" in said and "runpodctl pod stop abc123xyz" in said
 
 
 @pytest.mark.parametrize("code", [500, 503, 429])

@@ -9,8 +9,8 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gnn_training import files
-from gnn_training.console import markdown_table, print_tables, progress
+from gnn_training.console import progress
 from gnn_training.data import packed
 from gnn_training.data.packed import Columns, Label, PackedGraphs, Row
 from gnn_training.errors import UserError
@@ -29,7 +29,7 @@ from gnn_training.processes import run_in_processes
 log = logging.getLogger(__name__)
 CHUNK = 16  # graphs per part: what a kill can lose per worker
 MOVE_WORK = 50  # of the search on one move, besides the visits of neighbours
-PATIENCE_NODES = 50  # up to so many, `Plan.iterations` moves; on larger graphs more in proportion
+PATIENCE_NODES = 36  # up to so many, `Plan.iterations` moves; on larger graphs more in proportion
 SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these numbers of nodes
 _PARTS = ".parts"
 
@@ -54,23 +54,13 @@ class Plan:
     seed: int
     origin: dict = field(default_factory=dict)  # JSON for the manifest
     skip_bad: bool = False  # leave out sources whose load raises UserError, instead of stopping at the first
-
-
-@contextmanager
-def claim(folder: Path) -> Iterator[None]:
-    """Be the only process that fills a folder while the body runs. UserError if another one does."""
-    try:
-        with files.lock_folder(folder):
-            yield
-    except KeyboardInterrupt:
-        log.warning("interrupted; the same command continues")
-        raise
+    rule: tuple[float, ...] = ()  # weights of the trained rule, which then searches too
 
 
 def label_all(
     sources: Sequence[GraphSource], folder: Path, plan: Plan, workers: int = 0, redraw: Redraw | None = None
 ) -> PackedGraphs:
-    """Label every source with `workers` processes (0: one per core), write the packed graphs to the claimed `folder`,
+    """Label every source with `workers` processes (0: one per core), write the packed graphs to the locked `folder`,
     return them. Copies, skipped sources and the notes of instances are logged. UserError for a bad source.
     """
     work = repr((packed.VERSION, CHUNK, plan, list(sources)))  # other work has parts of its own
@@ -82,12 +72,13 @@ def label_all(
     tensors["split"] = split(tensors, plan.seed)
     graphs = packed.write(folder, tensors, plan.families, plan.origin)
     shutil.rmtree(folder / _PARTS)
-    _print_summary(graphs)
+    below, proven = (graphs.dsatur_colors - graphs.num_colors).mean(), 100 * graphs.optimal.mean()
+    log.info("%d graphs: labels %.2f colors below DSATUR, %.0f%% proven optimal", len(graphs), below, proven)
     return graphs
 
 
 def finished(folder: Path, origin: dict) -> PackedGraphs | None:
-    """The graphs of a claimed folder if made from `origin`; None if there are none yet; UserError if others."""
+    """The graphs of a locked folder if made from `origin`; None if there are none yet; UserError if others."""
     manifest = packed.read_manifest(folder)
     if manifest is None:
         if (folder / packed.GRAPHS_FILE).exists() and not (folder / _PARTS).exists():
@@ -145,9 +136,7 @@ def _label(pending: Sequence[GraphSource], prefix: str, plan: Plan, workers: int
                 advance(len(missing[number][1]))
     labelled: list[tuple[int, Row]] = []
     for path, part in done.items():
-        if (part := part or _read_part(path)) is None:
-            raise UserError(f"{path}: was damaged while it was written; the same command makes it again")
-        tensors, metadata = part
+        tensors, metadata = part or packed.read_columns(path)
         labelled += [(position, (tensors, i)) for i, position in enumerate(json.loads(metadata["positions"]))]
         for note in json.loads(metadata["notes"]):
             log.warning(note)
@@ -158,19 +147,11 @@ def _read_part(path: Path) -> tuple[Columns, dict[str, str]] | None:
     """The tensors and the metadata of a part; None if it is missing or damaged."""
     if not path.exists():
         return None
-    with suppress(UserError):
-        tensors, metadata = packed.read_columns(path)
-        if metadata.pop("sha256", "") == _digest(tensors, metadata):
-            return tensors, metadata
-    log.warning("%s: is damaged; its graphs are labelled again", path)
-    return None
-
-
-def _digest(tensors: Columns, metadata: dict[str, str]) -> str:
-    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
-    for name, values in sorted(tensors.items()):
-        digest.update(f"{name} {values.dtype} {values.shape}".encode() + values.tobytes())
-    return digest.hexdigest()
+    try:
+        return packed.read_columns(path)
+    except UserError as error:
+        log.warning("%s; its graphs are labelled again", error)
+        return None
 
 
 def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) -> None:
@@ -186,16 +167,18 @@ def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) 
             notes.append(f"left out: {error}")
             continue
         notes += [instance.note] if instance.note else []
-        graphs.append((instance, label(instance, plan.iterations, plan.seconds, plan.seed)))
+        graphs.append((instance, label(instance, plan.iterations, plan.seconds, plan.seed, plan.rule)))
         positions.append(position)
     tensors = packed.columns(graphs, plan.families)
     tensors["fingerprint"] = np.array([fingerprint(instance.graph) for instance, _ in graphs], dtype=np.uint64)
     metadata = {"positions": json.dumps(positions), "notes": json.dumps(notes)}
-    packed.write_columns(path, tensors, metadata | {"sha256": _digest(tensors, metadata)})
+    packed.write_columns(path, tensors, metadata)
 
 
-def label(instance: Instance, iterations: int, seconds: float, seed: int) -> Label:
-    """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone."""
+def label(instance: Instance, iterations: int, seconds: float, seed: int, rule: tuple[float, ...] = ()) -> Label:
+    """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone. rule:
+    weights of the trained rule, which then searches, too: on geometric graphs, other methods need up to 5 colors more.
+    """
     from gnn_training.solve.kernels import dsatur  # compiled, which only workers need
     from gnn_training.solve.portfolio import (
         Budget,
@@ -205,6 +188,7 @@ def label(instance: Instance, iterations: int, seconds: float, seed: int) -> Lab
         fewer_colors,
         improvements,
         recombination,
+        trained_rule,
     )
 
     compile_all()
@@ -221,7 +205,10 @@ def label(instance: Instance, iterations: int, seconds: float, seed: int) -> Lab
     patience = int(iterations * move * max(1.0, graph.num_nodes / PATIENCE_NODES))
     best, effort = start, 0.0
     methods: dict[Method, float] = {recombination: 2, fewer_colors: 0.5}
-    for found in improvements(lists, start, Budget(deadline, lower, seed=seed), methods, patience=patience):
+    if rule:
+        methods[trained_rule] = 1
+    budget, weights = Budget(deadline, lower, seed=seed), np.array(rule, dtype=np.float32)
+    for found in improvements(lists, start, budget, methods, weights, patience):
         best, effort = found.colors, found.work / move
     num_colors = int(best.max()) + 1
     hard = difficulty(graph.num_nodes, num_colors, lower, dsatur_colors, effort)
@@ -240,21 +227,6 @@ def difficulty(num_nodes: int, num_colors: int, lower_bound: int, dsatur_colors:
         (0.10, math.log10(num_nodes) / 3),
     )
     return 100 * sum(weight * min(1.0, max(0.0, share)) for weight, share in shares)
-
-
-def _print_summary(graphs: PackedGraphs) -> None:
-    """Print per family how far the labels are below DSATUR and how many are proven optimal."""
-    masks = {name: graphs.family == number for number, name in enumerate(graphs.families)}
-    masks = {name: mask for name, mask in masks.items() if mask.any()} | {"all": np.full(len(graphs), True)}
-    below = graphs.dsatur_colors - graphs.num_colors
-    table: dict[str, Sequence[object]] = {
-        "family": list(masks),
-        "graphs": [int(mask.sum()) for mask in masks.values()],
-        "mean nodes": [round(graphs.num_nodes[mask].mean()) for mask in masks.values()],
-        "colors below DSATUR": [float(below[mask].mean()) for mask in masks.values()],
-        "proven optimal": [f"{100 * graphs.optimal[mask].mean():.0f}%" for mask in masks.values()],
-    }
-    print_tables(markdown_table(table))
 
 
 def fingerprint(graph: Graph) -> int:

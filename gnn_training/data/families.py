@@ -202,11 +202,6 @@ class Recipe:
         """Graphs of all families, for training and validation."""
         return sum(self.counts.values())
 
-    @property
-    def num_training(self) -> int:
-        """Graphs in the training split, four of five."""
-        return round(0.8 * self.num_graphs)
-
 
 @dataclass(frozen=True)
 class Draw:

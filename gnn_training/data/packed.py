@@ -1,7 +1,6 @@
 """Labelled graphs in one memory-mapped safetensors file with a manifest beside it; docs/DATA.md describes the bytes."""
 
 import json
-import math
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from gnn_training import files
-from gnn_training.contract import GRAPH_TYPES, UNKNOWN_TYPE
+from gnn_training.contract import GRAPH_TYPES
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 
@@ -35,7 +34,6 @@ RAGGED = {
     "names": ("name_offset", np.uint8),
 }
 _DTYPES = PER_GRAPH | {name: dtype for name, (_, dtype) in RAGGED.items()} | {o: np.int64 for o, _ in RAGGED.values()}
-_CODES = {"U8": np.uint8, "I16": np.int16, "I32": np.int32, "I64": np.int64, "U64": np.uint64, "F32": np.float32}
 Columns = dict[str, np.ndarray]  # every tensor of the file by its name
 Row = tuple[Columns, int]  # graph i of some columns
 
@@ -104,25 +102,15 @@ def write_columns(path: Path, tensors: Columns, metadata: dict[str, str] | None 
 
 
 def read_columns(path: Path) -> tuple[Columns, dict[str, str]]:
-    """Map a safetensors file into memory: read-only tensors, and the metadata. UserError if it is damaged."""
-    from safetensors import SafetensorError, safe_open  # part of [train]
+    """Map a safetensors file into memory: tensors, and the metadata. UserError if it is damaged."""
+    from safetensors import SafetensorError, safe_open  # part of [train], as torch
 
     try:
-        with files.open_regular(path) as regular:
-            body = np.memmap(regular, dtype=np.uint8, mode="r")
-        with safe_open(path, framework="numpy") as file:  # checks the header and the size
-            slices = {name: file.get_slice(name) for name in file.offset_keys()}
-            metadata = file.metadata() or {}
-        types = {name: (np.dtype(_CODES[view.get_dtype()]), view.get_shape()) for name, view in slices.items()}
-        tensors, end = {}, len(body)  # the tensors fill the file up to its end, without holes
-        for name, (dtype, shape) in reversed(types.items()):
-            start = end - dtype.itemsize * math.prod(shape)
-            tensors[name] = body[start:end].view(dtype).reshape(shape)
-            end = start
-        return tensors, metadata
+        with files.open_regular(path), safe_open(path, framework="pt") as file:  # numpy would read all of it
+            return {name: file.get_tensor(name).numpy() for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({files.reason(error)}); make the folder again") from error
-    except (SafetensorError, KeyError, ValueError) as error:
+    except (SafetensorError, TypeError, ValueError) as error:
         raise UserError(f"{path}: is damaged or not a safetensors file ({error}); remove it, make it again") from error
 
 
@@ -186,7 +174,7 @@ class PackedGraphs:
         if manifest is None:
             raise UserError(f"{folder}: has no packed graphs (no {MANIFEST_FILE}); generate or import them first")
         tensors, _ = read_columns(folder / GRAPHS_FILE)
-        _check_tensors(folder / GRAPHS_FILE, manifest["graphs"], len(manifest["families"]), tensors)
+        _check_tensors(folder / GRAPHS_FILE, manifest["graphs"], tensors)
         return cls(folder, manifest, tensors)
 
     def verify(self) -> None:
@@ -216,32 +204,11 @@ class PackedGraphs:
         """Name of graph i: family and number, or the file it was imported from."""
         return bytes(cut(self.tensors, "names", i)).decode(errors="replace")
 
-    def label(self, i: int) -> Label:
-        """Best known coloring of graph i and what is known about it."""
-        bounds = int(self.num_colors[i]), int(self.lower_bound[i]), int(self.dsatur_colors[i])
-        return Label(cut(self.tensors, "coloring", i), *bounds, bool(self.optimal[i]), float(self.difficulty[i]))
 
-
-def _check_tensors(path: Path, graphs: int, families: int, tensors: Columns) -> None:
-    """Raise UserError unless every tensor is there, with its type, the length that the others require, and values that
-    are positions in lists or numbers of nodes.
-    """
+def _check_tensors(path: Path, graphs: int, tensors: Columns) -> None:
+    """Raise UserError unless every tensor is there, with its type and length. `verify` compares the values."""
     for name, dtype in _DTYPES.items():
         if name not in tensors or tensors[name].dtype != dtype or tensors[name].ndim != 1:
             raise UserError(f"{path}: has no {name} of type {dtype.__name__} and one dimension; make the folder again")
         if name in PER_GRAPH and len(tensors[name]) != graphs:
             raise UserError(f"{path}: has {len(tensors[name])} values of {name}, not {graphs}; make the folder again")
-    n, family, types = tensors["num_nodes"].astype(np.int64), tensors["family"], tensors["graph_type"]
-    wrong = {
-        "num_nodes": (n < 1) | (n > MAX_NODES),
-        "family": (family < 0) | (family >= families),
-        "graph_type": (types >= len(GRAPH_TYPES)) & (types != UNKNOWN_TYPE),
-        "split": tensors["split"] >= len(SPLITS),
-    }
-    if impossible := [name for name, values in wrong.items() if values.any()]:
-        raise UserError(f"{path}: has values of {impossible[0]} that cannot be; make the folder again")
-    lengths = {"adjacency_bits": n * -(-n // 8), "coloring": n, "names": np.diff(tensors["name_offset"])}
-    for name, length in lengths.items():
-        ends = np.concatenate([[0], np.cumsum(length)])
-        if not np.array_equal(ends, tensors[RAGGED[name][0]]) or ends[-1] != len(tensors[name]) or (length < 0).any():
-            raise UserError(f"{path}: {name} does not fit {RAGGED[name][0]} and num_nodes; make the folder again")

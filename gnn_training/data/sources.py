@@ -2,6 +2,7 @@
 
 import errno
 import gzip
+import io
 import os
 import shutil
 import tarfile
@@ -24,25 +25,23 @@ from gnn_training.settings import RunSettings
 
 KNOWN = f"{', '.join(FORMATS)} and .gz of them"
 HOME = Path("training_data")  # searched when no data is named; generated graphs go below it
-MAX_READ = 200_000_000  # bytes at once
-MAX_UNPACKED = 50_000_000_000  # bytes, which gzip may make of 50 million
 MAX_END = 10_000_000  # zeros after the end of an archive
+DAMAGED = (  # what tarfile and gzip raise
+    gzip.BadGzipFile, tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError, MemoryError, RecursionError,
+)  # fmt: skip
 
 
 def read(path: Path) -> Instance:
     """Read the graph of one file, named after it. UserError is "FILE: line N: ..." or "FILE: ..."."""
     limit, way_out = _limit(path), "allow it or leave the file out"
-    if path.suffix.lower() != ".gz":
-        return parse(str(path), read_bytes(path, limit, way_out))
-    try:
-        with open_regular(path) as file, gzip.GzipFile(fileobj=file) as unpacked:
-            content = unpacked.read(limit + 1)
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise UserError(f"{path}: the compressed file is damaged ({error}); fetch or pack it again") from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({reason(error)}); {way_out}") from error
-    if len(content) > limit:
-        raise UserError(f"{path}: unpacks to more than {limit / 1e6:g} MB, which is too large to read; {way_out}")
+    content = read_bytes(path, limit, way_out)
+    if path.suffix.lower() == ".gz":
+        try:
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(limit + 1)
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+            raise UserError(f"{path}: the compressed file is damaged ({error}); fetch or pack it again") from error
+        if len(content) > limit:
+            raise UserError(f"{path}: unpacks to more than {limit / 1e6:g} MB, which is too large to read; {way_out}")
     return parse(str(path), content)
 
 
@@ -104,13 +103,13 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
         with open_regular(archive) as file:
             is_zipped = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            for parts, content in _members(_Reader(cast(BinaryIO, gzip.GzipFile(fileobj=file)) if is_zipped else file)):
+            for parts, content in _members(cast(BinaryIO, gzip.GzipFile(fileobj=file)) if is_zipped else file):
                 if (room := room - len(content)) < 0:
                     raise StorageError(f"{archive}: its graphs would fill the disk of {folder}; make room")
                 path = folder.joinpath(*parts)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
-    except (gzip.BadGzipFile, tarfile.TarError, zlib.error, EOFError, ValueError, RecursionError) as error:
+    except DAMAGED as error:
         raise UserError(f"{archive}: is damaged or not a tar archive ({error}); fetch or pack it again") from error
     except OSError as error:
         kind = StorageError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else UserError
@@ -121,28 +120,14 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
     return find([folder])
 
 
-class _Reader:
-    """Reads what tarfile asks for, unless a header claims more than the memory may take."""
-
-    def __init__(self, file: BinaryIO):
-        self._read, self.seek, self.tell = file.read, file.seek, file.tell
-
-    def read(self, size: int = -1) -> bytes:
-        if size > MAX_READ:
-            raise ValueError(f"a member claims {size} bytes, which are too many")
-        return self._read(size)
-
-
-def _members(stream: _Reader) -> Iterator[tuple[list[str], bytes]]:
+def _members(stream: BinaryIO) -> Iterator[tuple[list[str], bytes]]:
     """Path, as parts below a folder, and content of every graph file in a tar archive. ValueError if it is damaged. The
     archive is read to its end, because gzip compares its checksum there, and because tarfile takes a damaged header for
     the end.
     """
-    with tarfile.open(fileobj=cast(BinaryIO, stream), mode="r:", encoding="utf-8") as archive:
+    with tarfile.open(fileobj=stream, mode="r:", encoding="utf-8") as archive:
         for member in archive:
             parts = [part for part in PurePosixPath(member.name).parts if part not in ("/", "..")]
-            if member.offset_data + member.size > MAX_UNPACKED:
-                raise ValueError(f"{brief(member.name)} has {member.size} bytes, which are too many")
             if member.isreg() and parts and _listed(parts[-1]) and not any(part.startswith(".") for part in parts):
                 if member.issparse() or member.size > _limit(member.name):
                     raise ValueError(f"{brief(member.name)} has holes or {member.size} bytes, which are too many")

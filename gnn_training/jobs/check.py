@@ -7,7 +7,6 @@ import resource
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,7 +18,7 @@ from gnn_training.console import duration, markdown_table, print_tables
 from gnn_training.data.families import RECIPES
 from gnn_training.data.packed import PackedGraphs, is_packed
 from gnn_training.data.sources import locate, written
-from gnn_training.distributed import Runtime, join
+from gnn_training.distributed import join
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.launch import gpus
 from gnn_training.launch.ranks import launch
@@ -28,7 +27,6 @@ from gnn_training.training import loggers
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.self_check import largest_step, self_check
-from gnn_training.training.validation import Validation
 
 log = logging.getLogger(__name__)
 DISK_GIB = 2  # the full recipe packed, checkpoints, logs and the model
@@ -139,40 +137,15 @@ def _cost(settings: RunSettings) -> Iterator[Row]:
     if not is_packed(graphs):
         return
     ranks, values = gpus.num_ranks(settings), settings.model_dump(include=set(TrainSettings.model_fields))
-    found = measure(TrainSettings(**values | {"data": graphs}), ranks)
-    steps, training = found.steps, found.step_seconds * found.steps
-    every = settings.between_evaluations(steps)
-    evaluations = found.evaluation_seconds * (steps // every + 1)  # one before the first step
-    yield "memory", partial(_memory, settings, found.peak_bytes / GIB, ranks)
-    yield "training", lambda: f"about {duration(training)} for {steps} steps, {found.searches:.0f} searches each"
-    yield "evaluations", lambda: f"about {duration(evaluations)}, every {every} steps"
-    if settings.minutes:
-        share_done = 60 * settings.minutes / (training + evaluations)
-        early = f"by --minutes {settings.minutes:g}, after about {steps * share_done:.0f} steps"
-        yield "ends", lambda: early if share_done < 1 else f"after {steps} steps, before --minutes"
+    peak, steps, seconds = launch(_measure, TrainSettings(**values | {"data": graphs}), ranks)
+    yield "memory", partial(_memory, settings, peak / GIB, ranks)
+    yield "training", lambda: f"about {duration(seconds * steps)} for {steps} steps, and the evaluations"
 
 
-@dataclass(frozen=True)
-class Measured:
-    """peak_bytes: most memory of a rank, on a GPU that of the GPU; steps: of the training; searches: of one step on
-    all ranks; seconds: of one step, of one evaluation.
+def _measure(settings: TrainSettings) -> tuple[int, int, float]:
+    """As one rank, take a few steps of the training. Return the bytes that they need, on a GPU those of the GPU, the
+    number of all steps, and the seconds of one.
     """
-
-    peak_bytes: int
-    steps: int
-    searches: float
-    step_seconds: float
-    evaluation_seconds: float
-
-
-def measure(settings: TrainSettings, num_ranks: int) -> Measured:
-    """Take a few steps of the training and part of an evaluation on `num_ranks` ranks of this machine. Raises UserError
-    if a rank fails, as training would.
-    """
-    return launch(_measure, settings, num_ranks)
-
-
-def _measure(settings: TrainSettings) -> Measured:
     with join(settings.device) as rt:
         loader, learner = GraphLoader(settings, PackedGraphs.open(settings.data), rt), Learner(settings, rt)
         self_check(learner, loader, rt)
@@ -185,21 +158,7 @@ def _measure(settings: TrainSettings) -> Measured:
         peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         if rt.device.type == "cuda":
             peak = torch.cuda.max_memory_reserved()
-        graphs = loader.sampler.graphs_per_step
-        evaluation = _evaluation_seconds(learner, loader, rt)
-        return Measured(peak, settings.num_steps(graphs), 2 * graphs, seconds, evaluation)
-
-
-def _evaluation_seconds(learner: Learner, loader: GraphLoader, rt: Runtime) -> float:
-    """One evaluation, by one batch of this rank, as all batches cost about the same."""
-    validation = Validation(loader.settings, loader.dataset, learner.search, rt)
-    with learner.averaged_weights() as network:
-        for _ in range(2):  # the first time, graphs are prepared
-            rt.wait()
-            started = time.monotonic()
-            if validation.batches:  # otherwise other ranks have all graphs
-                validation.score_batch(network, 0).tolist()
-    return len(validation.batches) * (time.monotonic() - started)
+        return peak, settings.num_steps(loader.sampler.graphs_per_step), seconds
 
 
 def _memory(settings: RunSettings, need: float, ranks: int) -> str:

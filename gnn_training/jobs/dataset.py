@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
-from gnn_training.contract import GRAPH_TYPES
+from gnn_training.contract import GRAPH_TYPES, SHIPPED_MODEL
 from gnn_training.data import sources
-from gnn_training.data.dataset import Plan, claim, finished, label_all
+from gnn_training.data.dataset import Plan, finished, label_all
 from gnn_training.data.families import RECIPES, Draw, draws
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import StorageError, UserError
+from gnn_training.files import lock_folder
 from gnn_training.graph import UNNAMED_FAMILY, Instance
+from gnn_training.model.session import Model
 from gnn_training.settings import GenerateSettings, ImportSettings
 
 log = logging.getLogger(__name__)
@@ -33,11 +35,17 @@ def generate(settings: GenerateSettings) -> PackedGraphs:
     def redraw(copies: list[Draw]) -> list[Draw]:
         return [replace(copy, index=next(unused[copy.family])) for copy in copies]
 
-    plan = Plan(tuple(recipe.counts), recipe.iterations, settings.label_seconds, settings.seed, origin)
-    with claim(settings.out):
+    plan = Plan(tuple(recipe.counts), recipe.iterations, settings.label_seconds, settings.seed, origin, rule=_rule())
+    with lock_folder(settings.out):
         if (there := finished(settings.out, origin)) is not None:
             return there
         return label_all(graphs, settings.out, plan, settings.workers, redraw)
+
+
+def _rule() -> tuple[float, ...]:
+    """Weights of the trained rule in the shipped file."""
+    rule = Model(SHIPPED_MODEL, 1).rule
+    return () if rule is None else tuple(rule.tolist())
 
 
 @dataclass(frozen=True)
@@ -58,8 +66,8 @@ def import_graphs(settings: ImportSettings) -> PackedGraphs:
     origin |= {"state": _state(found), "iterations": iterations}
     origin |= settings.model_dump(include={"seed", "label_seconds"})
     families, unpacked = (*GRAPH_TYPES, UNNAMED_FAMILY), settings.out / ".unpacked"
-    plan = Plan(families, iterations, settings.label_seconds, settings.seed, origin, settings.skip_bad)
-    with claim(settings.out):
+    plan = Plan(families, iterations, settings.label_seconds, settings.seed, origin, settings.skip_bad, _rule())
+    with lock_folder(settings.out):
         if (there := finished(settings.out, origin)) is not None:
             return there
         shutil.rmtree(unpacked, ignore_errors=True)  # left by a kill

@@ -49,14 +49,10 @@ def export(settings: ExportSettings) -> Path:
 
 def verify_published(settings: ExportSettings) -> Path:
     """Raise UserError if a file in the folder is missing, was changed since its export, or gives other outputs."""
-    sums = settings.models / SUMS_FILE
-    if not sums.exists():
-        raise UserError(f"{sums}: there is no such file; run export first")
-    paths = [settings.models / name for name in (MODEL_FILE, WEB_FILE, GOLDEN_FILE)]
-    found = {
-        path.name: files.read_bytes(path, files.OWN_LIMIT, "export again") for path in (sums, *paths) if path.exists()
-    }
-    if name := files.changed(found[SUMS_FILE], found, (path.name for path in paths)):
+    names = (MODEL_FILE, WEB_FILE, GOLDEN_FILE)
+    paths = [settings.models / name for name in (SUMS_FILE, *names)]
+    found = {path.name: files.read_bytes(path, files.OWN_LIMIT, "export again") for path in paths}
+    if name := files.changed(found[SUMS_FILE], found, names):
         raise UserError(f"{settings.models / name}: not the file that was exported; export again")
     _check_golden(settings.models, settings.oldest_runtime)
     log.info("%s: checksums hold, the golden vectors agree", settings.models)

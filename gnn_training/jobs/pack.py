@@ -32,11 +32,13 @@ def pack(settings: PackSettings) -> Path:
         path.name: files.read_bytes(path, files.OWN_LIMIT, WAY_OUT) for path in [*paths, settings.run / "status.json"]
     }
     contents.pop("status.json")  # the manifest has it
-    report, config, status = (_record(settings.run / f"{name}.json") for name in ("report", "config", "status"))
-    with files.damaged(settings.run / "report.json", DELETE):
+    report, config, status = (
+        files.read_json(settings.run / f"{name}.json", DELETE) for name in ("report", "config", "status")
+    )
+    with files.damaged(f"report.json or status.json in {settings.run}", DELETE):
         model = report["model"]["sha256"], int(report["model"]["metadata"]["trained_steps"])
-        data_sha256 = report["model"]["metadata"]["data_sha256"]
-    _require_one_training(settings, contents, model, status)
+        data_sha256, best = report["model"]["metadata"]["data_sha256"], status["best_step"]
+    _require_one_training(settings, contents, model, best)
     modified = max(int(path.stat().st_mtime) for path in paths)
     manifest = _manifest(settings, data_sha256, status, modified)
     contents["manifest.json"] = (json.dumps(manifest, indent=1) + "\n").encode()
@@ -80,16 +82,9 @@ def _revision(root: Path) -> str:
         return "unknown"
 
 
-def _record(path: Path) -> Json:
-    record = files.read_json(path, DELETE)
-    if not isinstance(record, dict) or not record:
-        raise UserError(f"{path}: is damaged (it has no values); {DELETE}")
-    return record
-
-
-def _require_one_training(settings: PackSettings, contents: Contents, model: tuple[str, int], status: Json) -> None:
+def _require_one_training(settings: PackSettings, contents: Contents, model: tuple[str, int], best: int) -> None:
     """Raise UserError if the model is damaged, or if the report or the checkpoint are of another model. model: SHA-256
-    and step of that of the report.
+    and step of that of the report; best: step of the checkpoint.
     """
     sums = files.read_bytes(settings.models / SUMS_FILE, files.OWN_LIMIT, WAY_OUT)
     if name := files.changed(sums, contents, (MODEL_FILE, WEB_FILE, GOLDEN_FILE)):
@@ -97,7 +92,6 @@ def _require_one_training(settings: PackSettings, contents: Contents, model: tup
     sha256, exported = model
     if sha256 != hashlib.sha256(contents[MODEL_FILE]).hexdigest():
         raise UserError(f"{settings.run}/report.json is of another model than {settings.models}; evaluate again")
-    best = status.get("best_step")
     if exported != best:
         raise UserError(f"{settings.models} has step {exported}, the best of {settings.run} is {best}; export again")
 

@@ -253,13 +253,10 @@ def _do(step: Step, settings: RunSettings, record: StepRecord) -> None:
 def _finish(settings: RunSettings, how: str) -> None:
     """Tell what there is, and where; stop the pod if that was asked for."""
     model, report, status = settings.models / MODEL_FILE, settings.run / "report.json", settings.run / "status.json"
-    delete = "delete it, then the same command makes it again"
-    with files.damaged(report, delete):
-        summary = files.read_json(report, delete)["summary"]
+    with files.damaged(f"{report} or {status}", "delete both, then the same command makes them again"):
+        summary, training = files.read_json(report)["summary"], files.read_json(status)
         graphs, methods = summary["graphs"], summary["methods"].items()
         scores = [f"{METHODS[method]} {score['mean_gap']:.2f}" for method, score in methods]
-    with files.damaged(status, delete):
-        training = files.read_json(status, delete)
         before, after = float(training["first_gap"]), float(training["best"])
     log.info("%s: %.1f MB, %s", model, model.stat().st_size / 1e6, how)
     log.info("colors above the best known on %d validation graphs: %s", graphs, ", ".join(scores))

@@ -1,9 +1,9 @@
 """Show the page that colors graphs in a browser, on this machine alone."""
 
 import logging
+import os
 from contextlib import suppress
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from gnn_training import files
@@ -58,25 +58,20 @@ def served_files(settings: ServeSettings) -> dict[str, Path]:
     return found
 
 
-class PageHandler(BaseHTTPRequestHandler):
+class PageHandler(SimpleHTTPRequestHandler):
     """Sends a served file, or 404."""
 
     served: dict[str, Path]
+    extensions_map = TYPES
 
-    def do_GET(self) -> None:
-        path = self.served.get(self.path.partition("?")[0])
-        if path is None:
-            self.send_error(HTTPStatus.NOT_FOUND)
-            return
-        content = path.read_bytes()
-        self.send_response(HTTPStatus.OK)
+    def translate_path(self, path: str) -> str:
+        """The file of an address; of any other address, one that does not exist."""
+        return str(self.served.get(path.partition("?")[0], os.devnull + "/"))
+
+    def end_headers(self) -> None:
         for name, value in HEADERS.items():
             self.send_header(name, value)
-        self.send_header("Content-Type", TYPES[path.suffix])
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        with suppress(ConnectionError):  # the browser has left
-            self.wfile.write(content)
+        super().end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing about single requests."""

@@ -17,7 +17,6 @@ log = logging.getLogger(__name__)
 DEVICE = Path("/dev/nvidiactl")  # in every container that was given a GPU of NVIDIA
 AMD_DEVICE = Path("/dev/kfd")  # likewise of AMD
 SMI_SECONDS = 20  # eight GPUs without persistence mode take ten
-INSTALL = {"NVIDIA": "without TORCH_INDEX_URL", "AMD": "with the TORCH_INDEX_URL of PyTorch's ROCm builds"}
 MAX_CPU_RANKS = 8  # more ranks make the global batch larger, not the job shorter
 
 
@@ -47,7 +46,7 @@ def num_gpus() -> int:
     """Return how many GPUs torch can use, after CUDA_VISIBLE_DEVICES. Raises MachineError: nvidia-smi or amd-smi hangs,
     and so would torch.
     """
-    if not vendors():
+    if not are_there():
         return 0  # without loading torch, which takes a second
     listing()  # raises if the driver hangs
     import torch
@@ -58,44 +57,29 @@ def num_gpus() -> int:
 
 
 def why_none() -> str:
-    """Return why torch can use no GPU, and the way out."""
+    """Return why torch can use no GPU, in its own words, and the way out."""
     import torch
 
-    there = vendors()
-    build = "AMD" if torch.version.hip else "NVIDIA" if torch.version.cuda else "CPUs"
-    if not there or listing().startswith("No devices"):
-        if "RUNPOD_POD_ID" in os.environ:
-            return "this pod has no GPU, as happens to stopped pods: start a new one on the same network volume"
-        flags = "--device /dev/kfd --device /dev/dri" if build == "AMD" else "--gpus all"
+    if not are_there():
+        flags = "--gpus all (AMD: --device /dev/kfd --device /dev/dri; RunPod: a new pod)"
         return f"there is no GPU: start a container with {flags}, or take --preset cpu, or, slowly, --device cpu"
-    if build not in there:
-        wrong = f"torch is a build for {build} and the GPUs here are from {there[0]}"
-        return f"{wrong}: remove the environment or rebuild the image, and install {INSTALL[there[0]]}"
     try:
         torch.cuda.init()
         words = "no error"
-    except RuntimeError as error:
+    except (AssertionError, RuntimeError) as error:  # AssertionError: a build for CPUs
         words = str(error).splitlines()[0]
-    words = words[max(0, words.find("Error ")) :].partition(". ")[0]
-    if "GPUs are available" in words and (visible := _visible()) in os.environ:
-        return f"{visible} ({os.environ[visible]}) hides every GPU: unset it, or name others in --gpus"
-    newer = "take a host with a newer driver (RunPod: minCudaVersion)"
-    way_out = newer if "too old" in words else "restart the container, or take another host"
-    return f'torch cannot use the GPU ("{words}"): {way_out}'
+    ways = f"set {_visible()} right, install torch for this GPU and driver (TORCH_INDEX_URL), or take another host"
+    return f'torch {torch.__version__} cannot use the GPU ("{words}"): {ways}'
 
 
 def why_fewer(count: int) -> str | None:
-    """Return why torch can use only `count` GPUs, fewer than were named or are paid for; None if they are not fewer."""
-    named, paid = _named(), os.environ.get("RUNPOD_GPU_COUNT", "")
-    if named is None:
-        numbers = {f"{_tool()} lists": num_listed(), "this pod is paid for": int(paid) if paid.isdecimal() else 0}
-    else:
-        numbers = {f"{_visible()} ({','.join(named)}) names": len(named)}
-    for source, number in numbers.items():
-        if count < number:
-            fewer = f"{source} {number} GPUs and torch can use {count}"
-            return f"{fewer}: take another host, or go on with --processes {count}"
-    return None
+    """Return why torch can use only `count` GPUs, fewer than were named or are here; None if they are not fewer."""
+    named, source, number = _named(), f"{_tool()} lists", num_listed()
+    if named is not None:
+        source, number = f"{_visible()} ({','.join(named)}) names", len(named)
+    if count >= number:
+        return None
+    return f"{source} {number} GPUs and torch can use {count}: take another host, or go on with --processes {count}"
 
 
 def select(numbers: str | None) -> dict[str, str]:
@@ -145,10 +129,9 @@ def listing() -> str:
     return output_of("amd-smi", "list") if _tool() == "amd-smi" else output_of("nvidia-smi", "-L")
 
 
-def vendors() -> list[str]:
-    """Return of whom there are GPUs here, NVIDIA or AMD, by device nodes and tools alone."""
-    signs = (("NVIDIA", DEVICE, "nvidia-smi"), ("AMD", AMD_DEVICE, "amd-smi"))
-    return [vendor for vendor, device, tool in signs if device.exists() or shutil.which(tool)]
+def are_there() -> bool:
+    """Return whether there may be GPUs here, by device nodes and tools alone."""
+    return any(device.exists() for device in (DEVICE, AMD_DEVICE)) or any(map(shutil.which, ("nvidia-smi", "amd-smi")))
 
 
 def driver() -> str | None:

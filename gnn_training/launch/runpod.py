@@ -1,13 +1,11 @@
 """Stop the RunPod pod that this runs on, so that its GPUs are no longer billed."""
 
-import json
 import logging
 import re
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from http.client import HTTPException
 
 from gnn_training.errors import MachineError, UserError
@@ -61,13 +59,6 @@ def _ask(url: str, key: str) -> tuple[str, bool]:
         urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT).close()
         return "", True
     except urllib.error.HTTPError as error:
-        return f"HTTP {error.code} {_detail(error)}", error.code != 429 and error.code < 500
+        return f"HTTP {error.code} {error.reason}", error.code != 429 and error.code < 500
     except (OSError, HTTPException) as error:  # URLError is an OSError
         return str(getattr(error, "reason", error)) or type(error).__name__, False
-
-
-def _detail(error: urllib.error.HTTPError) -> str:
-    """What the server says about the error (RFC 9457), otherwise the standard words for its number."""
-    with error, suppress(OSError, HTTPException, ValueError, TypeError, KeyError):
-        return str(json.loads(error.read())["detail"])
-    return error.reason

@@ -47,9 +47,7 @@ def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
     """Read a checkpoint onto the CPU; needed: its keys and their types. Raises UserError if it is missing, damaged, or
     not one of this program.
     """
-    if not path.exists():
-        raise UserError(f"{path}: no such checkpoint; train first or name another run folder")
-    return parse(read_bytes(path, OWN_LIMIT, "name another run folder"), path, needed)
+    return parse(read_bytes(path, OWN_LIMIT, "train first or name another run folder"), path, needed)
 
 
 def parse(content: bytes, name: Path, needed: dict[str, type] = EXPORTED) -> dict:
@@ -57,30 +55,18 @@ def parse(content: bytes, name: Path, needed: dict[str, type] = EXPORTED) -> dic
     if content[-22:-18] == END_OF_ZIP and content.endswith(b"\0\0"):
         raise UserError(f"{name}: made by version 0.5 or older, whose network was another one; train again")
     try:
-        state = torch.load(io.BytesIO(_checked(content)), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch.load fails with whatever the damaged bytes make of pickle and zip
-        raise UserError(f"{name}: damaged or not a checkpoint ({type(error).__name__}); delete it") from error
-    if not isinstance(state, dict) or not isinstance(state.get("network"), dict):
-        raise UserError(f"{name}: not a checkpoint of this program; name another file")
+        if content[-DIGITS:] != hashlib.sha256(content[:-DIGITS]).hexdigest().encode():
+            raise ValueError("its checksum is wrong")
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        for key in needed.keys() & {"network", "weights"}:
+            ColoringNetwork().load_state_dict(state[key])
+    except Exception as error:  # torch fails with whatever the damaged bytes make of pickle and zip
+        raise UserError(
+            f"{name}: damaged or not a checkpoint of this program ({type(error).__name__}); delete it"
+        ) from error
     if wrong := [key for key, kind in needed.items() if not isinstance(state.get(key), kind)]:
         raise UserError(f"{name}: has no {wrong[0]}; delete it or name another file")
-    shapes = _shapes(ColoringNetwork().state_dict())
-    if wrong := [key for key in ("network", "weights") if key in needed and _shapes(state[key]) != shapes]:
-        raise UserError(f"{name}: {wrong[0]} is not that of this program's network; delete it or name another file")
     return state
-
-
-def _checked(content: bytes) -> bytes:
-    """The bytes of a checkpoint whose SHA-256 is at their end; ValueError if it differs."""
-    if content[-DIGITS:] != hashlib.sha256(content[:-DIGITS]).hexdigest().encode():
-        raise ValueError("its checksum is wrong")
-    return content
-
-
-def _shapes(weights: dict) -> dict[str, object]:
-    return {
-        name: (value.shape, value.dtype) if isinstance(value, torch.Tensor) else None for name, value in weights.items()
-    }
 
 
 def load_best(run: Path) -> dict:

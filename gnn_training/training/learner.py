@@ -16,8 +16,8 @@ from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import StepBatch
-from gnn_training.training.loss import WEIGHTS, Batch, ColoringNetwork
-from gnn_training.training.searcher import searcher
+from gnn_training.training.loss import WEIGHTS, Batch, ColoringNetwork, Search
+from gnn_training.training.searcher import GpuSearcher, search_on_cpu
 
 LR_SCALINGS = {"none": lambda ranks: 1.0, "sqrt": math.sqrt, "linear": float}
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
@@ -45,7 +45,7 @@ class Learner:
         decay = settings.weight_decay
         self.optimizer = torch.optim.AdamW([{"params": part} for part in self.parts], weight_decay=decay, fused=True)
         self.step, self.num_steps = 0, settings.steps
-        self.search = searcher(rt.device)
+        self.search: Search | GpuSearcher = GpuSearcher() if rt.device.type == "cuda" else search_on_cpu
         self.bad_steps, self.skipped_steps = (torch.zeros((), device=rt.device) for _ in range(2))
         self._sums = torch.zeros(len(WEIGHTS) + 1, device=rt.device)  # loss terms, gradient norm
         self._steps_summed = 0
@@ -121,9 +121,6 @@ class Learner:
         self.network.load_state_dict(state["weights"])
         self.num_averaged = state["num_averaged"]
         self.optimizer.load_state_dict(state["optimizer"])
-        for parameter, moments in self.optimizer.state.items():
-            if {moments[name].shape for name in ("exp_avg", "exp_avg_sq")} != {parameter.shape}:
-                raise ValueError("the optimizer is that of another network")
         self.scaler.load_state_dict(state["scaler"])
         self.bad_steps.fill_(state["bad_steps"])
         self.skipped_steps.fill_(state["skipped_steps"])

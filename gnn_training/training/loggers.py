@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from gnn_training.errors import UserError
 from gnn_training.files import read_bytes, write_text
@@ -15,16 +14,6 @@ from gnn_training.settings import TrainSettings
 
 log = logging.getLogger(__name__)
 PROJECT = "coloring-gnn"  # in the logger: project or experiment
-
-
-class Logger(Protocol):
-    """What a logger must do."""
-
-    def log(self, step: int, values: dict[str, float]) -> None:
-        """Record numbers by their names, such as train/gap."""
-
-    def close(self, status: str) -> None:
-        """Flush everything; the training is "done", "stopped" or "failed"."""
 
 
 class TensorBoard:
@@ -90,6 +79,9 @@ class MLflow:
     def close(self, status: str) -> None:
         self.mlflow.flush_async_logging()
         self.mlflow.end_run({"done": "FINISHED", "stopped": "KILLED"}.get(status, "FAILED"))
+
+
+Logger = TensorBoard | WandB | MLflow  # each has log(step, values by name) and close("done", "stopped" or "failed")
 
 
 def require(name: str | None) -> None:

@@ -1,18 +1,13 @@
 """Before the first step on GPUs, every rank tries what the training needs: memory, and compiled searches."""
 
 import logging
-import os
-import shutil
-import sysconfig
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_training import processes
 from gnn_training.distributed import Runtime
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
@@ -31,14 +26,13 @@ def self_check(learner: Learner, loader: GraphLoader, rt: Runtime) -> list[dict]
     """
     if not isinstance(learner.search, GpuSearcher):
         return []
-    with processes.beating():  # a compilation takes a minute or two
-        step = loader.load(largest_step(loader), 0)
-        batch = step.micro_batches[0]
-        weights = learner.network.move_rule.detach() + SPREAD * torch.stack([batch.change, -batch.change])
-        milliseconds = _choose(Trial(learner.search, weights, batch), loader.settings.compile, rt)
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()  # of other ways to search
-        learner.try_step(step)
+    step = loader.load(largest_step(loader), 0)
+    batch = step.micro_batches[0]
+    weights = learner.network.move_rule.detach() + SPREAD * torch.stack([batch.change, -batch.change])
+    milliseconds = _choose(Trial(learner.search, weights, batch), loader.settings.compile, rt)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()  # of other ways to search
+    learner.try_step(step)
     ranks = report(learner, rt, milliseconds)
     if rt.is_main:
         log.info(
@@ -58,7 +52,6 @@ def report(learner: Learner, rt: Runtime, milliseconds: dict[str, float]) -> lis
             "device": rt.device_name,
             "precision": str(learner.precision).removeprefix("torch."),
             "searches": learner.search.mode,
-            "in_parts": learner.search.is_split,
             "milliseconds_per_round": milliseconds,
             "peak_gib": round(torch.cuda.max_memory_reserved() / 2**30, 3),
             "total_gib": round(torch.cuda.mem_get_info()[1] / 2**30, 1),
@@ -100,13 +93,13 @@ def _choose(trial: Trial, is_compiled: bool, rt: Runtime) -> dict[str, float]:
     if is_compiled:
         for is_first in (True, False):
             if rt.is_first_of_machine == is_first:
-                searcher.use("compiled")
+                searcher.mode = "compiled"
                 problem, milliseconds["compiled"] = _attempt(trial, expected)
             rt.wait()
         if problem:
             log.warning("rank %d: searches cannot be compiled: %s", rt.rank, problem)
         if any(rt.any(problem is not None)):
-            searcher.use("eager")
+            searcher.mode = "eager"
             if rt.is_main:
                 log.warning("searching uncompiled, about half as fast, on all ranks alike")
             del milliseconds["compiled"]
@@ -115,8 +108,6 @@ def _choose(trial: Trial, is_compiled: bool, rt: Runtime) -> dict[str, float]:
 
 def _attempt(trial: Trial, expected: Tensor) -> tuple[str | None, float]:
     """What is wrong with compiled rounds, if anything, and milliseconds per round."""
-    if missing := missing_compiler():
-        return missing, 0.0
     try:
         trial.run()  # compiles
         found, milliseconds = trial.run()
@@ -128,11 +119,3 @@ def _attempt(trial: Trial, expected: Tensor) -> tuple[str | None, float]:
     if agreement < MIN_AGREEMENT:
         return f"only {agreement:.0%} of {found.shape[1]} searches find what uncompiled ones find", 0.0
     return None, milliseconds
-
-
-def missing_compiler() -> str | None:
-    """What this machine lacks to compile for a GPU."""
-    if not shutil.which(os.environ.get("CC", "gcc")):
-        return "there is no C compiler (Debian: apt install gcc)"
-    header = Path(sysconfig.get_path("include"), "Python.h")
-    return None if header.exists() else f"{header} is missing (Debian: apt install python3-dev)"
