@@ -4,6 +4,7 @@ import pickle
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,40 +89,50 @@ class Case:
                 assert found[2][search, : len(best)].tolist() == best.tolist()
 
 
-SMALL = small_graphs()
-PLANTED = [draw(2, name, i, 16).graph for i, name in enumerate(["planted", "er_heavy", "queen"])]
-CASES = {
-    "untrained": Case(SMALL, untrained(), 40),
-    "shipped": Case(SMALL, shipped(), 40),
-    "many movers": Case(SMALL[::3], with_control(random_rule(), "margin", MANY_MOVERS), 40),
-    "ties": Case(SMALL[::3], with_control(untrained(), "jitter", NO_JITTER), 40),
-    "two rounds": Case(SMALL[::4], shipped(), 2),
-    "down to a lower bound": Case(SMALL[::4], shipped(), 60, lower=5),
-    "more threads than nodes": Case(PLANTED, shipped(), 40, threads=70),
-    "one thread": Case(PLANTED, random_rule(), 40, threads=1),
-    "counts in global memory": Case(SMALL[::5], shipped(), 40, max_shared=16_000),
-    "without colors": Case(PLANTED, untrained(), 40, with_colors=False),
-    "a large graph": Case([random_graph(1500, 0.004)], with_control(random_rule(), "margin", 1.0), 6),
-}
+NAMES = (
+    "untrained", "shipped", "many movers", "ties", "two rounds", "down to a lower bound", "more threads than nodes",
+    "one thread", "counts in global memory", "without colors", "a large graph",
+)  # fmt: skip
+
+
+@cache
+def cases() -> dict[str, Case]:
+    """All cases by name."""
+    small = small_graphs()
+    planted = [draw(2, name, i, 16).graph for i, name in enumerate(["planted", "er_heavy", "queen"])]
+    made = [
+        Case(small, untrained(), 40),
+        Case(small, shipped(), 40),
+        Case(small[::3], with_control(random_rule(), "margin", MANY_MOVERS), 40),
+        Case(small[::3], with_control(untrained(), "jitter", NO_JITTER), 40),
+        Case(small[::4], shipped(), 2),
+        Case(small[::4], shipped(), 60, lower=5),
+        Case(planted, shipped(), 40, threads=70),
+        Case(planted, random_rule(), 40, threads=1),
+        Case(small[::5], shipped(), 40, max_shared=16_000),
+        Case(planted, untrained(), 40, with_colors=False),
+        Case([random_graph(1500, 0.004)], with_control(random_rule(), "margin", 1.0), 6),
+    ]
+    return dict(zip(NAMES, made, strict=True))
 
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the simulator finds for every case."""
     tasks, found = (tmp_path_factory.mktemp("simulated") / name for name in ("tasks", "found"))
-    tasks.write_bytes(pickle.dumps([case.task for case in CASES.values()]))
+    tasks.write_bytes(pickle.dumps([case.task for case in cases().values()]))
     subprocess.run([sys.executable, str(SCRIPT), str(tasks), str(found)], check=True, timeout=280)
-    return dict(zip(CASES, pickle.loads(found.read_bytes()), strict=True))
+    return dict(zip(NAMES, pickle.loads(found.read_bytes()), strict=True))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_thread_block_makes_the_moves_of_the_compiled_loops(name: str, simulated: dict[str, Any]):
-    CASES[name].check(simulated[name])
+    cases()[name].check(simulated[name])
 
 
 def test_the_cases_find_colorings_with_fewer_colors():
-    case, fewer = CASES["shipped"], 0
+    case, fewer = cases()["shipped"], 0
     for i, graph in enumerate(case.graphs):
         arguments = (case.first[i], 0, 1, shipped(), noise_table(256), SEED + i, 40, np.zeros(1, np.uint8))
         fewer += search_graph(*graph.csr(), *arguments)[1] < case.first[i].max() + 1
@@ -129,7 +140,7 @@ def test_the_cases_find_colorings_with_fewer_colors():
 
 
 def test_what_does_not_fit_into_a_block_is_refused():
-    task = CASES["shipped"].task
+    task = cases()["shipped"].task
     with pytest.raises(ValueError, match="bytes of shared memory"):
         search_cuda.search(**task | {"max_shared": 1000})
     with pytest.raises(ValueError, match="40000 rounds"):
