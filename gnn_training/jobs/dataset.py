@@ -35,10 +35,11 @@ def generate(settings: GenerateSettings) -> PackedGraphs:
     def redraw(copies: list[Draw]) -> list[Draw]:
         return [replace(copy, index=next(unused[copy.family])) for copy in copies]
 
-    plan = Plan(tuple(recipe.counts), recipe.iterations, settings.label_seconds, settings.seed, origin, rule=_rule())
     with lock_folder(settings.out):
         if (there := finished(settings.out, origin)) is not None:
             return there
+        families, seconds = tuple(recipe.counts), settings.label_seconds
+        plan = Plan(families, recipe.iterations, seconds, settings.seed, origin, rule=_rule())
         return label_all(graphs, settings.out, plan, settings.workers, redraw)
 
 
@@ -66,10 +67,10 @@ def import_graphs(settings: ImportSettings) -> PackedGraphs:
     origin |= {"state": _state(found), "iterations": iterations}
     origin |= settings.model_dump(include={"seed", "label_seconds"})
     families, unpacked = (*GRAPH_TYPES, UNNAMED_FAMILY), settings.out / ".unpacked"
-    plan = Plan(families, iterations, settings.label_seconds, settings.seed, origin, settings.skip_bad, _rule())
     with lock_folder(settings.out):
         if (there := finished(settings.out, origin)) is not None:
             return there
+        plan = Plan(families, iterations, settings.label_seconds, settings.seed, origin, settings.skip_bad, _rule())
         shutil.rmtree(unpacked, ignore_errors=True)  # left by a kill
         try:
             graph_files = [GraphFile(path) for path in _unpack_archives(found, unpacked, settings.skip_bad)]
