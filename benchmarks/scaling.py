@@ -47,6 +47,7 @@ GRAPHS, ITERATIONS, LABEL_SECONDS = 1200, 200, 0.05  # of training; labels matte
 TEST_SIZES, TEST_SEED, TEST_GRAPHS = ((100, 300), (300, 600), (600, 1000)), 20_000, 84  # graphs of each size
 ROUNDS, SEARCH_SEEDS = 2500, (0, 1)
 RATE = TrainSettings.model_fields["learning_rate"].default
+BATCH = 24  # graphs per rank and step
 SCORES, HEADING = "scores.json", "## Measured\n"
 
 
@@ -140,7 +141,7 @@ def run(cell: Cell, folder: Path) -> None:
     settings = of_preset(
         TrainSettings, "cpu", data=data.folder, run=folder / str(cell) / "run", processes=1,
         searches=cell.multiple * ONE, rounds=cell.rounds, seed=cell.seed, validation_graphs=64,
-        accumulate=cell.ranks, learning_rate=RATE * LR_SCALINGS[cell.lr_scaling](cell.ranks),
+        batch_size=BATCH * cell.ranks, learning_rate=RATE * LR_SCALINGS[cell.lr_scaling](cell.ranks),
         checkpoint_every=100, log_every=50,
     )  # fmt: skip
     train(settings)

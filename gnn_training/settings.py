@@ -16,6 +16,7 @@ EVALUATIONS = 10  # of a training, beside the one before it
 LARGEST = 10**9  # rounds, steps or seconds: years, and clocks and libraries can still count as far
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(gt=0, le=LARGEST)]
+Rounds = Annotated[int, Field(gt=0, le=2**15 - 1)]  # of a search, which counts them in 16 bits on a GPU
 Amount = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -120,13 +121,11 @@ class TrainSettings(RankSettings):
     """Folder for all that the training writes. A training that it holds resumes."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Number format; auto takes bf16 if the hardware has it, else fp16 with loss scaling on a GPU and fp32 on a CPU."""
-    compile: bool = True
-    """On a GPU: compile the rounds of a search; --no-compile runs them as they are, and errors show the line."""
     seed: Seed = 0
     """Seed of weights, batches and noise, and of generated graphs."""
     weights: Path | None = None
     """Run folder or checkpoint whose weights to start with; None starts with random weights."""
-    rounds: Positive = 1500
+    rounds: Rounds = 1500
     """Rounds of a search."""
     steps: Count = 0
     """Number of optimizer steps; 0 counts searches instead."""
@@ -134,10 +133,8 @@ class TrainSettings(RankSettings):
     """Without --steps: searches in the whole training, two for every graph of a step. More ranks take fewer steps."""
     minutes: Amount = 0.0
     """Stop training after this many minutes; 0 sets no limit."""
-    batch_size: Positive = 1_000_000
-    """Work of a round per rank and micro-batch: sum of nodes x (colors + 60). Memory and time grow with it."""
-    accumulate: Positive = 1
-    """Micro-batches per optimizer step."""
+    batch_size: Positive = 24
+    """Graphs per rank and step; each is searched twice."""
     learning_rate: Rate = 0.04
     """Learning rate after the warm-up, on one rank."""
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
@@ -156,7 +153,7 @@ class TrainSettings(RankSettings):
     """Stop after this many evaluations in a row without a better score; 0 never stops early."""
     validation_graphs: Count = 0
     """Number of validation graphs to use, at most; 0 uses all."""
-    validation_rounds: Positive = 3000
+    validation_rounds: Rounds = 3000
     """Rounds of a search in an evaluation."""
     checkpoint_every: Positive = 20
     """Steps between checkpoints. A crash loses at most this many."""
@@ -327,7 +324,7 @@ def smoke() -> RunSettings:
     """Return the settings of a test of the whole job: a minute on two cores. The colors are not good."""
     return RunSettings(
         preset="smoke", run=Path("runs/smoke"), recipe="smoke", steps=40, warmup_steps=5, rounds=100,
-        batch_size=20_000, evaluate_every=20, validation_graphs=16, validation_rounds=100, checkpoint_every=20,
+        batch_size=8, evaluate_every=20, validation_graphs=16, validation_rounds=100, checkpoint_every=20,
         log_every=5,
     )  # fmt: skip
 
@@ -340,8 +337,7 @@ def cpu() -> RunSettings:
 def single() -> RunSettings:
     """Return the settings for one GPU and the full recipe."""
     return RunSettings(
-        preset="single", run=Path("runs/single"), recipe="full", searches=409_600, warmup_steps=10,
-        batch_size=20_000_000,
+        preset="single", run=Path("runs/single"), recipe="full", searches=409_600, warmup_steps=10, batch_size=256,
     )  # fmt: skip
 
 

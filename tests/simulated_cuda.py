@@ -1,21 +1,89 @@
 """Searches in numba's CUDA simulator, in a process of its own: python simulated_cuda.py <tasks> <found>, two pickles.
 
-A task is a dictionary of the arguments of search_cuda.search.
+A task is a `Task`; what is found are colors and conflicts (S, G) and the colorings of all searches.
 """
 
 import os
 import pickle
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # before numba is imported
+import numpy as np
 
-from gnn_training.solve import search_cuda  # noqa: E402
+from gnn_training.graph import Graph
+
+
+@dataclass
+class Task:
+    """Searches of G graphs with S vectors of weights, each; at the first call nothing is on the GPU yet."""
+
+    graphs: list[Graph]
+    first: list[np.ndarray]
+    lower: np.ndarray  # (G,), at least 1
+    seeds: np.ndarray  # (G,)
+    weights: np.ndarray  # (S, G, NUM_WEIGHTS) float32
+    rounds: int
+    threads: int = 4
+    max_shared: int = 98_304
+    calls: int = 1  # of which the last counts
+
+    def __len__(self) -> int:
+        return len(self.graphs)
+
+    def adjacency(self, i: int) -> np.ndarray:
+        return self.graphs[i].adjacency()
+
+    @property
+    def num_nodes(self) -> np.ndarray:
+        return np.array([graph.num_nodes for graph in self.graphs], np.int32)
+
+    @property
+    def num_edges(self) -> np.ndarray:
+        return np.array([graph.num_edges for graph in self.graphs], np.int32)
+
+
+def search(task: Task) -> tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]:
+    """Run a task; the task stands for the packed graphs."""
+    search_cuda.THREADS = task.threads
+    properties = SimpleNamespace(shared_memory_per_block_optin=task.max_shared)
+    torch.cuda.get_device_properties = lambda device: properties
+    searcher, colorings = BlockSearcher(task, torch.device("cpu")), {}
+    run = searcher.run
+
+    def note(launch: Any, *arguments: Any) -> Any:
+        result = run(launch, *arguments)
+        colorings.update(zip(launch.searches.tolist(), result[2].numpy(), strict=True))
+        return result
+
+    searcher.run = note
+    batch: Any = SimpleNamespace(
+        ids=np.arange(len(task)), first=task.first, lower=torch.from_numpy(task.lower),
+        seeds=torch.from_numpy(task.seeds), lists=lambda row: task.graphs[row].csr(),
+    )  # fmt: skip
+    for call in reversed(range(task.calls)):
+        colors, conflicts = searcher(torch.from_numpy(task.weights) * (1 + call), batch, task.rounds)
+    return colors.numpy(), conflicts.numpy(), colorings
+
 
 if __name__ == "__main__":
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # before numba is imported
+    import torch
+    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+    from gnn_training.solve import search_cuda
+    from gnn_training.training import block_searcher
+    from gnn_training.training.block_searcher import BlockSearcher
+
+    # The memory of the GPU is that of the CPU.
+    block_searcher.as_array = lambda tensor: FakeCUDAArray(tensor.contiguous().numpy())
+    BlockSearcher._copied = lambda self, values: torch.from_numpy(np.ascontiguousarray(values))
+    torch.cuda.current_stream = lambda device: SimpleNamespace(cuda_stream=0)
+    block_searcher.cuda.external_stream = lambda pointer: 0
     # Half of the time went into waiting for the thread that polls the others, and into the simulator's wrappers of
     # device functions, which find their `cuda` without them, too.
     sys.setswitchinterval(1e-5)
     vars(search_cuda).update({k: v.py_func for k, v in vars(search_cuda).items() if getattr(v, "_device", False)})
-    found = [search_cuda.search(**task) for task in pickle.loads(Path(sys.argv[1]).read_bytes())]
-    Path(sys.argv[2]).write_bytes(pickle.dumps([tuple(each) for each in found]))
+    Path(sys.argv[2]).write_bytes(pickle.dumps([search(task) for task in pickle.loads(Path(sys.argv[1]).read_bytes())]))

@@ -5,13 +5,14 @@ import re
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import simulated_cuda
 import torch
+from simulated_cuda import Task
 from small_graphs import random_graph
 
 from gnn_training.contract import SHIPPED_MODEL
@@ -23,7 +24,6 @@ from gnn_training.model.session import Model
 from gnn_training.solve import kernels, search_cuda
 from gnn_training.solve.search_kernel import noise_table, search_graph
 
-SCRIPT = Path(__file__).with_name("simulated_cuda.py")
 SEED, MANY_MOVERS = 2**40, 3.0  # exp(3) as the margin lets nearly every active node move
 NO_JITTER = -200.0  # exp(-200) is 0: no noise breaks ties
 REGISTERS = 65_536 // (2 * search_cuda.THREADS)  # of a thread, so that an SM has two blocks
@@ -61,57 +61,51 @@ def shipped() -> np.ndarray:
     return weights
 
 
-class Case:
-    """Searches with one rule, two in the first graph. options: of search_cuda.search."""
+def case(graphs: list[Graph], weights: np.ndarray, rounds: int, lower: int = 1, **options: Any) -> Task:
+    """Two searches of every graph, each with weights of its own."""
+    count = len(graphs)
+    own = 1 + 0.01 * np.arange(2 * count, dtype=np.float32).reshape(2, count, 1)
+    first = [kernels.dsatur(*graph.csr()).astype(np.int16) for graph in graphs]
+    return Task(graphs, first, lower + np.arange(count) % 2, SEED + np.arange(count), own * weights, rounds, **options)
 
-    def __init__(self, graphs: list[Graph], weights: np.ndarray, rounds: int, lower: int = 1, **options: Any):
-        self.graphs, self.first = graphs, [kernels.dsatur(*graph.csr()) for graph in graphs]
-        self.graph = np.array([*range(len(graphs)), 0])
-        count = len(self.graph)
-        packed = search_cuda.pack([graph.csr() for graph in graphs], self.first)
-        own = 1 + 0.01 * np.arange(count, dtype=np.float32)[:, None]  # every search has weights of its own
-        self.task = {
-            "graphs": packed, "graph": self.graph, "lower": lower + np.arange(count) % 2,
-            "seeds": SEED + np.arange(count), "weights": own * weights, "rounds": rounds, "threads": 4,
-            "max_shared": search_cuda.ALWAYS_SHARED, "with_colors": True,
-        } | options  # fmt: skip
 
-    def check(self, found: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
-        """Assert that the compiled loops find the same."""
-        for search, i in enumerate(self.graph):
-            lower, weights, seed = (self.task[name][search] for name in ("lower", "weights", "seeds"))
-            best, num_colors, conflicts = search_graph(
-                *self.graphs[i].csr(), self.first[i], 0, lower, weights, noise_table(256), seed, self.task["rounds"],
-                np.zeros(1, np.uint8),
-            )  # fmt: skip
-            assert (found[0][search], found[1][search]) == (num_colors, conflicts)
-            if self.task["with_colors"]:
-                assert found[2][search, : len(best)].tolist() == best.tolist()
+def check(task: Task, found: tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]) -> None:
+    """Assert that the compiled loops find the same."""
+    count = len(task)
+    for s, g in np.ndindex(2, count):
+        best, num_colors, conflicts = search_graph(
+            *task.graphs[g].csr(), task.first[g].astype(np.int32), 0, task.lower[g], task.weights[s, g],
+            noise_table(256), task.seeds[g], task.rounds, np.zeros(1, np.uint8),
+        )  # fmt: skip
+        assert (found[0][s, g], found[1][s, g]) == (num_colors, conflicts if num_colors > task.lower[g] else 0)
+        if s * count + g in found[2]:  # not searched by the cores
+            assert found[2][s * count + g][: len(best)].tolist() == best.tolist()
 
 
 NAMES = (
     "untrained", "shipped", "many movers", "ties", "two rounds", "down to a lower bound", "more threads than nodes",
-    "one thread", "counts in global memory", "without colors", "a large graph",
+    "one thread", "counts in global memory", "some in each memory", "a second call", "a large graph",
 )  # fmt: skip
 
 
 @cache
-def cases() -> dict[str, Case]:
+def cases() -> dict[str, Task]:
     """All cases by name."""
     small = small_graphs()
     planted = [draw(2, name, i, 16).graph for i, name in enumerate(["planted", "er_heavy", "queen"])]
     made = [
-        Case(small, untrained(), 40),
-        Case(small, shipped(), 40),
-        Case(small[::3], with_control(random_rule(), "margin", MANY_MOVERS), 40),
-        Case(small[::3], with_control(untrained(), "jitter", NO_JITTER), 40),
-        Case(small[::4], shipped(), 2),
-        Case(small[::4], shipped(), 60, lower=5),
-        Case(planted, shipped(), 40, threads=70),
-        Case(planted, random_rule(), 40, threads=1),
-        Case(small[::5], shipped(), 40, max_shared=16_000),
-        Case(planted, untrained(), 40, with_colors=False),
-        Case([random_graph(1500, 0.004)], with_control(random_rule(), "margin", 1.0), 6),
+        case(small, untrained(), 30),
+        case(small, shipped(), 30),
+        case(small[::3], with_control(random_rule(), "margin", MANY_MOVERS), 30),
+        case(small[::3], with_control(untrained(), "jitter", NO_JITTER), 30),
+        case(small[::4], shipped(), 2),
+        case(small[::4], shipped(), 50, lower=5),
+        case(planted, shipped(), 30, threads=70),
+        case(planted, random_rule(), 30, threads=1),
+        case(small[::5], shipped(), 30, max_shared=2900),
+        case(small[::3], shipped(), 30, max_shared=4000),
+        case(small[::4], shipped(), 20, calls=2),
+        case([random_graph(1500, 0.004)], with_control(random_rule(), "margin", 1.0), 5),
     ]
     return dict(zip(NAMES, made, strict=True))
 
@@ -120,31 +114,38 @@ def cases() -> dict[str, Case]:
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the simulator finds for every case."""
     tasks, found = (tmp_path_factory.mktemp("simulated") / name for name in ("tasks", "found"))
-    tasks.write_bytes(pickle.dumps([case.task for case in cases().values()]))
-    subprocess.run([sys.executable, str(SCRIPT), str(tasks), str(found)], check=True, timeout=280)
+    tasks.write_bytes(pickle.dumps([*cases().values()]))
+    subprocess.run([sys.executable, simulated_cuda.__file__, tasks, found], check=True, timeout=280)
     return dict(zip(NAMES, pickle.loads(found.read_bytes()), strict=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_thread_block_makes_the_moves_of_the_compiled_loops(name: str, simulated: dict[str, Any]):
-    cases()[name].check(simulated[name])
+    check(cases()[name], simulated[name])
 
 
-def test_the_cases_find_colorings_with_fewer_colors():
-    case, fewer = cases()["shipped"], 0
-    for i, graph in enumerate(case.graphs):
-        arguments = (case.first[i], 0, 1, shipped(), noise_table(256), SEED + i, 40, np.zeros(1, np.uint8))
-        fewer += search_graph(*graph.csr(), *arguments)[1] < case.first[i].max() + 1
+def test_the_cases_find_colorings_with_fewer_colors_and_use_all_kinds_of_memory():
+    task, fewer = cases()["shipped"], 0
+    for g, graph in enumerate(task.graphs):
+        first = task.first[g].astype(np.int32)
+        arguments = (first, 0, 1, shipped(), noise_table(256), SEED + g, 30, np.zeros(1, np.uint8))
+        fewer += search_graph(*graph.csr(), *arguments)[1] < first.max() + 1
     assert fewer >= 4
+    mixed = cases()["some in each memory"]
+    colors = [int(first.max()) + 1 for first in mixed.first]
+    launches, too_large = search_cuda.plan(mixed.num_nodes.tolist(), colors, mixed.max_shared)
+    assert len(launches) == 3 and len(too_large)
 
 
-def test_what_does_not_fit_into_a_block_is_refused():
-    task = cases()["shipped"].task
-    with pytest.raises(ValueError, match="bytes of shared memory"):
-        search_cuda.search(**task | {"max_shared": 1000})
-    with pytest.raises(ValueError, match="40000 rounds"):
-        search_cuda.search(**task | {"rounds": 40_000})
+def test_launches_hold_every_search_once_and_none_gets_more_memory_than_there_is():
+    rng = np.random.default_rng(0)
+    nodes, colors = rng.integers(1, 6000, 300).tolist(), rng.integers(1, 250, 300).tolist()
+    launches, too_large = search_cuda.plan(nodes, colors, 232_448)
+    assert sorted(np.concatenate([*(launch.searches for launch in launches), too_large])) == list(range(300))
+    assert [launch.in_shared for launch in launches] == [True, True, False] and 0 < len(too_large) < 300
+    assert launches[0].shared <= 116_224 < launches[1].shared <= 232_448
+    assert search_cuda.plan([40_000], [3], 10**9)[1].tolist() == [0]  # integers of 16 bits
 
 
 @pytest.mark.slow
@@ -157,21 +158,12 @@ def test_the_kernel_compiles_for_gpus_and_spills_few_registers(in_shared: bool, 
         device = SimpleNamespace(compute_capability=capability)
         monkeypatch.setattr("numba.cuda.dispatcher.get_current_device", lambda device=device: device)
         ptx, _ = cuda.compile_ptx(
-            search_cuda.kernel(in_shared).py_func, kernel_types(), cc=capability, **search_cuda.OPTIONS
+            search_cuda.kernel_function(in_shared), search_cuda.SIGNATURE, cc=capability, **search_cuda.OPTIONS
         )
         used = resources(ptx, capability)
         print(capability, in_shared, used)
         assert used["registers"] <= REGISTERS and used["bytes lmem"] == 0 and used["stack"] <= SPILLED
         assert used["bytes smem"] <= 1024  # which newer GPUs keep for themselves
-
-
-def kernel_types() -> tuple[Any, ...]:
-    """Types of the arguments of the kernel."""
-    from numba import float32, int16, int32, int64, uint32
-
-    graphs, searches = (int32[::1],) * 5, (int64[::1],) * 3
-    tables, work = (float32[:, ::1], float32[:, ::1], float32[::1]), (uint32[:, ::1], int16[:, ::1])
-    return (*graphs, *searches, *tables, *work, int32[::1], float32[::1], int16[:, ::1], int64, int64)
 
 
 def resources(ptx: str, capability: tuple[int, int]) -> dict[str, int]:

@@ -26,7 +26,8 @@ from gnn_training.settings import RunSettings, TrainSettings
 from gnn_training.training import loggers
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
-from gnn_training.training.self_check import largest_step, self_check
+from gnn_training.training.searcher import searcher_for
+from gnn_training.training.self_check import self_check
 
 log = logging.getLogger(__name__)
 DISK_GIB = 2  # the full recipe packed, checkpoints, logs and the model
@@ -147,9 +148,10 @@ def _measure(settings: TrainSettings) -> tuple[int, int, float]:
     number of all steps, and the seconds of one.
     """
     with join(settings.device) as rt:
-        loader, learner = GraphLoader(settings, PackedGraphs.open(settings.data), rt), Learner(settings, rt)
+        data = PackedGraphs.open(settings.data)
+        loader, learner = GraphLoader(settings, data, rt), Learner(settings, searcher_for(data, rt.device), rt)
         self_check(learner, loader, rt)
-        learner.try_step(loader.load(largest_step(loader), 0))  # which takes the most memory
+        learner.try_step(loader.largest())  # which takes the most memory
         started = time.monotonic()
         for batch in islice(loader.starting_at(0), STEPS):
             learner.update(batch)

@@ -22,7 +22,8 @@ from gnn_training.training import checkpoint, loggers
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import Logbook, Progress
-from gnn_training.training.self_check import report, self_check
+from gnn_training.training.searcher import searcher_for
+from gnn_training.training.self_check import self_check
 from gnn_training.training.validation import Validation
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class Training:
         self.settings, self.rt, self.data_sha256 = settings, rt, data.manifest["sha256"]
         self.folder = identity(settings.run)
         self.loader = GraphLoader(settings, data, rt)
-        self.learner = Learner(settings, rt)
+        self.learner = Learner(settings, searcher_for(data, rt.device), rt)
         self.learner.num_steps = settings.num_steps(self.loader.sampler.graphs_per_step)
         self.validation = Validation(settings, self.loader.dataset, self.learner.search, rt)
         self.progress = Progress()
@@ -84,8 +85,6 @@ class Training:
             raise
         self._save()
         learner, rt = self.learner, self.rt
-        if self.self_check:  # on GPUs: what a rank had to change since
-            self.self_check = report(learner, rt, self.self_check[rt.rank]["milliseconds_per_round"])
         if ended == "done":
             self.logbook.compare(self.settings, self.progress)
         self.logbook.close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
@@ -192,7 +191,7 @@ class Training:
 
 
 FREE_TO_CHANGE = {
-    "preset", "data", "run", "device", "compile", "minutes", "patience", "checkpoint_every", "log_every",
+    "preset", "data", "run", "device", "minutes", "patience", "checkpoint_every", "log_every",
     "logger", "processes", "gpus",
 }  # fmt: skip
 

@@ -16,18 +16,16 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import config, cuda, float32, int16, int32, uint32
+from numba import config, cuda, float32, int16, int32, int64, uint32
 
-from gnn_training.graph import NeighbourLists
 from gnn_training.model import rule
 from gnn_training.model.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
-from gnn_training.solve.search_kernel import ENDS, FORMULAS, NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES, noise_table
+from gnn_training.solve.search_kernel import ENDS, FORMULAS, NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES
 
 LAST = 32_767  # the largest integer of 16 bits
 THREADS = 256  # of a block, at most
 # Few enough registers that a multiprocessor has two blocks. The simulator knows no such option.
 OPTIONS: dict[str, Any] = {} if config.ENABLE_CUDASIM else {"launch_bounds": (THREADS, 2)}  # type: ignore[attr-defined]
-ALWAYS_SHARED = 48 * 1024  # bytes that a block may have unasked
 BITS = 32  # of a word
 at = np.uint32  # an index that is not looked at for being negative, which saves registers
 CONFLICTED, CONFLICTS, COLORS, MOVES, CLOSED, TOUCHED = range(6)  # places in `totals`
@@ -35,28 +33,26 @@ NUM_TOTALS = 6
 BY_GRAPH, BIAS, BY_NODE, OUT, DIRECT, MOVE = (int(end) for end in ENDS[:-1])  # places in the vector of weights
 NO_MOVE: Any = np.float32(-np.inf)
 NONE_FOUND = 1e6  # fewest conflicts where no coloring with conflicts was met
+SIGNATURE = (
+    *(int32[::1],) * 3, *(int64[::1],) * 2, int16[::1], uint32[::1], *(int64[::1],) * 3, *(float32[:, ::1],) * 2,
+    float32[::1], int16[:, ::1], int32[::1], float32[::1], int16[:, ::1], int64,
+)  # fmt: skip
 device: Any = cuda.jit(device=True)
 (
     node_features, graph_features, conflict_weight, crowding_of, score_of, gain_of, tenure_of, turn_of, noise_row
 ) = [device(formula) for formula in FORMULAS]  # fmt: skip
 
 
-class PackedGraphs(NamedTuple):
-    """Graphs one after the other, with a proper coloring of each, in memory that the kernel can read."""
+class DeviceGraphs(NamedTuple):
+    """G graphs one after the other in memory of a GPU, each with a proper coloring; W is that of every graph."""
 
-    starts: Any  # (G + 1,) int32, places of the first nodes
-    offsets: Any  # (nodes + 1,) int32, places of the first neighbours
-    neighbours: Any  # (2 edges,) int32, numbers of nodes within their graph, sorted
-    first: Any  # (nodes,) int32, colors without gaps
+    nodes: Any  # (G,) int32
+    ends: Any  # (G,) int32, twice the number of edges
     num_colors: Any  # (G,) int32, of `first`
-
-
-class Found(NamedTuple):
-    """What every search has found."""
-
-    fewest: np.ndarray  # (R,) int32 colors
-    conflicts: np.ndarray  # (R,) float32, the fewest since, with one color less
-    colors: np.ndarray  # (R, N) int16 of the largest graph, the best coloring; (1, 1) if not asked for
+    first_node: Any  # (G,) int64, where a graph begins in `first`,
+    first_word: Any  # (G,) int64, and in `adjacency`
+    first: Any  # (all nodes,) int16, colors without gaps
+    adjacency: Any  # (all N x W,) uint32, a bit for every neighbour of a node
 
 
 class Search(NamedTuple):
@@ -65,9 +61,8 @@ class Search(NamedTuple):
     n: int
     K: int
     W: int
-    neighbours: Any  # in global memory, as are the next five
-    offsets: Any  # (N + 1,)
-    adjacency: Any  # (N, W) uint32, a bit for every neighbour
+    ends: int  # twice the number of edges
+    adjacency: Any  # (N, W) uint32, a bit for every neighbour; in global memory, as are the next two
     table: Any  # (NOISE_ROWS, at least K) float32
     logs: Any  # log1p of 0, 1, 2, ...
     counts: Any  # (K, N) int16, neighbours of a node with a color; in shared memory if it fits
@@ -96,7 +91,6 @@ class Search(NamedTuple):
     moves: Any
     conflicted: Any
     place: Any
-    seen: Any  # last round that weighed a conflict with a node
     touched: Any  # neighbours of a moving node in its old or its new color
 
 
@@ -107,16 +101,16 @@ def layout(n, K):
     A = min(max(ACTIVE, n // NODES_PER_ACTIVE), n)
     W = (n + BITS - 1) // BITS
     words = NUM_TOTALS + OUTPUTS + 1 + rule.NUM_WEIGHTS + 2 * n + (2 + A + W) * K + 7 * A
-    return A, min(max(MOVERS, n // NODES_PER_MOVER), A), W, words, 10 * n, 2 * n * K
+    return A, min(max(MOVERS, n // NODES_PER_MOVER), A), W, words, 9 * n, 2 * n * K
 
 
 device_layout = device(layout)
 
 
 @device
-def lay_out(n, K, graph, large, start):
-    """The arrays of a search. graph: those in global memory; large: of the counts and what is tabu, from `start` on."""
-    neighbours, offsets, adjacency, table, logs = graph
+def lay_out(n, K, ends, in_global, large, start):
+    """The arrays of a search. in_global: adjacency, table and logs; large: counts and what is tabu, from `start` on."""
+    adjacency, table, logs = in_global
     A, _, W, words, _, _ = device_layout(n, K)
     floats, ints, bits = cuda.shared.array(0, float32), cuda.shared.array(0, int32), cuda.shared.array(0, uint32)
     small = cuda.shared.array(0, int16)
@@ -126,12 +120,12 @@ def lay_out(n, K, graph, large, start):
     act = color + 2 * K
     h = 2 * words
     return Search(
-        n, K, W, neighbours, offsets, adjacency, table, logs, large[start:], large[start + n * K :],
+        n, K, W, ends, adjacency, table, logs, large[start:], large[start + n * K :],
         bits[act + (7 + K) * A :], ints, floats[NUM_TOTALS:], floats[fixed:], floats[node:], ints[node + n :],
         ints[color:], ints[color + K :], ints[act:], ints[act + A :], ints[act + 2 * A :], ints[act + 3 * A :],
         ints[act + 4 * A :], floats[act + 5 * A :], floats[act + 6 * A :], floats[act + 7 * A :],
         small[h:], small[h + n :], small[h + 2 * n :], small[h + 3 * n :], small[h + 4 * n :],
-        small[h + 5 * n :], small[h + 6 * n :], small[h + 7 * n :], small[h + 8 * n :], small[h + 9 * n :],
+        small[h + 5 * n :], small[h + 6 * n :], small[h + 7 * n :], small[h + 8 * n :],
     )  # fmt: skip
 
 
@@ -142,7 +136,7 @@ def begin(s, first, weights):
     for i in range(thread, rule.NUM_WEIGHTS, threads):
         s.weights[at(i)] = weights[i]
     for v in range(thread, s.n, threads):
-        s.colors[at(v)], s.moved[at(v)], s.seen[at(v)] = first[at(v)], -NOT_MOVED, -1
+        s.colors[at(v)], s.moved[at(v)] = first[at(v)], -NOT_MOVED
         s.conflicts[at(v)] = s.moves[at(v)] = 0
         begin_node(s, first, v)
     for x in range(thread, s.K, threads):
@@ -154,17 +148,14 @@ def begin(s, first, weights):
 
 @device
 def begin_node(s, first, v):
-    """Count the colors of the neighbours of node v, and note these neighbours as bits."""
+    """Count the colors of the neighbours of node v."""
     for x in range(s.K):
         s.counts[at(x * s.n + v)], s.until[at(v * s.K + x)] = 0, -1
-    i, end = s.offsets[at(v)], s.offsets[at(v + 1)]
     for w in range(s.W):
-        word = np.uint32(0)
-        while i < end and s.neighbours[at(i)] < (w + 1) * BITS:
-            word = np.uint32(word | np.uint32(np.uint32(1) << np.uint32(s.neighbours[at(i)] - w * BITS)))
-            s.counts[at(first[at(s.neighbours[at(i)])] * s.n + v)] += 1
-            i += 1
-        s.adjacency[at(v * s.W + w)] = word
+        word = s.adjacency[at(v * s.W + w)]
+        while word != 0:
+            s.counts[at(first[at(w * BITS + cuda.ffs(word) - 1)] * s.n + v)] += 1
+            word = np.uint32(word & np.uint32(word - np.uint32(1)))
     without = one = 0
     for x in range(s.K):
         without += s.counts[at(x * s.n + v)] == 0
@@ -232,7 +223,7 @@ def one_round(s, A, M, seed, t):
     measure(s)
     num_active = draw(s, A, seed, t)
     cuda.syncthreads()
-    weigh(s, num_active, t)
+    weigh(s, t)
     cuda.syncthreads()
     choose(s, num_active, t)
     cuda.syncthreads()
@@ -244,9 +235,9 @@ def one_round(s, A, M, seed, t):
 @device
 def measure(s):
     """Ask the network what depends on the search as a whole."""
-    num_ends, w = s.offsets[at(s.n)] - s.offsets[0], s.weights
+    w = s.weights
     for j in range(cuda.threadIdx.x, OUTPUTS, cuda.blockDim.x):
-        density = np.float32(num_ends) / np.float32(max(1, s.n * (s.n - 1)))
+        density = np.float32(s.ends) / np.float32(max(1, s.n * (s.n - 1)))
         f0, f1, f2, f3, f4 = graph_features(
             math.log(s.n), math.log(s.totals[COLORS]), density, s.logs[at(s.totals[CONFLICTED])]
         )
@@ -278,21 +269,10 @@ def draw(s, room, seed, t):
 
 
 @device
-def weigh(s, num_active, t):
-    """What a conflict with every neighbour of an active node costs: from 0 to 2, and the plain weight."""
-    thread, threads, num_near = cuda.threadIdx.x, cuda.blockDim.x, 0
-    for a in range(num_active):
-        num_near += s.offsets[at(s.active[at(a)] + 1)] - s.offsets[at(s.active[at(a)])]
-    if num_near >= s.n:
-        for u in range(thread, s.n, threads):
-            s.weight[at(u)] = weight_of(s, u, t)
-        return
-    for a in range(num_active):
-        for i in range(s.offsets[at(s.active[at(a)])] + thread, s.offsets[at(s.active[at(a)] + 1)], threads):
-            u = s.neighbours[at(i)]
-            if s.seen[at(u)] != t:  # two threads that come at the same time write the same
-                s.seen[at(u)] = t
-                s.weight[at(u)] = weight_of(s, u, t)
+def weigh(s, t):
+    """What a conflict with every node costs: from 0 to 2, and the plain weight."""
+    for u in range(cuda.threadIdx.x, s.n, cuda.blockDim.x):
+        s.weight[at(u)] = weight_of(s, u, t)
 
 
 @device
@@ -374,12 +354,16 @@ def settle(s, num_active, room):
             s.movers[at(rank)], s.kept[at(rank)] = a, gain > limit
     cuda.syncthreads()
     for m in range(thread, count, threads):
-        row = s.active[at(s.movers[at(m)])] * s.W
         for better in range(m):
-            u = s.active[at(s.movers[at(better)])]
-            if (s.adjacency[at(row + u // BITS)] >> np.uint32(u % BITS)) & np.uint32(1):
+            if are_adjacent(s, s.active[at(s.movers[at(m)])], s.active[at(s.movers[at(better)])]):
                 s.kept[at(m)] = 0
     return count
+
+
+@device
+def are_adjacent(s, v, u):
+    """Whether an edge joins two nodes."""
+    return (s.adjacency[at(v * s.W + u // BITS)] >> np.uint32(u % BITS)) & np.uint32(1)
 
 
 @device
@@ -402,8 +386,9 @@ def apply(s, num_movers, t):
 def change_counts(s, v, new):
     """Count for the neighbours of node v that it leaves its color."""
     old = s.colors[at(v)]
-    for i in range(s.offsets[at(v)] + cuda.threadIdx.x, s.offsets[at(v + 1)], cuda.blockDim.x):
-        u = s.neighbours[at(i)]
+    for u in range(cuda.threadIdx.x, s.n, cuda.blockDim.x):
+        if not are_adjacent(s, v, u):
+            continue
         left, entered = s.counts[at(old * s.n + u)] - 1, s.counts[at(new * s.n + u)]
         s.counts[at(old * s.n + u)], s.counts[at(new * s.n + u)] = left, entered + 1
         if s.is_open[at(old)]:
@@ -437,30 +422,38 @@ def change_node(s, v, new, t, until):
 
 
 @cache
-def kernel(in_shared: bool) -> Any:
-    """The kernel for a grid of one block per search. in_shared: whether the counts and what is tabu fit into shared
-    memory, else `large` (R, integers) int16 has room for them.
+def kernel(in_shared: bool, max_shared: int) -> Any:
+    """The kernel for a grid of one block per search, compiled for the present GPU. in_shared: whether the counts and
+    what is tabu fit into shared memory, else `large` (R, integers) int16 has room for them. max_shared: its bytes.
     """
+    compiled = cuda.jit(SIGNATURE, **OPTIONS)(kernel_function(in_shared))
+    if not config.ENABLE_CUDASIM:  # type: ignore[attr-defined]
+        allow(compiled, max_shared)
+    return compiled
+
+
+def kernel_function(in_shared: bool) -> Any:
+    """What `kernel` compiles."""
 
     def search(
-        starts, offsets, neighbours, first, num_colors, graph, lower, seeds, weights, table, logs, adjacency, large,
-        fewest, conflicts, best, rounds, with_colors,
+        nodes, ends, num_colors, first_node, first_word, first, adjacency, graph, lower, seeds, weights, table, logs,
+        large, fewest, conflicts, best, rounds,
     ):  # fmt: skip
         block, thread = cuda.blockIdx.x, cuda.threadIdx.x
-        start, K = starts[graph[block]], num_colors[graph[block]]
-        n = starts[graph[block] + 1] - start
-        A, M, _, words, nodes, _ = device_layout(n, K)
-        in_global = neighbours, offsets[start:], adjacency[block], table, logs
+        g = graph[block]
+        n, K = nodes[g], num_colors[g]
+        A, M, _, words, integers, _ = device_layout(n, K)
+        in_global = adjacency[first_word[g] :], table, logs
         if in_shared:
-            s = lay_out(n, K, in_global, cuda.shared.array(0, int16), 2 * words + nodes)
+            s = lay_out(n, K, ends[g], in_global, cuda.shared.array(0, int16), 2 * words + integers)
         else:
-            s = lay_out(n, K, in_global, large[block], 0)
-        begin(s, first[start:], weights[block])
+            s = lay_out(n, K, ends[g], in_global, large[block], 0)
+        begin(s, first[first_node[g] :], weights[block])
         num_found, fewest_conflicts = K, np.float32(NONE_FOUND)
         for t in range(rounds):
             if s.totals[CONFLICTED] == 0:
                 num_found, fewest_conflicts = s.totals[COLORS], np.float32(NONE_FOUND)
-                for v in range(thread, n * with_colors, cuda.blockDim.x):
+                for v in range(thread, n, cuda.blockDim.x):
                     best[block, v] = s.colors[v]
                 if num_found <= lower[block]:
                     break
@@ -469,70 +462,71 @@ def kernel(in_shared: bool) -> Any:
                 fewest_conflicts = min(fewest_conflicts, np.float32(s.totals[CONFLICTS]) / np.float32(2))
                 one_round(s, A, M, seeds[block], t)
         if thread == 0:
-            fewest[block], conflicts[block] = num_found, fewest_conflicts
+            fewest[block] = num_found
+            conflicts[block] = fewest_conflicts if num_found > lower[block] else np.float32(0)
 
-    return cuda.jit(**OPTIONS)(search)
-
-
-def pack(lists: Sequence[NeighbourLists], first: Sequence[np.ndarray]) -> PackedGraphs:
-    """Graphs and their first colorings in memory of the host."""
-    before = np.cumsum([0, *(len(each.neighbours) for each in lists)])
-    arrays = (
-        np.cumsum([0, *map(len, first)]),
-        np.concatenate([*(each.offsets[:-1] + start for each, start in zip(lists, before, strict=False)), before[-1:]]),
-        np.concatenate([each.neighbours for each in lists]),
-        np.concatenate(first),
-        np.array([colors.max() + 1 for colors in first]),
-    )
-    return PackedGraphs(*(array.astype(np.int32) for array in arrays))
+    return search
 
 
-def shared_bytes(n: int, K: int, in_shared: bool) -> int:
-    """Shared memory of a search, with the counts and what is tabu or without."""
-    _, _, _, words, nodes, large = layout(n, K)
-    return 4 * (words + (nodes + in_shared * large + 1) // 2)
+class Launch(NamedTuple):
+    """Searches that run together."""
+
+    searches: np.ndarray  # places among all searches
+    in_shared: bool  # see `kernel`
+    shared: int  # bytes of a block
+    large: int  # integers of a block in global memory
 
 
-def search(
-    graphs: PackedGraphs, graph: np.ndarray, lower: np.ndarray, seeds: np.ndarray, weights: np.ndarray, rounds: int,
-    max_shared: int, threads: int = THREADS, with_colors: bool = False,
-) -> Found:  # fmt: skip
-    """Run R searches from graphs on the host. graph, lower (at least 1), seeds: (R,) int64; weights (R, NUM_WEIGHTS)
-    float32; rounds: at least 1; max_shared: bytes of a block. Raises ValueError for graphs or rounds that are too many.
+def plan(nodes: Sequence[int], colors: Sequence[int], max_shared: int) -> tuple[list[Launch], np.ndarray]:
+    """How to search in graphs of so many nodes and colors with so many bytes of shared memory in a block: launches, and
+    the places of the searches that fit into no block.
     """
-    nodes, colors = np.diff(graphs.starts).tolist(), graphs.num_colors.tolist()
-    if max(rounds, *nodes) > LAST:
-        raise ValueError(f"a search has {max(nodes)} nodes and {rounds} rounds: in a block, at most {LAST}")
-    whole, small = (
-        max(shared_bytes(*size, fits) for size in zip(nodes, colors, strict=True)) for fits in (True, False)
-    )
-    if small > max_shared:
-        raise ValueError(f"a search needs {small} bytes of shared memory: a block has {max_shared}")
-    found = Found(
-        np.zeros(len(graph), np.int32), np.zeros(len(graph), np.float32),
-        np.zeros((len(graph), max(nodes)) if with_colors else (1, 1), np.int16),
-    )  # fmt: skip
-    needs = [layout(*size) for size in zip(nodes, colors, strict=True)]
-    adjacency = np.empty((len(graph), max(n * need[2] for n, need in zip(nodes, needs, strict=True))), np.uint32)
-    large = np.empty((len(graph), 1 if whole <= max_shared else max(need[5] for need in needs)), np.int16)
-    logs = np.log1p(np.arange(max(rounds, *nodes) + NOT_MOVED + 2)).astype(np.float32)
-    tables = noise_table(max(colors)), logs
-    arrays = map(cuda.to_device, (*graphs, graph, lower, seeds, weights, *tables, adjacency, large, *found))
-    arguments = *arrays, rounds, int(with_colors)
-    size = whole if whole <= max_shared else small
-    compiled = with_shared(kernel(whole <= max_shared), arguments, size)
-    compiled[len(graph), threads, 0, size](*arguments)
-    return Found(*(array.copy_to_host() for array in arguments[-5:-2]))
+    kinds = np.array([_kind(n, K, max_shared) for n, K in zip(nodes, colors, strict=True)])
+    launches = []
+    for kind in range(3):
+        searches = np.flatnonzero(kinds == kind)
+        if len(searches):
+            sizes = [(nodes[i], colors[i]) for i in searches.tolist()]
+            in_shared = kind < 2
+            large = 0 if in_shared else max(layout(*size)[5] for size in sizes)
+            launches.append(Launch(searches, in_shared, max(_bytes(*size, in_shared) for size in sizes), large))
+    return launches, np.flatnonzero(kinds == 3)
 
 
-def with_shared(kernel: Any, arguments: Sequence[Any], size: int) -> Any:
-    """The kernel compiled for such arguments, allowed so many bytes of shared memory."""
-    compiled = kernel.specialize(*arguments)
-    if size > ALWAYS_SHARED:  # numba-cuda has no public way yet, see its issue 94
-        from numba.cuda.cudadrv.driver import binding, driver
+def _kind(n: int, K: int, max_shared: int) -> int:
+    """0: two blocks with all of their searches fit into a multiprocessor, 1: one does, 2: without what is large, 3: a
+    search fits into no block.
+    """
+    if n > LAST:
+        return 3
+    whole, small = _bytes(n, K, True), _bytes(n, K, False)
+    return 0 if 2 * whole <= max_shared else 1 if whole <= max_shared else 2 if small <= max_shared else 3
 
-        (overload,) = compiled.overloads.values()
-        function = overload._codelibrary.get_cufunc()
-        attribute = binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        driver.cuKernelSetAttribute(attribute, size, function.handle, function.device.id)
-    return compiled
+
+def _bytes(n: int, K: int, in_shared: bool) -> int:
+    """Shared memory of a search, with the counts and what is tabu or without."""
+    _, _, _, words, integers, large = layout(n, K)
+    return 4 * (words + (integers + in_shared * large + 1) // 2)
+
+
+def logarithms(count: int) -> np.ndarray:
+    """log1p of all that the rounds of a search take it of. count: of rounds or nodes, the larger."""
+    return np.log1p(np.arange(count + NOT_MOVED + 2)).astype(np.float32)
+
+
+def words(adjacency: np.ndarray) -> np.ndarray:
+    """Adjacency (N, N) bool as bits: (N x W,) uint32."""
+    n = len(adjacency)
+    padded = np.zeros((n, -(-n // BITS) * BITS), bool)
+    padded[:, :n] = adjacency
+    return np.packbits(padded, axis=1, bitorder="little").view("<u4").ravel()
+
+
+def allow(kernel: Any, max_shared: int) -> None:
+    """Let the blocks of a kernel have so many bytes of shared memory on the present GPU."""
+    from numba.cuda.cudadrv.driver import binding, driver
+
+    (overload,) = kernel.overloads.values()  # numba-cuda has no public way yet, see its issue 94
+    function = overload._codelibrary.get_cufunc()
+    attribute = binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    driver.cuKernelSetAttribute(attribute, max_shared, function.handle, function.device.id)

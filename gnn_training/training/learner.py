@@ -4,7 +4,7 @@ import copy
 import math
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -15,9 +15,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.settings import TrainSettings
-from gnn_training.training.loader import StepBatch
 from gnn_training.training.loss import WEIGHTS, Batch, ColoringNetwork, Search
-from gnn_training.training.searcher import GpuSearcher, search_on_cpu
 
 LR_SCALINGS = {"none": lambda ranks: 1.0, "sqrt": math.sqrt, "linear": float}
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
@@ -28,8 +26,8 @@ NEVER = 2**31 - 1  # steps after which a loss scale that is not needed would gro
 class Learner:
     """The network with its optimizer and averaged weights, and the number of steps taken."""
 
-    def __init__(self, settings: TrainSettings, rt: Runtime):
-        self.settings, self.rt = settings, rt
+    def __init__(self, settings: TrainSettings, search: Search, rt: Runtime):
+        self.settings, self.search, self.rt = settings, search, rt
         torch.manual_seed(settings.seed)  # the same first weights on every rank
         self.network = ColoringNetwork().to(rt.device)
         self.average, self.num_averaged = copy.deepcopy(self.network), 0
@@ -45,25 +43,19 @@ class Learner:
         decay = settings.weight_decay
         self.optimizer = torch.optim.AdamW([{"params": part} for part in self.parts], weight_decay=decay, fused=True)
         self.step, self.num_steps = 0, settings.steps
-        self.search: Search | GpuSearcher = GpuSearcher() if rt.device.type == "cuda" else search_on_cpu
         self.bad_steps, self.skipped_steps = (torch.zeros((), device=rt.device) for _ in range(2))
         self._sums = torch.zeros(len(WEIGHTS) + 1, device=rt.device)  # loss terms, gradient norm
         self._steps_summed = 0
 
-    def update(self, batch: StepBatch) -> None:
+    def update(self, batch: Batch) -> None:
         """Take one optimizer step. The loss is the mean over all graphs of the step on all ranks."""
-        share = 1 / batch.num_graphs
-        for micro_batch in batch.micro_batches:
-            is_last = micro_batch is batch.micro_batches[-1]
-            with nullcontext() if is_last else self.ddp.no_sync():
-                self._backward(micro_batch, share)
+        self._backward(batch, 1 / batch.num_graphs)
         self._apply_gradient()
         self.step += 1
 
-    def try_step(self, batch: StepBatch) -> None:
-        """Do the searches and gradients of a step, for what they need, and leave everything as it was."""
-        for micro_batch in batch.micro_batches:
-            self._backward(micro_batch, 0.0)
+    def try_step(self, batch: Batch) -> None:
+        """Do the searches and the gradient of a step, for what they need, and leave everything as it was."""
+        self._backward(batch, 0.0)
         self.optimizer.zero_grad(set_to_none=False)
         self._sums.zero_()
 
@@ -127,7 +119,7 @@ class Learner:
         self.step = state["step"]
 
     def _backward(self, batch: Batch, share: float) -> None:
-        """Add a micro-batch to the gradient; a batch without graphs adds 0."""
+        """Add a batch to the gradient; one without graphs adds 0."""
         with torch.autocast(self.rt.device.type, self.precision, enabled=self.precision != torch.float32):
             terms = self.ddp(batch, self.search, self.settings.rounds)
             loss = sum(weight * terms[name] for name, weight in WEIGHTS.items()) * share

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, smooth_l1_loss
 
 from gnn_training.contract import UNKNOWN_TYPE
 from gnn_training.graph import NeighbourLists
-from gnn_training.model.graphs import Graphs
 from gnn_training.model.network import GraphHead, Structure
 from gnn_training.model.search import first_weights
 
@@ -28,20 +28,19 @@ _distance = partial(smooth_l1_loss, reduction="none", beta=0.1)
 
 @dataclass(frozen=True)
 class Batch:
-    """Graphs with their labels, all tensors on one device."""
+    """G graphs with their labels, all tensors on one device. num_graphs: of the step on all ranks."""
 
-    graphs: Graphs
-    lists: Sequence[NeighbourLists]  # the same graphs on the host
+    ids: np.ndarray  # (G,) int64, positions in the packed graphs
+    lists: Callable[[int], NeighbourLists]  # of the graph in a row of the batch
+    first: Sequence[np.ndarray]  # (N,) int16 each, colorings to start with
     structure: Structure
-    first: Tensor  # (G, N) int64, colorings to start with
     num_colors: Tensor  # (G,) int64, best known
     lower: Tensor  # (G,) int64, bounds on the chromatic number
     graph_type: Tensor  # (G,) int64
     difficulty: Tensor  # (G,) float, 0 to 100
     seeds: Tensor  # (G,) int64, of the search
     change: Tensor  # (G, NUM_WEIGHTS) float, of the rule, standard normal
-    graph_mask: Tensor  # (G,) float, 0 for an empty place, which counts nothing, else 1
-    max_colors: int  # of the colorings to start with
+    num_graphs: int
 
 
 # Searches every graph S times, with weights (S, G, NUM_WEIGHTS), for so many rounds: fewest colors (S, G) float, and
@@ -78,4 +77,4 @@ class ColoringNetwork(nn.Module):
             "family": cross_entropy(types, batch.graph_type, ignore_index=UNKNOWN_TYPE, reduction="none"),
             "difficulty": _distance(difficulty / 100, batch.difficulty / 100),
         }
-        return {name: (values * batch.graph_mask).sum() for name, values in terms.items()}
+        return {name: values.sum() for name, values in terms.items()}

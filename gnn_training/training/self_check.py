@@ -1,121 +1,62 @@
-"""Before the first step on GPUs, every rank tries what the training needs: memory, and compiled searches."""
+"""Before the first step on GPUs, every rank shows that its GPU searches as the CPU does, and that memory suffices."""
 
 import logging
-import time
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gnn_training.distributed import Runtime
+from gnn_training.errors import MachineError
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
-from gnn_training.training.loss import SPREAD, Batch
-from gnn_training.training.sampler import PlannedStep
-from gnn_training.training.searcher import GpuSearcher
+from gnn_training.training.loss import SPREAD
+from gnn_training.training.searcher import search_on_cpu
 
 log = logging.getLogger(__name__)
-ROUNDS = 60  # of a search that is tried
+GRAPHS, ROUNDS = 16, 200  # of a batch that is compared, and of a search
 MIN_AGREEMENT = 0.9  # share of searches that must find the same: rounding makes a few go another way
 
 
 def self_check(learner: Learner, loader: GraphLoader, rt: Runtime) -> list[dict]:
-    """Take the largest step of the training, without changing anything, and let the searcher use compiled rounds if
-    they are wanted and work on all ranks. Returns for every rank what was tried and chosen; nothing on CPUs.
+    """Search two batches twice on every GPU, compare with the CPU, and take the largest step of the training, all
+    without changing anything. Return what every rank found; nothing on CPUs. Raises MachineError on all ranks: a GPU
+    searches wrongly.
     """
-    if not isinstance(learner.search, GpuSearcher):
+    if rt.device.type == "cpu":
         return []
-    step = loader.load(largest_step(loader), 0)
-    batch = step.micro_batches[0]
-    weights = learner.network.move_rule.detach() + SPREAD * torch.stack([batch.change, -batch.change])
-    milliseconds = _choose(Trial(learner.search, weights, batch), loader.settings.compile, rt)
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()  # of other ways to search
-    learner.try_step(step)
-    ranks = report(learner, rt, milliseconds)
-    if rt.is_main:
-        log.info(
-            "self-check: a round takes %s; the largest batch takes %.1f of %.0f GiB; searches run %s on all %d ranks",
-            ", ".join(f"{mode} {time:.2f} ms" for mode, time in milliseconds.items()),
-            max(rank["peak_gib"] for rank in ranks), ranks[0]["total_gib"], learner.search.mode, rt.world_size,
-        )  # fmt: skip
-    return ranks
-
-
-def report(learner: Learner, rt: Runtime, milliseconds: dict[str, float]) -> list[dict]:
-    """How every rank searches on its GPU, and the memory it has needed so far."""
-    assert isinstance(learner.search, GpuSearcher)
-    return rt.gather(
+    agreement = agreement_with_cpu(learner, loader)
+    torch.cuda.reset_peak_memory_stats()
+    learner.try_step(loader.largest())
+    ranks = rt.gather(
         {
             "rank": rt.rank,
             "device": rt.device_name,
             "precision": str(learner.precision).removeprefix("torch."),
-            "searches": learner.search.mode,
-            "milliseconds_per_round": milliseconds,
+            "agreement": agreement,
             "peak_gib": round(torch.cuda.max_memory_reserved() / 2**30, 3),
             "total_gib": round(torch.cuda.mem_get_info()[1] / 2**30, 1),
         }
     )
+    for rank in ranks:
+        if rank["agreement"] < MIN_AGREEMENT:
+            share = f"only {rank['agreement']:.0%} of the searches of rank {rank['rank']} ({rank['device']})"
+            raise MachineError(f"{share} find what a CPU finds: take another host, or train with --device cpu")
+    if rt.is_main:
+        log.info(
+            "self-check: at least %.0f%% of the searches on each of %d GPUs find what a CPU finds; the largest batch "
+            "takes %.1f of %.0f GiB", 100 * min(rank["agreement"] for rank in ranks), len(ranks),
+            max(rank["peak_gib"] for rank in ranks), ranks[0]["total_gib"],
+        )  # fmt: skip
+    return ranks
 
 
-def largest_step(loader: GraphLoader) -> PlannedStep:
-    """A step of the most costly batches that the training has."""
-    bucket = max(loader.sampler.buckets, key=lambda bucket: bucket.shape.cost)
-    by_edges = bucket.indices[np.argsort(-loader.dataset.data.num_edges[bucket.indices])]
-    batch = by_edges[: bucket.shape.graphs]
-    return PlannedStep(bucket.shape, [batch] * loader.settings.accumulate, loader.sampler.num_parts * len(batch))
-
-
-class Trial(NamedTuple):
-    """Short searches that are run in every mode."""
-
-    searcher: GpuSearcher
-    weights: Tensor  # (S, G, NUM_WEIGHTS)
-    batch: Batch
-
-    def run(self) -> tuple[Tensor, float]:
-        """Colors and conflicts (2, S G) that are found, and milliseconds per round."""
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        fewest, conflicts = self.searcher(self.weights, self.batch, ROUNDS)
-        torch.cuda.synchronize()
-        return torch.stack([fewest.flatten(), conflicts.flatten()]), 1000 * (time.perf_counter() - started) / ROUNDS
-
-
-def _choose(trial: Trial, is_compiled: bool, rt: Runtime) -> dict[str, float]:
-    """Let the searcher use compiled rounds, unless they fail on some rank; return milliseconds per round of each mode.
-    The first rank of a machine compiles, and the others find its kernels in the cache.
-    """
-    searcher, problem = trial.searcher, None
-    expected, eager = trial.run()
-    milliseconds = {"eager": eager}
-    if is_compiled:
-        for is_first in (True, False):
-            if rt.is_first_of_machine == is_first:
-                searcher.mode = "compiled"
-                problem, milliseconds["compiled"] = _attempt(trial, expected)
-            rt.wait()
-        if problem:
-            log.warning("rank %d: searches cannot be compiled: %s", rt.rank, problem)
-        if any(rt.any(problem is not None)):
-            searcher.mode = "eager"
-            if rt.is_main:
-                log.warning("searching uncompiled, about half as fast, on all ranks alike")
-            del milliseconds["compiled"]
-    return {mode: round(time, 3) for mode, time in milliseconds.items()}
-
-
-def _attempt(trial: Trial, expected: Tensor) -> tuple[str | None, float]:
-    """What is wrong with compiled rounds, if anything, and milliseconds per round."""
-    try:
-        trial.run()  # compiles
-        found, milliseconds = trial.run()
-        agreement = (found == expected).all(0).float().mean().item()
-    except Exception as error:  # any failure of a compiler or a driver means the same: do without
-        lines = str(error).strip().split("\n")
-        told = " ".join(lines[: 1 + lines[0].endswith("raised:")])  # after which Dynamo tells the cause
-        return f"{type(error).__name__}: {told}", 0.0
-    if agreement < MIN_AGREEMENT:
-        return f"only {agreement:.0%} of {found.shape[1]} searches find what uncompiled ones find", 0.0
-    return None, milliseconds
+def agreement_with_cpu(learner: Learner, loader: GraphLoader) -> float:
+    """Share of the searches in two batches that find the colors and conflicts of a CPU, both times."""
+    ids, rule, right = loader.sampler.indices, learner.network.move_rule.detach(), []
+    ids = ids[np.linspace(0, len(ids) - 1, 2 * GRAPHS).astype(int)]
+    for number in (0, 1, 0, 1):  # what is left from one launch would show in the next
+        batch = loader.dataset.batch(ids[number::2], GRAPHS, step=number)
+        weights = rule + SPREAD * torch.stack([batch.change, -batch.change])
+        found, expected = (search(weights, batch, ROUNDS) for search in (learner.search, search_on_cpu))
+        right.append((torch.stack(found) == torch.stack(expected)).all(0).flatten().cpu())
+    return torch.cat(right).float().mean().item()

@@ -12,7 +12,7 @@ from gnn_training.model.search import first_weights
 from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import DeviceDataset
 from gnn_training.training.loss import Batch, ColoringNetwork, Search
-from gnn_training.training.sampler import EqualCostSampler
+from gnn_training.training.sampler import search_costs, share
 
 SCORES = ("gap", "at_best_known", "chromatic_error", "family_accuracy", "gain", "gain_squared")
 MAX_NODES = 2048  # larger graphs are trained on, but would dominate a validation
@@ -30,11 +30,13 @@ class Validation:
         # Evenly spread: packed order goes by family, so the first ones would be of one family.
         count = min(settings.validation_graphs or len(held_out), len(held_out))
         self.ids = held_out[np.linspace(0, len(held_out) - 1, count).astype(int)]
-        nodes, colors = self.data.num_nodes[self.ids], self.data.dsatur_colors[self.ids]
-        self.dsatur_gap = float((colors.astype(int) - self.data.num_colors[self.ids]).mean())
-        sampler = EqualCostSampler(self.ids, nodes, colors, settings.batch_size, rt.world_size, rt.rank)
-        self.batches = [step for step in sampler if len(step.micro_batches[0])]
-        self._untrained: dict[int, Tensor] = {}  # colors (G,) that the untrained rule finds, by batch
+        dsatur = self.data.dsatur_colors[self.ids].astype(int)
+        self.dsatur_gap = float((dsatur - self.data.num_colors[self.ids]).mean())
+        mine = self.ids[
+            share(search_costs(self.data.num_nodes[self.ids], self.data.num_edges[self.ids]), rt.world_size)[rt.rank]
+        ]
+        self.batches = np.array_split(mine, -(-len(mine) // settings.batch_size)) if len(mine) else []
+        self._untrained: list[Tensor] = []  # colors (G,) that the untrained rule finds, of every batch
 
     def scores(self, network: ColoringNetwork) -> dict[str, float]:
         """Means over all graphs on all ranks, and their number. `gap` is the number of colors above the best known that
@@ -44,12 +46,12 @@ class Validation:
         if not self._untrained:
             with torch.random.fork_rng(devices=[]):
                 untrained = first_weights().to(self.rt.device)
-            self._untrained = {i: self._colors(untrained, self._batch(i)) for i in range(len(self.batches))}
-        sums, count = torch.zeros(len(SCORES), dtype=torch.float64, device=self.rt.device), 0
-        for number, planned in enumerate(self.batches):
+            self._untrained = [self._colors(untrained, self._batch(ids)) for ids in self.batches]
+        sums = torch.zeros(len(SCORES), dtype=torch.float64, device=self.rt.device)
+        for number in range(len(self.batches)):
             processes.touch_heartbeat()
             sums += self.score_batch(network, number)
-            count += len(planned.micro_batches[0])
+        count = sum(map(len, self.batches))
         totals = self.rt.total(torch.tensor([*sums.tolist(), count], dtype=torch.float64))
         means = dict(zip(SCORES, (totals[:-1] / totals[-1]).tolist(), strict=True))
         variance = max(0.0, means.pop("gain_squared") - means["gain"] ** 2)
@@ -59,18 +61,17 @@ class Validation:
     @torch.no_grad()
     def score_batch(self, network: ColoringNetwork, number: int) -> Tensor:
         """Sums (S,) over this rank's graphs of a batch, in the order of SCORES."""
-        batch = self._batch(number)
+        batch = self._batch(self.batches[number])
         used = self._colors(network.move_rule, batch)
         predicted = network.graph_head(batch.structure, batch.lower.float(), used)
         fewest, error = batch.num_colors, (predicted.chromatic - batch.num_colors).abs()
         right = predicted.graph_type_logits.argmax(1) == batch.graph_type
-        gain = self._untrained.get(number, used) - used
+        gain = self._untrained[number] - used
         scores = (used - fewest, used <= fewest, error, right, gain, gain**2)
-        return (torch.stack([score.double() for score in scores]) * batch.graph_mask).sum(1)
+        return torch.stack([score.double() for score in scores]).sum(1)
 
-    def _batch(self, number: int) -> Batch:
-        planned = self.batches[number]
-        return self.dataset.batch(planned.micro_batches[0], planned.shape)
+    def _batch(self, ids: np.ndarray) -> Batch:
+        return self.dataset.batch(ids, len(ids))
 
     @torch.no_grad()
     def _colors(self, weights: Tensor, batch: Batch) -> Tensor:
