@@ -31,11 +31,6 @@ class Runtime:
         """True on the one rank that writes. Only writing may depend on it: no collective, no break, no step."""
         return self.rank == 0
 
-    @property
-    def is_first_of_machine(self) -> bool:
-        """True on one rank of every machine."""
-        return self.rank % int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size)) == 0
-
     def total(self, x: Tensor) -> Tensor:
         """Sum of x over all ranks, in place."""
         dist.all_reduce(x, dist.ReduceOp.SUM)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from gnn_training.data.packed import PackedGraphs
     from gnn_training.distributed import Runtime
-    from gnn_training.training.searcher import GpuSearcher
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # for tests that import ONNX Runtime before the package
 
@@ -110,7 +109,7 @@ def gpus(once: Once, tmp_path: Path) -> "FakeCuda":
 
     if reason := fake_cuda.why_not():
         pytest.skip(reason)
-    return fake_cuda.FakeCuda(once("fake-cuda", fake_cuda.build), once("inductor", Path.mkdir), tmp_path)
+    return fake_cuda.FakeCuda(once("fake-cuda", fake_cuda.build), tmp_path)
 
 
 @pytest.fixture
@@ -128,17 +127,3 @@ def rt() -> Iterator["Runtime"]:
 
     with distributed.join("cpu") as rt:
         yield rt
-
-
-@pytest.fixture
-def searcher() -> Iterator["GpuSearcher"]:
-    """What searches on a GPU, uncompiled, so that it searches on a CPU, too. What it sets of torch is undone."""
-    import torch
-
-    from gnn_training.training.searcher import GpuSearcher
-
-    shapes, threads = torch.fx.experimental._config.patch(use_duck_shape=True), torch.get_num_threads()
-    torch.set_num_threads(1)  # of small tensors: several would wait for each other where tests share the cores
-    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=False), shapes:
-        yield GpuSearcher()
-    torch.set_num_threads(threads)

@@ -3,11 +3,16 @@
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from hypothesis import strategies as st
+from torch import Tensor
 
 from gnn_training.data.packed import Label, PackedGraphs, cut
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, NeighbourLists
+from gnn_training.model import search
 from gnn_training.model.graphs import Graphs, concatenated, pad
+from gnn_training.model.program import limits
+from gnn_training.training.loss import Batch
 
 
 def random_graph(num_nodes: int, density: float, seed: int = 0) -> Graph:
@@ -29,6 +34,31 @@ def planted(num_nodes: int, num_colors: int, density: float, seed: int = 0) -> t
 def padded(graphs: Sequence[Graph]) -> Graphs:
     """Graphs padded to the largest."""
     return pad(*concatenated(graphs))[0]
+
+
+def search_in_tensors(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:
+    """What `training.loss.Search` finds, by the definition that is exported."""
+    graphs = [Graph.from_adjacency(as_matrix(batch.lists(row))) for row in range(len(batch.ids))]
+    colors = torch.zeros(len(graphs), max(graph.num_nodes for graph in graphs), dtype=torch.int64)
+    for row, first in enumerate(batch.first):
+        colors[row, : len(first)] = torch.from_numpy(first.astype(int))
+    sizes = limits(torch.tensor(colors.shape[1]), colors.max() + 1)
+    every = torch.arange(len(graphs))
+    task = search.Task(colors, batch.lower, 0 * batch.lower, every, batch.seeds)
+    with torch.no_grad():
+        found = [
+            search.search(search.split(each), padded(graphs), task, sizes, torch.tensor(rounds)) for each in weights
+        ]
+    fewest = torch.stack([each.num_colors for each in found]).float()
+    return fewest, torch.where(fewest > batch.lower, torch.stack([each.conflicts for each in found]), 0)
+
+
+def as_matrix(lists: NeighbourLists) -> np.ndarray:
+    """Adjacency (N, N) of neighbour lists."""
+    offsets, neighbours = lists
+    matrix = np.zeros((len(offsets) - 1,) * 2, dtype=bool)
+    matrix[np.repeat(np.arange(len(matrix)), np.diff(offsets)), neighbours] = True
+    return matrix
 
 
 def edge_list(graphs: Sequence[Graph]) -> tuple[np.ndarray, np.ndarray]:

@@ -184,7 +184,7 @@ def free_port() -> int:
 @pytest.mark.timeout(900)
 def test_second_machine_trains_along_and_the_first_does_the_rest(tiny_data: Path, tmp_path: Path):
     """Two machines, which here are one, and a volume that they share."""
-    values = tiny_runs.settings(tiny_data, tmp_path / "run", steps=4, batch_size=500).model_dump()
+    values = tiny_runs.settings(tiny_data, tmp_path / "run", steps=4, batch_size=1).model_dump()
     settings = smoke().model_copy(update=values | {"models": tmp_path / "models", "oldest_runtime": False})
     (tmp_path / "settings.json").write_text(settings.model_dump_json())
     group = {"NNODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}

@@ -1,6 +1,5 @@
 """One rank, one step: what it minimizes, what it skips, what it reports, and what a checkpoint of it holds."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +14,10 @@ from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import HEAD_RATE, MAX_BAD_STEPS, Learner, learning_rate
-from gnn_training.training.loader import GraphLoader, StepBatch
+from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import Progress
-from gnn_training.training.loss import WEIGHTS, ColoringNetwork
+from gnn_training.training.loss import WEIGHTS, Batch, ColoringNetwork
+from gnn_training.training.searcher import search_on_cpu
 
 
 class Trainer:
@@ -25,9 +25,9 @@ class Trainer:
 
     def __init__(self, data: PackedGraphs, rt: Runtime, **changes):
         settings = tiny_runs.settings(data.folder, Path("nowhere"), **changes)
-        self.loader, self.learner = GraphLoader(settings, data, rt), Learner(settings, rt)
+        self.loader, self.learner = GraphLoader(settings, data, rt), Learner(settings, search_on_cpu, rt)
 
-    def batch(self) -> StepBatch:
+    def batch(self) -> Batch:
         return next(self.loader.starting_at(self.learner.step))
 
     def update(self, steps: int = 1) -> dict[str, float]:
@@ -37,10 +37,10 @@ class Trainer:
             report = self.learner.reduce()
         return report
 
-    def poison(self, value: float = float("nan")) -> np.ndarray:
+    def poison(self, value: float = float("nan")) -> torch.Tensor:
         """Labels that make every loss this value; the true ones."""
-        data = self.loader.dataset.data
-        truth, data.difficulty = data.difficulty, np.full_like(data.difficulty, value)
+        dataset = self.loader.dataset
+        truth, dataset.difficulty = dataset.difficulty, torch.full_like(dataset.difficulty, value)
         return truth
 
     @property
@@ -62,7 +62,7 @@ def test_a_single_process_is_a_group_of_one(rt: Runtime):
     assert rt.total(torch.tensor([1.5, 2.0])).tolist() == [1.5, 2.0]
     assert rt.any(True, False) == [True, False]
     assert rt.broadcast({"any": "object"}) == {"any": "object"}
-    assert rt.gather({"any": "object"}) == [{"any": "object"}] and rt.is_first_of_machine
+    assert rt.gather({"any": "object"}) == [{"any": "object"}]
 
 
 def test_a_missing_gpu_is_reported(monkeypatch):
@@ -110,8 +110,8 @@ def test_steps_are_those_of_adamw_on_the_plain_network(data: PackedGraphs, rt: R
     optimizer = torch.optim.AdamW([{"params": part} for part in parts], weight_decay=settings.weight_decay)
     for _ in range(5):
         batch = one.batch()
-        (micro_batch,), rate = batch.micro_batches, one.learner.learning_rate
-        terms = plain(micro_batch, one.learner.search, settings.rounds)
+        rate = one.learner.learning_rate
+        terms = plain(batch, one.learner.search, settings.rounds)
         optimizer.zero_grad(set_to_none=False)
         (sum(weight * terms[name] for name, weight in WEIGHTS.items()) / batch.num_graphs).backward()
         norm, _ = (clip_grad_norm_(part, settings.clip) for part in parts)
@@ -128,30 +128,15 @@ def test_steps_are_those_of_adamw_on_the_plain_network(data: PackedGraphs, rt: R
     assert_same_steps(one.averaged, averaged, first)
 
 
-def test_accumulated_micro_batches_take_the_step_of_one_large_batch(data: PackedGraphs, rt: Runtime):
-    halves, whole = Trainer(data, rt, batch_size=8000, accumulate=2), Trainer(data, rt)
-    first, planned = whole.weights, iter(halves.loader.sampler)
-    for step in range(3):
-        one = next(planned)
-        ids, shape = np.concatenate(one.micro_batches), replace(one.shape, graphs=2 * one.shape.graphs)
-        batch = halves.loader.load(one, step)
-        merged = halves.loader.dataset.batch(ids, shape, (0, step))
-        halves.learner.update(batch)
-        whole.learner.update(replace(batch, micro_batches=[merged]))
-        reports = whole.learner.reduce(), halves.learner.reduce()
-        assert reports[0] == pytest.approx(reports[1], rel=1e-4, abs=1e-6)
-    assert_same_steps(halves.weights, whole.weights, first)
-
-
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_trial_step_searches_and_leaves_everything_as_it_was(data: PackedGraphs, rt: Runtime, precision: str):
-    one, other = (Trainer(data, rt, batch_size=8000, accumulate=2, precision=precision) for _ in range(2))
+    one, other = (Trainer(data, rt, precision=precision) for _ in range(2))
     searches, search, before = [], one.learner.search, one.learner.state()
     one.learner.search = lambda *inputs: searches.append(inputs) or search(*inputs)
     truth = one.poison()
     one.learner.try_step(one.batch())
-    data.difficulty = truth
-    assert len(searches) == 2 and tiny_runs.differences(before, one.learner.state()) == []
+    one.loader.dataset.difficulty = truth
+    assert len(searches) == 1 and tiny_runs.differences(before, one.learner.state()) == []
     assert one.update(steps=2) == other.update(steps=2)
     assert tiny_runs.differences(one.learner.state(), other.learner.state()) == []
 
@@ -204,7 +189,7 @@ def test_a_step_is_no_longer_than_the_clip_allows(data: PackedGraphs, rt: Runtim
 def test_a_step_that_is_not_finite_changes_no_weight_and_is_counted(data, rt, precision: str, cause: str):
     one = Trainer(data, rt, precision=precision)
     one.update()
-    before, averaged, truth = one.learner.state(), one.averaged, one.loader.dataset.data.difficulty
+    before, averaged, truth = one.learner.state(), one.averaged, one.loader.dataset.difficulty
     rule = one.learner.network.move_rule
     hook = rule.register_hook(lambda slope: slope + float("inf") if "gradient" in cause else slope)
     if "label" in cause:
@@ -217,7 +202,7 @@ def test_a_step_that_is_not_finite_changes_no_weight_and_is_counted(data, rt, pr
     assert tiny_runs.differences(before["optimizer"]["state"], after["optimizer"]["state"]) == []
     assert torch.equal(one.averaged, averaged)
     hook.remove()
-    data.difficulty = truth
+    one.loader.dataset.difficulty = truth
     one.update()
     assert (one.learner.skipped_steps, one.learner.bad_steps) == (1, 0)
     assert not torch.equal(one.weights, parameters_to_vector(before["weights"].values()))
@@ -235,7 +220,7 @@ def test_bad_steps_between_good_ones_end_nothing(data: PackedGraphs, rt: Runtime
     one = Trainer(data, rt, steps=40)
     truth = one.poison()
     for i in range(MAX_BAD_STEPS + 5):
-        data.difficulty = truth if i % 5 == 0 else np.full_like(truth, np.nan)
+        one.loader.dataset.difficulty = truth if i % 5 == 0 else torch.full_like(truth, torch.nan)
         one.update()
     assert one.learner.skipped_steps == 12
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_graphs import padded, random_graph
+from small_graphs import padded, random_graph, search_in_tensors
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
@@ -16,7 +16,7 @@ from gnn_training.model.network import structure
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.training.loader import first_coloring
 from gnn_training.training.loss import SPREAD, WEIGHTS, Batch, ColoringNetwork, Search
-from gnn_training.training.searcher import GpuSearcher, search_on_cpu
+from gnn_training.training.searcher import search_on_cpu
 
 SINGLE = Graph.from_edges(1, [])
 HARD = random_graph(70, 0.5, seed=2)
@@ -28,23 +28,20 @@ def batch(graphs: list[Graph]) -> Batch:
     """Labels that need not be true, different for every graph; a graph has its own wherever it stands."""
     rng = [np.random.default_rng(graph.num_nodes) for graph in graphs]
     lists = [graph.csr() for graph in graphs]
-    first = torch.zeros(len(graphs), max(graph.num_nodes for graph in graphs), dtype=torch.int64)
-    for row, each in enumerate(lists):
-        first[row, : len(each.offsets) - 1] = torch.from_numpy(first_coloring(each).astype(int))
-    used = first.max(1).values + 1
+    first = [first_coloring(each) for each in lists]
+    used = torch.tensor([int(colors.max()) + 1 for colors in first])
     return Batch(
-        graphs=padded(graphs),
-        lists=lists,
-        structure=structure(padded(graphs)),
+        ids=np.arange(len(graphs)),
+        lists=lists.__getitem__,
         first=first,
+        structure=structure(padded(graphs)),
         num_colors=(used - 2).clamp(min=1),
         lower=(used - 3).clamp(min=1),
         graph_type=torch.tensor([graph.num_nodes % len(GRAPH_TYPES) for graph in graphs]),
         difficulty=torch.tensor([2.0 * graph.num_nodes for graph in graphs]),
         seeds=torch.tensor([graph.num_nodes for graph in graphs]),
         change=torch.tensor(np.stack([each.standard_normal(NUM_WEIGHTS) for each in rng]), dtype=torch.float32),
-        graph_mask=torch.ones(len(graphs)),
-        max_colors=int(used.max()),
+        num_graphs=len(graphs),
     )
 
 
@@ -103,13 +100,8 @@ def test_the_gradient_points_where_searches_get_worse(network: ColoringNetwork, 
     assert cosine_similarity(estimate, network.move_rule.detach() - best, dim=0) > 0.9
 
 
-def test_graphs_without_a_difference_or_of_an_empty_place_say_nothing(network: ColoringNetwork):
+def test_graphs_without_a_difference_say_nothing(network: ColoringNetwork):
     assert (gradient(network, singles(20), finds(lambda weights: 9.0, lambda weights: 5.0)) == 0).all()
-    b, search = singles(20), finds(lambda weights: weights[..., 0])
-    assert (gradient(network, replace(b, graph_mask=torch.zeros(20)), search) == 0).all()
-    half = replace(b, graph_mask=(torch.arange(20) < 10).float())
-    first = replace(singles(10), change=b.change[:10])
-    torch.testing.assert_close(gradient(network, half, search), gradient(network, first, search))
 
 
 def test_one_graph_cannot_outweigh_the_others(network: ColoringNetwork):
@@ -152,7 +144,7 @@ def test_a_graph_of_unknown_family_adds_no_family_loss(network: ColoringNetwork)
 
 def test_the_estimate_stays_between_its_bounds_and_costs_nothing_where_they_meet(network: ColoringNetwork):
     b = batch(GRAPHS)
-    lower, upper = b.lower.float(), b.first.max(1).values + 1.0
+    lower, upper = b.lower.float(), torch.tensor([float(first.max()) + 1 for first in b.first])
     for _ in range(5):
         torch.nn.init.normal_(network.graph_head.head.weight, std=20)
         predicted = network.graph_head(b.structure, lower, upper)
@@ -187,7 +179,7 @@ def found(b: Batch, rounds: int = ROUNDS, search: Search = search_on_cpu) -> tup
 def test_more_rounds_find_fewer_colors_and_conflicts_count_only_above_the_bound():
     b = batch(GRAPHS)
     few, many = found(b, 1)[0], found(b, 2000)[0]
-    assert torch.equal(few, (b.first.max(1).values + 1.0).expand(2, -1))
+    assert torch.equal(few, torch.tensor([float(first.max()) + 1 for first in b.first]).expand(2, -1))
     assert (many <= few).all() and (many[:, 0] < few[:, 0]).all()
     fewest, conflicts = found(b)
     assert (conflicts[fewest > b.lower] > 0).all()
@@ -208,12 +200,19 @@ def test_the_number_of_threads_changes_no_result():
     assert torch.equal(*results)
 
 
-def test_the_tensors_of_a_gpu_find_what_the_compiled_loops_find(searcher: GpuSearcher):
+def test_searches_find_what_tensors_find():
     change = torch.randn(12, NUM_WEIGHTS, generator=torch.manual_seed(0))
     b = replace(batch(GRAPHS[:2] * 6), seeds=torch.arange(12), change=change)
     for rounds in (1, 20, 100):
-        tensors, compiled = found(b, rounds, searcher), found(b, rounds)
-        for mine, other in zip(tensors, compiled, strict=True):
+        expected, compiled = found(b, rounds, search_in_tensors), found(b, rounds)
+        for mine, other in zip(compiled, expected, strict=True):
             assert torch.equal(mine, other)
     for copies in (*compiled[1][:, ::2], *compiled[1][:, 1::2]):
         assert len(copies.unique()) > 1  # weights and seeds make a difference
+
+
+def test_only_some_graphs_of_a_batch_can_be_searched():
+    b = batch(GRAPHS)
+    weights = ColoringNetwork().move_rule.detach() + SPREAD * torch.stack([b.change, -b.change])
+    every, some = search_on_cpu(weights, b, ROUNDS), search_on_cpu(weights, b, ROUNDS, [3, 0])
+    assert all(torch.equal(mine[:, [3, 0]], other) for mine, other in zip(every, some, strict=True))

@@ -278,7 +278,7 @@ def test_a_finished_training_started_again_changes_nothing(tiny_data: Path, trai
     [
         ({"rounds": 6}, "rounds 100, not 6"),
         ({"seed": 3}, "seed 0, not 3"),
-        ({"batch_size": 999}, "batch_size 16000, not 999"),
+        ({"batch_size": 999}, "batch_size 4, not 999"),
         ({"steps": 41}, "steps 40, not 41"),
     ],
 )

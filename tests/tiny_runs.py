@@ -56,7 +56,7 @@ def settings(data: Path, run: Path, **changes) -> TrainSettings:
         "warmup_steps": 2,
         "learning_rate": 2e-3,
         "rounds": 100,
-        "batch_size": 16_000,
+        "batch_size": 4,
         "evaluate_every": 7,
         "validation_rounds": 50,
         "checkpoint_every": 1,

@@ -22,6 +22,7 @@ from gnn_training.model import rule
 from gnn_training.model.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
 from gnn_training.solve.search_kernel import ENDS, FORMULAS, NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES
 
+config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # type: ignore[attr-defined] # small launches are few
 LAST = 32_767  # the largest integer of 16 bits
 THREADS = 256  # of a block, at most
 # Few enough registers that a multiprocessor has two blocks. The simulator knows no such option.

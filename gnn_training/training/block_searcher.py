@@ -58,7 +58,7 @@ class BlockSearcher:
     def _keep(self, i: int, first: np.ndarray) -> None:
         """Copy graph i and its first coloring to the GPU."""
         self.num_colors[i] = first.max() + 1
-        self.graphs.num_colors[i] = int(self.num_colors[i])
+        self.graphs.num_colors[i : i + 1] = self._copied(self.num_colors[i : i + 1].astype(np.int32))
         self.graphs.first[self.first_node[i] : self.first_node[i + 1]] = self._copied(first)
         words = self._copied(search_cuda.words(self.data.adjacency(i)))
         self.graphs.adjacency[self.first_word[i] : self.first_word[i + 1]] = words

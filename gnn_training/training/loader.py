@@ -67,8 +67,8 @@ class Prepared(NamedTuple):
     """What the training needs to know of a graph of N nodes and is always the same."""
 
     first: np.ndarray  # (N,) int16, coloring to start with
-    node: Tensor  # (N, 5) float32, see Structure
-    graph: Tensor  # (5,) float32
+    node: np.ndarray  # (N, 5) float32, see Structure
+    graph: np.ndarray  # (5,) float32
 
 
 class DeviceDataset:
@@ -87,7 +87,7 @@ class DeviceDataset:
         self._graph = torch.zeros(len(data), NUM_GRAPH_FEATURES, device=device)
         columns = data.num_nodes, self._starts[:-1], data.num_colors, data.lower_bound, data.graph_type
         self._columns = torch.from_numpy(np.stack(columns).astype(np.int64)).to(device)
-        self._difficulty = torch.from_numpy(data.difficulty.copy()).to(device)
+        self.difficulty = torch.from_numpy(data.difficulty.copy()).to(device)
 
     def batch(self, ids: np.ndarray, num_graphs: int, seed: int = 0, step: int = 0) -> Batch:
         """The graphs `ids`, with random numbers drawn by (seed, step, graph). num_graphs: of the step on all ranks."""
@@ -107,7 +107,7 @@ class DeviceDataset:
             num_colors=num_colors,
             lower=lower,
             graph_type=graph_type,
-            difficulty=self._difficulty[graph],
+            difficulty=self.difficulty[graph],
             seeds=seeds,
             change=change,
             num_graphs=num_graphs,
@@ -132,13 +132,13 @@ class DeviceDataset:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             for i, prepared in zip(ids, pool.map(self._prepared, ids), strict=True):
                 self._first[i] = prepared.first
-                self._node[self._starts[i] : self._starts[i + 1]] = prepared.node
-                self._graph[i] = prepared.graph
+                self._node[self._starts[i] : self._starts[i + 1]] = self.to_device(prepared.node)
+                self._graph[i] = self.to_device(prepared.graph)
 
     def _prepared(self, i: int) -> Prepared:
         lists = self.lists(i)
         known = structure(as_graphs(lists))
-        return Prepared(first_coloring(lists), known.node[0], known.graph[0])
+        return Prepared(first_coloring(lists), known.node[0].numpy(), known.graph[0].numpy())
 
 
 def perturbations(key: int, graph: Tensor) -> tuple[Tensor, Tensor]:

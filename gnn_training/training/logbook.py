@@ -53,7 +53,7 @@ class Progress:
         lowest = self.gap if self.lowest is None else min(self.gap, self.lowest)
         is_better, self.lowest = lowest != self.lowest, lowest
         # Of weights that so few graphs cannot tell apart, the longest trained: lowest by chance is not best.
-        is_kept = self.gap <= lowest + self.gain_error
+        is_kept = self.gap <= lowest + 2 * self.gain_error
         if is_kept:
             self.best, self.best_step = self.gap, step
         self.evaluations_without_gain = 0 if is_better else self.evaluations_without_gain + 1

@@ -32,10 +32,9 @@ def build(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class FakeCuda:
-    """The library, and a folder for what processes write; `cache` keeps compiled kernels between tests."""
+    """The library, and a folder for what processes write."""
 
     library: Path
-    cache: Path
     folder: Path
 
     def environment(self, gpus: int = 1, **options: object) -> dict[str, str]:
@@ -44,13 +43,10 @@ class FakeCuda:
         shared = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
         variables = {
             "PATH": f"{self.library / str(gpus)}:{os.environ['PATH']}",
-            "PYTHONPATH": ROOT,
+            "PYTHONPATH": f"{ROOT}:{HERE / 'site'}",
             "LD_PRELOAD": self.library / LIBRARY,
             "LD_LIBRARY_PATH": self.library,
-            "TRITON_LIBCUDA_PATH": self.library,
             "OMP_NUM_THREADS": 1,
-            "TORCHINDUCTOR_COMPILE_THREADS": 1,
-            "TORCHINDUCTOR_CACHE_DIR": self.cache,
             "FAKE_CUDA_DEVICES": gpus,
             "FAKE_CUDA_LOG": self.folder / "cuda",
             **{f"FAKE_CUDA_{name.upper()}" if name.islower() else name: value for name, value in options.items()},
@@ -76,4 +72,4 @@ def why_not() -> str | None:
     """Why the library cannot be built here."""
     if torch.version.cuda is None:
         return "torch is a build for CPUs"
-    return None if importlib.util.find_spec("triton") else "there is no Triton"
+    return None if importlib.util.find_spec("numba_cuda") else "there is no numba-cuda"

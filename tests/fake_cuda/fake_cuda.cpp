@@ -79,6 +79,7 @@ struct Counts { size_t launches, syncs, reads, pageable, allocations, problems; 
 static Counts counts;
 static std::map<string, size_t> kernels, problems;
 static std::map<int, size_t> launches_on;
+static std::set<void *> streams_used;
 static size_t used[64], peak[64], modules;
 
 static void problem(const string &what) { counts.problems++, problems[what]++; }
@@ -93,13 +94,18 @@ static void write_log() {
   fclose(file);
 }
 __attribute__((destructor)) static void at_exit() { write_log(); }
-API void fake_cuda_reset() { LOCK; counts = {}; kernels.clear(); memcpy(peak, used, sizeof peak); }
+static size_t launched_like(const char *part) {
+  size_t sum = 0;
+  for (auto &[name, times] : kernels) sum += name.find(part) != string::npos ? times : 0;
+  return sum;
+}
+API void fake_cuda_reset() { LOCK; counts = {}; kernels.clear(); streams_used.clear(); memcpy(peak, used, sizeof peak); }
 API size_t fake_cuda_count(const char *name) {
   LOCK;
   const std::map<string, size_t> all = {
       {"launches", counts.launches}, {"syncs", counts.syncs},
       {"reads", counts.reads}, {"pageable copies", counts.pageable}, {"allocations", counts.allocations},
-      {"problems", counts.problems}, {"modules", modules}, {"peak", peak[device]}};
+      {"problems", counts.problems}, {"streams", streams_used.size()}, {"searches", launched_like("search")}, {"all-reduces", launched_like("ncclAllReduce")}};
   return all.at(name);
 }
 API void fake_cuda_print() { // kernels and problems since the last reset, for people
@@ -117,7 +123,7 @@ static Stream *stream(cudaStream_t s) {
   return &default_stream[device];
 }
 static void add_work(Stream *s, const string &name) { // one kernel, copy or fill
-  counts.launches++, kernels[name]++, launches_on[s->device]++;
+  counts.launches++, kernels[name]++, launches_on[s->device]++, streams_used.insert(s);
   if (s->device != device) problem("work on a stream of another device: " + name);
 }
 API cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned, int priority) {
@@ -374,9 +380,10 @@ API CUresult cuModuleGetFunction(CUfunction *f, CUmodule, const char *name) { LO
 API CUresult cuFuncGetAttribute(int *v, CUfunction_attribute a, CUfunction) { *v = a == CU_FUNC_ATTRIBUTE_NUM_REGS ? 64 : a == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : 0; return CUDA_SUCCESS; }
 API CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
 API CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
+static void check_shared(const void *f, size_t bytes);
 static CUresult launched(const void *f, dim3 grid, dim3 block, CUstream s) { return start(f, grid, block, s) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
-API CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned, CUstream s, void **, void **) { return launched(f, {gx, gy, gz}, {bx, by, bz}, s); }
-API CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **, void **) { return launched(f, {c->gridDimX, c->gridDimY, c->gridDimZ}, {c->blockDimX, c->blockDimY, c->blockDimZ}, c->hStream); }
+API CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream s, void **, void **) { check_shared(f, shared); return launched(f, {gx, gy, gz}, {bx, by, bz}, s); }
+API CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **, void **) { check_shared(f, c->sharedMemBytes); return launched(f, {c->gridDimX, c->gridDimY, c->gridDimZ}, {c->blockDimX, c->blockDimY, c->blockDimZ}, c->hStream); }
 API CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned, CUstream s, void **) { return launched(f, {gx, gy, gz}, {bx, by, bz}, s); }
 API CUresult cuPointerGetAttribute(void *v, CUpointer_attribute a, CUdeviceptr p) {
   LOCK;
@@ -387,7 +394,34 @@ API CUresult cuPointerGetAttribute(void *v, CUpointer_attribute a, CUdeviceptr p
   *(CUdeviceptr *)v = p;
   return CUDA_SUCCESS;
 }
+// What numba-cuda takes: every function by its name, libraries instead of modules, and attributes of kernels.
+static std::map<const void *, int> allowed_shared; // bytes of dynamic shared memory that a kernel may have
+API CUresult cuGetProcAddress_v2(const char *name, void **f, int, cuuint64_t, CUdriverProcAddressQueryResult *result) {
+  string versions[] = {name, string(name) + "_v2"};
+  *f = nullptr;
+  for (auto &version : versions) if (!*f) *f = dlsym(RTLD_DEFAULT, version.c_str());
+  if (!*f) *f = (void *)succeed;
+  if (result) *result = CU_GET_PROC_ADDRESS_SUCCESS;
+  return CUDA_SUCCESS;
+}
+API CUresult cuDeviceGetName(char *name, int n, CUdevice) { snprintf(name, n, "%s", kind().name); return CUDA_SUCCESS; }
+API CUresult cuDeviceGetUuid_v2(CUuuid *id, CUdevice d) { memset(id->bytes, devices()[d] + 1, 16); return CUDA_SUCCESS; }
+API CUresult cuCtxPushCurrent_v2(CUcontext c) { device = (char *)c - contexts; return CUDA_SUCCESS; }
+API CUresult cuCtxPopCurrent_v2(CUcontext *c) { *c = (CUcontext)&contexts[device]; return CUDA_SUCCESS; }
+API CUresult cuLibraryLoadData(CUlibrary *l, const void *, CUjit_option *, void **, unsigned, CUlibraryOption *, void **, unsigned) { LOCK; modules++; *l = (CUlibrary)malloc(8); return CUDA_SUCCESS; }
+API CUresult cuLibraryGetKernel(CUkernel *k, CUlibrary, const char *name) { return cuModuleGetFunction((CUfunction *)k, nullptr, name); }
+API CUresult cuKernelGetFunction(CUfunction *f, CUkernel k) { *f = (CUfunction)k; return CUDA_SUCCESS; }
+API CUresult cuKernelGetAttribute(int *v, CUfunction_attribute a, CUkernel, CUdevice) { return cuFuncGetAttribute(v, a, nullptr); }
+API CUresult cuKernelSetAttribute(CUfunction_attribute a, int value, CUkernel k, CUdevice) {
+  LOCK;
+  if (a == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) allowed_shared[k] = value;
+  return value <= kind().shared_memory ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
 API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, CUfunction, int threads, size_t) { *n = 2048 / std::max(threads, 1); return CUDA_SUCCESS; }
+static void check_shared(const void *f, size_t bytes) {
+  LOCK;
+  if (bytes > 49152 && bytes > (size_t)allowed_shared[f]) problem("more shared memory than the kernel may have: " + kernel_names[f]);
+}
 API CUresult cuOccupancyMaxActiveClusters(int *n, CUfunction, const CUlaunchConfig *) { *n = 1; return CUDA_SUCCESS; }
 #define DRIVER_STUB(name) extern "C" __attribute__((visibility("default"))) int name##_stub(...) asm(#name); int name##_stub(...) { return 0; }
 DRIVER_STUB(cuTensorMapEncodeTiled) DRIVER_STUB(cuTensorMapEncodeIm2col) DRIVER_STUB(cuLinkAddData_v2) DRIVER_STUB(cuLinkComplete) DRIVER_STUB(cuLinkCreate_v2)
