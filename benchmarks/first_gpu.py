@@ -36,9 +36,8 @@ log = logging.getLogger("gnn_training")
 MINUTES = 45
 MAX_DIFFERENCE = 0.1  # between the mean gaps on GPU and CPU
 EXPECTED_SAME = 0.9  # share of the searches of the first step that end on the GPU as on the CPU
-MAX_LOADING = 0.5  # share of a step; the host loads while the GPU searches
-SIZES = (1_000_000, 4_000_000, 20_000_000, 80_000_000)
-EPOCHS = 100
+ESTIMATE = 66e6  # rounds per second of an H200 with 500 nodes and 40 colors, by arithmetic
+SIZES = (32, 128, 256, 1024)
 PREFIX = f"{PROGRAM}: "  # of the sentence with which a command fails
 Found = dict[str, Any]  # numbers and words of a step; a list of dictionaries becomes a table
 
@@ -83,9 +82,9 @@ class Trial:
         return of_preset(kind, "single", **values | changes)
 
     def run_settings(self) -> RunSettings:
-        """Settings of the whole job. Compiling would take longer than a quick one."""
+        """Settings of the whole job."""
         folders = {"run": self.out / "run", "models": self.out / "models"}
-        return self.settings(RunSettings, minutes=self.options.minutes, compile=not self.options.quick, **folders)
+        return self.settings(RunSettings, minutes=self.options.minutes, **folders)
 
     def command(self, name: str, command: str, settings: Any, **options: Any) -> str:
         """Do a command of coloring-gnn; see `child`."""
@@ -149,13 +148,13 @@ def check(trial: Trial) -> Found:
 
 
 def compare(trial: Trial) -> Found:
-    """Mean loss terms of the same uncompiled steps on CPU and GPU. Rounding may send a search another way, and after a
+    """Mean loss terms of the same steps on CPU and GPU. Rounding may send a search another way, and after a
     step the weights with it, so fewer searches end the same from step to step. In the first step nearly all should.
     The predictions of a graph alone use bf16.
     """
     quick = trial.options.quick
-    size: Found = {"steps": 3} if quick else {"steps": 20, "rounds": 500, "batch_size": 1_000_000}
-    settings = trial.settings(TrainSettings, compile=False, warmup_steps=1, **size)
+    size: Found = {"steps": 3} if quick else {"steps": 20, "rounds": 500, "batch_size": 24}
+    settings = trial.settings(TrainSettings, warmup_steps=1, **size)
     found = trial.found["compare"] = trial.measure("compare", "compare", settings)
     cpu, gpu, _ = (row["gap"] for row in found["rows"])
     if not quick and not abs(gpu - cpu) <= MAX_DIFFERENCE:
@@ -163,55 +162,21 @@ def compare(trial: Trial) -> Found:
     return found
 
 
-def try_modes(trial: Trial) -> Found:
-    """The self-check of a training, with an empty folder for compiled kernels and once more. `compiled` is not listed
-    if its searches do not end like those of `eager`. Torch's compiler took `compilation` of the seconds.
-    """
-    trial.variables["TORCHINDUCTOR_CACHE_DIR"] = str(trial.out / "compiled")  # which the steps below find filled
-    settings = trial.settings(TrainSettings)
-    found = {kind: trial.measure(f"modes-{kind}", "modes", settings) for kind in ("cold", "warm")}
-    said = (trial.out / "modes-cold.log").read_text().splitlines()
-    problems = [line.partition(": ")[2] for line in said if "searches cannot be" in line]
-    shown = ("compilation", "seconds", "searches", "peak_gib")
-    times = found["warm"]["milliseconds_per_round"]
-    return {
-        "searches": found["warm"]["searches"],
-        "problems": "; ".join(problems) or None,
-        "starts": [{"cache": kind, **{name: each[name] for name in shown}} for kind, each in found.items()],
-        "modes": [{"mode": mode, "ms_per_round": time} for mode, time in times.items()],
-    }
+def measure_rounds(trial: Trial) -> Found:
+    """Rounds per second of one GPU and of all cores of this machine, on the largest graphs of a step."""
+    found = trial.measure("rounds", "rounds", trial.settings(TrainSettings))
+    found["cores_that_a_gpu_replaces"] = (
+        found["cores"] * found["gpu_rounds_per_second"] / found["cores_rounds_per_second"]
+    )
+    return found
 
 
 def measure_steps(trial: Trial) -> Found:
-    """Whole training steps, in the mode that was chosen. Pairs of a node and a color count once per search and round,
-    with padding. `gb_per_second` takes 12 bytes for each, a lower bound: a round reads and writes one number and reads
-    another one. The share is that of the copied bandwidth. Few graphs do not fill a large batch.
-    """
-    is_compiled, rows = trial.found["modes"]["searches"] == "compiled", list[Found]()
-    for size in [preset_size(trial)] if trial.options.quick else SIZES:
-        steps = 3 if trial.options.quick else 20
-        settings = trial.settings(TrainSettings, batch_size=size, steps=steps, compile=is_compiled, warmup_steps=1)
-        rows.append(trial.measure(f"steps-{size}", "steps", settings))
-        if "problem" in rows[-1]:  # larger batches do not fit either
-            break
-    if "problem" in rows[0]:
-        raise MachineError(rows[0]["problem"])
-    for row in rows:
-        if "problem" not in row:
-            row["share_of_bandwidth"] = row["gb_per_second"] / trial.found["machine"]["copied_gb_per_second"]
-    return {"rows": rows}
-
-
-def run_out_of_memory(trial: Trial) -> Found:
-    """The largest uncompiled step with only a share of the memory free that it takes. With a tenth, a job must end with
-    the sentence that says what to lower.
-    """
-    size = preset_size(trial) * (10 if trial.options.quick else 1)  # a tiny step takes no memory worth mentioning
-    settings = trial.settings(TrainSettings, compile=False, rounds=20, batch_size=size)
-    found = trial.found["memory"] = trial.measure("memory", "memory", settings)
-    if "--batch-size" not in (outcome := found["rows"][-1]["outcome"]):
-        raise MachineError(f"with a tenth of its memory free, a step was {outcome}: report it")
-    return found
+    """Whole training steps, after an epoch in which every graph was prepared. Few graphs do not fill a large batch."""
+    sizes = [8] if trial.options.quick else SIZES
+    steps = 3 if trial.options.quick else 20
+    settings = (trial.settings(TrainSettings, batch_size=size, steps=steps, warmup_steps=1) for size in sizes)
+    return {"rows": [trial.measure(f"steps-{each.batch_size}", "steps", each) for each in settings]}
 
 
 def train(trial: Trial) -> Found:
@@ -235,7 +200,6 @@ def train(trial: Trial) -> Found:
         raise TrainingError(f"{run} was not stopped and continued: see {trial.out}/run-*.log")
     evaluations = (run / "metrics.jsonl").read_text().count('"kind": "validation"')
     return {
-        "searches": status["self_check"][0]["searches"],
         "stopped_at_step": stopped["step"],
         "steps": status["step"],
         "seconds": status["seconds"],
@@ -253,35 +217,10 @@ def scores(report: Path) -> list[Found]:
     return [{"method": METHODS[method], **{name: methods[method][name] for name in shown}} for method in methods]
 
 
-def estimate(trial: Trial) -> Found:
-    """One GPU and these graphs, from the speed of steps and evaluations above."""
-    row = steps_of_preset(trial)
-    steps = EPOCHS * row["steps_per_epoch"]
-    evaluations = steps // trial.settings(TrainSettings).between_evaluations(steps) + 1
-    seconds = EPOCHS * row["epoch_seconds"] + evaluations * trial.found["train"]["seconds_per_evaluation"]
-    return {
-        "graphs": trial.found["graphs"]["train"],
-        "batch_size": row["batch_size"],
-        "mode": trial.found["modes"]["searches"],
-        f"minutes_for_{EPOCHS}_epochs": seconds / 60,
-    }
-
-
 STEPS = {
-    "machine": look_at_machine, "graphs": find_graphs, "check": check, "compare": compare, "modes": try_modes,
-    "steps": measure_steps, "memory": run_out_of_memory, "train": train, "estimate": estimate,
+    "machine": look_at_machine, "graphs": find_graphs, "check": check, "compare": compare, "rounds": measure_rounds,
+    "steps": measure_steps, "train": train,
 }  # fmt: skip
-
-
-def preset_size(trial: Trial) -> int:
-    """The batch size of the preset."""
-    return trial.settings(TrainSettings).batch_size
-
-
-def steps_of_preset(trial: Trial) -> Found:
-    """The steps with the batch size of the preset, or the largest below that fits."""
-    rows = trial.found["steps"]["rows"]
-    return [row for row in rows if row["batch_size"] <= preset_size(trial) and "problem" not in row][-1]
 
 
 def advice(trial: Trial) -> list[str]:
@@ -293,18 +232,15 @@ def advice(trial: Trial) -> list[str]:
         return [*lines, "Start it without `--quick` on a GPU."]
     if "compare" in found and (same := found["compare"]["rows"][1]["same_in_first_step"]) < EXPECTED_SAME:
         lines.append(f"Only {same:.0%} of the searches end on the GPU as on the CPU: find out why.")
-    if "modes" in found and (problems := found["modes"]["problems"]):
-        lines.append(f"Find out why compiled rounds failed: {problems}.")
-    if "steps" in found:
-        row = steps_of_preset(trial)
-        best = max(found["steps"]["rows"], key=lambda row: row.get("searches_per_second", 0))
-        size, gain = "batch_size", best["searches_per_second"] / row["searches_per_second"]
-        if (share := row["ms_of_it_loading"] / row["ms_per_step"]) > MAX_LOADING:
-            lines.append(f"Loading takes {share:.0%} of a step with batches of {row[size]:,}: load on other cores.")
+    if "rounds" in found:
+        speed, cores = found["rounds"]["gpu_rounds_per_second"], found["rounds"]["cores_that_a_gpu_replaces"]
         lines.append(
-            f"Most searches per second: with batches of {best[size]:,}, {gain:.2f} times as many as with "
-            f"{row[size]:,}. A round moves at least {best['share_of_bandwidth']:.1%} of the bandwidth."
+            f"The GPU makes {speed / 1e6:.1f} million rounds a second on graphs of {found['rounds']['nodes']:.0f} nodes, "
+            f"as much as {cores:.0f} of these cores. By arithmetic, an H200 makes {ESTIMATE / 1e6:.0f} million at 500."
         )
+    if "steps" in found:
+        best = max(found["steps"]["rows"], key=lambda row: row["searches_per_second"])
+        lines.append(f"Most searches per second: with --batch-size {best['batch_size']}.")
     if len(found) == len(STEPS):
         lines.append("Rent the cheapest two GPUs with NVLink for ten minutes before eight.")
     return lines

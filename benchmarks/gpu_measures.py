@@ -3,19 +3,17 @@
 python -m benchmarks.gpu_measures PART SETTINGS.json  # settings of `train`; the last line of the output is JSON
 """
 
-import gc
 import json
-import math
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from itertools import cycle, islice
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch._dynamo.utils import calculate_time_spent
 
 from gnn_training import machine
 from gnn_training.__main__ import PROGRAM
@@ -27,17 +25,16 @@ from gnn_training.launch import gpus
 from gnn_training.launch.ranks import launch
 from gnn_training.settings import TrainSettings
 from gnn_training.training.learner import Learner
-from gnn_training.training.loader import GraphLoader, StepBatch
+from gnn_training.training.loader import GraphLoader
 from gnn_training.training.loss import Batch
-from gnn_training.training.searcher import GpuSearcher
-from gnn_training.training.self_check import largest_step, self_check
+from gnn_training.training.searcher import search_on_cpu, searcher_for
+from gnn_training.training.self_check import self_check
 
 GIB = 2**30
 COPIES = 20  # of a GiB if there is room, to measure the bandwidth
-PLANNED = 4  # steps that are repeated: their graphs are prepared once
 WARM_UP = 11  # steps: in its first ten, DistributedDataParallel waits for the GPU
 TIMED_SECONDS = 10.0  # of steps
-BYTES_PER_PAIR = 12  # a round at least reads and writes `counts` and reads `until`, each float32
+CPU_ROUNDS = 100  # of every search on the cores
 
 
 def describe(settings: TrainSettings) -> dict:
@@ -68,7 +65,7 @@ def describe(settings: TrainSettings) -> dict:
 
 
 def compare(settings: TrainSettings) -> dict:
-    """Loss terms of the same uncompiled steps on CPU and GPU, and the share of searches that end as on the CPU."""
+    """Loss terms of the same steps on CPU and GPU, and the share of searches that end as on the CPU."""
     rows: list[dict] = []
     expected: list[Tensor] = []
     for device, precision in (("cpu", "fp32"), ("cuda", "fp32"), ("cuda", "bf16")):
@@ -90,8 +87,7 @@ def _learn(settings: TrainSettings) -> tuple[dict[str, float], list[Tensor]]:
 
         def note(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:
             result = search(weights, batch, rounds)
-            is_graph = torch.tensor([len(lists.neighbours) > 0 for lists in batch.lists])  # no empty place
-            found.append(torch.stack(result).cpu()[:, :, is_graph].flatten(1))
+            found.append(torch.stack(result).cpu().flatten(1))
             return result
 
         learner.search = note
@@ -100,103 +96,59 @@ def _learn(settings: TrainSettings) -> tuple[dict[str, float], list[Tensor]]:
         return learner.reduce(), found
 
 
-def modes(settings: TrainSettings) -> dict:
-    """What the self-check finds, and the seconds that it takes, of which torch's compiler takes some."""
+def rounds(settings: TrainSettings) -> dict:
+    """Rounds per second of the GPU and of the cores of this machine, on the largest graphs, and the self-check."""
     with join(settings.device) as rt:
         loader, learner = _start(settings, rt)
         started = time.monotonic()
         (check,) = self_check(learner, loader, rt)
-        compilation = calculate_time_spent()["total_wall_time"]
-        return {"seconds": time.monotonic() - started, "compilation": compilation, **check}
+        found: dict = {"seconds_of_self_check": time.monotonic() - started, **check}
+        batch = loader.largest()
+        batch = replace(batch, lower=torch.ones_like(batch.lower))  # so that no search ends early
+        weights = learner.network.move_rule.detach().expand(2, len(batch.ids), -1).contiguous()
+        found["nodes"] = statistics.fmean(map(len, batch.first))
+        torch.set_num_threads(machine.num_cores())
+        for name, search, count in (("gpu", learner.search, settings.rounds), ("cores", search_on_cpu, CPU_ROUNDS)):
+            search(weights, batch, 1)[0].tolist()
+            started = time.perf_counter()
+            search(weights, batch, count)[0].tolist()  # waits for the GPU
+            found[f"{name}_rounds_per_second"] = 2 * len(batch.ids) * count / (time.perf_counter() - started)
+        return found | {"cores": machine.num_cores()}
 
 
 def steps(settings: TrainSettings) -> dict:
     """Speed and memory of steps."""
-    try:
-        return {"batch_size": settings.batch_size, **_speed(settings)}
-    except MachineError as error:  # too little memory
-        return {"batch_size": settings.batch_size, "problem": str(error)}
-
-
-def _speed(settings: TrainSettings) -> dict:
     with join(settings.device) as rt:
         loader, learner = _start(settings, rt)
-        assert isinstance(learner.search, GpuSearcher)
-        learner.search.mode = "compiled" if settings.compile else "eager"
-        planned, gaps = list(islice(loader.sampler, PLANNED)), []
-        for number, step in enumerate(islice(cycle(planned), WARM_UP)):
+        batches = loader.starting_at(0)
+        for batch in islice(batches, len(loader.sampler) + WARM_UP):  # an epoch first: every graph is prepared once
             started = time.perf_counter()
-            learner.update(loader.load(step, number))
-            gaps.append(learner.reduce()["gap"])  # waits for the GPU
-        one = time.perf_counter() - started
-        timed = list(islice(cycle(planned), max(2, min(settings.steps, int(TIMED_SECONDS / one)))))
-        loading, started = 0.0, time.perf_counter()
-        for number, step in enumerate(timed, WARM_UP):
-            before = time.perf_counter()
-            batch = loader.load(step, number)
-            loading += time.perf_counter() - before
             learner.update(batch)
+            learner.reduce()  # waits for the GPU
+        one = time.perf_counter() - started
+        torch.cuda.reset_peak_memory_stats()
+        count = max(2, min(settings.steps, int(TIMED_SECONDS / one)))
+        graphs, started = 0, time.perf_counter()
+        for batch in islice(batches, count):
+            learner.update(batch)
+            graphs += batch.num_graphs
         learner.reduce()
         seconds = time.perf_counter() - started
-        shapes = [step.shape for step in timed]
-        pairs = 2 * settings.rounds * sum(shape.graphs * shape.nodes * shape.colors for shape in shapes)
-        costs = sum(bucket.steps * bucket.shape.cost for bucket in loader.sampler.buckets)
         return {
-            "steps": len(timed),
-            "graphs_per_step": statistics.fmean(step.num_graphs for step in timed),
-            "ms_per_step": 1000 * seconds / len(timed),
-            "ms_of_it_loading": 1000 * loading / len(timed),
-            "searches_per_second": 2 * sum(step.num_graphs for step in timed) / seconds,
-            "billion_pairs_per_second": 1e-9 * pairs / seconds,
-            "gb_per_second": 1e-9 * BYTES_PER_PAIR * pairs / seconds,
+            "batch_size": settings.batch_size,
+            "steps": count,
+            "ms_per_step": 1000 * seconds / count,
+            "searches_per_second": 2 * graphs / seconds,
             "peak_gib": torch.cuda.max_memory_reserved() / GIB,
-            "gap": statistics.fmean(gaps),
-            "steps_per_epoch": len(loader.sampler),
-            "epoch_seconds": seconds * costs / sum(shape.cost for shape in shapes),
         }
 
 
-def memory(settings: TrainSettings) -> dict:
-    """What happens to the largest step if only a share of the memory that it takes is free."""
-    return {"rows": [{"share_of_memory_free": share, "outcome": _outcome(settings, share)} for share in (0.7, 0.1)]}
-
-
-def _outcome(settings: TrainSettings, share: float) -> str:
-    gc.collect()  # an error before may still hold tensors
-    torch.cuda.empty_cache()
-    try:
-        with join(settings.device) as rt:
-            loader, learner = _start(settings, rt)
-            step = loader.load(largest_step(loader), 0)
-            _take(learner, step)  # loads kernels, whose memory stays
-            need = _take(learner, step)
-            torch.cuda.empty_cache()
-            filled = math.ceil(torch.cuda.mem_get_info()[0] - share * need)
-            ballast = torch.empty(filled, dtype=torch.uint8, device=rt.device)
-            _take(learner, step)
-            del ballast
-            return "searched as before"
-    except MachineError as error:
-        return str(error)
-
-
-def _take(learner: Learner, step: StepBatch) -> int:
-    """Take a step; bytes that it needed besides what stays."""
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_reserved()
-    learner.update(step)
-    learner.reduce()
-    return torch.cuda.max_memory_reserved() - before
-
-
 def _start(settings: TrainSettings, rt: Runtime) -> tuple[GraphLoader, Learner]:
-    return GraphLoader(settings, PackedGraphs.open(settings.data), rt), Learner(settings, rt)
+    data = PackedGraphs.open(settings.data)
+    return GraphLoader(settings, data, rt), Learner(settings, searcher_for(data, rt.device), rt)
 
 
-PARTS: dict[str, Callable[[TrainSettings], dict]] = {
-    part.__name__: part for part in (describe, compare, modes, steps, memory)
-}
+PARTS: dict[str, Callable[[TrainSettings], dict]] = {part.__name__: part for part in (describe, compare, rounds, steps)}
 
 if __name__ == "__main__":
     set_up_logging()

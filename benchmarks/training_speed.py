@@ -31,7 +31,7 @@ from gnn_training.solve import kernels
 from gnn_training.solve.search_kernel import noise_table, search_graph
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
-from gnn_training.training.self_check import self_check
+from gnn_training.training.searcher import searcher_for
 
 HEADING = "## Measured\n"  # the last section of a page, which is replaced
 DENSITY, BATCH = 0.5, 16
@@ -102,8 +102,8 @@ def train(trial: tuple[TrainSettings, float, int]) -> tuple[int, float]:
     settings, seconds, steps = trial
     with join() as rt:
         torch.set_num_threads(1)  # a rank is a core, as where there are as many ranks as cores
-        loader, learner = GraphLoader(settings, PackedGraphs.open(settings.data), rt), Learner(settings, rt)
-        self_check(learner, loader, rt)  # on GPUs, searches run compiled after it
+        data = PackedGraphs.open(settings.data)
+        loader, learner = GraphLoader(settings, data, rt), Learner(settings, searcher_for(data, rt.device), rt)
         batches, searches = loader.starting_at(0), 0
         for batch in islice(batches, WARM_UP):
             learner.update(batch)
@@ -136,11 +136,12 @@ def search_table(options: Options) -> str:
 
 
 def training_table(options: Options) -> str:
-    """Searches per second of the same steps on two ranks and on one, which takes the parts one after the other."""
+    """Searches per second of the same steps on two ranks and on one."""
     steps, speeds = 0, []
     for ranks in (2, 1):
         preset = "single" if DEVICE.type == "cuda" else "cpu"
-        settings = of_preset(TrainSettings, preset, data=options.data, accumulate=2 // ranks)
+        settings = of_preset(TrainSettings, preset, data=options.data)
+        settings = settings.model_copy(update={"batch_size": settings.batch_size * 2 // ranks})
         steps, speed = launch(train, (settings, options.seconds, steps), ranks)
         speeds.append(speed)
     quotients = [f"{speed / speeds[1]:.2f}" for speed in speeds]

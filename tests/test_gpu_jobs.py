@@ -38,11 +38,6 @@ def train(gpus: FakeCuda, data: Path, number: int, code: int = 0, options: dict 
     return said
 
 
-def chosen(gpus: FakeCuda) -> list[str]:
-    """How every rank searches."""
-    return [rank["searches"] for rank in status(gpus.folder / "run")["self_check"]]
-
-
 def used(gpus: FakeCuda) -> list[tuple[str, str]]:
     """Every rank and its only device."""
     ranks = [re.match(r"rank (\d)\ndevice (\d) launches \d+ peak \d+\n$", text) for text in gpus.logs()]
@@ -50,36 +45,15 @@ def used(gpus: FakeCuda) -> list[tuple[str, str]]:
     return sorted(each.groups() for each in ranks)
 
 
-@pytest.mark.nightly  # compiles for two minutes; test_compiling.py does on a CPU
-def test_ranks_share_compiled_kernels_and_each_keeps_to_its_own_gpu(gpus: FakeCuda, tiny_data: Path):
-    cache = gpus.folder / "cache"
-    train(gpus, tiny_data, 2, options={"kind": "H200", "TORCHINDUCTOR_CACHE_DIR": cache})
-    assert chosen(gpus) == ["compiled"] * 2
-    assert used(gpus) == [("0", "0"), ("1", "1")]
-    assert len(list(cache.glob("fxgraph/*/*"))) == 1  # one program for both ranks
-
-
 def test_an_old_gpu_without_bf16_takes_fp16_and_a_new_one_bf16(gpus: FakeCuda, tiny_data: Path):
     for kind, precision in ("T4", "float16"), ("B200", "bfloat16"):
         run = gpus.folder / kind
-        train(gpus, tiny_data, 1, options={"kind": kind}, run=run, precision="auto", steps=5, compile=False)
+        train(gpus, tiny_data, 1, options={"kind": kind}, run=run, precision="auto", steps=5)
         assert [rank["precision"] for rank in status(run)["self_check"]] == [precision]
 
 
-@pytest.mark.nightly  # as above
-def test_a_compiler_that_fails_is_told_and_all_ranks_search_uncompiled(gpus: FakeCuda, tiny_data: Path):
-    broken = gpus.folder / "ptxas"
-    broken.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Cuda compilation tools, release 13.0, V13.0.88\n')
-    broken.chmod(0o755)
-    no_kernels_yet = {"TORCHINDUCTOR_CACHE_DIR": gpus.folder / "cache"}
-    options = {"TRITON_PTXAS_BLACKWELL_PATH": broken, **no_kernels_yet}
-    said = train(gpus, tiny_data, 2, options=options, steps=5)
-    assert "searches cannot be compiled: " in said and "on all ranks alike" in said
-    assert chosen(gpus) == ["eager"] * 2
-
-
 def test_a_rank_that_dies_ends_the_others_within_a_minute(gpus: FakeCuda, tiny_data: Path):
-    job = start(gpus, "train", settings(tiny_data, gpus.folder, steps=10**6, compile=False))
+    job = start(gpus, "train", settings(tiny_data, gpus.folder, steps=10**6))
     metrics = gpus.folder / "run" / "metrics.jsonl"
     while not metrics.exists() or not metrics.read_text():
         assert job.poll() is None, job.communicate()[0]
@@ -97,7 +71,7 @@ def run_until(gpus: FakeCuda, number: int, sign: str, data: Path) -> tuple[int, 
     command = [
         ROOT / "run_multigpu.sh", "--preset", "smoke", "--steps", "50", "--data", data, "--log-every", "1",
         "--rounds", "20", "--validation-rounds", "20", "--run", gpus.folder / "run", "--models",
-        gpus.folder / "models", "--no-oldest-runtime", "--no-compile",
+        gpus.folder / "models", "--no-oldest-runtime",
     ]  # fmt: skip
     environment = gpus.environment(number, GNN_VENV=sys.prefix)
     job = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -112,18 +86,27 @@ def run_until(gpus: FakeCuda, number: int, sign: str, data: Path) -> tuple[int, 
 @pytest.mark.nightly  # twelve processes that load torch; test_run.py does the whole job on a CPU
 @pytest.mark.timeout(600)
 def test_the_whole_job_up_to_the_export_can_be_stopped_and_continued(gpus: FakeCuda, tiny_data: Path):
-    """Uncompiled; a test above compiles. test_first_gpu.py does the whole job on one GPU."""
     code, said = run_until(gpus, 2, "step 3/50", tiny_data)
     assert code == 143 and 3 <= status(gpus.folder / "run")["step"] < 50, said
     code, said = run_until(gpus, 2, "4/7 export ...", tiny_data)  # which needs no GPU
     assert code == 143 and "resuming at step" in said, said
     trained = status(gpus.folder / "run")
     assert (trained["status"], trained["step"], trained["ranks"]) == ("done", 50, 2)
-    assert chosen(gpus) == ["eager"] * 2
     logs = gpus.logs()
     assert len(logs) >= 4 and not [text for text in logs if "problem" in text]
 
 
 def test_eight_gpus_train_together_each_rank_on_its_own(gpus: FakeCuda, tiny_data: Path):
-    train(gpus, tiny_data, 8, rounds=20, steps=5, compile=False)
-    assert chosen(gpus) == ["eager"] * 8 and used(gpus) == [(str(rank), str(rank)) for rank in range(8)]
+    train(gpus, tiny_data, 8, rounds=20, steps=5)
+    assert used(gpus) == [(str(rank), str(rank)) for rank in range(8)]
+    checks = status(gpus.folder / "run")["self_check"]
+    assert [check["rank"] for check in checks] == list(range(8)) and all(check["peak_gib"] > 0 for check in checks)
+
+
+def test_ranks_of_torchrun_that_see_all_gpus_take_one_each(gpus: FakeCuda, tiny_data: Path):
+    file = gpus.folder / "train.json"
+    file.write_text(settings(tiny_data, gpus.folder, steps=5).model_dump_json())
+    result = gpus.run("-m", "torch.distributed.run", "--nproc-per-node", 2, "-m", "gnn_training", "train",
+                      "--settings", file, gpus=2)  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert used(gpus) == [("0", "0"), ("1", "1")]

@@ -3,6 +3,7 @@
 The phases have the same names and make the same moves, which tests/test_search_cuda.py checks. All threads of a block
 share the work of a phase. What depends on an order is done in the order of the CPU: a thread sums the weights of all
 conflicts with one color, over the neighbours as they are sorted; one thread keeps the list of the nodes in conflict.
+numba's cache does not notice a change of rule.py: save this file, too.
 
 The state of a search is in shared memory. The counts and what is tabu, by far the largest part, are in a workspace in
 global memory where they do not fit. Their integers have 16 bits, which limits nodes and rounds to LAST.
@@ -427,7 +428,7 @@ def kernel(in_shared: bool, max_shared: int) -> Any:
     """The kernel for a grid of one block per search, compiled for the present GPU. in_shared: whether the counts and
     what is tabu fit into shared memory, else `large` (R, integers) int16 has room for them. max_shared: its bytes.
     """
-    compiled = cuda.jit(SIGNATURE, **OPTIONS)(kernel_function(in_shared))
+    compiled = cuda.jit(SIGNATURE, cache=True, **OPTIONS)(kernel_function(in_shared))
     if not config.ENABLE_CUDASIM:  # type: ignore[attr-defined]
         allow(compiled, max_shared)
     return compiled
