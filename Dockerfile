@@ -15,13 +15,9 @@ RUN touch 1.lock 2.lock 3.lock && \
              { print > part ".lock" }' requirements.lock; fi
 
 FROM $BASE_IMAGE
-# The compiler and the headers of Python are for torch.compile. Any version of these packages is good enough.
+# Any version of tini is good enough.
 # hadolint ignore=DL3008
-RUN set -- tini g++ && \
-    if [ ! -e "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]; then \
-        set -- "$@" python3-dev; fi && \
-    if [ $# -gt 2 ] || ! command -v tini || ! command -v g++; then \
-        apt-get update && apt-get install -y --no-install-recommends "$@"; fi && \
+RUN if ! command -v tini; then apt-get update && apt-get install -y --no-install-recommends tini; fi && \
     rm -rf /var/lib/apt/lists/* && \
     useradd --uid 1000 --user-group --no-create-home --home-dir /nonexistent gnn
 
@@ -32,7 +28,6 @@ ENV PATH=/opt/venv/bin:/opt/gnn:/opt/gnn/scripts:$PATH \
     GNN_WORKSPACE=/workspace \
     GNN_HEARTBEAT=/dev/shm/gnn-heartbeat \
     ORT_DISABLE_TELEMETRY=1 \
-    TORCHINDUCTOR_CACHE_DIR=/workspace/.cache/torch-compile \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 

@@ -233,9 +233,10 @@ def advice(trial: Trial) -> list[str]:
     if "compare" in found and (same := found["compare"]["rows"][1]["same_in_first_step"]) < EXPECTED_SAME:
         lines.append(f"Only {same:.0%} of the searches end on the GPU as on the CPU: find out why.")
     if "rounds" in found:
-        speed, cores = found["rounds"]["gpu_rounds_per_second"], found["rounds"]["cores_that_a_gpu_replaces"]
+        names = ("gpu_rounds_per_second", "cores_that_a_gpu_replaces", "nodes")
+        speed, cores, nodes = (found["rounds"][name] for name in names)
         lines.append(
-            f"The GPU makes {speed / 1e6:.1f} million rounds a second on graphs of {found['rounds']['nodes']:.0f} nodes, "
+            f"The GPU makes {speed / 1e6:.1f} million rounds a second at {found['rounds']['nodes']:.0f} nodes, "
             f"as much as {cores:.0f} of these cores. By arithmetic, an H200 makes {ESTIMATE / 1e6:.0f} million at 500."
         )
     if "steps" in found:

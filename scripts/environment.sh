@@ -106,7 +106,7 @@ install_lock() { # <lock>
     rm -rf "$oldest"
     pip_install "${hashed[@]}" --target "$oldest" -r "$root/$1" && touch "$oldest/done"
   elif [[ $1 == requirements.lock && -n ${TORCH_INDEX_URL:-}${TORCH_VERSION:-} ]]; then
-    awk '/^[a-z]/ { skip = /^(torch==|triton==|nvidia-|cuda-)/ } !skip' "$root/$1" >"$venv/tmp/$1"
+    awk '/^[a-z]/ { skip = /^(torch==|triton==|nvidia-|cuda-|numba-cuda==)/ } !skip' "$root/$1" >"$venv/tmp/$1"
     pip_install "${hashed[@]}" -r "$venv/tmp/$1" &&
       pip_install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "torch==${TORCH_VERSION:-$(locked_torch)}"
   else

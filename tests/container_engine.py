@@ -16,7 +16,7 @@ from filelock import FileLock
 
 PACKAGES = ("docker.io", "docker-registry", "debootstrap")
 BASE = "local/base:bookworm"
-BASE_PACKAGES = "python3,python3-venv,python3-dev,g++,ca-certificates,tini"
+BASE_PACKAGES = "python3,python3-venv,ca-certificates,tini"
 CACHE_LIMIT = "15GB"  # a build takes 11
 
 

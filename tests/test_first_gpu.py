@@ -145,5 +145,5 @@ def test_the_page_says_what_to_do_next(trial: Trial):
     trial.found = {"compare": {"rows": [{}, {"same_in_first_step": 0.5}]}, "rounds": speed, "steps": {"rows": rows}}
     said = "\n".join(first_gpu.advice(trial))
     assert "Only 50% of the searches" in said and "--batch-size 128" in said
-    assert "33.0 million rounds a second on graphs of 480 nodes, as much as 400 of these cores" in said
+    assert "33.0 million rounds a second at 480 nodes, as much as 400 of these cores" in said
     assert "start again with another folder" in said and "two GPUs" not in said

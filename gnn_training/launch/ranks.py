@@ -82,8 +82,7 @@ def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
-    for name in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
-        os.environ.setdefault(name, str(machine.threads_per_rank(num_ranks)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(machine.threads_per_rank(num_ranks)))
     if nodes.count > 1:
         os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # if only some of the machines can do it, all wait forever
     with tempfile.TemporaryDirectory() as folder:
@@ -110,13 +109,11 @@ def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks
 def _run_rank(parent: int, call: bytes) -> object:
     processes.die_with_parent(parent)
     set_up_logging()
-    # Only now, because loading what `function` needs may count the GPUs, and torch has just chosen the visible ones.
     function, argument = pickle.loads(call)
     return function(argument)
 
 
 def _config(num_ranks: int, nodes: Nodes, folder: str) -> "LaunchConfig":
-    import torch
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig
 
@@ -134,9 +131,6 @@ def _config(num_ranks: int, nodes: Nodes, folder: str) -> "LaunchConfig":
         max_restarts=0,
         monitor_interval=0.05,
         logs_specs=DefaultLogsSpecs(log_dir=folder),
-        # Every rank sees its GPU as number 0: then one rank's compiled kernels fit all of them. Not on AMD, where
-        # another variable may win over the one that torch sets for this.
-        virtual_local_rank=torch.version.hip is None and torch.cuda.device_count() >= num_ranks,
     )
 
 

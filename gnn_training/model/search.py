@@ -207,7 +207,6 @@ def begin(weights: Weights, graphs: Graphs, task: Task, limits: Limits) -> tuple
     best = Best(coloring.colors + 0, used, torch.full_like(used, 1e6))
     state = State(0 * task.seeds.sum(), coloring, memory, best)
     lower = task.lower[:, None].float().index_select(0, task.graph)
-    # Sums and products, not views: torch.compile makes another form of a round for views.
     no_cost = 0.0 * (used[:, :, None] * limits.active_ids[:, None] * limits.color_ids).flatten(0, 1)
     ones = torch.ones_like(used * limits.mover_ids)
     steps = torch.ones_like(ones[:, None, :, None] * graphs.window)                       # (R, 1, M, D)
@@ -259,7 +258,7 @@ def measure(state: State, fixed: Fixed) -> Measures:
     nodes = fixed.present.sum(1, keepdim=True)
     density = graphs.degrees.sum(1, keepdim=True) / (nodes * (nodes - 1)).clamp(min=1)
     features = rule.graph_features(nodes.log(), num_colors.log(), density, num_conflicted.log1p())
-    outputs = product(weights.by_graph, torch.cat(features, 1)[:, :, None]) + weights.by_graph_bias[:, :, None]
+    outputs = weights.by_graph @ torch.cat(features, 1)[:, :, None] + weights.by_graph_bias[:, :, None]
     controls, shift, level = outputs.split([CONTROLS, HIDDEN, 1], 1)
     controls = controls[..., 0].exp().split(1, 1)
     return Measures(
@@ -285,7 +284,7 @@ def weigh(state: State, measures: Measures, fixed: Fixed) -> Tensor:
     """What a conflict with a node costs, from 0 to 2: (R, S), 0 for no node."""
     (colors, counts, is_open), memory, weights = state.coloring, state.memory, fixed.weights
     by_search, is_open = counts.view(*colors.shape, -1), is_open[:, :, None]              # (R, S, K), (R, K, 1)
-    up_to_one, up_to_two = (product(by_search.clamp(max=n), is_open).view_as(colors) for n in (1, 2))
+    up_to_one, up_to_two = ((by_search.clamp(max=n) @ is_open).view_as(colors) for n in (1, 2))
     free = measures.num_colors - up_to_one - 1 + measures.is_conflicted  # other than the color that a node has
     one = 2 * up_to_one - up_to_two
     has_free = free.sign()[:, None]
@@ -294,8 +293,8 @@ def weigh(state: State, measures: Measures, fixed: Fixed) -> Tensor:
     mean_moves = ((memory.moves * fixed.present).sum(1) / fixed.present.sum(1)).log1p()[:, None, None]
     features = rule.node_features(has_free, free, one, conflicts, age, moves, mean_moves)
     by_feature = torch.cat(features, 1)                                                   # (R, F, S)
-    hidden = (product(weights.by_node, by_feature) + measures.shift).relu()               # (R, HIDDEN, S)
-    z = product(weights.out[:, None], hidden) + product(weights.direct[:, None], by_feature) + measures.level
+    hidden = (weights.by_node @ by_feature + measures.shift).relu()                       # (R, HIDDEN, S)
+    z = weights.out[:, None] @ hidden + weights.direct[:, None] @ by_feature + measures.level
     return torch.where(fixed.graphs.exists, rule.conflict_weight(z.view_as(colors)), 0.0)
 
 
@@ -327,7 +326,7 @@ def choose(state: State, measures: Measures, conflict_weights: Tensor, fixed: Fi
     is_here = limits.color_ids == here[:, :, None]
     forbidden = (embedding(place, memory.until.view(by_row)) >= state.round) | (is_closed > 0) | is_here
     top, target = torch.where(forbidden, -torch.inf, score).max(2)                        # (R, A)
-    cost_here = torch.where(is_here, cost, 0.0).sum(2)  # gathers instead break Inductor 2.13 (issue 194490)
+    cost_here = torch.where(is_here, cost, 0.0).sum(2)
     gain = rule.gain(cost_here, top, memory.age.gather(1, active).log1p(), by_age)
     return Choice(active, near, random, here, target, torch.where(drawn >= 0, gain, -torch.inf))
 
@@ -370,10 +369,3 @@ def apply(state: State, measures: Measures, moves: Moves, fixed: Fixed) -> tuple
             num_moves.scatter_add(1, movers, fixed.ones),
         ),
     )  # fmt: skip
-
-
-def product(x: Tensor, y: Tensor) -> Tensor:
-    """x @ y of x (R, I, J), y (R, J, L) with few I or L. A compiler makes it one kernel with what surrounds it."""
-    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
-        return (x[..., None] * y[:, None]).sum(2)
-    return x @ y

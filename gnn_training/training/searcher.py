@@ -4,8 +4,10 @@ The cores of a CPU search graph after graph in compiled loops. An NVIDIA GPU run
 thread block, and makes the same moves. Other GPUs leave the searches to the cores.
 """
 
+import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from itertools import product
 
 import numpy as np
@@ -16,10 +18,15 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.solve.search_kernel import noise_table, search_graph
 from gnn_training.training.loss import Batch, Search
 
+log = logging.getLogger(__name__)
+
 
 def searcher_for(data: PackedGraphs, device: torch.device) -> Search:
     """The fastest way to search on a device."""
-    if device.type == "cpu" or torch.version.hip:
+    if device.type == "cpu":
+        return search_on_cpu
+    if torch.version.hip or not find_spec("numba_cuda"):
+        log.warning("the cores of the CPU do the searches: on GPUs, they need NVIDIA's and the package numba-cuda")
         return search_on_cpu
     from gnn_training.training.block_searcher import BlockSearcher  # loads numba's CUDA
 
