@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 FOREVER = 2**62  # moves: only the clock ends the search
 CLIQUE_STARTS = 1000  # all nodes of most graphs, as in the exported file; takes milliseconds
 FIRST_SECONDS = 0.06  # for cliques, and for DSATUR, even if there is no time
+PROOF_NODES, PROOF_BRANCHES, PROOF_SHARE = 100, 10**7, 0.1  # of branch and bound: size, work, share of the time
 SLICE = 20_000  # moves of TabuCol
 GENERATION = 5_000  # moves of TabuCol on a child
 ELITE = 10  # generations after which the best child of an earlier such period returns
@@ -55,6 +56,7 @@ class Coloring(NamedTuple):
     colors: np.ndarray  # (N,) int32, 0 to num_colors - 1
     num_colors: int
     work: int  # of its thread until then
+    lower_bound: int = 1  # no coloring of the graph has fewer colors
 
 
 class Budget(NamedTuple):
@@ -97,6 +99,8 @@ def compile_all() -> None:
     kernels.first_fit(*path, np.arange(3))
     [two] = improvements(path, np.arange(3), Budget(math.inf, lower=2), {tabu_search: 1})
     kernels.crossover(two.colors, two.colors, 2)
+    kernels.branch_and_bound(*path, two.colors, 1, 1, stop)
+    kernels.balance(*path, two.colors.copy(), np.ones(3, dtype=np.int64), 3, 1, seeded(0), stop)
     search_graph(*path, two.colors, 0, 2, weights, noise_table(2), 0, 1, stop)
     in_time(0, kernels.independent_set, *path, np.ones(3, dtype=bool), 1, seeded(0))
 
@@ -110,7 +114,9 @@ def clique_size(lists: NeighbourLists, deadline: float = math.inf) -> int:
 
 def colorings(graph: Graph, rule: np.ndarray | None, budget: Budget, clique: int = 0) -> Iterator[Coloring]:
     """Yield proper colorings with ever fewer colors, DSATUR's first, until the budget is spent or one has `lower`
-    colors. rule (NUM_WEIGHTS,): weights of the trained rule, if there is one. clique: size of one, 0 to look for it.
+    colors. A small graph is then searched by branch and bound, which yields its best coloring, even with no fewer
+    colors, if it proves that it is optimal. rule (NUM_WEIGHTS,): weights of the trained rule, if there is one. clique:
+    size of one, 0 to look for it.
     """
     lists = graph.csr()
     clique = clique or clique_size(lists, budget.deadline)
@@ -118,13 +124,29 @@ def colorings(graph: Graph, rule: np.ndarray | None, budget: Budget, clique: int
     colors = in_time(max(budget.deadline, time.monotonic() + FIRST_SECONDS), kernels.dsatur, *lists)
     if colors.min() < 0:  # the time is over
         colors = kernels.first_fit(*lists, np.argsort(np.where(colors < 0, len(colors), colors), kind="stable"))
-    first = Coloring("DSATUR", colors.astype(np.int32), int(colors.max()) + 1, 0)
-    for coloring in chain(
-        [first], improvements(lists, first.colors, budget, methods_for(graph, first, clique, rule), rule)
-    ):
+    first = Coloring("DSATUR", colors.astype(np.int32), int(colors.max()) + 1, 0, clique)
+    for coloring in chain([first], _after_dsatur(graph, lists, first, budget, rule)):
         if not is_proper(graph, coloring.colors):
             raise RuntimeError(f"{graph.name}: the coloring by {coloring.method} is not proper")
         yield coloring
+
+
+def _after_dsatur(
+    graph: Graph, lists: NeighbourLists, first: Coloring, budget: Budget, rule: np.ndarray | None
+) -> Iterator[Coloring]:
+    clique, now, start = first.lower_bound, time.monotonic(), first
+    if graph.num_nodes <= PROOF_NODES and now < budget.deadline and first.num_colors > budget.lower:
+        until, arguments = now + PROOF_SHARE * (budget.deadline - now), (first.colors, budget.lower, PROOF_BRANCHES)
+        colors, is_proven = in_time(until, kernels.branch_and_bound, *lists, *arguments)
+        k = int(colors.max()) + 1
+        start = Coloring("branch and bound", colors, k, 0, k if is_proven else clique)
+        if is_proven or k < first.num_colors:
+            yield start
+        if is_proven:
+            return
+    methods = methods_for(graph, first, clique, rule)
+    for coloring in improvements(lists, start.colors, budget, methods, rule):
+        yield coloring._replace(lower_bound=clique)
 
 
 def improvements(
