@@ -42,7 +42,7 @@ COMMANDS = {
     "evaluate": Command("Count colors on some graphs, beside DSATUR and RLF.", "EvaluateSettings", "evaluate.evaluate"),
     "pack": Command("Pack the exported model and its records into one archive.", "PackSettings", "pack.pack"),
     "push": Command("Push the packed model to the Hugging Face Hub.", "PushSettings", "push.push"),
-    "color": Command("Color one graph.", "ColorSettings", "color.color"),
+    "color": Command("Color one graph, or many.", "ColorSettings", "color.color"),
     "serve": Command("Show a page on this machine that colors graphs.", "ServeSettings", "serve.serve"),
 }  # fmt: skip
 

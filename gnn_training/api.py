@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from gnn_training.console import in_threads
 from gnn_training.graph import as_graph
 from gnn_training.model.session import Model, cached_model
 from gnn_training.solve.portfolio import Budget, compile_all
@@ -84,6 +83,8 @@ def color_many(graphs: Iterable[Any], seconds: float = 1.0, **options: Any) -> l
 
     seconds: time limit of each graph. options: of `color`. Raises the first error. Progress is shown on a terminal.
     """
+    from gnn_training.console import in_threads  # rich takes a sixth of a second to import
+
     work = partial(color, seconds=seconds, threads=1, **options)
     return list(in_threads(work, list(graphs), "coloring graphs", len(os.sched_getaffinity(0)), logger))
 

@@ -94,7 +94,7 @@ def parse_dimacs(content: bytes) -> Instance:
     graph = Graph.from_edges(num_nodes, np.asarray(ends).reshape(-1, 2))
     right = stated_edges in (len(ends) // 2, graph.num_edges)
     note = "" if right else f"the header says {stated_edges} edges, the file has {graph.num_edges}; these are used"
-    return Instance(graph, note=note)
+    return Instance(graph, note=note, names=range(1, num_nodes + 1))
 
 
 def parse_edge_list(content: bytes) -> Instance:
@@ -118,7 +118,7 @@ def parse_edge_list(content: bytes) -> Instance:
             raise UserError(f"line {number}: begins node {MAX_NODES + 1}; a larger graph is not read")
     if not position:
         raise UserError("there is no edge; an edge list has two nodes per line")
-    return Instance(_numbered(position, ends))
+    return _numbered(position, ends)
 
 
 def parse_graphml(content: bytes) -> Instance:
@@ -142,15 +142,17 @@ def parse_graphml(content: bytes) -> Instance:
         raise UserError(f"{error}; write the file again as one plain graph in UTF-8") from error
     position: dict[bytes, int] = {}
     ends = array("i", [position.setdefault(str(name).encode(), len(position)) for name in names])
-    return Instance(_numbered(position, ends[len(ends) - 2 * len(edges) :]))
+    return _numbered(position, ends[len(ends) - 2 * len(edges) :])
 
 
-def _numbered(position: dict[bytes, int], ends: array) -> Graph:
+def _numbered(position: dict[bytes, int], ends: array) -> Instance:
     """Graph of pairs of positions of labels. Labels that all are whole numbers give the order of the nodes."""
     rank = np.arange(checked_size(len(position)), dtype=np.int32)
     if all(map(re.compile(rb"-?[0-9]{1,18}").fullmatch, position)):
         rank[np.fromiter(map(int, position), np.int64).argsort(kind="stable")] = np.arange(len(rank))
-    return Graph.from_edges(len(rank), rank[np.asarray(ends).reshape(-1, 2)])
+    labels = list(position)
+    names = [labels[i].decode() for i in rank.argsort().tolist()]
+    return Instance(Graph.from_edges(len(rank), rank[np.asarray(ends).reshape(-1, 2)]), names=names)
 
 
 def parse_prism_json(content: bytes) -> Instance:
