@@ -89,6 +89,25 @@ def color_many(graphs: Iterable[Any], seconds: float = 1.0, **options: Any) -> l
     return list(in_threads(work, list(graphs), "coloring graphs", len(os.sched_getaffinity(0)), logger))
 
 
+class NetworkxBackend:
+    """What networkx calls for `nx.greedy_color(G, backend="coloring_gnn")`."""
+
+    @staticmethod
+    def greedy_color(G: Any, strategy: Any = None, interchange: bool = False, **options: Any) -> dict[Any, int]:
+        """Color a networkx graph. options: of `color`. The strategy is not used."""
+        return color(G, **options)
+
+    @staticmethod
+    def convert_from_nx(graph: Any, **_: Any) -> Any:
+        """Return the graph: color takes it as it is."""
+        return graph
+
+    @staticmethod
+    def convert_to_nx(result: Any, **_: Any) -> Any:
+        """Return the dict: it is networkx's own type."""
+        return result
+
+
 def _require_number(name: str, value: Any, kind: type, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, kind):
         what = "an integer" if kind is Integral else "a number"
