@@ -41,8 +41,13 @@ def every_coloring(graph: Graph, lists: dict[int, set[int]], colors: range) -> l
 @given(graph=GRAPH)
 def test_small_graphs_are_proven_optimal_by_branch_and_bound(graph: Graph):
     start, lists = kernels.dsatur(*graph.csr()), graph.csr()
-    best, is_proven = kernels.branch_and_bound(*lists, start, 0, 10**6, GO)
-    assert is_proven and is_proper(graph, best) and find(graph).num_colors == best.max() + 1 == num_colors(best)
+    best, is_proven, left = kernels.branch_and_bound(*lists, start, 0, 10**6, GO)
+    assert (
+        is_proven
+        and left > 0
+        and is_proper(graph, best)
+        and find(graph).num_colors == best.max() + 1 == num_colors(best)
+    )
     if graph.num_nodes <= 6:
         assert not every_coloring(graph, {}, range(best.max()))
 

@@ -94,8 +94,8 @@ def dsatur(offsets, neighbours, stop=None):
 @njit(cache=True, nogil=True)
 def branch_and_bound(offsets, neighbours, colors, lower, branches, stop):
     """DSATUR branch and bound (Brélaz 1979) from a proper coloring (N,) without gaps. Returns the best coloring (N,)
-    int32, and whether it is proven that no coloring has fewer colors. It ends with `lower` colors, after `branches`, or
-    as soon as `stop` (1,) uint8 is set.
+    int32, whether it is proven that no coloring has fewer colors, and the branches left. It ends with `lower` colors,
+    after `branches`, or as soon as `stop` (1,) uint8 is set.
     """
     n, k = len(colors), 0
     best, now = np.empty(n, dtype=np.int32), np.full(n, -1, dtype=np.int32)
@@ -113,9 +113,9 @@ def branch_and_bound(offsets, neighbours, colors, lower, branches, stop):
             depth, is_new = depth - 1, False
             continue
         if is_new:
-            branches -= 1
-            if branches < 0 or stop[0]:
+            if branches == 0 or stop[0]:
                 break
+            branches -= 1
             node, color, highest = -1, 0, -1  # the node with most colors around it, ties by degree
             for v in range(n):
                 key = saturation[v] * n + offsets[v + 1] - offsets[v]
@@ -144,7 +144,7 @@ def branch_and_bound(offsets, neighbours, colors, lower, branches, stop):
             counts[u, color] += 1
         used[depth + 1] = max(used[depth], color + 1)
         depth += 1
-    return best, depth < 0
+    return best, depth < 0, branches
 
 
 @njit(cache=True, nogil=True)

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 FOREVER = 2**62  # moves: only the clock ends the search
 CLIQUE_STARTS = 1000  # all nodes of most graphs, as in the exported file; takes milliseconds
 FIRST_SECONDS = 0.06  # for cliques, and for DSATUR, even if there is no time
-PROOF_NODES, PROOF_BRANCHES, PROOF_SHARE = 100, 10**7, 0.1  # of branch and bound: size, work, share of the time
+PROOF_NODES, PROOF_BRANCHES = 100, 5_000  # of branch and bound: largest graph, and branches of its first run
 SLICE = 20_000  # moves of TabuCol
 GENERATION = 5_000  # moves of TabuCol on a child
 ELITE = 10  # generations after which the best child of an earlier such period returns
@@ -114,9 +114,8 @@ def clique_size(lists: NeighbourLists, deadline: float = math.inf) -> int:
 
 def colorings(graph: Graph, rule: np.ndarray | None, budget: Budget, clique: int = 0) -> Iterator[Coloring]:
     """Yield proper colorings with ever fewer colors, DSATUR's first, until the budget is spent or one has `lower`
-    colors. A small graph is then searched by branch and bound, which yields its best coloring, even with no fewer
-    colors, if it proves that it is optimal. rule (NUM_WEIGHTS,): weights of the trained rule, if there is one. clique:
-    size of one, 0 to look for it.
+    colors. The last one may be yielded again, because it is proven optimal. rule (NUM_WEIGHTS,): weights of the trained
+    rule, if there is one. clique: size of one, 0 to look for it.
     """
     lists = graph.csr()
     clique = clique or clique_size(lists, budget.deadline)
@@ -124,29 +123,13 @@ def colorings(graph: Graph, rule: np.ndarray | None, budget: Budget, clique: int
     colors = in_time(max(budget.deadline, time.monotonic() + FIRST_SECONDS), kernels.dsatur, *lists)
     if colors.min() < 0:  # the time is over
         colors = kernels.first_fit(*lists, np.argsort(np.where(colors < 0, len(colors), colors), kind="stable"))
-    first = Coloring("DSATUR", colors.astype(np.int32), int(colors.max()) + 1, 0, clique)
-    for coloring in chain([first], _after_dsatur(graph, lists, first, budget, rule)):
+    first = Coloring("DSATUR", colors.astype(np.int32), int(colors.max()) + 1, 0)
+    for coloring in chain(
+        [first], improvements(lists, first.colors, budget, methods_for(graph, first, clique, rule), rule)
+    ):
         if not is_proper(graph, coloring.colors):
             raise RuntimeError(f"{graph.name}: the coloring by {coloring.method} is not proper")
-        yield coloring
-
-
-def _after_dsatur(
-    graph: Graph, lists: NeighbourLists, first: Coloring, budget: Budget, rule: np.ndarray | None
-) -> Iterator[Coloring]:
-    clique, now, start = first.lower_bound, time.monotonic(), first
-    if graph.num_nodes <= PROOF_NODES and now < budget.deadline and first.num_colors > budget.lower:
-        until, arguments = now + PROOF_SHARE * (budget.deadline - now), (first.colors, budget.lower, PROOF_BRANCHES)
-        colors, is_proven = in_time(until, kernels.branch_and_bound, *lists, *arguments)
-        k = int(colors.max()) + 1
-        start = Coloring("branch and bound", colors, k, 0, k if is_proven else clique)
-        if is_proven or k < first.num_colors:
-            yield start
-        if is_proven:
-            return
-    methods = methods_for(graph, first, clique, rule)
-    for coloring in improvements(lists, start.colors, budget, methods, rule):
-        yield coloring._replace(lower_bound=clique)
+        yield coloring._replace(lower_bound=max(clique, coloring.lower_bound))
 
 
 def improvements(
@@ -198,9 +181,7 @@ class Search:
             except Empty:
                 return
             finally:
-                self.is_over = True  # before the stops, see Worker.look_for
-                for worker in self.workers:
-                    worker.stop[0] = 1
+                self.finish()
 
     def offer(self, colors: np.ndarray, method: str, work: int) -> None:
         """Take a proper coloring (N,) if it has fewer colors than the best, and stop all who look for no fewer."""
@@ -211,6 +192,18 @@ class Search:
                 self._events.put(Coloring(method, colors, self.num_colors, work))
                 for worker in self.workers:
                     worker.stop[0] |= worker.target >= self.num_colors
+
+    def prove(self, method: str, work: int) -> None:
+        """End the search, because no coloring has fewer colors than the best."""
+        with self._lock:
+            self._events.put(Coloring(method, self.best, self.num_colors, work, self.num_colors))
+        self.finish()
+
+    def finish(self) -> None:
+        """Stop all threads."""
+        self.is_over = True  # before the stops, see Worker.look_for
+        for worker in self.workers:
+            worker.stop[0] = 1
 
     def end(self, error: BaseException | None) -> None:
         """Note that a thread has ended."""
@@ -280,6 +273,19 @@ def largest_classes(colors: np.ndarray, k: int) -> np.ndarray:
     rank = np.full(int(colors.max()) + 1, -1, dtype=np.int32)
     rank[color_ids] = np.arange(len(color_ids))
     return rank[colors]
+
+
+def branch_and_bound(worker: Worker) -> Iterator[int]:
+    """DSATUR branch and bound from the best coloring known, with ever more branches, until it proves it optimal."""
+    for branches in (PROOF_BRANCHES << run for run in count()):
+        best = worker.search.best
+        worker.look_for(int(best.max()))
+        arguments = best, worker.search.budget.lower, branches, worker.stop
+        colors, is_proven, left = kernels.branch_and_bound(*worker.lists, *arguments)
+        worker.offer(colors)
+        if is_proven:
+            worker.search.prove(worker.method, worker.work)
+        yield (branches - left) * len(best) + EMPTY_SLICE
 
 
 def tabu_search(worker: Worker) -> Iterator[int]:
@@ -423,6 +429,8 @@ def methods_for(graph: Graph, first: Coloring, clique: int, rule: np.ndarray | N
     is_random = first.num_colors >= RANDOM_RATIO * clique
     density = 2 * graph.num_edges / max(1, graph.num_nodes * (graph.num_nodes - 1))
     methods: dict[Method, float] = {recombination: 2, trained_rule: 2, fewer_colors: 0.5}
+    if graph.num_nodes <= PROOF_NODES:
+        methods = {branch_and_bound: 1, **methods}
     if is_random and density >= SETS_FROM and graph.num_nodes >= SETS_NODES:
         methods = {recombination: 2, extraction: 4, fewer_colors: 0.5, trained_rule: 0.5}
     return {method: share for method, share in methods.items() if method is not trained_rule or rule is not None}

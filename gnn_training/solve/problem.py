@@ -55,11 +55,11 @@ class Problem:
         """Build the problem; names (N,): the nodes as precolored and allowed name them. ValueError for an unknown node
         or a wrong color, NoColoringError if there is no solution.
         """
-        lists = _lists(names, k, precolored or {}, allowed or {})
+        lists, highest = _lists(names, k, precolored or {}, allowed or {})
         for node in (node for node, colors in lists.items() if not colors):
             raise NoColoringError(f"no color is left for node {names[node]!r}: change what it may have, or k")
         named = sorted(set().union(*lists.values()))
-        color_ids = np.array(range(k or named[-1] + 1) if allowed else named, dtype=np.int64)
+        color_ids = np.array(range(k or highest + 1) if allowed else named, dtype=np.int64)
         fixed = {node: int(np.searchsorted(color_ids, min(own))) for node, own in lists.items() if len(own) == 1}
         is_free = np.ones(graph.num_nodes, dtype=bool)
         is_free[list(fixed)] = False
@@ -121,10 +121,11 @@ class Problem:
 
 def _lists(
     names: Sequence[Any], k: int | None, precolored: Mapping[Any, int], allowed: Mapping[Any, Collection[int]]
-) -> dict[int, set[int]]:
-    """The colors that each restricted node, by number, may have."""
+) -> tuple[dict[int, set[int]], int]:
+    """The colors that each restricted node, by number, may have; and the highest color named, -1 if there is none."""
     index = {name: number for number, name in enumerate(names)} if precolored or allowed else {}
     lists: dict[int, set[int]] = {}
+    highest = -1
     if allowed and k is not None and k > MAX_NAMED:
         raise ValueError(f"k ({k}) must be at most {MAX_NAMED} with allowed")
     for setting, given in (("precolored", precolored), ("allowed", allowed)):
@@ -136,6 +137,7 @@ def _lists(
                 isinstance(color, int | np.integer) and 0 <= color < MAX_NAMED for color in colors
             ):
                 raise ValueError(f"{setting} of node {name!r} ({own!r}) must name colors from 0 to {MAX_NAMED - 1}")
+            highest = max([highest, *map(int, colors)])
             may = {int(color) for color in colors if k is None or int(color) < k}
             lists[index[name]] = lists.get(index[name], may) & may
-    return lists
+    return lists, highest
