@@ -48,7 +48,7 @@ COMMANDS = {
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, 2 to 5 after an error that one sentence explains, or 128 + number of a signal. Raises
+    """Run one command; return 0, 2 to 6 after an error that one sentence explains, or 128 + number of a signal. Raises
     SystemExit: 2 for flags that cannot be read; or the exit code of a job that has explained it.
     """
     atexit.register(gc.freeze)  # otherwise the last collection takes a second for what torch has loaded
