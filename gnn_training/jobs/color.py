@@ -35,9 +35,7 @@ def color(settings: ColorSettings) -> list[Path]:
     if is_one:
         outs = [settings.out or _beside(graphs[0])]
     elif settings.out is None or settings.picture:
-        raise UserError(
-            "several graphs need a folder for their solutions, with -o, and have no picture: name one graph"
-        )
+        raise UserError("several graphs need a folder for solutions, with -o, and have no picture: name one graph")
     else:
         files.make_folder(settings.out)
         outs = [settings.out / _name(path) for path in graphs]
@@ -47,37 +45,35 @@ def color(settings: ColorSettings) -> list[Path]:
     precolored, allowed = _read_colors(settings.precolored, True), _read_colors(settings.allowed)
     compile_all()
     model = Model(settings.model, settings.threads)
-    work = partial(_color, settings, model, {"precolored": precolored, "allowed": allowed}, is_one)
-    if is_one:
-        work((graphs[0], outs[0]))
-        return outs
-    results = in_threads(work, list(zip(graphs, outs, strict=True)), "coloring graphs", model.threads, logger)
-    if errors := list(filter(None, results)):
+    colors = {"precolored": precolored, "allowed": allowed}
+    work, pairs = partial(_error_of, settings, model, colors, is_one), list(zip(graphs, outs, strict=True))
+    results = map(work, pairs) if is_one else in_threads(work, pairs, "coloring graphs", model.threads, logger)
+    errors = list(filter(None, results))
+    if is_one and errors:
+        raise errors[0]
+    for error in errors:
+        logger.warning("%s", error)
+    if errors:
         raise type(errors[0])(f"{len(errors)} of {len(graphs)} graphs were not colored; the first: {errors[0]}")
     return outs
 
 
-def _color(
-    settings: ColorSettings, model: Model, colors: dict[str, dict], is_one: bool, paths: tuple[Path, Path]
+def _error_of(
+    settings: ColorSettings, model: Model, colors: dict[str, Any], is_one: bool, paths: tuple[Path, Path]
 ) -> UserError | None:
-    """Color the graph in the first of two files, and write the second. If it is one of many, return what is wrong."""
     try:
-        _color_one(settings, model, colors, is_one, *paths)
-        return None
-    except (NoColoringError, ValueError) as error:
-        kind = NoColoringError if isinstance(error, NoColoringError) else UserError
-        wrong: UserError = kind(f"{paths[0]}: {error}")
+        _color(settings, model, colors, is_one, *paths)
+    except NoColoringError as error:
+        return NoColoringError(f"{paths[0]}: {error}")
     except UserError as error:
-        wrong = error
-    if is_one:
-        raise wrong
-    logger.warning("%s", wrong)
-    return wrong
+        return error
+    return None
 
 
-def _color_one(
-    settings: ColorSettings, model: Model, colors: dict[str, dict], is_one: bool, path: Path, out: Path
-) -> None:
+def _color(
+    settings: ColorSettings, model: Model, colors: dict[str, Any], is_one: bool, path: Path, out: Path
+) -> None:  # fmt: skip
+    """Color the graph of a file and write its solution. colors: the constraints precolored and allowed."""
     start = time.monotonic()
     instance = read(path)
     if instance.note:
@@ -89,19 +85,21 @@ def _color_one(
         require_drawable(graph)
     budget = Budget(start + settings.seconds, 1, model.threads if is_one else 1, settings.seed)
     named = list(map(str, names)) if any(colors.values()) else names
+    constraints = {"k": settings.k or None, **colors, "equitable": settings.equitable}
+    try:
+        problem = Problem.create(graph, named, **constraints, deadline=budget.deadline)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from error
     best: Coloring | None = None
     try:
-        problem = Problem.create(
-            graph, named, settings.k or None, **colors, equitable=settings.equitable, deadline=budget.deadline
-        )
         for best in problem.colorings(model.rule, budget):
             if is_one:
                 logger.info("%s: %d colors (%s)", graph.name, best.num_colors, best.method)
-        assert best is not None, "colorings yields one at least"
     except KeyboardInterrupt:
         if best is None:
             raise
         logger.warning("%s: interrupted, taking the best coloring so far", graph.name)
+    assert best is not None, "colorings yields one at least"
     solution = problem.solution(best, start, budget)
     write_solution(out, solution.colors, instance.names)
     bound = "optimal" if solution.is_optimal else f"at least {solution.lower_bound} needed"
