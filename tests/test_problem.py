@@ -132,6 +132,16 @@ def test_balancing_keeps_a_coloring_proper_its_number_of_colors_and_the_nodes_th
     assert imbalance == np.ptp(sizes) <= np.ptp(old)
 
 
+def test_all_nodes_may_be_precolored_and_a_large_graph_may_have_lists_everywhere():
+    cycle = {node: node % 2 * 7 for node in range(6)}
+    found = gnn_training.color(nx.cycle_graph(6), 60, precolored=cycle, equitable=True, details=True)
+    assert found.colors == cycle and found.is_optimal and found.imbalance == 0
+    graph = Graph.from_edges(20_000, np.random.default_rng(0).integers(0, 20_000, (60_000, 2)))
+    allowed = {node: range(node % 20, node % 20 + 80) for node in range(20_000)}
+    start, found = time.monotonic(), find(graph, 20, allowed=allowed)
+    assert all(found.colors[node] in own for node, own in allowed.items()) and time.monotonic() - start < 15
+
+
 def test_equitable_classes_differ_by_one_node_where_that_is_easy_and_constraints_still_hold():
     graph = random_graph(100, 0.05)
     assert find(graph, 1).imbalance > 1

@@ -28,7 +28,7 @@ class Solution:
     is_optimal: bool  # num_colors is lower_bound
     imbalance: int  # nodes in the largest class minus nodes in the smallest
     seconds: float
-    method: str  # that found it
+    method: str  # that found it, or proved it optimal
 
 
 @dataclass(frozen=True)
@@ -60,20 +60,11 @@ class Problem:
             raise NoColoringError(f"no color is left for node {names[node]!r}: change what it may have, or k")
         named = sorted(set().union(*lists.values()))
         color_ids = np.array(range(k or highest + 1) if allowed else named, dtype=np.int64)
-        fixed = {node: int(np.searchsorted(color_ids, min(own))) for node, own in lists.items() if len(own) == 1}
-        is_free = np.ones(graph.num_nodes, dtype=bool)
-        is_free[list(fixed)] = False
-        place, num_free = np.cumsum(is_free) - 1, int(is_free.sum())
-        place[list(fixed)] = num_free + np.array(list(fixed.values()), dtype=np.int64)
+        extended, place = _extend(graph, lists, color_ids)
         edges = place[graph.edges]
         for u, v in graph.edges[edges[:, 0] == edges[:, 1]]:
             both = f"nodes {names[u]!r} and {names[v]!r} are adjacent and both can only have color"
             raise NoColoringError(f"{both} {min(lists[u])}: change one")
-        forbidden = [(place[node], num_free + i) for node, own in lists.items() if len(own) > 1
-                     for i, color in enumerate(color_ids.tolist()) if color not in own]  # fmt: skip
-        between = num_free + np.argwhere(np.tri(len(color_ids), k=-1))
-        edges = np.concatenate([edges, between, np.reshape(np.array(forbidden, dtype=np.int64), (-1, 2))])
-        extended = Graph.from_edges(num_free + len(color_ids), edges, graph.name) if lists else graph
         most, bound = k, len(color_ids)
         if allowed:
             most, bound = bound, clique_size(graph.csr(), deadline)
@@ -141,3 +132,23 @@ def _lists(
             may = {int(color) for color in colors if k is None or int(color) < k}
             lists[index[name]] = lists.get(index[name], may) & may
     return lists, highest
+
+
+def _extend(graph: Graph, lists: dict[int, set[int]], color_ids: np.ndarray) -> tuple[Graph, np.ndarray]:
+    """The graph and the place of Problem. Two adjacent nodes of one place, which no coloring has, lose their edge."""
+    if not lists:
+        return graph, np.arange(graph.num_nodes)
+    fixed = {node: int(np.searchsorted(color_ids, min(own))) for node, own in lists.items() if len(own) == 1}
+    is_free = np.ones(graph.num_nodes, dtype=bool)
+    is_free[list(fixed)] = False
+    place, num_free = np.cumsum(is_free) - 1, int(is_free.sum())
+    place[list(fixed)] = num_free + np.array(list(fixed.values()), dtype=np.int64)
+    restricted = np.array([node for node in lists if node not in fixed], dtype=np.int64)
+    is_forbidden = np.ones((len(restricted), len(color_ids)), dtype=bool)
+    for row, node in zip(is_forbidden, restricted.tolist(), strict=True):
+        row[list(lists[node])] = False  # with such nodes, color_ids are all colors from 0
+    rows, columns = np.nonzero(is_forbidden)
+    forbidden = np.column_stack([place[restricted[rows]], num_free + columns])
+    between = num_free + np.argwhere(np.tri(len(color_ids), k=-1))
+    edges = np.concatenate([place[graph.edges], between, forbidden])
+    return Graph.from_edges(num_free + len(color_ids), edges, graph.name), place
