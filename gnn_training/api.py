@@ -83,7 +83,7 @@ def color_many(graphs: Iterable[Any], seconds: float = 1.0, **options: Any) -> l
 
     seconds: time limit of each graph. options: of `color`. Raises the first error. Progress is shown on a terminal.
     """
-    from gnn_training.console import in_threads  # rich takes a sixth of a second to import
+    from gnn_training.console import in_threads  # here, because rich takes long to import
 
     work = partial(color, seconds=seconds, threads=1, **options)
     return list(in_threads(work, list(graphs), "coloring graphs", len(os.sched_getaffinity(0)), logger))
