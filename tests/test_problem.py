@@ -72,6 +72,8 @@ def test_k_colors_that_are_not_found_or_impossible_are_an_error_that_says_how_ma
     start = time.monotonic()
     with pytest.raises(NoColoringError, match="with at most 2 colors does not exist: at least 3 are needed"):
         gnn_training.color(PETERSEN, 60, k=2)  # no clique proves this
+    with pytest.raises(NoColoringError, match="with the colors 0 to 1, as far as they are allowed, does not exist"):
+        gnn_training.color(PETERSEN, 60, allowed={0: [0, 1]})
     with pytest.raises(NoColoringError, match="with at most 4 colors does not exist: at least 9 are needed"):
         gnn_training.color(nx.complete_graph(9), 60, k=4)
     assert time.monotonic() - start < 10

@@ -106,8 +106,9 @@ class Problem:
         return Solution(colors, len(sizes), bound, len(sizes) == bound, int(np.ptp(sizes)), seconds, best.method)
 
     def _wish(self) -> str:
-        lists = f"a coloring with colors from the lists and 0 to {(self.most or 0) - 1}"
-        return lists if self.is_list_coloring else f"a coloring with at most {self.most} colors"
+        if self.is_list_coloring:
+            return f"a coloring with the colors 0 to {len(self.color_ids) - 1}, as far as they are allowed,"
+        return f"a coloring with at most {self.most} colors"
 
 
 def _lists(
