@@ -42,13 +42,13 @@ COMMANDS = {
     "evaluate": Command("Count colors on some graphs, beside DSATUR and RLF.", "EvaluateSettings", "evaluate.evaluate"),
     "pack": Command("Pack the exported model and its records into one archive.", "PackSettings", "pack.pack"),
     "push": Command("Push the packed model to the Hugging Face Hub.", "PushSettings", "push.push"),
-    "color": Command("Color one graph.", "ColorSettings", "color.color"),
+    "color": Command("Color one graph, or many.", "ColorSettings", "color.color"),
     "serve": Command("Show a page on this machine that colors graphs.", "ServeSettings", "serve.serve"),
 }  # fmt: skip
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, 2 to 5 after an error that one sentence explains, or 128 + number of a signal. Raises
+    """Run one command; return 0, 2 to 6 after an error that one sentence explains, or 128 + number of a signal. Raises
     SystemExit: 2 for flags that cannot be read; or the exit code of a job that has explained it.
     """
     atexit.register(gc.freeze)  # otherwise the last collection takes a second for what torch has loaded

@@ -1,7 +1,11 @@
 """Colorings: conflicts, first fit, decoding of the network's logits, DIMACS solutions, and an independent check."""
 
+import csv
+import io
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,12 +35,24 @@ def from_logits(graph: Graph, logits: np.ndarray) -> np.ndarray:
     return first_fit(*graph.csr(), np.argsort(np.argmax(logits, axis=1), kind="stable"))
 
 
-def write_solution(path: Path, colors: np.ndarray) -> None:
-    """Write a DIMACS solution: `s col K`, then `l v c` per node, both counted from 1. colors (N,) counts from 0.
+def write_solution(path: Path, colors: np.ndarray, names: Sequence[Any] = ()) -> None:
+    """Write colors (N,) that count from 0. names (N,): of the nodes; without, they are numbers from 0. `.csv` has a
+    line `node,color` per node, `.json` an object from node to color, colors as they are. Other files are DIMACS
+    solutions: `s col K`, then `l v c` per node, both counted from 1; a comment has each name that is not v.
     StorageError as `files.write_result`.
     """
-    lines = [f"s col {num_colors(colors)}", *(f"l {node} {color + 1}" for node, color in enumerate(colors.tolist(), 1))]
-    files.write_result(path, "\n".join(lines) + "\n")
+    pairs = list(zip(map(str, names or range(len(colors))), colors.tolist(), strict=True))
+    if path.suffix == ".json":
+        text = json.dumps(dict(pairs), indent=0, ensure_ascii=False)
+    elif path.suffix == ".csv":
+        csv.writer(table := io.StringIO(), lineterminator="\n").writerows([("node", "color"), *pairs])
+        text = table.getvalue()
+    else:
+        lines = [f"l {node} {color + 1}" for node, (_, color) in enumerate(pairs, 1)]
+        if names and names != range(1, len(colors) + 1):
+            lines += [f"c {node} {' '.join(name.split())}" for node, (name, _) in enumerate(pairs, 1)]
+        text = "\n".join([f"s col {num_colors(colors)}", *lines])
+    files.write_result(path, text.rstrip("\n") + "\n")
 
 
 def count_conflicts_and_colors(pairs: Iterable[tuple[int, int]], colors: Sequence[int]) -> tuple[int, int]:

@@ -5,8 +5,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich import box
 from rich.console import Console
@@ -64,6 +65,19 @@ def progress(what: str, done: int, total: int, log: logging.Logger) -> Iterator[
                 log.info("%s: %d of %d, %.1f/s, %s left", what, task.completed, total, speed, left)
 
         yield advance
+
+
+def in_threads(
+    function: Callable[[Any], Any], items: Sequence[Any], what: str, threads: int, log: logging.Logger
+) -> Iterator[Any]:
+    """Yield function(item) of every item, in their order, and show progress. After an error no other item begins."""
+    with ThreadPoolExecutor(threads) as pool, progress(what, 0, len(items), log) as advance:
+        try:
+            for result in pool.map(function, items):
+                advance(1)
+                yield result
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def markdown_table(columns: Mapping[str, Sequence[object]]) -> Table:

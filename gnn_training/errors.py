@@ -27,3 +27,9 @@ class TrainingError(UserError):
     """Training ended before its time: a rank died or was killed."""
 
     exit_code = 5
+
+
+class NoColoringError(UserError):
+    """No coloring obeys what was asked for, or none was found in the time."""
+
+    exit_code = 6

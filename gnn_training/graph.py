@@ -1,5 +1,6 @@
 """A graph, and a graph with what is known about its coloring. All readers and generators produce these."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -90,7 +91,7 @@ class Graph:
 class Instance:
     """A graph and what its file or its generator says about it. coloring (N,): proper, colors from 0, if known.
     optimal: no coloring has fewer colors. graph_type: a position in contract.GRAPH_TYPES. note: one sentence for the
-    user, such as why the coloring in a file is not used.
+    user, such as why the coloring in a file is not used. names (N,): nodes as the file names them; without, 0 to N - 1.
     """
 
     graph: Graph
@@ -99,6 +100,7 @@ class Instance:
     family: str = UNNAMED_FAMILY
     graph_type: int = UNKNOWN_TYPE
     note: str = ""
+    names: Sequence[Any] = ()
 
 
 def as_graph(source: Any, num_nodes: int | None = None) -> Graph:

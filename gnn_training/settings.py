@@ -287,16 +287,25 @@ class EvaluateSettings(Settings):
 class ColorSettings(Settings):
     """Settings of `color`."""
 
-    graph: tyro.conf.Positional[Path]
-    """A DIMACS .col file, edge list, GraphML or JSON file."""
+    graphs: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1)]]
+    """A DIMACS .col file, edge list, GraphML or JSON file; or several, or folders of them, each with one thread."""
     model: ModelName = str(SHIPPED_MODEL)
     """An exported file, or hf://owner/name[@revision] on the Hugging Face Hub; the default is the shipped model."""
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
-    """Solution file (lines "s col K" and "l v color"); None writes it beside the graph, with the suffix .sol."""
+    """Solution file: .csv (lines node,color), .json (node to color), else DIMACS (lines "s col K" and "l v color"). Of
+    several graphs or a folder: folder for .sol files. None writes the .sol file of one graph beside it."""
+    k: Count = 0
+    """Stop at a coloring with at most this many colors, or fail; 0 looks for as few as possible."""
+    precolored: Path | None = None
+    """CSV file of colors that nodes must have: lines node,color. Colors count from 0."""
+    allowed: Path | None = None
+    """CSV file of colors that nodes may have: lines node,color,color,... All nodes then have the colors 0 to k - 1."""
+    equitable: bool = False
+    """Of colorings with the same number of colors, look for one whose classes have almost the same size."""
     picture: Path | None = None
     """PNG or SVG file: the colored graph, of 400 nodes at most. Needs the extra [train]."""
     seconds: Amount = 10.0
-    """Time to spend."""
+    """Time to spend on each graph, at most."""
     seed: Seed = 0
     """Seed of network and search."""
     threads: Workers = 0

@@ -27,7 +27,8 @@ def write_col(folder: Path, graph: Graph) -> Path:
 
 def read_solution(path: Path) -> np.ndarray:
     """The colors (N,) of a DIMACS solution file, counted from 0."""
-    (s, col, count), *lines = (line.split() for line in path.read_text().splitlines())
+    lines = [line.split() for line in path.read_text().splitlines() if line[:1] != "c"]
+    (s, col, count), *lines = lines
     assert (s, col) == ("s", "col")
     assert [(word, int(node)) for word, node, _ in lines] == [("l", number) for number in range(1, len(lines) + 1)]
     colors = np.array([int(color) for *_, color in lines]) - 1

@@ -98,7 +98,7 @@ def refusal(error: UserError) -> str:
     """Check that an error is one sentence that ends without a line break; return "refused"."""
     text = str(error)
     assert text and "\n" not in text and "Traceback" not in text, text
-    assert error.exit_code in (2, 3, 4, 5)
+    assert error.exit_code in (2, 3, 4, 5, 6)
     return "refused"
 
 

@@ -1,7 +1,9 @@
 """The Python interface: color() and Model for networkx graphs, edge arrays and torch_geometric Data."""
 
+import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import networkx as nx
@@ -151,8 +153,9 @@ def test_the_package_has_no_other_names():
         gnn_training.colour  # noqa: B018
 
 
-def python(program: str) -> str:
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+def python(program: str, folder: Path = ROOT) -> str:
+    path = os.environ | {"PYTHONPATH": f"{ROOT}:{folder}"}
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -171,3 +174,21 @@ def test_color_model_and_their_modules_need_nothing_from_the_train_extra():
         print(gnn_training.color(numpy.array([[0, 1], [1, 2]])).tolist())
     """
     assert python(program).split() in (["[0,", "1,", "0]"], ["[1,", "0,", "1]"])
+
+
+def test_networkx_finds_the_backend_of_the_package(tmp_path: Path):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    installed = tmp_path / "coloring_gnn-0.dist-info"  # as an installer writes it
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: coloring-gnn\nVersion: 0\n")
+    points = [f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
+              for group, points in project["entry-points"].items()]  # fmt: skip
+    (installed / "entry_points.txt").write_text("\n".join(points))
+    program = """if True:
+        import networkx as nx
+        graph = nx.gnp_random_graph(70, 0.5, seed=1)
+        few = nx.greedy_color(graph, backend="coloring_gnn", seconds=0.5)
+        assert all(few[u] != few[v] for u, v in graph.edges) and list(few) == list(graph)
+        print(max(few.values()) < max(nx.greedy_color(graph).values()))
+    """
+    assert python(program, tmp_path) == "True\n"

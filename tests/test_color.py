@@ -1,5 +1,6 @@
 """The coloring job: any graph, a time budget, Ctrl-C, and places that cannot be used."""
 
+import json
 import os
 import shutil
 import signal
@@ -31,14 +32,14 @@ pytestmark = pytest.mark.usefixtures("compiled")
 
 @pytest.fixture
 def hard(tmp_path: Path) -> Path:
-    """A random graph on which no clique proves a coloring best, so that a search never stops early."""
-    edges = np.argwhere(np.triu(np.random.default_rng(3).random((60, 60)) < 0.5, 1)).tolist()
-    return write_col(tmp_path, Graph.from_edges(60, edges, "hard"))
+    """A random graph on which nothing proves a coloring optimal, so that a search never stops early."""
+    edges = np.argwhere(np.triu(np.random.default_rng(3).random((120, 120)) < 0.5, 1)).tolist()
+    return write_col(tmp_path, Graph.from_edges(120, edges, "hard"))
 
 
 def run(graph: Path, model: Path, seconds: float = 0.2, **settings) -> np.ndarray:
     """Color, check with independent code, and return the colors."""
-    out = color(ColorSettings(graph=graph, model=model, seconds=seconds, threads=1, **settings))
+    [out] = color(ColorSettings(graphs=(graph,), model=model, seconds=seconds, threads=1, **settings))
     colors = read_solution(out)
     assert count_conflicts_and_colors(read_dimacs_pairs(graph), colors.tolist()) == (0, num_colors(colors))
     return colors
@@ -74,7 +75,7 @@ def test_the_time_budget_is_kept(hard: Path, tiny_model: Path):
 
 
 def test_no_seconds_still_give_a_proper_coloring(hard: Path, tiny_model: Path):
-    assert len(run(hard, tiny_model, seconds=0)) == 60
+    assert len(run(hard, tiny_model, seconds=0)) == 120
 
 
 def test_the_solution_is_written_beside_the_graph_and_replaces_nothing(hard: Path, tiny_model: Path):
@@ -129,9 +130,12 @@ def test_a_solution_without_a_folder_is_refused_before_any_work(hard: Path, tmp_
         run(hard, tmp_path / "never_opened.onnx", out=tmp_path / "nowhere" / "hard.sol")
 
 
-@pytest.mark.parametrize("graph", [".", "none.col"])
-def test_what_is_not_a_file_is_refused(graph: str, tiny_model: Path):
-    with pytest.raises(UserError, match="is not a file: name the file of one graph"):
+@pytest.mark.parametrize(
+    ("graph", "sentence"),
+    [("scripts", "no graph files here"), ("tests", "need a folder"), ("none.col", "no such file")],
+)
+def test_what_is_no_graph_is_refused(graph: str, sentence: str, tiny_model: Path):
+    with pytest.raises(UserError, match=sentence):
         run(Path(graph), tiny_model)
 
 
@@ -160,7 +164,7 @@ def test_a_coloring_whose_place_goes_meanwhile_is_kept(hard: Path, tiny_model: P
         place.touch()
         yield from colorings(*arguments)
 
-    monkeypatch.setattr("gnn_training.jobs.color.colorings", search)
+    monkeypatch.setattr("gnn_training.solve.problem.colorings", search)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(StorageError, match="hard.sol: cannot be written .*; it is kept in .*") as refused:
         run(hard, tiny_model, seconds=0, out=place / "hard.sol")
@@ -210,7 +214,7 @@ def test_a_graph_too_large_for_a_picture_is_refused_before_any_time_is_spent(
 
 def test_a_picture_of_another_format_or_without_a_folder_is_refused(hard: Path, tiny_model: Path, tmp_path: Path):
     with pytest.raises(UserError, match=r"picture \(hard.gif\) must end in .png or .svg"):
-        ColorSettings(graph=hard, picture=Path("hard.gif"))
+        ColorSettings(graphs=(hard,), picture=Path("hard.gif"))
     with pytest.raises(UserError, match="nowhere/hard.png: its folder does not exist"):
         run(hard, tiny_model, seconds=100, picture=tmp_path / "nowhere" / "hard.png")
 
@@ -225,8 +229,8 @@ def test_without_matplotlib_a_picture_is_refused_in_one_sentence(hard: Path, tmp
 
 
 def test_the_example_graph_needs_nine_colors(tmp_path: Path):
-    settings = ColorSettings(graph=ROOT / "examples" / "queen8_8.col", out=tmp_path / "queen8_8.sol", seconds=4)
-    colors = read_solution(color(settings))
+    settings = ColorSettings(graphs=(ROOT / "examples" / "queen8_8.col",), out=tmp_path / "queen8_8.sol", seconds=4)
+    colors = read_solution(*color(settings))
     assert num_colors(colors) == 9 and is_proper(queens(8, 8), colors)
 
 
@@ -239,3 +243,77 @@ def test_graphs_of_all_sizes_are_colored_in_time(tiny_model: Path, num_nodes: in
     colors = gnn_training.color(edges, seconds, model=model, num_nodes=num_nodes)
     assert time.monotonic() - start < seconds + max(0.1 * seconds, 0.2)
     assert is_proper(graph, colors)
+
+
+NAMED = b"# exams\nAlgebra Biology\nBiology Chemistry\nChemistry Algebra\nChemistry Drama\n"
+
+
+@pytest.fixture
+def exams(tmp_path: Path) -> Path:
+    path = tmp_path / "exams.edgelist"
+    path.write_bytes(NAMED)
+    return path
+
+
+def test_solutions_have_the_names_of_the_nodes_in_three_formats(exams: Path, tiny_model: Path, tmp_path: Path):
+    for out in ("a.sol", "a.csv", "a.json", "a.svg"):
+        picture = {"picture": tmp_path / out, "out": None} if out == "a.svg" else {"out": tmp_path / out}
+        color(ColorSettings(graphs=(exams,), model=tiny_model, seconds=1, **picture))
+    colors = json.loads((tmp_path / "a.json").read_text())
+    assert list(colors) == ["Algebra", "Biology", "Chemistry", "Drama"] and len(set(colors.values())) == 3
+    rows = (tmp_path / "a.csv").read_text().splitlines()
+    assert rows == ["node,color", *(f"{node},{color}" for node, color in colors.items())]
+    assert (read_solution(tmp_path / "a.sol") == list(colors.values())).all()
+    assert "c 2 Biology" in (tmp_path / "a.sol").read_text() and "Biology" in (tmp_path / "a.svg").read_text()
+
+
+def test_files_of_precolored_and_allowed_colors_hold(exams: Path, tiny_model: Path, tmp_path: Path, capsys):
+    (tmp_path / "fixed.csv").write_text("node,color\nDrama,2\n")
+    (tmp_path / "lists.csv").write_text('"Algebra",3,4\r\nBiology,0,3\r\n')
+    flags = ["--precolored", str(tmp_path / "fixed.csv"), "--equitable", "-o", str(tmp_path / "out.json")]
+    command = ["color", str(exams), "-m", str(tiny_model), "--allowed", str(tmp_path / "lists.csv"), *flags]
+    assert main(command) == 0
+    colors = json.loads((tmp_path / "out.json").read_text())
+    assert colors["Drama"] == 2 and colors["Algebra"] in (3, 4) and colors["Biology"] in (0, 3)
+    assert colors["Algebra"] != colors["Biology"] and "classes differ by" in capsys.readouterr().out
+    assert main([*command[:-1], str(tmp_path / "four.json"), "--k", "4"]) == 0
+    assert json.loads((tmp_path / "four.json").read_text())["Algebra"] == 3
+
+
+def test_more_colors_than_k_are_exit_code_6_and_no_file(hard: Path, tiny_model: Path, capsys):
+    assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "0.3", "--k", "9"]) == 6
+    assert "hard.col: a coloring with at most 9 colors was not found in 0." in capsys.readouterr().err
+    assert not hard.with_suffix(".sol").exists()
+    assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "60", "--k", "30"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "sentence"),
+    [
+        ("Geology,1\n", 2, "exams.edgelist: precolored names node 'Geology', which is not in the graph"),
+        ("Drama,red\n", 2, "fixed.csv: 'red' is not a number; a line has a node, then its colors"),
+        ("Drama,1,2\n", 2, "fixed.csv: node 'Drama' stands there twice or without one color"),
+        ("Drama,1\nChemistry,1\n", 6, "exams.edgelist: nodes 'Chemistry' and 'Drama' are adjacent and both can only"),
+    ],
+)
+def test_colors_that_cannot_be_are_refused_in_one_sentence(
+    content: str, code: int, sentence: str, exams: Path, tiny_model: Path, tmp_path: Path, capsys
+):
+    (tmp_path / "fixed.csv").write_text(content)
+    assert main(["color", str(exams), "-m", str(tiny_model), "--precolored", str(tmp_path / "fixed.csv")]) == code
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_folder_of_graphs_is_colored_and_one_bad_file_does_not_stop_the_others(
+    exams: Path, hard: Path, tiny_model: Path, tmp_path: Path, capsys
+):
+    flags = ["-m", str(tiny_model), "--seconds", "0.1", "-o", str(tmp_path / "out")]
+    assert main(["color", str(exams), str(hard), *flags]) == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["exams.sol", "hard.sol"]
+    colors = read_solution(tmp_path / "out" / "hard.sol")
+    assert count_conflicts_and_colors(read_dimacs_pairs(hard), colors.tolist()) == (0, num_colors(colors))
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "bad.col").write_text("p edge")
+    assert main(["color", str(tmp_path), *flags]) == 2
+    assert "1 of 3 graphs were not colored; the first: " in capsys.readouterr().err
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["exams.sol", "hard.sol"]

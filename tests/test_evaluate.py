@@ -69,8 +69,7 @@ def test_the_report_holds_a_row_for_every_graph(folder: Path, tiny_model: Path):
 def test_the_search_uses_no_more_colors_than_one_call_and_stops_at_a_clique(folder: Path, tiny_model: Path):
     rows = {row["name"]: row for row in run(folder, tiny_model, seconds=0.5)["graphs"]}
     assert rows["random"]["clique"] <= rows["random"]["colors"]["search"] <= rows["random"]["colors"]["one_call"]
-    assert 0.3 < rows["random"]["seconds"]["search"] < 3
-    assert rows["single"]["seconds"]["search"] < 0.3
+    assert rows["random"]["seconds"]["search"] < 3 and rows["single"]["seconds"]["search"] < 0.3
 
 
 def test_tabucol_alone_has_its_own_column_and_the_time_of_the_search(folder: Path, tiny_model: Path, capsys):

@@ -82,6 +82,29 @@ def prism(graph: tuple[int, Edges]) -> bytes:
     return json.dumps({"adjacency": {"shape": [n, n], "data": cells}, "coloring": list(range(n))}).encode()
 
 
+def node_link(graph: tuple[int, Edges]) -> bytes:
+    edges = [{"source": u, "target": v} for u, v in graph[1]]
+    return json.dumps({"nodes": [{"id": v} for v in range(graph[0])], "links": edges}).encode()
+
+
+def read_node_link(content: bytes) -> tuple[int, set]:
+    document = json.loads(content)
+    if "adjacency" in document:
+        return read_prism(content)
+    links = document["edges"] if "edges" in document else document["links"]
+    return numbered(
+        [str(node["id"]) for node in document["nodes"]], [(str(e["source"]), str(e["target"])) for e in links]
+    )
+
+
+def read_csv(content: bytes) -> tuple[int, set]:
+    text = io.StringIO(content.decode("utf-8-sig"), newline=None).getvalue().split("\n")
+    rows = [[cell.strip() for cell in next(csv.reader([line]), [])] for line in text]
+    rows = [row for row in rows if any(row[:2]) and row[0][:1] not in ("#", "%")]
+    rows = rows[[cell.lower() for cell in text[0].split(",")[:2]] == ["source", "target"] :]
+    return numbered([cell for row in rows for cell in row[:2]], [tuple(row[:2]) for row in rows])
+
+
 def universal_lines(content: bytes) -> list[bytes]:
     return [
         line.encode("latin-1") for line in io.StringIO(content.decode("latin-1"), newline=None).getvalue().split("\n")
@@ -137,7 +160,8 @@ def read_prism(content: bytes) -> tuple[int, set]:
 
 READERS: dict[str, tuple[Callable, Callable]] = {
     "a.col": (col, read_col), "a.edges": (edge_list, read_edge_list), "a.graphml": (graphml, read_graphml),
-    "a.json": (prism, read_prism),
+    "a.json": (prism, read_prism), "b.json": (node_link, read_node_link),
+    "a.csv": (lambda graph: b"Source,Target\n" + edge_list(graph).replace(b" ", b","), read_csv),
 }  # fmt: skip
 
 

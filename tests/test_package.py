@@ -34,8 +34,9 @@ def test_locks_hold_what_the_package_asks_for():
 
 # The modules that an installation without [train] can use.
 BASE = """
-__init__ __main__ archive coloring console contract errors files graph hub machine processes settings
+__init__ __main__ api archive coloring console contract errors files graph hub machine processes settings
 data.formats data.sources jobs.color jobs.serve model.session solve.kernels solve.portfolio
+solve.problem
 """
 WITHOUT_EXTRA = """
 import importlib, sys
@@ -72,6 +73,9 @@ def test_installed_package_colors_a_graph_without_torch(tmp_path: Path):
     command = [tmp_path / "bin/coloring-gnn", "color", graph, "--out", solution, "--seconds", "5"]
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 0 and "9 colors" in done.stdout, done
+    program = "import networkx as nx; print(nx.greedy_color(nx.path_graph(2), backend='coloring_gnn'))"
+    done = subprocess.run([tmp_path / "bin/python", "-c", program], cwd=tmp_path, env=variables, capture_output=True)
+    assert done.stdout == b"{0: 0, 1: 1}\n", done
     page = next(tmp_path.glob("lib/python*/site-packages/gnn_training/web"))
     command = [tmp_path / "bin/coloring-gnn", "serve"]
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)

@@ -133,6 +133,25 @@ def test_any_value_under_any_key_gives_a_graph_or_one_sentence(schema, data):
         assert str(error).startswith("graph.json: ")
 
 
+def test_csv_has_quoted_names_a_header_and_further_cells():
+    content = b'Source,Target,Weight\r\n"New York",Boston,3\r\n# closed\r\nBoston,"Washington, D.C.",4\r\n'
+    instance = sources.parse("flights.csv", content)
+    assert list(instance.names) == ["New York", "Boston", "Washington, D.C."]
+    assert instance.graph.edges.tolist() == [[0, 1], [1, 2]]
+    assert complaint("a.csv", b"a,b\na\n") == "line 2: 'a' is alone; an edge list has two nodes per line"
+
+
+@pytest.mark.parametrize("edges", ["edges", "links"])
+def test_node_link_data_of_networkx_is_read_with_isolated_nodes_and_names(edges: str):
+    graph = nx.Graph([("b", "a"), ("a", "c")])
+    graph.add_node("alone")
+    instance = sources.parse("graph.json", json.dumps(nx.node_link_data(graph, edges=edges)).encode())
+    assert list(instance.names) == list(graph) and instance.graph.edges.tolist() == [[0, 1], [1, 2]]
+    assert "is no node-link data (KeyError(b'z')): `nodes` must" in complaint(
+        "graph.json", b'{"nodes": [{"id": "a"}], "links": [{"source": "a", "target": "z"}]}'
+    )
+
+
 # ---------------------------------------------------------------- JSON
 
 
@@ -240,7 +259,7 @@ def test_a_string_in_a_matrix_takes_no_memory():
 
 
 def test_json_of_lists_is_refused_before_it_takes_memory():
-    assert "has more than 100000 lists, objects and quotes" in complaint("graph.json", b"[]," * 100_001)
+    assert "has more than 2000000 lists, objects and quotes" in complaint("graph.json", b"[]," * 2_000_001)
 
 
 def test_a_byte_order_mark_does_no_harm():

@@ -31,7 +31,7 @@ def test_the_report_is_about_the_shipped_file():
 def test_color_and_evaluate_take_the_shipped_file_when_no_model_is_named_and_no_job_writes_there(tmp_path: Path):
     assert EvaluateSettings(graphs=tmp_path).model == str(SHIPPED_MODEL)
     assert RunSettings().models.resolve() != SHIPPED_MODEL.parent
-    assert num_colors(read_solution(color(ColorSettings(graph=write_col(tmp_path, queens(5, 5)))))) == 5
+    assert num_colors(read_solution(*color(ColorSettings(graphs=(write_col(tmp_path, queens(5, 5)),))))) == 5
 
 
 @pytest.mark.parametrize(

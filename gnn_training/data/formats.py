@@ -4,7 +4,7 @@ DIMACS `.col` has `p edge N M`, then `e u v` per edge, nodes counted from 1 (DIM
 lists and GraphML, nodes may have any labels: whole numbers are sorted, others keep the order in which they appear.
 Lines end with LF, CR LF or CR; blanks are those of ASCII; numbers are digits, as `1_0`, `+1` and those of other
 scripts are not. All readers take less than 1 GB for any content up to their limit.
-The JSON of PRISM's generator has one object per graph, in one of two schemas:
+JSON is networkx's node-link data, with `edges` or `links`, or that of PRISM's generator, in one of two schemas:
 writer's: adjacency {shape: [n, n], data: flat}, node_features {shape: [n, 16], data: flat}, coloring,
     chromatic_number, graph_type, difficulty_score, metadata {name}
 older:    n, adjacency {data: flat}, node_features: n lists of 16,
@@ -12,6 +12,7 @@ older:    n, adjacency {data: flat}, node_features: n lists of 16,
 """
 
 import codecs
+import csv
 import io
 import json
 import re
@@ -29,7 +30,7 @@ from gnn_training.graph import MAX_NODES, Graph, Instance
 
 MAX_LINES = 20_000_000  # of which every one may have an edge
 MAX_LINE = 1_000_000  # bytes of a line
-MAX_VALUES = 100_000  # of JSON: lists, objects and quotes, which take the most memory for their bytes
+MAX_VALUES = 2_000_000  # of JSON: lists, objects and quotes, which take the most memory for their bytes
 WRITER_KEYS = ("coloring", "graph_type")
 OLDER_KEYS = ("node_colors", "graph_type_id")
 # Class ids by name, without case and punctuation. The queen and geometric families share one id.
@@ -94,23 +95,39 @@ def parse_dimacs(content: bytes) -> Instance:
     graph = Graph.from_edges(num_nodes, np.asarray(ends).reshape(-1, 2))
     right = stated_edges in (len(ends) // 2, graph.num_edges)
     note = "" if right else f"the header says {stated_edges} edges, the file has {graph.num_edges}; these are used"
-    return Instance(graph, note=note)
+    return Instance(graph, note=note, names=range(1, num_nodes + 1))
 
 
 def parse_edge_list(content: bytes) -> Instance:
     """Read two labels per line, separated by blanks or commas. Further words are ignored; # and % begin a comment."""
+    return _edges(content, lambda line: line.replace(b",", b" ").split(None, 2))
+
+
+def parse_csv(content: bytes) -> Instance:
+    """Read two labels per line, separated by a comma; they may be quoted and have blanks. Further cells are ignored,
+    and so is a first line `source,target`; # and % begin a comment.
+    """
+    head, _, tail = content.removeprefix(codecs.BOM_UTF8).partition(b"\n")
+    if head.lower().split(b",")[:2] in ([b"source", b"target"], [b"source", b"target\r"]):
+        content = b"#\n" + tail
+    return _edges(content, lambda line: [cell.strip().encode() for cell in next(csv.reader([line.decode()]))[:2]])
+
+
+def _edges(content: bytes, split: Callable[[bytes], list[bytes]]) -> Instance:
     position: dict[bytes, int] = {}
     ends = array("i")
     for number, line in _lines(content):  # networkx would skip broken lines silently
         try:
             line.decode()
+            words = split(line)
         except UnicodeDecodeError:
             raise UserError(f"line {number}: has bytes that are not UTF-8 text; is this an edge list?") from None
-        words = line.replace(b",", b" ").split(None, 2)
-        if not words or words[0][0] in b"#%":
+        except csv.Error as error:
+            raise UserError(f"line {number}: is no CSV ({error}); is this an edge list?") from None
+        if not any(words) or words[0][:1] in (b"#", b"%"):
             continue
-        if len(words) == 1:
-            shown = brief(words[0].decode())
+        if len(words) == 1 or not all(words[:2]):
+            shown = brief(line.decode().strip())
             raise UserError(f"line {number}: {shown} is alone; an edge list has two nodes per line")
         ends.append(position.setdefault(words[0], len(position)))
         ends.append(position.setdefault(words[1], len(position)))
@@ -118,7 +135,7 @@ def parse_edge_list(content: bytes) -> Instance:
             raise UserError(f"line {number}: begins node {MAX_NODES + 1}; a larger graph is not read")
     if not position:
         raise UserError("there is no edge; an edge list has two nodes per line")
-    return Instance(_numbered(position, ends))
+    return _numbered(position, ends)
 
 
 def parse_graphml(content: bytes) -> Instance:
@@ -142,22 +159,27 @@ def parse_graphml(content: bytes) -> Instance:
         raise UserError(f"{error}; write the file again as one plain graph in UTF-8") from error
     position: dict[bytes, int] = {}
     ends = array("i", [position.setdefault(str(name).encode(), len(position)) for name in names])
-    return Instance(_numbered(position, ends[len(ends) - 2 * len(edges) :]))
+    return _numbered(position, ends[len(ends) - 2 * len(edges) :])
 
 
-def _numbered(position: dict[bytes, int], ends: array) -> Graph:
+def _numbered(position: dict[bytes, int], ends: array) -> Instance:
     """Graph of pairs of positions of labels. Labels that all are whole numbers give the order of the nodes."""
     rank = np.arange(checked_size(len(position)), dtype=np.int32)
     if all(map(re.compile(rb"-?[0-9]{1,18}").fullmatch, position)):
         rank[np.fromiter(map(int, position), np.int64).argsort(kind="stable")] = np.arange(len(rank))
-    return Graph.from_edges(len(rank), rank[np.asarray(ends).reshape(-1, 2)])
+    labels = list(position)
+    names = [labels[i].decode() for i in rank.argsort().tolist()]
+    return Instance(Graph.from_edges(len(rank), rank[np.asarray(ends).reshape(-1, 2)]), names=names)
 
 
-def parse_prism_json(content: bytes) -> Instance:
-    """Read one graph with its coloring and its graph type; each may be missing or null. UserError names a wrong entry.
-    Chromatic number, difficulty and node features are ignored, because they are computed again.
+def parse_json(content: bytes) -> Instance:
+    """Read one graph of PRISM with its coloring and its graph type; each may be missing or null. Chromatic number,
+    difficulty and node features are ignored, because they are computed again. Or read networkx's node-link data.
+    UserError names a wrong entry.
     """
     document = _document(content)
+    if "adjacency" not in document:
+        return _node_link(document)
     older = "ground_truth" in document
     labels = _object(document, "ground_truth") if older else document
     coloring, graph_type = OLDER_KEYS if older else WRITER_KEYS
@@ -178,9 +200,21 @@ def _document(content: bytes) -> dict:
         raise UserError(f"line {error.lineno}: {what}; write the file again") from error
     except (ValueError, RecursionError) as error:  # bytes that are not text, numbers of 5,000 digits, 1,000 brackets
         raise UserError(f"line 1: is not the JSON of a graph ({error}); write the file again") from error
-    if not isinstance(document, dict) or "adjacency" not in document:
-        raise UserError("is JSON without the key `adjacency`, which both schemas have; name files of graphs")
+    if not isinstance(document, dict) or not {"adjacency", "nodes"} & document.keys():
+        raise UserError("is JSON without the key `adjacency` or `nodes`, which all schemas have; name files of graphs")
     return document
+
+
+def _node_link(document: dict) -> Instance:
+    try:
+        links = document["edges"] if "edges" in document else document["links"]
+        names = [str(node["id"]).encode() for node in document["nodes"]]
+        ends = [str(link[end]).encode() for link in links for end in ("source", "target")]
+        position = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        return _numbered(position, array("i", [position[end] for end in ends]))
+    except (TypeError, KeyError, ValueError) as error:
+        rule = "`nodes` must be objects with `id`, `links` or `edges` objects with such a `source` and `target`"
+        raise UserError(f"is no node-link data ({error!r}): {rule}") from error
 
 
 def _object(document: dict, key: str) -> dict:
@@ -253,8 +287,9 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    ".json": Format(parse_prism_json, 40_000_000),
+    ".json": Format(parse_json, 40_000_000),
     ".col": Format(parse_dimacs, 200_000_000),
     ".graphml": Format(parse_graphml, 10_000_000),
+    ".csv": Format(parse_csv, 40_000_000),
     **dict.fromkeys((".edgelist", ".edges", ".txt"), Format(parse_edge_list, 200_000_000)),
 }

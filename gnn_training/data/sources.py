@@ -140,7 +140,7 @@ def _members(stream: BinaryIO) -> Iterator[tuple[list[str], bytes]]:
 
 def _listed(name: str) -> bool:
     """Whether a file found in a folder or an archive is taken as a graph. The generator adds metadata.json."""
-    known = FORMATS.keys() - {".txt"}  # usually a readme
+    known = FORMATS.keys() - {".txt", ".csv"}  # usually a readme, or another table
     return not name.startswith(".") and name != "metadata.json" and suffix(name) in known
 
 

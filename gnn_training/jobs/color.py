@@ -1,66 +1,145 @@
-"""Color one graph properly, as well as the time allows."""
+"""Color graphs properly, as well as the time allows."""
 
+import csv
+import io
 import logging
 import os
 import time
+from functools import partial
 from pathlib import Path, PurePath
+from typing import Any
 
 from gnn_training import files
 from gnn_training.coloring import write_solution
-from gnn_training.data.sources import read
-from gnn_training.errors import UserError
+from gnn_training.console import in_threads
+from gnn_training.data.formats import whole
+from gnn_training.data.sources import find, is_archive, read
+from gnn_training.errors import NoColoringError, UserError
 from gnn_training.model.session import Model
 from gnn_training.settings import ColorSettings
-from gnn_training.solve.portfolio import Budget, Coloring, clique_size, colorings, compile_all
+from gnn_training.solve.portfolio import Budget, Coloring, compile_all
+from gnn_training.solve.problem import Problem
 
 logger = logging.getLogger(__name__)
+TABLE_LIMIT = 100_000_000  # bytes of the files of colors
 
 
-def color(settings: ColorSettings) -> Path:
-    """Write the best coloring found as a DIMACS solution and return its path; Ctrl-C takes the best so far. Without
-    `out` the solution stands beside the graph and replaces nothing. Raises UserError if the graph or the model cannot
-    be read, the solution or the picture has no place, or the graph is too large for a picture.
+def color(settings: ColorSettings) -> list[Path]:
+    """Write the best coloring found of every graph and return the paths; of a single graph, Ctrl-C takes the best so
+    far. Without `out`, the solution of a single graph stands beside it and replaces nothing. Raises UserError if a
+    graph or the model cannot be read, a solution or the picture has no place, or a graph is too large for a picture;
+    NoColoringError if there is no coloring as asked for. What cannot be colored does not stop the other graphs.
     """
-    if not os.path.isfile(settings.graph):
-        raise UserError(f"{settings.graph} is not a file: name the file of one graph")
-    out = settings.out or _beside(settings.graph)
-    files.require_places([out, *filter(None, [settings.picture])], [settings.graph, Path(settings.model)])
+    is_one = len(settings.graphs) == 1 and not os.path.isdir(settings.graphs[0])
+    graphs = [path for path in find(settings.graphs) if is_one or not is_archive(path)]
+    if is_one:
+        outs = [settings.out or _beside(graphs[0])]
+    elif settings.out is None or settings.picture:
+        raise UserError("several graphs need a folder for solutions, with -o, and have no picture: name one graph")
+    else:
+        files.make_folder(settings.out)
+        outs = [settings.out / _name(path) for path in graphs]
+    if len(set(outs)) < len(outs):
+        raise UserError("two graphs have the same name, and so would their solutions: color them separately")
+    files.require_places([*outs[:1], *filter(None, [settings.picture])], [*graphs[:1], Path(settings.model)])
+    precolored, allowed = _read_colors(settings.precolored, True), _read_colors(settings.allowed)
     compile_all()
     model = Model(settings.model, settings.threads)
+    colors = {"precolored": precolored, "allowed": allowed}
+    work, pairs = partial(_error_of, settings, model, colors, is_one), list(zip(graphs, outs, strict=True))
+    results = map(work, pairs) if is_one else in_threads(work, pairs, "coloring graphs", model.threads, logger)
+    errors = list(filter(None, results))
+    if is_one and errors:
+        raise errors[0]
+    for error in errors:
+        logger.warning("%s", error)
+    if errors:
+        raise type(errors[0])(f"{len(errors)} of {len(graphs)} graphs were not colored; the first: {errors[0]}")
+    return outs
+
+
+def _error_of(
+    settings: ColorSettings, model: Model, colors: dict[str, Any], is_one: bool, paths: tuple[Path, Path]
+) -> UserError | None:
+    try:
+        _color(settings, model, colors, is_one, *paths)
+    except NoColoringError as error:
+        return NoColoringError(f"{paths[0]}: {error}")
+    except UserError as error:
+        return error
+    return None
+
+
+def _color(
+    settings: ColorSettings, model: Model, colors: dict[str, Any], is_one: bool, path: Path, out: Path
+) -> None:  # fmt: skip
+    """Color the graph of a file and write its solution. colors: the constraints precolored and allowed."""
     start = time.monotonic()
-    instance = read(settings.graph)
+    instance = read(path)
     if instance.note:
         logger.warning(instance.note)
-    graph = instance.graph
+    graph, names = instance.graph, instance.names or range(instance.graph.num_nodes)
     if settings.picture:
         from gnn_training.solve.picture import draw, require_drawable  # part of [train]
 
         require_drawable(graph)
-    deadline = start + settings.seconds
-    clique = clique_size(graph.csr(), deadline)
-    budget = Budget(deadline, clique, model.threads, settings.seed)
+    budget = Budget(start + settings.seconds, 1, model.threads if is_one else 1, settings.seed)
+    named = list(map(str, names)) if any(colors.values()) else names
+    constraints = {"k": settings.k or None, **colors, "equitable": settings.equitable}
+    try:
+        problem = Problem.create(graph, named, **constraints, deadline=budget.deadline)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from error
     best: Coloring | None = None
     try:
-        for best in colorings(graph, model.rule, budget, clique):
-            logger.info("%s: %d colors (%s)", graph.name, best.num_colors, best.method)
+        for best in problem.colorings(model.rule, budget):
+            if is_one:
+                logger.info("%s: %d colors (%s)", graph.name, best.num_colors, best.method)
     except KeyboardInterrupt:
         if best is None:
             raise
         logger.warning("%s: interrupted, taking the best coloring so far", graph.name)
     assert best is not None, "colorings yields one at least"
-    write_solution(out, best.colors)
-    found = f"{best.num_colors} colors by {best.method}, at least {clique} needed"
-    logger.info("%s: %s, %.1f s, written to %s", graph.name, found, time.monotonic() - start, out)
+    solution = problem.solution(best, start, budget)
+    write_solution(out, solution.colors, instance.names)
+    bound = "optimal" if solution.is_optimal else f"at least {solution.lower_bound} needed"
+    classes = f", classes differ by {solution.imbalance} nodes" if settings.equitable else ""
+    found = f"{solution.num_colors} colors by {solution.method}, {bound}{classes}"
+    logger.info("%s: %s, %.1f s, written to %s", graph.name, found, solution.seconds, out)
     if settings.picture:
         with files.replace_file(settings.picture) as temporary:
-            draw(graph, best.colors, best.method).savefig(temporary, format=settings.picture.suffix[1:], dpi=150)
+            picture = draw(graph, solution.colors, solution.method, instance.names)
+            picture.savefig(temporary, format=settings.picture.suffix[1:], dpi=150)
         logger.info("%s: drawn in %s", graph.name, settings.picture)
-    return out
+
+
+def _name(graph: Path) -> str:
+    return f"{PurePath(graph.name.removesuffix('.gz')).stem}.sol"
 
 
 def _beside(graph: Path) -> Path:
     """The solution file beside a graph; it must not exist yet."""
-    out = graph.parent / f"{PurePath(graph.name.removesuffix('.gz')).stem}.sol"
+    out = graph.parent / _name(graph)
     if os.path.lexists(out):
         raise UserError(f"{out} exists already: name it with -o to replace it, or name another file")
     return out
+
+
+def _read_colors(path: Path | None, is_single: bool = False) -> dict[str, Any]:
+    """The colors, or the single color, of every node that a CSV file names. A line `node,color` may come first."""
+    found: dict[str, Any] = {}
+    if path is None:
+        return found
+    try:
+        text = files.read_bytes(path, TABLE_LIMIT).decode("utf-8-sig")
+        rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+        for node, *words in filter(None, rows):
+            if (node, *words) == ("node", "color"):
+                continue
+            colors = [whole(word.strip()) for word in words]
+            if node in found or (is_single and len(colors) != 1):
+                raise ValueError(f"node {node!r} stands there twice or without one color")
+            found[node] = colors[0] if is_single else colors
+    except (ValueError, csv.Error) as error:
+        raise UserError(f"{path}: {error}; a line has a node, then its colors, such as 7,0,2") from error
+    return found

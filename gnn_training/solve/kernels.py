@@ -1,4 +1,5 @@
-"""The compiled loops of the search: DSATUR, first fit, cliques, iterated greedy, TabuCol and independent sets.
+"""The compiled loops of the search: DSATUR, branch and bound, first fit, cliques, TabuCol, independent sets and Kempe
+swaps.
 
 Every kernel takes the neighbour lists of `Graph.csr()`: offsets (N + 1,) int64 and neighbours (2M,) int32, sorted.
 `rng` (1,) uint64 is the state of a random generator, which the kernel advances.
@@ -88,6 +89,62 @@ def dsatur(offsets, neighbours, stop=None):
                         keys[i] = key
                         i >>= 1
     return colors
+
+
+@njit(cache=True, nogil=True)
+def branch_and_bound(offsets, neighbours, colors, lower, branches, stop):
+    """DSATUR branch and bound (Brélaz 1979) from a proper coloring (N,) without gaps. Returns the best coloring (N,)
+    int32, whether it is proven that no coloring has fewer colors, and the branches left. It ends with `lower` colors,
+    after `branches`, or as soon as `stop` (1,) uint8 is set.
+    """
+    n, k = len(colors), 0
+    best, now = np.empty(n, dtype=np.int32), np.full(n, -1, dtype=np.int32)
+    for v in range(n):
+        best[v] = colors[v]
+        k = max(k, colors[v] + 1)
+    counts, saturation = np.zeros((n, k), dtype=np.int32), np.zeros(n, dtype=np.int32)
+    nodes, used = np.zeros(n, dtype=np.int64), np.zeros(n + 1, dtype=np.int64)  # by depth: the node, colors before it
+    depth, is_new = 0, True
+    while depth >= 0 and k > lower:
+        if is_new and depth == n:
+            k = used[n]
+            for v in range(n):
+                best[v] = now[v]
+            depth, is_new = depth - 1, False
+            continue
+        if is_new:
+            if branches == 0 or stop[0]:
+                break
+            branches -= 1
+            node, color, highest = -1, 0, -1  # the node with most colors around it, ties by degree
+            for v in range(n):
+                key = saturation[v] * n + offsets[v + 1] - offsets[v]
+                if now[v] < 0 and key > highest:
+                    node, highest = v, key
+            nodes[depth] = node
+        else:
+            node = nodes[depth]
+            color, now[node] = now[node], -1
+            for i in range(offsets[node], offsets[node + 1]):
+                u = neighbours[i]
+                counts[u, color] -= 1
+                saturation[u] -= counts[u, color] == 0
+            color += 1
+        last = min(used[depth], k - 2) if used[depth] < k else -1  # a new color is one color more
+        while color <= last and counts[node, color] > 0:
+            color += 1
+        is_new = color <= last
+        if not is_new:
+            depth -= 1
+            continue
+        now[node] = color
+        for i in range(offsets[node], offsets[node + 1]):
+            u = neighbours[i]
+            saturation[u] += counts[u, color] == 0
+            counts[u, color] += 1
+        used[depth + 1] = max(used[depth], color + 1)
+        depth += 1
+    return best, depth < 0, branches
 
 
 @njit(cache=True, nogil=True)
@@ -276,6 +333,54 @@ def crossover(first, second, k):
                 sizes[0, first[v]] -= 1
                 sizes[1, second[v]] -= 1
     return child
+
+
+@njit(cache=True, nogil=True)
+def balance(offsets, neighbours, colors, counts, num_free, swaps, rng, stop):
+    """Make the classes of a proper coloring (N,) int32 more equal in place: random Kempe swaps, which exchange two
+    colors in a connected part of their classes, and never make the difference of the two sizes larger. The size of a
+    class is the sum of counts (N,) int64, which are 1 before `num_free`. Nodes from there on keep their colors. It ends
+    when sizes differ by one at most, after `swaps` tries, or as soon as `stop` (1,) uint8 is set. Returns the largest
+    minus the smallest size.
+    """
+    n, k, state = len(colors), 0, rng[0]
+    for v in range(n):
+        k = max(k, colors[v] + 1)
+    sizes, met, part = np.zeros(k, dtype=np.int64), np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    for v in range(n):
+        sizes[colors[v]] += counts[v]
+    for t in range(swaps + 1):
+        largest, smallest = 0, np.int64(FORBIDDEN)
+        for c in range(k):
+            if sizes[c] > 0:  # nobody may have a color that may be given
+                largest, smallest = max(largest, sizes[c]), min(smallest, sizes[c])
+        if largest - smallest <= 1 or t == swaps or stop[0]:
+            break
+        state = xorshift(state)
+        part[0] = below(state, num_free)
+        state = xorshift(state)
+        a, b = colors[part[0]], np.int32(below(state, k))
+        if sizes[b] == 0 or sizes[b] >= sizes[a]:
+            continue
+        met[part[0]] = t
+        size, i, moved, is_free = 1, 0, 0, True  # moved: nodes that class a loses
+        while i < size and is_free:
+            v = part[i]
+            is_free = v < num_free
+            moved += 1 if colors[v] == a else -1
+            for e in range(offsets[v], offsets[v + 1]):
+                u = neighbours[e]
+                if met[u] < t and (colors[u] == a or colors[u] == b):
+                    met[u], part[size] = t, u
+                    size += 1
+            i += 1
+        if is_free and 0 <= moved <= sizes[a] - sizes[b]:
+            for i in range(size):
+                colors[part[i]] = b if colors[part[i]] == a else a
+            sizes[a] -= moved
+            sizes[b] += moved
+    rng[0] = state
+    return largest - smallest
 
 
 @njit(cache=True, nogil=True)

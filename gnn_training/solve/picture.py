@@ -1,5 +1,8 @@
 """Pictures of colored graphs; needs matplotlib, which is part of [train]."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import matplotlib
 import networkx as nx
 import numpy as np
@@ -20,13 +23,16 @@ def require_drawable(graph: Graph) -> None:
         raise UserError(f"{graph.name}: {size} are too many for a picture (at most {limit}); leave picture out")
 
 
-def draw(graph: Graph, colors: np.ndarray, method: str) -> Figure:
-    """Draw a coloring, colors (N,), titled with the method that found it. The same graph has the same layout."""
+def draw(graph: Graph, colors: np.ndarray, method: str, names: Sequence[Any] = ()) -> Figure:
+    """Draw a coloring, colors (N,), titled with the method that found it. The same graph has the same layout. names
+    (N,): of the nodes, to be shown; numbers are not: those of the colors are shown instead.
+    """
     network = nx.empty_graph(graph.num_nodes)
     network.add_edges_from(graph.edges.tolist())
     count, color_ids = num_colors(colors), np.unique(colors, return_inverse=True)[1]
     shades = matplotlib.colormaps["tab10" if count <= 10 else "tab20" if count <= 20 else "turbo"].resampled(count)
     is_numbered = graph.num_nodes <= NUMBERED_NODES
+    labels = list(names) if names and not isinstance(names, range) else (color_ids + 1).tolist()
     opacity = 40 + round(160 * min(1, 200 / max(graph.num_edges, 1)))  # of 255; many edges are paler
     figure = Figure(figsize=(4.4, 4.4), layout="constrained")
     axes = figure.subplots()
@@ -35,6 +41,6 @@ def draw(graph: Graph, colors: np.ndarray, method: str) -> Figure:
     nx.draw(
         network, nx.spring_layout(network, seed=0), axes, node_size=110 if is_numbered else 40,
         node_color=[shades(i) for i in color_ids], edge_color=f"#808080{opacity:02x}", width=0.6,
-        with_labels=is_numbered, labels=dict(enumerate((color_ids + 1).tolist())), font_size=6,
+        with_labels=is_numbered, labels=dict(enumerate(labels)), font_size=6,
     )  # fmt: skip
     return figure

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 FOREVER = 2**62  # moves: only the clock ends the search
 CLIQUE_STARTS = 1000  # all nodes of most graphs, as in the exported file; takes milliseconds
 FIRST_SECONDS = 0.06  # for cliques, and for DSATUR, even if there is no time
+PROOF_NODES, PROOF_BRANCHES = 150, 5_000  # of branch and bound: largest graph, and branches of its first run
 SLICE = 20_000  # moves of TabuCol
 GENERATION = 5_000  # moves of TabuCol on a child
 ELITE = 10  # generations after which the best child of an earlier such period returns
@@ -55,6 +56,7 @@ class Coloring(NamedTuple):
     colors: np.ndarray  # (N,) int32, 0 to num_colors - 1
     num_colors: int
     work: int  # of its thread until then
+    lower_bound: int = 1  # no coloring of the graph has fewer colors
 
 
 class Budget(NamedTuple):
@@ -97,6 +99,8 @@ def compile_all() -> None:
     kernels.first_fit(*path, np.arange(3))
     [two] = improvements(path, np.arange(3), Budget(math.inf, lower=2), {tabu_search: 1})
     kernels.crossover(two.colors, two.colors, 2)
+    kernels.branch_and_bound(*path, two.colors, 1, 1, stop)
+    kernels.balance(*path, two.colors.copy(), np.ones(3, dtype=np.int64), 3, 1, seeded(0), stop)
     search_graph(*path, two.colors, 0, 2, weights, noise_table(2), 0, 1, stop)
     in_time(0, kernels.independent_set, *path, np.ones(3, dtype=bool), 1, seeded(0))
 
@@ -110,7 +114,8 @@ def clique_size(lists: NeighbourLists, deadline: float = math.inf) -> int:
 
 def colorings(graph: Graph, rule: np.ndarray | None, budget: Budget, clique: int = 0) -> Iterator[Coloring]:
     """Yield proper colorings with ever fewer colors, DSATUR's first, until the budget is spent or one has `lower`
-    colors. rule (NUM_WEIGHTS,): weights of the trained rule, if there is one. clique: size of one, 0 to look for it.
+    colors. The last one may be yielded again, because it is proven optimal. rule (NUM_WEIGHTS,): weights of the trained
+    rule, if there is one. clique: size of one, 0 to look for it.
     """
     lists = graph.csr()
     clique = clique or clique_size(lists, budget.deadline)
@@ -124,7 +129,7 @@ def colorings(graph: Graph, rule: np.ndarray | None, budget: Budget, clique: int
     ):
         if not is_proper(graph, coloring.colors):
             raise RuntimeError(f"{graph.name}: the coloring by {coloring.method} is not proper")
-        yield coloring
+        yield coloring._replace(lower_bound=max(clique, coloring.lower_bound))
 
 
 def improvements(
@@ -176,9 +181,7 @@ class Search:
             except Empty:
                 return
             finally:
-                self.is_over = True  # before the stops, see Worker.look_for
-                for worker in self.workers:
-                    worker.stop[0] = 1
+                self.finish()
 
     def offer(self, colors: np.ndarray, method: str, work: int) -> None:
         """Take a proper coloring (N,) if it has fewer colors than the best, and stop all who look for no fewer."""
@@ -189,6 +192,18 @@ class Search:
                 self._events.put(Coloring(method, colors, self.num_colors, work))
                 for worker in self.workers:
                     worker.stop[0] |= worker.target >= self.num_colors
+
+    def prove(self, method: str, work: int) -> None:
+        """End the search, because no coloring has fewer colors than the best."""
+        with self._lock:
+            self._events.put(Coloring(method, self.best, self.num_colors, work, self.num_colors))
+        self.finish()
+
+    def finish(self) -> None:
+        """Stop all threads."""
+        self.is_over = True  # before the stops, see Worker.look_for
+        for worker in self.workers:
+            worker.stop[0] = 1
 
     def end(self, error: BaseException | None) -> None:
         """Note that a thread has ended."""
@@ -258,6 +273,19 @@ def largest_classes(colors: np.ndarray, k: int) -> np.ndarray:
     rank = np.full(int(colors.max()) + 1, -1, dtype=np.int32)
     rank[color_ids] = np.arange(len(color_ids))
     return rank[colors]
+
+
+def branch_and_bound(worker: Worker) -> Iterator[int]:
+    """DSATUR branch and bound from the best coloring known, with ever more branches, until it proves it optimal."""
+    for branches in (PROOF_BRANCHES << run for run in count()):
+        best = worker.search.best
+        worker.look_for(int(best.max()))
+        arguments = best, worker.search.budget.lower, branches, worker.stop
+        colors, is_proven, left = kernels.branch_and_bound(*worker.lists, *arguments)
+        worker.offer(colors)
+        if is_proven:
+            worker.search.prove(worker.method, worker.work)
+        yield (branches - left) * len(best) + EMPTY_SLICE
 
 
 def tabu_search(worker: Worker) -> Iterator[int]:
@@ -401,6 +429,8 @@ def methods_for(graph: Graph, first: Coloring, clique: int, rule: np.ndarray | N
     is_random = first.num_colors >= RANDOM_RATIO * clique
     density = 2 * graph.num_edges / max(1, graph.num_nodes * (graph.num_nodes - 1))
     methods: dict[Method, float] = {recombination: 2, trained_rule: 2, fewer_colors: 0.5}
+    if graph.num_nodes <= PROOF_NODES:
+        methods = {branch_and_bound: 1, **methods}
     if is_random and density >= SETS_FROM and graph.num_nodes >= SETS_NODES:
         methods = {recombination: 2, extraction: 4, fewer_colors: 0.5, trained_rule: 0.5}
     return {method: share for method, share in methods.items() if method is not trained_rule or rule is not None}

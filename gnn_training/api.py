@@ -1,0 +1,116 @@
+"""The Python interface: `gnn_training.color` and `color_many`."""
+
+import logging
+import math
+import os
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnn_training.graph import as_graph
+from gnn_training.model.session import Model, cached_model
+from gnn_training.solve.portfolio import Budget, compile_all
+from gnn_training.solve.problem import Problem, Solution
+
+logger = logging.getLogger(__name__)
+
+
+def color(
+    graph: Any, seconds: float = 1.0, seed: int = 0, model: Model | Path | str | None = None,
+    num_nodes: int | None = None, *, k: int | None = None, precolored: Mapping[Any, int] | None = None,
+    allowed: Mapping[Any, Collection[int]] | None = None, equitable: bool = False, threads: int | None = None,
+    details: bool = False,
+) -> Any:  # fmt: skip
+    """Color a graph properly, with as few colors as the time allows; colors count from 0 without gaps.
+
+    graph: a networkx graph gives a dict from node to color; an edge array (E, 2) of integers gives a numpy array (N,);
+    a torch_geometric Data gives a tensor (N,). Directions, parallel edges and self loops are ignored.
+    seconds: time limit. The search ends earlier if the coloring is proven optimal. The first use after an installation
+    also compiles the search, which takes some seconds.
+    model: an open Model, the path of an exported file, or hf://owner/name on the Hugging Face Hub; None takes the
+    shipped one.
+    num_nodes: N of an edge array; None takes the largest node + 1.
+    k: take the first coloring with at most k colors.
+    precolored: colors that nodes must have, node to color, 0 to 999. The other colors are the smallest ones, so there
+    may be gaps.
+    allowed: colors that nodes may have, node to colors, 0 to 999. All nodes then have the colors 0 to k - 1; without k,
+    0 to the largest one named. The first coloring found is taken, and some of these colors may not occur.
+    equitable: among colorings with the same number of colors, look for one whose classes have almost the same size.
+    threads: of the search; None takes those of the model.
+    details: return a Solution, which also has the number of colors, a lower bound and whether this proves it optimal.
+
+    Raises TypeError or ValueError for an argument that cannot be used, UserError if the model file cannot be read, and
+    its subclass NoColoringError if k, precolored or allowed cannot be met, or no such coloring was found in the time.
+    """
+    _require_number("seconds", seconds, Real, 0)
+    _require_number("seed", seed, Integral, 0)
+    for name, value in (("k", k), ("threads", threads)):
+        if value is not None:
+            _require_number(name, value, Integral, 1)
+    for name, mapping in (("precolored", precolored), ("allowed", allowed)):
+        if mapping is not None and not isinstance(mapping, Mapping):
+            raise TypeError(f"{name} must be a dict with a node as the key, not {type(mapping).__name__}")
+    opened = model if isinstance(model, Model) else cached_model(model)
+    compile_all()
+    start = time.monotonic()
+    source = as_graph(graph, num_nodes)
+    is_networkx = hasattr(graph, "is_multigraph")
+    names: Sequence[Any] = list(graph) if is_networkx else range(source.num_nodes)
+    solution = Solution(np.empty(0, dtype=np.int64), 0, 0, True, 0, 0.0, "none")
+    problem = Problem.create(source, names, k, precolored, allowed, equitable, start + seconds)
+    if source.num_nodes:
+        budget = Budget(start + seconds, 1, threads or opened.threads, seed)
+        *_, best = problem.colorings(opened.rule, budget)
+        solution = problem.solution(best, start, budget)
+    colors = solution.colors
+    if is_networkx:
+        colors = dict(zip(graph, colors.tolist(), strict=True))
+    elif hasattr(graph, "edge_index"):
+        import torch
+
+        colors = torch.from_numpy(colors)
+    return replace(solution, colors=colors) if details else colors
+
+
+def color_many(graphs: Iterable[Any], seconds: float = 1.0, **options: Any) -> list[Any]:
+    """Color many graphs on all cores, each with one thread, and return what `color` returns for each, in their order.
+
+    seconds: time limit of each graph. options: of `color`. Raises the first error. Progress is shown on a terminal.
+    """
+    from gnn_training.console import in_threads  # here, because rich takes long to import
+
+    work = partial(color, seconds=seconds, threads=1, **options)
+    return list(in_threads(work, list(graphs), "coloring graphs", len(os.sched_getaffinity(0)), logger))
+
+
+class NetworkxBackend:
+    """What networkx calls for `nx.greedy_color(G, backend="coloring_gnn")`."""
+
+    @staticmethod
+    def greedy_color(G: Any, strategy: Any = None, interchange: bool = False, **options: Any) -> dict[Any, int]:
+        """Color a networkx graph. options: of `color`. The strategy is not used."""
+        return color(G, **options)
+
+    @staticmethod
+    def convert_from_nx(graph: Any, **_: Any) -> Any:
+        """Return the graph: color takes it as it is."""
+        return graph
+
+    @staticmethod
+    def convert_to_nx(result: Any, **_: Any) -> Any:
+        """Return the dict: it is networkx's own type."""
+        return result
+
+
+def _require_number(name: str, value: Any, kind: type, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, kind):
+        what = "an integer" if kind is Integral else "a number"
+        raise TypeError(f"{name} ({value!r}) must be {what}, not {type(value).__name__}")
+    if not least <= value < math.inf:  # type: ignore[operator]
+        raise ValueError(f"{name} ({value}) must be a number of {least} or above")

@@ -1,0 +1,155 @@
+"""A coloring problem: a graph, the number of colors, colors that nodes must or may have; and what a solution says."""
+
+import math
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from gnn_training.errors import NoColoringError
+from gnn_training.graph import Graph
+from gnn_training.solve import kernels
+from gnn_training.solve.portfolio import FIRST_SECONDS, Budget, Coloring, clique_size, colorings, in_time, seeded
+
+MAX_NAMED = 1_000  # colors of precolored and allowed are below
+BALANCE_SHARE = 0.1  # of the time
+BALANCE_SWAPS = 1_000  # tries per node
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A proper coloring that obeys all constraints."""
+
+    colors: Any  # a dict from node to color, an array (N,) or a tensor (N,), as the graph was given
+    num_colors: int  # different colors in it
+    lower_bound: int  # no coloring that obeys the constraints has fewer
+    is_optimal: bool  # num_colors is lower_bound
+    imbalance: int  # nodes in the largest class minus nodes in the smallest
+    seconds: float
+    method: str  # that found it, or proved it optimal
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A graph to color and what its colorings have to obey. Nodes that stand for colors are adjacent to each other: one
+    is all nodes that must have its color, and is adjacent to those that may not have it. So all methods work as they
+    are.
+    """
+
+    graph: Graph  # nodes without a fixed color, then those that stand for colors
+    place: np.ndarray  # (N,): for each node of the caller's graph the one in `graph`
+    color_ids: np.ndarray  # colors of the nodes that stand for colors
+    most: int | None  # number of colors that a solution may have
+    is_list_coloring: bool  # there are no other colors than color_ids
+    is_equitable: bool
+    lower_bound: int  # of the number of colors, from cliques of the caller's graph or what precolored names
+
+    @classmethod
+    def create(
+        cls, graph: Graph, names: Sequence[Any], k: int | None = None, precolored: Mapping[Any, int] | None = None,
+        allowed: Mapping[Any, Collection[int]] | None = None, equitable: bool = False,
+        deadline: float = math.inf,
+    ) -> Self:  # fmt: skip
+        """Build the problem; names (N,): the nodes as precolored and allowed name them. ValueError for an unknown node
+        or a wrong color, NoColoringError if there is no solution.
+        """
+        lists, highest = _lists(names, k, precolored or {}, allowed or {})
+        for node in (node for node, colors in lists.items() if not colors):
+            raise NoColoringError(f"no color is left for node {names[node]!r}: change what it may have, or k")
+        named = sorted(set().union(*lists.values()))
+        color_ids = np.array(range(k or highest + 1) if allowed else named, dtype=np.int64)
+        extended, place = _extend(graph, lists, color_ids)
+        edges = place[graph.edges]
+        for u, v in graph.edges[edges[:, 0] == edges[:, 1]]:
+            both = f"nodes {names[u]!r} and {names[v]!r} are adjacent and both can only have color"
+            raise NoColoringError(f"{both} {min(lists[u])}: change one")
+        most, bound = k, len(color_ids)
+        if allowed:
+            most, bound = bound, clique_size(graph.csr(), deadline)
+        return cls(extended, place, color_ids, most, bool(allowed), equitable, bound)
+
+    def colorings(self, rule: np.ndarray | None, budget: Budget) -> Iterator[Coloring]:
+        """Yield what portfolio.colorings does for `graph`, and end as soon as `most` colors suffice or never can."""
+        left = max(0.0, budget.deadline - time.monotonic())
+        deadline = budget.deadline - BALANCE_SHARE * left if self.is_equitable else budget.deadline
+        budget = budget._replace(deadline=deadline, lower=self.most or 1)
+        for coloring in colorings(self.graph, rule, budget):
+            yield coloring
+            if self.most is not None and coloring.lower_bound > self.most:
+                return
+
+    def solution(self, best: Coloring, start: float, budget: Budget) -> Solution:
+        """The solution that a coloring of `graph` gives, with the colors as an array (N,) int64. start: when the search
+        began. NoColoringError if it has too many colors.
+        """
+        if self.most is not None and best.lower_bound > self.most:
+            raise NoColoringError(f"{self._wish()} does not exist: at least {best.lower_bound} are needed")
+        if self.most is not None and best.num_colors > self.most:
+            found = f"{time.monotonic() - start:.1f} s; the fewest found are {best.num_colors} colors"
+            raise NoColoringError(f"{self._wish()} was not found in {found}: allow more time or colors")
+        colors, num_free = best.colors.copy(), self.graph.num_nodes - len(self.color_ids)
+        if self.is_equitable:
+            until = max(budget.deadline, time.monotonic() + FIRST_SECONDS)
+            sizes = np.bincount(self.place, minlength=self.graph.num_nodes)
+            rest = colors, sizes, num_free, BALANCE_SWAPS * num_free, seeded(budget.seed)
+            in_time(until, kernels.balance, *self.graph.csr(), *rest)
+        color_ids = np.full(best.num_colors, -1)
+        color_ids[colors[num_free:]] = self.color_ids
+        is_new = color_ids < 0
+        color_ids[is_new] = np.setdiff1d(np.arange(MAX_NAMED + len(color_ids)), self.color_ids)[: is_new.sum()]
+        colors = color_ids[colors[self.place]]
+        sizes = np.unique(colors, return_counts=True)[1]
+        bound = self.lower_bound if self.is_list_coloring else max(self.lower_bound, best.lower_bound)
+        seconds = time.monotonic() - start
+        return Solution(colors, len(sizes), bound, len(sizes) == bound, int(np.ptp(sizes)), seconds, best.method)
+
+    def _wish(self) -> str:
+        if self.is_list_coloring:
+            return f"a coloring with the colors 0 to {len(self.color_ids) - 1}, as far as they are allowed,"
+        return f"a coloring with at most {self.most} colors"
+
+
+def _lists(
+    names: Sequence[Any], k: int | None, precolored: Mapping[Any, int], allowed: Mapping[Any, Collection[int]]
+) -> tuple[dict[int, set[int]], int]:
+    """The colors that each restricted node, by number, may have; and the highest color named, -1 if there is none."""
+    index = {name: number for number, name in enumerate(names)} if precolored or allowed else {}
+    lists: dict[int, set[int]] = {}
+    highest = -1
+    if allowed and k is not None and k > MAX_NAMED:
+        raise ValueError(f"k ({k}) must be at most {MAX_NAMED} with allowed")
+    for setting, given in (("precolored", precolored), ("allowed", allowed)):
+        for name, own in given.items():
+            colors: Any = [own] if setting == "precolored" else own
+            if name not in index:
+                raise ValueError(f"{setting} names node {name!r}, which is not in the graph")
+            if not isinstance(colors, Collection) or not all(
+                isinstance(color, int | np.integer) and 0 <= color < MAX_NAMED for color in colors
+            ):
+                raise ValueError(f"{setting} of node {name!r} ({own!r}) must name colors from 0 to {MAX_NAMED - 1}")
+            highest = max([highest, *map(int, colors)])
+            may = {int(color) for color in colors if k is None or int(color) < k}
+            lists[index[name]] = lists.get(index[name], may) & may
+    return lists, highest
+
+
+def _extend(graph: Graph, lists: dict[int, set[int]], color_ids: np.ndarray) -> tuple[Graph, np.ndarray]:
+    """The graph and the place of Problem. Two adjacent nodes of one place, which no coloring has, lose their edge."""
+    if not lists:
+        return graph, np.arange(graph.num_nodes)
+    fixed = {node: int(np.searchsorted(color_ids, min(own))) for node, own in lists.items() if len(own) == 1}
+    is_free = np.ones(graph.num_nodes, dtype=bool)
+    is_free[list(fixed)] = False
+    place, num_free = np.cumsum(is_free) - 1, int(is_free.sum())
+    place[list(fixed)] = num_free + np.array(list(fixed.values()), dtype=np.int64)
+    restricted = np.array([node for node in lists if node not in fixed], dtype=np.int64)
+    is_forbidden = np.ones((len(restricted), len(color_ids)), dtype=bool)
+    for row, node in zip(is_forbidden, restricted.tolist(), strict=True):
+        row[list(lists[node])] = False  # with such nodes, color_ids are all colors from 0
+    rows, columns = np.nonzero(is_forbidden)
+    forbidden = np.column_stack([place[restricted[rows]], num_free + columns])
+    between = num_free + np.argwhere(np.tri(len(color_ids), k=-1))
+    edges = np.concatenate([place[graph.edges], between, forbidden])
+    return Graph.from_edges(num_free + len(color_ids), edges, graph.name), place

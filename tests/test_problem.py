@@ -1,0 +1,193 @@
+"""Constraints of a coloring, and what is proven about it: compared with all colorings of small graphs."""
+
+import itertools
+import time
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_graphs import GRAPH, random_graph
+
+import gnn_training
+from gnn_training import NoColoringError, Solution
+from gnn_training.coloring import is_proper, num_colors
+from gnn_training.graph import Graph
+from gnn_training.solve import kernels
+from gnn_training.solve.portfolio import clique_size, seeded
+
+pytestmark = pytest.mark.usefixtures("compiled")
+PETERSEN, RANDOM = nx.petersen_graph(), random_graph(150, 0.5)
+GO = np.zeros(1, dtype=np.uint8)
+SMALL = st.builds(random_graph, st.integers(1, 6), st.floats(0, 1), st.integers(0, 10**6))
+COLORS = st.integers(0, 3)
+
+
+def find(graph: Graph, seconds: float = 5, **constraints) -> Solution:
+    """The solution, after a look at what must hold of any."""
+    found = gnn_training.color(graph.edges, seconds, num_nodes=graph.num_nodes, threads=1, details=True, **constraints)
+    assert is_proper(graph, found.colors) and found.num_colors == num_colors(found.colors) >= found.lower_bound
+    assert found.is_optimal == (found.num_colors == found.lower_bound)
+    assert found.imbalance == np.ptp(np.unique(found.colors, return_counts=True)[1])
+    return found
+
+
+def every_coloring(graph: Graph, lists: dict[int, set[int]], colors: range) -> list[tuple[int, ...]]:
+    choices = [lists.get(node, set(colors)) & set(colors) for node in range(graph.num_nodes)]
+    return [each for each in itertools.product(*choices) if is_proper(graph, np.array(each))]
+
+
+@given(graph=GRAPH)
+def test_small_graphs_are_proven_optimal_by_branch_and_bound(graph: Graph):
+    start, lists = kernels.dsatur(*graph.csr()), graph.csr()
+    best, is_proven, left = kernels.branch_and_bound(*lists, start, 0, 10**6, GO)
+    assert (
+        is_proven
+        and left > 0
+        and is_proper(graph, best)
+        and find(graph).num_colors == best.max() + 1 == num_colors(best)
+    )
+    if graph.num_nodes <= 6:
+        assert not every_coloring(graph, {}, range(best.max()))
+
+
+@pytest.mark.parametrize(("graph", "chromatic"), [(PETERSEN, 3), (nx.mycielski_graph(6), 6), (nx.cycle_graph(9), 3)])
+def test_graphs_whose_cliques_are_small_are_proven_optimal_at_once(graph: nx.Graph, chromatic: int):
+    start = time.monotonic()
+    found = gnn_training.color(graph, seconds=60, details=True)
+    assert (found.num_colors, found.lower_bound, found.is_optimal) == (chromatic, chromatic, True)
+    assert time.monotonic() - start < 10 and found.seconds < 10
+
+
+def test_k_colors_are_taken_as_soon_as_they_are_found():
+    start = time.monotonic()
+    found = find(RANDOM, 60, k=25)
+    assert found.num_colors <= 25 and time.monotonic() - start < 20 and not found.is_optimal
+
+
+def test_k_colors_that_are_not_found_or_impossible_are_an_error_that_says_how_many_were():
+    with pytest.raises(NoColoringError, match=r"at most 12 colors was not found in 0\.\d s; the fewest found are \d\d"):
+        find(RANDOM, 0.3, k=12)
+    start = time.monotonic()
+    with pytest.raises(NoColoringError, match="with at most 2 colors does not exist: at least 3 are needed"):
+        gnn_training.color(PETERSEN, 60, k=2)  # no clique proves this
+    with pytest.raises(NoColoringError, match="with the colors 0 to 1, as far as they are allowed, does not exist"):
+        gnn_training.color(PETERSEN, 60, allowed={0: [0, 1]})
+    with pytest.raises(NoColoringError, match="with at most 4 colors does not exist: at least 9 are needed"):
+        gnn_training.color(nx.complete_graph(9), 60, k=4)
+    assert time.monotonic() - start < 10
+
+
+@settings(max_examples=60)
+@given(graph=SMALL, precolored=st.dictionaries(st.integers(0, 5), COLORS, min_size=1, max_size=3))
+def test_precolored_nodes_keep_their_colors_and_the_number_is_the_fewest(graph: Graph, precolored: dict[int, int]):
+    precolored = {node: color for node, color in precolored.items() if node < graph.num_nodes}
+    colorings = every_coloring(graph, {node: {color} for node, color in precolored.items()}, range(7))
+    if not colorings:
+        with pytest.raises(NoColoringError, match="are adjacent and both can only have color"):
+            find(graph, precolored=precolored)
+        return
+    found = find(graph, precolored=precolored)
+    assert all(found.colors[node] == color for node, color in precolored.items())
+    assert found.is_optimal and found.num_colors == min(len(set(each)) for each in colorings)
+
+
+@settings(max_examples=100)
+@given(
+    graph=SMALL, k=st.none() | st.integers(1, 5), precolored=st.dictionaries(st.integers(0, 5), COLORS, max_size=1),
+    allowed=st.dictionaries(st.integers(0, 5), st.sets(COLORS, max_size=3), max_size=5),
+)  # fmt: skip
+def test_allowed_colors_hold_wherever_a_coloring_exists(graph, k, precolored, allowed):
+    precolored, allowed = ({v: c for v, c in each.items() if v < graph.num_nodes} for each in (precolored, allowed))
+    lists = {v: {c} for v, c in precolored.items()}
+    lists |= {v: own & lists.get(v, own) for v, own in allowed.items()}
+    most = k or max(itertools.chain([0], *allowed.values(), precolored.values())) + 1
+    if not allowed and k is None:
+        return
+    if every_coloring(graph, lists, range(most)):
+        found = find(graph, k=k, precolored=precolored, allowed=allowed)
+        assert all(found.colors[v] in own for v, own in lists.items()) and found.colors.max() < most
+    else:
+        with pytest.raises(NoColoringError):
+            find(graph, k=k, precolored=precolored, allowed=allowed)
+
+
+def test_constraints_hold_in_a_graph_that_no_proof_ends_and_names_are_those_of_the_caller():
+    graph = nx.relabel_nodes(nx.Graph(RANDOM.edges.tolist()), lambda v: f"exam {v}")
+    precolored, allowed = {"exam 3": 29, "exam 4": 7}, {f"exam {v}": range(v % 7, v % 7 + 20) for v in range(5, 150, 3)}
+    colors = gnn_training.color(graph, 5, k=30, precolored=precolored, allowed=allowed)
+    assert all(colors[node] == color for node, color in precolored.items())
+    assert all(colors[node] in own for node, own in allowed.items())
+    assert all(colors[u] != colors[v] for u, v in graph.edges) and max(colors.values()) < 30
+
+
+@settings(max_examples=40)
+@given(graph=GRAPH, fixed=st.integers(0, 3), seed=st.integers(0, 99))
+def test_balancing_keeps_a_coloring_proper_its_number_of_colors_and_the_nodes_that_stand_for_colors(graph, fixed, seed):
+    colors, counts = kernels.dsatur(*graph.csr()), np.ones(graph.num_nodes, dtype=np.int64)
+    before, free = colors.copy(), max(0, graph.num_nodes - fixed)
+    counts[free:] = 3
+    imbalance = kernels.balance(*graph.csr(), colors, counts, free, 1000 * free, seeded(seed), GO)
+    sizes, old = (np.bincount(each, counts) for each in (colors, before))
+    assert is_proper(graph, colors) and (colors[free:] == before[free:]).all() and sizes.min() > 0
+    assert imbalance == np.ptp(sizes) <= np.ptp(old)
+
+
+def test_all_nodes_may_be_precolored_and_a_large_graph_may_have_lists_everywhere():
+    cycle = {node: node % 2 * 7 for node in range(6)}
+    found = gnn_training.color(nx.cycle_graph(6), 60, precolored=cycle, equitable=True, details=True)
+    assert found.colors == cycle and found.is_optimal and found.imbalance == 0
+    graph = Graph.from_edges(20_000, np.random.default_rng(0).integers(0, 20_000, (60_000, 2)))
+    allowed = {node: range(node % 20, node % 20 + 80) for node in range(20_000)}
+    start, found = time.monotonic(), find(graph, 20, allowed=allowed)
+    assert all(found.colors[node] in own for node, own in allowed.items()) and time.monotonic() - start < 15
+
+
+def test_equitable_classes_differ_by_one_node_where_that_is_easy_and_constraints_still_hold():
+    graph = random_graph(100, 0.05)
+    assert find(graph, 1).imbalance > 1
+    free = find(graph, 1, equitable=True)
+    assert free.imbalance <= 1 and free.num_colors == find(graph, 1).num_colors
+    allowed = {node: [0, 3] for node in range(10)}
+    found = find(graph, 1, equitable=True, allowed=allowed, precolored={20: 2})
+    assert found.imbalance <= 1 and found.colors[20] == 2 and set(found.colors[:10]) <= {0, 3}
+
+
+def test_a_thousand_small_graphs_are_colored_at_once_and_keep_their_order():
+    graphs = [nx.gnp_random_graph(n % 30 + 1, 0.5, seed=n) for n in range(1000)]
+    start = time.monotonic()
+    found = gnn_training.color_many(graphs, seconds=60, details=True)
+    assert time.monotonic() - start < 60 and all(each.is_optimal for each in found)
+    for graph, each in zip(graphs, found, strict=True):
+        assert list(each.colors) == list(graph) and all(each.colors[u] != each.colors[v] for u, v in graph.edges)
+    with pytest.raises(TypeError, match="a graph is a networkx graph"):
+        gnn_training.color_many([PETERSEN, "petersen"])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "sentence"),
+    [
+        ({"seconds": "5"}, TypeError, r"seconds \('5'\) must be a number, not str"),
+        ({"seed": 1.5}, TypeError, r"seed \(1.5\) must be an integer, not float"),
+        ({"k": "3"}, TypeError, r"k \('3'\) must be an integer, not str"),
+        ({"k": 0}, ValueError, r"k \(0\) must be a number of 1 or above"),
+        ({"threads": True}, TypeError, r"threads \(True\) must be an integer, not bool"),
+        ({"precolored": [1]}, TypeError, "precolored must be a dict with a node as the key, not list"),
+        ({"precolored": {0: -1}}, ValueError, r"precolored of node 0 \(-1\) must name colors from 0 to 999"),
+        ({"precolored": {"x": 1}}, ValueError, "precolored names node 'x', which is not in the graph"),
+        ({"allowed": {0: 3}}, ValueError, r"allowed of node 0 \(3\) must name colors from 0 to 999"),
+        ({"allowed": {0: "3"}}, ValueError, r"allowed of node 0 \('3'\) must name colors from 0 to 999"),
+        ({"allowed": {0: []}}, NoColoringError, "no color is left for node 0: change"),
+        ({"precolored": {0: 5}, "k": 3}, NoColoringError, "no color is left for node 0: change"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused_in_one_sentence(options: dict, error: type, sentence: str):
+    with pytest.raises(error, match=sentence) as caught:
+        gnn_training.color(PETERSEN, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_lower_bound_of_a_list_coloring_is_that_of_the_graph():
+    found = gnn_training.color(PETERSEN, allowed={0: [9]}, details=True)
+    assert found.colors[0] == 9 and found.lower_bound == clique_size(gnn_training.graph.as_graph(PETERSEN).csr()) == 2
