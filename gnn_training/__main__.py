@@ -33,7 +33,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "run": Command("Do the whole job: data, check, train, export, verify, evaluate, pack.", "RunSettings", "run.run"),
-    "check": Command("Tell whether the job would start here, and what it would take.", "RunSettings", "check.check"),
+    "check": Command("Tell whether the job would start here, and what it would take.", "CheckSettings", "check.check"),
     "generate": Command("Generate training graphs with good colorings.", "GenerateSettings", "dataset.generate"),
     "import": Command("Read your graphs, color them and pack them.", "ImportSettings", "dataset.import_graphs"),
     "preflight": Command("Test whether the GPUs reach each other.", "RankSettings", "preflight.preflight"),

@@ -1,5 +1,6 @@
 """Settings of every command: typed, frozen, unknown names refused. Presets are functions; flags override them."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -28,6 +29,12 @@ def _check_gpus(value: str) -> str:
     numbers = value.split(",")
     if not all(number.isascii() and number.isdecimal() for number in numbers) or len(set(numbers)) < len(numbers):
         raise ValueError(f"gpus ({value}) must be numbers of GPUs, each once, such as 0,1,4")
+    return value
+
+
+def _check_machine(value: str) -> str:
+    if not re.fullmatch(r"(h100|h200|b200)x[1-8]", value):
+        raise ValueError(f"assume ({value}) must be h100, h200 or b200, x, and 1 to 8 of them, such as h200x8")
     return value
 
 
@@ -117,7 +124,7 @@ class TrainSettings(RankSettings):
     """Defaults of the other flags: smoke (a test of one minute), cpu, single (one GPU) or multi (all GPUs)."""
     data: Path = Path("training_data")
     """Folder of packed graphs."""
-    run: Path = Path("runs/cpu")
+    run: Annotated[Path, tyro.conf.arg(aliases=["--run-folder"])] = Path("runs/cpu")
     """Folder for all that the training writes. A training that it holds resumes."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Number format; auto takes bf16 if the hardware has it, else fp16 with loss scaling on a GPU and fp32 on a CPU."""
@@ -196,6 +203,13 @@ class RunSettings(TrainSettings):
     """Price of the machine, for the cost in the manifest of the packed model."""
     stop_pod: bool = False
     """On RunPod: stop this pod when the packed model is verified. Needs RUNPOD_API_KEY."""
+
+
+class CheckSettings(RunSettings):
+    """Settings of `check`."""
+
+    assume: Annotated[str, AfterValidator(_check_machine)] | None = None
+    """Only estimate the job on a machine that is not here, such as h200x8: h100, h200 or b200, and how many of them."""
 
 
 class PackSettings(Settings):

@@ -4,7 +4,6 @@ import os
 import signal
 import time
 from datetime import timedelta
-from pathlib import Path
 
 from gnn_training.errors import MachineError
 
@@ -46,8 +45,3 @@ def rank(what: str) -> object:
     while not received:
         time.sleep(0.02)
     return "stopped"
-
-
-def leave_gpu(folder: Path) -> None:
-    """As a rank, leave which GPU is its own."""
-    (folder / os.environ["RANK"]).write_text(f"{os.environ['LOCAL_RANK']} of {os.environ['CUDA_VISIBLE_DEVICES']}")

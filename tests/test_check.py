@@ -15,7 +15,7 @@ from fake_gpus import nvidia_smi
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.jobs import check as job
 from gnn_training.launch import gpus
-from gnn_training.settings import RunSettings, of_preset
+from gnn_training.settings import CheckSettings, of_preset
 
 MEASURED = 2**30, 40, 0.5  # bytes, steps, seconds of one
 LAUNCH = job.launch  # the tests replace it
@@ -38,14 +38,24 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     gpus.output_of.cache_clear()
 
 
-def settings(preset: str = "smoke", **changes) -> RunSettings:
-    return of_preset(RunSettings, preset, **changes)
+def settings(preset: str = "smoke", **changes) -> CheckSettings:
+    return of_preset(CheckSettings, preset, **changes)
 
 
 def found(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
     """The table: what was found, and the verdict."""
     rows = re.findall(r"^\| (\S.*?) +\| (.*?) +\| (ok|PROBLEM) +\|$", capsys.readouterr().out, re.MULTILINE)
     return {what: (value, verdict) for what, value, verdict in rows}
+
+
+def test_a_job_on_another_machine_is_estimated_without_gpus(capsys):
+    job.check(settings("multi", assume="h200x8", price_per_hour=30.0))
+    said = capsys.readouterr().out
+    assert "1638400 searches of 1500 rounds in 400 steps of 2048 graphs" in said
+    rounds = 1500 * 1_638_400 + 3000 * 750 * 12
+    assert f"8 x H200: about {rounds / (8 * 66e6) / 60:.1f} minutes of searches" in said and "at 30 an hour" in said
+    with pytest.raises(UserError, match=r"assume \(h20x8\) must be h100, h200 or b200"):
+        settings(assume="h20x8")
 
 
 def test_job_would_start_without_gpu_and_before_its_data_is_there(capsys):

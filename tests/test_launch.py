@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import tiny_runs
 import torch
-from ranks import leave_gpu, rank
+from ranks import rank
 
 from gnn_training.errors import MachineError, TrainingError, UserError
-from gnn_training.launch.ranks import Nodes, launch
+from gnn_training.launch.ranks import Nodes, launch, prepare_network
 from gnn_training.settings import smoke
 
 ROOT = Path(__file__).parents[1]
@@ -77,6 +77,25 @@ def test_contradiction_is_refused_with_the_name_of_the_variable(environ, variabl
         Nodes.from_environment()
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"NCCL_SOCKET_IFNAME": "ens1"}, "ens1"),
+        ({"NCCL_SOCKET_IFNAME": "^lo,docker"}, None),
+        ({"NCCL_SOCKET_IFNAME": "ens1", "GLOO_SOCKET_IFNAME": "eth0"}, "eth0"),
+        ({}, None),
+    ],
+)
+def test_gloo_takes_the_network_of_nccl(monkeypatch, given: dict[str, str], expected: str | None):
+    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_NVLS_ENABLE"):
+        monkeypatch.setenv(name, "")  # so that what is set is undone
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    prepare_network()
+    assert os.environ.get("GLOO_SOCKET_IFNAME") == expected and os.environ["NCCL_NVLS_ENABLE"] == "0"
+
+
 @pytest.mark.slow
 def test_launch_returns_the_first_result_and_shares_the_cores_out(monkeypatch):
     """Also where no GPU is visible."""
@@ -85,14 +104,6 @@ def test_launch_returns_the_first_result_and_shares_the_cores_out(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
     assert launch(rank, "place", 2) == (0, "2", "3")
-
-
-@pytest.mark.slow
-def test_every_rank_sees_one_gpu_and_calls_it_number_zero(tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,2")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    launch(leave_gpu, tmp_path, 2)
-    assert [(tmp_path / number).read_text() for number in "01"] == ["0 of 4", "0 of 2"]
 
 
 def test_single_rank_is_this_process():

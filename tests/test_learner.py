@@ -272,10 +272,10 @@ def test_progress_judges_counts_and_loses_patience():
         return progress.judge({"gap": gap, "dsatur_gap": 5.0, "gain": 2.5 - gap, "gain_error": 0.1}, step)
 
     assert judge(2.5, step=0) and progress.first_gap == 2.5
-    # The later weights are kept if they are not worse than the best by more than the error, 0.1, but they are no reason
+    # Later weights are kept if they are not worse than the best by more than twice the error, 0.1, but are no reason
     # for patience.
     assert judge(2.0, step=10) and judge(2.0, step=20) and not judge(3.0, step=30)
     assert (progress.best, progress.best_step, progress.gap, progress.evaluated_at) == (2.0, 20, 3.0, 30)
     assert not progress.out_of_patience(0) and not progress.out_of_patience(3) and progress.out_of_patience(2)
-    assert judge(2.08, step=40) and not judge(2.15, step=50) and (progress.best, progress.best_step) == (2.08, 40)
+    assert judge(2.18, step=40) and not judge(2.25, step=50) and (progress.best, progress.best_step) == (2.18, 40)
     assert progress.out_of_patience(4) and judge(0.5, step=60) and progress.evaluations_without_gain == 0

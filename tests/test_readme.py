@@ -58,6 +58,7 @@ def test_flags_of_the_pages_are_flags_of_a_command(page: str):
     known |= {*re.findall(r"--[a-z-]+", scripts), "--help", "--dry-run", "--version", "--settings"}
     known |= {"--secret", "--shm-size", "--group-add", "--example"}  # of docker and cargo
     known |= {"--docker-args"}  # of runpodctl
+    known |= {"--run-folder"}  # another name of --run
     named = re.findall(r"`(--[a-z][a-z-]+)", text(page))
     assert [flag for flag in named if flag not in known] == []
 

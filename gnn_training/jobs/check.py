@@ -22,7 +22,7 @@ from gnn_training.distributed import join
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.launch import gpus
 from gnn_training.launch.ranks import launch
-from gnn_training.settings import RunSettings, TrainSettings
+from gnn_training.settings import EVALUATIONS, CheckSettings, RunSettings, TrainSettings
 from gnn_training.training import loggers
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
@@ -37,10 +37,20 @@ CUDA_GIB = 1.0  # what a rank takes on its GPU besides tensors
 Row = tuple[str, Callable[[], str]]  # title; function that returns what was found, or raises a UserError
 
 
-def check(settings: RunSettings) -> None:
+# Rounds per second of a GPU: half a million on each of its processors. By arithmetic: no GPU has run this program.
+ROUNDS_PER_SECOND = {"h100": 66e6, "h200": 66e6, "b200": 74e6}
+CORES_PER_GPU = 16  # of rented machines, about
+LABEL_SECONDS, PREPARE_SECONDS = 0.3, 0.05  # of a core, for each graph of recipe full; see docs/LOG.md
+REST_MINUTES = 2  # export, verify, evaluate and pack
+
+
+def check(settings: CheckSettings) -> None:
     """Print a table of what was found. Raises UserError: the job would not start here. The message has every reason,
     the class is that of the first.
     """
+    if settings.assume:
+        estimate(settings, settings.assume)
+        return
     gpus.select(settings.gpus)  # before torch looks for them
     table: dict[str, list[str | None]] = {"": [], "found": [], "verdict": []}
     problems: list[UserError] = []
@@ -60,6 +70,36 @@ def check(settings: RunSettings) -> None:
     if problems:
         raise type(problems[0])(f"the job would not start: {'; '.join(map(str, problems))}")
     log.info("the job would start")
+
+
+def estimate(settings: CheckSettings, assume: str) -> None:
+    """Print what the job would do on such a machine, how long each part would take, and what the machine would cost."""
+    kind, _, count = assume.partition("x")
+    num_gpus = int(count)
+    graphs = RECIPES[settings.recipe].num_graphs
+    per_step = settings.batch_size * num_gpus
+    steps = settings.num_steps(per_step)
+    searches = 2 * per_step * steps
+    checked = settings.validation_graphs or graphs // 20
+    rounds = settings.rounds * searches + settings.validation_rounds * checked * (EVALUATIONS + 2)
+    minutes = {
+        "GPUs": rounds / (ROUNDS_PER_SECOND[kind] * num_gpus) / 60,
+        "preparing": PREPARE_SECONDS * graphs / CORES_PER_GPU / 60,
+        "rest": REST_MINUTES,
+    }
+    hours = sum(minutes.values()) / 60
+    found = {
+        "graphs": f"{graphs} of recipe {settings.recipe}; {LABEL_SECONDS * graphs / 60:.0f} minutes of a core to "
+        "generate and label them: do that on a machine without GPUs",
+        "training": f"{searches} searches of {settings.rounds} rounds in {steps} steps of {per_step} graphs",
+        "GPUs": f"{num_gpus} x {kind.upper()}: about {minutes['GPUs']:.1f} minutes of searches, by arithmetic",
+        "cores": f"{CORES_PER_GPU} for each GPU: about {minutes['preparing']:.1f} minutes to prepare the graphs of the "
+        f"first epochs, {REST_MINUTES} to export, verify and evaluate; the GPUs idle meanwhile",
+        "in all": f"about {60 * hours:.0f} minutes",
+    }
+    if settings.price_per_hour:
+        found["cost"] = f"about {hours * settings.price_per_hour:.2f} at {settings.price_per_hour:g} an hour"
+    print_tables(markdown_table({"": list(found), f"estimate for {assume}": list(found.values())}))
 
 
 def _rows(settings: RunSettings) -> Iterator[Row]:

@@ -22,6 +22,7 @@ from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.launch import gpus, runpod
 from gnn_training.launch.ranks import Nodes
 from gnn_training.settings import (
+    CheckSettings,
     EvaluateSettings,
     ExportSettings,
     GenerateSettings,
@@ -95,7 +96,10 @@ def dry_run(settings: RunSettings) -> None:
     `run`.
     """
     nodes, variables = Nodes.from_environment(), gpus.select(settings.gpus)
-    num_ranks = gpus.num_ranks(settings)
+    try:
+        ranks = str(gpus.num_ranks(settings))
+    except MachineError:  # a rehearsal of a job for GPUs on a machine without
+        ranks = "one for each GPU; here is none"
     files.make_folder(settings.run / SETTINGS)
     if path := os.environ.get("PYTHONPATH"):
         variables["PYTHONPATH"] = path
@@ -103,7 +107,7 @@ def dry_run(settings: RunSettings) -> None:
         print(f"export {name}={shlex.quote(value)}")
     for step in plan(settings):
         if step.name == "train":
-            print(f"# ranks on this machine: {num_ranks}, machines: {nodes.count}")
+            print(f"# ranks on this machine: {ranks}, machines: {nodes.count}")
         print(shlex.join([sys.executable, *step.arguments(settings.run)]))
 
 
@@ -132,7 +136,7 @@ def plan(settings: RunSettings) -> list[Step]:
     train = Step("train", "train", training, (manifest, best, *records))
     return [
         *steps,
-        Step("check", "check", RunSettings(**shared), prepares=train),
+        Step("check", "check", CheckSettings(**shared), prepares=train),
         train,
         Step("export", "export", exporting, (best, model, web, sums)),
         Step("verify", "export", verifying, (model, web, sums)),

@@ -84,7 +84,7 @@ def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks
 
     os.environ.setdefault("OMP_NUM_THREADS", str(machine.threads_per_rank(num_ranks)))
     if nodes.count > 1:
-        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # if only some of the machines can do it, all wait forever
+        prepare_network()
     with tempfile.TemporaryDirectory() as folder:
         start = elastic_launch(_config(num_ranks, nodes, folder), _run_rank)
 
@@ -104,6 +104,13 @@ def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks
                 place = f"{nodes.address}:{nodes.port}"
                 raise MachineError(f"the {nodes.count} machines did not meet at {place} ({error})") from None
     return results[min(results)]
+
+
+def prepare_network() -> None:
+    """Set the variables that several machines need, unless they are set."""
+    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # if only some of the machines can do it, all wait forever
+    if (interface := os.environ.get("NCCL_SOCKET_IFNAME", "")).isalnum():  # gloo knows no lists and patterns
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
 def _run_rank(parent: int, call: bytes) -> object:

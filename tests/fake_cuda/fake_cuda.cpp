@@ -1,5 +1,5 @@
 // A CUDA that computes nothing, for tests on machines without a GPU: preloaded, it takes the place of libcudart,
-// libcuda, cuBLAS and NCCL under the stock torch, whose Dynamo, Inductor, Triton and ptxas run unchanged.
+// libcuda, cuBLAS and NCCL under the stock torch and under numba-cuda, which run unchanged.
 //
 // Kernels are counted, never run. Memory has limits, copies and fills by the host are real, and collectives of NCCL add
 // up real numbers in shared memory. So everything that the host decides is real, and nothing that a kernel computes: one
