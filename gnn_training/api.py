@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gnn_training.graph import as_graph
+from gnn_training.machine import num_cores
 from gnn_training.model.session import Model, cached_model
 from gnn_training.solve.portfolio import Budget, compile_all
 from gnn_training.solve.problem import Problem, Solution
@@ -86,7 +86,7 @@ def color_many(graphs: Iterable[Any], seconds: float = 1.0, **options: Any) -> l
     from gnn_training.console import in_threads  # here, because rich takes long to import
 
     work = partial(color, seconds=seconds, threads=1, **options)
-    return list(in_threads(work, list(graphs), "coloring graphs", len(os.sched_getaffinity(0)), logger))
+    return list(in_threads(work, list(graphs), "coloring graphs", num_cores(), logger))
 
 
 class NetworkxBackend:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import tiny_runs
-import torch
 from ranks import rank
 
 from gnn_training.errors import MachineError, TrainingError, UserError
