@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ TRIANGLE = Graph.from_edges(3, [(0, 1), (1, 2), (0, 2)])
 RING = Graph.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4), (0, 4)])  # no clique proves that it needs 3 colors
 SINGLETON = Graph.from_edges(1, [])
 FOREVER = 10**9
+ROWS = "color_logits = OneHot(color, depth, levels)"  # of tiny_onnx
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +184,43 @@ def test_a_missing_file_is_refused_in_a_sentence(tmp_path: Path):
 def test_a_model_with_other_tensors_is_refused_by_their_names(tmp_path: Path, name: str):
     path = tiny_onnx.write(tmp_path / "other.onnx", tiny_onnx.MODEL.replace(name, "foreign"))
     with pytest.raises(UserError, match="other.onnx is not a coloring network: its .*foreign"):
+        Model(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            "color_logits = OneHot(color, depth, levels)",
+            "rows = OneHot(color, depth, levels)\n color_logits = ReduceMax<keepdims = 0>(rows)",
+        ),
+        (
+            "color_logits = OneHot(color, depth, levels)",
+            "rows = OneHot(color, depth, levels)\n color_logits = Cast<to = 11>(rows)",
+        ),
+        ("color_logits = OneHot(color, depth, levels)", "color_logits = OneHot(k, depth, levels)"),
+        ("eight = Constant<value_ints = [8]>()", "eight = Constant<value_ints = [7]>()"),
+        ("chromatic = Cast<to = 1>(k)", "single = Cast<to = 1>(k)\n chromatic = Unsqueeze(single, one_row)"),
+        ("place = Mul(node, factor)", "pair = Constant<value_ints = [1, 2]>()\n place = Mul(node, pair)"),
+    ],
+    ids=["scalar", "double", "too few rows", "seven types", "a column", "a call that fails"],
+)
+def test_a_model_with_other_answers_is_refused(tmp_path: Path, old: str, new: str):
+    text = re.sub(r"=> \(.*difficulty\)", "=> (UNTYPED)", tiny_onnx.MODEL.replace(old, new))
+    kind = "double" if "11" in new else "float"
+    outputs = f"{kind} color_logits, float chromatic, float graph_type_logits, float difficulty"
+    model = onnx.parser.parse_model(text.replace("UNTYPED", outputs))
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    onnx.save(model, tmp_path / "other.onnx")
+    with pytest.raises(UserError, match=r"other.onnx(: a call fails| is not a coloring network: it answers)"):
+        Model(tmp_path / "other.onnx").predict([TRIANGLE, RING])
+
+
+@pytest.mark.parametrize("steps", ["", "-1", "9" * 5000])
+def test_a_model_with_other_steps_is_refused(tmp_path: Path, steps: str):
+    path = tiny_onnx.write(tmp_path / "other.onnx", tiny_onnx.MODEL.replace('"steps": "2"', f'"steps": "{steps}"'))
+    with pytest.raises(UserError, match="other.onnx: .*steps"):
         Model(path)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from gnn_training.machine import available_bytes
 from gnn_training.model import rule
 
 MIN_STARTS, CLIQUE_WORK, SETS_UP_TO = 16, 1_000_000, 2048  # as in model/program.py, which needs torch
+OTHER_SHAPES = ((), (len(GRAPH_TYPES),), ())  # of the outputs but the logits, after the number of graphs
 MODEL_LIMIT = 100_000_000  # bytes
 WAY_OUT = "name a file written by `coloring-gnn export`"
 
@@ -63,7 +65,8 @@ class Model:
         """Run a graph, or a list of G graphs as one batch. An option that is left out has the file's own default.
         graphs: of any kind that graph.as_graph takes. num_colors: colors to use per graph, 0 as predicted. Raises
         TypeError or ValueError for what is not a graph or has no nodes, MemoryError if the batch is too large for this
-        machine, and TimeoutError after `seconds`, when the runtime has stopped.
+        machine, TimeoutError after `seconds`, when the runtime has stopped, and UserError if the file is no coloring
+        network after all.
         """
         first = graphs[0] if isinstance(graphs, list | tuple) and graphs else None
         is_edges = isinstance(first, list | tuple | np.ndarray) and np.ndim(first) == 1
@@ -85,7 +88,14 @@ class Model:
         for name, value in zip(OPTIONAL_INPUTS, (num_colors, seed, steps), strict=True):
             if value is not None:
                 feeds[name] = np.asarray(value, dtype=np.int64)
-        logits, chromatic, types, difficulty = self._run(feeds, seconds)
+        logits, chromatic, types, difficulty = results = self._run(feeds, seconds)
+        shapes = [
+            (int(ends[-1]), logits.shape[-1] if logits.ndim else 0),
+            *((len(batch), *more) for more in OTHER_SHAPES),
+        ]
+        if 0 in shapes[0] or [(x.dtype.name, x.shape) for x in results] != [("float32", shape) for shape in shapes]:
+            found = ", ".join(f"{name} {x.dtype}{list(x.shape)}" for name, x in zip(OUTPUTS, results, strict=True))
+            raise UserError(f"{self.path} is not a coloring network: it answers {found}; {WAY_OUT}")
         return Prediction(np.split(logits, ends[:-1]), chromatic, types, difficulty)
 
     def _run(self, feeds: dict[str, np.ndarray], seconds: float | None) -> list[np.ndarray]:
@@ -101,7 +111,8 @@ class Model:
             except Exception as error:
                 if "alloc" in str(error):
                     raise MemoryError(f"ONNX Runtime ran out of memory: {error}") from error
-                raise
+                cause = str(error).splitlines()[0].rpartition(" : ")[2]
+                raise UserError(f"{self.path}: a call fails in ONNX Runtime ({cause}); {WAY_OUT}") from error
             finally:
                 options.terminate = True  # the pool waits for a run that nobody waits for
 
@@ -156,6 +167,6 @@ def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
         if sorted(names) != sorted(expected):
             found = f"{', '.join(names) or 'none'} instead of {', '.join(expected)}"
             raise UserError(f"{path} is not a coloring network: its {what} are {found}; {WAY_OUT}")
-    if not session.get_modelmeta().custom_metadata_map.get("steps", "").isdecimal():
+    if not re.fullmatch(r"[0-9]{1,10}", session.get_modelmeta().custom_metadata_map.get("steps", "")):
         raise UserError(f"{path}: its metadata does not say how many steps a call takes: {WAY_OUT}")
     return session
