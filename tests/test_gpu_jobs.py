@@ -107,6 +107,6 @@ def test_ranks_of_torchrun_that_see_all_gpus_take_one_each(gpus: FakeCuda, tiny_
     file = gpus.folder / "train.json"
     file.write_text(settings(tiny_data, gpus.folder, steps=5).model_dump_json())
     result = gpus.run("-m", "torch.distributed.run", "--nproc-per-node", 2, "-m", "gnn_training", "train",
-                      "--settings", file, gpus=2)  # fmt: skip
+                      "--settings", file, "--run-folder", gpus.folder / "run", gpus=2)  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
     assert used(gpus) == [("0", "0"), ("1", "1")]
