@@ -253,8 +253,8 @@ impl<'a> Worker<'a> {
 struct Recombination {
     num_colors: usize, // of the best coloring when the parents began; 0 before the first
     starts: [Vec<u32>; 2],
-    second: Vec<u32>, // the second parent of the last generation
-    parents: Vec<(i32, Vec<u32>)>, // children that TabuCol has improved, with their conflicts
+    second: Vec<u32>,                    // the second parent of the last generation
+    parents: Vec<(i32, Vec<u32>)>,       // children that TabuCol has improved, with their conflicts
     elite: Option<[(i32, Vec<u32>); 2]>, // the best child of the last ELITE generations, and of those before
     generation: usize,
 }
@@ -289,7 +289,7 @@ impl Recombination {
         if top.0 < elite[0].0 {
             elite[0] = top.clone();
         }
-        if self.generation % ELITE == 0 {
+        if self.generation.is_multiple_of(ELITE) {
             self.parents[0] = elite[1].clone();
             *elite = [top, elite[0].clone()];
         }
@@ -468,4 +468,54 @@ fn largest_classes(colors: &[u32], k: usize) -> Vec<u32> {
         rank[color] = place as u32;
     }
     colors.iter().map(|&color| rank.get(color as usize).copied().unwrap_or(NONE)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A graph whose groups have no inner edges.
+    fn graph(nodes: usize, groups: usize) -> Graph {
+        let mut rng = Rng::new(1, 0);
+        let pairs = (0..nodes).flat_map(|u| (0..u).map(move |v| (u, v)));
+        let edges = pairs.filter(|(u, v)| u % groups != v % groups && rng.below(2) == 0);
+        Graph::from_edges(nodes, edges).unwrap()
+    }
+
+    /// Colors after so many steps of a method alone, each coloring proper.
+    fn colors_after(steps: usize, graph: &Graph, method: &mut dyn Method) -> Vec<usize> {
+        let lists = Lists::new(graph);
+        let first = kernels::dsatur(&lists, None);
+        let rule = Rule::default();
+        let whole = Problem::new(lists, first);
+        let search = Search { whole, rule: &rule, lower: 1, is_over: AtomicBool::new(false) };
+        let (found, improvements) = mpsc::channel();
+        let mut worker = Worker { search: &search, rng: Rng::new(3, 0), found, method: "" };
+        let mut numbers = vec![search.whole.num_colors()];
+        for _ in 0..steps {
+            assert!(method.step(&mut worker) > 0);
+            for (colors, _) in improvements.try_iter() {
+                numbers.push(graph.check(&colors.iter().map(|&color| color as usize).collect::<Vec<_>>()).unwrap());
+            }
+        }
+        assert_eq!(*numbers.last().unwrap(), search.whole.num_colors());
+        numbers
+    }
+
+    #[test]
+    fn every_method_alone_finds_fewer_colors_and_repeats_itself() {
+        let (random, planted) = (graph(250, 250), graph(250, 15));
+        let methods: [(Make, &Graph, usize, usize); 4] = [
+            (|_| Box::new(Recombination::default()), &random, 200, 30),
+            (|_| Box::new(TrainedRule::default()), &random, 8, 31),
+            (|n| Box::new(Extraction::new(n)), &random, 60, 31),
+            (|_| Box::new(Fewer { moves: FIRST_MOVES, ..Fewer::default() }), &planted, 20, 15),
+        ];
+        for (make, graph, steps, enough) in methods {
+            let numbers = colors_after(steps, graph, &mut *make(250));
+            assert!(numbers.is_sorted_by(|a, b| a > b) && numbers[0] > 32, "{numbers:?}");
+            assert!(*numbers.last().unwrap() <= enough, "{}: {numbers:?}", make(250).name());
+            assert_eq!(numbers, colors_after(steps, graph, &mut *make(250)));
+        }
+    }
 }
