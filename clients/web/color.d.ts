@@ -24,3 +24,6 @@ export interface Options {
  * @throws TypeError or RangeError for edges or options that cannot be used.
  */
 export function color(edges: Iterable<readonly [number, number]>, options?: Options): Promise<number[]>;
+
+/** Opens the file, which `color` otherwise does at its first call. */
+export function open(model?: Options["model"]): Promise<unknown>;

@@ -31,8 +31,8 @@ export async function color(edges, { size, seconds = 1, k = 1, seed = 0, steps =
 
 const numColors = (colors) => new Set(colors).size;
 
-// The session of a file's address or bytes.
-function open(model = inNode ? "../../gnn_training/shipped/coloring_gnn_web.onnx" : "coloring_gnn_web.onnx") {
+// The session of a file's address or bytes, opened once. A program may call this early.
+export function open(model = inNode ? "../../gnn_training/shipped/coloring_gnn_web.onnx" : "coloring_gnn_web.onnx") {
   if (!sessions.has(model)) {
     const opened = load(model);
     opened.catch(() => sessions.delete(model)); // the next call tries again

@@ -159,7 +159,7 @@ export class Picture {
     });
     const style = `font-family="sans-serif" font-weight="600" font-size="${radius.toFixed(1)}" text-anchor="middle"`;
     return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${clientWidth} ${clientHeight}">
-<path d="${lines}" stroke="gray" stroke-opacity="${opacity(edges.length).toFixed(3)}"/>
+<path d="${lines}" stroke="#222" stroke-opacity="${opacity(edges.length).toFixed(3)}"/>
 <g ${style}>
 ${nodes.join("\n")}
 </g>

@@ -1,10 +1,13 @@
 // Colors a graph beside the page. A message {graph, steps, seed} is answered by {colors, seconds, clique, dsatur}, the
 // last two being the size of a clique and DSATUR's number of colors, or by {error}.
-import { color } from "./color.js";
+import { color, open } from "./color.js";
 import { cliqueSize, dsatur } from "./graph.js";
+
+open().catch(() => {}); // the first message reports it
 
 self.onmessage = async ({ data: { graph, steps, seed } }) => {
   try {
+    await open();
     const { size, edges } = graph;
     const start = performance.now();
     const colors = await color(edges, { size, steps, seed, seconds: 0 });
