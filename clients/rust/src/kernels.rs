@@ -303,18 +303,18 @@ fn run_tabucol(lists: &Lists, colors: &mut [u32], k: usize, moves: usize, rng: &
 }
 
 /// A set of nodes, listed in any order.
-struct Nodes {
-    nodes: Vec<u32>,
+pub(crate) struct Nodes {
+    pub(crate) nodes: Vec<u32>,
     place: Vec<u32>, // of every node in `nodes`, or NONE
 }
 
 impl Nodes {
-    fn new(num_nodes: usize) -> Self {
+    pub(crate) fn new(num_nodes: usize) -> Self {
         Self { nodes: Vec::with_capacity(num_nodes), place: vec![NONE; num_nodes] }
     }
 
     #[inline(always)]
-    fn add(&mut self, v: u32) {
+    pub(crate) fn add(&mut self, v: u32) {
         if self.place[v as usize] == NONE {
             self.place[v as usize] = self.nodes.len() as u32;
             self.nodes.push(v);
@@ -322,7 +322,7 @@ impl Nodes {
     }
 
     #[inline(always)]
-    fn remove(&mut self, v: u32) {
+    pub(crate) fn remove(&mut self, v: u32) {
         let place = std::mem::replace(&mut self.place[v as usize], NONE);
         if place != NONE {
             self.nodes.swap_remove(place as usize);

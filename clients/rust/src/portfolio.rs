@@ -394,6 +394,10 @@ impl Extraction {
     fn new(num_nodes: usize) -> Self {
         Self { moves: SET_MOVES, colors: vec![NONE; num_nodes], spent: 0, part: None }
     }
+
+    fn begin_again(&mut self) {
+        *self = Self { moves: LAST_SET_MOVES.min(3 * self.moves), ..Self::new(self.colors.len()) };
+    }
 }
 
 impl Method for Extraction {
@@ -407,7 +411,7 @@ impl Method for Extraction {
             let work = recombination.step_in(part, worker);
             *left = left.saturating_sub(work);
             if *left == 0 || part.num_colors() == 1 {
-                *self = Self { moves: LAST_SET_MOVES.min(3 * self.moves), ..Self::new(self.colors.len()) };
+                self.begin_again();
             }
             return work;
         }
@@ -424,7 +428,11 @@ impl Method for Extraction {
             let first = kernels::dsatur(&lists, None);
             worker.offer(whole, joined(&nodes, &first, &self.colors));
             let part = Problem { part: Some((nodes, self.colors.clone())), ..Problem::new(lists, first) };
-            self.part = Some((part, Recombination::default(), PART_WORK * self.spent));
+            if part.num_colors() > 1 {
+                self.part = Some((part, Recombination::default(), PART_WORK * self.spent));
+            } else {
+                self.begin_again();
+            }
         }
         work
     }
@@ -500,6 +508,14 @@ mod tests {
         }
         assert_eq!(*numbers.last().unwrap(), search.whole.num_colors());
         numbers
+    }
+
+    #[test]
+    fn independent_sets_may_leave_one_class_or_nothing() {
+        for (nodes, edges) in [(20, (0..100).map(|i| (i / 10, 10 + i % 10)).collect()), (8, vec![(0, 1)])] {
+            let graph = Graph::from_edges(nodes, edges).unwrap();
+            assert_eq!(colors_after(10, &graph, &mut Extraction::new(nodes)), [2]);
+        }
     }
 
     #[test]

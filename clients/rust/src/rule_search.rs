@@ -4,7 +4,7 @@
 //! `ln_1p` are those of the system's C library in both. So the moves are equal on processors with fused
 //! multiplication; where the last bit of a number differs, another move may be chosen, as good as the first.
 
-use crate::kernels::{Lists, Stop, dispatch};
+use crate::kernels::{Lists, Nodes, Stop, dispatch};
 use crate::rule::*;
 
 const OLDEST: i64 = 1_000_000; // rounds since the last move of a node, and moves, that make a difference
@@ -42,7 +42,7 @@ fn run(lists: &Lists, rule: &Rule, noise: &Noise, task: Task, stop: Stop) -> Fou
         if stop.is_set() {
             break;
         }
-        if search.conflicted.is_empty() {
+        if search.conflicted.nodes.is_empty() {
             found = Found { colors: search.colors.clone(), num_colors: search.num_open, conflicts: 1e6 };
             if search.num_open <= task.lower {
                 break;
@@ -77,9 +77,8 @@ struct Search<'a> {
     without: Vec<i32>,                   // (N) open colors without a conflict
     one: Vec<i32>,                       // (N) open colors with one conflict
     features: [Vec<f32>; NODE_FEATURES], // (F, N), the last two as of the last round that weighed all nodes
-    conflicted: Vec<u32>,                // nodes in conflict
-    place: Vec<u32>,                     // (N) of a node in `conflicted`
-    num_conflicts: i64,                  // sum of `conflicts`
+    conflicted: Nodes,
+    num_conflicts: i64, // sum of `conflicts`
     num_open: usize,
     // What the nodes have done.
     until: Vec<i32>, // (N, K) last round in which a node may not take a color
@@ -143,8 +142,7 @@ impl<'a> Search<'a> {
             without,
             one,
             features: rows(),
-            conflicted: Vec::with_capacity(n),
-            place: vec![0; n],
+            conflicted: Nodes::new(n),
             num_conflicts: 0,
             num_open: num_colors,
             until: vec![-1; n * num_colors],
@@ -203,14 +201,9 @@ impl<'a> Search<'a> {
         self.conflicts[v] = before + change;
         self.num_conflicts += i64::from(change);
         if before == 0 && change > 0 {
-            self.place[v] = self.conflicted.len() as u32;
-            self.conflicted.push(v as u32);
+            self.conflicted.add(v as u32);
         } else if before > 0 && before + change == 0 {
-            let place = self.place[v];
-            self.conflicted.swap_remove(place as usize);
-            if let Some(&last) = self.conflicted.get(place as usize) {
-                self.place[last as usize] = place;
-            }
+            self.conflicted.remove(v as u32);
         }
     }
 
@@ -219,7 +212,7 @@ impl<'a> Search<'a> {
     fn measure(&mut self) {
         let n = self.colors.len();
         let density = self.lists.num_ends() as f32 / (n * (n - 1)).max(1) as f32;
-        let conflicted = self.logs[self.conflicted.len()];
+        let conflicted = self.logs[self.conflicted.nodes.len()];
         let features = graph_features((n as f64).ln(), (self.num_open as f64).ln(), density, conflicted);
         for (j, output) in self.outputs.iter_mut().enumerate() {
             let mut y = self.rule.by_graph_bias[j];
@@ -235,12 +228,12 @@ impl<'a> Search<'a> {
     fn draw(&mut self, t: i64) {
         let room = self.targets.len();
         self.active.clear();
-        if self.conflicted.len() <= room {
-            self.active.extend(&self.conflicted);
+        if self.conflicted.nodes.len() <= room {
+            self.active.extend(&self.conflicted.nodes);
             return;
         }
         self.turns.clear();
-        for &v in &self.conflicted {
+        for &v in &self.conflicted.nodes {
             let turn = turn(v, self.seed, t);
             if self.turns.len() == room {
                 if turn < self.turns[room - 1] {
@@ -371,7 +364,7 @@ impl<'a> Search<'a> {
     /// Lets the nodes move.
     #[inline(always)]
     fn apply(&mut self, t: i64) {
-        let (n, num_colors, num_conflicted) = (self.colors.len(), self.sizes.len(), self.conflicted.len() as f32);
+        let (n, num_colors, num_conflicted) = (self.colors.len(), self.sizes.len(), self.conflicted.nodes.len() as f32);
         for m in 0..self.kept.len() {
             let (v, new) = (self.active[self.kept[m]] as usize, self.targets[self.kept[m]]);
             let old = self.colors[v];
