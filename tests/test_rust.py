@@ -1,4 +1,4 @@
-"""The Rust crate: style, its own tests with the shipped file, and as many colors as Python finds."""
+"""The Rust crate: style, its own tests, its search, and calls of the file with as many colors as Python finds."""
 
 import os
 import re
@@ -51,10 +51,18 @@ def library() -> str:
 
 
 def color(*arguments: str, crate: Path = CRATE) -> subprocess.CompletedProcess:
-    """Run the example program."""
+    """Run the example program that calls the file."""
     variables = os.environ | {"ORT_DYLIB_PATH": library(), "CARGO_TARGET_DIR": str(CRATE / "target")}
-    command = ["cargo", "run", "--quiet", "--locked", "--example", "color", "--", *arguments]
+    command = ["cargo", "run", "--quiet", "--locked", "--example", "calls", "--", *arguments]
     return subprocess.run(command, cwd=crate, env=variables, capture_output=True, text=True)
+
+
+def search(*arguments: str, crate: Path = CRATE) -> subprocess.CompletedProcess:
+    """Run the program that searches, in an environment that has nothing but Rust, from another folder."""
+    env = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "CARGO_HOME", "RUSTUP_HOME")}
+    env |= {"CARGO_TARGET_DIR": str(CRATE / "target")}
+    command = ["cargo", "run", "--quiet", "--locked", "--no-default-features", "--manifest-path", crate / "Cargo.toml"]
+    return subprocess.run([*command, "--", *arguments], cwd=CRATE.parents[1], env=env, capture_output=True, text=True)
 
 
 def mycielski(order: int) -> Graph:
@@ -72,22 +80,63 @@ GRAPHS = [
 def test_style_holds_for_all_features():
     formatted = cargo("fmt", "--check")
     assert formatted.returncode == 0, formatted.stdout + formatted.stderr
-    linted = cargo("clippy", "--locked", "--all-targets", "--all-features", "--", "-D", "warnings")
-    assert linted.returncode == 0, linted.stderr
+    for features in ("--all-features", "--no-default-features"):
+        linted = cargo("clippy", "--locked", "--all-targets", features, "--", "-D", "warnings")
+        assert linted.returncode == 0, linted.stderr
 
 
-def test_the_crate_passes_its_own_tests_with_the_shipped_file():
-    tests = cargo("test", "--locked", ORT_DYLIB_PATH=library())
+def test_the_crate_passes_its_own_tests_with_nothing_else():
+    tests = cargo("test", "--locked", ORT_DYLIB_PATH="")
     assert tests.returncode == 0, tests.stdout + tests.stderr
     passed = [int(count) for count in re.findall(r"(\d+) passed; 0 failed", tests.stdout)]
-    assert min(passed[1:]) >= 3  # graphs, models, documentation; the library itself has none
+    assert sum(passed) > 15 and "ignored, needs ORT_DYLIB_PATH" in tests.stdout
+
+
+def test_calls_of_the_file_pass_the_tests_of_the_crate():
+    tests = cargo("test", "--locked", "--test", "model", "--", "--include-ignored", ORT_DYLIB_PATH=library())
+    assert tests.returncode == 0 and "5 passed; 0 failed; 0 ignored" in tests.stdout, tests.stdout + tests.stderr
+
+
+def test_the_search_needs_no_onnx_runtime():
+    packages = cargo("tree", "--locked", "--no-default-features", "--edges", "normal", "--prefix", "none")
+    assert packages.returncode == 0 and "thiserror" in packages.stdout
+    assert not re.search(r"^(ort|libloading)", packages.stdout, re.MULTILINE)
+
+
+def test_the_search_colors_a_file_with_the_rule_of_a_model(tmp_path: Path):
+    model, path = Model(), write_col(tmp_path, queens(8, 8))
+    run = search("color", str(path), "--seconds", "60", "--target", "9", "--seed", "1", "--model", str(model.path))
+    assert run.returncode == 0 and "9 colors, at least 8 needed" in run.stderr, run.stderr
+    path.with_suffix(".sol").write_text(run.stdout)
+    colors = read_solution(path.with_suffix(".sol"))
+    assert is_proper(queens(8, 8), colors) and num_colors(colors) == 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("graph.col",), "coloring-gnn-rs color GRAPH.col"),
+        (("color",), "coloring-gnn-rs color GRAPH.col"),
+        (("color", "none.col"), "none.col: No such file"),
+        (("color", "README.md"), "README.md: line 1: "),
+        (("color", "examples/queen8_8.col", "--seconds", "soon"), '--seconds is a number, not "soon"'),
+        (("color", "examples/queen8_8.col", "--seconds", "-1"), "--seconds is 0 to 1e9"),
+        (("color", "examples/queen8_8.col", "--speed", "1"), "coloring-gnn-rs color GRAPH.col"),
+        (("color", "examples/queen8_8.col", "--model", "LICENSE"), "LICENSE: the file has no trained rule"),
+    ],
+)
+def test_the_program_says_what_is_wrong_in_one_line(arguments: tuple[str, ...], complaint: str):
+    run = search(*arguments)
+    assert run.returncode == 1 and not run.stdout
+    assert complaint in run.stderr
+    assert len(run.stderr.splitlines()) == 1
 
 
 def test_onnx_runtime_writes_no_device_id(tmp_path: Path):
     """A few variables only: those of a CI service would switch telemetry off, too."""
-    built = cargo("build", "--locked", "--example", "color", CARGO_TARGET_DIR=str(CRATE / "target"))
+    built = cargo("build", "--locked", "--example", "calls", CARGO_TARGET_DIR=str(CRATE / "target"))
     assert built.returncode == 0, built.stderr
-    command = [CRATE / "target/debug/examples/color", SHIPPED_MODEL, CRATE / "examples/queen8_8.col"]
+    command = [CRATE / "target/debug/examples/calls", SHIPPED_MODEL, CRATE / "examples/queen8_8.col"]
     for allowed in ({}, {"ORT_DISABLE_TELEMETRY": "0"}):
         env = {"ORT_DYLIB_PATH": library(), "HOME": str(tmp_path)} | allowed
         subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
@@ -123,15 +172,19 @@ def test_the_packed_crate_colors_its_own_example(tmp_path: Path):
     with tarfile.open(archive) as crate:
         crate.extractall(tmp_path, filter="data")
     unpacked = tmp_path / archive.stem
-    run = color(str(SHIPPED_MODEL), "examples/queen8_8.col", crate=unpacked)
-    assert run.returncode == 0 and run.stdout.startswith("s col 9"), run.stdout + run.stderr
+    assert (unpacked / "coloring_gnn.onnx").read_bytes() == SHIPPED_MODEL.read_bytes()
+    for run in (
+        color(str(SHIPPED_MODEL), "examples/queen8_8.col", crate=unpacked),
+        search("color", str(unpacked / "examples/queen8_8.col"), "--seconds", "60", "--target", "9", crate=unpacked),
+    ):
+        assert run.returncode == 0 and run.stdout.startswith("s col 9"), run.stdout + run.stderr
     assert (unpacked / "README.md").read_text() == (CRATE / "../../docs/RUST.md").read_text()
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("model.onnx",), "color MODEL GRAPH.col [SECONDS]"),
+        (("model.onnx",), "calls MODEL GRAPH.col [SECONDS]"),
         (("model.onnx", "none.col"), "none.col: No such file"),
         (("model.onnx", "Cargo.toml"), "Cargo.toml: line 1: "),
         (("none.onnx", "two.col"), "none.onnx: cannot be read"),

@@ -19,8 +19,8 @@ from gnn_training.jobs import serve as job
 ROOT = Path(__file__).parents[1]
 TYPES = {
     "/": "text/html; charset=utf-8", "/index.html": "text/html; charset=utf-8", "/style.css": "text/css",
-    "/icon.svg": "image/svg+xml", "/graph.js": "text/javascript", "/page.js": "text/javascript",
-    "/picture.js": "text/javascript", "/worker.js": "text/javascript", f"/{WEB_FILE}": "application/octet-stream",
+    "/icon.svg": "image/svg+xml", f"/{WEB_FILE}": "application/octet-stream",
+    **{f"/{name}.js": "text/javascript" for name in ("color", "graph", "page", "picture", "worker")},
     "/runtime/ort.wasm.bundle.min.mjs": "text/javascript",
     "/runtime/ort-wasm-simd-threaded.wasm": "application/wasm",
 }  # fmt: skip

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
 import browser
 import debian
@@ -25,6 +26,8 @@ from gnn_training.contract import GOLDEN_FILE, OUTPUTS, SHIPPED_MODEL, WEB_FILE
 from gnn_training.data.sources import parse, read
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
+from gnn_training.solve.kernels import dsatur
+from gnn_training.solve.portfolio import clique_size
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -54,6 +57,33 @@ for (const { inputs } of JSON.parse(readFileSync(golden)).cases) {
   answers.push(Object.fromEntries(Object.entries(outputs).map(([name, { data }]) => [name, [...data]])));
 }
 console.log(JSON.stringify(answers));
+"""
+MODULE = """
+import { color } from "%s";
+const queens = JSON.parse(process.argv[2]);
+const timed = async (...options) => {
+  const start = performance.now();
+  return [await color(...options), (performance.now() - start) / 1000];
+};
+const refused = (...options) => color(...options).then(() => "taken", ({ name }) => name);
+console.log(JSON.stringify({
+  once: await color(queens, { seconds: 0, steps: 200 }),
+  again: await color(queens, { seconds: 0, steps: 200 }),
+  other: await color(queens, { seconds: 0, steps: 200, seed: 1 }),
+  enough: await timed(queens, { seconds: 100, k: 9 }),
+  late: await timed(queens, { seconds: 2 }),
+  clique: await timed([[0, 1], [1, 2], [2, 0], [2, 2], [1, 0]], { seconds: 100 }),
+  edgeless: await color([], { size: 3 }),
+  empty: await color([]),
+  refused: [await refused([[0]]), await refused([[0, -1]]), await refused([[0, 3]], { size: 3 }),
+            await refused([[0, 1]], { seconds: -1 }), await refused([[0, 1]], { model: "none.onnx" })],
+}));
+"""
+GREEDY = """
+import { readFileSync } from "node:fs";
+import { cliqueSize, dsatur } from "%s";
+const graphs = JSON.parse(readFileSync(0));
+console.log(JSON.stringify(graphs.map((graph) => [cliqueSize(graph), dsatur(graph)])));
 """
 FRAMES = """() => {  // the longest time between two frames from now on
   window.longest = 0;
@@ -196,6 +226,38 @@ def test_the_page_reads_the_same_graphs_as_python(modules: Path, tmp_path: Path)
     assert accepted > 200
 
 
+def test_the_module_colors_edges_in_time(modules: Path, tmp_path: Path):
+    graph = read(QUEENS).graph
+    done = node(modules, tmp_path, MODULE % (WEB / "color.js"), json.dumps(graph.edges.tolist()))
+    assert done.returncode == 0, done.stderr[-500:]
+    found = json.loads(done.stdout)
+    colorings = [found["once"], found["other"], found["enough"][0], found["late"][0]]
+    assert all(is_proper(graph, np.array(colors)) for colors in colorings)
+    assert found["once"] == found["again"] != found["other"]
+    assert num_colors(np.array(found["enough"][0])) == 9 <= num_colors(np.array(found["once"]))
+    assert found["enough"][1] < 60 and 1 < found["late"][1] < 10 and found["clique"][1] < 10
+    assert sorted(found["clique"][0]) == [0, 1, 2]
+    assert (found["edgeless"], found["empty"]) == ([0, 0, 0], [])
+    assert found["refused"] == ["TypeError", "TypeError", "RangeError", "RangeError", "Error"]
+
+
+def test_the_types_have_the_options_of_the_module():
+    options = re.search(r"color\(edges, \{(.*?)\} = \{\}\)", (WEB / "color.js").read_text())[1]
+    types = re.findall(r"^  (\w+)\?:", (WEB / "color.d.ts").read_text(), re.MULTILINE)
+    assert sorted(types) == sorted(re.findall(r"\w+", re.sub(r"= \d+", "", options)))
+
+
+def test_dsatur_and_cliques_in_javascript_are_those_of_python(tmp_path: Path):
+    graphs = [from_networkx("random", nx.fast_gnp_random_graph(80, p, seed=1)) for p in (0, 0.1, 0.5, 0.9, 1)]
+    graphs += [read(QUEENS).graph, from_networkx("myciel4", nx.mycielski_graph(5))]
+    (tmp_path / "greedy.mjs").write_text(GREEDY % (WEB / "graph.js"))
+    given = json.dumps([{"size": graph.num_nodes, "edges": graph.edges.tolist()} for graph in graphs])
+    done = subprocess.run(["node", tmp_path / "greedy.mjs"], input=given, capture_output=True, text=True, check=True)
+    for graph, (clique, colors) in zip(graphs, json.loads(done.stdout), strict=True):
+        assert clique == clique_size(graph.csr())
+        assert colors == dsatur(*graph.csr()).tolist()
+
+
 def test_golden_vectors_hold_in_javascript(modules: Path, tmp_path: Path):
     model, golden = (SHIPPED_MODEL.with_name(name) for name in (WEB_FILE, GOLDEN_FILE))
     done = node(modules, tmp_path, GOLDEN, str(model), str(golden))
@@ -233,6 +295,25 @@ def test_the_page_colors_files_properly(page: "Page", tmp_path: Path):
     for path, expected in files.items():
         found = num_colors(colors_of(page, path, tmp_path))
         assert expected in (None, found)
+
+
+def test_the_page_says_what_is_optimal_and_saves_pictures(page: "Page", tmp_path: Path):
+    colors_of(page, write_col(tmp_path, from_networkx("ring", nx.cycle_graph(5))), tmp_path)
+    assert "\nAt least 2 colors needed. The greedy method DSATUR finds 3.\n" in page.inner_text("#facts")
+    colors = colors_of(page, QUEENS, tmp_path)
+    assert "\nAt least 8 colors needed. The greedy method DSATUR finds 12.\n" in page.inner_text("#facts")
+    for name in ("png", "svg"):
+        with page.expect_download() as download:
+            page.click(f"#{name}")
+        assert download.value.suggested_filename == f"queen8_8.{name}"
+        download.value.save_as(tmp_path / f"picture.{name}")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    drawing = ElementTree.parse(tmp_path / "picture.svg")
+    assert [int(text.text) - 1 for text in drawing.iter("{http://www.w3.org/2000/svg}text")] == colors.tolist()
+    path = next(drawing.iter("{http://www.w3.org/2000/svg}path")).get("d")
+    assert path.count("M") == path.count("L") == 728
+    colors_of(page, write_col(tmp_path, from_networkx("path", nx.path_graph(4))), tmp_path)
+    assert "\nNo coloring has fewer colors. " in page.inner_text("#facts")
 
 
 def test_a_file_can_be_dropped_and_drawn_on(page: "Page", tmp_path: Path):

@@ -75,21 +75,88 @@ function simple(edges) {
   return [...kept.values()];
 }
 
-// A proper coloring: each node of `order` takes the smallest color that no neighbour has. Colors count from 0.
-export function firstFit({ size, edges }, order) {
+// The graph of pairs of nodes. `size` is the number of nodes; without it, the largest node is the last.
+export function graphOf(edges, size) {
+  const pairs = Array.from(edges, (edge) => Array.from(edge));
+  const found = pairs.reduce((most, pair) => Math.max(most, ...pair), -1) + 1;
+  const isNode = (node) => Number.isInteger(node) && node >= 0;
+  const wrong = pairs.find((pair) => pair.length !== 2 || !pair.every(isNode));
+  if (wrong) throw new TypeError(`an edge is a pair of nodes that count from 0, not [${wrong}]`);
+  if (size !== undefined && !(isNode(size) && found <= size))
+    throw new RangeError(`size (${size}) must be above the largest node (${found - 1})`);
+  if ((size ?? found) > MAX_NODES) throw new RangeError(`the graph has more than ${MAX_NODES} nodes`);
+  return { size: size ?? found, edges: simple(pairs) };
+}
+
+function neighboursOf({ size, edges }) {
   const neighbours = Array.from({ length: size }, () => []);
   for (const [u, v] of edges) {
     neighbours[u].push(v);
     neighbours[v].push(u);
   }
-  const colors = new Array(size).fill(-1);
-  for (const node of order) {
-    const taken = new Set(neighbours[node].map((other) => colors[other]));
-    let color = 0;
-    while (taken.has(color)) color++;
-    colors[node] = color;
+  return neighbours;
+}
+
+// A proper coloring: each node of `order` takes the smallest color that no neighbour has. Colors count from 0.
+export function firstFit(graph, order) {
+  const neighbours = neighboursOf(graph);
+  const colors = new Array(graph.size).fill(-1);
+  for (const node of order) colors[node] = smallestWithout(neighbours[node].map((other) => colors[other]));
+  return colors;
+}
+
+function smallestWithout(taken) {
+  const colors = new Set(taken);
+  let color = 0;
+  while (colors.has(color)) color++;
+  return color;
+}
+
+// DSATUR (Brélaz 1979): the node with most colors around it is next, ties by degree, then number.
+export function dsatur(graph) {
+  const neighbours = neighboursOf(graph);
+  const colors = new Array(graph.size).fill(-1);
+  const around = neighbours.map(() => new Set());
+  const keys = Float64Array.from(neighbours, ({ length }) => length);
+  for (let colored = 0; colored < graph.size; colored++) {
+    let node = 0;
+    for (let other = 1; other < graph.size; other++) if (keys[other] > keys[node]) node = other;
+    const color = (colors[node] = smallestWithout(around[node]));
+    keys[node] = -1;
+    for (const other of neighbours[node]) {
+      if (keys[other] >= 0 && !around[other].has(color)) {
+        around[other].add(color);
+        keys[other] += graph.size;
+      }
+    }
   }
   return colors;
+}
+
+// Size of a clique, grown greedily from each of the nodes of highest degree: no coloring has fewer colors.
+export function cliqueSize(graph) {
+  const neighbours = neighboursOf(graph);
+  const degree = (node) => neighbours[node].length;
+  const starts = [...neighbours.keys()].sort((a, b) => degree(b) - degree(a)).slice(0, 1000);
+  const met = new Int32Array(graph.size); // members of the clique beside a node
+  let largest = Math.min(1, graph.size);
+  for (const start of starts) {
+    met.fill(0);
+    let size = 0;
+    for (let node = start; node >= 0; ) {
+      size++;
+      met[node] = -1;
+      let next = -1;
+      for (const other of neighbours[node]) {
+        if (met[other] !== size - 1) continue;
+        met[other] = size;
+        if (next < 0 || degree(other) > degree(next) || (degree(other) === degree(next) && other < next)) next = other;
+      }
+      node = next;
+    }
+    largest = Math.max(largest, size);
+  }
+  return largest;
 }
 
 // A DIMACS solution: `s col K`, then `l NODE COLOR` for every node, both counted from 1.

@@ -60,12 +60,17 @@ function receive(answer) {
   } else {
     colors = answer.colors;
     picture.setColors(colors);
-    setState("done", count(new Set(colors).size, "color"), `${describe()}\n${answer.seconds.toFixed(2)} s`);
+    const found = new Set(colors).size;
+    const facts = [describe(), compare(found, answer), `${answer.seconds.toFixed(2)} s`];
+    setState("done", count(found, "color"), facts.join("\n"));
   }
 }
 
 // What the page says.
 const describe = () => `${graph.name}: ${count(graph.size, "node")}, ${count(graph.edges.length, "edge")}`;
+const compare = (found, { clique, dsatur }) =>
+  `${found === clique ? "No coloring has fewer colors" : `At least ${count(clique, "color")} needed`}. ` +
+  `The greedy method DSATUR finds ${dsatur}.`;
 const fail = (sentence) => setState("error", "", "", sentence);
 
 function setState(state, result, facts, error = "") {
@@ -73,7 +78,7 @@ function setState(state, result, facts, error = "") {
   $("result").textContent = result;
   $("facts").textContent = facts;
   $("error").textContent = error;
-  $("download").disabled = state !== "done";
+  for (const id of ["download", "png", "svg"]) $(id).disabled = state !== "done";
   $("stop").disabled = state !== "busy";
   $("canvas").ariaLabel = [facts, result].filter(Boolean).join(", ");
 }
@@ -138,11 +143,14 @@ $("stop").onclick = () => {
   interrupt();
   setState("stopped", "Stopped", `${describe()}. Fewer steps take less time.`);
 };
-$("download").onclick = () => {
-  const url = URL.createObjectURL(new Blob([solution(colors)], { type: "text/plain" }));
-  Object.assign(document.createElement("a"), { href: url, download: `${graph.name}.sol` }).click();
+function save(content, suffix) {
+  const url = URL.createObjectURL(content);
+  Object.assign(document.createElement("a"), { href: url, download: graph.name + suffix }).click();
   URL.revokeObjectURL(url);
-};
+}
+$("download").onclick = () => save(new Blob([solution(colors)], { type: "text/plain" }), ".sol");
+$("png").onclick = () => $("canvas").toBlob((image) => save(image, ".png"));
+$("svg").onclick = () => save(new Blob([picture.svg()], { type: "image/svg+xml" }), ".svg");
 showSettings();
 $("example").selectedIndex = 1;
 show(EXAMPLES[$("example").value]());

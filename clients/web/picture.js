@@ -145,6 +145,28 @@ export class Picture {
     return gaps[nearest] < reach ? nearest : -1;
   }
 
+  // The picture as it is now, as the text of an SVG file.
+  svg() {
+    const { clientWidth, clientHeight } = this.canvas;
+    const { edges } = this.#graph;
+    const points = this.#places.map((_, node) => this.#pixels(node).map((place) => place.toFixed(1)));
+    const radius = this.#radius();
+    const lines = edges.map(([u, v]) => `M${points[u]}L${points[v]}`).join("");
+    const nodes = points.map(([x, y], node) => {
+      const color = this.#colors[node];
+      const text = radius < 7 || color === undefined ? "" : `<text x="${x}" y="${y}" dy=".35em">${color + 1}</text>`;
+      return `<circle cx="${x}" cy="${y}" r="${radius.toFixed(1)}" fill="${fillOf(color)}"/>${text}`;
+    });
+    const style = `font-family="sans-serif" font-weight="600" font-size="${radius.toFixed(1)}" text-anchor="middle"`;
+    return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${clientWidth} ${clientHeight}">
+<path d="${lines}" stroke="#222" stroke-opacity="${opacity(edges.length).toFixed(3)}"/>
+<g ${style}>
+${nodes.join("\n")}
+</g>
+</svg>
+`;
+  }
+
   #draw() {
     const { canvas } = this;
     const { size, edges } = this.#graph;
@@ -161,7 +183,7 @@ export class Picture {
 
     const points = this.#places.map((_, node) => this.#pixels(node));
     context.strokeStyle = style.color;
-    context.globalAlpha = Math.min(0.5, 0.015 + 160 / edges.length);
+    context.globalAlpha = opacity(edges.length);
     context.beginPath();
     const stride = Math.ceil(edges.length / DRAWN_EDGES);
     for (let i = 0; i < edges.length; i += stride) line(points[edges[i][0]], points[edges[i][1]]);
@@ -175,7 +197,7 @@ export class Picture {
     context.font = `600 ${radius}px system-ui, sans-serif`;
     for (let node = 0; node < size; node++) {
       const color = this.#colors[node];
-      context.fillStyle = color === undefined ? "gray" : fill(color);
+      context.fillStyle = fillOf(color);
       context.beginPath();
       context.arc(...points[node], radius, 0, 2 * Math.PI);
       context.fill();
@@ -192,6 +214,8 @@ const FILLS = [
   "#f48ac8", "#b5dc4b", "#c8905a", "#9aa5b5", "#f3e96b", "#3fae95",
 ];
 const fill = (color) => FILLS[color] ?? `hsl(${(color * 137.508) % 360} 70% ${[60, 75][color % 2]}%)`;
+const fillOf = (color) => (color === undefined ? "gray" : fill(color));
+const opacity = (numEdges) => Math.min(0.5, 0.015 + 160 / numEdges); // of edges
 
 const distance = ([a, b], [c, d]) => Math.hypot(a - c, b - d);
 

@@ -24,6 +24,9 @@ pub enum Error {
     /// If the colors are those that the network gave, it was shown another graph: look at how the edges were built.
     #[error("the coloring is not proper: {0}")]
     Improper(String),
+    #[error("the file has no trained rule; name a coloring_gnn.onnx of version 0.6 or newer")]
+    Rule,
+    #[cfg(feature = "onnxruntime")]
     #[error("ONNX Runtime: {0}")]
     Runtime(#[from] ort::Error),
 }

@@ -1,3 +1,5 @@
+use std::time::Instant;
+
 use crate::{Error, Result};
 
 /// Columns of `node_features`.
@@ -162,10 +164,16 @@ impl Graph {
 
     /// Size of a clique, grown greedily from each of the nodes of highest degree: no coloring has fewer colors.
     pub fn clique_size(&self) -> usize {
+        self.clique_until(None)
+    }
+
+    /// As `clique_size`, with the starts that the time allows.
+    pub(crate) fn clique_until(&self, deadline: Option<Instant>) -> usize {
         let mut starts: Vec<usize> = (0..self.num_nodes()).collect();
         starts.sort_by_key(|&v| std::cmp::Reverse(self.degree(v)));
+        let in_time = |_: &usize| deadline.is_none_or(|deadline| Instant::now() < deadline);
         let mut met = vec![0; self.num_nodes()]; // by node: members of the clique beside it
-        let grown = starts.into_iter().take(CLIQUE_STARTS).map(|start| {
+        let grown = starts.into_iter().take(CLIQUE_STARTS).take_while(in_time).map(|start| {
             met.fill(0);
             let (mut size, mut newest) = (0, Some(start));
             while let Some(node) = newest.take() {

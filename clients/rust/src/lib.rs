@@ -1,38 +1,43 @@
-//! Colors graphs with `coloring_gnn.onnx`: no edge with two equal ends, few colors.
+//! Colors graphs: no edge with two equal ends, few colors.
 //!
 //! ```
-//! use coloring_gnn::{Budget, ColoringGnn, Graph, Options};
+//! use coloring_gnn::{Budget, Graph, color};
 //!
-//! # fn main() -> coloring_gnn::Result<()> {
-//! # let path = std::env::var("COLORING_GNN_MODEL").unwrap();
-//! // ONNX Runtime is found through Options::library, ORT_DYLIB_PATH or the system's search path.
-//! let mut model = ColoringGnn::open(path, Options::default())?;
 //! let ring = Graph::from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)])?;
-//! let coloring = model.color(&ring, &Budget::one_call())?;
+//! let coloring = color(&ring, &Budget::seconds(0.1));
 //! assert_eq!(coloring.num_colors(), 3);
 //! assert_eq!(ring.check(coloring.colors())?, 3); // proper, counted on the graph itself
-//! # Ok(())
-//! # }
+//! # Ok::<(), coloring_gnn::Error>(())
 //! ```
 //!
-//! [`ColoringGnn::color`] is the whole search; [`ColoringGnn::predict`] is one call of the network with all that it
-//! says, for solvers that want a start: a coloring, an order of the nodes, a bound. What the tensors of the file mean
-//! stands in the repository's `docs/ONNX.md`, how to use this crate in the README.
+//! [`color`] is the whole search. It is Rust alone, and has the trained rule inside. With the feature `onnxruntime`,
+//! which is on by default, `ColoringGnn` calls the network file, which also estimates the number of colors and the
+//! difficulty. What the tensors of the file mean stands in the repository's `docs/ONNX.md`, how to use this crate in
+//! the README.
 
+#[cfg(feature = "onnxruntime")]
+mod calls;
 mod coloring;
 mod error;
 mod graph;
+mod kernels;
+#[cfg(feature = "onnxruntime")]
 mod model;
-mod search;
+mod portfolio;
+mod rule;
+mod rule_search;
 
 pub use coloring::Coloring;
 pub use error::{Error, Result};
 pub use graph::{Graph, NUM_FEATURES};
+#[cfg(feature = "onnxruntime")]
 pub use model::{ColoringGnn, Family, Options, Prediction, Request};
 /// The binding to ONNX Runtime: its execution providers go into [`Options`].
+#[cfg(feature = "onnxruntime")]
 pub use ort;
-pub use search::Budget;
+pub use portfolio::{Budget, color};
+pub use rule::{MODEL, Rule};
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "onnxruntime"))]
 #[doc = include_str!("../README.md")]
 struct PageForReaders;

@@ -111,8 +111,20 @@ impl ColoringGnn {
     /// [`Error::Library`] without ONNX Runtime, [`Error::Model`] if the file is none or has other tensors.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self> {
         let path = path.as_ref();
+        let refuse = |error| Error::Model { path: path.into(), reason: format!("cannot be read ({error})") };
+        Self::from_file(path, &std::fs::read(path).map_err(refuse)?, options)
+    }
+
+    /// Opens the bytes of such a file, like [`MODEL`](crate::MODEL), which comes with the crate.
+    ///
+    /// # Errors
+    /// As [`ColoringGnn::open`].
+    pub fn from_bytes(model: &[u8], options: Options) -> Result<Self> {
+        Self::from_file("the model".as_ref(), model, options)
+    }
+
+    fn from_file(path: &Path, bytes: &[u8], options: Options) -> Result<Self> {
         let refuse = |reason: String| Error::Model { path: path.into(), reason };
-        let bytes = std::fs::read(path).map_err(|error| refuse(format!("cannot be read ({error})")))?;
         let environment = match options.environment {
             Some(environment) => environment,
             None => environment(options.library)?,
@@ -128,7 +140,7 @@ impl ColoringGnn {
                 .with_intra_op_spinning(false)?
                 .with_log_level(LogLevel::Error)?
                 .with_execution_providers(options.execution_providers)?
-                .commit_from_memory(&bytes)
+                .commit_from_memory(bytes)
         })()
         .map_err(|error: ort::Error| refuse(format!("ONNX Runtime refuses it ({error})")))?;
         expect_contract(&session).map_err(refuse)?;
@@ -149,9 +161,9 @@ impl ColoringGnn {
 
     /// One three-input call for one graph.
     ///
-    /// ```
-    /// # use coloring_gnn::{Coloring, ColoringGnn, Graph, Options};
-    /// # let mut model = ColoringGnn::open(std::env::var("COLORING_GNN_MODEL").unwrap(), Options::default())?;
+    /// ```no_run
+    /// # use coloring_gnn::{Coloring, ColoringGnn, Graph, MODEL, Options};
+    /// let mut model = ColoringGnn::from_bytes(MODEL, Options::default())?; // needs ONNX Runtime
     /// let square = Graph::from_edges(4, [(0, 1), (1, 2), (2, 3), (3, 0)])?;
     /// let prediction = model.predict(&square)?;
     /// println!("{:?}, perhaps {:.1} colors", prediction.family(), prediction.chromatic);

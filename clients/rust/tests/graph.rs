@@ -1,6 +1,6 @@
 //! Graphs alone: neither a model nor ONNX Runtime is needed.
 
-use coloring_gnn::{ColoringGnn, Error, Graph, NUM_FEATURES, Options};
+use coloring_gnn::{Error, Graph, NUM_FEATURES};
 
 #[test]
 fn the_same_graph_comes_from_every_form() {
@@ -53,8 +53,14 @@ fn what_is_wrong_with_a_graph_is_said() {
     let improper = |colors: &[usize]| path.check(colors).unwrap_err().to_string();
     assert_eq!(improper(&[0, 1, 1]), "the coloring is not proper: nodes 1 and 2 share an edge and color 1");
     assert_eq!(improper(&[0, 1]), "the coloring is not proper: 2 colors for 3 nodes");
+}
+
+#[cfg(feature = "onnxruntime")]
+#[test]
+fn a_missing_library_is_named() {
+    use coloring_gnn::{ColoringGnn, MODEL, Options};
     let library = Options { library: Some("no_such_library.so".into()), ..Options::default() };
-    let missing = ColoringGnn::open("Cargo.toml", library).err().unwrap().to_string();
+    let missing = ColoringGnn::from_bytes(MODEL, library).err().unwrap().to_string();
     assert!(missing.starts_with("no_such_library.so: cannot be loaded as ONNX Runtime"), "{missing}");
 }
 

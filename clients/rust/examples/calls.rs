@@ -1,4 +1,4 @@
-//! Colors a DIMACS file: `color MODEL GRAPH.col [SECONDS]`, one call without SECONDS.
+//! Colors a DIMACS file by calls of the network: `calls MODEL GRAPH.col [SECONDS]`, one call without SECONDS.
 //! The solution goes to standard output, what was found to standard error.
 
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ fn main() -> ExitCode {
         [model, graph] => (model, graph, "0"),
         [model, graph, seconds] => (model, graph, seconds),
         _ => {
-            eprintln!("color MODEL GRAPH.col [SECONDS]");
+            eprintln!("calls MODEL GRAPH.col [SECONDS]");
             return ExitCode::FAILURE;
         }
     };

@@ -1,6 +1,6 @@
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::{Coloring, ColoringGnn, Graph, Request, Result};
+use crate::{Budget, Coloring, ColoringGnn, Graph, Request, Result};
 
 /// Length of the calls after the first, in steps of the first call.
 const CALL_LENGTH: usize = 4;
@@ -8,34 +8,6 @@ const CALL_LENGTH: usize = 4;
 /// Rounds of a call that names no steps: so many, and nodes³ / PER_ROUND more; at most the steps of the file.
 const FEWEST_ROUNDS: usize = 20;
 const PER_ROUND: usize = 1000;
-
-/// What a coloring may cost.
-#[derive(Clone, Debug)]
-pub struct Budget {
-    /// Time for calls after the first, which always ends.
-    pub time: Duration,
-    /// Calls of the network, the first included.
-    pub calls: usize,
-    /// Enough once so few colors are found.
-    pub target: usize,
-    /// The calls after the first take the numbers above it as seeds.
-    pub seed: i64,
-}
-
-impl Budget {
-    /// One three-input call: what a coloring costs at least.
-    pub fn one_call() -> Self {
-        Self { time: Duration::MAX, calls: 1, target: 1, seed: 0 }
-    }
-
-    /// One three-input call, then as many as fit into the rest of so many seconds.
-    ///
-    /// # Panics
-    /// If `seconds` is negative or no number.
-    pub fn seconds(seconds: f64) -> Self {
-        Self { time: Duration::from_secs_f64(seconds), calls: usize::MAX, ..Self::one_call() }
-    }
-}
 
 impl ColoringGnn {
     /// The best coloring found within the budget, proper and looked over on the graph's own edges.

@@ -1,0 +1,437 @@
+//! The inner loops of the search, as in `gnn_training/solve/kernels.py`: DSATUR, TabuCol, crossover, independent sets.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
+
+use crate::Graph;
+
+/// In place of a color or a position: none.
+pub(crate) const NONE: u32 = u32::MAX;
+const FORBIDDEN: i32 = 1 << 28; // more than any number of conflicts
+const TABU_MOVES: usize = 7; // independent sets: a node that was driven out stays out for so many moves
+const PATIENCE: usize = 100; // moves without a larger set before a node is forced in
+const ADD_SAMPLE: usize = 4; // nodes looked at to add one,
+const SWAP_SAMPLE: usize = 10; // and to exchange one
+
+/// Calls a function compiled for AVX2 and FMA where the processor has them; all it calls must be inlined.
+macro_rules! dispatch {
+    ($run:ident($($name:ident: $type:ty),*) -> $out:ty) => {{
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            #[target_feature(enable = "avx2,fma")]
+            fn wide($($name: $type),*) -> $out {
+                $run($($name),*)
+            }
+            #[expect(unsafe_code, reason = "wider vectors than every processor has")]
+            // SAFETY: this one has them.
+            return unsafe { wide($($name),*) };
+        }
+        $run($($name),*)
+    }};
+}
+pub(crate) use dispatch;
+
+/// Neighbors of every node in half the memory of a [`Graph`].
+pub(crate) struct Lists {
+    offsets: Vec<usize>,
+    ends: Vec<u32>,
+}
+
+impl Lists {
+    pub(crate) fn new(graph: &Graph) -> Self {
+        Self::of((0..graph.num_nodes()).map(|v| graph.neighbors(v).iter().map(|&u| u as u32)))
+    }
+
+    fn of<I: Iterator<Item = u32>>(rows: impl Iterator<Item = I>) -> Self {
+        let (mut offsets, mut ends) = (vec![0], Vec::new());
+        for row in rows {
+            ends.extend(row);
+            offsets.push(ends.len());
+        }
+        Self { offsets, ends }
+    }
+
+    /// The graph among `nodes`, which are sorted.
+    pub(crate) fn among(&self, nodes: &[u32]) -> Self {
+        let mut place = vec![NONE; self.num_nodes()];
+        for (i, &v) in nodes.iter().enumerate() {
+            place[v as usize] = i as u32;
+        }
+        let place = &place;
+        Self::of(nodes.iter().map(|&v| self.neighbors(v).iter().map(|&u| place[u as usize]).filter(|&i| i != NONE)))
+    }
+
+    pub(crate) fn num_nodes(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// Twice the number of edges.
+    pub(crate) fn num_ends(&self) -> usize {
+        self.ends.len()
+    }
+
+    #[inline(always)]
+    pub(crate) fn neighbors(&self, v: u32) -> &[u32] {
+        &self.ends[self.offsets[v as usize]..self.offsets[v as usize + 1]]
+    }
+}
+
+/// Says when a loop has to end: the search is over, or a coloring with as few colors as it looks for is known.
+#[derive(Clone, Copy)]
+pub(crate) struct Stop<'a> {
+    pub(crate) is_over: &'a AtomicBool,
+    pub(crate) num_colors: &'a AtomicUsize,
+    pub(crate) target: usize,
+}
+
+impl Stop<'_> {
+    #[inline(always)]
+    pub(crate) fn is_set(self) -> bool {
+        self.is_over.load(Relaxed) || self.num_colors.load(Relaxed) <= self.target
+    }
+}
+
+/// Random numbers (Marsaglia 2003).
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    /// Other numbers for every seed and stream (splitmix64).
+    pub(crate) fn new(seed: u64, stream: u64) -> Self {
+        let mut x =
+            seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ stream.wrapping_add(1).wrapping_mul(0xd1b5_4a32_d192_ed03);
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Self((x ^ (x >> 31)).max(1))
+    }
+
+    #[inline(always)]
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((self.0 >> 33) % limit as u64) as usize
+    }
+}
+
+/// Colors the node with most colors around it next, ties by degree, then number (Brélaz 1979). After the deadline the
+/// nodes that are left take the first free color in their order.
+pub(crate) fn dsatur(lists: &Lists, deadline: Option<Instant>) -> Vec<u32> {
+    let n = lists.num_nodes();
+    let max_degree = (0..n as u32).map(|v| lists.neighbors(v).len()).max().unwrap_or(0);
+    // k colors have an edge between every two of them, so k(k - 1) <= 2M: a star needs no row of N bits for every node.
+    let width = (max_degree.min(lists.num_ends().isqrt()) >> 3) + 1;
+    let mut seen = vec![0_u8; n * width]; // bits: the colors around a node
+    let mut colors = vec![NONE; n];
+    // A tournament: node v plays as leaf n + v, with n² of its colors + n of its degree - v. Entry i is the higher one
+    // of the entries 2i and 2i + 1, so entry 1 is the highest key, which tells the node.
+    let mut keys = vec![-1_i64; 2 * n];
+    for v in 0..n {
+        keys[n + v] = ((lists.neighbors(v as u32).len() + 1) * n - 1 - v) as i64;
+    }
+    for i in (1..n).rev() {
+        keys[i] = keys[2 * i].max(keys[2 * i + 1]);
+    }
+    let (mut is_late, mut next) = (false, 0);
+    for turn in 0..n {
+        is_late |= turn % 1024 == 0 && deadline.is_some_and(|deadline| Instant::now() > deadline);
+        let node = if is_late {
+            next += colors[next..].iter().take_while(|&&color| color != NONE).count();
+            next
+        } else {
+            n - 1 - keys[1] as usize % n
+        };
+        let row = &seen[node * width..][..width];
+        let free = row.iter().position(|&byte| byte != 255).expect("a node has a color more than neighbors");
+        let color = 8 * free as u32 + row[free].trailing_ones();
+        let (byte, bit) = (free, 1 << (color & 7));
+        colors[node] = color;
+        let mut i = n + node;
+        keys[i] = -1;
+        while i > 1 {
+            i >>= 1;
+            keys[i] = keys[2 * i].max(keys[2 * i + 1]);
+        }
+        for &u in lists.neighbors(node as u32) {
+            let u = u as usize;
+            if seen[u * width + byte] & bit == 0 {
+                seen[u * width + byte] |= bit;
+                if colors[u] == NONE && !is_late {
+                    let mut i = n + u;
+                    let key = keys[i] + (n * n) as i64;
+                    while i > 0 && keys[i] < key {
+                        keys[i] = key;
+                        i >>= 1;
+                    }
+                }
+            }
+        }
+    }
+    colors
+}
+
+/// Gives the nodes that have none one of k colors, in a random order: a color that fewest neighbors have, ties at
+/// random. The coloring may become improper.
+pub(crate) fn complete(lists: &Lists, colors: &mut [u32], k: usize, rng: &mut Rng, stop: Stop) {
+    let n = colors.len();
+    let (mut order, mut met) = ((0..n as u32).collect::<Vec<_>>(), vec![0_u32; k]);
+    for i in 0..n {
+        order.swap(i, i + rng.below(n - i));
+        let v = order[i];
+        if colors[v as usize] != NONE {
+            continue;
+        }
+        let first = rng.below(k);
+        let mut color = first;
+        if !stop.is_set() {
+            met.fill(0);
+            for &u in lists.neighbors(v) {
+                if let Some(count) = met.get_mut(colors[u as usize] as usize) {
+                    *count += 1;
+                }
+            }
+            color = (first..k).chain(0..first).min_by_key(|&x| met[x]).unwrap_or(first);
+        }
+        colors[v as usize] = color as u32;
+    }
+}
+
+/// What TabuCol returns: the best coloring, its conflicts, the moves made, and the work: neighbors and vectors of
+/// colors looked at.
+pub(crate) struct Tabu {
+    pub(crate) best: Vec<u32>,
+    pub(crate) conflicts: i32,
+    pub(crate) moves: usize,
+    pub(crate) work: usize,
+}
+
+/// TabuCol (Hertz and de Werra 1987, tenure of Galinier and Hao 1999) with k colors from any coloring, which it changes.
+/// It ends without a conflict, after so many moves, or when it has to stop.
+pub(crate) fn tabucol(lists: &Lists, colors: &mut [u32], k: usize, moves: usize, rng: &mut Rng, stop: Stop) -> Tabu {
+    dispatch!(run_tabucol(lists: &Lists, colors: &mut [u32], k: usize, moves: usize, rng: &mut Rng, stop: Stop) -> Tabu)
+}
+
+#[inline(always)]
+fn run_tabucol(lists: &Lists, colors: &mut [u32], k: usize, moves: usize, rng: &mut Rng, stop: Stop) -> Tabu {
+    let n = colors.len();
+    let width = k.next_multiple_of(8); // rows of whole vectors
+    let mut counts = vec![0_i32; n * width]; // neighbors of a node with each color
+    let mut tabu = vec![0_i32; n * width];
+    let mut conflicted = Nodes::new(n);
+    let (mut conflicts, mut changes) = (0, vec![0_i32; n]);
+    for v in 0..n {
+        let row = &mut counts[v * width..][..width];
+        for &u in lists.neighbors(v as u32) {
+            row[colors[u as usize] as usize] += 1;
+        }
+        row[k..].fill(FORBIDDEN);
+        let own = row[colors[v] as usize];
+        if own > 0 {
+            conflicted.add(v as u32);
+            conflicts += own;
+        }
+    }
+    conflicts /= 2;
+    let (mut best, mut fewest, mut t, mut work) = (colors.to_vec(), conflicts, 0_i32, lists.num_ends());
+    while conflicts > 0 && (t as usize) < moves && !stop.is_set() {
+        // First the least change per node, in vectors; then the tied nodes and colors, which are few.
+        let (mut least, aspired) = (FORBIDDEN, fewest - conflicts); // a move that leads below `fewest` is never tabu
+        for (&v, change) in conflicted.nodes.iter().zip(&mut changes) {
+            let (v, own) = (v as usize, colors[v as usize] as usize);
+            let (row, until) = (&mut counts[v * width..][..width], &tabu[v * width..][..width]);
+            let here = std::mem::replace(&mut row[own], FORBIDDEN);
+            let (mut lowest, mut lowest_free) = (FORBIDDEN, FORBIDDEN);
+            for (&count, &until) in row.iter().zip(until) {
+                lowest = lowest.min(count);
+                lowest_free = lowest_free.min(if until <= t { count } else { FORBIDDEN });
+            }
+            row[own] = here;
+            *change = lowest - here;
+            if *change >= aspired {
+                *change = if lowest_free < FORBIDDEN { lowest_free - here } else { FORBIDDEN };
+            }
+            least = least.min(*change);
+        }
+        t += 1;
+        work += conflicted.nodes.len() * (width >> 3);
+        if least == FORBIDDEN {
+            continue; // every move is tabu: wait
+        }
+        let (mut node, mut ties) = (0, 0);
+        for (&v, &change) in conflicted.nodes.iter().zip(&changes) {
+            if change == least {
+                ties += 1;
+                node = if rng.below(ties) == 0 { v } else { node };
+            }
+        }
+        let (v, old) = (node as usize, colors[node as usize] as usize);
+        let (row, until) = (&counts[v * width..][..width], &mut tabu[v * width..][..width]);
+        let target = row[old] + least;
+        let (mut new, mut ties) = (0, 0);
+        for c in 0..k {
+            if row[c] == target && c != old && (until[c] < t || least < aspired) {
+                ties += 1;
+                new = if rng.below(ties) == 0 { c } else { new };
+            }
+        }
+        until[old] = t + (0.6 * conflicted.nodes.len() as f64) as i32 + rng.below(10) as i32;
+        conflicts += least;
+        colors[v] = new as u32;
+        if row[new] == 0 {
+            conflicted.remove(node);
+        }
+        let neighbors = lists.neighbors(node);
+        work += neighbors.len();
+        for &u in neighbors {
+            let row = &mut counts[u as usize * width..][..width];
+            row[old] -= 1;
+            row[new] += 1;
+            let color = colors[u as usize] as usize;
+            if color == old {
+                if row[old] == 0 {
+                    conflicted.remove(u);
+                }
+            } else if color == new {
+                conflicted.add(u);
+            }
+        }
+        if conflicts < fewest {
+            fewest = conflicts;
+            best.copy_from_slice(colors);
+        }
+    }
+    Tabu { best, conflicts: fewest, moves: t as usize, work }
+}
+
+/// A set of nodes, listed in any order.
+pub(crate) struct Nodes {
+    pub(crate) nodes: Vec<u32>,
+    place: Vec<u32>, // of every node in `nodes`, or NONE
+}
+
+impl Nodes {
+    pub(crate) fn new(num_nodes: usize) -> Self {
+        Self { nodes: Vec::with_capacity(num_nodes), place: vec![NONE; num_nodes] }
+    }
+
+    #[inline(always)]
+    pub(crate) fn add(&mut self, v: u32) {
+        if self.place[v as usize] == NONE {
+            self.place[v as usize] = self.nodes.len() as u32;
+            self.nodes.push(v);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn remove(&mut self, v: u32) {
+        let place = std::mem::replace(&mut self.place[v as usize], NONE);
+        if place != NONE {
+            self.nodes.swap_remove(place as usize);
+            if let Some(&last) = self.nodes.get(place as usize) {
+                self.place[last as usize] = place;
+            }
+        }
+    }
+}
+
+/// Greedy partition crossover (Galinier and Hao 1999) of two colorings with k colors: alternately the class of one and
+/// of the other that has most nodes left becomes a class. Nodes of no such class have no color.
+pub(crate) fn crossover(first: &[u32], second: &[u32], k: usize) -> Vec<u32> {
+    let parents = [first, second];
+    let (mut child, mut sizes) = (vec![NONE; first.len()], [vec![0; k], vec![0; k]]);
+    for (parent, sizes) in parents.iter().zip(&mut sizes) {
+        parent.iter().for_each(|&color| sizes[color as usize] += 1);
+    }
+    for c in 0..k {
+        let (parent, own) = (parents[c % 2], &sizes[c % 2]);
+        let largest = (1..k).fold(0, |best, x| if own[x] > own[best] { x } else { best }) as u32;
+        for v in 0..child.len() {
+            if child[v] == NONE && parent[v] == largest {
+                child[v] = c as u32;
+                sizes[0][first[v] as usize] -= 1;
+                sizes[1][second[v] as usize] -= 1;
+            }
+        }
+    }
+    child
+}
+
+/// Large independent set of the nodes that are left; of equal sizes the one with more edges. A node without neighbors
+/// in the set is added at once, preferably one of large degree. When there is none, a move exchanges a node for its
+/// only neighbor in the set, or forces one in after PATIENCE moves without a larger set (plateau search, as for cliques
+/// in Pullan and Hoos 2006). Returns the set and the work: neighbors visited.
+pub(crate) fn independent_set(
+    lists: &Lists,
+    is_left: &[bool],
+    moves: usize,
+    rng: &mut Rng,
+    stop: Stop,
+) -> (Vec<bool>, usize) {
+    let n = is_left.len();
+    let nodes: Vec<u32> = (0..n as u32).filter(|&v| is_left[v as usize]).collect();
+    let mut degree = vec![0; n]; // neighbors left
+    for &v in &nodes {
+        degree[v as usize] = lists.neighbors(v).iter().filter(|&&u| is_left[u as usize]).count();
+    }
+    // Bucket 0 holds the nodes that may enter: no neighbor is inside. Those of bucket 1 have one neighbor inside.
+    let mut buckets = [Nodes::new(n), Nodes::new(n)];
+    nodes.iter().for_each(|&v| buckets[0].add(v));
+    let (mut beside, mut out_until) = (vec![0_usize; n], vec![0; n]); // beside: neighbors inside
+    let (mut inside, mut best) = (vec![false; n], vec![false; n]);
+    let (mut size, mut edges, mut best_size, mut best_edges) = (0, 0, 0, 0);
+    let (mut moved, mut stale, mut work) = (0, 0, 0);
+    loop {
+        let mut node = None;
+        if !buckets[0].nodes.is_empty() {
+            for _ in 0..ADD_SAMPLE.min(buckets[0].nodes.len()) {
+                let v = buckets[0].nodes[rng.below(buckets[0].nodes.len())];
+                node = node.filter(|&best: &u32| degree[best as usize] >= degree[v as usize]).or(Some(v));
+            }
+        } else {
+            if (size, edges) > (best_size, best_edges) {
+                stale = if size > best_size { 0 } else { stale };
+                best.copy_from_slice(&inside);
+                (best_size, best_edges) = (size, edges);
+            }
+            if moved == moves || size == nodes.len() || stop.is_set() {
+                return (best, work);
+            }
+            moved += 1;
+            stale += 1;
+            if stale <= PATIENCE {
+                let swaps = &buckets[1].nodes;
+                let mut sample = (0..SWAP_SAMPLE.min(swaps.len())).map(|_| swaps[rng.below(swaps.len())]);
+                node = sample.find(|&v| out_until[v as usize] <= moved);
+            }
+            while node.is_none() {
+                stale = 0;
+                node = Some(nodes[rng.below(nodes.len())]).filter(|&v| !inside[v as usize]);
+            }
+        }
+        let node = node.expect("a node enters");
+        let mut changing: Vec<u32> = Vec::new(); // its neighbors leave the set, then the node enters
+        if beside[node as usize] > 0 {
+            changing.extend(lists.neighbors(node).iter().filter(|&&v| inside[v as usize]));
+        }
+        changing.push(node);
+        for v in changing {
+            let (enters, neighbors) = (v == node, lists.neighbors(v));
+            inside[v as usize] = enters;
+            work += neighbors.len();
+            if enters {
+                (size, edges) = (size + 1, edges + degree[v as usize]);
+            } else {
+                (size, edges) = (size - 1, edges - degree[v as usize]);
+                out_until[v as usize] = moved + TABU_MOVES;
+            }
+            for &u in neighbors.iter().chain([&v]).filter(|&&u| is_left[u as usize]) {
+                let count = &mut beside[u as usize];
+                if u != v {
+                    *count = if enters { *count + 1 } else { *count - 1 };
+                }
+                for (number, bucket) in buckets.iter_mut().enumerate() {
+                    if *count == number && !inside[u as usize] { bucket.add(u) } else { bucket.remove(u) }
+                }
+            }
+        }
+    }
+}

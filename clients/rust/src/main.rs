@@ -1,0 +1,66 @@
+//! Colors a DIMACS file: the solution goes to standard output, what is found to standard error.
+
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Instant;
+
+use coloring_gnn::{Budget, Coloring, Graph, Rule};
+
+const USAGE: &str = "coloring-gnn-rs color GRAPH.col [--seconds S] [--threads T] [--seed N] [--target COLORS] \
+                     [--model FILE.onnx]";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(coloring) => {
+            print!("{}", coloring.to_dimacs());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<Coloring, Box<dyn std::error::Error>> {
+    let (mut budget, mut rule, mut path) = (Budget::seconds(10.0), Rule::default(), None);
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() != Some("color") {
+        return Err(USAGE.into());
+    }
+    while let Some(name) = arguments.next() {
+        if !name.starts_with("--") && path.is_none() {
+            path = Some(name);
+            continue;
+        }
+        let value = arguments.next().ok_or(USAGE)?;
+        match name.as_str() {
+            "--seconds" => {
+                let seconds = number::<f64>(&name, &value)?;
+                let is_time = (0.0..1e9).contains(&seconds);
+                budget.time = Budget::seconds(is_time.then_some(seconds).ok_or("--seconds is 0 to 1e9")?).time;
+            }
+            "--threads" => budget.threads = number(&name, &value)?,
+            "--seed" => budget.seed = number(&name, &value)?,
+            "--target" => budget.target = number(&name, &value)?,
+            "--model" => {
+                let file = std::fs::read(&value).map_err(|error| format!("{value}: {error}"))?;
+                rule = Rule::from_onnx(&file).map_err(|error| format!("{value}: {error}"))?;
+            }
+            _ => return Err(USAGE.into()),
+        }
+    }
+    let path = path.ok_or(USAGE)?;
+    let text = std::fs::read(&path).map_err(|error| format!("{path}: {error}"))?;
+    let graph = Graph::from_dimacs(&text).map_err(|error| format!("{path}: {error}"))?;
+    let start = Instant::now();
+    let best = rule.color(&graph, &budget, |coloring, method| {
+        eprintln!("{:6.2} s: {} colors ({method})", start.elapsed().as_secs_f64(), coloring.num_colors());
+    });
+    eprintln!("{path}: {} colors, at least {} needed", best.num_colors(), graph.clique_size());
+    Ok(best)
+}
+
+fn number<T: FromStr>(name: &str, value: &str) -> Result<T, String> {
+    value.parse().map_err(|_| format!("{name} is a number, not {value:?}"))
+}

@@ -1,0 +1,176 @@
+//! The trained rule by which nodes change their color: its weights, and the formulas of `gnn_training/model/rule.py`.
+
+use crate::{Error, Result};
+
+/// The model file that comes with the crate, for [`Rule::from_onnx`] and ONNX Runtime.
+pub static MODEL: &[u8] = include_bytes!("../coloring_gnn.onnx");
+
+pub(crate) const ACTIVE: usize = 16; // nodes in conflict that a round looks at,
+pub(crate) const NODES_PER_ACTIVE: usize = 64; // and one more for every so many nodes of a large graph;
+pub(crate) const MOVERS: usize = 4; // nodes that may move
+pub(crate) const NODES_PER_MOVER: usize = 256;
+pub(crate) const NOT_MOVED: usize = 20; // age of a node before its first move
+pub(crate) const CONTROLS: usize = 5; // tenure, tenure per node in conflict, its spread, margin, jitter
+pub(crate) const HIDDEN: usize = 8;
+pub(crate) const OUTPUTS: usize = CONTROLS + HIDDEN + 1; // of the part that reads the graph
+pub(crate) const NODE_FEATURES: usize = 6;
+pub(crate) const GRAPH_FEATURES: usize = 5;
+
+const PRIME: i64 = 2_147_483_629;
+const NOISE_ROWS: usize = 4093;
+const TURNS: i64 = 1_048_573;
+const NODE_STRIDE: i64 = 648_071;
+const ROUND_STRIDE: i64 = 50_461;
+
+/// The weights of the network that steers the search, as an exported file has them in its metadata.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    pub(crate) by_graph: [[f32; GRAPH_FEATURES]; OUTPUTS],
+    pub(crate) by_graph_bias: [f32; OUTPUTS],
+    pub(crate) by_node: [[f32; NODE_FEATURES]; HIDDEN],
+    pub(crate) out: [f32; HIDDEN],
+    pub(crate) direct: [f32; NODE_FEATURES],
+    /// Of plain conflicts, the size of the new class, and the rounds since the last move.
+    pub(crate) moves: [f32; 3],
+}
+
+impl Default for Rule {
+    /// The rule of the model that comes with the crate.
+    fn default() -> Self {
+        Self::from_onnx(MODEL).expect("the shipped file has a rule")
+    }
+}
+
+impl Rule {
+    /// The rule of a file that the trainer has exported, version 0.6 or newer, from the file's bytes.
+    ///
+    /// # Errors
+    /// [`Error::Rule`] if the file is none or has no such rule.
+    pub fn from_onnx(model: &[u8]) -> Result<Self> {
+        let text = metadata(model, b"rule").and_then(|text| std::str::from_utf8(text).ok());
+        Self::from_text(text.ok_or(Error::Rule)?)
+    }
+
+    /// From the weights in JSON.
+    pub(crate) fn from_text(text: &str) -> Result<Self> {
+        let numbers = text.trim().strip_prefix('[').and_then(|text| text.strip_suffix(']')).ok_or(Error::Rule)?;
+        let weights = numbers.split(',').map(|number| number.trim().parse().map(|weight: f64| weight as f32));
+        let weights: Vec<f32> = weights.collect::<std::result::Result<_, _>>().map_err(|_| Error::Rule)?;
+        if weights.iter().any(|weight| !weight.is_finite()) {
+            return Err(Error::Rule);
+        }
+        let mut rest = &weights[..];
+        let rule = Self {
+            by_graph: rows(&mut rest)?,
+            by_graph_bias: row(&mut rest)?,
+            by_node: rows(&mut rest)?,
+            out: row(&mut rest)?,
+            direct: row(&mut rest)?,
+            moves: row(&mut rest)?,
+        };
+        if rest.is_empty() { Ok(rule) } else { Err(Error::Rule) }
+    }
+}
+
+fn row<const N: usize>(rest: &mut &[f32]) -> Result<[f32; N]> {
+    let (row, left) = rest.split_first_chunk().ok_or(Error::Rule)?;
+    *rest = left;
+    Ok(*row)
+}
+
+fn rows<const N: usize, const M: usize>(rest: &mut &[f32]) -> Result<[[f32; N]; M]> {
+    let mut rows = [[0.0; N]; M];
+    for place in &mut rows {
+        *place = row(rest)?;
+    }
+    Ok(rows)
+}
+
+/// The value of a key in the metadata of an ONNX file: field 14 of its protocol buffer has key and value as 1 and 2.
+fn metadata<'a>(model: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
+    let entries = Fields(model).filter_map(|(number, content)| (number == 14).then_some(content));
+    let mut pairs = entries.map(|entry| [1, 2].map(|part| Fields(entry).find(|&(number, _)| number == part)));
+    pairs.find(|pair| pair[0].is_some_and(|(_, found)| found == key))?[1].map(|(_, value)| value)
+}
+
+/// Numbers and contents of the fields of a protocol buffer; the content of a number is empty.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = (u64, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let tag = self.varint()?;
+        let length = match tag & 7 {
+            0 => self.varint().map(|_| 0)?,
+            1 => 8,
+            2 => self.varint()?,
+            5 => 4,
+            _ => return None,
+        };
+        let (content, rest) = self.0.split_at_checked(usize::try_from(length).ok()?)?;
+        self.0 = rest;
+        Some((tag >> 3, content))
+    }
+}
+
+impl Fields<'_> {
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let (&byte, rest) = self.0.split_first()?;
+            self.0 = rest;
+            value |= u64::from(byte & 127) << shift;
+            if byte < 128 {
+                return Some(value);
+            }
+        }
+        None
+    }
+}
+
+/// Features of a search. Python computes in f64 what it mixes with integers.
+pub(crate) fn graph_features(nodes: f64, colors: f64, density: f32, conflicted: f32) -> [f32; GRAPH_FEATURES] {
+    let (density, conflicted) = (f64::from(density), f64::from(conflicted));
+    [nodes / 3.0 - 2.0, colors / 2.0 - 1.5, density - 0.5, conflicted / 2.0 - 1.0, colors - nodes + 2.3]
+        .map(|x| x as f32)
+}
+
+/// What a conflict costs, from the output of the network, and what all conflicts cost more.
+#[inline(always)]
+pub(crate) fn conflict_weight(z: f32, plain: f32) -> f32 {
+    (1.0 + f64::from(z) / (1.0 + f64::from(z.abs())) + f64::from(plain)) as f32
+}
+
+/// Order of the nodes in conflict, if there are more than a round looks at: the largest first.
+#[inline(always)]
+pub(crate) fn turn(node: u32, seed: i64, round: i64) -> i64 {
+    (NODE_STRIDE * i64::from(node) + seed + ROUND_STRIDE * round) % TURNS
+}
+
+/// Random numbers between 0 and 1, a row of one per color for every turn: the same as those of the exported file.
+pub(crate) struct Noise {
+    numbers: Vec<f32>,
+    num_colors: usize,
+}
+
+impl Noise {
+    pub(crate) fn new(num_colors: usize) -> Self {
+        let cells = (0..NOISE_ROWS as i64).flat_map(|row| (0..num_colors as i64).map(move |column| (row, column)));
+        let numbers = cells.map(|(row, column)| {
+            let mut x = (row * 69_621 + 1) % PRIME;
+            x = (x * x + column * 40_014 + 12_345) % PRIME;
+            for _ in 0..3 {
+                x = (x * (x + 1_000_003) + 7) % PRIME;
+            }
+            x as f32 / PRIME as f32
+        });
+        Self { numbers: numbers.collect(), num_colors }
+    }
+
+    #[inline(always)]
+    pub(crate) fn row(&self, turn: i64) -> &[f32] {
+        let start = turn as usize % NOISE_ROWS * self.num_colors;
+        &self.numbers[start..start + self.num_colors]
+    }
+}

@@ -1,0 +1,65 @@
+//! The search, which needs nothing else.
+
+use std::time::{Duration, Instant};
+
+use coloring_gnn::{Budget, Coloring, Error, Graph, MODEL, Rule, color};
+
+fn from_pairs(n: usize, related: impl Fn(usize, usize) -> bool) -> Graph {
+    let pairs = (0..n).flat_map(|u| (0..u).map(move |v| (u, v)));
+    Graph::from_edges(n, pairs.filter(|&(u, v)| related(u, v))).unwrap()
+}
+
+fn queens(side: usize) -> Graph {
+    from_pairs(side * side, |u, v| {
+        let (rows, columns) = ((u / side).abs_diff(v / side), (u % side).abs_diff(v % side));
+        rows == 0 || columns == 0 || rows == columns
+    })
+}
+
+fn used(graph: &Graph, budget: &Budget) -> usize {
+    let coloring = color(graph, budget);
+    assert_eq!(graph.check(coloring.colors()).unwrap(), coloring.num_colors());
+    assert_eq!(Coloring::greedy(graph, &coloring.ordering()).num_colors(), coloring.num_colors());
+    coloring.num_colors()
+}
+
+#[test]
+fn a_clique_ends_the_search_before_its_time() {
+    let (hours, begin) = (Budget::seconds(36_000.0), Instant::now());
+    assert_eq!(used(&from_pairs(1, |_, _| false), &hours), 1);
+    assert_eq!(used(&from_pairs(40, |_, _| false), &hours), 1);
+    assert_eq!(used(&from_pairs(300, |u, v| u == v + 1), &hours), 2);
+    assert_eq!(used(&from_pairs(260, |_, _| true), &hours), 260);
+    assert_eq!(used(&queens(7), &hours), 7); // DSATUR needs more
+    assert_eq!(used(&queens(8), &Budget { target: 9, threads: 2, ..hours.clone() }), 9);
+    assert!(begin.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn the_time_is_kept_and_every_coloring_is_better_than_the_last() {
+    let mix = |u: usize, v: usize| (u as u32 * 65_536 + v as u32).wrapping_mul(2_654_435_761).reverse_bits();
+    let graph = from_pairs(800, |u, v| mix(u, v).wrapping_mul(2_654_435_761) >> 31 == 0); // takes independent sets, too
+    for (seconds, threads) in [(0.0, 1), (1.0, 1), (1.0, 3)] {
+        let (begin, mut numbers) = (Instant::now(), Vec::new());
+        let budget = Budget { threads, ..Budget::seconds(seconds) };
+        let best = Rule::default().color(&graph, &budget, |coloring, method| {
+            assert_eq!(numbers.is_empty(), method == "DSATUR");
+            numbers.push(graph.check(coloring.colors()).unwrap());
+        });
+        assert!(begin.elapsed() < Duration::from_secs_f64(seconds + 5.0));
+        assert!(numbers.is_sorted_by(|a, b| a > b) && *numbers.last().unwrap() == best.num_colors(), "{numbers:?}");
+        assert!(seconds == 0.0 || numbers.len() > 1);
+    }
+}
+
+#[test]
+fn the_rule_is_read_from_the_file_and_from_no_part_of_it() {
+    assert_eq!(Rule::from_onnx(MODEL).unwrap(), Rule::default());
+    for length in (0..MODEL.len()).step_by(997) {
+        match Rule::from_onnx(&MODEL[..length]) {
+            Ok(rule) => assert_eq!((rule, length > MODEL.len() - 5000), (Rule::default(), true)), // only the end is cut
+            Err(error) => assert!(matches!(error, Error::Rule)),
+        }
+    }
+    assert!(matches!(Rule::from_onnx(b"no model"), Err(Error::Rule)));
+}

@@ -1,0 +1,68 @@
+"""Golden searches: what the compiled loops find with the rule, for the Rust crate to find the same.
+
+`python tests/test_rust_search.py` writes them again after a change of the search.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from gnn_training.graph import Graph
+from gnn_training.model.session import Model
+from gnn_training.solve.kernels import first_fit
+from gnn_training.solve.search_kernel import noise_table, search_graph
+
+GOLDEN = Path(__file__).parents[1] / "clients" / "rust" / "tests" / "rule_search.json"
+# Nodes, groups without inner edges (as many as nodes: none), percent of the other edges, colors to start with, lower
+CASES = [
+    (1, 1, 0, 0, 1), (60, 60, 50, 0, 1), (120, 120, 50, 0, 1), (125, 125, 90, 0, 1), (150, 150, 10, 0, 1),
+    (200, 12, 60, 0, 12), (250, 5, 20, 0, 1), (300, 300, 50, 40, 1), (1300, 1300, 1, 0, 1), (1300, 30, 10, 0, 1),
+]  # fmt: skip
+ROUNDS = (1, 3, 10, 100, 1_000, 10_000)
+
+
+def graph_of(nodes: int, groups: int, percent: int) -> Graph:
+    """A graph from Knuth's linear congruential generator, as clients/rust/src/rule_search.rs makes it."""
+    edges, state = [], nodes
+    for u in range(nodes):
+        for v in range(u):
+            state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+            if u % groups != v % groups and (state >> 33) % 100 < percent:
+                edges.append((u, v))
+    return Graph.from_edges(nodes, np.reshape(edges, (-1, 2)))
+
+
+def checksum(colors: np.ndarray) -> int:
+    """FNV-1a, 32 bits, of a color per step."""
+    total = 2166136261
+    for color in colors.tolist():
+        total = (total ^ color) * 16777619 % 2**32
+    return total
+
+
+def searches(weights: np.ndarray) -> list[dict]:
+    """Every case, and what is found in so many rounds: a checksum of the colors, their number, the fewest conflicts."""
+    cases, stop = [], np.zeros(1, dtype=np.uint8)
+    for seed, (nodes, groups, percent, num_colors, lower) in enumerate(CASES):
+        lists = graph_of(nodes, groups, percent).csr()
+        first = first_fit(*lists, np.arange(nodes))
+        options = first, num_colors, lower, weights, noise_table(int(first.max()) + 1), seed
+        found = []
+        for rounds in ROUNDS:
+            colors, fewest, conflicts = search_graph(*lists, *options, rounds, stop)
+            found.append([rounds, checksum(colors), int(fewest), float(conflicts)])
+        cases.append({"graph": [nodes, groups, percent], "task": [num_colors, lower, seed], "found": found})
+    return cases
+
+
+def test_the_golden_searches_are_those_of_the_compiled_loops():
+    golden = json.loads(GOLDEN.read_text())
+    expected = searches(np.array(golden["rule"], dtype=np.float32))
+    assert golden["cases"] == expected, f"the search has changed; python {Path(__file__).name} writes them again"
+
+
+if __name__ == "__main__":
+    rule = Model().rule
+    lines = ",\n".join(json.dumps(case) for case in searches(rule))
+    GOLDEN.write_text(f'{{"rule": {json.dumps(rule.tolist())}, "cases": [\n{lines}\n]}}\n')
