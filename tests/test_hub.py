@@ -28,9 +28,16 @@ ROOT = Path(__file__).parents[1]
 FETCH = "import sys; from gnn_training.hub import UserError, model_file\n" + (
     "try: print(model_file(sys.argv[1]))\nexcept UserError as error: sys.exit(str(error))"
 )
-WITHOUT_TORCH = "import sys; sys.modules |= dict.fromkeys(['torch', 'safetensors', 'matplotlib'])\n" + (
-    "from gnn_training.__main__ import main; sys.exit(main(sys.argv[1:]))"
-)
+WITHOUT_TORCH = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("torch", "safetensors", "matplotlib"):
+            raise ModuleNotFoundError(f"{name} is not in the extra [hub]", name=name)
+sys.meta_path.insert(0, Missing())
+from gnn_training.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
 PUSHED = {"README.md", SUMS_FILE, *hub.FILES}
 
 
