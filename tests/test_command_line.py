@@ -187,7 +187,7 @@ def test_bad_settings_file_is_refused_in_one_sentence(content: str | None, words
         (["train", "--learning-rate", "nan"], "learning_rate (nan) should be a finite number"),
         (["color", "\udcff.col"], r"graphs ('\udcff.col') must be UTF-8 without zero bytes: rename it"),
         (["train", "--gpus", "\u0661"], "must be numbers of GPUs"),
-        (["evaluate", "x", "--plot", "x.png"], "plot needs time: set seconds above 0"),
+        (["evaluate", "x", "--plot", "x.png"], "plot needs time and best known numbers: set seconds above 0"),
     ],
 )
 def test_flags_that_cannot_be_used_are_refused(args: list[str], words: str, capsys):
