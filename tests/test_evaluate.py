@@ -424,3 +424,4 @@ def test_the_comparison_says_who_needs_fewer_colors_and_where():
             (("dense", 2), ("geometric", -1), ("queen", 0))]  # fmt: skip
     expected = "needs 0.33 colors more than TabuCol; fewer on geometric (-1.00); more on dense (+2.00)."
     assert comparison(rows, ("rule", "search")) == [f"In the same seconds, trained rule {expected}"]
+    assert comparison(rows[2:], ("rule",)) == ["In the same seconds, trained rule needs as many colors as TabuCol."]

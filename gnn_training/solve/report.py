@@ -116,8 +116,12 @@ def comparison(rows: Sequence[Row], methods: Sequence[str]) -> list[str]:
             continue
         means = {name: fmean(changes) for name, changes in groups.items()}
         total = means.pop("")
-        sentence = f"In the same seconds, {METHODS[method]} needs {abs(total):.2f} colors "
-        sentence += f"{'more' if total > 0 else 'fewer'} than TabuCol"
+        more = (
+            f"{abs(total):.2f} colors {'more' if total > 0 else 'fewer'} than"
+            if round(total, 2)
+            else "as many colors as"
+        )
+        sentence = f"In the same seconds, {METHODS[method]} needs {more} TabuCol"
         for word, is_there in (("fewer", operator.lt), ("more", operator.gt)):
             there = [f"{name} ({mean:+.2f})" for name, mean in means.items() if is_there(mean, 0)]
             sentence += f"; {word} on {', '.join(there)}" if there else ""
