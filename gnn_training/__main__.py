@@ -108,7 +108,7 @@ def _run(args: Sequence[str]) -> None:
         raise UserError(f"there is no command {name}: take one of {', '.join(COMMANDS)}")
     else:
         settings, dry_run = parse(name, flags)
-        if dry_run and name != "run":  # the dry run of `run` shows the commands of its steps
+        if dry_run and name not in ("run", "push"):  # these show the commands of the steps, and the model card
             print(settings.model_dump_json(indent=2))
             return
         from gnn_training.console import set_up_logging

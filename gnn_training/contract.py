@@ -18,6 +18,7 @@ GRAPH_TYPES = (
     "queen_geometric", "mycielski", "scale_free", "small_world",
 )  # fmt: skip
 UNKNOWN_TYPE = 255  # stored for graphs whose family nobody named
+WEIGHTS_FILE = "model.safetensors"
 GOLDEN_FILE = "coloring_gnn.golden.json"
 SUMS_FILE = "SHA256SUMS"
 ARCHIVE_FILE = "trained_model.tar.gz"

@@ -1,16 +1,16 @@
 """Models on the Hugging Face Hub: names such as hf://owner/name, and files that are fetched and checked."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from gnn_training import files
-from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, SUMS_FILE, WEB_FILE
+from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, SUMS_FILE, WEB_FILE, WEIGHTS_FILE
 from gnn_training.errors import UserError
 from gnn_training.machine import require_package
 
-WEIGHTS_FILE = "model.safetensors"
 # SUMS_FILE names them.
 FILES = (MODEL_FILE, WEB_FILE, GOLDEN_FILE, WEIGHTS_FILE, "config.json", "report.json", "manifest.json")
 NAME = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@(.+))?")
@@ -23,6 +23,8 @@ def model_file(name: Path | str) -> Path:
     model, it cannot be fetched, or a file differs from its checksum.
     """
     if not str(name).startswith("hf:"):
+        if NAME.fullmatch(f"hf://{name}") and not Path(name).suffix and not os.path.exists(name):
+            raise UserError(f"{name}: no such file; if you mean a model on the Hub, name it hf://{name}")
         return Path(name)
     repo, revision = parse(str(name))
     with errors_in_a_sentence(str(name)):

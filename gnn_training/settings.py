@@ -267,7 +267,7 @@ class EvaluateSettings(Settings):
     rlf: bool = True
     """Compare with RLF, which is slow from a thousand nodes on; --no-rlf leaves it out."""
     tabucol: bool = False
-    """Compare with TabuCol and with the trained rule, for the same `seconds`; without seconds, for that of the call."""
+    """Compare with TabuCol and the rule: trained, untrained, shipped; for `seconds`, or without for those of a call."""
     limit: Count = 0
     """Number of graphs to take, at most (of packed data: validation graphs); 0 takes all."""
     report: Path = Path("report.json")
@@ -288,7 +288,7 @@ class EvaluateSettings(Settings):
     @model_validator(mode="after")
     def _search_has_time(self) -> Self:
         if self.plot and not self.seconds:
-            raise ValueError("plot needs time: set seconds above 0, such as 10")
+            raise ValueError("plot needs time and best known numbers: set seconds above 0, such as 10, and best_known")
         return self
 
     @model_validator(mode="after")
@@ -317,7 +317,7 @@ class ColorSettings(Settings):
     equitable: bool = False
     """Of colorings with the same number of colors, look for one whose classes have almost the same size."""
     picture: Path | None = None
-    """PNG or SVG file: the colored graph, of 400 nodes at most. Needs the extra [train]."""
+    """PNG or SVG file: the colored graph, of 400 nodes at most. Needs the extra [picture]."""
     seconds: Amount = 10.0
     """Time to spend on each graph, at most."""
     seed: Seed = 0

@@ -19,6 +19,7 @@ from gnn_training.__main__ import main
 from gnn_training.coloring import count_conflicts_and_colors, is_proper, num_colors, read_dimacs_pairs
 from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import Graph
+from gnn_training.jobs import color as job
 from gnn_training.jobs.color import color
 from gnn_training.model.session import Model
 from gnn_training.settings import ColorSettings
@@ -221,9 +222,9 @@ def test_a_picture_of_another_format_or_without_a_folder_is_refused(hard: Path, 
 
 def test_without_matplotlib_a_picture_is_refused_in_one_sentence(hard: Path, tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "gnn_training.solve.picture")
+    monkeypatch.setattr(job, "compile_all", lambda: pytest.fail("it is said after the work"))
     assert main(["color", str(hard), "--picture", str(tmp_path / "hard.png"), "--seconds", "100"]) == 2
-    said = "coloring-gnn: this command needs matplotlib: install the extra, pip install '.[train]' in a clone\n"
+    said = "coloring-gnn: --picture needs matplotlib: pip install '.[picture]' in a clone\n"
     assert capsys.readouterr().err == said
     assert not hard.with_suffix(".sol").exists()
 

@@ -15,10 +15,12 @@ from gnn_training.data.dataset import label
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 from gnn_training.jobs.evaluate import evaluate
+from gnn_training.model.search import first_weights
 from gnn_training.settings import EvaluateSettings
 from gnn_training.solve import baselines, kernels, report
 from gnn_training.solve.portfolio import tabu_search
-from gnn_training.solve.report import Row, comparison
+from gnn_training.solve.report import Row, comparison, verdict
+from gnn_training.solve.search_kernel import noise_table, search_graph
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -87,6 +89,8 @@ def test_tabucol_the_rule_and_the_search_have_the_time_of_the_call_unless_second
     row = report["graphs"][0]
     for method in ("rule", "search"):
         assert row["seconds"][method] == pytest.approx(row["seconds"]["one_call"], rel=0.3, abs=0.3)
+    assert report["verdict"].startswith("In the same seconds on 1 graphs, the trained rule needs")
+    assert not {"untrained", "rule"} - set(row["colors"]) and "shipped" not in row["colors"]  # which is the same
     assert [line.split("needs")[0] for line in report["comparison"]] == [
         f"In the same seconds, {name} " for name in ("trained rule", "one call", "search")
     ]
@@ -102,7 +106,9 @@ def test_a_search_uses_no_more_colors_than_tabucol(tmp_path: Path, tiny_model: P
 
 
 def test_a_plot_without_time_is_refused():
-    with pytest.raises(UserError, match="plot needs time: set seconds above 0"):
+    with pytest.raises(
+        UserError, match="plot needs time and best known numbers: set seconds above 0, such as 10, and best_known"
+    ):
         EvaluateSettings(graphs=Path("x"), plot=Path("curves.png"))
 
 
@@ -136,6 +142,7 @@ def test_beside_a_training_tensorboard_gets_the_table(folder: Path, tiny_model: 
     events = EventAccumulator(str(curves)).Reload()
     text = events.Tensors("report/text_summary")[-1].tensor_proto.string_val[0].decode()
     assert "| DSATUR   |      5 |" in text and text.count("\n|--") == 1
+    assert sorted(events.Tags()["images"]) == ["DSATUR", "one call"]
 
 
 def test_without_a_small_graph_none_is_drawn(tmp_path: Path, tiny_model: Path):
@@ -375,6 +382,41 @@ def test_tabucol_begins_with_dsatur_and_goes_on_with_fewer_colors():
     assert len(list(baselines.alone(tabu_search, graph, 0.0, 1))) == 1
 
 
+def test_the_untrained_rule_is_that_before_any_training():
+    lists, start, stop = GRAPHS[0].csr(), np.arange(40, dtype=np.int32), np.zeros(1, np.uint8)
+    searches = [search_graph(*lists, start, 40, 1, weights, noise_table(40), 0, 500, stop)
+                for weights in (first_weights().numpy(), baselines.untrained_rule())]  # fmt: skip
+    assert np.array_equal(searches[0][0], searches[1][0])
+
+
+def test_the_picture_is_of_a_connected_graph_with_few_colors(folder: Path, tiny_model: Path):
+    ring = Graph.from_edges(21, [(i, (i + 1) % 21) for i in range(21)], "ring")
+    write_col(folder, ring)
+    write_col(folder, from_networkx(nx.gnp_random_graph(60, 0.9, seed=1), "dense"))
+    assert run(folder, tiny_model)["example"]["name"] in ("ring", "random")
+
+
+def test_the_verdict_says_what_to_use():
+    def said(**more: int) -> str:
+        return verdict([Row("g", None, 9, 9, None, 1, {"rule": 7} | {k: 7 + v + i % 2 for k, v in more.items()})
+                        for i in range(8)])  # fmt: skip
+
+    assert said() == ""
+    better = said(untrained=1, tabucol=2)
+    assert (
+        "needs, in colors, 1.50 ± 0.19 fewer than the untrained rule, 2.50 ± 0.19 fewer than TabuCol: use it." in better
+    )
+    assert said(untrained=-2, tabucol=1).endswith(
+        "train longer before you use it, the training shows no gain on these graphs."
+    )
+    assert said(untrained=1, shipped=-2).endswith("do not use it for such graphs, the shipped rule found fewer colors.")
+    rows = [
+        Row("g", None, 9, 9, None, 1, {"rule": 7, "tabucol": 7}),
+        Row("g", None, 9, 9, None, 1, {"rule": 8, "tabucol": 8}),
+    ]
+    assert "as many as TabuCol: use either, these graphs cannot tell it apart from TabuCol." in verdict(rows)
+
+
 def test_rlf_leaves_out_what_would_take_minutes(monkeypatch):
     monkeypatch.setattr(baselines, "RLF_LIMIT", 100)
     assert [len(list(baselines.rlf(graph))) for graph in (GRAPHS[0], GRAPHS[2])] == [0, 1]
@@ -385,3 +427,4 @@ def test_the_comparison_says_who_needs_fewer_colors_and_where():
             (("dense", 2), ("geometric", -1), ("queen", 0))]  # fmt: skip
     expected = "needs 0.33 colors more than TabuCol; fewer on geometric (-1.00); more on dense (+2.00)."
     assert comparison(rows, ("rule", "search")) == [f"In the same seconds, trained rule {expected}"]
+    assert comparison(rows[2:], ("rule",)) == ["In the same seconds, trained rule needs as many colors as TabuCol."]

@@ -28,6 +28,16 @@ ROOT = Path(__file__).parents[1]
 FETCH = "import sys; from gnn_training.hub import UserError, model_file\n" + (
     "try: print(model_file(sys.argv[1]))\nexcept UserError as error: sys.exit(str(error))"
 )
+WITHOUT_TORCH = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("torch", "safetensors", "matplotlib"):
+            raise ModuleNotFoundError(f"{name} is not in the extra [hub]", name=name)
+sys.meta_path.insert(0, Missing())
+from gnn_training.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
 PUSHED = {"README.md", SUMS_FILE, *hub.FILES}
 
 
@@ -92,7 +102,7 @@ def archive(once, trained: Path, exported: Path, tiny_data: Path) -> Path:
     def make(folder: Path) -> None:
         run, models = (Path(shutil.copytree(source, folder / source.name)) for source in (trained, exported))
         model, report = models / "coloring_gnn.onnx", run / "report.json"
-        evaluate(EvaluateSettings(graphs=tiny_data, model=model, limit=1, report=report, threads=1))
+        evaluate(EvaluateSettings(graphs=tiny_data, model=model, limit=1, report=report, threads=1, tabucol=True))
         pack(PackSettings(run=run, models=models))
 
     return once("tiny-archive", make) / exported.name / ARCHIVE_FILE
@@ -118,11 +128,15 @@ def test_a_pushed_model_is_fetched_checked_and_used_also_without_the_hub(
         packed = read_archive(archive)
         assert all(files[name] == packed[name] for name in hub.FILES if name != hub.WEIGHTS_FILE)
         (tmp_path / "best.pt").write_bytes(packed["best.pt"])
+        shown = python("-c", WITHOUT_TORCH, "push", "me/tiny", "--archive", archive, "--dry-run")
+        assert shown.returncode == 0 and files["README.md"].decode().strip() in shown.stdout, shown
+        assert len(server.repositories["me/tiny"].commits) == 1
         weights, best = load(files[hub.WEIGHTS_FILE]), torch.load(tmp_path / "best.pt")["network"]
         assert weights.keys() == best.keys() and all(torch.equal(weights[name], best[name]) for name in best)
 
         _, head, text = files["README.md"].decode().split("---\n", 2)
-        card, summary = yaml.safe_load(head), json.loads(files["report.json"])["summary"]
+        card, summary = yaml.safe_load(head), (report := json.loads(files["report.json"]))["summary"]
+        assert "pip install '.[hub]'" in text and report["verdict"] and report["verdict"] in text
         assert (card["library_name"], card["license"], card["pipeline_tag"]) == ("coloring-gnn", "mit", "graph-ml")
         metrics = {metric["type"]: metric["value"] for metric in card["model-index"][0]["results"][0]["metrics"]}
         assert metrics == {name: summary["methods"]["one_call"][name] for name in metrics} and "mean_gap" in metrics
@@ -216,6 +230,14 @@ def test_what_cannot_be_fetched_is_refused_in_a_sentence(
 def test_a_misspelt_name_is_refused_before_any_work(name: str):
     with pytest.raises(UserError, match="is no name of a model on the Hub: it is hf://owner/name or"):
         hub.model_file(name)
+
+
+def test_a_name_without_hf_is_a_hint_and_a_path_is_none():
+    with pytest.raises(
+        UserError, match="owner/name: no such file; if you mean a model on the Hub, name it hf://owner/na"
+    ):
+        hub.model_file("owner/name")
+    assert hub.model_file("models/none.onnx") == Path("models/none.onnx") and hub.model_file(ROOT / "tests")
 
 
 def test_without_huggingface_hub_the_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch):

@@ -17,7 +17,7 @@ from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.jobs.train import train
 from gnn_training.settings import TrainSettings
-from gnn_training.training.logbook import Logbook
+from gnn_training.training.logbook import Logbook, Progress
 
 Numbers = dict[tuple[str, int], float]  # by name and step
 
@@ -137,6 +137,18 @@ def test_a_logger_that_fails_does_not_end_the_training(tmp_path: Path, caplog: p
     assert recorded(tmp_path) == {("train/gap", 1): 0.5}
     assert json.loads((tmp_path / "status.json").read_text()) == {"status": "done"}
     assert caplog.text.count("Broken does not log this: the server is away") == 2
+
+
+def test_a_line_tells_the_scores_of_an_evaluation_once_and_of_which_step(tmp_path: Path, caplog):
+    book = Logbook(TrainSettings(run=tmp_path), {"train": 0, "validation": -1}, is_main=True)
+    scores = {"gap": 0.5, "dsatur_gap": 4.0, "gain": 0.25, "gain_error": 0.06}
+    progress = Progress()
+    with caplog.at_level("INFO"):
+        for step in (5, 10, 15, 20):
+            progress.judge(scores, step) if step in (5, 20) else None
+            book.say(step, 40, progress, 60)
+    assert ["saves 0.25" in line for line in caplog.messages] == [True, False, False, True]
+    assert "step 5/40 | at step 5 gap +0.50 (untrained +0.75, DSATUR +4.00) |" in caplog.messages[0]
 
 
 def test_a_logger_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -22,8 +22,8 @@ from gnn_training.solve.report import summarize
 
 ROOT = Path(__file__).parents[1]
 NAMES = [
-    "coloring_gnn.onnx", "coloring_gnn_web.onnx", "coloring_gnn.golden.json", "report.json", "config.json",
-    "metrics.jsonl", "best.pt", "manifest.json", "report.html", "SHA256SUMS",
+    "coloring_gnn.onnx", "coloring_gnn_web.onnx", "coloring_gnn.golden.json", "model.safetensors", "report.json",
+    "config.json", "metrics.jsonl", "best.pt", "manifest.json", "report.html", "SHA256SUMS",
 ]  # fmt: skip
 STATUS = {
     "status": "done", "step": 40, "ranks": 8, "device": "NVIDIA B200", "best": 0.5, "best_step": 35, "seconds": 2390.0,
@@ -53,10 +53,12 @@ def settings(tmp_path: Path) -> PackSettings:
     (models / "coloring_gnn.onnx").write_bytes(model)
     (models / "coloring_gnn_web.onnx").write_bytes(model)
     (models / "coloring_gnn.golden.json").write_text("{}")
+    (models / "model.safetensors").write_bytes(model)
     (models / "SHA256SUMS").write_text(
         f"{hashlib.sha256(model).hexdigest()}  coloring_gnn.onnx\n"
         f"{hashlib.sha256(model).hexdigest()}  coloring_gnn_web.onnx\n"
         f"{hashlib.sha256(b'{}').hexdigest()}  coloring_gnn.golden.json\n"
+        f"{hashlib.sha256(model).hexdigest()}  model.safetensors\n"
     )
     metadata = {"data_sha256": "0123abcd", "trained_steps": "35"}
     report = {
@@ -246,7 +248,7 @@ def test_an_archive_that_reads_back_damaged_never_gets_its_name(
     with pytest.raises(StorageError, match="the archive reads back damaged"):
         job.pack(settings)
     assert archive.read_bytes() == before
-    assert len(list(settings.models.iterdir())) == 5
+    assert len(list(settings.models.iterdir())) == 6
 
 
 def test_an_archive_of_other_content_never_gets_its_name(settings: PackSettings, monkeypatch):

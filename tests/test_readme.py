@@ -4,12 +4,13 @@ import itertools
 import os
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 
 from gnn_training import __version__, contract, settings
-from gnn_training.__main__ import COMMANDS, parse
+from gnn_training.__main__ import COMMANDS, main, parse
 from gnn_training.data.families import FAMILIES, RECIPES
 from gnn_training.data.formats import FORMATS
 from gnn_training.data.packed import PER_GRAPH, RAGGED
@@ -107,6 +108,14 @@ def test_messages_that_a_page_explains_are_in_the_program(page: str):
 def test_page_names_everything_there_is(page: str, names: tuple[str, ...]):
     words = set(re.findall(r"[\w.-]+", text(page)))
     assert [name for name in names if name not in words] == []
+
+
+def test_the_first_commands_of_the_readme_work_one_after_the_other(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "examples", "examples")
+    fenced = "".join(re.findall(r"^```sh\n(.*?)^```", text("README.md"), re.MULTILINE | re.DOTALL))
+    found = re.findall(r"coloring-gnn (color examples.*)", fenced)
+    assert [main([*shlex.split(command), "--seconds", "0"]) for command in found] == [0, 0]
 
 
 def test_readme_is_short():

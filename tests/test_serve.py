@@ -3,6 +3,7 @@
 import http.client
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -87,6 +88,15 @@ def test_what_is_missing_is_named_with_the_way_out(runtime: Path, tmp_path: Path
     monkeypatch.setattr(job, "PAGES", (tmp_path / "web",))
     assert main(["serve", "--runtime", str(runtime)]) == 2
     assert "start serve in a clone, or install the package" in capsys.readouterr().err
+
+
+def test_an_installation_finds_the_runtime_in_the_clone(runtime: Path, tmp_path: Path, monkeypatch):
+    installed = tmp_path / "site-packages"
+    shutil.copytree(ROOT / "clients/web", installed, ignore=shutil.ignore_patterns("node_modules"))
+    shutil.copytree(runtime, tmp_path / "clients/web/node_modules/onnxruntime-web/dist")
+    monkeypatch.setattr(job, "PAGES", (installed,))
+    monkeypatch.chdir(tmp_path)
+    assert set(job.served_files(job.ServeSettings())) == set(TYPES)
 
 
 def test_a_port_that_is_taken_is_refused(runtime: Path, capsys):

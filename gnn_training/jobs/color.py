@@ -15,6 +15,7 @@ from gnn_training.console import in_threads
 from gnn_training.data.formats import whole
 from gnn_training.data.sources import find, is_archive, read
 from gnn_training.errors import NoColoringError, UserError
+from gnn_training.machine import require_package
 from gnn_training.model.session import Model
 from gnn_training.settings import ColorSettings
 from gnn_training.solve.portfolio import Budget, Coloring, compile_all
@@ -41,10 +42,12 @@ def color(settings: ColorSettings) -> list[Path]:
         outs = [settings.out / _name(path) for path in graphs]
     if len(set(outs)) < len(outs):
         raise UserError("two graphs have the same name, and so would their solutions: color them separately")
+    if settings.picture:
+        require_package("matplotlib", "--picture", "'.[picture]' in a clone")
     files.require_places([*outs[:1], *filter(None, [settings.picture])], [*graphs[:1], Path(settings.model)])
     precolored, allowed = _read_colors(settings.precolored, True), _read_colors(settings.allowed)
-    compile_all()
     model = Model(settings.model, settings.threads)
+    compile_all()
     colors = {"precolored": precolored, "allowed": allowed}
     work, pairs = partial(_error_of, settings, model, colors, is_one), list(zip(graphs, outs, strict=True))
     results = map(work, pairs) if is_one else in_threads(work, pairs, "coloring graphs", model.threads, logger)
@@ -80,7 +83,7 @@ def _color(
         logger.warning(instance.note)
     graph, names = instance.graph, instance.names or range(instance.graph.num_nodes)
     if settings.picture:
-        from gnn_training.solve.picture import draw, require_drawable  # part of [train]
+        from gnn_training.solve.picture import draw, require_drawable  # needs [picture]
 
         require_drawable(graph)
     budget = Budget(start + settings.seconds, 1, model.threads if is_one else 1, settings.seed)

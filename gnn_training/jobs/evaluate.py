@@ -12,13 +12,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import networkx as nx
 import numpy as np
 
 from gnn_training import files
 from gnn_training.coloring import conflicts, count_conflicts_and_colors, from_logits, read_dimacs_pairs
 from gnn_training.console import print_tables, progress
+from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import sources, suites
 from gnn_training.data.formats import whole
 from gnn_training.data.packed import PackedGraphs, is_packed
@@ -28,7 +30,7 @@ from gnn_training.graph import Graph
 from gnn_training.model.session import Model
 from gnn_training.settings import EvaluateSettings
 from gnn_training.solve import baselines, report
-from gnn_training.solve.page import page
+from gnn_training.solve.page import page, pictures
 from gnn_training.solve.picture import MAX_NODES
 from gnn_training.solve.portfolio import Budget, clique_size, colorings, compile_all, tabu_search, trained_rule
 from gnn_training.solve.report import METHODS, Row
@@ -51,14 +53,15 @@ def evaluate(settings: EvaluateSettings) -> None:
     files.require_places(results, _inputs(settings))
     model = Model(settings.model, settings.threads)
     compile_all()
-    cases, rows = _cases(settings), []
+    cases, rows, rules = _cases(settings), [], _rules(model)
     with progress("evaluate", 0, len(cases), logger) as advance:
         for case in cases:
-            rows.append(_row(case, model, settings))
+            rows.append(_row(case, model, rules, settings))
             advance(1)
     summary, families = report.summarize(rows), report.by_family(rows)
     # Unless `seconds` says otherwise, all have the time of the call.
     comparison = report.comparison(rows, ("rule", "search") if settings.seconds else ("rule", "one_call", "search"))
+    example = _example(cases, rows, model)
     content = {
         "model": {"file": str(model.path), "sha256": files.sha256(model.path), "metadata": model.metadata},
         "settings": settings.model_dump(mode="json"),
@@ -66,7 +69,7 @@ def evaluate(settings: EvaluateSettings) -> None:
         "machine": {"system": platform.system(), "processor": platform.machine(), "cpus": os.cpu_count(),
                     "threads": model.threads},
         "summary": summary, "families": families, "graphs": [asdict(row) for row in rows],
-        "comparison": comparison, "example": _example(cases, rows, model),
+        "verdict": report.verdict(rows), "comparison": comparison, "example": example,
     }  # fmt: skip
     tables = report.tables(rows, summary, families)
     print_tables(*tables)
@@ -77,10 +80,12 @@ def evaluate(settings: EvaluateSettings) -> None:
 
         print_tables(tables[-1], file=(text := io.StringIO()))
         with loggers.errors_as_warnings("TensorBoard"), SummaryWriter(curves) as writer:
-            writer.add_text("report", text.getvalue())
+            writer.add_text("report", f"{content['verdict']}\n\n{text.getvalue()}")
+            for method, figure in (pictures(example) if example else {}).items():
+                writer.add_figure(method, figure)
     if summary["chromatic_mae"] is not None:
         print(f"The number of colors is predicted with a mean error of {summary['chromatic_mae']:.2f}.")
-    for sentence in comparison:
+    for sentence in filter(None, [*comparison, content["verdict"]]):
         print(sentence)
     if settings.plot:
         with files.replace_file(settings.plot) as temporary:
@@ -139,13 +144,22 @@ def _file_cases(path: Path) -> Iterator[Case]:
         yield Case(instance.graph, file=file if file.suffix == ".col" else None)
 
 
-def _example(cases: Sequence[Case], rows: Sequence[Row], model: Model) -> dict[str, object] | None:
-    """The small graph where one call saves the most colors, and its colorings; None if no small graph was colored."""
+def _example(cases: Sequence[Case], rows: Sequence[Row], model: Model) -> dict[str, Any] | None:
+    """A small graph and its colorings, None if no small graph was colored: connected, with few colors that can be told
+    apart, not tiny, where one call saves colors, with few edges; as many of these as there are, in this order.
+    """
     small = [(row, case.graph) for row, case in zip(rows, cases, strict=True)
              if "one_call" in row.colors and row.num_nodes <= MAX_NODES and row.num_edges <= EXAMPLE_EDGES]  # fmt: skip
     if not small:
         return None
-    _, graph = max(small, key=lambda one: (one[0].colors["dsatur"] - one[0].colors["one_call"], -one[0].num_nodes))
+
+    def looks(one: tuple[Row, Graph]) -> tuple[bool, bool, bool, bool, int]:
+        (row, graph), network = one, nx.Graph(one[1].edges.tolist())  # without nodes that have no edge
+        is_connected = len(network) == graph.num_nodes and nx.is_connected(network)
+        few, fewer = row.colors["one_call"] <= 10, row.colors["one_call"] < row.colors["dsatur"]
+        return is_connected, few, graph.num_nodes >= 20, fewer, -graph.num_edges
+
+    _, graph = max(small, key=looks)
     colorings = {"dsatur": next(baselines.dsatur(graph)), "one_call": one_call(model, graph, CALL_SECONDS).colors}
     return {
         "name": graph.name, "num_nodes": graph.num_nodes, "edges": graph.edges.tolist(),
@@ -170,7 +184,16 @@ def _best_known(path: Path) -> dict[str, int]:
     return known
 
 
-def _row(case: Case, model: Model, settings: EvaluateSettings) -> Row:
+def _rules(model: Model) -> dict[str, np.ndarray]:
+    """Weights of the rules that are compared in the same seconds, by method; none if the file has none."""
+    shipped = Model(SHIPPED_MODEL, 1).rule
+    if model.rule is None or shipped is None:
+        return {}
+    others = {} if np.array_equal(model.rule, shipped) else {"shipped": shipped}
+    return {"untrained": baselines.untrained_rule(), **others, "rule": model.rule}
+
+
+def _row(case: Case, model: Model, rules: dict[str, np.ndarray], settings: EvaluateSettings) -> Row:
     graph, clique = case.graph, clique_size(case.graph.csr())
     pairs = list(read_dimacs_pairs(case.file)) if case.file else graph.edges.tolist()
     row = Row(
@@ -204,8 +227,8 @@ def _row(case: Case, model: Model, settings: EvaluateSettings) -> Row:
     seconds = settings.seconds or (call.seconds if call and settings.tabucol else 0.0)
     if seconds and settings.tabucol:
         watch("tabucol", baselines.alone(tabu_search, graph, seconds, enough))
-        if model.rule is not None:
-            watch("rule", baselines.alone(trained_rule, graph, seconds, enough, model.rule))
+        for method, weights in rules.items():
+            watch(method, baselines.alone(trained_rule, graph, seconds, enough, weights))
     if seconds:
         budget = Budget(time.monotonic() + seconds, enough, model.threads)
         watch("search", (coloring.colors for coloring in colorings(graph, model.rule, budget, clique)))

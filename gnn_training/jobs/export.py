@@ -5,8 +5,10 @@ import logging
 import tempfile
 from pathlib import Path
 
+from safetensors.torch import save
+
 from gnn_training import __version__, files
-from gnn_training.contract import GOLDEN_FILE, GRAPH_TYPES, MAX_COLORS, MODEL_FILE, SUMS_FILE, WEB_FILE
+from gnn_training.contract import GOLDEN_FILE, GRAPH_TYPES, MAX_COLORS, MODEL_FILE, SUMS_FILE, WEB_FILE, WEIGHTS_FILE
 from gnn_training.errors import UserError
 from gnn_training.model import golden, onnx_export
 from gnn_training.model.program import Program
@@ -39,6 +41,7 @@ def export(settings: ExportSettings) -> Path:
     vectors = golden.make(content, {name: probes[name] for name in GOLDEN_PROBES})
     required = onnx_export.without_defaults(model).SerializeToString()
     made = {MODEL_FILE: content, WEB_FILE: required, GOLDEN_FILE: json.dumps(vectors).encode()}
+    made[WEIGHTS_FILE] = save(state["network"], metadata={"format": "pt"})
     with tempfile.TemporaryDirectory() as folder:
         publish(Path(folder), made)
         _check_golden(Path(folder), settings.oldest_runtime)
@@ -49,8 +52,8 @@ def export(settings: ExportSettings) -> Path:
 
 def verify_published(settings: ExportSettings) -> Path:
     """Raise UserError if a file in the folder is missing, was changed since its export, or gives other outputs."""
-    names = (MODEL_FILE, WEB_FILE, GOLDEN_FILE)
-    paths = [settings.models / name for name in (SUMS_FILE, *names)]
+    names, weights = (MODEL_FILE, WEB_FILE, GOLDEN_FILE), settings.models / WEIGHTS_FILE
+    paths = [*(settings.models / name for name in (SUMS_FILE, *names)), *([weights] if weights.exists() else [])]
     found = {path.name: files.read_bytes(path, files.OWN_LIMIT, "export again") for path in paths}
     if name := files.changed(found[SUMS_FILE], found, names):
         raise UserError(f"{settings.models / name}: not the file that was exported; export again")

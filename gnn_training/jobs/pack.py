@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gnn_training import __version__, files
 from gnn_training.archive import Contents, read_archive, write_archive
-from gnn_training.contract import ARCHIVE_FILE, GOLDEN_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE, WEB_FILE
+from gnn_training.contract import ARCHIVE_FILE, GOLDEN_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE, WEB_FILE, WEIGHTS_FILE
 from gnn_training.errors import StorageError, UserError
 from gnn_training.settings import PackSettings
 from gnn_training.solve.page import Json, page
@@ -19,6 +19,7 @@ from gnn_training.training.logbook import read_metrics
 log = logging.getLogger(__name__)
 WAY_OUT = "do the whole job first: ./run.sh"
 DELETE = "delete it and do the whole job again: ./run.sh"
+MODEL_FILES = (MODEL_FILE, WEB_FILE, GOLDEN_FILE, WEIGHTS_FILE)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -26,7 +27,7 @@ def pack(settings: PackSettings) -> Path:
     """Write the page of the run, and the archive with it; read the archive back, give it its name and return its path.
     The same files give the same bytes. UserError if a file is missing or the files are not of one training.
     """
-    paths = [settings.models / name for name in (MODEL_FILE, WEB_FILE, GOLDEN_FILE)]
+    paths = [settings.models / name for name in MODEL_FILES]
     paths += [settings.run / name for name in ("report.json", "config.json", "metrics.jsonl", "best.pt")]
     contents = {
         path.name: files.read_bytes(path, files.OWN_LIMIT, WAY_OUT) for path in [*paths, settings.run / "status.json"]
@@ -87,7 +88,7 @@ def _require_one_training(settings: PackSettings, contents: Contents, model: tup
     and step of that of the report; best: step of the checkpoint.
     """
     sums = files.read_bytes(settings.models / SUMS_FILE, files.OWN_LIMIT, WAY_OUT)
-    if name := files.changed(sums, contents, (MODEL_FILE, WEB_FILE, GOLDEN_FILE)):
+    if name := files.changed(sums, contents, MODEL_FILES):
         raise UserError(f"{settings.models / name}: is not the file that was exported; export again")
     sha256, exported = model
     if sha256 != hashlib.sha256(contents[MODEL_FILE]).hexdigest():

@@ -5,17 +5,14 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save
-
 from gnn_training import files
 from gnn_training.archive import Contents, read_archive
 from gnn_training.console import cell
-from gnn_training.contract import MAX_COLORS, SUMS_FILE
+from gnn_training.contract import MAX_COLORS, SUMS_FILE, WEIGHTS_FILE
 from gnn_training.errors import UserError
-from gnn_training.hub import FILES, WEIGHTS_FILE, errors_in_a_sentence, parse
+from gnn_training.hub import FILES, errors_in_a_sentence, parse
 from gnn_training.settings import PushSettings
 from gnn_training.solve.report import METHODS
-from gnn_training.training import checkpoint
 
 log = logging.getLogger(__name__)
 SCORES = {"mean_gap": "mean number of colors above the best known", "mean_colors": "mean number of colors",
@@ -27,27 +24,38 @@ def push(settings: PushSettings) -> str:
     """Upload the files of the archive and a model card in one commit. Returns hf://owner/name@commit. Raises UserError:
     the archive cannot be used, or the Hub cannot be reached or refuses.
     """
-    name = f"hf://{settings.repo}"
-    repo, revision = parse(name)
-    if revision is not None:
-        raise UserError(f"repo ({settings.repo}) must be owner/name: a push goes to the main branch")
-    with files.damaged(settings.archive, "pack again"):
-        packed = read_archive(settings.archive)
-        best = checkpoint.parse(packed["best.pt"], settings.archive / "best.pt")
-        packed[WEIGHTS_FILE] = save(best["network"], metadata={"format": "pt"})
-        contents = {file: packed[file] for file in FILES}
-    contents[SUMS_FILE] = files.checksums(contents).encode()
+    repo = settings.repo
+    name = f"hf://{repo}"
+    contents = _contents(settings, name)
     with errors_in_a_sentence(name):
         from huggingface_hub import CommitOperationAdd, HfApi
 
-        with files.damaged(settings.archive, "pack again"):
-            contents["README.md"] = card(repo, settings.license, contents).encode()
         api, operations = HfApi(), [CommitOperationAdd(file, content) for file, content in contents.items()]
         api.create_repo(repo, private=settings.private or None, exist_ok=True)
         commit = api.create_commit(repo, operations, commit_message="Push with coloring-gnn")
     pinned = f"{name}@{commit.oid}"
     log.info("pushed %d files: use them with --model %s, or exactly these with --model %s", len(contents), name, pinned)
     return pinned
+
+
+def dry_run(settings: PushSettings) -> None:
+    """Check the archive and print the model card. Raises UserError as `push`, without a connection."""
+    contents = _contents(settings, f"hf://{settings.repo}")
+    print(contents["README.md"].decode())
+    log.info("would push %d files to hf://%s: %s", len(contents), settings.repo, ", ".join(contents))
+
+
+def _contents(settings: PushSettings, name: str) -> Contents:
+    repo, revision = parse(name)
+    if revision is not None:
+        raise UserError(f"repo ({settings.repo}) must be owner/name: a push goes to the main branch")
+    with files.damaged(settings.archive, "pack again"):
+        packed = read_archive(settings.archive)
+        contents = {file: packed[file] for file in FILES}
+        contents[SUMS_FILE] = files.checksums(contents).encode()
+    with errors_in_a_sentence(name), files.damaged(settings.archive, "pack again"):
+        contents["README.md"] = card(repo, settings.license, contents).encode()
+    return contents
 
 
 def card(repo: str, license: str, contents: Contents) -> str:
@@ -77,5 +85,5 @@ def card(repo: str, license: str, contents: Contents) -> str:
     values = {key: manifest["training"][key] for key in ("step", "ranks", "device", "seconds")}
     return ModelCard.from_template(
         data, str(CARD), title=repo.split("/")[1], repo=repo, version=manifest["version"], graphs=summary["graphs"],
-        table=table, max_colors=MAX_COLORS, weights=WEIGHTS_FILE, **values,
+        table=table, max_colors=MAX_COLORS, weights=WEIGHTS_FILE, verdict=report.get("verdict", ""), **values,
     ).content  # fmt: skip

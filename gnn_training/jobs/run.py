@@ -256,17 +256,15 @@ def _do(step: Step, settings: RunSettings, record: StepRecord) -> None:
 
 def _finish(settings: RunSettings, how: str) -> None:
     """Tell what there is, and where; stop the pod if that was asked for."""
-    model, report, status = settings.models / MODEL_FILE, settings.run / "report.json", settings.run / "status.json"
-    with files.damaged(f"{report} or {status}", "delete both, then the same command makes them again"):
-        summary, training = files.read_json(report)["summary"], files.read_json(status)
-        graphs, methods = summary["graphs"], summary["methods"].items()
+    model, report = settings.models / MODEL_FILE, settings.run / "report.json"
+    with files.damaged(report, "delete it, then the same command makes it again"):
+        found = files.read_json(report)
+        graphs, methods = found["summary"]["graphs"], found["summary"]["methods"].items()
         scores = [f"{METHODS[method]} {score['mean_gap']:.2f}" for method, score in methods]
-        before, after = float(training["first_gap"]), float(training["best"])
+        verdict = str(found["verdict"])
     log.info("%s: %.1f MB, %s", model, model.stat().st_size / 1e6, how)
     log.info("colors above the best known on %d validation graphs: %s", graphs, ", ".join(scores))
-    log.info(
-        "training saved %.2f colors a graph: from %.2f above the best known to %.2f", before - after, before, after
-    )
+    log.info("%s", verdict)
     log.info("open %s in a browser, or see tensorboard --logdir %s", settings.run / PAGE_FILE, settings.run)
     if settings.stop_pod:
         runpod.stop_pod(os.environ)

@@ -14,6 +14,7 @@ from gnn_training.settings import ServeSettings
 log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).resolve().parents[1]
 PAGES = (PACKAGE / "web", PACKAGE.parent / "clients" / "web")  # in an installation and in a clone
+CLONE = Path("clients/web")  # where `npm ci --prefix clients/web` has run, in a clone that is the current folder
 RUNTIME_FILES = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
 TYPES = {
     ".html": "text/html; charset=utf-8", ".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript",
@@ -46,7 +47,8 @@ def served_files(settings: ServeSettings) -> dict[str, Path]:
     page = next((folder for folder in PAGES if folder.is_dir()), None)
     if page is None:
         raise UserError(f"the page is not in {PACKAGE}: start serve in a clone, or install the package")
-    runtime = settings.runtime or page / "node_modules" / "onnxruntime-web" / "dist"
+    folders = [folder / "node_modules" / "onnxruntime-web" / "dist" for folder in (page, CLONE)]
+    runtime = settings.runtime or next((folder for folder in folders if folder.is_dir()), folders[0])
     found = {f"/{path.name}": path for path in page.iterdir() if path.suffix in TYPES}
     found |= {f"/runtime/{name}": runtime / name for name in RUNTIME_FILES}
     found |= {"/": page / "index.html", f"/{WEB_FILE}": settings.models / WEB_FILE}

@@ -1,5 +1,6 @@
 """What to compare with: DSATUR and RLF of the gcol library (R. Lewis), and single methods of the portfolio."""
 
+import math
 import time
 from collections.abc import Iterator
 
@@ -8,6 +9,7 @@ import networkx as nx
 import numpy as np
 
 from gnn_training.graph import Graph
+from gnn_training.model import rule as move_rule
 from gnn_training.solve import kernels
 from gnn_training.solve.portfolio import Budget, Method, improvements
 
@@ -36,6 +38,13 @@ def alone(
     colors = kernels.dsatur(*lists)
     yield colors
     yield from (found.colors for found in improvements(lists, colors, budget, {method: 1}, rule))
+
+
+def untrained_rule() -> np.ndarray:
+    """Weights (NUM_WEIGHTS,) float32 of `trained_rule` with which every conflict weighs 1, as before any training."""
+    weights, start = np.zeros(move_rule.NUM_WEIGHTS, np.float32), math.prod(move_rule.SHAPES["by_graph"])
+    weights[start : start + len(move_rule.CONTROLS)] = np.log(move_rule.FIRST_CONTROLS)
+    return weights
 
 
 def _colors(graph: Graph, strategy: str) -> np.ndarray:

@@ -14,12 +14,12 @@ from matplotlib.figure import Figure
 from gnn_training.console import cell, duration
 from gnn_training.graph import Graph
 from gnn_training.solve import picture
-from gnn_training.solve.report import METHODS, SCORE_COLUMNS, family_score
+from gnn_training.solve.report import GRAPH_COLUMNS, METHODS, SCORE_COLUMNS, SHOWN_GRAPHS, family_score
 
 INK = "#010203"  # in a figure; on the page it is the color of the text, dark or light
 INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
 STYLE: Any = dict.fromkeys(INKED, INK) | {"svg.fonttype": "none", "svg.hashsalt": "page", "legend.frameon": False}
-SMOOTHED = 9  # records
+SMOOTHED = 0.1  # share of the records that a mean is over
 Json = dict[str, Any]
 
 
@@ -32,29 +32,37 @@ def page(report: Json, manifest: Json | None = None, config: Json | None = None,
     environment.filters |= {"duration": duration, "quote": shlex.quote, "number": cell, "name": METHODS.get}
     example = report.get("example")  # that of an earlier version has none
     values: Json = {"report": report, "example": example, "manifest": manifest, "config": config}
-    values["columns"] = SCORE_COLUMNS
+    methods = report["summary"]["methods"]
+    same_graphs = len({scores["graphs"] for scores in methods.values()}) == 1  # then DSATUR's own column is enough
+    values["columns"] = {k: title for k, title in SCORE_COLUMNS.items() if k != "dsatur_gap_there" or not same_graphs}
+    values["is_below"] = any((scores["mean_gap"] or 0) < 0 for scores in methods.values())
+    values["rows"] = [] if manifest or len(report["graphs"]) > SHOWN_GRAPHS else report["graphs"]
+    values["graph_columns"] = {key: title for key, title in GRAPH_COLUMNS.items() if key != "name"}
     values["family_title"], values["family_key"] = family_score(report["summary"])
     with matplotlib.rc_context(STYLE):
         if manifest:
             steps, checks = ([record for record in metrics if record["kind"] == k] for k in ("train", "validation"))
-            best = next((record for record in checks if record["step"] == manifest["training"]["best_step"]), None)
             gains = [record for record in checks if "gain" in record]  # not in those of earlier versions
             losses = {name: (steps, name) for name in ("chromatic", "family", "difficulty")}
             curves = _curves("colors that training saves", {"validation graphs": (gains, "gain")})
             curves += _curves("mean gap", {"training graphs": (steps, "gap")})
             curves += _curves("loss of the graph predictions", losses)
-            values |= {"first": checks[0] if checks else None, "best": best, "curves": curves}
+            values |= {"first": checks[0] if checks else None, "curves": curves}
         if example:
-            graph = Graph.from_edges(example["num_nodes"], example["edges"], example["name"])
-            colorings = {METHODS[method]: np.array(colors) for method, colors in example["colorings"].items()}
-            figures = [_svg(picture.draw(graph, colors, method), method) for method, colors in colorings.items()]
-            values["pictures"] = Markup().join(figures)
+            values["pictures"] = Markup().join(_svg(figure, method) for method, figure in pictures(example).items())
     return environment.get_template("page.html").render(values)
+
+
+def pictures(example: Json) -> dict[str, Figure]:
+    """Drawings of the example of a report, by the method that colored it."""
+    graph = Graph.from_edges(example["num_nodes"], example["edges"], example["name"])
+    colorings = {METHODS[method]: np.array(colors) for method, colors in example["colorings"].items()}
+    return {method: picture.draw(graph, colors, method) for method, colors in colorings.items()}
 
 
 def _curves(label: str, curves: Mapping[str, tuple[Sequence[Json], str]]) -> Markup:
     """A figure over the steps; curves: records and what to take of them, by name. What has an error gets a band of one
-    standard error; what every step has is the mean of the SMOOTHED records around it.
+    standard error; of what every step has, the mean of the records around it stands before their own pale line.
     """
     figure = Figure(figsize=(4.4, 3), layout="constrained")
     axes = figure.subplots()
@@ -63,9 +71,11 @@ def _curves(label: str, curves: Mapping[str, tuple[Sequence[Json], str]]) -> Mar
         if f"{key}_error" in (records[0] if records else ()):
             error = np.array([record[f"{key}_error"] for record in records])
             axes.fill_between(step, values - error, values + error, alpha=0.3)
-        elif len(values) > SMOOTHED:
-            sums, counts = (np.convolve(x, np.ones(SMOOTHED), "same") for x in (values, np.ones(len(values))))
-            values = sums / counts
+        elif (width := round(SMOOTHED * len(values)) | 1) > 1:
+            axes.plot(step, values, color=f"C{len(axes.lines) // 2}", alpha=0.25)
+            sums, counts = (np.convolve(x, np.ones(width), "same") for x in (values, np.ones(len(values))))
+            axes.plot(step, sums / counts, color=f"C{len(axes.lines) // 2}", label=name)
+            continue
         axes.plot(step, values, label=name)
     axes.set(xlabel="step", ylabel=label)
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""Pictures of colored graphs; needs matplotlib, which is part of [train]."""
+"""Pictures of colored graphs; needs the extra [picture]."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,16 +30,20 @@ def draw(graph: Graph, colors: np.ndarray, method: str, names: Sequence[Any] = (
     network = nx.empty_graph(graph.num_nodes)
     network.add_edges_from(graph.edges.tolist())
     count, color_ids = num_colors(colors), np.unique(colors, return_inverse=True)[1]
-    shades = matplotlib.colormaps["tab10" if count <= 10 else "tab20" if count <= 20 else "turbo"].resampled(count)
+    shades = matplotlib.colormaps["tab10" if count <= 10 else "tab20" if count <= 20 else "turbo"]
+    shades = shades if count <= 20 else shades.resampled(count)
     is_numbered = graph.num_nodes <= NUMBERED_NODES
     labels = list(names) if names and not isinstance(names, range) else (color_ids + 1).tolist()
     opacity = 40 + round(160 * min(1, 200 / max(graph.num_edges, 1)))  # of 255; many edges are paler
+    # From there, springs keep the shape of the whole; of several parts it says nothing.
+    start = nx.spectral_layout(network) if len(network) > 2 and nx.is_connected(network) else None
+    places = nx.spring_layout(network, pos=start, seed=0, iterations=100)
     figure = Figure(figsize=(4.4, 4.4), layout="constrained")
     axes = figure.subplots()
     axes.set_title(f"{method}: {count} colors", fontsize=11)
     axes.margins(0.02)
     nx.draw(
-        network, nx.spring_layout(network, seed=0), axes, node_size=110 if is_numbered else 40,
+        network, places, axes, node_size=110 if is_numbered else 40,
         node_color=[shades(i) for i in color_ids], edge_color=f"#808080{opacity:02x}", width=0.6,
         with_labels=is_numbered, labels=dict(enumerate(labels)), font_size=6,
     )  # fmt: skip

@@ -3,6 +3,7 @@
 The gap of a coloring is its number of colors above the best known.
 """
 
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.table import Table
 
 from gnn_training.console import markdown_table
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METHODS = {
-    "dsatur": "DSATUR", "rlf": "RLF", "tabucol": "TabuCol", "rule": "trained rule", "one_call": "one call",
-    "search": "search",
+    "dsatur": "DSATUR", "rlf": "RLF", "tabucol": "TabuCol", "untrained": "untrained rule", "shipped": "shipped rule",
+    "rule": "trained rule", "one_call": "one call", "search": "search",
 }  # fmt: skip
 GRAPH_COLUMNS = {"name": "graph", "num_nodes": "nodes", "num_edges": "edges", "best_known": "best known"}
 SCORE_COLUMNS = {
@@ -114,13 +116,46 @@ def comparison(rows: Sequence[Row], methods: Sequence[str]) -> list[str]:
             continue
         means = {name: fmean(changes) for name, changes in groups.items()}
         total = means.pop("")
-        sentence = f"In the same seconds, {METHODS[method]} needs {abs(total):.2f} colors "
-        sentence += f"{'more' if total > 0 else 'fewer'} than TabuCol"
+        more = (
+            f"{abs(total):.2f} colors {'more' if total > 0 else 'fewer'} than"
+            if round(total, 2)
+            else "as many colors as"
+        )
+        sentence = f"In the same seconds, {METHODS[method]} needs {more} TabuCol"
         for word, is_there in (("fewer", operator.lt), ("more", operator.gt)):
             there = [f"{name} ({mean:+.2f})" for name, mean in means.items() if is_there(mean, 0)]
             sentence += f"; {word} on {', '.join(there)}" if there else ""
         sentences.append(f"{sentence}.")
     return sentences
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    """A sentence: what the trained rule gains over others in the same seconds, and whether to use it. "" if it was not
+    compared. Differences are means of pairs, with one standard error; two of them count.
+    """
+    done, said = [row for row in rows if "rule" in row.colors], []
+    better: list[str] = []
+    equal: list[str] = []
+    for other in ("untrained", "tabucol", "shipped"):
+        changes = np.array([row.colors["rule"] - row.colors[other] for row in done if other in row.colors])
+        if not len(changes):
+            continue
+        name, change, error = f"the {METHODS[other]}".replace("the T", "T"), changes.mean(), _error(changes)
+        more = f"{abs(change):.2f} ± {error:.2f} {'more' if change > 0 else 'fewer'} than"
+        said.append(f"{more if changes.any() else 'as many as'} {name}")
+        if change > -2 * error or not changes.any():
+            (better if change > 2 * error else equal).append(name)
+    if not said:
+        return ""
+    advice = f"use either, these graphs cannot tell it apart from {' and '.join(equal)}" if equal else "use it"
+    advice = f"do not use it for such graphs, {' and '.join(better)} found fewer colors" if better else advice
+    if "the untrained rule" in better + equal:
+        advice = "train longer before you use it, the training shows no gain on these graphs"
+    return f"In the same seconds on {len(done)} graphs, the trained rule needs, in colors, {', '.join(said)}: {advice}."
+
+
+def _error(values: np.ndarray) -> float:
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else math.inf
 
 
 def tables(rows: Sequence[Row], summary: dict[str, Any], families: dict[str, dict[str, Any]]) -> list[Table]:

@@ -84,7 +84,7 @@ class Logbook:
     """
 
     def __init__(self, settings: TrainSettings, reached: dict[str, int], is_main: bool):
-        self.run, self.is_main = settings.run, is_main
+        self.run, self.is_main, self.said = settings.run, is_main, -1  # step of the last evaluation that was told
         if not is_main:
             return
         self.metrics = self.run / "metrics.jsonl"
@@ -109,13 +109,14 @@ class Logbook:
                 logger.log(step, {f"{kind}/{name}": value for name, value in values.items()})
 
     def say(self, step: int, steps: int, progress: Progress, seconds_left: float) -> None:
-        """Log one line for people: where the training stands."""
+        """Log one line for people: where the training stands, and once what an evaluation has found."""
         if not self.is_main:
             return
         parts = [f"step {step}/{steps}"]
-        if progress.gap is not None:
+        if progress.gap is not None and progress.evaluated_at != self.said:
+            self.said = progress.evaluated_at
             others = f"untrained {progress.gap + progress.gain:+.2f}, DSATUR {progress.dsatur_gap:+.2f}"
-            parts.append(f"gap {progress.gap:+.2f} ({others})")
+            parts.append(f"at step {self.said} gap {progress.gap:+.2f} ({others})")
             parts.append(f"training saves {progress.gain:.2f} ± {progress.gain_error:.2f} colors")
         minutes, seconds = divmod(round(seconds_left), 60)
         log.info("%s", " | ".join([*parts, f"{minutes}:{seconds:02d} left"]))
