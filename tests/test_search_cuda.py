@@ -32,9 +32,9 @@ SPILLED = 32  # bytes of registers of a thread in local memory, at most
 
 
 def small_graphs() -> list[Graph]:
-    """Twenty graphs of all families, most of them with 20 to 60 nodes."""
+    """Twenty graphs of all families, most of them with 16 to 46 nodes."""
     names = [*FAMILIES, "er_dense", "planted", "geometric", "leighton"]
-    return [draw(1, name, i, 20 + 13 * i % 41).graph for i, name in enumerate(names)]
+    return [draw(1, name, i, 16 + 13 * i % 31).graph for i, name in enumerate(names)]
 
 
 def with_control(weights: np.ndarray, name: str, value: float) -> np.ndarray:
@@ -94,16 +94,16 @@ def cases() -> dict[str, Task]:
     small = small_graphs()
     planted = [draw(2, name, i, 16).graph for i, name in enumerate(["planted", "er_heavy", "queen"])]
     made = [
-        case(small, untrained(), 30),
-        case(small, shipped(), 30),
-        case(small[::3], with_control(random_rule(), "margin", MANY_MOVERS), 30),
-        case(small[::3], with_control(untrained(), "jitter", NO_JITTER), 30),
+        case(small, untrained(), 20),
+        case(small, shipped(), 40),
+        case(small[::3], with_control(random_rule(), "margin", MANY_MOVERS), 20),
+        case(small[::3], with_control(untrained(), "jitter", NO_JITTER), 20),
         case(small[::4], shipped(), 2),
-        case(small[::4], shipped(), 50, lower=5),
-        case(planted, shipped(), 30, threads=70),
-        case(planted, random_rule(), 30, threads=1),
-        case(small[::5], shipped(), 30, max_shared=2900),
-        case(small[::3], shipped(), 30, max_shared=4000),
+        case(small[::4], shipped(), 40, lower=5),
+        case(planted, shipped(), 20, threads=70),
+        case(planted, random_rule(), 20, threads=1),
+        case(small[::5], shipped(), 20, max_shared=2400),
+        case([*small[::4], random_graph(40, 0.9), random_graph(80, 0.1)], shipped(), 20, max_shared=3700),
         case(small[::4], shipped(), 20, calls=2),
         case([random_graph(1500, 0.004)], with_control(random_rule(), "margin", 1.0), 5),
     ]
@@ -115,11 +115,12 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the simulator finds for every case."""
     tasks, found = (tmp_path_factory.mktemp("simulated") / name for name in ("tasks", "found"))
     tasks.write_bytes(pickle.dumps([*cases().values()]))
-    subprocess.run([sys.executable, simulated_cuda.__file__, tasks, found], check=True, timeout=280)
+    subprocess.run([sys.executable, simulated_cuda.__file__, tasks, found], check=True, timeout=500)
     return dict(zip(NAMES, pickle.loads(found.read_bytes()), strict=True))
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # of the simulator: a minute of a core, several where tests share them
 @pytest.mark.parametrize("name", NAMES)
 def test_a_thread_block_makes_the_moves_of_the_compiled_loops(name: str, simulated: dict[str, Any]):
     check(cases()[name], simulated[name])
@@ -129,9 +130,9 @@ def test_the_cases_find_colorings_with_fewer_colors_and_use_all_kinds_of_memory(
     task, fewer = cases()["shipped"], 0
     for g, graph in enumerate(task.graphs):
         first = task.first[g].astype(np.int32)
-        arguments = (first, 0, 1, shipped(), noise_table(256), SEED + g, 30, np.zeros(1, np.uint8))
+        arguments = (first, 0, 1, shipped(), noise_table(256), SEED + g, 40, np.zeros(1, np.uint8))
         fewer += search_graph(*graph.csr(), *arguments)[1] < first.max() + 1
-    assert fewer >= 4
+    assert fewer >= 3
     mixed = cases()["some in each memory"]
     colors = [int(first.max()) + 1 for first in mixed.first]
     launches, too_large = search_cuda.plan(mixed.num_nodes.tolist(), colors, mixed.max_shared)
