@@ -70,6 +70,7 @@ def search(task: Task) -> tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]:
 
 if __name__ == "__main__":
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # before numba is imported
+    sys.path.append(str(Path(__file__).parent))  # for the class of the tasks
     import torch
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 

@@ -283,7 +283,10 @@ def refusal(done: subprocess.CompletedProcess[str]) -> str:
 
 @pytest.mark.slow  # whole trainings in processes of their own
 def test_run_multigpu_refuses_a_machine_without_gpus(clone: Clone):
-    assert refusal(dry_run(clone)).startswith("there is no GPU: start a container with --gpus all")
+    refused = clone.start("run_multigpu.sh", cwd=clone.root)
+    assert refusal(refused).startswith("there is no GPU: start a container with --gpus all")
+    rehearsed = dry_run(clone)
+    assert rehearsed.returncode == 0 and "# ranks on this machine: one for each GPU; here is none" in rehearsed.stdout
     assert num_ranks(dry_run(clone, "2", "--preset", "cpu")) == 2
 
 

@@ -96,10 +96,9 @@ def dry_run(settings: RunSettings) -> None:
     `run`.
     """
     nodes, variables = Nodes.from_environment(), gpus.select(settings.gpus)
-    try:
-        ranks = str(gpus.num_ranks(settings))
-    except MachineError:  # a rehearsal of a job for GPUs on a machine without
-        ranks = "one for each GPU; here is none"
+    # A rehearsal of a job for GPUs, on a machine without.
+    is_elsewhere = settings.preset in ("single", "multi") and settings.device != "cpu" and not gpus.are_there()
+    ranks = "one for each GPU; here is none" if is_elsewhere else gpus.num_ranks(settings)
     files.make_folder(settings.run / SETTINGS)
     if path := os.environ.get("PYTHONPATH"):
         variables["PYTHONPATH"] = path

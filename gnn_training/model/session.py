@@ -88,7 +88,13 @@ class Model:
         for name, value in zip(OPTIONAL_INPUTS, (num_colors, seed, steps), strict=True):
             if value is not None:
                 feeds[name] = np.asarray(value, dtype=np.int64)
-        logits, chromatic, types, difficulty = results = self._run(feeds, seconds)
+        try:
+            logits, chromatic, types, difficulty = results = self._run(feeds, seconds)
+        except (MemoryError, TimeoutError):
+            raise
+        except Exception as error:  # the runtime's errors have no base class of their own
+            cause = str(error).splitlines()[0].rpartition(" : ")[2]
+            raise UserError(f"{self.path}: a call fails in ONNX Runtime ({cause}); {WAY_OUT}") from error
         shapes = [
             (int(ends[-1]), logits.shape[-1] if logits.ndim else 0),
             *((len(batch), *more) for more in OTHER_SHAPES),
@@ -111,8 +117,7 @@ class Model:
             except Exception as error:
                 if "alloc" in str(error):
                     raise MemoryError(f"ONNX Runtime ran out of memory: {error}") from error
-                cause = str(error).splitlines()[0].rpartition(" : ")[2]
-                raise UserError(f"{self.path}: a call fails in ONNX Runtime ({cause}); {WAY_OUT}") from error
+                raise
             finally:
                 options.terminate = True  # the pool waits for a run that nobody waits for
 
