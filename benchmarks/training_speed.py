@@ -37,7 +37,7 @@ HEADING = "## Measured\n"  # the last section of a page, which is replaced
 DENSITY, BATCH = 0.5, 16
 FIRST_ROUNDS = 100  # of the first measurement of a form; as many more as the time allows follow
 MOST_ROUNDS = 10**9
-WARM_UP = 2  # steps: DistributedDataParallel arranges its gradients after the first
+WARM_UP = 3  # epochs, in which every rank prepares nearly all graphs
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -105,7 +105,8 @@ def train(trial: tuple[TrainSettings, float, int]) -> tuple[int, float]:
         data = PackedGraphs.open(settings.data)
         loader, learner = GraphLoader(settings, data, rt), Learner(settings, searcher_for(data, rt.device), rt)
         batches, searches = loader.starting_at(0), 0
-        for batch in islice(batches, WARM_UP):
+        warm_up = WARM_UP * len(loader.sampler)
+        for batch in islice(batches, warm_up):
             learner.update(batch)
         learner.reduce()
         started = time.monotonic()
@@ -115,7 +116,7 @@ def train(trial: tuple[TrainSettings, float, int]) -> tuple[int, float]:
             learner.reduce()  # waits for the step
             if any(rt.any(not steps and time.monotonic() - started > seconds)):
                 break
-        return learner.step - WARM_UP, searches / (time.monotonic() - started)
+        return learner.step - warm_up, searches / (time.monotonic() - started)
 
 
 def table(columns: Mapping[str, Sequence[object]]) -> str:

@@ -406,7 +406,7 @@ def test_the_verdict_says_what_to_use():
     assert (
         "needs, in colors, 1.50 ± 0.19 fewer than the untrained rule, 2.50 ± 0.19 fewer than TabuCol: use it." in better
     )
-    assert said(untrained=-2, tabucol=1).endswith("train longer before you use it, no gain shows here.")
+    assert said(untrained=-2, tabucol=1).endswith("train longer or score more graphs, no clear gain shows here.")
     assert said(untrained=1, shipped=-2).endswith("do not use it for such graphs, the shipped rule found fewer colors.")
     rows = [
         Row("g", None, 9, 9, None, 1, {"rule": 7, "tabucol": 7}),

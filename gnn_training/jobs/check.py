@@ -41,7 +41,7 @@ Row = tuple[str, Callable[[], str]]  # title; function that returns what was fou
 ROUNDS_PER_SECOND = {"h100": 66e6, "h200": 66e6, "b200": 74e6}
 CORES_PER_GPU = 16  # of rented machines, about
 LABEL_SECONDS, PREPARE_SECONDS = 0.3, 0.05  # of a core, for each graph of recipe full; see docs/LOG.md
-REST_MINUTES = 2  # export, verify, evaluate and pack
+REST_MINUTES = 4  # export, verify, evaluate and pack
 
 
 def check(settings: CheckSettings) -> None:

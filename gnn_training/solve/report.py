@@ -150,7 +150,7 @@ def verdict(rows: Sequence[Row]) -> str:
     advice = f"use either, these graphs cannot tell it apart from {' and '.join(equal)}" if equal else "use it"
     advice = f"do not use it for such graphs, {' and '.join(better)} found fewer colors" if better else advice
     if "the untrained rule" in better + equal:
-        advice = "train longer before you use it, no gain shows here"
+        advice = "train longer or score more graphs, no clear gain shows here"
     return f"In the same seconds on {len(done)} graphs, the trained rule needs, in colors, {', '.join(said)}: {advice}."
 
 
