@@ -80,7 +80,6 @@ if __name__ == "__main__":
 
     # The memory of the GPU is that of the CPU.
     block_searcher.as_array = lambda tensor: FakeCUDAArray(tensor.contiguous().numpy())
-    BlockSearcher._copied = lambda self, values: torch.from_numpy(np.ascontiguousarray(values))
     torch.cuda.current_stream = lambda device: SimpleNamespace(cuda_stream=0)
     block_searcher.cuda.external_stream = lambda pointer: 0
     # Half of the time went into waiting for the thread that polls the others, and into the simulator's wrappers of

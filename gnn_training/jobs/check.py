@@ -190,8 +190,8 @@ def _measure(settings: TrainSettings) -> tuple[int, int, float]:
     with join(settings.device) as rt:
         data = PackedGraphs.open(settings.data)
         loader, learner = GraphLoader(settings, data, rt), Learner(settings, searcher_for(data, rt.device), rt)
-        self_check(learner, loader, rt)
-        learner.try_step(loader.largest())  # which takes the most memory
+        if not self_check(learner, loader, rt):  # which on GPUs takes the step that needs most memory, too
+            learner.try_step(loader.largest())
         started = time.monotonic()
         for batch in islice(loader.starting_at(0), STEPS):
             learner.update(batch)

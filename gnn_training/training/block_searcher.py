@@ -11,6 +11,7 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.solve import search_cuda
 from gnn_training.solve.search_cuda import DeviceGraphs, Launch
 from gnn_training.solve.search_kernel import noise_table
+from gnn_training.training.loader import copied_to
 from gnn_training.training.loss import Batch
 from gnn_training.training.searcher import search_on_cpu
 
@@ -26,6 +27,7 @@ class BlockSearcher:
         self.first_node = np.cumsum([0, *nodes])
         self.first_word = np.cumsum([0, *nodes * -(-nodes // search_cuda.BITS)])
         self.num_colors = np.zeros(len(data), int)  # of the colorings to start with, 0 if a graph is not there yet
+        self.table_sizes: tuple[int, int] | None = None  # of `tables`, see _tables
         self.graphs = DeviceGraphs(
             nodes=self._copied(data.num_nodes), ends=self._copied(2 * data.num_edges),
             num_colors=self._empty(torch.int32, len(data)), first_node=self._copied(self.first_node),
@@ -68,22 +70,28 @@ class BlockSearcher:
         lower (at least 1), seeds and weights (R, ...); num_nodes: N, that of the largest.
         """
         count, empty = len(launch.searches), self._empty
-        tables = noise_table(self.num_colors.max()), search_cuda.logarithms(max(rounds, num_nodes))
+        tables = self._tables(int(self.num_colors.max()), max(rounds, int(self.data.num_nodes.max())))
         large = empty(torch.int16, count, launch.large)
         fewest, conflicts, best = (
             empty(torch.int32, count),
             empty(torch.float32, count),
             empty(torch.int16, count, num_nodes),
         )
-        tensors = (*self.graphs, *searches, *map(self._copied, tables), large, fewest, conflicts, best)
+        tensors = (*self.graphs, *searches, *tables, large, fewest, conflicts, best)
         kernel = search_cuda.kernel(launch.in_shared, self.max_shared)
         stream = cuda.external_stream(torch.cuda.current_stream(self.device).cuda_stream)
         kernel[count, search_cuda.THREADS, stream, launch.shared](*map(as_array, tensors), rounds)
         return fewest.float(), conflicts, best
 
+    def _tables(self, num_colors: int, count: int) -> tuple[Tensor, Tensor]:
+        """Noise of so many colors, and logarithms; they are copied when there are more than before."""
+        if (num_colors, count) != self.table_sizes:
+            tables = noise_table(num_colors), search_cuda.logarithms(count)
+            self.tables, self.table_sizes = (self._copied(tables[0]), self._copied(tables[1])), (num_colors, count)
+        return self.tables
+
     def _copied(self, values: np.ndarray) -> Tensor:
-        """The same values on the GPU, without waiting for it."""
-        return torch.from_numpy(values).pin_memory().to(self.device, non_blocking=True)
+        return copied_to(self.device, values)
 
     def _empty(self, dtype: torch.dtype, *shape: int) -> Tensor:
         return torch.empty(*map(int, shape), dtype=dtype, device=self.device)

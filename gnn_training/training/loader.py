@@ -92,7 +92,7 @@ class DeviceDataset:
     def batch(self, ids: np.ndarray, num_graphs: int, seed: int = 0, step: int = 0) -> Batch:
         """The graphs `ids`, with random numbers drawn by (seed, step, graph). num_graphs: of the step on all ranks."""
         self._prepare([i for i in ids.tolist() if i not in self._first])
-        graph = self.to_device(ids)
+        graph = copied_to(self.device, ids)
         nodes, starts, num_colors, lower, graph_type = self._columns[:, graph]
         columns = torch.arange(int(self.data.num_nodes[ids].max(initial=1)), device=self.device)
         exists = columns < nodes[:, None]
@@ -122,23 +122,24 @@ class DeviceDataset:
             self._lists[i] = lists
         return lists
 
-    def to_device(self, values: np.ndarray) -> Tensor:
-        """The same values on the device, without waiting for it."""
-        tensor = torch.from_numpy(values)
-        return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
-
     def _prepare(self, ids: list[int]) -> None:
         """Compute what is always the same of these graphs."""
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             for i, prepared in zip(ids, pool.map(self._prepared, ids), strict=True):
                 self._first[i] = prepared.first
-                self._node[self._starts[i] : self._starts[i + 1]] = self.to_device(prepared.node)
-                self._graph[i] = self.to_device(prepared.graph)
+                self._node[self._starts[i] : self._starts[i + 1]] = copied_to(self.device, prepared.node)
+                self._graph[i] = copied_to(self.device, prepared.graph)
 
     def _prepared(self, i: int) -> Prepared:
         lists = self.lists(i)
         known = structure(as_graphs(lists))
         return Prepared(first_coloring(lists), known.node[0].numpy(), known.graph[0].numpy())
+
+
+def copied_to(device: torch.device, values: np.ndarray) -> Tensor:
+    """The same values on a GPU, without waiting for it; on a CPU the same memory."""
+    tensor = torch.from_numpy(values)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def perturbations(key: int, graph: Tensor) -> tuple[Tensor, Tensor]:
