@@ -17,9 +17,17 @@ GRAPH_TYPES = (
     "random_sparse", "random_dense", "register", "leighton",
     "queen_geometric", "mycielski", "scale_free", "small_world",
 )  # fmt: skip
+CALL_ROUNDS = 2500  # of a call that names no `steps`, at most; small graphs take fewer, see rounds_by_size
+HORIZON = 100  # times the rounds of a call: `chromatic` and `difficulty` say what these would bring
+SETS_FROM, SETS_UP_TO = 0.15, 2048  # density from which, and nodes up to which, a graph is also colored by sets
 UNKNOWN_TYPE = 255  # stored for graphs whose family nobody named
 WEIGHTS_FILE = "model.safetensors"
 GOLDEN_FILE = "coloring_gnn.golden.json"
 SUMS_FILE = "SHA256SUMS"
 ARCHIVE_FILE = "trained_model.tar.gz"
 PAGE_FILE = "report.html"  # in the archive and in the run folder
+
+
+def rounds_by_size(num_nodes):  # type: ignore[no-untyped-def] # int, or an int64 tensor
+    """Rounds of a call on a graph of so many nodes, CALL_ROUNDS at most."""
+    return 20 + num_nodes**3 // 1000

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import tyro
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from gnn_training.contract import SHIPPED_MODEL
+from gnn_training.contract import CALL_ROUNDS, SHIPPED_MODEL
 from gnn_training.errors import UserError
 
 PresetName = Literal["smoke", "cpu", "single", "multi"]
@@ -142,6 +142,8 @@ class TrainSettings(RankSettings):
     """Stop training after this many minutes; 0 sets no limit."""
     batch_size: Positive = 24
     """Graphs per rank and step; each is searched twice."""
+    batch_states: Positive = 4
+    """States of long searches per rank and step, from which the network learns to predict."""
     learning_rate: Rate = 0.04
     """Learning rate after the warm-up, on one rank."""
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
@@ -243,7 +245,7 @@ class ExportSettings(Settings):
     """Run folder, or a checkpoint file."""
     models: Path = Path("models")
     """Folder for coloring_gnn.onnx, golden vectors and SHA256SUMS."""
-    steps: Positive = 2500
+    steps: Positive = CALL_ROUNDS
     """Rounds of a call with the three plain inputs, at most; small graphs take fewer."""
     oldest_runtime: bool = True
     """Also run the file in ONNX Runtime 1.16.3 if that is installed; --no-oldest-runtime does not."""

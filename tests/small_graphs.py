@@ -69,5 +69,5 @@ def edge_list(graphs: Sequence[Graph]) -> tuple[np.ndarray, np.ndarray]:
 
 def label_of(data: PackedGraphs, i: int) -> Label:
     """The label of graph i of packed graphs."""
-    names = ("num_colors", "lower_bound", "dsatur_colors", "optimal", "difficulty")
+    names = ("num_colors", "lower_bound", "dsatur_colors", "optimal")
     return Label(cut(data.tensors, "coloring", i), *(getattr(data, name)[i].item() for name in names))

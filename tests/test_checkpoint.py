@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from gnn_training.errors import StorageError, UserError
+from gnn_training.model.network import ColoringNetwork
 from gnn_training.training import checkpoint
-from gnn_training.training.loss import ColoringNetwork
 
 
 def state(value: float = 1.0) -> dict:

@@ -40,13 +40,13 @@ from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 from gnn_training.jobs import export as job
 from gnn_training.model import golden, onnx_export
+from gnn_training.model.network import ColoringNetwork
 from gnn_training.model.onnx_export import check_in_oldest_runtime
 from gnn_training.model.program import Program
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.model.session import Model
 from gnn_training.settings import ExportSettings
 from gnn_training.training import checkpoint
-from gnn_training.training.loss import ColoringNetwork
 
 ROOT = Path(__file__).parents[1]
 STEPS = 24  # of an exported file, see conftest.py
@@ -72,7 +72,7 @@ def session(folder: Path) -> onnxruntime.InferenceSession:
 def program(trained: Path) -> Program:
     network = ColoringNetwork()
     network.load_state_dict(checkpoint.load_best(trained)["network"])
-    return Program(network.move_rule, network.graph_head).eval()
+    return Program(network).eval()
 
 
 @pytest.fixture
@@ -313,7 +313,7 @@ def test_a_file_that_the_oldest_runtime_refuses_is_not_published(models, loaded,
 def test_a_file_of_another_form_is_refused(loaded: onnx.ModelProto):
     loaded.ir_version = 10
     with pytest.raises(UserError, match="the model has IR 10"):
-        onnx_export.verify(loaded, Program(ColoringNetwork().move_rule, ColoringNetwork().graph_head))
+        onnx_export.verify(loaded, Program(ColoringNetwork()))
 
 
 def test_an_improper_coloring_is_refused():

@@ -15,10 +15,10 @@ from gnn_training.archive import read_archive, write_archive
 from gnn_training.errors import UserError
 from gnn_training.files import checksums
 from gnn_training.jobs.run import StepRecord
+from gnn_training.model.network import ColoringNetwork
 from gnn_training.settings import smoke
 from gnn_training.training import checkpoint
 from gnn_training.training.logbook import read_metrics
-from gnn_training.training.loss import ColoringNetwork
 
 Damage = Callable[[bytes], bytes]
 VALUES = st.recursive(

@@ -1,4 +1,4 @@
-"""Labels: proper, within their bounds, as good as TabuCol should be; and the difficulty of a graph."""
+"""Labels: proper, within their bounds, as good as TabuCol should be."""
 
 import networkx as nx
 import numpy as np
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnn_training.coloring import is_proper, num_colors
-from gnn_training.data.dataset import difficulty, label
+from gnn_training.data.dataset import label
 from gnn_training.data.families import draw
 from gnn_training.graph import Graph, Instance, as_graph
 from gnn_training.solve.portfolio import clique_size
@@ -25,7 +25,6 @@ def test_labels_of_any_graph_are_proper_and_within_their_bounds(n, p, seed):
     assert set(found.coloring) == set(range(found.num_colors))
     assert 1 <= found.lower_bound <= found.num_colors <= found.dsatur_colors <= n
     assert found.optimal == (found.lower_bound == found.num_colors)
-    assert 0 <= found.difficulty <= 100
 
 
 @pytest.mark.parametrize("n", [1, 2, 9])
@@ -65,13 +64,3 @@ def test_what_the_family_proves_is_the_lower_bound():
     instance = next(i for i in (draw(0, "mycielski", index, 60) for index in range(20)) if i.optimal)
     found = label(instance, iterations=1_000, seconds=5, seed=0)
     assert found.optimal and found.lower_bound == found.num_colors > clique_size(instance.graph.csr())
-
-
-def test_difficulty_rises_with_each_of_its_parts():
-    easy = difficulty(num_nodes=100, num_colors=10, lower_bound=9, dsatur_colors=11, effort=100)
-    assert easy < difficulty(1000, 10, 9, 11, 100)
-    assert easy < difficulty(100, 10, 5, 11, 100)
-    assert easy < difficulty(100, 10, 9, 13, 100)
-    assert easy < difficulty(100, 10, 9, 11, 10_000)
-    assert difficulty(1, 1, 1, 1, 0) == 0
-    assert difficulty(10**4, 100, 1, 500, 10**9) == 100

@@ -12,11 +12,12 @@ from gnn_training import distributed
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
+from gnn_training.model.network import ColoringNetwork
 from gnn_training.training import checkpoint
-from gnn_training.training.learner import HEAD_RATE, MAX_BAD_STEPS, Learner, learning_rate
+from gnn_training.training.learner import MAX_BAD_STEPS, PREDICTION_RATE, Learner, learning_rate
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import Progress
-from gnn_training.training.loss import WEIGHTS, Batch, ColoringNetwork
+from gnn_training.training.loss import WEIGHTS, Batch, LossTerms, Search
 from gnn_training.training.searcher import search_on_cpu
 
 
@@ -37,10 +38,10 @@ class Trainer:
             report = self.learner.reduce()
         return report
 
-    def poison(self, value: float = float("nan")) -> torch.Tensor:
-        """Labels that make every loss this value; the true ones."""
-        dataset = self.loader.dataset
-        truth, dataset.difficulty = dataset.difficulty, torch.full_like(dataset.difficulty, value)
+    def poison(self, value: float = float("nan")) -> Search:
+        """A search whose results make the loss this value; the true one."""
+        truth = self.learner.search
+        self.learner.search = lambda *inputs: tuple(found + value for found in truth(*inputs))
         return truth
 
     @property
@@ -106,16 +107,16 @@ def test_steps_are_those_of_adamw_on_the_plain_network(data: PackedGraphs, rt: R
     settings, first, averaged = one.learner.settings, one.weights, None
     plain = ColoringNetwork()
     plain.load_state_dict(one.learner.network.state_dict())
-    parts = [plain.move_rule], list(plain.graph_head.parameters())
+    parts = [plain.move_rule], list(plain.predictions.parameters())
     optimizer = torch.optim.AdamW([{"params": part} for part in parts], weight_decay=settings.weight_decay)
     for _ in range(5):
         batch = one.batch()
         rate = one.learner.learning_rate
-        terms = plain(batch, one.learner.search, settings.rounds)
+        terms = LossTerms(plain)(batch, one.learner.search, settings.rounds)
         optimizer.zero_grad(set_to_none=False)
-        (sum(weight * terms[name] for name, weight in WEIGHTS.items()) / batch.num_graphs).backward()
+        sum(weight * terms[name] for name, weight in WEIGHTS.items()).backward()
         norm, _ = (clip_grad_norm_(part, settings.clip) for part in parts)
-        for group, factor in zip(optimizer.param_groups, (1, HEAD_RATE), strict=True):
+        for group, factor in zip(optimizer.param_groups, (1, PREDICTION_RATE), strict=True):
             group["lr"] = factor * rate
         optimizer.step()
         mine = parameters_to_vector(plain.parameters()).detach()
@@ -123,7 +124,7 @@ def test_steps_are_those_of_adamw_on_the_plain_network(data: PackedGraphs, rt: R
         report = one.update()
         assert report["gradient_norm"] == pytest.approx(norm.item(), rel=1e-3)
         for name in WEIGHTS:
-            assert report[name] == pytest.approx(terms[name].item() / batch.num_graphs, rel=1e-3, abs=1e-6)
+            assert report[name] == pytest.approx(terms[name].item(), rel=1e-3, abs=1e-6)
     assert_same_steps(one.weights, mine, first)
     assert_same_steps(one.averaged, averaged, first)
 
@@ -135,7 +136,7 @@ def test_a_trial_step_searches_and_leaves_everything_as_it_was(data: PackedGraph
     one.learner.search = lambda *inputs: searches.append(inputs) or search(*inputs)
     truth = one.poison()
     one.learner.try_step(one.batch())
-    one.loader.dataset.difficulty = truth
+    one.learner.search = truth
     assert len(searches) == 1 and tiny_runs.differences(before, one.learner.state()) == []
     assert one.update(steps=2) == other.update(steps=2)
     assert tiny_runs.differences(one.learner.state(), other.learner.state()) == []
@@ -147,7 +148,7 @@ def test_every_precision_takes_finite_steps_close_to_those_in_fp32(data: PackedG
     assert (other.learner.scaler.get_scale() > 1) == (precision == "fp16")
     for _ in range(2):
         mine, theirs = other.update(), exact.update()
-        assert mine["chromatic"] == pytest.approx(theirs["chromatic"], rel=0.05)
+        assert mine["saved"] == pytest.approx(theirs["saved"], rel=0.05)
     assert other.learner.skipped_steps == 0
     atol = 3 * exact.learner.settings.learning_rate
     torch.testing.assert_close(other.weights, exact.weights, rtol=0, atol=atol)
@@ -185,14 +186,14 @@ def test_a_step_is_no_longer_than_the_clip_allows(data: PackedGraphs, rt: Runtim
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("cause", ["a label that is no number", "an infinite gradient"])
+@pytest.mark.parametrize("cause", ["a result that is no number", "an infinite gradient"])
 def test_a_step_that_is_not_finite_changes_no_weight_and_is_counted(data, rt, precision: str, cause: str):
     one = Trainer(data, rt, precision=precision)
     one.update()
-    before, averaged, truth = one.learner.state(), one.averaged, one.loader.dataset.difficulty
+    before, averaged, truth = one.learner.state(), one.averaged, one.learner.search
     rule = one.learner.network.move_rule
     hook = rule.register_hook(lambda slope: slope + float("inf") if "gradient" in cause else slope)
-    if "label" in cause:
+    if "result" in cause:
         one.poison()
     one.update()
     assert (one.learner.step, one.learner.skipped_steps, one.learner.bad_steps) == (2, 1, 1)
@@ -202,7 +203,7 @@ def test_a_step_that_is_not_finite_changes_no_weight_and_is_counted(data, rt, pr
     assert tiny_runs.differences(before["optimizer"]["state"], after["optimizer"]["state"]) == []
     assert torch.equal(one.averaged, averaged)
     hook.remove()
-    one.loader.dataset.difficulty = truth
+    one.learner.search = truth
     one.update()
     assert (one.learner.skipped_steps, one.learner.bad_steps) == (1, 0)
     assert not torch.equal(one.weights, parameters_to_vector(before["weights"].values()))
@@ -218,9 +219,9 @@ def test_too_many_bad_steps_in_a_row_end_the_training_with_a_way_out(data: Packe
 
 def test_bad_steps_between_good_ones_end_nothing(data: PackedGraphs, rt: Runtime):
     one = Trainer(data, rt, steps=40)
-    truth = one.poison()
+    truth, poisoned = one.poison(), one.learner.search
     for i in range(MAX_BAD_STEPS + 5):
-        one.loader.dataset.difficulty = truth if i % 5 == 0 else torch.full_like(truth, torch.nan)
+        one.learner.search = truth if i % 5 == 0 else poisoned
         one.update()
     assert one.learner.skipped_steps == 12
 

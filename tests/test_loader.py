@@ -14,11 +14,13 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.graph import Graph, Instance
 from gnn_training.model.graphs import concatenated, pad
-from gnn_training.model.network import structure
+from gnn_training.model.network import ColoringNetwork, structure
 from gnn_training.model.program import Program
 from gnn_training.model.rule import NUM_WEIGHTS
+from gnn_training.solve.portfolio import first_coloring
+from gnn_training.solve.search_kernel import follow, noise_table
 from gnn_training.training.loader import DeviceDataset, GraphLoader, as_graphs, perturbations
-from gnn_training.training.loss import Batch, ColoringNetwork
+from gnn_training.training.loss import Batch, LossTerms
 from gnn_training.training.searcher import search_on_cpu
 
 CPU = torch.device("cpu")
@@ -47,25 +49,53 @@ def test_graphs_of_all_sizes_come_as_the_program_sees_them(tmp_path: Path, size:
         )
 
 
-def test_the_structure_of_a_graph_is_the_same_in_every_batch(data: PackedGraphs, dataset: DeviceDataset):
-    ids = list(range(24))
-    batch, expected = batch_of(dataset, ids), structure(pad(*concatenated([data.graph(i) for i in ids]))[0])
-    assert torch.equal(batch.structure.exists, expected.exists)
-    assert (batch.structure.node[~expected.exists] == 0).all()
-    torch.testing.assert_close(batch.structure.node[expected.exists], expected.node[expected.exists])
-    torch.testing.assert_close(batch.structure.graph, expected.graph)
-    assert torch.equal(batch_of(dataset, [3]).structure.node[0], batch.structure.node[3, : data.num_nodes[3]])
+def test_a_state_carries_what_its_search_has_seen_and_found_later(data: PackedGraphs, dataset: DeviceDataset):
+    ids = dataset.state_ids("train")
+    assert len(ids) > 20 and set(data.split[dataset.state_graph[ids]]) == {0}
+    torch.manual_seed(0)
+    rule = ColoringNetwork().move_rule.detach().numpy()
+    batch = dataset.states(ids[:9], 9)
+    known = structure(pad(*concatenated([data.graph(i) for i in dataset.state_graph[ids[:9]]]))[0])
+    torch.testing.assert_close(batch.node, known.node[known.exists])
+    torch.testing.assert_close(batch.graph, known.graph)
+    for row, i in enumerate(dataset.state_graph[ids[:9]].tolist()):
+        lists, search, mine = data.graph(i).csr(), batch.search, batch.edges.node_graph == row
+        first, clique = first_coloring(lists).astype(np.int64), int(data.clique[i])
+        arguments = *lists, first, 0, clique, rule, noise_table(int(first.max()) + 1), 0
+        now, then = (
+            follow(*arguments, int(r), np.zeros(1, np.uint8)) for r in (search.rounds[row], search.horizon[row])
+        )
+        assert search.colors[mine].tolist() == now.last.tolist()
+        for name, counts in zip(("free", "one", "conflicts", "moves"), now.counts, strict=True):
+            assert getattr(search, name)[mine].tolist() == counts.tolist()
+        assert (search.num_colors[row], search.lower[row]) == (now.num_colors, clique)
+        assert search.reached[row] == now.reached[now.num_colors]
+        assert batch.saved[row] == now.num_colors - then.num_colors
+        assert 10 ** batch.log_rounds[row].item() - 1 == pytest.approx(then.reached[then.num_colors], rel=1e-4)
+        assert batch.graph_type[row] == data.graph_type[i]
+    assert batch.saved.max() > 0
+
+
+def test_horizons_depend_on_step_and_state_and_not_on_batch_mates(dataset: DeviceDataset):
+    ids = dataset.state_ids("train")
+    one, other = dataset.states(ids[:6], 6, 3, 8), dataset.states(ids[2:9], 7, 3, 8)
+    assert torch.equal(one.search.horizon[2:], other.search.horizon[:4])
+    assert not torch.equal(one.search.horizon, dataset.states(ids[:6], 6, 3, 9).search.horizon)
+    many = torch.cat([dataset.states(ids[:6], 6, 3, step).search.horizon for step in range(30)])
+    assert 0.1 < (many == 0).float().mean() < 0.3
+    ever = dataset.states(ids[:6], 6, 3, int((many.view(30, 6) == 0).sum(1).argmax()))
+    best = torch.from_numpy(dataset.data.num_colors[dataset.state_graph[ids[:6]]].astype(float))
+    rows = ever.search.horizon == 0
+    assert (ever.search.num_colors - ever.saved <= best)[rows].all()
 
 
 def test_a_batch_carries_the_labels_of_its_graphs(data: PackedGraphs, dataset: DeviceDataset):
     batch = batch_of(dataset, IDS)
     for row, i in enumerate(IDS):
         label = label_of(data, i)
-        assert batch.structure.exists[row].sum() == len(batch.first[row]) == data.num_nodes[i]
+        assert len(batch.first[row]) == data.num_nodes[i]
         assert len(batch.lists(row).neighbours) == 2 * data.num_edges[i]
         assert (batch.num_colors[row], batch.lower[row]) == (label.num_colors, label.lower_bound)
-        assert batch.graph_type[row] == data.graph_type[i]
-        assert batch.difficulty[row].item() == pytest.approx(label.difficulty)
     assert batch.ids.tolist() == IDS and batch.num_graphs == 3
 
 
@@ -73,7 +103,7 @@ def test_searches_begin_with_proper_colorings_of_as_many_colors_as_those_of_the_
     batch = batch_of(dataset, list(range(24)))
     graphs, network = [data.graph(i) for i in range(24)], ColoringNetwork()
     options = (torch.tensor(value) for value in ([0], 0, 0))
-    program = Program(network.move_rule, network.graph_head)(*concatenated(graphs), *options)["greedy"]
+    program = Program(network)(*concatenated(graphs), *options)["greedy"]
     for row, graph in enumerate(graphs):
         first = batch.first[row]
         assert is_proper(graph, first) and len(np.unique(first)) == first.max() + 1 <= data.dsatur_colors[row]
@@ -106,7 +136,7 @@ def test_changes_are_standard_normal_and_independent():
 
 def test_a_batch_without_graphs_has_no_loss_and_no_gradient(dataset: DeviceDataset):
     network = ColoringNetwork()
-    terms = network(batch_of(dataset, []), search_on_cpu, rounds=5)
+    terms = LossTerms(network)(dataset.batch(np.array([], dtype=np.int64), 4), search_on_cpu, rounds=5)
     sum(terms.values()).backward()
     assert all(term.item() == 0 for term in terms.values())
     assert all(weight.grad is not None and (weight.grad == 0).all() for weight in network.parameters())
@@ -114,11 +144,13 @@ def test_a_batch_without_graphs_has_no_loss_and_no_gradient(dataset: DeviceDatas
 
 def test_batches_share_no_memory_with_the_dataset(dataset: DeviceDataset):
     first, expected = (batch_of(dataset, IDS) for _ in range(2))
-    for tensor in (*first.structure, first.num_colors, first.lower, first.graph_type, first.difficulty):
+    states, others = (dataset.states(np.arange(3), 3) for _ in range(2))
+    for tensor in (*states.search, *states.edges, states.node, states.graph, first.num_colors, first.lower):
         tensor.zero_()
     again = batch_of(dataset, IDS)
-    assert torch.equal(again.num_colors, expected.num_colors) and torch.equal(again.difficulty, expected.difficulty)
-    assert all(map(torch.equal, again.structure, expected.structure))
+    assert torch.equal(again.num_colors, expected.num_colors) and torch.equal(again.lower, expected.lower)
+    kept = dataset.states(np.arange(3), 3)
+    assert all(map(torch.equal, kept.search, others.search)) and torch.equal(kept.node, others.node)
 
 
 def loader(data: PackedGraphs, rt: Runtime, **changes) -> GraphLoader:

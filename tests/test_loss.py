@@ -12,10 +12,12 @@ from torch.nn.functional import cosine_similarity
 
 from gnn_training.contract import GRAPH_TYPES, UNKNOWN_TYPE
 from gnn_training.graph import Graph
-from gnn_training.model.network import structure
+from gnn_training.model import network as network_module
+from gnn_training.model.graphs import concatenated
+from gnn_training.model.network import ColoringNetwork, Edges, structure
 from gnn_training.model.rule import NUM_WEIGHTS
-from gnn_training.training.loader import first_coloring
-from gnn_training.training.loss import SPREAD, WEIGHTS, Batch, ColoringNetwork, Search
+from gnn_training.solve.portfolio import first_coloring
+from gnn_training.training.loss import SPREAD, WEIGHTS, Batch, LossTerms, Search, StateBatch
 from gnn_training.training.searcher import search_on_cpu
 
 SINGLE = Graph.from_edges(1, [])
@@ -34,27 +36,47 @@ def batch(graphs: list[Graph]) -> Batch:
         ids=np.arange(len(graphs)),
         lists=lists.__getitem__,
         first=first,
-        structure=structure(padded(graphs)),
         num_colors=(used - 2).clamp(min=1),
         lower=(used - 3).clamp(min=1),
-        graph_type=torch.tensor([graph.num_nodes % len(GRAPH_TYPES) for graph in graphs]),
-        difficulty=torch.tensor([2.0 * graph.num_nodes for graph in graphs]),
         seeds=torch.tensor([graph.num_nodes for graph in graphs]),
         change=torch.tensor(np.stack([each.standard_normal(NUM_WEIGHTS) for each in rng]), dtype=torch.float32),
-        num_graphs=len(graphs),
+        num_graphs=1,  # so that terms are sums
+        states=states(graphs),
     )
+
+
+def states(graphs: list[Graph]) -> StateBatch:
+    """Of searches in these graphs, as if much came later."""
+    lists = [graph.csr() for graph in graphs]
+    first = [first_coloring(each).astype(int) for each in lists]
+    known = structure(padded(graphs))
+    edge_index, node_graph = concatenated(graphs)
+    order = edge_index[0].argsort(stable=True)
+    degrees = torch.bincount(edge_index[0], minlength=len(node_graph))
+    per_node = [torch.full((len(node_graph),), float(i)) for i in range(4)]
+    sizes = torch.tensor([float(graph.num_nodes) for graph in graphs])
+    colors = torch.from_numpy(np.concatenate(first))
+    used = torch.tensor([float(each.max()) + 1 for each in first])
+    search = network_module.Search(
+        colors, *per_node, used, (used - 3).clamp(min=1), sizes, sizes / 2, sizes, 100 * sizes
+    )
+    return StateBatch(
+        Edges(node_graph, degrees, edge_index[0][order], edge_index[1][order]), known.node[known.exists], known.graph,
+        search, torch.arange(int(used.max())), saved=sizes % 4, log_rounds=sizes.log10(),
+        graph_type=sizes.long() % len(GRAPH_TYPES), num_states=1,
+    )  # fmt: skip
 
 
 def singles(count: int) -> Batch:
     """So many graphs of one node, with random changes: what their searches find, a test decides."""
     b = batch([SINGLE] * count)
-    return replace(b, change=torch.randn(count, NUM_WEIGHTS))
+    return replace(b, states=None, change=torch.randn(count, NUM_WEIGHTS))
 
 
 @pytest.fixture
-def network() -> ColoringNetwork:
+def network() -> LossTerms:
     torch.manual_seed(0)
-    return ColoringNetwork()
+    return LossTerms(ColoringNetwork())
 
 
 def finds(fewest: Callable, conflicts: Callable = lambda weights: 0.0) -> Search:
@@ -66,12 +88,12 @@ def finds(fewest: Callable, conflicts: Callable = lambda weights: 0.0) -> Search
     return search
 
 
-def gradient(network: ColoringNetwork, b: Batch, search: Search = search_on_cpu) -> Tensor:
+def gradient(network: LossTerms, b: Batch, search: Search = search_on_cpu) -> Tensor:
     """Of the rule, by the gap."""
-    return torch.autograd.grad(network(b, search, ROUNDS)["gap"], network.move_rule)[0]
+    return torch.autograd.grad(network(b, search, ROUNDS)["gap"], network.trained.move_rule)[0]
 
 
-def test_the_terms_of_a_batch_are_the_sums_of_its_graphs_and_so_is_the_gradient(network: ColoringNetwork):
+def test_the_terms_of_a_batch_are_the_sums_of_its_graphs_and_so_is_the_gradient(network: LossTerms):
     together, *alone = (network(batch(graphs), search_on_cpu, ROUNDS) for graphs in (GRAPHS, *([g] for g in GRAPHS)))
     assert together.keys() == WEIGHTS.keys()
     for name in WEIGHTS:
@@ -81,15 +103,15 @@ def test_the_terms_of_a_batch_are_the_sums_of_its_graphs_and_so_is_the_gradient(
     torch.testing.assert_close(gradient(network, batch(GRAPHS)), sum(gradients), rtol=1e-4, atol=1e-5)
 
 
-def test_the_gap_is_the_mean_of_both_searches_above_the_best_known(network: ColoringNetwork):
-    plus = network.move_rule[0] + SPREAD * 2
+def test_the_gap_is_the_mean_of_both_searches_above_the_best_known(network: LossTerms):
+    plus = network.trained.move_rule[0] + SPREAD * 2
     b = replace(batch([HARD]), change=torch.full((1, NUM_WEIGHTS), 2.0))
     search = finds(lambda weights: torch.where(weights[..., 0].isclose(plus), 12.0, 9.0))
     assert network(b, search, ROUNDS)["gap"].item() == pytest.approx(10.5 - b.num_colors.item())
 
 
 @pytest.mark.parametrize("by", ["colors", "conflicts"])
-def test_the_gradient_points_where_searches_get_worse(network: ColoringNetwork, by: str):
+def test_the_gradient_points_where_searches_get_worse(network: LossTerms, by: str):
     best = torch.randn(NUM_WEIGHTS)
 
     def worse(weights: Tensor) -> Tensor:
@@ -97,26 +119,26 @@ def test_the_gradient_points_where_searches_get_worse(network: ColoringNetwork, 
 
     search = finds(worse) if by == "colors" else finds(lambda weights: 9.0, worse)
     estimate = gradient(network, singles(4000), search)
-    assert cosine_similarity(estimate, network.move_rule.detach() - best, dim=0) > 0.9
+    assert cosine_similarity(estimate, network.trained.move_rule.detach() - best, dim=0) > 0.9
 
 
-def test_graphs_without_a_difference_say_nothing(network: ColoringNetwork):
+def test_graphs_without_a_difference_say_nothing(network: LossTerms):
     assert (gradient(network, singles(20), finds(lambda weights: 9.0, lambda weights: 5.0)) == 0).all()
 
 
-def test_one_graph_cannot_outweigh_the_others(network: ColoringNetwork):
+def test_one_graph_cannot_outweigh_the_others(network: LossTerms):
     b = singles(1)
     assert gradient(network, b, finds(lambda weights: 1000 * weights[..., 0])).norm() <= b.change.norm()
 
 
-def test_a_change_and_its_opposite_give_the_same_gradient(network: ColoringNetwork):
+def test_a_change_and_its_opposite_give_the_same_gradient(network: LossTerms):
     b = batch(GRAPHS)
     one, other = gradient(network, b), gradient(network, replace(b, change=-b.change))
     assert one.norm() > 0
     torch.testing.assert_close(one, other)
 
 
-def test_searches_with_the_found_weights_get_better_by_training(network: ColoringNetwork):
+def test_searches_with_the_found_weights_get_better_by_training(network: LossTerms):
     best = 0.5 * torch.randn(NUM_WEIGHTS)
     search = finds(lambda weights: 4 + 0.05 * (weights - best).square().sum(2))
     optimizer = torch.optim.AdamW(network.parameters(), 2e-2, weight_decay=0)
@@ -131,42 +153,35 @@ def test_searches_with_the_found_weights_get_better_by_training(network: Colorin
         assert np.mean([terms[name] for terms in history[-5:]]) < 0.8 * history[0][name], name
 
 
-def test_a_graph_of_unknown_family_adds_no_family_loss(network: ColoringNetwork):
+def typed(b: Batch, graph_type: Tensor) -> Batch:
+    return replace(b, states=replace(b.states, graph_type=graph_type))
+
+
+def test_a_graph_of_unknown_family_adds_no_family_loss(network: LossTerms):
     known = batch(GRAPHS)
-    some = replace(known, graph_type=torch.where(torch.arange(4) == 0, known.graph_type, UNKNOWN_TYPE))
+    types = known.states.graph_type
+    some = typed(known, torch.where(torch.arange(4) == 0, types, UNKNOWN_TYPE))
     terms, alone = (network(b, search_on_cpu, 1) for b in (some, batch([HARD])))
     torch.testing.assert_close(terms["family"], alone["family"], rtol=1e-5, atol=1e-6)
-    none = network(replace(known, graph_type=torch.full((4,), UNKNOWN_TYPE)), search_on_cpu, 1)
+    none = network(typed(known, torch.full((4,), UNKNOWN_TYPE)), search_on_cpu, 1)
     assert none["family"].item() == 0
     none["family"].backward()
     assert all(w.grad is None or (w.grad == 0).all() for w in network.parameters())
 
 
-def test_the_estimate_stays_between_its_bounds_and_costs_nothing_where_they_meet(network: ColoringNetwork):
-    b = batch(GRAPHS)
-    lower, upper = b.lower.float(), torch.tensor([float(first.max()) + 1 for first in b.first])
-    for _ in range(5):
-        torch.nn.init.normal_(network.graph_head.head.weight, std=20)
-        predicted = network.graph_head(b.structure, lower, upper)
-        assert (lower <= predicted.chromatic).all() and (predicted.chromatic <= upper).all()
-        assert predicted.graph_type_logits.shape == (4, len(GRAPH_TYPES))
-        assert (predicted.difficulty >= 0).all() and (predicted.difficulty <= 100).all()
-    assert network(batch([SINGLE]), search_on_cpu, 3)["chromatic"].item() == 0
-
-
 @pytest.mark.parametrize("graphs", [GRAPHS, [SINGLE], [Graph.from_edges(5, [])]], ids=["several", "one", "edgeless"])
-def test_every_weight_gets_a_finite_gradient(network: ColoringNetwork, graphs: list[Graph]):
+def test_every_weight_gets_a_finite_gradient(network: LossTerms, graphs: list[Graph]):
     sum(network(batch(graphs), search_on_cpu, ROUNDS).values()).backward()
     assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in network.parameters())
 
 
-def test_the_predictions_have_no_gradient_in_the_rule_and_the_gap_none_in_the_head(network: ColoringNetwork):
+def test_the_predictions_have_no_gradient_in_the_rule_and_the_gap_none_in_them(network: LossTerms):
     terms = network(batch(GRAPHS), search_on_cpu, ROUNDS)
-    (terms["chromatic"] + terms["family"] + terms["difficulty"]).backward(retain_graph=True)
-    assert network.move_rule.grad is None
+    (terms["saved"] + terms["family"] + terms["rounds"]).backward(retain_graph=True)
+    assert network.trained.move_rule.grad is None
     network.zero_grad()
     terms["gap"].backward()
-    assert all(weight.grad is None for weight in network.graph_head.parameters())
+    assert all(weight.grad is None for weight in network.trained.predictions.parameters())
 
 
 def found(b: Batch, rounds: int = ROUNDS, search: Search = search_on_cpu) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""GraphHead sees the structure of a graph: not the order of its nodes, not padding, not other graphs."""
+"""PredictionNetwork sees a search in a graph: not the numbers of nodes and colors, not padding, not other graphs."""
 
 import networkx as nx
 import numpy as np
@@ -6,47 +6,105 @@ import pytest
 import torch
 from small_graphs import padded, random_graph
 
+from gnn_training.contract import OUTPUTS
 from gnn_training.graph import Graph, as_graph
-from gnn_training.model.network import GraphHead, GraphPredictions, clustering_coefficients, structure
+from gnn_training.model import network as network_module
+from gnn_training.model.graphs import concatenated
+from gnn_training.model.network import (
+    SAVED,
+    ColoringNetwork,
+    Edges,
+    PredictionNetwork,
+    Predictions,
+    Search,
+    States,
+    clustering_coefficients,
+    sparse,
+    structure,
+    sum_neighbours,
+)
+from gnn_training.model.program import Program
 
 GRAPHS = [random_graph(12, 0.5, 1), random_graph(30, 0.2, 2), Graph.from_edges(4, []), Graph.from_edges(1, [])]
 
 
 @pytest.fixture(scope="module")
-def graph_head() -> GraphHead:
+def program() -> Program:
     torch.manual_seed(0)
-    return GraphHead().requires_grad_(False)
+    return Program(ColoringNetwork()).eval()
 
 
-def predict(graph_head: GraphHead, *graphs: Graph) -> GraphPredictions:
-    return graph_head(structure(padded(graphs)), torch.full((len(graphs),), 2.0), torch.full((len(graphs),), 9.0))
+def predict(program: Program, *graphs: Graph, steps: int = 0) -> list[torch.Tensor]:
+    options = (torch.tensor(value) for value in ([0], 0, steps))
+    answer = program(*concatenated(graphs), *options)
+    return [answer[name] for name in OUTPUTS[1:]]
 
 
-def test_permuting_the_nodes_changes_no_prediction(graph_head: GraphHead):
+def test_permuting_the_nodes_changes_no_prediction(program: Program):
     halves = random_graph(30, 0.4).adjacency()
     halves[:15, :15] = halves[15:, 15:] = False  # no triangles, so that the estimate of clustering is exact
-    order = np.random.default_rng(4).permutation(30)
-    permuted = predict(graph_head, Graph.from_adjacency(halves[order][:, order]))
-    torch.testing.assert_close(permuted, predict(graph_head, Graph.from_adjacency(halves)), rtol=1e-4, atol=1e-4)
+    order = np.random.default_rng(4).permutation(30)  # two colors, whatever the order
+    permuted, plain = (predict(program, Graph.from_adjacency(x)) for x in (halves[order][:, order], halves))
+    torch.testing.assert_close(permuted, plain, rtol=1e-4, atol=1e-4)
 
 
-def test_padding_and_batch_mates_change_no_prediction(graph_head: GraphHead):
-    together = predict(graph_head, *GRAPHS)
+def test_padding_and_batch_mates_change_no_prediction(program: Program):
+    together = predict(program, *GRAPHS, steps=30)
     for i, graph in enumerate(GRAPHS):
-        for joint, single in zip(together, predict(graph_head, graph), strict=True):
+        for joint, single in zip(together, predict(program, graph, steps=30), strict=True):
             torch.testing.assert_close(joint[i], single[0], rtol=1e-4, atol=1e-4)
 
 
-def test_predictions_differ_between_graphs_and_stay_in_their_ranges(graph_head: GraphHead):
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        for scale in (1, 1000):
-            head = GraphHead().requires_grad_(False)
-            head.head.weight.mul_(scale)
-            chromatic, types, difficulty = predict(head, *GRAPHS)
-            assert (chromatic >= 2).all() and (chromatic <= 9).all() and types.shape == (4, 8)
-            assert (difficulty >= 0).all() and (difficulty <= 100).all()
-            assert len({*difficulty[:3].tolist()}) == 3 or scale > 1
+def test_the_numbers_of_the_colors_change_no_prediction():
+    torch.manual_seed(1)
+    network, states = PredictionNetwork(), some_states()
+    renamed = states.node_class.max() - states.node_class
+    other = states._replace(node_class=renamed, class_sizes=states.class_sizes.flip(0))
+    torch.testing.assert_close(network(states), network(other))
+
+
+def test_messages_pass_along_the_edges_and_through_the_color_classes():
+    torch.manual_seed(1)
+    network, states = PredictionNetwork(), some_states()
+    before = network(states).saved_logits
+    edges = states.edges._replace(neighbours=states.edges.neighbours.flip(0))
+    assert not torch.allclose(network(states._replace(edges=edges)).saved_logits, before)
+    assert not torch.allclose(network(states._replace(node_class=states.node_class.roll(1))).saved_logits, before)
+
+
+def some_states() -> States:
+    graph = random_graph(40, 0.3, 5)
+    edge_index, node_graph = concatenated([graph])
+    order, colors = edge_index[0].argsort(stable=True), torch.arange(40) % 7
+    edges = Edges(node_graph, torch.bincount(edge_index[0], minlength=40), edge_index[0][order], edge_index[1][order])
+    ones, known = torch.ones(1), structure(padded([graph]))
+    search = Search(colors, *torch.rand(4, 40), 7 * ones, 3 * ones, 100 * ones, 50 * ones, 4 * ones, 10_000 * ones)
+    return network_module.states(edges, known.node[0], known.graph, search, torch.arange(7))
+
+
+def test_the_sparse_matrix_sums_as_indices_do_and_so_does_its_gradient():
+    edges, x = some_states().edges, torch.randn(40, 3, requires_grad=True)
+    matrix, weight = sparse(edges), torch.randn(40, 3)
+    results = []
+    for adjacency in (matrix, None):
+        total = sum_neighbours(x, edges, adjacency)
+        results.append((total, *torch.autograd.grad((total * weight).sum(), x)))
+    torch.testing.assert_close(*results)
+
+
+def test_chances_fall_and_the_median_stays_between_the_bounds():
+    torch.manual_seed(2)
+    for scale in (1, 100):
+        logits, k, lower = scale * torch.randn(50, len(SAVED)), 40 + torch.arange(50.0), torch.full((50,), 30.0)
+        predicted = Predictions(logits, torch.zeros(50, 8), scale * torch.randn(50))
+        chances = predicted.chances()
+        assert (chances[:, 1:] <= chances[:, :-1]).all() and chances.min() >= 0 and chances.max() <= 1
+        search = Search(*[torch.zeros(50)] * 5, k, lower, *[torch.zeros(50)] * 4)
+        chromatic, hard = predicted.chromatic(search), predicted.difficulty(search)
+        assert (chromatic >= lower).all() and (chromatic <= k).all() and hard.min() >= 0 and hard.max() <= 100
+        saved = torch.tensor([0, *SAVED])[(chances > 0.5).sum(1)]
+        clear = ((chances - 0.5).abs() > 0.05).all(1)
+        torch.testing.assert_close(chromatic[clear], torch.maximum(k - saved, lower)[clear])
 
 
 def clustering(network: nx.Graph) -> np.ndarray:

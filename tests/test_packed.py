@@ -14,7 +14,7 @@ from small_graphs import label_of
 from gnn_training.data import packed
 from gnn_training.data.families import FAMILIES as EVERY_FAMILY
 from gnn_training.data.families import draw
-from gnn_training.data.packed import Label, PackedGraphs
+from gnn_training.data.packed import Label, LongSearch, PackedGraphs
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 
@@ -24,8 +24,14 @@ FAMILIES = ("er_dense", "imported")
 def labelled(graph: Graph, family: str = "imported") -> tuple[Instance, Label]:
     coloring = np.arange(graph.num_nodes, dtype=np.int16)
     return Instance(graph, family=family), Label(
-        coloring, graph.num_nodes, 1, graph.num_nodes, optimal=graph.num_nodes == 1, difficulty=12.5
+        coloring, graph.num_nodes, 1, graph.num_nodes, optimal=graph.num_nodes == 1, search=searched(graph)
     )
+
+
+def searched(graph: Graph) -> LongSearch:
+    n = graph.num_nodes
+    states, nodes = np.array([[20, 7], [90, 3]], np.int32), np.arange(10 * n, dtype=np.int16).reshape(2, 5, n)
+    return LongSearch(700, 3, n, np.arange(n % 5 + 1, dtype=np.int32), states, nodes)
 
 
 def columns(graphs: list[Graph]) -> packed.Columns:
@@ -55,7 +61,11 @@ def test_graphs_and_labels_come_back_as_they_were(tmp_path_factory, shapes, data
         assert np.array_equal(opened.graph(i).edges, graph.edges) and opened.name(i) == graph.name
         assert np.array_equal(opened.adjacency(i), graph.adjacency())
         assert np.array_equal(label_of(opened, i).coloring, np.arange(graph.num_nodes))
-        assert label_of(opened, i).optimal == (graph.num_nodes == 1) and label_of(opened, i).difficulty == 12.5
+        assert label_of(opened, i).optimal == (graph.num_nodes == 1)
+        search = searched(graph)
+        assert (opened.search_rounds[i], opened.clique[i], opened.search_colors[i]) == (700, 3, graph.num_nodes)
+        for name in ("reached", "states", "state_nodes"):
+            assert packed.cut(opened.tensors, name, i).tolist() == getattr(search, name).ravel().tolist()
         assert (opened.num_nodes[i], opened.num_edges[i]) == (graph.num_nodes, graph.num_edges)
         assert opened.fingerprint[i] == 2**64 - 1 and opened.families[opened.family[i]] == "imported"
 
@@ -157,7 +167,7 @@ def test_headers_that_lie_are_refused_in_one_sentence(tmp_path_factory, header):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "has version 2, this program reads 1"),
+        ({"version": 3}, "has version 3, this program reads 2"),
         ({"format": "something else"}, "not a manifest of packed graphs"),
         ({"graphs": 6}, "has 5 values of num_nodes, not 6"),
         ({"families": None}, "damaged"),
@@ -179,7 +189,7 @@ def test_a_manifest_that_does_not_fit_is_refused(folder, change, message):
     [
         ("num_colors", np.zeros(5, np.int32), "no num_colors of type int16"),
         ("num_colors", np.zeros((5, 1), np.int16), "no num_colors of type int16"),
-        ("difficulty", np.zeros(4, np.float32), "4 values of difficulty, not 5"),
+        ("clique", np.zeros(4, np.int16), "4 values of clique, not 5"),
     ],
 )
 def test_tensors_of_another_type_or_length_are_named(folder, name, values, message):

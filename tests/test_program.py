@@ -14,7 +14,7 @@ from gnn_training.coloring import count_conflicts_and_colors
 from gnn_training.contract import MAX_COLORS, OUTPUTS
 from gnn_training.graph import Graph
 from gnn_training.model import golden, program, rule
-from gnn_training.model.network import GraphHead
+from gnn_training.model.network import ColoringNetwork
 from gnn_training.model.program import Program, without_gaps
 from gnn_training.model.search import first_weights
 from gnn_training.solve import kernels
@@ -26,8 +26,14 @@ STEPS = 20
 def model() -> Program:
     """The program around random weights."""
     torch.manual_seed(0)
-    rule = first_weights()
-    return Program(rule + 0.3 * torch.randn(rule.shape), GraphHead()).eval()
+    return around(first_weights() + 0.3 * torch.randn(rule.NUM_WEIGHTS))
+
+
+def around(weights: Tensor) -> Program:
+    """The program around a rule and random weights of the predictions."""
+    network = ColoringNetwork()
+    network.move_rule.data = weights
+    return Program(network).eval()
 
 
 def call(model: Program, edge_index, batch, num_colors=(0,), seed: int = 0, steps: int = STEPS) -> dict[str, Tensor]:
@@ -151,7 +157,7 @@ def test_the_search_saves_colors_and_the_network_decides_how():
     graph, answers = planted(60, 5, 0.3)[0], []
     tenure = torch.tensor([rule.OUTPUTS * len(rule.GRAPH_FEATURES)])
     for weights in (first_weights(), first_weights().index_fill(0, tenure, 9.0)):  # a tenure of exp(9) rounds
-        model = Program(weights, GraphHead()).eval()
+        model = around(weights)
         assert used(model, graph, steps=0) >= 7
         answers.append(used(model, graph, steps=300))
     assert answers[0] == 5 < answers[1]

@@ -57,7 +57,7 @@ def learn(rt: Runtime, settings: TrainSettings, steps: int, resume: Path | None 
     """What one rank sees of so many steps; the rank `poisoned` has labels that make its loss NaN."""
     data = PackedGraphs.open(settings.data)
     if rt.rank == poisoned:
-        data.difficulty = np.full(len(data), np.nan, dtype=np.float32)
+        data.tensors["reached"] = np.full_like(data.reached, -1)  # logarithms of 0 rounds
     loader, learner, reports, error = GraphLoader(settings, data, rt), Learner(settings, search_on_cpu, rt), [], ""
     if resume:
         learner.load_state(checkpoint.load(resume))

@@ -342,7 +342,7 @@ def test_lost_patience_stays_lost(tiny_data: Path, tmp_path: Path):
 def test_a_loss_that_stays_non_finite_ends_with_a_sentence_and_is_told_in_the_status(tiny_data: Path, tmp_path: Path):
     graphs = PackedGraphs.open(tiny_data)
     tensors = {name: value for name, value in vars(graphs).items() if isinstance(value, np.ndarray)}
-    tensors["difficulty"] = np.full(len(graphs), np.nan, dtype=np.float32)
+    tensors["reached"] = np.full_like(graphs.reached, -1)  # logarithms of 0 rounds
     (tmp_path / "bad").mkdir()
     packed.write(tmp_path / "bad", tensors, graphs.families, {})
     refusal = tiny_runs.refusal(train, tiny_runs.settings(tmp_path / "bad", tmp_path / "run"))

@@ -19,12 +19,12 @@ from gnn_training.model import rule, search
 from gnn_training.model.graphs import Graphs
 from gnn_training.model.greedy import clique_bound
 from gnn_training.model.greedy import noise_table as noise_tensor
-from gnn_training.model.network import GraphHead, structure
+from gnn_training.model.network import structure
 from gnn_training.model.program import limits
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.model.search import Found, Limits, State, Task, first_weights
 from gnn_training.solve import kernels
-from gnn_training.solve.search_kernel import noise_table, search_graph
+from gnn_training.solve.search_kernel import follow, noise_table, search_graph
 
 MANY_MOVERS = 3.0  # control bias of the margin: exp(3) lets nearly every active node move
 
@@ -171,9 +171,13 @@ def kernel(graph: Graph, found: Found, i: int, weights: Tensor, rounds: int, see
     """Assert that the compiled loops find the same for graph i."""
     first, go_on = kernels.dsatur(*graph.csr()), np.zeros(1, np.uint8)
     arguments = (first, asked, 1, weights.numpy(), noise_table(256), seed, rounds, go_on)
-    best, num_colors, conflicts = search_graph(*graph.csr(), *arguments)
-    assert (num_colors, conflicts) == (found.num_colors[i], found.conflicts[i])
-    assert found.colors[i, : graph.num_nodes].tolist() == best.tolist()
+    end, n = follow(*graph.csr(), *arguments), graph.num_nodes
+    assert (end.num_colors, end.conflicts) == (found.num_colors[i], found.conflicts[i])
+    assert found.colors[i, :n].tolist() == end.best.tolist()
+    assert end.reached[end.num_colors] == found.reached[i] and found.rounds <= rounds
+    if end.num_colors > 1:  # else other graphs of the batch went on
+        assert found.last[i, :n].tolist() == end.last.tolist()
+        assert found.nodes[i, :, :n].tolist() == end.counts.tolist()
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.3, 1.0])
@@ -266,8 +270,8 @@ def test_memory_grows_with_the_edges():
     n = 30_000
     graph = Graph.from_edges(n, np.random.default_rng(0).integers(0, n, (2 * n, 2)))
     with LargestTensor() as largest, torch.no_grad():
-        found = run([graph], random_weights(5), 5)
+        run([graph], random_weights(5), 5)
         batch = padded([graph])
         clique_bound(batch, torch.arange(16))
-        GraphHead()(structure(batch), torch.ones(1), found.num_colors.float())
+        structure(batch)
     assert largest.elements < 40 * (n + 2 * graph.num_edges)

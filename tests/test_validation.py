@@ -11,10 +11,11 @@ from torch.nn.utils import parameters_to_vector
 
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
+from gnn_training.model.network import ColoringNetwork
 from gnn_training.training.loader import DeviceDataset
-from gnn_training.training.loss import ColoringNetwork, Search
+from gnn_training.training.loss import Search
 from gnn_training.training.searcher import search_on_cpu
-from gnn_training.training.validation import SCORES, Validation
+from gnn_training.training.validation import PREDICTED, SCORES, Validation
 
 ROUNDS = 100
 
@@ -31,7 +32,7 @@ def start(data: PackedGraphs, rt: Runtime, search: Search = search_on_cpu, **cha
 
 
 def everything_held_out(data: PackedGraphs) -> PackedGraphs:
-    data.split = np.ones_like(data.split)
+    data.split = data.tensors["split"] = np.ones_like(data.split)
     return data
 
 
@@ -42,13 +43,17 @@ def test_the_scores_are_those_of_searches_in_tensors(data: PackedGraphs, rt: Run
         batch = one.dataset.batch(ids, len(ids))
         with torch.no_grad():
             used, _ = search_in_tensors(network.move_rule.expand(1, len(ids), -1), batch, ROUNDS)
-            predicted = network.graph_head(batch.structure, batch.lower.float(), used[0])
-        for i, colors, chromatic, types in zip(ids, used[0].tolist(), *predicted[:2], strict=False):
-            gap.append(colors - data.num_colors[i])
-            errors.append(abs(chromatic - data.num_colors[i]))
-            right.append(types.argmax() == data.graph_type[i])
+        gap += (used[0].numpy() - data.num_colors[ids]).tolist()
+    for i in range(len(one.dataset.state_graph)):  # one by one
+        batch = one.dataset.states(np.array([i]), 1)
+        predicted = network.predictions(batch.inputs)
+        errors.append(abs(predicted.chromatic(batch.search) - (batch.search.num_colors - batch.saved)).item())
+        right.append(predicted.graph_type_logits.argmax().item() == batch.graph_type.item())
     scores = one.scores(network)
-    assert tuple(scores) == (*SCORES[:-1], "gain_error", "dsatur_gap", "graphs") and scores["graphs"] == len(gap) == 24
+    assert (
+        tuple(scores) == (*SCORES[:-1], *PREDICTED, "gain_error", "dsatur_gap", "graphs")
+        and scores["graphs"] == len(gap) == 24
+    )
     assert scores["gap"] == pytest.approx(np.mean(gap)) and 0 < scores["gap"] < scores["dsatur_gap"]
     assert scores["at_best_known"] == pytest.approx(np.mean(np.array(gap) <= 0)) and scores["at_best_known"] < 1
     assert scores["dsatur_gap"] == pytest.approx((data.dsatur_colors.astype(int) - data.num_colors).mean())

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -14,12 +15,13 @@ import torch
 import torch.distributed as dist
 
 from gnn_training.data import packed
-from gnn_training.data.dataset import label, split
+from gnn_training.data.dataset import label, long_search, split
 from gnn_training.data.families import FAMILIES, draw
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.graph import Instance
+from gnn_training.model.network import ColoringNetwork
 from gnn_training.settings import Settings, TrainSettings
 
 ROOT = Path(__file__).parents[1]
@@ -39,8 +41,12 @@ def write_data(folder: Path, graphs: int = 24) -> PackedGraphs:
 
 
 def pack(folder: Path, instances: Sequence[Instance]) -> PackedGraphs:
-    """Labelled after a short search."""
-    labelled = [(instance, label(instance, 1000, 1.0, seed=0)) for instance in instances]
+    """Labelled after a short search, each with a long search by an untrained rule."""
+    torch.manual_seed(0)
+    rule, labelled = ColoringNetwork().move_rule.detach().numpy(), []
+    for instance in instances:
+        search = long_search(instance.graph.csr(), rule, seed=0)
+        labelled.append((instance, replace(label(instance, 1000, 1.0, seed=0), search=search)))
     families = tuple(FAMILIES) + ("imported",)
     tensors = packed.columns(labelled, families)
     tensors["split"] = split(tensors, seed=0)

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,10 +20,11 @@ import numpy as np
 
 from gnn_training import files
 from gnn_training.console import progress
+from gnn_training.contract import CALL_ROUNDS, HORIZON, rounds_by_size
 from gnn_training.data import packed
-from gnn_training.data.packed import Columns, Label, PackedGraphs, Row
+from gnn_training.data.packed import STATE, Columns, Label, LongSearch, PackedGraphs, Row
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph, Instance
+from gnn_training.graph import Graph, Instance, NeighbourLists
 from gnn_training.processes import run_in_processes
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,9 @@ CHUNK = 16  # graphs per part: what a kill can lose per worker
 MOVE_WORK = 50  # of the search on one move, besides the visits of neighbours
 PATIENCE_NODES = 36  # up to so many, `Plan.iterations` moves; on larger graphs more in proportion
 SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these numbers of nodes
+STATES, FIRST_STATE, LATEST_STATE = 5, 16, 5  # of a long search that are kept, from round 16 to a fifth of all
+MOST = 10**7  # conflicts, where none were counted
+SEARCHED_NODES = 2048  # larger graphs have no long search
 _PARTS = ".parts"
 
 
@@ -55,6 +59,7 @@ class Plan:
     origin: dict = field(default_factory=dict)  # JSON for the manifest
     skip_bad: bool = False  # leave out sources whose load raises UserError, instead of stopping at the first
     rule: tuple[float, ...] = ()  # weights of the trained rule, which then searches too
+    long_search_every: int = 0  # of so many graphs, one gets a long search; 0 for none
 
 
 def label_all(
@@ -167,7 +172,11 @@ def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) 
             notes.append(f"left out: {error}")
             continue
         notes += [instance.note] if instance.note else []
-        graphs.append((instance, label(instance, plan.iterations, plan.seconds, plan.seed, plan.rule)))
+        found = label(instance, plan.iterations, plan.seconds, plan.seed, plan.rule)
+        every, lists = plan.long_search_every, instance.graph.csr()
+        if every and plan.rule and position % every == 0 and instance.graph.num_nodes <= SEARCHED_NODES:
+            found = replace(found, search=long_search(lists, np.array(plan.rule, np.float32), plan.seed))
+        graphs.append((instance, found))
         positions.append(position)
     tensors = packed.columns(graphs, plan.families)
     tensors["fingerprint"] = np.array([fingerprint(instance.graph) for instance, _ in graphs], dtype=np.uint64)
@@ -203,30 +212,44 @@ def label(instance: Instance, iterations: int, seconds: float, seed: int, rule: 
         lower = int(known.max()) + 1
     move = len(lists.neighbours) / graph.num_nodes + MOVE_WORK
     patience = int(iterations * move * max(1.0, graph.num_nodes / PATIENCE_NODES))
-    best, effort = start, 0.0
+    best = start
     methods: dict[Method, float] = {recombination: 2, fewer_colors: 0.5}
     if rule:
         methods[trained_rule] = 1
     budget, weights = Budget(deadline, lower, seed=seed), np.array(rule, dtype=np.float32)
     for found in improvements(lists, start, budget, methods, weights, patience):
-        best, effort = found.colors, found.work / move
+        best = found.colors
     num_colors = int(best.max()) + 1
-    hard = difficulty(graph.num_nodes, num_colors, lower, dsatur_colors, effort)
-    return Label(best.astype(np.int16), num_colors, lower, dsatur_colors, lower == num_colors, hard)
+    return Label(best.astype(np.int16), num_colors, lower, dsatur_colors, lower == num_colors)
 
 
-def difficulty(num_nodes: int, num_colors: int, lower_bound: int, dsatur_colors: int, effort: float) -> float:
-    """Difficulty from 0 (easy) to 100 (hard): a weighted mean of four shares, each clipped to 0..1. 40% colors wasted
-    by DSATUR, (dsatur - best) / best, full at 0.4; 25% colors that no clique proves, (best - lower) / best, full at
-    0.75; 25% log10(1 + iterations up to the best coloring) / 5; 10% log10(nodes) / 3.
+def long_search(lists: NeighbourLists, rule: np.ndarray, seed: int) -> LongSearch:
+    """A search of HORIZON times the rounds of a call: when it had how few colors, and what it had seen after the rounds
+    of a call and at STATES other times. The times are drawn by `seed`.
     """
-    shares = (
-        (0.40, (dsatur_colors - num_colors) / num_colors / 0.4),
-        (0.25, (num_colors - lower_bound) / num_colors / 0.75),
-        (0.25, math.log10(1 + effort) / 5),
-        (0.10, math.log10(num_nodes) / 3),
+    from gnn_training.solve.portfolio import clique_size, first_coloring
+    from gnn_training.solve.search_kernel import follow, noise_table
+
+    first = first_coloring(lists).astype(np.int64)
+    n, num_colors, clique = len(first), int(first.max()) + 1, clique_size(lists)
+    if num_colors <= clique:
+        return LongSearch()
+    call = min(CALL_ROUNDS, rounds_by_size(n))
+    rng = np.random.default_rng([seed, n, len(lists.neighbours)])
+    latest = HORIZON * call / LATEST_STATE
+    times = sorted({call, *np.exp(rng.uniform(math.log(FIRST_STATE), math.log(latest), STATES)).astype(int).tolist()})
+    arguments = *lists, first, 0, clique, rule, noise_table(num_colors), seed
+    *states, end = [follow(*arguments, rounds, np.zeros(1, np.uint8)) for rounds in (*times, HORIZON * call)]
+    kept = [(rounds, state) for rounds, state in zip(times, states, strict=True) if state.num_colors > clique]
+    nodes = [np.concatenate([state.last[None].astype(np.int32), state.counts]) for _, state in kept]
+    return LongSearch(
+        HORIZON * call,
+        clique,
+        end.num_colors,
+        end.reached[end.num_colors :][::-1].astype(np.int32),
+        np.array([(rounds, min(2 * state.conflicts, MOST)) for rounds, state in kept], np.int32).reshape(-1, STATE),
+        np.array(nodes).clip(max=np.iinfo(np.int16).max).astype(np.int16),
     )
-    return 100 * sum(weight * min(1.0, max(0.0, share)) for weight, share in shares)
 
 
 def fingerprint(graph: Graph) -> int:

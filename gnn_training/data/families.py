@@ -191,11 +191,14 @@ Sizes = tuple[tuple[int, int, float], ...]  # (fewest nodes, most nodes, share o
 
 @dataclass(frozen=True)
 class Recipe:
-    """Number of graphs per family, their sizes, and the iterations after which the search for a label gives up."""
+    """Number of graphs per family, their sizes, the iterations after which the search for a label gives up, and of how
+    many graphs one gets a long search.
+    """
 
     counts: dict[str, int]
     sizes: Sizes
     iterations: int
+    long_search_every: int = 0
 
     @property
     def num_graphs(self) -> int:
@@ -240,11 +243,15 @@ RECIPES = {
         counts={name: family.full for name, family in FAMILIES.items()},
         sizes=((10, 49, 0.30), (50, 199, 0.40), (200, 499, 0.25), (500, 999, 0.05)),
         iterations=200_000,
+        long_search_every=15,
     ),
     "cpu": Recipe(
         counts={name: family.cpu for name, family in FAMILIES.items()},
         sizes=((100, 249, 0.5), (250, 450, 0.5)),
         iterations=100_000,
+        long_search_every=4,
     ),
-    "smoke": Recipe(dict.fromkeys(FAMILIES, 12) | {"er_dense": 20}, ((10, 60, 1.0),), iterations=5_000),
+    "smoke": Recipe(
+        dict.fromkeys(FAMILIES, 12) | {"er_dense": 20}, ((10, 60, 1.0),), iterations=5_000, long_search_every=2
+    ),
 }

@@ -4,7 +4,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -16,7 +16,7 @@ from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 
 FORMAT = "gnn_training packed graphs"
-VERSION = 1
+VERSION = 2
 GRAPHS_FILE = "graphs.safetensors"
 MANIFEST_FILE = "manifest.json"
 MAX_NODES = 20_000  # 50 MB of adjacency bits for one graph
@@ -25,17 +25,39 @@ SPLITS = ("train", "validation")
 PER_GRAPH = {
     "num_nodes": np.int32, "num_edges": np.int32, "num_colors": np.int16, "lower_bound": np.int16,
     "dsatur_colors": np.int16, "optimal": np.uint8, "graph_type": np.uint8, "family": np.int16,
-    "difficulty": np.float32, "split": np.uint8, "fingerprint": np.uint64,
+    "search_rounds": np.int32, "clique": np.int16, "search_colors": np.int16, "split": np.uint8,
+    "fingerprint": np.uint64,
 }  # fmt: skip
 # Tensors that hold the values of all graphs in a row, each with the tensor of its offsets, (G + 1,) int64.
 RAGGED = {
     "adjacency_bits": ("adjacency_offset", np.uint8),
     "coloring": ("node_offset", np.int16),
     "names": ("name_offset", np.uint8),
+    "reached": ("reached_offset", np.int32),
+    "states": ("state_offset", np.int32),
+    "state_nodes": ("state_node_offset", np.int16),
 }
 _DTYPES = PER_GRAPH | {name: dtype for name, (_, dtype) in RAGGED.items()} | {o: np.int64 for o, _ in RAGGED.values()}
 Columns = dict[str, np.ndarray]  # every tensor of the file by its name
 Row = tuple[Columns, int]  # graph i of some columns
+
+
+STATE = 2  # entries of `states` for each: rounds, and twice the fewest conflicts since the last color saved
+STATE_NODES = (
+    5  # entries of `state_nodes` for every node of a state: color, then Followed.counts of the compiled search
+)
+
+
+@dataclass(frozen=True)
+class LongSearch:
+    """A long search with the shipped rule: what the network sees at some times, and what came later."""
+
+    rounds: int = 0  # 0: no such search was made
+    clique: int = 0  # size of one
+    num_colors: int = 0  # fewest
+    reached: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))  # rounds of ever fewer colors, first 0
+    states: np.ndarray = field(default_factory=lambda: np.zeros((0, STATE), np.int32))  # (S, STATE)
+    state_nodes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int16))  # (S, STATE_NODES, N)
 
 
 @dataclass(frozen=True)
@@ -49,7 +71,7 @@ class Label:
     lower_bound: int
     dsatur_colors: int
     optimal: bool
-    difficulty: float  # 0 easy, 100 hard
+    search: LongSearch = LongSearch()
 
 
 def columns(graphs: Sequence[tuple[Instance, Label]], families: Sequence[str]) -> Columns:
@@ -59,9 +81,12 @@ def columns(graphs: Sequence[tuple[Instance, Label]], families: Sequence[str]) -
         graph = instance.graph
         numbers = (graph.num_nodes, graph.num_edges, label.num_colors, label.lower_bound, label.dsatur_colors)
         family = families.index(instance.family)
-        values.append((*numbers, label.optimal, instance.graph_type, family, label.difficulty, 0, 0))
+        found = label.search
+        searched = found.rounds, found.clique, found.num_colors
+        values.append((*numbers, label.optimal, instance.graph_type, family, *searched, 0, 0))
         bits = np.packbits(graph.adjacency(), axis=1, bitorder="little").ravel()
-        pieces.append((bits, label.coloring, np.frombuffer(graph.name.encode(), dtype=np.uint8)))
+        name = np.frombuffer(graph.name.encode(), dtype=np.uint8)
+        pieces.append((bits, label.coloring, name, found.reached, found.states.ravel(), found.state_nodes.ravel()))
     return _join(values, pieces)
 
 

@@ -22,6 +22,7 @@ from gnn_training.model.session import Model
 from gnn_training.settings import GenerateSettings, ImportSettings
 
 log = logging.getLogger(__name__)
+LONG_SEARCHES = 1000  # at most, for imported graphs; each takes a few seconds
 
 
 def generate(settings: GenerateSettings) -> PackedGraphs:
@@ -39,7 +40,8 @@ def generate(settings: GenerateSettings) -> PackedGraphs:
         if (there := finished(settings.out, origin)) is not None:
             return there
         families, seconds = tuple(recipe.counts), settings.label_seconds
-        plan = Plan(families, recipe.iterations, seconds, settings.seed, origin, rule=_rule())
+        every = recipe.long_search_every
+        plan = Plan(families, recipe.iterations, seconds, settings.seed, origin, False, _rule(), every)
         return label_all(graphs, settings.out, plan, settings.workers, redraw)
 
 
@@ -70,7 +72,10 @@ def import_graphs(settings: ImportSettings) -> PackedGraphs:
     with lock_folder(settings.out):
         if (there := finished(settings.out, origin)) is not None:
             return there
-        plan = Plan(families, iterations, settings.label_seconds, settings.seed, origin, settings.skip_bad, _rule())
+        every = -(-len(found) // LONG_SEARCHES)
+        plan = Plan(
+            families, iterations, settings.label_seconds, settings.seed, origin, settings.skip_bad, _rule(), every
+        )
         shutil.rmtree(unpacked, ignore_errors=True)  # left by a kill
         try:
             graph_files = [GraphFile(path) for path in _unpack_archives(found, unpacked, settings.skip_bad)]

@@ -11,10 +11,10 @@ from gnn_training import __version__, files
 from gnn_training.contract import GOLDEN_FILE, GRAPH_TYPES, MAX_COLORS, MODEL_FILE, SUMS_FILE, WEB_FILE, WEIGHTS_FILE
 from gnn_training.errors import UserError
 from gnn_training.model import golden, onnx_export
+from gnn_training.model.network import ColoringNetwork
 from gnn_training.model.program import Program
 from gnn_training.settings import ExportSettings
 from gnn_training.training import checkpoint
-from gnn_training.training.loss import ColoringNetwork
 
 log = logging.getLogger(__name__)
 PATHS = ("data", "run", "weights")  # settings that say nothing to whoever gets the file
@@ -31,7 +31,7 @@ def export(settings: ExportSettings) -> Path:
     files.make_folder(settings.models)
     network = ColoringNetwork()
     network.load_state_dict(state["network"])
-    program = Program(network.move_rule, network.graph_head).eval()
+    program = Program(network).eval()
     log.info("exporting %s (step %d) to ONNX", settings.run, state["step"])
     model = onnx_export.build(program, settings.steps, _metadata(settings, state))
     content = model.SerializeToString()

@@ -15,20 +15,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gnn_training.contract import MAX_COLORS
-from gnn_training.model import rule, search
+from gnn_training.contract import CALL_ROUNDS, HORIZON, MAX_COLORS, SETS_FROM, SETS_UP_TO, rounds_by_size
+from gnn_training.model import network, rule, search
 from gnn_training.model.graphs import Graphs, pad
 from gnn_training.model.greedy import at_once, clique_bound, dsatur, independent_sets
-from gnn_training.model.network import GraphHead, structure
+from gnn_training.model.network import ColoringNetwork, Edges, structure
 
 CLIQUE_WORK = 1_000_000  # nodes that the search for cliques looks at in a step, in all graphs from all starts,
 MIN_STARTS, MAX_STARTS = 16, 1024  # and from how many nodes of a graph it starts
 CHAINS = 32  # of independent sets, and the steps without a better one, per member, after which they end,
-PATIENCE, PATIENCE_STEPS = 2.0, 2500  # in a call of so many steps; the patience grows with the root of the steps
+PATIENCE = 2.0  # in a call of CALL_ROUNDS; the patience grows with the root of the steps
 SEARCH_WORK, MAX_SEARCHES = 10_000, 16  # a small graph is searched several times: nodes x colors x searches
 SEED_STRIDE = 1009  # between the seeds of two searches of a graph
-SETS_FROM, SETS_UP_TO = 0.15, 2048  # density from which, and nodes up to which, a graph is also colored with them
-FEWEST_ROUNDS, PER_ROUND = 20, 1000  # without `steps`: so many, and nodes³ / PER_ROUND more
 MAX_GRAPHS = 1_000_000  # in a call
 USED_SCORE = 9.2  # of a node's own color: log(p / 0.0001) for p = 1; other colors have 0
 
@@ -72,7 +70,7 @@ class Searched(NamedTuple):
 
     colors: Tensor             # (G, N) int64, proper, from 0 without gaps
     last: Tensor               # (G, N, K) conflicts of every node in every color after the last round
-    chromatic: Tensor          # (B,) and the other predictions of GraphHead, 0 where there is no graph
+    chromatic: Tensor          # (B,) and the other predictions, 0 where there is no graph
     graph_type_logits: Tensor  # (B, 8)
     difficulty: Tensor         # (B,)
 
@@ -100,7 +98,7 @@ class Bound(nn.Module):
     def forward(self, graphs: Graphs, ranges: Ranges, seed: Tensor, steps: Tensor) -> tuple[Bounds, search.Limits]:
         colors, n = dsatur(graphs, ranges.greedy_color_ids, ranges.rank_ids), graphs.num_nodes
         is_dense = (graphs.degrees.sum(1) >= SETS_FROM * n * (n - 1)) & (n.max() <= SETS_UP_TO)
-        part, patience = ranges.dense_ids, PATIENCE * (rounds_of(steps, graphs) / PATIENCE_STEPS).sqrt()
+        part, patience = ranges.dense_ids, PATIENCE * (rounds_of(steps, graphs) / CALL_ROUNDS).sqrt()
         waiting = torch.nn.functional.pad(torch.where(is_dense[:, None], -1, colors), (0, 1))[:, part]
         exists = torch.nn.functional.pad(graphs.exists, (0, 1))[:, part]
         seeds = scalar(seed) + 0 * colors[:, 0]
@@ -119,12 +117,18 @@ class Bound(nn.Module):
 class Search(nn.Module):
     """The search with the network's rule, and its predictions for the graphs."""
 
-    def __init__(self, move_rule: Tensor, graph_head: GraphHead):
+    def __init__(self, trained: ColoringNetwork):
         super().__init__()
-        self.move_rule, self.graph_head = move_rule, graph_head
+        self.move_rule, self.predictions = trained.move_rule, trained.predictions
 
     def forward(
-        self, graphs: Graphs, bounds: Bounds, limits: search.Limits, options: Options, numbers: Numbers
+        self,
+        graphs: Graphs,
+        position: Tensor,
+        bounds: Bounds,
+        limits: search.Limits,
+        options: Options,
+        numbers: Numbers,
     ) -> Searched:
         seed = scalar(options.seed)
         rows = torch.arange(bounds.clique.shape[0], device=bounds.clique.device)          # (G,)
@@ -137,9 +141,28 @@ class Search(nn.Module):
         fewer = (rounds * rule.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
         rounds = torch.minimum(rounds, fewer)
         found = search.search(search.split(self.move_rule[None]), graphs, task, limits, rounds)
-        heads = self.graph_head(structure(graphs), bounds.clique.float(), found.num_colors.float())
+        place = numbers.node_graph * graphs.exists.shape[1] + position                   # (V,)
+        heads = self.predict(graphs, numbers.node_graph, place, found, bounds.clique.float(), limits.color_ids)
         of_numbers = [torch.cat([x, torch.zeros_like(x[:1])]).index_select(0, numbers.rows) for x in heads]
         return Searched(without_gaps(found.colors, graphs, limits.color_ids), found.counts, *of_numbers)
+
+
+    def predict(
+        self, graphs: Graphs, node_graph: Tensor, place: Tensor, found: search.Found, lower: Tensor, color_ids: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The predictions (G,), (G, 8), (G,) of the contract. place (V,): of the nodes in padded graphs."""
+        known, start = structure(graphs), (graphs.num_nodes.cumsum(0) - graphs.num_nodes).long()
+        degrees, last = (x.flatten()[place] for x in (graphs.degrees, found.last))
+        free, one, conflicts, moves = found.nodes.transpose(0, 1).flatten(1)[:, place].unbind()
+        before = start[graphs.graph[:-1]]                                                 # (E,)
+        edges = Edges(node_graph, degrees, before + graphs.source[:-1], before + graphs.neighbours[:-1])
+        k = found.num_colors.float()
+        rounds = torch.where(k > lower, found.rounds, found.reached)  # whatever the rest of the batch takes
+        seen = network.Search(last, free, one, conflicts, moves, k, lower, rounds, found.reached, found.conflicts,
+                              HORIZON * rounds.clamp(min=1))  # fmt: skip
+        states = network.states(edges, known.node.flatten(0, 1)[place], known.graph, seen, color_ids)
+        predicted = self.predictions(states)
+        return predicted.chromatic(seen), predicted.graph_type_logits, predicted.difficulty(seen)
 
 
 class Readout(nn.Module):
@@ -154,9 +177,9 @@ class Readout(nn.Module):
 class Program(nn.Module):
     """The parts in order. It runs in torch what the ONNX file runs."""
 
-    def __init__(self, move_rule: Tensor, graph_head: GraphHead):
+    def __init__(self, trained: ColoringNetwork):
         super().__init__()
-        self.pad, self.bound, self.search, self.readout = Pad(), Bound(), Search(move_rule, graph_head), Readout()
+        self.pad, self.bound, self.search, self.readout = Pad(), Bound(), Search(trained), Readout()
 
     @torch.no_grad()
     def forward(
@@ -167,7 +190,7 @@ class Program(nn.Module):
         options = Options(num_colors, seed, steps)
         graphs, position, ranges, numbers = self.pad(edge_index, batch)
         bounds, limits = self.bound(graphs, ranges, seed, steps)
-        searched = self.search(graphs, bounds, limits, options, numbers)
+        searched = self.search(graphs, position, bounds, limits, options, numbers)
         logits = self.readout(searched.colors, numbers.node_graph, position)
         tensors = {"edge_index": edge_index, "batch": batch, "position": position, "color_logits": logits}
         for group in (options, graphs, ranges, numbers, bounds, limits, searched):
@@ -195,7 +218,7 @@ def scalar(value: Tensor) -> Tensor:
 def rounds_of(steps: Tensor, graphs: Graphs) -> Tensor:
     """Rounds () of a search: `steps`; if they are -s, by the size of the largest graph, and s at most."""
     asked = scalar(steps).clamp(min=-torch.iinfo(torch.int64).max)  # -2**63 has no opposite
-    by_size = FEWEST_ROUNDS + (graphs.num_nodes.max() ** 3).long() // PER_ROUND
+    by_size = rounds_by_size(graphs.num_nodes.max().long())
     return torch.where(asked < 0, torch.minimum(-asked, by_size), asked)
 
 

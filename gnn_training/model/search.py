@@ -63,7 +63,11 @@ class Found(NamedTuple):
     colors: Tensor      # (G, N) int64, proper, the numbers of colors may have gaps
     num_colors: Tensor  # (G,) int64
     conflicts: Tensor   # (G,) float, the fewest conflicts since, with one color less
-    counts: Tensor      # (G, N, K) float, conflicts of every node in every color after the last round
+    reached: Tensor     # (G,) float, the round in which there were `num_colors`
+    rounds: Tensor      # () int64, made
+    counts: Tensor      # (G, N, K) float, conflicts of every node in every color after the last round,
+    last: Tensor        # (G, N) int64, the coloring then,
+    nodes: Tensor       # (G, 4, N) float, open colors without and with one conflict, conflicts, moves of every node
 
 
 class Coloring(NamedTuple):
@@ -88,6 +92,7 @@ class Best(NamedTuple):
     colors: Tensor      # (R, S) int64
     num_colors: Tensor  # (R, 1) float
     conflicts: Tensor   # (R, 1) float, the fewest since, with one color less
+    reached: Tensor     # (R, 1) float, its round
 
 
 class State(NamedTuple):
@@ -180,10 +185,14 @@ def search(weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds:
     ids = torch.arange(task.graph.shape[0], device=task.graph.device)
     key = (task.graph * (limits.color_ids.shape[0] + 1) + num_colors) * (ids.max() + 1) + ids  # (R,) all different
     best = key.argsort().index_select(0, first_searches(task.graph, task.lower))          # (G,)
-    counts = state.coloring.counts.view(*state.best.colors.shape, -1)[:, :-1].index_select(0, best)
-    colors = state.best.colors[:, :-1].index_select(0, best)
-    conflicts = state.best.conflicts[:, 0].index_select(0, best)
-    return Found(colors, num_colors.index_select(0, best), conflicts, counts)
+    measures = measure(state, fixed)
+    nodes = torch.stack([*free_and_one(state, measures), measures.conflicts, state.memory.moves], 1)  # (R, 4, S)
+    found = Found(
+        state.best.colors[:, :-1], num_colors, state.best.conflicts[:, 0], state.best.reached[:, 0], state.round,
+        state.coloring.counts.view(*state.best.colors.shape, -1)[:, :-1], state.coloring.colors[:, :-1],
+        nodes[:, :, :-1],
+    )  # fmt: skip
+    return Found(*(x if x is state.round else x.index_select(0, best) for x in found))
 
 
 def first_searches(graph: Tensor, graphs: Tensor) -> Tensor:
@@ -204,7 +213,7 @@ def begin(weights: Weights, graphs: Graphs, task: Task, limits: Limits) -> tuple
     used = (task.colors.max(1, keepdim=True).values + 1).float().index_select(0, task.graph)
     zeros = 0.0 * exists.float()
     memory = Memory(0 * coloring.counts - 1, zeros + rule.NOT_MOVED, zeros + 0)
-    best = Best(coloring.colors + 0, used, torch.full_like(used, 1e6))
+    best = Best(coloring.colors + 0, used, torch.full_like(used, 1e6), 0 * used)
     state = State(0 * task.seeds.sum(), coloring, memory, best)
     lower = task.lower[:, None].float().index_select(0, task.graph)
     no_cost = 0.0 * (used[:, :, None] * limits.active_ids[:, None] * limits.color_ids).flatten(0, 1)
@@ -273,6 +282,7 @@ def close(state: State, measures: Measures, fixed: Fixed) -> tuple[Best, Tensor]
         torch.where(is_proper, state.coloring.colors, state.best.colors),
         torch.where(is_proper, measures.num_colors, state.best.num_colors),
         torch.where(is_proper, 1e6, torch.minimum(state.best.conflicts, measures.conflicts.sum(1, keepdim=True) / 2)),
+        torch.where(is_proper & (measures.num_colors < state.best.num_colors), state.round, state.best.reached),
     )
     is_open = state.coloring.is_open
     smallest = torch.where(is_open > 0, measures.sizes, torch.inf).argmin(1, keepdim=True)  # (R, 1)
@@ -282,11 +292,8 @@ def close(state: State, measures: Measures, fixed: Fixed) -> tuple[Best, Tensor]
 
 def weigh(state: State, measures: Measures, fixed: Fixed) -> Tensor:
     """What a conflict with a node costs, from 0 to 2: (R, S), 0 for no node."""
-    (colors, counts, is_open), memory, weights = state.coloring, state.memory, fixed.weights
-    by_search, is_open = counts.view(*colors.shape, -1), is_open[:, :, None]              # (R, S, K), (R, K, 1)
-    up_to_one, up_to_two = ((by_search.clamp(max=n) @ is_open).view_as(colors) for n in (1, 2))
-    free = measures.num_colors - up_to_one - 1 + measures.is_conflicted  # other than the color that a node has
-    one = 2 * up_to_one - up_to_two
+    colors, memory, weights = state.coloring.colors, state.memory, fixed.weights
+    free, one = free_and_one(state, measures)
     has_free = free.sign()[:, None]
     logs = torch.cat([free, one, measures.conflicts, memory.age, memory.moves], 1).log1p()
     free, one, conflicts, age, moves = logs.view(colors.shape[0], -1, colors.shape[1]).split(1, 1)  # (R, 1, S) each
@@ -296,6 +303,14 @@ def weigh(state: State, measures: Measures, fixed: Fixed) -> Tensor:
     hidden = (weights.by_node @ by_feature + measures.shift).relu()                       # (R, HIDDEN, S)
     z = weights.out[:, None] @ hidden + weights.direct[:, None] @ by_feature + measures.level
     return torch.where(fixed.graphs.exists, rule.conflict_weight(z.view_as(colors)), 0.0)
+
+
+def free_and_one(state: State, measures: Measures) -> tuple[Tensor, Tensor]:
+    """Numbers (R, S) float of open colors, other than the color that a node has, without and with one conflict."""
+    colors, counts, is_open = state.coloring
+    by_search, is_open = counts.view(*colors.shape, -1), is_open[:, :, None]              # (R, S, K), (R, K, 1)
+    up_to_one, up_to_two = ((by_search.clamp(max=n) @ is_open).view_as(colors) for n in (1, 2))
+    return measures.num_colors - up_to_one - 1 + measures.is_conflicted, 2 * up_to_one - up_to_two
 
 
 def choose(state: State, measures: Measures, conflict_weights: Tensor, fixed: Fixed) -> Choice:

@@ -43,7 +43,7 @@ def page(report: Json, manifest: Json | None = None, config: Json | None = None,
         if manifest:
             steps, checks = ([record for record in metrics if record["kind"] == k] for k in ("train", "validation"))
             gains = [record for record in checks if "gain" in record]  # not in those of earlier versions
-            losses = {name: (steps, name) for name in ("chromatic", "family", "difficulty")}
+            losses = {name: (steps, name) for name in ("saved", "family", "rounds")}
             curves = _curves("colors that training saves", {"validation graphs": (gains, "gain")})
             curves += _curves("mean gap", {"training graphs": (steps, "gap")})
             curves += _curves("loss of the graph predictions", losses)

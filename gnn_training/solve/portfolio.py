@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gnn_training.coloring import is_proper
+from gnn_training.contract import SETS_FROM, SETS_UP_TO
 from gnn_training.graph import Graph, NeighbourLists
 from gnn_training.machine import available_bytes
 from gnn_training.model.rule import NUM_WEIGHTS
@@ -41,7 +42,8 @@ FIRST_MOVES = 20_000  # of TabuCol on each of them; doubled after all of them
 SET_MOVES, LAST_SET_MOVES = 600, 19_200  # of the search for an independent set, at first and at last
 PART_WORK = 2  # of recombination, for that of the sets before it
 PART_NODES, PART_SHARE = 500, 0.25  # nodes that independent sets leave: so many, or a larger share
-SETS_FROM, SETS_NODES = 0.15, 700  # density and nodes from which independent sets help
+SETS_NODES = 700  # from which independent sets help, in graphs of density SETS_FROM
+FIRST_SET_MOVES = 100  # of the search for every independent set of a first coloring
 RANDOM_RATIO = 2.0  # of DSATUR's colors and a clique: below it, as in geometric graphs, they do not
 FIRST_ROUNDS = 2_000  # of the trained rule in its shortest runs
 TABU_BYTES = 8  # of TabuCol for every pair of a node and a color
@@ -110,6 +112,17 @@ def clique_size(lists: NeighbourLists, deadline: float = math.inf) -> int:
     by_degree = np.argsort(-np.diff(lists.offsets), kind="stable")
     deadline = max(deadline, time.monotonic() + FIRST_SECONDS)
     return int(in_time(deadline, kernels.greedy_clique, *lists, by_degree[:CLIQUE_STARTS]))
+
+
+def first_coloring(lists: NeighbourLists) -> np.ndarray:
+    """A greedy coloring (N,) like that of the exported file: by DSATUR or, in dense graphs, independent sets."""
+    colors, n = kernels.dsatur(*lists), len(lists.offsets) - 1
+    if len(lists.neighbours) >= SETS_FROM * n * (n - 1) and n <= SETS_UP_TO:
+        sets, rng, stop = np.full(n, -1, dtype=np.int32), seeded(0, n), np.zeros(1, dtype=np.uint8)
+        while (sets < 0).any():
+            sets[kernels.independent_set(*lists, sets < 0, FIRST_SET_MOVES, rng, stop)[0]] = sets.max() + 1
+        colors = min(colors, sets, key=np.max)
+    return colors.astype(np.int16)
 
 
 def colorings(graph: Graph, rule: np.ndarray | None, budget: Budget, clique: int = 0) -> Iterator[Coloring]:

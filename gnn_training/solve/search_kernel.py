@@ -94,6 +94,17 @@ class Choice(NamedTuple):
     score: np.ndarray  # (K,) float32
 
 
+class Followed(NamedTuple):
+    """A search after its last round."""
+
+    best: np.ndarray  # (N,) int64, the best coloring
+    num_colors: int  # of it
+    conflicts: float  # the fewest since, with one color less
+    last: np.ndarray  # (N,) uint32, the coloring of the last round
+    counts: np.ndarray  # (4, N) int32 of every node: open colors without and with one conflict, conflicts, moves
+    reached: np.ndarray  # (K + 1,) int64, round in which there were so few colors, -1 for never
+
+
 @cache
 def noise_table(num_colors: int) -> np.ndarray:
     """Random numbers (NOISE_ROWS, num_colors) float32 between 0 and 1, the same as those of the exported file."""
@@ -103,11 +114,18 @@ def noise_table(num_colors: int) -> np.ndarray:
 
 @njit(**options, cache=True)
 def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, seed, rounds, stop):
+    """The first three values of `follow`, which is this search."""
+    end = follow(offsets, neighbours, first, num_colors, lower, weights, table, seed, rounds, stop)
+    return end.best, end.num_colors, end.conflicts
+
+
+@njit(**options, cache=True)
+def follow(offsets, neighbours, first, num_colors, lower, weights, table, seed, rounds, stop):
     """Search as `model.search.search` does. offsets, neighbours: of `Graph.csr()`; first (N,): a proper coloring
     without gaps; num_colors: colors to start with, below those of `first`, 0 for one fewer; weights (NUM_WEIGHTS,)
     float32; table (NOISE_ROWS, at least K) float32; stop (1,): another thread ends the search by setting it.
 
-    Returns the best coloring (N,) int64, its number of colors, and the fewest conflicts since, with one color less.
+    Returns `Followed`. A search of fewer rounds is the beginning of one of more rounds.
     """
     ends = neighbours.view(np.uint32)
     n = len(first)
@@ -128,7 +146,8 @@ def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, 
         np.zeros((NUM_FEATURES, n), np.float32), np.zeros(n, np.float32), np.zeros(n, np.float32),
         np.zeros(K, np.float32), np.zeros(K, np.float32),
     )  # fmt: skip
-    best, fewest, conflicts = first.astype(np.int64), K, 1e6
+    best, fewest, conflicts, reached = first.astype(np.int64), K, 1e6, np.full(K + 1, -1, np.int64)
+    reached[K] = 0
     for t in range(rounds):
         if stop[0]:
             break
@@ -136,6 +155,7 @@ def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, 
             for v in range(n):
                 best[v] = coloring.colors[v]
             fewest, conflicts = coloring.totals[COLORS], 1e6
+            reached[fewest] = t
             if fewest <= lower:
                 break
             close(coloring, network.logs)
@@ -147,7 +167,11 @@ def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, 
         choose(offsets, ends, coloring, memory, network, choice, num_active, table, seed, t)
         num_movers = settle(n, offsets, ends, network, choice, num_active)
         apply(offsets, ends, coloring, memory, network, choice, num_movers, table, seed, t)
-    return best, fewest, conflicts
+    counts = np.zeros((4, n), np.int32)
+    for v in range(n):
+        counts[0, v] = coloring.without[v] - (coloring.conflicts[v] == 0)  # other than its own color
+        counts[1, v], counts[2, v], counts[3, v] = coloring.one[v], coloring.conflicts[v], memory.moves[v]
+    return Followed(best, fewest, conflicts, coloring.colors, counts, reached)
 
 
 @compiled

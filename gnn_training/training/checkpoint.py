@@ -9,7 +9,7 @@ import torch
 
 from gnn_training.errors import UserError
 from gnn_training.files import OWN_LIMIT, read_bytes, storage_errors, write_bytes
-from gnn_training.training.loss import ColoringNetwork
+from gnn_training.model.network import ColoringNetwork
 
 log = logging.getLogger(__name__)
 FOLDER = "checkpoints"  # in the run folder

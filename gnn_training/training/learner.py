@@ -14,12 +14,13 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
+from gnn_training.model.network import ColoringNetwork
 from gnn_training.settings import TrainSettings
-from gnn_training.training.loss import WEIGHTS, Batch, ColoringNetwork, Search
+from gnn_training.training.loss import WEIGHTS, Batch, LossTerms, Search
 
 LR_SCALINGS = {"none": lambda ranks: 1.0, "sqrt": math.sqrt, "linear": float}
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
-HEAD_RATE = 0.05  # learning rate of GraphHead relative to that of the rule
+PREDICTION_RATE = 0.075  # learning rate of PredictionNetwork relative to that of the rule
 NEVER = 2**31 - 1  # steps after which a loss scale that is not needed would grow
 
 
@@ -33,13 +34,15 @@ class Learner:
         self.average, self.num_averaged = copy.deepcopy(self.network), 0
         self._blend = get_ema_multi_avg_fn(settings.ema)  # without AveragedModel, which waits for the GPU in every step
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # the new name came after torch 2.11
-            self.ddp = DistributedDataParallel(self.network, gradient_as_bucket_view=True, broadcast_buffers=False)
+            self.ddp = DistributedDataParallel(
+                LossTerms(self.network), gradient_as_bucket_view=True, broadcast_buffers=False
+            )
         self.precision = _precision(settings.precision, rt.device)
         # The scaler also skips steps that are not finite, on the device. Only fp16 needs it to scale.
         scale, growth_interval = (2.0**16, 2000) if self.precision == torch.float16 else (1.0, NEVER)
         self.scaler = torch.amp.GradScaler(rt.device.type, scale, growth_interval=growth_interval)
         self.peak_rate = settings.learning_rate * LR_SCALINGS[settings.lr_scaling](rt.world_size)
-        self.parts = [[self.network.move_rule], [*self.network.graph_head.parameters()]]
+        self.parts = [[self.network.move_rule], [*self.network.predictions.parameters()]]
         decay = settings.weight_decay
         self.optimizer = torch.optim.AdamW([{"params": part} for part in self.parts], weight_decay=decay, fused=True)
         self.step, self.num_steps = 0, settings.steps
@@ -49,7 +52,7 @@ class Learner:
 
     def update(self, batch: Batch) -> None:
         """Take one optimizer step. The loss is the mean over all graphs of the step on all ranks."""
-        self._backward(batch, 1 / batch.num_graphs)
+        self._backward(batch, 1.0)
         self._apply_gradient()
         self.step += 1
 
@@ -118,19 +121,19 @@ class Learner:
         self.skipped_steps.fill_(state["skipped_steps"])
         self.step = state["step"]
 
-    def _backward(self, batch: Batch, share: float) -> None:
-        """Add a batch to the gradient; one without graphs adds 0."""
+    def _backward(self, batch: Batch, weight: float) -> None:
+        """Add a batch to the gradient, times `weight`; one without graphs adds 0."""
         with torch.autocast(self.rt.device.type, self.precision, enabled=self.precision != torch.float32):
             terms = self.ddp(batch, self.search, self.settings.rounds)
-            loss = sum(weight * terms[name] for name, weight in WEIGHTS.items()) * share
+            loss = sum(part * terms[name] for name, part in WEIGHTS.items()) * weight
         self.scaler.scale(loss * self.rt.world_size).backward()  # DDP divides the sum over ranks by their number
-        self._sums[: len(WEIGHTS)] += torch.stack([terms[name].detach() for name in WEIGHTS]) * share
+        self._sums[: len(WEIGHTS)] += torch.stack([terms[name].detach() for name in WEIGHTS]) * weight
 
     def _apply_gradient(self) -> None:
         """Clip the gradient and step, or skip the step if the gradient is not finite, decided on the device. The
         gradient is the same on all ranks, so every rank decides alike.
         """
-        for group, rate in zip(self.optimizer.param_groups, (1.0, HEAD_RATE), strict=True):
+        for group, rate in zip(self.optimizer.param_groups, (1.0, PREDICTION_RATE), strict=True):
             group["lr"] = rate * self.learning_rate
         self.scaler.unscale_(self.optimizer)
         norm, other = (clip_grad_norm_(part, self.settings.clip) for part in self.parts)

@@ -3,29 +3,28 @@
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count, islice
-from typing import NamedTuple
+from dataclasses import replace
+from itertools import count, islice, repeat
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_training.data.packed import PackedGraphs
+from gnn_training.contract import HORIZON
+from gnn_training.data.packed import STATE, STATE_NODES, PackedGraphs, cut
 from gnn_training.distributed import Runtime
 from gnn_training.graph import NeighbourLists
 from gnn_training.model.graphs import Graphs
-from gnn_training.model.network import NUM_GRAPH_FEATURES, NUM_NODE_FEATURES, Structure, structure
-from gnn_training.model.program import SETS_FROM, SETS_UP_TO
+from gnn_training.model.network import NONE_SINCE, Edges, Search, Structure, structure
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.settings import TrainSettings
-from gnn_training.solve import kernels
-from gnn_training.solve.portfolio import seeded
-from gnn_training.training.loss import Batch
-from gnn_training.training.sampler import EqualCostSampler, search_costs
+from gnn_training.solve.portfolio import first_coloring
+from gnn_training.training.loss import Batch, StateBatch
+from gnn_training.training.sampler import EqualCostSampler, PlannedStep, search_costs
 
 log = logging.getLogger(__name__)
-SET_MOVES = 100  # of the search for every independent set
-SEARCH = 1  # purpose of the random generator; 0 is the sampler's
+SEARCH, HORIZONS = 1, 2  # purposes of random generators; 0 is the sampler's
+EVER, AS_CALLED = 0.2, 0.6  # shares of states asked for all times, and, including these, for that of the file
 KEPT = 2**28  # neighbours of all graphs: up to a GiB, lists are kept
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # 2^64 divided by the golden ratio, in the integers of torch
 
@@ -45,73 +44,153 @@ class GraphLoader:
         train = open_ones if len(open_ones) else train
         costs = search_costs(data.num_nodes[train], data.num_edges[train])
         self.sampler = EqualCostSampler(train, costs, settings.batch_size, rt.world_size, rt.rank, settings.seed)
+        ids = self.dataset.state_ids("train")
+        edges = data.num_edges[self.dataset.state_graph[ids]]
+        self.states = EqualCostSampler(ids, edges, settings.batch_states, rt.world_size, rt.rank, settings.seed)
 
     def starting_at(self, step: int) -> Iterator[Batch]:
         """Yield the batches of optimizer step `step`, counted over all epochs, and of all that follow, without end."""
-        first_epoch, skipped = divmod(step, len(self.sampler))
-        for epoch in count(first_epoch):
-            self.sampler.set_epoch(epoch)
-            for planned in islice(self.sampler, skipped, None):
-                yield self.dataset.batch(planned.ids, planned.num_graphs, self.settings.seed, step)
-                step += 1
-            skipped = 0
+        seed, dataset = self.settings.seed, self.dataset
+        for graphs, states in zip(planned(self.sampler, step), planned(self.states, step), strict=False):
+            batch = dataset.batch(graphs.ids, graphs.num_graphs, seed, step)
+            yield replace(batch, states=dataset.states(states.ids, states.num_graphs, seed, step))
+            step += 1
 
     def largest(self) -> Batch:
         """A batch of the graphs that take most, as many as a step has."""
         sampler = self.sampler
         ids = sampler.indices[np.argsort(-sampler.costs, kind="stable")][: self.settings.batch_size]
-        return self.dataset.batch(ids, len(ids) * sampler.num_replicas)
+        states = self.states.indices[np.argsort(-self.states.costs, kind="stable")][: self.settings.batch_states]
+        batch = self.dataset.batch(ids, len(ids) * sampler.num_replicas)
+        return replace(batch, states=self.dataset.states(states, len(states) * sampler.num_replicas))
 
 
-class Prepared(NamedTuple):
-    """What the training needs to know of a graph of N nodes and is always the same."""
-
-    first: np.ndarray  # (N,) int16, coloring to start with
-    node: np.ndarray  # (N, 5) float32, see Structure
-    graph: np.ndarray  # (5,) float32
+def planned(sampler: EqualCostSampler, step: int) -> Iterator[PlannedStep]:
+    """The plans of a sampler for step `step`, counted over all epochs, and for all that follow, without end."""
+    if not len(sampler):
+        yield from repeat(PlannedStep(np.zeros(0, int), 0))
+    first_epoch, skipped = divmod(step, len(sampler))
+    for epoch in count(first_epoch):
+        sampler.set_epoch(epoch)
+        yield from islice(sampler, skipped, None)
+        skipped = 0
 
 
 class DeviceDataset:
-    """Packed graphs with their labels, and batches of them on a device. What is always the same of a graph is computed
-    and copied to the device when the graph is first used.
+    """Packed graphs with their labels and states, and batches of them on a device. What is always the same of a graph
+    is computed when it is first used.
     """
 
     def __init__(self, data: PackedGraphs, device: torch.device):
         self.data, self.device = data, device
-        self._starts = np.cumsum([0, *data.num_nodes], dtype=np.int64)
         self._first: dict[int, np.ndarray] = {}  # colorings of the graphs used so far
         self._lists: dict[int, NeighbourLists] = {}
+        self._structures: dict[int, Structure] = {}
         keeps_lists = 2 * int(data.num_edges.sum(dtype=np.int64)) <= KEPT
         self._keeps_lists = keeps_lists and device.type == "cpu"  # a GPU keeps graphs itself
-        self._node = torch.zeros(int(self._starts[-1]) + 1, NUM_NODE_FEATURES, device=device)  # zeros for no node
-        self._graph = torch.zeros(len(data), NUM_GRAPH_FEATURES, device=device)
-        columns = data.num_nodes, self._starts[:-1], data.num_colors, data.lower_bound, data.graph_type
+        columns = data.num_colors, data.lower_bound
         self._columns = torch.from_numpy(np.stack(columns).astype(np.int64)).to(device)
-        self.difficulty = torch.from_numpy(data.difficulty.copy()).to(device)
+        counts = np.diff(data.state_offset) // STATE
+        self.state_graph = np.repeat(np.arange(len(data)), counts)  # (S,) the graph of every state
+        self._state_number = np.arange(len(self.state_graph)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+    def state_ids(self, split: str) -> np.ndarray:
+        """The states of the graphs of `train` or `validation`, ascending."""
+        return np.flatnonzero(np.isin(self.state_graph, self.data.indices(split)))
 
     def batch(self, ids: np.ndarray, num_graphs: int, seed: int = 0, step: int = 0) -> Batch:
-        """The graphs `ids`, with random numbers drawn by (seed, step, graph). num_graphs: of the step on all ranks."""
+        """The graphs `ids`, with random numbers drawn by (seed, step, graph), without states. num_graphs: of the step
+        on all ranks.
+        """
         self._prepare([i for i in ids.tolist() if i not in self._first])
         graph = copied_to(self.device, ids)
-        nodes, starts, num_colors, lower, graph_type = self._columns[:, graph]
-        columns = torch.arange(int(self.data.num_nodes[ids].max(initial=1)), device=self.device)
-        exists = columns < nodes[:, None]
-        node = self._node[torch.where(exists, starts[:, None] + columns, len(self._node) - 1)]
+        num_colors, lower = self._columns[:, graph]
         key = int(np.random.SeedSequence([seed, step, SEARCH]).generate_state(1, np.uint64).view(np.int64)[0])
         change, seeds = perturbations(key, graph)
         return Batch(
             ids=ids,
             lists=lambda row: self.lists(int(ids[row])),
             first=[self._first[i] for i in ids.tolist()],
-            structure=Structure(exists, node, self._graph[graph]),
             num_colors=num_colors,
             lower=lower,
-            graph_type=graph_type,
-            difficulty=self.difficulty[graph],
             seeds=seeds,
             change=change,
             num_graphs=num_graphs,
         )
+
+    def states(self, ids: np.ndarray, num_states: int, seed: int = 0, step: int | None = None) -> StateBatch | None:
+        """The states `ids`, each with a horizon drawn by (seed, step, state); without a step with that of the file, or
+        the whole search if it is shorter. num_states: of the step on all ranks.
+        """
+        graphs = self.state_graph[ids].tolist()
+        if not graphs:
+            return None
+        data, known, lists = self.data, [self._structure(i) for i in graphs], [self.lists(i) for i in graphs]
+        places = [(i, number) for i, number in zip(graphs, self._state_number[ids].tolist(), strict=True)]
+        seen = np.stack([cut(data.tensors, "states", i).reshape(-1, STATE)[number] for i, number in places])
+        nodes = [cut(data.tensors, "state_nodes", i).reshape(-1, STATE_NODES, data.num_nodes[i])[number]
+                 for i, number in places]  # fmt: skip
+        colors, *counts = np.concatenate(nodes, 1)
+        horizons = [self._horizon(i, int(rounds), [seed, step, HORIZONS, state] if step is not None else None)
+                    for i, rounds, state in zip(graphs, seen[:, 0], ids.tolist(), strict=True)]  # fmt: skip
+        later = np.array([self._later(*each) for each in zip(graphs, seen[:, 0].tolist(), horizons, strict=True)])
+        sizes = data.num_nodes[graphs].astype(np.int64)
+        starts = np.cumsum(sizes) - sizes
+
+        def copied(values: np.ndarray, dtype: type = np.float32) -> Tensor:
+            return copied_to(self.device, values.astype(dtype))
+
+        degrees = np.concatenate([np.diff(each.offsets) for each in lists])
+        edges = Edges(
+            node_graph=copied(np.repeat(np.arange(len(graphs)), sizes), np.int64),
+            degrees=copied(degrees, np.int64),
+            source=copied(np.repeat(np.arange(len(degrees)), degrees), np.int64),
+            neighbours=copied(np.concatenate([x.neighbours + s for x, s in zip(lists, starts, strict=True)]), np.int64),
+        )
+        free, one, around, moves = (copied(each) for each in counts)
+        num_colors, reached, saved, last = later.T
+        conflicts = np.where(seen[:, 1] < 2 * NONE_SINCE, seen[:, 1] / 2, 10 * NONE_SINCE)
+        search = Search(
+            copied(colors, np.int64), free, one, around, moves, copied(num_colors), copied(data.clique[graphs]),
+            copied(seen[:, 0]), copied(reached), copied(conflicts), copied(np.array(horizons)),
+        )  # fmt: skip
+        return StateBatch(
+            edges,
+            node=copied(np.concatenate([x.node[0].numpy() for x in known])),
+            graph=copied(np.concatenate([x.graph.numpy() for x in known])),
+            search=search,
+            color_ids=copied(np.arange(colors.max() + 1), np.int64),
+            saved=copied(saved),
+            log_rounds=copied(np.log10(1 + last)),
+            graph_type=copied(data.graph_type[graphs], np.int64),
+            num_states=num_states,
+        )
+
+    def _horizon(self, i: int, rounds: int, draw: list[int] | None) -> int:
+        """Rounds at which to ask for the colors of graph i after `rounds`; 0 for those of its label."""
+        data, longest = self.data, int(self.data.search_rounds[i])
+        is_over = data.search_colors[i] <= data.clique[i]  # nothing will change
+        as_called = HORIZON * rounds if is_over else min(HORIZON * rounds, longest)
+        if draw is None:
+            return as_called
+        kind, u = np.random.default_rng(draw).random(2)
+        if kind < EVER:
+            return 0
+        if kind < AS_CALLED and as_called == HORIZON * rounds:
+            return as_called
+        return round(rounds * (longest / rounds) ** u)
+
+    def _later(self, i: int, rounds: int, horizon: int) -> tuple[int, int, int, int]:
+        """Of the long search of graph i: colors after `rounds`, the round in which there were so few, colors saved from
+        then to the horizon, and the round of the last of them.
+        """
+        reached = cut(self.data.tensors, "reached", i)
+        most = int(self.data.search_colors[i]) + len(reached) - 1
+        now, then = (int(np.searchsorted(reached, r, "right")) - 1 for r in (rounds, horizon or 2**31 - 1))
+        saved = then - now
+        if not horizon:
+            saved = max(saved, most - now - int(self.data.num_colors[i]))
+        return most - now, int(reached[now]), saved, int(reached[then])
 
     def lists(self, i: int) -> NeighbourLists:
         """Neighbour lists of graph i."""
@@ -122,18 +201,16 @@ class DeviceDataset:
             self._lists[i] = lists
         return lists
 
-    def _prepare(self, ids: list[int]) -> None:
-        """Compute what is always the same of these graphs."""
-        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            for i, prepared in zip(ids, pool.map(self._prepared, ids), strict=True):
-                self._first[i] = prepared.first
-                self._node[self._starts[i] : self._starts[i + 1]] = copied_to(self.device, prepared.node)
-                self._graph[i] = copied_to(self.device, prepared.graph)
+    def _structure(self, i: int) -> Structure:
+        if i not in self._structures:
+            self._structures[i] = structure(as_graphs(self.lists(i)))
+        return self._structures[i]
 
-    def _prepared(self, i: int) -> Prepared:
-        lists = self.lists(i)
-        known = structure(as_graphs(lists))
-        return Prepared(first_coloring(lists), known.node[0].numpy(), known.graph[0].numpy())
+    def _prepare(self, ids: list[int]) -> None:
+        """Color these graphs."""
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            colorings = pool.map(lambda i: first_coloring(self.lists(i)), ids)
+            self._first |= zip(ids, colorings, strict=True)
 
 
 def copied_to(device: torch.device, values: np.ndarray) -> Tensor:
@@ -169,14 +246,3 @@ def as_graphs(lists: NeighbourLists) -> Graphs:
     edges = 0 * torch.cat([source, none]), torch.cat([source, none]), torch.cat([neighbours, none + n])
     window = torch.arange(max(1, int(degrees.max())))
     return Graphs(torch.ones(1, n, dtype=torch.bool), degrees[None], offsets[None, :-1], *edges, window)
-
-
-def first_coloring(lists: NeighbourLists) -> np.ndarray:
-    """A greedy coloring (N,) like that of the program: by DSATUR or, in dense graphs, independent sets."""
-    colors, n = kernels.dsatur(*lists), len(lists.offsets) - 1
-    if len(lists.neighbours) >= SETS_FROM * n * (n - 1) and n <= SETS_UP_TO:
-        sets, rng, stop = np.full(n, -1, dtype=np.int32), seeded(0, n), np.zeros(1, dtype=np.uint8)
-        while (sets < 0).any():
-            sets[kernels.independent_set(*lists, sets < 0, SET_MOVES, rng, stop)[0]] = sets.max() + 1
-        colors = min(colors, sets, key=np.max)
-    return colors.astype(np.int16)

@@ -8,13 +8,16 @@ from torch import Tensor
 
 from gnn_training import processes
 from gnn_training.distributed import Runtime
+from gnn_training.model.network import ColoringNetwork
 from gnn_training.model.search import first_weights
 from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import DeviceDataset
-from gnn_training.training.loss import Batch, ColoringNetwork, Search
+from gnn_training.training.loss import Batch, Search
 from gnn_training.training.sampler import search_costs, share
 
-SCORES = ("gap", "at_best_known", "chromatic_error", "family_accuracy", "gain", "gain_squared")
+SCORES = ("gap", "at_best_known", "gain", "gain_squared")
+PREDICTED = ("chromatic_error", "family_accuracy")
+STATE_BATCH = 16
 MAX_NODES = 2048  # larger graphs are trained on, but would dominate a validation
 
 
@@ -36,6 +39,11 @@ class Validation:
             share(search_costs(self.data.num_nodes[self.ids], self.data.num_edges[self.ids]), rt.world_size)[rt.rank]
         ]
         self.batches = np.array_split(mine, -(-len(mine) // settings.batch_size)) if len(mine) else []
+        states = dataset.state_ids("validation")
+        graphs = dataset.state_graph[states]
+        chosen = np.isin(graphs, self.ids)
+        states, costs = states[chosen], self.data.num_edges[graphs[chosen]]
+        self.states = states[share(costs, rt.world_size)[rt.rank]]
         self._untrained: list[Tensor] = []  # colors (G,) that the untrained rule finds, of every batch
 
     def scores(self, network: ColoringNetwork) -> dict[str, float]:
@@ -52,23 +60,35 @@ class Validation:
             processes.touch_heartbeat()
             sums += self.score_batch(network, number)
         count = sum(map(len, self.batches))
-        totals = self.rt.total(torch.tensor([*sums.tolist(), count], dtype=torch.float64))
-        means = dict(zip(SCORES, (totals[:-1] / totals[-1]).tolist(), strict=True))
+        predicted = torch.zeros(len(PREDICTED), dtype=torch.float64, device=self.rt.device)
+        for start in range(0, len(self.states), STATE_BATCH):
+            predicted += self.score_predictions(network, self.states[start : start + STATE_BATCH])
+        mine = [*sums.tolist(), *predicted.tolist(), count, len(self.states)]
+        totals = self.rt.total(torch.tensor(mine, dtype=torch.float64))
+        counts = [totals[-2]] * len(SCORES) + [totals[-1].clamp(min=1)] * len(PREDICTED)
+        means = dict(zip(SCORES + PREDICTED, (totals[:-2] / torch.stack(counts)).tolist(), strict=True))
         variance = max(0.0, means.pop("gain_squared") - means["gain"] ** 2)
-        error = math.sqrt(variance / float(totals[-1]))
-        return {**means, "gain_error": error, "dsatur_gap": self.dsatur_gap, "graphs": int(totals[-1])}
+        error = math.sqrt(variance / float(totals[-2]))
+        return {**means, "gain_error": error, "dsatur_gap": self.dsatur_gap, "graphs": int(totals[-2])}
 
     @torch.no_grad()
     def score_batch(self, network: ColoringNetwork, number: int) -> Tensor:
         """Sums (S,) over this rank's graphs of a batch, in the order of SCORES."""
         batch = self._batch(self.batches[number])
         used = self._colors(network.move_rule, batch)
-        predicted = network.graph_head(batch.structure, batch.lower.float(), used)
-        fewest, error = batch.num_colors, (predicted.chromatic - batch.num_colors).abs()
-        right = predicted.graph_type_logits.argmax(1) == batch.graph_type
-        gain = self._untrained[number] - used
-        scores = (used - fewest, used <= fewest, error, right, gain, gain**2)
+        fewest, gain = batch.num_colors, self._untrained[number] - used
+        scores = (used - fewest, used <= fewest, gain, gain**2)
         return torch.stack([score.double() for score in scores]).sum(1)
+
+    @torch.no_grad()
+    def score_predictions(self, network: ColoringNetwork, ids: np.ndarray) -> Tensor:
+        """Sums over these states, in the order of PREDICTED."""
+        batch = self.dataset.states(ids, len(ids))
+        assert batch is not None
+        predicted, search = network.predictions(batch.inputs), batch.search
+        error = predicted.chromatic(search) - (search.num_colors - batch.saved)
+        right = predicted.graph_type_logits.argmax(1) == batch.graph_type
+        return torch.stack([error.abs().double(), right.double()]).sum(1)
 
     def _batch(self, ids: np.ndarray) -> Batch:
         return self.dataset.batch(ids, len(ids))
