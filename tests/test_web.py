@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import browser
-import debian
 import networkx as nx
 import numpy as np
 import pytest
@@ -116,16 +114,6 @@ const answers = JSON.parse(readFileSync(0)).map(([name, text]) => {
 });
 console.log(JSON.stringify(answers));
 """
-
-
-@pytest.fixture(scope="module")
-def modules() -> Path:
-    """The packages that the page needs, fetched once per checkout."""
-    if not shutil.which("npm"):
-        debian.require("npm")
-    if not (WEB / "node_modules" / ".package-lock.json").exists():  # npm writes it last
-        subprocess.run(["npm", "ci", "--prefix", WEB], check=True, stdout=subprocess.DEVNULL)
-    return WEB / "node_modules"
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +263,7 @@ def test_javascript_cannot_set_the_optional_inputs_of_the_first_file(modules: Pa
 
 
 def test_the_example_of_the_docs_colors_a_ring(modules: Path, tmp_path: Path):
-    (program,) = re.findall(r"^```js\n(.*?)^```", (ROOT / "docs/ONNX.md").read_text(), re.MULTILINE | re.DOTALL)
+    program, _ = re.findall(r"^```js\n(.*?)^```", (ROOT / "docs/ONNX.md").read_text(), re.MULTILINE | re.DOTALL)
     done = node(modules, tmp_path, program)
     colors = np.array(done.stdout.split(), dtype=int)
     assert is_proper(from_networkx("ring", nx.cycle_graph(5)), colors) and num_colors(colors) == 3

@@ -1,0 +1,86 @@
+"""Gap and CPU time of networkx, gcol and `color` on the DIMACS graphs of a folder, one thread each:
+python -m benchmarks.libraries FOLDER --seconds 5
+
+networkx's strategies and gcol's constructions end by themselves. gcol's TabuCol counts iterations, so two trials tell
+how many fill the seconds. `color` takes the seconds.
+"""
+
+import argparse
+import csv
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+
+import gcol
+import networkx as nx
+
+import gnn_training
+from gnn_training.data import suites
+from gnn_training.data.sources import read
+from gnn_training.solve.portfolio import compile_all
+
+TRIAL = 200  # iterations
+STRATEGIES = (
+    "random_sequential",
+    "largest_first",
+    "smallest_last",
+    "independent_set",
+    "connected_sequential_bfs",
+    "DSATUR",
+)
+
+
+def measured(color: Callable[[], dict]) -> tuple[int, float]:
+    """Number of colors, and CPU seconds."""
+    start = time.process_time()
+    colors = color()
+    return len(set(colors.values())), time.process_time() - start
+
+
+def iterations(graph: nx.Graph, seconds: float) -> int:
+    """Iterations of gcol's TabuCol that fill the seconds, clique and DSATUR included, by two trials."""
+    start, trial = (measured(partial(gcol.node_coloring, graph, opt_alg=2, it_limit=limit))[1] for limit in (0, TRIAL))
+    longer = max(TRIAL, int(TRIAL * seconds / 5 / max(0.001, trial - start)))
+    longer_trial = measured(partial(gcol.node_coloring, graph, opt_alg=2, it_limit=longer))[1]
+    return max(TRIAL, int(longer * (seconds - start) / max(0.001, longer_trial - start)))
+
+
+def methods(graph: nx.Graph, seconds: float) -> Iterator[tuple[str, Callable[[], dict]]]:
+    """Every method and the function that colors with it."""
+    for strategy in STRATEGIES:
+        yield f"networkx {strategy}", partial(nx.greedy_color, graph, strategy)
+    for strategy in ("welsh_powell", "dsatur", "rlf"):
+        yield f"gcol {strategy}", partial(gcol.node_coloring, graph, strategy)
+    yield "gcol TabuCol", partial(gcol.node_coloring, graph, opt_alg=2, it_limit=iterations(graph, seconds))
+    for limit in (0, 1, seconds):
+        yield f"color, {limit:g} s", partial(gnn_training.color, graph, limit, threads=1)
+
+
+def main() -> None:
+    """Print a line per graph and method, then the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=5)
+    arguments = parser.parse_args()
+    compile_all()
+    gaps: dict[str, list[int]] = {}
+    seconds: dict[str, list[float]] = {}
+    with open(suites.DIMACS, newline="") as file:
+        best_known = {row["name"]: int(row["best_known"]) for row in csv.DictReader(file)}
+    for path in sorted(arguments.folder.glob("*.col")):
+        source = read(path).graph
+        graph = nx.empty_graph(source.num_nodes)
+        graph.add_edges_from(source.edges.tolist())
+        for name, color in methods(graph, arguments.seconds):
+            colors, spent = measured(color)
+            print(f"{path.stem},{name},{colors},{spent:.2f}", flush=True)
+            gaps.setdefault(name, []).append(colors - best_known[path.stem])
+            seconds.setdefault(name, []).append(spent)
+    for name, gap in gaps.items():
+        print(f"| {name} | {fmean(gap):.2f} | {gap.count(0)} | {fmean(seconds[name]):.2f} |")
+
+
+if __name__ == "__main__":
+    main()
