@@ -361,6 +361,17 @@ def test_the_sliders_set_steps_and_seed(page: "Page", tmp_path: Path):
     assert page.inner_text("#seed-value") == "1"
 
 
+def test_the_picture_is_on_the_first_screen_of_a_phone(page: "Page", tmp_path: Path):
+    colors_of(page, QUEENS, tmp_path)
+    size = page.viewport_size
+    page.set_viewport_size({"width": 390, "height": 844})
+    picture, buttons = (page.locator(name).bounding_box() for name in ("#canvas", "#actions"))
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    page.set_viewport_size(size)
+    assert picture["y"] + picture["height"] <= 844 and picture["width"] == wide == 390
+    assert picture["y"] + picture["height"] <= buttons["y"]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
