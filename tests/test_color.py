@@ -20,6 +20,7 @@ from dimacs import queens, read_solution, write_col
 import gnn_training
 from gnn_training.__main__ import main
 from gnn_training.coloring import count_conflicts_and_colors, is_proper, num_colors, read_dimacs_pairs
+from gnn_training.data.sources import read
 from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import Graph
 from gnn_training.jobs import color as job
@@ -260,6 +261,17 @@ def test_a_second_process_does_not_compile_too(tmp_path: Path):
         fcntl.flock(file, fcntl.LOCK_EX)
         subprocess.run([sys.executable, "-c", program], env=variables, check=True)
     assert not list(tmp_path.rglob("*.nbi"))
+
+
+def test_the_command_and_python_find_the_same_with_one_thread_and_the_same_seed(tmp_path: Path):
+    path, out = ROOT / "examples" / "queen8_8.col", tmp_path / "queen8_8.sol"
+    found = []
+    for seed in (3, 4):
+        color(ColorSettings(graphs=(path,), out=out, seconds=60, seed=seed, threads=1, k=9))
+        colors = gnn_training.color(read(path).graph.edges, seconds=60, seed=seed, threads=1, k=9)
+        assert read_solution(out).tolist() == colors.tolist()
+        found.append(colors.tolist())
+    assert found[0] != found[1]
 
 
 @pytest.mark.parametrize("num_nodes", [10, 1000, 50_000])

@@ -151,7 +151,7 @@ AS_IT_STANDS = {
     "coloring-gnn color exams.csv --k 3 --allowed free.csv -o slots.csv",
     "coloring-gnn import my_graphs more_graphs.tar.gz --out training_data/imported",
     "tar -xzf trained_model.tar.gz",
-    "cd trained_model && sha256sum -c SHA256SUMS",
+    "(cd trained_model && sha256sum -c SHA256SUMS)",
     "python3 -m venv try && try/bin/pip install onnxruntime",
     'ln -s "$(realpath try/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.*)" libonnxruntime.so.1',
     "export ORT_DYLIB_PATH=$(realpath try/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.*)",

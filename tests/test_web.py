@@ -19,11 +19,12 @@ import pytest
 import test_fuzz_inputs as fuzz
 from dimacs import read_solution, write_col
 
-from gnn_training.coloring import is_proper, num_colors
+from gnn_training.coloring import from_logits, is_proper, num_colors
 from gnn_training.contract import GOLDEN_FILE, OUTPUTS, SHIPPED_MODEL, WEB_FILE
 from gnn_training.data.sources import parse, read
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
+from gnn_training.model.session import Model
 from gnn_training.solve.kernels import dsatur
 from gnn_training.solve.portfolio import clique_size
 
@@ -222,6 +223,8 @@ def test_the_module_colors_edges_in_time(modules: Path, tmp_path: Path):
     colorings = [found["once"], found["other"], found["enough"][0], found["late"][0]]
     assert all(is_proper(graph, np.array(colors)) for colors in colorings)
     assert found["once"] == found["again"] != found["other"]
+    for seed, name in enumerate(["once", "other"]):
+        assert found[name] == from_logits(graph, Model().predict(graph, steps=200, seed=seed).logits[0]).tolist()
     assert num_colors(np.array(found["enough"][0])) == 9 <= num_colors(np.array(found["once"]))
     assert found["enough"][1] < 60 and 1 < found["late"][1] < 10 and found["clique"][1] < 10
     assert sorted(found["clique"][0]) == [0, 1, 2]
