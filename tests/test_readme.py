@@ -228,7 +228,7 @@ NOT_RUN = {
 }
 PROGRAMS = {
     "python": "python - <<'END'\n{}END",
-    "js": "cat >clients/web/program.mjs <<'END'\n{}END\nnode clients/web/program.mjs",
+    "js": "cat >clients/web/ring.mjs <<'END'\n{}END\nnode clients/web/ring.mjs",
 }
 
 

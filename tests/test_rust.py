@@ -92,11 +92,6 @@ def test_the_crate_passes_its_own_tests_with_nothing_else():
     assert sum(passed) > 15 and "ignored, needs ORT_DYLIB_PATH" in tests.stdout
 
 
-def test_calls_of_the_file_pass_the_tests_of_the_crate():
-    tests = cargo("test", "--locked", "--test", "model", "--", "--include-ignored", ORT_DYLIB_PATH=library())
-    assert tests.returncode == 0 and "5 passed; 0 failed; 0 ignored" in tests.stdout, tests.stdout + tests.stderr
-
-
 def test_the_search_needs_no_onnx_runtime():
     packages = cargo("tree", "--locked", "--no-default-features", "--edges", "normal", "--prefix", "none")
     assert packages.returncode == 0 and "thiserror" in packages.stdout
