@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import cache
 from itertools import count
 from operator import itemgetter
@@ -124,7 +123,7 @@ def compile_elsewhere() -> None:
     """Load the loops from the disk, or let another process compile them, some 15 s. It goes on when this one ends: the
     next search then finds them.
     """
-    if is_compiled():
+    if is_compiled() or not sys.executable:
         return compile_all()
     logger.info("first use: the network file colors, while another process compiles the searches for the next time")
     paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -198,12 +197,14 @@ def _better_ones(
         left = budget.deadline - time.monotonic()
         if model is None or is_compiled() or left <= 0 or best.num_colors <= max(1, budget.lower):
             break
-        with suppress(TimeoutError):
+        try:
             colors = model.predict(graph, seed=seed, seconds=left).logits[0].argmax(1)
-            colors = np.unique(colors, return_inverse=True)[1].astype(np.int32)
-            if colors.max() + 1 < best.num_colors:
-                best = Coloring("network file", colors, int(colors.max()) + 1, 0)
-                yield best
+        except (MemoryError, TimeoutError):
+            break
+        colors = np.unique(colors, return_inverse=True)[1].astype(np.int32)
+        if colors.max() + 1 < best.num_colors:
+            best = Coloring("network file", colors, int(colors.max()) + 1, 0)
+            yield best
     yield from improvements(graph.csr(), best.colors, budget, methods_for(graph, best, clique, rule), rule)
 
 
