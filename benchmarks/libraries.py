@@ -1,8 +1,8 @@
 """Gap and CPU time of networkx, gcol and `color` on the DIMACS graphs of a folder, one thread each:
 python -m benchmarks.libraries FOLDER --seconds 5
 
-networkx's strategies and gcol's constructions end by themselves. gcol's TabuCol counts iterations, so trials tell how
-many fill the seconds. `color` takes the seconds.
+networkx's strategies and gcol's constructions end by themselves. gcol's local searches count iterations, so trials tell
+how many fill the seconds. `color` takes the seconds.
 """
 
 import argparse
@@ -23,13 +23,9 @@ from gnn_training.solve.portfolio import compile_all
 
 TRIAL, MOST = 100, 1_000_000  # iterations
 STRATEGIES = (
-    "random_sequential",
-    "largest_first",
-    "smallest_last",
-    "independent_set",
-    "connected_sequential_bfs",
-    "DSATUR",
-)
+    "random_sequential", "connected_sequential_bfs", "independent_set", "largest_first", "smallest_last", "DSATUR",
+)  # fmt: skip
+LOCAL_SEARCHES = {"TabuCol": 2, "HEA": 4}  # gcol's opt_alg
 
 
 def measured(color: Callable[[], dict]) -> tuple[int, float]:
@@ -39,11 +35,10 @@ def measured(color: Callable[[], dict]) -> tuple[int, float]:
     return len(set(colors.values())), time.process_time() - start
 
 
-def iterations(graph: nx.Graph, seconds: float) -> int:
-    """Iterations of gcol's TabuCol that fill the seconds, clique and DSATUR included: those of a trial that takes a
-    fifth, scaled; MOST where it ends before.
+def iterations(search: Callable[..., dict], seconds: float) -> int:
+    """Iterations of a local search of gcol that fill the seconds, clique and DSATUR included: those of a trial that
+    takes a fifth, scaled; MOST where it ends before.
     """
-    search = partial(gcol.node_coloring, graph, opt_alg=2)
     start, limit, spent = measured(partial(search, it_limit=0))[1], TRIAL, 0.0
     while spent < seconds / 5 and limit < MOST:
         limit *= 2
@@ -57,7 +52,9 @@ def methods(graph: nx.Graph, seconds: float) -> Iterator[tuple[str, Callable[[],
         yield f"networkx {strategy}", partial(nx.greedy_color, graph, strategy)
     for strategy in ("welsh_powell", "dsatur", "rlf"):
         yield f"gcol {strategy}", partial(gcol.node_coloring, graph, strategy)
-    yield "gcol TabuCol", partial(gcol.node_coloring, graph, opt_alg=2, it_limit=iterations(graph, seconds))
+    for name, algorithm in LOCAL_SEARCHES.items():
+        search = partial(gcol.node_coloring, graph, opt_alg=algorithm)
+        yield f"gcol {name}", partial(search, it_limit=iterations(search, seconds))
     for limit in (0, 1, seconds):
         yield f"color, {limit:g} s", partial(gnn_training.color, graph, limit, threads=1)
 
