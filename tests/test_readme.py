@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -331,10 +332,11 @@ def check_installation(venv: Path, variables: dict[str, str], said: str) -> None
     """It has no torch, colors, is a backend of networkx, and says what the page for browsers needs."""
     assert "9 colors by" in said
     assert not list(venv.glob("lib/python*/site-packages/torch"))
+    run = partial(subprocess.run, cwd=venv, env=variables, capture_output=True, text=True, timeout=60)
     program = "import networkx as nx; print(nx.greedy_color(nx.path_graph(2), backend='coloring_gnn'))"
-    done = subprocess.run([venv / "bin/python", "-c", program], cwd=venv, env=variables, capture_output=True)
-    assert done.stdout == b"{0: 0, 1: 1}\n", done
+    done = run([venv / "bin/python", "-c", program])
+    assert done.stdout == "{0: 0, 1: 1}\n", done
     page = next(venv.glob("lib/python*/site-packages/gnn_training/web"))
-    done = subprocess.run([venv / "bin/coloring-gnn", "serve"], env=variables, capture_output=True, text=True)
+    done = run([venv / "bin/coloring-gnn", "serve"])
     assert done.returncode == 2 and f"install it once with `npm ci --prefix {page}`" in done.stderr, done
     assert (page / "package-lock.json").exists() and not (page / "node_modules").exists()
