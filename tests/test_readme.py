@@ -192,6 +192,7 @@ REPLACED = {
     "uvx --from . coloring-gnn color examples/queen8_8.col --seconds 5 -o queen8_8.sol": "pip install uv && "
     "uvx --from . coloring-gnn color examples/queen8_8.col --seconds 0 -o queen8_8.sol",
     "./run.sh": "./run.sh --dry-run && cp -r $MADE/. .",
+    "python -m benchmarks.libraries FOLDER --seconds 5": "python -m benchmarks.libraries examples --seconds 0.2",
     "npm ci --prefix clients/web": "ln -s $MODULES clients/web/node_modules",
     "coloring-gnn serve": "timeout --signal INT --preserve-status 5 coloring-gnn serve --port 0",
     "coloring-gnn evaluate FOLDER --suite dimacs --seconds 10": "coloring-gnn evaluate examples --suite dimacs "
