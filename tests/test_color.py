@@ -249,6 +249,8 @@ def test_the_first_use_answers_while_another_process_compiles(tmp_path: Path):
     assert "first use" in first and "9 colors by network file" in first
     while not list(tmp_path.glob("cache/*/search_kernel.search_graph-*.nbi")):  # the time limit of a test ends this
         time.sleep(0.1)
+    compiled = {path.name.split("-")[0] for path in tmp_path.glob("cache/*/*.nbi")}
+    assert compiled >= {f"kernels.{name}" for name in ("greedy_clique", "dsatur", "tabucol", "branch_and_bound")}
     second = begin([sys.executable, *words, "--seconds", "1"]).stdout
     assert "first use" not in second and "network file" not in second
 

@@ -102,7 +102,7 @@ def compile_all() -> None:
     """Compile the loops, or load them from the disk, before a clock starts."""
     stop, weights = np.zeros(1, dtype=np.uint8), np.zeros(NUM_WEIGHTS, dtype=np.float32)
     path = NeighbourLists(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], dtype=np.int32))
-    clique_size(path)
+    in_time(0, kernels.greedy_clique, *path, np.arange(3))
     in_time(0, kernels.dsatur, *path)
     kernels.first_fit(*path, np.arange(3))
     [two] = improvements(path, np.arange(3), Budget(math.inf, lower=2), {tabu_search: 1})
@@ -114,7 +114,7 @@ def compile_all() -> None:
 
 
 def is_compiled() -> bool:
-    """Whether the loops have been compiled, in this process or by another one for the disk."""
+    """Whether the loops have been compiled, in this process or by another one for the disk; by another version, too."""
     on_disk = Path(search_graph.stats.cache_path).glob("search_kernel.search_graph-*.nbi")
     return compile_all.cache_info().currsize > 0 or any(on_disk)
 
