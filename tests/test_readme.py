@@ -293,10 +293,10 @@ def test_commands_of_a_page_work_one_after_the_other(
         (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nPYTHONPATH={clone} exec {sys.executable} {start} "$@"\n')
         (tmp_path / "bin" / name).chmod(0o755)
     variables["PATH"] = f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    with open(tmp_path / "said.txt", "w+") as file:  # a process in the background may outlive a pipe
+    with open(tmp_path / "said.txt", "w") as file:  # to look at while it runs
         streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": subprocess.STDOUT}
         done = subprocess.run(["bash", "-c", program], cwd=clone, env=variables, **streams)
-        said = file.seek(0) or file.read()
+    said = (tmp_path / "said.txt").read_text()
     assert done.returncode == 0, said[-3000:]
     if page == "README.md":
         check_installation(clone / "try", variables, said)
