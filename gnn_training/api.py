@@ -15,7 +15,7 @@ import numpy as np
 from gnn_training.graph import as_graph
 from gnn_training.machine import num_cores
 from gnn_training.model.session import Model, cached_model
-from gnn_training.solve.portfolio import Budget, compile_all
+from gnn_training.solve.portfolio import Budget, compile_all, compile_elsewhere
 from gnn_training.solve.problem import Problem, Solution
 
 logger = logging.getLogger(__name__)
@@ -31,8 +31,8 @@ def color(
 
     graph: a networkx graph gives a dict from node to color; an edge array (E, 2) of integers gives a numpy array (N,);
     a torch_geometric Data gives a tensor (N,). Directions, parallel edges and self loops are ignored.
-    seconds: time limit. The search ends earlier if the coloring is proven optimal. The first use after an installation
-    also compiles the search, which takes some seconds.
+    seconds: time limit. The search ends earlier if the coloring is proven optimal. At the first use after an
+    installation, calls of the model color, while another process compiles the search.
     model: an open Model, the path of an exported file, or hf://owner/name on the Hugging Face Hub; None takes the
     shipped one.
     num_nodes: N of an edge array; None takes the largest node + 1.
@@ -57,7 +57,7 @@ def color(
         if mapping is not None and not isinstance(mapping, Mapping):
             raise TypeError(f"{name} must be a dict with a node as the key, not {type(mapping).__name__}")
     opened = model if isinstance(model, Model) else cached_model(model)
-    compile_all()
+    compile_all() if equitable else compile_elsewhere()
     start = time.monotonic()
     source = as_graph(graph, num_nodes)
     is_networkx = hasattr(graph, "is_multigraph")
@@ -66,7 +66,7 @@ def color(
     problem = Problem.create(source, names, k, precolored, allowed, equitable, start + seconds)
     if source.num_nodes:
         budget = Budget(start + seconds, 1, threads or opened.threads, seed)
-        *_, best = problem.colorings(opened.rule, budget)
+        *_, best = problem.colorings(opened, budget)
         solution = problem.solution(best, start, budget)
     colors = solution.colors
     if is_networkx:
@@ -85,6 +85,7 @@ def color_many(graphs: Iterable[Any], seconds: float = 1.0, **options: Any) -> l
     """
     from gnn_training.console import in_threads  # here, because rich takes long to import
 
+    compile_all()
     work = partial(color, seconds=seconds, threads=1, **options)
     return list(in_threads(work, list(graphs), "coloring graphs", num_cores(), logger))
 

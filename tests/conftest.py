@@ -1,7 +1,10 @@
 """Products that many tests look at, made once per session, whichever pytest-xdist worker is first to ask."""
 
 import os
+import shutil
 import signal
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,6 +103,37 @@ def exported(once: Once, trained: Path) -> Path:
         export(ExportSettings(run=trained, models=folder, steps=24, oldest_runtime=False))
 
     return once("tiny-models", make)
+
+
+@pytest.fixture(scope="session")
+def archive(once: Once, trained: Path, exported: Path, tiny_data: Path) -> Path:
+    """The archive of that model, evaluated, in a folder with the model's files."""
+    from gnn_training.contract import ARCHIVE_FILE
+    from gnn_training.jobs.evaluate import evaluate
+    from gnn_training.jobs.pack import pack
+    from gnn_training.settings import EvaluateSettings, PackSettings
+
+    def make(folder: Path) -> None:
+        run, models = (Path(shutil.copytree(source, folder / source.name)) for source in (trained, exported))
+        model, report = models / "coloring_gnn.onnx", run / "report.json"
+        evaluate(EvaluateSettings(graphs=tiny_data, model=model, limit=1, report=report, threads=1, tabucol=True))
+        pack(PackSettings(run=run, models=models))
+
+    return once("tiny-archive", make) / exported.name / ARCHIVE_FILE
+
+
+@pytest.fixture(scope="session")
+def modules() -> Path:
+    """The packages that the page for browsers needs, fetched once per checkout."""
+    import debian
+
+    if not shutil.which("npm"):
+        debian.require("npm")
+    web = Path(__file__).parents[1] / "clients" / "web"
+    with FileLock(Path(tempfile.gettempdir(), "gnn-training-npm.lock")):
+        if not (web / "node_modules" / ".package-lock.json").exists():  # npm writes it last
+            subprocess.run(["npm", "ci", "--prefix", web], check=True, stdout=subprocess.DEVNULL)
+    return web / "node_modules"
 
 
 @pytest.fixture

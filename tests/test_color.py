@@ -1,13 +1,16 @@
 """The coloring job: any graph, a time budget, Ctrl-C, and places that cannot be used."""
 
+import fcntl
 import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +20,14 @@ from dimacs import queens, read_solution, write_col
 import gnn_training
 from gnn_training.__main__ import main
 from gnn_training.coloring import count_conflicts_and_colors, is_proper, num_colors, read_dimacs_pairs
+from gnn_training.data.sources import read
 from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import Graph
 from gnn_training.jobs import color as job
 from gnn_training.jobs.color import color
 from gnn_training.model.session import Model
 from gnn_training.settings import ColorSettings
+from gnn_training.solve import portfolio
 from gnn_training.solve.picture import draw
 from gnn_training.solve.portfolio import Coloring, colorings
 
@@ -222,7 +227,7 @@ def test_a_picture_of_another_format_or_without_a_folder_is_refused(hard: Path, 
 
 def test_without_matplotlib_a_picture_is_refused_in_one_sentence(hard: Path, tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr(job, "compile_all", lambda: pytest.fail("it is said after the work"))
+    monkeypatch.setattr(job, "compile_elsewhere", lambda: pytest.fail("it is said after the work"))
     assert main(["color", str(hard), "--picture", str(tmp_path / "hard.png"), "--seconds", "100"]) == 2
     said = "coloring-gnn: --picture needs matplotlib: pip install '.[picture]' in a clone\n"
     assert capsys.readouterr().err == said
@@ -233,6 +238,42 @@ def test_the_example_graph_needs_nine_colors(tmp_path: Path):
     settings = ColorSettings(graphs=(ROOT / "examples" / "queen8_8.col",), out=tmp_path / "queen8_8.sol", seconds=4)
     colors = read_solution(*color(settings))
     assert num_colors(colors) == 9 and is_proper(queens(8, 8), colors)
+
+
+@pytest.mark.slow
+def test_the_first_use_answers_while_another_process_compiles(tmp_path: Path):
+    variables = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    words = f"-m gnn_training color examples/queen8_8.col -o {tmp_path / 'queen8_8.sol'}".split()
+    begin = partial(subprocess.run, cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
+    first = begin([sys.executable, *words, "--seconds", "60", "--k", "9"]).stdout
+    assert "first use" in first and "9 colors by network file" in first
+    while not list(tmp_path.glob("cache/*/search_kernel.search_graph-*.nbi")):  # the time limit of a test ends this
+        time.sleep(0.1)
+    compiled = {path.name.split("-")[0] for path in tmp_path.glob("cache/*/*.nbi")}
+    assert compiled >= {f"kernels.{name}" for name in ("greedy_clique", "dsatur", "tabucol", "branch_and_bound")}
+    second = begin([sys.executable, *words, "--seconds", "1"]).stdout
+    assert "first use" not in second and "network file" not in second
+
+
+@pytest.mark.slow
+def test_a_second_process_does_not_compile_too(tmp_path: Path):
+    variables = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    program = "from gnn_training.solve import portfolio; portfolio.compile_alone()"
+    with open(portfolio.__file__) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        subprocess.run([sys.executable, "-c", program], env=variables, check=True)
+    assert not list(tmp_path.rglob("*.nbi"))
+
+
+def test_the_command_and_python_find_the_same_with_one_thread_and_the_same_seed(tmp_path: Path):
+    path, out = ROOT / "examples" / "queen8_8.col", tmp_path / "queen8_8.sol"
+    found = []
+    for seed in (3, 4):
+        color(ColorSettings(graphs=(path,), out=out, seconds=60, seed=seed, threads=1, k=9))
+        colors = gnn_training.color(read(path).graph.edges, seconds=60, seed=seed, threads=1, k=9)
+        assert read_solution(out).tolist() == colors.tolist()
+        found.append(colors.tolist())
+    assert found[0] != found[1]
 
 
 @pytest.mark.parametrize("num_nodes", [10, 1000, 50_000])

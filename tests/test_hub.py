@@ -5,7 +5,6 @@ that follows the Hub's protocol.
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,11 +17,9 @@ from dimacs import queens, read_solution
 from gnn_training import hub
 from gnn_training.archive import read_archive, write_archive
 from gnn_training.coloring import is_proper
-from gnn_training.contract import ARCHIVE_FILE, SUMS_FILE
+from gnn_training.contract import SUMS_FILE
 from gnn_training.errors import UserError
 from gnn_training.files import checksums
-from gnn_training.jobs.pack import pack
-from gnn_training.settings import EvaluateSettings, PackSettings
 
 ROOT = Path(__file__).parents[1]
 FETCH = "import sys; from gnn_training.hub import UserError, model_file\n" + (
@@ -92,20 +89,6 @@ def put(server: hub_server.Hub, name: str, **changes: bytes) -> hub_server.Repos
     files[SUMS_FILE] = checksums(files).encode()
     server.repositories[name] = hub_server.Repository([files | changes])
     return server.repositories[name]
-
-
-@pytest.fixture
-def archive(once, trained: Path, exported: Path, tiny_data: Path) -> Path:
-    """The archive of a trained, exported and evaluated model."""
-    from gnn_training.jobs.evaluate import evaluate
-
-    def make(folder: Path) -> None:
-        run, models = (Path(shutil.copytree(source, folder / source.name)) for source in (trained, exported))
-        model, report = models / "coloring_gnn.onnx", run / "report.json"
-        evaluate(EvaluateSettings(graphs=tiny_data, model=model, limit=1, report=report, threads=1, tabucol=True))
-        pack(PackSettings(run=run, models=models))
-
-    return once("tiny-archive", make) / exported.name / ARCHIVE_FILE
 
 
 def push(repo: str, archive: Path, *flags: str, token: str = hub_server.TOKEN) -> subprocess.CompletedProcess:

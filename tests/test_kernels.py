@@ -137,14 +137,17 @@ def test_of_sets_of_one_size_the_one_with_more_edges_is_taken():
         assert np.flatnonzero(found).tolist() in ([0, 2], [1, 3])
 
 
-def test_kernels_compile_where_the_package_cannot_be_written(tmp_path: Path):
-    program = """if True:
-        import os, numpy as np
-        os.access = lambda *_: False
-        from gnn_training.solve.kernels import xorshift
+@pytest.mark.parametrize("is_home_writable", [False, True])
+def test_kernels_compile_where_the_package_cannot_be_written(tmp_path: Path, is_home_writable: bool):
+    program = f"""if True:
+        import os, pathlib, numpy as np
+        os.access = lambda path, _: pathlib.Path(path).is_relative_to({str(tmp_path)!r}) and {is_home_writable}
+        from gnn_training.solve.kernels import config, xorshift
+        assert bool(config.CACHE_DIR) != {is_home_writable}  # numba then looks for a place by itself
         assert xorshift(np.uint64(1)) > 1
     """
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}
+    places = {"TMPDIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, **places}
     environment.pop("NUMBA_CACHE_DIR", None)
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)
-    assert list(tmp_path.glob("gnn_training-numba-*/**/*.nbi"))
+    assert bool(list(tmp_path.glob("gnn_training-numba-*/**/*.nbi"))) != is_home_writable

@@ -1,6 +1,5 @@
-"""The package: its locks, what an installation without the extra [train] can do, and the installed command."""
+"""The package: its locks, and what an installation without the extra [train] can do; test_readme.py installs it."""
 
-import json
 import os
 import re
 import subprocess
@@ -58,26 +57,3 @@ def test_base_installation_imports_no_package_of_the_extra():
 def environment() -> dict[str, str]:
     """The variables of this process; gnn_training comes from this checkout."""
     return os.environ | {"PYTHONPATH": str(ROOT)}
-
-
-@pytest.mark.slow
-def test_installed_package_colors_a_graph_without_torch(tmp_path: Path):
-    """Needs the package index."""
-    subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
-    pip = [tmp_path / "bin/python", "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "--quiet", ROOT], check=True)
-    installed = subprocess.run([*pip, "list", "--format", "json"], capture_output=True, text=True, check=True).stdout
-    assert "torch" not in {package["name"] for package in json.loads(installed)}
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    graph, solution = ROOT / "examples/queen8_8.col", tmp_path / "queen8_8.sol"
-    command = [tmp_path / "bin/coloring-gnn", "color", graph, "--out", solution, "--seconds", "5"]
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
-    assert done.returncode == 0 and "9 colors" in done.stdout, done
-    program = "import networkx as nx; print(nx.greedy_color(nx.path_graph(2), backend='coloring_gnn'))"
-    done = subprocess.run([tmp_path / "bin/python", "-c", program], cwd=tmp_path, env=variables, capture_output=True)
-    assert done.stdout == b"{0: 0, 1: 1}\n", done
-    page = next(tmp_path.glob("lib/python*/site-packages/gnn_training/web"))
-    command = [tmp_path / "bin/coloring-gnn", "serve"]
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
-    assert done.returncode == 2 and f"install it once with `npm ci --prefix {page}`" in done.stderr, done
-    assert (page / "package-lock.json").exists() and not (page / "node_modules").exists()

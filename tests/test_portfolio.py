@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gnn_training.coloring import conflicts, is_proper, num_colors
 from gnn_training.graph import Graph
+from gnn_training.model.session import Prediction, cached_model
 from gnn_training.solve import kernels
 from gnn_training.solve.portfolio import (
     Budget,
@@ -136,6 +137,33 @@ def test_a_search_keeps_the_time(seconds: float, threads: int):
         assert is_proper(GRAPH, coloring.colors) and coloring.num_colors == num_colors(coloring.colors)
     assert max(0, seconds) <= time.monotonic() - start < max(0, seconds) + 0.5
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("error", [None, MemoryError, TimeoutError])
+def test_calls_of_the_network_color_until_the_loops_are_compiled(monkeypatch, error: type[Exception] | None):
+    fewest = found(GRAPH, METHODS, 300_000)[-1]
+    calls = []
+
+    class Network:
+        def predict(self, graph: Graph, seed: int, seconds: float) -> Prediction:
+            calls.append(seed)
+            if error:
+                raise error
+            return Prediction([np.eye(256)[fewest]], *3 * [np.zeros(1)])
+
+    monkeypatch.setattr("gnn_training.solve.portfolio.is_compiled", lambda: bool(calls))
+    colored = list(colorings(GRAPH, None, Budget(time.monotonic() + 1, seed=7), model=Network()))
+    assert calls == [7] and colored[0].method == "DSATUR" and all(is_proper(GRAPH, each.colors) for each in colored)
+    assert (colored[1].method == "network file") == (error is None)
+    assert {each.method for each in colored[2:]} <= {"recombination", "fewer colors", "branch and bound"}
+
+
+@pytest.mark.parametrize("num_nodes", [1, 125, 1500])
+def test_without_compiled_loops_and_without_time_the_first_coloring_is_proper(monkeypatch, num_nodes: int):
+    graph = random_graph(num_nodes, 0.5, 0)
+    monkeypatch.setattr("gnn_training.solve.portfolio.is_compiled", lambda: False)
+    [only] = colorings(graph, None, Budget(time.monotonic() - 1), model=cached_model(None))
+    assert is_proper(graph, only.colors) and only.num_colors == num_colors(only.colors)
 
 
 def test_threads_continue_from_the_best_of_them():

@@ -1,16 +1,22 @@
-"""Commands, flags, names, messages and links in README and docs are those of the program."""
+"""Commands, flags, names, messages and links in README and docs are those of the program, and every command works in
+a clone after those that its page has before it.
+"""
 
 import itertools
 import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+import test_rust
 
 from gnn_training import __version__, contract, settings
-from gnn_training.__main__ import COMMANDS, main, parse
+from gnn_training.__main__ import COMMANDS, parse
 from gnn_training.data.families import FAMILIES, RECIPES
 from gnn_training.data.formats import FORMATS
 from gnn_training.data.packed import PER_GRAPH, RAGGED
@@ -28,13 +34,23 @@ def text(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
 
 
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Language and code of the fenced blocks."""
+    return re.findall(r"^```(\w*)[^\n]*\n(.*?)^```", text(page), re.MULTILINE | re.DOTALL)
+
+
+def lines(code: str) -> list[str]:
+    """The commands of a block without comments; one that goes on in the next line is one command."""
+    joined = re.sub(r" *\\\n *|(?<=\|)\n *", " ", code)
+    return [line for line in (re.sub(r"(^| +)# .*", "", line).strip() for line in joined.splitlines()) if line]
+
+
 def commands() -> list[str]:
     """Every command of this project in the code of the pages."""
-    fenced = [re.findall(r"^```sh\n(.*?)^```", text(page), re.MULTILINE | re.DOTALL) for page in NOW]
-    lines = "\n".join(itertools.chain(*fenced)).replace("\\\n", "").splitlines()
+    fenced = [line for page in NOW for language, code in blocks(page) if language == "sh" for line in lines(code)]
     inline = itertools.chain(*(re.findall(r"`([^`\n]+)`", text(page)) for page in NOW))
     ours = re.compile(r"\./\w+\.sh|scripts/\w+\.sh|(\.venv/bin/)?coloring-gnn [a-z]|python -m gnn_training [a-z]")
-    return sorted({re.split(r" +[#|<>]", line)[0].strip() for line in [*lines, *inline] if ours.match(line)})
+    return sorted({re.split(r" +[#|<>]", line)[0].strip() for line in [*fenced, *inline] if ours.match(line)})
 
 
 @pytest.mark.parametrize("command", commands())
@@ -110,17 +126,218 @@ def test_page_names_everything_there_is(page: str, names: tuple[str, ...]):
     assert [name for name in names if name not in words] == []
 
 
-def test_the_first_commands_of_the_readme_work_one_after_the_other(tmp_path: Path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(ROOT / "examples", "examples")
-    fenced = "".join(re.findall(r"^```sh\n(.*?)^```", text("README.md"), re.MULTILINE | re.DOTALL))
-    found = re.findall(r"coloring-gnn (color examples.*)", fenced)
-    assert [main([*shlex.split(command), "--seconds", "0"]) for command in found] == [0, 0]
-
-
 def test_readme_is_short():
     assert text("README.md").count("\n") <= 220
 
 
 def test_changelog_has_this_version():
     assert f"## [{__version__}]" in text("CHANGELOG.md")
+
+
+# What a reader brings along: commands before those of the page. $MADE: what a job of ./run.sh leaves in a clone.
+GIVEN = {
+    "README.md": "mkdir my_graphs && cp examples/*.col my_graphs",
+    "docs/DATA.md": "mkdir my_graphs && cp examples/*.col my_graphs && echo '1 2' | tee a.edgelist b.edgelist && "
+    "tar -czf more_graphs.tar.gz a.edgelist",
+    "docs/PODS.md": "cp $MADE/models/trained_model.tar.gz .",
+    "docs/TRAINING.md": "mkdir my_graphs && cp examples/*.col my_graphs && cp examples/queen8_8.col graph.col",
+}
+AS_IT_STANDS = {
+    "python3 -m venv try && source try/bin/activate",
+    "pip install .",
+    "coloring-gnn color examples/queen8_8.col --seconds 5",
+    r"printf 'Algebra,Biology\nAlgebra,Chemistry\nBiology,Chemistry\nChemistry,Drawing\n' > exams.csv",
+    r"printf 'Algebra,0,1\nDrawing,2\n' > free.csv",
+    "coloring-gnn color exams.csv --seconds 20 -o slots.csv",
+    "coloring-gnn color exams.csv --k 3 --allowed free.csv -o slots.csv",
+    "coloring-gnn import my_graphs more_graphs.tar.gz --out training_data/imported",
+    "tar -xzf trained_model.tar.gz",
+    "(cd trained_model && sha256sum -c SHA256SUMS)",
+    "python3 -m venv try && try/bin/pip install onnxruntime",
+    'ln -s "$(realpath try/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.*)" libonnxruntime.so.1',
+    "export ORT_DYLIB_PATH=$(realpath try/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.*)",
+    "cargo test --manifest-path clients/rust/Cargo.toml",
+    "./run.sh --dry-run",
+}
+# A command that takes long, and what the test runs in its place. Flags are added in the end.
+ADDED = {
+    "coloring-gnn color examples exams.csv -o solutions": "--seconds 1",
+    "coloring-gnn evaluate my_graphs --model models/coloring_gnn.onnx --report mine.json --tabucol": "--seconds 0.1",
+    "coloring-gnn color graph.col --picture graph.png": "--seconds 0.1",
+    "tensorboard --logdir runs": "--inspect",
+    "coloring-gnn evaluate --suite q-coloring --seconds 5": "--limit 1",
+    "coloring-gnn evaluate --suite graphbench": "--limit 1 --seconds 1",
+    "coloring-gnn push owner/name": "--dry-run",
+    "pip install '.[hub]'": "--no-deps --dry-run",
+    "coloring-gnn generate --recipe cpu --out training_data/cpu-0": "--recipe smoke --graphs 8",
+    "coloring-gnn generate --recipe full --out training_data/full": "--recipe smoke --graphs 8",
+    **dict.fromkeys(  # tests of the image and of the loggers train
+        [
+            "./run.sh --preset smoke",
+            "./run.sh --logger wandb",
+            "./run.sh --data my_graphs --run runs/mine",
+            "./run_multigpu.sh",
+            "./run_multigpu.sh 2",
+            "./run_multigpu.sh --gpus 0,1,4",
+            "./run_multigpu.sh 2 --preset cpu",
+            "./run_multigpu.sh --data training_data/full",
+            "coloring-gnn train --logger wandb",
+            "coloring-gnn train --logger mlflow",
+            "coloring-gnn train --logger trackio",
+        ],
+        "--dry-run",
+    ),
+}
+REPLACED = {
+    "uvx --from . coloring-gnn color examples/queen8_8.col --seconds 5 -o queen8_8.sol": "pip install uv && "
+    "uvx --from . coloring-gnn color examples/queen8_8.col --seconds 0 -o queen8_8.sol",
+    "./run.sh": "./run.sh --dry-run && cp -r $MADE/. .",
+    "python -m benchmarks.libraries FOLDER --seconds 5": "python -m benchmarks.libraries examples --seconds 0.2",
+    "npm ci --prefix clients/web": "ln -s $MODULES clients/web/node_modules",
+    "coloring-gnn serve": "timeout --signal INT --preserve-status 5 coloring-gnn serve --port 0",
+    "coloring-gnn evaluate FOLDER --suite dimacs --seconds 10": "coloring-gnn evaluate examples --suite dimacs "
+    "--seconds 0.1",
+    "coloring-gnn evaluate FOLDER --limit 60 --tabucol --no-rlf": "coloring-gnn evaluate examples --limit 60 "
+    "--tabucol --no-rlf",
+    "cargo run --manifest-path clients/rust/Cargo.toml --release --no-default-features -- color "
+    "examples/queen8_8.col --seconds 5 > examples/queen8_8.sol": "cargo run --manifest-path clients/rust/Cargo.toml "
+    "--no-default-features -- color examples/queen8_8.col --seconds 1 > examples/queen8_8.sol",
+    "cargo run --manifest-path clients/rust/Cargo.toml --release --example calls -- "
+    "gnn_training/shipped/coloring_gnn.onnx examples/queen8_8.col": "cargo run --manifest-path "
+    "clients/rust/Cargo.toml --example calls -- gnn_training/shipped/coloring_gnn.onnx examples/queen8_8.col",
+    "cargo test --manifest-path clients/rust/Cargo.toml --tests -- --include-ignored": "cargo test --manifest-path "
+    "clients/rust/Cargo.toml --test model -- --include-ignored",
+}
+# The beginnings of commands that no test runs, and why.
+NOT_RUN = {
+    "./test.sh": "starts this test",
+    "FUZZ_SEED=7 FUZZ_RESULTS=/tmp ./test.sh": "starts this test",
+    "PYTHONPATH=.:tests python tests/faults.py": "tests/test_faults.py runs it with fewer faults",
+    "cc ": "needs a header; the test of the program in C looks for it",
+    "docker run": "needs a GPU and the image",
+    "scripts/first_gpu.sh": "needs a GPU; tests/test_first_gpu.py has a pretended one",
+    "docker login": "needs an account of a registry",
+    "./build_and_push.sh": "needs a registry; tests/test_image.py pushes to one on loopback",
+    "curl": "needs an account of RunPod; tests/test_runpod.py checks what is sent",
+    "image=": "needs an account of RunPod",
+    "sed ": "needs an account of RunPod",
+    "runpodctl": "needs an account of RunPod",
+    "aws": "needs an account of RunPod",
+    "rsync": "needs a pod",
+    "pip install wandb mlflow trackio": "changes the environment of the tests, which has the first two",
+    "coloring-gnn color graph.col --model hf://": "needs the Hub; tests/test_hub.py has one on loopback",
+    "coloring-gnn evaluate training_data --model hf://": "the same",
+}
+PROGRAMS = {
+    "python": "python - <<'END'\n{}END",
+    "js": "cat >clients/web/ring.mjs <<'END'\n{}END\nnode clients/web/ring.mjs",
+}
+
+
+def script(page: str) -> list[str]:
+    """What a test runs of a page: commands and whole programs, in their order."""
+    found = [GIVEN.get(page, ":")]
+    for language, code in blocks(page):
+        if language in PROGRAMS:
+            found.append(PROGRAMS[language].format(code))
+        for line in lines(code) if language == "sh" else []:
+            if not any(map(line.startswith, NOT_RUN)):
+                found.append(REPLACED.get(line) or f"{line} {ADDED.get(line, '')}".strip())
+    return found
+
+
+RUN_PAGES = [page for page in NOW if len(script(page)) > 1]
+
+
+def test_every_command_of_the_pages_is_run_or_has_a_reason():
+    found = {line for page in NOW for language, code in blocks(page) if language == "sh" for line in lines(code)}
+    table = [*AS_IT_STANDS, *ADDED, *REPLACED]
+    assert sorted(line for line in found if line not in table and not any(map(line.startswith, NOT_RUN))) == []
+    assert sorted(line for line in table if line not in found) == [] and len(set(table)) == len(table)
+    assert [start for start in NOT_RUN if not any(line.startswith(start) for line in found)] == []
+    other = {"sh", "c", "rust", "toml", "mermaid", ""}  # cargo runs the blocks of Rust
+    assert {language for page in NOW for language, _ in blocks(page)} <= {*PROGRAMS, *other}
+
+
+@pytest.fixture
+def clone(tmp_path: Path, compiled: None) -> Path:
+    """The files of this checkout that git keeps, and the compiled loops."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    cached = ROOT.glob("gnn_training/solve/__pycache__/*.nb?")
+    for name in {*listed, *(str(path.relative_to(ROOT)) for path in cached)}:
+        if (ROOT / name).is_file():
+            (tmp_path / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tmp_path / "clone" / name)  # with its time, which numba compares
+    return tmp_path / "clone"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", RUN_PAGES)
+def test_commands_of_a_page_work_one_after_the_other(
+    page: str, clone: Path, tmp_path: Path, request: pytest.FixtureRequest
+):
+    program = "\n".join(["set -eo pipefail", *(f"echo {shlex.quote(f'$ {line}')}\n{line}" for line in script(page))])
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"GNN_VENV": sys.prefix}
+    if "$MADE" in program:
+        variables["MADE"] = str(made(request, tmp_path / "made"))
+    if "$MODULES" in program:
+        variables["MODULES"] = str(request.getfixturevalue("modules"))
+    if "cargo " in program:
+        if test_rust.UNABLE:
+            pytest.skip(test_rust.UNABLE)
+        variables["CARGO_TARGET_DIR"] = str(ROOT / "clients/rust/target")
+    for name, start in (("python", ""), ("coloring-gnn", "-P -m gnn_training")):  # those of the clone
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nPYTHONPATH={clone} exec {sys.executable} {start} "$@"\n')
+        (tmp_path / "bin" / name).chmod(0o755)
+    variables["PATH"] = f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with open(tmp_path / "said.txt", "w") as file:  # to look at while it runs
+        streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": subprocess.STDOUT}
+        done = subprocess.run(["bash", "-c", program], cwd=clone, env=variables, **streams)
+    said = (tmp_path / "said.txt").read_text()
+    assert done.returncode == 0, said[-3000:]
+    if page == "README.md":
+        check_installation(clone / "try", variables, said)
+
+
+def test_the_program_in_c_colors_a_ring(tmp_path: Path):
+    """ONNXRUNTIME_HEADERS names the folder of the headers."""
+    places = [os.environ.get("ONNXRUNTIME_HEADERS", ""), "/usr/include/onnxruntime", "/usr/local/include/onnxruntime"]
+    headers = [place for place in places if Path(place, "onnxruntime_c_api.h").exists()]
+    if not headers or not shutil.which("cc"):
+        pytest.skip("no C compiler, or no onnxruntime_c_api.h: name the folder of one in ONNXRUNTIME_HEADERS")
+    [(_, code)] = [block for block in blocks("docs/ONNX.md") if block[0] == "c"]
+    assert code.count("\n") <= 60
+    (tmp_path / "color.c").write_text(code)
+    (tmp_path / "libonnxruntime.so.1").symlink_to(test_rust.library())
+    for language in ("c", "c++"):
+        flags = ["-Wall", "-Wextra", "-Werror", f"-I{headers[0]}", f"-Wl,-rpath,{tmp_path}", "-o", tmp_path / "color"]
+        sources = ["-x", language, tmp_path / "color.c", "-x", "none", tmp_path / "libonnxruntime.so.1"]
+        subprocess.run(["cc", *flags, *sources], check=True)
+        done = subprocess.run([tmp_path / "color"], cwd=ROOT, capture_output=True, text=True, check=True)
+        colors = [int(color) for color in done.stdout.split()]
+        assert len(colors) == 5 and all(colors[node] != colors[node - 1] for node in range(5)) and max(colors) == 2
+
+
+def made(request: pytest.FixtureRequest, folder: Path) -> Path:
+    """A folder with what a job leaves in a clone."""
+    archive = request.getfixturevalue("archive")
+    for source, target in ((archive.parent, "models"), (request.getfixturevalue("trained"), "runs/cpu")):
+        shutil.copytree(source, folder / target)
+    return folder
+
+
+def check_installation(venv: Path, variables: dict[str, str], said: str) -> None:
+    """It has no torch, colors, is a backend of networkx, and says what the page for browsers needs."""
+    assert "9 colors by" in said
+    assert not list(venv.glob("lib/python*/site-packages/torch"))
+    run = partial(subprocess.run, cwd=venv, env=variables, capture_output=True, text=True, timeout=60)
+    program = "import networkx as nx; print(nx.greedy_color(nx.path_graph(2), backend='coloring_gnn'))"
+    done = run([venv / "bin/python", "-c", program])
+    assert done.stdout == "{0: 0, 1: 1}\n", done
+    page = next(venv.glob("lib/python*/site-packages/gnn_training/web"))
+    done = run([venv / "bin/coloring-gnn", "serve"])
+    assert done.returncode == 2 and f"install it once with `npm ci --prefix {page}`" in done.stderr, done
+    assert (page / "package-lock.json").exists() and not (page / "node_modules").exists()

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,18 +13,18 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import browser
-import debian
 import networkx as nx
 import numpy as np
 import pytest
 import test_fuzz_inputs as fuzz
 from dimacs import read_solution, write_col
 
-from gnn_training.coloring import is_proper, num_colors
+from gnn_training.coloring import from_logits, is_proper, num_colors
 from gnn_training.contract import GOLDEN_FILE, OUTPUTS, SHIPPED_MODEL, WEB_FILE
 from gnn_training.data.sources import parse, read
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
+from gnn_training.model.session import Model
 from gnn_training.solve.kernels import dsatur
 from gnn_training.solve.portfolio import clique_size
 
@@ -116,16 +115,6 @@ const answers = JSON.parse(readFileSync(0)).map(([name, text]) => {
 });
 console.log(JSON.stringify(answers));
 """
-
-
-@pytest.fixture(scope="module")
-def modules() -> Path:
-    """The packages that the page needs, fetched once per checkout."""
-    if not shutil.which("npm"):
-        debian.require("npm")
-    if not (WEB / "node_modules" / ".package-lock.json").exists():  # npm writes it last
-        subprocess.run(["npm", "ci", "--prefix", WEB], check=True, stdout=subprocess.DEVNULL)
-    return WEB / "node_modules"
 
 
 @pytest.fixture(scope="module")
@@ -234,6 +223,8 @@ def test_the_module_colors_edges_in_time(modules: Path, tmp_path: Path):
     colorings = [found["once"], found["other"], found["enough"][0], found["late"][0]]
     assert all(is_proper(graph, np.array(colors)) for colors in colorings)
     assert found["once"] == found["again"] != found["other"]
+    for seed, name in enumerate(["once", "other"]):
+        assert found[name] == from_logits(graph, Model().predict(graph, steps=200, seed=seed).logits[0]).tolist()
     assert num_colors(np.array(found["enough"][0])) == 9 <= num_colors(np.array(found["once"]))
     assert found["enough"][1] < 60 and 1 < found["late"][1] < 10 and found["clique"][1] < 10
     assert sorted(found["clique"][0]) == [0, 1, 2]
@@ -275,7 +266,7 @@ def test_javascript_cannot_set_the_optional_inputs_of_the_first_file(modules: Pa
 
 
 def test_the_example_of_the_docs_colors_a_ring(modules: Path, tmp_path: Path):
-    (program,) = re.findall(r"^```js\n(.*?)^```", (ROOT / "docs/ONNX.md").read_text(), re.MULTILINE | re.DOTALL)
+    program, _ = re.findall(r"^```js\n(.*?)^```", (ROOT / "docs/ONNX.md").read_text(), re.MULTILINE | re.DOTALL)
     done = node(modules, tmp_path, program)
     colors = np.array(done.stdout.split(), dtype=int)
     assert is_proper(from_networkx("ring", nx.cycle_graph(5)), colors) and num_colors(colors) == 3
@@ -371,6 +362,17 @@ def test_the_sliders_set_steps_and_seed(page: "Page", tmp_path: Path):
     second = downloaded(page, tmp_path)
     assert is_proper(read(QUEENS).graph, second) and (second != first).any()
     assert page.inner_text("#seed-value") == "1"
+
+
+def test_the_picture_is_on_the_first_screen_of_a_phone(page: "Page", tmp_path: Path):
+    colors_of(page, QUEENS, tmp_path)
+    size = page.viewport_size
+    page.set_viewport_size({"width": 390, "height": 844})
+    picture, buttons = (page.locator(name).bounding_box() for name in ("#canvas", "#actions"))
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    page.set_viewport_size(size)
+    assert picture["y"] + picture["height"] <= 844 and picture["width"] == wide == 390
+    assert picture["y"] + picture["height"] <= buttons["y"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from gnn_training.errors import NoColoringError, UserError
 from gnn_training.machine import require_package
 from gnn_training.model.session import Model
 from gnn_training.settings import ColorSettings
-from gnn_training.solve.portfolio import Budget, Coloring, compile_all
+from gnn_training.solve.portfolio import Budget, Coloring, compile_all, compile_elsewhere
 from gnn_training.solve.problem import Problem
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def color(settings: ColorSettings) -> list[Path]:
     files.require_places([*outs[:1], *filter(None, [settings.picture])], [*graphs[:1], Path(settings.model)])
     precolored, allowed = _read_colors(settings.precolored, True), _read_colors(settings.allowed)
     model = Model(settings.model, settings.threads)
-    compile_all()
+    compile_elsewhere() if is_one and not settings.equitable else compile_all()
     colors = {"precolored": precolored, "allowed": allowed}
     work, pairs = partial(_error_of, settings, model, colors, is_one), list(zip(graphs, outs, strict=True))
     results = map(work, pairs) if is_one else in_threads(work, pairs, "coloring graphs", model.threads, logger)
@@ -95,7 +95,7 @@ def _color(
         raise UserError(f"{path}: {error}") from error
     best: Coloring | None = None
     try:
-        for best in problem.colorings(model.rule, budget):
+        for best in problem.colorings(model, budget):
             if is_one:
                 logger.info("%s: %d colors (%s)", graph.name, best.num_colors, best.method)
     except KeyboardInterrupt:

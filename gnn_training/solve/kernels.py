@@ -4,8 +4,9 @@ swaps.
 Every kernel takes the neighbour lists of `Graph.csr()`: offsets (N + 1,) int64 and neighbours (2M,) int32, sorted.
 `rng` (1,) uint64 is the state of a random generator, which the kernel advances.
 
-numba compiles a kernel at its first call and keeps the result on the disk. The loops are plain because that takes
-seconds: np.diff alone costs three, np.argsort one and a half.
+numba compiles a kernel at its first call and keeps the result in the package's folder, or in the user's cache folder.
+The loops are plain because that takes seconds: np.diff alone costs three, a copy into a slice two, np.argsort one and a
+half.
 """
 
 import os
@@ -15,6 +16,8 @@ from pathlib import Path
 import numpy as np
 from numba import config, njit
 
+from gnn_training.machine import existing_parent
+
 FORBIDDEN = 1 << 28  # more than any number of conflicts
 NOWHERE = np.uint32(2**32 - 1)
 TABU_MOVES = 7  # independent sets: a node that was driven out stays out for so many moves
@@ -22,8 +25,12 @@ PATIENCE = 100  # moves without a larger set before a node is forced in
 ADD_SAMPLE, SWAP_SAMPLE = 4, 10  # nodes looked at to add one, and to exchange one
 
 
-if not config.CACHE_DIR and not os.access(Path(__file__).parent, os.W_OK):  # type: ignore[attr-defined]
-    # Without a writable package folder or a home, numba refuses to work. Only this user may put code into the folder.
+CACHES = Path(__file__).parent, Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+
+if not config.CACHE_DIR and not any(  # type: ignore[attr-defined]
+    place.is_absolute() and os.access(existing_parent(place), os.W_OK) for place in CACHES
+):
+    # Where numba can write neither, it refuses to work. Only this user may put code into the folder.
     folder = Path(tempfile.gettempdir(), f"gnn_training-numba-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     is_ours = folder.lstat().st_uid == os.getuid()
@@ -308,7 +315,8 @@ def tabucol(offsets, neighbours, colors, k, moves, rng, stop):
                 num_conflicted += 1
         if conflicts < fewest:
             fewest = conflicts
-            best[:] = colors
+            for v in range(n):
+                best[v] = colors[v]
     rng[0] = state
     return best, fewest, t, work
 

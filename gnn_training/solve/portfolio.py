@@ -6,17 +6,22 @@ coloring, else the one that has done least. Work is counted, not timed, so one t
 the same.
 """
 
+import fcntl
 import logging
 import math
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from itertools import chain, count
+from itertools import count
 from operator import itemgetter
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, Lock
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +32,9 @@ from gnn_training.machine import available_bytes
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.solve import kernels
 from gnn_training.solve.search_kernel import noise_table, search_graph
+
+if TYPE_CHECKING:
+    from gnn_training.model.session import Model
 
 logger = logging.getLogger(__name__)
 FOREVER = 2**62  # moves: only the clock ends the search
@@ -96,22 +104,54 @@ def compile_all() -> None:
     """Compile the loops, or load them from the disk, before a clock starts."""
     stop, weights = np.zeros(1, dtype=np.uint8), np.zeros(NUM_WEIGHTS, dtype=np.float32)
     path = NeighbourLists(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], dtype=np.int32))
-    clique_size(path)
+    in_time(0, kernels.greedy_clique, *path, np.arange(3))
     in_time(0, kernels.dsatur, *path)
     kernels.first_fit(*path, np.arange(3))
     [two] = improvements(path, np.arange(3), Budget(math.inf, lower=2), {tabu_search: 1})
     kernels.crossover(two.colors, two.colors, 2)
     kernels.branch_and_bound(*path, two.colors, 1, 1, stop)
     kernels.balance(*path, two.colors.copy(), np.ones(3, dtype=np.int64), 3, 1, seeded(0), stop)
-    search_graph(*path, two.colors, 0, 2, weights, noise_table(2), 0, 1, stop)
     in_time(0, kernels.independent_set, *path, np.ones(3, dtype=bool), 1, seeded(0))
+    search_graph(*path, two.colors, 0, 2, weights, noise_table(2), 0, 1, stop)  # the last one, see is_compiled
+
+
+def is_compiled() -> bool:
+    """Whether the loops have been compiled, in this process or by another one for the disk; by another version, too."""
+    on_disk = Path(search_graph.stats.cache_path).glob("search_kernel.search_graph-*.nbi")
+    return compile_all.cache_info().currsize > 0 or any(on_disk)
+
+
+def compile_elsewhere() -> None:
+    """Load the loops from the disk, or let another process compile them, some 15 s. It goes on when this one ends: the
+    next search then finds them.
+    """
+    if is_compiled() or not sys.executable:
+        return compile_all()
+    logger.info("first use: the network file colors, while another process compiles the searches for the next time")
+    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    subprocess.Popen(
+        [sys.executable, "-P", "-c", "from gnn_training.solve import portfolio; portfolio.compile_alone()"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def compile_alone() -> None:
+    """Compile the loops, unless another process does."""
+    with open(__file__) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        except OSError:  # a file system without locks
+            pass
+        compile_all()
 
 
 def clique_size(lists: NeighbourLists, deadline: float = math.inf) -> int:
     """Size of a clique, grown greedily from the nodes of highest degree: no coloring has fewer colors."""
     by_degree = np.argsort(-np.diff(lists.offsets), kind="stable")
-    deadline = max(deadline, time.monotonic() + FIRST_SECONDS)
-    return int(in_time(deadline, kernels.greedy_clique, *lists, by_degree[:CLIQUE_STARTS]))
+    return int(_first_loop(kernels.greedy_clique, deadline, *lists, by_degree[:CLIQUE_STARTS]))
 
 
 def first_coloring(lists: NeighbourLists) -> np.ndarray:
@@ -125,24 +165,60 @@ def first_coloring(lists: NeighbourLists) -> np.ndarray:
     return colors.astype(np.int16)
 
 
-def colorings(graph: Graph, rule: np.ndarray | None, budget: Budget, clique: int = 0) -> Iterator[Coloring]:
+def _first_loop(kernel: Any, deadline: float, *arguments: Any) -> Any:
+    """What `in_time` returns of a loop that a search begins with: for FIRST_SECONDS at least, and as Python's own loop
+    for no longer, if it is not compiled yet.
+    """
+    least = time.monotonic() + FIRST_SECONDS
+    if is_compiled():
+        return in_time(max(deadline, least), kernel, *arguments)
+    return in_time(least, kernel.py_func, *arguments)
+
+
+def colorings(
+    graph: Graph, rule: np.ndarray | None, budget: Budget, clique: int = 0, model: "Model | None" = None
+) -> Iterator[Coloring]:
     """Yield proper colorings with ever fewer colors, DSATUR's first, until the budget is spent or one has `lower`
     colors. The last one may be yielded again, because it is proven optimal. rule (NUM_WEIGHTS,): weights of the trained
-    rule, if there is one. clique: size of one, 0 to look for it.
+    rule, if there is one. clique: size of one, 0 to look for it. model: colors until the loops are compiled; without,
+    they are compiled first.
     """
+    if model is None:
+        compile_all()
     lists = graph.csr()
     clique = clique or clique_size(lists, budget.deadline)
     budget = budget._replace(lower=max(clique, budget.lower))
-    colors = in_time(max(budget.deadline, time.monotonic() + FIRST_SECONDS), kernels.dsatur, *lists)
+    colors = _first_loop(kernels.dsatur, budget.deadline, *lists)
     if colors.min() < 0:  # the time is over
-        colors = kernels.first_fit(*lists, np.argsort(np.where(colors < 0, len(colors), colors), kind="stable"))
+        first_fit = kernels.first_fit if is_compiled() else kernels.first_fit.py_func
+        colors = first_fit(*lists, np.argsort(np.where(colors < 0, len(colors), colors), kind="stable"))
     first = Coloring("DSATUR", colors.astype(np.int32), int(colors.max()) + 1, 0)
-    for coloring in chain(
-        [first], improvements(lists, first.colors, budget, methods_for(graph, first, clique, rule), rule)
-    ):
+    for coloring in _better_ones(graph, rule, budget, clique, model, first):
         if not is_proper(graph, coloring.colors):
             raise RuntimeError(f"{graph.name}: the coloring by {coloring.method} is not proper")
         yield coloring._replace(lower_bound=max(clique, coloring.lower_bound))
+
+
+def _better_ones(
+    graph: Graph, rule: np.ndarray | None, budget: Budget, clique: int, model: "Model | None", best: Coloring
+) -> Iterator[Coloring]:
+    """Yield the first coloring and better ones: those of calls of the network file, as long as the loops are not
+    compiled, then those of the search.
+    """
+    yield best
+    for seed in count(budget.seed % 2**31):
+        left = budget.deadline - time.monotonic()
+        if model is None or is_compiled() or left <= 0 or best.num_colors <= max(1, budget.lower):
+            break
+        try:
+            colors = model.predict(graph, seed=seed, seconds=left).logits[0].argmax(1)
+        except (MemoryError, TimeoutError):
+            break
+        colors = np.unique(colors, return_inverse=True)[1].astype(np.int32)
+        if colors.max() + 1 < best.num_colors:
+            best = Coloring("network file", colors, int(colors.max()) + 1, 0)
+            yield best
+    yield from improvements(graph.csr(), best.colors, budget, methods_for(graph, best, clique, rule), rule)
 
 
 def improvements(

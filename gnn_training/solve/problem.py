@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from gnn_training.errors import NoColoringError
 from gnn_training.graph import Graph
 from gnn_training.solve import kernels
 from gnn_training.solve.portfolio import FIRST_SECONDS, Budget, Coloring, clique_size, colorings, in_time, seeded
+
+if TYPE_CHECKING:
+    from gnn_training.model.session import Model
 
 MAX_NAMED = 1_000  # colors of precolored and allowed are below
 BALANCE_SHARE = 0.1  # of the time
@@ -70,12 +73,12 @@ class Problem:
             most, bound = bound, clique_size(graph.csr(), deadline)
         return cls(extended, place, color_ids, most, bool(allowed), equitable, bound)
 
-    def colorings(self, rule: np.ndarray | None, budget: Budget) -> Iterator[Coloring]:
+    def colorings(self, model: "Model", budget: Budget) -> Iterator[Coloring]:
         """Yield what portfolio.colorings does for `graph`, and end as soon as `most` colors suffice or never can."""
         left = max(0.0, budget.deadline - time.monotonic())
         deadline = budget.deadline - BALANCE_SHARE * left if self.is_equitable else budget.deadline
         budget = budget._replace(deadline=deadline, lower=self.most or 1)
-        for coloring in colorings(self.graph, rule, budget):
+        for coloring in colorings(self.graph, model.rule, budget, 0, model):
             yield coloring
             if self.most is not None and coloring.lower_bound > self.most:
                 return

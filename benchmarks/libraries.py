@@ -1,0 +1,87 @@
+"""Gap and CPU time of networkx, gcol and `color` on the DIMACS graphs of a folder, one thread each:
+python -m benchmarks.libraries FOLDER --seconds 5
+
+networkx's strategies and gcol's constructions end by themselves. gcol's local searches count iterations, so trials tell
+how many fill the seconds. `color` takes the seconds.
+"""
+
+import argparse
+import csv
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+
+import gcol
+import networkx as nx
+
+import gnn_training
+from gnn_training.data import suites
+from gnn_training.data.sources import read
+from gnn_training.solve.portfolio import compile_all
+
+TRIAL, MOST = 100, 1_000_000  # iterations
+STRATEGIES = (
+    "random_sequential", "connected_sequential_bfs", "independent_set", "largest_first", "smallest_last", "DSATUR",
+)  # fmt: skip
+LOCAL_SEARCHES = {"TabuCol": 2, "HEA": 4}  # gcol's opt_alg
+
+
+def measured(color: Callable[[], dict]) -> tuple[int, float]:
+    """Number of colors, and CPU seconds."""
+    start = time.process_time()
+    colors = color()
+    return len(set(colors.values())), time.process_time() - start
+
+
+def iterations(search: Callable[..., dict], seconds: float) -> int:
+    """Iterations of a local search of gcol that fill the seconds, clique and DSATUR included: those of a trial that
+    takes a fifth, scaled; MOST where it ends before.
+    """
+    start, limit, spent = measured(partial(search, it_limit=0))[1], TRIAL, 0.0
+    while spent < seconds / 5 and limit < MOST:
+        limit *= 2
+        spent = measured(partial(search, it_limit=limit))[1] - start
+    return max(TRIAL, int(limit * (seconds - start) / spent)) if spent >= seconds / 5 else MOST
+
+
+def methods(graph: nx.Graph, seconds: float) -> Iterator[tuple[str, Callable[[], dict]]]:
+    """Every method and the function that colors with it."""
+    for strategy in STRATEGIES:
+        yield f"networkx {strategy}", partial(nx.greedy_color, graph, strategy)
+    for strategy in ("welsh_powell", "dsatur", "rlf"):
+        yield f"gcol {strategy}", partial(gcol.node_coloring, graph, strategy)
+    for name, algorithm in LOCAL_SEARCHES.items():
+        search = partial(gcol.node_coloring, graph, opt_alg=algorithm)
+        yield f"gcol {name}", partial(search, it_limit=iterations(search, seconds))
+    for limit in (0, 1, seconds):
+        yield f"color, {limit:g} s", partial(gnn_training.color, graph, limit, threads=1)
+
+
+def main() -> None:
+    """Print a line per graph and method, then the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=5)
+    arguments = parser.parse_args()
+    compile_all()
+    gaps: dict[str, list[int]] = {}
+    seconds: dict[str, list[float]] = {}
+    with open(suites.DIMACS, newline="") as file:
+        best_known = {row["name"]: int(row["best_known"]) for row in csv.DictReader(file)}
+    for path in sorted(arguments.folder.glob("*.col")):
+        source = read(path).graph
+        graph = nx.empty_graph(source.num_nodes)
+        graph.add_edges_from(source.edges.tolist())
+        for name, color in methods(graph, arguments.seconds):
+            colors, spent = measured(color)
+            print(f"{path.stem},{name},{colors},{spent:.2f}", flush=True)
+            gaps.setdefault(name, []).append(colors - best_known[path.stem])
+            seconds.setdefault(name, []).append(spent)
+    for name, gap in gaps.items():
+        print(f"| {name} | {fmean(gap):.2f} | {gap.count(0)} | {fmean(seconds[name]):.2f} |")
+
+
+if __name__ == "__main__":
+    main()
