@@ -18,7 +18,12 @@ GRAPH_TYPES = (
     "queen_geometric", "mycielski", "scale_free", "small_world",
 )  # fmt: skip
 CALL_ROUNDS = 2500  # of a call that names no `steps`, at most; small graphs take fewer, see rounds_by_size
-HORIZON = 100  # times the rounds of a call: `chromatic` and `difficulty` say what these would bring
+HORIZON = 100  # times the rounds of a call
+DEFINITIONS = {  # of outputs, in the metadata of the file
+    "chromatic": f"predicted median of the number of colors that {HORIZON} times the rounds of the call would reach",
+    "difficulty": "20 log10(1 + r), 100 at most: r rounds from the first coloring to the last color saved, as "
+    f"predicted for {HORIZON} times the rounds of the call",
+}
 SETS_FROM, SETS_UP_TO = 0.15, 2048  # density from which, and nodes up to which, a graph is also colored by sets
 UNKNOWN_TYPE = 255  # stored for graphs whose family nobody named
 WEIGHTS_FILE = "model.safetensors"

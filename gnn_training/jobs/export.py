@@ -8,7 +8,16 @@ from pathlib import Path
 from safetensors.torch import save
 
 from gnn_training import __version__, files
-from gnn_training.contract import GOLDEN_FILE, GRAPH_TYPES, MAX_COLORS, MODEL_FILE, SUMS_FILE, WEB_FILE, WEIGHTS_FILE
+from gnn_training.contract import (
+    DEFINITIONS,
+    GOLDEN_FILE,
+    GRAPH_TYPES,
+    MAX_COLORS,
+    MODEL_FILE,
+    SUMS_FILE,
+    WEB_FILE,
+    WEIGHTS_FILE,
+)
 from gnn_training.errors import UserError
 from gnn_training.model import golden, onnx_export
 from gnn_training.model.network import ColoringNetwork
@@ -90,6 +99,7 @@ def _metadata(settings: ExportSettings, state: dict) -> dict[str, str]:
         "steps": str(settings.steps),
         "rule": json.dumps([float(f"{weight:.9g}") for weight in state["network"]["move_rule"].tolist()]),
         "graph_types": json.dumps(GRAPH_TYPES),
+        **DEFINITIONS,
         "data_sha256": state["data_sha256"],
         "training_fingerprint": checkpoint.weights_fingerprint(state),
         "trained_steps": str(state["step"]),
