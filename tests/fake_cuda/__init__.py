@@ -1,7 +1,6 @@
 """GPUs that torch takes for real ones, see fake_cuda.cpp: to see what the host does with GPUs where there are none."""
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -61,11 +60,6 @@ class FakeCuda:
     def logs(self) -> list[str]:
         """Of every process that used a GPU: its rank, the devices with launches and memory, and problems."""
         return [file.read_text() for file in sorted((self.folder / "cuda").glob("*.txt"))]
-
-
-def status(run: Path) -> dict:
-    """What a training says about itself at its end."""
-    return json.loads((run / "status.json").read_text())
 
 
 def why_not() -> str | None:
