@@ -85,12 +85,6 @@ def test_pod_waits_for_a_driver_that_the_locked_torch_can_use():
     assert pod["gpu"]["minCudaVersion"].split(".")[0] == torch_needs
 
 
-def test_amd_pod_differs_from_the_other_only_in_gpu_image_and_disk():
-    nvidia, amd = (json.loads((DEPLOY / name).read_text()) for name in ("runpod-pod.json", "runpod-pod-amd.json"))
-    assert {name for name in nvidia | amd if nvidia[name] != amd[name]} == {"gpu", "image", "disk"}
-    assert amd["gpu"]["id"].startswith("AMD ") and amd["gpu"]["count"] == nvidia["gpu"]["count"]
-
-
 def test_machines_of_the_kubernetes_job_find_each_other():
     claim, service, job = yaml.safe_load_all((DEPLOY / "kubernetes-job.yaml").read_text())
     pod, count = job["spec"]["template"]["spec"], job["spec"]["completions"]
@@ -152,9 +146,7 @@ def test_slurm_pulls_once_and_starts_one_container_per_machine(tmp_path: Path, t
 
 def test_slurm_directives_stand_before_the_first_command():
     head, _, body = (DEPLOY / "slurm.sbatch").read_text().partition("set -euo pipefail")
-    directives = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(\S+))?$", head, re.MULTILINE))
-    assert len(directives) == head.count("#SBATCH") and "#SBATCH" not in body
-    assert directives["ntasks-per-node"] == "1" and directives["signal"].startswith("TERM@")
+    assert "#SBATCH --ntasks-per-node=1\n" in head and "#SBATCH --signal=TERM@" in head and "#SBATCH" not in body
 
 
 def test_skypilot_machine_costs_nothing_after_the_end_and_its_results_are_in_a_bucket():
@@ -162,20 +154,6 @@ def test_skypilot_machine_costs_nothing_after_the_end_and_its_results_are_in_a_b
     assert task["resources"]["autostop"]["down"] and task["resources"]["image_id"] == f"docker:{IMAGE}"
     assert task["file_mounts"]["/workspace"]["mode"] == "MOUNT_CACHED"  # MOUNT can neither append to a file nor lock it
     assert task["run"].startswith("cd /workspace ") and task["num_nodes"] == 1
-
-
-def test_skypilot_reads_its_task_also_with_the_volume_of_runpod(tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("SKYPILOT_DISABLE_USAGE_COLLECTION", "1")
-    sky = pytest.importorskip("sky", reason="SkyPilot brings 60 packages: install skypilot==0.14.1 for this test")
-    task = sky.Task.from_yaml(str(DEPLOY / "skypilot.yaml"))
-    [resources] = task.resources
-    assert resources.extract_docker_image() == IMAGE and resources.accelerators == {"B200": 8}
-    assert resources.autostop_config.down and set(task.storage_mounts) == {"/workspace"}
-    text = (DEPLOY / "skypilot.yaml").read_text()
-    [volumes] = re.findall(r"^#   (volumes: .*)$", text, re.MULTILINE)
-    pod = yaml.safe_load(re.sub(r"file_mounts:\n( .*\n)+", f"{volumes}\n", text))
-    assert sky.Task.from_yaml_config(pod).volumes == {"/workspace": "coloring-gnn"}
 
 
 def test_modal_trains_on_the_gpus_asked_for_and_fetches_the_archive(tmp_path: Path, tools, monkeypatch):
@@ -226,12 +204,6 @@ def test_kubeflow_variables_become_those_of_the_job(tmp_path: Path, tools: dict[
     assert (tmp_path / "calls").read_text() == expected
 
 
-def test_script_in_the_skypilot_task_is_clean(tmp_path: Path):
-    (tmp_path / "skypilot.sh").write_text(yaml.safe_load((DEPLOY / "skypilot.yaml").read_text())["run"])
-    shellcheck = Path(sys.prefix) / "bin/shellcheck"
-    subprocess.run([shellcheck, "--shell", "bash", tmp_path / "skypilot.sh"], check=True)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # Go builds actionlint once
 def test_workflows_of_github_are_valid():
@@ -243,12 +215,6 @@ def test_workflows_of_github_are_valid():
     subprocess.run([*lint, Path(sys.prefix) / "bin/shellcheck", *workflows], check=True, cwd=ROOT)
 
 
-def test_files_for_contributors_are_those_of_this_version():
+def test_the_citation_is_that_of_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert (citation["version"], citation["license"]) == (__version__, "MIT")
-    for form in (ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml"):
-        fields = yaml.safe_load(form.read_text())
-        assert {"name", "description", "body"} <= set(fields) and all("type" in part for part in fields["body"])
-    [repo] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    for hook in repo["hooks"]:
-        assert (Path(sys.prefix) / "bin" / Path(hook["entry"].split()[0]).name).exists()
