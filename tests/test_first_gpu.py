@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import time
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -38,19 +38,18 @@ def start(out: Path, data: Path, environment: dict[str, str]) -> subprocess.Comp
 @pytest.mark.timeout(1200)
 def test_all_steps_are_done_and_leave_their_numbers(gpus, graphs: Path, tmp_path: Path):
     out = tmp_path / "out"
-    done = start(out, graphs, gpus.environment())
+    done = start(out, graphs, gpus.environment(2))
     assert done.returncode == 0, done.stdout + done.stderr
     numbers, page = json.loads((out / "first_gpu.json").read_text()), (out / "first_gpu.md").read_text()
     assert numbers["failure"] is None and list(numbers["seconds"]) == list(numbers["found"]) == list(STEPS)
     assert all(f"\n## {name}\n" in page for name in STEPS) and "they mean nothing" in page
     found = numbers["found"]
-    assert found["machine"]["driver"] == "580.65.06" and found["graphs"]["train"] == 10
     assert [row["device"] for row in found["compare"]["rows"]] == ["cpu fp32", "cuda fp32", "cuda bf16"]
-    assert found["compare"]["rows"][0]["same_in_all_steps"] == 1
-    assert found["rounds"]["agreement"] == 1 and found["rounds"]["gpu_rounds_per_second"] > 0
-    assert [row["steps"] for row in found["steps"]["rows"]] == [3]
+    assert found["compare"]["rows"][0]["same_in_all_steps"] == 1 and found["rounds"]["gpu_rounds_per_second"] > 0
     assert 0 < found["train"]["stopped_at_step"] < found["train"]["steps"] == 40
-    assert "4/7 export: stopped" in (out / "run-continued.log").read_text()
+    said = (out / "run-continued.log").read_text()
+    assert "resuming at step" in said and "4/7 export: stopped" in said
+    assert tiny_runs.status(out / "run")["ranks"] == 2 and not [log for log in gpus.logs() if "problem" in log]
 
 
 @pytest.mark.slow
@@ -91,26 +90,17 @@ def trial(tmp_path: Path) -> Trial:
     return Trial(Options(out=tmp_path))
 
 
-def test_a_process_that_takes_too_long_is_killed(trial: Trial):
-    trial.deadline = time.monotonic() + 1
-    command = ["-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"]
-    with pytest.raises(Failed, match=f"45 minutes are over: {trial.out}/x.log"):
-        trial.child("x", command)
-    state = Path("/proc", (trial.out / "x.log").read_text().strip(), "stat")
-    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended, and init has waited for it
-        while state.read_text().split()[2] != "Z":  # or nobody has
-            time.sleep(0.01)
-
-
 @pytest.mark.parametrize(
     ("program", "sentence", "code"),
     [
         ("import sys; print('coloring-gnn: a cause'); print('a warning'); sys.exit(3)", "a cause (exit code 3", 3),
         ("raise ValueError('a mistake')", "ValueError: a mistake (exit code 1", 1),
         ("import os; os.kill(os.getpid(), 9)", "killed by signal 9, perhaps out of memory", 137),
+        ("import time; time.sleep(60)", "45 minutes are over: ", 124),
     ],
 )
-def test_a_process_that_fails_is_told_by_its_sentence(trial: Trial, program: str, sentence: str, code: int):
+def test_a_process_that_fails_or_takes_too_long_is_told_by_its_sentence(trial: Trial, program, sentence, code: int):
+    trial.deadline = time.monotonic() + (1 if "sleep" in program else 60)
     with pytest.raises(Failed) as raised:
         trial.child("x", ["-c", program])
     assert str(raised.value).startswith(sentence) and raised.value.exit_code == code
@@ -122,11 +112,8 @@ def test_a_process_that_is_to_be_stopped_gets_sigterm(trial: Trial):
     trial.child("x", ["-c", f"{program} time.sleep(60)"], stop_when=lambda: bool(log.read_text()), code=143)
 
 
-@pytest.mark.parametrize(("gpu", "quick", "is_refused"), [(1.05, 0, 0), (1.2, 0, 1), (float("nan"), 0, 1), (1.2, 1, 0)])
-def test_another_mean_gap_on_the_gpu_than_on_the_cpu_is_a_failure(
-    monkeypatch, tmp_path: Path, gpu: float, quick: bool, is_refused: bool
-):
-    trial = Trial(Options(out=tmp_path, quick=bool(quick)))
+@pytest.mark.parametrize(("gpu", "is_refused"), [(1.05, False), (1.2, True), (float("nan"), True)])
+def test_another_mean_gap_on_the_gpu_than_on_the_cpu_is_a_failure(monkeypatch, trial: Trial, gpu: float, is_refused):
     monkeypatch.setattr(trial, "measure", lambda *_: {"rows": [{"gap": 1.0}, {"gap": gpu}, {"gap": 1.0}]})
     with pytest.raises(MachineError, match="on the GPU and 1.00 on the CPU") if is_refused else nullcontext():
         first_gpu.compare(trial)

@@ -170,13 +170,3 @@ def test_noise_is_the_hash_in_integers_without_limits_and_below_1():
         assert table[row, column].item() == pytest.approx(y / rule.PRIME, abs=1e-6)
     assert torch.equal(noise_table(torch.arange(7)), table[:, :7])
     assert table.min() >= 0 and table.max() < 1
-
-
-def test_noise_is_uniform_and_that_of_other_nodes_rounds_and_colors_is_unrelated():
-    table = noise_table(torch.arange(100))
-    shares = torch.histc(table, 10, 0, 1) / table.numel()
-    assert (shares - 0.1).abs().max() < 0.01
-    centered = (table - 0.5) * 12**0.5
-    for shift in (1, rule.NODE_STRIDE % rule.NOISE_ROWS, rule.ROUND_STRIDE % rule.NOISE_ROWS):
-        assert (centered * centered.roll(shift, 0)).mean().abs() < 0.02
-    assert (centered * centered.roll(1, 1)).mean().abs() < 0.02

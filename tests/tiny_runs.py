@@ -1,5 +1,6 @@
 """Trainings of a second or two, in processes that are real but have torch loaded before they begin."""
 
+import json
 import multiprocessing
 import os
 import subprocess
@@ -21,6 +22,8 @@ from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.graph import Instance
 from gnn_training.settings import Settings, TrainSettings
+from gnn_training.training import checkpoint
+from gnn_training.training.logbook import read_metrics
 
 ROOT = Path(__file__).parents[1]
 # A server that has loaded everything once forks in a tenth of a second; python -m gnn_training loads for four.
@@ -64,6 +67,21 @@ def settings(data: Path, run: Path, **changes) -> TrainSettings:
         "processes": 1,
     }
     return TrainSettings(data=data, run=run, **({"device": "cpu"} | values | changes))
+
+
+def status(run: Path) -> dict:
+    """What a training says about itself at its end."""
+    return json.loads((run / "status.json").read_text())
+
+
+def metrics(run: Path, kind: str = "") -> list[dict]:
+    """Records of a training so far, all or those of one kind."""
+    return [record for record in read_metrics(run / "metrics.jsonl") if kind in ("", record["kind"])]
+
+
+def newest(run: Path) -> dict:
+    """The newest checkpoint."""
+    return checkpoint.newest(run / "checkpoints")
 
 
 def start_command(command: str, settings: Settings, launcher: Sequence[str] = (), **options) -> subprocess.Popen:

@@ -3,13 +3,12 @@
 //
 // Kernels are counted, never run. Memory has limits, copies and fills by the host are real, and collectives of NCCL add
 // up real numbers in shared memory. So everything that the host decides is real, and nothing that a kernel computes: one
-// number that is read from a device is FAKE_CUDA_ANSWER. These are the functions that torch and numba-cuda call today;
+// number that is read from a device is 1. These are the functions that torch and numba-cuda call today;
 // another one reaches the real library, which fails without a driver: add it.
 //
-//   FAKE_CUDA_KIND     B200, H200 or T4
+//   FAKE_CUDA_KIND     B200 or T4
 //   FAKE_CUDA_DEVICES  how many; CUDA_VISIBLE_DEVICES is obeyed
 //   FAKE_CUDA_GIB      memory of each; without it that of the kind
-//   FAKE_CUDA_ANSWER   what Tensor.item() returns, 1 without it
 //   FAKE_CUDA_LOG      folder: every process that uses a device leaves PID.txt, what it did
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -48,7 +47,6 @@ struct Kind { const char *name; int major, minor, processors, shared_memory, l2;
 static const Kind &kind() {
   static const std::map<string, Kind> kinds = {
       {"B200", {"NVIDIA B200", 10, 0, 148, 232448, 132644864, 178}},
-      {"H200", {"NVIDIA H200", 9, 0, 132, 232448, 62914560, 139.7}},
       {"T4", {"Tesla T4", 7, 5, 40, 65536, 4194304, 14.6}},
   };
   return kinds.at(variable("FAKE_CUDA_KIND", "B200"));
@@ -199,27 +197,22 @@ API cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *p
   if (a->type != cudaMemoryTypeUnregistered) a->devicePointer = (void *)p;
   return cudaSuccess;
 }
-static cudaError_t copy(void *to, const void *from, size_t n, Stream *s, bool waits) {
+static cudaError_t copy(void *to, const void *from, size_t n, Stream *s) {
   const Block *to_device = block_of(on_device, to), *from_device = block_of(on_device, from);
   for (const Block *block : {to_device, from_device})
     if (block && block->device != s->device) problem("a copy touches memory of another device");
   bool is_pageable = (!to_device && !block_of(pinned, to)) || (!from_device && !block_of(pinned, from));
-  counts.pageable += is_pageable, counts.syncs += waits;
+  counts.pageable += is_pageable;
   counts.reads += from_device && !to_device;
   add_work(s, from_device ? (to_device ? "copy on the device" : "copy to the host") : "copy to the device");
   if (from_device && to_device && n > 4096) return cudaSuccess;
   memmove(to, from, n);
-  static double answer = atof(variable("FAKE_CUDA_ANSWER", "1").c_str());
   bool is_item = from_device && block_of(pinned, to); // Tensor.item() reads into pinned memory
-  if (is_item && n == 1) *(char *)to = answer != 0;
-  if (is_item && n == 4) *(float *)to = answer;
+  if (is_item && n == 1) *(char *)to = 1;
+  if (is_item && n == 4) *(float *)to = 1;
   return cudaSuccess;
 }
-API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind, cudaStream_t s) { LOCK; return copy(to, from, n, stream(s), false); }
-API cudaError_t cudaMemcpy(void *to, const void *from, size_t n, cudaMemcpyKind) {
-  LOCK;
-  return copy(to, from, n, stream(nullptr), true);
-}
+API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind, cudaStream_t s) { LOCK; return copy(to, from, n, stream(s)); }
 API cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t s) {
   LOCK;
   add_work(stream(s), "fill");
@@ -365,8 +358,8 @@ API int cublasLtMatmul(void *, void *, const void *, const void *, void *, const
 API int cublasLtMatmulAlgoGetHeuristic(void *, void *, void *, void *, void *, void *, void *, int, void *result, int *n) { memset(result, 0, 80); *n = 1; return 0; }
 #define DESCRIPTION(name) API int name##Create(void **d, ...) { *d = calloc(1, 256); return 0; } API int name##Destroy(void *d) { free(d); return 0; } API int name##SetAttribute(void *, int, const void *, size_t) { return 0; }
 DESCRIPTION(cublasLtMatmulDesc) DESCRIPTION(cublasLtMatmulPreference) DESCRIPTION(cublasLtMatrixLayout)
-
 SUCCEEDS(cublasSetWorkspace_v2)
+
 // ---------------------------------------------------------------------------------------------------- NCCL
 static const size_t SLOT = 96ull << 20; // bytes that a rank may hand over at once
 static const int MAX_RANKS = 64, LONGEST_WAIT = 120; // seconds; then the watchdog of the real one would end the process
