@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import tiny_runs
 from ranks import rank
+from tiny_runs import ROOT, assert_end
 
 from gnn_training.errors import MachineError, TrainingError, UserError
 from gnn_training.launch.ranks import Nodes, launch, prepare_network
 from gnn_training.settings import smoke
 
-ROOT = Path(__file__).parents[1]
 GROUP = {"NNODES": "3", "NODE_RANK": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "12345"}
 WAITED = "^rank 0 has waited 2 s for another rank, which hangs or is stopped; look"
 LAUNCHER = """
@@ -134,13 +134,6 @@ def start(folder: Path, what: str) -> tuple[subprocess.Popen[str], list[int]]:
     return launcher, [int(launcher.stdout.readline().split()[1]) for _ in range(2)]
 
 
-def assert_ended(pids: list[int]) -> None:
-    deadline = time.monotonic() + 20
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        assert time.monotonic() < deadline, "a rank lives on"
-        time.sleep(0.02)
-
-
 @pytest.mark.slow
 def test_signal_reaches_the_ranks_and_their_result_is_returned_at_once(tmp_path: Path):
     launcher, ranks = start(tmp_path, "wait")
@@ -148,25 +141,18 @@ def test_signal_reaches_the_ranks_and_their_result_is_returned_at_once(tmp_path:
     os.killpg(launcher.pid, signal.SIGINT)  # as a terminal sends it; test_ranks.py sends SIGTERM
     assert launcher.communicate(timeout=60) == ("stopped\n", "")
     assert launcher.returncode == 0 and time.monotonic() - begun < 25  # elastic would wait for 30 s
-    assert_ended(ranks)
+    assert_end(ranks)
 
 
 @pytest.mark.slow
-def test_second_signal_kills_ranks_that_do_not_end(tmp_path: Path):
-    launcher, ranks = start(tmp_path, "hang")
-    launcher.terminate()
-    time.sleep(0.2)
-    launcher.terminate()
-    assert launcher.wait(timeout=60) == 143
-    assert_ended(ranks)
-
-
-@pytest.mark.slow
-def test_no_rank_outlives_a_launcher_that_is_killed(tmp_path: Path):
-    launcher, ranks = start(tmp_path, "wait")
-    launcher.kill()
-    launcher.wait()
-    assert_ended(ranks)
+@pytest.mark.parametrize(("what", "signals", "code"), [("hang", [15, 15], 143), ("wait", [9], -9)])
+def test_no_rank_outlives_a_second_signal_or_a_launcher_that_is_killed(tmp_path: Path, what, signals, code: int):
+    launcher, ranks = start(tmp_path, what)
+    for number in signals:
+        launcher.send_signal(number)
+        time.sleep(0.2)
+    assert launcher.wait(timeout=60) == code
+    assert_end(ranks)
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from gnn_training.training import checkpoint
 from gnn_training.training.learner import MAX_BAD_STEPS
 from gnn_training.training.loss import WEIGHTS
 
+NIGHTLY = pytest.mark.nightly
 Moment = Callable[[], bool]
 """True when it has come."""
 
@@ -144,17 +145,12 @@ def test_kill_9_after_an_evaluation_and_while_a_checkpoint_is_written_changes_no
     assert_same_run(run, trained)
 
 
-def test_kill_9_at_random_moments_changes_nothing(settings: TrainSettings, trained: Path):
-    kill_until_done(settings, random_moments(settings.run, random.Random(0), kills=2, reach=18))
-    assert_same_run(settings.run, trained)
-
-
-@pytest.mark.nightly  # the test above with more steps and kills
-def test_kill_9_twenty_times_changes_nothing(tiny_data: Path, tmp_path: Path):
-    reference = tiny_runs.settings(tiny_data, tmp_path / "reference", steps=200)
+@pytest.mark.parametrize(("steps", "kills", "reach"), [(40, 2, 18), pytest.param(200, 20, 12, marks=NIGHTLY)])
+def test_kill_9_at_random_moments_changes_nothing(tiny_data, tmp_path: Path, steps: int, kills: int, reach: int):
+    reference = tiny_runs.settings(tiny_data, tmp_path / "reference", steps=steps)
     assert finish(train, reference) == 0
     settings = reference.model_copy(update={"run": tmp_path / "run", "checkpoint_every": 2})
-    kill_until_done(settings, random_moments(settings.run, random.Random(1), kills=20, reach=12))
+    kill_until_done(settings, random_moments(settings.run, random.Random(1), kills, reach))
     assert_same_run(settings.run, reference.run)
 
 

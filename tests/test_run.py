@@ -13,13 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tiny_runs import ROOT, assert_end, status
 
 import gnn_training.jobs.run as job
 from gnn_training.errors import StorageError, UserError
 from gnn_training.jobs.run import Step, StepRecord
 from gnn_training.settings import GenerateSettings, ImportSettings, RunSettings, TrainSettings, smoke
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -224,13 +223,6 @@ def answers(host: str, port: int) -> bool:
         return connection.connect_ex((host, port)) == 0
 
 
-def assert_end(pids: list[int]) -> None:
-    deadline = time.monotonic() + 30
-    while running := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
-        assert time.monotonic() < deadline, f"{running} live on"
-        time.sleep(0.05)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, 5)])
 def test_no_process_outlives_a_job_that_is_stopped_or_loses_a_rank(here: Path, tiny_data, monkeypatch, number, code):
@@ -255,7 +247,7 @@ def test_no_process_outlives_a_job_that_is_stopped_or_loses_a_rank(here: Path, t
     told = re.findall("^coloring-gnn: (.*)$", Path("said").read_text(), re.MULTILINE)
     assert told == (["rank 1 was killed by signal 9, perhaps out of memory"] if code == 5 else [])
     if code == 143:
-        assert json.loads(Path("runs/smoke/status.json").read_text())["status"] == "stopped"
+        assert status(Path("runs/smoke"))["status"] == "stopped"
         assert "3/7 train: stopped after" in Path("said").read_text()
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -97,6 +98,14 @@ def fork(function: Callable, *args) -> BaseProcess:
     process = FORKS.Process(target=function, args=args, daemon=True)
     process.start()
     return process
+
+
+def assert_end(pids: Sequence[int]) -> None:
+    """These processes end soon."""
+    deadline = time.monotonic() + 30
+    while running := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, f"{running} live on"
+        time.sleep(0.05)
 
 
 def finish(function: Callable, *args) -> int:
