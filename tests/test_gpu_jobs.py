@@ -1,10 +1,10 @@
-"""Trainings on pretended GPUs: every rank on its own. test_first_gpu.py stops and continues a whole job there."""
+"""Trainings on pretended GPUs: every rank on its own, no waiting, few launches; a whole job is in test_first_gpu.py."""
 
+import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import fake_cuda
 import pytest
 import tiny_runs
 from fake_cuda import FakeCuda
@@ -12,6 +12,7 @@ from tiny_runs import status
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # several processes that load torch and compile for a GPU
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", 2)
+LAUNCHES = {"step": 400, "evaluation": 200}  # at most
 
 
 def train(gpus: FakeCuda, data: Path, number: int, launcher: tuple = (), precision: str = "fp32", **options) -> dict:
@@ -19,9 +20,7 @@ def train(gpus: FakeCuda, data: Path, number: int, launcher: tuple = (), precisi
     values = {"device": "cuda", "processes": 0, "rounds": 20, "steps": 5, "precision": precision}
     file = gpus.folder / "train.json"
     file.write_text(tiny_runs.settings(data, gpus.folder / "run", **values).model_dump_json())
-    command = map(str, (sys.executable, *launcher, "-m", "gnn_training", "train", "--settings", file))
-    done = subprocess.run([*command], env=gpus.environment(number, **options), capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    gpus.run(*launcher, "-m", "gnn_training", "train", "--settings", file, gpus=number, **options)
     return status(gpus.folder / "run")["self_check"]
 
 
@@ -39,3 +38,13 @@ def test_gpus_train_together_each_rank_on_its_own(gpus: FakeCuda, tiny_data: Pat
 @pytest.mark.parametrize(("kind", "precision"), [("T4", "float16"), ("B200", "bfloat16")])
 def test_an_old_gpu_without_bf16_takes_fp16_and_a_new_one_bf16(gpus: FakeCuda, tiny_data: Path, kind, precision):
     assert [check["precision"] for check in train(gpus, tiny_data, 1, precision="auto", kind=kind)] == [precision]
+
+
+def test_steps_and_evaluations_never_wait_for_the_gpu_and_launch_few_kernels(gpus: FakeCuda, tiny_data: Path):
+    found = json.loads(gpus.run(fake_cuda.HERE / "steps.py", tiny_data, 100).splitlines()[-1])
+    for part, limit in LAUNCHES.items():
+        for name in ("syncs", "reads", "pageable copies", "problems"):
+            assert found[part][name] == 0, (part, name)
+        assert found[part]["launches"] <= limit and found[part]["searches"] == 1, part
+    assert found["step"]["allocations"] == 0 and found["step"]["all-reduces"] == 1
+    assert found["evaluation"]["streams"] == 1
