@@ -224,7 +224,9 @@ def answers(host: str, port: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, 5)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGKILL, 5, marks=pytest.mark.nightly)]
+)
 def test_no_process_outlives_a_job_that_is_stopped_or_loses_a_rank(here: Path, tiny_data, monkeypatch, number, code):
     monkeypatch.setenv("MARK", str(here))
     with socket.create_server(("127.0.0.1", 0)) as free:
