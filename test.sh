@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change goes in: style, types, scripts, tests.
 #   ./test.sh                        the quick tests; 3 minutes
-#   ./test.sh --all                  what CI runs: also containers, compilation, killed trainings, Rust; 25 minutes
-#   ./test.sh --nightly              the rest: long ways to what a test of --all shows in short
+#   ./test.sh --all                  what CI runs: also containers, compilation, killed trainings, Rust; 15 minutes
+#   ./test.sh --nightly              the long forms: generated input, faults, pretended GPUs, the whole image
+#   ./test.sh --fuzz 60              only generated input, a minute for each target; see docs/RELIABILITY.md
 #   ./test.sh tests/test_color.py    some tests; all arguments go to pytest
 #   ./test.sh --all --cov            also measure which lines the tests reach; 4 minutes more
-#   ./test.sh --fuzz 60              try generated inputs, a minute for each target; see docs/RELIABILITY.md
 set -euo pipefail
 source "$(dirname "$(readlink -f "$0")")/scripts/environment.sh"
 
@@ -19,12 +19,13 @@ shellcheck -x ./*.sh scripts/*.sh .ci/run deploy/slurm.sbatch
 hadolint Dockerfile
 mypy
 case ${1:-} in
+  --nightly | --fuzz) export FUZZ_SECONDS=60 FUZZ_SEED=${FUZZ_SEED:-$((RANDOM * 100000))} ;;&
   '') set -- -m "not slow and not container and not gpu and not nightly" --numprocesses 2 --dist worksteal ;;
   --fuzz)
-    export FUZZ_SECONDS=${2:-60} FUZZ_SEED=${FUZZ_SEED:-$((RANDOM * 100000))}
-    set -- --numprocesses 2 --dist worksteal --timeout 0 "${@:3}" tests/test_fuzz_*.py
+    FUZZ_SECONDS=${2:-60}
+    set -- -m fuzz --numprocesses 2 --dist worksteal --timeout 0 "${@:3}"
     ;;
-  --nightly) set -- -m nightly --numprocesses 2 --dist loadfile "${@:2}" ;;
+  --nightly) set -- -m "nightly or fuzz" --numprocesses 2 --dist loadfile "${@:2}" ;;
   --all) set -- -m "not nightly" --numprocesses 2 --dist loadfile --no-loadscope-reorder "${@:2}" ;;
 esac
 OMP_NUM_THREADS=1 exec python -m pytest "$@" # two processes share the cores of a small machine

@@ -71,14 +71,13 @@ class Engine:
         self._wait(self._answers)
 
     def _start_registry(self) -> str:
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{found.getsockname()[1]}"
+        with socket.create_server(("127.0.0.1", 0)) as found:
+            place = found.getsockname()
+        address, settings = "{}:{}".format(*place), self.folder / "registry.yml"
         storage = "{filesystem: {rootdirectory: registry}}"
-        settings = self.folder / "registry.yml"
         settings.write_text(f"version: 0.1\nstorage: {storage}\nhttp: {{addr: '{address}'}}\n")
         self._spawn("docker-registry", "serve", str(settings))
-        self._wait(lambda: _listens(address))
+        self._wait(lambda: socket.socket().connect_ex(place) == 0)
         return address
 
     def _make_base(self) -> None:
@@ -99,10 +98,8 @@ class Engine:
 
     def _spawn(self, *command: str) -> None:
         with open(self.folder / f"{command[0]}.log", "w") as log:
-            process = subprocess.Popen(
-                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        self._processes.append(process)
+            options = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
+            self._processes.append(subprocess.Popen(command, cwd=self.folder, **options))
 
     def _wait(self, ready) -> None:
         deadline = time.monotonic() + 60
@@ -116,9 +113,3 @@ def _client() -> str:
     """The engine's own client; another docker, earlier on PATH, may not know BuildKit."""
     files = subprocess.run(["dpkg", "-L", "docker.io"], capture_output=True, text=True, check=True).stdout
     return re.search(r"^/.*bin/docker$", files, re.MULTILINE)[0]
-
-
-def _listens(address: str) -> bool:
-    host, port = address.split(":")
-    with socket.socket() as connection:
-        return connection.connect_ex((host, int(port))) == 0

@@ -31,6 +31,48 @@ MEMORY = 1 << 30  # bytes that a target may need in addition
 SECONDS = float(os.environ.get("FUZZ_SECONDS", 0))
 SEED = int(os.environ.get("FUZZ_SEED", 0))
 Value = TypeVar("Value")
+Edges = list[tuple[int, int]]
+# Words that have broken something, or whose meaning readers may see in another way.
+TOKENS = [
+    b"-1", b"0", b"1", b"2", b"+1", b"1_0", b"01", b"1.0", b"1e9", b"9" * 25, b"9" * 5000, b"NaN", b"null", b"true",
+    "\u0661".encode(), "\u2003".encode(), "\U0001f600".encode(), b"\xef\xbb\xbf", b"\xff\xfe", b"\0", b"\n", b"\r",
+    b"\r\n", b"\x0b", b"\x0c", b"\x1c", b"\x85", b" ", b"\t", b",", b"#", b"%", b"c ", b"e 1 2\n", b"p edge 2 1\n",
+    b"n 1 1\n", b"edges", b"0x1", b"1e1", b"\n\r", b"\xc2\xa0", b"\xe2\x80\xa8", b"9" * 18, b"9" * 19, b'"',
+    b"[" * 2000, b"{", b"}", b"[]", b"]", b":", b"x" * 70_000, b"<", b">", b"/>", b"&#49;", b"&lt;", b"&a;",
+    b"<node id='1'/>", b"<edge source='1' target='2'/>", b"<graph>", b"</graph>", b"<!--", b"-->", b"<![CDATA[",
+    b"]]>", b'<!DOCTYPE graphml [<!ENTITY a "1">]>', b"\x1f\x8b", b"1000001", b"20001", b"2147483648",
+    b"-9223372036854775808",
+]  # fmt: skip
+
+
+def random_graph(rng: Random) -> tuple[int, Edges]:
+    """Number of nodes, and pairs of them."""
+    num_nodes = rng.randint(1, 9)
+    return num_nodes, [(rng.randrange(num_nodes), rng.randrange(num_nodes)) for _ in range(rng.randint(0, 12))]
+
+
+def damage(content: bytes, rng: Random) -> bytes:
+    """The content, in which up to three stretches are flipped, removed, doubled or replaced by zeros, as a crash of the
+    machine leaves them, a token or any bytes.
+    """
+    for _ in range(rng.randint(0, 3)):
+        start = rng.randint(0, len(content))
+        middle = content[start : start + rng.randint(0, rng.choice([9, 9, 9, 600, 10**6]))]
+        stop = start + len(middle)
+        flipped = bytes(byte ^ 1 << rng.randint(0, 7) for byte in middle[:1]) + middle[1:]
+        other = rng.choice([bytes(len(middle)), *rng.sample(TOKENS, 2), rng.randbytes(rng.randint(1, 6))])
+        middle = rng.choice([flipped, b"", middle * 2, other, other])
+        content = content[:start] + middle + content[stop:]
+    return content
+
+
+def damaged(valid: Callable[[Random], bytes]) -> Callable[[Random], bytes]:
+    return lambda rng: damage(valid(rng), rng)
+
+
+def col(graph: tuple[int, Edges]) -> bytes:
+    lines = [f"p edge {graph[0]} {len(graph[1])}", *(f"e {u + 1} {v + 1}" for u, v in graph[1])]
+    return "\n".join(lines).encode() + b"\n"
 
 
 def explore(check: Callable[..., str | None], *strategies: SearchStrategy, quick: int = QUICK_EXAMPLES) -> None:

@@ -22,20 +22,11 @@ def graphs(draw, max_nodes: int = 14) -> Graph:
     return Graph.from_edges(num_nodes, draw(st.lists(st.tuples(node, node), max_size=50)))
 
 
-def test_conflicts_counts_edges_with_equal_ends():
-    assert coloring.conflicts(TRIANGLE_WITH_TAIL, np.array([0, 0, 0, 1])) == 3
-    assert coloring.conflicts(TRIANGLE_WITH_TAIL, np.array([0, 1, 2, 0])) == 0
-
-
 def test_a_coloring_with_a_missing_node_or_a_negative_color_is_not_proper():
     assert coloring.is_proper(TRIANGLE_WITH_TAIL, np.array([0, 1, 2, 0]))
     assert not coloring.is_proper(TRIANGLE_WITH_TAIL, np.array([0, 1, 2]))
     assert not coloring.is_proper(TRIANGLE_WITH_TAIL, np.array([0, 1, 2, -1]))
     assert not coloring.is_proper(TRIANGLE_WITH_TAIL, np.array([0, 1, 1, 0]))
-
-
-def test_number_of_colors_ignores_gaps():
-    assert coloring.num_colors(np.array([0, 200, 200, 7])) == 3
 
 
 def test_first_fit_follows_the_order():
@@ -76,7 +67,8 @@ def test_decoding_survives_logits_that_are_not_numbers():
 
 @given(graphs(), st.data())
 def test_the_independent_check_agrees_with_the_conflict_count(graph, data):
-    colors = data.draw(st.lists(st.integers(0, 3), min_size=graph.num_nodes, max_size=graph.num_nodes))
+    color = st.integers(0, 3) | st.just(200)  # with gaps
+    colors = data.draw(st.lists(color, min_size=graph.num_nodes, max_size=graph.num_nodes))
     pairs = [*graph.edges.tolist(), *graph.edges[:, ::-1].tolist()]
     expected = (coloring.conflicts(graph, np.array(colors)), coloring.num_colors(np.array(colors)))
     assert coloring.count_conflicts_and_colors(pairs, colors) == expected
@@ -88,7 +80,7 @@ def test_the_independent_check_reads_the_graph_file_itself(tmp_path: Path):
     pairs = list(coloring.read_dimacs_pairs(path))
     assert pairs == [(0, 1), (1, 0), (1, 2), (2, 2), (2, 3)]
     assert coloring.count_conflicts_and_colors(pairs, [0, 1, 0, 1]) == (0, 2)
-    assert coloring.count_conflicts_and_colors(pairs, [0, 0, 1, 1]) == (2, 2)
+    assert coloring.count_conflicts_and_colors(pairs, [0, 0, 200, 200]) == (2, 2)
     with pytest.raises(IndexError, match="only 3 nodes have one"):
         coloring.count_conflicts_and_colors(pairs, [0, 1, 0])
 

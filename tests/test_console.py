@@ -10,24 +10,16 @@ from gnn_training import console
 log = logging.getLogger("gnn_training.test")
 
 
-def test_progress_in_a_log_is_a_line_with_speed_and_time_left(caplog, monkeypatch):
+@pytest.mark.parametrize(("pause", "lines"), [(60.0, 1), (0.0, 3)])
+def test_progress_in_a_log_is_a_line_every_few_seconds_and_at_the_end(caplog, monkeypatch, pause: float, lines: int):
     caplog.set_level("INFO")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
-    with console.progress("labelling", 3, 10, log) as advance:
-        advance(5)  # no line: the last one is only a moment ago
-        advance(2)
-    (line,) = caplog.messages
-    assert line.startswith("labelling: 10 of 10, ") and line.endswith("/s, 0.0 s left")
-
-
-def test_progress_in_a_log_says_something_every_few_seconds(caplog, monkeypatch):
-    caplog.set_level("INFO")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
-    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.0)
-    with console.progress("labelling", 0, 3, log) as advance:
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", pause)
+    with console.progress("labelling", 3, 6, log) as advance:
         for _ in range(3):
             advance(1)
-    assert [line.split(", ")[0] for line in caplog.messages] == [f"labelling: {done} of 3" for done in (1, 2, 3)]
+    assert len(caplog.messages) == lines
+    assert caplog.messages[-1].startswith("labelling: 6 of 6, ") and caplog.messages[-1].endswith("/s, 0.0 s left")
 
 
 def test_progress_in_a_terminal_is_a_bar(caplog, monkeypatch, capfd):
@@ -59,14 +51,14 @@ def test_durations_have_the_unit_that_fits(seconds: float, text: str):
 
 
 def test_logging_goes_to_stdout_with_the_time_of_day(capsys):
-    root, package = logging.getLogger(), logging.getLogger("gnn_training")
-    before = root.handlers[:], root.level, package.level
+    loggers = logging.getLogger(), logging.getLogger("gnn_training")
+    before = [(each.handlers[:], each.level) for each in loggers]
     try:
         console.set_up_logging()
         log.info("seen")
         logging.getLogger("library").info("not seen")
     finally:
-        root.handlers[:], root.level = before[0], before[1]
-        package.setLevel(before[2])
+        for each, (each.handlers, level) in zip(loggers, before, strict=True):
+            each.setLevel(level)
     out = capsys.readouterr().out
     assert out.endswith(" seen\n") and out.count("\n") == 1 and out[2] == out[5] == ":"

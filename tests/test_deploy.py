@@ -85,12 +85,6 @@ def test_pod_waits_for_a_driver_that_the_locked_torch_can_use():
     assert pod["gpu"]["minCudaVersion"].split(".")[0] == torch_needs
 
 
-def test_amd_pod_differs_from_the_other_only_in_gpu_image_and_disk():
-    nvidia, amd = (json.loads((DEPLOY / name).read_text()) for name in ("runpod-pod.json", "runpod-pod-amd.json"))
-    assert {name for name in nvidia | amd if nvidia[name] != amd[name]} == {"gpu", "image", "disk"}
-    assert amd["gpu"]["id"].startswith("AMD ") and amd["gpu"]["count"] == nvidia["gpu"]["count"]
-
-
 def test_machines_of_the_kubernetes_job_find_each_other():
     claim, service, job = yaml.safe_load_all((DEPLOY / "kubernetes-job.yaml").read_text())
     pod, count = job["spec"]["template"]["spec"], job["spec"]["completions"]
@@ -108,17 +102,9 @@ def test_machines_of_the_kubernetes_job_find_each_other():
 
 @pytest.mark.parametrize("name", ["kubernetes-job.yaml", "kubeflow-trainjob.yaml"])
 def test_pods_of_kubernetes_have_the_shared_memory_that_nccl_asks_for(name: str):
-    [pod] = [spec for document in yaml.safe_load_all(text(name)) for spec in pod_specs(document)]
-    [mount] = [each for each in pod["containers"][0]["volumeMounts"] if each["mountPath"] == "/dev/shm"]
-    [volume] = [each for each in pod["volumes"] if each["name"] == mount["name"]]
-    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Gi"}
-
-
-def pod_specs(node: Any) -> list[dict]:
-    """Every mapping with containers, at any depth."""
-    children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    found = [node] if isinstance(node, dict) and "containers" in node else []
-    return found + [spec for child in children for spec in pod_specs(child)]
+    one_line = " ".join(text(name).split())
+    assert "- name: shm mountPath: /dev/shm" in one_line
+    assert "- name: shm emptyDir: medium: Memory sizeLimit: 1Gi" in one_line
 
 
 @pytest.fixture
@@ -152,9 +138,7 @@ def test_slurm_pulls_once_and_starts_one_container_per_machine(tmp_path: Path, t
 
 def test_slurm_directives_stand_before_the_first_command():
     head, _, body = (DEPLOY / "slurm.sbatch").read_text().partition("set -euo pipefail")
-    directives = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(\S+))?$", head, re.MULTILINE))
-    assert len(directives) == head.count("#SBATCH") and "#SBATCH" not in body
-    assert directives["ntasks-per-node"] == "1" and directives["signal"].startswith("TERM@")
+    assert "#SBATCH --ntasks-per-node=1\n" in head and "#SBATCH --signal=TERM@" in head and "#SBATCH" not in body
 
 
 def test_skypilot_machine_costs_nothing_after_the_end_and_its_results_are_in_a_bucket():
@@ -164,37 +148,22 @@ def test_skypilot_machine_costs_nothing_after_the_end_and_its_results_are_in_a_b
     assert task["run"].startswith("cd /workspace ") and task["num_nodes"] == 1
 
 
-def test_skypilot_reads_its_task_also_with_the_volume_of_runpod(tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("SKYPILOT_DISABLE_USAGE_COLLECTION", "1")
-    sky = pytest.importorskip("sky", reason="SkyPilot brings 60 packages: install skypilot==0.14.1 for this test")
-    task = sky.Task.from_yaml(str(DEPLOY / "skypilot.yaml"))
-    [resources] = task.resources
-    assert resources.extract_docker_image() == IMAGE and resources.accelerators == {"B200": 8}
-    assert resources.autostop_config.down and set(task.storage_mounts) == {"/workspace"}
-    text = (DEPLOY / "skypilot.yaml").read_text()
-    [volumes] = re.findall(r"^#   (volumes: .*)$", text, re.MULTILINE)
-    pod = yaml.safe_load(re.sub(r"file_mounts:\n( .*\n)+", f"{volumes}\n", text))
-    assert sky.Task.from_yaml_config(pod).volumes == {"/workspace": "coloring-gnn"}
-
-
-def test_modal_trains_on_the_gpus_asked_for_and_fetches_the_archive(tmp_path: Path, tools, monkeypatch):
-    """The app is Modal's own object; what would run in its cloud runs here."""
+@pytest.fixture
+def modal_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Modal's own object; what would run in its cloud runs here."""
     monkeypatch.syspath_prepend(DEPLOY)
     monkeypatch.chdir(tmp_path)
-    modal_app = importlib.import_module("modal_app")
+    return importlib.import_module("modal_app")
+
+
+def test_modal_trains_on_the_gpus_asked_for_and_fetches_the_archive(tmp_path: Path, modal_app, monkeypatch):
     asked: list[Any] = []
 
-    class Train:
-        def with_options(self, **options: Any) -> "Train":
-            asked.append(options)
-            return self
+    def with_options(**options: Any) -> SimpleNamespace:
+        asked.append(options)
+        return SimpleNamespace(remote=lambda flags: asked.append(flags) or 2 * ("--bad" in flags))
 
-        def remote(self, flags: list[str]) -> int:
-            asked.append(flags)
-            return 2 if "--bad" in flags else 0
-
-    monkeypatch.setattr(modal_app, "train", Train())
+    monkeypatch.setattr(modal_app, "train", SimpleNamespace(with_options=with_options))
     monkeypatch.setattr(modal_app, "volume", SimpleNamespace(read_file=lambda path: [path.encode(), b"!"]))
     modal_app.main.info.raw_f(gpus=8, flags="--models models/trial --steps 5")
     assert asked == [{"gpu": "B200:8"}, ["--models", "models/trial", "--steps", "5"]]
@@ -205,9 +174,7 @@ def test_modal_trains_on_the_gpus_asked_for_and_fetches_the_archive(tmp_path: Pa
     assert not (tmp_path / "models/trained_model.tar.gz").exists()
 
 
-def test_modal_runs_the_job_of_the_image_on_its_volume(tmp_path: Path, tools: dict[str, str], monkeypatch):
-    monkeypatch.syspath_prepend(DEPLOY)
-    modal_app = importlib.import_module("modal_app")
+def test_modal_runs_the_job_of_the_image_on_its_volume(tmp_path: Path, modal_app, tools, monkeypatch):
     for name, value in (tools | {"GNN_WORKSPACE": str(tmp_path)}).items():
         monkeypatch.setenv(name, value)
     assert modal_app.train.local(["--steps", "5"]) == 0
@@ -226,12 +193,6 @@ def test_kubeflow_variables_become_those_of_the_job(tmp_path: Path, tools: dict[
     assert (tmp_path / "calls").read_text() == expected
 
 
-def test_script_in_the_skypilot_task_is_clean(tmp_path: Path):
-    (tmp_path / "skypilot.sh").write_text(yaml.safe_load((DEPLOY / "skypilot.yaml").read_text())["run"])
-    shellcheck = Path(sys.prefix) / "bin/shellcheck"
-    subprocess.run([shellcheck, "--shell", "bash", tmp_path / "skypilot.sh"], check=True)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # Go builds actionlint once
 def test_workflows_of_github_are_valid():
@@ -243,12 +204,6 @@ def test_workflows_of_github_are_valid():
     subprocess.run([*lint, Path(sys.prefix) / "bin/shellcheck", *workflows], check=True, cwd=ROOT)
 
 
-def test_files_for_contributors_are_those_of_this_version():
+def test_the_citation_is_that_of_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert (citation["version"], citation["license"]) == (__version__, "MIT")
-    for form in (ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml"):
-        fields = yaml.safe_load(form.read_text())
-        assert {"name", "description", "body"} <= set(fields) and all("type" in part for part in fields["body"])
-    [repo] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    for hook in repo["hooks"]:
-        assert (Path(sys.prefix) / "bin" / Path(hook["entry"].split()[0]).name).exists()

@@ -8,17 +8,22 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiny_runs import ROOT
 
-ROOT = Path(__file__).parents[1]
-KINDS = ("disk full", "I/O error", "kill -9", "kill -9 at any time", "clock jumps")  # those without a mount
-TRIALS = 3  # of the thousands that `python tests/faults.py` can draw
+# Steps to draw from, and trials, of the thousands that `python tests/faults.py` can draw.
+DRAWS = [(("train",), 3), pytest.param((), 40, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)], id="all")]
+MOUNTED = {"volume too small", "volume gone"}  # which needs root
 
 
 @pytest.mark.slow  # trainings in processes of their own
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
-def test_a_training_with_a_fault_in_a_write_says_one_sentence_and_gives_the_same_afterwards(tmp_path: Path):
-    command = [sys.executable, ROOT / "tests/faults.py", tmp_path / "results.json", str(TRIALS), "train"]
-    variables = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "FAULT_KINDS": ",".join(KINDS)}
+@pytest.mark.parametrize(("steps", "trials"), DRAWS)
+def test_a_step_with_a_fault_says_one_sentence_and_gives_the_same_afterwards(tmp_path: Path, steps, trials: int):
+    from faults import KINDS
+
+    kinds = [kind for kind in KINDS if kind not in MOUNTED or not steps and os.geteuid() == 0]
+    command = [sys.executable, ROOT / "tests/faults.py", tmp_path / "results.json", str(trials), *steps]
+    variables = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "FAULT_KINDS": ",".join(kinds)}
     subprocess.run(command, env=os.environ | variables, check=True)
-    trials = json.loads((tmp_path / "results.json").read_text())["trials"]
-    assert len(trials) == TRIALS and [trial for trial in trials if trial["problem"]] == []
+    done = json.loads((tmp_path / "results.json").read_text())["trials"]
+    assert len(done) == trials and [trial for trial in done if trial["problem"]] == []

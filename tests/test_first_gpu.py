@@ -4,13 +4,12 @@ import json
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import tiny_runs
 import torch
-from dimacs import queens, write_col
 from tiny_runs import ROOT
 
 from benchmarks import first_gpu
@@ -35,35 +34,33 @@ def start(out: Path, data: Path, environment: dict[str, str]) -> subprocess.Comp
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1100)
 
 
-@pytest.mark.slow
-@pytest.mark.nightly  # six minutes
+@pytest.mark.nightly  # two minutes
 @pytest.mark.timeout(1200)
 def test_all_steps_are_done_and_leave_their_numbers(gpus, graphs: Path, tmp_path: Path):
     out = tmp_path / "out"
-    done = start(out, graphs, gpus.environment())
+    done = start(out, graphs, gpus.environment(2))
     assert done.returncode == 0, done.stdout + done.stderr
     numbers, page = json.loads((out / "first_gpu.json").read_text()), (out / "first_gpu.md").read_text()
     assert numbers["failure"] is None and list(numbers["seconds"]) == list(numbers["found"]) == list(STEPS)
     assert all(f"\n## {name}\n" in page for name in STEPS) and "they mean nothing" in page
     found = numbers["found"]
-    assert found["machine"]["driver"] == "580.65.06" and found["graphs"]["train"] == 10
     assert [row["device"] for row in found["compare"]["rows"]] == ["cpu fp32", "cuda fp32", "cuda bf16"]
-    assert found["compare"]["rows"][0]["same_in_all_steps"] == 1
-    assert found["rounds"]["agreement"] == 1 and found["rounds"]["gpu_rounds_per_second"] > 0
-    assert [row["steps"] for row in found["steps"]["rows"]] == [3]
+    assert found["compare"]["rows"][0]["same_in_all_steps"] == 1 and found["rounds"]["gpu_rounds_per_second"] > 0
     assert 0 < found["train"]["stopped_at_step"] < found["train"]["steps"] == 40
-    assert "4/7 export: stopped" in (out / "run-continued.log").read_text()
+    said = (out / "run-continued.log").read_text()
+    assert "resuming at step" in said and "4/7 export: stopped" in said
+    assert tiny_runs.status(out / "run")["ranks"] == 2 and not [log for log in gpus.logs() if "problem" in log]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "sentence", "done"),
     [
-        ({"gib": 0.5}, "step 3/7 check: the job would not start: a rank needs about", ["machine", "graphs"]),
+        pytest.param({"gib": 0.5}, "step 3/7 check: the job would not start: a rank needs about", ["machine", "graphs"],
+                     marks=pytest.mark.nightly),
         ({"CUDA_VISIBLE_DEVICES": ""}, f"step 1/7 machine: torch {torch.__version__} cannot use the GPU", []),
     ],
-    ids=["little memory", "no GPU"],
-)
+)  # fmt: skip
 def test_the_first_failure_stops_it_with_a_sentence_and_a_page(
     gpus, graphs: Path, tmp_path: Path, options: dict, sentence: str, done: list[str]
 ):
@@ -81,20 +78,16 @@ def test_results_are_not_overwritten(tmp_path: Path):
         first_gpu.main(Options(out=tmp_path))
 
 
+def test_the_scores_are_those_of_the_report(tmp_path: Path, tiny_model: Path, compiled: None):
+    report = tmp_path / "report.json"
+    evaluate(EvaluateSettings(graphs=ROOT / "examples", model=tiny_model, report=report, threads=1, seconds=0))
+    scores = {row.pop("method"): row for row in first_gpu.scores(report)}
+    assert {"DSATUR", "one call"} <= scores.keys() and scores["DSATUR"]["graphs"] == 1
+
+
 @pytest.fixture
 def trial(tmp_path: Path) -> Trial:
     return Trial(Options(out=tmp_path))
-
-
-def test_a_process_that_takes_too_long_is_killed(trial: Trial):
-    trial.deadline = time.monotonic() + 1
-    command = ["-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"]
-    with pytest.raises(Failed, match=f"45 minutes are over: {trial.out}/x.log"):
-        trial.child("x", command)
-    state = Path("/proc", (trial.out / "x.log").read_text().strip(), "stat")
-    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended, and init has waited for it
-        while state.read_text().split()[2] != "Z":  # or nobody has
-            time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -103,47 +96,29 @@ def test_a_process_that_takes_too_long_is_killed(trial: Trial):
         ("import sys; print('coloring-gnn: a cause'); print('a warning'); sys.exit(3)", "a cause (exit code 3", 3),
         ("raise ValueError('a mistake')", "ValueError: a mistake (exit code 1", 1),
         ("import os; os.kill(os.getpid(), 9)", "killed by signal 9, perhaps out of memory", 137),
+        ("import time; time.sleep(60)", "45 minutes are over: ", 124),
     ],
 )
-def test_a_process_that_fails_is_told_by_its_sentence(trial: Trial, program: str, sentence: str, code: int):
+def test_a_process_that_fails_or_takes_too_long_is_told_by_its_sentence(trial: Trial, program, sentence, code: int):
+    trial.deadline = time.monotonic() + (1 if "sleep" in program else 60)
     with pytest.raises(Failed) as raised:
         trial.child("x", ["-c", program])
     assert str(raised.value).startswith(sentence) and raised.value.exit_code == code
 
 
-def test_a_process_that_is_to_be_stopped_gets_sigterm(trial: Trial):
-    program = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); print(1, flush=True);"
-    log = trial.out / "x.log"
-    trial.child("x", ["-c", f"{program} time.sleep(60)"], stop_when=lambda: bool(log.read_text()), code=143)
-
-
-@pytest.mark.parametrize(("gpu", "quick", "is_refused"), [(1.05, 0, 0), (1.2, 0, 1), (float("nan"), 0, 1), (1.2, 1, 0)])
-def test_another_mean_gap_on_the_gpu_than_on_the_cpu_is_a_failure(
-    monkeypatch, tmp_path: Path, gpu: float, quick: bool, is_refused: bool
-):
-    trial = Trial(Options(out=tmp_path, quick=bool(quick)))
+@pytest.mark.parametrize(("gpu", "is_refused"), [(1.05, False), (1.2, True), (float("nan"), True)])
+def test_another_mean_gap_on_the_gpu_than_on_the_cpu_is_a_failure(monkeypatch, trial: Trial, gpu: float, is_refused):
     monkeypatch.setattr(trial, "measure", lambda *_: {"rows": [{"gap": 1.0}, {"gap": gpu}, {"gap": 1.0}]})
-    if is_refused:
-        with pytest.raises(MachineError, match="on the GPU and 1.00 on the CPU"):
-            first_gpu.compare(trial)
-    else:
+    with pytest.raises(MachineError, match="on the GPU and 1.00 on the CPU") if is_refused else nullcontext():
         first_gpu.compare(trial)
     assert "compare" in trial.found
-
-
-def test_the_scores_are_those_of_the_report(tmp_path: Path, tiny_model: Path, compiled: None):
-    write_col(tmp_path, queens(4, 4))
-    report = tmp_path / "report.json"
-    evaluate(EvaluateSettings(graphs=tmp_path, model=tiny_model, report=report, threads=1))
-    scores = {row.pop("method"): row for row in first_gpu.scores(report)}
-    assert {"DSATUR", "one call"} <= scores.keys() and scores["DSATUR"]["graphs"] == 1
 
 
 def test_the_page_says_what_to_do_next(trial: Trial):
     rows = [{"batch_size": 128, "searches_per_second": 90.0}, {"batch_size": 256, "searches_per_second": 80.0}]
     speed = {"gpu_rounds_per_second": 3.3e7, "cores_that_a_gpu_replaces": 400.0, "nodes": 480.0}
     trial.found = {"compare": {"rows": [{}, {"same_in_first_step": 0.5}]}, "rounds": speed, "steps": {"rows": rows}}
-    said = "\n".join(first_gpu.advice(trial))
-    assert "Only 50% of the searches" in said and "--batch-size 128" in said
-    assert "33.0 million rounds a second at 480 nodes, as much as 400 of these cores" in said
-    assert "start again with another folder" in said and "two GPUs" not in said
+    first_gpu.write(trial, {"compare": 1.0}, "the disk is full")
+    page = (trial.out / "first_gpu.md").read_text()
+    for words in ("Only 50% of the searches", "--batch-size 128", "33.0 million rounds", "start again with another"):
+        assert words in page

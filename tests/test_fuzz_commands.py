@@ -30,7 +30,7 @@ from gnn_training.errors import UserError
 from gnn_training.model.session import Model
 from gnn_training.settings import Settings
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = [pytest.mark.fuzz, pytest.mark.usefixtures("compiled")]
 FILES = {
     "g.col": b"p edge 5 5\ne 1 2\ne 2 3\ne 3 4\ne 4 5\ne 5 1\n",
     "one.col": b"p edge 1 0\n",
@@ -53,39 +53,15 @@ NUMBERS = (
     "0", "1", "2", "-1", "-0.0", "1e-300", "1e300", "1e999", "nan", "inf", "-inf", "9" * 20, "9" * 5000, "1_0", "+1",
     "0x10", "\u0661", "1.5", "1e9", "4294967296", "18446744073709551616", "65536", "true", "None",
 )  # fmt: skip
-WORDS = (
-    "",
-    "-",
-    "--",
-    "---",
-    "-x",
-    "--x",
-    "=",
-    "smoke",
-    "huge",
-    "dimacs",
-    "wandb",
-    "auto",
-    "cuda",
-    "fp16",
-    "0,1",
-    "0,0",
-)
+WORDS = ("", "-", "--", "---", "-x", "=", "smoke", "huge", "dimacs", "wandb", "auto", "cuda", "fp16", "0,1", "0,0")
 ANYTHING = st.sampled_from([*PLACES, *NUMBERS, *WORDS]) | st.text(max_size=6).filter(lambda text: "\0" not in text)
+COMMAND = st.sampled_from([name for name in COMMANDS if name != "run"])
 NUMBER = st.integers() | st.floats() | st.sampled_from([10**9, 10**10, 2**63, 10**30])
-NEEDED = {
-    "import": {"sources": ["x"]},
-    "evaluate": {"graphs": "x"},
-    "color": {"graphs": ["x"]},
-    "push": {"repo": "me/x"},
-}
-ODD = ("\0", "\ud800", "a\nb")
+NEEDED = {"import": {"sources": ["x"]}, "evaluate": {"graphs": "x"}, "color": {"graphs": ["x"]},
+          "push": {"repo": "me/x"}}  # fmt: skip
+TEXT = st.text(max_size=5) | st.sampled_from([*PLACES, *NUMBERS, *WORDS, "\0", "\ud800"])
 JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | NUMBER
-    | st.text(max_size=5)
-    | st.sampled_from([*PLACES, *NUMBERS, *WORDS, "\0", "\ud800"]),
+    st.none() | st.booleans() | NUMBER | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=4,
 )
@@ -138,23 +114,20 @@ def outcome(args: list[str]) -> int:
 def test_any_flags_are_taken_or_refused_in_a_sentence(tmp_path: Path, tiny_model: Path, monkeypatch):
     fill(tmp_path, tiny_model)
     monkeypatch.chdir(tmp_path)
-    commands = st.sampled_from([name for name in COMMANDS if name != "run"])
 
-    def flags(command: str) -> SearchStrategy[list[str]]:
-        return st.lists(flag(command, ANYTHING) | ANYTHING.map(lambda one: [one]), max_size=4).map(
-            lambda parts: [command, *(word for part in parts for word in part), "--dry-run"]
-        )
+    def flags(command: str) -> SearchStrategy[list[list[str]]]:
+        some = st.lists(flag(command, ANYTHING) | ANYTHING.map(lambda one: [one]), max_size=4)
+        return some.map(lambda parts: [[command], *parts, ["--dry-run"]])
 
-    def check(args: list[str]) -> str:
-        return f"exit code {outcome(args)}"
+    def check(parts: list[list[str]]) -> str:
+        return f"exit code {outcome(sum(parts, []))}"
 
-    explore(check, commands.flatmap(flags), quick=50)
+    explore(check, COMMAND.flatmap(flags), quick=50)
 
 
 @pytest.mark.slow  # a hundred command lines
 def test_any_settings_file_is_taken_or_refused_in_a_sentence(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    commands = st.sampled_from([name for name in COMMANDS if name != "run"])
 
     def content(command: str) -> SearchStrategy[tuple[str, str]]:
         names = st.sampled_from([*kind_of(command).model_fields, "preset", "settings", "dry_run", "colour"])
@@ -166,7 +139,7 @@ def test_any_settings_file_is_taken_or_refused_in_a_sentence(tmp_path: Path, mon
         Path("settings.json").write_bytes(text.encode("utf-8", "surrogatepass"))
         return f"exit code {outcome([command, '--settings', 'settings.json', '--dry-run'])}"
 
-    explore(check, commands.flatmap(content), quick=100)
+    explore(check, COMMAND.flatmap(content), quick=100)
 
 
 @pytest.mark.slow  # 80 commands with real searches
@@ -174,9 +147,8 @@ def test_any_settings_file_is_taken_or_refused_in_a_sentence(tmp_path: Path, mon
 def test_a_command_writes_what_it_should_and_nothing_else(command: str, tiny_model: Path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     places, quick = st.sampled_from(PLACES), st.sampled_from([*["0"] * 12, "0.01", "-1", "nan", "1e10", "x"])
-    options = flag(
-        command, places | st.sampled_from(NUMBERS[:11]), ["seconds", "suite", "settings", "threads", "limit"]
-    )
+    values = places | st.sampled_from(NUMBERS[:11])
+    options = flag(command, values, ["seconds", "suite", "settings", "threads", "limit"])
     names = {"color": ("--model", "-o", "--picture"), "evaluate": ("--model", "--report", "--plot", "--best-known")}
     paths = st.tuples(st.sampled_from(names[command]), places).map(list)
     files = (*["g.col"] * 12, "linked", "hard", "one.col", "./g.col", "folder", ".", "-x.col", "broken.col", "pipe")

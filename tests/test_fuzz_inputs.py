@@ -15,53 +15,17 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from fuzzing import explore_seeded, refusal
+import tiny_runs
+from fuzzing import Edges, col, damage, damaged, explore_seeded, random_graph, refusal
 from small_graphs import label_of
 
 from gnn_training.data import formats, packed, sources
-from gnn_training.data.dataset import label
 from gnn_training.data.families import draw as draw_graph
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
 from gnn_training.jobs.evaluate import _best_known
 
-Edges = list[tuple[int, int]]
-TOKENS = [
-    b"-1", b"0", b"1", b"2", b"+1", b"1_0", b"01", b"1.0", b"1e9", b"9" * 25, b"9" * 5000, b"NaN", b"null", b"true",
-    "\u0661".encode(), "\u2003".encode(), "\U0001f600".encode(), b"\xef\xbb\xbf", b"\xff\xfe", b"\0", b"\n", b"\r",
-    b"\r\n", b"\x0b", b"\x0c", b"\x1c", b"\x85", b" ", b"\t", b",", b"#", b"%", b"c ", b"e 1 2\n", b"p edge 2 1\n",
-    b"n 1 1\n", b'"', b"[" * 2000, b"{", b"}", b"[]", b"]", b":", b"x" * 70_000, b"<", b">", b"/>",
-    b"&#49;", b"&lt;", b"&a;",
-    b"<node id='1'/>", b"<edge source='1' target='2'/>", b"<graph>", b"</graph>", b"<!--", b"-->", b"<![CDATA[", b"]]>",
-    b'<!DOCTYPE graphml [<!ENTITY a "1">]>', b"\x1f\x8b", b"1000001", b"20001", b"2147483648", b"-9223372036854775808",
-]  # fmt: skip
-
-
-def random_graph(rng: Random) -> tuple[int, Edges]:
-    """Number of nodes, and pairs of them."""
-    num_nodes = rng.randint(1, 9)
-    return num_nodes, [(rng.randrange(num_nodes), rng.randrange(num_nodes)) for _ in range(rng.randint(0, 12))]
-
-
-def damage(content: bytes, rng: Random) -> bytes:
-    """The content, in which up to three stretches are flipped, removed, doubled or replaced by a token or any bytes."""
-    for _ in range(rng.randint(0, 3)):
-        start = rng.randint(0, len(content))
-        middle = content[start : start + rng.randint(0, 9)]
-        stop = start + len(middle)
-        flipped = bytes(byte ^ 1 << rng.randint(0, 7) for byte in middle[:1]) + middle[1:]
-        middle = rng.choice([flipped, b"", middle * 2, rng.choice(TOKENS), rng.randbytes(rng.randint(1, 6))])
-        content = content[:start] + middle + content[stop:]
-    return content
-
-
-def damaged(valid: Callable[[Random], bytes]) -> Callable[[Random], bytes]:
-    return lambda rng: damage(valid(rng), rng)
-
-
-def col(graph: tuple[int, Edges]) -> bytes:
-    lines = [f"p edge {graph[0]} {len(graph[1])}", *(f"e {u + 1} {v + 1}" for u, v in graph[1])]
-    return "\n".join(lines).encode() + b"\n"
+pytestmark = pytest.mark.fuzz
 
 
 def edge_list(graph: tuple[int, Edges]) -> bytes:
@@ -92,9 +56,8 @@ def read_node_link(content: bytes) -> tuple[int, set]:
     if "adjacency" in document:
         return read_prism(content)
     links = document["edges"] if "edges" in document else document["links"]
-    return numbered(
-        [str(node["id"]) for node in document["nodes"]], [(str(e["source"]), str(e["target"])) for e in links]
-    )
+    pairs = [(str(link["source"]), str(link["target"])) for link in links]
+    return numbered([str(node["id"]) for node in document["nodes"]], pairs)
 
 
 def read_csv(content: bytes) -> tuple[int, set]:
@@ -106,9 +69,8 @@ def read_csv(content: bytes) -> tuple[int, set]:
 
 
 def universal_lines(content: bytes) -> list[bytes]:
-    return [
-        line.encode("latin-1") for line in io.StringIO(content.decode("latin-1"), newline=None).getvalue().split("\n")
-    ]
+    lines = io.StringIO(content.decode("latin-1"), newline=None).getvalue().split("\n")
+    return [line.encode("latin-1") for line in lines]
 
 
 def read_col(content: bytes) -> tuple[int, set]:
@@ -200,34 +162,11 @@ def test_a_compressed_file_is_the_graph_or_one_sentence(tmp_path: Path):
     explore_seeded(check_gzip, damaged(lambda rng: gzip.compress(col(random_graph(rng)), 1, mtime=0)))
 
 
-KINDS = [tarfile.REGTYPE] * 4 + [
-    b"S",
-    b"L",
-    b"K",
-    b"x",
-    b"g",
-    b"X",
-    b"1",
-    b"2",
-    b"3",
-    b"5",
-    b"6",
-    b"7",
-    b"\0",
-    b"V",
-    b"M",
-]
+KINDS = [tarfile.REGTYPE] * 4 + [kind.encode() for kind in "SLKxgX123567\0VM"]
 NAMES = ["a.col", "b/c.json", "../up.col", "/etc/x.edges", "a.col/b.col", ".hidden.col", "no.txt", "metadata.json",
          "n" * 300 + ".col", "b", "a\nb.col", "\x1b[31m.col", "..", "", "a.col.gz", "\udcff.col", "b/../a"]  # fmt: skip
-PAX = [
-    b"20 path=inside.col\n\0",
-    b"14 size=10240\n",
-    b"9 size=1\n",
-    b"22 GNU.sparse.major=1\n",
-    b"0 a=b\n",
-    b"1000 path=a\n",
-    b"12 path=a/b\n",
-]
+PAX = [b"20 path=inside.col\n\0", b"14 size=10240\n", b"9 size=1\n", b"22 GNU.sparse.major=1\n", b"0 a=b\n",
+       b"1000 path=a\n", b"12 path=a/b\n"]  # fmt: skip
 
 
 def random_archive(rng: Random) -> bytes:
@@ -274,14 +213,6 @@ def test_an_archive_leads_to_graph_files_in_its_folder_or_to_one_sentence(tmp_pa
     explore_seeded(check_archive, damaged(random_archive))
 
 
-def packed_files(folder: Path) -> tuple[bytes, bytes]:
-    instances = [draw_graph(0, "er_dense", index, 12) for index in range(3)]
-    packed.write(
-        folder, packed.columns([(each, label(each, 5, 1.0, 0)) for each in instances], ("er_dense",)), ("er_dense",), {}
-    )
-    return (folder / packed.GRAPHS_FILE).read_bytes(), (folder / packed.MANIFEST_FILE).read_bytes()
-
-
 def lying_header(content: bytes, rng: Random) -> bytes:
     """A safetensors file whose header is JSON with other values, or other bytes."""
     (length,) = struct.unpack("<Q", content[:8])
@@ -304,26 +235,19 @@ def check_packed(folder: Path) -> str:
     return "accepted"
 
 
-def test_packed_graphs_can_be_used_or_are_named_as_damaged(tmp_path: Path):
-    content, manifest = packed_files(tmp_path)
+@pytest.mark.parametrize("name", [packed.GRAPHS_FILE, packed.MANIFEST_FILE])
+def test_packed_graphs_can_be_used_or_are_named_as_damaged(name: str, tmp_path: Path):
+    tiny_runs.pack(tmp_path, [draw_graph(0, "er_dense", index, 12) for index in range(3)])
+    content = (tmp_path / name).read_bytes()
 
-    def check_tensors(changed: bytes) -> str:
-        (tmp_path / packed.GRAPHS_FILE).write_bytes(changed)
+    def check_file(changed: bytes) -> str:
+        (tmp_path / name).write_bytes(changed)
         outcome = check_packed(tmp_path)
-        assert outcome != "accepted" or changed == content
+        assert outcome != "accepted" or changed == content or name == packed.MANIFEST_FILE
         return outcome
 
-    explore_seeded(check_tensors, lambda rng: rng.choice([damage, lying_header])(content, rng))
-
-
-def test_a_manifest_is_used_or_named_as_damaged(tmp_path: Path):
-    _, manifest = packed_files(tmp_path)
-
-    def check_manifest(changed: bytes) -> str:
-        (tmp_path / packed.MANIFEST_FILE).write_bytes(changed)
-        return check_packed(tmp_path)
-
-    explore_seeded(check_manifest, damaged(lambda rng: manifest))
+    damages = [damage, lying_header] if name == packed.GRAPHS_FILE else [damage]
+    explore_seeded(check_file, lambda rng: rng.choice(damages)(content, rng))
 
 
 def test_best_known_numbers_are_those_of_the_csv_or_one_sentence(tmp_path: Path):

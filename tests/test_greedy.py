@@ -46,13 +46,17 @@ def test_edge_lists_become_neighbour_lists_and_a_dense_matrix(graphs: list[Graph
     assert not made.adjacency(torch.arange(1)).any()  # not wanted
 
 
-@settings(max_examples=60)
-@given(graphs=GRAPHS)
-def test_dsatur_in_tensors_is_that_of_the_kernels(graphs: list[Graph]):
-    colors = dsatur(padded(graphs), torch.arange(16), torch.arange(1))
+def assert_as_in_the_kernels(graphs: list[Graph], num_colors: int, at_once: int) -> None:
+    colors = dsatur(padded(graphs), torch.arange(num_colors), torch.arange(at_once))
     for row, graph in zip(colors, graphs, strict=True):
         assert row[: graph.num_nodes].tolist() == kernels.dsatur(*graph.csr()).tolist()
         assert (row[graph.num_nodes :] == 0).all()
+
+
+@settings(max_examples=60)
+@given(graphs=GRAPHS)
+def test_dsatur_in_tensors_is_that_of_the_kernels(graphs: list[Graph]):
+    assert_as_in_the_kernels(graphs, 16, 1)
 
 
 # Two stars, centers 0 and 3, on a path: one saturation counts more than all degrees.
@@ -63,21 +67,14 @@ LARGER = [random_graph(n, density, n) for n in (50, 150) for density in (0.02, 0
 
 @pytest.mark.parametrize("graphs", [[STARS], HUBS, LARGER], ids=["stars", "hubs", "larger"])
 def test_dsatur_in_tensors_is_that_of_the_kernels_on_larger_graphs(graphs: list[Graph]):
-    colors = dsatur(padded(graphs), torch.arange(150), torch.arange(4))
-    for row, graph in zip(colors, graphs, strict=True):
-        assert row[: graph.num_nodes].tolist() == kernels.dsatur(*graph.csr()).tolist()
+    assert_as_in_the_kernels(graphs, 150, 4)
 
 
 @settings(max_examples=40)
 @given(graphs=GRAPHS)
 def test_several_nodes_at_once_are_colored_properly_whatever_the_batch_mates(graphs: list[Graph]):
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "ONE_BY_ONE": 4,
-            "NODES_PER_RANK": 2,
-            "COLORED_PER_RANK": 1,
-            "SPEED": 8,
-        }.items():
+        for name, value in {"ONE_BY_ONE": 4, "NODES_PER_RANK": 2, "COLORED_PER_RANK": 1, "SPEED": 8}.items():
             patch.setattr(greedy, name, value)
         together = several_at_once(graphs)
         for row, graph in zip(together, graphs, strict=True):
@@ -90,24 +87,22 @@ def several_at_once(graphs: list[Graph]) -> Tensor:
     return dsatur(padded(graphs), torch.arange(32), torch.arange(int(at_once(nodes))))
 
 
-def large_graphs() -> dict[str, tuple[Graph, int]]:
-    """And the colors that they may need above DSATUR's."""
-    pairs = np.random.default_rng(0).integers(0, 10_000, (2, 50_000)).T
-    star = Graph.from_edges(10_000, np.stack([np.zeros(9_999, dtype=int), np.arange(1, 10_000)], 1))
-    grids = as_graph(nx.grid_2d_graph(80, 60)), as_graph(nx.triangular_lattice_graph(80, 80))
-    hubs, path = as_graph(nx.barabasi_albert_graph(5_000, 5, 0)), as_graph(nx.path_graph(20_000))
-    u, v = pairs.T
-    random, parts = Graph.from_edges(10_000, pairs), Graph.from_edges(10_000, np.stack([u, u // 4 * 4 + v % 4], 1))
-    return {
-        "random": (random, 1), "hubs": (hubs, 1), "star": (star, 0), "grid": (grids[0], 0), "triangles": (grids[1], 0),
-        "path": (path, 1), "no edge": (Graph.from_edges(10_000, []), 0), "parts": (parts, 0),
-    }  # fmt: skip
+U, V = np.random.default_rng(0).integers(0, 10_000, (2, 50_000))
+LARGE = {  # and the colors that they may need above DSATUR's
+    "random": (lambda: Graph.from_edges(10_000, np.stack([U, V], 1)), 1),
+    "hubs": (lambda: nx.barabasi_albert_graph(5_000, 5, 0), 1),
+    "star": (lambda: nx.star_graph(9_999), 0),
+    "triangles": (lambda: nx.triangular_lattice_graph(80, 80), 0),
+    "path": (lambda: nx.path_graph(20_000), 1),
+    "no edge": (lambda: nx.empty_graph(10_000), 0),
+    "parts": (lambda: Graph.from_edges(10_000, np.stack([U, U // 4 * 4 + V % 4], 1)), 0),
+}
 
 
-@pytest.mark.parametrize("name", ["random", "hubs", "star", "grid", "triangles", "path", "no edge", "parts"])
+@pytest.mark.parametrize("name", LARGE)
 def test_several_nodes_at_once_need_about_the_colors_of_dsatur_and_few_rounds(name: str, monkeypatch):
-    graph, more = large_graphs()[name]
-    rounds = []
+    (make, more), rounds = LARGE[name], []
+    graph = as_graph(make())
 
     def counting(condition, body, state):
         while condition(state):
@@ -135,9 +130,7 @@ def test_the_clique_bound_is_the_size_of_a_clique_that_nothing_extends(graphs: l
 
 
 @settings(max_examples=20)
-@given(
-    graphs=GRAPHS, seed=st.integers(-(2**40), 2**40), chains=st.integers(1, 8), patience=st.sampled_from([0, 0.3, 6])
-)  # fmt: skip
+@given(GRAPHS, st.integers(-(2**40), 2**40), st.integers(1, 8), st.sampled_from([0, 0.3, 6]))
 def test_independent_sets_color_properly_and_without_gaps(graphs: list[Graph], seed: int, chains: int, patience: float):
     colors = sets(padded(graphs), chains, seed=seed, patience=patience)
     for row, graph in zip(colors, graphs, strict=True):
@@ -177,13 +170,3 @@ def test_noise_is_the_hash_in_integers_without_limits_and_below_1():
         assert table[row, column].item() == pytest.approx(y / rule.PRIME, abs=1e-6)
     assert torch.equal(noise_table(torch.arange(7)), table[:, :7])
     assert table.min() >= 0 and table.max() < 1
-
-
-def test_noise_is_uniform_and_that_of_other_nodes_rounds_and_colors_is_unrelated():
-    table = noise_table(torch.arange(100))
-    shares = torch.histc(table, 10, 0, 1) / table.numel()
-    assert (shares - 0.1).abs().max() < 0.01
-    centered = (table - 0.5) * 12**0.5
-    for shift in (1, rule.NODE_STRIDE % rule.NOISE_ROWS, rule.ROUND_STRIDE % rule.NOISE_ROWS):
-        assert (centered * centered.roll(shift, 0)).mean().abs() < 0.02
-    assert (centered * centered.roll(1, 1)).mean().abs() < 0.02

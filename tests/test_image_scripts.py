@@ -1,8 +1,7 @@
-"""The scripts of the image without an engine: build_and_push.sh with a docker that fails, and the health check."""
+"""build_and_push.sh without an engine: with a docker that fails."""
 
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -68,11 +67,6 @@ def assert_refused(done: subprocess.CompletedProcess, *words: str) -> None:
         assert word in sentence
 
 
-def test_dockerfile_needs_no_newer_frontend_than_the_engine_brings():
-    text = (ROOT / "Dockerfile").read_text()
-    assert not any(newer in text for newer in ("# syntax=", "<<", "--link", "--exclude"))
-
-
 def test_the_base_image_is_named_by_its_digest():
     assert re.search(r"^ARG BASE_IMAGE=\S+:\S+@sha256:[0-9a-f]{64}$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
 
@@ -84,10 +78,13 @@ def test_image_is_built_tested_tagged_pushed_and_reported(checkout: Checkout):
     tags = [f"host/gnn:{tag}" for tag in ("1.0", revision[:7], "latest")]
     assert f"--tag {tags[0]} --build-arg VERSION=1.0 --build-arg REVISION={revision} " in checkout.called("build")[0]
     assert checkout.called("push") == [f"push {tag}" for tag in tags]
-    assert checkout.report()["tags"] == ["1.0", revision[:7], "latest"]
-    assert checkout.report()["digest"] == PUSHED
-    assert (checkout.report()["bytes"], checkout.report()["packed_bytes"]) == (7, 3_000_000_003)
-    assert "the registry answers with the digest that was pushed" in done.stderr
+    report = checkout.report()
+    assert (report["digest"], report["bytes"], report["packed_bytes"]) == (PUSHED, 7, 3_000_000_003)
+    # Tested without network, as a user whom the image does not know.
+    owner, *runs = checkout.called("run")
+    assert "--rm --network none " in owner and "--user 0 --entrypoint chown" in owner
+    assert len(runs) == 2 and all("--rm --network none " in run and "--user 12345:12345" in run for run in runs)
+    assert checkout.called("volume rm")
 
 
 def test_without_push_nothing_leaves_the_machine(checkout: Checkout):
@@ -102,15 +99,6 @@ def test_tag_platform_base_and_flags_of_docker_build_are_passed_on(checkout: Che
     passed = "--platform linux/amd64 --build-arg BASE_IMAGE=mine --build-arg TORCH_VERSION=2.11.0 --network host"
     assert passed in checkout.called("build")[0]
     assert checkout.called("push") == ["push host/gnn:t"]
-
-
-def test_image_is_tested_without_network_as_an_unknown_user(checkout: Checkout):
-    checkout.start("host/gnn")
-    runs = checkout.called("run")
-    assert all("--rm --network none " in run for run in runs)
-    assert "--user 0 --entrypoint chown" in runs[0]
-    assert len(runs) == 3 and all("--user 12345:12345" in run for run in runs[1:])
-    assert checkout.called("volume rm")
 
 
 def test_changed_files_are_refused_or_marked(checkout: Checkout):
@@ -131,7 +119,6 @@ def test_folder_without_history_is_refused(checkout: Checkout):
     [
         ((), "name the image"),
         (("host/gnn:1",), "--tag"),
-        (("a", "b"), "one image at a time: a or b"),
         (("host/gnn", "--pull"), "there is no flag --pull"),
         (("host/gnn", "--tag"), "--tag needs a value"),
     ],
@@ -145,31 +132,21 @@ def test_missing_engine_is_named(checkout: Checkout):
     assert_refused(checkout.start("host/gnn", env={"DOCKER": "no-such-engine"}), "there is no no-such-engine")
 
 
-def test_silent_engine_is_named(checkout: Checkout):
-    assert_refused(checkout.start("host/gnn", version="exit 1"), "does not answer", "DOCKER_HOST")
-    forbidden = "echo 'permission denied while trying to connect to the Docker daemon socket' >&2; exit 1"
-    assert_refused(checkout.start("host/gnn", version=forbidden), "may not use", "group docker")
-
-
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("command", "words", "sentence"),
     [
-        ("write /var/lib/docker/tmp: no space left on device", "the disk is full"),
-        ("ERROR: BuildKit is enabled but the buildx component is missing or broken.", "BuildKit is missing"),
-        ("the --mount option requires BuildKit.", "BuildKit is missing"),
-        ("dial tcp: lookup host: no such host", "cannot be reached"),
-        ("pull access denied for mine, repository does not exist", "log in"),
-        ("something odd", "the build failed: see above"),
+        ("version", "", "does not answer"),
+        ("version", "permission denied while trying to connect to the Docker daemon socket", "group docker"),
+        ("build", "write /var/lib/docker/tmp: no space left on device", "the disk is full"),
+        ("build", "the --mount option requires BuildKit.", "BuildKit is missing"),
+        ("build", "dial tcp: lookup host: no such host", "cannot be reached"),
+        ("build", "something odd", "the build failed: see above"),
+        ("push", "no basic auth credentials", "docker login"),
     ],
 )
-def test_failed_build_is_explained_in_one_sentence(checkout: Checkout, words: str, sentence: str):
-    assert_refused(checkout.start("host/gnn", build=f"echo '{words}' >&2; exit 1"), sentence)
+def test_what_fails_is_explained_in_one_sentence(checkout: Checkout, command: str, words: str, sentence: str):
+    assert_refused(checkout.start("host/gnn", **{command: f"echo '{words}' >&2; exit 1"}), sentence)
     assert not (checkout.root / "image.json").exists()
-
-
-@pytest.mark.parametrize("words", ["denied: requested access to the resource is denied", "no basic auth credentials"])
-def test_push_without_permission_names_the_login(checkout: Checkout, words: str):
-    assert_refused(checkout.start("host/gnn", push=f"echo '{words}' >&2; exit 1"), "docker login", "host/gnn")
 
 
 def test_registry_that_holds_another_image_is_detected(checkout: Checkout):
@@ -183,14 +160,3 @@ def test_image_that_does_not_work_is_not_pushed(checkout: Checkout, run: str):
     assert_refused(checkout.start("host/gnn", run=run), "the smoke test failed")
     assert not checkout.called("push")
     assert checkout.called("volume rm")
-
-
-@pytest.mark.parametrize(("minutes", "code"), [(None, 0), (1, 0), (11, 1)])
-def test_healthy_means_no_job_or_a_recent_heartbeat(tmp_path: Path, minutes: int | None, code: int):
-    heartbeat = tmp_path / f"heartbeat.{platform.node()}"
-    if minutes is not None:
-        subprocess.run(["touch", "-d", f"-{minutes} minutes", heartbeat], check=True)
-    env = os.environ | {"GNN_HEARTBEAT": str(tmp_path / "heartbeat")}
-    done = subprocess.run([ROOT / "scripts/healthcheck.sh"], env=env, capture_output=True, text=True)
-    assert done.returncode == code
-    assert done.stdout.count("\n") == code

@@ -27,12 +27,12 @@ def test_labels_of_any_graph_are_proper_and_within_their_bounds(n, p, seed):
     assert found.optimal == (found.lower_bound == found.num_colors)
 
 
-@pytest.mark.parametrize("n", [1, 2, 9])
-def test_graphs_without_edges_and_complete_graphs_are_proven(n):
-    edgeless = label(Instance(Graph.from_edges(n, [])), 100, 1, 0)
-    complete = label(Instance(as_graph(nx.complete_graph(n))), 100, 1, 0)
-    assert (edgeless.num_colors, complete.num_colors) == (1, n)
-    assert edgeless.optimal and complete.optimal
+@pytest.mark.parametrize(
+    ("graph", "colors"), [(nx.empty_graph(9), 1), (nx.complete_graph(9), 9), (queens(7, 7), 7)], ids=str
+)
+def test_optimal_colorings_of_easy_graphs_are_found_and_proven(graph, colors: int):
+    found = label(Instance(as_graph(graph)), iterations=100_000, seconds=30, seed=0)
+    assert found.num_colors == colors and found.optimal
 
 
 def test_a_random_graph_is_labelled_as_well_as_published():
@@ -42,22 +42,14 @@ def test_a_random_graph_is_labelled_as_well_as_published():
     assert found.dsatur_colors >= 29 and found.num_colors <= 25
 
 
-def test_the_label_of_a_queen_graph_is_its_known_number_of_colors():
-    found = label(Instance(queens(7, 7)), iterations=100_000, seconds=30, seed=0)
-    assert found.num_colors == 7 and found.optimal
-
-
 def test_without_time_the_label_is_what_is_known():
-    instance = draw(0, "planted", 3, 100)
+    instance = draw(0, "planted", 6, 100)  # a coloring that greedy methods miss by far
     greedy = label(Instance(instance.graph), iterations=10_000, seconds=0, seed=0)
     planted = label(instance, iterations=10_000, seconds=0, seed=0)
     assert greedy.num_colors == greedy.dsatur_colors
-    assert planted.num_colors == min(num_colors(instance.coloring), greedy.num_colors)
-
-
-def test_a_known_coloring_worse_than_dsatur_is_not_kept():
-    graph = as_graph(nx.path_graph(6))
-    assert label(Instance(graph, np.arange(6)), 100, 1, 0).num_colors == 2
+    assert planted.num_colors == num_colors(instance.coloring) < greedy.num_colors
+    path = Instance(as_graph(nx.path_graph(6)), np.arange(6))  # with a coloring that is worse than DSATUR's
+    assert label(path, 100, 1, 0).num_colors == 2
 
 
 def test_what_the_family_proves_is_the_lower_bound():

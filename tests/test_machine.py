@@ -3,7 +3,8 @@
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -28,20 +29,19 @@ def test_cores_stay_within_the_quota_of_the_container(tmp_path: Path, monkeypatc
 
 
 def test_memory_stays_within_the_limit_of_the_container(tmp_path: Path, monkeypatch):
-    (tmp_path / "max").write_text("3000\n")
-    (tmp_path / "current").write_text("1000\n")
-    monkeypatch.setattr(machine, "CGROUPS", (("/not/there", "/not/there"), (tmp_path / "max", tmp_path / "current")))
+    limit, used = tmp_path / "max", tmp_path / "current"
+    limit.write_text("3000\n")
+    used.write_text("1000\n")
+    monkeypatch.setattr(machine, "CGROUPS", (("/not/there", "/not/there"), (limit, used)))
     assert machine.available_bytes() == 2000
-    (tmp_path / "max").write_text("max\n")
+    limit.write_text("max\n")
     assert machine.available_bytes() > 2**20
 
 
 def test_port_that_is_taken_is_named_with_its_flag():
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(
-            MachineError, match=rf"port {port} of 127.0.0.1 cannot be opened .* name another one in --tens"
-        ):
+        with pytest.raises(MachineError, match=rf"port {port} of 127.0.0.1 cannot be opened .* another one in --tens"):
             machine.require_port(port, "127.0.0.1")
     machine.require_port(port, "127.0.0.1")
 
@@ -54,77 +54,60 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def problem(folders: list[Path], mounts: Path) -> str | None:
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(machine, "MOUNTS", mounts)
-            machine.require_storage(folders)
-    except StorageError as error:
-        return str(error)
-    return None
+@pytest.fixture
+def mount(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """mount(*lines): the container has these mounts besides its root."""
+    file = tmp_path_factory.mktemp("proc") / "mountinfo"
+    monkeypatch.setattr(machine, "MOUNTS", file)
+
+    def mount(*lines: str) -> None:
+        file.write_text("\n".join([OVERLAY, PROC, *lines]) + "\n")
+
+    mount()
+    return mount
 
 
-def found(folder: Path, *mounts: str) -> str | None:
-    """The problem of `folder` in a container with these mounts besides its root."""
-    with tempfile.NamedTemporaryFile("w", suffix=".mountinfo") as file:
-        file.write("\n".join([OVERLAY, PROC, *mounts]) + "\n")
-        file.flush()
-        return problem([folder], Path(file.name))
+def test_without_a_volume_the_image_refuses_and_says_how_to_start_it(workspace: Path, mount):
+    with pytest.raises(StorageError) as refused:
+        machine.require_storage([workspace / "runs" / "multi"])
+    assert f"{workspace}/runs/multi would be lost with the container" in str(refused.value)
+    assert f'-v "$PWD":{workspace}' in str(refused.value) and "GNN_NO_VOLUME=1" in str(refused.value)
 
 
-def test_without_a_volume_the_image_refuses_and_says_how_to_start_it(workspace: Path):
-    said = str(found(workspace / "runs" / "multi"))
-    assert f"{workspace}/runs/multi would be lost with the container" in said
-    assert f'-v "$PWD":{workspace}' in said and "GNN_NO_VOLUME=1" in said
+@pytest.mark.parametrize(
+    ("folder", "mounts", "is_lost"),
+    [
+        ("runs/multi", [(BIND, "")], False),
+        ("", [(BIND, "")], False),
+        ("runs", [(BIND, "/run")], True),
+        ("runs", [(BIND, "/runs/multi")], True),
+        ("", [(TMPFS, "")], True),
+        ("runs", [(TMPFS, ""), (BIND, "/runs")], False),
+        ("runs", [(BIND, ""), (TMPFS, "/runs")], True),
+        ("", [(BIND, ""), (TMPFS, "")], True),  # the later one of two on a point hides the other
+        ("", [(TMPFS, ""), (BIND, "")], False),
+        ("my results", [(BIND, "/my\\040results")], False),
+        ("link/multi", [(BIND, "")], True),
+    ],
+)
+def test_files_last_below_the_mount_of_a_volume(workspace: Path, mount, tmp_path_factory, folder, mounts, is_lost):
+    (workspace / "link").symlink_to(tmp_path_factory.mktemp("elsewhere"))
+    mount(*(line.format(f"{workspace}{place}") for line, place in mounts))
+    with pytest.raises(StorageError, match="would be lost") if is_lost else nullcontext():
+        machine.require_storage([workspace / folder])
 
 
-def test_every_folder_needs_a_volume_of_its_own(workspace: Path, tmp_path_factory):
+def test_every_folder_needs_a_volume_unless_it_is_a_trial(workspace: Path, mount, tmp_path_factory, monkeypatch):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    mounts = tmp_path_factory.mktemp("proc") / "mountinfo"
-    mounts.write_text(f"{OVERLAY}\n{BIND.format(workspace)}\n")
-    assert problem([workspace / "runs", workspace / "models"], mounts) is None
-    assert f"{elsewhere} would be lost" in str(problem([workspace, elsewhere], mounts))
-
-
-def test_a_mounted_folder_keeps_its_files(workspace: Path):
-    assert found(workspace / "runs" / "multi", BIND.format(workspace)) is None
-    assert found(workspace, BIND.format(workspace)) is None
-
-
-def test_a_mount_beside_the_folder_does_not_help(workspace: Path):
-    assert found(workspace / "runs", BIND.format(f"{workspace}/run")) is not None
-    assert found(workspace / "runs", BIND.format(f"{workspace}/runs/multi")) is not None
-
-
-def test_memory_is_no_volume(workspace: Path):
-    assert found(workspace, TMPFS.format(workspace)) is not None
-    assert found(workspace / "runs", TMPFS.format(workspace), BIND.format(f"{workspace}/runs")) is None
-    assert found(workspace / "runs", BIND.format(workspace), TMPFS.format(f"{workspace}/runs")) is not None
-
-
-def test_of_two_mounts_on_one_point_the_later_counts(workspace: Path):
-    assert found(workspace, BIND.format(workspace), TMPFS.format(workspace)) is not None
-    assert found(workspace, TMPFS.format(workspace), BIND.format(workspace)) is None
-
-
-def test_mount_points_with_spaces_are_understood(workspace: Path):
-    folder = workspace / "my results"
-    assert found(folder, BIND.format(f"{workspace}/my\\040results")) is None
-
-
-def test_a_link_out_of_the_volume_leaves_it(workspace: Path, tmp_path_factory):
-    (workspace / "runs").symlink_to(tmp_path_factory.mktemp("elsewhere"))
-    assert found(workspace / "runs" / "multi", BIND.format(workspace)) is not None
-
-
-def test_a_trial_may_go_without_a_volume(workspace: Path, monkeypatch):
+    mount(BIND.format(workspace))
+    with pytest.raises(StorageError, match=f"{elsewhere} would be lost"):
+        machine.require_storage([workspace, elsewhere])
     monkeypatch.setenv("GNN_NO_VOLUME", "1")
-    assert found(workspace) is None
+    machine.require_storage([workspace, elsewhere])
 
 
-def test_outside_of_the_image_nobody_needs_a_volume(workspace: Path, monkeypatch):
+def test_outside_of_the_image_nobody_needs_a_volume(workspace: Path, mount, monkeypatch):
     monkeypatch.delenv("GNN_WORKSPACE")
-    assert found(workspace) is None
     machine.require_storage([workspace, workspace / "not" / "there" / "yet"])
     assert list(workspace.iterdir()) == []
 

@@ -1,6 +1,5 @@
 """Interrupted and continued is the same as never interrupted, bit for bit, whatever ended it."""
 
-import json
 import os
 import random
 import re
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import tiny_runs
 import torch
+from tiny_runs import finish, metrics, newest, refusal, status
 
 from gnn_training.data import packed
 from gnn_training.data.packed import PackedGraphs
@@ -26,23 +26,27 @@ from gnn_training.training import checkpoint
 from gnn_training.training.learner import MAX_BAD_STEPS
 from gnn_training.training.loss import WEIGHTS
 
-ROOT = Path(__file__).parents[1]
+NIGHTLY = pytest.mark.nightly
 Moment = Callable[[], bool]
 """True when it has come."""
 
 
+@pytest.fixture
+def settings(tiny_data: Path, tmp_path: Path) -> TrainSettings:
+    """Those of `trained`, in a folder of its own."""
+    return tiny_runs.settings(tiny_data, tmp_path / "run")
+
+
+@pytest.fixture
+def finished(trained: Path, settings: TrainSettings) -> TrainSettings:
+    """Of a copy of `trained`: one process at a time may train in a folder, and tests run side by side."""
+    shutil.copytree(trained, settings.run)
+    return settings
+
+
 def records(run: Path) -> list[dict]:
     """Lines of metrics.jsonl without what a clock decides."""
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [{k: v for k, v in line.items() if k not in ("graphs_per_second", "seconds_left")} for line in lines]
-
-
-def status(run: Path) -> dict:
-    return json.loads((run / "status.json").read_text())
-
-
-def newest(run: Path) -> dict:
-    return checkpoint.newest(run / "checkpoints")
+    return [{k: v for k, v in line.items() if k not in ("graphs_per_second", "seconds_left")} for line in metrics(run)]
 
 
 def best(run: Path) -> dict:
@@ -59,7 +63,7 @@ def assert_same_run(run: Path, reference: Path) -> None:
 
 
 def interrupt(settings: TrainSettings, number: int, moment: Moment) -> int:
-    """Start a training and send it a signal at the moment; its exit code."""
+    """Train and send it a signal at the moment; its exit code."""
     process = tiny_runs.fork(train, settings)
     while not moment():
         assert process.is_alive(), f"ended with exit code {process.exitcode}"
@@ -76,7 +80,7 @@ def kill_until_done(settings: TrainSettings, moments: Iterable[Moment]) -> None:
         assert interrupt(settings, signal.SIGKILL, moment) == -signal.SIGKILL
         # A crash loses what came after the last checkpoint and none of what was saved.
         assert saved_step(settings.run) >= max(before, last_step(settings.run) - settings.checkpoint_every)
-    assert tiny_runs.finish(train, settings) == 0
+    assert finish(train, settings) == 0
 
 
 def saved_step(run: Path) -> int:
@@ -86,8 +90,7 @@ def saved_step(run: Path) -> int:
 
 def last_step(run: Path) -> int:
     """The last that is recorded."""
-    lines = (run / "metrics.jsonl").read_text().split("\n")[:-1] if (run / "metrics.jsonl").exists() else []
-    return json.loads(lines[-1])["step"] if lines else 0
+    return max((record["step"] for record in metrics(run)), default=0)
 
 
 def reached(run: Path, step: int, seconds: float = 0.0) -> bool:
@@ -103,15 +106,19 @@ def saving(run: Path, step: int) -> bool:
     return last_step(run) >= step and any((run / "checkpoints").glob(".*.tmp"))
 
 
+def evaluated(run: Path) -> bool:
+    """Whether an evaluation of trained weights is recorded."""
+    return len(metrics(run, "validation")) > 1
+
+
 def random_moments(run: Path, rng: random.Random, kills: int, reach: int) -> Iterator[Moment]:
     """1 to `reach` steps after where the killed one came, somewhere within a step."""
     for _ in range(kills):
         yield partial(reached, run, last_step(run) + rng.randint(1, reach), rng.uniform(0, 0.04))
 
 
-@pytest.mark.slow  # whole trainings in processes of their own
-def test_a_training_that_was_told_to_stop_continues_as_if_it_never_had(tiny_data: Path, trained: Path, tmp_path: Path):
-    settings = tiny_runs.settings(tiny_data, tmp_path / "run")
+@pytest.mark.slow  # loads torch in a process of its own
+def test_a_training_that_was_told_to_stop_continues_as_if_it_never_had(settings: TrainSettings, trained: Path):
     process = tiny_runs.start_command("train", settings, stdout=subprocess.DEVNULL)
     while not reached(settings.run, 5):
         assert process.poll() is None
@@ -121,68 +128,41 @@ def test_a_training_that_was_told_to_stop_continues_as_if_it_never_had(tiny_data
     assert process.wait() == 143 and time.monotonic() - told < 20
     stopped = status(settings.run)
     assert stopped["status"] == "stopped" and newest(settings.run)["step"] == stopped["step"] < 40
-    assert tiny_runs.finish(train, settings) == 0
+    assert finish(train, settings) == 0
     assert_same_run(settings.run, trained)
 
 
-@pytest.mark.slow  # whole trainings in processes of their own
-def test_stops_just_before_and_after_an_evaluation_record_it_once(tiny_data: Path, trained: Path, tmp_path: Path):
-    settings = tiny_runs.settings(tiny_data, tmp_path / "run")
-    for step in (6, 7, 8, 13, 14):
+def test_stops_just_before_and_after_an_evaluation_record_it_once(settings: TrainSettings, trained: Path):
+    for step in (6, 7, 13, 14):
         interrupt(settings, signal.SIGTERM, partial(reached, settings.run, step))
-    assert tiny_runs.finish(train, settings) == 0
+    assert finish(train, settings) == 0
     assert_same_run(settings.run, trained)
 
 
-@pytest.mark.slow  # whole trainings in processes of their own
-def test_kill_9_at_random_moments_changes_nothing(tiny_data: Path, trained: Path, tmp_path: Path):
-    settings = tiny_runs.settings(tiny_data, tmp_path / "run")
-    kill_until_done(settings, random_moments(settings.run, random.Random(0), kills=3, reach=9))
-    assert_same_run(settings.run, trained)
+def test_kill_9_after_an_evaluation_and_while_a_checkpoint_is_written_changes_nothing(settings, trained: Path):
+    run = settings.run
+    kill_until_done(settings, [partial(saving, run, 1), partial(evaluated, run), partial(saving, run, 20)])
+    assert_same_run(run, trained)
 
 
-@pytest.mark.slow
-def test_kill_9_twenty_times_changes_nothing(tiny_data: Path, tmp_path: Path):
-    reference = tiny_runs.settings(tiny_data, tmp_path / "reference", steps=200)
-    assert tiny_runs.finish(train, reference) == 0
+@pytest.mark.parametrize(("steps", "kills", "reach"), [(40, 2, 18), pytest.param(200, 20, 12, marks=NIGHTLY)])
+def test_kill_9_at_random_moments_changes_nothing(tiny_data, tmp_path: Path, steps: int, kills: int, reach: int):
+    reference = tiny_runs.settings(tiny_data, tmp_path / "reference", steps=steps)
+    assert finish(train, reference) == 0
     settings = reference.model_copy(update={"run": tmp_path / "run", "checkpoint_every": 2})
-    kill_until_done(settings, random_moments(settings.run, random.Random(1), kills=20, reach=12))
+    kill_until_done(settings, random_moments(settings.run, random.Random(1), kills, reach))
     assert_same_run(settings.run, reference.run)
 
 
-def test_kill_9_after_an_evaluation_does_not_record_it_twice(tiny_data: Path, trained: Path, tmp_path: Path):
-    settings = tiny_runs.settings(tiny_data, tmp_path / "run")
-
-    def just_evaluated() -> bool:
-        return reached(settings.run, 7) and any(line["kind"] == "validation" for line in records(settings.run))
-
-    kill_until_done(settings, [just_evaluated])
-    assert_same_run(settings.run, trained)
-
-
-def test_kill_9_while_a_checkpoint_is_written_changes_nothing(tiny_data: Path, trained: Path, tmp_path: Path):
-    settings = tiny_runs.settings(tiny_data, tmp_path / "run")
-    kill_until_done(settings, [partial(saving, settings.run, step) for step in (1, 7, 20)])
-    assert_same_run(settings.run, trained)
-
-
-def test_a_checkpoint_that_the_disk_damaged_costs_one_interval(tiny_data: Path, trained: Path, tmp_path: Path):
-    settings = tiny_runs.settings(tiny_data, tmp_path / "run")
+def test_what_a_crash_of_the_machine_left_half_written_costs_one_interval(settings: TrainSettings, trained: Path):
     assert interrupt(settings, signal.SIGKILL, partial(reached, settings.run, 9)) == -signal.SIGKILL
     *_, before, damaged = sorted((settings.run / "checkpoints").glob("step-*.pt"))
     damaged.write_bytes(damaged.read_bytes()[:1000])
     damaged.with_name(f".{damaged.name}.4711.tmp").write_bytes(b"half a")
-    assert newest(settings.run)["step"] == checkpoint.load(before)["step"]
-    assert tiny_runs.finish(train, settings) == 0
-    assert_same_run(settings.run, trained)
-
-
-def test_a_last_line_that_a_crash_cut_short_is_written_again(tiny_data: Path, trained: Path, tmp_path: Path):
-    settings = tiny_runs.settings(tiny_data, tmp_path / "run")
-    assert interrupt(settings, signal.SIGKILL, partial(reached, settings.run, 4)) == -signal.SIGKILL
     with open(settings.run / "metrics.jsonl", "a") as file:
         file.write('{"kind": "train", "step": 3, "ga')
-    assert tiny_runs.finish(train, settings) == 0
+    assert newest(settings.run)["step"] == checkpoint.load(before)["step"]
+    assert finish(train, settings) == 0
     assert_same_run(settings.run, trained)
 
 
@@ -192,35 +172,24 @@ def test_a_second_training_of_a_folder_is_refused_while_the_first_runs(tiny_data
     while not reached(settings.run, 1):
         assert process.is_alive()
         time.sleep(0.01)
-    assert "another process is writing it" in tiny_runs.refusal(train, settings)
+    assert "another process is writing it" in refusal(train, settings)
     process.terminate()
     process.join()
     assert process.exitcode == 143 and status(settings.run)["status"] == "stopped"
 
 
-def test_lost_best_weights_are_made_again(tiny_data: Path, tmp_path: Path):
-    settings = tiny_runs.settings(tiny_data, tmp_path / "run", steps=5, warmup_steps=1)
-    assert tiny_runs.finish(train, settings) == 0
-    (settings.run / "best.pt").unlink()
-    assert tiny_runs.finish(train, settings) == 0
-    assert best(settings.run)["step"] == 5 and status(settings.run)["status"] == "done"
+def test_a_finished_training_started_again_changes_nothing(finished: TrainSettings, trained: Path):
+    assert finish(train, finished) == 0
+    for name in ("best.pt", "metrics.jsonl"):
+        assert (finished.run / name).read_bytes() == (trained / name).read_bytes()
+    assert_same_run(finished.run, trained)
 
 
-def test_damaged_best_weights_are_made_again(tiny_data: Path, tmp_path: Path):
-    settings = tiny_runs.settings(tiny_data, tmp_path / "run", steps=5, warmup_steps=1)
-    assert tiny_runs.finish(train, settings) == 0
-    content = bytearray((settings.run / "best.pt").read_bytes())
-    content[len(content) // 2] ^= 1
-    (settings.run / "best.pt").write_bytes(content)
-    assert tiny_runs.finish(train, settings) == 0
-    assert best(settings.run)["step"] == 5 and status(settings.run)["status"] == "done"
-
-
-def test_a_damaged_line_of_the_metrics_costs_that_line(tiny_data: Path, trained: Path, finished: Path):
-    lines = (finished / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (finished / "metrics.jsonl").write_text("".join([*lines[:3], "\0" * 80 + "\n", *lines[4:]]))
-    assert tiny_runs.finish(train, tiny_runs.settings(tiny_data, finished)) == 0
-    assert records(finished) == [record for number, record in enumerate(records(trained)) if number != 3]
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-1])])
+def test_lost_or_damaged_best_weights_are_made_again(finished: TrainSettings, damage: Callable[[Path], object]):
+    damage(finished.run / "best.pt")
+    assert finish(train, finished) == 0
+    assert best(finished.run)["step"] == 40 and status(finished.run)["status"] == "done"
 
 
 @pytest.mark.slow  # two ranks load torch
@@ -236,98 +205,67 @@ def test_a_volume_that_disappears_ends_two_ranks_with_a_sentence(tiny_data: Path
     assert newest(tmp_path / "elsewhere")["step"] >= 2
 
 
-def test_tensorboard_shows_the_numbers(trained: Path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(trained / "tensorboard")).Reload()
-    train_tags = {*WEIGHTS, "gradient_norm", "learning_rate", "graphs_per_second"}
-    assert {f"train/{name}" for name in train_tags} < set(events.Tags()["scalars"])
-    assert {"validation/gap", "validation/dsatur_gap"} < set(events.Tags()["scalars"])
-    assert [event.step for event in events.Scalars("validation/gap")] == [0, 7, 14, 21, 28, 35, 40]
-
-
-def test_tensorboard_compares_settings_and_final_scores_of_whole_trainings(trained: Path):
+def test_tensorboard_shows_every_record_and_compares_settings_and_final_scores(trained: Path):
     from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
     from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG, parse_session_start_info_plugin_data
 
     multiplexer = EventMultiplexer().AddRunsFromDirectory(str(trained / "tensorboard")).Reload()
     assert list(multiplexer.Runs()) == ["."]  # a run of TensorBoard for the settings alone would be another one
     events = multiplexer.GetAccumulator(".")
+    shown = {f"train/{name}" for name in (*WEIGHTS, "gradient_norm", "learning_rate", "graphs_per_second")}
+    assert shown | {"validation/gap", "validation/dsatur_gap"} < set(events.Tags()["scalars"])
+    assert [event.step for event in events.Scalars("validation/gap")] == [0, 7, 14, 21, 28, 35, 40]
     data = events.SummaryMetadata(SESSION_START_INFO_TAG).plugin_data.content
-    shown = parse_session_start_info_plugin_data(data).hparams
-    assert shown["steps"].number_value == 40 and shown["precision"].string_value == "fp32"
+    compared = parse_session_start_info_plugin_data(data).hparams
+    assert compared["steps"].number_value == 40 and compared["precision"].string_value == "fp32"
     for name, key in (("gap", "best"), ("gap_at_step_0", "first_gap"), ("dsatur_gap", "dsatur_gap")):
         assert events.Scalars(f"final/{name}")[-1].value == pytest.approx(status(trained)[key])
 
 
-@pytest.fixture
-def finished(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the trained run: one process at a time may train in a folder, and tests run side by side."""
-    return Path(shutil.copytree(trained, tmp_path / "finished"))
+@pytest.mark.parametrize("change", [{"rounds": 6}, {"seed": 3}, {"steps": 41}])
+def test_other_settings_on_the_same_folder_are_refused(finished: TrainSettings, change: dict[str, int]):
+    ((name, value),) = change.items()
+    said = refusal(train, finished.model_copy(update=change))
+    assert f"{finished.run} was trained with {name} {getattr(finished, name)}, not {value}" in said
+    assert "another --run folder" in said
 
 
-def test_a_finished_training_started_again_changes_nothing(tiny_data: Path, trained: Path, finished: Path):
-    assert tiny_runs.finish(train, tiny_runs.settings(tiny_data, finished)) == 0
-    for name in ("best.pt", "metrics.jsonl"):
-        assert (finished / name).read_bytes() == (trained / name).read_bytes()
-    assert_same_run(finished, trained)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"rounds": 6}, "rounds 100, not 6"),
-        ({"seed": 3}, "seed 0, not 3"),
-        ({"batch_size": 999}, "batch_size 4, not 999"),
-        ({"steps": 41}, "steps 40, not 41"),
-    ],
-)
-def test_other_settings_on_the_same_folder_are_refused(tiny_data: Path, finished: Path, change: dict, said: str):
-    refusal = tiny_runs.refusal(train, tiny_runs.settings(tiny_data, finished, **change))
-    assert f"{finished} was trained with {said}" in refusal and "another --run folder" in refusal
-
-
-def test_other_graphs_on_the_same_folder_are_refused(tmp_path: Path, finished: Path):
-    tiny_runs.write_data(tmp_path / "other", graphs=23)
-    refusal = tiny_runs.refusal(train, tiny_runs.settings(tmp_path / "other", finished))
-    assert f"was trained on other graphs than {tmp_path / 'other'}" in refusal
-
-
-def test_graphs_with_a_changed_byte_are_refused(tiny_data: Path, tmp_path: Path):
-    data = shutil.copytree(tiny_data, tmp_path / "data")
-    *before, last = (data / packed.GRAPHS_FILE).read_bytes()
-    (data / packed.GRAPHS_FILE).write_bytes(bytes([*before, last ^ 1]))
+def test_other_graphs_on_the_same_folder_and_damaged_ones_are_refused(finished: TrainSettings, tmp_path: Path):
+    other = finished.model_copy(update={"data": tmp_path / "other"})
+    tiny_runs.write_data(other.data, graphs=3)
+    assert f"was trained on other graphs than {other.data}" in refusal(train, other)
+    *before, last = (other.data / packed.GRAPHS_FILE).read_bytes()
+    (other.data / packed.GRAPHS_FILE).write_bytes(bytes([*before, last ^ 1]))
     with pytest.raises(UserError, match="differs from its manifest"):
-        train(tiny_runs.settings(data, tmp_path / "run"))
-    assert not (tmp_path / "run").exists()
+        train(other)
 
 
-def test_settings_that_change_no_weight_may_change(tiny_data: Path, trained: Path, tmp_path: Path):
-    begun = tiny_runs.settings(tiny_data, tmp_path / "run", checkpoint_every=3, minutes=60.0)
+def test_settings_that_change_no_weight_may_change(settings: TrainSettings, trained: Path):
+    begun = settings.model_copy(update={"checkpoint_every": 3, "minutes": 60.0})
     interrupt(begun, signal.SIGTERM, partial(reached, begun.run, 3))
-    assert tiny_runs.finish(train, tiny_runs.settings(tiny_data, begun.run, patience=0)) == 0
+    assert finish(train, settings.model_copy(update={"patience": 0})) == 0
     assert records(begun.run) == records(trained)
 
 
 def test_a_time_budget_ends_with_a_score_and_a_larger_one_goes_on(tiny_data: Path, tmp_path: Path):
     short = tiny_runs.settings(tiny_data, tmp_path / "run", steps=10_000, evaluate_every=10_000, minutes=1e-4)
     for _ in range(2):  # the second start finds nothing to do
-        assert tiny_runs.finish(train, short) == 0
+        assert finish(train, short) == 0
         first = status(short.run)
         assert first["status"] == "done" and first["seconds"] >= 60e-4 and first["evaluated_at"] == first["step"]
-        assert [line["kind"] for line in records(short.run)].count("validation") == 2  # untrained, and at the end
-        assert checkpoint.load(short.run / "best.pt")["step"] in (0, first["step"]) and first["step"] < 10
+        assert len(metrics(short.run, "validation")) == 2  # untrained, and at the end
+        assert best(short.run)["step"] in (0, first["step"]) and first["step"] < 10
     longer = short.model_copy(update={"minutes": (first["seconds"] + 0.3) / 60})
-    assert tiny_runs.finish(train, longer) == 0
+    assert finish(train, longer) == 0
     assert status(short.run)["step"] > first["step"]
-    steps = [line["step"] for line in records(short.run) if line["kind"] == "train"]
+    steps = [line["step"] for line in metrics(short.run, "train")]
     assert steps == list(range(1, status(short.run)["step"] + 1))
 
 
-def test_a_training_begins_with_the_weights_of_another(tiny_data: Path, trained: Path, tmp_path: Path):
-    settings = tiny_runs.settings(tiny_data, tmp_path / "run", weights=trained, steps=3, learning_rate=1e-9)
-    assert tiny_runs.finish(train, settings) == 0
-    before, after = (checkpoint.load_best(run)["network"] for run in (trained, tmp_path / "run"))
+def test_a_training_begins_with_the_weights_of_another(settings: TrainSettings, trained: Path):
+    changes = {"weights": trained, "steps": 3, "learning_rate": 1e-9}
+    assert finish(train, settings.model_copy(update=changes)) == 0
+    before, after = (checkpoint.load_best(run)["network"] for run in (trained, settings.run))
     assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
 
 
@@ -335,7 +273,7 @@ def test_lost_patience_stays_lost(tiny_data: Path, tmp_path: Path):
     still = {"learning_rate": 1e-12, "weight_decay": 0, "evaluate_every": 1, "patience": 2}
     settings = tiny_runs.settings(tiny_data, tmp_path / "run", **still)
     for _ in range(2):
-        assert tiny_runs.finish(train, settings) == 0
+        assert finish(train, settings) == 0
         assert (status(settings.run)["status"], status(settings.run)["step"]) == ("done", 2)
 
 
@@ -345,6 +283,6 @@ def test_a_loss_that_stays_non_finite_ends_with_a_sentence_and_is_told_in_the_st
     tensors["reached"] = np.full_like(graphs.reached, -1)  # logarithms of 0 rounds
     (tmp_path / "bad").mkdir()
     packed.write(tmp_path / "bad", tensors, graphs.families, {})
-    refusal = tiny_runs.refusal(train, tiny_runs.settings(tmp_path / "bad", tmp_path / "run"))
-    assert f"not finite {MAX_BAD_STEPS} steps in a row" in refusal
-    assert status(tmp_path / "run") == {"status": "failed", "reason": refusal, "self_check": []}
+    said = refusal(train, tiny_runs.settings(tmp_path / "bad", tmp_path / "run"))
+    assert f"not finite {MAX_BAD_STEPS} steps in a row" in said
+    assert status(tmp_path / "run") == {"status": "failed", "reason": said, "self_check": []}

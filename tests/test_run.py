@@ -13,13 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tiny_runs import ROOT, assert_end, status
 
 import gnn_training.jobs.run as job
 from gnn_training.errors import StorageError, UserError
 from gnn_training.jobs.run import Step, StepRecord
 from gnn_training.settings import GenerateSettings, ImportSettings, RunSettings, TrainSettings, smoke
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -36,53 +35,47 @@ def step(*files: Path, seed: int = 0, **fields) -> Step:
     return Step("data", "generate", GenerateSettings(seed=seed), files, **fields)
 
 
-def test_step_is_done_until_settings_or_files_change(tmp_path: Path):
-    product, record = tmp_path / "product", StepRecord(tmp_path / "steps.json")
-    product.write_text("1")
-    assert not record.is_done(step(product))
-    record.add(step(product), 1.0, is_done=True)
-    again = StepRecord(tmp_path / "steps.json")
-    assert again.is_done(step(product))
-    assert not again.is_done(step(product, seed=1))
-    product.write_text("22")
-    assert not again.is_done(step(product))
-    product.unlink()
-    assert not again.is_done(step(product))
-
-
-def test_folder_has_changed_when_any_of_its_files_has(tmp_path: Path):
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep/graph.col").write_text("1")
-    record = StepRecord(tmp_path / "steps.json")
-    record.add(step(tmp_path / "deep"), 1.0, is_done=True)
-    assert record.is_done(step(tmp_path / "deep"))
-    (tmp_path / "deep/other.col").write_text("1")
-    assert not record.is_done(step(tmp_path / "deep"))
-
-
-def test_time_of_a_step_adds_up_over_its_starts(tmp_path: Path):
-    product, record = tmp_path / "product", StepRecord(tmp_path / "steps.json")
-    product.touch()
-    record.add(step(product), 2.0, is_done=False)
-    assert not record.is_done(step(product))
-    record.add(step(product), 0.5, is_done=True)
-    assert StepRecord(record.path).is_done(step(product))
-    assert json.loads(record.path.read_text())["data"]["seconds"] == 2.5
+@pytest.fixture
+def record(here: Path) -> StepRecord:
+    """Of a folder with a file `product` and another in the folder `deep`."""
+    (here / "deep").mkdir()
+    for name in ("product", "deep/graph.col"):
+        (here / name).write_text("1")
+    return StepRecord(here / "steps.json")
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"\xff\xfe", b"[]", b"[" * 100_000, b'{"data": 1}', b'{"data": {}}', b'{"data": {"seconds": "x"}}'],
+    ("name", "change"),
+    [
+        ("product", lambda path: path.unlink()),
+        ("product", lambda path: path.write_text("22")),
+        ("deep", lambda path: (path / "other.col").touch()),
+    ],
 )
-def test_damaged_record_makes_no_step_done_and_is_written_again(tmp_path: Path, caplog, content: bytes):
-    product, path = tmp_path / "product", tmp_path / "steps.json"
-    product.touch()
-    path.write_bytes(content)
-    record = StepRecord(path)
+def test_step_is_done_until_settings_or_files_change(record: StepRecord, name: str, change):
+    assert not record.is_done(step(Path(name)))
+    record.add(step(Path(name)), 1.0, is_done=True)
+    again = StepRecord(record.path)
+    assert again.is_done(step(Path(name))) and not again.is_done(step(Path(name), seed=1))
+    change(Path(name))
+    assert not again.is_done(step(Path(name)))
+
+
+def test_time_of_a_step_adds_up_over_its_starts(record: StepRecord):
+    record.add(step(Path("product")), 2.0, is_done=False)
+    assert not record.is_done(step(Path("product")))
+    record.add(step(Path("product")), 0.5, is_done=True)
+    assert json.loads(record.path.read_text())["data"]["seconds"] == 2.5
+
+
+@pytest.mark.parametrize("content", [b"", b"[" * 100_000, b'{"data": {}}'])
+def test_damaged_record_makes_no_step_done_and_is_written_again(record: StepRecord, caplog, content: bytes):
+    record.path.write_bytes(content)
+    damaged = StepRecord(record.path)
     assert "steps.json: is damaged" in caplog.text and "doing all steps again" in caplog.text
-    assert not record.is_done(step(product))
-    record.add(step(product), 1.0, is_done=True)
-    assert StepRecord(path).is_done(step(product))
+    assert not damaged.is_done(step(Path("product")))
+    damaged.add(step(Path("product")), 1.0, is_done=True)
+    assert StepRecord(record.path).is_done(step(Path("product")))
 
 
 def test_training_whose_records_are_lost_is_not_done(here: Path):
@@ -99,34 +92,18 @@ def test_training_whose_records_are_lost_is_not_done(here: Path):
         (here / name).rename(Path("runs/smoke", name))
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"summary": {"graphs": 1, "methods": {"dsatur": {}}}}'])
-def test_damaged_scores_at_the_end_are_named_with_the_way_out(here: Path, content: str):
-    run = Path("runs/smoke")
-    run.mkdir(parents=True)
-    (run / "report.json").write_text(content)
-    with pytest.raises(UserError, match="report.json: is damaged .*; delete it|json: is damaged or not JSON"):
-        job._finish(smoke(), "ready")
-
-
-def test_step_that_prepares_another_is_done_with_it(tmp_path: Path):
-    product, record = tmp_path / "product", StepRecord(tmp_path / "steps.json")
-    product.touch()
+def test_step_that_prepares_another_is_done_with_it(record: StepRecord):
     record.add(step(), 1.0, is_done=True)
     assert not record.is_done(step())
-    assert not record.is_done(step(prepares=step(product)))
-    record.add(step(product), 1.0, is_done=True)
-    assert record.is_done(step(prepares=step(product)))
+    assert not record.is_done(step(prepares=step(Path("product"))))
+    record.add(step(Path("product")), 1.0, is_done=True)
+    assert record.is_done(step(prepares=step(Path("product"))))
 
 
-def test_number_of_ranks_does_not_make_a_training_undone(here: Path):
-    (here / "best.pt").touch()
-    record = StepRecord(here / "steps.json")
-
-    def trained(processes: int) -> Step:
-        return Step("train", "train", TrainSettings(processes=processes), (here / "best.pt",))
-
-    record.add(trained(8), 1.0, is_done=True)
-    assert record.is_done(trained(4))
+def test_number_of_ranks_does_not_make_a_training_undone(record: StepRecord):
+    eight, four = (Step("train", "train", TrainSettings(processes=n), (Path("product"),)) for n in (8, 4))
+    record.add(eight, 1.0, is_done=True)
+    assert record.is_done(four)
 
 
 def names(settings: RunSettings) -> list[str]:
@@ -195,18 +172,10 @@ def test_dry_run_prints_commands_that_do_the_work_when_pasted(here: Path, capsys
     assert (here / "training_data/smoke-0/manifest.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("variables", "words"),
-    [
-        ({"RANK": "0"}, "RANK is set: start this once per machine and without torchrun"),
-        ({"NNODES": "2"}, "one is missing or no number: 'NODE_RANK'"),
-    ],
-)
-def test_environment_that_contradicts_is_refused_before_anything_is_done(here: Path, monkeypatch, variables, words):
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+def test_job_under_torchrun_is_refused_before_anything_is_done(here: Path, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
     for start in (job.run, job.dry_run):
-        with pytest.raises(UserError, match=re.escape(words)):
+        with pytest.raises(UserError, match="RANK is set: start this once per machine and without torchrun"):
             start(smoke())
     assert not list(here.iterdir())
 
@@ -254,21 +223,11 @@ def answers(host: str, port: int) -> bool:
         return connection.connect_ex((host, port)) == 0
 
 
-def assert_end(pids: list[int]) -> None:
-    deadline = time.monotonic() + 30
-    while running := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
-        assert time.monotonic() < deadline, f"{running} live on"
-        time.sleep(0.05)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("whom", "number", "code"),
-    [("run", signal.SIGTERM, 143), ("rank", signal.SIGKILL, 5)],
+    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGKILL, 5, marks=pytest.mark.nightly)]
 )
-def test_no_process_outlives_a_job_that_is_stopped_or_loses_a_rank(
-    here: Path, tiny_data: Path, monkeypatch, whom, number, code
-):
+def test_no_process_outlives_a_job_that_is_stopped_or_loses_a_rank(here: Path, tiny_data, monkeypatch, number, code):
     monkeypatch.setenv("MARK", str(here))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -284,13 +243,13 @@ def test_no_process_outlives_a_job_that_is_stopped_or_loses_a_rank(
     running = [pid for pid in marked(f"MARK={here}") if pid != os.getpid()]
     ranks = [pid for pid, line in marked(f"MARK={here}").items() if "spawn_main" in line]
     assert len(ranks) == 2
-    os.kill(process.pid if whom == "run" else ranks[1], number)
+    os.kill(process.pid if code == 143 else ranks[1], number)
     assert process.wait(timeout=60) == code, Path("said").read_text()
     assert_end(running)
     told = re.findall("^coloring-gnn: (.*)$", Path("said").read_text(), re.MULTILINE)
     assert told == (["rank 1 was killed by signal 9, perhaps out of memory"] if code == 5 else [])
-    if code > 5:
-        assert json.loads(Path("runs/smoke/status.json").read_text())["status"] == "stopped"
+    if code == 143:
+        assert status(Path("runs/smoke"))["status"] == "stopped"
         assert "3/7 train: stopped after" in Path("said").read_text()
 
 

@@ -68,6 +68,8 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
     with ExitStack() as stack:
 
         def start(*codes: int | None, location: str = "") -> Server:
+            if None in codes:
+                monkeypatch.setattr(runpod, "TIMEOUT", 0.4)
             server = stack.enter_context(Server(*codes, location=location))
             threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
             stack.callback(server.shutdown)
@@ -76,20 +78,30 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
         yield start
 
 
-def refusal(api: str, pauses: tuple[float, ...] = (0.01, 0.01)) -> str:
+def refusal(api: str) -> str:
     with pytest.raises(MachineError) as refused:
-        runpod.stop_pod(POD, api, pauses)
+        runpod.stop_pod(POD, api, (0.01, 0.01))
+    assert "STILL BILLED" in str(refused.value) and "runpodctl pod stop abc123xyz" in str(refused.value)
     return str(refused.value)
 
 
-def test_the_order_is_given_once_if_it_is_taken(serve, caplog):
-    server = serve(200)
+@pytest.mark.parametrize("codes", [(200,), (500, 200), (503, 200), (429, 200), (None, 200)])
+def test_the_order_is_repeated_until_it_is_taken(serve, codes: tuple[int | None, ...], caplog):
+    server = serve(*codes)
     with caplog.at_level(logging.INFO):
-        runpod.stop_pod(POD, server.url)
-    [(method, path, key, body)] = server.orders
-    assert (method, path, key) == ("POST", "/v2/pods/abc123xyz/action", f"Bearer {KEY}")
-    assert body == {"action": "stop"}
+        runpod.stop_pod(POD, server.url, (0.01, 0.01))
+    order = ("POST", "/v2/pods/abc123xyz/action", f"Bearer {KEY}", {"action": "stop"})
+    assert server.orders == [order] * len(codes)
     assert "RunPod stops pod abc123xyz" in caplog.text and KEY not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("code", "orders", "words"), [(401, 1, "HTTP 401 Unauthorized"), (500, 3, "HTTP 500"), (None, 3, "timed out")]
+)
+def test_a_refusal_is_told_loudly_and_repeated_only_if_that_may_help(serve, code: int | None, orders: int, words: str):
+    server = serve(code)
+    assert words in refusal(server.url)
+    assert len(server.orders) == orders
 
 
 def test_requests_of_the_page_fit_version_2_of_the_api():
@@ -102,43 +114,12 @@ def test_requests_of_the_page_fit_version_2_of_the_api():
         jsonschema.validate(json.loads(body), SCHEMA | {"$ref": f"#/components/schemas/{schemas[path]}"})
 
 
-def test_a_wrong_key_is_said_at_once_and_loudly(serve):
-    server = serve(401)
-    said = refusal(server.url)
-    assert len(server.orders) == 1
-    assert "HTTP 401 Unauthorized" in said and "STILL BILLED" in said and "runpodctl pod stop abc123xyz" in said
-
-
-@pytest.mark.parametrize("code", [500, 503, 429])
-def test_a_server_in_trouble_is_asked_again(serve, code: int, caplog):
-    server = serve(code, 200)
-    with caplog.at_level(logging.INFO):
-        runpod.stop_pod(POD, server.url, (0.01,))
-    assert len(server.orders) == 2
-    assert f"HTTP {code}" in caplog.text and KEY not in caplog.text
-
-
-def test_a_server_that_stays_in_trouble_is_not_asked_for_ever(serve):
-    server = serve(500)
-    assert "HTTP 500" in refusal(server.url)
-    assert len(server.orders) == 3
-
-
-def test_silence_is_not_waited_for_long(serve, monkeypatch):
-    monkeypatch.setattr(runpod, "TIMEOUT", 0.1)
-    server = serve(None, 200)
-    runpod.stop_pod(POD, server.url, (0.01,))
-    assert len(server.orders) == 2
-    assert "timed out" in refusal(serve(None).url)
-
-
 def test_a_server_that_is_not_there_is_named_as_the_reason(monkeypatch, caplog):
     monkeypatch.setenv("no_proxy", "*")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     said = refusal(f"http://127.0.0.1:{port}")
-    assert "Connection refused" in said and "STILL BILLED" in said
-    assert KEY not in said + caplog.text
+    assert "Connection refused" in said and KEY not in said + caplog.text
 
 
 def test_a_redirect_does_not_get_the_key(serve):
@@ -158,7 +139,3 @@ def test_what_is_missing_or_wrong_is_said_before_anything_is_asked(name: str, va
             refuse(environ)
         assert not value or value not in str(refused.value)
     assert server.orders == []
-
-
-def test_a_pod_with_its_key_is_accepted():
-    runpod.require(POD)

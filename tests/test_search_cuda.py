@@ -27,7 +27,6 @@ from gnn_training.solve.search_kernel import noise_table, search_graph
 SEED, MANY_MOVERS = 2**40, 3.0  # exp(3) as the margin lets nearly every active node move
 NO_JITTER = -200.0  # exp(-200) is 0: no noise breaks ties
 REGISTERS = 65_536 // (2 * search_cuda.THREADS)  # of a thread, so that an SM has two blocks
-
 SPILLED = 32  # bytes of registers of a thread in local memory, at most
 
 

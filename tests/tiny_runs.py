@@ -1,10 +1,12 @@
 """Trainings of a second or two, in processes that are real but have torch loaded before they begin."""
 
+import json
 import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -23,6 +25,8 @@ from gnn_training.errors import UserError
 from gnn_training.graph import Instance
 from gnn_training.model.network import ColoringNetwork
 from gnn_training.settings import Settings, TrainSettings
+from gnn_training.training import checkpoint
+from gnn_training.training.logbook import read_metrics
 
 ROOT = Path(__file__).parents[1]
 # A server that has loaded everything once forks in a tenth of a second; python -m gnn_training loads for four.
@@ -72,6 +76,21 @@ def settings(data: Path, run: Path, **changes) -> TrainSettings:
     return TrainSettings(data=data, run=run, **({"device": "cpu"} | values | changes))
 
 
+def status(run: Path) -> dict:
+    """What a training says about itself at its end."""
+    return json.loads((run / "status.json").read_text())
+
+
+def metrics(run: Path, kind: str = "") -> list[dict]:
+    """Records of a training so far, all or those of one kind."""
+    return [record for record in read_metrics(run / "metrics.jsonl") if kind in ("", record["kind"])]
+
+
+def newest(run: Path) -> dict:
+    """The newest checkpoint."""
+    return checkpoint.newest(run / "checkpoints")
+
+
 def start_command(command: str, settings: Settings, launcher: Sequence[str] = (), **options) -> subprocess.Popen:
     """Start `python -m gnn_training COMMAND` with these settings; launcher: such as torchrun, in front of it."""
     file = Path(tempfile.mkdtemp()) / "settings.json"
@@ -85,6 +104,14 @@ def fork(function: Callable, *args) -> BaseProcess:
     process = FORKS.Process(target=function, args=args, daemon=True)
     process.start()
     return process
+
+
+def assert_end(pids: Sequence[int]) -> None:
+    """These processes end soon."""
+    deadline = time.monotonic() + 30
+    while running := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, f"{running} live on"
+        time.sleep(0.05)
 
 
 def finish(function: Callable, *args) -> int:

@@ -1,13 +1,11 @@
 """GPUs that torch takes for real ones, see fake_cuda.cpp: to see what the host does with GPUs where there are none."""
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import fake_gpus
 import torch
@@ -53,19 +51,16 @@ class FakeCuda:
         }
         return shared | {name: str(value) for name, value in variables.items()}
 
-    def run(self, *arguments: object, seconds: float = 280, **options: Any) -> "subprocess.CompletedProcess[str]":
-        """Run Python with these arguments to its end."""
-        command = [sys.executable, *map(str, arguments)]
-        return subprocess.run(command, env=self.environment(**options), capture_output=True, text=True, timeout=seconds)
+    def run(self, *arguments: object, gpus: int = 1, **options: object) -> str:
+        """Run Python with these arguments to its end; what it has printed."""
+        command, environment = [sys.executable, *map(str, arguments)], self.environment(gpus, **options)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
 
     def logs(self) -> list[str]:
         """Of every process that used a GPU: its rank, the devices with launches and memory, and problems."""
         return [file.read_text() for file in sorted((self.folder / "cuda").glob("*.txt"))]
-
-
-def status(run: Path) -> dict:
-    """What a training says about itself at its end."""
-    return json.loads((run / "status.json").read_text())
 
 
 def why_not() -> str | None:

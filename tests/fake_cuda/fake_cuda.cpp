@@ -3,12 +3,12 @@
 //
 // Kernels are counted, never run. Memory has limits, copies and fills by the host are real, and collectives of NCCL add
 // up real numbers in shared memory. So everything that the host decides is real, and nothing that a kernel computes: one
-// number that is read from a device is FAKE_CUDA_ANSWER.
+// number that is read from a device is 1. These are the functions that torch and numba-cuda call today;
+// another one reaches the real library, which fails without a driver: add it.
 //
-//   FAKE_CUDA_KIND     B200, H200 or T4
+//   FAKE_CUDA_KIND     B200 or T4
 //   FAKE_CUDA_DEVICES  how many; CUDA_VISIBLE_DEVICES is obeyed
 //   FAKE_CUDA_GIB      memory of each; without it that of the kind
-//   FAKE_CUDA_ANSWER   what Tensor.item() returns, 1 without it
 //   FAKE_CUDA_LOG      folder: every process that uses a device leaves PID.txt, what it did
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -32,6 +32,7 @@
 #include <vector>
 
 #define API extern "C" __attribute__((visibility("default")))
+#define SUCCEEDS(name) API long name##_0() asm(#name); long name##_0() { return 0; } // and does nothing
 #define LOCK std::lock_guard<std::recursive_mutex> guard(mutex)
 using std::string;
 
@@ -46,7 +47,6 @@ struct Kind { const char *name; int major, minor, processors, shared_memory, l2;
 static const Kind &kind() {
   static const std::map<string, Kind> kinds = {
       {"B200", {"NVIDIA B200", 10, 0, 148, 232448, 132644864, 178}},
-      {"H200", {"NVIDIA H200", 9, 0, 132, 232448, 62914560, 139.7}},
       {"T4", {"Tesla T4", 7, 5, 40, 65536, 4194304, 14.6}},
   };
   return kinds.at(variable("FAKE_CUDA_KIND", "B200"));
@@ -80,7 +80,7 @@ static Counts counts;
 static std::map<string, size_t> kernels, problems;
 static std::map<int, size_t> launches_on;
 static std::set<void *> streams_used;
-static size_t used[64], peak[64], modules;
+static size_t used[64], peak[64];
 
 static void problem(const string &what) { counts.problems++, problems[what]++; }
 static void write_log() {
@@ -108,11 +108,6 @@ API size_t fake_cuda_count(const char *name) {
       {"problems", counts.problems}, {"streams", streams_used.size()}, {"searches", launched_like("search")}, {"all-reduces", launched_like("ncclAllReduce")}};
   return all.at(name);
 }
-API void fake_cuda_print() { // kernels and problems since the last reset, for people
-  LOCK;
-  for (auto &[name, times] : kernels) fprintf(stderr, "%8zu %s\n", times, name.c_str());
-  for (auto &[what, times] : problems) fprintf(stderr, "%8zu times: %s\n", times, what.c_str());
-}
 
 // ---------------------------------------------------------------------------------------------------- streams
 struct Stream { int device; int priority; };
@@ -130,30 +125,19 @@ API cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned, int prio
   *s = (cudaStream_t) new Stream{device, priority};
   return cudaSuccess;
 }
-API cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags) { return cudaStreamCreateWithPriority(s, flags, 0); }
-API cudaError_t cudaStreamCreate(cudaStream_t *s) { return cudaStreamCreateWithPriority(s, 0, 0); }
-API cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-API cudaError_t cudaStreamGetPriority(cudaStream_t s, int *priority) { *priority = stream(s)->priority; return cudaSuccess; }
 static cudaError_t waited() { counts.syncs++; return cudaSuccess; }
-API cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
 API cudaError_t cudaStreamSynchronize(cudaStream_t) { return waited(); }
 API cudaError_t cudaDeviceSynchronize() { return waited(); }
-API cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *) { return cudaSuccess; }
 API cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus *status) { *status = cudaStreamCaptureStatusNone; return cudaSuccess; }
 API cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, cudaStreamCaptureStatus *status, unsigned long long *, cudaGraph_t *,
                                          const cudaGraphNode_t **, const cudaGraphEdgeData **, size_t *) { return cudaStreamIsCapturing(s, status); }
-API cudaError_t cudaStreamAddCallback(cudaStream_t s, cudaStreamCallback_t f, void *data, unsigned) { f(s, cudaSuccess, data); return cudaSuccess; }
-API cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t f, void *data) { f(data); return cudaSuccess; }
 API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) { *e = (cudaEvent_t)malloc(1); return cudaSuccess; }
-API cudaError_t cudaEventCreate(cudaEvent_t *e) { return cudaEventCreateWithFlags(e, 0); }
-API cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-API cudaError_t cudaEventRecordWithFlags(cudaEvent_t, cudaStream_t, unsigned) { return cudaSuccess; }
-API cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-API cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 API cudaError_t cudaEventSynchronize(cudaEvent_t) { return waited(); }
 API cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t) { *ms = 0.01f; return cudaSuccess; }
-API cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 
+SUCCEEDS(cudaStreamDestroy) SUCCEEDS(cudaStreamQuery) SUCCEEDS(cudaThreadExchangeStreamCaptureMode)
+SUCCEEDS(cudaEventDestroy) SUCCEEDS(cudaEventRecordWithFlags) SUCCEEDS(cudaEventRecord) SUCCEEDS(cudaEventQuery)
+SUCCEEDS(cudaStreamWaitEvent)
 // ---------------------------------------------------------------------------------------------------- memory
 struct Block { size_t bytes, mapped; int device; };
 static std::map<uintptr_t, Block> on_device, pinned;
@@ -198,8 +182,6 @@ API cudaError_t cudaFreeHost(void *p) {
   if (found != pinned.end()) { munmap(p, found->second.mapped); pinned.erase(found); }
   return cudaSuccess;
 }
-API cudaError_t cudaHostRegister(void *, size_t, unsigned) { return cudaSuccess; }
-API cudaError_t cudaHostUnregister(void *) { return cudaSuccess; }
 API cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
   LOCK;
   *total = memory_size(), *free = *total - used[device];
@@ -215,40 +197,28 @@ API cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *p
   if (a->type != cudaMemoryTypeUnregistered) a->devicePointer = (void *)p;
   return cudaSuccess;
 }
-static cudaError_t copy(void *to, const void *from, size_t n, Stream *s, bool waits) {
+static cudaError_t copy(void *to, const void *from, size_t n, Stream *s) {
   const Block *to_device = block_of(on_device, to), *from_device = block_of(on_device, from);
   for (const Block *block : {to_device, from_device})
     if (block && block->device != s->device) problem("a copy touches memory of another device");
   bool is_pageable = (!to_device && !block_of(pinned, to)) || (!from_device && !block_of(pinned, from));
-  counts.pageable += is_pageable, counts.syncs += waits;
+  counts.pageable += is_pageable;
   counts.reads += from_device && !to_device;
   add_work(s, from_device ? (to_device ? "copy on the device" : "copy to the host") : "copy to the device");
   if (from_device && to_device && n > 4096) return cudaSuccess;
   memmove(to, from, n);
-  static double answer = atof(variable("FAKE_CUDA_ANSWER", "1").c_str());
   bool is_item = from_device && block_of(pinned, to); // Tensor.item() reads into pinned memory
-  if (is_item && n == 1) *(char *)to = answer != 0;
-  if (is_item && n == 4) *(float *)to = answer;
+  if (is_item && n == 1) *(char *)to = 1;
+  if (is_item && n == 4) *(float *)to = 1;
   return cudaSuccess;
 }
-API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind, cudaStream_t s) { LOCK; return copy(to, from, n, stream(s), false); }
-API cudaError_t cudaMemcpy(void *to, const void *from, size_t n, cudaMemcpyKind) {
-  LOCK;
-  return copy(to, from, n, stream(nullptr), true);
-}
-API cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t n, cudaStream_t s) { LOCK; return copy(to, from, n, stream(s), false); }
-API cudaError_t cudaMemcpyToSymbol(const void *, const void *, size_t, size_t, cudaMemcpyKind) { return cudaSuccess; }
+API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind, cudaStream_t s) { LOCK; return copy(to, from, n, stream(s)); }
 API cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t s) {
   LOCK;
   add_work(stream(s), "fill");
   if (n <= 4096) memset(p, value, n);
   return cudaSuccess;
 }
-API cudaError_t cudaMemset(void *p, int value, size_t n) { return cudaMemsetAsync(p, value, n, nullptr); }
-API cudaError_t cudaMallocAsync(void **p, size_t n, cudaStream_t) { return cudaMalloc(p, n); }
-API cudaError_t cudaFreeAsync(void *p, cudaStream_t) { return cudaFree(p); }
-API cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int) { *pool = (cudaMemPool_t)1; return cudaSuccess; }
-API cudaError_t cudaGetSymbolAddress(void **p, const void *) { *p = nullptr; return cudaSuccess; }
 
 // ---------------------------------------------------------------------------------------------------- properties
 API cudaError_t cudaGetDeviceCount(int *n) { *n = devices().size(); return *n ? cudaSuccess : fail(cudaErrorNoDevice); }
@@ -289,9 +259,6 @@ API cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d) {
   p->memoryPoolsSupported = p->canMapHostMemory = 1;
   return cudaSuccess;
 }
-API cudaError_t cudaDeviceCanAccessPeer(int *can, int, int) { *can = 1; return cudaSuccess; }
-API cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
-API cudaError_t cudaDeviceGetPCIBusId(char *s, int n, int d) { snprintf(s, n, "0000:%02x:00.0", 16 + devices()[d]); return cudaSuccess; }
 API cudaError_t cudaDeviceGetStreamPriorityRange(int *low, int *high) { *low = 0, *high = -5; return cudaSuccess; }
 API cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 API cudaError_t cudaPeekAtLastError() { return last_error; }
@@ -303,8 +270,6 @@ API const char *cudaGetErrorString(cudaError_t e) {
     default: return "an error of the fake CUDA";
   }
 }
-API cudaError_t cudaProfilerStart() { return cudaSuccess; }
-API cudaError_t cudaProfilerStop() { return cudaSuccess; }
 
 // ---------------------------------------------------------------------------------------------------- kernels
 static std::unordered_map<const void *, string> kernel_names;
@@ -336,64 +301,24 @@ static cudaError_t started(bool is_valid) { return is_valid ? cudaSuccess : fail
 API cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **, size_t, cudaStream_t s) { return started(start(f, grid, block, s)); }
 API cudaError_t __cudaLaunchKernel(cudaKernel_t f, dim3 grid, dim3 block, void **, size_t, cudaStream_t s) { return started(start(f, grid, block, s)); }
 API cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *f) { *kernel = (cudaKernel_t)f; return cudaSuccess; }
-API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *f, void **) { return started(start(f, c->gridDim, c->blockDim, c->stream)); }
-API cudaError_t cudaLaunchCooperativeKernel(const void *f, dim3 grid, dim3 block, void **, size_t, cudaStream_t s) { return started(start(f, grid, block, s)); }
-API cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *) {
-  *a = {};
-  a->maxThreadsPerBlock = 1024, a->numRegs = 32, a->ptxVersion = a->binaryVersion = 10 * kind().major + kind().minor;
-  return cudaSuccess;
-}
-API cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute, int) { return cudaSuccess; }
-API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, const void *, int threads, size_t) { *n = 2048 / std::max(threads, 1); return cudaSuccess; }
-API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *n, const void *, int threads, size_t, unsigned) { *n = 2048 / std::max(threads, 1); return cudaSuccess; }
 
 // ---------------------------------------------------------------------------------------------------- driver API
 static long succeed() { return 0; }
 static CUresult driver(cudaError_t e) { return (CUresult)e; }
-API cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **f, unsigned, unsigned long long, cudaDriverEntryPointQueryResult *result) {
-  *f = dlsym(RTLD_DEFAULT, name);
-  if (!*f) *f = (void *)succeed;
-  if (result) *result = cudaDriverEntryPointSuccess;
-  return cudaSuccess;
-}
 static char contexts[64];
-API CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
 API CUresult cuDriverGetVersion(int *v) { *v = CUDART_VERSION; return CUDA_SUCCESS; }
 API CUresult cuDeviceGetCount(int *n) { return driver(cudaGetDeviceCount(n)); }
-API CUresult cuDeviceGet(CUdevice *d, int i) { *d = i; return CUDA_SUCCESS; }
 API CUresult cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice) { *v = attribute(a); return CUDA_SUCCESS; }
 API CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned *flags, int *active) { *flags = 0, *active = 1; return CUDA_SUCCESS; }
 API CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d) { *c = (CUcontext)&contexts[d]; return CUDA_SUCCESS; }
 API CUresult cuCtxGetCurrent(CUcontext *c) { *c = (CUcontext)&contexts[device]; return CUDA_SUCCESS; }
-API CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
 API CUresult cuCtxGetDevice(CUdevice *d) { *d = device; return CUDA_SUCCESS; }
-API CUresult cuCtxGetStreamPriorityRange(int *low, int *high) { return driver(cudaDeviceGetStreamPriorityRange(low, high)); }
-API CUresult cuCtxGetLimit(size_t *v, CUlimit) { *v = 1 << 20; return CUDA_SUCCESS; }
-API CUresult cuCtxSetLimit(CUlimit, size_t) { return CUDA_SUCCESS; }
 API CUresult cuGetErrorString(CUresult, const char **s) { *s = "an error of the fake CUDA"; return CUDA_SUCCESS; }
-API CUresult cuGetErrorName(CUresult, const char **s) { *s = "CUDA_ERROR"; return CUDA_SUCCESS; }
-API CUresult cuModuleLoadData(CUmodule *m, const void *) { LOCK; modules++; *m = (CUmodule)malloc(8); return CUDA_SUCCESS; }
-API CUresult cuModuleLoad(CUmodule *m, const char *) { return cuModuleLoadData(m, nullptr); }
-API CUresult cuModuleLoadDataEx(CUmodule *m, const void *, unsigned, CUjit_option *, void **) { return cuModuleLoadData(m, nullptr); }
-API CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
-API CUresult cuModuleGetFunction(CUfunction *f, CUmodule, const char *name) { LOCK; *f = (CUfunction)strdup(name); kernel_names[*f] = string("compiled ") + name; return CUDA_SUCCESS; }
-API CUresult cuFuncGetAttribute(int *v, CUfunction_attribute a, CUfunction) { *v = a == CU_FUNC_ATTRIBUTE_NUM_REGS ? 64 : a == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : 0; return CUDA_SUCCESS; }
-API CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
-API CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
+API CUresult cuLibraryGetKernel(CUkernel *k, CUlibrary, const char *name) { LOCK; *k = (CUkernel)strdup(name); kernel_names[*k] = string("compiled ") + name; return CUDA_SUCCESS; }
 static void check_shared(const void *f, size_t bytes);
 static CUresult launched(const void *f, dim3 grid, dim3 block, CUstream s) { return start(f, grid, block, s) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
 API CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream s, void **, void **) { check_shared(f, shared); return launched(f, {gx, gy, gz}, {bx, by, bz}, s); }
 API CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **, void **) { check_shared(f, c->sharedMemBytes); return launched(f, {c->gridDimX, c->gridDimY, c->gridDimZ}, {c->blockDimX, c->blockDimY, c->blockDimZ}, c->hStream); }
-API CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned, CUstream s, void **) { return launched(f, {gx, gy, gz}, {bx, by, bz}, s); }
-API CUresult cuPointerGetAttribute(void *v, CUpointer_attribute a, CUdeviceptr p) {
-  LOCK;
-  const Block *block = block_of(on_device, (void *)p);
-  if (a == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) *(int *)v = block ? block->device : device;
-  if (a != CU_POINTER_ATTRIBUTE_DEVICE_POINTER) return CUDA_SUCCESS;
-  if (!block && !block_of(pinned, (void *)p)) return CUDA_ERROR_INVALID_VALUE; // Triton: "pointer is not on a GPU"
-  *(CUdeviceptr *)v = p;
-  return CUDA_SUCCESS;
-}
 // What numba-cuda takes: every function by its name, libraries instead of modules, and attributes of kernels.
 static std::map<const void *, int> allowed_shared; // bytes of dynamic shared memory that a kernel may have
 API CUresult cuGetProcAddress_v2(const char *name, void **f, int, cuuint64_t, CUdriverProcAddressQueryResult *result) {
@@ -408,45 +333,32 @@ API CUresult cuDeviceGetName(char *name, int n, CUdevice) { snprintf(name, n, "%
 API CUresult cuDeviceGetUuid_v2(CUuuid *id, CUdevice d) { memset(id->bytes, devices()[d] + 1, 16); return CUDA_SUCCESS; }
 API CUresult cuCtxPushCurrent_v2(CUcontext c) { device = (char *)c - contexts; return CUDA_SUCCESS; }
 API CUresult cuCtxPopCurrent_v2(CUcontext *c) { *c = (CUcontext)&contexts[device]; return CUDA_SUCCESS; }
-API CUresult cuLibraryLoadData(CUlibrary *l, const void *, CUjit_option *, void **, unsigned, CUlibraryOption *, void **, unsigned) { LOCK; modules++; *l = (CUlibrary)malloc(8); return CUDA_SUCCESS; }
-API CUresult cuLibraryGetKernel(CUkernel *k, CUlibrary, const char *name) { return cuModuleGetFunction((CUfunction *)k, nullptr, name); }
-API CUresult cuKernelGetFunction(CUfunction *f, CUkernel k) { *f = (CUfunction)k; return CUDA_SUCCESS; }
+API CUresult cuLibraryLoadData(CUlibrary *l, const void *, CUjit_option *, void **, unsigned, CUlibraryOption *, void **, unsigned) { *l = (CUlibrary)malloc(8); return CUDA_SUCCESS; }
+API CUresult cuFuncGetAttribute(int *v, CUfunction_attribute a, CUfunction) { *v = a == CU_FUNC_ATTRIBUTE_NUM_REGS ? 64 : a == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : 0; return CUDA_SUCCESS; }
 API CUresult cuKernelGetAttribute(int *v, CUfunction_attribute a, CUkernel, CUdevice) { return cuFuncGetAttribute(v, a, nullptr); }
 API CUresult cuKernelSetAttribute(CUfunction_attribute a, int value, CUkernel k, CUdevice) {
   LOCK;
   if (a == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) allowed_shared[k] = value;
   return value <= kind().shared_memory ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, CUfunction, int threads, size_t) { *n = 2048 / std::max(threads, 1); return CUDA_SUCCESS; }
 static void check_shared(const void *f, size_t bytes) {
   LOCK;
   if (bytes > 49152 && bytes > (size_t)allowed_shared[f]) problem("more shared memory than the kernel may have: " + kernel_names[f]);
 }
-API CUresult cuOccupancyMaxActiveClusters(int *n, CUfunction, const CUlaunchConfig *) { *n = 1; return CUDA_SUCCESS; }
-#define DRIVER_STUB(name) extern "C" __attribute__((visibility("default"))) int name##_stub(...) asm(#name); int name##_stub(...) { return 0; }
-DRIVER_STUB(cuTensorMapEncodeTiled) DRIVER_STUB(cuTensorMapEncodeIm2col) DRIVER_STUB(cuLinkAddData_v2) DRIVER_STUB(cuLinkComplete) DRIVER_STUB(cuLinkCreate_v2)
 
 // ---------------------------------------------------------------------------------------------------- cuBLAS
-struct Blas { cudaStream_t stream; int pointer_mode, math_mode; };
+struct Blas { cudaStream_t stream; int math_mode; };
 API int cublasCreate_v2(Blas **h) { *h = new Blas{}; return 0; }
-API int cublasDestroy_v2(Blas *) { return 0; }
 API int cublasSetStream_v2(Blas *h, cudaStream_t s) { h->stream = s; return 0; }
-API int cublasSetWorkspace_v2(Blas *, void *, size_t) { return 0; }
 API int cublasSetMathMode(Blas *h, int mode) { h->math_mode = mode; return 0; }
 API int cublasGetMathMode(Blas *h, int *mode) { *mode = h->math_mode; return 0; }
-API int cublasSetPointerMode_v2(Blas *h, int mode) { h->pointer_mode = mode; return 0; }
-API int cublasGetPointerMode_v2(Blas *h, int *mode) { *mode = h->pointer_mode; return 0; }
-API int cublasSetSmCountTarget(Blas *, int) { return 0; }
 #define PRODUCT(name) API int name(Blas *h, ...) { LOCK; add_work(stream(h->stream), #name); return 0; }
-PRODUCT(cublasGemmEx) PRODUCT(cublasGemmStridedBatchedEx) PRODUCT(cublasSgemm_v2) PRODUCT(cublasSgemmStridedBatched)
-PRODUCT(cublasSgemmEx) PRODUCT(cublasSgemv_v2) PRODUCT(cublasDgemm_v2) PRODUCT(cublasDgemmStridedBatched)
-PRODUCT(cublasDgemv_v2) PRODUCT(cublasSdot_v2) PRODUCT(cublasDotEx)
-API size_t cublasLtGetVersion() { return 130000; }
-API int cublasLtCreate(Blas **h) { *h = new Blas{}; return 0; }
+PRODUCT(cublasGemmEx) PRODUCT(cublasSgemm_v2)
 API int cublasLtMatmul(void *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *, void *, void *, void *, const void *, void *, size_t, cudaStream_t s) { LOCK; add_work(stream(s), "cublasLtMatmul"); return 0; }
 API int cublasLtMatmulAlgoGetHeuristic(void *, void *, void *, void *, void *, void *, void *, int, void *result, int *n) { memset(result, 0, 80); *n = 1; return 0; }
 #define DESCRIPTION(name) API int name##Create(void **d, ...) { *d = calloc(1, 256); return 0; } API int name##Destroy(void *d) { free(d); return 0; } API int name##SetAttribute(void *, int, const void *, size_t) { return 0; }
 DESCRIPTION(cublasLtMatmulDesc) DESCRIPTION(cublasLtMatmulPreference) DESCRIPTION(cublasLtMatrixLayout)
+SUCCEEDS(cublasSetWorkspace_v2)
 
 // ---------------------------------------------------------------------------------------------------- NCCL
 static const size_t SLOT = 96ull << 20; // bytes that a rank may hand over at once
@@ -480,19 +392,7 @@ API int ncclCommInitRank(Group **group, int size, GroupId id, int rank) {
   return 0;
 }
 API int ncclCommInitRankConfig(Group **g, int size, GroupId id, int rank, void *) { return ncclCommInitRank(g, size, id, rank); }
-API int ncclCommInitRankScalable(Group **g, int size, int rank, int, GroupId *ids, void *) { return ncclCommInitRank(g, size, ids[0], rank); }
-API int ncclCommDestroy(Group *) { return 0; }
-API int ncclCommAbort(Group *) { return 0; }
-API int ncclCommFinalize(Group *) { return 0; }
 API int ncclCommGetAsyncError(Group *, int *error) { *error = 0; return 0; }
-API int ncclCommCount(Group *g, int *n) { *n = g->size; return 0; }
-API int ncclCommUserRank(Group *g, int *n) { *n = g->rank; return 0; }
-API int ncclCommCuDevice(Group *, int *n) { *n = device; return 0; }
-API int ncclCommRegister(Group *, void *, size_t, void **) { return 0; }
-API int ncclCommDeregister(Group *, void *) { return 0; }
-API int ncclGroupStart() { return 0; }
-API int ncclGroupEnd() { return 0; }
-API const char *ncclGetErrorString(int) { return "an error of the fake NCCL"; }
 API const char *ncclGetLastError(void *) { return ""; }
 static size_t width(int type) { return type <= 1 ? 1 : type == 6 || type == 9 ? 2 : type == 4 || type == 5 || type == 8 ? 8 : 4; }
 template <class T> static void reduce(Group *g, void *to, size_t n, int op) {
@@ -534,3 +434,5 @@ API int ncclAllGather(const void *from, void *to, size_t n, int type, Group *g, 
     for (int rank = 0; rank < g->size; rank++) memcpy((char *)to + rank * n * width(type), g->slots + rank * SLOT, n * width(type));
   });
 }
+
+SUCCEEDS(ncclCommDestroy) SUCCEEDS(ncclCommFinalize)

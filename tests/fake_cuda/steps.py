@@ -16,17 +16,8 @@ from gnn_training.training.searcher import searcher_for
 from gnn_training.training.self_check import self_check
 from gnn_training.training.validation import Validation
 
-COUNTS = (
-    "launches",
-    "searches",
-    "syncs",
-    "reads",
-    "pageable copies",
-    "allocations",
-    "problems",
-    "all-reduces",
-    "streams",
-)
+COUNTS = ("launches", "searches", "syncs", "reads", "pageable copies", "allocations", "problems", "all-reduces",
+          "streams")  # fmt: skip
 WARM_UP = 12  # steps: DDP measures its first ten with events
 fake = ctypes.CDLL(None)
 fake.fake_cuda_count.restype = ctypes.c_size_t
