@@ -35,11 +35,10 @@ from gnn_training.graph import NeighbourLists
 from gnn_training.jobs.train import train
 from gnn_training.model.search import first_weights
 from gnn_training.settings import TrainSettings, of_preset
-from gnn_training.solve.portfolio import clique_size
+from gnn_training.solve.portfolio import clique_size, first_coloring
 from gnn_training.solve.search_kernel import noise_table, search_graph
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import LR_SCALINGS
-from gnn_training.training.loader import first_coloring
 
 log = logging.getLogger(__name__)
 ONE = 6400  # searches of a training of size 1

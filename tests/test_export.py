@@ -378,7 +378,7 @@ def test_without_checksums_there_is_nothing_to_verify(tmp_path: Path, capsys):
     assert "SHA256SUMS: cannot be read (no such file or directory); export again" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("shape", [[1, NUM_WEIGHTS], [10, 64]], ids=["rule of moving", "graph head"])
+@pytest.mark.parametrize("shape", [[1, NUM_WEIGHTS], [22, 128]], ids=["rule of moving", "predictions"])
 @pytest.mark.parametrize("damaged", [MODEL_FILE, WEB_FILE])
 def test_a_file_that_gives_other_answers_is_caught(models, loaded: onnx.ModelProto, capsys, damaged, shape: list[int]):
     (weights,) = [tensor for tensor in loaded.graph.initializer if list(tensor.dims) == shape]

@@ -46,7 +46,7 @@ def learn(
     """What one rank sees of so many steps; the rank `poisoned` has labels that make its loss NaN."""
     data = PackedGraphs.open(settings.data)
     if rt.rank == poisoned:
-        data.tensors["reached"] = np.full_like(data.reached, -1)  # logarithms of 0 rounds
+        data.tensors["reached"] = np.full_like(data.reached, -2)  # whose logarithm is NaN
     loader, learner, reports, error = GraphLoader(settings, data, rt), Learner(settings, search_on_cpu, rt), [], ""
     if resume:
         learner.load_state(checkpoint.load(resume))
@@ -102,7 +102,7 @@ def test_machines_with_different_graphs_are_refused_on_every_rank(tiny_data: Pat
 
 def shared(data: Path, ranks: int, **changes) -> TrainSettings:
     """Batches of so many ranks that together are those of one."""
-    return tiny_runs.settings(data, Path("nowhere"), batch_size=4 // ranks, **changes)
+    return tiny_runs.settings(data, Path("nowhere"), batch_size=4 // ranks, **({"batch_states": 4 // ranks} | changes))
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -122,7 +122,7 @@ def test_the_learning_rate_grows_with_the_ranks_as_asked(tiny_data: Path):
 
 def test_a_rank_without_graphs_takes_part_and_changes_nothing(tmp_path: Path):
     tiny_runs.write_data(tmp_path, graphs=3)  # one to train on that is not easy, one for validation
-    (one,) = in_group(1, learn, shared(tmp_path, 1), 3)
+    (one,) = in_group(1, learn, shared(tmp_path, 1, batch_states=12), 3)
     group = in_group(3, learn, shared(tmp_path, 1), 3)
     assert_agree(group)
     assert_same_steps(group[0], one)

@@ -280,7 +280,7 @@ def test_lost_patience_stays_lost(tiny_data: Path, tmp_path: Path):
 def test_a_loss_that_stays_non_finite_ends_with_a_sentence_and_is_told_in_the_status(tiny_data: Path, tmp_path: Path):
     graphs = PackedGraphs.open(tiny_data)
     tensors = {name: value for name, value in vars(graphs).items() if isinstance(value, np.ndarray)}
-    tensors["reached"] = np.full_like(graphs.reached, -1)  # logarithms of 0 rounds
+    tensors["reached"] = np.full_like(graphs.reached, -2)  # whose logarithm is NaN
     (tmp_path / "bad").mkdir()
     packed.write(tmp_path / "bad", tensors, graphs.families, {})
     said = refusal(train, tiny_runs.settings(tmp_path / "bad", tmp_path / "run"))

@@ -133,7 +133,7 @@ class PredictionNetwork(nn.Module):
         zeros = h.new_zeros(n.shape[0], h.shape[1])
         mean = zeros.index_add(0, graph, h) / n                                           # (G, H)
         spread = (zeros.index_add(0, graph, (h - mean[graph]) ** 2) / n + 1e-6).sqrt()
-        peak = (zeros - 1e4).scatter_reduce(0, graph[:, None].expand_as(h), h, "amax")
+        peak = (zeros.index_add(0, graph, h.exp()) / n).log()  # a smooth maximum; h is at most the root of H
         y = self.head(silu(self.graph(torch.cat([mean, spread, peak, states.graph], 1))))
         saved, types, rounds = y.float().split([len(SAVED), len(GRAPH_TYPES), 1], 1)
         return Predictions(saved, types, rounds[:, 0])
