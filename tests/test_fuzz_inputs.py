@@ -61,7 +61,8 @@ def read_node_link(content: bytes) -> tuple[int, set]:
 
 
 def read_csv(content: bytes) -> tuple[int, set]:
-    text = io.StringIO(content.decode("utf-8-sig"), newline=None).getvalue().split("\n")
+    # Columns after the second are not read, so they need not be UTF-8.
+    text = io.StringIO(content.decode("utf-8-sig", "surrogateescape"), newline=None).getvalue().split("\n")
     rows = [[cell.strip() for cell in next(csv.reader([line]), [])] for line in text]
     rows = [row for row in rows if any(row[:2]) and row[0][:1] not in ("#", "%")]
     rows = rows[[cell.lower() for cell in text[0].split(",")[:2]] == ["source", "target"] :]
