@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 from gnn_training.errors import StorageError, UserError
 
 log = logging.getLogger(__name__)
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # as network file systems answer
 OWN_LIMIT = 1 << 28  # bytes of a file that this program writes; it writes a hundred times fewer
 JSON_LIMIT = 20_000_000  # bytes; the values of hostile JSON take 30 times as much memory

@@ -404,8 +404,8 @@ def test_a_bad_edge_list_is_named_with_its_line(content: bytes, expected: str):
         (GRAPHML % b'\n<node id="a"><graph><node id="b"/></graph></node>', "a second graph or a hyperedge cannot"),
         (GRAPHML % b"<hyperedge/>", "a second graph or a hyperedge cannot be read"),
         (GRAPHML % b'</graph>\n<graph><node id="b"/>', "a second graph or a hyperedge cannot"),
-        (BOMB, "it has a DOCTYPE or is UTF-16"),
-        (BOMB.decode().encode("utf-16"), "it has a DOCTYPE or is UTF-16"),
+        (BOMB, "DTDForbidden"),
+        (BOMB.decode().encode("utf-16"), "DTDForbidden"),
         (b'<?xml version="1.0" encoding="no-such"?><graphml/>', "unknown encoding"),
     ],
     ids=count(),
@@ -568,7 +568,7 @@ def test_a_missing_file_and_damaged_gzip_are_named(tmp_path: Path):
 @pytest.mark.parametrize("name", ["pool.tar.gz", "pool.tgz", "pool.tar"])
 def test_an_archive_is_unpacked_inside_its_folder_and_only_its_graphs(tmp_path: Path, name: str):
     graph = dimacs(TRIANGLE_WITH_TAIL)
-    members = {"data/metadata.json": b"{}", "../graphs/a.col": graph, "/b.col": graph, "./c/d.col": graph}
+    members = {"data/metadata.json": b"{}", "graphs/a.col": graph, "/b.col": graph, "./c/d.col": graph}
     _write_archive(tmp_path / name, members | {"data/._b.col": b"\x00", "README.txt": b"hello"})
     inside = tmp_path / "unpacked"
     unpacked = sources.unpack(tmp_path / name, inside)
@@ -596,7 +596,7 @@ def test_a_damaged_archive_and_a_full_disk_are_named(tmp_path: Path, monkeypatch
         raise OSError(28, os.strerror(28))
 
     _write_archive(tmp_path / "pool.tar.gz", {"a.col": dimacs(TRIANGLE_WITH_TAIL)})
-    monkeypatch.setattr(Path, "write_bytes", full_disk)
+    monkeypatch.setattr(tarfile, "copyfileobj", full_disk)
     with pytest.raises(StorageError, match=r"pool.tar.gz: cannot be unpacked to .*full \(no space left on device\)"):
         sources.unpack(tmp_path / "pool.tar.gz", tmp_path / "full")
 
@@ -621,9 +621,9 @@ END = bytes(1024)
         (bz2.compress(GRAPH + END), "is damaged or not a tar archive"),
         (GRAPH, "ends too early"),
         (GRAPH + END + GRAPH, "more follows its end"),
-        (GRAPH + END + bytes(20_000_000), "more follows its end"),
-        (member("a.col", size=1 << 40), "'a.col' has holes or 1099511627776 bytes"),
-        (member("a.json", size=50_000_000), "'a.json' has holes or 50000000 bytes"),
+        (member("../a.col") + END, "is damaged or not a tar archive ('../a.col' would be extracted"),
+        (member("a.col", size=1 << 40), "'a.col' has holes or is too large: 1099511627776 bytes"),
+        (member("a.json", size=50_000_000), "'a.json' has holes or is too large: 50000000 bytes"),
         (member("a.txt", size=1 << 60), "pool.tar"),
         (member("a.txt", size=1 << 32), "unexpected end of data"),
         (member("a.col", size=-512), "is damaged"),
