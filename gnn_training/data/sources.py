@@ -114,7 +114,9 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
         raise UserError(f"{archive}: is damaged or not a tar archive ({error}); fetch or pack it again") from error
     except OSError as error:
         kind = StorageError if error.errno in DISK_ERRORS else UserError
-        raise kind(f"{archive}: cannot be unpacked to {folder} ({reason(error)}); make room or pack it again") from error
+        raise kind(
+            f"{archive}: cannot be unpacked to {folder} ({reason(error)}); make room or pack it again"
+        ) from error
     if not any(folder.iterdir()):
         raise UserError(f"{archive}: has no graph files; known are {KNOWN}")
     return find([folder])
