@@ -72,8 +72,6 @@ def main(args: Sequence[str] | None = None) -> int:
             raise
         place = error.filename or "the output"
         return _without_output(_explain(StorageError(f"{place} cannot be written ({reason(error)}); make room")))
-    finally:
-        processes.rest()
 
 
 def _set_up_output() -> None:

@@ -164,14 +164,13 @@ def test_labels_name_the_revision_of_the_image(image: Image):
     labels = {name.removeprefix("org.opencontainers.image."): value for name, value in config["Labels"].items()}
     assert (labels["revision"], labels["licenses"]) == (image.revision, "MIT")
     assert {"title", "version", "created"} <= labels.keys()
-    assert config["Healthcheck"]["Test"] == ["CMD", "healthcheck.sh"]
     assert f"GNN_REVISION={image.revision}" in config["Env"]
     assert {"NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"} <= {*config["Env"]}
 
 
 def test_only_what_runs_is_in_the_image(image: Image):
     found = set(image.run("ls", "-A", "/opt/gnn", "/opt/gnn/scripts").stdout.split())
-    scripts = {"environment.sh", "entrypoint.sh", "first_gpu.sh", "healthcheck.sh", "run.sh", "run_multigpu.sh"}
+    scripts = {"environment.sh", "entrypoint.sh", "first_gpu.sh", "run.sh", "run_multigpu.sh"}
     others = {"LICENSE", "benchmarks", "gnn_training", "scripts", "requirements.lock", "requirements-oldest.lock"}
     assert found == {"/opt/gnn:", "/opt/gnn/scripts:"} | scripts | others
 
@@ -191,13 +190,6 @@ def test_image_without_a_command_prints_its_usage(image: Image):
 
 def test_tini_is_the_first_process(image: Image):
     assert image.run("cat", "/proc/1/comm").stdout == "tini\n"
-
-
-def test_container_is_unhealthy_when_the_heartbeat_stops(image: Image):
-    work = "python -c 'from gnn_training import processes; processes.touch_heartbeat()'"
-    done = image.run("bash", "-c", f"{work} && healthcheck.sh && touch -d '-11 minutes' /dev/shm/* && healthcheck.sh")
-    assert done.returncode == 1
-    assert done.stdout.startswith("The job has given no sign of life since ")
 
 
 def test_job_on_a_volume_of_root_is_done_by_the_user_gnn(finished: Path):

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_training import processes
 from gnn_training.distributed import Runtime
 from gnn_training.model.search import first_weights
 from gnn_training.settings import TrainSettings
@@ -49,7 +48,6 @@ class Validation:
             self._untrained = [self._colors(untrained, self._batch(ids)) for ids in self.batches]
         sums = torch.zeros(len(SCORES), dtype=torch.float64, device=self.rt.device)
         for number in range(len(self.batches)):
-            processes.touch_heartbeat()
             sums += self.score_batch(network, number)
         count = sum(map(len, self.batches))
         totals = self.rt.total(torch.tensor([*sums.tolist(), count], dtype=torch.float64))
