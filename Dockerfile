@@ -26,7 +26,6 @@ ENV PATH=/opt/venv/bin:/opt/gnn:/opt/gnn/scripts:$PATH \
     PYTHONSAFEPATH=1 \
     GNN_VENV=/opt/venv \
     GNN_WORKSPACE=/workspace \
-    GNN_HEARTBEAT=/dev/shm/gnn-heartbeat \
     ORT_DISABLE_TELEMETRY=1 \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
@@ -48,14 +47,13 @@ RUN --mount=type=bind,source=scripts/install_image.sh,target=/install_image.sh -
     /install_image.sh
 
 COPY LICENSE run.sh run_multigpu.sh ./
-COPY scripts/entrypoint.sh scripts/first_gpu.sh scripts/healthcheck.sh scripts/
+COPY scripts/entrypoint.sh scripts/first_gpu.sh scripts/
 COPY benchmarks benchmarks
 COPY gnn_training gnn_training
 RUN python -m compileall -q benchmarks gnn_training
 
 WORKDIR /workspace
 ENTRYPOINT ["/usr/bin/tini", "--", "entrypoint.sh"]
-HEALTHCHECK --interval=1m --timeout=10s --start-period=1m CMD ["healthcheck.sh"]
 
 ARG VERSION=unknown
 ARG REVISION=unknown

@@ -320,5 +320,3 @@ if __name__ == "__main__":
         sys.exit(error.exit_code)
     except KeyboardInterrupt as interrupt:
         sys.exit(128 + interrupt.args[0])
-    finally:
-        processes.rest()

@@ -53,7 +53,7 @@ def describe(settings: TrainSettings) -> dict:
     return {
         "gpu": torch.cuda.get_device_name(),
         "gpus": gpus.num_gpus(),
-        "listed": gpus.listing(),
+        "listed": gpus.output_of("nvidia-smi", "-L"),
         "driver": gpus.driver(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda or torch.version.hip,

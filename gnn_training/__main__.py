@@ -2,7 +2,6 @@
 
 import argparse
 import atexit
-import errno
 import gc
 import importlib
 import os
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gnn_training import __version__, processes
 from gnn_training.errors import StorageError, UserError
-from gnn_training.files import read_json, reason
+from gnn_training.files import DISK_ERRORS, read_json, reason
 
 if TYPE_CHECKING:
     from gnn_training.settings import Settings
@@ -69,12 +68,10 @@ def main(args: Sequence[str] | None = None) -> int:
     except OSError as error:
         if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has ended
             return _without_output(141)
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        if error.errno not in DISK_ERRORS:
             raise
         place = error.filename or "the output"
         return _without_output(_explain(StorageError(f"{place} cannot be written ({reason(error)}); make room")))
-    finally:
-        processes.rest()
 
 
 def _set_up_output() -> None:

@@ -35,11 +35,11 @@ def from_logits(graph: Graph, logits: np.ndarray) -> np.ndarray:
     return first_fit(*graph.csr(), np.argsort(np.argmax(logits, axis=1), kind="stable"))
 
 
-def write_solution(path: Path, colors: np.ndarray, names: Sequence[Any] = ()) -> None:
+def write_solution(path: Path, colors: np.ndarray, names: Sequence[Any] = (), is_new: bool = False) -> None:
     """Write colors (N,) that count from 0. names (N,): of the nodes; without, they are numbers from 0. `.csv` has a
     line `node,color` per node, `.json` an object from node to color, colors as they are. Other files are DIMACS
     solutions: `s col K`, then `l v c` per node, both counted from 1; a comment has each name that is not v.
-    StorageError as `files.write_result`.
+    is_new: replace no file. StorageError if the system refuses.
     """
     pairs = list(zip(map(str, names or range(len(colors))), colors.tolist(), strict=True))
     if path.suffix == ".json":
@@ -52,7 +52,7 @@ def write_solution(path: Path, colors: np.ndarray, names: Sequence[Any] = ()) ->
         if names and names != range(1, len(colors) + 1):
             lines += [f"c {node} {' '.join(name.split())}" for node, (name, _) in enumerate(pairs, 1)]
         text = "\n".join([f"s col {num_colors(colors)}", *lines])
-    files.write_result(path, text.rstrip("\n") + "\n")
+    files.write_text(path, text.rstrip("\n") + "\n", is_new)
 
 
 def count_conflicts_and_colors(pairs: Iterable[tuple[int, int]], colors: Sequence[int]) -> tuple[int, int]:

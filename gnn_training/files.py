@@ -7,7 +7,6 @@ import logging
 import os
 import secrets
 import stat
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -16,7 +15,9 @@ from typing import Any, BinaryIO
 from gnn_training.errors import StorageError, UserError
 
 log = logging.getLogger(__name__)
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # as network file systems answer
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # as file systems without hard links answer
 OWN_LIMIT = 1 << 28  # bytes of a file that this program writes; it writes a hundred times fewer
 JSON_LIMIT = 20_000_000  # bytes; the values of hostile JSON take 30 times as much memory
 
@@ -82,15 +83,20 @@ def make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def replace_file(path: Path) -> Iterator[Path]:
+def replace_file(path: Path, is_new: bool = False) -> Iterator[Path]:
     """Give the body a temporary path to write to, which replaces `path` at its end. After an error `path` is unchanged.
-    StorageError if the system refuses, UserError if `path` is a folder, a device or a pipe. Of several writers, the
-    last one wins.
+    is_new: refuse to replace a file. StorageError if the system refuses, UserError if `path` is a folder, a device or a
+    pipe. Of several writers the last one wins, with is_new the first one.
     """
     with _temporary(path) as temporary:
         yield temporary
         _flush(temporary)
-        os.replace(temporary, path)
+        try:
+            (os.link if is_new else os.replace)(temporary, path)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            os.replace(temporary, path)
 
 
 @contextmanager
@@ -132,15 +138,15 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically. StorageError if the system refuses."""
-    with replace_file(path) as temporary:
+def write_bytes(path: Path, content: bytes, is_new: bool = False) -> None:
+    """Write a file atomically. Raises as `replace_file`."""
+    with replace_file(path, is_new) as temporary:
         temporary.write_bytes(content)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, is_new: bool = False) -> None:
     """Write `text` as UTF-8, as `write_bytes`."""
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(), is_new)
 
 
 def require_places(outputs: Sequence[Path], inputs: Iterable[Path] = ()) -> None:
@@ -165,20 +171,6 @@ def identity(path: Path) -> tuple[int, int] | str:
         return (found := os.stat(path)).st_dev, found.st_ino
     except OSError:
         return os.path.realpath(path)
-
-
-def write_result(path: Path, text: str) -> None:
-    """Write `text` as `write_text`. What took long to find is not lost: if its place has gone meanwhile, the
-    StorageError names the temporary folder that has it.
-    """
-    try:
-        write_text(path, text)
-    except StorageError as error:
-        with suppress(OSError):
-            kept = Path(tempfile.mkdtemp(prefix="gnn_training-"), f"result{path.suffix}")
-            kept.write_text(text, encoding="utf-8")
-            raise StorageError(f"{error}; it is kept in {kept}") from error
-        raise
 
 
 def reason(error: Exception) -> str:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from gnn_training import files
 from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, SUMS_FILE, WEB_FILE, WEIGHTS_FILE
@@ -14,7 +15,7 @@ from gnn_training.machine import require_package
 # SUMS_FILE names them.
 FILES = (MODEL_FILE, WEB_FILE, GOLDEN_FILE, WEIGHTS_FILE, "config.json", "report.json", "manifest.json")
 NAME = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@(.+))?")
-LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
+SILENT_SECONDS = 60  # after which an endpoint that sends nothing is given up
 
 
 def model_file(name: Path | str) -> Path:
@@ -31,13 +32,10 @@ def model_file(name: Path | str) -> Path:
         from huggingface_hub import snapshot_download
 
         folder = Path(snapshot_download(repo, revision=revision, allow_patterns=[SUMS_FILE, *FILES]))
-    found = {file: (folder / file).read_bytes() for file in (SUMS_FILE, *FILES) if (folder / file).exists()}
-    sums = found.get(SUMS_FILE, b"")
-    if f"  {MODEL_FILE}\n".encode() not in sums:
-        raise UserError(f"{name} has no {SUMS_FILE} of a {MODEL_FILE}: name a model that `coloring-gnn push` uploaded")
-    if wrong := files.changed(sums, found, ()):
-        cache = folder.parents[1]
-        raise UserError(f"{name}: {wrong} differs from its checksum: delete {cache}, or name another revision")
+    contents = {file: (folder / file).read_bytes() for file in (SUMS_FILE, *FILES) if (folder / file).exists()}
+    if changed := files.changed(contents.get(SUMS_FILE, b""), contents, [MODEL_FILE]):
+        way_out = f"delete {folder.parents[1]}, or name a model or revision that `coloring-gnn push` uploaded"
+        raise UserError(f"{name}: {changed} differs from its checksum in {SUMS_FILE}: {way_out}")
     return folder / MODEL_FILE
 
 
@@ -53,16 +51,17 @@ def parse(name: str) -> tuple[str, str | None]:
 def errors_in_a_sentence(name: str) -> Iterator[None]:
     """Turn errors of huggingface_hub into UserError. Tokens are left to that library and appear in no message."""
     require_package("huggingface_hub", name, "'.[hub]' in a clone")
-    from huggingface_hub import errors
+    from huggingface_hub import errors, utils
 
+    utils.get_session().event_hooks["request"].append(_limit_silence)
     try:
         yield
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-        missing = "there is no such model or revision, or it is private or gated"
-        raise UserError(f"{name}: {missing}: correct the name, ask for access on its page, or {LOG_IN}") from error
-    except (errors.HfHubHTTPError, ValueError) as error:  # ValueError: of a name or a model card
-        refusal = " ".join(str(error).split())
-        raise UserError(f"{name}: the Hub refuses ({refusal}): correct that, {LOG_IN}, or try again later") from error
-    except (errors.HTTPError, OSError) as error:
-        why = f"not in the cache, and the Hub or the cache cannot be used ({files.reason(error)})"
-        raise UserError(f"{name}: {why}: connect, unset HF_HUB_OFFLINE, or make room in HF_HOME") from error
+    except (errors.HTTPError, OSError, ValueError) as error:  # ValueError: of a name or a model card
+        cause = " ".join(str(error).split())
+        ways = "correct the name, log in with `hf auth login` or set HF_TOKEN, connect, or make room in HF_HOME"
+        raise UserError(f"{name}: the Hub and its cache do not serve it ({cause}): {ways}") from error
+
+
+def _limit_silence(request: Any) -> None:
+    """End a request to an endpoint that is silent; by itself, the library waits for ever."""
+    request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), SILENT_SECONDS)

@@ -1,11 +1,10 @@
-"""Child processes: none outlives its parent, and a signal to the parent reaches them. And the heartbeat file."""
+"""Child processes: none outlives its parent, and a signal to the parent reaches them."""
 
 import ctypes
 import math
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -113,10 +112,9 @@ def run_python(
     errors: Path | None = None,
     variables: Mapping[str, str] = {},
     limit: float = math.inf,
-    beats: bool = True,
 ) -> int:
     """Run Python with `arguments` to its end; return its exit code: 128 + signal if one ended it, 124 after the limit.
-    errors, variables: as for `python`. limit: seconds. beats: keep the heartbeat going meanwhile.
+    errors, variables: as for `python`. limit: seconds.
     """
     deadline = time.monotonic() + limit
     with python(arguments, errors, variables) as child:
@@ -126,8 +124,6 @@ def run_python(
             if time.monotonic() > deadline:
                 os.killpg(child.pid, signal.SIGKILL)
                 return TIMED_OUT
-            if beats:
-                touch_heartbeat()
             time.sleep(0.05)
     return code if code >= 0 else 128 - code
 
@@ -159,23 +155,3 @@ def interruptible() -> Iterator[None]:
         interrupts.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def heartbeat_file() -> Path | None:
-    """The file that shows progress to a container's health check: GNN_HEARTBEAT plus host name; None if unset."""
-    name = os.environ.get("GNN_HEARTBEAT")
-    return Path(f"{name}.{socket.gethostname()}") if name else None  # containers may share the folder
-
-
-def touch_heartbeat() -> None:
-    """Touch the heartbeat file, if one is wanted."""
-    if file := heartbeat_file():
-        with suppress(OSError):
-            file.touch()
-
-
-def rest() -> None:
-    """Remove the heartbeat file: the work has ended, and silence is no alarm."""
-    if file := heartbeat_file():
-        with suppress(OSError):
-            file.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""GPUs that are not there: an nvidia-smi or amd-smi that prints what the real one prints, and what torch says."""
+"""GPUs that are not there: an nvidia-smi that prints what the real one prints, and what torch says."""
 
 import shlex
 from pathlib import Path
@@ -10,14 +10,8 @@ case "$*" in
   *) echo "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help."; exit 1 ;;
 esac
 """
-AMD_SMI = """#!/bin/sh
-[ "$*" = list ] && printf '%s\\n' {listing}
-"""
 TORCH = """
 import os
-
-class version:
-    cuda, hip = {versions}
 
 __version__ = "2.11"
 
@@ -26,7 +20,7 @@ class cuda:
         return cuda.device_count() > 0
 
     def device_count():
-        shown = os.environ.get("HIP_VISIBLE_DEVICES" if version.hip else "CUDA_VISIBLE_DEVICES")
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
         return {usable} if shown is None else min({usable}, len([name for name in shown.split(",") if name]))
 
     def init():
@@ -34,7 +28,6 @@ class cuda:
 """
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver"
 NONE_VISIBLE = "No CUDA GPUs are available"
-NO_AMD_DRIVER = "ERROR:root:Unable to get devices, driver not initialized (amdgpu not found in modules)"
 
 
 def listing(gpus: int, slices: int = 0) -> list[str]:
@@ -50,25 +43,10 @@ def listing(gpus: int, slices: int = 0) -> list[str]:
 def nvidia_smi(folder: Path, gpus: int = 0, driver: str = "580.65.06", slices: int = 0) -> None:
     """Put an nvidia-smi for a machine like that into `folder`."""
     drivers = shlex.join([driver] * gpus or ["No devices were found"])
-    _write(folder / "nvidia-smi", SMI.format(listing=shlex.join(listing(gpus, slices)), drivers=drivers))
+    (folder / "nvidia-smi").write_text(SMI.format(listing=shlex.join(listing(gpus, slices)), drivers=drivers))
+    (folder / "nvidia-smi").chmod(0o755)
 
 
-def amd_smi(folder: Path, gpus: int = 0) -> None:
-    """Put an amd-smi for a machine with so many GPUs into `folder`."""
-    lines = [
-        f"GPU: {gpu}\n    BDF: 0000:{gpu:02}:00.0\n    UUID: {gpu:02}ff74a1-0000-1000-80d5-04d1ad3e8c5b\n"
-        f"    KFD_ID: 652{gpu:02}\n    NODE_ID: {gpu + 2}\n    PARTITION_ID: 0\n"
-        for gpu in range(gpus)
-    ]
-    _write(folder / "amd-smi", AMD_SMI.format(listing=shlex.join(lines or [NO_AMD_DRIVER])))
-
-
-def _write(tool: Path, script: str) -> None:
-    tool.write_text(script)
-    tool.chmod(0o755)
-
-
-def write_torch(folder: Path, usable: int, error: str = NONE_VISIBLE, hip: str | None = None) -> None:
+def write_torch(folder: Path, usable: int, error: str = NONE_VISIBLE) -> None:
     """Put a torch that sees so many GPUs into `folder`; `error` is what it says when there are none."""
-    versions = (None if hip else "13.0", hip)
-    (folder / "torch.py").write_text(TORCH.format(usable=usable, error=error, versions=versions))
+    (folder / "torch.py").write_text(TORCH.format(usable=usable, error=error))

@@ -25,7 +25,7 @@ LAUNCH = job.launch  # the tests replace it
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of its own, on a machine without GPUs, where trainings need not be measured."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(gpus, "DEVICE", tmp_path / "nvidiactl")
+    monkeypatch.setattr(gpus, "DEVICES", (tmp_path / "nvidiactl",))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -147,7 +147,6 @@ def test_preset_for_gpus_wants_one():
 
 
 def test_driver_is_shown_where_torch_cannot_use_the_gpus(here: Path, monkeypatch, capsys):
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
     nvidia_smi(here, gpus=1, driver="550.54.15")
     with pytest.raises(MachineError, match="cannot use the GPU"):
         job.check(settings(device="cuda"))

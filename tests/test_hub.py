@@ -5,6 +5,7 @@ that follows the Hub's protocol.
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -121,8 +122,8 @@ def test_a_pushed_model_is_fetched_checked_and_used_also_without_the_hub(
         card, summary = yaml.safe_load(head), (report := json.loads(files["report.json"]))["summary"]
         assert "pip install '.[hub]'" in text and report["verdict"] and report["verdict"] in text
         assert (card["library_name"], card["license"], card["pipeline_tag"]) == ("coloring-gnn", "mit", "graph-ml")
-        metrics = {metric["type"]: metric["value"] for metric in card["model-index"][0]["results"][0]["metrics"]}
-        assert metrics == {name: summary["methods"]["one_call"][name] for name in metrics} and "mean_gap" in metrics
+        scores = [f"{summary['methods']['one_call'][name]:.2f}" for name in ("mean_gap", "mean_colors")]
+        assert f"\n| one call | {' | '.join(scores)} | " in text and text.count("\n| ") == 2 + len(summary["methods"])
 
         (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
         done = python("-c", program)
@@ -147,7 +148,7 @@ def test_a_push_that_the_hub_refuses_says_why_in_a_sentence(archive: Path, onlin
         assert done.returncode == 2 and done.stderr.startswith("coloring-gnn: ") and done.stderr.count("\n") == 1, done
         return done.stderr
 
-    assert re.search("the Hub refuses .*401.*: correct that, log in with", said("me/no", archive, token="hf_wrong"))
+    assert re.search("do not serve it .*401.*: correct the name, log in with", said("me/no", archive, token="hf_wrong"))
     assert '"license" must be one of' in said("me/no", archive, "--license", "wtf")
     assert online.repositories["me/no"].commits == []
     write_archive(tmp_path / "damaged.tar.gz", read_archive(archive) | {"best.pt": b"?"}, 0)
@@ -175,9 +176,12 @@ def test_later_commits_replace_earlier_ones_unless_the_name_has_a_revision(onlin
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"coloring_gnn.onnx": b"changed"}, "coloring_gnn.onnx differs from its checksum: delete .*, or name another"),
+        (
+            {"coloring_gnn.onnx": b"changed"},
+            "coloring_gnn.onnx differs from its checksum in SHA256SUMS: delete .*, or name",
+        ),
         ({"config.json": b"changed"}, "config.json differs from its checksum"),
-        ({SUMS_FILE: b""}, "has no SHA256SUMS of a coloring_gnn.onnx: name a model that `coloring-gnn push` uploaded"),
+        ({SUMS_FILE: b""}, "coloring_gnn.onnx differs from its checksum"),
         ({SUMS_FILE: b"<html>\n  coloring_gnn.onnx\n"}, "<html> differs from its checksum"),
     ],
 )
@@ -197,14 +201,25 @@ def test_what_cannot_be_fetched_is_refused_in_a_sentence(
 ):
     put(online, "me/gated").gated = True
     put(online, "me/model")
-    for name in ("hf://me/gated", "hf://me/none", "hf://me/model@v9"):
-        assert f"{name}: there is no such model or revision, or it is private or gated" in refusal(name)
     (tmp_path / "file").touch()
     nobody = {"HF_ENDPOINT": "http://127.0.0.1:9"}  # the discard port
-    for variables in ({"HF_HUB_OFFLINE": "1"}, nobody, {"HF_HOME": str(tmp_path / "file")}):
-        assert "not in the cache, and the Hub or the cache cannot be used" in refusal("hf://me/model", **variables)
+    for name, variables, reason in (
+        ("hf://me/gated", {}, "403"), ("hf://me/none", {}, "404"), ("hf://me/model@v9", {}, "404"),
+        ("hf://me/model", {"HF_HUB_OFFLINE": "1"}, "offline"), ("hf://me/model", nobody, "onnection"),
+        ("hf://me/model", {"HF_HOME": str(tmp_path / "file")}, "Not a directory"),
+    ):  # fmt: skip
+        assert re.match(
+            f"{name}: the Hub and its cache do not serve it .*{reason}.*: correct", refusal(name, **variables)
+        )
     monkeypatch.setattr(online, "status", 401)
     assert "log in with `hf auth login` or set HF_TOKEN" in refusal("hf://me/model", HF_TOKEN="hf_wrong")
+
+
+def test_an_endpoint_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        program = FETCH.replace("\n", "\nimport gnn_training.hub as hub; hub.SILENT_SECONDS = 1\n", 1)
+        done = python("-c", program, "hf://me/x", HF_ENDPOINT=f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert done.returncode == 1 and "hf://me/x: the Hub and its cache do not serve it" in done.stderr
 
 
 @pytest.mark.parametrize(

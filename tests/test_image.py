@@ -147,14 +147,13 @@ def test_labels_name_the_revision_of_the_image(small: Image):
     labels = {name.removeprefix("org.opencontainers.image."): value for name, value in config["Labels"].items()}
     assert (labels["revision"], labels["licenses"]) == (small.revision, "MIT")
     assert {"title", "version", "created"} <= labels.keys()
-    assert config["Healthcheck"]["Test"] == ["CMD", "healthcheck.sh"]
     assert f"GNN_REVISION={small.revision}" in config["Env"]
     assert {"NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"} <= {*config["Env"]}
 
 
 def test_only_what_runs_is_in_the_image(small: Image):
     found = set(small.run("ls", "-A", "/opt/gnn", "/opt/gnn/scripts").stdout.split())
-    scripts = {"environment.sh", "entrypoint.sh", "first_gpu.sh", "healthcheck.sh", "run.sh", "run_multigpu.sh"}
+    scripts = {"environment.sh", "entrypoint.sh", "first_gpu.sh", "run.sh", "run_multigpu.sh"}
     others = {"LICENSE", "benchmarks", "gnn_training", "scripts", "requirements.lock", "requirements-oldest.lock"}
     assert found == {"/opt/gnn:", "/opt/gnn/scripts:"} | scripts | others
 

@@ -56,7 +56,7 @@ def test_one_rank_alone_adds_up_too():
 def gpu_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """gpu_machine(results): two GPUs whose preflights end like these, one after the other; what was tried."""
     monkeypatch.setattr(job.gpus, "num_gpus", lambda: 2)
-    monkeypatch.setattr(job.gpus, "why_fewer", lambda _: None)
+    monkeypatch.setattr(job.gpus, "num_expected", lambda: 2)
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "")  # so that what the job sets is undone, too
     monkeypatch.delenv("NCCL_NVLS_ENABLE")
 

@@ -1,8 +1,7 @@
-"""Processes: none outlives the one that started it, signals reach them, and the heartbeat shows progress."""
+"""Processes: none outlives the one that started it, and signals reach them."""
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -209,46 +208,3 @@ def test_workers_end_at_once_with_their_parent(tmp_path: Path):
         for worker in workers:
             assert_ends(int(worker.name))
             worker.unlink()
-
-
-@pytest.fixture
-def heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The heartbeat file, which is not there yet."""
-    monkeypatch.setenv("GNN_HEARTBEAT", str(tmp_path / "heartbeat"))
-    return tmp_path / f"heartbeat.{socket.gethostname()}"
-
-
-def test_the_heartbeat_touches_the_file(heartbeat: Path):
-    processes.touch_heartbeat()
-    os.utime(heartbeat, (0, 0))
-    processes.touch_heartbeat()
-    assert time.time() - heartbeat.stat().st_mtime < 60
-
-
-def test_nothing_is_written_without_the_variable(heartbeat: Path, monkeypatch):
-    monkeypatch.delenv("GNN_HEARTBEAT")
-    processes.touch_heartbeat()
-    processes.rest()
-    assert list(heartbeat.parent.iterdir()) == []
-
-
-def test_rest_removes_the_file(heartbeat: Path):
-    processes.touch_heartbeat()
-    assert heartbeat.exists()
-    for _ in range(2):
-        processes.rest()
-        assert not heartbeat.exists()
-
-
-def test_file_that_cannot_be_written_stops_nothing(heartbeat: Path, monkeypatch):
-    (heartbeat.parent / "file").touch()
-    monkeypatch.setenv("GNN_HEARTBEAT", str(heartbeat.parent / "file" / "heartbeat"))
-    processes.touch_heartbeat()
-    processes.rest()
-
-
-def test_parent_that_waits_keeps_the_heartbeat_going(heartbeat: Path):
-    processes.run_python(["-c", "import time; time.sleep(0.2)"], beats=False)
-    assert not heartbeat.exists()
-    processes.run_python(["-c", "import time; time.sleep(0.2)"])
-    assert heartbeat.exists()

@@ -1,15 +1,13 @@
 """Where graphs come from: files of any known format, folders and tar archives of them, and the data of a whole job."""
 
-import errno
 import gzip
 import io
 import os
-import shutil
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path, PurePath
 from reprlib import repr as brief
 from typing import BinaryIO, NoReturn, cast
 
@@ -19,13 +17,12 @@ from gnn_training.coloring import conflicts
 from gnn_training.data.formats import FORMATS
 from gnn_training.data.packed import GRAPHS_FILE, MANIFEST_FILE, is_packed
 from gnn_training.errors import StorageError, UserError
-from gnn_training.files import open_regular, read_bytes, reason
+from gnn_training.files import DISK_ERRORS, open_regular, read_bytes, reason
 from gnn_training.graph import Instance
 from gnn_training.settings import RunSettings
 
 KNOWN = f"{', '.join(FORMATS)} and .gz of them"
 HOME = Path("training_data")  # searched when no data is named; generated graphs go below it
-MAX_END = 10_000_000  # zeros after the end of an archive
 DAMAGED = (  # what tarfile and gzip raise
     gzip.BadGzipFile, tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError, MemoryError, RecursionError,
 )  # fmt: skip
@@ -99,43 +96,30 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
     """
     try:
         folder.mkdir(parents=True)
-        room = int(0.9 * shutil.disk_usage(folder).free)
         with open_regular(archive) as file:
             is_zipped = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            for parts, content in _members(cast(BinaryIO, gzip.GzipFile(fileobj=file)) if is_zipped else file):
-                if (room := room - len(content)) < 0:
-                    raise StorageError(f"{archive}: its graphs would fill the disk of {folder}; make room")
-                path = folder.joinpath(*parts)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
+            stream = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if is_zipped else file
+            with tarfile.open(fileobj=stream, mode="r:", encoding="utf-8") as tar:
+                for member in tar:
+                    if member.isreg() and _listed(PurePath(member.name).name):
+                        if member.issparse() or member.size > _limit(member.name):
+                            raise ValueError(f"{brief(member.name)} has holes or is too large: {member.size} bytes")
+                        tar.extract(member, folder, filter="data")
+                stream.seek(tar.offset)
+            # To the end, where gzip compares its checksum. A damaged header ends the loop above without an error.
+            if {any(block) for block in iter(lambda: stream.read(1 << 20), b"")} != {False}:
+                raise ValueError("it ends too early, or more follows its end")
     except DAMAGED as error:
         raise UserError(f"{archive}: is damaged or not a tar archive ({error}); fetch or pack it again") from error
     except OSError as error:
-        kind = StorageError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else UserError
-        way_out = "make room or pack it again"
-        raise kind(f"{archive}: cannot be unpacked to {folder} ({reason(error)}); {way_out}") from error
+        kind = StorageError if error.errno in DISK_ERRORS else UserError
+        raise kind(
+            f"{archive}: cannot be unpacked to {folder} ({reason(error)}); make room or pack it again"
+        ) from error
     if not any(folder.iterdir()):
         raise UserError(f"{archive}: has no graph files; known are {KNOWN}")
     return find([folder])
-
-
-def _members(stream: BinaryIO) -> Iterator[tuple[list[str], bytes]]:
-    """Path, as parts below a folder, and content of every graph file in a tar archive. ValueError if it is damaged. The
-    archive is read to its end, because gzip compares its checksum there, and because tarfile takes a damaged header for
-    the end.
-    """
-    with tarfile.open(fileobj=stream, mode="r:", encoding="utf-8") as archive:
-        for member in archive:
-            parts = [part for part in PurePosixPath(member.name).parts if part not in ("/", "..")]
-            if member.isreg() and parts and _listed(parts[-1]) and not any(part.startswith(".") for part in parts):
-                if member.issparse() or member.size > _limit(member.name):
-                    raise ValueError(f"{brief(member.name)} has holes or {member.size} bytes, which are too many")
-                yield parts, cast(BinaryIO, archive.extractfile(member)).read()
-        stream.seek(archive.offset)
-    end = stream.read(MAX_END + 1)
-    if any(end) or not 0 < len(end) <= MAX_END:
-        raise ValueError("more follows its end" if end else "it ends too early")
 
 
 def _listed(name: str) -> bool:

@@ -104,7 +104,7 @@ def _color(
         logger.warning("%s: interrupted, taking the best coloring so far", graph.name)
     assert best is not None, "colorings yields one at least"
     solution = problem.solution(best, start, budget)
-    write_solution(out, solution.colors, instance.names)
+    write_solution(out, solution.colors, instance.names, is_new=settings.out is None)
     bound = "optimal" if solution.is_optimal else f"at least {solution.lower_bound} needed"
     classes = f", classes differ by {solution.imbalance} nodes" if settings.equitable else ""
     found = f"{solution.num_colors} colors by {solution.method}, {bound}{classes}"

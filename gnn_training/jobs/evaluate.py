@@ -73,7 +73,7 @@ def evaluate(settings: EvaluateSettings) -> None:
     }  # fmt: skip
     tables = report.tables(rows, summary, families)
     print_tables(*tables)
-    files.write_result(settings.report, json.dumps(content, indent=1) + "\n")
+    files.write_text(settings.report, json.dumps(content, indent=1) + "\n")
     files.write_text(web_page, page(content))
     if (curves := settings.report.parent / "tensorboard").is_dir():  # of the training whose model this is
         from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import

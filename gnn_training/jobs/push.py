@@ -3,7 +3,6 @@
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 from gnn_training import files
 from gnn_training.archive import Contents, read_archive
@@ -53,37 +52,18 @@ def _contents(settings: PushSettings, name: str) -> Contents:
         packed = read_archive(settings.archive)
         contents = {file: packed[file] for file in FILES}
         contents[SUMS_FILE] = files.checksums(contents).encode()
-    with errors_in_a_sentence(name), files.damaged(settings.archive, "pack again"):
         contents["README.md"] = card(repo, settings.license, contents).encode()
     return contents
 
 
 def card(repo: str, license: str, contents: Contents) -> str:
-    """Write the model card of a packed model, scores from its report.json in the head (model-index) and as a table."""
-    from huggingface_hub import EvalResult, ModelCard, ModelCardData
+    """Write the model card of a packed model, with the scores of its report.json."""
+    import jinja2
 
     report, manifest = (json.loads(contents[file]) for file in ("report.json", "manifest.json"))
-    summary: dict[str, Any] = report["summary"]
-    results = [
-        EvalResult(
-            task_type="graph-ml", task_name="graph coloring", dataset_type="graphs",
-            dataset_name=f"{scores['graphs']} graphs", metric_type=metric,
-            metric_name=f"{title}, {METHODS[method]}", metric_value=scores[metric],
-        )
-        for method, scores in summary["methods"].items() if method in ("one_call", "search")
-        for metric, title in SCORES.items() if scores[metric] is not None
-    ]  # fmt: skip
-    data = ModelCardData(
-        license=license, library_name="coloring-gnn", pipeline_tag="graph-ml", model_name=repo.split("/")[1],
-        tags=["graph-coloring", "combinatorial-optimization", "graph-neural-network", "onnx"], metrics=list(SCORES),
-        eval_results=results,
+    environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)
+    environment.filters |= {"cell": cell, "name": METHODS.get}
+    return environment.from_string(CARD.read_text(encoding="utf-8")).render(
+        repo=repo, license=license, report=report, manifest=manifest, scores=SCORES, max_colors=MAX_COLORS,
+        weights=WEIGHTS_FILE,
     )  # fmt: skip
-    rows = [["method", *SCORES.values()], ["---"] * (1 + len(SCORES))]
-    rows += [[METHODS[method], *(cell(scores[metric]) for metric in SCORES)]
-             for method, scores in summary["methods"].items()]  # fmt: skip
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    values = {key: manifest["training"][key] for key in ("step", "ranks", "device", "seconds")}
-    return ModelCard.from_template(
-        data, str(CARD), title=repo.split("/")[1], repo=repo, version=manifest["version"], graphs=summary["graphs"],
-        table=table, max_colors=MAX_COLORS, weights=WEIGHTS_FILE, verdict=report.get("verdict", ""), **values,
-    ).content  # fmt: skip

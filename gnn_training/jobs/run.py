@@ -226,7 +226,6 @@ def _wait_for_graphs(settings: RunSettings, nodes: Nodes) -> None:
     while not is_packed(graphs):
         if time.monotonic() > deadline:
             raise StorageError(f"{graphs}: still no graphs of the first machine: give all machines the same volume")
-        processes.touch_heartbeat()
         time.sleep(0.5)
 
 
@@ -239,8 +238,7 @@ def _do(step: Step, settings: RunSettings, record: StepRecord) -> None:
     log.info("%s ...", title)
     started, outcome, advice = time.monotonic(), "stopped", "; the same command continues here"
     try:
-        # The ranks of a training touch the heartbeat file themselves.
-        code = processes.run_python(step.arguments(settings.run), beats=step.name != "train")
+        code = processes.run_python(step.arguments(settings.run))
         if code not in (0, STOPPED):
             outcome = f"failed with exit code {code}"
         if code:

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from math import gcd
 from pathlib import Path
 
-from gnn_training import processes
 from gnn_training.console import duration
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime, StopSignal, join
@@ -109,7 +108,6 @@ class Training:
                 return "stopped"
             if late or learner.step >= learner.num_steps or progress.out_of_patience(settings.patience):
                 break
-            processes.touch_heartbeat()
             rate, started = learner.learning_rate, time.monotonic()
             learner.update(batch)
             if learner.step % look_every == 0:

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_training import processes
 from gnn_training.distributed import Runtime
 from gnn_training.model.network import ColoringNetwork
 from gnn_training.model.search import first_weights
@@ -57,7 +56,6 @@ class Validation:
             self._untrained = [self._colors(untrained, self._batch(ids)) for ids in self.batches]
         sums = torch.zeros(len(SCORES), dtype=torch.float64, device=self.rt.device)
         for number in range(len(self.batches)):
-            processes.touch_heartbeat()
             sums += self.score_batch(network, number)
         count = sum(map(len, self.batches))
         predicted = torch.zeros(len(PREDICTED), dtype=torch.float64, device=self.rt.device)
