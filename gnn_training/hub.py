@@ -53,7 +53,8 @@ def errors_in_a_sentence(name: str) -> Iterator[None]:
     require_package("huggingface_hub", name, "'.[hub]' in a clone")
     from huggingface_hub import errors, utils
 
-    utils.get_session().event_hooks["request"].append(_limit_silence)
+    hooks = utils.get_session().event_hooks["request"]
+    hooks += [] if _limit_silence in hooks else [_limit_silence]
     try:
         yield
     except (errors.HTTPError, OSError, ValueError) as error:  # ValueError: of a name or a model card

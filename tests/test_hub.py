@@ -205,7 +205,7 @@ def test_what_cannot_be_fetched_is_refused_in_a_sentence(
     nobody = {"HF_ENDPOINT": "http://127.0.0.1:9"}  # the discard port
     for name, variables, reason in (
         ("hf://me/gated", {}, "403"), ("hf://me/none", {}, "404"), ("hf://me/model@v9", {}, "404"),
-        ("hf://me/model", {"HF_HUB_OFFLINE": "1"}, "offline"), ("hf://me/model", nobody, "onnection"),
+        ("hf://me/model", {"HF_HUB_OFFLINE": "1"}, "disabled"), ("hf://me/model", nobody, "onnection"),
         ("hf://me/model", {"HF_HOME": str(tmp_path / "file")}, "Not a directory"),
     ):  # fmt: skip
         assert re.match(

@@ -243,7 +243,7 @@ RECIPES = {
         counts={name: family.full for name, family in FAMILIES.items()},
         sizes=((10, 49, 0.30), (50, 199, 0.40), (200, 499, 0.25), (500, 999, 0.05)),
         iterations=200_000,
-        long_search_every=15,
+        long_search_every=5,
     ),
     "cpu": Recipe(
         counts={name: family.cpu for name, family in FAMILIES.items()},

@@ -110,7 +110,7 @@ class ColoringNetwork(nn.Module):
 
 
 class PredictionNetwork(nn.Module):
-    """A graph neural network: LAYERS times, every node hears from its neighbours, from its color class, and from its
+    """A graph neural network: LAYERS times, every node gets messages from its neighbours, its color class and its
     graph (Gilmer et al. 2017). It is equivariant to the numbers of nodes and colors.
     """
 
@@ -157,8 +157,8 @@ class MessagePassing(nn.Module):
         around = sum_neighbours(message, edges, adjacency) / edges.degrees.clamp(min=1)[:, None]
         in_class = mean_of(message, states.node_class, states.class_sizes)                # (G K, M)
         in_graph = mean_of(message, edges.node_graph, states.num_nodes)                   # (G, M)
-        heard = torch.cat([x.float(), around, in_class[states.node_class], in_graph[edges.node_graph]], 1)
-        return h + self.update(heard)
+        inputs = torch.cat([x.float(), around, in_class[states.node_class], in_graph[edges.node_graph]], 1)
+        return h + self.update(inputs)
 
 
 class SparseSum(torch.autograd.Function):
