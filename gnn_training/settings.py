@@ -318,6 +318,8 @@ class ColorSettings(Settings):
     """CSV file of colors that nodes may have: lines node,color,color,... All nodes then have the colors 0 to k - 1."""
     equitable: bool = False
     """Of colorings with the same number of colors, look for one whose classes have almost the same size."""
+    good_enough: bool = False
+    """Stop at the number of colors that the network predicts for a hundred times the rounds of a call."""
     picture: Path | None = None
     """PNG or SVG file: the colored graph, of 400 nodes at most. Needs the extra [picture]."""
     seconds: Amount = 10.0

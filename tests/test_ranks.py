@@ -157,7 +157,7 @@ def _shared_knowledge(rt: Runtime) -> tuple[list[bool], object, list]:
 @pytest.mark.slow  # two ranks load torch
 def test_two_ranks_of_torchrun_train_as_one_process_would(tiny_data: Path, trained: Path, tmp_path: Path):
     run = tmp_path / "run"
-    output = output_of(start(tiny_runs.settings(tiny_data, run, batch_size=2), TORCHRUN))
+    output = output_of(start(tiny_runs.settings(tiny_data, run, batch_size=2, batch_states=2), TORCHRUN))
     assert output.count("starting: 40 steps") == 1 and "2 x cpu" in output  # rank 0 alone logs
     assert status(run)["status"] == "done" and status(run)["ranks"] == 2 and status(run)["step"] == 40
     for mine, other in zip(metrics(run, "train")[:4], metrics(trained, "train")[:4], strict=True):

@@ -125,14 +125,14 @@ class PredictionNetwork(nn.Module):
     def forward(self, states: States) -> Predictions:
         """Predictions for the searches of G graphs."""
         graph, n = states.edges.node_graph, states.num_nodes[:, None]
-        h = self.node(torch.cat([states.node, states.graph[graph]], 1))                   # (V, H)
+        h = self.node(torch.cat([states.node, states.graph.index_select(0, graph)], 1))                   # (V, H)
         adjacency = sparse(states.edges)
         for layer in self.layers:
             h = layer(h, states, adjacency)
         h = self.norm(h).float()
         zeros = h.new_zeros(n.shape[0], h.shape[1])
         mean = zeros.index_add(0, graph, h) / n                                           # (G, H)
-        spread = (zeros.index_add(0, graph, (h - mean[graph]) ** 2) / n + 1e-6).sqrt()
+        spread = (zeros.index_add(0, graph, (h - mean.index_select(0, graph)) ** 2) / n + 1e-6).sqrt()
         peak = (zeros.index_add(0, graph, h.exp()) / n).log()  # a smooth maximum; h is at most the root of H
         y = self.head(silu(self.graph(torch.cat([mean, spread, peak, states.graph], 1))))
         saved, types, rounds = y.float().split([len(SAVED), len(GRAPH_TYPES), 1], 1)
@@ -157,7 +157,9 @@ class MessagePassing(nn.Module):
         around = sum_neighbours(message, edges, adjacency) / edges.degrees.clamp(min=1)[:, None]
         in_class = mean_of(message, states.node_class, states.class_sizes)                # (G K, M)
         in_graph = mean_of(message, edges.node_graph, states.num_nodes)                   # (G, M)
-        inputs = torch.cat([x.float(), around, in_class[states.node_class], in_graph[edges.node_graph]], 1)
+        in_class = in_class.index_select(0, states.node_class)                            # (V, M)
+        in_graph = in_graph.index_select(0, edges.node_graph)                             # (V, M)
+        inputs = torch.cat([x.float(), around, in_class, in_graph], 1)
         return h + self.update(inputs)
 
 
@@ -190,7 +192,7 @@ def sum_neighbours(x: Tensor, edges: Edges, adjacency: Tensor | None) -> Tensor:
     """Sum (V, M) of x (V, M) over the neighbours of every node."""
     if adjacency is not None:
         return SparseSum.apply(x, adjacency)
-    return torch.zeros_like(x).index_add(0, edges.source, x[edges.neighbours])
+    return torch.zeros_like(x).index_add(0, edges.source, x.index_select(0, edges.neighbours))
 
 
 def mean_of(x: Tensor, group: Tensor, sizes: Tensor) -> Tensor:
@@ -205,10 +207,10 @@ def states(edges: Edges, node: Tensor, graph: Tensor, search: Search, color_ids:
     node_class = edges.node_graph * color_ids.shape[0] + search.colors
     class_sizes = (0.0 * num_nodes[:, None] * color_ids).flatten().index_add(0, node_class, ones)
     k, rounds, since = search.num_colors, search.rounds.log1p(), (search.rounds - search.reached).log1p()
-    crowding = class_sizes[node_class] * (k / num_nodes)[edges.node_graph] - 1
+    crowding = class_sizes.index_select(0, node_class) * (k / num_nodes).index_select(0, edges.node_graph) - 1
     counts = torch.stack([search.free, search.one, search.conflicts, search.moves], 1).log1p()  # (V, 4)
     mean = mean_of(counts, edges.node_graph, num_nodes)                                   # (G, 4)
-    moves = counts[:, 3:] - mean[edges.node_graph, 3:]
+    moves = counts[:, 3:] - mean[:, 3:].index_select(0, edges.node_graph)
     is_limited = search.horizon > 0
     horizon = torch.where(is_limited, search.horizon.clamp(min=1).log1p() - rounds, 0.0)
     conflicts = torch.where(search.fewest_conflicts < NONE_SINCE, search.fewest_conflicts, 0).log1p()

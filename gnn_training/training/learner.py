@@ -35,7 +35,7 @@ class Learner:
         self._blend = get_ema_multi_avg_fn(settings.ema)  # without AveragedModel, which waits for the GPU in every step
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # the new name came after torch 2.11
             self.ddp = DistributedDataParallel(
-                LossTerms(self.network), gradient_as_bucket_view=True, broadcast_buffers=False
+                LossTerms(self.network).to(rt.device), gradient_as_bucket_view=True, broadcast_buffers=False
             )
         self.precision = _precision(settings.precision, rt.device)
         # The scaler also skips steps that are not finite, on the device. Only fp16 needs it to scale.

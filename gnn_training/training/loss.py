@@ -67,9 +67,12 @@ Search = Callable[[Tensor, Batch, int], tuple[Tensor, Tensor]]
 class LossTerms(nn.Module):
     """The trained network. Called on a batch, it searches every graph twice and returns the loss terms."""
 
+    thresholds: Tensor
+
     def __init__(self, trained: ColoringNetwork):
         super().__init__()
         self.trained = trained
+        self.register_buffer("thresholds", torch.tensor(SAVED), persistent=False)  # on the device before the first step
 
     def forward(self, batch: Batch, search: Search, rounds: int) -> dict[str, Tensor]:
         """Loss terms (scalars), each divided by the number of graphs, or of states, of the step on all ranks. `gap` is
@@ -93,7 +96,7 @@ class LossTerms(nn.Module):
             nothing = torch.stack([0.0 * weight.sum() for weight in network.parameters()]).sum()
             return dict.fromkeys(("saved", "family", "rounds"), nothing)
         predicted = network(batch.inputs)
-        has_saved = (batch.saved[:, None] >= torch.tensor(SAVED, device=batch.saved.device)).float()  # (G, T)
+        has_saved = (batch.saved[:, None] >= self.thresholds).float()  # (G, T)
         had_saved = torch.cat([torch.ones_like(has_saved[:, :1]), has_saved[:, :-1]], 1)  # the number before
         entropy = binary_cross_entropy_with_logits(predicted.saved_logits, has_saved, reduction="none")
         terms = {
