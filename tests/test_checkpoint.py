@@ -91,12 +91,6 @@ def test_every_flipped_byte_of_a_checkpoint_is_found(tmp_path: Path):
             checkpoint.parse(damaged, path)
 
 
-def test_a_checkpoint_of_version_0_5_is_named(tmp_path: Path):
-    torch.save(state(), tmp_path / "best.pt")
-    with pytest.raises(UserError, match=r"best\.pt: made by version 0\.5 or older, .* train again"):
-        checkpoint.load(tmp_path / "best.pt")
-
-
 @pytest.mark.parametrize("key", [*checkpoint.RESUMED])
 def test_a_checkpoint_without_a_key_is_named(tmp_path: Path, key: str):
     checkpoint.save(tmp_path / "step-00000007.pt", {name: value for name, value in state().items() if name != key})

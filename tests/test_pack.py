@@ -194,6 +194,16 @@ def test_an_archive_that_unpacks_to_more_than_can_be_read_is_refused(tmp_path: P
         archive.read_archive(tmp_path / "large.tar.gz")
 
 
+def test_links_and_holes_of_an_archive_are_not_read(tmp_path: Path):
+    with tarfile.open(tmp_path / "links.tar.gz", "w:gz") as tar:
+        for name, kind in (("SHA256SUMS", tarfile.LNKTYPE), ("best.pt", tarfile.GNUTYPE_SPARSE)):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "best.pt"
+            tar.addfile(member)
+    with pytest.raises(ValueError, match="KeyError: 'SHA256SUMS'"):
+        archive.read_archive(tmp_path / "links.tar.gz")
+
+
 def test_before_an_export_there_is_nothing_to_pack(tmp_path: Path, capsys):
     assert main(["pack", str(tmp_path / "run"), "--models", str(tmp_path / "models")]) == 2
     assert "models/coloring_gnn.onnx: cannot be read" in capsys.readouterr().err

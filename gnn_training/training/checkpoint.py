@@ -14,7 +14,6 @@ from gnn_training.model.network import ColoringNetwork
 log = logging.getLogger(__name__)
 FOLDER = "checkpoints"  # in the run folder
 KEEP = 2  # the newest, and the one before in case the disk damaged the newest
-END_OF_ZIP = b"PK\x05\x06"  # 22 bytes before the end of a zip without a comment
 DIGITS = 64  # of a SHA-256
 EXPORTED = {"network": dict, "settings": dict, "step": int, "data_sha256": str}
 RESUMED = EXPORTED | {
@@ -52,8 +51,6 @@ def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
 
 def parse(content: bytes, name: Path, needed: dict[str, type] = EXPORTED) -> dict:
     """Read the bytes of a checkpoint called `name`, as `load`."""
-    if content[-22:-18] == END_OF_ZIP and content.endswith(b"\0\0"):
-        raise UserError(f"{name}: made by version 0.5 or older, whose network was another one; train again")
     try:
         if content[-DIGITS:] != hashlib.sha256(content[:-DIGITS]).hexdigest().encode():
             raise ValueError("its checksum is wrong")
