@@ -11,14 +11,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gnn_training import __version__, processes
-from gnn_training.errors import StorageError, UserError
-from gnn_training.files import DISK_ERRORS, read_json, reason
+PROGRAM = "coloring-gnn"
+is_program = __name__ == "__main__" or Path(sys.argv[0]).name == PROGRAM
+if is_program and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if a shell has switched it off
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `interruptible`: Ctrl-C ends these imports without a traceback
+
+from gnn_training import __version__, processes  # noqa: E402
+from gnn_training.errors import StorageError, UserError  # noqa: E402
+from gnn_training.files import DISK_ERRORS, read_json, reason  # noqa: E402
 
 if TYPE_CHECKING:
     from gnn_training.settings import Settings
 
-PROGRAM = "coloring-gnn"
 INSTALL_EXTRA = "install the extra, pip install '.[train]' in a clone"
 
 

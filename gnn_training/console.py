@@ -15,15 +15,23 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gnn_training.errors import printable
+
 SECONDS_BETWEEN_LINES = 5.0  # of progress in a log
+
+
+class _Formatter(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
 
 
 def set_up_logging() -> None:
     """Log to stdout with the time of day: information from this program, only warnings from libraries."""
     handler: logging.Handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     if sys.stdout.isatty():
         handler = RichHandler(show_level=False, show_path=False, omit_repeated_times=False, log_time_format="%H:%M:%S")
+        handler.setFormatter(_Formatter("%(message)s"))
     logging.raiseExceptions = False  # the work goes on if a log cannot be written
     logging.basicConfig(handlers=[handler], force=True)
     logging.getLogger("gnn_training").setLevel(logging.INFO)
@@ -94,7 +102,7 @@ def markdown_table(columns: Mapping[str, Sequence[object]]) -> Table:
 
 def cell(value: object) -> str:
     """A value in a table: None is "-", a float has two decimals."""
-    return "-" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+    return "-" if value is None else f"{value:.2f}" if isinstance(value, float) else printable(str(value))
 
 
 def print_tables(*tables: Table, file: TextIO | None = None) -> None:

@@ -1,14 +1,21 @@
 """The exceptions meant for people: one sentence, no traceback, and an exit code that names the kind of cause."""
 
 
+def printable(text: str) -> str:
+    """The text on one line: the name of a file may have line breaks, escape sequences and what else no terminal
+    should get.
+    """
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
 class UserError(Exception):
     """Something outside this program must change. The message says what is wrong, where, and the way out."""
 
     exit_code = 2
 
     def __str__(self) -> str:
-        """The message on one line: the name of a file may have line breaks and what else no terminal should get."""
-        return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in super().__str__())
+        """The message, as `printable`."""
+        return printable(super().__str__())
 
 
 class MachineError(UserError):

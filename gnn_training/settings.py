@@ -46,7 +46,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    def __init__(self, **values: Any):
+    def __init__(self, /, **values: Any):
         try:
             super().__init__(**values)
         except ValidationError as error:

@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -130,6 +131,21 @@ def test_flags_override_the_settings_file_which_overrides_the_preset(tmp_path: P
 def test_settings_survive_the_way_through_a_file(given: settings.RunSettings, tmp_path: Path):
     (tmp_path / "settings.json").write_text(given.model_dump_json())
     assert parse("run", ["--settings", str(tmp_path / "settings.json")]) == (given, False)
+
+
+def test_a_settings_file_with_a_python_name_is_refused_in_a_sentence(tmp_path: Path):
+    (tmp_path / "settings.json").write_text('{"self": 1}')
+    with pytest.raises(UserError, match="there is no setting self"):
+        parse("train", ["--settings", str(tmp_path / "settings.json")])
+
+
+def test_ctrl_c_while_the_program_is_imported_shows_no_traceback(tmp_path: Path):
+    (tmp_path / "multiprocessing.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv[0] = 'coloring-gnn'; import gnn_training.__main__"],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_folders_whose_names_begin_with_a_dash_reach_every_step(tmp_path: Path, monkeypatch):

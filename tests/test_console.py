@@ -22,6 +22,13 @@ def test_progress_in_a_log_is_a_line_every_few_seconds_and_at_the_end(caplog, mo
     assert caplog.messages[-1].startswith("labelling: 6 of 6, ") and caplog.messages[-1].endswith("/s, 0.0 s left")
 
 
+def test_escape_sequences_in_names_do_not_reach_the_terminal(capsys):
+    console.set_up_logging()
+    log.info("wrote %s", "\x1b[31mred.col")
+    console.print_tables(console.markdown_table({"graph": ["\x1b[31mred"]}))
+    assert capsys.readouterr().out.count(r"\x1b[31mred") == 2
+
+
 def test_progress_in_a_terminal_is_a_bar(caplog, monkeypatch, capfd):
     caplog.set_level("INFO")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

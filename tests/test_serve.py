@@ -54,6 +54,14 @@ def get(port: int, path: str) -> tuple[int, str | None, bytes]:
     return answer.status, answer.getheader("Content-Type"), answer.read()
 
 
+def test_a_name_of_somebody_else_for_this_machine_is_refused(server):
+    _, port = server
+    for host, status in ((f"localhost:{port}", 200), (f"evil.example:{port}", 403)):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", f"/{WEB_FILE}", headers={"Host": host})
+        assert connection.getresponse().status == status
+
+
 def test_it_sends_the_page_the_model_and_the_runtime_and_nothing_else(server, runtime: Path):
     _, port = server
     for path, kind in TYPES.items():

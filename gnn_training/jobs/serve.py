@@ -3,8 +3,10 @@
 import logging
 import os
 from contextlib import suppress
+from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from gnn_training import files
 from gnn_training.contract import WEB_FILE
@@ -65,6 +67,16 @@ class PageHandler(SimpleHTTPRequestHandler):
 
     served: dict[str, Path]
     extensions_map = TYPES
+    timeout = 60  # seconds, for a connection that sends nothing
+
+    def send_head(self) -> Any:
+        """Send the head of an answer. Another host is refused: a name that a foreign page has pointed at this machine
+        would let it read the model.
+        """
+        port = self.connection.getsockname()[1]
+        if self.headers["Host"] in (f"127.0.0.1:{port}", f"localhost:{port}"):
+            return super().send_head()
+        return self.send_error(HTTPStatus.FORBIDDEN)
 
     def translate_path(self, path: str) -> str:
         """The file of an address; of any other address, one that does not exist."""
