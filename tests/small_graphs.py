@@ -11,6 +11,7 @@ from gnn_training.data.packed import Label, PackedGraphs, cut
 from gnn_training.graph import Graph, NeighbourLists
 from gnn_training.model import search
 from gnn_training.model.graphs import Graphs, concatenated, pad
+from gnn_training.model.network import Edges
 from gnn_training.model.program import limits
 from gnn_training.training.loss import Batch
 
@@ -34,6 +35,13 @@ def planted(num_nodes: int, num_colors: int, density: float, seed: int = 0) -> t
 def padded(graphs: Sequence[Graph]) -> Graphs:
     """Graphs padded to the largest."""
     return pad(*concatenated(graphs))[0]
+
+
+def edges_of(graphs: Sequence[Graph]) -> Edges:
+    """Nodes and edges of the graphs in a row, as PredictionNetwork takes them."""
+    edge_index, node_graph = concatenated(graphs)
+    order = edge_index[0].argsort(stable=True)
+    return Edges(node_graph, torch.bincount(edge_index[0], minlength=len(node_graph)), *edge_index[:, order])
 
 
 def search_in_tensors(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:

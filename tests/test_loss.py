@@ -6,15 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_graphs import padded, random_graph, search_in_tensors
+from small_graphs import edges_of, padded, random_graph, search_in_tensors
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from gnn_training.contract import GRAPH_TYPES, UNKNOWN_TYPE
 from gnn_training.graph import Graph
 from gnn_training.model import network as network_module
-from gnn_training.model.graphs import concatenated
-from gnn_training.model.network import ColoringNetwork, Edges, structure
+from gnn_training.model.network import ColoringNetwork, structure
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.solve.portfolio import first_coloring
 from gnn_training.training.loss import SPREAD, WEIGHTS, Batch, LossTerms, Search, StateBatch
@@ -50,10 +49,8 @@ def states(graphs: list[Graph]) -> StateBatch:
     lists = [graph.csr() for graph in graphs]
     first = [first_coloring(each).astype(int) for each in lists]
     known = structure(padded(graphs))
-    edge_index, node_graph = concatenated(graphs)
-    order = edge_index[0].argsort(stable=True)
-    degrees = torch.bincount(edge_index[0], minlength=len(node_graph))
-    per_node = [torch.full((len(node_graph),), float(i)) for i in range(4)]
+    edges = edges_of(graphs)
+    per_node = [torch.full((len(edges.node_graph),), float(i)) for i in range(4)]
     sizes = torch.tensor([float(graph.num_nodes) for graph in graphs])
     colors = torch.from_numpy(np.concatenate(first))
     used = torch.tensor([float(each.max()) + 1 for each in first])
@@ -61,9 +58,8 @@ def states(graphs: list[Graph]) -> StateBatch:
         colors, *per_node, used, (used - 3).clamp(min=1), sizes, sizes / 2, sizes, 100 * sizes
     )
     return StateBatch(
-        Edges(node_graph, degrees, edge_index[0][order], edge_index[1][order]), known.node[known.exists], known.graph,
-        search, torch.arange(int(used.max())), saved=sizes % 4, log_rounds=sizes.log10(),
-        graph_type=sizes.long() % len(GRAPH_TYPES), num_states=1,
+        edges, known.node[known.exists], known.graph, search, torch.arange(int(used.max())),
+        saved=sizes % 4, log_rounds=sizes.log10(), graph_type=sizes.long() % len(GRAPH_TYPES), num_states=1,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from small_graphs import padded, random_graph
+from small_graphs import edges_of, padded, random_graph
 
 from gnn_training.contract import OUTPUTS
 from gnn_training.graph import Graph, as_graph
@@ -13,7 +13,6 @@ from gnn_training.model.graphs import concatenated
 from gnn_training.model.network import (
     SAVED,
     ColoringNetwork,
-    Edges,
     PredictionNetwork,
     Predictions,
     Search,
@@ -74,9 +73,7 @@ def test_messages_pass_along_the_edges_and_through_the_color_classes():
 
 def some_states() -> States:
     graph = random_graph(40, 0.3, 5)
-    edge_index, node_graph = concatenated([graph])
-    order, colors = edge_index[0].argsort(stable=True), torch.arange(40) % 7
-    edges = Edges(node_graph, torch.bincount(edge_index[0], minlength=40), edge_index[0][order], edge_index[1][order])
+    edges, colors = edges_of([graph]), torch.arange(40) % 7
     ones, known = torch.ones(1), structure(padded([graph]))
     search = Search(colors, *torch.rand(4, 40), 7 * ones, 3 * ones, 100 * ones, 50 * ones, 4 * ones, 10_000 * ones)
     return network_module.states(edges, known.node[0], known.graph, search, torch.arange(7))

@@ -173,9 +173,10 @@ def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) 
             continue
         notes += [instance.note] if instance.note else []
         found = label(instance, plan.iterations, plan.seconds, plan.seed, plan.rule)
-        every, lists = plan.long_search_every, instance.graph.csr()
+        every = plan.long_search_every
         if every and plan.rule and position % every == 0 and instance.graph.num_nodes <= SEARCHED_NODES:
-            found = replace(found, search=long_search(lists, np.array(plan.rule, np.float32), plan.seed))
+            rule = np.array(plan.rule, np.float32)
+            found = replace(found, search=long_search(instance.graph.csr(), rule, plan.seed))
         graphs.append((instance, found))
         positions.append(position)
     tensors = packed.columns(graphs, plan.families)

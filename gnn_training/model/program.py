@@ -146,7 +146,6 @@ class Search(nn.Module):
         of_numbers = [torch.cat([x, torch.zeros_like(x[:1])]).index_select(0, numbers.rows) for x in heads]
         return Searched(without_gaps(found.colors, graphs, limits.color_ids), found.counts, *of_numbers)
 
-
     def predict(
         self, graphs: Graphs, node_graph: Tensor, place: Tensor, found: search.Found, lower: Tensor, color_ids: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:

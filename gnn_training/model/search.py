@@ -64,10 +64,10 @@ class Found(NamedTuple):
     num_colors: Tensor  # (G,) int64
     conflicts: Tensor   # (G,) float, the fewest conflicts since, with one color less
     reached: Tensor     # (G,) float, the round in which there were `num_colors`
-    rounds: Tensor      # () int64, made
     counts: Tensor      # (G, N, K) float, conflicts of every node in every color after the last round,
     last: Tensor        # (G, N) int64, the coloring then,
     nodes: Tensor       # (G, 4, N) float, open colors without and with one conflict, conflicts, moves of every node
+    rounds: Tensor      # () int64, made
 
 
 class Coloring(NamedTuple):
@@ -187,12 +187,12 @@ def search(weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds:
     best = key.argsort().index_select(0, first_searches(task.graph, task.lower))          # (G,)
     measures = measure(state, fixed)
     nodes = torch.stack([*free_and_one(state, measures), measures.conflicts, state.memory.moves], 1)  # (R, 4, S)
-    found = Found(
-        state.best.colors[:, :-1], num_colors, state.best.conflicts[:, 0], state.best.reached[:, 0], state.round,
+    of_searches = (
+        state.best.colors[:, :-1], num_colors, state.best.conflicts[:, 0], state.best.reached[:, 0],
         state.coloring.counts.view(*state.best.colors.shape, -1)[:, :-1], state.coloring.colors[:, :-1],
         nodes[:, :, :-1],
     )  # fmt: skip
-    return Found(*(x if x is state.round else x.index_select(0, best) for x in found))
+    return Found._make([*(x.index_select(0, best) for x in of_searches), state.round])
 
 
 def first_searches(graph: Tensor, graphs: Tensor) -> Tensor:

@@ -15,14 +15,23 @@ import numpy as np
 import onnxruntime
 
 from gnn_training import hub
-from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, NUM_FEATURES, OPTIONAL_INPUTS, OUTPUTS, SHIPPED_MODEL
+from gnn_training.contract import (
+    GRAPH_TYPES,
+    INPUTS,
+    MAX_COLORS,
+    NUM_FEATURES,
+    OPTIONAL_INPUTS,
+    OUTPUTS,
+    SETS_UP_TO,
+    SHIPPED_MODEL,
+)  # fmt: skip
 from gnn_training.errors import UserError
 from gnn_training.files import read_bytes
 from gnn_training.graph import Graph, as_graph
 from gnn_training.machine import available_bytes
 from gnn_training.model import rule
 
-MIN_STARTS, CLIQUE_WORK, SETS_UP_TO = 16, 1_000_000, 2048  # as in model/program.py, which needs torch
+MIN_STARTS, CLIQUE_WORK = 16, 1_000_000  # as in model/program.py, which needs torch
 OTHER_SHAPES = ((), (len(GRAPH_TYPES),), ())  # of the outputs but the logits, after the number of graphs
 MODEL_LIMIT = 100_000_000  # bytes
 WAY_OUT = "name a file written by `coloring-gnn export`"
