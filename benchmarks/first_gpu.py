@@ -29,8 +29,8 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import MachineError, TrainingError, UserError
 from gnn_training.files import make_folder, write_text
 from gnn_training.jobs.run import SETTINGS, STOPPED, Step
+from gnn_training.report.scores import METHODS
 from gnn_training.settings import GenerateSettings, RankSettings, RecipeName, RunSettings, TrainSettings, of_preset
-from gnn_training.solve.report import METHODS
 
 log = logging.getLogger("gnn_training")
 MINUTES = 45

@@ -16,10 +16,11 @@ from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 from gnn_training.jobs.evaluate import evaluate
 from gnn_training.model.search import first_weights
+from gnn_training.report import scores
+from gnn_training.report.scores import Row, comparison, verdict
 from gnn_training.settings import EvaluateSettings
-from gnn_training.solve import baselines, kernels, report
+from gnn_training.solve import baselines, kernels
 from gnn_training.solve.portfolio import tabu_search
-from gnn_training.solve.report import Row, comparison, verdict
 from gnn_training.solve.search_kernel import noise_table, search_graph
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -361,7 +362,7 @@ def test_an_archive_among_the_graphs_is_refused(folder: Path, tiny_model: Path):
 
 
 def test_many_graphs_are_summed_up_on_the_screen(folder: Path, tiny_model: Path, monkeypatch, capsys):
-    monkeypatch.setattr(report, "SHOWN_GRAPHS", 2)
+    monkeypatch.setattr(scores, "SHOWN_GRAPHS", 2)
     run(folder, tiny_model)
     shown = capsys.readouterr().out
     assert "mycielski" not in shown and "DSATUR" in shown

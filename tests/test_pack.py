@@ -17,8 +17,8 @@ from gnn_training.__main__ import main
 from gnn_training.archive import write_archive
 from gnn_training.errors import StorageError, UserError
 from gnn_training.jobs import pack as job
+from gnn_training.report.scores import summarize
 from gnn_training.settings import EvaluateSettings, PackSettings
-from gnn_training.solve.report import summarize
 
 ROOT = Path(__file__).parents[1]
 NAMES = [

@@ -14,8 +14,8 @@ from matplotlib.image import imread
 
 from gnn_training.__main__ import COMMANDS, parse
 from gnn_training.jobs.evaluate import evaluate
+from gnn_training.report.page import page
 from gnn_training.settings import EvaluateSettings
-from gnn_training.solve.page import page
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """What an evaluation found: sums per method, curves over time, and their plot."""
 
-from gnn_training.solve import report
-from gnn_training.solve.report import Row
+from gnn_training.report import scores
+from gnn_training.report.scores import Row
 
 
 def row(best_known: int | None, dsatur: int, chromatic: float | None = None, **progress: list) -> Row:
@@ -16,7 +16,7 @@ def called(best_known: int | None, dsatur: int, one_call: int, chromatic: float 
 
 
 def test_a_method_is_compared_with_dsatur_on_the_graphs_it_colored():
-    summary = report.summarize([called(5, 6, 5, 5.5), called(4, 4, 5, 6.0), called(None, 9, 7), row(10, 20)])
+    summary = scores.summarize([called(5, 6, 5, 5.5), called(4, 4, 5, 6.0), called(None, 9, 7), row(10, 20)])
     assert summary["chromatic_mae"] == 1.25
     one_call = summary["methods"]["one_call"]
     assert (one_call["graphs"], one_call["mean_gap"], one_call["dsatur_gap_there"]) == (3, 0.5, 0.5)
@@ -30,7 +30,7 @@ def test_a_family_with_two_parts_counts_in_the_first_part_too():
     rows = [called(5, 6, 5), called(5, 6, 6), called(4, 4, 5)]
     for number, family in enumerate(("q = 5, n = 128", "q = 5, n = 16", "b")):
         rows[number].family, rows[number].published = family, {"other": number == 0}
-    families = report.by_family(rows)
+    families = scores.by_family(rows)
     assert [(name, summary["graphs"]) for name, summary in families.items()] == [
         ("b", 1), ("q = 5", 2), ("q = 5, n = 16", 1), ("q = 5, n = 128", 1),
     ]  # fmt: skip
@@ -44,14 +44,14 @@ def test_a_curve_over_time_is_the_mean_of_what_each_graph_has_by_then_from_dsatu
         row(3, 3),  # never colored by the search
     ]
     # Gaps of the three: 3, 4, 0 by DSATUR; then 2, 4, 0; 2, 2, 0; 2, 1, 0; 0, 1, 0.
-    assert report.over_time(rows, "search") == [(1.0, 2.0), (2.0, 4 / 3), (3.0, 1.0), (4.0, 1 / 3)]
-    assert report.over_time(rows, "tabucol") == report.over_time(rows, "rlf") == []
+    assert scores.over_time(rows, "search") == [(1.0, 2.0), (2.0, 4 / 3), (3.0, 1.0), (4.0, 1 / 3)]
+    assert scores.over_time(rows, "tabucol") == scores.over_time(rows, "rlf") == []
 
 
 def test_a_method_of_one_coloring_is_a_step_per_graph_and_dsatur_a_level():
     rows = [row(5, 8, rlf=[(2.0, 7)]), row(10, 14, rlf=[(1.0, 15)])]
-    assert report.over_time(rows, "rlf") == [(1.0, 4.0), (2.0, 3.5)]
-    assert report.over_time(rows, "dsatur") == [(0.5, 3.5), (0.5, 3.5)]
+    assert scores.over_time(rows, "rlf") == [(1.0, 4.0), (2.0, 3.5)]
+    assert scores.over_time(rows, "dsatur") == [(0.5, 3.5), (0.5, 3.5)]
 
 
 def test_the_figure_shows_every_method_there_is_and_leaves_out_graphs_without_a_best_known_number():
@@ -60,7 +60,7 @@ def test_the_figure_shows_every_method_there_is_and_leaves_out_graphs_without_a_
         row(None, 50, search=[(1.0, 40)]),
     ]
     rows[0].seconds["search"] = 9.0
-    figure = report.draw(rows)
+    figure = scores.draw(rows)
     dsatur, search = figure.axes[0].lines
     assert [line.get_label() for line in (dsatur, search)] == ["DSATUR", "search"]
     assert dsatur.get_xydata().tolist() == [[0.5, 3.0], [9.0, 3.0]]
@@ -69,5 +69,5 @@ def test_the_figure_shows_every_method_there_is_and_leaves_out_graphs_without_a_
 
 
 def test_a_figure_of_graphs_too_large_for_the_network_has_the_other_methods():
-    figure = report.draw([row(5, 8, rlf=[(2.0, 7)])])
+    figure = scores.draw([row(5, 8, rlf=[(2.0, 7)])])
     assert [line.get_label() for line in figure.axes[0].lines] == ["DSATUR", "RLF"]

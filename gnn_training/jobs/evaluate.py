@@ -28,12 +28,13 @@ from gnn_training.data.suites import Case
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 from gnn_training.model.session import Model
+from gnn_training.report import scores
+from gnn_training.report.page import page, pictures
+from gnn_training.report.picture import MAX_NODES
+from gnn_training.report.scores import METHODS, Row
 from gnn_training.settings import EvaluateSettings
-from gnn_training.solve import baselines, report
-from gnn_training.solve.page import page, pictures
-from gnn_training.solve.picture import MAX_NODES
+from gnn_training.solve import baselines
 from gnn_training.solve.portfolio import Budget, clique_size, colorings, compile_all, tabu_search, trained_rule
-from gnn_training.solve.report import METHODS, Row
 from gnn_training.training import loggers
 
 logger = logging.getLogger(__name__)
@@ -58,9 +59,9 @@ def evaluate(settings: EvaluateSettings) -> None:
         for case in cases:
             rows.append(_row(case, model, rules, settings))
             advance(1)
-    summary, families = report.summarize(rows), report.by_family(rows)
+    summary, families = scores.summarize(rows), scores.by_family(rows)
     # Unless `seconds` says otherwise, all have the time of the call.
-    comparison = report.comparison(rows, ("rule", "search") if settings.seconds else ("rule", "one_call", "search"))
+    comparison = scores.comparison(rows, ("rule", "search") if settings.seconds else ("rule", "one_call", "search"))
     example = _example(cases, rows, model)
     content = {
         "model": {"file": str(model.path), "sha256": files.sha256(model.path), "metadata": model.metadata},
@@ -69,9 +70,9 @@ def evaluate(settings: EvaluateSettings) -> None:
         "machine": {"system": platform.system(), "processor": platform.machine(), "cpus": os.cpu_count(),
                     "threads": model.threads},
         "summary": summary, "families": families, "graphs": [asdict(row) for row in rows],
-        "verdict": report.verdict(rows), "comparison": comparison, "example": example,
+        "verdict": scores.verdict(rows), "comparison": comparison, "example": example,
     }  # fmt: skip
-    tables = report.tables(rows, summary, families)
+    tables = scores.tables(rows, summary, families)
     print_tables(*tables)
     files.write_text(settings.report, json.dumps(content, indent=1) + "\n")
     files.write_text(web_page, page(content))
@@ -89,7 +90,7 @@ def evaluate(settings: EvaluateSettings) -> None:
         print(sentence)
     if settings.plot:
         with files.replace_file(settings.plot) as temporary:
-            report.draw(rows).savefig(temporary, format="png", dpi=120)
+            scores.draw(rows).savefig(temporary, format="png", dpi=120)
     for file in results:
         logger.info("wrote %s", file)
 

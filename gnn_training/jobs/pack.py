@@ -12,8 +12,8 @@ from gnn_training import __version__, files
 from gnn_training.archive import Contents, read_archive, write_archive
 from gnn_training.contract import ARCHIVE_FILE, GOLDEN_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE, WEB_FILE, WEIGHTS_FILE
 from gnn_training.errors import StorageError, UserError
+from gnn_training.report.page import Json, page
 from gnn_training.settings import PackSettings
-from gnn_training.solve.page import Json, page
 from gnn_training.training.logbook import read_metrics
 
 log = logging.getLogger(__name__)

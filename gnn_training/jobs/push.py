@@ -10,8 +10,8 @@ from gnn_training.console import cell
 from gnn_training.contract import MAX_COLORS, SUMS_FILE, WEIGHTS_FILE
 from gnn_training.errors import UserError
 from gnn_training.hub import FILES, errors_in_a_sentence, parse
+from gnn_training.report.scores import METHODS
 from gnn_training.settings import PushSettings
-from gnn_training.solve.report import METHODS
 
 log = logging.getLogger(__name__)
 SCORES = {"mean_gap": "mean number of colors above the best known", "mean_colors": "mean number of colors",

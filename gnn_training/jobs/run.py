@@ -21,6 +21,7 @@ from gnn_training.data.sources import locate, written
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.launch import gpus, runpod
 from gnn_training.launch.ranks import Nodes
+from gnn_training.report.scores import METHODS
 from gnn_training.settings import (
     CheckSettings,
     EvaluateSettings,
@@ -33,7 +34,6 @@ from gnn_training.settings import (
     Settings,
     TrainSettings,
 )  # fmt: skip
-from gnn_training.solve.report import METHODS
 from gnn_training.training import loggers
 
 log = logging.getLogger(__name__)

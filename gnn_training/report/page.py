@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from gnn_training.console import cell, duration
 from gnn_training.graph import Graph
-from gnn_training.solve import picture
-from gnn_training.solve.report import GRAPH_COLUMNS, METHODS, SCORE_COLUMNS, SHOWN_GRAPHS, family_score
+from gnn_training.report import picture
+from gnn_training.report.scores import GRAPH_COLUMNS, METHODS, SCORE_COLUMNS, SHOWN_GRAPHS, family_score
 
 INK = "#010203"  # in a figure; on the page it is the color of the text, dark or light
 INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
@@ -27,7 +27,7 @@ def page(report: Json, manifest: Json | None = None, config: Json | None = None,
     """Return the page of an evaluation, and of the training before it if its manifest, settings and records are given.
     The same numbers give the same page.
     """
-    environment = jinja2.Environment(loader=jinja2.PackageLoader("gnn_training", "solve"), autoescape=True,
+    environment = jinja2.Environment(loader=jinja2.PackageLoader("gnn_training", "report"), autoescape=True,
                                      trim_blocks=True, undefined=jinja2.StrictUndefined)  # fmt: skip
     environment.filters |= {"duration": duration, "quote": shlex.quote, "number": cell, "name": METHODS.get}
     example = report.get("example")  # that of an earlier version has none
