@@ -16,7 +16,6 @@ from gnn_training.coloring import from_logits, is_proper, num_colors
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import suites
 from gnn_training.graph import Graph
-from gnn_training.jobs.evaluate import one_call
 from gnn_training.model.session import Model
 from gnn_training.solve.portfolio import clique_size
 
@@ -153,7 +152,8 @@ def test_a_call_in_rust_and_in_python_gives_ten_benchmark_graphs_the_same_colors
 
 def test_rust_solves_by_later_calls_what_one_call_leaves(tmp_path: Path):
     model, cases = Model(), (case for case in suites.q_coloring() if case.family == "q = 5, n = 64")
-    graph = next(case.graph for case in cases if num_colors(one_call(model, case.graph, seconds=60).colors) > 5)
+    calls = ((case.graph, model.predict(case.graph, seconds=60).logits[0]) for case in cases)
+    graph = next(graph for graph, logits in calls if num_colors(from_logits(graph, logits)) > 5)
     run = color(str(SHIPPED_MODEL), str(write_col(tmp_path, graph)), "100")
     assert run.stdout.startswith("s col 5\n"), run.stdout + run.stderr
 

@@ -11,9 +11,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import gcol
 import networkx as nx
 import numpy as np
 
@@ -27,20 +29,32 @@ from gnn_training.data.packed import PackedGraphs, is_packed
 from gnn_training.data.suites import Case
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
+from gnn_training.model import rule as move_rule
 from gnn_training.model.session import Model
 from gnn_training.report import scores
-from gnn_training.report.page import page, pictures
+from gnn_training.report.page import IN_EVERY_PAGE, page, pictures
 from gnn_training.report.picture import MAX_NODES
 from gnn_training.report.scores import METHODS, Row
 from gnn_training.settings import EvaluateSettings
-from gnn_training.solve import baselines
-from gnn_training.solve.portfolio import Budget, clique_size, colorings, compile_all, tabu_search, trained_rule
+from gnn_training.solve import kernels
+from gnn_training.solve.portfolio import (
+    Budget,
+    Method,
+    clique_size,
+    colorings,
+    compile_all,
+    improvements,
+    tabu_search,
+    trained_rule,
+)
 from gnn_training.training import loggers
 
 logger = logging.getLogger(__name__)
 CALL_SECONDS = 600.0  # a graph that needs longer for one call is too large for the network
 EXAMPLE_EDGES = 2000  # of a graph that is drawn on the page
 CSV_LIMIT = 10_000_000  # bytes
+# RLF takes time in proportion to nodes x edges: a minute here (a thousand nodes, half of all edges), on one core.
+RLF_LIMIT = 300_000_000
 LIBRARIES = ("onnxruntime", "numpy", "networkx", "gcol")
 
 
@@ -52,6 +66,8 @@ def evaluate(settings: EvaluateSettings) -> None:
     web_page = settings.report.with_suffix(".html")
     results = [file for file in (settings.report, web_page, settings.plot) if file]
     files.require_places(results, _inputs(settings))
+    if web_page.exists() and IN_EVERY_PAGE not in files.read_bytes(web_page, files.OWN_LIMIT):
+        raise UserError(f"{web_page}: is not a page of `evaluate`, which would replace it; name another --report")
     model = Model(settings.model, settings.threads)
     compile_all()
     cases, rows, rules = _cases(settings), [], _rules(model)
@@ -149,19 +165,19 @@ def _example(cases: Sequence[Case], rows: Sequence[Row], model: Model) -> dict[s
     """A small graph and its colorings, None if no small graph was colored: connected, with few colors that can be told
     apart, not tiny, where one call saves colors, with few edges; as many of these as there are, in this order.
     """
-    small = [(row, case.graph) for row, case in zip(rows, cases, strict=True)
+
+    def looks(row: Row, graph: Graph) -> tuple[bool, bool, bool, bool, int]:
+        network, colors = nx.Graph(graph.edges.tolist()), row.colors["one_call"]  # without nodes that have no edge
+        is_connected = len(network) == graph.num_nodes and nx.is_connected(network)
+        return is_connected, colors <= 10, graph.num_nodes >= 20, colors < row.colors["dsatur"], -graph.num_edges
+
+    small = [(looks(row, case.graph), case.graph) for row, case in zip(rows, cases, strict=True)
              if "one_call" in row.colors and row.num_nodes <= MAX_NODES and row.num_edges <= EXAMPLE_EDGES]  # fmt: skip
     if not small:
         return None
-
-    def looks(one: tuple[Row, Graph]) -> tuple[bool, bool, bool, bool, int]:
-        (row, graph), network = one, nx.Graph(one[1].edges.tolist())  # without nodes that have no edge
-        is_connected = len(network) == graph.num_nodes and nx.is_connected(network)
-        few, fewer = row.colors["one_call"] <= 10, row.colors["one_call"] < row.colors["dsatur"]
-        return is_connected, few, graph.num_nodes >= 20, fewer, -graph.num_edges
-
-    _, graph = max(small, key=looks)
-    colorings = {"dsatur": next(baselines.dsatur(graph)), "one_call": one_call(model, graph, CALL_SECONDS).colors}
+    _, graph = max(small, key=itemgetter(0))
+    one_call = from_logits(graph, model.predict(graph, seconds=CALL_SECONDS).logits[0])
+    colorings = {"dsatur": next(greedy(graph, "dsatur")), "one_call": one_call}
     return {
         "name": graph.name, "num_nodes": graph.num_nodes, "edges": graph.edges.tolist(),
         "colorings": {method: colors.tolist() for method, colors in colorings.items()},
@@ -191,7 +207,14 @@ def _rules(model: Model) -> dict[str, np.ndarray]:
     if model.rule is None or shipped is None:
         return {}
     others = {} if np.array_equal(model.rule, shipped) else {"shipped": shipped}
-    return {"untrained": baselines.untrained_rule(), **others, "rule": model.rule}
+    return {"untrained": untrained_rule(), **others, "rule": model.rule}
+
+
+def untrained_rule() -> np.ndarray:
+    """Weights (NUM_WEIGHTS,) float32 of `trained_rule` with which every conflict weighs 1, as before any training."""
+    weights, start = np.zeros(move_rule.NUM_WEIGHTS, np.float32), math.prod(move_rule.SHAPES["by_graph"])
+    weights[start : start + len(move_rule.CONTROLS)] = np.log(move_rule.FIRST_CONTROLS)
+    return weights
 
 
 def _row(case: Case, model: Model, rules: dict[str, np.ndarray], settings: EvaluateSettings) -> Row:
@@ -200,14 +223,13 @@ def _row(case: Case, model: Model, rules: dict[str, np.ndarray], settings: Evalu
     row = Row(
         graph.name, case.family, graph.num_nodes, graph.num_edges, case.best_known, clique, published=case.published
     )
-    enough = max(clique, case.enough)
+    lower = max(clique, case.enough)
 
     def watch(method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> None:
         """Note what a method finds, and when; `spent` seconds came before."""
         start = time.monotonic() - spent
         found = [(time.monotonic() - start, colors) for colors in colorings]
-        if found:
-            row.seconds[method], row.progress[method] = time.monotonic() - start, []
+        row.seconds[method], row.progress[method] = time.monotonic() - start, []
         for moment, colors in found:
             # Checked by code that shares nothing with the decoder nor, for a .col file, with the reader.
             wrong, used = count_conflicts_and_colors(pairs, colors.tolist())
@@ -217,41 +239,47 @@ def _row(case: Case, model: Model, rules: dict[str, np.ndarray], settings: Evalu
                 row.colors[method] = used
                 row.progress[method].append((moment, used))
 
-    watch("dsatur", baselines.dsatur(graph))
-    if settings.rlf:
-        watch("rlf", baselines.rlf(graph))
+    watch("dsatur", greedy(graph, "dsatur"))
+    if settings.rlf and graph.num_nodes * graph.num_edges <= RLF_LIMIT:
+        watch("rlf", greedy(graph, "rlf"))
+    start, spent = time.monotonic(), 0.0
     try:
-        call = one_call(model, graph, CALL_SECONDS)
+        prediction = model.predict(graph, seconds=CALL_SECONDS)  # with the three required inputs only
+        logits = prediction.logits[0]
+        one_call, spent = from_logits(graph, logits), time.monotonic() - start
     except (MemoryError, TimeoutError) as error:
         logger.warning("%s: too large for the network on this machine: %s", graph.name, error)
-        call = None
-    seconds = settings.seconds or (call.seconds if call and settings.tabucol else 0.0)
+    seconds = settings.seconds or (spent if settings.tabucol else 0.0)
     if seconds and settings.tabucol:
-        watch("tabucol", baselines.alone(tabu_search, graph, seconds, enough))
+        watch("tabucol", one_method(tabu_search, graph, seconds, lower))
         for method, weights in rules.items():
-            watch(method, baselines.alone(trained_rule, graph, seconds, enough, weights))
+            watch(method, one_method(trained_rule, graph, seconds, lower, weights))
     if seconds:
-        budget = Budget(time.monotonic() + seconds, enough, model.threads)
+        budget = Budget(time.monotonic() + seconds, lower, model.threads)
         watch("search", (coloring.colors for coloring in colorings(graph, model.rule, budget, clique)))
-    if call is not None:
-        watch("one_call", [call.colors], call.seconds)
-        row.conflicts, row.chromatic = conflicts(graph, call.classes), call.chromatic
+    if spent:
+        watch("one_call", [one_call], spent)
+        row.conflicts, row.chromatic = conflicts(graph, logits.argmax(1)), float(prediction.chromatic[0])
     return row
 
 
-class OneCall(NamedTuple):
-    """What a caller gets who gives the three required inputs only."""
+def greedy(graph: Graph, strategy: str) -> Iterator[np.ndarray]:
+    """Yield proper colors (N,) int64 by gcol's "dsatur" (Brélaz 1979), about 10 µs per node and per edge, or its "rlf",
+    recursive largest first (Leighton 1979).
+    """
+    network = nx.empty_graph(graph.num_nodes)
+    network.add_edges_from(graph.edges.tolist())
+    colors = gcol.node_coloring(network, strategy)
+    yield np.array([colors[node] for node in range(graph.num_nodes)], dtype=np.int64)
 
-    classes: np.ndarray  # (N,) argmax of the logits, perhaps not proper
-    colors: np.ndarray  # (N,) int64, the proper coloring that a caller makes of it
-    chromatic: float  # estimated number of colors needed
-    seconds: float
 
-
-def one_call(model: Model, graph: Graph, seconds: float) -> OneCall:
-    """Make one three-input call and decode it. Raises MemoryError or TimeoutError as `Model.predict` does."""
-    start = time.monotonic()
-    prediction = model.predict(graph, seconds=seconds)
-    logits = prediction.logits[0]
-    colors = from_logits(graph, logits)
-    return OneCall(logits.argmax(1), colors, float(prediction.chromatic[0]), time.monotonic() - start)
+def one_method(
+    method: Method, graph: Graph, seconds: float, lower: int, rule: np.ndarray | None = None
+) -> Iterator[np.ndarray]:
+    """Yield proper colors (N,) int32, DSATUR's first, then those of one method, such as `portfolio.tabu_search`, each
+    with fewer colors, down to `lower`. The method has one thread and `seconds`. rule: weights for `trained_rule`.
+    """
+    budget, lists = Budget(time.monotonic() + seconds, lower), graph.csr()
+    colors = kernels.dsatur(*lists)
+    yield colors
+    yield from (found.colors for found in improvements(lists, colors, budget, {method: 1}, rule))

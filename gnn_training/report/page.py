@@ -19,6 +19,7 @@ from gnn_training.report.scores import GRAPH_COLUMNS, METHODS, SCORE_COLUMNS, SH
 INK = "#010203"  # in a figure; on the page it is the color of the text, dark or light
 INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
 STYLE: Any = dict.fromkeys(INKED, INK) | {"svg.fonttype": "none", "svg.hashsalt": "page", "legend.frameon": False}
+IN_EVERY_PAGE = b"<pre>coloring-gnn color graph.col --model"
 SMOOTHED = 0.1  # share of the records that a mean is over
 Json = dict[str, Any]
 

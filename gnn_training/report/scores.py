@@ -4,7 +4,6 @@ The gap of a coloring is its number of colors above the best known.
 """
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -107,25 +106,20 @@ def comparison(rows: Sequence[Row], methods: Sequence[str]) -> list[str]:
     """A sentence for every one of the methods, which had the same seconds as TabuCol: who needs fewer colors, where."""
     sentences = []
     for method in methods:
-        done = [row for row in rows if method in row.colors and "tabucol" in row.colors]
-        groups: dict[str, list[int]] = {}
-        for row in done:
+        changes: dict[str, list[int]] = {}
+        for row in (row for row in rows if {method, "tabucol"} <= row.colors.keys()):
             for name in {"", row.family or ""}:
-                groups.setdefault(name, []).append(row.colors[method] - row.colors["tabucol"])
-        if not done:
+                changes.setdefault(name, []).append(row.colors[method] - row.colors["tabucol"])
+        if not changes:
             continue
-        means = {name: fmean(changes) for name, changes in groups.items()}
+        means = {name: fmean(values) for name, values in changes.items()}
         total = means.pop("")
-        more = (
-            f"{abs(total):.2f} colors {'more' if total > 0 else 'fewer'} than"
-            if round(total, 2)
-            else "as many colors as"
-        )
-        sentence = f"In the same seconds, {METHODS[method]} needs {more} TabuCol"
-        for word, is_there in (("fewer", operator.lt), ("more", operator.gt)):
-            there = [f"{name} ({mean:+.2f})" for name, mean in means.items() if is_there(mean, 0)]
+        word = "more" if total > 0 else "fewer"
+        sentence = f"{abs(total):.2f} colors {word} than TabuCol" if round(total, 2) else "as many colors as TabuCol"
+        for word, sign in (("fewer", -1), ("more", 1)):
+            there = [f"{name} ({mean:+.2f})" for name, mean in means.items() if sign * mean > 0]
             sentence += f"; {word} on {', '.join(there)}" if there else ""
-        sentences.append(f"{sentence}.")
+        sentences.append(f"In the same seconds, {METHODS[method]} needs {sentence}.")
     return sentences
 
 
@@ -133,14 +127,16 @@ def verdict(rows: Sequence[Row]) -> str:
     """A sentence: what the trained rule gains over others in the same seconds, and whether to use it. "" if it was not
     compared. Differences are means of pairs, with one standard error; two of them count.
     """
-    done, said = [row for row in rows if "rule" in row.colors], []
+    done = [row for row in rows if "rule" in row.colors]
+    said: list[str] = []
     better: list[str] = []
     equal: list[str] = []
     for other in ("untrained", "tabucol", "shipped"):
         changes = np.array([row.colors["rule"] - row.colors[other] for row in done if other in row.colors])
         if not len(changes):
             continue
-        name, change, error = f"the {METHODS[other]}".replace("the T", "T"), changes.mean(), _error(changes)
+        name, change = f"the {METHODS[other]}".replace("the T", "T"), changes.mean()
+        error = changes.std(ddof=1) / math.sqrt(len(changes)) if len(changes) > 1 else math.inf
         more = f"{abs(change):.2f} ± {error:.2f} {'more' if change > 0 else 'fewer'} than"
         said.append(f"{more if changes.any() else 'as many as'} {name}")
         if change > -2 * error or not changes.any():
@@ -154,10 +150,6 @@ def verdict(rows: Sequence[Row]) -> str:
     return f"In the same seconds on {len(done)} graphs, the trained rule needs, in colors, {', '.join(said)}: {advice}."
 
 
-def _error(values: np.ndarray) -> float:
-    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else math.inf
-
-
 def tables(rows: Sequence[Row], summary: dict[str, Any], families: dict[str, dict[str, Any]]) -> list[Table]:
     """A table of the graphs unless there are many, one of the families if there are any, and one of the methods. Wins,
     ties and losses are against DSATUR.
@@ -167,18 +159,15 @@ def tables(rows: Sequence[Row], summary: dict[str, Any], families: dict[str, dic
         columns = {title: [getattr(row, field) for row in rows] for field, title in GRAPH_COLUMNS.items()}
         columns |= {title: [row.colors.get(method) for row in rows] for method, title in METHODS.items()}
         columns |= {title: [getattr(row, title) for row in rows] for title in ("conflicts", "chromatic")}
-        seconds = {"call s": "one_call", "search s": "search"}
-        columns |= {title: [row.seconds.get(method) for row in rows] for title, method in seconds.items()}
+        for title, method in (("call s", "one_call"), ("search s", "search")):
+            columns[title] = [row.seconds.get(method) for row in rows]
         shown.append(columns)
     if families:
-        summaries, published = families.values(), summary["published"]
-        title, key = family_score(summary)
-        columns = {title: list(families), "graphs": [family["graphs"] for family in summaries]}
-        for method, name in METHODS.items():
-            columns[name] = [family["methods"].get(method, {}).get(key) for family in summaries]
-        columns |= {name: [family["published"][name] for family in summaries] for name in published}
-        columns["chromatic MAE"] = [family["chromatic_mae"] for family in summaries]
-        shown.append(columns)
+        groups, (title, key) = families.values(), family_score(summary)
+        columns = {title: list(families), "graphs": [group["graphs"] for group in groups]}
+        columns |= {METHODS[m]: [group["methods"].get(m, {}).get(key) for group in groups] for m in METHODS}
+        columns |= {name: [group["published"][name] for group in groups] for name in summary["published"]}
+        shown.append(columns | {"chromatic MAE": [group["chromatic_mae"] for group in groups]})
     methods = summary["methods"]
     scores = {title: [score[key] for score in methods.values()] for key, title in SCORE_COLUMNS.items()}
     shown.append({"method": [METHODS[method] for method in methods], **scores})

@@ -1,4 +1,4 @@
-"""What an evaluation found: sums per method, curves over time, and their plot."""
+"""What an evaluation has found: sums per method, sentences, curves over time, and their plot."""
 
 from gnn_training.report import scores
 from gnn_training.report.scores import Row
@@ -13,6 +13,10 @@ def row(best_known: int | None, dsatur: int, chromatic: float | None = None, **p
 
 def called(best_known: int | None, dsatur: int, one_call: int, chromatic: float | None = None) -> Row:
     return row(best_known, dsatur, chromatic, one_call=[(1.0, one_call)])
+
+
+def colored(family: str | None = None, **colors: int) -> Row:
+    return Row("g", family, 9, 9, None, 1, colors)
 
 
 def test_a_method_is_compared_with_dsatur_on_the_graphs_it_colored():
@@ -37,6 +41,31 @@ def test_a_family_with_two_parts_counts_in_the_first_part_too():
     assert families["q = 5"]["methods"]["one_call"]["solved"] == families["q = 5"]["published"]["other"] == 0.5
 
 
+def test_the_verdict_says_what_to_use():
+    def verdict(**more: int) -> str:
+        changes = [{method: 7 + change + i % 2 for method, change in more.items()} for i in range(8)]
+        return scores.verdict([colored(rule=7, **change) for change in changes])
+
+    assert verdict() == ""
+    better = "needs, in colors, 1.50 ± 0.19 fewer than the untrained rule, 2.50 ± 0.19 fewer than TabuCol: use it."
+    assert better in verdict(untrained=1, tabucol=2)
+    unclear = "train longer or score more graphs, no clear gain shows here."
+    assert verdict(untrained=-2, tabucol=1).endswith(unclear)
+    worse = "do not use it for such graphs, the shipped rule found fewer colors."
+    assert verdict(untrained=1, shipped=-2).endswith(worse)
+    equal = "as many as TabuCol: use either, these graphs cannot tell it apart from TabuCol."
+    assert scores.verdict([colored(rule=k, tabucol=k) for k in (7, 8)]).endswith(equal)
+
+
+def test_the_comparison_says_who_needs_fewer_colors_and_where():
+    families = (("dense", 2), ("geometric", -1), ("queen", 0))
+    rows = [colored(family, dsatur=9, tabucol=7, rule=7 + more) for family, more in families]
+    expected = "needs 0.33 colors more than TabuCol; fewer on geometric (-1.00); more on dense (+2.00)."
+    assert scores.comparison(rows, ("rule", "search")) == [f"In the same seconds, trained rule {expected}"]
+    same = "In the same seconds, trained rule needs as many colors as TabuCol."
+    assert scores.comparison(rows[2:], ("rule",)) == [same]
+
+
 def test_a_curve_over_time_is_the_mean_of_what_each_graph_has_by_then_from_dsatur_on():
     rows = [
         row(5, 8, search=[(1.0, 7), (4.0, 5)]),
@@ -48,17 +77,8 @@ def test_a_curve_over_time_is_the_mean_of_what_each_graph_has_by_then_from_dsatu
     assert scores.over_time(rows, "tabucol") == scores.over_time(rows, "rlf") == []
 
 
-def test_a_method_of_one_coloring_is_a_step_per_graph_and_dsatur_a_level():
-    rows = [row(5, 8, rlf=[(2.0, 7)]), row(10, 14, rlf=[(1.0, 15)])]
-    assert scores.over_time(rows, "rlf") == [(1.0, 4.0), (2.0, 3.5)]
-    assert scores.over_time(rows, "dsatur") == [(0.5, 3.5), (0.5, 3.5)]
-
-
 def test_the_figure_shows_every_method_there_is_and_leaves_out_graphs_without_a_best_known_number():
-    rows = [
-        row(5, 8, search=[(1.0, 7), (4.0, 5)]),
-        row(None, 50, search=[(1.0, 40)]),
-    ]
+    rows = [row(5, 8, search=[(1.0, 7), (4.0, 5)]), row(None, 50, search=[(1.0, 40)])]
     rows[0].seconds["search"] = 9.0
     figure = scores.draw(rows)
     dsatur, search = figure.axes[0].lines
@@ -66,8 +86,3 @@ def test_the_figure_shows_every_method_there_is_and_leaves_out_graphs_without_a_
     assert dsatur.get_xydata().tolist() == [[0.5, 3.0], [9.0, 3.0]]
     assert search.get_xydata().tolist() == [[1.0, 2.0], [4.0, 0.0], [9.0, 0.0]]
     assert "1 graphs" in figure.get_suptitle()
-
-
-def test_a_figure_of_graphs_too_large_for_the_network_has_the_other_methods():
-    figure = scores.draw([row(5, 8, rlf=[(2.0, 7)])])
-    assert [line.get_label() for line in figure.axes[0].lines] == ["DSATUR", "RLF"]
