@@ -15,14 +15,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gnn_training.contract import CALL_ROUNDS, HORIZON, MAX_COLORS, SETS_FROM, SETS_UP_TO, rounds_by_size
+from gnn_training.contract import (
+    CALL_ROUNDS,
+    CLIQUE_WORK,
+    HORIZON,
+    MAX_COLORS,
+    MIN_STARTS,
+    SETS_FROM,
+    SETS_UP_TO,
+    rounds_by_size,
+)
 from gnn_training.model import network, rule, search
 from gnn_training.model.graphs import Graphs, pad
 from gnn_training.model.greedy import at_once, clique_bound, dsatur, independent_sets
 from gnn_training.model.network import ColoringNetwork, Edges, structure
 
-CLIQUE_WORK = 1_000_000  # nodes that the search for cliques looks at in a step, in all graphs from all starts,
-MIN_STARTS, MAX_STARTS = 16, 1024  # and from how many nodes of a graph it starts
+MAX_STARTS = 1024  # nodes of a graph from which the search for cliques starts, see CLIQUE_WORK and MIN_STARTS
 CHAINS = 32  # of independent sets, and the steps without a better one, per member, after which they end,
 PATIENCE = 2.0  # in a call of CALL_ROUNDS; the patience grows with the root of the steps
 SEARCH_WORK, MAX_SEARCHES = 10_000, 16  # a small graph is searched several times: nodes x colors x searches

@@ -16,10 +16,11 @@ import onnxruntime
 
 from gnn_training import hub
 from gnn_training.contract import (
+    CLIQUE_WORK,
     GRAPH_TYPES,
     INPUTS,
     MAX_COLORS,
-    NUM_FEATURES,
+    MIN_STARTS,
     OPTIONAL_INPUTS,
     OUTPUTS,
     SETS_UP_TO,
@@ -29,10 +30,8 @@ from gnn_training.errors import UserError
 from gnn_training.files import read_bytes
 from gnn_training.graph import Graph, as_graph
 from gnn_training.machine import available_bytes
-from gnn_training.model import rule
+from gnn_training.model import golden, rule
 
-MIN_STARTS, CLIQUE_WORK = 16, 1_000_000  # as in model/program.py, which needs torch
-OTHER_SHAPES = ((), (len(GRAPH_TYPES),), ())  # of the outputs but the logits, after the number of graphs
 MODEL_LIMIT = 100_000_000  # bytes
 WAY_OUT = "name a file written by `coloring-gnn export`"
 
@@ -77,9 +76,9 @@ class Model:
         machine, TimeoutError after `seconds`, when the runtime has stopped, and UserError if the file is no coloring
         network after all.
         """
-        first = graphs[0] if isinstance(graphs, list | tuple) and graphs else None
-        is_edges = isinstance(first, list | tuple | np.ndarray) and np.ndim(first) == 1
-        is_batch = isinstance(graphs, list | tuple) and not is_edges
+        is_batch = isinstance(graphs, list | tuple)
+        if is_batch and graphs and isinstance(graphs[0], list | tuple | np.ndarray) and np.ndim(graphs[0]) == 1:
+            is_batch = False  # but a list of edges
         batch = [as_graph(graph) for graph in graphs] if is_batch else [as_graph(graphs)]
         sizes = [graph.num_nodes for graph in batch]
         if not batch or 0 in sizes:
@@ -89,26 +88,18 @@ class Model:
             raise MemoryError(f"the network needs about {need / 2**30:.1f} GiB and {left / 2**30:.1f} GiB are free")
         ends = np.cumsum(sizes)
         edges = [graph.edge_index() + end - graph.num_nodes for graph, end in zip(batch, ends, strict=True)]
-        feeds = {
-            "node_features": np.zeros((ends[-1], NUM_FEATURES), dtype=np.float32),  # which the network ignores
-            "edge_index": np.concatenate(edges, axis=1),
-            "batch": np.repeat(np.arange(len(batch)), sizes),
-        }
-        for name, value in zip(OPTIONAL_INPUTS, (num_colors, seed, steps), strict=True):
-            if value is not None:
-                feeds[name] = np.asarray(value, dtype=np.int64)
+        options = dict(zip(OPTIONAL_INPUTS, (num_colors, seed, steps), strict=True))
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        feeds = golden.feeds(np.concatenate(edges, axis=1), np.repeat(np.arange(len(batch)), sizes), **given)
         try:
             logits, chromatic, types, difficulty = results = self._run(feeds, seconds)
         except (MemoryError, TimeoutError):
             raise
         except Exception as error:  # the runtime's errors have no base class of their own
-            cause = str(error).splitlines()[0].rpartition(" : ")[2]
-            raise UserError(f"{self.path}: a call fails in ONNX Runtime ({cause}); {WAY_OUT}") from error
-        shapes = [
-            (int(ends[-1]), logits.shape[-1] if logits.ndim else 0),
-            *((len(batch), *more) for more in OTHER_SHAPES),
-        ]
-        if 0 in shapes[0] or [(x.dtype.name, x.shape) for x in results] != [("float32", shape) for shape in shapes]:
+            raise UserError(f"{self.path}: a call fails in ONNX Runtime ({_cause(error)}); {WAY_OUT}") from error
+        rows, count = int(ends[-1]), len(batch)
+        shapes = [(rows, MAX_COLORS), (count,), (count, len(GRAPH_TYPES)), (count,)]
+        if [(x.dtype.name, x.shape) for x in results] != [("float32", shape) for shape in shapes]:
             found = ", ".join(f"{name} {x.dtype}{list(x.shape)}" for name, x in zip(OUTPUTS, results, strict=True))
             raise UserError(f"{self.path} is not a coloring network: it answers {found}; {WAY_OUT}")
         return Prediction(np.split(logits, ends[:-1]), chromatic, types, difficulty)
@@ -151,27 +142,25 @@ def needed_bytes(graphs: Sequence[Graph]) -> int:
     nodes, edges = len(graphs) * size, sum(graph.num_edges for graph in graphs)
     pairs = nodes * min(MAX_COLORS, degree + 1)  # of a node and a color
     starts = min(size, max(MIN_STARTS, CLIQUE_WORK // nodes))  # of cliques, each with nodes and neighbours,
-    active = min(
-        size, max(rule.ACTIVE, size // rule.NODES_PER_ACTIVE)
-    )  # nodes that a round looks at, with their neighbours
+    # Nodes that a round looks at, with their neighbours.
+    active = min(size, max(rule.ACTIVE, size // rule.NODES_PER_ACTIVE))
     dense = (size + 1) ** 2 if size <= SETS_UP_TO else 0  # adjacency
     every = 25 * starts * (size + degree) + 60 * active * (degree + MAX_COLORS) + 10 * dense  # for every graph
     return 20_000_000 + 500 * edges + 2700 * nodes + 7 * pairs + len(graphs) * every
 
 
+def _cause(error: Exception) -> str:
+    """What ONNX Runtime says, without its codes."""
+    return str(error).splitlines()[0].rpartition(" : ")[2].rstrip(".")
+
+
 def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    # Threads that spin while they wait take the cores from those that work: half the speed on two cores, measured.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 3
     content = read_bytes(path, MODEL_LIMIT, WAY_OUT)
     try:
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        session = golden.session(content, threads)
     except Exception as error:  # the runtime's errors have no base class of their own
-        cause = str(error).splitlines()[0].rpartition(" : ")[2].rstrip(".")
-        raise UserError(f"{path}: ONNX Runtime {onnxruntime.__version__} refuses it ({cause}): {WAY_OUT}") from error
+        version = onnxruntime.__version__
+        raise UserError(f"{path}: ONNX Runtime {version} refuses it ({_cause(error)}): {WAY_OUT}") from error
     for what, tensors, expected in (
         ("inputs", session.get_inputs(), INPUTS),
         ("optional inputs", session.get_overridable_initializers(), OPTIONAL_INPUTS),
