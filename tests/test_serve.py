@@ -27,10 +27,11 @@ TYPES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def runtime(tmp_path: Path) -> Path:
     """A folder with the names of ONNX Runtime's files."""
-    folder = tmp_path_factory.mktemp("dist")
+    folder = tmp_path / "dist"
+    folder.mkdir()
     for name in job.RUNTIME_FILES:
         (folder / name).write_text(f"the file {name}")
     return folder
@@ -46,23 +47,15 @@ def server(runtime: Path) -> Iterator[tuple[subprocess.Popen, int]]:
         process.kill()
 
 
-def get(port: int, path: str) -> tuple[int, str | None, bytes]:
+def get(port: int, path: str, **headers: str) -> tuple[int, str | None, bytes]:
     """Status, type and content of an answer; http.client sends the path as it is."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    connection.request("GET", path)
+    connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
     return answer.status, answer.getheader("Content-Type"), answer.read()
 
 
-def test_a_name_of_somebody_else_for_this_machine_is_refused(server):
-    _, port = server
-    for host, status in ((f"localhost:{port}", 200), (f"evil.example:{port}", 403)):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-        connection.request("GET", f"/{WEB_FILE}", headers={"Host": host})
-        assert connection.getresponse().status == status
-
-
-def test_it_sends_the_page_the_model_and_the_runtime_and_nothing_else(server, runtime: Path):
+def test_it_sends_the_page_the_model_and_the_runtime_and_nothing_else_on_this_machine_alone(server, runtime: Path):
     _, port = server
     for path, kind in TYPES.items():
         assert get(port, path)[:2] == (200, kind)
@@ -70,12 +63,14 @@ def test_it_sends_the_page_the_model_and_the_runtime_and_nothing_else(server, ru
     assert get(port, f"/{WEB_FILE}?again")[2] == SHIPPED_MODEL.with_name(WEB_FILE).read_bytes()
     for path in ("/package.json", "/../rust/Cargo.toml", "/runtime/../package.json", "//etc/passwd", "/runtime/", "/x"):
         assert get(port, path)[0] == 404
-
-
-def test_only_this_machine_reaches_it(server):
-    _, port = server
+    # A name of somebody else for this machine is refused.
+    assert [get(port, "/", Host=f"{host}:{port}")[0] for host in ("localhost", "evil.example")] == [200, 403]
     with socket.socket() as connection:  # 127.0.0.2 is this machine, too, but not the address it listens on
         assert connection.connect_ex(("127.0.0.2", port)) != 0
+    pipe = runtime / job.RUNTIME_FILES[0]
+    pipe.unlink()
+    os.mkfifo(pipe)
+    assert get(port, f"/runtime/{pipe.name}")[0] == 404  # and does not wait for a writer
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -87,15 +82,21 @@ def test_a_signal_ends_it_well(server, number: signal.Signals):
         assert connection.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_what_is_missing_is_named_with_the_way_out(runtime: Path, tmp_path: Path, monkeypatch, capsys):
-    assert main(["serve", "--runtime", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
+def test_what_is_missing_or_taken_is_named_with_the_way_out(runtime: Path, tmp_path: Path, monkeypatch, capsys):
+    def refused(code: int, *flags: str | Path) -> str:
+        assert main(["serve", *map(str, flags)]) == code
+        return capsys.readouterr().err
+
+    said = refused(2, "--runtime", tmp_path)
     assert f"{tmp_path}: ONNX Runtime for browsers is not there; install it once with `npm ci --prefix " in said
-    assert main(["serve", "--runtime", str(runtime), "--models", str(tmp_path)]) == 2
-    assert f"{tmp_path}/{WEB_FILE}: there is no such file; export again" in capsys.readouterr().err
+    said = refused(2, "--runtime", runtime, "--models", tmp_path)
+    assert f"{tmp_path}/{WEB_FILE}: there is no such file; export again" in said
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refused(3, "--runtime", runtime, "--port", str(port))
+    assert f"port {port}: address already in use; name another with --port" in said
     monkeypatch.setattr(job, "PAGES", (tmp_path / "web",))
-    assert main(["serve", "--runtime", str(runtime)]) == 2
-    assert "start serve in a clone, or install the package" in capsys.readouterr().err
+    assert "start serve in a clone, or install the package" in refused(2, "--runtime", runtime)
 
 
 def test_an_installation_finds_the_runtime_in_the_clone(runtime: Path, tmp_path: Path, monkeypatch):
@@ -105,10 +106,3 @@ def test_an_installation_finds_the_runtime_in_the_clone(runtime: Path, tmp_path:
     monkeypatch.setattr(job, "PAGES", (installed,))
     monkeypatch.chdir(tmp_path)
     assert set(job.served_files(job.ServeSettings())) == set(TYPES)
-
-
-def test_a_port_that_is_taken_is_refused(runtime: Path, capsys):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert main(["serve", "--runtime", str(runtime), "--port", str(port)]) == 3
-    assert f"port {port}: address already in use; name another with --port" in capsys.readouterr().err

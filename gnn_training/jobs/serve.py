@@ -51,15 +51,14 @@ def served_files(settings: ServeSettings) -> dict[str, Path]:
         raise UserError(f"the page is not in {PACKAGE}: start serve in a clone, or install the package")
     folders = [folder / "node_modules" / "onnxruntime-web" / "dist" for folder in (page, CLONE)]
     runtime = settings.runtime or next((folder for folder in folders if folder.is_dir()), folders[0])
-    found = {f"/{path.name}": path for path in page.iterdir() if path.suffix in TYPES}
-    found |= {f"/runtime/{name}": runtime / name for name in RUNTIME_FILES}
-    found |= {"/": page / "index.html", f"/{WEB_FILE}": settings.models / WEB_FILE}
-    if not found[f"/{WEB_FILE}"].is_file():
-        raise UserError(f"{found[f'/{WEB_FILE}']}: there is no such file; export again or name another --models")
-    if any(not path.is_file() for path in found.values()):
+    runtime_files, model = {f"/runtime/{name}": runtime / name for name in RUNTIME_FILES}, settings.models / WEB_FILE
+    if not model.is_file():
+        raise UserError(f"{model}: there is no such file; export again or name another --models")
+    if not all(path.is_file() for path in runtime_files.values()):
         way_out = f"install it once with `npm ci --prefix {page}`, or name its folder with --runtime"
         raise UserError(f"{runtime}: ONNX Runtime for browsers is not there; {way_out}")
-    return found
+    pages = {f"/{path.name}": path for path in page.iterdir() if path.suffix in TYPES}
+    return {**pages, **runtime_files, "/": page / "index.html", f"/{WEB_FILE}": model}
 
 
 class PageHandler(SimpleHTTPRequestHandler):
@@ -79,8 +78,9 @@ class PageHandler(SimpleHTTPRequestHandler):
         return self.send_error(HTTPStatus.FORBIDDEN)
 
     def translate_path(self, path: str) -> str:
-        """The file of an address; of any other address, one that does not exist."""
-        return str(self.served.get(path.partition("?")[0], os.devnull + "/"))
+        """The file of an address; of any other address, one that does not exist. A FIFO would never begin."""
+        file = self.served.get(path.partition("?")[0])
+        return str(file) if file and file.is_file() else os.devnull + "/"
 
     def end_headers(self) -> None:
         for name, value in HEADERS.items():
