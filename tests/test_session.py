@@ -17,7 +17,7 @@ from small_graphs import random_graph
 
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
-from gnn_training.model import program, session
+from gnn_training.model import session
 from gnn_training.model.session import Model, needed_bytes
 
 ROOT = Path(__file__).parents[1]
@@ -42,16 +42,11 @@ def test_a_batch_gives_every_graph_its_own_rows(model: Model):
 
 
 def test_options_left_out_take_the_defaults_of_the_file(model: Model):
-    assert model.predict([TRIANGLE]).difficulty.tolist() == [2.0]
+    assert model.predict([TRIANGLE]).difficulty.tolist() == [2.0] == [model.steps]
     prediction = model.predict([TRIANGLE, TRIANGLE], num_colors=[2, 5], seed=1, steps=7)
     assert prediction.difficulty.tolist() == [7.0, 7.0]
     assert prediction.chromatic.tolist() == [2.0, 5.0]
     assert prediction.logits[1].argmax(1).tolist() == [4, 2, 0]
-
-
-def test_the_steps_of_a_call_are_in_the_metadata(model: Model):
-    assert model.steps == 2
-    assert model.metadata["max_colors"] == "256"
 
 
 def test_the_shipped_file_takes_batches_and_every_option():
@@ -63,20 +58,11 @@ def test_the_shipped_file_takes_batches_and_every_option():
     assert together == pytest.approx(
         [real.predict(graph).chromatic[0] for graph in (TRIANGLE, RING, TRIANGLE)], abs=0.01
     )
+    start = time.monotonic()
     with pytest.raises(TimeoutError, match="takes longer than 0 s"):
         real.predict([RING], steps=FOREVER, seconds=0.1)
-
-
-def test_a_call_stops_when_its_seconds_are_over(model: Model):
-    start = time.monotonic()
-    with pytest.raises(TimeoutError):
-        model.predict([TRIANGLE], steps=FOREVER, seconds=0.1)
     assert time.monotonic() - start < 5
-    assert model.predict([TRIANGLE]).chromatic.tolist() == [3.0]
-
-
-def test_more_seconds_than_a_clock_can_count_are_no_limit(model: Model):
-    assert model.predict([TRIANGLE], seconds=1e300).chromatic.tolist() == [3.0]
+    assert len(real.predict([RING], seconds=1e300).logits) == 1  # more than a clock can count is no limit
 
 
 def test_an_interrupt_stops_a_running_call(model: Model):
@@ -141,11 +127,6 @@ def test_the_estimate_of_memory_is_an_upper_bound_for_every_family_and_not_far_a
         assert bytes_used < needed_bytes(FAMILIES[family]) < 4 * bytes_used + 20_000_000, family
 
 
-def test_the_estimate_of_memory_counts_with_the_numbers_of_the_program():
-    for name in ("MIN_STARTS", "CLIQUE_WORK", "SETS_UP_TO"):
-        assert getattr(session, name) == getattr(program, name)
-
-
 def test_graphs_too_large_for_the_memory_are_refused_before_the_call_and_large_sparse_ones_are_not(model, monkeypatch):
     monkeypatch.setattr(session, "available_bytes", lambda: 2**30)
     path = Graph.from_edges(50_000, [(v, v + 1) for v in range(49_999)])
@@ -165,40 +146,41 @@ def test_without_a_number_of_threads_all_cores_work(tiny_model: Path):
     assert Model(tiny_model).threads == len(os.sched_getaffinity(0))
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b"\x08\x07"])
-def test_a_file_that_is_not_onnx_is_refused_in_a_sentence(tmp_path: Path, content: bytes):
-    path = tmp_path / "model.onnx"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"model\.onnx: ONNX Runtime .* refuses it .*export"):
-        Model(path)
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, r"model.onnx: cannot be read \(no such file or directory\); name a file"),
+        (b"", "model.onnx: ONNX Runtime .* refuses it .*export"),
+        (b"\x08\x07", "model.onnx: ONNX Runtime .* refuses it .*export"),
+    ],
+)
+def test_a_file_that_is_not_onnx_is_refused_in_a_sentence(tmp_path: Path, content: bytes | None, sentence: str):
+    if content is not None:
+        (tmp_path / "model.onnx").write_bytes(content)
+    with pytest.raises(UserError, match=sentence):
+        Model(tmp_path / "model.onnx")
 
 
-def test_a_missing_file_is_refused_in_a_sentence(tmp_path: Path):
-    with pytest.raises(UserError, match=r"none.onnx: cannot be read \(no such file or directory\); name a file"):
-        Model(tmp_path / "none.onnx")
-    with pytest.raises(UserError, match="/dev/zero: is not a regular file"):
-        Model("/dev/zero")
-
-
-@pytest.mark.parametrize("name", ["node_features", "seed", "chromatic"])
-def test_a_model_with_other_tensors_is_refused_by_their_names(tmp_path: Path, name: str):
-    path = tiny_onnx.write(tmp_path / "other.onnx", tiny_onnx.MODEL.replace(name, "foreign"))
-    with pytest.raises(UserError, match="other.onnx is not a coloring network: its .*foreign"):
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        *((name, "foreign", " is not a coloring network: its .*foreign") for name in ("node_features", "seed", "chr")),
+        ('"steps": "2", ', "", ": its metadata does not say how many steps"),
+        *(('"steps": "2"', f'"steps": "{steps}"', ": .*steps") for steps in ("", "-1", "9" * 5000)),
+    ],
+)
+def test_a_model_with_other_tensors_or_other_steps_is_refused(tmp_path: Path, old: str, new: str, sentence: str):
+    path = tiny_onnx.write(tmp_path / "other.onnx", tiny_onnx.MODEL.replace(old, new))
+    with pytest.raises(UserError, match=f"other.onnx{sentence}"):
         Model(path)
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (
-            "color_logits = OneHot(color, depth, levels)",
-            "rows = OneHot(color, depth, levels)\n color_logits = ReduceMax<keepdims = 0>(rows)",
-        ),
-        (
-            "color_logits = OneHot(color, depth, levels)",
-            "rows = OneHot(color, depth, levels)\n color_logits = Cast<to = 11>(rows)",
-        ),
-        ("color_logits = OneHot(color, depth, levels)", "color_logits = OneHot(k, depth, levels)"),
+        (ROWS, f"rows{ROWS[12:]}\n color_logits = ReduceMax<keepdims = 0>(rows)"),
+        (ROWS, f"rows{ROWS[12:]}\n color_logits = Cast<to = 11>(rows)"),
+        (ROWS, "color_logits = OneHot(k, depth, levels)"),
         ("eight = Constant<value_ints = [8]>()", "eight = Constant<value_ints = [7]>()"),
         ("chromatic = Cast<to = 1>(k)", "single = Cast<to = 1>(k)\n chromatic = Unsqueeze(single, one_row)"),
         ("place = Mul(node, factor)", "pair = Constant<value_ints = [1, 2]>()\n place = Mul(node, pair)"),
@@ -215,18 +197,3 @@ def test_a_model_with_other_answers_is_refused(tmp_path: Path, old: str, new: st
     onnx.save(model, tmp_path / "other.onnx")
     with pytest.raises(UserError, match=r"other.onnx(: a call fails| is not a coloring network: it answers)"):
         Model(tmp_path / "other.onnx").predict([TRIANGLE, RING])
-
-
-@pytest.mark.parametrize("steps", ["", "-1", "9" * 5000])
-def test_a_model_with_other_steps_is_refused(tmp_path: Path, steps: str):
-    path = tiny_onnx.write(tmp_path / "other.onnx", tiny_onnx.MODEL.replace('"steps": "2"', f'"steps": "{steps}"'))
-    with pytest.raises(UserError, match="other.onnx: .*steps"):
-        Model(path)
-
-
-def test_a_model_without_steps_in_its_metadata_is_refused(tiny_model: Path, tmp_path: Path):
-    bare = onnx.load(tiny_model)
-    del bare.metadata_props[:]
-    onnx.save(bare, tmp_path / "bare.onnx")
-    with pytest.raises(UserError, match="bare.onnx: .*steps"):
-        Model(tmp_path / "bare.onnx")
