@@ -127,21 +127,15 @@ def test_a_round_of_the_search_is_at_most_210_nodes(model: onnx.ModelProto):
     assert len(search.attribute[0].g.node) <= 210
 
 
-def test_metadata_has_the_rule(exported: Path, program: Program):
-    assert np.array_equal(Model(exported / MODEL_FILE).rule, program.search.move_rule.detach().numpy())
-
-
 def test_tensors_have_the_names_order_and_types_of_the_contract(model: onnx.ModelProto):
     floats, integers = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
-    inputs, outputs = described(model.graph.input), described(model.graph.output)
-    assert tuple(inputs) == INPUTS + OPTIONAL_INPUTS and tuple(outputs) == OUTPUTS
-    assert inputs["node_features"] == (floats, ["N", 16])
-    assert inputs["edge_index"] == (integers, [2, "E"])
-    assert inputs["batch"] == (integers, ["N"])
-    assert inputs["seed"] == inputs["steps"] == (integers, [])
-    assert outputs["color_logits"] == (floats, ["N", 256])
-    assert outputs["graph_type_logits"] == (floats, ["B", 8])
-    assert outputs["chromatic"] == outputs["difficulty"] == (floats, ["B"])
+    tensors = described([*model.graph.input, *model.graph.output])
+    assert tuple(tensors) == INPUTS + OPTIONAL_INPUTS + OUTPUTS
+    assert [*tensors.values()] == [
+        (floats, ["N", 16]), (integers, [2, "E"]), (integers, ["N"]),
+        (integers, ["num_colors"]), (integers, []), (integers, []),
+        (floats, ["N", 256]), (floats, ["B"]), (floats, ["B", 8]), (floats, ["B"]),
+    ]  # fmt: skip
 
 
 def test_optional_inputs_are_initializers_that_a_caller_may_override(model, session):
@@ -183,8 +177,12 @@ def test_the_file_is_one_opset_18_and_readable_by_old_runtimes(model: onnx.Model
 
 
 @pytest.mark.slow
-def test_metadata_say_where_the_file_comes_from(exported: Path, trained: Path, tiny_data: Path):
-    metadata = golden.session(exported / MODEL_FILE).get_modelmeta().custom_metadata_map
+def test_metadata_have_the_rule_and_say_where_the_file_comes_from(
+    exported: Path, trained: Path, tiny_data: Path, program: Program
+):
+    model = Model(exported / MODEL_FILE)
+    metadata = model.metadata
+    assert np.array_equal(model.rule, program.search.move_rule.detach().numpy())
     best = checkpoint.load_best(trained)
     assert metadata["model_version"] == __version__
     assert metadata["max_colors"] == str(MAX_COLORS) and metadata["steps"] == str(STEPS)
@@ -243,14 +241,6 @@ def test_node_features_are_ignored(session):
         assert all(np.array_equal(zeros[name], other[name]) for name in OUTPUTS)
 
 
-@pytest.mark.parametrize("edges", [np.zeros((2, 0)), np.zeros((2, 1))], ids=["no edge", "the pair (0, 0)"])
-@pytest.mark.parametrize("num_nodes", [1, 5])
-def test_an_edgeless_graph_gets_one_color(session, edges: np.ndarray, num_nodes: int):
-    outputs = run(session, golden.feeds(edges, np.zeros(num_nodes)))
-    assert outputs["color_logits"].argmax(1).tolist() == [0] * num_nodes
-    assert outputs["chromatic"].tolist() == [1.0] and all(np.isfinite(x).all() for x in outputs.values())
-
-
 def test_golden_vectors_hold_without_the_package(folder: Path):
     command = [sys.executable, "-I", golden.__file__, str(folder / MODEL_FILE), str(folder / GOLDEN_FILE)]
     assert subprocess.run(command).returncode == 0
@@ -260,69 +250,45 @@ def test_golden_vectors_hold_without_the_package(folder: Path):
 
 
 @pytest.mark.parametrize("name", ["ring", "petersen", "several graphs"])
-def test_golden_vectors_catch_a_caller_who_scrambles_the_edges(models: Path, name: str):
+def test_golden_vectors_catch_a_caller_who_scrambles_the_edges_and_nan(models: Path, name: str):
     vectors = json.loads((models / GOLDEN_FILE).read_text())
     (case,) = [case for case in vectors["cases"] if case["name"] == name]
     pairs = np.array(case["inputs"]["edge_index"]).T
-    case["inputs"]["edge_index"] = pairs.reshape(2, -1).tolist()  # should have been transposed
-    (models / GOLDEN_FILE).write_text(json.dumps(vectors))
-    with pytest.raises(ValueError, match=f"'{name}' is off by"):
-        golden.check(models / MODEL_FILE, models / GOLDEN_FILE)
+    for changes, message in (
+        ({"inputs": case["inputs"] | {"edge_index": pairs.reshape(2, -1).tolist()}}, ""),  # should be transposed
+        ({"outputs": case["outputs"] | {"chromatic": [float("nan")]}}, "nan"),
+    ):
+        (models / GOLDEN_FILE).write_text(json.dumps(vectors | {"cases": [case | changes]}))
+        with pytest.raises(ValueError, match=f"'{name}' is off by {message}"):
+            golden.check(models / MODEL_FILE, models / GOLDEN_FILE)
 
 
-def test_golden_vectors_catch_nan(models: Path):
-    vectors = json.loads((models / GOLDEN_FILE).read_text())
-    vectors["cases"][0]["outputs"]["chromatic"] = [float("nan")]
-    (models / GOLDEN_FILE).write_text(json.dumps(vectors))
-    with pytest.raises(ValueError, match="chromatic of golden vector .* is off by nan"):
-        golden.check(models / MODEL_FILE, models / GOLDEN_FILE)
+def refuse(*_: object) -> None:
+    raise UserError("ONNX Runtime 1.16.3 does not run the model: as it happens")
 
 
-def test_checksums_verify(models: Path):
-    def verified() -> int:
-        return subprocess.run(["sha256sum", "--quiet", "-c", SUMS_FILE], cwd=models, capture_output=True).returncode
-
-    assert verified() == 0
-    with open(models / MODEL_FILE, "ab") as file:
-        file.write(b"\0")
-    assert verified() != 0
-
-
-def test_a_file_that_differs_from_torch_is_not_published(models: Path, loaded, best: Path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "differs from torch by"),
+        ({"verify": lambda *_: None, "check_in_oldest_runtime": refuse}, "does not run the model"),
+    ],
+)
+def test_a_file_that_fails_a_check_is_not_published(models, loaded, best: Path, monkeypatch, capsys, changes, message):
     before = content(models)
-    monkeypatch.setattr(onnx_export, "build", lambda *_: loaded)
-    assert main(["export", str(best), "--models", str(models), "--no-oldest-runtime"]) == 2
-    assert "differs from torch by" in capsys.readouterr().err
-    assert content(models) == before
-
-
-def test_a_file_that_the_oldest_runtime_refuses_is_not_published(models, loaded, best: Path, monkeypatch, capsys):
-    before = content(models)
-
-    def refuse(*_):
-        raise UserError("ONNX Runtime 1.16.3 does not run the model: as it happens")
-
-    monkeypatch.setattr(onnx_export, "build", lambda *_: loaded)
-    monkeypatch.setattr(onnx_export, "verify", lambda *_: None)
-    monkeypatch.setattr(onnx_export, "check_in_oldest_runtime", refuse)
+    for name, function in {"build": lambda *_: loaded, **changes}.items():
+        monkeypatch.setattr(onnx_export, name, function)
     assert main(["export", str(best), "--models", str(models)]) == 2
-    assert "does not run the model" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert content(models) == before
 
 
-def test_a_file_of_another_form_is_refused(loaded: onnx.ModelProto):
+def test_another_form_an_improper_coloring_and_other_outputs_are_refused(loaded: onnx.ModelProto):
     loaded.ir_version = 10
     with pytest.raises(UserError, match="the model has IR 10"):
         onnx_export.verify(loaded, Program(ColoringNetwork()))
-
-
-def test_an_improper_coloring_is_refused():
-    edges, _ = onnx_export.probes()["ring"]
     with pytest.raises(UserError, match="ring: the argmax of color_logits is not a proper coloring"):
-        onnx_export.check_proper("ring", edges, np.zeros((7, 256)))
-
-
-def test_an_output_of_another_shape_or_with_other_numbers_is_refused():
+        onnx_export.check_proper("ring", onnx_export.probes()["ring"][0], np.zeros((7, 256)))
     with pytest.raises(UserError, match=r"ring: chromatic has shape \(2,\), torch gives \(1,\)"):
         onnx_export.compare("ring", {"chromatic": np.zeros(1)}, {"chromatic": np.zeros(2)})
     for name, difference, differs in [("chromatic", 1e-5, False), ("chromatic", 1e-3, True), ("last", 1e-5, True)]:
@@ -350,32 +316,26 @@ def test_published_files_can_be_verified_again(folder: Path):
 
 @pytest.mark.parametrize("name", [MODEL_FILE, WEB_FILE, GOLDEN_FILE])
 def test_a_published_file_that_was_changed_or_lost_is_named(models: Path, name: str, capsys):
+    check = ["sha256sum", "--quiet", "-c", SUMS_FILE]
+    subprocess.run(check, cwd=models, check=True)
     with open(models / name, "ab") as file:
         file.write(b"\n")
+    assert subprocess.run(check, cwd=models, capture_output=True).returncode
     assert verify_again(models) == 2
     assert f"{name}: not the file that was exported; export again" in capsys.readouterr().err
     (models / name).unlink()
     assert verify_again(models) == 2
+    assert f"{name}: cannot be read (no such file or directory); export again" in capsys.readouterr().err
 
 
-def test_a_folder_of_an_older_version_without_the_file_for_the_web_is_named(models: Path, capsys):
-    older = {name: (models / name).read_bytes() for name in (MODEL_FILE, GOLDEN_FILE)}
-    (models / WEB_FILE).unlink()
-    job.publish(models, older)
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe\n", bytes(100)])
+def test_damaged_or_missing_checksums_are_not_taken_for_right_ones(models: Path, content: bytes | None, capsys):
+    (models / SUMS_FILE).unlink()
+    if content is not None:
+        (models / SUMS_FILE).write_bytes(content)
     assert verify_again(models) == 2
-    assert f"{WEB_FILE}: cannot be read (no such file or directory); export again" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe\n", bytes(100)])
-def test_damaged_checksums_are_not_taken_for_right_ones(models: Path, content: bytes, capsys):
-    (models / SUMS_FILE).write_bytes(content)
-    assert verify_again(models) == 2
-    assert re.fullmatch("coloring-gnn: .*not the file that was exported; export again\n", capsys.readouterr().err)
-
-
-def test_without_checksums_there_is_nothing_to_verify(tmp_path: Path, capsys):
-    assert verify_again(tmp_path) == 2
-    assert "SHA256SUMS: cannot be read (no such file or directory); export again" in capsys.readouterr().err
+    what = "not the file that was exported" if content is not None else "cannot be read .*"
+    assert re.fullmatch(f"coloring-gnn: .*{what}; export again\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("shape", [[1, NUM_WEIGHTS], [22, 128]], ids=["rule of moving", "predictions"])
