@@ -9,13 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from dimacs import queens, read_solution, write_col
+from dimacs import read_solution, write_col
 
 import gnn_training
 from gnn_training.__main__ import main
@@ -69,20 +69,17 @@ def test_small_and_odd_graphs_get_their_fewest_colors(tmp_path: Path, tiny_model
     assert time.monotonic() - start < 30  # a clique of that size proves it: no need to use the time up
 
 
-def test_the_log_names_every_method_and_its_colors(hard: Path, tiny_model: Path, caplog):
+def test_the_log_names_every_method_and_its_colors_and_the_time_is_kept(hard: Path, tiny_model: Path, caplog):
     caplog.set_level("INFO")
+    start = time.monotonic()
     run(hard, tiny_model, seconds=1)
+    assert 0.9 < time.monotonic() - start < 1.5
     assert "colors (DSATUR)" in caplog.text and "colors (recombination)" in caplog.text
 
 
-def test_the_time_budget_is_kept(hard: Path, tiny_model: Path):
-    start = time.monotonic()
-    run(hard, tiny_model, seconds=1.0)
-    assert 0.9 < time.monotonic() - start < 1.5
-
-
-def test_no_seconds_still_give_a_proper_coloring(hard: Path, tiny_model: Path):
-    assert len(run(hard, tiny_model, seconds=0)) == 120
+def test_no_seconds_give_the_same_proper_coloring_every_time(hard: Path, tiny_model: Path, tmp_path: Path):
+    first, second = (run(hard, tiny_model, seconds=0, out=tmp_path / f"{name}.sol") for name in "ab")
+    assert len(first) == 120 and (first == second).all()
 
 
 def test_the_solution_is_written_beside_the_graph_and_replaces_nothing(hard: Path, tiny_model: Path):
@@ -94,26 +91,14 @@ def test_the_solution_is_written_beside_the_graph_and_replaces_nothing(hard: Pat
     run(hard, tiny_model, out=hard.with_suffix(".sol"))
 
 
-def test_ctrl_c_writes_the_best_so_far(hard: Path, tiny_model: Path, caplog):
-    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 1.5)
-    start = time.monotonic()
-    try:
-        run(hard, tiny_model, seconds=300)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-    assert time.monotonic() - start < 60
-    assert "interrupted, taking the best coloring so far" in caplog.text
-
-
-def test_sigterm_writes_the_best_so_far(hard: Path, tiny_model: Path):
-    start = time.monotonic()
-    timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM))
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_write_the_best_so_far(number: signal.Signals, hard: Path, tiny_model: Path, capsys):
+    start, timer = time.monotonic(), threading.Timer(1.5, os.kill, (os.getpid(), number))
     timer.start()
     assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "300", "--threads", "1"]) == 0
     timer.join()
     assert time.monotonic() - start < 60
+    assert "interrupted, taking the best coloring so far" in capsys.readouterr().out
     colors = read_solution(hard.with_suffix(".sol"))
     assert count_conflicts_and_colors(read_dimacs_pairs(hard), colors.tolist()) == (0, num_colors(colors))
 
@@ -127,14 +112,11 @@ def test_a_name_may_begin_with_a_dash(names: list[str], hard: Path, tiny_model: 
     assert Path("-x.sol").exists() and Path("-x.svg").exists()
 
 
-def test_without_a_search_the_same_graph_gets_the_same_coloring(hard: Path, tiny_model: Path, tmp_path: Path):
-    first, second = (run(hard, tiny_model, seconds=0, out=tmp_path / f"{name}.sol") for name in "ab")
-    assert (first == second).all()
-
-
-def test_a_solution_without_a_folder_is_refused_before_any_work(hard: Path, tmp_path: Path):
-    with pytest.raises(UserError, match="nowhere/hard.sol: its folder does not exist"):
-        run(hard, tmp_path / "never_opened.onnx", out=tmp_path / "nowhere" / "hard.sol")
+@pytest.mark.parametrize("name", ["hard.sol", "hard.png"])
+def test_an_output_without_a_folder_is_refused_before_any_work(name: str, hard: Path, tmp_path: Path):
+    setting = {"hard.sol": "out", "hard.png": "picture"}[name]
+    with pytest.raises(UserError, match=f"nowhere/{name}: its folder does not exist"):
+        run(hard, tmp_path / "never_opened.onnx", seconds=100, **{setting: tmp_path / "nowhere" / name})
 
 
 @pytest.mark.parametrize(
@@ -155,11 +137,6 @@ def test_a_solution_never_replaces_another_file_of_the_command(name: str, hard: 
         run(hard, tmp_path / "model.onnx", 100, out=tmp_path / name, picture=tmp_path / "picture.png")
     assert hard.read_bytes() == before
     assert (tmp_path / "model.onnx").read_bytes() == tiny_model.read_bytes()
-
-
-def test_a_name_that_the_place_refuses_is_found_before_the_time_is_spent(hard: Path, tiny_model: Path, tmp_path: Path):
-    with pytest.raises(StorageError, match=r"cannot be written \(file name too long\)"):
-        run(hard, tiny_model, seconds=300, out=tmp_path / f"{'x' * 252}.sol")
 
 
 def test_a_file_that_has_appeared_meanwhile_is_not_replaced(hard: Path, tiny_model: Path, monkeypatch):
@@ -203,7 +180,7 @@ def test_nodes_in_a_picture_have_the_number_and_the_shade_of_their_color():
     assert shades[0] == shades[2] and len(set(shades)) == 3
 
 
-@pytest.mark.parametrize(("num_nodes", "edges"), [(401, []), (400, [(u, v) for u in range(150) for v in range(u)])])
+@pytest.mark.parametrize(("num_nodes", "edges"), [(401, []), (150, [(u, v) for u in range(150) for v in range(u)])])
 def test_a_graph_too_large_for_a_picture_is_refused_before_any_time_is_spent(
     tmp_path: Path, tiny_model: Path, num_nodes: int, edges: list
 ):
@@ -213,11 +190,9 @@ def test_a_graph_too_large_for_a_picture_is_refused_before_any_time_is_spent(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["large.col"]
 
 
-def test_a_picture_of_another_format_or_without_a_folder_is_refused(hard: Path, tiny_model: Path, tmp_path: Path):
+def test_a_picture_of_another_format_is_refused():
     with pytest.raises(UserError, match=r"picture \(hard.gif\) must end in .png or .svg"):
-        ColorSettings(graphs=(hard,), picture=Path("hard.gif"))
-    with pytest.raises(UserError, match="nowhere/hard.png: its folder does not exist"):
-        run(hard, tiny_model, seconds=100, picture=tmp_path / "nowhere" / "hard.png")
+        ColorSettings(graphs=("x",), picture=Path("hard.gif"))
 
 
 def test_without_matplotlib_a_picture_is_refused_in_one_sentence(hard: Path, tmp_path: Path, monkeypatch, capsys):
@@ -229,34 +204,32 @@ def test_without_matplotlib_a_picture_is_refused_in_one_sentence(hard: Path, tmp
     assert not hard.with_suffix(".sol").exists()
 
 
-def test_the_example_graph_needs_nine_colors(tmp_path: Path):
-    settings = ColorSettings(graphs=(ROOT / "examples" / "queen8_8.col",), out=tmp_path / "queen8_8.sol", seconds=4)
-    colors = read_solution(*color(settings))
-    assert num_colors(colors) == 9 and is_proper(queens(8, 8), colors)
+@pytest.fixture
+def uncompiled(tmp_path: Path) -> Callable[..., str]:
+    """Runs Python from the top folder, where the searches are not compiled yet; returns what it prints."""
+    variables = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    begin = partial(subprocess.run, cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
+    return lambda *words: begin([sys.executable, *words]).stdout
 
 
 @pytest.mark.slow
-def test_the_first_use_answers_while_another_process_compiles(tmp_path: Path):
-    variables = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+def test_the_first_use_answers_while_another_process_compiles(tmp_path: Path, uncompiled: Callable[..., str]):
     words = f"-m gnn_training color examples/queen8_8.col -o {tmp_path / 'queen8_8.sol'}".split()
-    begin = partial(subprocess.run, cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
-    first = begin([sys.executable, *words, "--seconds", "60", "--k", "9"]).stdout
+    first = uncompiled(*words, "--seconds", "60", "--k", "9")
     assert "first use" in first and "9 colors by network file" in first
     while not list(tmp_path.glob("cache/*/search_kernel.search_graph-*.nbi")):  # the time limit of a test ends this
         time.sleep(0.1)
     compiled = {path.name.split("-")[0] for path in tmp_path.glob("cache/*/*.nbi")}
     assert compiled >= {f"kernels.{name}" for name in ("greedy_clique", "dsatur", "tabucol", "branch_and_bound")}
-    second = begin([sys.executable, *words, "--seconds", "1"]).stdout
+    second = uncompiled(*words, "--seconds", "1")
     assert "first use" not in second and "network file" not in second
 
 
 @pytest.mark.slow
-def test_a_second_process_does_not_compile_too(tmp_path: Path):
-    variables = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    program = "from gnn_training.solve import portfolio; portfolio.compile_alone()"
+def test_a_second_process_does_not_compile_too(tmp_path: Path, uncompiled: Callable[..., str]):
     with open(portfolio.__file__) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        subprocess.run([sys.executable, "-c", program], env=variables, check=True)
+        uncompiled("-c", "from gnn_training.solve import portfolio; portfolio.compile_alone()")
     assert not list(tmp_path.rglob("*.nbi"))
 
 
@@ -282,13 +255,10 @@ def test_graphs_of_all_sizes_are_colored_in_time(tiny_model: Path, num_nodes: in
     assert is_proper(graph, colors)
 
 
-NAMED = b"# exams\nAlgebra Biology\nBiology Chemistry\nChemistry Algebra\nChemistry Drama\n"
-
-
 @pytest.fixture
 def exams(tmp_path: Path) -> Path:
     path = tmp_path / "exams.edgelist"
-    path.write_bytes(NAMED)
+    path.write_text("# exams\nAlgebra Biology\nBiology Chemistry\nChemistry Algebra\nChemistry Drama\n")
     return path
 
 
@@ -305,16 +275,17 @@ def test_solutions_have_the_names_of_the_nodes_in_three_formats(exams: Path, tin
 
 
 def test_files_of_precolored_and_allowed_colors_hold(exams: Path, tiny_model: Path, tmp_path: Path, capsys):
-    (tmp_path / "fixed.csv").write_text("node,color\nDrama,2\n")
-    (tmp_path / "lists.csv").write_text('"Algebra",3,4\r\nBiology,0,3\r\n')
-    flags = ["--precolored", str(tmp_path / "fixed.csv"), "--equitable", "-o", str(tmp_path / "out.json")]
-    command = ["color", str(exams), "-m", str(tiny_model), "--allowed", str(tmp_path / "lists.csv"), *flags]
+    fixed, lists, out = (tmp_path / name for name in ("fixed.csv", "lists.csv", "out.json"))
+    fixed.write_text("node,color\nDrama,2\n")
+    lists.write_text('"Algebra",3,4\r\nBiology,0,3\r\n')
+    constraints = ["--precolored", str(fixed), "--allowed", str(lists), "--equitable"]
+    command = ["color", str(exams), "-m", str(tiny_model), *constraints, "-o", str(out)]
     assert main(command) == 0
-    colors = json.loads((tmp_path / "out.json").read_text())
+    colors = json.loads(out.read_text())
     assert colors["Drama"] == 2 and colors["Algebra"] in (3, 4) and colors["Biology"] in (0, 3)
     assert colors["Algebra"] != colors["Biology"] and "classes differ by" in capsys.readouterr().out
-    assert main([*command[:-1], str(tmp_path / "four.json"), "--k", "4"]) == 0
-    assert json.loads((tmp_path / "four.json").read_text())["Algebra"] == 3
+    assert main([*command, "--k", "4"]) == 0
+    assert json.loads(out.read_text())["Algebra"] == 3
 
 
 def test_more_colors_than_k_are_exit_code_6_and_no_file(hard: Path, tiny_model: Path, capsys):
