@@ -112,11 +112,19 @@ def test_a_name_may_begin_with_a_dash(names: list[str], hard: Path, tiny_model: 
     assert Path("-x.sol").exists() and Path("-x.svg").exists()
 
 
-@pytest.mark.parametrize("name", ["hard.sol", "hard.png"])
-def test_an_output_without_a_folder_is_refused_before_any_work(name: str, hard: Path, tmp_path: Path):
-    setting = {"hard.sol": "out", "hard.png": "picture"}[name]
-    with pytest.raises(UserError, match=f"nowhere/{name}: its folder does not exist"):
-        run(hard, tmp_path / "never_opened.onnx", seconds=100, **{setting: tmp_path / "nowhere" / name})
+@pytest.mark.parametrize(
+    ("setting", "place", "sentence"),
+    [
+        ("out", "nowhere/hard.sol", "nowhere/hard.sol: its folder does not exist"),
+        ("picture", "nowhere/hard.png", "nowhere/hard.png: its folder does not exist"),
+        ("out", f"{'x' * 252}.sol", r"cannot be written \(file name too long\)"),
+    ],
+)
+def test_an_output_that_has_no_place_is_refused_before_any_work(
+    setting: str, place: str, sentence: str, hard: Path, tmp_path: Path
+):
+    with pytest.raises(UserError, match=sentence):
+        run(hard, tmp_path / "never_opened.onnx", seconds=100, **{setting: tmp_path / place})
 
 
 @pytest.mark.parametrize(
