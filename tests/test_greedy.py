@@ -46,7 +46,8 @@ def test_edge_lists_become_neighbour_lists_and_a_dense_matrix(graphs: list[Graph
     assert not made.adjacency(torch.arange(1)).any()  # not wanted
 
 
-def assert_as_in_the_kernels(graphs: list[Graph], num_colors: int, at_once: int) -> None:
+def check_dsatur(graphs: list[Graph], num_colors: int, at_once: int) -> None:
+    """Assert that DSATUR in tensors is that of the kernels."""
     colors = dsatur(padded(graphs), torch.arange(num_colors), torch.arange(at_once))
     for row, graph in zip(colors, graphs, strict=True):
         assert row[: graph.num_nodes].tolist() == kernels.dsatur(*graph.csr()).tolist()
@@ -56,7 +57,7 @@ def assert_as_in_the_kernels(graphs: list[Graph], num_colors: int, at_once: int)
 @settings(max_examples=60)
 @given(graphs=GRAPHS)
 def test_dsatur_in_tensors_is_that_of_the_kernels(graphs: list[Graph]):
-    assert_as_in_the_kernels(graphs, 16, 1)
+    check_dsatur(graphs, 16, 1)
 
 
 # Two stars, centers 0 and 3, on a path: one saturation counts more than all degrees.
@@ -67,7 +68,7 @@ LARGER = [random_graph(n, density, n) for n in (50, 150) for density in (0.02, 0
 
 @pytest.mark.parametrize("graphs", [[STARS], HUBS, LARGER], ids=["stars", "hubs", "larger"])
 def test_dsatur_in_tensors_is_that_of_the_kernels_on_larger_graphs(graphs: list[Graph]):
-    assert_as_in_the_kernels(graphs, 150, 4)
+    check_dsatur(graphs, 150, 4)
 
 
 @settings(max_examples=40)
@@ -145,13 +146,6 @@ def test_independent_sets_color_only_nodes_that_wait():
     colors = sets(padded([graph]), 8, torch.where(kept, given_colors, -1))
     assert torch.equal(colors[kept], given_colors[kept]) and (colors[~kept] >= 4).all()
     assert coloring.is_proper(graph, colors[0].numpy())
-
-
-def test_the_sets_of_a_graph_do_not_depend_on_its_batch_mates():
-    graphs = [random_graph(30, 0.5, 1), random_graph(50, 0.3, 2), Graph.from_edges(4, [])]
-    together = sets(padded(graphs), 8)
-    for row, graph in zip(together, graphs, strict=True):
-        assert row[: graph.num_nodes].tolist() == sets(padded([graph]), 8)[0].tolist()
 
 
 def test_more_chains_and_more_patience_save_colors_and_all_are_better_than_dsatur():

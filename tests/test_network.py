@@ -47,13 +47,6 @@ def test_permuting_the_nodes_changes_no_prediction(program: Program):
     torch.testing.assert_close(permuted, plain, rtol=1e-4, atol=1e-4)
 
 
-def test_padding_and_batch_mates_change_no_prediction(program: Program):
-    together = predict(program, *GRAPHS, steps=30)
-    for i, graph in enumerate(GRAPHS):
-        for joint, single in zip(together, predict(program, graph, steps=30), strict=True):
-            torch.testing.assert_close(joint[i], single[0], rtol=1e-4, atol=1e-4)
-
-
 def test_the_numbers_of_the_colors_change_no_prediction():
     torch.manual_seed(1)
     network, states = PredictionNetwork(), some_states()

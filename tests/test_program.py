@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_graphs import GRAPH, edge_list, padded, planted, random_graph
+from small_graphs import GRAPH, edge_list, planted, random_graph
 from torch import Tensor
 
 from gnn_training import coloring
@@ -15,7 +15,7 @@ from gnn_training.contract import MAX_COLORS, OUTPUTS
 from gnn_training.graph import Graph
 from gnn_training.model import golden, program, rule
 from gnn_training.model.network import ColoringNetwork
-from gnn_training.model.program import Program, without_gaps
+from gnn_training.model.program import Program
 from gnn_training.model.search import first_weights
 from gnn_training.solve import kernels
 
@@ -38,14 +38,13 @@ def around(weights: Tensor) -> Program:
 
 def call(model: Program, edge_index, batch, num_colors=(0,), seed: int = 0, steps: int = STEPS) -> dict[str, Tensor]:
     feeds = golden.feeds(edge_index, batch, num_colors=num_colors, seed=seed, steps=steps)
-    return model(**{name: torch.from_numpy(np.asarray(value)) for name, value in feeds.items()})
+    return model(**{name: torch.from_numpy(value) for name, value in feeds.items()})
 
 
 def used(model: Program, graph: Graph, **options) -> int:
     """Colors of one graph; its coloring is proven."""
-    wrong, count = count_conflicts_and_colors(
-        graph.edges.tolist(), call(model, *edge_list([graph]), **options)["color_logits"].argmax(1).tolist()
-    )
+    colors = call(model, *edge_list([graph]), **options)["color_logits"].argmax(1).tolist()
+    wrong, count = count_conflicts_and_colors(graph.edges.tolist(), colors)
     assert wrong == 0
     return count
 
@@ -137,14 +136,6 @@ def test_only_dense_graphs_that_are_not_large_are_also_colored_with_independent_
     assert first_colors(model, [dense]) == dsatur_colors(dense)
 
 
-def test_node_features_are_ignored(model: Program):
-    edge_index, batch = edge_list([random_graph(12, 0.4)])
-    inputs = {name: torch.from_numpy(np.asarray(x)) for name, x in golden.feeds(edge_index, batch).items()}
-    rest = {"num_colors": torch.tensor([0]), "seed": torch.tensor(0), "steps": torch.tensor(STEPS)}
-    inputs["node_features"] = torch.full((12, 16), torch.nan)
-    assert torch.equal(model(**inputs, **rest)["color_logits"], call(model, edge_index, batch)["color_logits"])
-
-
 def test_the_same_call_gives_the_same_answer_and_another_seed_another_search(model: Program):
     edge_index, batch = edge_list([random_graph(100, 0.14), random_graph(60, 0.5)])
     outputs = [call(model, edge_index, batch, seed=seed, steps=60) for seed in (0, 0, 1, 2**31, 2**62)]
@@ -189,10 +180,3 @@ def test_a_graph_that_needs_more_colors_than_columns_still_gets_scores(model: Pr
     logits = call(model, *edge_list([complete]), steps=1)["color_logits"]
     assert logits.shape == (MAX_COLORS + 4, MAX_COLORS) and logits.isfinite().all()
     assert coloring.is_proper(complete, coloring.from_logits(complete, logits.numpy()))
-
-
-def test_colors_are_renumbered_without_gaps():
-    graphs = padded([Graph.from_edges(4, []), Graph.from_edges(2, [])])
-    colors = torch.tensor([[5, 1, 5, 4], [3, 7, 0, 0]])
-    assert without_gaps(colors, graphs, torch.arange(8))[0].tolist() == [2, 0, 2, 1]
-    assert without_gaps(colors, graphs, torch.arange(8))[1, :2].tolist() == [0, 1]
