@@ -13,6 +13,7 @@ from small_graphs import GRAPH, random_graph
 import gnn_training
 from gnn_training import NoColoringError, Solution
 from gnn_training.coloring import is_proper, num_colors
+from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 from gnn_training.solve import kernels
 from gnn_training.solve.portfolio import clique_size, seeded
@@ -42,12 +43,8 @@ def every_coloring(graph: Graph, lists: dict[int, set[int]], colors: range) -> l
 def test_small_graphs_are_proven_optimal_by_branch_and_bound(graph: Graph):
     start, lists = kernels.dsatur(*graph.csr()), graph.csr()
     best, is_proven, left = kernels.branch_and_bound(*lists, start, 0, 10**6, GO)
-    assert (
-        is_proven
-        and left > 0
-        and is_proper(graph, best)
-        and find(graph).num_colors == best.max() + 1 == num_colors(best)
-    )
+    assert is_proven and left > 0 and is_proper(graph, best)
+    assert find(graph).num_colors == best.max() + 1 == num_colors(best)
     if graph.num_nodes <= 6:
         assert not every_coloring(graph, {}, range(best.max()))
 
@@ -168,6 +165,10 @@ def test_a_thousand_small_graphs_are_colored_at_once_and_keep_their_order():
 @pytest.mark.parametrize(
     ("options", "error", "sentence"),
     [
+        ({"seconds": -1}, ValueError, r"seconds \(-1\) must be"),
+        ({"seconds": float("nan")}, ValueError, r"seconds \(nan\) must be"),
+        ({"num_nodes": 10}, TypeError, "num_nodes is for an edge array only"),
+        ({"model": "none.onnx"}, UserError, "none.onnx: cannot be read"),
         ({"seconds": "5"}, TypeError, r"seconds \('5'\) must be a number, not str"),
         ({"seed": 1.5}, TypeError, r"seed \(1.5\) must be an integer, not float"),
         ({"k": "3"}, TypeError, r"k \('3'\) must be an integer, not str"),
