@@ -21,7 +21,7 @@ from gnn_training.model.greedy import clique_bound
 from gnn_training.model.network import structure
 from gnn_training.model.program import limits
 from gnn_training.model.rule import NUM_WEIGHTS
-from gnn_training.model.search import Found, Limits, State, Task, first_weights
+from gnn_training.model.search import Limits, Result, State, Task, first_weights
 from gnn_training.solve import kernels
 from gnn_training.solve.search_kernel import follow, noise_table, search_graph
 
@@ -55,7 +55,7 @@ def prepare(
     return batch, task, limits(torch.tensor(first.shape[1]), first.max() + 1)
 
 
-def run(graphs: Sequence[Graph], weights: Tensor, rounds: int, **options) -> Found:
+def run(graphs: Sequence[Graph], weights: Tensor, rounds: int, **options) -> Result:
     batch, task, sizes = prepare(graphs, **options)
     return search.search(search.split(weights.view(-1, NUM_WEIGHTS)), batch, task, sizes, torch.tensor(rounds))
 
@@ -162,7 +162,7 @@ def test_the_names_of_the_colors_do_not_matter():
     assert (one.memory.moves > 0).sum() > 5
 
 
-def kernel(graph: Graph, found: Found, i: int, weights: Tensor, rounds: int, seed: int, asked: int = 0) -> None:
+def kernel(graph: Graph, found: Result, i: int, weights: Tensor, rounds: int, seed: int, asked: int = 0) -> None:
     """Assert that the compiled loops find the same for graph i."""
     first, go_on = kernels.dsatur(*graph.csr()), np.zeros(1, np.uint8)
     arguments = (first, asked, 1, weights.numpy(), noise_table(256), seed, rounds, go_on)

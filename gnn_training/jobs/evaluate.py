@@ -116,8 +116,8 @@ def _inputs(settings: EvaluateSettings) -> list[Path]:
     inputs = [Path(settings.model), *filter(None, [settings.best_known])]
     if settings.graphs is None:
         return inputs
-    found = settings.graphs.iterdir() if is_packed(settings.graphs) else sources.find([settings.graphs])
-    return [*inputs, *found]
+    graphs = settings.graphs.iterdir() if is_packed(settings.graphs) else sources.find([settings.graphs])
+    return [*inputs, *graphs]
 
 
 def _cases(settings: EvaluateSettings) -> list[Case]:
@@ -132,10 +132,10 @@ def _cases(settings: EvaluateSettings) -> list[Case]:
         cases = [cases[i] for i in chosen]
     file = settings.best_known or (suites.DIMACS if settings.suite == "dimacs" else None)
     if file:
-        known, name = _best_known(file), cases[0].graph.name
-        if not any(case.graph.name in known for case in cases):
+        best_known, name = _best_known(file), cases[0].graph.name
+        if not any(case.graph.name in best_known for case in cases):
             raise UserError(f"{file} names none of the graphs, such as {name!r}: set best_known to a CSV that does")
-        cases = [replace(case, best_known=known.get(case.graph.name, case.best_known)) for case in cases]
+        cases = [replace(case, best_known=best_known.get(case.graph.name, case.best_known)) for case in cases]
     if settings.plot and all(case.best_known is None for case in cases):
         raise UserError("plot needs best known numbers: set best_known, a CSV with columns name and best_known")
     return cases
@@ -188,17 +188,17 @@ def _best_known(path: Path) -> dict[str, int]:
     """Column best_known by column name."""
     content = files.read_bytes(path, CSV_LIMIT, "name a CSV that you may read")
     rows = csv.reader(io.StringIO(content.decode("utf-8-sig", "replace"), newline=""), strict=True)
-    known = {}
+    best_known = {}
     try:
         header = next(rows, [])
-        name, best_known = header.index("name"), header.index("best_known")
+        name, value = header.index("name"), header.index("best_known")
         for row in filter(None, rows):
-            if number := row[best_known]:
-                known[row[name].removesuffix(".col")] = whole(number)
+            if number := row[value]:
+                best_known[row[name].removesuffix(".col")] = whole(number)
     except (IndexError, ValueError, csv.Error) as error:
         what = f"line {rows.line_num}: {error}; it needs columns name,best_known; best_known is a number or empty"
         raise UserError(f"{path}: {what}") from error
-    return known
+    return best_known
 
 
 def _rules(model: Model) -> dict[str, np.ndarray]:
@@ -228,9 +228,9 @@ def _row(case: Case, model: Model, rules: dict[str, np.ndarray], settings: Evalu
     def watch(method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> None:
         """Note what a method finds, and when; `spent` seconds came before."""
         start = time.monotonic() - spent
-        found = [(time.monotonic() - start, colors) for colors in colorings]
+        timed = [(time.monotonic() - start, colors) for colors in colorings]
         row.seconds[method], row.progress[method] = time.monotonic() - start, []
-        for moment, colors in found:
+        for moment, colors in timed:
             # Checked by code that shares nothing with the decoder nor, for a .col file, with the reader.
             wrong, used = count_conflicts_and_colors(pairs, colors.tolist())
             if wrong or len(colors) != graph.num_nodes:
@@ -282,4 +282,4 @@ def one_method(
     budget, lists = Budget(time.monotonic() + seconds, lower), graph.csr()
     colors = kernels.dsatur(*lists)
     yield colors
-    yield from (found.colors for found in improvements(lists, colors, budget, {method: 1}, rule))
+    yield from (better.colors for better in improvements(lists, colors, budget, {method: 1}, rule))

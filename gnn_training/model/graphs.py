@@ -35,20 +35,20 @@ class Graphs(NamedTuple):
     def sum_neighbours(self, x: Tensor) -> Tensor:
         """Sum over the neighbours of every node: (G, N) float to (G, N)."""
         size = x.shape[1]
-        found = take(x.flatten(), self.graph * size + self.neighbours.clamp(max=size - 1))
-        found = torch.where(self.neighbours < size, found, 0)
-        return torch.zeros_like(x).flatten().scatter_add(0, self.graph * size + self.source, found).view_as(x)
+        values = take(x.flatten(), self.graph * size + self.neighbours.clamp(max=size - 1))
+        values = torch.where(self.neighbours < size, values, 0)
+        return torch.zeros_like(x).flatten().scatter_add(0, self.graph * size + self.source, values).view_as(x)
 
-    def adjacency(self, part: Tensor) -> Tensor:
-        """Dense adjacency (G, P, P) float of 0 and 1 with node N; part (P,) is 0, 1, ..., P - 1. If P is not N + 1, it
-        has no edges.
+    def adjacency(self, node_ids: Tensor) -> Tensor:
+        """Dense adjacency (G, P, P) float of 0 and 1 with node N; node_ids (P,) is 0, 1, ..., P - 1. It has no edges if
+        P is not N + 1.
         """
-        graphs, wanted = self.exists.shape[0], part.shape[0]
-        fits = (self.neighbours < self.exists.shape[1]) & (part.max() == self.neighbours.max())
-        place = (self.graph * wanted + self.source) * wanted + self.neighbours
-        entries = graphs * wanted * wanted
-        matrix = torch.zeros(entries + 1, device=part.device)
-        return matrix.scatter(0, torch.where(fits, place, entries), 1.0)[:-1].view(graphs, wanted, wanted)
+        graphs, width = self.exists.shape[0], node_ids.shape[0]
+        fits = (self.neighbours < self.exists.shape[1]) & (node_ids.max() == self.neighbours.max())
+        place = (self.graph * width + self.source) * width + self.neighbours
+        entries = graphs * width * width
+        matrix = torch.zeros(entries + 1, device=node_ids.device)
+        return matrix.scatter(0, torch.where(fits, place, entries), 1.0)[:-1].view(graphs, width, width)
 
     @property
     def num_nodes(self) -> Tensor:

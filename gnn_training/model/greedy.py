@@ -69,25 +69,25 @@ def dsatur(graphs: Graphs, color_ids: Tensor, rank_ids: Tensor) -> Tensor:
         key, taken, waiting, rounds = state  # taken: True where a neighbour has a color; waiting (G,): nodes
         best, v = key.view_as(tie).topk(rank_ids.shape[0], 1)                             # (G, B)
         done = n - waiting[:, None]                                                       # (G, 1)
-        enough = ((done + n * HEAD_START) * SPEED / (n * rounds)).long() * one_color      # (G, 1)
-        least = torch.minimum(best[:, :1] - best[:, :1] % one_color, enough).clamp(min=0)
+        limit = ((done + n * HEAD_START) * SPEED / (n * rounds)).long() * one_color       # (G, 1)
+        least = torch.minimum(best[:, :1] - best[:, :1] % one_color, limit).clamp(min=0)
         at = ((best >= least) & (needed <= done)).flatten().nonzero().flatten()           # (P,)
-        node, mine = (v + before).flatten().gather(0, at), best.flatten().gather(0, at)
+        node, node_keys = (v + before).flatten().gather(0, at), best.flatten().gather(0, at)
         degree = degrees.gather(0, node)
         start = degree.cumsum(0) - degree                                                 # (P,) in all their lists (S,)
         entry = torch.arange(degree.sum().item(), device=node.device)                     # (S,)
         owner = torch.zeros_like(entry).scatter(0, start, 1).cumsum(0) - 1                # (S,) one of P
-        near = neighbours.gather(0, (first.gather(0, node) - start).gather(0, owner) + entry)
-        is_before = (key.gather(0, near) > mine.gather(0, owner)).long()                  # (S,)
+        others = neighbours.gather(0, (first.gather(0, node) - start).gather(0, owner) + entry)
+        is_before = (key.gather(0, others) > node_keys.gather(0, owner)).long()           # (S,)
         goes = torch.zeros_like(node).scatter_add(0, owner, is_before) == 0               # (P,)
         around = taken.view(-1, color_ids.shape[0]).index_select(0, node)                 # (P, K)
         c = torch.where(around, num_colors - 1, color_ids).min(1).values
-        place = torch.where(goes.gather(0, owner), near * num_colors + c.gather(0, owner), nobody * num_colors)
+        place = torch.where(goes.gather(0, owner), others * num_colors + c.gather(0, owner), nobody * num_colors)
         place = place.sort().values                                                       # (S,) some come twice
-        near = torch.div(place, num_colors, rounding_mode="trunc")
+        others = torch.div(place, num_colors, rounding_mode="trunc")
         is_new = (place != torch.cat([place[:1] - 1, place[:-1]])) & ~taken.gather(0, place)
-        gain = (is_new & (key.gather(0, near) >= 0)) * one_color
-        key = key.scatter_add(0, near, gain).scatter(0, torch.where(goes, node, nobody), -1 - c)
+        gain = (is_new & (key.gather(0, others) >= 0)) * one_color
+        key = key.scatter_add(0, others, gain).scatter(0, torch.where(goes, node, nobody), -1 - c)
         waiting = waiting.scatter_add(0, graph.gather(0, at), -goes.long())
         return key, taken.scatter(0, place, True), waiting, rounds + 1
 
@@ -106,8 +106,7 @@ def clique_bound(graphs: Graphs, start_ids: Tensor) -> Tensor:
 
     def joined(members: Tensor, candidates: Tensor) -> Tensor:
         """Candidates (G, S, N + 1) that are neighbours of the new members (G, S)."""
-        near = torch.zeros_like(candidates).scatter(2, graphs.lists(members), True)
-        return candidates & near
+        return candidates & torch.zeros_like(candidates).scatter(2, graphs.lists(members), True)
 
     def body(state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         candidates, size = state                                                          # (G, S, N + 1), (G, S)
@@ -133,7 +132,7 @@ class Chains(NamedTuple):
     worth: Tensor      # (G, S) float, of the members
     best: Tensor       # (G, N) float, 1 for members of the most worthy set so far
     highest: Tensor    # (G,) float, its worth
-    found: Tensor      # (G,) int64, the step that found it
+    found_at: Tensor   # (G,) int64, the step that found it
 
 
 def independent_sets(
@@ -164,20 +163,20 @@ def independent_sets(
         enter, spread = 2 + degrees / largest, 2 * degrees.sqrt() / largest               # (G, N)
 
         def goes_on(state: Chains) -> Tensor:
-            return (state.step - state.found).float() <= patience * state.highest         # (G,)
+            return (state.step - state.found_at).float() <= patience * state.highest      # (G,)
 
         def body(state: Chains) -> Chains:
-            row = rule.turn(chain_ids, seeds[:, None], state.step[:, None]) % FEW_ROWS  # (G, S)
+            row = rule.turn(chain_ids, seeds[:, None], state.step[:, None]) % FEW_ROWS    # (G, S)
             random = table.index_select(0, row.flatten()).unflatten(0, row.shape)         # (G, S, N)
             swaps = (state.beside == 1) & (state.out_until <= state.step[:, None, None])
             key = torch.where(swaps, random, -1.0)
             key = torch.where(state.beside == 0, enter[:, None] + spread[:, None] * random, key)
             top, v = key.max(2)                                                           # (G, S)
             acts = (top >= 0) & goes_on(state)[:, None]
-            near = row_of(v, acts)
-            member, u = torch.where(state.beside >= INSIDE, near, 0.0).max(2)             # (G, S)
+            entering = row_of(v, acts)
+            member, u = torch.where(state.beside >= INSIDE, entering, 0.0).max(2)         # (G, S)
             leaves = member > 0
-            beside = state.beside + near - row_of(u, leaves)
+            beside = state.beside + entering - row_of(u, leaves)
             place, until = u[:, :, None], (state.step + STAYS_OUT).float()[:, None, None]
             until = torch.where(leaves[:, :, None], until, state.out_until.gather(2, place))
             out_until = state.out_until.scatter(2, place, until)
@@ -188,7 +187,7 @@ def independent_sets(
             chain = chain[:, None, None].expand(-1, 1, beside.shape[2])
             best = torch.where(better[:, None], (beside.gather(1, chain)[:, 0] >= INSIDE).float(), state.best)
             return Chains(state.step + 1, beside, out_until, worth, best, torch.maximum(highest, state.highest),
-                          torch.where(better, state.step, state.found))  # fmt: skip
+                          torch.where(better, state.step, state.found_at))  # fmt: skip
 
         beside = torch.where(waits, 0.0, -2.0 * INSIDE)[:, None] + 0.0 * chain_ids[:, None]
         zero = 0 * seeds

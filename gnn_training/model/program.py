@@ -89,12 +89,13 @@ class Pad(nn.Module):
     def forward(self, edge_index: Tensor, batch: Tensor) -> tuple[Graphs, Tensor, Ranges, Numbers]:
         numbers = numbers_of(batch)
         graphs, position = pad(edge_index, numbers.node_graph)
-        enough = (graphs.degrees.max() + 1).clamp(max=MAX_COLORS)
+        most_colors = (graphs.degrees.max() + 1).clamp(max=MAX_COLORS)
         nodes = graphs.exists.long().sum(1).max()
         all_nodes = torch.ones_like(graphs.degrees).sum()
         starts = (CLIQUE_WORK / all_nodes).clamp(MIN_STARTS, MAX_STARTS).long()
         return graphs, position, Ranges(
-            count_to(enough), count_to(torch.minimum(at_once(nodes) + 3, nodes)),  # an export needs an example above 2
+            count_to(most_colors),
+            count_to(torch.minimum(at_once(nodes) + 3, nodes)),  # an export needs an example above 2
             count_to(torch.minimum(starts, (nodes - 1).clamp(min=1))), count_to(0 * nodes + CHAINS),
             count_to(torch.where(nodes <= SETS_UP_TO, nodes + 1, 1)),
         ), numbers  # fmt: skip
@@ -106,19 +107,19 @@ class Bound(nn.Module):
     def forward(self, graphs: Graphs, ranges: Ranges, seed: Tensor, steps: Tensor) -> tuple[Bounds, search.Limits]:
         colors, n = dsatur(graphs, ranges.greedy_color_ids, ranges.rank_ids), graphs.num_nodes
         is_dense = (graphs.degrees.sum(1) >= SETS_FROM * n * (n - 1)) & (n.max() <= SETS_UP_TO)
-        part, patience = ranges.dense_ids, PATIENCE * (rounds_of(steps, graphs) / CALL_ROUNDS).sqrt()
-        waiting = torch.nn.functional.pad(torch.where(is_dense[:, None], -1, colors), (0, 1))[:, part]
-        exists = torch.nn.functional.pad(graphs.exists, (0, 1))[:, part]
+        ids, patience = ranges.dense_ids, PATIENCE * (rounds_of(steps, graphs) / CALL_ROUNDS).sqrt()
+        waiting = torch.nn.functional.pad(torch.where(is_dense[:, None], -1, colors), (0, 1))[:, ids]
+        exists = torch.nn.functional.pad(graphs.exists, (0, 1))[:, ids]
         seeds = scalar(seed) + 0 * colors[:, 0]
-        sets = independent_sets(graphs.adjacency(part), exists, waiting, seeds, ranges.chain_ids, patience)
+        sets = independent_sets(graphs.adjacency(ids), exists, waiting, seeds, ranges.chain_ids, patience)
         better = is_dense & (sets.max(1).values < colors.max(1).values)
-        sets = sets[:, torch.arange(colors.shape[1], device=part.device).clamp(max=part.max())]
+        sets = sets[:, torch.arange(colors.shape[1], device=ids.device).clamp(max=ids.max())]
         colors = torch.where(better[:, None], sets, colors)
         nodes = torch.ones_like(graphs.degrees[0]).sum()
         searches = (SEARCH_WORK / (n * (colors.max(1).values + 1))).clamp(1, MAX_SEARCHES).long()  # (G,)
-        ends = searches.cumsum(0)
-        ids = count_to(ends.max())                                                        # (R,)
-        graph = torch.zeros_like(ids).scatter_add(0, ends[:-1], torch.ones_like(ends[:-1])).cumsum(0)
+        after = searches.cumsum(0)
+        ids = count_to(after.max())                                                       # (R,)
+        graph = torch.zeros_like(ids).scatter_add(0, after[:-1], torch.ones_like(after[:-1])).cumsum(0)
         return Bounds(colors, clique_bound(graphs, ranges.start_ids), graph), limits(nodes, colors.max() + 1)
 
 
@@ -148,26 +149,26 @@ class Search(nn.Module):
         # Where a round moves more nodes, in graphs of more than a thousand, a call makes fewer rounds.
         fewer = (rounds * rule.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
         rounds = torch.minimum(rounds, fewer)
-        found = search.search(search.split(self.move_rule[None]), graphs, task, limits, rounds)
-        place = numbers.node_graph * graphs.exists.shape[1] + position                   # (V,)
-        heads = self.predict(graphs, numbers.node_graph, place, found, bounds.clique.float(), limits.color_ids)
+        result = search.search(search.split(self.move_rule[None]), graphs, task, limits, rounds)
+        place = numbers.node_graph * graphs.exists.shape[1] + position                    # (V,)
+        heads = self.predict(graphs, numbers.node_graph, place, result, bounds.clique.float(), limits.color_ids)
         of_numbers = [torch.cat([x, torch.zeros_like(x[:1])]).index_select(0, numbers.rows) for x in heads]
-        return Searched(without_gaps(found.colors, graphs, limits.color_ids), found.counts, *of_numbers)
+        return Searched(without_gaps(result.colors, graphs, limits.color_ids), result.counts, *of_numbers)
 
     def predict(
-        self, graphs: Graphs, node_graph: Tensor, place: Tensor, found: search.Found, lower: Tensor, color_ids: Tensor
+        self, graphs: Graphs, node_graph: Tensor, place: Tensor, result: search.Result, lower: Tensor, color_ids: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The predictions (G,), (G, 8), (G,) of the contract. place (V,): of the nodes in padded graphs."""
-        known, start = structure(graphs), (graphs.num_nodes.cumsum(0) - graphs.num_nodes).long()
-        degrees, last = (x.flatten()[place] for x in (graphs.degrees, found.last))
-        free, one, conflicts, moves = found.nodes.transpose(0, 1).flatten(1)[:, place].unbind()
+        features, start = structure(graphs), (graphs.num_nodes.cumsum(0) - graphs.num_nodes).long()
+        degrees, last = (x.flatten()[place] for x in (graphs.degrees, result.last))
+        free, one, conflicts, moves = result.nodes.transpose(0, 1).flatten(1)[:, place].unbind()
         before = start[graphs.graph[:-1]]                                                 # (E,)
         edges = Edges(node_graph, degrees, before + graphs.source[:-1], before + graphs.neighbours[:-1])
-        k = found.num_colors.float()
-        rounds = torch.where(k > lower, found.rounds, found.reached)  # whatever the rest of the batch takes
-        seen = network.Search(last, free, one, conflicts, moves, k, lower, rounds, found.reached, found.conflicts,
+        k = result.num_colors.float()
+        rounds = torch.where(k > lower, result.rounds, result.reached)  # whatever the rest of the batch takes
+        seen = network.Search(last, free, one, conflicts, moves, k, lower, rounds, result.reached, result.conflicts,
                               HORIZON * rounds.clamp(min=1))  # fmt: skip
-        states = network.states(edges, known.node.flatten(0, 1)[place], known.graph, seen, color_ids)
+        states = network.states(edges, features.node.flatten(0, 1)[place], features.graph, seen, color_ids)
         predicted = self.predictions(states)
         return predicted.chromatic(seen), predicted.graph_type_logits, predicted.difficulty(seen)
 

@@ -57,8 +57,8 @@ class Task(NamedTuple):
     seeds: Tensor       # (R,) int64, of the searches
 
 
-class Found(NamedTuple):
-    """What the best search of every graph has found."""
+class Result(NamedTuple):
+    """What the best search of every graph gives."""
 
     colors: Tensor      # (G, N) int64, proper, the numbers of colors may have gaps
     num_colors: Tensor  # (G,) int64
@@ -136,22 +136,22 @@ class Measures(NamedTuple):
 class Choice(NamedTuple):
     """The best move of every active node."""
 
-    active: Tensor  # (R, A) int64, the nodes
-    near: Tensor    # (R, A D) int64, their neighbours
-    random: Tensor  # (R, A, K) float
-    here: Tensor    # (R, A) int64, their colors
-    target: Tensor  # (R, A) int64, the best other colors
-    gain: Tensor    # (R, A) float
+    active: Tensor      # (R, A) int64, the nodes
+    neighbours: Tensor  # (R, A D) int64, their neighbours
+    random: Tensor      # (R, A, K) float
+    here: Tensor        # (R, A) int64, their colors
+    target: Tensor      # (R, A) int64, the best other colors
+    gain: Tensor        # (R, A) float
 
 
 class Moves(NamedTuple):
     """The moves of a round."""
 
-    movers: Tensor  # (R, M) int64, nodes; S - 1 for no move
-    near: Tensor    # (R, M, D) int64, their neighbours
-    old: Tensor     # (R, M) int64, colors
-    new: Tensor     # (R, M) int64
-    random: Tensor  # (R, M) float
+    movers: Tensor      # (R, M) int64, nodes; S - 1 for no move
+    neighbours: Tensor  # (R, M, D) int64, their neighbours
+    old: Tensor         # (R, M) int64, colors
+    new: Tensor         # (R, M) int64
+    random: Tensor      # (R, M) float
 
 
 def split(flat: Tensor) -> Weights:
@@ -171,7 +171,7 @@ def first_weights() -> Tensor:
     return torch.cat([part.flatten() for part in parts.values()])
 
 
-def search(weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds: Tensor) -> Found:
+def search(weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds: Tensor) -> Result:
     """Search for so many rounds () int64, or until every graph has as few colors as its lower bound."""
     state, fixed = begin(weights, graphs, task, limits)
 
@@ -192,7 +192,7 @@ def search(weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds:
         state.coloring.counts.view(*state.best.colors.shape, -1)[:, :-1], state.coloring.colors[:, :-1],
         nodes[:, :, :-1],
     )  # fmt: skip
-    return Found._make([*(x.index_select(0, best) for x in of_searches), state.round])
+    return Result._make([*(x.index_select(0, best) for x in of_searches), state.round])
 
 
 def first_searches(graph: Tensor, graphs: Tensor) -> Tensor:
@@ -322,10 +322,10 @@ def choose(state: State, measures: Measures, conflict_weights: Tensor, fixed: Fi
     drawn, active = torch.where(measures.conflicts > 0, turn, -1).topk(active_ids.shape[0], 1)  # (R, A)
     place = graphs.first.gather(1, active)[:, :, None] + window
     place = torch.where(window < graphs.degrees.gather(1, active)[:, :, None], place, graphs.neighbours.shape[0] - 1)
-    near = graphs.neighbours.gather(0, place.flatten()).view(rows, -1)                    # (R, A D)
+    neighbours = graphs.neighbours.gather(0, place.flatten()).view(rows, -1)              # (R, A D)
     by_node = (-1, window.shape[0])
     cost = fixed.no_cost.scatter_add(
-        1, colors.gather(1, near).view(by_node), conflict_weights.gather(1, near).view(by_node)
+        1, colors.gather(1, neighbours).view(by_node), conflict_weights.gather(1, neighbours).view(by_node)
     ).view(rows, active_ids.shape[0], -1)                                                 # (R, A, K)
     first_row = torch.arange(rows, device=colors.device)[:, None] * size
     place = active + first_row                                                            # (R, A) in counts and until
@@ -343,7 +343,7 @@ def choose(state: State, measures: Measures, conflict_weights: Tensor, fixed: Fi
     top, target = torch.where(forbidden, -torch.inf, score).max(2)                        # (R, A)
     cost_here = torch.where(is_here, cost, 0.0).sum(2)
     gain = rule.gain(cost_here, top, memory.age.gather(1, active).log1p(), by_age)
-    return Choice(active, near, random, here, target, torch.where(drawn >= 0, gain, -torch.inf))
+    return Choice(active, neighbours, random, here, target, torch.where(drawn >= 0, gain, -torch.inf))
 
 
 def settle(choice: Choice, measures: Measures, fixed: Fixed) -> Moves:
@@ -353,14 +353,14 @@ def settle(choice: Choice, measures: Measures, fixed: Fixed) -> Moves:
     moves = gain > gain[:, :1] - measures.controls[3]
     movers = choice.active.gather(1, chosen)
     rows = torch.arange(movers.shape[0], device=movers.device)[:, None]
-    near = choice.near.view(-1, window.shape[0])                                          # (R A, D)
-    near = embedding(chosen + rows * choice.active.shape[1], near)                        # (R, M, D)
+    neighbours = choice.neighbours.view(-1, window.shape[0])                              # (R A, D)
+    neighbours = embedding(chosen + rows * choice.active.shape[1], neighbours)            # (R, M, D)
     last = torch.nn.functional.pad(0 * fixed.present, (0, 1)) + mover_ids.shape[0]        # (R, S + 1)
     order = last.scatter(1, torch.where(moves, movers, size), mover_ids.float().expand_as(movers))
-    order = order.gather(1, near.flatten(1)).view_as(near)
+    order = order.gather(1, neighbours.flatten(1)).view_as(neighbours)
     moves = moves & (order.amin(2) >= mover_ids)                                          # (R, M)
     return Moves(
-        torch.where(moves, movers, size - 1), torch.where(moves[:, :, None], near, size - 1),
+        torch.where(moves, movers, size - 1), torch.where(moves[:, :, None], neighbours, size - 1),
         choice.here.gather(1, chosen), choice.target.gather(1, chosen), choice.random[..., 0].gather(1, chosen),
     )  # fmt: skip
 
@@ -368,9 +368,9 @@ def settle(choice: Choice, measures: Measures, fixed: Fixed) -> Moves:
 def apply(state: State, measures: Measures, moves: Moves, fixed: Fixed) -> tuple[Coloring, Memory]:
     """Let the nodes move. What happens to the column of "no node" does not matter."""
     (colors, counts, is_open), (until, age, num_moves) = state.coloring, state.memory
-    (movers, near, old, new, random), (rows, size), K = moves, colors.shape, is_open.shape[1]
+    (movers, neighbours, old, new, random), (rows, size), K = moves, colors.shape, is_open.shape[1]
     first_row = torch.arange(rows, device=colors.device)[:, None] * size
-    place = ((near + first_row[:, :, None]) * K)[:, None]                                 # (R, 1, M, D)
+    place = ((neighbours + first_row[:, :, None]) * K)[:, None]                           # (R, 1, M, D)
     place = place + torch.cat([old, new], 1).view(rows, 2, -1, 1)                         # (R, 2, M, D)
     counts = counts.scatter_add(0, place.flatten(), fixed.steps)
     fixed_part, per_conflicted, spread = measures.controls[:3]                            # (R, 1) each

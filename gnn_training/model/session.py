@@ -86,8 +86,8 @@ class Model:
         need, left = needed_bytes(batch), available_bytes()
         if need > left:
             raise MemoryError(f"the network needs about {need / 2**30:.1f} GiB and {left / 2**30:.1f} GiB are free")
-        ends = np.cumsum(sizes)
-        edges = [graph.edge_index() + end - graph.num_nodes for graph, end in zip(batch, ends, strict=True)]
+        offsets = np.cumsum([0, *sizes])
+        edges = [graph.edge_index() + offset for graph, offset in zip(batch, offsets[:-1], strict=True)]
         options = dict(zip(OPTIONAL_INPUTS, (num_colors, seed, steps), strict=True))
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         feeds = golden.feeds(np.concatenate(edges, axis=1), np.repeat(np.arange(len(batch)), sizes), **given)
@@ -97,12 +97,11 @@ class Model:
             raise
         except Exception as error:  # the runtime's errors have no base class of their own
             raise UserError(f"{self.path}: a call fails in ONNX Runtime ({_cause(error)}); {WAY_OUT}") from error
-        rows, count = int(ends[-1]), len(batch)
-        shapes = [(rows, MAX_COLORS), (count,), (count, len(GRAPH_TYPES)), (count,)]
+        shapes = [(sum(sizes), MAX_COLORS), *((len(batch), *more) for more in ((), (len(GRAPH_TYPES),), ()))]
         if [(x.dtype.name, x.shape) for x in results] != [("float32", shape) for shape in shapes]:
-            found = ", ".join(f"{name} {x.dtype}{list(x.shape)}" for name, x in zip(OUTPUTS, results, strict=True))
-            raise UserError(f"{self.path} is not a coloring network: it answers {found}; {WAY_OUT}")
-        return Prediction(np.split(logits, ends[:-1]), chromatic, types, difficulty)
+            answers = ", ".join(f"{name} {x.dtype}{list(x.shape)}" for name, x in zip(OUTPUTS, results, strict=True))
+            raise UserError(f"{self.path} is not a coloring network: it answers {answers}; {WAY_OUT}")
+        return Prediction(np.split(logits, offsets[1:-1]), chromatic, types, difficulty)
 
     def _run(self, feeds: dict[str, np.ndarray], seconds: float | None) -> list[np.ndarray]:
         # In its own thread: a call into the runtime does not notice the clock or Ctrl-C, a waiting thread does.
@@ -168,8 +167,8 @@ def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
     ):
         names = [tensor.name for tensor in tensors]
         if sorted(names) != sorted(expected):
-            found = f"{', '.join(names) or 'none'} instead of {', '.join(expected)}"
-            raise UserError(f"{path} is not a coloring network: its {what} are {found}; {WAY_OUT}")
+            differ = f"{', '.join(names) or 'none'} instead of {', '.join(expected)}"
+            raise UserError(f"{path} is not a coloring network: its {what} are {differ}; {WAY_OUT}")
     if not re.fullmatch(r"[0-9]{1,10}", session.get_modelmeta().custom_metadata_map.get("steps", "")):
         raise UserError(f"{path}: its metadata does not say how many steps a call takes: {WAY_OUT}")
     return session

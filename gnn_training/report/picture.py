@@ -35,7 +35,7 @@ def draw(graph: Graph, colors: np.ndarray, method: str, names: Sequence[Any] = (
     is_numbered = graph.num_nodes <= NUMBERED_NODES
     labels = list(names) if names and not isinstance(names, range) else (color_ids + 1).tolist()
     opacity = 40 + round(160 * min(1, 200 / max(graph.num_edges, 1)))  # of 255; many edges are paler
-    # From there, springs keep the shape of the whole; of several parts it says nothing.
+    # Springs that start there keep its shape. It says nothing of a graph in several parts.
     start = nx.spectral_layout(network) if len(network) > 2 and nx.is_connected(network) else None
     places = nx.spring_layout(network, pos=start, seed=0, iterations=100)
     figure = Figure(figsize=(4.4, 4.4), layout="constrained")

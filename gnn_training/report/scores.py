@@ -56,7 +56,7 @@ class Row:
 def summarize(rows: Sequence[Row]) -> dict[str, Any]:
     """Sum up rows: each method over the graphs it colored, the estimate over those with a best known number."""
     estimates = [(row.chromatic, row.best_known) for row in rows]
-    errors = [abs(chromatic - known) for chromatic, known in estimates if chromatic is not None and known is not None]
+    errors = [abs(estimate - best) for estimate, best in estimates if estimate is not None and best is not None]
     return {
         "graphs": len(rows),
         "with_best_known": sum(row.best_known is not None for row in rows),
@@ -81,16 +81,16 @@ def _scores(rows: Sequence[Row], method: str) -> dict[str, Any] | None:
     done = [row for row in rows if method in row.colors]
     if not done:
         return None
-    known = [row for row in done if row.best_known is not None]
+    rated = [row for row in done if row.best_known is not None]
     above_dsatur = [row.colors[method] - row.colors["dsatur"] for row in done]
     return {
         "graphs": len(done),
         "mean_colors": _mean([row.colors[method] for row in done]),
-        "mean_gap": _mean([row.gap(method) for row in known]),
+        "mean_gap": _mean([row.gap(method) for row in rated]),
         # A method that leaves large graphs out looks better than it is; compare it with DSATUR on the same graphs.
-        "dsatur_gap_there": _mean([row.gap("dsatur") for row in known]),
-        "at_best_known": sum(row.gap(method) <= 0 for row in known) if known else None,
-        "solved": _mean([row.gap(method) <= 0 for row in known]),
+        "dsatur_gap_there": _mean([row.gap("dsatur") for row in rated]),
+        "at_best_known": sum(row.gap(method) <= 0 for row in rated) if rated else None,
+        "solved": _mean([row.gap(method) <= 0 for row in rated]),
         "wins": sum(colors < 0 for colors in above_dsatur),
         "ties": above_dsatur.count(0),
         "losses": sum(colors > 0 for colors in above_dsatur),

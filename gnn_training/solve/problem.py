@@ -90,14 +90,14 @@ class Problem:
         if self.most is not None and best.lower_bound > self.most:
             raise NoColoringError(f"{self._wish()} does not exist: at least {best.lower_bound} are needed")
         if self.most is not None and best.num_colors > self.most:
-            found = f"{time.monotonic() - start:.1f} s; the fewest found are {best.num_colors} colors"
-            raise NoColoringError(f"{self._wish()} was not found in {found}: allow more time or colors")
+            result = f"{time.monotonic() - start:.1f} s; the fewest found are {best.num_colors} colors"
+            raise NoColoringError(f"{self._wish()} was not found in {result}: allow more time or colors")
         colors, num_free = best.colors.copy(), self.graph.num_nodes - len(self.color_ids)
         if self.is_equitable:
             until = max(budget.deadline, time.monotonic() + FIRST_SECONDS)
             sizes = np.bincount(self.place, minlength=self.graph.num_nodes)
-            rest = colors, sizes, num_free, BALANCE_SWAPS * num_free, seeded(budget.seed)
-            in_time(until, kernels.balance, *self.graph.csr(), *rest)
+            arguments = colors, sizes, num_free, BALANCE_SWAPS * num_free, seeded(budget.seed)
+            in_time(until, kernels.balance, *self.graph.csr(), *arguments)
         color_ids = np.full(best.num_colors, -1)
         color_ids[colors[num_free:]] = self.color_ids
         is_new = color_ids < 0
@@ -124,14 +124,14 @@ def _lists(
     if allowed and k is not None and k > MAX_NAMED:
         raise ValueError(f"k ({k}) must be at most {MAX_NAMED} with allowed")
     for setting, given in (("precolored", precolored), ("allowed", allowed)):
-        for name, own in given.items():
-            colors: Any = [own] if setting == "precolored" else own
+        for name, value in given.items():
+            colors: Any = [value] if setting == "precolored" else value
             if name not in index:
                 raise ValueError(f"{setting} names node {name!r}, which is not in the graph")
             if not isinstance(colors, Collection) or not all(
                 isinstance(color, int | np.integer) and 0 <= color < MAX_NAMED for color in colors
             ):
-                raise ValueError(f"{setting} of node {name!r} ({own!r}) must name colors from 0 to {MAX_NAMED - 1}")
+                raise ValueError(f"{setting} of node {name!r} ({value!r}) must name colors from 0 to {MAX_NAMED - 1}")
             highest = max([highest, *map(int, colors)])
             may = {int(color) for color in colors if k is None or int(color) < k}
             lists[index[name]] = lists.get(index[name], may) & may
@@ -142,7 +142,7 @@ def _extend(graph: Graph, lists: dict[int, set[int]], color_ids: np.ndarray) -> 
     """The graph and the place of Problem. Two adjacent nodes of one place, which no coloring has, lose their edge."""
     if not lists:
         return graph, np.arange(graph.num_nodes)
-    fixed = {node: int(np.searchsorted(color_ids, min(own))) for node, own in lists.items() if len(own) == 1}
+    fixed = {node: int(np.searchsorted(color_ids, min(may))) for node, may in lists.items() if len(may) == 1}
     is_free = np.ones(graph.num_nodes, dtype=bool)
     is_free[list(fixed)] = False
     place, num_free = np.cumsum(is_free) - 1, int(is_free.sum())
