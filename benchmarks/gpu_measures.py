@@ -27,8 +27,7 @@ from gnn_training.settings import TrainSettings
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.loss import Batch
-from gnn_training.training.searcher import search_on_cpu, searcher_for
-from gnn_training.training.self_check import self_check
+from gnn_training.training.searcher import search_on_cpu, searcher_for, self_check
 
 GIB = 2**30
 COPIES = 20  # of a GiB if there is room, to measure the bandwidth

@@ -23,11 +23,10 @@ from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.launch import gpus
 from gnn_training.launch.ranks import launch
 from gnn_training.settings import EVALUATIONS, CheckSettings, RunSettings, TrainSettings
-from gnn_training.training import loggers
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
-from gnn_training.training.searcher import searcher_for
-from gnn_training.training.self_check import self_check
+from gnn_training.training.logbook import require_logger
+from gnn_training.training.searcher import searcher_for, self_check
 
 log = logging.getLogger(__name__)
 DISK_GIB = 2  # the full recipe packed, checkpoints, logs and the model
@@ -120,7 +119,7 @@ def _rows(settings: RunSettings) -> Iterator[Row]:
             partial(_text_after, f"port {port} is free", machine.require_port, port, settings.tensorboard_host),
         )
     if logger := settings.logger:
-        yield "logger", partial(_text_after, f"{logger} is installed", loggers.require, logger)
+        yield "logger", partial(_text_after, f"{logger} is installed", require_logger, logger)
     yield "graphs", partial(_graphs, settings)
 
 

@@ -34,7 +34,7 @@ from gnn_training.settings import (
     TrainSettings,
 )  # fmt: skip
 from gnn_training.solve.report import METHODS
-from gnn_training.training import loggers
+from gnn_training.training.logbook import require_logger
 
 log = logging.getLogger(__name__)
 STEPS = ("data", "check", "train", "export", "verify", "evaluate", "pack")
@@ -74,7 +74,7 @@ def run(settings: RunSettings) -> None:
         steps = [step for step in steps if step.name == "train"]
     if settings.stop_pod:
         runpod.require(os.environ)
-    loggers.require(settings.logger)
+    require_logger(settings.logger)
     record = StepRecord(settings.run / (f"steps-{nodes.rank}.json" if nodes.rank else "steps.json"))
     if is_new := not all(map(record.is_done, steps)):
         machine.require_storage(written(settings))
