@@ -111,6 +111,7 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.received = False
+        processes.raise_interrupt()
         processes.handle_stop_signals(self._note)
 
     def _note(self, *_: object) -> None:

@@ -1,5 +1,6 @@
 """The command line: help without torch, settings from presets, files and flags, errors in one sentence, exit codes."""
 
+import errno
 import logging
 import os
 import re
@@ -8,9 +9,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from gnn_training import __main__ as program
 from gnn_training import __version__, settings
 from gnn_training.__main__ import COMMANDS, main, parse
 from gnn_training.errors import MachineError, StorageError, TrainingError, UserError
@@ -266,15 +269,24 @@ def test_reader_that_goes_away_leaves_no_traceback(tmp_path: Path):
     assert "Traceback" not in done.stderr
 
 
-def test_a_signal_while_libraries_are_loaded_leaves_no_traceback():
-    program = (
-        "import builtins, os, signal, sys; from gnn_training.__main__ import main\nbefore = builtins.__import__\n"
-        "def load(name, *args):\n    if name == 'tyro': os.kill(os.getpid(), signal.SIGINT)\n"
-        "    return before(name, *args)\n"
-        "builtins.__import__ = load; sys.exit(main(['color', 'x']))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (130, "")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_a_signal_while_libraries_are_loaded_leaves_no_traceback(tmp_path: Path, number: signal.Signals, code: int):
+    """Also in code that a library compiles, such as the methods of a dataclass."""
+    (tmp_path / "tyro.py").write_text(f"exec('import os; os.kill(os.getpid(), {number.value})')")
+    done = subprocess.run(
+        [sys.executable, "-m", "gnn_training", "color", "x"], env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL), capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+def test_shared_memory_that_is_full_is_named(monkeypatch, tmp_path: Path, capfd):
+    """Semaphores are there, and the error of one has no name of a file."""
+    monkeypatch.setattr(check, "check", ending_with(OSError(errno.ENOSPC, "no space")))
+    monkeypatch.setattr(program, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(program.shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
+    assert main(["check"]) == 4
+    assert f"{tmp_path} cannot be written (no space)" in capfd.readouterr().err
 
 
 FULL = "coloring-gnn: the output cannot be written (no space left on device); make room"
