@@ -30,13 +30,12 @@ from gnn_training.errors import MachineError, TrainingError, UserError
 from gnn_training.files import make_folder, write_text
 from gnn_training.jobs.run import SETTINGS, STOPPED, Step
 from gnn_training.settings import GenerateSettings, RankSettings, RecipeName, RunSettings, TrainSettings, of_preset
-from gnn_training.solve.report import METHODS
 
 log = logging.getLogger("gnn_training")
 MINUTES = 45
 MAX_DIFFERENCE = 0.1  # between the mean gaps on GPU and CPU
 EXPECTED_SAME = 0.9  # share of the searches of the first step that end on the GPU as on the CPU
-ESTIMATE = 66e6  # rounds per second of an H200 with 500 nodes and 40 colors, by arithmetic
+ESTIMATE = 66  # million rounds per second of an H200 with 500 nodes and 40 colors, by arithmetic
 SIZES = (32, 128, 256, 1024)
 PREFIX = f"{PROGRAM}: "  # of the sentence with which a command fails
 Found = dict[str, Any]  # numbers and words of a step; a list of dictionaries becomes a table
@@ -180,8 +179,8 @@ def measure_steps(trial: Trial) -> Found:
 
 
 def train(trial: Trial) -> Found:
-    """`run`, stopped by SIGTERM in its first steps, then continued. The gaps in the first table are those on the
-    validation graphs in training; those in the second one are of the exported file on the CPU.
+    """`run`, stopped by SIGTERM in its first steps, then continued. The gaps are those on the validation graphs in
+    training; `run/report.html` has those of the exported file on the CPU.
     """
     run, settings, quick = trial.out / "run", trial.run_settings(), trial.options.quick
 
@@ -207,14 +206,7 @@ def train(trial: Trial) -> Found:
         "gap_before": status["first_gap"],
         "gap_after": status["best"],
         "gap_of_dsatur": status["dsatur_gap"],
-        **({} if quick else {"scores": scores(run / "report.json")}),
     }
-
-
-def scores(report: Path) -> list[Found]:
-    """Of every method in the report of an evaluation."""
-    shown, methods = ("mean_gap", "at_best_known", "graphs"), json.loads(report.read_text())["summary"]["methods"]
-    return [{"method": METHODS[method], **{name: methods[method][name] for name in shown}} for method in methods]
 
 
 STEPS = {
@@ -223,28 +215,18 @@ STEPS = {
 }  # fmt: skip
 
 
-def advice(trial: Trial) -> list[str]:
+def advice(failure: str | None, quick: bool) -> list[str]:
     """What to do next."""
-    found, lines = trial.found, []
-    if len(found) < len(STEPS):
-        lines.append("Repair what stopped it, then start again with another folder.")
-    if trial.options.quick:
-        return [*lines, "Start it without `--quick` on a GPU."]
-    if "compare" in found and (same := found["compare"]["rows"][1]["same_in_first_step"]) < EXPECTED_SAME:
-        lines.append(f"Only {same:.0%} of the searches end on the GPU as on the CPU: find out why.")
-    if "rounds" in found:
-        names = ("gpu_rounds_per_second", "cores_that_a_gpu_replaces", "nodes")
-        speed, cores, nodes = (found["rounds"][name] for name in names)
-        lines.append(
-            f"The GPU makes {speed / 1e6:.1f} million rounds a second at {found['rounds']['nodes']:.0f} nodes, "
-            f"as much as {cores:.0f} of these cores. By arithmetic, an H200 makes {ESTIMATE / 1e6:.0f} million at 500."
-        )
-    if "steps" in found:
-        best = max(found["steps"]["rows"], key=lambda row: row["searches_per_second"])
-        lines.append(f"Most searches per second: with --batch-size {best['batch_size']}.")
-    if len(found) == len(STEPS):
-        lines.append("Rent the cheapest two GPUs with NVLink for ten minutes before eight.")
-    return lines
+    if failure:
+        return ["Repair what stopped it, then start again with another folder."]
+    if quick:
+        return ["Start it without `--quick` on a GPU."]
+    return [
+        f"Where less than {EXPECTED_SAME} of the searches in the first step of fp32 end as on the CPU, find out why.",
+        f"By arithmetic, an H200 makes {ESTIMATE:.0f} million rounds a second at 500 nodes: compare `rounds`.",
+        "Train with the `--batch-size` that has the most searches per second in `steps`.",
+        "Rent the cheapest two GPUs with NVLink for ten minutes before eight.",
+    ]
 
 
 def shown(value: Any) -> str:
@@ -279,7 +261,7 @@ def write(trial: Trial, seconds: Mapping[str, float], failure: str | None) -> No
     times = table([{"step": name, "time": duration(each)} for name, each in seconds.items()])
     parts = ["# First GPU", f"{datetime.now():%Y-%m-%d %H:%M}. {how}", *[tiny] * trial.options.quick]
     parts += [times] * bool(seconds)
-    parts += ["## What to do next", "\n".join(f"- {line}" for line in advice(trial))]
+    parts += ["## What to do next", "\n".join(f"- {line}" for line in advice(failure, trial.options.quick))]
     parts += [section(name, found) for name, found in trial.found.items()]
     numbers = {"failure": failure, "quick": trial.options.quick, "seconds": seconds, "found": trial.found}
     write_text(trial.out / "first_gpu.json", json.dumps(numbers, indent=1) + "\n")
