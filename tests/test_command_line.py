@@ -165,14 +165,6 @@ def test_bad_settings_file_is_refused_in_one_sentence(content: str | None, words
         (["color"], "graphs must be given"),
         (["import"], "sources must be given"),
         (["color", "x", "--seconds", "-1"], "seconds (-1.0) should be greater than or equal to 0"),
-        (["color", "x", "--seconds", "1e10"], "seconds (10000000000.0) should be less than or equal to 1000000000"),
-        (["color", "x", "--seed", "-1"], "seed (-1) should be greater than or equal to 0"),
-        (["train", "--seed", "18446744073709551616"], "seed (18446744073709551616) should be less than 4294967296"),
-        (["generate", "--graphs", "10000000000"], "graphs (10000000000) should be less than or equal to 1000000"),
-        (["color", "x", "--threads", "100000"], "threads (100000) should be less than or equal to 1024"),
-        (["train", "--steps", "99999999999999999999"], "should be less than or equal to 1000000000"),
-        (["train", "--minutes", "inf"], "minutes (inf) should be a finite number"),
-        (["train", "--learning-rate", "nan"], "learning_rate (nan) should be a finite number"),
         (["color", "\udcff.col"], r"graphs ('\udcff.col') must be UTF-8 without zero bytes: rename it"),
         (["train", "--gpus", "\u0661"], "must be numbers of GPUs"),
         (["evaluate", "x", "--plot", "x.png"], "plot needs time and best known numbers: set seconds above 0"),
@@ -264,13 +256,7 @@ FULL = "coloring-gnn: the output cannot be written (no space left on device); ma
 @pytest.mark.parametrize(
     ("job", "redirection", "code", "out", "err"),
     [
-        (
-            "print",
-            ">/dev/full",
-            4,
-            "",
-            FULL,
-        ),
+        ("print", ">/dev/full", 4, "", FULL),
         ("log", ">/dev/full", 0, "", ""),  # the work goes on
         ("log", ">&-", 0, "", ""),
         ("log", ">&- 2>&-", 0, "", ""),

@@ -102,11 +102,11 @@ def test_another_mean_gap_on_the_gpu_than_on_the_cpu_is_a_failure(monkeypatch, t
     monkeypatch.setattr(trial, "measure", lambda *_: {"rows": [{"gap": 1.0}, {"gap": gpu}, {"gap": 1.0}]})
     with pytest.raises(MachineError, match="on the GPU and 1.00 on the CPU") if is_refused else nullcontext():
         first_gpu.compare(trial)
-    assert "compare" in trial.found
+    assert "compare" in trial.results
 
 
 def test_the_page_has_the_numbers_and_what_to_do_next(trial: Trial):
-    trial.found = {"steps": {"rows": [{"batch_size": 128, "searches_per_second": 90.0}]}}
+    trial.results = {"steps": {"rows": [{"batch_size": 128, "searches_per_second": 90.0}]}}
     first_gpu.write(trial, {"steps": 1.0}, "the disk is full")
     page = (trial.out / "first_gpu.md").read_text()
     for words in ("It stopped: the disk is full", "| 128 | 90 |", "start again with another folder"):

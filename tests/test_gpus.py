@@ -191,28 +191,12 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
     return made
 
 
-def dry_run(clone: Clone, *flags: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """`run_multigpu.sh` on graphs that would be generated, and without doing any of it."""
-    return clone.start("run_multigpu.sh", *flags, "--dry-run", cwd=clone.root, **env)
-
-
-def num_ranks(done: subprocess.CompletedProcess[str]) -> int:
-    """How many ranks would train."""
-    assert done.returncode == 0, done
-    return int(re.search(r"^# ranks on this machine: (\d+)", done.stdout, re.MULTILINE)[1])
-
-
-def refusal(done: subprocess.CompletedProcess[str]) -> str:
-    """The one sentence with which the machine is refused."""
-    assert done.returncode == MachineError.exit_code and " train " not in done.stdout, done
-    [sentence] = re.findall(r"^coloring-gnn: (.*)$", done.stderr, re.MULTILINE)
-    return sentence
-
-
 @pytest.mark.slow  # whole trainings in processes of their own
 def test_run_multigpu_refuses_a_machine_without_gpus(clone: Clone):
     refused = clone.start("run_multigpu.sh", cwd=clone.root)
-    assert refusal(refused).startswith("there is no GPU: start a container with --gpus all")
-    rehearsed = dry_run(clone)
+    assert refused.returncode == MachineError.exit_code and " train " not in refused.stdout, refused
+    assert re.findall("^coloring-gnn: there is no GPU: start a container with --gpus all", refused.stderr, re.MULTILINE)
+    rehearsed = clone.start("run_multigpu.sh", "--dry-run", cwd=clone.root)
     assert rehearsed.returncode == 0 and "# ranks on this machine: one for each GPU; here is none" in rehearsed.stdout
-    assert num_ranks(dry_run(clone, "2", "--preset", "cpu")) == 2
+    two = clone.start("run_multigpu.sh", "2", "--preset", "cpu", "--dry-run", cwd=clone.root)
+    assert "# ranks on this machine: 2," in two.stdout

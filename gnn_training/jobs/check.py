@@ -46,8 +46,8 @@ def check(settings: CheckSettings) -> None:
     the class is that of the first.
     """
     if settings.assume:
-        found = estimate(settings, *settings.assume.split("x"))
-        print_tables(markdown_table({"": list(found), f"estimate for {settings.assume}": list(found.values())}))
+        estimated = estimate(settings, *settings.assume.split("x"))
+        print_tables(markdown_table({"": list(estimated), f"estimate for {settings.assume}": list(estimated.values())}))
         return
     gpus.select(settings.gpus)  # before torch looks for them
     table: dict[str, list[str | None]] = {"": [], "found": [], "verdict": []}
@@ -105,8 +105,8 @@ def _rows(settings: RunSettings) -> Iterator[Row]:
         yield f"{folder}/", partial(_free_space, folder)
     yield "volume", partial(_text_after, "keeps what is written", machine.require_storage, folders)
     if port := settings.tensorboard:
-        found = f"port {port} is free"
-        yield "TensorBoard", partial(_text_after, found, machine.require_port, port, settings.tensorboard_host)
+        text = f"port {port} is free"
+        yield "TensorBoard", partial(_text_after, text, machine.require_port, port, settings.tensorboard_host)
     if logger := settings.logger:
         yield "logger", partial(_text_after, f"{logger} is installed", require_logger, logger)
     yield "graphs", partial(_graphs, settings)

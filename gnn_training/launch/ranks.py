@@ -181,9 +181,9 @@ def _cause(error: "ChildFailedError", folder: Path) -> UserError:
     rank, failure = error.get_first_failure()
     if failure.exitcode < 0:
         return TrainingError(f"rank {rank} was killed by signal {-failure.exitcode}, perhaps out of memory")
-    told = failure.error_file_data["message"]
-    if not isinstance(told, dict):
+    message = failure.error_file_data["message"]
+    if not isinstance(message, dict):
         return TrainingError(f"rank {rank} ended with exit code {failure.exitcode}")
-    sys.stderr.write(told["extraInfo"]["py_callstack"])
-    said = told["message"].partition("Last error:\n")  # NCCL puts the cause last
-    return TrainingError(f"rank {rank} failed: {(said[2] or said[0]).splitlines()[0]}")
+    sys.stderr.write(message["extraInfo"]["py_callstack"])
+    before, _, last = message["message"].partition("Last error:\n")  # NCCL puts the cause last
+    return TrainingError(f"rank {rank} failed: {(last or before).splitlines()[0]}")

@@ -103,6 +103,6 @@ def agreement_with_cpu(learner: Learner, loader: GraphLoader) -> float:
     for number in (0, 1, 0, 1):  # what is left from one launch would show in the next
         batch = loader.dataset.batch(ids[number::2], GRAPHS, step=number)
         weights = rule + SPREAD * torch.stack([batch.change, -batch.change])
-        found, expected = (search(weights, batch, ROUNDS) for search in (learner.search, search_on_cpu))
-        right.append((torch.stack(found) == torch.stack(expected)).all(0).flatten().cpu())
+        outcomes, expected = (search(weights, batch, ROUNDS) for search in (learner.search, search_on_cpu))
+        right.append((torch.stack(outcomes) == torch.stack(expected)).all(0).flatten().cpu())
     return torch.cat(right).float().mean().item()
