@@ -29,17 +29,16 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import MachineError, TrainingError, UserError
 from gnn_training.files import make_folder, write_text
 from gnn_training.jobs.run import SETTINGS, STOPPED, Step
-from gnn_training.report.scores import METHODS
 from gnn_training.settings import GenerateSettings, RankSettings, RecipeName, RunSettings, TrainSettings, of_preset
 
 log = logging.getLogger("gnn_training")
 MINUTES = 45
 MAX_DIFFERENCE = 0.1  # between the mean gaps on GPU and CPU
 EXPECTED_SAME = 0.9  # share of the searches of the first step that end on the GPU as on the CPU
-ESTIMATE = 66e6  # rounds per second of an H200 with 500 nodes and 40 colors, by arithmetic
+ESTIMATE = 66  # million rounds per second of an H200 with 500 nodes and 40 colors, by arithmetic
 SIZES = (32, 128, 256, 1024)
 PREFIX = f"{PROGRAM}: "  # of the sentence with which a command fails
-Found = dict[str, Any]  # numbers and words of a step; a list of dictionaries becomes a table
+Results = dict[str, Any]  # numbers and text of a step; a list of dictionaries becomes a table
 
 
 @dataclass(frozen=True)
@@ -67,16 +66,15 @@ class Failed(UserError):
 
 
 class Trial:
-    """What the steps share: options, what was found so far, and how to start a process."""
+    """What the steps share: options, results so far, and how to start a process."""
 
     def __init__(self, options: Options):
         self.options, self.out, self.data = options, options.out, options.data or options.out / "graphs"
-        self.deadline, self.found = time.monotonic() + 60 * MINUTES, dict[str, Found]()
-        self.variables: dict[str, str] = {}  # of the processes
+        self.deadline, self.results = time.monotonic() + 60 * MINUTES, dict[str, Results]()
 
     def settings(self, kind: Any, **changes: Any) -> Any:
         """Settings of a command."""
-        values: Found = {"data": self.data, "device": "cuda"}
+        values: Results = {"data": self.data, "device": "cuda"}
         if self.options.quick:
             return of_preset(kind, "smoke", **values | {"rounds": 20, "validation_rounds": 20} | changes)
         return of_preset(kind, "single", **values | changes)
@@ -90,7 +88,7 @@ class Trial:
         """Do a command of coloring-gnn; see `child`."""
         return self.child(name, Step(name, command, settings).arguments(self.out), **options)
 
-    def measure(self, name: str, part: str, settings: TrainSettings) -> Found:
+    def measure(self, name: str, part: str, settings: TrainSettings) -> Results:
         """What a part of gpu_measures finds."""
         file = Step(name, part, settings).arguments(self.out)[-1].removeprefix("--settings=")
         return json.loads(self.child(name, ["-m", "benchmarks.gpu_measures", part, file]).splitlines()[-1])
@@ -101,38 +99,38 @@ class Trial:
         """Run Python and return what it said, which goes to NAME.log. stop_when: tells when to send SIGTERM. Raises
         Failed: it ended with another exit code, or not in time.
         """
-        file, is_told = self.out / f"{name}.log", False
+        file, is_signalled = self.out / f"{name}.log", False
         with open(file, "w") as output:
             process = subprocess.Popen(
                 [sys.executable, *arguments], stdout=output, stderr=subprocess.STDOUT,
-                env={**os.environ, **self.variables}, preexec_fn=partial(processes.die_with_parent, os.getpid()),
+                preexec_fn=partial(processes.die_with_parent, os.getpid()),
             )  # fmt: skip
             try:
                 while process.poll() is None:
                     if time.monotonic() > self.deadline:
                         raise Failed(f"{MINUTES} minutes are over: {file} tells what took so long", processes.TIMED_OUT)
-                    if not is_told and stop_when():
+                    if not is_signalled and stop_when():
                         process.terminate()
-                        is_told = True
+                        is_signalled = True
                     time.sleep(0.1)
             finally:
                 process.kill()  # without waiting: a driver that hangs does not let go of it
-        said, ended = file.read_text(errors="replace").strip(), process.returncode
+        text, ended = file.read_text(errors="replace").strip(), process.returncode
         if ended < 0:
             raise Failed(f"killed by signal {-ended}, perhaps out of memory: see {file}", 128 - ended)
         if ended != code:
-            lines = said.splitlines() or ["nothing was said"]
+            lines = text.splitlines() or ["nothing was said"]
             sentence = [*lines[-1:], *(line for line in lines if line.startswith(PREFIX))][-1].removeprefix(PREFIX)
             raise Failed(f"{sentence} (exit code {ended}, see {file})", ended or 1)
-        return said
+        return text
 
 
-def look_at_machine(trial: Trial) -> Found:
+def look_at_machine(trial: Trial) -> Results:
     """The bandwidth is that of copying a GiB within the GPU, read and written."""
     return trial.measure("machine", "describe", trial.settings(TrainSettings))
 
 
-def find_graphs(trial: Trial) -> Found:
+def find_graphs(trial: Trial) -> Results:
     """What is trained on below."""
     if not trial.options.data:
         trial.command("graphs", "generate", GenerateSettings(recipe=trial.options.recipe, out=trial.data))
@@ -140,38 +138,38 @@ def find_graphs(trial: Trial) -> Found:
     return {"folder": str(trial.data), **{split: len(data.indices(split)) for split in ("train", "validation")}}
 
 
-def check(trial: Trial) -> Found:
+def check(trial: Trial) -> Results:
     """Whether the job would start, and whether the GPUs of this machine add up right."""
-    said = trial.command("check", "check", trial.run_settings()).splitlines()
+    lines = trial.command("check", "check", trial.run_settings()).splitlines()
     reached = trial.command("preflight", "preflight", RankSettings(device="cuda")).splitlines()[-1]
-    return {"preflight": reached.partition(" ")[2], "check": "\n".join(line for line in said if line.startswith("|"))}
+    return {"preflight": reached.partition(" ")[2], "check": "\n".join(line for line in lines if line.startswith("|"))}
 
 
-def compare(trial: Trial) -> Found:
+def compare(trial: Trial) -> Results:
     """Mean loss terms of the same steps on CPU and GPU. Rounding may send a search another way, and after a
     step the weights with it, so fewer searches end the same from step to step. In the first step nearly all should.
     The predictions of a graph alone use bf16.
     """
     quick = trial.options.quick
-    size: Found = {"steps": 3} if quick else {"steps": 20, "rounds": 500, "batch_size": 24}
+    size: Results = {"steps": 3} if quick else {"steps": 20, "rounds": 500, "batch_size": 24}
     settings = trial.settings(TrainSettings, warmup_steps=1, **size)
-    found = trial.found["compare"] = trial.measure("compare", "compare", settings)
-    cpu, gpu, _ = (row["gap"] for row in found["rows"])
+    results = trial.results["compare"] = trial.measure("compare", "compare", settings)
+    cpu, gpu, _ = (row["gap"] for row in results["rows"])
     if not quick and not abs(gpu - cpu) <= MAX_DIFFERENCE:
         raise MachineError(f"the mean gap is {gpu:.2f} on the GPU and {cpu:.2f} on the CPU: report it")
-    return found
+    return results
 
 
-def measure_rounds(trial: Trial) -> Found:
+def measure_rounds(trial: Trial) -> Results:
     """Rounds per second of one GPU and of all cores of this machine, on the largest graphs of a step."""
-    found = trial.measure("rounds", "rounds", trial.settings(TrainSettings))
-    found["cores_that_a_gpu_replaces"] = (
-        found["cores"] * found["gpu_rounds_per_second"] / found["cores_rounds_per_second"]
+    results = trial.measure("rounds", "rounds", trial.settings(TrainSettings))
+    results["cores_that_a_gpu_replaces"] = (
+        results["cores"] * results["gpu_rounds_per_second"] / results["cores_rounds_per_second"]
     )
-    return found
+    return results
 
 
-def measure_steps(trial: Trial) -> Found:
+def measure_steps(trial: Trial) -> Results:
     """Whole training steps, after an epoch in which every graph was prepared. Few graphs do not fill a large batch."""
     sizes = [8] if trial.options.quick else SIZES
     steps = 3 if trial.options.quick else 20
@@ -179,9 +177,9 @@ def measure_steps(trial: Trial) -> Found:
     return {"rows": [trial.measure(f"steps-{each.batch_size}", "steps", each) for each in settings]}
 
 
-def train(trial: Trial) -> Found:
-    """`run`, stopped by SIGTERM in its first steps, then continued. The gaps in the first table are those on the
-    validation graphs in training; those in the second one are of the exported file on the CPU.
+def train(trial: Trial) -> Results:
+    """`run`, stopped by SIGTERM in its first steps, then continued. The gaps are those on the validation graphs in
+    training; `run/report.html` has those of the exported file on the CPU.
     """
     run, settings, quick = trial.out / "run", trial.run_settings(), trial.options.quick
 
@@ -207,14 +205,7 @@ def train(trial: Trial) -> Found:
         "gap_before": status["first_gap"],
         "gap_after": status["best"],
         "gap_of_dsatur": status["dsatur_gap"],
-        **({} if quick else {"scores": scores(run / "report.json")}),
     }
-
-
-def scores(report: Path) -> list[Found]:
-    """Of every method in the report of an evaluation."""
-    shown, methods = ("mean_gap", "at_best_known", "graphs"), json.loads(report.read_text())["summary"]["methods"]
-    return [{"method": METHODS[method], **{name: methods[method][name] for name in shown}} for method in methods]
 
 
 STEPS = {
@@ -223,28 +214,18 @@ STEPS = {
 }  # fmt: skip
 
 
-def advice(trial: Trial) -> list[str]:
+def advice(failure: str | None, quick: bool) -> list[str]:
     """What to do next."""
-    found, lines = trial.found, []
-    if len(found) < len(STEPS):
-        lines.append("Repair what stopped it, then start again with another folder.")
-    if trial.options.quick:
-        return [*lines, "Start it without `--quick` on a GPU."]
-    if "compare" in found and (same := found["compare"]["rows"][1]["same_in_first_step"]) < EXPECTED_SAME:
-        lines.append(f"Only {same:.0%} of the searches end on the GPU as on the CPU: find out why.")
-    if "rounds" in found:
-        names = ("gpu_rounds_per_second", "cores_that_a_gpu_replaces", "nodes")
-        speed, cores, nodes = (found["rounds"][name] for name in names)
-        lines.append(
-            f"The GPU makes {speed / 1e6:.1f} million rounds a second at {found['rounds']['nodes']:.0f} nodes, "
-            f"as much as {cores:.0f} of these cores. By arithmetic, an H200 makes {ESTIMATE / 1e6:.0f} million at 500."
-        )
-    if "steps" in found:
-        best = max(found["steps"]["rows"], key=lambda row: row["searches_per_second"])
-        lines.append(f"Most searches per second: with --batch-size {best['batch_size']}.")
-    if len(found) == len(STEPS):
-        lines.append("Rent the cheapest two GPUs with NVLink for ten minutes before eight.")
-    return lines
+    if failure:
+        return ["Repair what stopped it, then start again with another folder."]
+    if quick:
+        return ["Start it without `--quick` on a GPU."]
+    return [
+        f"Where less than {EXPECTED_SAME} of the searches in the first step of fp32 end as on the CPU, find out why.",
+        f"By arithmetic, an H200 makes {ESTIMATE:.0f} million rounds a second at 500 nodes: compare `rounds`.",
+        "Train with the `--batch-size` that has the most searches per second in `steps`.",
+        "Rent the cheapest two GPUs with NVLink for ten minutes before eight.",
+    ]
 
 
 def shown(value: Any) -> str:
@@ -264,10 +245,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def section(name: str, found: Found) -> str:
-    """What a step has found: a table of single values, then lists and texts of several lines."""
-    long = {key: value for key, value in found.items() if isinstance(value, list) or "\n" in str(value)}
-    single = [{"": key.replace("_", " "), "found": found[key]} for key in found if key not in long]
+def section(name: str, results: Results) -> str:
+    """The results of a step: a table of single values, then lists and texts of several lines."""
+    long = {key: value for key, value in results.items() if isinstance(value, list) or "\n" in str(value)}
+    single = [{"": key.replace("_", " "), "found": results[key]} for key in results if key not in long]
     parts = [value if isinstance(value, str) else table(value) for value in (*[single] * bool(single), *long.values())]
     return "\n\n".join([f"## {name}", str(inspect.getdoc(STEPS[name])), *parts])
 
@@ -279,9 +260,9 @@ def write(trial: Trial, seconds: Mapping[str, float], failure: str | None) -> No
     times = table([{"step": name, "time": duration(each)} for name, each in seconds.items()])
     parts = ["# First GPU", f"{datetime.now():%Y-%m-%d %H:%M}. {how}", *[tiny] * trial.options.quick]
     parts += [times] * bool(seconds)
-    parts += ["## What to do next", "\n".join(f"- {line}" for line in advice(trial))]
-    parts += [section(name, found) for name, found in trial.found.items()]
-    numbers = {"failure": failure, "quick": trial.options.quick, "seconds": seconds, "found": trial.found}
+    parts += ["## What to do next", "\n".join(f"- {line}" for line in advice(failure, trial.options.quick))]
+    parts += [section(name, results) for name, results in trial.results.items()]
+    numbers = {"failure": failure, "quick": trial.options.quick, "seconds": seconds, "found": trial.results}
     write_text(trial.out / "first_gpu.json", json.dumps(numbers, indent=1) + "\n")
     write_text(trial.out / "first_gpu.md", "\n\n".join(parts) + "\n")
     log.info("results: %s", trial.out / "first_gpu.md")
@@ -299,7 +280,7 @@ def main(options: Options) -> None:
             title, started = f"step {number}/{len(STEPS)} {name}", time.monotonic()
             log.info("%s ...", title)
             try:
-                trial.found[name] = step(trial)
+                trial.results[name] = step(trial)
             except UserError as error:
                 failure = f"{title}: {error}"
                 raise Failed(failure, error.exit_code) from error

@@ -27,8 +27,7 @@ from gnn_training.settings import TrainSettings
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.loss import Batch
-from gnn_training.training.searcher import search_on_cpu, searcher_for
-from gnn_training.training.self_check import self_check
+from gnn_training.training.searcher import search_on_cpu, searcher_for, self_check
 
 GIB = 2**30
 COPIES = 20  # of a GiB if there is room, to measure the bandwidth
@@ -70,9 +69,9 @@ def compare(settings: TrainSettings) -> dict:
     expected: list[Tensor] = []
     for device, precision in (("cpu", "fp32"), ("cuda", "fp32"), ("cuda", "bf16")):
         started = time.monotonic()
-        terms, found = _learn(settings.model_copy(update={"device": device, "precision": precision}))
-        expected = expected or found
-        same = [(a == b).all(0).float().mean().item() for a, b in zip(found, expected, strict=True)]
+        terms, results = _learn(settings.model_copy(update={"device": device, "precision": precision}))
+        expected = expected or results
+        same = [(a == b).all(0).float().mean().item() for a, b in zip(results, expected, strict=True)]
         rows.append({"device": f"{device} {precision}", **terms, "same_in_first_step": same[0],
                      "same_in_all_steps": statistics.fmean(same), "seconds": time.monotonic() - started})  # fmt: skip
     return {"steps": settings.steps, "searches": sum(x.shape[1] for x in expected), "rows": rows}
@@ -80,20 +79,20 @@ def compare(settings: TrainSettings) -> dict:
 
 def _learn(settings: TrainSettings) -> tuple[dict[str, float], list[Tensor]]:
     """Mean loss terms, and for every step the colors and conflicts (2, R) of its searches."""
-    found = []
+    results = []
     with join(settings.device) as rt:
         loader, learner = _start(settings, rt)
         search = learner.search
 
         def note(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:
             result = search(weights, batch, rounds)
-            found.append(torch.stack(result).cpu().flatten(1))
+            results.append(torch.stack(result).cpu().flatten(1))
             return result
 
         learner.search = note
         for batch in islice(loader.starting_at(0), settings.steps):
             learner.update(batch)
-        return learner.reduce(), found
+        return learner.reduce(), results
 
 
 def rounds(settings: TrainSettings) -> dict:
@@ -102,18 +101,18 @@ def rounds(settings: TrainSettings) -> dict:
         loader, learner = _start(settings, rt)
         started = time.monotonic()
         (check,) = self_check(learner, loader, rt)
-        found: dict = {"seconds_of_self_check": time.monotonic() - started, **check}
+        results: dict = {"seconds_of_self_check": time.monotonic() - started, **check}
         batch = loader.largest()
         batch = replace(batch, lower=torch.ones_like(batch.lower))  # so that no search ends early
         weights = learner.network.move_rule.detach().expand(2, len(batch.ids), -1).contiguous()
-        found["nodes"] = statistics.fmean(map(len, batch.first))
+        results["nodes"] = statistics.fmean(map(len, batch.first))
         torch.set_num_threads(machine.num_cores())
         for name, search, count in (("gpu", learner.search, settings.rounds), ("cores", search_on_cpu, CPU_ROUNDS)):
             search(weights, batch, 1)[0].tolist()
             started = time.perf_counter()
             search(weights, batch, count)[0].tolist()  # waits for the GPU
-            found[f"{name}_rounds_per_second"] = 2 * len(batch.ids) * count / (time.perf_counter() - started)
-        return found | {"cores": machine.num_cores()}
+            results[f"{name}_rounds_per_second"] = 2 * len(batch.ids) * count / (time.perf_counter() - started)
+        return results | {"cores": machine.num_cores()}
 
 
 def steps(settings: TrainSettings) -> dict:

@@ -5,6 +5,7 @@ import atexit
 import gc
 import importlib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from gnn_training.files import DISK_ERRORS, read_json, reason  # noqa: E402
 if TYPE_CHECKING:
     from gnn_training.settings import Settings
 
+SHARED_MEMORY = Path("/dev/shm")
 INSTALL_EXTRA = "install the extra, pip install '.[train]' in a clone"
 
 
@@ -74,8 +76,13 @@ def main(args: Sequence[str] | None = None) -> int:
             return _without_output(141)
         if error.errno not in DISK_ERRORS:
             raise
-        place = error.filename or "the output"
+        place = error.filename or (SHARED_MEMORY if _is_full(SHARED_MEMORY) else "the output")
         return _without_output(_explain(StorageError(f"{place} cannot be written ({reason(error)}); make room")))
+
+
+def _is_full(folder: Path) -> bool:
+    """Whether a folder has no room for a semaphore, which processes share; the error for that names no file."""
+    return folder.exists() and shutil.disk_usage(folder).free < 2**12
 
 
 def _set_up_output() -> None:

@@ -95,10 +95,10 @@ def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime
             dist.destroy_process_group()
 
 
-def _device(wanted: str, local_rank: int) -> torch.device:
-    if wanted == "cuda" and not torch.cuda.is_available():
+def _device(requested: str, local_rank: int) -> torch.device:
+    if requested == "cuda" and not torch.cuda.is_available():
         raise MachineError("device is cuda but torch finds no GPU: see coloring-gnn check --device cuda")
-    if wanted == "cpu" or not torch.cuda.is_available():
+    if requested == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
         raise MachineError(f"rank {local_rank} has no GPU: there are {torch.cuda.device_count()}, lower --processes")
@@ -111,6 +111,7 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.received = False
+        processes.raise_interrupt()
         processes.handle_stop_signals(self._note)
 
     def _note(self, *_: object) -> None:

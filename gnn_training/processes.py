@@ -26,6 +26,10 @@ interrupts: list[int] = []  # that `interruptible` has received
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 
 
+class Interrupt(KeyboardInterrupt):
+    """A signal to stop. After a plain KeyboardInterrupt inside `exec`, Python ends by SIGINT although it was caught."""
+
+
 def die_with_parent(parent: int) -> None:
     """Have Linux kill this process when process `parent`, which started it, ends; or now if it has ended already."""
     if sys.platform == "linux":
@@ -119,8 +123,7 @@ def run_python(
     deadline = time.monotonic() + limit
     with python(arguments, errors, variables) as child:
         while (code := child.poll()) is None:
-            if interrupts:  # and a library has dropped the exception
-                raise KeyboardInterrupt(interrupts[0])
+            raise_interrupt()
             if time.monotonic() > deadline:
                 os.killpg(child.pid, signal.SIGKILL)
                 return TIMED_OUT
@@ -136,20 +139,26 @@ def handle_stop_signals(handler: Callable[[int, object], object]) -> dict[int, A
     return {each: signal.signal(each, handler) for each in numbers if signal.getsignal(each) != signal.SIG_IGN}
 
 
+def raise_interrupt() -> None:
+    """Raise Interrupt(number) again if `interruptible` has raised it and a library has dropped the exception."""
+    if interrupts:
+        raise Interrupt(interrupts[0])
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Turn signals to stop into KeyboardInterrupt(number) while the body runs, and note them in `interrupts`."""
 
     def interrupt(number: int, _frame: object) -> None:
         interrupts.append(number)
-        raise KeyboardInterrupt(number)
+        raise Interrupt(number)
 
     before = handle_stop_signals(interrupt)
     try:
         yield
     except Exception as error:
-        if interrupts and not isinstance(error, UserError):
-            raise KeyboardInterrupt(interrupts[0]) from error  # which a library has turned into another exception
+        if not isinstance(error, UserError):
+            raise_interrupt()  # which a library has turned into another exception
         raise
     finally:
         interrupts.clear()

@@ -40,14 +40,16 @@ stamp() { # <lock>: what its installation depends on
 }
 
 install() { # <lock>...
-  local lock
+  local lock torch
   if ! is_ready || ! has_installer; then create; fi
   touch "$venv/unfinished"
   mkdir -p "$venv/tmp"
   export TMPDIR=$venv/tmp # pip unpacks here: /tmp may be small and in memory
   for lock in "$@"; do
     if is_installed "$lock"; then continue; fi
-    say "Installing $lock ..."
+    torch=''
+    if takes_other_torch "$lock"; then torch=', torch and its libraries without hashes'; fi
+    say "Installing $lock$torch ..."
     install_lock "$lock" 2>&1 | tee -a "$log" | show_progress || explain
     stamp "$lock" >"$venv/$lock.done"
   done
@@ -105,7 +107,7 @@ install_lock() { # <lock>
     [[ $("$python" -V) == "Python 3.11."* ]] || return 0
     rm -rf "$oldest"
     pip_install "${hashed[@]}" --target "$oldest" -r "$root/$1" && touch "$oldest/done"
-  elif [[ $1 == requirements.lock && -n ${TORCH_INDEX_URL:-}${TORCH_VERSION:-} ]]; then
+  elif takes_other_torch "$1"; then
     awk '/^[a-z]/ { skip = /^(torch==|triton==|nvidia-|cuda-|numba-cuda==)/ } !skip' "$root/$1" >"$venv/tmp/$1"
     pip_install "${hashed[@]}" -r "$venv/tmp/$1" &&
       pip_install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "torch==${TORCH_VERSION:-$(locked_torch)}"
@@ -113,6 +115,8 @@ install_lock() { # <lock>
     pip_install "${hashed[@]}" -r "$root/$1"
   fi
 }
+
+takes_other_torch() { [[ $1 == requirements.lock && -n ${TORCH_INDEX_URL:-}${TORCH_VERSION:-} ]]; } # <lock>
 
 locked_torch() { sed -n 's/^torch==\([^ ]*\).*/\1/p' "$root/requirements.lock"; }
 

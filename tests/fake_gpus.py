@@ -10,22 +10,6 @@ case "$*" in
   *) echo "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help."; exit 1 ;;
 esac
 """
-TORCH = """
-import os
-
-__version__ = "2.11"
-
-class cuda:
-    def is_available():
-        return cuda.device_count() > 0
-
-    def device_count():
-        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-        return {usable} if shown is None else min({usable}, len([name for name in shown.split(",") if name]))
-
-    def init():
-        raise RuntimeError({error!r})
-"""
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver"
 NONE_VISIBLE = "No CUDA GPUs are available"
 
@@ -45,8 +29,3 @@ def nvidia_smi(folder: Path, gpus: int = 0, driver: str = "580.65.06", slices: i
     drivers = shlex.join([driver] * gpus or ["No devices were found"])
     (folder / "nvidia-smi").write_text(SMI.format(listing=shlex.join(listing(gpus, slices)), drivers=drivers))
     (folder / "nvidia-smi").chmod(0o755)
-
-
-def write_torch(folder: Path, usable: int, error: str = NONE_VISIBLE) -> None:
-    """Put a torch that sees so many GPUs into `folder`; `error` is what it says when there are none."""
-    (folder / "torch.py").write_text(TORCH.format(usable=usable, error=error))

@@ -42,6 +42,8 @@ def rank(what: str) -> object:
     if what == "hang":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print(f"pid {os.getpid()}\n", end="", flush=True)
+    if what == "be frozen" and number == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
     while not received:
         time.sleep(0.02)
     return "stopped"

@@ -21,18 +21,6 @@ def state(value: float = 1.0) -> dict:
     return {"network": network, "weights": network, "step": 7, "settings": {}, "data_sha256": "0", **progress, **counts}
 
 
-def truncate(path: Path) -> None:
-    """What a disk leaves that lost power."""
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def test_what_was_saved_is_loaded(tmp_path: Path):
-    path = tmp_path / "best.pt"
-    checkpoint.save(path, state())
-    loaded = checkpoint.load(path)
-    assert loaded["step"] == 7 and bool((loaded["network"]["move_rule"] == 1).all())
-
-
 def test_a_failing_save_leaves_the_old_file_and_nothing_else(tmp_path: Path):
     path = tmp_path / "best.pt"
     checkpoint.save(path, state())
@@ -40,12 +28,6 @@ def test_a_failing_save_leaves_the_old_file_and_nothing_else(tmp_path: Path):
         checkpoint.save(path, {"network": {}, "never": lambda: 0})
     assert checkpoint.load(path)["step"] == 7
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="file/best.pt: cannot be written"):
-        checkpoint.save(tmp_path / "file" / "best.pt", state())
 
 
 def test_only_the_newest_two_are_kept(tmp_path: Path):
@@ -66,13 +48,13 @@ def test_what_a_kill_while_saving_leaves_falls_back_to_the_one_before(tmp_path: 
     newest = tmp_path / "step-00000020.pt"
     shutil.copy(newest, tmp_path / ".step-00000030.pt.4711.tmp")  # written, not renamed yet
     assert checkpoint.newest(tmp_path)["step"] == 20
-    truncate(newest)
+    newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])  # by a disk that lost power
     with caplog.at_level(logging.WARNING):
         assert checkpoint.newest(tmp_path)["step"] == 10
     assert "step-00000020.pt: damaged" in caplog.text and "taking the one before" in caplog.text
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x02.", b"no checkpoint at all\n" * 99, b"\xff" * 4096])
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"no checkpoint at all\n" * 99])
 def test_a_damaged_file_is_named(tmp_path: Path, content: bytes):
     path = tmp_path / "best.pt"
     path.write_bytes(content)
@@ -80,30 +62,11 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes):
         checkpoint.load(path)
 
 
-def test_every_flipped_byte_of_a_checkpoint_is_found(tmp_path: Path):
-    path = tmp_path / "best.pt"
-    checkpoint.save(path, state())
-    content = path.read_bytes()
-    places = {*range(0, len(content), len(content) // 200), *range(len(content) - 100, len(content))}
-    for bit, place in enumerate(sorted(places)):
-        damaged = content[:place] + bytes([content[place] ^ 1 << bit % 8]) + content[place + 1 :]
-        with pytest.raises(UserError, match="damaged"):
-            checkpoint.parse(damaged, path)
-
-
 @pytest.mark.parametrize("key", [*checkpoint.RESUMED])
 def test_a_checkpoint_without_a_key_is_named(tmp_path: Path, key: str):
     checkpoint.save(tmp_path / "step-00000007.pt", {name: value for name, value in state().items() if name != key})
     with pytest.raises(UserError, match=rf"step-00000007\.pt: (has no {key}|damaged or not a checkpoint)"):
         checkpoint.newest(tmp_path)
-
-
-def test_weights_of_another_shape_are_named(tmp_path: Path):
-    changed = state()
-    changed["network"] = changed["network"] | {"move_rule": torch.ones(2, 3)}
-    checkpoint.save(tmp_path / "best.pt", changed)
-    with pytest.raises(UserError, match=r"best\.pt: damaged or not a checkpoint of this program"):
-        checkpoint.load(tmp_path / "best.pt")
 
 
 def test_a_disk_that_takes_no_more_is_told_in_a_sentence_and_the_old_file_stays(tmp_path: Path):
@@ -132,7 +95,9 @@ def test_a_missing_file_and_a_strange_one_are_named(tmp_path: Path):
         checkpoint.load(tmp_path / "best.pt")
     checkpoint.save(tmp_path / "list.pt", [1, 2])
     checkpoint.save(tmp_path / "other.pt", {"weights": {}})
-    for name in ("list.pt", "other.pt"):
+    changed = state()
+    checkpoint.save(tmp_path / "shape.pt", changed | {"network": changed["network"] | {"move_rule": torch.ones(2, 3)}})
+    for name in ("list.pt", "other.pt", "shape.pt"):
         with pytest.raises(UserError, match=f"{name}: damaged or not a checkpoint of this program"):
             checkpoint.load(tmp_path / name)
 

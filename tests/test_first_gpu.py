@@ -16,8 +16,6 @@ from benchmarks import first_gpu
 from benchmarks.first_gpu import STEPS, Failed, Options, Trial
 from gnn_training.data.families import draw
 from gnn_training.errors import MachineError, UserError
-from gnn_training.jobs.evaluate import evaluate
-from gnn_training.settings import EvaluateSettings
 
 
 @pytest.fixture(scope="module")
@@ -78,13 +76,6 @@ def test_results_are_not_overwritten(tmp_path: Path):
         first_gpu.main(Options(out=tmp_path))
 
 
-def test_the_scores_are_those_of_the_report(tmp_path: Path, tiny_model: Path, compiled: None):
-    report = tmp_path / "report.json"
-    evaluate(EvaluateSettings(graphs=ROOT / "examples", model=tiny_model, report=report, threads=1, seconds=0))
-    scores = {row.pop("method"): row for row in first_gpu.scores(report)}
-    assert {"DSATUR", "one call"} <= scores.keys() and scores["DSATUR"]["graphs"] == 1
-
-
 @pytest.fixture
 def trial(tmp_path: Path) -> Trial:
     return Trial(Options(out=tmp_path))
@@ -111,14 +102,12 @@ def test_another_mean_gap_on_the_gpu_than_on_the_cpu_is_a_failure(monkeypatch, t
     monkeypatch.setattr(trial, "measure", lambda *_: {"rows": [{"gap": 1.0}, {"gap": gpu}, {"gap": 1.0}]})
     with pytest.raises(MachineError, match="on the GPU and 1.00 on the CPU") if is_refused else nullcontext():
         first_gpu.compare(trial)
-    assert "compare" in trial.found
+    assert "compare" in trial.results
 
 
-def test_the_page_says_what_to_do_next(trial: Trial):
-    rows = [{"batch_size": 128, "searches_per_second": 90.0}, {"batch_size": 256, "searches_per_second": 80.0}]
-    speed = {"gpu_rounds_per_second": 3.3e7, "cores_that_a_gpu_replaces": 400.0, "nodes": 480.0}
-    trial.found = {"compare": {"rows": [{}, {"same_in_first_step": 0.5}]}, "rounds": speed, "steps": {"rows": rows}}
-    first_gpu.write(trial, {"compare": 1.0}, "the disk is full")
+def test_the_page_has_the_numbers_and_what_to_do_next(trial: Trial):
+    trial.results = {"steps": {"rows": [{"batch_size": 128, "searches_per_second": 90.0}]}}
+    first_gpu.write(trial, {"steps": 1.0}, "the disk is full")
     page = (trial.out / "first_gpu.md").read_text()
-    for words in ("Only 50% of the searches", "--batch-size 128", "33.0 million rounds", "start again with another"):
+    for words in ("It stopped: the disk is full", "| 128 | 90 |", "start again with another folder"):
         assert words in page

@@ -14,7 +14,9 @@ import tiny_runs
 from ranks import rank
 from tiny_runs import ROOT, assert_end
 
+from gnn_training import processes
 from gnn_training.errors import MachineError, TrainingError, UserError
+from gnn_training.jobs.train import train_rank
 from gnn_training.launch.ranks import Nodes, launch, prepare_network
 from gnn_training.settings import smoke
 
@@ -27,6 +29,7 @@ from ranks import rank
 if __name__ == "__main__":
     print(launch(rank, sys.argv[1], 2))
 """
+ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
 
 
 @pytest.fixture
@@ -127,16 +130,24 @@ def start(folder: Path, what: str) -> tuple[subprocess.Popen[str], list[int]]:
     """A launcher whose ranks do this, and the ranks' process numbers."""
     (folder / "launcher.py").write_text(LAUNCHER)
     launcher = subprocess.Popen(
-        [sys.executable, folder / "launcher.py", what], env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
+        [sys.executable, folder / "launcher.py", what], env=ENVIRONMENT, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, process_group=0,
     )  # fmt: skip
     assert launcher.stdout is not None
     return launcher, [int(launcher.stdout.readline().split()[1]) for _ in range(2)]
 
 
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_signal_that_a_library_has_dropped_is_not_lost(monkeypatch, tiny_data: Path, num_ranks: int):
+    monkeypatch.setattr(processes, "interrupts", [signal.SIGHUP])
+    with pytest.raises(KeyboardInterrupt):
+        launch(train_rank, tiny_runs.settings(tiny_data, Path("nowhere")), num_ranks)
+
+
 @pytest.mark.slow
-def test_signal_reaches_the_ranks_and_their_result_is_returned_at_once(tmp_path: Path):
-    launcher, ranks = start(tmp_path, "wait")
+@pytest.mark.parametrize("what", ["wait", "be frozen"])
+def test_signal_reaches_the_ranks_and_their_result_is_returned_at_once(tmp_path: Path, what: str):
+    launcher, ranks = start(tmp_path, what)
     begun = time.monotonic()
     os.killpg(launcher.pid, signal.SIGINT)  # as a terminal sends it; test_ranks.py sends SIGTERM
     assert launcher.communicate(timeout=60) == ("stopped\n", "")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny_runs
 import torch
-from small_graphs import label_of, random_graph
+from small_graphs import label_of
 
 from gnn_training.coloring import is_proper
 from gnn_training.data.packed import PackedGraphs
@@ -19,9 +19,8 @@ from gnn_training.model.program import Program
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.solve.portfolio import first_coloring
 from gnn_training.solve.search_kernel import follow, noise_table
-from gnn_training.training.loader import DeviceDataset, GraphLoader, as_graphs, perturbations
-from gnn_training.training.loss import Batch, LossTerms
-from gnn_training.training.searcher import search_on_cpu
+from gnn_training.training.loader import DeviceDataset, GraphLoader, perturbations
+from gnn_training.training.loss import Batch
 
 CPU = torch.device("cpu")
 IDS = [3, 17, 8]
@@ -34,19 +33,6 @@ def dataset(data: PackedGraphs) -> DeviceDataset:
 
 def batch_of(dataset: DeviceDataset, ids: list[int], seed: int = 0, step: int = 0) -> Batch:
     return dataset.batch(np.array(ids, dtype=np.int64), len(ids), seed, step)
-
-
-@pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65])
-def test_graphs_of_all_sizes_come_as_the_program_sees_them(tmp_path: Path, size: int):
-    graphs = [random_graph(5, 0.4), random_graph(size, 0.4), random_graph(3, 0.0)]
-    dataset = DeviceDataset(tiny_runs.pack(tmp_path, [Instance(graph) for graph in graphs]), CPU)
-    batch = dataset.batch(np.arange(3), 3)
-    for row, graph in enumerate(graphs):
-        for mine, other in zip(as_graphs(batch.lists(row)), pad(*concatenated([graph]))[0], strict=True):
-            assert mine.dtype == other.dtype and torch.equal(mine, other)
-        assert all(
-            np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(batch.lists(row), graph.csr(), strict=True)
-        )
 
 
 def test_a_state_carries_what_its_search_has_seen_and_found_later(data: PackedGraphs, dataset: DeviceDataset):
@@ -132,14 +118,6 @@ def test_changes_are_standard_normal_and_independent():
     assert len(seeds.unique()) == 2000 and seeds.min() >= 0 and seeds.max() < 2**31
     other, _ = perturbations(12346, torch.arange(2000))
     assert abs(np.corrcoef(changes.numpy().ravel(), other.numpy().ravel())[0, 1]) < 0.01
-
-
-def test_a_batch_without_graphs_has_no_loss_and_no_gradient(dataset: DeviceDataset):
-    network = ColoringNetwork()
-    terms = LossTerms(network)(dataset.batch(np.array([], dtype=np.int64), 4), search_on_cpu, rounds=5)
-    sum(terms.values()).backward()
-    assert all(term.item() == 0 for term in terms.values())
-    assert all(weight.grad is not None and (weight.grad == 0).all() for weight in network.parameters())
 
 
 def test_batches_share_no_memory_with_the_dataset(dataset: DeviceDataset):

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 
 import gnn_training.jobs.run as job
 from gnn_training.distributed import Runtime
@@ -39,17 +38,6 @@ def test_sum_that_is_wrong_on_one_rank_ends_all_of_them_in_one_sentence(capfd):
     with pytest.raises(MachineError, match="^the ranks add up wrongly over 2 ranks: take another host$"):
         launch(add_up_wrongly, "cpu", 2)
     assert capfd.readouterr() == ("", "")
-
-
-def test_sum_that_is_zero_is_wrong(monkeypatch):
-    monkeypatch.setattr(Runtime, "total", lambda rt, x: x.zero_())
-    with pytest.raises(MachineError, match="the ranks add up wrongly"):
-        add_up("cpu")
-
-
-def test_one_rank_alone_adds_up_too():
-    assert add_up("cpu") > 0
-    assert not torch.distributed.is_initialized()
 
 
 @pytest.fixture

@@ -117,23 +117,11 @@ def random_moments(run: Path, rng: random.Random, kills: int, reach: int) -> Ite
         yield partial(reached, run, last_step(run) + rng.randint(1, reach), rng.uniform(0, 0.04))
 
 
-@pytest.mark.slow  # loads torch in a process of its own
-def test_a_training_that_was_told_to_stop_continues_as_if_it_never_had(settings: TrainSettings, trained: Path):
-    process = tiny_runs.start_command("train", settings, stdout=subprocess.DEVNULL)
-    while not reached(settings.run, 5):
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    told = time.monotonic()
-    assert process.wait() == 143 and time.monotonic() - told < 20
+def test_stops_just_before_and_after_an_evaluation_record_it_once(settings: TrainSettings, trained: Path):
+    assert interrupt(settings, signal.SIGTERM, partial(reached, settings.run, 6)) == 143
     stopped = status(settings.run)
     assert stopped["status"] == "stopped" and newest(settings.run)["step"] == stopped["step"] < 40
-    assert finish(train, settings) == 0
-    assert_same_run(settings.run, trained)
-
-
-def test_stops_just_before_and_after_an_evaluation_record_it_once(settings: TrainSettings, trained: Path):
-    for step in (6, 7, 13, 14):
+    for step in (7, 13, 14):
         interrupt(settings, signal.SIGTERM, partial(reached, settings.run, step))
     assert finish(train, settings) == 0
     assert_same_run(settings.run, trained)

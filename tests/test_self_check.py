@@ -14,8 +14,7 @@ from gnn_training.errors import MachineError
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.loss import Batch, Search
-from gnn_training.training.searcher import search_on_cpu
-from gnn_training.training.self_check import self_check
+from gnn_training.training.searcher import search_on_cpu, self_check
 
 NO_GPU = {
     "get_device_name": "a GPU",

@@ -23,11 +23,10 @@ from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.launch import gpus
 from gnn_training.launch.ranks import launch
 from gnn_training.settings import EVALUATIONS, CheckSettings, RunSettings, TrainSettings
-from gnn_training.training import loggers
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
-from gnn_training.training.searcher import searcher_for
-from gnn_training.training.self_check import self_check
+from gnn_training.training.logbook import require_logger
+from gnn_training.training.searcher import searcher_for, self_check
 
 log = logging.getLogger(__name__)
 DISK_GIB = 2  # the full recipe packed, checkpoints, logs and the model
@@ -35,13 +34,11 @@ STEPS = 10  # that are timed
 GIB = 2**30
 CUDA_GIB = 1.0  # what a rank takes on its GPU besides tensors
 Row = tuple[str, Callable[[], str]]  # title; function that returns what was found, or raises a UserError
-
-
 # Rounds per second of a GPU: half a million on each of its processors. By arithmetic: no GPU has run this program.
 ROUNDS_PER_SECOND = {"h100": 66e6, "h200": 66e6, "b200": 74e6}
 CORES_PER_GPU = 16  # of rented machines, about
 LABEL_SECONDS, PREPARE_SECONDS = 0.3, 0.05  # of a core, for each graph of recipe full; see docs/LOG.md
-REST_MINUTES = 4  # export, verify, evaluate and pack
+EXPORT_MINUTES = 4  # export, verify, evaluate and pack
 
 
 def check(settings: CheckSettings) -> None:
@@ -49,13 +46,14 @@ def check(settings: CheckSettings) -> None:
     the class is that of the first.
     """
     if settings.assume:
-        estimate(settings, settings.assume)
+        estimated = estimate(settings, *settings.assume.split("x"))
+        print_tables(markdown_table({"": list(estimated), f"estimate for {settings.assume}": list(estimated.values())}))
         return
     gpus.select(settings.gpus)  # before torch looks for them
     table: dict[str, list[str | None]] = {"": [], "found": [], "verdict": []}
     problems: list[UserError] = []
-    for rows in (_rows, _cost):
-        if problems:  # what a job costs that would not start need not be measured
+    for rows in (_rows, _measurements):
+        if problems:  # a job that would not start need not be measured
             break
         for title, look in rows(settings):
             table[""].append(title)
@@ -72,34 +70,26 @@ def check(settings: CheckSettings) -> None:
     log.info("the job would start")
 
 
-def estimate(settings: CheckSettings, assume: str) -> None:
-    """Print what the job would do on such a machine, how long each part would take, and what the machine would cost."""
-    kind, _, count = assume.partition("x")
-    num_gpus = int(count)
-    graphs = RECIPES[settings.recipe].num_graphs
-    per_step = settings.batch_size * num_gpus
+def estimate(settings: CheckSettings, kind: str, count: str) -> dict[str, str]:
+    """Return what the job would do on `count` GPUs of a kind, how long that would take, and what it would cost."""
+    graphs, per_step = RECIPES[settings.recipe].num_graphs, settings.batch_size * int(count)
     steps = settings.num_steps(per_step)
-    searches = 2 * per_step * steps
-    checked = settings.validation_graphs or graphs // 20
-    rounds = settings.rounds * searches + settings.validation_rounds * checked * (EVALUATIONS + 2)
-    minutes = {
-        "GPUs": rounds / (ROUNDS_PER_SECOND[kind] * num_gpus) / 60,
-        "preparing": PREPARE_SECONDS * graphs / CORES_PER_GPU / 60,
-        "rest": REST_MINUTES,
-    }
-    hours = sum(minutes.values()) / 60
-    found = {
+    searches, evaluated = 2 * per_step * steps, settings.validation_graphs or graphs // 20
+    rounds = settings.rounds * searches + settings.validation_rounds * evaluated * (EVALUATIONS + 2)
+    searching = rounds / (ROUNDS_PER_SECOND[kind] * int(count)) / 60
+    preparing = PREPARE_SECONDS * graphs / CORES_PER_GPU / 60
+    minutes = searching + preparing + EXPORT_MINUTES
+    price = settings.price_per_hour
+    return {
         "graphs": f"{graphs} of recipe {settings.recipe}; {LABEL_SECONDS * graphs / 60:.0f} minutes of a core to "
         "generate and label them: do that on a machine without GPUs",
         "training": f"{searches} searches of {settings.rounds} rounds in {steps} steps of {per_step} graphs",
-        "GPUs": f"{num_gpus} x {kind.upper()}: about {minutes['GPUs']:.1f} minutes of searches, by arithmetic",
-        "cores": f"{CORES_PER_GPU} for each GPU: about {minutes['preparing']:.1f} minutes to prepare the graphs of the "
-        f"first epochs, {REST_MINUTES} to export, verify and evaluate; the GPUs idle meanwhile",
-        "in all": f"about {60 * hours:.0f} minutes",
+        "GPUs": f"{count} x {kind.upper()}: about {searching:.1f} minutes of searches, by arithmetic",
+        "cores": f"about {preparing:.1f} minutes to prepare graphs, {EXPORT_MINUTES} to export, verify and evaluate; "
+        "the GPUs idle meanwhile",
+        "in all": f"about {minutes:.0f} minutes",
+        "cost": f"about {minutes / 60 * price:.2f} at {price:g} an hour" if price else "name --price-per-hour",
     }
-    if settings.price_per_hour:
-        found["cost"] = f"about {hours * settings.price_per_hour:.2f} at {settings.price_per_hour:g} an hour"
-    print_tables(markdown_table({"": list(found), f"estimate for {assume}": list(found.values())}))
 
 
 def _rows(settings: RunSettings) -> Iterator[Row]:
@@ -112,15 +102,13 @@ def _rows(settings: RunSettings) -> Iterator[Row]:
         yield from _gpu_rows()
     yield "ranks", partial(_ranks, settings)
     for folder in folders:
-        yield f"{folder}/", partial(_room, folder)
+        yield f"{folder}/", partial(_free_space, folder)
     yield "volume", partial(_text_after, "keeps what is written", machine.require_storage, folders)
     if port := settings.tensorboard:
-        yield (
-            "TensorBoard",
-            partial(_text_after, f"port {port} is free", machine.require_port, port, settings.tensorboard_host),
-        )
+        text = f"port {port} is free"
+        yield "TensorBoard", partial(_text_after, text, machine.require_port, port, settings.tensorboard_host)
     if logger := settings.logger:
-        yield "logger", partial(_text_after, f"{logger} is installed", loggers.require, logger)
+        yield "logger", partial(_text_after, f"{logger} is installed", require_logger, logger)
     yield "graphs", partial(_graphs, settings)
 
 
@@ -142,7 +130,7 @@ def _ranks(settings: RunSettings) -> str:
     return f"{ranks}, each on {place}"
 
 
-def _room(folder: Path) -> str:
+def _free_space(folder: Path) -> str:
     free = shutil.disk_usage(machine.existing_parent(folder)).free / GIB
     if free < DISK_GIB:
         few = f"{folder} has {free:.1f} GiB free and {DISK_GIB} may be needed"
@@ -172,7 +160,7 @@ def _graphs(settings: RunSettings) -> str:
     return f"{source.graphs}: {train} to train on, {validation} for validation"
 
 
-def _cost(settings: RunSettings) -> Iterator[Row]:
+def _measurements(settings: RunSettings) -> Iterator[Row]:
     """Memory and time of the training, measured; nothing if there are no packed graphs yet."""
     graphs = locate(settings).graphs
     if not is_packed(graphs):

@@ -47,7 +47,7 @@ from gnn_training.solve.portfolio import (
     tabu_search,
     trained_rule,
 )
-from gnn_training.training import loggers
+from gnn_training.training.logbook import errors_as_warnings
 
 logger = logging.getLogger(__name__)
 CALL_SECONDS = 600.0  # a graph that needs longer for one call is too large for the network
@@ -96,7 +96,7 @@ def evaluate(settings: EvaluateSettings) -> None:
         from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
 
         print_tables(tables[-1], file=(text := io.StringIO()))
-        with loggers.errors_as_warnings("TensorBoard"), SummaryWriter(curves) as writer:
+        with errors_as_warnings("TensorBoard"), SummaryWriter(curves) as writer:
             writer.add_text("report", f"{content['verdict']}\n\n{text.getvalue()}")
             for method, figure in (pictures(example) if example else {}).items():
                 writer.add_figure(method, figure)

@@ -34,7 +34,7 @@ from gnn_training.settings import (
     Settings,
     TrainSettings,
 )  # fmt: skip
-from gnn_training.training import loggers
+from gnn_training.training.logbook import require_logger
 
 log = logging.getLogger(__name__)
 STEPS = ("data", "check", "train", "export", "verify", "evaluate", "pack")
@@ -74,7 +74,7 @@ def run(settings: RunSettings) -> None:
         steps = [step for step in steps if step.name == "train"]
     if settings.stop_pod:
         runpod.require(os.environ)
-    loggers.require(settings.logger)
+    require_logger(settings.logger)
     record = StepRecord(settings.run / (f"steps-{nodes.rank}.json" if nodes.rank else "steps.json"))
     if is_new := not all(map(record.is_done, steps)):
         machine.require_storage(written(settings))
@@ -213,8 +213,10 @@ def _find_nccl_variables(settings: RunSettings, nodes: Nodes) -> None:
         if code == 0:
             os.environ.update(variables)
             return
-        said = re.findall(r"^coloring-gnn: (.*)$", errors.read_text(errors="replace"), re.MULTILINE)
-        cause = "no answer in time" if code == processes.TIMED_OUT else said[-1] if said else f"exit code {code}"
+        messages = re.findall(r"^coloring-gnn: (.*)$", errors.read_text(errors="replace"), re.MULTILINE)
+        cause = (
+            "no answer in time" if code == processes.TIMED_OUT else messages[-1] if messages else f"exit code {code}"
+        )
         log.warning("NCCL: all-reduce fails%s: %s", " without NVLS, too" if variables else "", cause)
     ways = "take another host, start the container with --shm-size=1g, or set NCCL_P2P_DISABLE=1, which is SLOW"
     raise MachineError(f"the GPUs do not reach each other ({cause}): {ways}")
@@ -255,10 +257,10 @@ def _finish(settings: RunSettings, how: str) -> None:
     """Tell what there is, and where; stop the pod if that was asked for."""
     model, report = settings.models / MODEL_FILE, settings.run / "report.json"
     with files.damaged(report, "delete it, then the same command makes it again"):
-        found = files.read_json(report)
-        graphs, methods = found["summary"]["graphs"], found["summary"]["methods"].items()
+        content = files.read_json(report)
+        graphs, methods = content["summary"]["graphs"], content["summary"]["methods"].items()
         scores = [f"{METHODS[method]} {score['mean_gap']:.2f}" for method, score in methods]
-        verdict = str(found["verdict"])
+        verdict = str(content["verdict"])
     log.info("%s: %.1f MB, %s", model, model.stat().st_size / 1e6, how)
     log.info("colors above the best known on %d validation graphs: %s", graphs, ", ".join(scores))
     log.info("%s", verdict)

@@ -17,12 +17,11 @@ from gnn_training.files import damaged, identity, lock_folder, make_folder, writ
 from gnn_training.launch import gpus
 from gnn_training.launch.ranks import Nodes, launch
 from gnn_training.settings import TrainSettings
-from gnn_training.training import checkpoint, loggers
+from gnn_training.training import checkpoint
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
-from gnn_training.training.logbook import Logbook, Progress
-from gnn_training.training.searcher import searcher_for
-from gnn_training.training.self_check import self_check
+from gnn_training.training.logbook import Logbook, Progress, require_logger
+from gnn_training.training.searcher import searcher_for, self_check
 from gnn_training.training.validation import Validation
 
 log = logging.getLogger(__name__)
@@ -35,7 +34,7 @@ def train(settings: TrainSettings) -> None:
     """Train on all ranks: those that torchrun has started, or else those started here, one per GPU or core. Raises
     UserError if machine, data, logger or run folder cannot be used, SystemExit if a signal stopped it; state is saved.
     """
-    loggers.require(settings.logger)
+    require_logger(settings.logger)
     if os.environ.get("LOCAL_RANK", "0") == "0":  # once per machine: a gigabyte takes a second
         PackedGraphs.open(settings.data).verify()
     if "RANK" in os.environ:

@@ -122,8 +122,8 @@ def describe(number: int) -> str:
         free, total = (size / 2**30 for size in torch.cuda.mem_get_info(number))
         return f"{torch.cuda.get_device_name(number)}, {total:.0f} GiB, {free:.0f} free"
     except RuntimeError as error:
-        said = f'GPU {number} does not compute ("{str(error).splitlines()[0]}")'
-        raise MachineError(f"{said}: leave it out with --gpus, or take another host") from error
+        problem = f'GPU {number} does not compute ("{str(error).splitlines()[0]}")'
+        raise MachineError(f"{problem}: leave it out with --gpus, or take another host") from error
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -88,14 +88,14 @@ def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks
     with tempfile.TemporaryDirectory() as folder:
         start = elastic_launch(_config(num_ranks, nodes, folder), _run_rank)
 
-        def start_deaf() -> dict[int, Result]:
+        def start_ranks() -> dict[int, Result]:
             with processes.blocks_signals(signal.SIGINT):  # which reaches the whole process group in a terminal
                 return start(os.getpid(), pickle.dumps((function, argument)))
 
         # The main thread handles signals.
         with _forwarded_signals() as received, ThreadPoolExecutor(1) as pool:
             try:
-                results = pool.submit(start_deaf).result()
+                results = pool.submit(start_ranks).result()
             except ChildFailedError as error:
                 if received:
                     raise SystemExit(128 + received[0]) from None
@@ -153,12 +153,16 @@ def _forwarded_signals() -> Iterator[list[int]]:
 
     def forward(number: int, _frame: object) -> None:
         received.append(number)
-        ranks = multiprocessing.active_children()
+        ranks = [rank.pid for rank in multiprocessing.active_children() if rank.pid]
         if not ranks:  # this machine still waits for the others
             os._exit(128 + number)
-        for rank in ranks:
-            rank.terminate() if len(received) == 1 else rank.kill()
+        # A rank that is frozen gets nothing before it continues.
+        for each in (signal.SIGTERM, signal.SIGCONT) if len(received) == 1 else (signal.SIGKILL,):
+            for rank in ranks:
+                with suppress(ProcessLookupError):
+                    os.kill(rank, each)
 
+    processes.raise_interrupt()
     before = processes.handle_stop_signals(forward)
     try:
         yield received
@@ -177,9 +181,9 @@ def _cause(error: "ChildFailedError", folder: Path) -> UserError:
     rank, failure = error.get_first_failure()
     if failure.exitcode < 0:
         return TrainingError(f"rank {rank} was killed by signal {-failure.exitcode}, perhaps out of memory")
-    told = failure.error_file_data["message"]
-    if not isinstance(told, dict):
+    message = failure.error_file_data["message"]
+    if not isinstance(message, dict):
         return TrainingError(f"rank {rank} ended with exit code {failure.exitcode}")
-    sys.stderr.write(told["extraInfo"]["py_callstack"])
-    said = told["message"].partition("Last error:\n")  # NCCL puts the cause last
-    return TrainingError(f"rank {rank} failed: {(said[2] or said[0]).splitlines()[0]}")
+    sys.stderr.write(message["extraInfo"]["py_callstack"])
+    before, _, last = message["message"].partition("Last error:\n")  # NCCL puts the cause last
+    return TrainingError(f"rank {rank} failed: {(last or before).splitlines()[0]}")

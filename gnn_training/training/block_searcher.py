@@ -42,19 +42,19 @@ class BlockSearcher:
             if not self.num_colors[i]:
                 self._keep(i, first)
         repeats, count = weights.shape[:2]
-        found = torch.empty(2, repeats * count, device=self.device)  # colors and conflicts
+        outcomes = torch.empty(2, repeats * count, device=self.device)  # colors and conflicts
         nodes, colors = (values[np.tile(batch.ids, repeats)] for values in (self.data.num_nodes, self.num_colors))
         launches, too_large = search_cuda.plan(nodes.tolist(), colors.tolist(), self.max_shared)
         searches = [values.repeat(repeats) for values in (self._copied(batch.ids), batch.lower, batch.seeds)]
         for launch in launches:
             places = self._copied(launch.searches)
             chosen = [values[places] for values in (*searches, weights.flatten(0, 1))]
-            found[:, places] = torch.stack(self.run(launch, chosen, int(nodes.max()), rounds)[:2])
+            outcomes[:, places] = torch.stack(self.run(launch, chosen, int(nodes.max()), rounds)[:2])
         if len(too_large):  # the cores search these graphs
             rows = too_large[: len(too_large) // repeats].tolist()
             results = search_on_cpu(weights, batch, rounds, rows)
-            found[:, self._copied(too_large)] = torch.stack(results).flatten(1)
-        fewest, conflicts = found.view(2, repeats, count)
+            outcomes[:, self._copied(too_large)] = torch.stack(results).flatten(1)
+        fewest, conflicts = outcomes.view(2, repeats, count)
         return fewest, conflicts
 
     def _keep(self, i: int, first: np.ndarray) -> None:

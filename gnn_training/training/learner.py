@@ -165,9 +165,9 @@ def learning_rate(step: int, peak: float, warmup_steps: int, steps: int) -> floa
     return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup_steps) / max(1, steps - warmup_steps)))
 
 
-def _precision(wanted: str, device: torch.device) -> torch.dtype:
-    if wanted != "auto":
-        return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[wanted]
+def _precision(requested: str, device: torch.device) -> torch.dtype:
+    if requested != "auto":
+        return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[requested]
     if device.type == "cpu":
         return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
     return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16

@@ -14,7 +14,7 @@ from gnn_training.contract import HORIZON
 from gnn_training.data.packed import STATE, STATE_NODES, PackedGraphs, cut
 from gnn_training.distributed import Runtime
 from gnn_training.graph import NeighbourLists
-from gnn_training.model.graphs import Graphs
+from gnn_training.model.graphs import concatenated, pad
 from gnn_training.model.network import NONE_SINCE, Edges, Search, Structure, structure
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.settings import TrainSettings
@@ -125,7 +125,8 @@ class DeviceDataset:
         graphs = self.state_graph[ids].tolist()
         if not graphs:
             return None
-        data, known, lists = self.data, [self._structure(i) for i in graphs], [self.lists(i) for i in graphs]
+        data, lists = self.data, [self.lists(i) for i in graphs]
+        structures = [self._structure(i) for i in graphs]
         places = [(i, number) for i, number in zip(graphs, self._state_number[ids].tolist(), strict=True)]
         seen = np.stack([cut(data.tensors, "states", i).reshape(-1, STATE)[number] for i, number in places])
         nodes = [cut(data.tensors, "state_nodes", i).reshape(-1, STATE_NODES, data.num_nodes[i])[number]
@@ -156,8 +157,8 @@ class DeviceDataset:
         )  # fmt: skip
         return StateBatch(
             edges,
-            node=copied(np.concatenate([x.node[0].numpy() for x in known])),
-            graph=copied(np.concatenate([x.graph.numpy() for x in known])),
+            node=copied(np.concatenate([x.node[0].numpy() for x in structures])),
+            graph=copied(np.concatenate([x.graph.numpy() for x in structures])),
             search=search,
             color_ids=copied(np.arange(colors.max() + 1), np.int64),
             saved=copied(saved),
@@ -203,7 +204,7 @@ class DeviceDataset:
 
     def _structure(self, i: int) -> Structure:
         if i not in self._structures:
-            self._structures[i] = structure(as_graphs(self.lists(i)))
+            self._structures[i] = structure(pad(*concatenated([self.data.graph(i)]))[0])
         return self._structures[i]
 
     def _prepare(self, ids: list[int]) -> None:
@@ -236,13 +237,3 @@ def perturbations(key: int, graph: Tensor) -> tuple[Tensor, Tensor]:
 def shifted(x: Tensor, bits: int) -> Tensor:
     """The bits of int64 moved to the right, with zeros from the left."""
     return (x >> bits) & (2 ** (64 - bits) - 1)
-
-
-def as_graphs(lists: NeighbourLists) -> Graphs:
-    """One graph as the network sees it, as `model.graphs.pad` makes it of edges."""
-    offsets, neighbours = (torch.from_numpy(values).long() for values in lists)
-    n, degrees = len(offsets) - 1, offsets.diff()
-    source, none = torch.arange(n).repeat_interleave(degrees), torch.zeros(1, dtype=torch.int64)
-    edges = 0 * torch.cat([source, none]), torch.cat([source, none]), torch.cat([neighbours, none + n])
-    window = torch.arange(max(1, int(degrees.max())))
-    return Graphs(torch.ones(1, n, dtype=torch.bool), degrees[None], offsets[None, :-1], *edges, window)

@@ -1,17 +1,23 @@
 """What a training writes down about itself: progress, console lines, metrics.jsonl, loggers and status.json."""
 
+import importlib
 import json
 import logging
 import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnn_training.errors import UserError
 from gnn_training.files import OWN_LIMIT, read_bytes, storage_errors, write_text
+from gnn_training.machine import require_package
 from gnn_training.settings import TrainSettings
-from gnn_training.training import loggers
 
 log = logging.getLogger(__name__)
 KINDS = ("train", "validation")
+PROJECT = "coloring-gnn"  # in the logger: project or experiment
 
 
 @dataclass
@@ -78,23 +84,105 @@ class Progress:
         return min(left, max(0.0, 60 * minutes - self.seconds)) if minutes else left
 
 
+class TensorBoard:
+    """Event files in the run folder. Those of an earlier start are hidden from first_step on."""
+
+    def __init__(self, run: Path, first_step: int):
+        from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
+
+        self.writer = SummaryWriter(run / "tensorboard", purge_step=first_step)
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+
+    def close(self, status: str) -> None:
+        self.writer.close()
+
+
+@contextmanager
+def errors_as_warnings(logger: str) -> Iterator[None]:
+    """Go on when a logger fails, such as one whose server is away: the files of the run folder have everything."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("%s does not log this: %s", logger, error)
+
+
+class WandB:
+    """Weights & Biases, or Trackio, which has the same functions. The run named run_id is continued if there is one."""
+
+    def __init__(self, library: str, settings: TrainSettings, run_id: str):
+        init, config = importlib.import_module(library).init, settings.model_dump(mode="json")
+        options = {"id": run_id, "dir": settings.run} if library == "wandb" else {}
+        self.run = init(project=PROJECT, name=run_id, resume="allow", config=config, **options)
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        self.run.log(values, step=step)
+
+    def close(self, status: str) -> None:
+        self.run.finish()
+
+
+class MLflow:
+    """MLflow. The run named run_id is continued if there is one."""
+
+    def __init__(self, settings: TrainSettings, run_id: str):
+        import mlflow
+
+        self.mlflow, name = mlflow, f"attributes.run_name = '{run_id}'"
+        experiment = mlflow.set_experiment(PROJECT).experiment_id
+        earlier = mlflow.search_runs([experiment], name, output_format="list")
+        mlflow.start_run(earlier[0].info.run_id if earlier else None, run_name=run_id)
+        if not earlier:
+            mlflow.log_params(settings.model_dump(mode="json"))
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        self.mlflow.log_metrics(values, step, synchronous=False)  # or a server that is away would stop all ranks
+
+    def close(self, status: str) -> None:
+        self.mlflow.flush_async_logging()
+        self.mlflow.end_run({"done": "FINISHED", "stopped": "KILLED"}.get(status, "FAILED"))
+
+
+Logger = TensorBoard | WandB | MLflow  # each has log(step, values by name) and close("done", "stopped" or "failed")
+
+
+def require_logger(name: str | None) -> None:
+    """Raise UserError if the logger is not installed."""
+    if name:
+        require_package(name, f"--logger {name}", name)
+
+
+def start_logger(name: str, settings: TrainSettings) -> Logger:
+    """Start a logger, or continue its run of this run folder. Raises UserError with its reason if it cannot start."""
+    file = settings.run / "logger_id"
+    if not file.exists():
+        write_text(file, f"{settings.run.name}-{secrets.token_hex(4)}\n")
+    run_id = read_bytes(file, 1000, "delete it").decode(errors="replace").strip()
+    try:
+        return MLflow(settings, run_id) if name == "mlflow" else WandB(name, settings, run_id)
+    except Exception as error:  # each library has errors of its own
+        raise UserError(f"--logger {name} cannot start: {' '.join(str(error).split())}") from error
+
+
 class Logbook:
     """Records of one run, written by rank 0; other ranks hold one that writes nothing. reached: last step of each kind
     that the state to resume from knows of; records past it are dropped.
     """
 
     def __init__(self, settings: TrainSettings, reached: dict[str, int], is_main: bool):
-        self.run, self.is_main, self.said = settings.run, is_main, -1  # step of the last evaluation that was told
+        self.run, self.is_main, self.shown = settings.run, is_main, -1  # step of the last evaluation in a line
         if not is_main:
             return
         self.metrics = self.run / "metrics.jsonl"
         kept = [record for record in read_metrics(self.metrics) if record["step"] <= reached[record["kind"]]]
         write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
         with storage_errors(self.run / "tensorboard"):
-            self.tensorboard = loggers.TensorBoard(self.run, reached["train"] + 1)
-        self.loggers: list[loggers.Logger] = [self.tensorboard]
+            self.tensorboard = TensorBoard(self.run, reached["train"] + 1)
+        self.loggers: list[Logger] = [self.tensorboard]
         if settings.logger:
-            self.loggers.append(loggers.start(settings.logger, settings))
+            self.loggers.append(start_logger(settings.logger, settings))
 
     def record(self, kind: str, step: int, values: dict[str, float]) -> None:
         """Append numbers of one kind ("train" or "validation") at a step."""
@@ -105,7 +193,7 @@ class Logbook:
             file.seek(0, os.SEEK_END)
             file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         for logger in self.loggers:
-            with loggers.errors_as_warnings(type(logger).__name__):
+            with errors_as_warnings(type(logger).__name__):
                 logger.log(step, {f"{kind}/{name}": value for name, value in values.items()})
 
     def say(self, step: int, steps: int, progress: Progress, seconds_left: float) -> None:
@@ -113,10 +201,10 @@ class Logbook:
         if not self.is_main:
             return
         parts = [f"step {step}/{steps}"]
-        if progress.gap is not None and progress.evaluated_at != self.said:
-            self.said = progress.evaluated_at
+        if progress.gap is not None and progress.evaluated_at != self.shown:
+            self.shown = progress.evaluated_at
             others = f"untrained {progress.gap + progress.gain:+.2f}, DSATUR {progress.dsatur_gap:+.2f}"
-            parts.append(f"at step {self.said} gap {progress.gap:+.2f} ({others})")
+            parts.append(f"at step {self.shown} gap {progress.gap:+.2f} ({others})")
             parts.append(f"training saves {progress.gain:.2f} ± {progress.gain_error:.2f} colors")
         minutes, seconds = divmod(round(seconds_left), 60)
         log.info("%s", " | ".join([*parts, f"{minutes}:{seconds:02d} left"]))
@@ -126,8 +214,8 @@ class Logbook:
         if self.is_main:
             scores = {"gap": progress.best, "gap_at_step_0": progress.first_gap, "dsatur_gap": progress.dsatur_gap}
             final = {f"final/{name}": score for name, score in scores.items()}
-            with loggers.errors_as_warnings("TensorBoard"):
-                self.tensorboard.compare(settings, final)
+            with errors_as_warnings("TensorBoard"):
+                self.tensorboard.writer.add_hparams(settings.model_dump(mode="json"), final, run_name=".")
 
     def close(self, status: dict[str, object]) -> None:
         """Leave status.json: how the run ended ("done", "stopped" or "failed") and its counts. Close the loggers."""
@@ -135,7 +223,7 @@ class Logbook:
             return
         write_text(self.run / "status.json", json.dumps(status, indent=2) + "\n")
         for logger in self.loggers:
-            with loggers.errors_as_warnings(type(logger).__name__):
+            with errors_as_warnings(type(logger).__name__):
                 logger.close(str(status["status"]))
 
 
@@ -144,14 +232,14 @@ def read_metrics(path: Path) -> list[dict]:
     a disk has damaged.
     """
     *lines, _ = read_bytes(path, OWN_LIMIT, "name another run folder").split(b"\n") if path.exists() else [b""]
-    found = []
+    records = []
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
             numbers = [record["step"], *(value for name, value in record.items() if name != "kind")]
             if record["kind"] not in KINDS or not all(isinstance(value, int | float) for value in numbers):
                 raise ValueError("is no record")
-            found.append(record)
+            records.append(record)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             log.warning("%s: line %d is damaged and left out (%s)", path, number, error)
-    return found
+    return records

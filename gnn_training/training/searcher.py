@@ -1,7 +1,8 @@
 """Searches with given weights, as training and evaluation need them: many graphs, each several times.
 
 The cores of a CPU search graph after graph in compiled loops. An NVIDIA GPU runs hundreds of searches at once, one per
-thread block, and makes the same moves. Other GPUs leave the searches to the cores.
+thread block, and makes the same moves, which a self-check shows before the first step. Other GPUs leave the searches to
+the cores.
 """
 
 import logging
@@ -15,10 +16,16 @@ import torch
 from torch import Tensor
 
 from gnn_training.data.packed import PackedGraphs
+from gnn_training.distributed import Runtime
+from gnn_training.errors import MachineError
 from gnn_training.solve.search_kernel import noise_table, search_graph
-from gnn_training.training.loss import Batch, Search
+from gnn_training.training.learner import Learner
+from gnn_training.training.loader import GraphLoader
+from gnn_training.training.loss import SPREAD, Batch, Search
 
 log = logging.getLogger(__name__)
+GRAPHS, ROUNDS = 16, 200  # of a batch that is compared, and of a search
+MIN_AGREEMENT = 0.9  # share of searches that must find the same: rounding makes a few go another way
 
 
 def searcher_for(data: PackedGraphs, device: torch.device) -> Search:
@@ -52,5 +59,50 @@ def search_on_cpu(
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         results = list(pool.map(run, product(range(len(weights)), rows)))
-    found = torch.tensor(results, dtype=torch.float32, device=device).view(len(weights), len(rows), 2)
-    return found[..., 0], found[..., 1]
+    outcomes = torch.tensor(results, dtype=torch.float32, device=device).view(len(weights), len(rows), 2)
+    return outcomes[..., 0], outcomes[..., 1]
+
+
+def self_check(learner: Learner, loader: GraphLoader, rt: Runtime) -> list[dict]:
+    """Search two batches twice on every GPU, compare with the CPU, and take the largest step of the training, all
+    without changing anything. Return what every rank found; nothing on CPUs. Raises MachineError on all ranks: a GPU
+    searches wrongly.
+    """
+    if rt.device.type == "cpu":
+        return []
+    agreement = agreement_with_cpu(learner, loader)
+    torch.cuda.reset_peak_memory_stats()
+    learner.try_step(loader.largest())
+    ranks = rt.gather(
+        {
+            "rank": rt.rank,
+            "device": rt.device_name,
+            "precision": str(learner.precision).removeprefix("torch."),
+            "agreement": agreement,
+            "peak_gib": round(torch.cuda.max_memory_reserved() / 2**30, 3),
+            "total_gib": round(torch.cuda.mem_get_info()[1] / 2**30, 1),
+        }
+    )
+    for rank in ranks:
+        if rank["agreement"] < MIN_AGREEMENT:
+            share = f"only {rank['agreement']:.0%} of the searches of rank {rank['rank']} ({rank['device']})"
+            raise MachineError(f"{share} find what a CPU finds: take another host, or train with --device cpu")
+    if rt.is_main:
+        log.info(
+            "self-check: at least %.0f%% of the searches on each of %d GPUs find what a CPU finds; the largest batch "
+            "takes %.1f of %.0f GiB", 100 * min(rank["agreement"] for rank in ranks), len(ranks),
+            max(rank["peak_gib"] for rank in ranks), ranks[0]["total_gib"],
+        )  # fmt: skip
+    return ranks
+
+
+def agreement_with_cpu(learner: Learner, loader: GraphLoader) -> float:
+    """Share of the searches in two batches that find the colors and conflicts of a CPU, both times."""
+    ids, rule, right = loader.sampler.indices, learner.network.move_rule.detach(), []
+    ids = ids[np.linspace(0, len(ids) - 1, 2 * GRAPHS).astype(int)]
+    for number in (0, 1, 0, 1):  # what is left from one launch would show in the next
+        batch = loader.dataset.batch(ids[number::2], GRAPHS, step=number)
+        weights = rule + SPREAD * torch.stack([batch.change, -batch.change])
+        outcomes, expected = (search(weights, batch, ROUNDS) for search in (learner.search, search_on_cpu))
+        right.append((torch.stack(outcomes) == torch.stack(expected)).all(0).flatten().cpu())
+    return torch.cat(right).float().mean().item()

@@ -12,8 +12,7 @@ from gnn_training.distributed import join
 from gnn_training.settings import TrainSettings
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
-from gnn_training.training.searcher import searcher_for
-from gnn_training.training.self_check import self_check
+from gnn_training.training.searcher import searcher_for, self_check
 from gnn_training.training.validation import Validation
 
 COUNTS = ("launches", "searches", "syncs", "reads", "pageable copies", "allocations", "problems", "all-reduces",

@@ -5,7 +5,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-NAME = "gnn_training.training.self_check"
+NAME = "gnn_training.training.searcher"
 
 
 class Finder(PathFinder):
