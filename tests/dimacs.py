@@ -25,6 +25,13 @@ def write_col(folder: Path, graph: Graph) -> Path:
     return path
 
 
+def assert_proper(path: Path, colors: np.ndarray) -> None:
+    """Every node of a .col file has a color, and no edge two ends of one color. The package's readers are not used."""
+    (_, _, num_nodes, _), *edges = (line.split() for line in path.read_text().splitlines() if line[:1] != "c")
+    assert len(colors) == int(num_nodes) and colors.min() >= 0
+    assert all(colors[int(u) - 1] != colors[int(v) - 1] for _, u, v in edges)
+
+
 def read_solution(path: Path) -> np.ndarray:
     """The colors (N,) of a DIMACS solution file, counted from 0."""
     lines = [line.split() for line in path.read_text().splitlines() if line[:1] != "c"]
