@@ -5,13 +5,10 @@ import json
 import logging
 import os
 import re
-import signal
-import subprocess
-import sys
 import tarfile
-import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import networkx as nx
 import numpy as np
@@ -195,21 +192,16 @@ def test_a_full_disk_is_no_bad_archive(tmp_path: Path, monkeypatch):
         import_graphs(settings(tmp_path / "pool.tgz", out=tmp_path / "packed", skip_bad=True))
 
 
-@pytest.mark.slow
-def test_the_same_command_completes_an_interrupted_import(tmp_path: Path):
+def test_an_interrupted_import_continues(tmp_path: Path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
     for i in range(20):
         write_dimacs(tmp_path / "graphs", str(i), planted(i)[0])
-    command = [sys.executable, "-m", "gnn_training", "import", str(tmp_path / "graphs"), f"--out={tmp_path / 'packed'}"]
-    command += ["--workers", "1", "--label-seconds", "0.05"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        deadline = time.monotonic() + 60
-        while not list((tmp_path / "packed").glob(".parts/*/*.safetensors")) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        output = process.communicate(timeout=30)[0]
-    assert process.returncode == 130
-    assert "Traceback" not in output
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "of 20 graphs are labelled" in done.stdout
-    assert len(PackedGraphs.open(tmp_path / "packed")) == 20
+    chosen = settings(tmp_path / "graphs", out=tmp_path / "packed", label_seconds=0)
+    for seed in (1, 0):
+        with monkeypatch.context() as patched, pytest.raises(InterruptedError):
+            patched.setattr(packed, "select", Mock(side_effect=InterruptedError))
+            import_graphs(chosen.model_copy(update={"seed": seed}))
+    assert "continuing" not in caplog.text  # with the parts of other settings
+    for path in (tmp_path / "packed").glob(".parts/*/0-000000.safetensors"):
+        path.unlink()
+    assert len(import_graphs(chosen)) == 20 and "continuing: 10 of 20 graphs are labelled" in caplog.text
