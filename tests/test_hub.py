@@ -38,11 +38,10 @@ def server() -> Iterator[hub_server.Hub]:
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The variables of all processes: an empty cache, no token of this machine, large files by LFS over HTTP."""
+    """The variables of all processes: an empty cache and no token of this machine."""
     for name in [name for name in os.environ if name.startswith("HF_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
