@@ -120,8 +120,10 @@ def _run(args: Sequence[str]) -> None:
             print(settings.model_dump_json(indent=2))
             return
         from gnn_training.console import set_up_logging
+        from gnn_training.machine import require_numba
 
         set_up_logging()
+        require_numba()
         module, function = COMMANDS[name].job.split(".")
         job = getattr(importlib.import_module(f"gnn_training.jobs.{module}"), "dry_run" if dry_run else function)
         job(settings)

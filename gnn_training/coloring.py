@@ -1,9 +1,9 @@
-"""Colorings: conflicts, first fit, decoding of the network's logits, DIMACS solutions, and an independent check."""
+"""Colorings: conflicts, decoding of the network's logits, and files of solutions."""
 
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,26 +53,3 @@ def write_solution(path: Path, colors: np.ndarray, names: Sequence[Any] = (), is
             lines += [f"c {node} {' '.join(name.split())}" for node, (name, _) in enumerate(pairs, 1)]
         text = "\n".join([f"s col {num_colors(colors)}", *lines])
     files.write_text(path, text.rstrip("\n") + "\n", is_new)
-
-
-def count_conflicts_and_colors(pairs: Iterable[tuple[int, int]], colors: Sequence[int]) -> tuple[int, int]:
-    """Count the conflicting edges and the colors of a coloring: a check that shares no code with what made it. pairs:
-    edges as nodes counted from 0; loops are ignored. colors: one integer per node; IndexError if one is missing.
-    """
-    colors = [int(color) for color in colors]
-    conflicting = set()
-    for a, b in pairs:
-        if min(a, b) < 0 or max(a, b) >= len(colors):
-            raise IndexError(f"edge {a}-{b}, counted from 0: a node has no color, only {len(colors)} nodes have one")
-        if a != b and colors[a] == colors[b]:
-            conflicting.add((min(a, b), max(a, b)))
-    return len(conflicting), len(set(colors))
-
-
-def read_dimacs_pairs(path: Path) -> Iterator[tuple[int, int]]:
-    """The edges of a plain-text DIMACS .col file as pairs of nodes counted from 0; independent of the .col reader."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            words = line.split()
-            if words and words[0] == "e":
-                yield int(words[1]) - 1, int(words[2]) - 1

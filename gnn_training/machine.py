@@ -69,6 +69,15 @@ def require_storage(folders: Sequence[Path]) -> None:
             raise StorageError(problem)
 
 
+def require_numba() -> None:
+    """Raise UserError if a variable of the environment keeps numba from loading or from saving what it compiles."""
+    threads = os.environ.get("NUMBA_NUM_THREADS", "1")
+    if not re.fullmatch("0*[1-9][0-9]{0,3}", threads):
+        raise UserError(f"NUMBA_NUM_THREADS ({threads}) must be a number from 1 to 9999: correct it, or unset it")
+    if (folder := os.environ.get("NUMBA_CACHE_DIR")) and (problem := _why_unwritable(Path(folder))):
+        raise StorageError(f"NUMBA_CACHE_DIR ({folder}): {problem}")
+
+
 def existing_parent(folder: Path) -> Path:
     """Return `folder`, or the first of its parents that exists. (Path.exists raises where searching is forbidden.)"""
     return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))

@@ -1,6 +1,7 @@
-"""Queen graphs, and DIMACS files of graphs and solutions."""
+"""Queen graphs, and files of graphs and solutions."""
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,27 @@ def write_col(folder: Path, graph: Graph) -> Path:
     lines = [f"p edge {graph.num_nodes} {graph.num_edges}", *(f"e {u + 1} {v + 1}" for u, v in graph.edges)]
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def json_graph(graph: Graph, colors: Sequence[int], older: bool = False, graph_type: object = 3, **changes) -> dict:
+    """A graph with its labels in the schema that PRISM's generator writes, or in its older one."""
+    n, cells = graph.num_nodes, graph.adjacency().astype(int).ravel().tolist()
+    labels = {"chromatic_number": 3, "node_colors" if older else "coloring": list(map(int, colors))}
+    if older:
+        labels |= {"graph_type_id": graph_type, "difficulty": 42.5}
+        document = {"n": n, "adjacency": {"data": cells}, "node_features": [[0.5] * 16] * n, "ground_truth": labels}
+    else:
+        features = {"shape": [n, 16], "data": [None] * 16 * n}  # without edges they are 0/0
+        document = {"adjacency": {"shape": [n, n], "data": cells}, "node_features": features, **labels}
+        document |= {"graph_type": graph_type, "difficulty_score": 42.5, "metadata": {"name": "graph_7"}}
+    return document | changes
+
+
+def assert_proper(path: Path, colors: np.ndarray) -> None:
+    """Every node of a .col file has a color, and no edge two ends of one color. The package's readers are not used."""
+    (_, _, num_nodes, _), *edges = (line.split() for line in path.read_text().splitlines() if line[:1] != "c")
+    assert len(colors) == int(num_nodes) and colors.min() >= 0
+    assert all(colors[int(u) - 1] != colors[int(v) - 1] for _, u, v in edges)
 
 
 def read_solution(path: Path) -> np.ndarray:

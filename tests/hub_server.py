@@ -12,7 +12,6 @@ from threading import Thread
 from urllib.parse import unquote, urlsplit
 
 TOKEN = "hf_ThisIsTheTokenOfATest"  # a push without it is refused
-LARGE = (".onnx", ".safetensors")  # stored by LFS, as on the Hub
 Files = dict[str, bytes]
 
 
@@ -42,7 +41,6 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.repositories: dict[str, Repository] = {}
-        self.large: Files = {}  # by SHA-256
         self.requests: list[str] = []
         self.status = 0  # instead of all answers, if set
 
@@ -54,8 +52,6 @@ class Hub(ThreadingHTTPServer):
         yield f"GET /api/models/{repo}/revision/(?P<revision>[^/]+)", "info"
         yield f"GET /api/models/{repo}/tree/(?P<revision>[^/]+)", "tree"
         yield f"POST /api/models/{repo}/preupload/main", "preupload"
-        yield f"POST /{repo}.git/info/lfs/objects/batch", "batch"
-        yield "PUT /large/(?P<oid>[0-9a-f]{64})", "upload"
         yield f"POST /api/models/{repo}/commit/main", "commit"
         yield f"(HEAD|GET) /{repo}/resolve/(?P<revision>[^/]+)/(?P<file>.+)", "resolve"
 
@@ -74,7 +70,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(self.server.status)
         for pattern, method in self.server.routes():
             if match := re.fullmatch(pattern, request):
-                if self.command in ("POST", "PUT") and method != "upload" and self.token() != TOKEN:
+                if self.command == "POST" and self.token() != TOKEN:
                     return self.send(401, error="Invalid username or password.")
                 parts = match.groupdict()
                 if method == "create" or "name" not in parts or parts["name"] in self.server.repositories:
@@ -82,7 +78,7 @@ class Handler(BaseHTTPRequestHandler):
                 return self.send(404, code="RepoNotFound", error="Repository not found")
         self.send(404, error=f"no route for {request}")
 
-    do_GET = do_HEAD = do_POST = do_PUT = answer
+    do_GET = do_HEAD = do_POST = answer
 
     def token(self) -> str:
         return self.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -115,24 +111,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send(409 if exists else 200, {"url": f"{self.server.url}/{name}"})
 
     def preupload(self, name: str) -> None:
-        files = [
-            {"path": (path := file["path"]), "shouldIgnore": False,
-             "uploadMode": "lfs" if path.endswith(LARGE) else "regular"}
-            for file in json.loads(self.body)["files"]
-        ]  # fmt: skip
-        self.send(200, {"files": files})
-
-    def batch(self, name: str) -> None:
-        objects = [
-            {**asked, "actions": {"upload": {"href": f"{self.server.url}/large/{asked['oid']}"}}}
-            for asked in json.loads(self.body)["objects"]
-        ]
-        self.send(200, {"transfer": "basic", "objects": objects})
-
-    def upload(self, oid: str) -> None:
-        assert hashlib.sha256(self.body).hexdigest() == oid
-        self.server.large[oid] = self.body
-        self.send(200)
+        """How to upload files; the Hub takes large ones by LFS, which is the business of its library."""
+        regular = {"shouldIgnore": False, "uploadMode": "regular"}
+        self.send(200, {"files": [{"path": file["path"], **regular} for file in json.loads(self.body)["files"]]})
 
     def commit(self, name: str) -> None:
         header, *operations = (json.loads(line) for line in self.body.splitlines())
@@ -140,9 +121,7 @@ class Handler(BaseHTTPRequestHandler):
         repository = self.server.repositories[name]
         files = dict(repository.commits[-1]) if repository.commits else {}
         for operation in operations:
-            value = operation["value"]
-            is_large = operation["key"] == "lfsFile"
-            files[value["path"]] = self.server.large[value["oid"]] if is_large else base64.b64decode(value["content"])
+            files[operation["value"]["path"]] = base64.b64decode(operation["value"]["content"])
         repository.commits.append(files)
         self.send(200, {"commitUrl": f"{self.server.url}/{name}/commit/{commit_id(files)}",
                         "commitOid": commit_id(files)})  # fmt: skip

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dimacs import read_solution, write_col
+from dimacs import assert_proper, read_solution, write_col
 
 import gnn_training
 from gnn_training.__main__ import main
-from gnn_training.coloring import count_conflicts_and_colors, is_proper, num_colors, read_dimacs_pairs
+from gnn_training.coloring import is_proper, num_colors
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data.sources import read
 from gnn_training.errors import StorageError, UserError
@@ -48,7 +48,7 @@ def run(graph: Path, model: Path, seconds: float = 0.2, **settings) -> np.ndarra
     """Color, check with independent code, and return the colors."""
     [out] = color(ColorSettings(graphs=(graph,), model=model, seconds=seconds, threads=1, **settings))
     colors = read_solution(out)
-    assert count_conflicts_and_colors(read_dimacs_pairs(graph), colors.tolist()) == (0, num_colors(colors))
+    assert_proper(graph, colors)
     return colors
 
 
@@ -99,8 +99,7 @@ def test_ctrl_c_and_sigterm_write_the_best_so_far(number: signal.Signals, hard: 
     timer.join()
     assert time.monotonic() - start < 60
     assert "interrupted, taking the best coloring so far" in capsys.readouterr().out
-    colors = read_solution(hard.with_suffix(".sol"))
-    assert count_conflicts_and_colors(read_dimacs_pairs(hard), colors.tolist()) == (0, num_colors(colors))
+    assert_proper(hard, read_solution(hard.with_suffix(".sol")))
 
 
 @pytest.mark.parametrize("names", [["./-x.col"], ["--", "-x.col"]])
@@ -326,8 +325,7 @@ def test_a_folder_of_graphs_is_colored_and_one_bad_file_does_not_stop_the_others
     flags = ["-m", str(tiny_model), "--seconds", "0.1", "-o", str(tmp_path / "out")]
     assert main(["color", str(exams), str(hard), *flags]) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["exams.sol", "hard.sol"]
-    colors = read_solution(tmp_path / "out" / "hard.sol")
-    assert count_conflicts_and_colors(read_dimacs_pairs(hard), colors.tolist()) == (0, num_colors(colors))
+    assert_proper(hard, read_solution(tmp_path / "out" / "hard.sol"))
     shutil.rmtree(tmp_path / "out")
     (tmp_path / "bad.col").write_text("p edge")
     assert main(["color", str(tmp_path), *flags]) == 2

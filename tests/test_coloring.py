@@ -1,9 +1,6 @@
 """Colorings are counted, decoded and written correctly."""
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 from dimacs import read_solution
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,26 +60,6 @@ def test_decoding_sorts_by_class_and_keeps_the_order_of_nodes_within_one():
 
 def test_decoding_survives_logits_that_are_not_numbers():
     assert coloring.is_proper(TRIANGLE_WITH_TAIL, coloring.from_logits(TRIANGLE_WITH_TAIL, np.full((4, 8), np.nan)))
-
-
-@given(graphs(), st.data())
-def test_the_independent_check_agrees_with_the_conflict_count(graph, data):
-    color = st.integers(0, 3) | st.just(200)  # with gaps
-    colors = data.draw(st.lists(color, min_size=graph.num_nodes, max_size=graph.num_nodes))
-    pairs = [*graph.edges.tolist(), *graph.edges[:, ::-1].tolist()]
-    expected = (coloring.conflicts(graph, np.array(colors)), coloring.num_colors(np.array(colors)))
-    assert coloring.count_conflicts_and_colors(pairs, colors) == expected
-
-
-def test_the_independent_check_reads_the_graph_file_itself(tmp_path: Path):
-    path = tmp_path / "graph.col"
-    path.write_text("c four nodes\np edge 4 5\ne 1 2\ne 2 1\ne 2 3\ne 3 3\ne 3 4\n")
-    pairs = list(coloring.read_dimacs_pairs(path))
-    assert pairs == [(0, 1), (1, 0), (1, 2), (2, 2), (2, 3)]
-    assert coloring.count_conflicts_and_colors(pairs, [0, 1, 0, 1]) == (0, 2)
-    assert coloring.count_conflicts_and_colors(pairs, [0, 0, 200, 200]) == (2, 2)
-    with pytest.raises(IndexError, match="only 3 nodes have one"):
-        coloring.count_conflicts_and_colors(pairs, [0, 1, 0])
 
 
 @given(colors=st.lists(st.integers(0, 300), min_size=1, max_size=30))

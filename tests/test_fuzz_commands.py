@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dimacs import read_solution
+from dimacs import assert_proper, read_solution
 from fuzzing import explore, refusal
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -24,7 +24,7 @@ from hypothesis.strategies import SearchStrategy
 import gnn_training
 from gnn_training import settings
 from gnn_training.__main__ import COMMANDS, main
-from gnn_training.coloring import count_conflicts_and_colors, read_dimacs_pairs
+from gnn_training.coloring import num_colors
 from gnn_training.contract import NUM_FEATURES, OUTPUTS
 from gnn_training.errors import UserError
 from gnn_training.model.session import Model
@@ -170,7 +170,8 @@ def test_a_command_writes_what_it_should_and_nothing_else(command: str, tiny_mod
             if command == "color" and not code and Path("g.sol").exists():
                 colors = read_solution(Path("g.sol"))
                 if graph == "g.col":
-                    assert count_conflicts_and_colors(read_dimacs_pairs(Path(graph)), colors.tolist()) == (0, 3)
+                    assert_proper(Path(graph), colors)
+                    assert num_colors(colors) == 3
         return f"exit code {code}"
 
     explore(check, graphs, st.lists(paths | options, max_size=3), quick, quick=40)

@@ -16,6 +16,7 @@ from random import Random
 
 import pytest
 import tiny_runs
+from dimacs import json_graph
 from fuzzing import Edges, col, damage, damaged, explore_seeded, random_graph, refusal
 from small_graphs import label_of
 
@@ -23,6 +24,7 @@ from gnn_training.data import formats, packed, sources
 from gnn_training.data.families import draw as draw_graph
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
+from gnn_training.graph import Graph
 from gnn_training.jobs.evaluate import _best_known
 
 pytestmark = pytest.mark.fuzz
@@ -39,11 +41,7 @@ def graphml(graph: tuple[int, Edges]) -> bytes:
 
 
 def prism(graph: tuple[int, Edges]) -> bytes:
-    n, edges = graph
-    cells = [0] * n * n
-    for u, v in edges:
-        cells[u * n + v] = cells[v * n + u] = 1
-    return json.dumps({"adjacency": {"shape": [n, n], "data": cells}, "coloring": list(range(n))}).encode()
+    return json.dumps(json_graph(Graph.from_edges(*graph), range(graph[0]), older=graph[0] % 2 == 0)).encode()
 
 
 def node_link(graph: tuple[int, Edges]) -> bytes:

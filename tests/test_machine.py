@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gnn_training import machine
+from gnn_training.__main__ import main
 from gnn_training.errors import MachineError, StorageError
 
 OVERLAY = "600 500 0:50 / / rw,relatime master:1 - overlay overlay rw,lowerdir=/var/lib/docker/x"
@@ -124,6 +125,21 @@ def foreign() -> Iterator[tuple[Path, str]]:
             yield Path(folder), f"user {owner} owns it, mode 555, and we are user {os.geteuid()}"
         finally:
             os.seteuid(owner)
+
+
+@pytest.mark.parametrize(("threads", "is_right"), [("-1", False), ("0", False), ("x", False), ("", False), ("2", True)])
+def test_a_wrong_number_of_threads_for_numba_is_named(threads: str, is_right: bool, monkeypatch, capsys):
+    monkeypatch.setenv("NUMBA_NUM_THREADS", threads)
+    assert main(["color", "absent.col"]) == 2
+    said = "no such file" if is_right else f"NUMBA_NUM_THREADS ({threads}) must be a number from 1 to 9999"
+    assert said in capsys.readouterr().err
+
+
+def test_a_cache_folder_for_numba_that_cannot_be_written_is_named(foreign: tuple[Path, str], monkeypatch, capsys):
+    folder, _ = foreign
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder / "cache"))
+    assert main(["color", "absent.col"]) == 4
+    assert f"NUMBA_CACHE_DIR ({folder}/cache): {folder} cannot be written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("below", ["", "runs/multi"])

@@ -3,41 +3,31 @@
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gnn_training import __version__, archive
-from gnn_training.__main__ import main
-from gnn_training.archive import write_archive
+from gnn_training import __version__
+from gnn_training import archive as archives
+from gnn_training.archive import Contents, read_archive, write_archive
 from gnn_training.errors import StorageError, UserError
+from gnn_training.files import checksums
 from gnn_training.jobs import pack as job
 from gnn_training.report.scores import summarize
-from gnn_training.settings import EvaluateSettings, PackSettings
+from gnn_training.settings import PackSettings
 
 ROOT = Path(__file__).parents[1]
 NAMES = [
     "coloring_gnn.onnx", "coloring_gnn_web.onnx", "coloring_gnn.golden.json", "model.safetensors", "report.json",
     "config.json", "metrics.jsonl", "best.pt", "manifest.json", "report.html", "SHA256SUMS",
 ]  # fmt: skip
-STATUS = {
-    "status": "done", "step": 40, "ranks": 8, "device": "NVIDIA B200", "best": 0.5, "best_step": 35, "seconds": 2390.0,
-    "graphs": 9000,
-}  # fmt: skip
-CHECK = {
-    "kind": "validation",
-    "gap": 0.5,
-    "gain": 0.7,
-    "gain_error": 0.1,
-    "dsatur_gap": 4.0,
-    "at_best_known": 0.75,
-    "graphs": 64,
-}
+STATUS = {"status": "done", "step": 40, "ranks": 8, "device": "NVIDIA B200", "best": 0.5, "best_step": 35,
+          "seconds": 2390.0, "graphs": 9000}  # fmt: skip
+CHECK = {"kind": "validation", "gap": 0.5, "gain": 0.7, "gain_error": 0.1, "dsatur_gap": 4.0, "at_best_known": 0.75,
+         "graphs": 64}  # fmt: skip
 CONFIG = {"seed": 0, "preset": "multi", "data": "graphs", "run": "runs/multi", "weights": None, "validation_rounds": 9}
 SECONDS = {"data": 600.0, "train": 2400.5, "check": 1.5}
 MADE = 1_700_000_000  # seconds since 1970; 2023-11-14T22:13:20 UTC
@@ -47,19 +37,8 @@ MADE = 1_700_000_000  # seconds since 1970; 2023-11-14T22:13:20 UTC
 def settings(tmp_path: Path) -> PackSettings:
     """A finished job whose model and checkpoint are a few bytes that nobody looks into."""
     run, models = tmp_path / "run", tmp_path / "models"
-    run.mkdir()
-    models.mkdir()
     model = b"a model" * 100
-    (models / "coloring_gnn.onnx").write_bytes(model)
-    (models / "coloring_gnn_web.onnx").write_bytes(model)
-    (models / "coloring_gnn.golden.json").write_text("{}")
-    (models / "model.safetensors").write_bytes(model)
-    (models / "SHA256SUMS").write_text(
-        f"{hashlib.sha256(model).hexdigest()}  coloring_gnn.onnx\n"
-        f"{hashlib.sha256(model).hexdigest()}  coloring_gnn_web.onnx\n"
-        f"{hashlib.sha256(b'{}').hexdigest()}  coloring_gnn.golden.json\n"
-        f"{hashlib.sha256(model).hexdigest()}  model.safetensors\n"
-    )
+    exported = dict.fromkeys(NAMES[:4], model) | {"coloring_gnn.golden.json": b"{}"}
     metadata = {"data_sha256": "0123abcd", "trained_steps": "35"}
     report = {
         "model": {"file": "coloring_gnn.onnx", "sha256": hashlib.sha256(model).hexdigest(), "metadata": metadata},
@@ -67,13 +46,15 @@ def settings(tmp_path: Path) -> PackSettings:
         "families": {},
     }  # fmt: skip
     steps = {name: {"command": name, "seconds": seconds} for name, seconds in SECONDS.items()}
-    texts = {"report.json": report, "config.json": CONFIG, "status.json": STATUS, "steps.json": steps}
-    for name, value in texts.items():
-        (run / name).write_text(json.dumps(value))
-    (run / "metrics.jsonl").write_text("".join(json.dumps({**CHECK, "step": step}) + "\n" for step in (0, 35)))
-    (run / "best.pt").write_bytes(b"weights")
-    for path in (*run.iterdir(), *models.iterdir()):
-        os.utime(path, (MADE, MADE))
+    records = {"report.json": report, "config.json": CONFIG, "status.json": STATUS, "steps.json": steps}
+    metrics = "".join(json.dumps({**CHECK, "step": step}) + "\n" for step in (0, 35)).encode()
+    contents = {name: json.dumps(value).encode() for name, value in records.items()}
+    contents |= {"metrics.jsonl": metrics, "best.pt": b"weights"}
+    for folder, files in ((run, contents), (models, exported | {"SHA256SUMS": checksums(exported).encode()})):
+        folder.mkdir()
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+            os.utime(folder / name, (MADE, MADE))
     return PackSettings(run=run, models=models)
 
 
@@ -150,11 +131,14 @@ def test_without_times_there_is_no_cost(settings: PackSettings, content: str | N
     assert found["seconds"] == {} and "cost" not in found
 
 
-@pytest.mark.parametrize("name", ["report.json", "config.json", "metrics.jsonl", "best.pt", "status.json"])
-def test_a_missing_file_of_the_run_is_named(settings: PackSettings, name: str):
-    (settings.run / name).unlink()
-    with pytest.raises(UserError, match=rf"run/{name}: cannot be read \(no such file or directory\); do the whole job"):
+@pytest.mark.parametrize(
+    "name", [f"run/{name}" for name in (*NAMES[4:8], "status.json")] + [f"models/{name}" for name in NAMES[:4]]
+)
+def test_a_missing_file_is_named(settings: PackSettings, name: str):
+    (settings.run.parent / name).unlink()
+    with pytest.raises(UserError, match=rf"{name}: cannot be read \(no such file or directory\); do the whole job"):
         job.pack(settings)
+    assert not (settings.models / "trained_model.tar.gz").exists()
 
 
 @pytest.mark.parametrize(
@@ -180,18 +164,27 @@ def test_damaged_lines_of_the_metrics_are_left_out_of_the_page(settings: PackSet
     job.pack(settings)  # the page is without the scores of the training
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe\n", b"no sums\n"])
-def test_damaged_checksums_are_not_taken_for_right_ones(settings: PackSettings, content: bytes):
-    (settings.models / "SHA256SUMS").write_bytes(content)
-    with pytest.raises(UserError, match="is not the file that was exported; export again"):
+@pytest.mark.parametrize(
+    ("name", "before", "after", "sentence"),
+    [
+        ("models/SHA256SUMS", b"", b"no sums\n", "models/no sums: is not the file that was exported; export again"),
+        ("models/model.safetensors", b"a", b"b", "model.safetensors: is not the file that was exported; export again"),
+        ("run/report.json", b'"sha256": "', b'"sha256": "0', "report.json is of another model .*; evaluate again"),
+        ("run/status.json", b'"best_step": 35', b'"best_step": 40', "models has step 35, the best of .*run is 40; exp"),
+    ],
+)
+def test_files_of_two_trainings_are_not_packed(settings: PackSettings, name: str, before, after, sentence: str):
+    path = settings.run.parent / name
+    path.write_bytes(path.read_bytes().replace(before, after, 1))
+    with pytest.raises(UserError, match=sentence):
         job.pack(settings)
 
 
 def test_an_archive_that_unpacks_to_more_than_can_be_read_is_refused(tmp_path: Path, monkeypatch):
     write_archive(tmp_path / "large.tar.gz", {"zeros": bytes(100_000)}, 0)
-    monkeypatch.setattr(archive, "LIMIT", 100_000)
+    monkeypatch.setattr(archives, "LIMIT", 100_000)
     with pytest.raises(ValueError, match="unpacks to more than"):
-        archive.read_archive(tmp_path / "large.tar.gz")
+        read_archive(tmp_path / "large.tar.gz")
 
 
 def test_links_and_holes_of_an_archive_are_not_read(tmp_path: Path):
@@ -201,73 +194,19 @@ def test_links_and_holes_of_an_archive_are_not_read(tmp_path: Path):
             member.type, member.linkname = kind, "best.pt"
             tar.addfile(member)
     with pytest.raises(ValueError, match="KeyError: 'SHA256SUMS'"):
-        archive.read_archive(tmp_path / "links.tar.gz")
+        read_archive(tmp_path / "links.tar.gz")
 
 
-def test_before_an_export_there_is_nothing_to_pack(tmp_path: Path, capsys):
-    assert main(["pack", str(tmp_path / "run"), "--models", str(tmp_path / "models")]) == 2
-    assert "models/coloring_gnn.onnx: cannot be read" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+def test_an_archive_that_reads_back_damaged_never_gets_its_name(settings: PackSettings, monkeypatch):
+    def write(path: Path, contents: Contents, made: int) -> None:
+        write_archive(path, contents | {"best.pt": b"?"}, made)
 
-
-def test_a_model_that_is_not_the_exported_one_is_not_packed(settings: PackSettings):
-    with open(settings.models / "coloring_gnn.golden.json", "a") as file:
-        file.write(" ")
-    with pytest.raises(UserError, match=r"coloring_gnn\.golden\.json: is not the file that was exported; export again"):
-        job.pack(settings)
-
-
-def test_a_report_on_another_model_is_not_packed(settings: PackSettings):
-    report = json.loads((settings.run / "report.json").read_text())
-    report["model"]["sha256"] = "0" * 64
-    (settings.run / "report.json").write_text(json.dumps(report))
-    with pytest.raises(UserError, match="report.json is of another model .*; evaluate again"):
-        job.pack(settings)
-
-
-def test_a_model_of_an_older_checkpoint_is_not_packed(settings: PackSettings):
-    (settings.run / "status.json").write_text(json.dumps({**STATUS, "best_step": 40}))
-    with pytest.raises(UserError, match="models has step 35, the best of .*run is 40; export again"):
-        job.pack(settings)
-
-
-def flipped(content: bytes, at: int) -> bytes:
-    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda content: flipped(content, len(content) // 2),
-        lambda content: flipped(content, len(content) - 6),  # the checksum of gzip
-        lambda content: content[:-20],
-        lambda content: b"",
-    ],
-    ids=["a bit", "the last bytes", "the end", "all"],
-)
-def test_an_archive_that_reads_back_damaged_never_gets_its_name(
-    settings: PackSettings, monkeypatch, damage: Callable[[bytes], bytes]
-):
-    def write(path: Path, *rest: object) -> None:
-        real(path, *rest)
-        path.write_bytes(damage(path.read_bytes()))
-
-    archive = job.pack(settings)
-    before, real = archive.read_bytes(), job.write_archive
+    before = job.pack(settings).read_bytes()
     monkeypatch.setattr(job, "write_archive", write)
-    with pytest.raises(StorageError, match="the archive reads back damaged"):
+    with pytest.raises(StorageError, match=r"the archive reads back damaged \(best\.pt\)"):
         job.pack(settings)
-    assert archive.read_bytes() == before
+    assert (settings.models / "trained_model.tar.gz").read_bytes() == before
     assert len(list(settings.models.iterdir())) == 6
-
-
-def test_an_archive_of_other_content_never_gets_its_name(settings: PackSettings, monkeypatch):
-    real = job.write_archive
-    monkeypatch.setattr(
-        job, "write_archive", lambda path, contents, made: real(path, contents | {"best.pt": b"?"}, made)
-    )
-    with pytest.raises(StorageError, match=r"reads back damaged \(best\.pt\)"):
-        job.pack(settings)
 
 
 def test_packing_loads_neither_torch_nor_onnx(settings: PackSettings):
@@ -280,16 +219,12 @@ def test_packing_loads_neither_torch_nor_onnx(settings: PackSettings):
 
 
 @pytest.mark.slow
-def test_what_the_other_jobs_leave_behind_can_be_packed(trained: Path, exported: Path, tiny_data: Path, tmp_path: Path):
-    from gnn_training.jobs.evaluate import evaluate
-
-    run, models = (Path(shutil.copytree(folder, tmp_path / folder.name)) for folder in (trained, exported))
-    model = models / "coloring_gnn.onnx"
-    evaluate(EvaluateSettings(graphs=tiny_data, model=model, limit=1, report=run / "report.json", threads=1))
-    found = manifest(PackSettings(run=run, models=models))
+def test_what_the_other_jobs_leave_behind_can_be_packed(archive: Path, tiny_data: Path):
+    contents = read_archive(archive)
+    found = json.loads(contents["manifest.json"])
     assert found["data_sha256"] == json.loads((tiny_data / "manifest.json").read_text())["sha256"]
     assert found["training"]["status"] == "done" and found["training"]["step"] == 40
-    assert "A graph before and after" in (run / "report.html").read_text()
+    assert b"A graph before and after" in contents["report.html"]
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -298,30 +233,19 @@ def git(folder: Path, *arguments: str) -> str:
     return ran.stdout.strip()
 
 
-@pytest.fixture
-def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def test_the_revision_of_a_clone_tells_of_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("GNN_REVISION", raising=False)
     git(tmp_path, "init", "-q")
     (tmp_path / "requirements.lock").write_text("a==1\n")
+    (tmp_path / "vendored").mkdir()
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "first")
     git(tmp_path, "tag", "v1")
-    return tmp_path
-
-
-def test_the_revision_of_a_clone_tells_of_changes(clone: Path):
-    revision = git(clone, "rev-parse", "HEAD")
-    assert job.provenance(clone)["git_revision"] == revision
-    (clone / "requirements.lock").write_text("a==2\n")
-    assert job.provenance(clone)["git_revision"] == f"{revision}+changes"
-
-
-def test_a_copy_within_a_foreign_repository_has_no_revision(clone: Path):
-    (clone / "vendored").mkdir()
-    found = job.provenance(clone / "vendored")
-    assert found["git_revision"] == found["locks_sha256"] == "unknown"
-
-
-def test_without_git_the_revision_is_unknown(clone: Path, monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert job.provenance(clone)["git_revision"] == "unknown"
+    revision = git(tmp_path, "rev-parse", "HEAD")
+    assert job.provenance(tmp_path)["git_revision"] == revision
+    (tmp_path / "requirements.lock").write_text("a==2\n")
+    assert job.provenance(tmp_path)["git_revision"] == f"{revision}+changes"
+    copied = job.provenance(tmp_path / "vendored")  # into the repository of somebody else
+    assert copied["git_revision"] == copied["locks_sha256"] == "unknown"
+    monkeypatch.setenv("PATH", "/nowhere")  # no git
+    assert job.provenance(tmp_path)["git_revision"] == "unknown"

@@ -1,6 +1,5 @@
 """Every reader returns a graph or one sentence about bad input. test_fuzz_inputs compares it with a second reader."""
 
-import bz2
 import gzip
 import io
 import json
@@ -15,49 +14,22 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
+from dimacs import json_graph
 from hypothesis import given
 from hypothesis import strategies as st
 from small_graphs import GRAPH
 
-from gnn_training import coloring
 from gnn_training.contract import UNKNOWN_TYPE
 from gnn_training.data import formats, sources
-from gnn_training.errors import StorageError, UserError
+from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
-from gnn_training.solve.kernels import first_fit
 
-BENCHMARKS = Path(os.environ.get("COLORING_BENCHMARKS", Path(__file__).parents[2] / "shared" / "benchmarks"))
-TRIANGLE_WITH_TAIL = Graph.from_edges(4, [(0, 1), (1, 2), (0, 2), (2, 3)])
+TAILED = Graph.from_edges(4, [(0, 1), (1, 2), (0, 2), (2, 3)])  # a triangle with a tail
 COL = b"p edge 4 4\ne 1 2\ne 1 3\ne 2 3\ne 3 4\n"
 
 
-def writer_json(graph: Graph, **changes) -> dict:
-    """What the generator writes; without edges its features are 0/0, which JSON knows as null."""
-    n, feature = graph.num_nodes, 0.5 if graph.num_edges else None
-    colors = first_fit(*graph.csr(), np.arange(n))
-    document = {
-        "adjacency": {"shape": [n, n], "data": graph.adjacency().astype(int).ravel().tolist()},
-        "node_features": {"shape": [n, 16], "data": [feature] * (16 * n)},
-        "coloring": colors.tolist(),
-        "chromatic_number": coloring.num_colors(colors),
-        "graph_type": 3,
-        "difficulty_score": 42.5,
-        "metadata": {"name": "graph_7", "num_vertices": n, "num_edges": graph.num_edges, "density": 0.5},
-    }
-    return document | changes
-
-
-def older_json(graph: Graph, **changes) -> dict:
-    """What the generator's first reader expected."""
-    n, new = graph.num_nodes, writer_json(graph)
-    labels = {"node_colors": new["coloring"], "graph_type_id": new["graph_type"], "difficulty": 42.5}
-    document = {
-        "n": n,
-        "adjacency": {"data": new["adjacency"]["data"]},
-        "node_features": [new["node_features"]["data"][:16]] * n,
-        "ground_truth": labels | {"chromatic_number": new["chromatic_number"]},
-    }
-    return document | changes
+def tailed_json(older: bool = False, **changes) -> dict:
+    return json_graph(TAILED, [0, 1, 2, 0], older, **changes)
 
 
 def parse_json(document: object) -> Instance:
@@ -80,81 +52,53 @@ def complaint(name: str, content: bytes) -> str:
 # ---------------------------------------------------------------- JSON
 
 
-@given(GRAPH, st.sampled_from([writer_json, older_json]))
-def test_both_json_schemas_read_back_as_written(graph, schema):
-    read = parse_json(schema(graph))
-    assert same(read.graph, graph)
-    assert coloring.is_proper(graph, read.coloring)
+@given(GRAPH, st.booleans())
+def test_both_json_schemas_read_back_as_written(graph: Graph, older: bool):
+    read = parse_json(json_graph(graph, range(graph.num_nodes), older))
+    assert same(read.graph, graph) and read.coloring.tolist() == list(range(graph.num_nodes))
     assert (read.graph_type, read.family, read.note) == (3, "leighton", "")
 
 
-JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["shape", "data", "name"]), inner),
-    max_leaves=8,
-)
-
-
-@given(st.sampled_from([writer_json, older_json]), st.data())
-def test_any_value_under_any_key_gives_a_graph_or_one_sentence(schema, data):
-    document = schema(TRIANGLE_WITH_TAIL)
-    inner = data.draw(st.sampled_from([document, document["adjacency"], document.get("ground_truth", document)]))
-    inner[data.draw(st.sampled_from(sorted(inner)))] = data.draw(JSON_VALUES)
-    try:
-        assert parse_json(document).graph.num_nodes == 4
-    except UserError as error:
-        assert str(error).startswith("graph.json: ")
-
-
-def adjacency(*rows: str) -> dict:
-    return {"shape": [len(rows), len(rows)], "data": [int(entry) for row in rows for entry in row]}
-
-
 @pytest.mark.parametrize(
-    ("schema", "changes", "expected"),
+    ("older", "changes", "expected"),
     [
-        (writer_json, {"adjacency": {"shape": [3, 4], "data": [0] * 12}}, "shape of `adjacency` is [3, 4]; it must be"),
-        (writer_json, {"adjacency": {"shape": [4.5, 4.5], "data": [0] * 16}}, "shape of `adjacency` is [4.5, 4.5]"),
-        (writer_json, {"adjacency": {"shape": [0, 0], "data": []}}, "the graph has 0 nodes; it needs at least one"),
-        (writer_json, {"adjacency": {"shape": [10**9, 10**9], "data": []}}, "at most 1000000 are read"),
-        (writer_json, {"adjacency": {"shape": [4, 4], "data": [0] * 10}}, "`adjacency` has 10 numbers; 4 nodes need"),
-        (writer_json, {"adjacency": {"shape": [4, 4]}}, "`adjacency` is not a list of numbers"),
-        (writer_json, {"adjacency": {"shape": [4, 4], "data": [[0] * 4] * 3 + [[0]]}}, "or its rows are uneven"),
-        (writer_json, {"adjacency": {"shape": [4, 4], "data": ["0"] * 16}}, "`adjacency` is not a list of numbers"),
-        (writer_json, {"adjacency": [[0]]}, "`adjacency` is [[0]]; it must be an object"),
-        (writer_json, {"adjacency": adjacency("0100", "0000", "0000", "0000")}, "not symmetric: (0, 1) is 1, (1, 0)"),
-        (writer_json, {"adjacency": adjacency("0200", "2000", "0000", "0000")}, "entry (0, 1) is 2; entries are 0"),
-        (writer_json, {"coloring": [0, 1, 2]}, "`coloring` has 3 numbers; 4 nodes need 4"),
-        (writer_json, {"coloring": [0, 1, 2, 4]}, "`coloring` of node 3 is 4; colors are whole numbers in 0..3"),
-        (writer_json, {"coloring": [0, -1, 2, 0]}, "`coloring` of node 1 is -1"),
-        (writer_json, {"coloring": [0, 1, 1.5, 0]}, "`coloring` of node 2 is 1.5"),
-        (writer_json, {"coloring": [0, 1, 2, None]}, "`coloring` of node 3 is nan"),
-        (writer_json, {"coloring": "0123"}, "`coloring` is not a list of numbers"),
-        (writer_json, {"graph_type": 8}, "`graph_type` is 8; it must be one of random_sparse"),
-        (writer_json, {"graph_type": True}, "`graph_type` is True"),
-        (writer_json, {"graph_type": "Planar"}, "`graph_type` is 'Planar'; it must be one of random_sparse"),
-        (older_json, {"n": 5}, "`adjacency` has 16 numbers; 5 nodes need 5 x 5"),
-        (older_json, {"n": None}, "shape of `adjacency` is [None, None]"),
-        (older_json, {"ground_truth": None}, "`ground_truth` is None; it must be an object"),
-        (older_json, {"ground_truth": {"node_colors": [0, 0, 0, 9]}}, "`node_colors` of node 3 is 9"),
-        (older_json, {"ground_truth": {"graph_type_id": -1}}, "`graph_type_id` is -1"),
+        (False, {"adjacency": {"shape": [3, 4], "data": [0] * 12}}, "shape of `adjacency` is [3, 4]; it must be"),
+        (False, {"adjacency": {"shape": [0, 0], "data": []}}, "the graph has 0 nodes; it needs at least one"),
+        (False, {"adjacency": {"shape": [10**9, 10**9], "data": []}}, "at most 1000000 are read"),
+        (False, {"adjacency": {"shape": [4, 4], "data": [0] * 10}}, "`adjacency` has 10 numbers; 4 nodes need"),
+        (False, {"adjacency": {"shape": [4, 4], "data": [[0] * 4] * 3 + [[0]]}}, "or its rows are uneven"),
+        (False, {"adjacency": {"shape": [4, 4], "data": ["0"] * 16}}, "`adjacency` is not a list of numbers"),
+        (False, {"adjacency": [[0]]}, "`adjacency` is [[0]]; it must be an object"),
+        (False, {"adjacency": {"shape": [2, 2], "data": [0, 1, 0, 0]}}, "not symmetric: (0, 1) is 1, (1, 0)"),
+        (False, {"adjacency": {"shape": [2, 2], "data": [0, 2, 2, 0]}}, "entry (0, 1) is 2; entries are 0"),
+        (False, {"coloring": [0, 1, 2]}, "`coloring` has 3 numbers; 4 nodes need 4"),
+        (False, {"coloring": [0, 1, 2, 4]}, "`coloring` of node 3 is 4; colors are whole numbers in 0..3"),
+        (False, {"coloring": [0, 1, 1.5, 0]}, "`coloring` of node 2 is 1.5"),
+        (False, {"coloring": [0, 1, 2, None]}, "`coloring` of node 3 is nan"),
+        (False, {"graph_type": 8}, "`graph_type` is 8; it must be one of random_sparse"),
+        (False, {"graph_type": True}, "`graph_type` is True"),
+        (False, {"graph_type": "Planar"}, "`graph_type` is 'Planar'; it must be one of random_sparse"),
+        (True, {"n": None}, "shape of `adjacency` is [None, None]"),
+        (True, {"ground_truth": None}, "`ground_truth` is None; it must be an object"),
+        (True, {"ground_truth": {"node_colors": [0, 0, 0, 9]}}, "`node_colors` of node 3 is 9"),
+        (True, {"ground_truth": {"graph_type_id": -1}}, "`graph_type_id` is -1"),
     ],
     ids=count(),
 )
-def test_a_bad_value_in_json_is_named(schema: Callable[..., dict], changes: dict, expected: str):
-    assert expected in complaint("graph.json", json.dumps(schema(TRIANGLE_WITH_TAIL, **changes)).encode())
+def test_a_bad_value_in_json_is_named(older: bool, changes: dict, expected: str):
+    assert expected in complaint("graph.json", json.dumps(tailed_json(older, **changes)).encode())
 
 
 @pytest.mark.parametrize(("name", "number"), [("RandomSparse", 0), ("random_dense", 1), ("Geometric", 4)])
 def test_graph_type_may_be_a_name(name: str, number: int):
-    assert parse_json(writer_json(TRIANGLE_WITH_TAIL, graph_type=name)).graph_type == number
+    assert parse_json(tailed_json(graph_type=name)).graph_type == number
 
 
 def test_labels_and_features_may_be_missing_null_or_wrong():
-    read = parse_json({"adjacency": writer_json(TRIANGLE_WITH_TAIL)["adjacency"], "coloring": None})
+    read = parse_json({"adjacency": tailed_json()["adjacency"], "coloring": None})
     assert (read.coloring, read.graph_type, read.family, read.note) == (None, UNKNOWN_TYPE, "imported", "")
     ignored = {"node_features": {"data": [None] * 5}, "chromatic_number": "three", "difficulty_score": -1}
-    assert same(parse_json(writer_json(TRIANGLE_WITH_TAIL, **ignored)).graph, TRIANGLE_WITH_TAIL)
+    assert same(parse_json(tailed_json(**ignored)).graph, TAILED)
 
 
 def test_matrices_may_be_nested_boolean_and_hold_loops():
@@ -163,8 +107,8 @@ def test_matrices_may_be_nested_boolean_and_hold_loops():
 
 
 def test_a_coloring_counts_from_0_and_is_noted_and_not_used_if_it_is_not_proper():
-    assert parse_json(writer_json(TRIANGLE_WITH_TAIL, coloring=[0, 1, 3, 1])).coloring.tolist() == [0, 1, 2, 1]
-    read = parse_json(writer_json(TRIANGLE_WITH_TAIL, coloring=[0, 0, 1, 2]))
+    assert parse_json(tailed_json(coloring=[0, 1, 3, 1])).coloring.tolist() == [0, 1, 2, 1]
+    read = parse_json(tailed_json(coloring=[0, 0, 1, 2]))
     assert read.coloring is None
     assert read.note == "graph.json: its coloring is not proper (conflicts: 1) and is not used"
 
@@ -188,19 +132,16 @@ LINK = b'{"nodes": [{"id": "a"}], "links": [{"source": "a", "target": "z"}]}'
     ("name", "content", "expected"),
     [
         ("a.col", b"p edge 3 2\ne 1 2\ne 2 4\n", "line 3: edge 2-4 is outside the nodes 1..3 of the header"),
-        ("a.col", b"p edge 3 1\ne 0 1\n", "line 2: edge 0-1 is outside the nodes 1..3"),
         ("a.col", b"c\rp edge 3 1\re 1 9", "line 3: edge 1-9"),
         ("a.col", b"e 1 2\np edge 3 1\n", "line 1: edge 1-2 comes before the header"),
         ("a.col", b"", "there is no line `p edge N M`"),
         ("a.col", b"p edge 0 0\n", "line 1: the graph has 0 nodes"),
         ("a.col", b"p edge 99999999999 0\n", "has 99999999999 nodes; it needs at least one; at most 1000000"),
         ("a.col", b"p edge 3\n", "line 1: 'p edge 3' is neither"),
-        ("a.col", b"p cnf 3 1\n", "line 1: 'p cnf 3 1' is neither"),
         ("a.col", b"p edge 3 1\np edge 3 1\n", "line 2: 'p edge 3 1' is neither `c`, one `p edge N M`"),
         ("a.col", b"p edge 3 1\r\n\r\na 1 2\r\n", "line 3: 'a 1 2' is neither"),
         ("a.col", b"p edge 12 1\ne 1 1_0\n", "line 2: 'e 1 1_0' is neither"),
         ("a.col", "p edge 12 1\ne \u0661 2\n".encode(), "line 2: 'e "),
-        ("a.col", b"p edge 12 1\ne 1 %s\n" % (b"9" * 5000), "line 2: 'e 1 99999"),
         ("a.col", b"p edge 3 0\nc " + b"x" * 1_000_000, "line 2: has more than 1000000 bytes"),
         ("a.col", b"\x00\xff\xfe binary", "line 1: '\\x00\ufffd\ufffd binary' is neither"),
         ("a.edges", b"1 2\n\n3\n", "line 3: '3' is alone; an edge list has two nodes per line"),
@@ -209,17 +150,13 @@ LINK = b'{"nodes": [{"id": "a"}], "links": [{"source": "a", "target": "z"}]}'
         ("a.csv", b"a,b\na\n", "line 2: 'a' is alone; an edge list has two nodes per line"),
         ("a.graphml", b"<graphml>\n<graph>", "no element found: line 2"),
         ("a.graphml", b"<graphml></graphml>", "it is not a <graphml> with one plain graph"),
-        ("a.graphml", GRAPHML % b"<node/>", "a node, or an end of an edge, has no id"),
         ("a.graphml", GRAPHML % b"<edge/>", "a node, or an end of an edge, has no id"),
         ("a.graphml", GRAPHML % b'<node id="a"><graph><node id="b"/></graph></node>', "a second graph or a hyperedge"),
         ("a.graphml", GRAPHML % b"<hyperedge/>", "a second graph or a hyperedge cannot be read"),
-        ("a.graphml", GRAPHML % b'</graph>\n<graph><node id="b"/>', "a second graph or a hyperedge cannot"),
         ("a.graphml", DTD, "DTDForbidden"),
         ("a.graphml", DTD.decode().encode("utf-16"), "DTDForbidden"),
         ("a.graphml", b'<?xml version="1.0" encoding="no-such"?><graphml/>', "unknown encoding"),
-        ("a.json", json.dumps(writer_json(TRIANGLE_WITH_TAIL), indent=1)[:60].encode(), "line 8: broken JSON"),
         ("a.json", b'{"adjacency":\n\n oops}', "line 3: broken JSON (Expecting value, column 2)"),
-        ("a.json", b"\x89PNG\r\n\x1a\n\x00\xff", "line 1: is not the JSON of a graph"),
         ("a.json", b"[" * 100_000, "line 1: is not the JSON of a graph"),
         ("a.json", b'{"n": ' + b"9" * 5000 + b"}", "line 1: is not the JSON of a graph"),
         ("a.json", b"[1, 2]", "is JSON without the key `adjacency`"),
@@ -231,21 +168,23 @@ def test_bad_text_is_named_with_its_line(name: str, content: bytes, expected: st
     assert expected in complaint(name, content)
 
 
-@pytest.mark.parametrize("limit", ["MAX_LINES", "MAX_NODES"])
-def test_too_many_lines_or_nodes_are_refused_before_the_rest_is_read(limit: str, monkeypatch):
+@pytest.mark.parametrize(
+    ("limit", "name", "content", "expected"),
+    [
+        ("MAX_LINES", "a.txt", b"1 2\n" * 4, "has more than 3 lines"),
+        ("MAX_NODES", "a.txt", b"1 2\n3 4\n\xff", "line 2: begins node 4"),
+        ("MAX_NODES", "a.json", b'{"nodes": [{"id": 1}, {"id": 2}, {"id": 3}, {"id": 4}], "edges": []}', "at most 3"),
+    ],
+)
+def test_too_many_lines_or_nodes_are_refused(limit: str, name: str, content: bytes, expected: str, monkeypatch):
     monkeypatch.setattr(formats, limit, 3)
-    xml = GRAPHML % b'<node id="a"/><node id="b"/><node id="c"/><node id="d"/>'
-    if limit == "MAX_LINES":
-        assert "has more than 3 lines" in complaint("a.txt", b"1 2\n" * 4)
-    else:
-        assert "line 2: begins node 4" in complaint("a.txt", b"1 2\n3 4\n\xff")
-        assert "the graph has 4 nodes; it needs at least one; at most 3" in complaint("a.graphml", xml)
+    assert expected in complaint(name, content)
 
 
 def test_a_byte_order_mark_does_no_harm():
     mark = b"\xef\xbb\xbf"
-    assert same(sources.parse("graph.col", mark + COL).graph, TRIANGLE_WITH_TAIL)
-    assert sources.parse("a.json", mark + json.dumps(writer_json(TRIANGLE_WITH_TAIL)).encode()).graph.num_edges == 4
+    assert same(sources.parse("graph.col", mark + COL).graph, TAILED)
+    assert sources.parse("a.json", mark + json.dumps(tailed_json()).encode()).graph.num_edges == 4
     assert sources.parse("a.edges", mark + b"a b\n").graph.num_nodes == 2
 
 
@@ -279,12 +218,6 @@ def test_graphml_has_its_nodes_in_order_without_directions_parallel_edges_and_fo
     edges = b'<edge source="c" target="x"/><edge source="x" target="c"/><edge source="c" target="c"/>'
     read = sources.parse("a.graphml", GRAPHML % (nodes + foreign + edges))
     assert read.graph.num_nodes == 4 and read.graph.edges.tolist() == [[2, 3]]
-
-
-@pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="no benchmark graphs beside this checkout (COLORING_BENCHMARKS)")
-def test_every_benchmark_graph_is_read():
-    paths = sources.find([BENCHMARKS / "dimacs"])
-    assert len(paths) >= 40 and all(sources.read(path).graph.num_edges > 0 for path in paths)
 
 
 # ---------------------------------------------------------------- memory
@@ -382,14 +315,6 @@ def test_a_fifo_is_refused_at_once(tmp_path: Path):
             sources.unpack(path, tmp_path / "unpacked") if path.suffix == ".tar" else sources.read(path)
 
 
-def test_damaged_gzip_is_named(tmp_path: Path):
-    content = gzip.compress(COL)
-    for damaged in (content[:-10], content[:20] + b"\x00" + content[21:], b"one_call"):
-        (tmp_path / "graph.col.gz").write_bytes(damaged)
-        with pytest.raises(UserError, match=r"graph.col.gz: the compressed file is damaged .*; fetch or pack it again"):
-            sources.read(tmp_path / "graph.col.gz")
-
-
 def _write_archive(path: Path, members: dict[str, bytes], format: int = tarfile.PAX_FORMAT) -> None:
     with tarfile.open(path, "w:gz" if path.suffix in (".gz", ".tgz") else "w", format=format) as archive:
         for name, content in members.items():
@@ -405,18 +330,8 @@ def test_an_archive_is_unpacked_inside_its_folder_and_only_its_graphs(tmp_path: 
     inside = tmp_path / "unpacked"
     unpacked = sources.unpack(tmp_path / name, inside)
     assert unpacked == [inside / "b.col", inside / "c" / "d.col", inside / "graphs" / "a.col"]
-    assert all(same(sources.read(path).graph, TRIANGLE_WITH_TAIL) for path in unpacked)
+    assert all(same(sources.read(path).graph, TAILED) for path in unpacked)
     assert sorted(tmp_path.iterdir()) == [tmp_path / name, inside]
-
-
-def test_a_full_disk_is_no_damaged_archive(tmp_path: Path, monkeypatch):
-    def full_disk(*_: object) -> None:
-        raise OSError(28, os.strerror(28))
-
-    _write_archive(tmp_path / "pool.tar.gz", {"a.col": COL})
-    monkeypatch.setattr(tarfile, "copyfileobj", full_disk)
-    with pytest.raises(StorageError, match=r"pool.tar.gz: cannot be unpacked to .*full \(no space left on device\)"):
-        sources.unpack(tmp_path / "pool.tar.gz", tmp_path / "full")
 
 
 def member(name: str, content: bytes = b"", size: int | None = None, **fields) -> bytes:
@@ -437,19 +352,13 @@ END = bytes(1024)
     [
         (b"no archive", "is damaged or not a tar archive"),
         (lzma.compress(MEMBER + END), "is damaged or not a tar archive"),
-        (bz2.compress(MEMBER + END), "is damaged or not a tar archive"),
         (MEMBER, "ends too early"),
         (MEMBER + END + MEMBER, "more follows its end"),
         (MEMBER + MEMBER.replace(b"ustar", b"ustaR") + END, "more follows its end"),
         (member("../a.col") + END, "is damaged or not a tar archive ('../a.col' would be extracted"),
         (member("a.col", size=1 << 40), "'a.col' has holes or is too large: 1099511627776 bytes"),
-        (member("a.json", size=50_000_000), "'a.json' has holes or is too large: 50000000 bytes"),
-        (member("a.txt", size=1 << 60), "pool.tar"),
         (member("a.txt", size=1 << 32), "unexpected end of data"),
-        (member("a.col", size=-512), "is damaged"),
-        (member("x", size=8 << 30, type=tarfile.XHDTYPE), "is damaged"),
         (member("x", b"9999999 path=a.col", type=tarfile.XHDTYPE) + END, "not a tar archive"),
-        (member("x", b"1 " * 10, type=tarfile.XHDTYPE) + END, "not a tar archive"),
         (member("a.col", size=0, type=tarfile.GNUTYPE_SPARSE) + END, "'a.col' has holes"),
         (member("L", b"a.col", type=tarfile.GNUTYPE_LONGNAME) * 3000 + END, "is damaged"),
         (member("zero.col", type=tarfile.CHRTYPE, devmajor=1, devminor=5) + END, "has no graph files"),

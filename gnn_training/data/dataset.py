@@ -172,12 +172,12 @@ def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) 
             notes.append(f"left out: {error}")
             continue
         notes += [instance.note] if instance.note else []
-        found = label(instance, plan.iterations, plan.seconds, plan.seed, plan.rule)
+        best = label(instance, plan.iterations, plan.seconds, plan.seed, plan.rule)
         every = plan.long_search_every
         if every and plan.rule and position % every == 0 and instance.graph.num_nodes <= SEARCHED_NODES:
             rule = np.array(plan.rule, np.float32)
-            found = replace(found, search=long_search(instance.graph.csr(), rule, plan.seed))
-        graphs.append((instance, found))
+            best = replace(best, search=long_search(instance.graph.csr(), rule, plan.seed))
+        graphs.append((instance, best))
         positions.append(position)
     tensors = packed.columns(graphs, plan.families)
     tensors["fingerprint"] = np.array([fingerprint(instance.graph) for instance, _ in graphs], dtype=np.uint64)
@@ -189,37 +189,26 @@ def label(instance: Instance, iterations: int, seconds: float, seed: int, rule: 
     """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone. rule:
     weights of the trained rule, which then searches, too: on geometric graphs, other methods need up to 5 colors more.
     """
-    from gnn_training.solve.kernels import dsatur  # compiled, which only workers need
-    from gnn_training.solve.portfolio import (
-        Budget,
-        Method,
-        clique_size,
-        compile_all,
-        fewer_colors,
-        improvements,
-        recombination,
-        trained_rule,
-    )
+    from gnn_training.solve import kernels, portfolio  # compiled, which only workers need
 
-    compile_all()
+    portfolio.compile_all()
     deadline, graph = time.monotonic() + seconds, instance.graph
     lists = graph.csr()
-    greedy = dsatur(*lists)
-    dsatur_colors, known = int(greedy.max()) + 1, instance.coloring
-    start = greedy if known is None or known.max() >= greedy.max() else known
-    lower = clique_size(lists)
+    greedy = kernels.dsatur(*lists)
+    dsatur_colors, given = int(greedy.max()) + 1, instance.coloring
+    best = greedy if given is None or given.max() >= greedy.max() else given
+    lower = portfolio.clique_size(lists)
     if instance.optimal:
-        assert known is not None
-        lower = int(known.max()) + 1
+        assert given is not None
+        lower = int(given.max()) + 1
     move = len(lists.neighbours) / graph.num_nodes + MOVE_WORK
     patience = int(iterations * move * max(1.0, graph.num_nodes / PATIENCE_NODES))
-    best = start
-    methods: dict[Method, float] = {recombination: 2, fewer_colors: 0.5}
+    methods: dict[portfolio.Method, float] = {portfolio.recombination: 2, portfolio.fewer_colors: 0.5}
     if rule:
-        methods[trained_rule] = 1
-    budget, weights = Budget(deadline, lower, seed=seed), np.array(rule, dtype=np.float32)
-    for found in improvements(lists, start, budget, methods, weights, patience):
-        best = found.colors
+        methods[portfolio.trained_rule] = 1
+    budget, weights = portfolio.Budget(deadline, lower, seed=seed), np.array(rule, dtype=np.float32)
+    for better in portfolio.improvements(lists, best, budget, methods, weights, patience):
+        best = better.colors
     num_colors = int(best.max()) + 1
     return Label(best.astype(np.int16), num_colors, lower, dsatur_colors, lower == num_colors)
 

@@ -1,14 +1,7 @@
 """Readers of graph files: bytes to Instance. UserError says what is wrong, with the line or the key.
 
-DIMACS `.col` has `p edge N M`, then `e u v` per edge, nodes counted from 1 (DIMACS challenge format, 1993). In edge
-lists and GraphML, nodes may have any labels: whole numbers are sorted, others keep the order in which they appear.
-Lines end with LF, CR LF or CR; blanks are those of ASCII; numbers are digits, as `1_0`, `+1` and those of other
-scripts are not. All readers take less than 1 GB for any content up to their limit.
-JSON is networkx's node-link data, with `edges` or `links`, or that of PRISM's generator, in one of two schemas:
-writer's: adjacency {shape: [n, n], data: flat}, node_features {shape: [n, 16], data: flat}, coloring,
-    chromatic_number, graph_type, difficulty_score, metadata {name}
-older:    n, adjacency {data: flat}, node_features: n lists of 16,
-    ground_truth {node_colors, chromatic_number, graph_type_id, difficulty}
+docs/DATA.md describes the formats: .col of the DIMACS challenge (1993), edge lists, CSV, GraphML, networkx's node-link
+data, and the two JSON schemas of PRISM's generator. All readers take less than 1 GB for any content up to their limit.
 """
 
 import codecs

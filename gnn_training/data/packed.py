@@ -195,7 +195,14 @@ class PackedGraphs:
         if manifest is None:
             raise UserError(f"{folder}: has no packed graphs (no {MANIFEST_FILE}); generate or import them first")
         tensors, _ = read_columns(folder / GRAPHS_FILE)
-        _check_tensors(folder / GRAPHS_FILE, manifest["graphs"], tensors)
+        for name, dtype in _DTYPES.items():
+            if name not in tensors or tensors[name].dtype != dtype or tensors[name].ndim != 1:
+                what = f"has no {name} of type {dtype.__name__} and one dimension"
+            elif name in PER_GRAPH and len(tensors[name]) != manifest["graphs"]:
+                what = f"has {len(tensors[name])} values of {name}, not {manifest['graphs']}"
+            else:
+                continue
+            raise UserError(f"{folder / GRAPHS_FILE}: {what}; make the folder again")
         return cls(folder, manifest, tensors)
 
     def verify(self) -> None:
@@ -224,12 +231,3 @@ class PackedGraphs:
     def name(self, i: int) -> str:
         """Name of graph i: family and number, or the file it was imported from."""
         return bytes(cut(self.tensors, "names", i)).decode(errors="replace")
-
-
-def _check_tensors(path: Path, graphs: int, tensors: Columns) -> None:
-    """Raise UserError unless every tensor is there, with its type and length. `verify` compares the values."""
-    for name, dtype in _DTYPES.items():
-        if name not in tensors or tensors[name].dtype != dtype or tensors[name].ndim != 1:
-            raise UserError(f"{path}: has no {name} of type {dtype.__name__} and one dimension; make the folder again")
-        if name in PER_GRAPH and len(tensors[name]) != graphs:
-            raise UserError(f"{path}: has {len(tensors[name])} values of {name}, not {graphs}; make the folder again")

@@ -27,7 +27,6 @@ class Case:
     graph: Graph
     best_known: int | None = None
     family: str | None = None
-    file: Path | None = None  # if that is a plain .col
     enough: int = 1  # number of colors at which a search ends
     published: dict[str, bool] = field(default_factory=dict)  # by solver: whether it reached the best known number
 

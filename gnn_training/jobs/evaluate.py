@@ -20,7 +20,7 @@ import networkx as nx
 import numpy as np
 
 from gnn_training import files
-from gnn_training.coloring import conflicts, count_conflicts_and_colors, from_logits, read_dimacs_pairs
+from gnn_training.coloring import conflicts, from_logits, is_proper, num_colors
 from gnn_training.console import print_tables, progress
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import sources, suites
@@ -158,7 +158,7 @@ def _file_cases(path: Path) -> Iterator[Case]:
         instance = sources.read(file)
         if instance.note:
             logger.warning(instance.note)
-        yield Case(instance.graph, file=file if file.suffix == ".col" else None)
+        yield Case(instance.graph)
 
 
 def _example(cases: Sequence[Case], rows: Sequence[Row], model: Model) -> dict[str, Any] | None:
@@ -219,7 +219,6 @@ def untrained_rule() -> np.ndarray:
 
 def _row(case: Case, model: Model, rules: dict[str, np.ndarray], settings: EvaluateSettings) -> Row:
     graph, clique = case.graph, clique_size(case.graph.csr())
-    pairs = list(read_dimacs_pairs(case.file)) if case.file else graph.edges.tolist()
     row = Row(
         graph.name, case.family, graph.num_nodes, graph.num_edges, case.best_known, clique, published=case.published
     )
@@ -231,11 +230,10 @@ def _row(case: Case, model: Model, rules: dict[str, np.ndarray], settings: Evalu
         timed = [(time.monotonic() - start, colors) for colors in colorings]
         row.seconds[method], row.progress[method] = time.monotonic() - start, []
         for moment, colors in timed:
-            # Checked by code that shares nothing with the decoder nor, for a .col file, with the reader.
-            wrong, used = count_conflicts_and_colors(pairs, colors.tolist())
-            if wrong or len(colors) != graph.num_nodes:
-                raise RuntimeError(f"{graph.name}: the coloring of {METHODS[method]} is not proper: {wrong} conflicts")
-            if used < row.colors.get(method, math.inf):  # TabuCol may empty two classes at once, then skips a number
+            if not is_proper(graph, colors):
+                raise RuntimeError(f"{graph.name}: the coloring of {METHODS[method]} is not proper")
+            # TabuCol may empty two classes at once, then skips a number.
+            if (used := num_colors(colors)) < row.colors.get(method, math.inf):
                 row.colors[method] = used
                 row.progress[method].append((moment, used))
 
