@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import networkx as nx
@@ -141,21 +140,3 @@ def test_color_model_and_their_modules_need_nothing_from_the_train_extra():
         print(gnn_training.color(numpy.array([[0, 1], [1, 2]])).tolist())
     """
     assert python(program).split() in (["[0,", "1,", "0]"], ["[1,", "0,", "1]"])
-
-
-def test_networkx_finds_the_backend_of_the_package(tmp_path: Path):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    installed = tmp_path / "coloring_gnn-0.dist-info"  # as an installer writes it
-    installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: coloring-gnn\nVersion: 0\n")
-    points = [f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
-              for group, points in project["entry-points"].items()]  # fmt: skip
-    (installed / "entry_points.txt").write_text("\n".join(points))
-    program = """if True:
-        import networkx as nx
-        graph = nx.gnp_random_graph(70, 0.5, seed=1)
-        few = nx.greedy_color(graph, backend="coloring_gnn", seconds=0.5)
-        assert all(few[u] != few[v] for u, v in graph.edges) and list(few) == list(graph)
-        print(max(few.values()) < max(nx.greedy_color(graph).values()))
-    """
-    assert python(program, tmp_path) == "True\n"

@@ -3,14 +3,17 @@
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_graphs import planted, random_graph
 
 from gnn_training.coloring import conflicts, is_proper, num_colors
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, as_graph
 from gnn_training.model.session import Prediction, cached_model
 from gnn_training.solve import kernels
 from gnn_training.solve.portfolio import (
@@ -32,20 +35,7 @@ METHODS: dict[Method, float] = {extraction: 2, recombination: 2, fewer_colors: 1
 GO = np.zeros(1, dtype=np.uint8)
 
 
-def random_graph(num_nodes: int, density: float, seed: int) -> Graph:
-    return Graph.from_adjacency(np.random.default_rng(seed).random((num_nodes, num_nodes)) < density, "random")
-
-
-def planted_graph(num_nodes: int, num_classes: int) -> Graph:
-    rng, classes = np.random.default_rng(5), np.arange(num_nodes) % num_classes
-    return Graph.from_adjacency((rng.random((num_nodes, num_nodes)) < 0.5) & (classes[:, None] != classes))
-
-
-def ring(num_nodes: int) -> Graph:
-    return Graph.from_edges(num_nodes, [(i, (i + 1) % num_nodes) for i in range(num_nodes)], "ring")
-
-
-GRAPH = random_graph(125, 0.5, 0)
+GRAPH = replace(random_graph(125, 0.5), name="random")
 FEW_COLORS = 17  # as TabuCol finds them in a second; DSATUR takes 22
 
 
@@ -69,14 +59,6 @@ def test_tabucol_counts_the_conflicts_of_the_coloring_that_it_returns(n, density
     best, fewest, moves, _ = kernels.tabucol(*graph.csr(), start, k, 200, seeded(seed), GO)
     assert fewest == conflicts(graph, best) <= before and best.min() >= 0 and best.max() < k
     assert moves == 200 or fewest == 0
-
-
-def test_tabucol_repeats_itself_and_another_seed_goes_another_way():
-    runs = []
-    for seed in (3, 3, 4):
-        colors = np.arange(125, dtype=np.int32) % FEW_COLORS
-        runs.append((kernels.tabucol(*GRAPH.csr(), colors, FEW_COLORS, 500, seeded(seed), GO)[0], colors))
-    assert np.array_equal(runs[0], runs[1]) and not np.array_equal(runs[0], runs[2])
 
 
 @settings(max_examples=40)
@@ -106,12 +88,12 @@ def test_every_method_colors_a_random_graph_as_well_as_published(method: Method)
 
 
 def test_independent_sets_first_color_dense_random_graphs_with_far_fewer_colors_than_dsatur():
-    start, *_, last = found(random_graph(400, 0.7, 0), {extraction: 1}, 100_000_000)
+    start, *_, last = found(random_graph(400, 0.7), {extraction: 1}, 100_000_000)
     assert last.max() <= start.max() - 12
 
 
 def test_asking_for_far_fewer_colors_finds_a_planted_coloring():
-    graph = planted_graph(300, 20)
+    graph, _ = planted(300, 20, 0.5, seed=5)
     assert found(graph, {fewer_colors: 1}, 300_000_000, lower=20)[-1].max() + 1 <= 24
     assert found(graph, METHODS, 300_000_000, lower=20)[-1].max() + 1 == 20
 
@@ -125,8 +107,9 @@ def test_any_graph_can_be_searched_and_one_thread_repeats_itself(n, density, see
 
 
 def test_a_search_ends_at_the_bound():
-    assert len(found(ring(51), METHODS, 2**60, lower=3)) == 1
-    assert [*improvements(ring(9).csr(), np.arange(9), Budget(time.monotonic() + 60, 3), METHODS)][-1].num_colors == 3
+    long, short = (as_graph(nx.cycle_graph(n)) for n in (51, 9))
+    assert len(found(long, METHODS, 2**60, lower=3)) == 1
+    assert [*improvements(short.csr(), np.arange(9), Budget(time.monotonic() + 60, 3), METHODS)][-1].num_colors == 3
 
 
 @pytest.mark.parametrize("seconds", [-5, 0, 0.3])
@@ -158,10 +141,11 @@ def test_calls_of_the_network_color_until_the_loops_are_compiled(monkeypatch, er
     assert {each.method for each in colored[2:]} <= {"recombination", "fewer colors", "branch and bound"}
 
 
-@pytest.mark.parametrize("num_nodes", [1, 125, 1500])
-def test_without_compiled_loops_and_without_time_the_first_coloring_is_proper(monkeypatch, num_nodes: int):
-    graph = random_graph(num_nodes, 0.5, 0)
-    monkeypatch.setattr("gnn_training.solve.portfolio.is_compiled", lambda: False)
+@pytest.mark.parametrize("num_nodes", [1, 125, 400, 1500])
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_without_time_the_first_coloring_is_proper(monkeypatch, num_nodes: int, is_compiled: bool):
+    graph = random_graph(num_nodes, 0.5)
+    monkeypatch.setattr("gnn_training.solve.portfolio.is_compiled", lambda: is_compiled)
     [only] = colorings(graph, None, Budget(time.monotonic() - 1), model=cached_model(None))
     assert is_proper(graph, only.colors) and only.num_colors == num_colors(only.colors)
 
@@ -196,12 +180,6 @@ def test_a_compiled_loop_is_stopped_at_the_deadline():
     colors = np.arange(125, dtype=np.int32) % 5
     in_time(start + 0.2, kernels.tabucol, *GRAPH.csr(), colors, 5, 2**60, seeded(0))
     assert 0.2 <= time.monotonic() - start < 0.7
-
-
-def test_without_time_for_dsatur_first_fit_colors_the_rest():
-    graph = random_graph(400, 0.5, 0)
-    [only] = colorings(graph, None, Budget(time.monotonic() - 1))
-    assert is_proper(graph, only.colors) and only.num_colors == num_colors(only.colors)
 
 
 def test_without_memory_for_a_search_dsatur_has_the_last_word(monkeypatch, caplog):

@@ -109,13 +109,11 @@ def test_the_search_colors_a_file_with_the_rule_of_a_model(tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("graph.col",), "coloring-gnn-rs color GRAPH.col"),
         (("color",), "coloring-gnn-rs color GRAPH.col"),
         (("color", "none.col"), "none.col: No such file"),
         (("color", "README.md"), "README.md: line 1: "),
         (("color", "examples/queen8_8.col", "--seconds", "soon"), '--seconds is a number, not "soon"'),
         (("color", "examples/queen8_8.col", "--seconds", "-1"), "--seconds is 0 to 1e9"),
-        (("color", "examples/queen8_8.col", "--speed", "1"), "coloring-gnn-rs color GRAPH.col"),
         (("color", "examples/queen8_8.col", "--model", "LICENSE"), "LICENSE: the file has no trained rule"),
     ],
 )
@@ -178,7 +176,6 @@ def test_the_packed_crate_colors_its_own_example(tmp_path: Path):
     ("arguments", "complaint"),
     [
         (("model.onnx",), "calls MODEL GRAPH.col [SECONDS]"),
-        (("model.onnx", "none.col"), "none.col: No such file"),
         (("model.onnx", "Cargo.toml"), "Cargo.toml: line 1: "),
         (("none.onnx", "two.col"), "none.onnx: cannot be read"),
         (("none.onnx", "two.col", "soon"), "SECONDS is a number"),

@@ -14,17 +14,17 @@ import simulated_cuda
 import torch
 from simulated_cuda import Task
 from small_graphs import random_graph
+from test_search import MANY_MOVERS, random_weights, with_control
+from torch import Tensor
 
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data.families import FAMILIES, draw
 from gnn_training.graph import Graph
-from gnn_training.model import rule
-from gnn_training.model.search import first_weights
 from gnn_training.model.session import Model
 from gnn_training.solve import kernels, search_cuda
 from gnn_training.solve.search_kernel import noise_table, search_graph
 
-SEED, MANY_MOVERS = 2**40, 3.0  # exp(3) as the margin lets nearly every active node move
+SEED, UNTRAINED = 2**40, random_weights(0, 0)
 NO_JITTER = -200.0  # exp(-200) is 0: no noise breaks ties
 REGISTERS = 65_536 // (2 * search_cuda.THREADS)  # of a thread, so that an SM has two blocks
 SPILLED = 32  # bytes of registers of a thread in local memory, at most
@@ -36,36 +36,18 @@ def small_graphs() -> list[Graph]:
     return [draw(1, name, i, 16 + 13 * i % 31).graph for i, name in enumerate(names)]
 
 
-def with_control(weights: np.ndarray, name: str, value: float) -> np.ndarray:
-    """Weights with another bias of a control, see rule.CONTROLS."""
-    changed = weights.copy()
-    changed[rule.OUTPUTS * len(rule.GRAPH_FEATURES) + rule.CONTROLS.index(name)] = value
-    return changed
-
-
-def random_rule() -> np.ndarray:
-    """Weights far from the first ones."""
-    return untrained() + np.random.default_rng(1).normal(0, 0.5, rule.NUM_WEIGHTS).astype(np.float32)
-
-
-def untrained() -> np.ndarray:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return first_weights().numpy()
-
-
-def shipped() -> np.ndarray:
-    weights = Model(str(SHIPPED_MODEL), 1).rule
+def shipped() -> Tensor:
+    weights = Model(SHIPPED_MODEL, 1).rule
     assert weights is not None
-    return weights
+    return torch.from_numpy(weights)
 
 
-def case(graphs: list[Graph], weights: np.ndarray, rounds: int, lower: int = 1, **options: Any) -> Task:
+def case(graphs: list[Graph], weights: Tensor, rounds: int, lower: int = 1, **options: Any) -> Task:
     """Two searches of every graph, each with weights of its own."""
     count = len(graphs)
-    own = 1 + 0.01 * np.arange(2 * count, dtype=np.float32).reshape(2, count, 1)
+    each = weights.numpy() * (1 + 0.01 * np.arange(2 * count, dtype=np.float32).reshape(2, count, 1))
     first = [kernels.dsatur(*graph.csr()).astype(np.int16) for graph in graphs]
-    return Task(graphs, first, lower + np.arange(count) % 2, SEED + np.arange(count), own * weights, rounds, **options)
+    return Task(graphs, first, lower + np.arange(count) % 2, SEED + np.arange(count), each, rounds, **options)
 
 
 def check(task: Task, found: tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]) -> None:
@@ -93,18 +75,18 @@ def cases() -> dict[str, Task]:
     small = small_graphs()
     planted = [draw(2, name, i, 16).graph for i, name in enumerate(["planted", "er_heavy", "queen"])]
     made = [
-        case(small, untrained(), 20),
+        case(small, UNTRAINED, 20),
         case(small, shipped(), 40),
-        case(small[::3], with_control(random_rule(), "margin", MANY_MOVERS), 20),
-        case(small[::3], with_control(untrained(), "jitter", NO_JITTER), 20),
+        case(small[::3], with_control(random_weights(1), "margin", MANY_MOVERS), 20),
+        case(small[::3], with_control(UNTRAINED, "jitter", NO_JITTER), 20),
         case(small[::4], shipped(), 2),
         case(small[::4], shipped(), 40, lower=5),
         case(planted, shipped(), 20, threads=70),
-        case(planted, random_rule(), 20, threads=1),
+        case(planted, random_weights(1), 20, threads=1),
         case(small[::5], shipped(), 20, max_shared=2400),
         case([*small[::4], random_graph(40, 0.9), random_graph(80, 0.1)], shipped(), 20, max_shared=3700),
         case(small[::4], shipped(), 20, calls=2),
-        case([random_graph(1500, 0.004)], with_control(random_rule(), "margin", 1.0), 5),
+        case([random_graph(1500, 0.004)], with_control(random_weights(1), "margin", 1.0), 5),
     ]
     return dict(zip(NAMES, made, strict=True))
 
@@ -129,7 +111,7 @@ def test_the_cases_find_colorings_with_fewer_colors_and_use_all_kinds_of_memory(
     task, fewer = cases()["shipped"], 0
     for g, graph in enumerate(task.graphs):
         first = task.first[g].astype(np.int32)
-        arguments = (first, 0, 1, shipped(), noise_table(256), SEED + g, 40, np.zeros(1, np.uint8))
+        arguments = (first, 0, 1, shipped().numpy(), noise_table(256), SEED + g, 40, np.zeros(1, np.uint8))
         fewer += search_graph(*graph.csr(), *arguments)[1] < first.max() + 1
     assert fewer >= 3
     mixed = cases()["some in each memory"]

@@ -10,17 +10,11 @@ from gnn_training import files
 from gnn_training.coloring import num_colors
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.jobs.color import color
-from gnn_training.jobs.export import export
 from gnn_training.model import golden
 from gnn_training.model.session import Model
-from gnn_training.settings import ColorSettings, EvaluateSettings, ExportSettings, RunSettings
+from gnn_training.settings import ColorSettings, EvaluateSettings, RunSettings
 
 ROOT = Path(__file__).parents[1]
-
-
-def test_the_shipped_file_gives_its_golden_vectors():
-    settings = ExportSettings(run=ROOT, models=SHIPPED_MODEL.parent, verify_only=True, oldest_runtime=False)
-    assert export(settings) == SHIPPED_MODEL
 
 
 def test_the_report_is_about_the_shipped_file():

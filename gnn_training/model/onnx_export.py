@@ -136,6 +136,10 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 def probes() -> dict[str, EdgeList]:
     """Graphs of many sizes and shapes, the awkward ones first."""
     gnp, empty, complete = nx.fast_gnp_random_graph, nx.empty_graph, nx.complete_graph
+    edge_index, batch = _edge_list(gnp(40, 0.3, seed=6))
+    once = edge_index[:, edge_index[0] < edge_index[1]]
+    careless = np.concatenate([once, once[:, :1], [[0], [0]]], axis=1)  # one edge twice, and a loop
+    two_graphs, numbers = _edge_list(nx.cycle_graph(7), nx.path_graph(4))
     return {
         "one node, no edge": _edge_list(empty(1)),
         "one node, the pair (0, 0)": (np.zeros((2, 1), dtype=np.int64), np.zeros(1, dtype=np.int64)),
@@ -148,8 +152,8 @@ def probes() -> dict[str, EdgeList]:
         "sparse": _edge_list(gnp(120, 0.05, seed=2)),
         "dense": _edge_list(gnp(60, 0.8, seed=3)),
         "several graphs": _edge_list(gnp(30, 0.5, seed=4), empty(3), complete(5), gnp(80, 0.1, seed=5)),
-        "numbers left out": _sparse_numbers(_edge_list(nx.cycle_graph(7), nx.path_graph(4))),
-        "half the directions": _careless(_edge_list(gnp(40, 0.3, seed=6))),
+        "numbers left out": (two_graphs, 5 * numbers + 2),
+        "half the directions": (careless, batch),
         "large": _edge_list(gnp(1500, 0.01, seed=7)),
     }
 
@@ -159,17 +163,6 @@ def _edge_list(*graphs: nx.Graph) -> EdgeList:
     tensors = concatenated([Graph.from_edges(len(graph), list(graph.edges)) for graph in graphs])
     edge_index, batch = (tensor.numpy() for tensor in tensors)
     return edge_index[:, np.lexsort(edge_index[::-1])], batch
-
-
-def _careless(graph: EdgeList) -> EdgeList:
-    """Every edge once, one twice, and a loop, as a careless caller sends them."""
-    edges = graph[0][:, graph[0][0] < graph[0][1]]
-    return np.concatenate([edges, edges[:, :1], [[0], [0]]], axis=1), graph[1]
-
-
-def _sparse_numbers(graph: EdgeList) -> EdgeList:
-    """The numbers 2, 7, ... instead of 0, 1, ..."""
-    return graph[0], 5 * graph[1] + 2
 
 
 def verify(model: onnx.ModelProto, program: Program) -> None:

@@ -87,11 +87,14 @@ class Problem:
         """The solution that a coloring of `graph` gives, with the colors as an array (N,) int64. start: when the search
         began. NoColoringError if it has too many colors.
         """
-        if self.most is not None and best.lower_bound > self.most:
-            raise NoColoringError(f"{self._wish()} does not exist: at least {best.lower_bound} are needed")
         if self.most is not None and best.num_colors > self.most:
+            wish = f"a coloring with at most {self.most} colors"
+            if self.is_list_coloring:
+                wish = f"a coloring with the colors 0 to {len(self.color_ids) - 1}, as far as they are allowed,"
+            if best.lower_bound > self.most:
+                raise NoColoringError(f"{wish} does not exist: at least {best.lower_bound} are needed")
             result = f"{time.monotonic() - start:.1f} s; the fewest found are {best.num_colors} colors"
-            raise NoColoringError(f"{self._wish()} was not found in {result}: allow more time or colors")
+            raise NoColoringError(f"{wish} was not found in {result}: allow more time or colors")
         colors, num_free = best.colors.copy(), self.graph.num_nodes - len(self.color_ids)
         if self.is_equitable:
             until = max(budget.deadline, time.monotonic() + FIRST_SECONDS)
@@ -107,11 +110,6 @@ class Problem:
         bound = self.lower_bound if self.is_list_coloring else max(self.lower_bound, best.lower_bound)
         seconds = time.monotonic() - start
         return Solution(colors, len(sizes), bound, len(sizes) == bound, int(np.ptp(sizes)), seconds, best.method)
-
-    def _wish(self) -> str:
-        if self.is_list_coloring:
-            return f"a coloring with the colors 0 to {len(self.color_ids) - 1}, as far as they are allowed,"
-        return f"a coloring with at most {self.most} colors"
 
 
 def _lists(
