@@ -58,7 +58,7 @@ for (const { inputs } of JSON.parse(readFileSync(golden)).cases) {
 console.log(JSON.stringify(answers));
 """
 MODULE = """
-import { color } from "%s";
+import { color, predict } from "%s";
 const queens = JSON.parse(process.argv[2]);
 const timed = async (...options) => {
   const start = performance.now();
@@ -69,6 +69,7 @@ console.log(JSON.stringify({
   once: await color(queens, { seconds: 0, steps: 200 }),
   again: await color(queens, { seconds: 0, steps: 200 }),
   other: await color(queens, { seconds: 0, steps: 200, seed: 1 }),
+  predicted: await predict(queens, { steps: 200 }),
   enough: await timed(queens, { seconds: 100, k: 9 }),
   late: await timed(queens, { seconds: 2 }),
   clique: await timed([[0, 1], [1, 2], [2, 0], [2, 2], [1, 0]], { seconds: 100 }),
@@ -226,6 +227,8 @@ def test_the_module_colors_edges_in_time(node: Callable[..., Any]):
     assert found["once"] == found["again"] != found["other"]
     for seed, name in enumerate(["once", "other"]):
         assert found[name] == from_logits(graph, Model().predict(graph, steps=200, seed=seed).logits[0]).tolist()
+    chromatic = float(Model().predict(graph, steps=200).chromatic[0])
+    assert found["predicted"] == {"colors": found["once"], "chromatic": round(chromatic)}
     assert num_colors(np.array(found["enough"][0])) == 9 <= num_colors(np.array(found["once"]))
     assert found["enough"][1] < 60 and 1 < found["late"][1] < 10 and found["clique"][1] < 10
     assert sorted(found["clique"][0]) == [0, 1, 2]
@@ -287,6 +290,7 @@ def test_the_page_colors_files_properly(page: "Page", tmp_path: Path):
 def test_the_page_says_what_is_optimal_and_saves_pictures(page: "Page", tmp_path: Path):
     colors_of(page, write_col(tmp_path, from_networkx("ring", nx.cycle_graph(5))), tmp_path)
     assert "\nAt least 2 colors needed. The greedy method DSATUR finds 3.\n" in page.inner_text("#facts")
+    assert "\nWith a hundred times the steps, 3 are predicted.\n" in page.inner_text("#facts")
     colors = colors_of(page, QUEENS, tmp_path)
     assert "\nAt least 8 colors needed. The greedy method DSATUR finds 12.\n" in page.inner_text("#facts")
     for name in ("png", "svg"):
@@ -300,7 +304,8 @@ def test_the_page_says_what_is_optimal_and_saves_pictures(page: "Page", tmp_path
     path = next(drawing.iter("{http://www.w3.org/2000/svg}path")).get("d")
     assert path.count("M") == path.count("L") == 728
     colors_of(page, write_col(tmp_path, from_networkx("path", nx.path_graph(4))), tmp_path)
-    assert "\nNo coloring has fewer colors. " in page.inner_text("#facts")
+    facts = page.inner_text("#facts")
+    assert "\nNo coloring has fewer colors. " in facts and "predicted" not in facts
 
 
 def test_a_file_can_be_dropped_and_drawn_on(page: "Page", tmp_path: Path):

@@ -16,17 +16,23 @@ export async function color(edges, { size, seconds = 1, k = 1, seed = 0, steps =
   const session = await open(model);
   const end = performance.now() + 1000 * seconds;
   const enough = Math.max(k, cliqueSize(graph));
-  let best = await call(session, graph, steps, seed);
+  let best = (await call(session, graph, steps, seed)).colors;
   let perStep = Math.max(0, 1000 * seconds - (end - performance.now())) / Math.max(1, steps); // milliseconds
   for (let number = 1; numColors(best) > enough; number++) {
     const start = performance.now();
     const length = Math.floor(Math.min(CALL_LENGTH * steps, (end - start) / perStep));
     if (length < 1 || length < steps / 4) break;
-    const found = await call(session, graph, length, seed + number);
+    const found = (await call(session, graph, length, seed + number)).colors;
     perStep = (performance.now() - start) / length;
     if (numColors(found) < numColors(best)) best = found;
   }
   return best;
+}
+
+// The colors of one call, and the number of colors predicted for a hundred times its steps. See color.d.ts.
+export async function predict(edges, { size, seed = 0, steps = 1000, model } = {}) {
+  const graph = graphOf(edges, size);
+  return graph.size ? call(await open(model), graph, steps, seed) : { colors: [], chromatic: 0 };
 }
 
 const numColors = (colors) => new Set(colors).size;
@@ -53,7 +59,7 @@ async function load(model) {
 // One call of the network; the nodes in the order of its colors take the first free one.
 async function call(session, graph, steps, seed) {
   const { size, edges } = graph;
-  const { color_logits } = await session.run({
+  const { color_logits, chromatic } = await session.run({
     node_features: new ort.Tensor("float32", new Float32Array(size * 16), [size, 16]), // not used
     edge_index: integers(edges.map(([u]) => u).concat(edges.map(([, v]) => v)), [2, edges.length]),
     batch: integers(new Array(size).fill(0), [size]),
@@ -63,7 +69,7 @@ async function call(session, graph, steps, seed) {
   });
   const classes = argmax(color_logits.data, size);
   const order = [...classes.keys()].sort((a, b) => classes[a] - classes[b]); // sort is stable
-  return firstFit(graph, order);
+  return { colors: firstFit(graph, order), chromatic: Math.round(chromatic.data[0]) };
 }
 
 // The column of the largest number of every row.

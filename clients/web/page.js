@@ -61,8 +61,8 @@ function receive(answer) {
     colors = answer.colors;
     picture.setColors(colors);
     const found = new Set(colors).size;
-    const facts = [describe(), compare(found, answer), `${answer.seconds.toFixed(2)} s`];
-    setState("done", count(found, "color"), facts.join("\n"));
+    const facts = [describe(), compare(found, answer), expect(found, answer), `${answer.seconds.toFixed(2)} s`];
+    setState("done", count(found, "color"), facts.filter(Boolean).join("\n"));
   }
 }
 
@@ -71,6 +71,8 @@ const describe = () => `${graph.name}: ${count(graph.size, "node")}, ${count(gra
 const compare = (found, { clique, dsatur }) =>
   `${found === clique ? "No coloring has fewer colors" : `At least ${count(clique, "color")} needed`}. ` +
   `The greedy method DSATUR finds ${dsatur}.`;
+const expect = (found, { clique, chromatic }) =>
+  found > clique && `With a hundred times the steps, ${Math.min(found, chromatic)} are predicted.`;
 const fail = (sentence) => setState("error", "", "", sentence);
 
 function setState(state, result, facts, error = "") {
