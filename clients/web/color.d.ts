@@ -27,12 +27,9 @@ export function color(edges: Iterable<readonly [number, number]>, options?: Opti
 
 /**
  * One call: its coloring, and the predicted median of the number of colors that a hundred times its steps would reach.
- * It takes no `seconds` and no `k`.
  */
-export function predict(
-  edges: Iterable<readonly [number, number]>,
-  options?: Pick<Options, "size" | "seed" | "steps" | "model">,
-): Promise<{ colors: number[]; chromatic: number }>;
+export function predict(edges: Iterable<readonly [number, number]>, options?: Omit<Options, "seconds" | "k">):
+  Promise<{ colors: number[]; chromatic: number }>;
 
 /** Opens the file, which `color` otherwise does at its first call. */
 export function open(model?: Options["model"]): Promise<unknown>;
