@@ -36,10 +36,10 @@ def read_archive(path: Path) -> Contents:
         with tarfile.open(fileobj=io.BytesIO(content)) as tar:
             regular = (member for member in tar if member.isreg() and not member.issparse())  # as large as their bytes
             members = {Path(member.name).name: tar.extractfile(member) for member in regular}
-            found = {name: member.read() for name, member in members.items() if member}
-        damaged = files.changed(found[SUMS_FILE], found, found.keys() - {SUMS_FILE})
+            contents = {name: member.read() for name, member in members.items() if member}
+        damaged = files.changed(contents[SUMS_FILE], contents, contents.keys() - {SUMS_FILE})
     except (gzip.BadGzipFile, EOFError, zlib.error, tarfile.TarError, KeyError, ValueError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
     if damaged:
         raise ValueError(damaged)
-    return found
+    return contents

@@ -91,11 +91,11 @@ def in_threads(
 def markdown_table(columns: Mapping[str, Sequence[object]]) -> Table:
     """A table with a column per title. Numbers are on the right, None is "-", a column of None alone is left out."""
     table = Table(box=box.MARKDOWN)  # readable in a log and in a terminal, and valid in a README
-    known = {title: values for title, values in columns.items() if any(value is not None for value in values)}
-    for number, (title, values) in enumerate(known.items()):
+    shown = {title: values for title, values in columns.items() if any(value is not None for value in values)}
+    for number, (title, values) in enumerate(shown.items()):
         is_text = any(isinstance(value, str) for value in values)
         table.add_column(title, justify="left" if is_text else "right", no_wrap=number == 0 or not is_text)
-    for row in zip(*known.values(), strict=True):
+    for row in zip(*shown.values(), strict=True):
         table.add_row(*map(cell, row))
     return table
 

@@ -168,7 +168,8 @@ def require_places(outputs: Sequence[Path], inputs: Iterable[Path] = ()) -> None
 def identity(path: Path) -> tuple[int, int] | str:
     """What all names of a file have in common; of a file that is not there, its path without links."""
     try:
-        return (found := os.stat(path)).st_dev, found.st_ino
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
     except OSError:
         return os.path.realpath(path)
 

@@ -51,8 +51,8 @@ def _leighton(rng: Generator, n: int) -> Instance:
     k = int(rng.integers(4, max(6, min(45, n // 3))))
     color = rng.permutation(np.arange(n) % k)
     size = rng.integers(2, k + 1, size=n * n)
-    wanted = rng.uniform(0.02, 0.35) * n * (n - 1) / 2
-    size = size[: int(np.searchsorted(np.cumsum(size * (size - 1) / 2), wanted)) + 1]
+    num_edges = rng.uniform(0.02, 0.35) * n * (n - 1) / 2
+    size = size[: int(np.searchsorted(np.cumsum(size * (size - 1) / 2), num_edges)) + 1]
     size[0] = k
     inside = rng.random((len(size), k)).argsort(axis=1) < size[:, None]  # (cliques, k) classes that each has a node of
     member = np.stack([rng.choice(np.flatnonzero(color == c), len(size)) for c in range(k)], axis=1)
@@ -231,9 +231,9 @@ class Draw:
 def draws(recipe: Recipe, seed: int, graphs: int = 0) -> Iterator[Draw]:
     """The graphs of a recipe. `graphs`, if above 0, is another total with the same shares of the families."""
     total, before = recipe.num_graphs, 0
-    wanted = graphs or total
+    requested = graphs or total
     for family, number in recipe.counts.items():
-        for index in range((before + number) * wanted // total - before * wanted // total):
+        for index in range((before + number) * requested // total - before * requested // total):
             yield Draw(seed, family, index, recipe.sizes)
         before += number
 

@@ -50,7 +50,7 @@ def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
         yield number, line
 
 
-def whole(word: bytes | str) -> int:
+def integer(word: bytes | str) -> int:
     """The number that a word of ASCII digits is; ValueError for all other words."""
     if not (word.isascii() and word.isdigit() and len(word) <= 18):
         raise ValueError(f"{brief(word)} is not a number")
@@ -60,20 +60,20 @@ def whole(word: bytes | str) -> int:
 def parse_dimacs(content: bytes) -> Instance:
     """Read one graph. Repeated edges and loops are dropped. A wrong M gives a note, because many files have one."""
     num_nodes = stated_edges = 0
-    ends = array("i")
+    edge_ends = array("i")
     for number, line in _lines(content):
         try:
             match line.split(None, 4):
                 case [b"e", first, second, *_]:
-                    u, v = whole(first), whole(second)
+                    u, v = integer(first), integer(second)
                     if not num_nodes:
                         raise UserError(f"edge {u}-{v} comes before the header `p edge N M`; move the header up")
                     if not (0 < u <= num_nodes and 0 < v <= num_nodes):
                         raise UserError(f"edge {u}-{v} is outside the nodes 1..{num_nodes} of the header; correct it")
-                    ends.append(u - 1)
-                    ends.append(v - 1)
+                    edge_ends.append(u - 1)
+                    edge_ends.append(v - 1)
                 case [b"p", b"edge" | b"edges" | b"col", n, m, *_] if not num_nodes:
-                    num_nodes, stated_edges = checked_size(whole(n)), whole(m)
+                    num_nodes, stated_edges = checked_size(integer(n)), integer(m)
                 # Comments, node values, dimensions, coordinates, parameters.
                 case [word, *_] if word[:1] != b"c" and word not in (b"n", b"d", b"v", b"x"):
                     raise ValueError
@@ -85,8 +85,8 @@ def parse_dimacs(content: bytes) -> Instance:
             raise UserError(message) from None
     if not num_nodes:
         raise UserError("there is no line `p edge N M`; a .col file begins with one")
-    graph = Graph.from_edges(num_nodes, np.asarray(ends).reshape(-1, 2))
-    right = stated_edges in (len(ends) // 2, graph.num_edges)
+    graph = Graph.from_edges(num_nodes, np.asarray(edge_ends).reshape(-1, 2))
+    right = stated_edges in (len(edge_ends) // 2, graph.num_edges)
     note = "" if right else f"the header says {stated_edges} edges, the file has {graph.num_edges}; these are used"
     return Instance(graph, note=note, names=range(1, num_nodes + 1))
 
@@ -108,7 +108,7 @@ def parse_csv(content: bytes) -> Instance:
 
 def _edges(content: bytes, split: Callable[[bytes], list[bytes]]) -> Instance:
     position: dict[bytes, int] = {}
-    ends = array("i")
+    edge_ends = array("i")
     for number, line in _lines(content):  # networkx would skip broken lines silently
         try:
             line.decode()
@@ -122,13 +122,13 @@ def _edges(content: bytes, split: Callable[[bytes], list[bytes]]) -> Instance:
         if len(words) == 1 or not all(words[:2]):
             shown = brief(line.decode().strip())
             raise UserError(f"line {number}: {shown} is alone; an edge list has two nodes per line")
-        ends.append(position.setdefault(words[0], len(position)))
-        ends.append(position.setdefault(words[1], len(position)))
+        edge_ends.append(position.setdefault(words[0], len(position)))
+        edge_ends.append(position.setdefault(words[1], len(position)))
         if len(position) > MAX_NODES:
             raise UserError(f"line {number}: begins node {MAX_NODES + 1}; a larger graph is not read")
     if not position:
         raise UserError("there is no edge; an edge list has two nodes per line")
-    return _numbered(position, ends)
+    return _numbered(position, edge_ends)
 
 
 def parse_graphml(content: bytes) -> Instance:
@@ -149,18 +149,18 @@ def parse_graphml(content: bytes) -> Instance:
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
         raise UserError(f"{error}; write the file again as one plain graph in UTF-8") from error
     position: dict[bytes, int] = {}
-    ends = array("i", [position.setdefault(str(name).encode(), len(position)) for name in names])
-    return _numbered(position, ends[len(ends) - 2 * len(edges) :])
+    edge_ends = array("i", [position.setdefault(str(name).encode(), len(position)) for name in names])
+    return _numbered(position, edge_ends[len(edge_ends) - 2 * len(edges) :])
 
 
-def _numbered(position: dict[bytes, int], ends: array) -> Instance:
+def _numbered(position: dict[bytes, int], edge_ends: array) -> Instance:
     """Graph of pairs of positions of labels. Labels that all are whole numbers give the order of the nodes."""
     rank = np.arange(checked_size(len(position)), dtype=np.int32)
     if all(map(re.compile(rb"-?[0-9]{1,18}").fullmatch, position)):
         rank[np.fromiter(map(int, position), np.int64).argsort(kind="stable")] = np.arange(len(rank))
     labels = list(position)
     names = [labels[i].decode() for i in rank.argsort().tolist()]
-    return Instance(Graph.from_edges(len(rank), rank[np.asarray(ends).reshape(-1, 2)]), names=names)
+    return Instance(Graph.from_edges(len(rank), rank[np.asarray(edge_ends).reshape(-1, 2)]), names=names)
 
 
 def parse_json(content: bytes) -> Instance:
@@ -200,19 +200,19 @@ def _node_link(document: dict) -> Instance:
     try:
         links = document["edges"] if "edges" in document else document["links"]
         names = [str(node["id"]).encode() for node in document["nodes"]]
-        ends = [str(link[end]).encode() for link in links for end in ("source", "target")]
+        edge_ends = [str(link[end]).encode() for link in links for end in ("source", "target")]
         position = {name: number for number, name in enumerate(dict.fromkeys(names))}
-        return _numbered(position, array("i", [position[end] for end in ends]))
+        return _numbered(position, array("i", [position[end] for end in edge_ends]))
     except (TypeError, KeyError, ValueError) as error:
         rule = "`nodes` must be objects with `id`, `links` or `edges` objects with such a `source` and `target`"
         raise UserError(f"is no node-link data ({error!r}): {rule}") from error
 
 
 def _object(document: dict, key: str) -> dict:
-    found = document.get(key)
-    if not isinstance(found, dict):
-        raise UserError(f"`{key}` is {brief(found)}; it must be an object")
-    return found
+    value = document.get(key)
+    if not isinstance(value, dict):
+        raise UserError(f"`{key}` is {brief(value)}; it must be an object")
+    return value
 
 
 def _adjacency(document: dict) -> np.ndarray:
@@ -237,8 +237,8 @@ def _coloring(labels: dict, key: str, num_nodes: int) -> np.ndarray | None:
     if labels.get(key) is None:
         return None
     colors = _floats(labels[key], (num_nodes,), key)
-    whole = (colors >= 0) & (colors < num_nodes) & (colors == np.floor(colors))
-    for node in np.flatnonzero(~whole):
+    is_color = (colors >= 0) & (colors < num_nodes) & (colors == np.floor(colors))
+    for node in np.flatnonzero(~is_color):
         raise UserError(f"`{key}` of node {node} is {colors[node]:g}; colors are whole numbers in 0..{num_nodes - 1}")
     return colors.astype(np.int64)
 
@@ -251,8 +251,8 @@ def _graph_type(labels: dict, key: str) -> int | None:
     if isinstance(value, str):
         value = TYPE_IDS.get("".join(filter(str.isalnum, value)).lower())
     if type(value) not in (int, float) or value not in range(len(GRAPH_TYPES)):
-        known = f"one of {', '.join(GRAPH_TYPES)}, a number in 0..{len(GRAPH_TYPES) - 1}"
-        raise UserError(f"`{key}` is {brief(labels[key])}; it must be {known}, or left out")
+        right = f"one of {', '.join(GRAPH_TYPES)}, a number in 0..{len(GRAPH_TYPES) - 1}"
+        raise UserError(f"`{key}` is {brief(labels[key])}; it must be {right}, or left out")
     return int(value)  # type: ignore[arg-type]
 
 

@@ -77,12 +77,12 @@ def columns(graphs: Sequence[tuple[Instance, Label]], families: Sequence[str]) -
         graph = instance.graph
         numbers = (graph.num_nodes, graph.num_edges, label.num_colors, label.lower_bound, label.dsatur_colors)
         family = families.index(instance.family)
-        found = label.search
-        searched = found.rounds, found.clique, found.num_colors
+        search = label.search
+        searched = search.rounds, search.clique, search.num_colors
         values.append((*numbers, label.optimal, instance.graph_type, family, *searched, 0, 0))
         bits = np.packbits(graph.adjacency(), axis=1, bitorder="little").ravel()
         name = np.frombuffer(graph.name.encode(), dtype=np.uint8)
-        pieces.append((bits, label.coloring, name, found.reached, found.states.ravel(), found.state_nodes.ravel()))
+        pieces.append((bits, label.coloring, name, search.reached, search.states.ravel(), search.state_nodes.ravel()))
     return _join(values, pieces)
 
 

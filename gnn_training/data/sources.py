@@ -21,7 +21,7 @@ from gnn_training.files import DISK_ERRORS, open_regular, read_bytes, reason
 from gnn_training.graph import Instance
 from gnn_training.settings import RunSettings
 
-KNOWN = f"{', '.join(FORMATS)} and .gz of them"
+SUFFIXES = f"{', '.join(FORMATS)} and .gz of them"
 HOME = Path("training_data")  # searched when no data is named; generated graphs go below it
 DAMAGED = (  # what tarfile and gzip raise
     gzip.BadGzipFile, tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError, MemoryError, RecursionError,
@@ -66,7 +66,7 @@ def suffix(file: str) -> str:
 def _limit(file: Path | str) -> int:
     """How many bytes of a graph file are read; UserError if it has no known suffix."""
     if suffix(str(file)) not in FORMATS:
-        raise UserError(f"{file}: is not a known kind of graph file; known are {KNOWN}")
+        raise UserError(f"{file}: is not a known kind of graph file; known are {SUFFIXES}")
     return FORMATS[suffix(str(file))].limit
 
 
@@ -74,15 +74,15 @@ def find(sources: Iterable[Path]) -> list[Path]:
     """List the files named in `sources`, and the graph files and archives in its folders, in the order of names.
     UserError if nothing is found.
     """
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}  # by their place without links
     for source in sources:
         if not os.path.exists(source):
             raise UserError(f"{source}: no such file or folder; name one that you may read")
         for path in _in_folder(source) if os.path.isdir(source) else [source]:
-            found.setdefault(os.path.realpath(path), path)
-    if not found:
-        raise UserError(f"{', '.join(map(str, sources))}: no graph files here; known are {KNOWN}, and .tar.gz")
-    return list(found.values())
+            paths.setdefault(os.path.realpath(path), path)
+    if not paths:
+        raise UserError(f"{', '.join(map(str, sources))}: no graph files here; known are {SUFFIXES}, and .tar.gz")
+    return list(paths.values())
 
 
 def is_archive(path: PurePath) -> bool:
@@ -118,14 +118,14 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
             f"{archive}: cannot be unpacked to {folder} ({reason(error)}); make room or pack it again"
         ) from error
     if not any(folder.iterdir()):
-        raise UserError(f"{archive}: has no graph files; known are {KNOWN}")
+        raise UserError(f"{archive}: has no graph files; known are {SUFFIXES}")
     return find([folder])
 
 
 def _listed(name: str) -> bool:
     """Whether a file found in a folder or an archive is taken as a graph. The generator adds metadata.json."""
-    known = FORMATS.keys() - {".txt", ".csv"}  # usually a readme, or another table
-    return not name.startswith(".") and name != "metadata.json" and suffix(name) in known
+    suffixes = FORMATS.keys() - {".txt", ".csv"}  # usually a readme, or another table
+    return not name.startswith(".") and name != "metadata.json" and suffix(name) in suffixes
 
 
 def _in_folder(folder: Path) -> Iterator[Path]:

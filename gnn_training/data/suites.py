@@ -27,7 +27,7 @@ class Case:
     graph: Graph
     best_known: int | None = None
     family: str | None = None
-    enough: int = 1  # number of colors at which a search ends
+    target: int = 1  # number of colors at which a search ends
     published: dict[str, bool] = field(default_factory=dict)  # by solver: whether it reached the best known number
 
 
@@ -44,7 +44,7 @@ def q_coloring() -> Iterator[Case]:
                 published = {solver: digit == "1" for solver, digit in zip(row, digits, strict=True)}
                 if any(published.values()):
                     name, family = f"q{q}_n{nodes}_m{edges}_{number}", f"q = {q}, n = {nodes}"
-                    yield Case(replace(graph, name=name), q, family, enough=q, published=published)
+                    yield Case(replace(graph, name=name), q, family, target=q, published=published)
 
 
 def graphbench() -> Iterator[Case]:

@@ -12,7 +12,7 @@ from typing import Any
 from gnn_training import files
 from gnn_training.coloring import write_solution
 from gnn_training.console import in_threads
-from gnn_training.data.formats import whole
+from gnn_training.data.formats import integer
 from gnn_training.data.sources import find, is_archive, read
 from gnn_training.errors import NoColoringError, UserError
 from gnn_training.graph import Graph
@@ -154,7 +154,7 @@ def _read_colors(path: Path | None, is_single: bool = False) -> dict[str, Any]:
         for node, *words in filter(None, rows):
             if (node, *words) == ("node", "color"):
                 continue
-            colors = [whole(word.strip()) for word in words]
+            colors = [integer(word.strip()) for word in words]
             if node in found or (is_single and len(colors) != 1):
                 raise ValueError(f"node {node!r} stands there twice or without one color")
             found[node] = colors[0] if is_single else colors

@@ -64,21 +64,21 @@ class GraphFile:
 
 def import_graphs(settings: ImportSettings) -> PackedGraphs:
     """Read, label, split and pack all graphs of `settings.sources`. Nothing happens if that is already done."""
-    found, iterations = sources.find(settings.sources), RECIPES["full"].iterations
-    origin = {"sources": [str(path.resolve()) for path in settings.sources], "files": len(found)}
-    origin |= {"state": _state(found), "iterations": iterations}
+    paths, iterations = sources.find(settings.sources), RECIPES["full"].iterations
+    origin = {"sources": [str(path.resolve()) for path in settings.sources], "files": len(paths)}
+    origin |= {"state": _state(paths), "iterations": iterations}
     origin |= settings.model_dump(include={"seed", "label_seconds"})
     families, unpacked = (*GRAPH_TYPES, UNNAMED_FAMILY), settings.out / ".unpacked"
     with lock_folder(settings.out):
         if (there := finished(settings.out, origin)) is not None:
             return there
-        every = -(-len(found) // LONG_SEARCHES)
+        every = -(-len(paths) // LONG_SEARCHES)
         plan = Plan(
             families, iterations, settings.label_seconds, settings.seed, origin, settings.skip_bad, _rule(), every
         )
         shutil.rmtree(unpacked, ignore_errors=True)  # left by a kill
         try:
-            graph_files = [GraphFile(path) for path in _unpack_archives(found, unpacked, settings.skip_bad)]
+            graph_files = [GraphFile(path) for path in _unpack_archives(paths, unpacked, settings.skip_bad)]
             graphs = label_all(graph_files, settings.out, plan, settings.workers)
         finally:
             shutil.rmtree(unpacked, ignore_errors=True)

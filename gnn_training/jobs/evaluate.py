@@ -24,7 +24,7 @@ from gnn_training.coloring import conflicts, from_logits, is_proper, num_colors
 from gnn_training.console import print_tables, progress
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import sources, suites
-from gnn_training.data.formats import whole
+from gnn_training.data.formats import integer
 from gnn_training.data.packed import PackedGraphs, is_packed
 from gnn_training.data.suites import Case
 from gnn_training.errors import UserError
@@ -194,7 +194,7 @@ def _best_known(path: Path) -> dict[str, int]:
         name, value = header.index("name"), header.index("best_known")
         for row in filter(None, rows):
             if number := row[value]:
-                best_known[row[name].removesuffix(".col")] = whole(number)
+                best_known[row[name].removesuffix(".col")] = integer(number)
     except (IndexError, ValueError, csv.Error) as error:
         what = f"line {rows.line_num}: {error}; it needs columns name,best_known; best_known is a number or empty"
         raise UserError(f"{path}: {what}") from error
@@ -222,7 +222,7 @@ def _row(case: Case, model: Model, rules: dict[str, np.ndarray], settings: Evalu
     row = Row(
         graph.name, case.family, graph.num_nodes, graph.num_edges, case.best_known, clique, published=case.published
     )
-    lower = max(clique, case.enough)
+    lower = max(clique, case.target)
 
     def watch(method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> None:
         """Note what a method finds, and when; `spent` seconds came before."""
