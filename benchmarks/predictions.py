@@ -1,0 +1,194 @@
+"""Measure what more graphs, wider networks and more layers buy for the predictions of a search's end.
+
+    python -m benchmarks.predictions --folder FOLDER
+
+Makes graphs with long searches, trains a PredictionNetwork on parts of them, and compares it on fresh graphs. A killed
+command resumes with the next training. docs/SCALING.md says what the columns mean.
+"""
+
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import tyro
+
+from benchmarks.training_speed import table
+from gnn_training import files
+from gnn_training.console import set_up_logging
+from gnn_training.contract import CALL_ROUNDS, rounds_by_size
+from gnn_training.data.dataset import Plan, finished, label_all
+from gnn_training.data.families import RECIPES, Recipe, draws
+from gnn_training.data.packed import STATE, PackedGraphs, cut
+from gnn_training.files import lock_folder
+from gnn_training.model.network import SAVED, ColoringNetwork, PredictionNetwork
+from gnn_training.model.session import Model
+from gnn_training.training.learner import learning_rate
+from gnn_training.training.loader import DeviceDataset, planned
+from gnn_training.training.loss import WEIGHTS, LossTerms
+from gnn_training.training.sampler import EqualCostSampler
+
+log = logging.getLogger(__name__)
+SIZES = ((30, 1000, 1.0),)  # nodes
+TEST_SEED = 30_000
+ITERATIONS, LABEL_SECONDS = 10_000, 10.0  # of the search for labels
+RATE, WARM_UP, DECAY, CLIP, EMA = 0.003, 10, 0.01, 1.0, 0.95  # as in training, see learner.py
+INTERVAL = 0.1, 0.9  # quantiles
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to train, and where."""
+
+    folder: Path
+    """Folder for graphs and scores."""
+    graphs: int = 576
+    """Training graphs."""
+    test_graphs: int = 250
+    """Fresh graphs, of which those that a call leaves open are scored."""
+    parts: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0)
+    """Shares of the training graphs, with the first of `widths`."""
+    widths: tuple[int, ...] = (32, 64, 128)
+    """Widths of the network, with all graphs."""
+    layers: tuple[int, ...] = (3, 1)
+    """Exchanges of messages; all but the first with all graphs and the first of `widths`."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds of trainings."""
+    steps: int = 3000
+    """Optimizer steps of every training."""
+    batch: int = 8
+    """States in a step."""
+
+
+class Cell(NamedTuple):
+    """One training."""
+
+    graphs: int
+    width: int
+    layers: int
+    seed: int
+
+
+def main(options: Options) -> None:
+    """Train and score what is missing, then print the table."""
+    set_up_logging()
+    torch.set_num_threads(1)
+    data = labelled(options.folder / "train", 0, options.graphs)
+    test = labelled(options.folder / "test", TEST_SEED, options.test_graphs)
+    rows: dict[Cell, dict[str, float]] = {}
+    for cell in cells(options):
+        place = options.folder / f"{'-'.join(map(str, cell))}-{options.steps}.json"
+        if not place.exists():
+            scores = score(trained(data, cell, options), test)
+            files.write_text(place, json.dumps(scores))
+            log.info("%s: %s", cell, scores)
+        rows[cell] = json.loads(place.read_text())
+    kinds = list(dict.fromkeys(cell[:3] for cell in rows))
+    columns: dict[str, list[object]] = {name: [kind[i] for kind in kinds] for i, name in enumerate(Cell._fields[:3])}
+    for name in next(iter(rows.values())):
+        values = [[rows[cell][name] for cell in rows if cell[:3] == kind] for kind in kinds]
+        columns[name] = [f"{np.mean(each):.3f} ({min(each):.3f} to {max(each):.3f})" for each in values]
+    print(table(columns))
+
+
+def cells(options: Options) -> Iterator[Cell]:
+    """All trainings, the smallest first."""
+    width, layers = options.widths[0], options.layers[0]
+    kinds = [(round(part * options.graphs), width, layers) for part in options.parts]
+    kinds += [(options.graphs, width, other) for other in options.layers[1:]]
+    kinds += [(options.graphs, other, layers) for other in options.widths[1:]]
+    yield from (Cell(*kind, seed) for kind in kinds for seed in options.seeds)
+
+
+def labelled(folder: Path, seed: int, graphs: int) -> PackedGraphs:
+    """Graphs in the shares of the recipe cpu, each with a long search by the shipped rule; made at the first call."""
+    recipe = Recipe(RECIPES["cpu"].counts, SIZES, ITERATIONS)
+    rule = Model().rule
+    assert rule is not None
+    origin = {"graphs": graphs, "seed": seed, "rule": rule.tolist()}
+    with lock_folder(folder):
+        plan = Plan(
+            tuple(recipe.counts), ITERATIONS, LABEL_SECONDS, seed, origin,
+            rule=tuple(rule.tolist()), long_search_every=1,
+        )  # fmt: skip
+        return finished(folder, origin) or label_all(list(draws(recipe, seed, graphs)), folder, plan, workers=1)
+
+
+def trained(data: PackedGraphs, cell: Cell, options: Options) -> PredictionNetwork:
+    """A network that has learned from the first states of an order by chance, its averaged weights."""
+    torch.manual_seed(cell.seed)
+    terms, network = LossTerms(ColoringNetwork()), PredictionNetwork(cell.width, cell.layers)
+    terms.trained.predictions = network
+    dataset = DeviceDataset(data, CPU)
+    chosen = np.random.default_rng(cell.seed).permutation(len(data))[: cell.graphs]
+    ids = np.flatnonzero(np.isin(dataset.state_graph, chosen))
+    sampler = EqualCostSampler(ids, np.ones(len(ids)), options.batch, 1, 0, cell.seed)
+    average = torch.optim.swa_utils.AveragedModel(network, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(EMA))
+    optimizer = torch.optim.AdamW(network.parameters(), weight_decay=DECAY)
+    for step, plan in enumerate(islice(planned(sampler, 0), options.steps)):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, RATE, WARM_UP, options.steps)
+        losses = terms.of_predictions(dataset.states(plan.ids, len(plan.ids), cell.seed, step))
+        optimizer.zero_grad()
+        sum(WEIGHTS[name] * loss for name, loss in losses.items()).backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP)
+        optimizer.step()
+        average.update_parameters(network)
+    return average.module
+
+
+@torch.no_grad()
+def score(network: PredictionNetwork, test: PackedGraphs) -> dict[str, float]:
+    """What the network says after the rounds of a call about a hundred times as many, on graphs that are open then."""
+    terms, dataset = LossTerms(ColoringNetwork()), DeviceDataset(test, CPU)
+    terms.trained.predictions = network
+    nll, error, before, log_rounds, covered, held = [], [], [], [], [], []
+    for i in dataset.state_ids("train").tolist() + dataset.state_ids("validation").tolist():
+        batch = dataset.states(np.array([i]), 1)
+        if batch is None or not is_after_call(test, dataset, i):
+            continue
+        predicted = network(batch.inputs)
+        saved, search = float(batch.saved), batch.search
+        nll.append(float(terms.of_predictions(batch)["saved"]))
+        error.append(abs(float(predicted.chromatic(search) - search.num_colors) + saved))
+        before.append(saved)
+        log_rounds.append((float(predicted.log_rounds), float(batch.log_rounds)))
+        low, high = distribution_at(predicted.chances()[0].numpy(), saved)
+        covered.append(low < INTERVAL[1] and high > INTERVAL[0])
+        held.append((np.clip(INTERVAL[1], low, high) - np.clip(INTERVAL[0], low, high)) / max(high - low, 1e-9))
+    ranks = np.argsort(np.argsort(np.array(log_rounds), axis=0), axis=0)
+    return {
+        "negative log likelihood": float(np.mean(nll)),
+        "error of the median, colors": float(np.mean(error)),
+        "error of the colors of the call": float(np.mean(before)),
+        "rank correlation of the rounds": float(np.corrcoef(ranks.T)[0, 1]),
+        "in the 80% interval": float(np.mean(covered)),
+        "in it, ends shared": float(np.mean(held)),
+    }
+
+
+def is_after_call(test: PackedGraphs, dataset: DeviceDataset, state: int) -> bool:
+    """Whether a state is the one after the rounds of a call."""
+    graph = int(dataset.state_graph[state])
+    number = state - int(np.flatnonzero(dataset.state_graph == graph)[0])
+    rounds = cut(test.tensors, "states", graph).reshape(-1, STATE)[number, 0]
+    return rounds == min(CALL_ROUNDS, rounds_by_size(int(test.num_nodes[graph])))
+
+
+def distribution_at(chances: np.ndarray, saved: float) -> tuple[float, float]:
+    """Predicted probabilities of saving fewer colors than the step of SAVED that `saved` belongs to, and at most so
+    many.
+    """
+    at_least = np.concatenate([[1.0], chances, [0.0]])
+    step = int(np.searchsorted(SAVED, saved, side="right"))
+    return 1 - at_least[step], 1 - at_least[step + 1]
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))
