@@ -50,10 +50,10 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def run(graphs: Path, model: Path, **settings) -> dict:
+def run(path: Path, model: Path, **settings) -> dict:
     """The report of an evaluation, which stands beside the graphs."""
-    report = graphs.parent / "report.json"
-    evaluate(EvaluateSettings(**{"graphs": graphs, "model": model, "report": report, "threads": 1} | settings))
+    report = path.parent / "report.json"
+    evaluate(EvaluateSettings(**{"graphs": path, "model": model, "report": report, "threads": 1} | settings))
     return json.loads(report.read_text())
 
 
@@ -136,12 +136,12 @@ def test_the_picture_is_of_a_small_connected_graph_with_few_colors(folder: Path,
     assert "<svg" not in (tmp_path / "report.html").read_text()
 
 
-def test_a_page_replaces_only_a_page(folder: Path, tiny_model: Path, tmp_path: Path):
-    page = tmp_path / "report.html"
+def test_a_page_replaces_only_a_page(folder: Path, tiny_model: Path):
+    page = folder / "report.html"
     page.write_text("<!doctype html><p>my notes")
     with pytest.raises(UserError, match=r"report.html: is not a page of `evaluate`, .*; name another --report"):
         run(folder / "single.col", tiny_model)
-    assert "my notes" in page.read_text() and not (tmp_path / "report.json").exists()
+    assert "my notes" in page.read_text() and not (folder / "report.json").exists()
     page.unlink()
     for name in ("single", "parts"):
         run(folder / f"{name}.col", tiny_model)
