@@ -50,10 +50,10 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def run(graphs: Path, model: Path, /, **settings) -> dict:
+def run(path: Path, model: Path, **settings) -> dict:
     """The report of an evaluation, which stands beside the graphs."""
-    report = graphs.parent / "report.json"
-    evaluate(EvaluateSettings(**{"graphs": graphs, "model": model, "report": report, "threads": 1} | settings))
+    report = path.parent / "report.json"
+    evaluate(EvaluateSettings(**{"graphs": path, "model": model, "report": report, "threads": 1} | settings))
     return json.loads(report.read_text())
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from gnn_training import files
 from gnn_training.coloring import conflicts, from_logits, is_proper, num_colors
-from gnn_training.console import print_tables, progress
+from gnn_training.console import markdown_table, print_tables, progress
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import sources, suites
 from gnn_training.data.formats import integer
@@ -88,14 +88,14 @@ def evaluate(settings: EvaluateSettings) -> None:
         "summary": summary, "families": families, "graphs": [asdict(row) for row in rows],
         "verdict": scores.verdict(rows), "comparison": comparison, "example": example,
     }  # fmt: skip
-    tables = scores.tables(rows, summary, families)
-    print_tables(*tables)
+    tables = {name: markdown_table(columns) for name, columns in scores.tables(content).items()}
+    print_tables(*tables.values())
     files.write_text(settings.report, json.dumps(content, indent=1) + "\n")
     files.write_text(web_page, page(content))
     if (curves := settings.report.parent / "tensorboard").is_dir():  # of the training whose model this is
         from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
 
-        print_tables(tables[-1], file=(text := io.StringIO()))
+        print_tables(tables["methods"], file=(text := io.StringIO()))
         with errors_as_warnings("TensorBoard"), SummaryWriter(curves) as writer:
             writer.add_text("report", f"{content['verdict']}\n\n{text.getvalue()}")
             for method, figure in (pictures(example) if example else {}).items():

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from gnn_training.console import cell, duration
 from gnn_training.graph import Graph
 from gnn_training.report import picture
-from gnn_training.report.scores import GRAPH_COLUMNS, METHODS, SCORE_COLUMNS, SHOWN_GRAPHS, family_score
+from gnn_training.report.scores import METHODS, tables
 
 INK = "#010203"  # in a figure; on the page it is the color of the text, dark or light
 INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
@@ -30,16 +30,13 @@ def page(report: Json, manifest: Json | None = None, config: Json | None = None,
     """
     environment = jinja2.Environment(loader=jinja2.PackageLoader("gnn_training", "report"), autoescape=True,
                                      trim_blocks=True, undefined=jinja2.StrictUndefined)  # fmt: skip
-    environment.filters |= {"duration": duration, "quote": shlex.quote, "number": cell, "name": METHODS.get}
+    environment.filters |= {"duration": duration, "quote": shlex.quote, "number": cell}
+    environment.globals["zip"] = zip
     example = report.get("example")  # that of an earlier version has none
     values: Json = {"report": report, "example": example, "manifest": manifest, "config": config}
-    methods = report["summary"]["methods"]
-    same_graphs = len({scores["graphs"] for scores in methods.values()}) == 1  # then DSATUR's own column is enough
-    values["columns"] = {k: title for k, title in SCORE_COLUMNS.items() if k != "dsatur_gap_there" or not same_graphs}
-    values["is_below"] = any((scores["mean_gap"] or 0) < 0 for scores in methods.values())
-    values["rows"] = [] if manifest or len(report["graphs"]) > SHOWN_GRAPHS else report["graphs"]
-    values["graph_columns"] = {key: title for key, title in GRAPH_COLUMNS.items() if key != "name"}
-    values["family_title"], values["family_key"] = family_score(report["summary"])
+    values["tables"] = tables(report)
+    gaps = [scores["mean_gap"] for scores in report["summary"]["methods"].values()]
+    values["is_below"] = any(gap is not None and gap < 0 for gap in gaps)
     with matplotlib.rc_context(STYLE):
         if manifest:
             steps, checks = ([record for record in metrics if record["kind"] == k] for k in ("train", "validation"))

@@ -11,9 +11,6 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.table import Table
-
-from gnn_training.console import markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -150,35 +147,33 @@ def verdict(rows: Sequence[Row]) -> str:
     return f"In the same seconds on {len(done)} graphs, the trained rule needs, in colors, {', '.join(said)}: {advice}."
 
 
-def tables(rows: Sequence[Row], summary: dict[str, Any], families: dict[str, dict[str, Any]]) -> list[Table]:
-    """A table of the graphs unless there are many, one of the families if there are any, and one of the methods. Wins,
-    ties and losses are against DSATUR.
+def tables(report: dict[str, Any]) -> dict[str, dict[str, Sequence[object]]]:
+    """Columns by title of the tables of a report: "graphs" unless there are many, "families" if there are any, by the
+    score in the title of their names, and "methods". A column without any value is left out.
     """
-    shown = []
-    if len(rows) <= SHOWN_GRAPHS:
-        columns = {title: [getattr(row, field) for row in rows] for field, title in GRAPH_COLUMNS.items()}
-        columns |= {title: [row.colors.get(method) for row in rows] for method, title in METHODS.items()}
-        columns |= {title: [getattr(row, title) for row in rows] for title in ("conflicts", "chromatic")}
+    made: dict[str, dict[str, Sequence[object]]] = {}
+    rows, summary, families = report.get("graphs", []), report["summary"], report["families"]
+    if rows and len(rows) <= SHOWN_GRAPHS:
+        made["graphs"] = {title: [row[field] for row in rows] for field, title in GRAPH_COLUMNS.items()}
+        made["graphs"] |= {title: [row["colors"].get(method) for row in rows] for method, title in METHODS.items()}
+        made["graphs"] |= {title: [row[title] for row in rows] for title in ("conflicts", "chromatic")}
         for title, method in (("call s", "one_call"), ("search s", "search")):
-            columns[title] = [row.seconds.get(method) for row in rows]
-        shown.append(columns)
+            made["graphs"][title] = [row["seconds"].get(method) for row in rows]
     if families:
-        groups, (title, key) = families.values(), family_score(summary)
-        columns = {title: list(families), "graphs": [group["graphs"] for group in groups]}
+        title, key = ("mean gap", "mean_gap") if summary["with_best_known"] else ("mean colors", "mean_colors")
+        title, key = ("share solved", "solved") if summary["published"] else (title, key)
+        groups = families.values()
+        columns = made["families"] = {title: list(families), "graphs": [group["graphs"] for group in groups]}
         columns |= {METHODS[m]: [group["methods"].get(m, {}).get(key) for group in groups] for m in METHODS}
         columns |= {name: [group["published"][name] for group in groups] for name in summary["published"]}
-        shown.append(columns | {"chromatic MAE": [group["chromatic_mae"] for group in groups]})
-    methods = summary["methods"]
-    scores = {title: [score[key] for score in methods.values()] for key, title in SCORE_COLUMNS.items()}
-    shown.append({"method": [METHODS[method] for method in methods], **scores})
-    return [markdown_table(columns) for columns in shown]
-
-
-def family_score(summary: dict[str, Any]) -> tuple[str, str]:
-    """Title and key of the score by which families are compared."""
-    if summary["published"]:
-        return "share solved", "solved"
-    return ("mean gap", "mean_gap") if summary["with_best_known"] else ("mean colors", "mean_colors")
+        columns["chromatic MAE"] = [group["chromatic_mae"] for group in groups]
+    scores = summary["methods"].values()
+    made["methods"] = {"method": [METHODS[method] for method in summary["methods"]]}
+    made["methods"] |= {title: [score[key] for score in scores] for key, title in SCORE_COLUMNS.items()}
+    if len({score["graphs"] for score in scores}) == 1:  # then the mean gap of DSATUR is enough
+        del made["methods"]["DSATUR there"]
+    return {name: {title: values for title, values in columns.items() if any(value is not None for value in values)}
+            for name, columns in made.items()}  # fmt: skip
 
 
 def over_time(rows: Sequence[Row], method: str) -> list[tuple[float, float]]:
