@@ -3,6 +3,11 @@
 import shlex
 from pathlib import Path
 
+import pytest
+import torch
+
+from gnn_training.launch import gpus
+
 SMI = """#!/bin/sh
 case "$*" in
   -L) printf '%s\\n' {listing} ;;
@@ -29,3 +34,25 @@ def nvidia_smi(folder: Path, gpus: int = 0, driver: str = "580.65.06", slices: i
     drivers = shlex.join([driver] * gpus or ["No devices were found"])
     (folder / "nvidia-smi").write_text(SMI.format(listing=shlex.join(listing(gpus, slices)), drivers=drivers))
     (folder / "nvidia-smi").chmod(0o755)
+
+
+def no_gpus(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Have no GPUs here, whatever the real machine has; an nvidia-smi in the folder is on the PATH."""
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        monkeypatch.setenv(name, "")  # so that what the program sets is undone, too
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(gpus, "DEVICES", (folder / "nvidiactl", folder / "kfd"))
+    torch_finds(monkeypatch, 0)
+    monkeypatch.setattr(gpus, "output_of", gpus.output_of.__wrapped__)
+
+
+def torch_finds(monkeypatch: pytest.MonkeyPatch, count: int, error: str = NONE_VISIBLE) -> None:
+    """Have torch find so many GPUs; what it says if there are none."""
+
+    def init() -> None:
+        raise RuntimeError(error)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "init", init)

@@ -6,13 +6,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from fake_gpus import NONE_VISIBLE, TOO_OLD, nvidia_smi
+from fake_gpus import TOO_OLD, no_gpus, nvidia_smi, torch_finds
 from test_environment import ROOT, Clone
 
 from gnn_training.errors import MachineError, UserError
@@ -21,28 +20,10 @@ from gnn_training.settings import RankSettings, RunSettings, multi, single
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A machine without GPUs, whatever the real one has; an nvidia-smi in the folder is on its PATH."""
-    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
-        monkeypatch.setenv(name, "")  # so that what a test sets is undone, too
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(gpus, "DEVICES", (tmp_path / "nvidiactl", tmp_path / "kfd"))
-    sees(monkeypatch, 0)
-    gpus.output_of.cache_clear()
-    yield tmp_path
-    gpus.output_of.cache_clear()
-
-
-def sees(monkeypatch: pytest.MonkeyPatch, count: int, error: str = NONE_VISIBLE) -> None:
-    """Have torch find so many GPUs; what it says if there are none."""
-
-    def init() -> None:
-        raise RuntimeError(error)
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    monkeypatch.setattr(torch.cuda, "init", init)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without GPUs; an nvidia-smi in the folder is on its PATH."""
+    no_gpus(monkeypatch, tmp_path)
+    return tmp_path
 
 
 def test_machine_without_gpus_costs_no_time_and_no_torch(here: Path):
@@ -59,7 +40,7 @@ def test_machine_without_gpus_costs_no_time_and_no_torch(here: Path):
 @pytest.mark.parametrize("node", ["nvidiactl", "kfd"])
 def test_device_node_is_enough_to_ask_torch(here: Path, monkeypatch, node: str):
     (here / node).touch()
-    sees(monkeypatch, 2)
+    torch_finds(monkeypatch, 2)
     assert (gpus.num_gpus(), gpus.num_expected(), gpus.driver()) == (2, 0, "")
 
 
@@ -84,7 +65,7 @@ def test_driver_that_hangs_is_not_waited_for(here: Path, monkeypatch):
 @pytest.mark.parametrize("error", [TOO_OLD, "Torch not compiled with CUDA enabled"])
 def test_what_torch_says_becomes_a_sentence(here: Path, monkeypatch, error: str):
     nvidia_smi(here, gpus=8)
-    sees(monkeypatch, 0, error)
+    torch_finds(monkeypatch, 0, error)
     assert f'cannot use the GPU ("{error}"): correct CUDA_VISIBLE_DEVICES, install torch for' in gpus.why_none()
 
 
@@ -98,7 +79,7 @@ def test_gpus_that_torch_cannot_use_are_refused_unless_fewer_are_asked_for(
     nvidia_smi(here, gpus=8, slices=7)  # slices (MIG) are not counted: torch sees one of them
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    sees(monkeypatch, usable)
+    torch_finds(monkeypatch, usable)
     assert gpus.num_ranks(RunSettings(processes=usable)) == usable
     if expected is None:
         assert gpus.num_ranks(RunSettings()) == usable

@@ -78,18 +78,9 @@ def test_damaged_record_makes_no_step_done_and_is_written_again(record: StepReco
     assert StepRecord(record.path).is_done(step(Path("product")))
 
 
-def test_training_whose_records_are_lost_is_not_done(here: Path):
+def test_training_whose_records_are_lost_is_not_done():
     train = next(step for step in job.plan(smoke()) if step.name == "train")
-    for path in train.files:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    record = StepRecord(here / "steps.json")
-    record.add(train, 1.0, is_done=True)
-    for name in ("status.json", "config.json", "metrics.jsonl"):
-        assert record.is_done(train)
-        Path("runs/smoke", name).rename(here / name)
-        assert not record.is_done(train)
-        (here / name).rename(Path("runs/smoke", name))
+    assert {"best.pt", "status.json", "config.json", "metrics.jsonl"} <= {path.name for path in train.files}
 
 
 def test_step_that_prepares_another_is_done_with_it(record: StepRecord):
@@ -106,34 +97,30 @@ def test_number_of_ranks_does_not_make_a_training_undone(record: StepRecord):
     assert record.is_done(four)
 
 
-def names(settings: RunSettings) -> list[str]:
-    return [step.name for step in job.plan(settings)]
+def test_data_is_generated_taken_or_imported(here: Path):
+    """In this order: packed graphs, a folder of graphs, the only archive, those of a recipe."""
 
+    def first_step(**changes: object) -> Step:
+        return job.plan(smoke().model_copy(update=changes))[0]
 
-def test_without_data_a_recipe_is_generated(here: Path):
-    data, *_, evaluate, _ = job.plan(smoke())
-    assert data.settings == GenerateSettings(recipe="smoke", out=Path("training_data/smoke-0"))
-    assert evaluate.settings.graphs == Path("training_data/smoke-0")
-    assert names(smoke()) == list(job.STEPS)
-
-
-def test_packed_data_is_taken_as_it_is(here: Path):
-    for folder in (Path("training_data"), Path("mine")):
-        folder.mkdir()
-        (folder / "manifest.json").touch()
-    assert names(smoke()) == list(job.STEPS[1:])
-    assert job.plan(smoke())[0].settings.data == Path("training_data")
-    named = smoke().model_copy(update={"data": Path("mine")})
-    assert job.plan(named)[0].settings.data == Path("mine")
-
-
-def test_other_data_is_imported_into_the_run_folder(here: Path):
+    assert first_step().settings == GenerateSettings(recipe="smoke", out=Path("training_data/smoke-0"))
+    assert [step.name for step in job.plan(smoke())] == list(job.STEPS)
     (here / "training_data/graphs").mkdir(parents=True)
+    archive = here / "training_data/mine.tar.gz"
+    archive.touch()
+    imported = ImportSettings(sources=(Path("training_data/mine.tar.gz"),), out=Path("runs/smoke/data"))
+    assert first_step().settings == imported
+    (here / "training_data/other.tar.gz").touch()
+    with pytest.raises(UserError, match=r"mine.tar.gz, other.tar.gz .* name one with --data"):
+        first_step()
     (here / "training_data/graphs/train_000000.json").touch()
-    imported = ImportSettings(sources=(Path("training_data/graphs"),), out=Path("runs/smoke/data"))
-    assert job.plan(smoke())[0].settings == imported
-    named = job.plan(smoke().model_copy(update={"data": Path("col")}))[0]
-    assert named.settings == imported.model_copy(update={"sources": (Path("col"),)})
+    assert first_step().settings == imported.model_copy(update={"sources": (Path("training_data/graphs"),)})
+    assert first_step(data=Path("col")).settings == imported.model_copy(update={"sources": (Path("col"),)})
+    for folder in (Path("training_data"), Path("mine")):
+        folder.mkdir(exist_ok=True)
+        (folder / "manifest.json").touch()
+    assert first_step().name == "check" and first_step().settings.data == Path("training_data")
+    assert first_step(data=Path("mine")).settings.data == Path("mine")
 
 
 def test_results_inside_the_data_to_import_are_refused(here: Path):
@@ -141,15 +128,6 @@ def test_results_inside_the_data_to_import_are_refused(here: Path):
     for changes in ({"run": Path("mine/run")}, {"run": here / "mine"}, {"models": Path("other/../mine/models")}):
         with pytest.raises(UserError, match="is inside mine, whose graphs are imported; name another --run"):
             job.plan(RunSettings(data=Path("mine"), **changes))
-
-
-def test_archive_in_training_data_is_imported_and_of_several_none(here: Path):
-    (here / "training_data").mkdir()
-    (here / "training_data/mine.tar.gz").touch()
-    assert job.plan(smoke())[0].settings.sources == (Path("training_data/mine.tar.gz"),)
-    (here / "training_data/other.tar.gz").touch()
-    with pytest.raises(UserError, match=r"mine.tar.gz, other.tar.gz .* name one with --data"):
-        job.plan(smoke())
 
 
 def test_gpus_are_selected_once_and_not_again_by_the_steps(here: Path):
