@@ -26,8 +26,8 @@ from matplotlib.figure import Figure
 from benchmarks.training_speed import table
 from gnn_training import files
 from gnn_training.console import set_up_logging
-from gnn_training.data.dataset import Plan, finished, label_all
 from gnn_training.data.families import FAMILIES, RECIPES, Recipe, draws
+from gnn_training.data.labels import Plan, finished, label_all
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
 from gnn_training.files import lock_folder

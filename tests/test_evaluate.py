@@ -11,7 +11,7 @@ from dimacs import queens, write_col
 from gnn_training.coloring import is_proper
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import packed
-from gnn_training.data.dataset import label
+from gnn_training.data.labels import label
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance, as_graph
 from gnn_training.jobs import evaluate as job

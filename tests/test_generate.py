@@ -16,9 +16,9 @@ import pytest
 from small_graphs import label_of
 
 from gnn_training.coloring import is_proper
-from gnn_training.data import dataset, packed
-from gnn_training.data.dataset import Plan, label_all, split
+from gnn_training.data import labels, packed
 from gnn_training.data.families import Draw
+from gnn_training.data.labels import Plan, label_all, split
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import Graph, Instance
@@ -222,7 +222,7 @@ def test_one_graph_in_five_of_every_family_and_size_is_for_validation():
     tensors = {"family": rng.integers(4, size=2000), "num_nodes": rng.integers(10, 800, size=2000)}
     chosen = split(tensors, seed=0)
     assert chosen.sum() == 400
-    bucket = np.searchsorted(dataset.SIZE_BOUNDS, tensors["num_nodes"], side="right")
+    bucket = np.searchsorted(labels.SIZE_BOUNDS, tensors["num_nodes"], side="right")
     for family in range(4):
         for size in range(4):
             inside = chosen[(tensors["family"] == family) & (bucket == size)]
@@ -245,7 +245,7 @@ def test_progress_and_the_labels_against_dsatur_are_logged(tmp_path, caplog):
 
 def test_a_worker_loads_no_torch():
     program = (
-        "import sys; import gnn_training.data.dataset, gnn_training.data.families; "
+        "import sys; import gnn_training.data.labels, gnn_training.data.families; "
         "assert not {'torch', 'torch_geometric', 'onnxruntime', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from gnn_training.contract import GRAPH_TYPES, SHIPPED_MODEL
 from gnn_training.data import sources
-from gnn_training.data.dataset import Plan, finished, label_all
 from gnn_training.data.families import RECIPES, Draw, draws
+from gnn_training.data.labels import Plan, finished, label_all
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import StorageError, UserError
 from gnn_training.files import lock_folder
