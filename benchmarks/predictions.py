@@ -22,8 +22,8 @@ from benchmarks.training_speed import table
 from gnn_training import files
 from gnn_training.console import set_up_logging
 from gnn_training.contract import CALL_ROUNDS, rounds_by_size
-from gnn_training.data.dataset import Plan, finished, label_all
 from gnn_training.data.families import RECIPES, Recipe, draws
+from gnn_training.data.labels import Plan, finished, label_all
 from gnn_training.data.packed import STATE, PackedGraphs, cut
 from gnn_training.files import lock_folder
 from gnn_training.model.network import SAVED, ColoringNetwork, PredictionNetwork
