@@ -76,8 +76,10 @@ def main(args: Sequence[str] | None = None) -> int:
             return _without_output(141)
         if error.errno not in DISK_ERRORS:
             raise
-        place = error.filename or (SHARED_MEMORY if _is_full(SHARED_MEMORY) else "the output")
-        return _without_output(_explain(StorageError(f"{place} cannot be written ({reason(error)}); make room")))
+        place, way_out = error.filename or "the output", "make room"
+        if not error.filename and _is_full(SHARED_MEMORY):
+            place, way_out = SHARED_MEMORY, "make room, in a container with --shm-size=1g"
+        return _without_output(_explain(StorageError(f"{place} cannot be written ({reason(error)}); {way_out}")))
 
 
 def _is_full(folder: Path) -> bool:

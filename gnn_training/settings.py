@@ -181,10 +181,6 @@ class TrainSettings(RankSettings):
         """Return the number of optimizer steps of the whole training. graphs_per_step: on all ranks, the mean."""
         return self.steps or max(self.warmup_steps + 1, round(self.searches / (2 * graphs_per_step)))
 
-    def between_evaluations(self, num_steps: int) -> int:
-        """Return the number of steps from one evaluation to the next in a training of `num_steps`."""
-        return self.evaluate_every or -(-num_steps // EVALUATIONS)
-
 
 class RunSettings(TrainSettings):
     """Settings of `run` and `check`."""

@@ -247,7 +247,7 @@ def test_shared_memory_that_is_full_is_named(monkeypatch, tmp_path: Path, capfd)
     monkeypatch.setattr(program, "SHARED_MEMORY", tmp_path)
     monkeypatch.setattr(program.shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
     assert main(["check"]) == 4
-    assert f"{tmp_path} cannot be written (no space)" in capfd.readouterr().err
+    assert f"{tmp_path} cannot be written (no space); make room, in a container with --" in capfd.readouterr().err
 
 
 FULL = "coloring-gnn: the output cannot be written (no space left on device); make room"

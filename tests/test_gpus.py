@@ -1,7 +1,6 @@
-"""GPUs as nvidia-smi and torch tell of them, and what run_multigpu.sh makes of machines with and without."""
+"""GPUs as nvidia-smi and torch list them, and what a job makes of machines with and without."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -12,9 +11,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fake_gpus import TOO_OLD, no_gpus, nvidia_smi, torch_finds
-from test_environment import ROOT, Clone
+from tiny_runs import ROOT
 
 from gnn_training.errors import MachineError, UserError
+from gnn_training.jobs import run
 from gnn_training.launch import gpus
 from gnn_training.settings import RankSettings, RunSettings, multi, single
 
@@ -125,59 +125,29 @@ def test_gpu_that_does_not_compute_is_named(monkeypatch):
         gpus.describe(3)
 
 
-@pytest.fixture
-def pretend(monkeypatch: pytest.MonkeyPatch):
-    """pretend(count): this machine has so many GPUs."""
-
-    def pretend(count: int) -> None:
-        monkeypatch.setattr(gpus, "num_gpus", lambda: count)
-        monkeypatch.setattr(gpus, "num_expected", lambda: count)
-
-    return pretend
-
-
-def test_there_is_one_rank_per_gpu_or_per_core_unless_told_otherwise(pretend, monkeypatch):
+def test_there_is_one_rank_per_gpu_or_per_core_unless_told_otherwise(here: Path, monkeypatch):
     monkeypatch.setattr(gpus, "num_cores", lambda: 64)
-    pretend(4)
+    assert [gpus.num_ranks(RunSettings(processes=asked)) for asked in (0, 16)] == [gpus.MAX_CPU_RANKS, 16]
+    nvidia_smi(here, gpus=4)
+    torch_finds(monkeypatch, 4)
     assert [gpus.num_ranks(RunSettings(processes=asked)) for asked in (0, 2)] == [4, 2]
     assert gpus.num_ranks(RunSettings(device="cpu")) == gpus.MAX_CPU_RANKS
     assert gpus.num_ranks(RankSettings()) == 4
-    pretend(0)
-    assert [gpus.num_ranks(RunSettings(processes=asked)) for asked in (0, 16)] == [8, 16]
+    with pytest.raises(UserError, match=r"processes \(5\) must not exceed the GPUs \(4\)"):
+        gpus.num_ranks(RunSettings(processes=5))
 
 
-def test_more_ranks_than_gpus_are_refused(pretend):
-    pretend(2)
-    with pytest.raises(UserError, match=r"processes \(3\) must not exceed the GPUs \(2\)"):
-        gpus.num_ranks(RunSettings(processes=3))
-
-
-def test_settings_made_for_gpus_are_refused_without_one_and_told_why(pretend, monkeypatch):
-    pretend(0)
-    monkeypatch.setattr(gpus, "why_none", lambda: "they were stolen")
+def test_settings_made_for_gpus_are_refused_without_one_and_told_why():
     for settings in (RunSettings(device="cuda"), RunSettings(gpus="0"), RankSettings(device="cuda"), single(), multi()):
-        with pytest.raises(MachineError, match="^they were stolen$"):
+        with pytest.raises(MachineError, match="^there is no GPU: start a container with --gpus all"):
             gpus.num_ranks(settings)
     assert gpus.num_ranks(single().model_copy(update={"device": "cpu", "processes": 1})) == 1
 
 
-@pytest.fixture
-def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
-    """A checkout with the real program, in an environment that is there already."""
-    monkeypatch.setenv("PATH", os.defpath)  # where its tools are
-    made = Clone(tmp_path / "pod")
-    made.uv()
-    shutil.rmtree(made.root / "gnn_training")
-    (made.root / "gnn_training").symlink_to(ROOT / "gnn_training")
-    return made
-
-
-@pytest.mark.slow  # whole trainings in processes of their own
-def test_run_multigpu_refuses_a_machine_without_gpus(clone: Clone):
-    refused = clone.start("run_multigpu.sh", cwd=clone.root)
-    assert refused.returncode == MachineError.exit_code and " train " not in refused.stdout, refused
-    assert re.findall("^coloring-gnn: there is no GPU: start a container with --gpus all", refused.stderr, re.MULTILINE)
-    rehearsed = clone.start("run_multigpu.sh", "--dry-run", cwd=clone.root)
-    assert rehearsed.returncode == 0 and "# ranks on this machine: one for each GPU; here is none" in rehearsed.stdout
-    two = clone.start("run_multigpu.sh", "2", "--preset", "cpu", "--dry-run", cwd=clone.root)
-    assert "# ranks on this machine: 2," in two.stdout
+def test_a_job_for_gpus_can_be_rehearsed_without_one_but_makes_no_graphs(here: Path, monkeypatch, capsys):
+    monkeypatch.chdir(here)
+    with pytest.raises(MachineError, match="^there is no GPU"):
+        run.run(multi())
+    run.dry_run(multi())
+    assert "# ranks on this machine: one for each GPU; here is none" in capsys.readouterr().out
+    assert not (here / "training_data").exists()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
-from gnn_training.training.sampler import EqualCostSampler, share
+from gnn_training.training.loader import EqualCostSampler, share
 
 COSTS = st.lists(st.integers(1, 1000), min_size=1, max_size=80)
 RANKS = st.integers(1, 9)

@@ -7,8 +7,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -186,17 +185,14 @@ def _stamp(path: Path) -> list[int]:
     return [len(stats), sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)]
 
 
-@contextmanager
-def _tensorboard(settings: RunSettings) -> Iterator[None]:
-    """Show the curves in a browser meanwhile, if that is wanted."""
-    if not settings.tensorboard:
-        yield
-        return
+def _tensorboard(settings: RunSettings) -> AbstractContextManager[object]:
+    """Show the curves in a browser meanwhile, if a port is named."""
     host, port = settings.tensorboard_host, settings.tensorboard
+    if not port:
+        return nullcontext()
     machine.require_port(port, host)
     arguments = ["-m", "tensorboard.main", "--host", host, "--port", str(port), f"--logdir={settings.run}"]
-    with processes.python(arguments, settings.run / "tensorboard.log"):
-        yield
+    return processes.python(arguments, settings.run / "tensorboard.log")
 
 
 def _find_nccl_variables(settings: RunSettings, nodes: Nodes) -> None:

@@ -16,7 +16,7 @@ from gnn_training.errors import StorageError, UserError
 from gnn_training.files import damaged, identity, lock_folder, make_folder, write_text
 from gnn_training.launch import gpus
 from gnn_training.launch.ranks import Nodes, launch
-from gnn_training.settings import TrainSettings
+from gnn_training.settings import EVALUATIONS, TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
@@ -95,7 +95,7 @@ class Training:
 
     def _steps(self, stop: StopSignal) -> str:
         settings, learner, progress = self.settings, self.learner, self.progress
-        evaluate_every = settings.between_evaluations(learner.num_steps)
+        evaluate_every = settings.evaluate_every or -(-learner.num_steps // EVALUATIONS)
         # On a CPU a look costs nothing. What follows from one is a function of the step, so all ranks agree.
         look_every = gcd(GPU_STEPS, settings.log_every) if self.rt.device.type == "cuda" else 1
         # Ranks disagree on clocks and signals: decisions come from reduced flags.

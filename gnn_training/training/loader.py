@@ -1,14 +1,18 @@
-"""From packed graphs to the batches of a training step."""
+"""From packed graphs to the batches of a training step: a sampler whose ranks do about the same work, and batches on
+the device.
+"""
 
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from heapq import heapreplace
 from itertools import count, islice, repeat
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DistributedSampler
 
 from gnn_training.contract import HORIZON
 from gnn_training.data.packed import STATE, STATE_NODES, PackedGraphs, cut
@@ -20,13 +24,73 @@ from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.settings import TrainSettings
 from gnn_training.solve.portfolio import first_coloring
 from gnn_training.training.loss import Batch, StateBatch
-from gnn_training.training.sampler import EqualCostSampler, PlannedStep, search_costs
 
 log = logging.getLogger(__name__)
-SEARCH, HORIZONS = 1, 2  # purposes of random generators; 0 is the sampler's
+SAMPLER, SEARCH, HORIZONS = range(3)  # purposes of random generators
 EVER, AS_CALLED = 0.2, 0.6  # shares of states asked for all times, and, including these, for that of the file
 KEPT = 2**28  # neighbours of all graphs: up to a GiB, lists are kept
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # 2^64 divided by the golden ratio, in the integers of torch
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """One step of one rank. ids: graphs of this rank, the largest first, perhaps none; num_graphs: graphs of the step
+    on all ranks.
+    """
+
+    ids: np.ndarray
+    num_graphs: int
+
+
+class EqualCostSampler(DistributedSampler):
+    """Yields one PlannedStep after the other; an epoch takes every graph exactly once over all ranks. `set_epoch`
+    shuffles, the same way on all ranks.
+
+    Args:
+        indices: (G,) the graphs to sample from.
+        costs: (G,) what a search of each takes, in any unit.
+        batch_size: graphs of one rank in a step, at most on the mean.
+    """
+
+    def __init__(
+        self, indices: np.ndarray, costs: np.ndarray, batch_size: int, num_replicas: int, rank: int, seed: int = 0
+    ):
+        super().__init__(indices, num_replicas, rank, seed=seed)  # type: ignore[arg-type] # it only takes the length
+        self.indices, self.costs = indices, costs
+        self.num_steps = -(-len(indices) // (batch_size * num_replicas))
+
+    def __len__(self) -> int:
+        """Steps of an epoch."""
+        return self.num_steps
+
+    @property
+    def graphs_per_step(self) -> float:
+        """Mean number of graphs of a step on all ranks."""
+        return len(self.indices) / len(self)
+
+    def __iter__(self) -> Iterator[PlannedStep]:
+        rng = np.random.default_rng([self.seed, self.epoch, SAMPLER])
+        for places in np.array_split(rng.permutation(len(self.indices)), len(self)):
+            mine = share(self.costs[places], self.num_replicas)[self.rank]
+            yield PlannedStep(self.indices[places[mine]], len(places))
+
+
+def share(costs: np.ndarray, num_parts: int) -> list[np.ndarray]:
+    """Divide items into parts of about the same cost, and return their positions: each goes, the largest first, to the
+    part that has the least so far (Graham 1969).
+    """
+    parts: list[list[int]] = [[] for _ in range(num_parts)]
+    loads = [(0.0, part) for part in range(num_parts)]
+    for i in np.argsort(-costs, kind="stable"):
+        load, part = loads[0]
+        heapreplace(loads, (load + costs[i], part))
+        parts[part].append(i)
+    return [np.array(part, dtype=int) for part in parts]
+
+
+def search_costs(num_nodes: np.ndarray, num_edges: np.ndarray) -> np.ndarray:
+    """What a round of a search takes, in 3 nanoseconds of a core: fitted to 180 graphs of 100 to 1,000 nodes."""
+    return 600 + num_nodes + 11 * num_edges / num_nodes
 
 
 class GraphLoader:

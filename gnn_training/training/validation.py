@@ -10,9 +10,8 @@ from gnn_training.distributed import Runtime
 from gnn_training.model.network import ColoringNetwork
 from gnn_training.model.search import first_weights
 from gnn_training.settings import TrainSettings
-from gnn_training.training.loader import DeviceDataset
+from gnn_training.training.loader import DeviceDataset, search_costs, share
 from gnn_training.training.loss import Batch, Search
-from gnn_training.training.sampler import search_costs, share
 
 SCORES = ("gap", "at_best_known", "gain", "gain_squared")
 PREDICTED = ("chromatic_error", "family_accuracy")
