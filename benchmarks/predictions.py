@@ -29,9 +29,8 @@ from gnn_training.files import lock_folder
 from gnn_training.model.network import SAVED, ColoringNetwork, PredictionNetwork
 from gnn_training.model.session import Model
 from gnn_training.training.learner import learning_rate
-from gnn_training.training.loader import DeviceDataset, planned
+from gnn_training.training.loader import DeviceDataset, EqualCostSampler, planned
 from gnn_training.training.loss import WEIGHTS, LossTerms
-from gnn_training.training.sampler import EqualCostSampler
 
 log = logging.getLogger(__name__)
 SIZES = ((30, 1000, 1.0),)  # nodes
