@@ -24,7 +24,7 @@ from gnn_training.console import set_up_logging
 from gnn_training.contract import CALL_ROUNDS, rounds_by_size
 from gnn_training.data.families import RECIPES, Recipe, draws
 from gnn_training.data.labels import Plan, finished, label_all
-from gnn_training.data.packed import STATE, PackedGraphs, cut
+from gnn_training.data.packed import PackedGraphs
 from gnn_training.files import lock_folder
 from gnn_training.model.network import SAVED, ColoringNetwork, PredictionNetwork
 from gnn_training.model.session import Model
@@ -150,7 +150,8 @@ def score(network: PredictionNetwork, test: PackedGraphs) -> dict[str, float]:
     nll, error, before, log_rounds, covered, held = [], [], [], [], [], []
     for i in dataset.state_ids("train").tolist() + dataset.state_ids("validation").tolist():
         batch = dataset.states(np.array([i]), 1)
-        if batch is None or not is_after_call(test, dataset, i):
+        call = min(CALL_ROUNDS, rounds_by_size(int(test.num_nodes[dataset.state_graph[i]])))
+        if batch is None or batch.search.rounds != call:
             continue
         predicted = network(batch.inputs)
         saved, search = float(batch.saved), batch.search
@@ -170,14 +171,6 @@ def score(network: PredictionNetwork, test: PackedGraphs) -> dict[str, float]:
         "in the 80% interval": float(np.mean(covered)),
         "in it, ends shared": float(np.mean(held)),
     }
-
-
-def is_after_call(test: PackedGraphs, dataset: DeviceDataset, state: int) -> bool:
-    """Whether a state is the one after the rounds of a call."""
-    graph = int(dataset.state_graph[state])
-    number = state - int(np.flatnonzero(dataset.state_graph == graph)[0])
-    rounds = cut(test.tensors, "states", graph).reshape(-1, STATE)[number, 0]
-    return rounds == min(CALL_ROUNDS, rounds_by_size(int(test.num_nodes[graph])))
 
 
 def distribution_at(chances: np.ndarray, saved: float) -> tuple[float, float]:
