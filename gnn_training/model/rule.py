@@ -9,6 +9,8 @@ import math
 
 ACTIVE, MOVERS = 16, 4  # nodes in conflict that a round looks at, and that may move,
 NODES_PER_ACTIVE, NODES_PER_MOVER = 64, 256  # and one more for every so many nodes of a large graph
+PERIOD = 8  # rounds from one question to the network to the next; its answers hold until then
+UNIT = 1024  # parts of 1: weights of conflicts are whole numbers of such parts, so that any order gives the same sums
 NOT_MOVED = 20  # age of a node before its first move
 NODE_FEATURES = ("has_free", "free", "one", "conflicts", "age", "moves")
 GRAPH_FEATURES = ("nodes", "colors", "density", "conflicted", "colors_per_node")
@@ -45,9 +47,9 @@ def graph_features(nodes, colors, density, conflicted):
     return nodes / 3 - 2, colors / 2 - 1.5, density - 0.5, conflicted / 2 - 1, colors - nodes + 2.3
 
 
-def conflict_weight(z):
-    """What a conflict costs, between 0 and 2, from the output z of the network."""
-    return 1 + z / (1 + abs(z))
+def conflict_weight(z, plain):
+    """What a conflict costs: between 0 and 2, from the output z of the network, and the same for all conflicts."""
+    return 1 + z / (1 + abs(z)) + plain
 
 
 def crowding(size, colors_per_node):

@@ -1,8 +1,8 @@
 """The search of `model.search` for one graph, compiled for a CPU: the same phases and the same moves in microseconds.
 
-What a round reads is counted incrementally: a move changes the counts and features of its neighbours alone, and
-conflicts are weighed for the neighbours of active nodes only. The counts of a color lie side by side, because a move
-changes those of two colors. `model.rule` has the formulas of both searches; tests/test_search.py
+What a round reads is counted incrementally: a move changes the counts of its neighbours alone, and the costs of those
+that have been active since the network was asked. The counts of a color lie side by side, because a move changes those
+of two colors. `model.rule` has the formulas of both searches; tests/test_search.py
 holds them to the same moves. numba's cache does not notice a change of rule.py: save this file, too.
 
 Letters in shapes: N nodes, K colors, A active nodes, M nodes that may move, F features.
@@ -17,14 +17,14 @@ from numba import njit
 
 import gnn_training.solve.kernels  # noqa: F401  (sets the place of numba's cache)
 from gnn_training.model import rule
-from gnn_training.model.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
+from gnn_training.model.rule import (
+    ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS, PERIOD, UNIT,
+)  # fmt: skip
 
 ENDS = np.cumsum([0, *(math.prod(shape) for shape in rule.SHAPES.values())])  # of the parts in the vector of weights
 NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES = map(len, (rule.CONTROLS, rule.NODE_FEATURES, rule.GRAPH_FEATURES))
 CONFLICTED, CONFLICTS, COLORS, MOVES = range(4)  # places in `totals`
-COUNTED = 4  # features that come from counts; the others come from moves
 OLDEST = 1_000_000  # rounds since the last move of a node, and moves, that make a difference
-SHARE = 0.6  # of the nodes: if the active ones have fewer neighbours, only these are weighed
 # Without Python's checks for divisions by zero, and with fused multiplications and additions, loops become vectors.
 options: Any = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 inner: Any = options | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # what Python does not call
@@ -48,7 +48,6 @@ class Coloring(NamedTuple):
     conflicts: np.ndarray  # (N,) int32, neighbours in a node's color, one more if it is closed
     without: np.ndarray  # (N,) int32, open colors without a conflict
     one: np.ndarray  # (N,) int32, open colors with one conflict
-    features: np.ndarray  # (F, N) float32; the first COUNTED rows belong to the last three counts
     conflicted: np.ndarray  # (N,) uint32, the nodes in conflict come first
     place: np.ndarray  # (N,) int32, of a node in `conflicted`
     totals: np.ndarray  # (4,) int64: nodes in conflict, sum of `conflicts`, open colors, moves so far
@@ -63,7 +62,7 @@ class Memory(NamedTuple):
 
 
 class Network(NamedTuple):
-    """The trained numbers, see rule.SHAPES, and what they say of this round."""
+    """The trained numbers, see rule.SHAPES, and what they say once in PERIOD rounds."""
 
     by_graph: np.ndarray
     by_graph_bias: np.ndarray
@@ -71,8 +70,11 @@ class Network(NamedTuple):
     out: np.ndarray
     direct: np.ndarray
     move: np.ndarray
-    outputs: np.ndarray  # (OUTPUTS,): controls, shifts of the hidden units, level
     logs: np.ndarray  # log1p of 0, 1, 2, ...
+    outputs: np.ndarray  # (OUTPUTS,): controls, shifts of the hidden units, level
+    features: np.ndarray  # (F, N) float32, of the nodes
+    z: np.ndarray  # (N,) float32, see rule.conflict_weight
+    weights: np.ndarray  # (N,) int32, of a conflict with every node
 
 
 class Choice(NamedTuple):
@@ -85,11 +87,8 @@ class Choice(NamedTuple):
     movers: np.ndarray  # (M,) int64, places in `active` of the best moves,
     kept: np.ndarray  # (M,) int64, and of those that are made
     order: np.ndarray  # (N,) int64, of the nodes in `movers`; N for all others
-    seen: np.ndarray  # (N,) int64, the last search for neighbours that met a node
-    near: np.ndarray  # (N,) uint32, neighbours of active nodes
-    features: np.ndarray  # (F, N) float32, of `near`
-    weights: np.ndarray  # (N,) float32, of conflicts with these neighbours,
-    weight: np.ndarray  # (N,) float32, and of those with every node
+    costs: np.ndarray  # (N, K) int32, sums of the weights of a node's conflicts in every color
+    summed: np.ndarray  # (N,) int32, the round in which they were summed; they count until the network is asked again
     crowding: np.ndarray  # (K,) float32
     score: np.ndarray  # (K,) float32
 
@@ -130,20 +129,20 @@ def follow(offsets, neighbours, first, num_colors, lower, weights, table, seed, 
     ends = neighbours.view(np.uint32)
     n = len(first)
     logs = np.log1p(np.arange(max(min(rounds, OLDEST), n) + NOT_MOVED + 2)).astype(np.float32)
-    coloring, memory = begin(offsets, ends, first, num_colors, logs)
+    coloring, memory = begin(offsets, ends, first, num_colors)
     K = len(coloring.sizes)
     network = Network(
         weights[: ENDS[1]].reshape(OUTPUTS, NUM_GRAPH_FEATURES), weights[ENDS[1] : ENDS[2]],
         weights[ENDS[2] : ENDS[3]].reshape(HIDDEN, NUM_FEATURES), weights[ENDS[3] : ENDS[4]],
-        weights[ENDS[4] : ENDS[5]], weights[ENDS[5] :], np.zeros(OUTPUTS, np.float32), logs,
+        weights[ENDS[4] : ENDS[5]], weights[ENDS[5] :], logs, np.zeros(OUTPUTS, np.float32),
+        np.zeros((NUM_FEATURES, n), np.float32), np.zeros(n, np.float32), np.zeros(n, np.int32),
     )  # fmt: skip
     A = min(max(ACTIVE, n // NODES_PER_ACTIVE), n)
     M = min(max(MOVERS, n // NODES_PER_MOVER), A)
     choice = Choice(
         np.zeros(A, np.uint32), np.zeros(A, np.int64), np.zeros(A, np.uint32), np.zeros(A, np.float32),
-        np.zeros(M, np.int64), np.zeros(M, np.int64), np.full(n, n, np.int64), np.full(n, -1, np.int64),
-        np.zeros(n, np.uint32),
-        np.zeros((NUM_FEATURES, n), np.float32), np.zeros(n, np.float32), np.zeros(n, np.float32),
+        np.zeros(M, np.int64), np.zeros(M, np.int64), np.full(n, n, np.int64), np.zeros((n, K), np.int32),
+        np.full(n, -1, np.int32),
         np.zeros(K, np.float32), np.zeros(K, np.float32),
     )  # fmt: skip
     best, fewest, conflicts, reached = first.astype(np.int64), K, 1e6, np.full(K + 1, -1, np.int64)
@@ -151,6 +150,9 @@ def follow(offsets, neighbours, first, num_colors, lower, weights, table, seed, 
     for t in range(rounds):
         if stop[0]:
             break
+        if t % PERIOD == 0:
+            measure(n, len(ends), coloring, network)
+            weigh(coloring, memory, network, t)
         if coloring.totals[CONFLICTED] == 0:
             for v in range(n):
                 best[v] = coloring.colors[v]
@@ -158,12 +160,10 @@ def follow(offsets, neighbours, first, num_colors, lower, weights, table, seed, 
             reached[fewest] = t
             if fewest <= lower:
                 break
-            close(coloring, network.logs)
+            close(coloring)
             continue
         conflicts = min(conflicts, coloring.totals[CONFLICTS] / 2)
-        measure(n, len(ends), coloring, network)
         num_active = draw(coloring, choice, seed, t)
-        weigh(offsets, ends, coloring, memory, network, choice, num_active, t)
         choose(offsets, ends, coloring, memory, network, choice, num_active, table, seed, t)
         num_movers = settle(n, offsets, ends, network, choice, num_active)
         apply(offsets, ends, coloring, memory, network, choice, num_movers, table, seed, t)
@@ -175,7 +175,7 @@ def follow(offsets, neighbours, first, num_colors, lower, weights, table, seed, 
 
 
 @compiled
-def begin(offsets, ends, first, num_colors, logs):
+def begin(offsets, ends, first, num_colors):
     """The coloring, where as many of the largest classes are open as asked for, and an empty memory."""
     n, K = len(first), 0
     for v in range(n):
@@ -184,8 +184,7 @@ def begin(offsets, ends, first, num_colors, logs):
     zeros = np.zeros((4, n), np.int32)
     coloring = Coloring(
         first.astype(np.uint32), counts, np.ones(K, np.bool_), sizes, zeros[0], zeros[1], zeros[2],
-        np.zeros((NUM_FEATURES, n), np.float32), np.zeros(n, np.uint32), np.full(n, -1, np.int32),
-        np.zeros(4, np.int64),
+        np.zeros(n, np.uint32), np.full(n, -1, np.int32), np.zeros(4, np.int64),
     )  # fmt: skip
     for v in range(n):
         sizes[first[v]] += 1
@@ -196,15 +195,13 @@ def begin(offsets, ends, first, num_colors, logs):
             coloring.without[v] += counts[x, v] == 0
             coloring.one[v] += counts[x, v] == 1
     coloring.totals[COLORS] = K
-    for v in range(n):
-        set_count_features(coloring, logs, v)
     while 0 < num_colors < coloring.totals[COLORS]:
-        close(coloring, logs)
+        close(coloring)
     return coloring, Memory(np.full((n, K), -1, np.int32), np.full(n, -NOT_MOVED, np.int32), zeros[3])
 
 
 @compiled
-def close(coloring, logs):
+def close(coloring):
     """Close the smallest class: its nodes have to move to another color."""
     color, K = -1, len(coloring.sizes)
     for x in range(K):
@@ -217,7 +214,6 @@ def close(coloring, logs):
         coloring.one[v] -= coloring.counts[color, v] == 1
         if coloring.colors[v] == color:
             add_conflicts(coloring, v, 1)
-        set_count_features(coloring, logs, v)
 
 
 @compiled
@@ -273,79 +269,36 @@ def draw(coloring, choice, seed, t):
 
 
 @compiled
-def weigh(offsets, ends, coloring, memory, network, choice, num_active, t):
-    """What a conflict with every neighbour of an active node costs: from 0 to 2, and the plain weight."""
-    n, near, logs = len(coloring.colors), choice.near, network.logs
-    num_near = 0
-    for a in range(num_active):
-        num_near += offsets[choice.active[a] + 1] - offsets[choice.active[a]]
+def weigh(coloring, memory, network, t):
+    """What a conflict with every node costs."""
+    n, f, z, logs, most = len(coloring.colors), network.features, network.z, network.logs, np.int32(OLDEST)
     mean_moves = np.float32(np.log1p(coloring.totals[MOVES] / n))
-    is_few = num_near < SHARE * n
-    if is_few:
-        num_near = 0
-        for a in range(num_active):
-            for i in range(offsets[choice.active[a]], offsets[choice.active[a] + 1]):
-                if choice.seen[ends[i]] != t:
-                    choice.seen[ends[i]] = t
-                    near[num_near] = ends[i]
-                    num_near += 1
-    else:
-        num_near = n
-    f = coloring.features
-    if is_few:
-        f = choice.features
-        for i in range(num_near):
-            v = near[i]
-            for j in range(COUNTED):
-                f[j, i] = coloring.features[j, v]
-            f[4, i], f[5, i] = move_features(memory.moved[v], memory.moves[v], mean_moves, t, logs)
-    else:
-        ages, moves = f[4], f[5]
-        for v in range(n):
-            ages[v], moves[v] = move_features(memory.moved[v], memory.moves[v], mean_moves, t, logs)
-    weights, plain = choice.weights if is_few else choice.weight, network.move[0]
-    apply_layer(f, num_near, network.direct, network.outputs[OUTPUTS - 1], np.float32(1), False, weights)
+    for v in range(n):
+        free = np.uint32(coloring.without[v] - (coloring.conflicts[v] == 0))  # other than its own color
+        one, conflicts = np.uint32(coloring.one[v]), np.uint32(coloring.conflicts[v])
+        age, moves = np.uint32(min(most, np.int32(t) - memory.moved[v])), np.uint32(min(most, memory.moves[v]))
+        f[0, v], f[1, v], f[2, v], f[3, v], f[4, v], f[5, v] = node_features(
+            free > 0, logs[free], logs[one], logs[conflicts], logs[age], logs[moves], mean_moves
+        )
+    apply_layer(f, network.direct, network.outputs[OUTPUTS - 1], np.float32(1), False, z)
     for j in range(HIDDEN):
-        shift = network.outputs[NUM_CONTROLS + j]
-        apply_layer(f, num_near, network.by_node[j], shift, network.out[j], True, weights)
-    for i in range(num_near):
-        weights[i] = conflict_weight(weights[i]) + plain
-    if is_few:
-        for i in range(num_near):
-            choice.weight[near[i]] = weights[i]
+        apply_layer(f, network.by_node[j], network.outputs[NUM_CONTROLS + j], network.out[j], True, z)
+    plain, unit = network.move[0], np.float32(UNIT)
+    for v in range(n):
+        network.weights[v] = np.int32(unit * conflict_weight(z[v], plain))
 
 
 @compiled
-def set_count_features(coloring, logs, v):
-    """Note the features that come from the counts of node v."""
-    zero, f = np.float32(0), coloring.features
-    free = np.uint32(coloring.without[v] - (coloring.conflicts[v] == 0))  # other than its own color
-    one, conflicts = np.uint32(coloring.one[v]), np.uint32(coloring.conflicts[v])
-    f[0, v], f[1, v], f[2, v], f[3, v], _, _ = node_features(
-        free > 0, logs[free], logs[one], logs[conflicts], zero, zero, zero
-    )
-
-
-@compiled
-def move_features(moved, moves, mean_moves, t, logs):
-    """The features that come from the moves of a node."""
-    zero, most = np.float32(0), np.int32(OLDEST)
-    age, count = np.uint32(min(most, np.int32(t) - moved)), np.uint32(min(most, moves))
-    _, _, _, _, age_feature, moves_feature = node_features(False, zero, zero, zero, logs[age], logs[count], mean_moves)
-    return age_feature, moves_feature
-
-
-@compiled
-def apply_layer(f, count, by_feature, shift, out, is_hidden, total):
+def apply_layer(f, by_feature, shift, out, is_hidden, total):
     """Add a unit of the network, times `out`, to total (N,), or begin it; f (F, N). Such loops become vectors."""
     f0, f1, f2, f3, f4, f5 = f[0], f[1], f[2], f[3], f[4], f[5]
     w0, w1, w2, w3, w4, w5 = by_feature[0], by_feature[1], by_feature[2], by_feature[3], by_feature[4], by_feature[5]
     if is_hidden:
-        for i in range(count):
+        for i in range(len(total)):
             y = f0[i] * w0 + f1[i] * w1 + f2[i] * w2 + f3[i] * w3 + f4[i] * w4 + f5[i] * w5 + shift
             total[i] += (y if y > 0 else np.float32(0)) * out
     else:
-        for i in range(count):
+        for i in range(len(total)):
             total[i] = f0[i] * w0 + f1[i] * w1 + f2[i] * w2 + f3[i] * w3 + f4[i] * w4 + f5[i] * w5 + shift
 
 
@@ -353,18 +306,22 @@ def apply_layer(f, count, by_feature, shift, out, is_hidden, total):
 def choose(offsets, ends, coloring, memory, network, choice, num_active, table, seed, t):
     """Find the best move of every active node."""
     colors, crowding, score, move = coloring.colors, choice.crowding, choice.score, network.move
-    K, k, jitter = len(crowding), coloring.totals[COLORS], network.outputs[4]
+    K, k, jitter, asked = len(crowding), coloring.totals[COLORS], network.outputs[4], t - t % PERIOD
     colors_per_node = np.float32(k) / np.float32(len(colors))
     for x in range(K):
         crowding[x] = crowding_of(np.float32(coloring.sizes[x]), colors_per_node)
     for a in range(num_active):
         v = choice.active[a]
         until, random = memory.until[v], table[noise_row(turn_of(np.int64(v), seed, t))]
+        costs, here = choice.costs[v], colors[v]
+        if choice.summed[v] < asked:
+            choice.summed[v] = t
+            for x in range(K):
+                costs[x] = 0
+            for i in range(offsets[v], offsets[v + 1]):
+                costs[colors[ends[i]]] += network.weights[ends[i]]
         for x in range(K):
-            score[x] = np.float32(0)
-        for i in range(offsets[v], offsets[v + 1]):
-            score[colors[ends[i]]] += choice.weight[ends[i]]
-        here = colors[v]
+            score[x] = np.float32(costs[x]) / np.float32(UNIT)
         cost_here = score[here] + (np.float32(0) if coloring.is_open[here] else np.float32(1) + move[0])
         top = np.float32(-np.inf)
         for x in range(K):
@@ -416,7 +373,8 @@ def settle(n, offsets, ends, network, choice, num_active):
 def apply(offsets, ends, coloring, memory, network, choice, num_movers, table, seed, t):
     """Let the nodes move."""
     colors, counts, without, one = coloring.colors, coloring.counts, coloring.without, coloring.one
-    logs, outputs, num_conflicted = network.logs, network.outputs, coloring.totals[CONFLICTED]
+    costs, summed, asked = choice.costs, choice.summed, t - t % PERIOD
+    outputs, num_conflicted = network.outputs, coloring.totals[CONFLICTED]
     for m in range(num_movers):
         v, new = choice.active[choice.kept[m]], choice.target[choice.kept[m]]
         old = colors[v]
@@ -430,12 +388,14 @@ def apply(offsets, ends, coloring, memory, network, choice, num_movers, table, s
         coloring.sizes[new] += 1
         colors[v] = new
         add_conflicts(coloring, v, counts[new, v] - coloring.conflicts[v])
-        set_count_features(coloring, logs, v)
-        is_open, leave, enter = coloring.is_open[old], counts[old], counts[new]
+        is_open, leave, enter, weight = coloring.is_open[old], counts[old], counts[new], network.weights[v]
         for i in range(offsets[v], offsets[v + 1]):
             u = ends[i]
             left, entered = leave[u] - 1, enter[u]
             leave[u], enter[u] = left, entered + 1
+            if summed[u] >= asked:
+                costs[u, old] -= weight
+                costs[u, new] += weight
             if left < 2 or entered < 2 or colors[u] == old or colors[u] == new:
                 if is_open:
                     without[u] += left == 0
@@ -446,4 +406,3 @@ def apply(offsets, ends, coloring, memory, network, choice, num_movers, table, s
                     add_conflicts(coloring, u, -1)
                 elif colors[u] == new:
                     add_conflicts(coloring, u, 1)
-                set_count_features(coloring, logs, u)
