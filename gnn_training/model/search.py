@@ -3,7 +3,8 @@
 A round lets a few nodes in conflict change their color. TabuCol (Hertz and de Werra 1987) takes the color with the
 fewest conflicts. Here every conflict has a weight, which a small network computes from the state of the other node: a
 conflict with a node that can move on easily costs less than one with a node that is stuck. So a round looks one move
-ahead. The network also sets how long a node may not return to a color, and how many nodes move at once.
+ahead. The network also sets how long a node may not return to a color, and how many nodes move at once. It is asked
+in every PERIOD-th round.
 
 As soon as the coloring is proper, the smallest color class is closed. Its nodes count as conflicted until they have
 moved to another color.
@@ -23,7 +24,7 @@ from torch.nn.functional import embedding
 
 from gnn_training.model import rule
 from gnn_training.model.graphs import Graphs, take
-from gnn_training.model.greedy import loop, noise_table
+from gnn_training.model.greedy import loop, noise_table, update_if
 
 CONTROLS, HIDDEN = len(rule.CONTROLS), rule.HIDDEN
 
@@ -95,6 +96,13 @@ class Best(NamedTuple):
     reached: Tensor     # (R, 1) float, its round
 
 
+class Answers(NamedTuple):
+    """What the network has said last."""
+
+    controls: Tensor  # (R, 5) float, see rule.CONTROLS
+    weights: Tensor   # (R, S) int64, of a conflict with every node, in parts of rule.UNIT; 0 for no node
+
+
 class State(NamedTuple):
     """The search between two rounds."""
 
@@ -102,6 +110,7 @@ class State(NamedTuple):
     coloring: Coloring
     memory: Memory
     best: Best
+    answers: Answers
 
 
 class Fixed(NamedTuple):
@@ -114,7 +123,7 @@ class Fixed(NamedTuple):
     seeds: Tensor    # (R, 1) int64
     limits: Limits
     table: Tensor    # (NOISE_ROWS, K) float, random numbers
-    no_cost: Tensor  # (R A, K) float, zeros
+    no_cost: Tensor  # (R A, K) int64, zeros
     ones: Tensor     # (R, M) float
     steps: Tensor    # (R 2 M D,) float, what moves change: -1 for counts of the old color, 1 for those of the new one
 
@@ -128,9 +137,6 @@ class Measures(NamedTuple):
     num_colors: Tensor      # (R, 1) float, open ones
     is_closed: Tensor       # (R, K) float
     sizes: Tensor           # (R, K) float, nodes of every color
-    controls: tuple[Tensor, ...]  # (R, 1) float each, see rule.CONTROLS
-    shift: Tensor           # (R, HIDDEN, 1) float, of the hidden units
-    level: Tensor           # (R, 1, 1) float, of the weights of conflicts
 
 
 class Choice(NamedTuple):
@@ -214,9 +220,10 @@ def begin(weights: Weights, graphs: Graphs, task: Task, limits: Limits) -> tuple
     zeros = 0.0 * exists.float()
     memory = Memory(0 * coloring.counts - 1, zeros + rule.NOT_MOVED, zeros + 0)
     best = Best(coloring.colors + 0, used, torch.full_like(used, 1e6), 0 * used)
-    state = State(0 * task.seeds.sum(), coloring, memory, best)
+    answers = Answers(zeros[:, :1] + 0 * weights.by_graph_bias[:, :CONTROLS], zeros.long())
+    state = State(0 * task.seeds.sum(), coloring, memory, best, answers)
     lower = task.lower[:, None].float().index_select(0, task.graph)
-    no_cost = 0.0 * (used[:, :, None] * limits.active_ids[:, None] * limits.color_ids).flatten(0, 1)
+    no_cost = 0 * (task.graph[:, None, None] * limits.active_ids[:, None] * limits.color_ids).flatten(0, 1)
     ones = torch.ones_like(used * limits.mover_ids)
     steps = torch.ones_like(ones[:, None, :, None] * graphs.window)                       # (R, 1, M, D)
     return state, Fixed(
@@ -246,17 +253,18 @@ def first_coloring(graphs: Graphs, task: Task, limits: Limits) -> Coloring:
 def one_round(state: State, fixed: Fixed) -> State:
     """Close a color where the coloring is proper; elsewhere let a few nodes in conflict move."""
     measures = measure(state, fixed)
+    is_asked = state.round % rule.PERIOD == 0
+    answers = update_if(is_asked, lambda _: ask(state, measures, fixed), state.answers)
     best, is_open = close(state, measures, fixed)
-    conflict_weights = weigh(state, measures, fixed)
-    choice = choose(state, measures, conflict_weights, fixed)
-    moves = settle(choice, measures, fixed)
-    coloring, memory = apply(state, measures, moves, fixed)
-    return State(state.round + 1, coloring._replace(is_open=is_open), memory, best)
+    choice = choose(state, measures, answers, fixed)
+    moves = settle(choice, answers, fixed)
+    coloring, memory = apply(state, measures, answers, moves, fixed)
+    return State(state.round + 1, coloring._replace(is_open=is_open), memory, best, answers)
 
 
 def measure(state: State, fixed: Fixed) -> Measures:
-    """Count conflicts and ask the network what depends on the search as a whole."""
-    (colors, counts, is_open), graphs, weights = state.coloring, fixed.graphs, fixed.weights
+    """Count conflicts and colors."""
+    colors, counts, is_open = state.coloring
     is_closed = 1 - is_open
     around = counts.view(-1, is_open.shape[1]).gather(1, colors.view(-1, 1)).view_as(colors)  # (R, S)
     conflicts = (around + is_closed.gather(1, colors)) * fixed.present
@@ -264,15 +272,7 @@ def measure(state: State, fixed: Fixed) -> Measures:
     num_conflicted = is_conflicted.sum(1, keepdim=True)                                   # (R, 1)
     num_colors = is_open.sum(1, keepdim=True)
     sizes = torch.zeros_like(is_open).scatter_add(1, colors, fixed.present)               # (R, K)
-    nodes = fixed.present.sum(1, keepdim=True)
-    density = graphs.degrees.sum(1, keepdim=True) / (nodes * (nodes - 1)).clamp(min=1)
-    features = rule.graph_features(nodes.log(), num_colors.log(), density, num_conflicted.log1p())
-    outputs = weights.by_graph @ torch.cat(features, 1)[:, :, None] + weights.by_graph_bias[:, :, None]
-    controls, shift, level = outputs.split([CONTROLS, HIDDEN, 1], 1)
-    controls = controls[..., 0].exp().split(1, 1)
-    return Measures(
-        conflicts, is_conflicted, num_conflicted, num_colors, is_closed, sizes, controls, shift, level
-    )
+    return Measures(conflicts, is_conflicted, num_conflicted, num_colors, is_closed, sizes)
 
 
 def close(state: State, measures: Measures, fixed: Fixed) -> tuple[Best, Tensor]:
@@ -290,19 +290,24 @@ def close(state: State, measures: Measures, fixed: Fixed) -> tuple[Best, Tensor]
     return best, torch.where(closes, 0.0, is_open)
 
 
-def weigh(state: State, measures: Measures, fixed: Fixed) -> Tensor:
-    """What a conflict with a node costs, from 0 to 2: (R, S), 0 for no node."""
-    colors, memory, weights = state.coloring.colors, state.memory, fixed.weights
+def ask(state: State, measures: Measures, fixed: Fixed) -> Answers:
+    """Ask the network about the search as a whole, and what a conflict with every node costs."""
+    colors, memory, weights, degrees = state.coloring.colors, state.memory, fixed.weights, fixed.graphs.degrees
+    nodes = fixed.present.sum(1, keepdim=True)                                            # (R, 1)
+    density = degrees.sum(1, keepdim=True) / (nodes * (nodes - 1)).clamp(min=1)
+    of_graph = rule.graph_features(nodes.log(), measures.num_colors.log(), density, measures.num_conflicted.log1p())
+    outputs = weights.by_graph @ torch.cat(of_graph, 1)[:, :, None] + weights.by_graph_bias[:, :, None]
+    controls, shift, level = outputs.split([CONTROLS, HIDDEN, 1], 1)
     free, one = free_and_one(state, measures)
     has_free = free.sign()[:, None]
     logs = torch.cat([free, one, measures.conflicts, memory.age, memory.moves], 1).log1p()
     free, one, conflicts, age, moves = logs.view(colors.shape[0], -1, colors.shape[1]).split(1, 1)  # (R, 1, S) each
     mean_moves = ((memory.moves * fixed.present).sum(1) / fixed.present.sum(1)).log1p()[:, None, None]
-    features = rule.node_features(has_free, free, one, conflicts, age, moves, mean_moves)
-    by_feature = torch.cat(features, 1)                                                   # (R, F, S)
-    hidden = (weights.by_node @ by_feature + measures.shift).relu()                       # (R, HIDDEN, S)
-    z = weights.out[:, None] @ hidden + weights.direct[:, None] @ by_feature + measures.level
-    return torch.where(fixed.graphs.exists, rule.conflict_weight(z.view_as(colors)), 0.0)
+    by_feature = torch.cat(rule.node_features(has_free, free, one, conflicts, age, moves, mean_moves), 1)  # (R, F, S)
+    hidden = (weights.by_node @ by_feature + shift).relu()                                # (R, HIDDEN, S)
+    z = weights.out[:, None] @ hidden + weights.direct[:, None] @ by_feature + level
+    parts = rule.UNIT * rule.conflict_weight(z.view_as(colors), weights.move[:, :1])
+    return Answers(controls[..., 0].exp(), torch.where(fixed.graphs.exists, parts, 0.0).long())
 
 
 def free_and_one(state: State, measures: Measures) -> tuple[Tensor, Tensor]:
@@ -313,9 +318,9 @@ def free_and_one(state: State, measures: Measures) -> tuple[Tensor, Tensor]:
     return measures.num_colors - up_to_one - 1 + measures.is_conflicted, 2 * up_to_one - up_to_two
 
 
-def choose(state: State, measures: Measures, conflict_weights: Tensor, fixed: Fixed) -> Choice:
+def choose(state: State, measures: Measures, answers: Answers, fixed: Fixed) -> Choice:
     """Find the best move of some of the nodes in conflict; which ones, if they are many, changes with the rounds."""
-    (colors, counts, _), memory, graphs, limits = state.coloring, state.memory, fixed.graphs, fixed.limits
+    colors, memory, graphs, limits = state.coloring.colors, state.memory, fixed.graphs, fixed.limits
     rows, size = colors.shape
     active_ids, window = limits.active_ids, graphs.window
     turn = rule.turn(torch.arange(size, device=colors.device), fixed.seeds, state.round)  # (R, S)
@@ -324,18 +329,18 @@ def choose(state: State, measures: Measures, conflict_weights: Tensor, fixed: Fi
     place = torch.where(window < graphs.degrees.gather(1, active)[:, :, None], place, graphs.neighbours.shape[0] - 1)
     neighbours = graphs.neighbours.gather(0, place.flatten()).view(rows, -1)              # (R, A D)
     by_node = (-1, window.shape[0])
-    cost = fixed.no_cost.scatter_add(
-        1, colors.gather(1, neighbours).view(by_node), conflict_weights.gather(1, neighbours).view(by_node)
+    parts = fixed.no_cost.scatter_add(
+        1, colors.gather(1, neighbours).view(by_node), answers.weights.gather(1, neighbours).view(by_node)
     ).view(rows, active_ids.shape[0], -1)                                                 # (R, A, K)
     first_row = torch.arange(rows, device=colors.device)[:, None] * size
     place = active + first_row                                                            # (R, A) in counts and until
     plain, by_size, by_age = fixed.weights.move.split(1, 1)                               # (R, 1) each
     is_closed = measures.is_closed[:, None]                                               # (R, 1, K)
     by_row = (-1, limits.color_ids.shape[0])
-    cost = cost + plain[:, :, None] * embedding(place, counts.view(by_row)) + is_closed * (1 + plain[:, :, None])
+    cost = parts.float() / rule.UNIT + is_closed * (1 + plain[:, :, None])
     crowding = rule.crowding(measures.sizes, measures.num_colors / fixed.present.sum(1, keepdim=True))[:, None]
     random = embedding(rule.noise_row(drawn), fixed.table)                                # (R, A, K)
-    jitter = measures.controls[4][:, :, None]
+    jitter = answers.controls[:, 4:, None]                                                # (R, 1, 1)
     score = rule.score(crowding, random, cost, jitter, by_size[:, :, None])
     here = colors.gather(1, active)                                                       # (R, A)
     is_here = limits.color_ids == here[:, :, None]
@@ -346,11 +351,11 @@ def choose(state: State, measures: Measures, conflict_weights: Tensor, fixed: Fi
     return Choice(active, neighbours, random, here, target, torch.where(drawn >= 0, gain, -torch.inf))
 
 
-def settle(choice: Choice, measures: Measures, fixed: Fixed) -> Moves:
+def settle(choice: Choice, answers: Answers, fixed: Fixed) -> Moves:
     """Take the best move and those about as good, without those of neighbours of a better one."""
     mover_ids, size, window = fixed.limits.mover_ids, fixed.present.shape[1], fixed.graphs.window
     gain, chosen = choice.gain.topk(mover_ids.shape[0], 1)                                # (R, M)
-    moves = gain > gain[:, :1] - measures.controls[3]
+    moves = gain > gain[:, :1] - answers.controls[:, 3:4]
     movers = choice.active.gather(1, chosen)
     rows = torch.arange(movers.shape[0], device=movers.device)[:, None]
     neighbours = choice.neighbours.view(-1, window.shape[0])                              # (R A, D)
@@ -365,7 +370,9 @@ def settle(choice: Choice, measures: Measures, fixed: Fixed) -> Moves:
     )  # fmt: skip
 
 
-def apply(state: State, measures: Measures, moves: Moves, fixed: Fixed) -> tuple[Coloring, Memory]:
+def apply(
+    state: State, measures: Measures, answers: Answers, moves: Moves, fixed: Fixed
+) -> tuple[Coloring, Memory]:  # fmt: skip
     """Let the nodes move. What happens to the column of "no node" does not matter."""
     (colors, counts, is_open), (until, age, num_moves) = state.coloring, state.memory
     (movers, neighbours, old, new, random), (rows, size), K = moves, colors.shape, is_open.shape[1]
@@ -373,7 +380,7 @@ def apply(state: State, measures: Measures, moves: Moves, fixed: Fixed) -> tuple
     place = ((neighbours + first_row[:, :, None]) * K)[:, None]                           # (R, 1, M, D)
     place = place + torch.cat([old, new], 1).view(rows, 2, -1, 1)                         # (R, 2, M, D)
     counts = counts.scatter_add(0, place.flatten(), fixed.steps)
-    fixed_part, per_conflicted, spread = measures.controls[:3]                            # (R, 1) each
+    fixed_part, per_conflicted, spread = answers.controls[:, :3].split(1, 1)              # (R, 1) each
     tenure = rule.tenure(fixed_part, per_conflicted, spread, measures.num_conflicted, random)  # (R, M)
     place = (movers + first_row) * K + old
     until = until.scatter(0, place.flatten(), (state.round + tenure.floor()).flatten())
