@@ -64,8 +64,10 @@ def played(graphs: Sequence[Graph], weights: Tensor, rounds: int, **options) -> 
     """States before and after every round."""
     batch, task, sizes = prepare(graphs, **options)
     state, fixed = search.begin(search.split(weights[None]), batch, task, sizes)
-    for _ in range(rounds):
-        after = search.one_round(state, fixed)
+    for t in range(rounds):
+        if t % rule.PERIOD == 0:
+            answers = search.ask(state, fixed)
+        after = search.one_round(state, answers, fixed)
         yield state, after
         state = after
 
@@ -156,8 +158,8 @@ def test_the_names_of_the_colors_do_not_matter():
     one, fixed = search.begin(search.split(weights[None]), batch, task, sizes)
     other = renamed(one)
     for _ in range(40):
-        one = search.one_round(one, fixed)
-        other = search.one_round(other, fixed._replace(table=fixed.table[:, inverse]))
+        one = search.one_round(one, search.ask(one, fixed), fixed)
+        other = search.one_round(other, search.ask(other, fixed), fixed._replace(table=fixed.table[:, inverse]))
         assert torch.equal(renamed(one).coloring.colors[:, :-1], other.coloring.colors[:, :-1])
     assert (one.memory.moves > 0).sum() > 5
 

@@ -39,20 +39,6 @@ def loop(condition: Callable[[State], Tensor], body: Callable[[State], State], s
     return state
 
 
-def update_if(condition: Tensor, update: Callable[[State], State], state: State) -> State:
-    """`update(state) if condition else state`, for tensors in (named) tuples. An export makes it an ONNX If."""
-    if torch.compiler.is_exporting():
-        leaves, form = tree_flatten(state)
-        leaves = torch.cond(
-            condition,
-            lambda *leaves: tuple(tree_leaves(update(tree_unflatten(leaves, form)))),
-            lambda *leaves: tuple(leaf.clone() for leaf in leaves),
-            tuple(leaves),
-        )
-        return tree_unflatten(leaves, form)
-    return update(state) if condition else state
-
-
 def at_once(num_nodes: Tensor) -> Tensor:
     """How many nodes DSATUR may color in a round of a graph with num_nodes int64."""
     return 1 + (num_nodes - ONE_BY_ONE).clamp(min=0) // NODES_PER_RANK

@@ -24,7 +24,7 @@ from torch.nn.functional import embedding
 
 from gnn_training.model import rule
 from gnn_training.model.graphs import Graphs, take
-from gnn_training.model.greedy import loop, noise_table, update_if
+from gnn_training.model.greedy import loop, noise_table
 
 CONTROLS, HIDDEN = len(rule.CONTROLS), rule.HIDDEN
 
@@ -96,13 +96,6 @@ class Best(NamedTuple):
     reached: Tensor     # (R, 1) float, its round
 
 
-class Answers(NamedTuple):
-    """What the network has said last."""
-
-    controls: Tensor  # (R, 5) float, see rule.CONTROLS
-    weights: Tensor   # (R, S) int64, of a conflict with every node, in parts of rule.UNIT; 0 for no node
-
-
 class State(NamedTuple):
     """The search between two rounds."""
 
@@ -110,7 +103,6 @@ class State(NamedTuple):
     coloring: Coloring
     memory: Memory
     best: Best
-    answers: Answers
 
 
 class Fixed(NamedTuple):
@@ -126,6 +118,13 @@ class Fixed(NamedTuple):
     no_cost: Tensor  # (R A, K) int64, zeros
     ones: Tensor     # (R, M) float
     steps: Tensor    # (R 2 M D,) float, what moves change: -1 for counts of the old color, 1 for those of the new one
+
+
+class Answers(NamedTuple):
+    """What the network says; it holds for PERIOD rounds."""
+
+    controls: Tensor  # (R, 5) float, see rule.CONTROLS
+    weights: Tensor   # (R, S) int64, of a conflict with every node, in parts of rule.UNIT; 0 for no node
 
 
 class Measures(NamedTuple):
@@ -186,7 +185,13 @@ def search(weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds:
         done = (0 * task.lower)[:, None].scatter_add(0, task.graph[:, None], at_bound)    # (G, 1) searches
         return (state.round < rounds) & (done.min() == 0)
 
-    state = loop(goes_on, lambda state: one_round(state, fixed), state)
+    def period(state: State) -> State:
+        answers, end = ask(state, fixed), state.round + rule.PERIOD
+        return loop(
+            lambda state: goes_on(state) & (state.round < end), lambda state: one_round(state, answers, fixed), state
+        )
+
+    state = loop(goes_on, period, state)
     num_colors = state.best.num_colors[:, 0].long()                                       # (R,)
     ids = torch.arange(task.graph.shape[0], device=task.graph.device)
     key = (task.graph * (limits.color_ids.shape[0] + 1) + num_colors) * (ids.max() + 1) + ids  # (R,) all different
@@ -220,8 +225,7 @@ def begin(weights: Weights, graphs: Graphs, task: Task, limits: Limits) -> tuple
     zeros = 0.0 * exists.float()
     memory = Memory(0 * coloring.counts - 1, zeros + rule.NOT_MOVED, zeros + 0)
     best = Best(coloring.colors + 0, used, torch.full_like(used, 1e6), 0 * used)
-    answers = Answers(zeros[:, :1] + 0 * weights.by_graph_bias[:, :CONTROLS], zeros.long())
-    state = State(0 * task.seeds.sum(), coloring, memory, best, answers)
+    state = State(0 * task.seeds.sum(), coloring, memory, best)
     lower = task.lower[:, None].float().index_select(0, task.graph)
     no_cost = 0 * (task.graph[:, None, None] * limits.active_ids[:, None] * limits.color_ids).flatten(0, 1)
     ones = torch.ones_like(used * limits.mover_ids)
@@ -250,16 +254,35 @@ def first_coloring(graphs: Graphs, task: Task, limits: Limits) -> Coloring:
     return Coloring(colors, 1.0 * counts.flatten(), is_open)
 
 
-def one_round(state: State, fixed: Fixed) -> State:
+def ask(state: State, fixed: Fixed) -> Answers:
+    """Ask the network about the search as a whole, and what a conflict with every node costs."""
+    measures = measure(state, fixed)
+    colors, memory, weights, degrees = state.coloring.colors, state.memory, fixed.weights, fixed.graphs.degrees
+    nodes = fixed.present.sum(1, keepdim=True)                                            # (R, 1)
+    density = degrees.sum(1, keepdim=True) / (nodes * (nodes - 1)).clamp(min=1)
+    of_graph = rule.graph_features(nodes.log(), measures.num_colors.log(), density, measures.num_conflicted.log1p())
+    outputs = weights.by_graph @ torch.cat(of_graph, 1)[:, :, None] + weights.by_graph_bias[:, :, None]
+    controls, shift, level = outputs.split([CONTROLS, HIDDEN, 1], 1)
+    free, one = free_and_one(state, measures)
+    has_free = free.sign()[:, None]
+    logs = torch.cat([free, one, measures.conflicts, memory.age, memory.moves], 1).log1p()
+    free, one, conflicts, age, moves = logs.view(colors.shape[0], -1, colors.shape[1]).split(1, 1)  # (R, 1, S) each
+    mean_moves = ((memory.moves * fixed.present).sum(1) / fixed.present.sum(1)).log1p()[:, None, None]
+    by_feature = torch.cat(rule.node_features(has_free, free, one, conflicts, age, moves, mean_moves), 1)  # (R, F, S)
+    hidden = (weights.by_node @ by_feature + shift).relu()                                # (R, HIDDEN, S)
+    z = weights.out[:, None] @ hidden + weights.direct[:, None] @ by_feature + level
+    parts = rule.UNIT * rule.conflict_weight(z.view_as(colors), weights.move[:, :1])
+    return Answers(controls[..., 0].exp(), torch.where(fixed.graphs.exists, parts, 0.0).long())
+
+
+def one_round(state: State, answers: Answers, fixed: Fixed) -> State:
     """Close a color where the coloring is proper; elsewhere let a few nodes in conflict move."""
     measures = measure(state, fixed)
-    is_asked = state.round % rule.PERIOD == 0
-    answers = update_if(is_asked, lambda _: ask(state, measures, fixed), state.answers)
     best, is_open = close(state, measures, fixed)
     choice = choose(state, measures, answers, fixed)
     moves = settle(choice, answers, fixed)
     coloring, memory = apply(state, measures, answers, moves, fixed)
-    return State(state.round + 1, coloring._replace(is_open=is_open), memory, best, answers)
+    return State(state.round + 1, coloring._replace(is_open=is_open), memory, best)
 
 
 def measure(state: State, fixed: Fixed) -> Measures:
@@ -288,26 +311,6 @@ def close(state: State, measures: Measures, fixed: Fixed) -> tuple[Best, Tensor]
     smallest = torch.where(is_open > 0, measures.sizes, torch.inf).argmin(1, keepdim=True)  # (R, 1)
     closes = is_proper & (measures.num_colors > fixed.lower) & (fixed.limits.color_ids == smallest)
     return best, torch.where(closes, 0.0, is_open)
-
-
-def ask(state: State, measures: Measures, fixed: Fixed) -> Answers:
-    """Ask the network about the search as a whole, and what a conflict with every node costs."""
-    colors, memory, weights, degrees = state.coloring.colors, state.memory, fixed.weights, fixed.graphs.degrees
-    nodes = fixed.present.sum(1, keepdim=True)                                            # (R, 1)
-    density = degrees.sum(1, keepdim=True) / (nodes * (nodes - 1)).clamp(min=1)
-    of_graph = rule.graph_features(nodes.log(), measures.num_colors.log(), density, measures.num_conflicted.log1p())
-    outputs = weights.by_graph @ torch.cat(of_graph, 1)[:, :, None] + weights.by_graph_bias[:, :, None]
-    controls, shift, level = outputs.split([CONTROLS, HIDDEN, 1], 1)
-    free, one = free_and_one(state, measures)
-    has_free = free.sign()[:, None]
-    logs = torch.cat([free, one, measures.conflicts, memory.age, memory.moves], 1).log1p()
-    free, one, conflicts, age, moves = logs.view(colors.shape[0], -1, colors.shape[1]).split(1, 1)  # (R, 1, S) each
-    mean_moves = ((memory.moves * fixed.present).sum(1) / fixed.present.sum(1)).log1p()[:, None, None]
-    by_feature = torch.cat(rule.node_features(has_free, free, one, conflicts, age, moves, mean_moves), 1)  # (R, F, S)
-    hidden = (weights.by_node @ by_feature + shift).relu()                                # (R, HIDDEN, S)
-    z = weights.out[:, None] @ hidden + weights.direct[:, None] @ by_feature + level
-    parts = rule.UNIT * rule.conflict_weight(z.view_as(colors), weights.move[:, :1])
-    return Answers(controls[..., 0].exp(), torch.where(fixed.graphs.exists, parts, 0.0).long())
 
 
 def free_and_one(state: State, measures: Measures) -> tuple[Tensor, Tensor]:
