@@ -1,9 +1,8 @@
 """The search of `solve.search_kernel` on a GPU: one thread block keeps one search for all its rounds.
 
 The phases have the same names and make the same moves, which tests/test_search_cuda.py checks. All threads of a block
-share the work of a phase. What depends on an order is done in the order of the CPU: a thread sums the weights of all
-conflicts with one color, over the neighbours as they are sorted; one thread keeps the list of the nodes in conflict.
-numba's cache does not notice a change of rule.py: save this file, too.
+share the work of a phase. What depends on an order is done in the order of the CPU: one thread keeps the list of the
+nodes in conflict. numba's cache does not notice a change of rule.py: save this file, too.
 
 The state of a search is in shared memory. The counts and what is tabu, by far the largest part, are in a workspace in
 global memory where they do not fit. Their integers have 16 bits, which limits nodes and rounds to LAST.
@@ -20,7 +19,9 @@ import numpy as np
 from numba import config, cuda, float32, int16, int32, int64, uint32
 
 from gnn_training.model import rule
-from gnn_training.model.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
+from gnn_training.model.rule import (
+    ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS, PERIOD, UNIT,
+)  # fmt: skip
 from gnn_training.solve.search_kernel import ENDS, FORMULAS, NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES
 
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # type: ignore[attr-defined] # small launches are few
@@ -71,9 +72,9 @@ class Search(NamedTuple):
     until: Any  # (N, K) int16, last round in which a node may not take a color; likewise
     classes: Any  # (W, K) uint32, a bit for every node of a color
     totals: Any  # (NUM_TOTALS,) int32
-    outputs: Any  # (OUTPUTS + 1,) float32, of the network for this round, and the mean of the feature `moves`
+    outputs: Any  # (OUTPUTS + 1,) float32, of the network, and the mean of the feature `moves`
     weights: Any  # (NUM_WEIGHTS,) float32
-    weight: Any  # (N,) float32, of a conflict with a node
+    weight: Any  # (N,) int32, of a conflict with a node
     turns: Any  # (N,) int32
     sizes: Any  # (K,) int32
     is_open: Any  # (K,) int32
@@ -123,7 +124,7 @@ def lay_out(n, K, ends, in_global, large, start):
     h = 2 * words
     return Search(
         n, K, W, ends, adjacency, table, logs, large[start:], large[start + n * K :],
-        bits[act + (7 + K) * A :], ints, floats[NUM_TOTALS:], floats[fixed:], floats[node:], ints[node + n :],
+        bits[act + (7 + K) * A :], ints, floats[NUM_TOTALS:], floats[fixed:], ints[node:], ints[node + n :],
         ints[color:], ints[color + K :], ints[act:], ints[act + A :], ints[act + 2 * A :], ints[act + 3 * A :],
         ints[act + 4 * A :], floats[act + 5 * A :], floats[act + 6 * A :], floats[act + 7 * A :],
         small[h:], small[h + n :], small[h + 2 * n :], small[h + 3 * n :], small[h + 4 * n :],
@@ -222,10 +223,7 @@ def add_conflicts(s, v, change):
 @device
 def one_round(s, A, M, seed, t):
     """Let a few nodes in conflict move."""
-    measure(s)
     num_active = draw(s, A, seed, t)
-    cuda.syncthreads()
-    weigh(s, t)
     cuda.syncthreads()
     choose(s, num_active, t)
     cuda.syncthreads()
@@ -272,7 +270,7 @@ def draw(s, room, seed, t):
 
 @device
 def weigh(s, t):
-    """What a conflict with every node costs: from 0 to 2, and the plain weight."""
+    """What a conflict with every node costs."""
     for u in range(cuda.threadIdx.x, s.n, cuda.blockDim.x):
         s.weight[at(u)] = weight_of(s, u, t)
 
@@ -294,7 +292,7 @@ def weight_of(s, u, t):
         y = f0 * w[at(i)] + f1 * w[at(i + 1)] + f2 * w[at(i + 2)] + f3 * w[at(i + 3)]
         y = y + f4 * w[at(i + 4)] + f5 * w[at(i + 5)]
         z = z + max(y + s.outputs[at(NUM_CONTROLS + j)], np.float32(0)) * w[at(OUT + j)]
-    return np.float32(conflict_weight(z) + w[MOVE])
+    return np.int32(UNIT * conflict_weight(z, w[MOVE]))
 
 
 @device
@@ -332,14 +330,14 @@ def score_move(s, a, x, t):
 
 @device
 def sum_conflicts(s, v, x):
-    """Weights of the conflicts of node v in color x, added in the order of the neighbours."""
-    cost = np.float32(0)
+    """Weights of the conflicts of node v in color x."""
+    cost = np.int32(0)
     for w in range(s.W):
         word = np.uint32(s.adjacency[at(v * s.W + w)] & s.classes[at(w * s.K + x)])
         while word != 0:
             cost += s.weight[at(w * BITS + cuda.ffs(word) - 1)]
             word = np.uint32(word & np.uint32(word - np.uint32(1)))
-    return cost
+    return np.float32(cost) / np.float32(UNIT)
 
 
 @device
@@ -453,6 +451,10 @@ def kernel_function(in_shared: bool) -> Any:
         begin(s, first[first_node[g] :], weights[block])
         num_found, fewest_conflicts = K, np.float32(NONE_FOUND)
         for t in range(rounds):
+            if t % PERIOD == 0:
+                measure(s)
+                cuda.syncthreads()
+                weigh(s, t)
             if s.totals[CONFLICTED] == 0:
                 num_found, fewest_conflicts = s.totals[COLORS], np.float32(NONE_FOUND)
                 for v in range(thread, n, cuda.blockDim.x):

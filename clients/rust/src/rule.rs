@@ -9,6 +9,8 @@ pub(crate) const ACTIVE: usize = 16; // nodes in conflict that a round looks at,
 pub(crate) const NODES_PER_ACTIVE: usize = 64; // and one more for every so many nodes of a large graph;
 pub(crate) const MOVERS: usize = 4; // nodes that may move
 pub(crate) const NODES_PER_MOVER: usize = 256;
+pub(crate) const PERIOD: i64 = 8; // rounds from one question to the network to the next
+pub(crate) const UNIT: i16 = 1024; // parts of 1: weights of conflicts are whole numbers of such parts
 pub(crate) const NOT_MOVED: usize = 20; // age of a node before its first move
 pub(crate) const CONTROLS: usize = 5; // tenure, tenure per node in conflict, its spread, margin, jitter
 pub(crate) const HIDDEN: usize = 8;
@@ -138,8 +140,8 @@ pub(crate) fn graph_features(nodes: f64, colors: f64, density: f32, conflicted: 
 
 /// What a conflict costs, from the output of the network, and what all conflicts cost more.
 #[inline(always)]
-pub(crate) fn conflict_weight(z: f32, plain: f32) -> f32 {
-    (1.0 + f64::from(z) / (1.0 + f64::from(z.abs())) + f64::from(plain)) as f32
+pub(crate) fn conflict_weight(z: f32, plain: f32) -> f64 {
+    1.0 + f64::from(z) / (1.0 + f64::from(z.abs())) + f64::from(plain)
 }
 
 /// Order of the nodes in conflict, if there are more than a round looks at: the largest first.

@@ -8,7 +8,6 @@ use crate::kernels::{Lists, Nodes, Stop, dispatch};
 use crate::rule::*;
 
 const OLDEST: i64 = 1_000_000; // rounds since the last move of a node, and moves, that make a difference
-const SHARE: f64 = 0.6; // of the nodes: if the active ones have fewer neighbors, only these are weighed
 
 /// What a search has found.
 #[derive(Debug, PartialEq)]
@@ -42,6 +41,10 @@ fn run(lists: &Lists, rule: &Rule, noise: &Noise, task: Task, stop: Stop) -> Fou
         if stop.is_set() {
             break;
         }
+        if t % PERIOD == 0 {
+            search.measure();
+            search.weigh(t);
+        }
         if search.conflicted.nodes.is_empty() {
             found = Found { colors: search.colors.clone(), num_colors: search.num_open, conflicts: 1e6 };
             if search.num_open <= task.lower {
@@ -51,9 +54,7 @@ fn run(lists: &Lists, rule: &Rule, noise: &Noise, task: Task, stop: Stop) -> Fou
             continue;
         }
         found.conflicts = found.conflicts.min(search.num_conflicts as f64 / 2.0);
-        search.measure();
         search.draw(t);
-        search.weigh(t);
         search.choose(t);
         search.settle();
         search.apply(t);
@@ -70,13 +71,12 @@ struct Search<'a> {
     logs: Vec<f32>, // ln_1p of 0, 1, 2, ...
     // The coloring, and what is counted of it.
     colors: Vec<u32>,
-    counts: Vec<i32>,                    // (K, N) neighbors of a node with a color
-    is_open: Vec<bool>,                  // (K) colors that may be used
-    sizes: Vec<u32>,                     // (K)
-    conflicts: Vec<i32>,                 // (N) neighbors in a node's color, one more if it is closed
-    without: Vec<i32>,                   // (N) open colors without a conflict
-    one: Vec<i32>,                       // (N) open colors with one conflict
-    features: [Vec<f32>; NODE_FEATURES], // (F, N), the last two as of the last round that weighed all nodes
+    counts: Vec<i32>,    // (K, N) neighbors of a node with a color
+    is_open: Vec<bool>,  // (K) colors that may be used
+    sizes: Vec<u32>,     // (K)
+    conflicts: Vec<i32>, // (N) neighbors in a node's color, one more if it is closed
+    without: Vec<i32>,   // (N) open colors without a conflict
+    one: Vec<i32>,       // (N) open colors with one conflict
     conflicted: Nodes,
     num_conflicts: i64, // sum of `conflicts`
     num_open: usize,
@@ -85,8 +85,10 @@ struct Search<'a> {
     moved: Vec<i32>, // (N) round of the last move
     moves: Vec<i32>, // (N)
     num_moves: i64,
-    // What the network says of this round: controls, shifts of the hidden units, level.
-    outputs: [f32; OUTPUTS],
+    // What the network says once in PERIOD rounds.
+    outputs: [f32; OUTPUTS],             // controls, shifts of the hidden units, level
+    features: [Vec<f32>; NODE_FEATURES], // (F, N)
+    weights: Vec<i32>,                   // (N) of a conflict with every node
     // The best moves of active nodes, and room to find them.
     active: Vec<u32>,  // (A)
     turns: Vec<i64>,   // (A)
@@ -96,11 +98,8 @@ struct Search<'a> {
     movers: Vec<usize>, // places in `active` of the best moves
     kept: Vec<usize>,   // and of those that are made
     order: Vec<usize>,  // (N) of the nodes in `movers`; N for all others
-    seen: Vec<i64>,     // (N) the last round that met a node
-    near: Vec<u32>,     // neighbors of active nodes
-    near_features: [Vec<f32>; NODE_FEATURES],
-    weights: Vec<f32>,  // (N) of conflicts with these neighbors,
-    weight: Vec<f32>,   // (N) and of those with every node
+    costs: Vec<i32>,    // (N, K) sums of the weights of a node's conflicts in every color
+    summed: Vec<i64>,   // (N) the round in which they were summed; they count until the network is asked again
     crowding: Vec<f32>, // (K)
     score: Vec<f32>,    // (K)
 }
@@ -127,7 +126,6 @@ impl<'a> Search<'a> {
         let longest = task.rounds.min(OLDEST as usize).max(n) + NOT_MOVED + 2;
         let num_active = ACTIVE.max(n / NODES_PER_ACTIVE).min(n);
         let num_movers = MOVERS.max(n / NODES_PER_MOVER).min(num_active);
-        let rows = || std::array::from_fn(|_| vec![0.0; n]);
         let mut search = Self {
             lists,
             rule,
@@ -141,7 +139,6 @@ impl<'a> Search<'a> {
             conflicts: vec![0; n],
             without,
             one,
-            features: rows(),
             conflicted: Nodes::new(n),
             num_conflicts: 0,
             num_open: num_colors,
@@ -150,6 +147,8 @@ impl<'a> Search<'a> {
             moves: vec![0; n],
             num_moves: 0,
             outputs: [0.0; OUTPUTS],
+            features: std::array::from_fn(|_| vec![0.0; n]),
+            weights: vec![0; n],
             active: Vec::with_capacity(num_active),
             turns: Vec::with_capacity(num_active),
             targets: vec![0; num_active],
@@ -158,17 +157,11 @@ impl<'a> Search<'a> {
             movers: Vec::new(),
             kept: Vec::new(),
             order: vec![n; n],
-            seen: vec![-1; n],
-            near: Vec::with_capacity(n),
-            near_features: rows(),
-            weights: vec![0.0; n],
-            weight: vec![0.0; n],
+            costs: vec![0; n * num_colors],
+            summed: vec![-1; n],
             crowding: vec![0.0; num_colors],
             score: vec![0.0; num_colors],
         };
-        for v in 0..n {
-            search.set_count_features(v);
-        }
         while 0 < task.num_colors && task.num_colors < search.num_open {
             search.close();
         }
@@ -190,7 +183,6 @@ impl<'a> Search<'a> {
             if self.colors[v] as usize == color {
                 self.add_conflicts(v, 1);
             }
-            self.set_count_features(v);
         }
     }
 
@@ -248,59 +240,28 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What a conflict with every neighbor of an active node costs: from 0 to 2, and the plain weight.
+    /// What a conflict with every node costs.
     #[inline(always)]
     fn weigh(&mut self, t: i64) {
-        let n = self.colors.len();
-        let num_near: usize = self.active.iter().map(|&v| self.lists.neighbors(v).len()).sum();
+        let (n, logs) = (self.colors.len(), &self.logs[..]);
         let mean_moves = (self.num_moves as f64 / n as f64).ln_1p() as f32;
-        let logs = &self.logs[..];
-        let history = |moved: i32, moves: i32| {
-            let (age, moves) = ((t as i32 - moved).min(OLDEST as i32), moves.min(OLDEST as i32));
-            (logs[age as usize] / 4.0, logs[moves as usize] - mean_moves)
-        };
-        if (num_near as f64) < SHARE * n as f64 {
-            self.near.clear();
-            for &v in &self.active {
-                for &u in self.lists.neighbors(v) {
-                    if self.seen[u as usize] != t {
-                        self.seen[u as usize] = t;
-                        self.near.push(u);
-                    }
-                }
-            }
-            for (i, v) in self.near.iter().map(|&v| v as usize).enumerate() {
-                for j in 0..4 {
-                    self.near_features[j][i] = self.features[j][v];
-                }
-                (self.near_features[4][i], self.near_features[5][i]) = history(self.moved[v], self.moves[v]);
-            }
-            self.rule.weigh(&self.near_features, &self.outputs, &mut self.weights[..self.near.len()]);
-            for (&v, &weight) in self.near.iter().zip(&self.weights) {
-                self.weight[v as usize] = weight;
-            }
-        } else {
-            for v in 0..n {
-                (self.features[4][v], self.features[5][v]) = history(self.moved[v], self.moves[v]);
-            }
-            self.rule.weigh(&self.features, &self.outputs, &mut self.weight);
+        for v in 0..n {
+            let free = self.without[v] - i32::from(self.conflicts[v] == 0); // other than its own color
+            let (age, moves) = ((t as i32 - self.moved[v]).min(OLDEST as i32), self.moves[v].min(OLDEST as i32));
+            self.features[0][v] = f32::from(free > 0);
+            self.features[1][v] = logs[free as usize];
+            self.features[2][v] = logs[self.one[v] as usize];
+            self.features[3][v] = logs[self.conflicts[v] as usize];
+            self.features[4][v] = logs[age as usize] / 4.0;
+            self.features[5][v] = logs[moves as usize] - mean_moves;
         }
-    }
-
-    /// Notes the features that come from the counts of a node.
-    #[inline(always)]
-    fn set_count_features(&mut self, v: usize) {
-        let free = self.without[v] - i32::from(self.conflicts[v] == 0); // other than its own color
-        self.features[0][v] = f32::from(free > 0);
-        self.features[1][v] = self.logs[free as usize];
-        self.features[2][v] = self.logs[self.one[v] as usize];
-        self.features[3][v] = self.logs[self.conflicts[v] as usize];
+        self.rule.weigh(&self.features, &self.outputs, &mut self.weights);
     }
 
     /// Finds the best move of every active node.
     #[inline(always)]
     fn choose(&mut self, t: i64) {
-        let (num_colors, t) = (self.sizes.len(), t as i32);
+        let (num_colors, asked) = (self.sizes.len(), t - t % PERIOD);
         let [plain, by_crowding, by_age] = self.rule.moves;
         let jitter = self.outputs[4];
         let colors_per_node = self.num_open as f32 / self.colors.len() as f32;
@@ -311,21 +272,28 @@ impl<'a> Search<'a> {
         let score = &mut self.score[..num_colors];
         for (a, &v) in self.active.iter().enumerate() {
             let until = &self.until[v as usize * num_colors..][..num_colors];
-            let random = &self.noise.row(turn(v, self.seed, i64::from(t)))[..num_colors];
-            score.fill(0.0);
-            for &u in self.lists.neighbors(v) {
-                score[self.colors[u as usize] as usize] += self.weight[u as usize];
+            let random = &self.noise.row(turn(v, self.seed, t))[..num_colors];
+            let costs = &mut self.costs[v as usize * num_colors..][..num_colors];
+            if self.summed[v as usize] < asked {
+                self.summed[v as usize] = t;
+                costs.fill(0);
+                for &u in self.lists.neighbors(v) {
+                    costs[self.colors[u as usize] as usize] += self.weights[u as usize];
+                }
+            }
+            for (score, &parts) in score.iter_mut().zip(&*costs) {
+                *score = parts as f32 / f32::from(UNIT);
             }
             let here = self.colors[v as usize] as usize;
             let cost_here = score[here] + if is_open[here] { 0.0 } else { 1.0 + plain };
             let mut top = f32::NEG_INFINITY;
             for x in 0..num_colors {
                 let value = by_crowding.mul_add(crowding[x], jitter * random[x]) - score[x];
-                score[x] = if is_open[x] & (until[x] < t) & (x != here) { value } else { f32::NEG_INFINITY };
+                score[x] = if is_open[x] & (i64::from(until[x]) < t) & (x != here) { value } else { f32::NEG_INFINITY };
                 top = if score[x] > top { score[x] } else { top };
             }
             self.targets[a] = score.iter().position(|&value| value == top).unwrap_or(0) as u32;
-            let age = self.logs[(t - self.moved[v as usize]).min(OLDEST as i32) as usize];
+            let age = self.logs[(t as i32 - self.moved[v as usize]).min(OLDEST as i32) as usize];
             self.gains[a] = by_age.mul_add(age, cost_here + top);
         }
     }
@@ -365,6 +333,7 @@ impl<'a> Search<'a> {
     #[inline(always)]
     fn apply(&mut self, t: i64) {
         let (n, num_colors, num_conflicted) = (self.colors.len(), self.sizes.len(), self.conflicted.nodes.len() as f32);
+        let asked = t - t % PERIOD;
         for m in 0..self.kept.len() {
             let (v, new) = (self.active[self.kept[m]] as usize, self.targets[self.kept[m]]);
             let old = self.colors[v];
@@ -379,14 +348,17 @@ impl<'a> Search<'a> {
             self.sizes[new as usize] += 1;
             self.colors[v] = new;
             self.add_conflicts(v, self.counts[new as usize * n + v] - self.conflicts[v]);
-            self.set_count_features(v);
-            let is_open = self.is_open[old as usize];
+            let (is_open, weight) = (self.is_open[old as usize], self.weights[v]);
             for &u in self.lists.neighbors(v as u32) {
                 let u = u as usize;
                 let (leave, enter) = (old as usize * n + u, new as usize * n + u);
                 let (left, entered) = (self.counts[leave] - 1, self.counts[enter]);
                 self.counts[leave] = left;
                 self.counts[enter] = entered + 1;
+                if self.summed[u] >= asked {
+                    self.costs[u * num_colors + old as usize] -= weight;
+                    self.costs[u * num_colors + new as usize] += weight;
+                }
                 let color = self.colors[u];
                 if left < 2 || entered < 2 || color == old || color == new {
                     if is_open {
@@ -400,7 +372,6 @@ impl<'a> Search<'a> {
                     } else if color == new {
                         self.add_conflicts(u, 1);
                     }
-                    self.set_count_features(u);
                 }
             }
         }
@@ -410,7 +381,7 @@ impl<'a> Search<'a> {
 impl Rule {
     /// What conflicts with the nodes of these features cost, from the outputs for the graph.
     #[inline(always)]
-    fn weigh(&self, features: &[Vec<f32>; NODE_FEATURES], outputs: &[f32; OUTPUTS], weights: &mut [f32]) {
+    fn weigh(&self, features: &[Vec<f32>; NODE_FEATURES], outputs: &[f32; OUTPUTS], weights: &mut [i32]) {
         let count = weights.len();
         let f: [&[f32]; NODE_FEATURES] = std::array::from_fn(|j| &features[j][..count]);
         let (by_node, out, direct, plain) = (self.by_node, self.out, self.direct, self.moves[0]);
@@ -422,7 +393,7 @@ impl Rule {
                 let y = dot(x, by_node[j]) + outputs[CONTROLS + j];
                 z = if y > 0.0 { y } else { 0.0 }.mul_add(out[j], z);
             }
-            weights[i] = conflict_weight(z, plain);
+            weights[i] = (f64::from(UNIT) * conflict_weight(z, plain)) as i32;
         }
     }
 }
