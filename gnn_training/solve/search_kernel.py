@@ -18,7 +18,7 @@ from numba import njit
 import gnn_training.solve.kernels  # noqa: F401  (sets the place of numba's cache)
 from gnn_training.model import rule
 from gnn_training.model.rule import (
-    ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS, PERIOD, UNIT,
+    ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS, PERIOD, TURNS, UNIT,
 )  # fmt: skip
 
 ENDS = np.cumsum([0, *(math.prod(shape) for shape in rule.SHAPES.values())])  # of the parts in the vector of weights
@@ -27,7 +27,8 @@ CONFLICTED, CONFLICTS, COLORS, MOVES = range(4)  # places in `totals`
 OLDEST = 1_000_000  # rounds since the last move of a node, and moves, that make a difference
 # Without Python's checks for divisions by zero, and with fused multiplications and additions, loops become vectors.
 options: Any = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
-inner: Any = options | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # what Python does not call
+# What Python does not call. It is compiled into its callers, because a call copies all that the tuples hold.
+inner: Any = options | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
 compiled = njit(**inner)
 FORMULAS = (
     rule.node_features, rule.graph_features, rule.conflict_weight, rule.crowding, rule.score, rule.gain, rule.tenure,
@@ -81,15 +82,16 @@ class Choice(NamedTuple):
     """The best moves of active nodes, and room to find them."""
 
     active: np.ndarray  # (A,) uint32, nodes
-    turns: np.ndarray  # (A,) int64
+    first_turns: np.ndarray  # (N,) int32, of round 0 with seed 0
+    turns: np.ndarray  # (A,) int32, of the active nodes if they are drawn
     target: np.ndarray  # (A,) uint32, best other colors
     gain: np.ndarray  # (A,) float32
     movers: np.ndarray  # (M,) int64, places in `active` of the best moves,
     kept: np.ndarray  # (M,) int64, and of those that are made
-    order: np.ndarray  # (N,) int64, of the nodes in `movers`; N for all others
     costs: np.ndarray  # (N, K) int32, sums of the weights of a node's conflicts in every color
     summed: np.ndarray  # (N,) int32, the round in which they were summed; they count until the network is asked again
     crowding: np.ndarray  # (K,) float32
+    closed: np.ndarray  # (K,) float32, 0 for open colors, minus infinity for others
     score: np.ndarray  # (K,) float32
 
 
@@ -140,10 +142,10 @@ def follow(offsets, neighbours, first, num_colors, lower, weights, table, seed, 
     A = min(max(ACTIVE, n // NODES_PER_ACTIVE), n)
     M = min(max(MOVERS, n // NODES_PER_MOVER), A)
     choice = Choice(
-        np.zeros(A, np.uint32), np.zeros(A, np.int64), np.zeros(A, np.uint32), np.zeros(A, np.float32),
-        np.zeros(M, np.int64), np.zeros(M, np.int64), np.full(n, n, np.int64), np.zeros((n, K), np.int32),
-        np.full(n, -1, np.int32),
-        np.zeros(K, np.float32), np.zeros(K, np.float32),
+        np.zeros(A, np.uint32), turn_of(np.arange(n), 0, 0).astype(np.int32), np.zeros(A, np.int32),
+        np.zeros(A, np.uint32), np.zeros(A, np.float32),
+        np.zeros(M, np.int64), np.zeros(M, np.int64), np.zeros((n, K), np.int32), np.full(n, -1, np.int32),
+        np.zeros(K, np.float32), np.zeros(K, np.float32), np.zeros(K, np.float32),
     )  # fmt: skip
     best, fewest, conflicts, reached = first.astype(np.int64), K, 1e6, np.full(K + 1, -1, np.int64)
     reached[K] = 0
@@ -165,7 +167,7 @@ def follow(offsets, neighbours, first, num_colors, lower, weights, table, seed, 
         conflicts = min(conflicts, coloring.totals[CONFLICTS] / 2)
         num_active = draw(coloring, choice, seed, t)
         choose(offsets, ends, coloring, memory, network, choice, num_active, table, seed, t)
-        num_movers = settle(n, offsets, ends, network, choice, num_active)
+        num_movers = settle(offsets, ends, network, choice, num_active)
         apply(offsets, ends, coloring, memory, network, choice, num_movers, table, seed, t)
     counts = np.zeros((4, n), np.int32)
     for v in range(n):
@@ -253,10 +255,10 @@ def draw(coloring, choice, seed, t):
         for a in range(count):  # slices would take numba eight seconds to compile
             choice.active[a] = coloring.conflicted[a]
         return count
-    filled = 0
+    filled, shift = 0, np.int32(turn_of(0, seed, t))
     for i in range(count):
         v = coloring.conflicted[i]
-        turn = turn_of(np.int64(v), seed, t)
+        turn = later(choice.first_turns[v], shift)
         if filled == room and turn < choice.turns[room - 1]:
             continue
         filled = min(room, filled + 1)
@@ -266,6 +268,13 @@ def draw(coloring, choice, seed, t):
             a -= 1
         choice.turns[a], choice.active[a] = turn, v
     return room
+
+
+@compiled
+def later(first_turn, shift):
+    """The turn of a node in a later round, where node 0 has `shift`; int32."""
+    turn = np.int32(first_turn + shift)
+    return turn if turn < TURNS else np.int32(turn - TURNS)
 
 
 @compiled
@@ -305,39 +314,48 @@ def apply_layer(f, by_feature, shift, out, is_hidden, total):
 @compiled
 def choose(offsets, ends, coloring, memory, network, choice, num_active, table, seed, t):
     """Find the best move of every active node."""
-    colors, crowding, score, move = coloring.colors, choice.crowding, choice.score, network.move
-    K, k, jitter, asked = len(crowding), coloring.totals[COLORS], network.outputs[4], t - t % PERIOD
-    colors_per_node = np.float32(k) / np.float32(len(colors))
+    colors, crowding, closed, score = coloring.colors, choice.crowding, choice.closed, choice.score
+    K, k, move, jitter = len(crowding), coloring.totals[COLORS], network.move, network.outputs[4]
+    asked, now, never = t - t % PERIOD, np.int32(t), np.float32(-np.inf)
+    shift, colors_per_node = np.int32(turn_of(0, seed, t)), np.float32(k) / np.float32(len(colors))
     for x in range(K):
         crowding[x] = crowding_of(np.float32(coloring.sizes[x]), colors_per_node)
+        closed[x] = np.float32(0) if coloring.is_open[x] else never
     for a in range(num_active):
         v = choice.active[a]
-        until, random = memory.until[v], table[noise_row(turn_of(np.int64(v), seed, t))]
-        costs, here = choice.costs[v], colors[v]
+        costs, until, here = choice.costs[v], memory.until[v], colors[v]
+        random = table[noise_row(later(choice.first_turns[v], shift))]
         if choice.summed[v] < asked:
             choice.summed[v] = t
             for x in range(K):
                 costs[x] = 0
             for i in range(offsets[v], offsets[v + 1]):
                 costs[colors[ends[i]]] += network.weights[ends[i]]
-        for x in range(K):
-            score[x] = np.float32(costs[x]) / np.float32(UNIT)
-        cost_here = score[here] + (np.float32(0) if coloring.is_open[here] else np.float32(1) + move[0])
-        top = np.float32(-np.inf)
-        for x in range(K):
-            value = score_of(crowding[x], random[x], score[x], jitter, move[1])
-            is_allowed = coloring.is_open[x] & (until[x] < t) & (x != here)
-            score[x] = value if is_allowed else np.float32(-np.inf)
-            top = max(top, score[x])
-        target = 0
+        cost_here = np.float32(costs[here]) / np.float32(UNIT)
+        if not coloring.is_open[here]:
+            cost_here += np.float32(1) + move[0]
+        for x in range(K):  # such loops become vectors
+            value = score_of(crowding[x], random[x], np.float32(costs[x]) / np.float32(UNIT), jitter, move[1])
+            score[x] = value + closed[x] if until[x] < now else never
+        score[here] = never
+        top, target = largest(score), 0
         while score[target] != top:
             target += 1
         choice.target[a] = target
         choice.gain[a] = gain_of(cost_here, top, network.logs[min(OLDEST, t - memory.moved[v])], move[2])
 
 
+@njit(**inner | {"fastmath": {"nnan", "nsz"}})
+def largest(values):
+    """The largest of numbers (K,), none of them NaN."""
+    top = values[0]
+    for x in range(1, len(values)):
+        top = values[x] if values[x] > top else top
+    return top
+
+
 @compiled
-def settle(n, offsets, ends, network, choice, num_active):
+def settle(offsets, ends, network, choice, num_active):
     """Take the best move and those about as good, without those of neighbours of a better one; return their number."""
     gain, movers, count, limit = choice.gain, choice.movers, 0, np.float32(-np.inf)
     for m in range(min(len(movers), num_active)):
@@ -351,22 +369,28 @@ def settle(n, offsets, ends, network, choice, num_active):
             limit = gain[best] - network.outputs[3]
         movers[m], gain[best] = best, -np.inf
         count += 1
-    if count == 1:
-        choice.kept[0] = movers[0]
-        return 1
-    for m in range(count):
-        choice.order[choice.active[movers[m]]] = m
     kept = 0
     for m in range(count):
-        v, first = choice.active[movers[m]], count
-        for i in range(offsets[v], offsets[v + 1]):
-            first = min(first, choice.order[ends[i]])
-        if first >= m:
+        v, better = choice.active[movers[m]], 0
+        while better < m and not are_adjacent(offsets, ends, v, choice.active[movers[better]]):
+            better += 1
+        if better == m:
             choice.kept[kept] = movers[m]
             kept += 1
-    for m in range(count):
-        choice.order[choice.active[movers[m]]] = n
     return kept
+
+
+@compiled
+def are_adjacent(offsets, ends, v, u):
+    """Whether an edge joins two nodes."""
+    low, high = offsets[v], offsets[v + 1]
+    while low < high:
+        middle = (low + high) // 2
+        if ends[middle] < u:
+            low = middle + 1
+        else:
+            high = middle
+    return low < offsets[v + 1] and ends[low] == u
 
 
 @compiled
