@@ -20,7 +20,7 @@ pub(crate) const GRAPH_FEATURES: usize = 5;
 
 const PRIME: i64 = 2_147_483_629;
 const NOISE_ROWS: usize = 4093;
-const TURNS: i64 = 1_048_573;
+pub(crate) const TURNS: i64 = 1_048_573;
 const NODE_STRIDE: i64 = 648_071;
 const ROUND_STRIDE: i64 = 50_461;
 

@@ -90,17 +90,18 @@ struct Search<'a> {
     features: [Vec<f32>; NODE_FEATURES], // (F, N)
     weights: Vec<i32>,                   // (N) of a conflict with every node
     // The best moves of active nodes, and room to find them.
-    active: Vec<u32>,  // (A)
-    turns: Vec<i64>,   // (A)
-    targets: Vec<u32>, // (A) best other colors
-    gains: Vec<f32>,   // (A)
+    active: Vec<u32>,      // (A)
+    first_turns: Vec<i32>, // (N) of round 0 with seed 0
+    turns: Vec<i32>,       // (A) of the active nodes if they are drawn
+    targets: Vec<u32>,     // (A) best other colors
+    gains: Vec<f32>,       // (A)
     num_movers: usize,
     movers: Vec<usize>, // places in `active` of the best moves
     kept: Vec<usize>,   // and of those that are made
-    order: Vec<usize>,  // (N) of the nodes in `movers`; N for all others
     costs: Vec<i32>,    // (N, K) sums of the weights of a node's conflicts in every color
     summed: Vec<i64>,   // (N) the round in which they were summed; they count until the network is asked again
     crowding: Vec<f32>, // (K)
+    closed: Vec<f32>,   // (K) 0 for open colors, minus infinity for others
     score: Vec<f32>,    // (K)
 }
 
@@ -150,16 +151,17 @@ impl<'a> Search<'a> {
             features: std::array::from_fn(|_| vec![0.0; n]),
             weights: vec![0; n],
             active: Vec::with_capacity(num_active),
+            first_turns: (0..n as u32).map(|v| turn(v, 0, 0) as i32).collect(),
             turns: Vec::with_capacity(num_active),
             targets: vec![0; num_active],
             gains: vec![0.0; num_active],
             num_movers,
             movers: Vec::new(),
             kept: Vec::new(),
-            order: vec![n; n],
             costs: vec![0; n * num_colors],
             summed: vec![-1; n],
             crowding: vec![0.0; num_colors],
+            closed: vec![0.0; num_colors],
             score: vec![0.0; num_colors],
         };
         while 0 < task.num_colors && task.num_colors < search.num_open {
@@ -225,8 +227,9 @@ impl<'a> Search<'a> {
             return;
         }
         self.turns.clear();
+        let shift = turn(0, self.seed, t) as i32;
         for &v in &self.conflicted.nodes {
-            let turn = turn(v, self.seed, t);
+            let turn = later(self.first_turns[v as usize], shift);
             if self.turns.len() == room {
                 if turn < self.turns[room - 1] {
                     continue;
@@ -268,11 +271,15 @@ impl<'a> Search<'a> {
         for (crowding, &size) in self.crowding.iter_mut().zip(&self.sizes) {
             *crowding = (size as f32).mul_add(colors_per_node, -1.0);
         }
-        let (crowding, is_open) = (&self.crowding[..num_colors], &self.is_open[..num_colors]);
+        for (closed, &is_open) in self.closed.iter_mut().zip(&self.is_open) {
+            *closed = if is_open { 0.0 } else { f32::NEG_INFINITY };
+        }
+        let (crowding, closed) = (&self.crowding[..num_colors], &self.closed[..num_colors]);
+        let (shift, now) = (turn(0, self.seed, t) as i32, t as i32);
         let score = &mut self.score[..num_colors];
         for (a, &v) in self.active.iter().enumerate() {
             let until = &self.until[v as usize * num_colors..][..num_colors];
-            let random = &self.noise.row(turn(v, self.seed, t))[..num_colors];
+            let random = &self.noise.row(i64::from(later(self.first_turns[v as usize], shift)))[..num_colors];
             let costs = &mut self.costs[v as usize * num_colors..][..num_colors];
             if self.summed[v as usize] < asked {
                 self.summed[v as usize] = t;
@@ -281,17 +288,16 @@ impl<'a> Search<'a> {
                     costs[self.colors[u as usize] as usize] += self.weights[u as usize];
                 }
             }
-            for (score, &parts) in score.iter_mut().zip(&*costs) {
-                *score = parts as f32 / f32::from(UNIT);
-            }
             let here = self.colors[v as usize] as usize;
-            let cost_here = score[here] + if is_open[here] { 0.0 } else { 1.0 + plain };
-            let mut top = f32::NEG_INFINITY;
+            let extra = if self.is_open[here] { 0.0 } else { 1.0 + plain };
+            let cost_here = costs[here] as f32 / f32::from(UNIT) + extra;
             for x in 0..num_colors {
-                let value = by_crowding.mul_add(crowding[x], jitter * random[x]) - score[x];
-                score[x] = if is_open[x] & (i64::from(until[x]) < t) & (x != here) { value } else { f32::NEG_INFINITY };
-                top = if score[x] > top { score[x] } else { top };
+                let cost = costs[x] as f32 / f32::from(UNIT);
+                let value = by_crowding.mul_add(crowding[x], jitter * random[x]) - cost;
+                score[x] = if until[x] < now { value + closed[x] } else { f32::NEG_INFINITY };
             }
+            score[here] = f32::NEG_INFINITY;
+            let top = score.iter().fold(f32::NEG_INFINITY, |top, &value| if value > top { value } else { top });
             self.targets[a] = score.iter().position(|&value| value == top).unwrap_or(0) as u32;
             let age = self.logs[(t as i32 - self.moved[v as usize]).min(OLDEST as i32) as usize];
             self.gains[a] = by_age.mul_add(age, cost_here + top);
@@ -301,7 +307,7 @@ impl<'a> Search<'a> {
     /// Keeps the best move and those about as good, without those of neighbors of a better one.
     #[inline(always)]
     fn settle(&mut self) {
-        let (n, gains) = (self.colors.len(), &mut self.gains[..self.active.len()]);
+        let gains = &mut self.gains[..self.active.len()];
         let mut limit = f32::NEG_INFINITY;
         self.movers.clear();
         for m in 0..self.num_movers.min(gains.len()) {
@@ -315,17 +321,12 @@ impl<'a> Search<'a> {
             self.movers.push(best);
             gains[best] = f32::NEG_INFINITY;
         }
-        for (m, &a) in self.movers.iter().enumerate() {
-            self.order[self.active[a] as usize] = m;
-        }
         self.kept.clear();
         for (m, &a) in self.movers.iter().enumerate() {
-            if self.lists.neighbors(self.active[a]).iter().all(|&u| self.order[u as usize] >= m) {
+            let neighbors = self.lists.neighbors(self.active[a]);
+            if self.movers[..m].iter().all(|&better| neighbors.binary_search(&self.active[better]).is_err()) {
                 self.kept.push(a);
             }
-        }
-        for &a in &self.movers {
-            self.order[self.active[a] as usize] = n;
         }
     }
 
@@ -396,6 +397,13 @@ impl Rule {
             weights[i] = (f64::from(UNIT) * conflict_weight(z, plain)) as i32;
         }
     }
+}
+
+/// The turn of a node in a later round, where node 0 has `shift`.
+#[inline(always)]
+fn later(first_turn: i32, shift: i32) -> i32 {
+    let turn = first_turn + shift;
+    if turn < TURNS as i32 { turn } else { turn - TURNS as i32 }
 }
 
 #[inline(always)]
