@@ -19,9 +19,7 @@ import numpy as np
 from numba import config, cuda, float32, int16, int32, int64, uint32
 
 from gnn_training.model import rule
-from gnn_training.model.rule import (
-    ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS, PERIOD, UNIT,
-)  # fmt: skip
+from gnn_training.model.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
 from gnn_training.solve.search_kernel import ENDS, FORMULAS, NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES
 
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # type: ignore[attr-defined] # small launches are few
@@ -292,7 +290,7 @@ def weight_of(s, u, t):
         y = f0 * w[at(i)] + f1 * w[at(i + 1)] + f2 * w[at(i + 2)] + f3 * w[at(i + 3)]
         y = y + f4 * w[at(i + 4)] + f5 * w[at(i + 5)]
         z = z + max(y + s.outputs[at(NUM_CONTROLS + j)], np.float32(0)) * w[at(OUT + j)]
-    return np.int32(UNIT * conflict_weight(z, w[MOVE]))
+    return np.int32(rule.UNIT * conflict_weight(z, w[MOVE]))
 
 
 @device
@@ -337,7 +335,7 @@ def sum_conflicts(s, v, x):
         while word != 0:
             cost += s.weight[at(w * BITS + cuda.ffs(word) - 1)]
             word = np.uint32(word & np.uint32(word - np.uint32(1)))
-    return np.float32(cost) / np.float32(UNIT)
+    return np.float32(cost) / np.float32(rule.UNIT)
 
 
 @device
@@ -451,7 +449,7 @@ def kernel_function(in_shared: bool) -> Any:
         begin(s, first[first_node[g] :], weights[block])
         num_found, fewest_conflicts = K, np.float32(NONE_FOUND)
         for t in range(rounds):
-            if t % PERIOD == 0:
+            if t % rule.PERIOD == 0:
                 measure(s)
                 cuda.syncthreads()
                 weigh(s, t)

@@ -17,9 +17,7 @@ from numba import njit
 
 import gnn_training.solve.kernels  # noqa: F401  (sets the place of numba's cache)
 from gnn_training.model import rule
-from gnn_training.model.rule import (
-    ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS, PERIOD, TURNS, UNIT,
-)  # fmt: skip
+from gnn_training.model.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
 
 ENDS = np.cumsum([0, *(math.prod(shape) for shape in rule.SHAPES.values())])  # of the parts in the vector of weights
 NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES = map(len, (rule.CONTROLS, rule.NODE_FEATURES, rule.GRAPH_FEATURES))
@@ -152,7 +150,7 @@ def follow(offsets, neighbours, first, num_colors, lower, weights, table, seed, 
     for t in range(rounds):
         if stop[0]:
             break
-        if t % PERIOD == 0:
+        if t % rule.PERIOD == 0:
             measure(n, len(ends), coloring, network)
             weigh(coloring, memory, network, t)
         if coloring.totals[CONFLICTED] == 0:
@@ -274,7 +272,7 @@ def draw(coloring, choice, seed, t):
 def later(first_turn, shift):
     """The turn of a node in a later round, where node 0 has `shift`; int32."""
     turn = np.int32(first_turn + shift)
-    return turn if turn < TURNS else np.int32(turn - TURNS)
+    return turn if turn < rule.TURNS else np.int32(turn - rule.TURNS)
 
 
 @compiled
@@ -292,7 +290,7 @@ def weigh(coloring, memory, network, t):
     apply_layer(f, network.direct, network.outputs[OUTPUTS - 1], np.float32(1), False, z)
     for j in range(HIDDEN):
         apply_layer(f, network.by_node[j], network.outputs[NUM_CONTROLS + j], network.out[j], True, z)
-    plain, unit = network.move[0], np.float32(UNIT)
+    plain, unit = network.move[0], np.float32(rule.UNIT)
     for v in range(n):
         network.weights[v] = np.int32(unit * conflict_weight(z[v], plain))
 
@@ -316,7 +314,7 @@ def choose(offsets, ends, coloring, memory, network, choice, num_active, table, 
     """Find the best move of every active node."""
     colors, crowding, closed, score = coloring.colors, choice.crowding, choice.closed, choice.score
     K, k, move, jitter = len(crowding), coloring.totals[COLORS], network.move, network.outputs[4]
-    asked, now, never = t - t % PERIOD, np.int32(t), np.float32(-np.inf)
+    asked, now, never = t - t % rule.PERIOD, np.int32(t), np.float32(-np.inf)
     shift, colors_per_node = np.int32(turn_of(0, seed, t)), np.float32(k) / np.float32(len(colors))
     for x in range(K):
         crowding[x] = crowding_of(np.float32(coloring.sizes[x]), colors_per_node)
@@ -331,11 +329,11 @@ def choose(offsets, ends, coloring, memory, network, choice, num_active, table, 
                 costs[x] = 0
             for i in range(offsets[v], offsets[v + 1]):
                 costs[colors[ends[i]]] += network.weights[ends[i]]
-        cost_here = np.float32(costs[here]) / np.float32(UNIT)
+        cost_here = np.float32(costs[here]) / np.float32(rule.UNIT)
         if not coloring.is_open[here]:
             cost_here += np.float32(1) + move[0]
         for x in range(K):  # such loops become vectors
-            value = score_of(crowding[x], random[x], np.float32(costs[x]) / np.float32(UNIT), jitter, move[1])
+            value = score_of(crowding[x], random[x], np.float32(costs[x]) / np.float32(rule.UNIT), jitter, move[1])
             score[x] = value + closed[x] if until[x] < now else never
         score[here] = never
         top, target = largest(score), 0
@@ -397,7 +395,7 @@ def are_adjacent(offsets, ends, v, u):
 def apply(offsets, ends, coloring, memory, network, choice, num_movers, table, seed, t):
     """Let the nodes move."""
     colors, counts, without, one = coloring.colors, coloring.counts, coloring.without, coloring.one
-    costs, summed, asked = choice.costs, choice.summed, t - t % PERIOD
+    costs, summed, asked = choice.costs, choice.summed, t - t % rule.PERIOD
     outputs, num_conflicted = network.outputs, coloring.totals[CONFLICTED]
     for m in range(num_movers):
         v, new = choice.active[choice.kept[m]], choice.target[choice.kept[m]]
