@@ -22,7 +22,7 @@ from gnn_training.training.searcher import search_on_cpu
 SINGLE = Graph.from_edges(1, [])
 HARD = random_graph(70, 0.5, seed=2)
 GRAPHS = [HARD, random_graph(70, 0.4, seed=1), SINGLE, random_graph(60, 0.6)]
-ROUNDS = 40
+ROUNDS = 400
 
 
 def batch(graphs: list[Graph]) -> Batch:
@@ -214,7 +214,7 @@ def test_the_number_of_threads_changes_no_result():
 def test_searches_find_what_tensors_find():
     change = torch.randn(12, NUM_WEIGHTS, generator=torch.manual_seed(0))
     b = replace(batch(GRAPHS[:2] * 6), seeds=torch.arange(12), change=change)
-    for rounds in (1, 20, 100):
+    for rounds in (1, 20, 400):
         expected, compiled = found(b, rounds, search_in_tensors), found(b, rounds)
         for mine, other in zip(compiled, expected, strict=True):
             assert torch.equal(mine, other)

@@ -271,7 +271,7 @@ def ask(state: State, fixed: Fixed) -> Answers:
     by_feature = torch.cat(rule.node_features(has_free, free, one, conflicts, age, moves, mean_moves), 1)  # (R, F, S)
     hidden = (weights.by_node @ by_feature + shift).relu()                                # (R, HIDDEN, S)
     z = weights.out[:, None] @ hidden + weights.direct[:, None] @ by_feature + level
-    parts = rule.UNIT * rule.conflict_weight(z.view_as(colors), weights.move[:, :1])
+    parts = rule.conflict_weight(z.view_as(colors), weights.move[:, :1])
     return Answers(controls[..., 0].exp(), torch.where(fixed.graphs.exists, parts, 0.0).long())
 
 

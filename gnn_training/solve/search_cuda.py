@@ -290,7 +290,7 @@ def weight_of(s, u, t):
         y = f0 * w[at(i)] + f1 * w[at(i + 1)] + f2 * w[at(i + 2)] + f3 * w[at(i + 3)]
         y = y + f4 * w[at(i + 4)] + f5 * w[at(i + 5)]
         z = z + max(y + s.outputs[at(NUM_CONTROLS + j)], np.float32(0)) * w[at(OUT + j)]
-    return np.int32(rule.UNIT * conflict_weight(z, w[MOVE]))
+    return np.int32(conflict_weight(z, w[MOVE]))
 
 
 @device

@@ -290,9 +290,8 @@ def weigh(coloring, memory, network, t):
     apply_layer(f, network.direct, network.outputs[OUTPUTS - 1], np.float32(1), False, z)
     for j in range(HIDDEN):
         apply_layer(f, network.by_node[j], network.outputs[NUM_CONTROLS + j], network.out[j], True, z)
-    plain, unit = network.move[0], np.float32(rule.UNIT)
     for v in range(n):
-        network.weights[v] = np.int32(unit * conflict_weight(z[v], plain))
+        network.weights[v] = np.int32(conflict_weight(z[v], network.move[0]))
 
 
 @compiled

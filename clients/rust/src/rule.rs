@@ -138,10 +138,10 @@ pub(crate) fn graph_features(nodes: f64, colors: f64, density: f32, conflicted: 
         .map(|x| x as f32)
 }
 
-/// What a conflict costs, from the output of the network, and what all conflicts cost more.
+/// What a conflict costs, from the output of the network, and what all conflicts cost more, in parts of `UNIT`.
 #[inline(always)]
-pub(crate) fn conflict_weight(z: f32, plain: f32) -> f64 {
-    1.0 + f64::from(z) / (1.0 + f64::from(z.abs())) + f64::from(plain)
+pub(crate) fn conflict_weight(z: f32, plain: f32) -> i32 {
+    (f64::from(UNIT) * (1.0 + f64::from(z) / (1.0 + f64::from(z.abs())) + f64::from(plain)) + 0.5) as i32
 }
 
 /// Order of the nodes in conflict, if there are more than a round looks at: the largest first.

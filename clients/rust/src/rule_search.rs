@@ -394,7 +394,7 @@ impl Rule {
                 let y = dot(x, by_node[j]) + outputs[CONTROLS + j];
                 z = if y > 0.0 { y } else { 0.0 }.mul_add(out[j], z);
             }
-            weights[i] = (f64::from(UNIT) * conflict_weight(z, plain)) as i32;
+            weights[i] = conflict_weight(z, plain);
         }
     }
 }
