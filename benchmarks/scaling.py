@@ -33,7 +33,6 @@ from gnn_training.errors import UserError
 from gnn_training.files import lock_folder
 from gnn_training.graph import NeighbourLists
 from gnn_training.jobs.train import train
-from gnn_training.model import rule
 from gnn_training.model.search import first_weights
 from gnn_training.settings import TrainSettings, of_preset
 from gnn_training.solve.portfolio import clique_size, compile_all, first_coloring
@@ -84,7 +83,6 @@ class Cell(NamedTuple):
     ranks: int
     lr_scaling: Literal["none", "sqrt", "linear"]
     seed: int
-    period: int = rule.PERIOD  # of the search that was trained and scored; 1 before November 25, 2026
 
     def __str__(self) -> str:
         kind = f"{self.multiple}x-{self.most_nodes}nodes-{self.rounds}rounds"
@@ -223,7 +221,7 @@ def measured(found: Sequence[Result]) -> str:
     for result in found:
         cell = result.cell
         row = {"searches": f"{cell.multiple * ONE:,}", "nodes": f"100 to {cell.most_nodes}", "rounds": cell.rounds}
-        row |= {"ranks": cell.ranks, "rate": cell.lr_scaling, "period": cell.period, "seed": cell.seed}
+        row |= {"ranks": cell.ranks, "rate": cell.lr_scaling, "seed": cell.seed}
         row["minutes"] = f"{result.train_seconds / 60:.1f}"
         for measure in ("rounds", "time"):
             colors = saved(result, measure)
@@ -239,12 +237,9 @@ def measured(found: Sequence[Result]) -> str:
         "family": families,
         "graphs": [len(places[family]) for family in families],
     }
-    kinds = by_kind(found, lambda cell: (cell.period, cell.multiple, cell.most_nodes))
-    for (period, multiple, most_nodes), group in kinds.items():
+    for (multiple, most_nodes), group in by_kind(found, lambda cell: (cell.multiple, cell.most_nodes)).items():
         mean = np.mean([saved(result, "time") for result in group], axis=0)
-        by_family[f"{multiple}x, to {most_nodes}, period {period}"] = [
-            f"{mean[places[family]].mean():.2f}" for family in families
-        ]
+        by_family[f"{multiple}x, to {most_nodes}"] = [f"{mean[places[family]].mean():.2f}" for family in families]
     tables = table(columns), "Colors saved in equal time by family, trainings on one rank:", table(by_family)
     return "\n\n".join([HEADING.strip(), *tables]) + "\n"
 
@@ -258,23 +253,16 @@ def by_kind(found: Sequence[Result], kind: Callable[[Cell], Any]) -> dict[Any, l
 
 
 def draw(found: Sequence[Result], file: Path) -> None:
-    """Colors saved against searches, a line for every size of training graphs and period, bars from worst to best
-    seed.
-    """
+    """Colors saved against searches, a line for every size of training graphs, bars from worst to best seed."""
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
-    for (most_nodes, period), group in by_kind(found, lambda cell: (cell.most_nodes, cell.period)).items():
+    for most_nodes, group in by_kind(found, lambda cell: cell.most_nodes).items():
         by_searches = by_kind(group, lambda cell: cell.multiple * ONE)
         scores = [[saved(result, "rounds").mean() for result in seeds] for seeds in by_searches.values()]
         means = np.array([np.mean(one) for one in scores])
         ends = np.array([[min(one), max(one)] for one in scores]).T
         axes.errorbar(
-            [*by_searches],
-            means,
-            abs(ends - means),
-            marker="o",
-            capsize=3,
-            label=f"100 to {most_nodes} nodes, period {period}",
+            [*by_searches], means, abs(ends - means), marker="o", capsize=3, label=f"100 to {most_nodes} nodes"
         )
     axes.set(xscale="log", xlabel="searches in training", ylabel="colors saved, equal rounds")
     axes.legend()

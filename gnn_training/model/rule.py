@@ -9,7 +9,7 @@ import math
 
 ACTIVE, MOVERS = 16, 4  # nodes in conflict that a round looks at, and that may move,
 NODES_PER_ACTIVE, NODES_PER_MOVER = 64, 256  # and one more for every so many nodes of a large graph
-PERIOD = 8  # rounds from one question to the network to the next; its answers hold until then
+PERIOD = 4  # rounds from one question to the network to the next; its answers hold until then
 UNIT = 1024  # parts of 1: weights of conflicts are whole numbers of such parts, so that any order gives the same sums
 NOT_MOVED = 20  # age of a node before its first move
 NODE_FEATURES = ("has_free", "free", "one", "conflicts", "age", "moves")
