@@ -1,7 +1,9 @@
 """The search: every round keeps its rules, compiled loops make the same moves, and no coloring gets worse."""
 
+import hashlib
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -186,6 +188,13 @@ def test_compiled_loops_make_the_same_moves_as_a_batch_in_tensors(scale: float, 
     found = run(graphs, weights, rounds, seed=7, asked=asked)
     for i, graph in enumerate(graphs):
         kernel(graph, found, i, weights[i], rounds, 7 + i, asked)
+
+
+def test_compiled_loops_are_compiled_again_after_a_change_of_the_rule():
+    digest = hashlib.sha256(Path(rule.__file__).read_bytes()).hexdigest()[:16]
+    for name in ("search_kernel.py", "search_cuda.py"):
+        text = Path(kernels.__file__).with_name(name).read_text()
+        assert digest in text, f"{name}: put the new hash of rule.py there, {digest}"
 
 
 def test_compiled_loops_end_when_another_thread_says_so():
