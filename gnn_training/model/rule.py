@@ -48,8 +48,8 @@ def graph_features(nodes, colors, density, conflicted):
 
 
 def conflict_weight(z, plain):
-    """What a conflict costs: between 0 and 2, from the output z of the network, and the same for all conflicts. In parts
-    of UNIT; without its fraction, the result is rounded.
+    """What a conflict costs, in parts of UNIT: between 0 and 2 units, from the output z of the network, and what all
+    conflicts cost. Without its fraction, the result is rounded.
     """
     return UNIT * (1 + z / (1 + abs(z)) + plain) + 0.5
 

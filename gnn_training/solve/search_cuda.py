@@ -2,7 +2,7 @@
 
 The phases have the same names and make the same moves, which tests/test_search_cuda.py checks. All threads of a block
 share the work of a phase. What depends on an order is done in the order of the CPU: one thread keeps the list of the
-nodes in conflict. numba's cache notices changes of this file only, so it has the hash of rule.py: aed66d53d10789f5.
+nodes in conflict. numba's cache notices changes of this file only, so it has the hash of rule.py: 3b5dd2e687d58106.
 
 The state of a search is in shared memory. The counts and what is tabu, by far the largest part, are in a workspace in
 global memory where they do not fit. Their integers have 16 bits, which limits nodes and rounds to LAST.

@@ -3,7 +3,7 @@
 What a round reads is counted incrementally: a move changes the counts of its neighbours alone, and the costs of those
 that have been active since the network was asked. The counts of a color lie side by side, because a move changes those
 of two colors. `model.rule` has the formulas of both searches; tests/test_search.py holds them to the same moves.
-numba's cache notices changes of this file only, so it has the hash of rule.py: aed66d53d10789f5.
+numba's cache notices changes of this file only, so it has the hash of rule.py: 3b5dd2e687d58106.
 
 Letters in shapes: N nodes, K colors, A active nodes, M nodes that may move, F features.
 """
