@@ -175,6 +175,18 @@ def test_a_model_with_other_tensors_or_other_steps_is_refused(tmp_path: Path, ol
         Model(path)
 
 
+def test_constants_that_take_minutes_are_computed_in_a_call_which_ends_in_time(tmp_path: Path):
+    products = "\n".join(f"p{i + 1} = MatMul(p{i}, p{i})" for i in range(400))  # of 0.1 seconds each
+    chain = f"wide = Constant<value_ints = [1500, 1500]>()\n p0 = ConstantOfShape(wide)\n {products}\n"
+    sum_of = "rest = ReduceSum<keepdims = 0>"
+    text = tiny_onnx.MODEL.replace(f"{sum_of}(worn)", f"{chain} {sum_of}(p400)")
+    started = time.monotonic()
+    model = Model(tiny_onnx.write(tmp_path / "constants.onnx", text), threads=1)
+    with pytest.raises(TimeoutError):
+        model.predict([TRIANGLE], seconds=1)
+    assert time.monotonic() - started < 30
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

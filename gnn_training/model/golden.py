@@ -25,7 +25,10 @@ def session(model: Path | bytes, threads: int = 1) -> onnxruntime.InferenceSessi
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3  # no warnings: initializers that callers may override are intended
     source = model if isinstance(model, bytes) else str(model)
-    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    # Constants are computed in a call, which can be stopped, and not while a file is opened, which cannot.
+    return onnxruntime.InferenceSession(
+        source, options, providers=["CPUExecutionProvider"], disabled_optimizers=["ConstantFolding"]
+    )
 
 
 def feeds(edge_index: np.ndarray, batch: np.ndarray, **options: int | list[int]) -> dict[str, np.ndarray]:
