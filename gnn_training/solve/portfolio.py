@@ -54,7 +54,7 @@ SETS_NODES = 700  # from which independent sets help, in graphs of density SETS_
 FIRST_SET_MOVES = 100  # of the search for every independent set of a first coloring
 RANDOM_RATIO = 2.0  # of DSATUR's colors and a clique: below it, as in geometric graphs, they do not
 FIRST_ROUNDS = 2_000  # of the trained rule in its shortest runs
-TABU_BYTES = 8  # of TabuCol for every pair of a node and a color
+SEARCH_BYTES = 12  # of a search by the rule for every pair of a node and a color; TabuCol takes 8
 EMPTY_SLICE = 10_000  # the work of a slice besides its visits
 VISITS_PER_ROUND = 12, 400  # work of a round of the trained rule: per mean degree, and besides
 
@@ -229,7 +229,7 @@ def improvements(
     spent or every thread has done `patience` work in vain. With one thread and no deadline they depend on the arguments
     alone.
     """
-    need = TABU_BYTES * budget.threads * len(colors) * (int(colors.max()) + 8)
+    need = SEARCH_BYTES * budget.threads * len(colors) * (int(colors.max()) + 8)
     if time.monotonic() >= budget.deadline or colors.max() < max(1, budget.lower):
         return
     if need > available_bytes():
