@@ -38,7 +38,7 @@ def read_archive(path: Path) -> Contents:
             members = {Path(member.name).name: tar.extractfile(member) for member in regular}
             contents = {name: member.read() for name, member in members.items() if member}
         damaged = files.changed(contents[SUMS_FILE], contents, contents.keys() - {SUMS_FILE})
-    except (gzip.BadGzipFile, EOFError, zlib.error, tarfile.TarError, KeyError, ValueError, RecursionError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error, tarfile.TarError, KeyError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
     if damaged:
         raise ValueError(damaged)
