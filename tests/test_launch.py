@@ -148,6 +148,8 @@ def test_a_signal_that_a_library_has_dropped_is_not_lost(monkeypatch, tiny_data:
 @pytest.mark.parametrize("what", ["wait", "be frozen"])
 def test_signal_reaches_the_ranks_and_their_result_is_returned_at_once(tmp_path: Path, what: str):
     launcher, ranks = start(tmp_path, what)
+    while what == "be frozen" and not any(") T " in Path(f"/proc/{pid}/stat").read_text() for pid in ranks):
+        time.sleep(0.02)  # a signal that comes before a rank freezes would not wake it
     begun = time.monotonic()
     os.killpg(launcher.pid, signal.SIGINT)  # as a terminal sends it; test_ranks.py sends SIGTERM
     assert launcher.communicate(timeout=60) == ("stopped\n", "")
