@@ -177,7 +177,7 @@ REPLACED = {
     "./run.sh": "./run.sh --dry-run && cp -r $MADE/. .",
     "python -m benchmarks.libraries FOLDER --seconds 5": "python -m benchmarks.libraries examples --seconds 0.2",
     "npm ci --prefix clients/web": "ln -s $MODULES clients/web/node_modules",
-    "coloring-gnn serve": "timeout --signal INT --preserve-status 5 coloring-gnn serve --port 0",
+    "coloring-gnn serve": "timeout --foreground --signal INT --preserve-status 5 coloring-gnn serve --port 0",
     "coloring-gnn evaluate FOLDER --suite dimacs --seconds 10": "coloring-gnn evaluate examples --suite dimacs "
     "--seconds 0.1",
     "coloring-gnn evaluate FOLDER --limit 60 --tabucol --no-rlf": "coloring-gnn evaluate examples --limit 60 "

@@ -39,7 +39,7 @@ def serve(settings: ServeSettings) -> None:
         server = ThreadingHTTPServer(("127.0.0.1", settings.port), handler)
     except OSError as error:
         raise MachineError(f"port {settings.port}: {files.reason(error)}; name another with --port") from error
-    with server, suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), server:  # a second Ctrl-C may come while it closes
         log.info("http://127.0.0.1:%d shows the page; Ctrl-C ends it", server.server_port)
         server.serve_forever()
 
