@@ -128,6 +128,7 @@ def _run(args: Sequence[str]) -> None:
         require_numba()
         module, function = COMMANDS[name].job.split(".")
         job = getattr(importlib.import_module(f"gnn_training.jobs.{module}"), "dry_run" if dry_run else function)
+        processes.raise_interrupt()  # which came while a library was loaded that drops exceptions
         job(settings)
 
 
