@@ -95,12 +95,12 @@ def _color(
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
     best: Coloring | None = None
-    enough = _predicted(model, graph, settings) if settings.good_enough else 0
+    target = _predicted(model, graph, settings) if settings.good_enough else 0
     try:
         for best in problem.colorings(model, budget):
             if is_one:
                 logger.info("%s: %d colors (%s)", graph.name, best.num_colors, best.method)
-            if best.num_colors <= enough:
+            if best.num_colors <= target:
                 break
     except KeyboardInterrupt:
         if best is None:
@@ -111,8 +111,8 @@ def _color(
     write_solution(out, solution.colors, instance.names, is_new=settings.out is None)
     bound = "optimal" if solution.is_optimal else f"at least {solution.lower_bound} needed"
     classes = f", classes differ by {solution.imbalance} nodes" if settings.equitable else ""
-    found = f"{solution.num_colors} colors by {solution.method}, {bound}{classes}"
-    logger.info("%s: %s, %.1f s, written to %s", graph.name, found, solution.seconds, out)
+    summary = f"{solution.num_colors} colors by {solution.method}, {bound}{classes}"
+    logger.info("%s: %s, %.1f s, written to %s", graph.name, summary, solution.seconds, out)
     if settings.picture:
         with files.replace_file(settings.picture) as temporary:
             picture = draw(graph, solution.colors, solution.method, instance.names)
@@ -145,9 +145,9 @@ def _beside(graph: Path) -> Path:
 
 def _read_colors(path: Path | None, is_single: bool = False) -> dict[str, Any]:
     """The colors, or the single color, of every node that a CSV file names. A line `node,color` may come first."""
-    found: dict[str, Any] = {}
+    by_node: dict[str, Any] = {}
     if path is None:
-        return found
+        return by_node
     try:
         text = files.read_bytes(path, TABLE_LIMIT).decode("utf-8-sig")
         rows = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -155,9 +155,9 @@ def _read_colors(path: Path | None, is_single: bool = False) -> dict[str, Any]:
             if (node, *words) == ("node", "color"):
                 continue
             colors = [integer(word.strip()) for word in words]
-            if node in found or (is_single and len(colors) != 1):
+            if node in by_node or (is_single and len(colors) != 1):
                 raise ValueError(f"node {node!r} stands there twice or without one color")
-            found[node] = colors[0] if is_single else colors
+            by_node[node] = colors[0] if is_single else colors
     except (ValueError, csv.Error) as error:
         raise UserError(f"{path}: {error}; a line has a node, then its colors, such as 7,0,2") from error
-    return found
+    return by_node

@@ -260,5 +260,5 @@ def clustering_coefficients(graphs: Graphs) -> Tensor:
         middle = (low + high) // 2
         after = take(graphs.neighbours, middle.clamp(max=last)) <= b
         low, high = torch.where(after & (middle < high), middle, low), torch.where(after, high, middle)
-    found = (take(graphs.neighbours, low.clamp(max=last)) == b) & (a < size)
-    return found.float().mean(2)
+    is_edge = (take(graphs.neighbours, low.clamp(max=last)) == b) & (a < size)
+    return is_edge.float().mean(2)

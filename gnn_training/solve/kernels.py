@@ -264,13 +264,13 @@ def tabucol(offsets, neighbours, colors, k, moves, rng, stop):
         least, aspired = FORBIDDEN, fewest - conflicts  # a move that leads below `fewest` is never tabu
         for i in range(num_conflicted):
             v = conflicted[i]
-            row, until, own = counts[v], tabu[v], np.uint64(colors[v])
-            here, row[own] = row[own], FORBIDDEN
+            row, until, current = counts[v], tabu[v], np.uint64(colors[v])
+            here, row[current] = row[current], FORBIDDEN
             lowest, lowest_free = np.int32(FORBIDDEN), np.int32(FORBIDDEN)
             for c in range(width):
                 lowest = min(lowest, row[c])
                 lowest_free = min(lowest_free, row[c] if until[c] <= t else np.int32(FORBIDDEN))
-            row[own] = here
+            row[current] = here
             change = lowest - here
             if change >= aspired:
                 change = lowest_free - here if lowest_free < FORBIDDEN else np.int32(FORBIDDEN)

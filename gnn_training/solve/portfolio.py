@@ -460,7 +460,7 @@ class Part(Worker):
 
     def __init__(self, worker: Worker, colors: np.ndarray):
         """colors (N,): -1 for the nodes of the part."""
-        self.whole, self.colors, self.nodes = worker, colors, np.flatnonzero(colors < 0)
+        self.parent, self.colors, self.nodes = worker, colors, np.flatnonzero(colors < 0)
         lists = subgraph(worker.lists, self.nodes)
         search = Search(lists, kernels.dsatur(*lists, np.zeros(1, dtype=np.uint8)), Budget(math.inf), None)
         super().__init__(search, 0)
@@ -468,14 +468,14 @@ class Part(Worker):
 
     def look_for(self, num_colors: int) -> None:
         """Let the next compiled loop run, even if others have found fewer colors."""
-        self.whole.look_for(0)
+        self.parent.look_for(0)
 
     def offer(self, colors: np.ndarray) -> None:
         """Tell the others of a proper coloring of the part."""
         super().offer(colors)
-        whole = self.colors.copy()
-        whole[self.nodes] = colors + whole.max() + 1
-        self.whole.offer(whole)
+        combined = self.colors.copy()
+        combined[self.nodes] = colors + combined.max() + 1
+        self.parent.offer(combined)
 
 
 def subgraph(lists: NeighbourLists, nodes: np.ndarray) -> NeighbourLists:

@@ -501,8 +501,8 @@ def _kind(n: int, K: int, max_shared: int) -> int:
     """
     if n > LAST:
         return 3
-    whole, small = _bytes(n, K, True), _bytes(n, K, False)
-    return 0 if 2 * whole <= max_shared else 1 if whole <= max_shared else 2 if small <= max_shared else 3
+    full, reduced = _bytes(n, K, True), _bytes(n, K, False)
+    return 0 if 2 * full <= max_shared else 1 if full <= max_shared else 2 if reduced <= max_shared else 3
 
 
 def _bytes(n: int, K: int, in_shared: bool) -> int:
