@@ -16,6 +16,7 @@ from gnn_training import processes
 from gnn_training.errors import MachineError, TrainingError
 
 TIMEOUT = timedelta(minutes=5)  # a lost rank must not leave the others waiting for half an hour of rent
+TIMED_OUT = "Timed out waiting", "wait timeout"  # as gloo and the store of a group say it
 
 
 @dataclass(frozen=True)
@@ -76,23 +77,24 @@ def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime
     is_gpu = where.type == "cuda"
     backend = "cpu:gloo,cuda:nccl" if is_gpu else "gloo"  # what the host decides needs no GPU
     with tempfile.TemporaryDirectory() as folder:
-        dist.init_process_group(
-            backend, "env://" if "RANK" in os.environ else f"file://{folder}/store", timeout,
-            rank=rank, world_size=world_size, device_id=where if is_gpu else None,
-        )  # fmt: skip
         try:
+            dist.init_process_group(
+                backend, "env://" if "RANK" in os.environ else f"file://{folder}/store", timeout,
+                rank=rank, world_size=world_size, device_id=where if is_gpu else None,
+            )  # fmt: skip
             yield Runtime(rank, world_size, where)
         except torch.OutOfMemoryError as error:
             raise MachineError(f"the GPU of rank {rank} has too little memory: lower --batch-size") from error
         except RuntimeError as error:
-            if "Timed out waiting" not in str(error):  # as gloo says it
+            if not any(words in str(error) for words in TIMED_OUT):
                 raise
             waited = (
                 f"rank {rank} has waited {timeout.total_seconds():.0f} s for another rank, which hangs or is stopped"
             )
             raise TrainingError(f"{waited}; look at its machine, then start again") from error
         finally:
-            dist.destroy_process_group()
+            if dist.is_initialized():
+                dist.destroy_process_group()
 
 
 def _device(requested: str, local_rank: int) -> torch.device:

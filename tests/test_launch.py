@@ -111,6 +111,7 @@ def test_single_rank_is_this_process():
     [
         ("refuse", MachineError, "^no: not here$"),
         ("die", TrainingError, "^rank 1 was killed by signal 9, perhaps out of memory$"),
+        ("come too late", TrainingError, WAITED),
         ("wait too long", TrainingError, WAITED),
         pytest.param("freeze", TrainingError, WAITED, marks=pytest.mark.nightly),  # elastic waits for it for 30 s
         ("fail", TrainingError, "^rank 1 failed: no link$"),
@@ -123,7 +124,7 @@ def test_rank_that_fails_ends_all_with_one_sentence_and_only_a_mistake_shows_its
         launch(rank, what, 2)
     out, err = capfd.readouterr()
     assert not out and err.count("Traceback") == err.count("ValueError: NCCL error") == (what == "fail")
-    assert what == "fail" or not err
+    assert what in ("fail", "come too late") or not err  # torch warns of a socket
 
 
 def start(folder: Path, what: str) -> tuple[subprocess.Popen[str], list[int]]:
