@@ -32,7 +32,7 @@ from gnn_training.graph import Graph, as_graph
 from gnn_training.machine import available_bytes
 from gnn_training.model import golden, rule
 
-MODEL_LIMIT = 20_000_000  # bytes; ours has a fiftieth, and a hostile one takes a minute to open at most
+MODEL_LIMIT = 20_000_000  # bytes, forty times ours; the most nodes that fit take about a minute to open
 WAY_OUT = "name a file written by `coloring-gnn export`"
 
 
