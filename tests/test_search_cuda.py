@@ -24,7 +24,7 @@ from gnn_training.model.session import Model
 from gnn_training.solve import kernels, search_cuda
 from gnn_training.solve.search_kernel import noise_table, search_graph
 
-SEED, UNTRAINED = 2**40, random_weights(0, 0)
+SEED, UNTRAINED = 2**40 + 1, random_weights(0, 0)
 NO_JITTER = -200.0  # exp(-200) is 0: no noise breaks ties
 REGISTERS = 65_536 // (2 * search_cuda.THREADS)  # of a thread, so that an SM has two blocks
 SPILLED = 32  # bytes of registers of a thread in local memory, at most
@@ -113,7 +113,7 @@ def test_the_cases_find_colorings_with_fewer_colors_and_use_all_kinds_of_memory(
         first = task.first[g].astype(np.int32)
         arguments = (first, 0, 1, shipped().numpy(), noise_table(256), SEED + g, 40, np.zeros(1, np.uint8))
         fewer += search_graph(*graph.csr(), *arguments)[1] < first.max() + 1
-    assert fewer >= 2
+    assert fewer >= 3
     mixed = cases()["some in each memory"]
     colors = [int(first.max()) + 1 for first in mixed.first]
     launches, too_large = search_cuda.plan(mixed.num_nodes.tolist(), colors, mixed.max_shared)
