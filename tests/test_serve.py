@@ -73,6 +73,16 @@ def test_it_sends_the_page_the_model_and_the_runtime_and_nothing_else_on_this_ma
     assert get(port, f"/runtime/{pipe.name}")[0] == 404  # and does not wait for a writer
 
 
+def test_silent_connections_are_closed_when_there_are_too_many(server):
+    _, port = server
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(2 * job.MAX_CONNECTIONS)]
+    silent[-1].settimeout(5)
+    assert silent[-1].recv(1) == b""
+    for connection in silent:
+        connection.close()
+    assert get(port, "/")[0] == 200
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_well(server, number: signal.Signals):
     process, port = server

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -173,6 +174,28 @@ def test_a_model_with_other_tensors_or_other_steps_is_refused(tmp_path: Path, ol
     path = tiny_onnx.write(tmp_path / "other.onnx", tiny_onnx.MODEL.replace(old, new))
     with pytest.raises(UserError, match=f"other.onnx{sentence}"):
         Model(path)
+
+
+def test_a_file_that_takes_long_to_open_is_given_up_and_no_signal_waits_for_it(tmp_path: Path, monkeypatch):
+    sums = [onnx.helper.make_node("Add", [f"x{i}", "x0"], [f"x{i + 1}"]) for i in range(50_000)]
+    first, last = (onnx.helper.make_tensor_value_info(x, onnx.TensorProto.FLOAT, [1]) for x in ("x0", "x50000"))
+    graph = onnx.helper.make_graph(sums, "sums", [first], [last])
+    model = onnx.helper.make_model(graph, ir_version=9, opset_imports=[onnx.helper.make_opsetid("", 18)])
+    onnx.save(model, tmp_path / "long.onnx")
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    started = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Model(tmp_path / "long.onnx")
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    monkeypatch.setattr(session, "OPEN_SECONDS", 0.2)
+    with pytest.raises(UserError, match=r"long.onnx: takes ONNX Runtime more than 0.2 s to open; name a file written"):
+        Model(tmp_path / "long.onnx")
+    assert time.monotonic() - started < 1.5
+    for thread in set(threading.enumerate()) - {threading.main_thread()}:
+        thread.join()  # at the end of the process it would abort, because it cannot come back to Python
 
 
 def test_constants_that_take_minutes_are_computed_in_a_call_which_ends_in_time(tmp_path: Path):

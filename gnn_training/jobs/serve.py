@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +23,7 @@ TYPES = {
     ".html": "text/html; charset=utf-8", ".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript",
     ".mjs": "text/javascript", ".wasm": "application/wasm", ".onnx": "application/octet-stream",
 }  # fmt: skip
+MAX_CONNECTIONS = 50  # at a time; a page takes six
 HEADERS = {
     # The browser itself refuses any request to another host.
     "Content-Security-Policy": "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'",
@@ -36,7 +38,7 @@ def serve(settings: ServeSettings) -> None:
     """
     handler = type("Handler", (PageHandler,), {"served": served_files(settings)})
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", settings.port), handler)
+        server = PageServer(("127.0.0.1", settings.port), handler)
     except OSError as error:
         raise MachineError(f"port {settings.port}: {files.reason(error)}; name another with --port") from error
     with suppress(KeyboardInterrupt), server:  # a second Ctrl-C may come while it closes
@@ -59,6 +61,13 @@ def served_files(settings: ServeSettings) -> dict[str, Path]:
         raise UserError(f"{runtime}: ONNX Runtime for browsers is not there; {way_out}")
     pages = {f"/{path.name}": path for path in page.iterdir() if path.suffix in TYPES}
     return {**pages, **runtime_files, "/": page / "index.html", f"/{WEB_FILE}": model}
+
+
+class PageServer(ThreadingHTTPServer):
+    """Answers so many connections at a time, and closes others at once."""
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        return threading.active_count() <= MAX_CONNECTIONS
 
 
 class PageHandler(SimpleHTTPRequestHandler):

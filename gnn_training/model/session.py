@@ -4,11 +4,11 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from threading import TIMEOUT_MAX
+from threading import TIMEOUT_MAX, Thread
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,8 @@ from gnn_training.graph import Graph, as_graph
 from gnn_training.machine import available_bytes
 from gnn_training.model import golden, rule
 
-MODEL_LIMIT = 20_000_000  # bytes, forty times ours; the most nodes that fit take about a minute to open
+MODEL_LIMIT = 20_000_000  # bytes, forty times ours
+OPEN_SECONDS = 60  # ours takes a third of one
 WAY_OUT = "name a file written by `coloring-gnn export`"
 
 
@@ -155,8 +156,20 @@ def _cause(error: Exception) -> str:
 
 def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
     content = read_bytes(path, MODEL_LIMIT, WAY_OUT)
+    opened: Future[onnxruntime.InferenceSession] = Future()
+
+    def work() -> None:
+        try:
+            opened.set_result(golden.session(content, threads))
+        except Exception as error:
+            opened.set_exception(error)
+
+    # The runtime cannot be stopped while it opens a file: that goes on in a thread for which no end waits.
+    Thread(target=work, daemon=True).start()
     try:
-        session = golden.session(content, threads)
+        session = opened.result(OPEN_SECONDS)
+    except TimeoutError:
+        raise UserError(f"{path}: takes ONNX Runtime more than {OPEN_SECONDS} s to open; {WAY_OUT}") from None
     except Exception as error:  # the runtime's errors have no base class of their own
         version = onnxruntime.__version__
         raise UserError(f"{path}: ONNX Runtime {version} refuses it ({_cause(error)}): {WAY_OUT}") from error
