@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -72,31 +72,33 @@ class Label:
 
 def columns(graphs: Sequence[tuple[Instance, Label]], families: Sequence[str]) -> Columns:
     """Lay labelled graphs out as the tensors of the file. The caller may set `split` and `fingerprint`, which are 0."""
-    values, pieces = [], []
+    values = []
     for instance, label in graphs:
-        graph = instance.graph
-        numbers = (graph.num_nodes, graph.num_edges, label.num_colors, label.lower_bound, label.dsatur_colors)
-        family = families.index(instance.family)
-        search = label.search
-        searched = search.rounds, search.clique, search.num_colors
-        values.append((*numbers, label.optimal, instance.graph_type, family, *searched, 0, 0))
-        bits = np.packbits(graph.adjacency(), axis=1, bitorder="little").ravel()
-        name = np.frombuffer(graph.name.encode(), dtype=np.uint8)
-        pieces.append((bits, label.coloring, name, search.reached, search.states.ravel(), search.state_nodes.ravel()))
-    return _join(values, pieces)
+        graph, search = instance.graph, label.search
+        values.append({
+            "num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "num_colors": label.num_colors,
+            "lower_bound": label.lower_bound, "dsatur_colors": label.dsatur_colors, "optimal": label.optimal,
+            "graph_type": instance.graph_type, "family": families.index(instance.family),
+            "search_rounds": search.rounds, "clique": search.clique, "search_colors": search.num_colors,
+            "split": 0, "fingerprint": 0,
+            "adjacency_bits": np.packbits(graph.adjacency(), axis=1, bitorder="little").ravel(),
+            "coloring": label.coloring, "names": np.frombuffer(graph.name.encode(), dtype=np.uint8),
+            "reached": search.reached, "states": search.states.ravel(), "state_nodes": search.state_nodes.ravel(),
+        })  # fmt: skip
+    return _join(values)
 
 
 def select(rows: Sequence[Row]) -> Columns:
     """Take graphs, in this order, out of several sets of columns with the same families."""
-    values = [tuple(tensors[name][i] for name in PER_GRAPH) for tensors, i in rows]
-    return _join(values, [tuple(cut(tensors, name, i) for name in RAGGED) for tensors, i in rows])
+    return _join([{name: tensors[name][i] for name in PER_GRAPH} | {name: cut(tensors, name, i) for name in RAGGED}
+                  for tensors, i in rows])  # fmt: skip
 
 
-def _join(values: Sequence[tuple], pieces: Sequence[tuple]) -> Columns:
-    """Columns of graphs given as their values, in the order of PER_GRAPH, and their pieces of the RAGGED tensors."""
-    result = {name: np.array([row[i] for row in values], dtype) for i, (name, dtype) in enumerate(PER_GRAPH.items())}
-    for i, (name, (offset, dtype)) in enumerate(RAGGED.items()):
-        parts = [row[i] for row in pieces]
+def _join(graphs: Sequence[dict[str, Any]]) -> Columns:
+    """Columns of graphs, each given as its values and its pieces of the RAGGED tensors."""
+    result = {name: np.array([graph[name] for graph in graphs], dtype) for name, dtype in PER_GRAPH.items()}
+    for name, (offset, dtype) in RAGGED.items():
+        parts = [graph[name] for graph in graphs]
         result[name] = np.concatenate([np.empty(0, dtype), *parts])
         result[offset] = np.cumsum([0, *map(len, parts)], dtype=np.int64)
     return result
