@@ -88,7 +88,8 @@ def test_the_clique_bound_finds_a_planted_clique_and_never_exceeds_the_truth():
 def test_a_set_is_independent_of_nodes_that_are_left_and_no_node_can_be_added(n, density, left, seed):
     graph = random_graph(n, density, seed)
     is_left = np.random.default_rng(seed + 1).random(n) < left
-    found = independent_set(*graph.csr(), is_left, 50, seeded(seed), GO)[0]
+    degree = graph.adjacency()[:, is_left].sum(1)
+    found = independent_set(*graph.csr(), np.where(is_left, -1, 0), degree, 50, seeded(seed), GO)[0]
     neighbours_inside = graph.adjacency()[found].sum(0)
     assert not found[~is_left].any()
     assert (neighbours_inside[found] == 0).all() and (neighbours_inside[is_left & ~found] > 0).all()
@@ -98,7 +99,7 @@ def test_the_largest_independent_set_of_a_known_graph_is_found():
     graph = random_graph(70, 0.7, 0)
     complement = nx.from_numpy_array(~graph.adjacency() & ~np.eye(70, dtype=bool))
     largest = len(max(nx.find_cliques(complement), key=len))
-    found = independent_set(*graph.csr(), np.ones(70, dtype=bool), 2_000, seeded(0), GO)[0]
+    found = independent_set(*graph.csr(), np.full(70, -1), graph.degrees(), 2_000, seeded(0), GO)[0]
     assert found.sum() == largest
 
 
@@ -106,7 +107,7 @@ def test_of_sets_of_one_size_the_one_with_more_edges_is_taken():
     """Two nodes of a ring of four and of a triangle on one of its sides: five edges with its end, four with its tip."""
     house = Graph.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 0), (0, 4), (1, 4)])
     for seed in range(10):
-        found = independent_set(*house.csr(), np.ones(5, dtype=bool), 50, seeded(seed), GO)[0]
+        found = independent_set(*house.csr(), np.full(5, -1), house.degrees(), 50, seeded(seed), GO)[0]
         assert np.flatnonzero(found).tolist() in ([0, 2], [1, 3])
 
 

@@ -21,12 +21,14 @@ from gnn_training.solve.portfolio import (
     Method,
     Worker,
     colorings,
+    completed,
     extraction,
     fewer_colors,
     improvements,
     in_time,
     recombination,
     seeded,
+    set_coloring,
     tabu_search,
 )
 
@@ -138,7 +140,9 @@ def test_calls_of_the_network_color_until_the_loops_are_compiled(monkeypatch, er
     colored = list(colorings(GRAPH, None, Budget(time.monotonic() + 1, seed=7), model=Network()))
     assert calls == [7] and colored[0].method == "DSATUR" and all(is_proper(GRAPH, each.colors) for each in colored)
     assert (colored[1].method == "network file") == (error is None)
-    assert {each.method for each in colored[2:]} <= {"recombination", "fewer colors", "branch and bound"}
+    assert {each.method for each in colored[2:]} <= {
+        "independent sets", "recombination", "fewer colors", "branch and bound",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("num_nodes", [1, 125, 400, 1500])
@@ -148,6 +152,18 @@ def test_without_time_the_first_coloring_is_proper(monkeypatch, num_nodes: int, 
     monkeypatch.setattr("gnn_training.solve.portfolio.is_compiled", lambda: is_compiled)
     [only] = colorings(graph, None, Budget(time.monotonic() - 1), model=cached_model(None))
     assert is_proper(graph, only.colors) and only.num_colors == num_colors(only.colors)
+
+
+def test_a_dense_graph_begins_with_independent_sets_and_what_they_leave_is_colored_too():
+    graph = random_graph(400, 0.7)
+    lists = graph.csr()
+    first, sets, *_ = colorings(graph, None, Budget(time.monotonic() + 1))
+    assert (first.method, sets.method) == ("DSATUR", "independent sets") and sets.num_colors <= first.num_colors - 12
+    colors = set_coloring(*lists, GO)
+    left = np.where(colors < 5, colors, -1)
+    whole = completed(lists, left)
+    assert is_proper(graph, colors) and is_proper(graph, whole) and (whole[left >= 0] == left[left >= 0]).all()
+    assert (set_coloring(*lists, np.ones(1, dtype=np.uint8)) == -1).all()
 
 
 def test_threads_continue_from_the_best_of_them():

@@ -392,23 +392,22 @@ def balance(offsets, neighbours, colors, counts, num_free, swaps, rng, stop):
 
 
 @njit(cache=True, nogil=True)
-def independent_set(offsets, neighbours, is_left, moves, rng, stop):
-    """Large independent set (N,) bool of the nodes in `is_left` (N,) bool; of equal sizes the one with more edges. A
+def independent_set(offsets, neighbours, colors, degree, moves, rng, stop):
+    """Large independent set (N,) bool of the nodes whose color is -1; of equal sizes the one with more edges. A
     node without neighbours in the set is added at once, preferably one of large degree. When there is none, a move
     exchanges a node for its only neighbour in the set, or forces one in after PATIENCE moves without a larger set
-    (plateau search, as for cliques in Pullan and Hoos 2006). Returns the set and the work: neighbours visited.
+    (plateau search, as for cliques in Pullan and Hoos 2006). degree (N,) int64: of such a node, the number of such
+    neighbours. Returns the set and the work: neighbours visited.
     """
-    n = len(is_left)
+    n = len(colors)
     nodes, out_until = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    degree, beside = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)  # neighbours left, and inside
+    beside = np.zeros(n, dtype=np.int64)  # neighbours inside
     # Bucket 0 holds the nodes that may enter: no neighbour is inside. Those of bucket 1 have one neighbour inside.
     bucket, place = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64)  # -1: in none of the two
     members, sizes = np.zeros((2, n), dtype=np.int64), np.zeros(2, dtype=np.int64)
     inside, best = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
     for v in range(n):
-        if is_left[v]:
-            for i in range(offsets[v], offsets[v + 1]):
-                degree[v] += is_left[neighbours[i]]
+        if colors[v] < 0:
             nodes[sizes[0]] = members[0, sizes[0]] = v
             bucket[v], place[v] = 0, sizes[0]
             sizes[0] += 1
@@ -458,7 +457,7 @@ def independent_set(offsets, neighbours, is_left, moves, rng, stop):
                 out_until[v] = move + TABU_MOVES
             for j in range(offsets[v] - 1, offsets[v + 1]):
                 u = neighbours[j] if j >= offsets[v] else v  # the node and its neighbours change their buckets
-                if not is_left[u]:
+                if colors[u] >= 0:
                     continue
                 if u != v:
                     beside[u] += step
@@ -471,3 +470,13 @@ def independent_set(offsets, neighbours, is_left, moves, rng, stop):
                 if target >= 0:
                     members[target, sizes[target]], place[u] = u, sizes[target]
                     sizes[target] += 1
+
+
+@njit(cache=True, nogil=True)
+def add_class(offsets, neighbours, colors, degree, members):
+    """Give the next color to members (N,) bool. colors and degree, as in `independent_set`, change in place."""
+    color = colors.max() + 1
+    for v in np.flatnonzero(members):
+        colors[v] = color
+        for i in range(offsets[v], offsets[v + 1]):
+            degree[neighbours[i]] -= 1

@@ -56,7 +56,7 @@ RANDOM_RATIO = 2.0  # of DSATUR's colors and a clique: below it, as in geometric
 FIRST_ROUNDS = 2_000  # of the trained rule in its shortest runs
 SEARCH_BYTES = 12  # of a search by the rule for every pair of a node and a color; TabuCol takes 8
 EMPTY_SLICE = 10_000  # the work of a slice besides its visits
-VISITS_PER_ROUND = 12, 400  # work of a round of the trained rule: per mean degree, and besides
+VISITS_PER_ROUND = 11, 40  # work of a round of the trained rule: per mean degree, and besides
 
 
 class Coloring(NamedTuple):
@@ -111,7 +111,7 @@ def compile_all() -> None:
     kernels.crossover(two.colors, two.colors, 2)
     kernels.branch_and_bound(*path, two.colors, 1, 1, stop)
     kernels.balance(*path, two.colors.copy(), np.ones(3, dtype=np.int64), 3, 1, seeded(0), stop)
-    in_time(0, kernels.independent_set, *path, np.ones(3, dtype=bool), 1, seeded(0))
+    set_coloring(*path, stop)
     search_graph(*path, two.colors, 0, 2, weights, noise_table(2), 0, 1, stop)  # the last one, see is_compiled
 
 
@@ -156,13 +156,34 @@ def clique_size(lists: NeighbourLists, deadline: float = math.inf) -> int:
 
 def first_coloring(lists: NeighbourLists) -> np.ndarray:
     """A greedy coloring (N,) like that of the exported file: by DSATUR or, in dense graphs, independent sets."""
-    colors, n = kernels.dsatur(*lists), len(lists.offsets) - 1
-    if len(lists.neighbours) >= SETS_FROM * n * (n - 1) and n <= SETS_UP_TO:
-        sets, rng, stop = np.full(n, -1, dtype=np.int32), seeded(0, n), np.zeros(1, dtype=np.uint8)
-        while (sets < 0).any():
-            sets[kernels.independent_set(*lists, sets < 0, FIRST_SET_MOVES, rng, stop)[0]] = sets.max() + 1
-        colors = min(colors, sets, key=np.max)
+    colors = kernels.dsatur(*lists)
+    if is_for_sets(lists):
+        colors = min(colors, set_coloring(*lists, np.zeros(1, dtype=np.uint8)), key=np.max)
     return colors.astype(np.int16)
+
+
+def is_for_sets(lists: NeighbourLists) -> bool:
+    """Whether a greedy coloring by independent sets is worth its time."""
+    n = len(lists.offsets) - 1
+    return len(lists.neighbours) >= SETS_FROM * n * (n - 1) and n <= SETS_UP_TO
+
+
+def set_coloring(offsets: np.ndarray, neighbours: np.ndarray, stop: np.ndarray) -> np.ndarray:
+    """Color the nodes with large independent sets, one after the other: (N,) int32, -1 for what `stop` leaves."""
+    degree = np.diff(offsets)
+    colors, rng = np.full(len(degree), -1, dtype=np.int32), seeded(0, len(degree))
+    while not stop[0] and colors.min() < 0:
+        members, _ = kernels.independent_set(offsets, neighbours, colors, degree, FIRST_SET_MOVES, rng, stop)
+        kernels.add_class(offsets, neighbours, colors, degree, members)
+    return colors
+
+
+def completed(lists: NeighbourLists, colors: np.ndarray) -> np.ndarray:
+    """A coloring (N,) int32 with colors also for the nodes that have none, -1, because the time was over."""
+    if colors.min() < 0:
+        first_fit = kernels.first_fit if is_compiled() else kernels.first_fit.py_func
+        colors = first_fit(*lists, np.argsort(np.where(colors < 0, len(colors), colors), kind="stable"))
+    return colors.astype(np.int32)
 
 
 def _first_loop(kernel: Any, deadline: float, *arguments: Any) -> Any:
@@ -189,10 +210,8 @@ def colorings(
     clique = clique or clique_size(lists, budget.deadline)
     budget = budget._replace(lower=max(clique, budget.lower))
     colors = _first_loop(kernels.dsatur, budget.deadline, *lists)
-    if colors.min() < 0:  # the time is over
-        first_fit = kernels.first_fit if is_compiled() else kernels.first_fit.py_func
-        colors = first_fit(*lists, np.argsort(np.where(colors < 0, len(colors), colors), kind="stable"))
-    first = Coloring("DSATUR", colors.astype(np.int32), int(colors.max()) + 1, 0)
+    colors = completed(lists, colors)
+    first = Coloring("DSATUR", colors, int(colors.max()) + 1, 0)
     for coloring in _better_ones(graph, rule, budget, clique, model, first):
         if not is_proper(graph, coloring.colors):
             raise RuntimeError(f"{graph.name}: the coloring by {coloring.method} is not proper")
@@ -203,9 +222,10 @@ def _better_ones(
     graph: Graph, rule: np.ndarray | None, budget: Budget, clique: int, model: "Model | None", best: Coloring
 ) -> Iterator[Coloring]:
     """Yield the first coloring and better ones: those of calls of the network file, as long as the loops are not
-    compiled, then those of the search.
+    compiled, then that of independent sets in dense graphs, and those of the search.
     """
     yield best
+    lists, methods = graph.csr(), methods_for(graph, best, clique, rule)
     for seed in count(budget.seed % 2**31):
         left = budget.deadline - time.monotonic()
         if model is None or is_compiled() or left <= 0 or best.num_colors <= max(1, budget.lower):
@@ -218,7 +238,13 @@ def _better_ones(
         if colors.max() + 1 < best.num_colors:
             best = Coloring("network file", colors, int(colors.max()) + 1, 0)
             yield best
-    yield from improvements(graph.csr(), best.colors, budget, methods_for(graph, best, clique, rule), rule)
+    left = budget.deadline - time.monotonic()
+    if is_for_sets(lists) and left > 0 and best.num_colors > max(1, budget.lower):
+        colors = completed(lists, in_time(budget.deadline - left / 2, set_coloring, *lists))
+        if colors.max() + 1 < best.num_colors:
+            best = Coloring("independent sets", colors, int(colors.max()) + 1, 0)
+            yield best
+    yield from improvements(lists, best.colors, budget, methods, rule)
 
 
 def improvements(
@@ -494,11 +520,11 @@ def extraction(worker: Worker) -> Iterator[int]:
     """
     num_nodes, moves = len(worker.search.best), SET_MOVES
     while True:
-        colors, spent, done = worker.uncolored(), 0, 0
+        colors, degree, spent, done = worker.uncolored(), np.diff(worker.lists.offsets), 0, 0
         while (colors < 0).sum() > max(PART_SHARE * num_nodes, min(PART_NODES, 0.75 * num_nodes)):
             worker.look_for(0)
-            members, work = kernels.independent_set(*worker.lists, colors < 0, moves, worker.rng, worker.stop)
-            colors[members] = colors.max() + 1
+            members, work = kernels.independent_set(*worker.lists, colors, degree, moves, worker.rng, worker.stop)
+            kernels.add_class(*worker.lists, colors, degree, members)
             spent += work
             yield work
         if colors.min() >= 0:

@@ -355,23 +355,71 @@ pub(crate) fn crossover(first: &[u32], second: &[u32], k: usize) -> Vec<u32> {
     child
 }
 
-/// Large independent set of the nodes that are left; of equal sizes the one with more edges. A node without neighbors
+/// A coloring that grows class by class.
+pub(crate) struct Classes {
+    pub(crate) colors: Vec<u32>,
+    /// Neighbors without a color.
+    degree: Vec<usize>,
+}
+
+impl Classes {
+    pub(crate) fn new(lists: &Lists) -> Self {
+        let nodes = 0..lists.num_nodes() as u32;
+        Self {
+            colors: nodes.clone().map(|_| NONE).collect(),
+            degree: nodes.map(|v| lists.neighbors(v).len()).collect(),
+        }
+    }
+
+    /// Makes these nodes the class of a color.
+    pub(crate) fn add(&mut self, lists: &Lists, members: &[bool], color: u32) {
+        for v in (0..members.len() as u32).filter(|&v| members[v as usize]) {
+            self.colors[v as usize] = color;
+            lists.neighbors(v).iter().for_each(|&u| self.degree[u as usize] -= 1);
+        }
+    }
+}
+
+/// Colors the nodes with large independent sets, one after the other. After the deadline the nodes that are left take
+/// the first free color in their order.
+pub(crate) fn set_coloring(lists: &Lists, moves: usize, deadline: Option<Instant>) -> Vec<u32> {
+    let n = lists.num_nodes();
+    let (mut classes, mut rng) = (Classes::new(lists), Rng::new(0, n as u64));
+    let (is_over, num_colors) = (AtomicBool::new(false), AtomicUsize::new(1));
+    let stop = Stop { is_over: &is_over, num_colors: &num_colors, target: 0 };
+    let is_late = || deadline.is_some_and(|deadline| Instant::now() > deadline);
+    for color in (0..).take_while(|_| !is_late()) {
+        if !classes.colors.contains(&NONE) {
+            break;
+        }
+        let (members, _) = independent_set(lists, &classes, moves, &mut rng, stop);
+        classes.add(lists, &members, color);
+    }
+    let (mut colors, mut seen_by) = (classes.colors, vec![n; n + 1]);
+    for v in 0..n {
+        if colors[v] == NONE {
+            let around = lists.neighbors(v as u32).iter().map(|&u| colors[u as usize]).filter(|&x| x != NONE);
+            around.for_each(|color| seen_by[color as usize] = v);
+            colors[v] = (0..).find(|&color| seen_by[color as usize] != v).expect("there are n + 1 colors");
+        }
+    }
+    colors
+}
+
+/// Large independent set of the nodes without a color; of equal sizes the one with more edges. A node without neighbors
 /// in the set is added at once, preferably one of large degree. When there is none, a move exchanges a node for its
 /// only neighbor in the set, or forces one in after PATIENCE moves without a larger set (plateau search, as for cliques
 /// in Pullan and Hoos 2006). Returns the set and the work: neighbors visited.
 pub(crate) fn independent_set(
     lists: &Lists,
-    is_left: &[bool],
+    classes: &Classes,
     moves: usize,
     rng: &mut Rng,
     stop: Stop,
 ) -> (Vec<bool>, usize) {
-    let n = is_left.len();
-    let nodes: Vec<u32> = (0..n as u32).filter(|&v| is_left[v as usize]).collect();
-    let mut degree = vec![0; n]; // neighbors left
-    for &v in &nodes {
-        degree[v as usize] = lists.neighbors(v).iter().filter(|&&u| is_left[u as usize]).count();
-    }
+    let Classes { colors, degree } = classes;
+    let n = colors.len();
+    let nodes: Vec<u32> = (0..n as u32).filter(|&v| colors[v as usize] == NONE).collect();
     // Bucket 0 holds the nodes that may enter: no neighbor is inside. Those of bucket 1 have one neighbor inside.
     let mut buckets = [Nodes::new(n), Nodes::new(n)];
     nodes.iter().for_each(|&v| buckets[0].add(v));
@@ -423,7 +471,7 @@ pub(crate) fn independent_set(
                 (size, edges) = (size - 1, edges - degree[v as usize]);
                 out_until[v as usize] = moved + TABU_MOVES;
             }
-            for &u in neighbors.iter().chain([&v]).filter(|&&u| is_left[u as usize]) {
+            for &u in neighbors.iter().chain([&v]).filter(|&&u| colors[u as usize] == NONE) {
                 let count = &mut beside[u as usize];
                 if u != v {
                     *count = if enters { *count + 1 } else { *count - 1 };

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::kernels::{self, Lists, NONE, Rng, Stop, Tabu};
+use crate::kernels::{self, Classes, Lists, NONE, Rng, Stop, Tabu};
 use crate::rule::{Noise, Rule};
 use crate::rule_search::{Task, search_graph};
 use crate::{Coloring, Graph};
@@ -25,8 +25,10 @@ const LAST_SET_MOVES: usize = 19_200; // and at last
 const PART_WORK: usize = 2; // of recombination, for that of the sets before it
 const PART_NODES: f64 = 500.0; // nodes that independent sets leave: so many,
 const PART_SHARE: f64 = 0.25; // or a larger share
-const SETS_FROM: f64 = 0.15; // density
-const SETS_NODES: usize = 700; // and nodes from which independent sets help
+const SETS_FROM: f64 = 0.15; // density from which independent sets help
+const SETS_UP_TO: usize = 2048; // nodes up to which they color first,
+const FIRST_SET_MOVES: usize = 100; // each searched with so many moves
+const SETS_NODES: usize = 700; // nodes from which they are a method of the portfolio
 const RANDOM_RATIO: usize = 2; // of DSATUR's colors and a clique: below it, as in geometric graphs, they do not
 const FIRST_ROUNDS: usize = 2_000; // of the trained rule in its shortest runs
 const EMPTY_SLICE: usize = 10_000; // the work of a step besides its visits
@@ -88,7 +90,7 @@ impl Rule {
             graph.check(&colors).expect("the search makes proper colorings");
             Coloring::greedy(graph, &crate::coloring::by_class(&colors))
         };
-        let first = kernels::dsatur(&lists, deadline);
+        let mut first = kernels::dsatur(&lists, deadline);
         let mut best = proper(&first);
         better(&best, "DSATUR");
         let threads = match budget.threads {
@@ -100,6 +102,15 @@ impl Rule {
             return best;
         }
         let methods = methods_for(graph, best.num_colors(), clique);
+        let now = Instant::now();
+        let half = deadline.map(|deadline| now + deadline.saturating_duration_since(now) / 2);
+        if density(graph) >= SETS_FROM && graph.num_nodes() <= SETS_UP_TO && half != Some(now) {
+            let colors = kernels::set_coloring(&lists, FIRST_SET_MOVES, half);
+            if num_colors(&colors) < best.num_colors() {
+                (best, first) = (proper(&colors), colors);
+                better(&best, "independent sets");
+            }
+        }
         let (found, improvements) = mpsc::channel();
         let whole = Problem::new(lists, first);
         let search = Search { whole, rule: self, lower, is_over: AtomicBool::new(false) };
@@ -129,21 +140,25 @@ impl Rule {
 
 /// The portfolio for a graph with a first coloring: methods and their shares of the work. The first one begins.
 fn methods_for(graph: &Graph, num_colors: usize, clique: usize) -> Vec<(Make, f64)> {
-    let n = graph.num_nodes();
-    let density = 2.0 * graph.num_edges() as f64 / (n * (n - 1)).max(1) as f64;
-    let recombination: Make = |_| Box::new(Recombination::default());
-    let trained_rule: Make = |_| Box::new(TrainedRule::default());
-    let fewer: Make = |_| Box::new(Fewer { moves: FIRST_MOVES, ..Fewer::default() });
-    let extraction: Make = |n| Box::new(Extraction::new(n));
-    if num_colors >= RANDOM_RATIO * clique && density >= SETS_FROM && n >= SETS_NODES {
+    let recombination: Make = || Box::new(Recombination::default());
+    let trained_rule: Make = || Box::new(TrainedRule::default());
+    let fewer: Make = || Box::new(Fewer { moves: FIRST_MOVES, ..Fewer::default() });
+    let extraction: Make = || Box::new(Extraction::new(SET_MOVES));
+    if num_colors >= RANDOM_RATIO * clique && density(graph) >= SETS_FROM && graph.num_nodes() >= SETS_NODES {
         vec![(recombination, 2.0), (extraction, 4.0), (fewer, 0.5), (trained_rule, 0.5)]
     } else {
         vec![(recombination, 2.0), (trained_rule, 2.0), (fewer, 0.5)]
     }
 }
 
-/// Makes a method for so many nodes.
-type Make = fn(usize) -> Box<dyn Method>;
+/// Share of the pairs of nodes that are edges.
+fn density(graph: &Graph) -> f64 {
+    let n = graph.num_nodes();
+    2.0 * graph.num_edges() as f64 / (n * n.saturating_sub(1)).max(1) as f64
+}
+
+/// Makes a method.
+type Make = fn() -> Box<dyn Method>;
 
 trait Method {
     fn name(&self) -> &'static str;
@@ -196,8 +211,7 @@ impl<'a> Worker<'a> {
     /// that has done least for its share.
     fn run(&mut self, methods: &[(Make, f64)]) {
         let whole = &self.search.whole;
-        let mut turns: Vec<_> =
-            methods.iter().map(|(make, share)| (make(whole.lists.num_nodes()), *share, 0.0)).collect();
+        let mut turns: Vec<_> = methods.iter().map(|(make, share)| (make(), *share, 0.0)).collect();
         let (mut number, mut fewest) = (0, whole.num_colors());
         while !self.search.is_over.load(Relaxed) && whole.num_colors() > self.search.lower {
             let (method, share, done) = &mut turns[number];
@@ -385,18 +399,18 @@ impl Method for Fewer {
 /// three times the moves for a set.
 struct Extraction {
     moves: usize,
-    colors: Vec<u32>,
+    classes: Option<Classes>,
     spent: usize,
     part: Option<(Problem, Recombination, usize)>,
 }
 
 impl Extraction {
-    fn new(num_nodes: usize) -> Self {
-        Self { moves: SET_MOVES, colors: vec![NONE; num_nodes], spent: 0, part: None }
+    fn new(moves: usize) -> Self {
+        Self { moves, classes: None, spent: 0, part: None }
     }
 
     fn begin_again(&mut self) {
-        *self = Self { moves: LAST_SET_MOVES.min(3 * self.moves), ..Self::new(self.colors.len()) };
+        *self = Self::new(LAST_SET_MOVES.min(3 * self.moves));
     }
 }
 
@@ -415,19 +429,19 @@ impl Method for Extraction {
             }
             return work;
         }
-        let is_left: Vec<bool> = self.colors.iter().map(|&color| color == NONE).collect();
-        let class = num_colors(&self.colors) as u32;
+        let classes = self.classes.get_or_insert_with(|| Classes::new(&whole.lists));
         let stop = worker.stop(whole, 0);
-        let (members, work) = kernels::independent_set(&whole.lists, &is_left, self.moves, &mut worker.rng, stop);
+        let (members, work) = kernels::independent_set(&whole.lists, classes, self.moves, &mut worker.rng, stop);
         self.spent += work;
-        self.colors.iter_mut().zip(members).filter(|(_, is_member)| *is_member).for_each(|(color, _)| *color = class);
-        let nodes: Vec<u32> = (0..self.colors.len() as u32).filter(|&v| self.colors[v as usize] == NONE).collect();
-        let n = self.colors.len() as f64;
+        classes.add(&whole.lists, &members, num_colors(&classes.colors) as u32);
+        let colors = &classes.colors;
+        let nodes: Vec<u32> = (0..colors.len() as u32).filter(|&v| colors[v as usize] == NONE).collect();
+        let n = colors.len() as f64;
         if nodes.len() as f64 <= (PART_SHARE * n).max(PART_NODES.min(0.75 * n)) {
             let lists = whole.lists.among(&nodes);
             let first = kernels::dsatur(&lists, None);
-            worker.offer(whole, joined(&nodes, &first, &self.colors));
-            let part = Problem { part: Some((nodes, self.colors.clone())), ..Problem::new(lists, first) };
+            worker.offer(whole, joined(&nodes, &first, colors));
+            let part = Problem { part: Some((nodes, colors.clone())), ..Problem::new(lists, first) };
             if part.num_colors() > 1 {
                 self.part = Some((part, Recombination::default(), PART_WORK * self.spent));
             } else {
@@ -514,24 +528,34 @@ mod tests {
     fn independent_sets_may_leave_one_class_or_nothing() {
         for (nodes, edges) in [(20, (0..100).map(|i| (i / 10, 10 + i % 10)).collect()), (8, vec![(0, 1)])] {
             let graph = Graph::from_edges(nodes, edges).unwrap();
-            assert_eq!(colors_after(10, &graph, &mut Extraction::new(nodes)), [2]);
+            assert_eq!(colors_after(10, &graph, &mut Extraction::new(SET_MOVES)), [2]);
         }
+    }
+
+    #[test]
+    fn independent_sets_color_every_node_also_when_the_time_is_over() {
+        let graph = graph(300, 300);
+        let lists = Lists::new(&graph);
+        let fewest = |colors: Vec<u32>| graph.check(&colors.iter().map(|&color| color as usize).collect::<Vec<_>>());
+        let dsatur = fewest(kernels::dsatur(&lists, None)).unwrap();
+        assert!(fewest(kernels::set_coloring(&lists, FIRST_SET_MOVES, None)).unwrap() <= dsatur - 5);
+        fewest(kernels::set_coloring(&lists, FIRST_SET_MOVES, Some(Instant::now()))).unwrap();
     }
 
     #[test]
     fn every_method_alone_finds_fewer_colors_and_repeats_itself() {
         let (random, planted) = (graph(250, 250), graph(250, 15));
         let methods: [(Make, &Graph, usize, usize); 4] = [
-            (|_| Box::new(Recombination::default()), &random, 200, 30),
-            (|_| Box::new(TrainedRule::default()), &random, 8, 31),
-            (|n| Box::new(Extraction::new(n)), &random, 60, 31),
-            (|_| Box::new(Fewer { moves: FIRST_MOVES, ..Fewer::default() }), &planted, 20, 15),
+            (|| Box::new(Recombination::default()), &random, 200, 30),
+            (|| Box::new(TrainedRule::default()), &random, 8, 31),
+            (|| Box::new(Extraction::new(SET_MOVES)), &random, 60, 31),
+            (|| Box::new(Fewer { moves: FIRST_MOVES, ..Fewer::default() }), &planted, 20, 15),
         ];
         for (make, graph, steps, enough) in methods {
-            let numbers = colors_after(steps, graph, &mut *make(250));
+            let numbers = colors_after(steps, graph, &mut *make());
             assert!(numbers.is_sorted_by(|a, b| a > b) && numbers[0] > 32, "{numbers:?}");
-            assert!(*numbers.last().unwrap() <= enough, "{}: {numbers:?}", make(250).name());
-            assert_eq!(numbers, colors_after(steps, graph, &mut *make(250)));
+            assert!(*numbers.last().unwrap() <= enough, "{}: {numbers:?}", make().name());
+            assert_eq!(numbers, colors_after(steps, graph, &mut *make()));
         }
     }
 }
