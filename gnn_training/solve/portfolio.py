@@ -531,6 +531,7 @@ def extraction(worker: Worker) -> Iterator[int]:
             worker.offer(colors)
         else:
             part = Part(worker, colors)
+            part.offer(part.search.best)
             turns = recombination(part)
             while done <= PART_WORK * spent and part.search.num_colors > 1:
                 work = next(turns)
