@@ -10,7 +10,8 @@ As soon as the coloring is proper, the smallest color class is closed. Its nodes
 moved to another color.
 
 `model.rule` has the formulas. `solve.search_kernel` is the same search in compiled loops: the same phases, with the
-same names, and the same moves, which tests/test_search.py checks. Change both together.
+same names (`ask` is `ask` and `weigh` there), and the same moves, which tests/test_search.py checks. Change both
+together.
 
 Letters in shapes: G graphs, R searches, S nodes (padded) and one that stands for "no node", K colors, A active nodes,
 M nodes that may move, D largest degree, F features.

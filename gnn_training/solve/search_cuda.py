@@ -231,7 +231,7 @@ def one_round(s, A, M, seed, t):
 
 
 @device
-def measure(s):
+def ask(s):
     """Ask the network what depends on the search as a whole."""
     w = s.weights
     for j in range(cuda.threadIdx.x, OUTPUTS, cuda.blockDim.x):
@@ -450,7 +450,7 @@ def kernel_function(in_shared: bool) -> Any:
         num_found, fewest_conflicts = K, np.float32(NONE_FOUND)
         for t in range(rounds):
             if t % rule.PERIOD == 0:
-                measure(s)
+                ask(s)
                 cuda.syncthreads()
                 weigh(s, t)
             if s.totals[CONFLICTED] == 0:

@@ -151,7 +151,7 @@ def follow(offsets, neighbours, first, num_colors, lower, weights, table, seed, 
         if stop[0]:
             break
         if t % rule.PERIOD == 0:
-            measure(n, len(ends), coloring, network)
+            ask(n, len(ends), coloring, network)
             weigh(coloring, memory, network, t)
         if coloring.totals[CONFLICTED] == 0:
             for v in range(n):
@@ -233,7 +233,7 @@ def add_conflicts(coloring, v, change):
 
 
 @compiled
-def measure(n, num_ends, coloring, network):
+def ask(n, num_ends, coloring, network):
     """Ask the network what depends on the search as a whole."""
     conflicted, k = coloring.totals[CONFLICTED], coloring.totals[COLORS]
     density = np.float32(num_ends) / np.float32(max(1, n * (n - 1)))

@@ -42,7 +42,7 @@ fn run(lists: &Lists, rule: &Rule, noise: &Noise, task: Task, stop: Stop) -> Fou
             break;
         }
         if t % PERIOD == 0 {
-            search.measure();
+            search.ask();
             search.weigh(t);
         }
         if search.conflicted.nodes.is_empty() {
@@ -203,7 +203,7 @@ impl<'a> Search<'a> {
 
     /// Asks the network what depends on the search as a whole.
     #[inline(always)]
-    fn measure(&mut self) {
+    fn ask(&mut self) {
         let n = self.colors.len();
         let density = self.lists.num_ends() as f32 / (n * (n - 1)).max(1) as f32;
         let conflicted = self.logs[self.conflicted.nodes.len()];
