@@ -212,20 +212,21 @@ def colorings(
     colors = _first_loop(kernels.dsatur, budget.deadline, *lists)
     colors = completed(lists, colors)
     first = Coloring("DSATUR", colors, int(colors.max()) + 1, 0)
-    for coloring in _better_ones(graph, rule, budget, clique, model, first):
+    for coloring in _better_ones(graph, lists, rule, budget, clique, model, first):
         if not is_proper(graph, coloring.colors):
             raise RuntimeError(f"{graph.name}: the coloring by {coloring.method} is not proper")
         yield coloring._replace(lower_bound=max(clique, coloring.lower_bound))
 
 
 def _better_ones(
-    graph: Graph, rule: np.ndarray | None, budget: Budget, clique: int, model: "Model | None", best: Coloring
-) -> Iterator[Coloring]:
+    graph: Graph, lists: NeighbourLists, rule: np.ndarray | None, budget: Budget, clique: int, model: "Model | None",
+    best: Coloring,
+) -> Iterator[Coloring]:  # fmt: skip
     """Yield the first coloring and better ones: those of calls of the network file, as long as the loops are not
     compiled, then that of independent sets in dense graphs, and those of the search.
     """
     yield best
-    lists, methods = graph.csr(), methods_for(graph, best, clique, rule)
+    methods = methods_for(graph, best, clique, rule)
     for seed in count(budget.seed % 2**31):
         left = budget.deadline - time.monotonic()
         if model is None or is_compiled() or left <= 0 or best.num_colors <= max(1, budget.lower):
