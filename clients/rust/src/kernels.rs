@@ -380,8 +380,8 @@ impl Classes {
     }
 }
 
-/// Colors the nodes with large independent sets, one after the other. After the deadline the nodes that are left take
-/// the first free color in their order.
+/// Colors the nodes with large independent sets, one after the other. After the deadline the nodes that are left have
+/// no color.
 pub(crate) fn set_coloring(lists: &Lists, moves: usize, deadline: Option<Instant>) -> Vec<u32> {
     let n = lists.num_nodes();
     let (mut classes, mut rng) = (Classes::new(lists), Rng::new(0, n as u64));
@@ -395,15 +395,7 @@ pub(crate) fn set_coloring(lists: &Lists, moves: usize, deadline: Option<Instant
         let (members, _) = independent_set(lists, &classes, moves, &mut rng, stop);
         classes.add(lists, &members, color);
     }
-    let (mut colors, mut seen_by) = (classes.colors, vec![n; n + 1]);
-    for v in 0..n {
-        if colors[v] == NONE {
-            let around = lists.neighbors(v as u32).iter().map(|&u| colors[u as usize]).filter(|&x| x != NONE);
-            around.for_each(|color| seen_by[color as usize] = v);
-            colors[v] = (0..).find(|&color| seen_by[color as usize] != v).expect("there are n + 1 colors");
-        }
-    }
-    colors
+    classes.colors
 }
 
 /// Large independent set of the nodes without a color; of equal sizes the one with more edges. A node without neighbors

@@ -86,9 +86,9 @@ impl Rule {
         let clique = graph.clique_until(deadline);
         let lists = Lists::new(graph);
         let proper = |colors: &[u32]| {
-            let colors: Vec<usize> = colors.iter().map(|&color| color as usize).collect();
-            graph.check(&colors).expect("the search makes proper colorings");
-            Coloring::greedy(graph, &crate::coloring::by_class(&colors))
+            let plain: Vec<usize> = colors.iter().map(|&color| color as usize).collect();
+            graph.check(&plain).expect("the search makes proper colorings");
+            first_fit(graph, colors)
         };
         let mut first = kernels::dsatur(&lists, deadline);
         let mut best = proper(&first);
@@ -105,9 +105,10 @@ impl Rule {
         let now = Instant::now();
         let half = deadline.map(|deadline| now + deadline.saturating_duration_since(now) / 2);
         if density(graph) >= SETS_FROM && graph.num_nodes() <= SETS_UP_TO && half != Some(now) {
-            let colors = kernels::set_coloring(&lists, FIRST_SET_MOVES, half);
-            if num_colors(&colors) < best.num_colors() {
-                (best, first) = (proper(&colors), colors);
+            let sets = first_fit(graph, &kernels::set_coloring(&lists, FIRST_SET_MOVES, half));
+            if sets.num_colors() < best.num_colors() {
+                first = sets.colors().iter().map(|&color| color as u32).collect();
+                best = sets;
                 better(&best, "independent sets");
             }
         }
@@ -149,6 +150,12 @@ fn methods_for(graph: &Graph, num_colors: usize, clique: usize) -> Vec<(Make, f6
     } else {
         vec![(recombination, 2.0), (trained_rule, 2.0), (fewer, 0.5)]
     }
+}
+
+/// First fit, class by class; nodes without a color come last.
+fn first_fit(graph: &Graph, colors: &[u32]) -> Coloring {
+    let colors: Vec<usize> = colors.iter().map(|&color| color as usize).collect();
+    Coloring::greedy(graph, &crate::coloring::by_class(&colors))
 }
 
 /// Share of the pairs of nodes that are edges.
@@ -539,7 +546,8 @@ mod tests {
         let fewest = |colors: Vec<u32>| graph.check(&colors.iter().map(|&color| color as usize).collect::<Vec<_>>());
         let dsatur = fewest(kernels::dsatur(&lists, None)).unwrap();
         assert!(fewest(kernels::set_coloring(&lists, FIRST_SET_MOVES, None)).unwrap() <= dsatur - 5);
-        fewest(kernels::set_coloring(&lists, FIRST_SET_MOVES, Some(Instant::now()))).unwrap();
+        let cut = kernels::set_coloring(&lists, FIRST_SET_MOVES, Some(Instant::now()));
+        graph.check(first_fit(&graph, &cut).colors()).unwrap();
     }
 
     #[test]
