@@ -77,7 +77,7 @@ def trials(options: Options, rule: np.ndarray) -> Iterator[Trial]:
             clique, colors = clique_size(graph.csr()), kernels.dsatur(*graph.csr(), np.zeros(1, np.uint8))
             first = Coloring("DSATUR", colors.astype(np.int32), int(colors.max()) + 1, 0)
             if first.num_colors > clique:
-                methods = methods_for(graph, first, clique, rule)
+                methods = methods_for(graph.csr(), first, clique, rule)
                 found.append(Trial(graph, draw.family, f"{low} to {high}", clique, first, methods))
         for i in np.linspace(0, len(found) - 1, min(options.graphs, len(found))).astype(int):
             yield found[i]

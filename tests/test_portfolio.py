@@ -1,5 +1,6 @@
 """The methods that improve a coloring: proper, repeatable, as good as published, in time and together."""
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from gnn_training.solve.portfolio import (
     recombination,
     seeded,
     set_coloring,
+    set_moves,
     tabu_search,
 )
 
@@ -159,11 +161,21 @@ def test_a_dense_graph_begins_with_independent_sets_and_what_they_leave_is_color
     lists = graph.csr()
     first, sets, *_ = colorings(graph, None, Budget(time.monotonic() + 1))
     assert (first.method, sets.method) == ("DSATUR", "independent sets") and sets.num_colors <= first.num_colors - 12
-    colors = set_coloring(*lists, GO)
+    colors = set_coloring(*lists, 100, GO)
     left = np.where(colors < 5, colors, -1)
     whole = completed(lists, left)
     assert is_proper(graph, colors) and is_proper(graph, whole) and (whole[left >= 0] == left[left >= 0]).all()
-    assert (set_coloring(*lists, np.ones(1, dtype=np.uint8)) == -1).all()
+    assert (set_coloring(*lists, 100, np.ones(1, dtype=np.uint8)) == -1).all()
+
+
+def test_independent_sets_get_the_moves_that_fit_into_the_time():
+    lists = random_graph(400, 0.7).csr()
+    moves = [set_moves(lists, 100, seconds) for seconds in (-1, 0, 0.004, 0.008, 1, math.inf)]
+    assert moves[:2] == [0, 0] and 5 <= moves[2] < moves[3] / 2 < 50 and moves[4:] == [100, 100]
+    assert set_moves(random_graph(400, 0.1).csr(), 15, 1) == 0, "sparse"
+    started = time.thread_time()
+    set_coloring(*lists, moves[3], GO)
+    assert time.thread_time() - started < 0.08
 
 
 def test_threads_continue_from_the_best_of_them():

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 FOREVER = 2**62  # moves: only the clock ends the search
 CLIQUE_STARTS = 1000  # all nodes of most graphs, as in the exported file; takes milliseconds
+CLIQUE_SHARE = 0.2  # of the time, for cliques
 FIRST_SECONDS = 0.06  # for cliques, and for DSATUR, even if there is no time
 PROOF_NODES, PROOF_BRANCHES = 150, 5_000  # of branch and bound: largest graph, and branches of its first run
 SLICE = 20_000  # moves of TabuCol
@@ -51,7 +52,10 @@ SET_MOVES, LAST_SET_MOVES = 600, 19_200  # of the search for an independent set,
 PART_WORK = 2  # of recombination, for that of the sets before it
 PART_NODES, PART_SHARE = 500, 0.25  # nodes that independent sets leave: so many, or a larger share
 SETS_NODES = 700  # from which independent sets help, in graphs of density SETS_FROM
-FIRST_SET_MOVES = 100  # of the search for every independent set of a first coloring
+FIRST_SET_MOVES = 100  # of the search for each independent set of a first coloring, at most,
+FEWEST_SET_MOVES = 5  # and at least, or they are not worth their time
+SET_SHARE, SET_STOP = 0.5, 0.75  # of the time: these sets are given moves for the first, and stop at the second
+VISIT_SECONDS = 1e-8  # of a core, in this search
 RANDOM_RATIO = 2.0  # of DSATUR's colors and a clique: below it, as in geometric graphs, they do not
 FIRST_ROUNDS = 2_000  # of the trained rule in its shortest runs
 SEARCH_BYTES = 12  # of a search by the rule for every pair of a node and a color; TabuCol takes 8
@@ -111,7 +115,7 @@ def compile_all() -> None:
     kernels.crossover(two.colors, two.colors, 2)
     kernels.branch_and_bound(*path, two.colors, 1, 1, stop)
     kernels.balance(*path, two.colors.copy(), np.ones(3, dtype=np.int64), 3, 1, seeded(0), stop)
-    set_coloring(*path, stop)
+    set_coloring(*path, 1, stop)
     search_graph(*path, two.colors, 0, 2, weights, noise_table(2), 0, 1, stop)  # the last one, see is_compiled
 
 
@@ -157,23 +161,35 @@ def clique_size(lists: NeighbourLists, deadline: float = math.inf) -> int:
 def first_coloring(lists: NeighbourLists) -> np.ndarray:
     """A greedy coloring (N,) like that of the exported file: by DSATUR or, in dense graphs, independent sets."""
     colors = kernels.dsatur(*lists)
-    if is_for_sets(lists):
-        colors = min(colors, set_coloring(*lists, np.zeros(1, dtype=np.uint8)), key=np.max)
+    if density(lists) >= SETS_FROM and len(colors) <= SETS_UP_TO:
+        colors = min(colors, set_coloring(*lists, FIRST_SET_MOVES, np.zeros(1, dtype=np.uint8)), key=np.max)
     return colors.astype(np.int16)
 
 
-def is_for_sets(lists: NeighbourLists) -> bool:
-    """Whether a greedy coloring by independent sets is worth its time."""
+def density(lists: NeighbourLists) -> float:
+    """Share of all pairs of nodes that are edges."""
     n = len(lists.offsets) - 1
-    return len(lists.neighbours) >= SETS_FROM * n * (n - 1) and n <= SETS_UP_TO
+    return len(lists.neighbours) / max(1, n * (n - 1))
 
 
-def set_coloring(offsets: np.ndarray, neighbours: np.ndarray, stop: np.ndarray) -> np.ndarray:
-    """Color the nodes with large independent sets, one after the other: (N,) int32, -1 for what `stop` leaves."""
+def set_moves(lists: NeighbourLists, num_colors: int, seconds: float) -> int:
+    """Moves for each independent set, so that all sets take about so many seconds; 0 if they are not worth their time.
+    num_colors: of a coloring. For a set, all nodes are looked at three times, and the neighbours of one in every move.
+    """
+    n = len(lists.offsets) - 1
+    visits = seconds / (VISIT_SECONDS * num_colors)  # for every set
+    moves = int(min(FIRST_SET_MOVES, (visits - 3 * n) / max(1, len(lists.neighbours) / n)))
+    return moves if moves >= FEWEST_SET_MOVES and density(lists) >= SETS_FROM else 0
+
+
+def set_coloring(offsets: np.ndarray, neighbours: np.ndarray, moves: int, stop: np.ndarray) -> np.ndarray:
+    """Color the nodes with large independent sets, one after the other, each searched with so many moves: (N,) int32,
+    -1 for what `stop` leaves.
+    """
     degree = np.diff(offsets)
     colors, rng = np.full(len(degree), -1, dtype=np.int32), seeded(0, len(degree))
     while not stop[0] and colors.min() < 0:
-        members, _ = kernels.independent_set(offsets, neighbours, colors, degree, FIRST_SET_MOVES, rng, stop)
+        members, _ = kernels.independent_set(offsets, neighbours, colors, degree, moves, rng, stop)
         kernels.add_class(offsets, neighbours, colors, degree, members)
     return colors
 
@@ -207,7 +223,8 @@ def colorings(
     if model is None:
         compile_all()
     lists = graph.csr()
-    clique = clique or clique_size(lists, budget.deadline)
+    now = time.monotonic()
+    clique = clique or clique_size(lists, now + CLIQUE_SHARE * (budget.deadline - now))
     budget = budget._replace(lower=max(clique, budget.lower))
     colors = _first_loop(kernels.dsatur, budget.deadline, *lists)
     colors = completed(lists, colors)
@@ -226,7 +243,7 @@ def _better_ones(
     compiled, then that of independent sets in dense graphs, and those of the search.
     """
     yield best
-    methods = methods_for(graph, best, clique, rule)
+    methods = methods_for(lists, best, clique, rule)
     for seed in count(budget.seed % 2**31):
         left = budget.deadline - time.monotonic()
         if model is None or is_compiled() or left <= 0 or best.num_colors <= max(1, budget.lower):
@@ -239,9 +256,11 @@ def _better_ones(
         if colors.max() + 1 < best.num_colors:
             best = Coloring("network file", colors, int(colors.max()) + 1, 0)
             yield best
-    left = budget.deadline - time.monotonic()
-    if is_for_sets(lists) and left > 0 and best.num_colors > max(1, budget.lower):
-        colors = completed(lists, in_time(budget.deadline - left / 2, set_coloring, *lists))
+    now = time.monotonic()
+    left = budget.deadline - now
+    moves = set_moves(lists, best.num_colors, SET_SHARE * left)
+    if moves and best.num_colors > max(1, budget.lower):
+        colors = completed(lists, in_time(now + SET_STOP * left, set_coloring, *lists, moves))
         if colors.max() + 1 < best.num_colors:
             best = Coloring("independent sets", colors, int(colors.max()) + 1, 0)
             yield best
@@ -541,13 +560,12 @@ def extraction(worker: Worker) -> Iterator[int]:
         moves = min(3 * moves, LAST_SET_MOVES)
 
 
-def methods_for(graph: Graph, first: Coloring, clique: int, rule: np.ndarray | None) -> dict[Method, float]:
+def methods_for(lists: NeighbourLists, first: Coloring, clique: int, rule: np.ndarray | None) -> dict[Method, float]:
     """The portfolio for a graph with a first coloring: methods and their shares of the work. The first one begins."""
-    is_random = first.num_colors >= RANDOM_RATIO * clique
-    density = 2 * graph.num_edges / max(1, graph.num_nodes * (graph.num_nodes - 1))
+    n, is_random = len(first.colors), first.num_colors >= RANDOM_RATIO * clique
     methods: dict[Method, float] = {recombination: 2, trained_rule: 2, fewer_colors: 0.5}
-    if graph.num_nodes <= PROOF_NODES:
+    if n <= PROOF_NODES:
         methods = {branch_and_bound: 1, **methods}
-    if is_random and density >= SETS_FROM and graph.num_nodes >= SETS_NODES:
+    if is_random and density(lists) >= SETS_FROM and n >= SETS_NODES:
         methods = {recombination: 2, extraction: 4, fewer_colors: 0.5, trained_rule: 0.5}
     return {method: share for method, share in methods.items() if method is not trained_rule or rule is not None}

@@ -26,8 +26,12 @@ const PART_WORK: usize = 2; // of recombination, for that of the sets before it
 const PART_NODES: f64 = 500.0; // nodes that independent sets leave: so many,
 const PART_SHARE: f64 = 0.25; // or a larger share
 const SETS_FROM: f64 = 0.15; // density from which independent sets help
-const SETS_UP_TO: usize = 2048; // nodes up to which they color first,
-const FIRST_SET_MOVES: usize = 100; // each searched with so many moves
+const FIRST_SET_MOVES: usize = 100; // of the search for each of them in a first coloring, at most,
+const FEWEST_SET_MOVES: usize = 5; // and at least, or they are not worth their time
+const SET_SHARE: f64 = 0.5; // of the time: these sets are given moves for so much,
+const SET_STOP: f64 = 0.75; // and stop there
+const VISIT_SECONDS: f64 = 1e-8; // of a core, in this search
+const CLIQUE_SHARE: f64 = 0.2; // of the time, for cliques
 const SETS_NODES: usize = 700; // nodes from which they are a method of the portfolio
 const RANDOM_RATIO: usize = 2; // of DSATUR's colors and a clique: below it, as in geometric graphs, they do not
 const FIRST_ROUNDS: usize = 2_000; // of the trained rule in its shortest runs
@@ -82,8 +86,9 @@ impl Rule {
     /// As [`color`], with this rule. `better` gets every coloring that is better than those before, and the name of the
     /// method that found it.
     pub fn color(&self, graph: &Graph, budget: &Budget, mut better: impl FnMut(&Coloring, &'static str)) -> Coloring {
-        let deadline = Instant::now().checked_add(budget.time);
-        let clique = graph.clique_until(deadline);
+        let start = Instant::now();
+        let deadline = start.checked_add(budget.time);
+        let clique = graph.clique_until(start.checked_add(budget.time.mul_f64(CLIQUE_SHARE)));
         let lists = Lists::new(graph);
         let proper = |colors: &[u32]| {
             let plain: Vec<usize> = colors.iter().map(|&color| color as usize).collect();
@@ -103,9 +108,12 @@ impl Rule {
         }
         let methods = methods_for(graph, best.num_colors(), clique);
         let now = Instant::now();
-        let half = deadline.map(|deadline| now + deadline.saturating_duration_since(now) / 2);
-        if density(graph) >= SETS_FROM && graph.num_nodes() <= SETS_UP_TO && half != Some(now) {
-            let sets = first_fit(graph, &kernels::set_coloring(&lists, FIRST_SET_MOVES, half));
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+        let moves =
+            left.map_or(FIRST_SET_MOVES, |left| set_moves(graph, best.num_colors(), SET_SHARE * left.as_secs_f64()));
+        if density(graph) >= SETS_FROM && moves >= FEWEST_SET_MOVES {
+            let end = left.map(|left| now + left.mul_f64(SET_STOP));
+            let sets = first_fit(graph, &kernels::set_coloring(&lists, moves, end));
             if sets.num_colors() < best.num_colors() {
                 first = sets.colors().iter().map(|&color| color as u32).collect();
                 best = sets;
@@ -156,6 +164,14 @@ fn methods_for(graph: &Graph, num_colors: usize, clique: usize) -> Vec<(Make, f6
 fn first_fit(graph: &Graph, colors: &[u32]) -> Coloring {
     let colors: Vec<usize> = colors.iter().map(|&color| color as usize).collect();
     Coloring::greedy(graph, &crate::coloring::by_class(&colors))
+}
+
+/// Moves for each independent set, so that all sets take about so many seconds. num_colors: of a coloring. For a set, all
+/// nodes are looked at three times, and the neighbors of one in every move.
+fn set_moves(graph: &Graph, num_colors: usize, seconds: f64) -> usize {
+    let (n, visits) = (graph.num_nodes() as f64, seconds / (VISIT_SECONDS * num_colors as f64)); // for every set
+    let degree = 2.0 * graph.num_edges() as f64 / n;
+    (((visits - 3.0 * n) / degree.max(1.0)) as usize).min(FIRST_SET_MOVES)
 }
 
 /// Share of the pairs of nodes that are edges.
