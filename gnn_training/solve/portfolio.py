@@ -51,10 +51,11 @@ FIRST_MOVES = 20_000  # of TabuCol on each of them; doubled after all of them
 SET_MOVES, LAST_SET_MOVES = 600, 19_200  # of the search for an independent set, at first and at last
 PART_WORK = 2  # of recombination, for that of the sets before it
 PART_NODES, PART_SHARE = 500, 0.25  # nodes that independent sets leave: so many, or a larger share
-SETS_NODES = 700  # from which independent sets help, in graphs of density SETS_FROM
-FIRST_SET_MOVES = 100  # of the search for each independent set of a first coloring, at most,
-FEWEST_SET_MOVES = 5  # and at least, or they are not worth their time
-SET_SHARE, SET_STOP = 0.5, 0.75  # of the time: these sets are given moves for the first, and stop at the second
+SETS_NODES = 700  # from which independent sets help later, in graphs of density SETS_FROM
+FIRST_SET_MOVES = 100  # of the search for each independent set of a first coloring, as in the exported file
+FEWEST_MOVES, MOST_MOVES = 4, 1024  # the same in a search with a deadline: powers of two
+SPARSEST = 0.02  # density from which such a search begins with independent sets
+SET_SHARE, SET_STOP = 0.5, 0.75  # of the time: sets are given moves for the first, and stop at the second
 VISIT_SECONDS = 1e-8  # of a core, in this search
 RANDOM_RATIO = 2.0  # of DSATUR's colors and a clique: below it, as in geometric graphs, they do not
 FIRST_ROUNDS = 2_000  # of the trained rule in its shortest runs
@@ -175,11 +176,12 @@ def density(lists: NeighbourLists) -> float:
 def set_moves(lists: NeighbourLists, num_colors: int, seconds: float) -> int:
     """Moves for each independent set, so that all sets take about so many seconds; 0 if they are not worth their time.
     num_colors: of a coloring. For a set, all nodes are looked at three times, and the neighbours of one in every move.
+    A power of two, so that the same seed and time mostly give the same.
     """
     n = len(lists.offsets) - 1
     visits = seconds / (VISIT_SECONDS * num_colors)  # for every set
-    moves = int(min(FIRST_SET_MOVES, (visits - 3 * n) / max(1, len(lists.neighbours) / n)))
-    return moves if moves >= FEWEST_SET_MOVES and density(lists) >= SETS_FROM else 0
+    moves = int(min(MOST_MOVES, (visits - 3 * n) / max(1, len(lists.neighbours) / n)))
+    return 1 << moves.bit_length() - 1 if moves >= FEWEST_MOVES and density(lists) >= SPARSEST else 0
 
 
 def set_coloring(offsets: np.ndarray, neighbours: np.ndarray, moves: int, stop: np.ndarray) -> np.ndarray:

@@ -25,14 +25,15 @@ const LAST_SET_MOVES: usize = 19_200; // and at last
 const PART_WORK: usize = 2; // of recombination, for that of the sets before it
 const PART_NODES: f64 = 500.0; // nodes that independent sets leave: so many,
 const PART_SHARE: f64 = 0.25; // or a larger share
-const SETS_FROM: f64 = 0.15; // density from which independent sets help
-const FIRST_SET_MOVES: usize = 100; // of the search for each of them in a first coloring, at most,
-const FEWEST_SET_MOVES: usize = 5; // and at least, or they are not worth their time
+const SPARSEST: f64 = 0.02; // density from which independent sets color first
+const FEWEST_MOVES: usize = 4; // of the search for each of them, or they are not worth their time
+const MOST_MOVES: usize = 1024;
 const SET_SHARE: f64 = 0.5; // of the time: these sets are given moves for so much,
 const SET_STOP: f64 = 0.75; // and stop there
 const VISIT_SECONDS: f64 = 1e-8; // of a core, in this search
 const CLIQUE_SHARE: f64 = 0.2; // of the time, for cliques
-const SETS_NODES: usize = 700; // nodes from which they are a method of the portfolio
+const SETS_FROM: f64 = 0.15; // density from which independent sets are a method of the portfolio,
+const SETS_NODES: usize = 700; // with so many nodes
 const RANDOM_RATIO: usize = 2; // of DSATUR's colors and a clique: below it, as in geometric graphs, they do not
 const FIRST_ROUNDS: usize = 2_000; // of the trained rule in its shortest runs
 const EMPTY_SLICE: usize = 10_000; // the work of a step besides its visits
@@ -109,9 +110,8 @@ impl Rule {
         let methods = methods_for(graph, best.num_colors(), clique);
         let now = Instant::now();
         let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
-        let moves =
-            left.map_or(FIRST_SET_MOVES, |left| set_moves(graph, best.num_colors(), SET_SHARE * left.as_secs_f64()));
-        if density(graph) >= SETS_FROM && moves >= FEWEST_SET_MOVES {
+        let moves = left.map_or(MOST_MOVES, |left| set_moves(graph, best.num_colors(), SET_SHARE * left.as_secs_f64()));
+        if density(graph) >= SPARSEST && moves >= FEWEST_MOVES {
             let end = left.map(|left| now + left.mul_f64(SET_STOP));
             let sets = first_fit(graph, &kernels::set_coloring(&lists, moves, end));
             if sets.num_colors() < best.num_colors() {
@@ -167,11 +167,12 @@ fn first_fit(graph: &Graph, colors: &[u32]) -> Coloring {
 }
 
 /// Moves for each independent set, so that all sets take about so many seconds. num_colors: of a coloring. For a set, all
-/// nodes are looked at three times, and the neighbors of one in every move.
+/// nodes are looked at three times, and the neighbors of one in every move. A power of two or 0.
 fn set_moves(graph: &Graph, num_colors: usize, seconds: f64) -> usize {
     let (n, visits) = (graph.num_nodes() as f64, seconds / (VISIT_SECONDS * num_colors as f64)); // for every set
     let degree = 2.0 * graph.num_edges() as f64 / n;
-    (((visits - 3.0 * n) / degree.max(1.0)) as usize).min(FIRST_SET_MOVES)
+    let moves = ((visits - 3.0 * n) / degree.max(1.0)) as usize;
+    moves.checked_ilog2().map_or(0, |power| 1 << power).min(MOST_MOVES)
 }
 
 /// Share of the pairs of nodes that are edges.
@@ -561,8 +562,8 @@ mod tests {
         let lists = Lists::new(&graph);
         let fewest = |colors: Vec<u32>| graph.check(&colors.iter().map(|&color| color as usize).collect::<Vec<_>>());
         let dsatur = fewest(kernels::dsatur(&lists, None)).unwrap();
-        assert!(fewest(kernels::set_coloring(&lists, FIRST_SET_MOVES, None)).unwrap() <= dsatur - 5);
-        let cut = kernels::set_coloring(&lists, FIRST_SET_MOVES, Some(Instant::now()));
+        assert!(fewest(kernels::set_coloring(&lists, MOST_MOVES, None)).unwrap() <= dsatur - 5);
+        let cut = kernels::set_coloring(&lists, MOST_MOVES, Some(Instant::now()));
         graph.check(first_fit(&graph, &cut).colors()).unwrap();
     }
 
