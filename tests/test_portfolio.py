@@ -161,11 +161,11 @@ def test_a_dense_graph_begins_with_independent_sets_and_what_they_leave_is_color
     lists = graph.csr()
     first, sets, *_ = colorings(graph, None, Budget(time.monotonic() + 1))
     assert (first.method, sets.method) == ("DSATUR", "independent sets") and sets.num_colors <= first.num_colors - 12
-    colors = set_coloring(*lists, 100, GO)
+    colors = set_coloring(*lists, 0, 100, GO)
     left = np.where(colors < 5, colors, -1)
     whole = completed(lists, left)
     assert is_proper(graph, colors) and is_proper(graph, whole) and (whole[left >= 0] == left[left >= 0]).all()
-    assert (set_coloring(*lists, 100, np.ones(1, dtype=np.uint8)) == -1).all()
+    assert (set_coloring(*lists, 0, 100, np.ones(1, dtype=np.uint8)) == -1).all()
 
 
 def test_independent_sets_get_the_moves_that_fit_into_the_time():
@@ -174,7 +174,7 @@ def test_independent_sets_get_the_moves_that_fit_into_the_time():
     assert moves == [0, 0, 8, 32, 1024, 1024]
     assert set_moves(random_graph(400, 0.01).csr(), 3, 1) == 0, "sparse"
     started = time.thread_time()
-    set_coloring(*lists, 32, GO)
+    set_coloring(*lists, 0, 32, GO)
     assert time.thread_time() - started < 0.1
 
 

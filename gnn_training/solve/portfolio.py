@@ -116,7 +116,7 @@ def compile_all() -> None:
     kernels.crossover(two.colors, two.colors, 2)
     kernels.branch_and_bound(*path, two.colors, 1, 1, stop)
     kernels.balance(*path, two.colors.copy(), np.ones(3, dtype=np.int64), 3, 1, seeded(0), stop)
-    set_coloring(*path, 1, stop)
+    set_coloring(*path, 0, 1, stop)
     search_graph(*path, two.colors, 0, 2, weights, noise_table(2), 0, 1, stop)  # the last one, see is_compiled
 
 
@@ -163,7 +163,7 @@ def first_coloring(lists: NeighbourLists) -> np.ndarray:
     """A greedy coloring (N,) like that of the exported file: by DSATUR or, in dense graphs, independent sets."""
     colors = kernels.dsatur(*lists)
     if density(lists) >= SETS_FROM and len(colors) <= SETS_UP_TO:
-        colors = min(colors, set_coloring(*lists, FIRST_SET_MOVES, np.zeros(1, dtype=np.uint8)), key=np.max)
+        colors = min(colors, set_coloring(*lists, 0, FIRST_SET_MOVES, np.zeros(1, dtype=np.uint8)), key=np.max)
     return colors.astype(np.int16)
 
 
@@ -184,12 +184,12 @@ def set_moves(lists: NeighbourLists, num_colors: int, seconds: float) -> int:
     return 1 << moves.bit_length() - 1 if moves >= FEWEST_MOVES and density(lists) >= SPARSEST else 0
 
 
-def set_coloring(offsets: np.ndarray, neighbours: np.ndarray, moves: int, stop: np.ndarray) -> np.ndarray:
+def set_coloring(offsets: np.ndarray, neighbours: np.ndarray, seed: int, moves: int, stop: np.ndarray) -> np.ndarray:
     """Color the nodes with large independent sets, one after the other, each searched with so many moves: (N,) int32,
     -1 for what `stop` leaves.
     """
     degree = np.diff(offsets)
-    colors, rng = np.full(len(degree), -1, dtype=np.int32), seeded(0, len(degree))
+    colors, rng = np.full(len(degree), -1, dtype=np.int32), seeded(seed, len(degree))
     while not stop[0] and colors.min() < 0:
         members, _ = kernels.independent_set(offsets, neighbours, colors, degree, moves, rng, stop)
         kernels.add_class(offsets, neighbours, colors, degree, members)
@@ -262,7 +262,7 @@ def _better_ones(
     left = budget.deadline - now
     moves = set_moves(lists, best.num_colors, SET_SHARE * left)
     if moves and best.num_colors > max(1, budget.lower):
-        colors = completed(lists, in_time(now + SET_STOP * left, set_coloring, *lists, moves))
+        colors = completed(lists, in_time(now + SET_STOP * left, set_coloring, *lists, budget.seed, moves))
         if colors.max() + 1 < best.num_colors:
             best = Coloring("independent sets", colors, int(colors.max()) + 1, 0)
             yield best

@@ -382,9 +382,9 @@ impl Classes {
 
 /// Colors the nodes with large independent sets, one after the other. After the deadline the nodes that are left have
 /// no color.
-pub(crate) fn set_coloring(lists: &Lists, moves: usize, deadline: Option<Instant>) -> Vec<u32> {
+pub(crate) fn set_coloring(lists: &Lists, seed: u64, moves: usize, deadline: Option<Instant>) -> Vec<u32> {
     let n = lists.num_nodes();
-    let (mut classes, mut rng) = (Classes::new(lists), Rng::new(0, n as u64));
+    let (mut classes, mut rng) = (Classes::new(lists), Rng::new(seed, n as u64));
     let (is_over, num_colors) = (AtomicBool::new(false), AtomicUsize::new(1));
     let stop = Stop { is_over: &is_over, num_colors: &num_colors, target: 0 };
     let is_late = || deadline.is_some_and(|deadline| Instant::now() > deadline);

@@ -113,7 +113,7 @@ impl Rule {
         let moves = left.map_or(MOST_MOVES, |left| set_moves(graph, best.num_colors(), SET_SHARE * left.as_secs_f64()));
         if density(graph) >= SPARSEST && moves >= FEWEST_MOVES {
             let end = left.map(|left| now + left.mul_f64(SET_STOP));
-            let sets = first_fit(graph, &kernels::set_coloring(&lists, moves, end));
+            let sets = first_fit(graph, &kernels::set_coloring(&lists, budget.seed as u64, moves, end));
             if sets.num_colors() < best.num_colors() {
                 first = sets.colors().iter().map(|&color| color as u32).collect();
                 best = sets;
@@ -562,8 +562,8 @@ mod tests {
         let lists = Lists::new(&graph);
         let fewest = |colors: Vec<u32>| graph.check(&colors.iter().map(|&color| color as usize).collect::<Vec<_>>());
         let dsatur = fewest(kernels::dsatur(&lists, None)).unwrap();
-        assert!(fewest(kernels::set_coloring(&lists, MOST_MOVES, None)).unwrap() <= dsatur - 5);
-        let cut = kernels::set_coloring(&lists, MOST_MOVES, Some(Instant::now()));
+        assert!(fewest(kernels::set_coloring(&lists, 0, MOST_MOVES, None)).unwrap() <= dsatur - 5);
+        let cut = kernels::set_coloring(&lists, 0, MOST_MOVES, Some(Instant::now()));
         graph.check(first_fit(&graph, &cut).colors()).unwrap();
     }
 
