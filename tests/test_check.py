@@ -1,5 +1,6 @@
 """The check before a start: what it finds on this machine, and on machines where the job would not start."""
 
+import gc
 import json
 import re
 import socket
@@ -10,9 +11,11 @@ import pytest
 import tiny_runs
 import torch
 from fake_gpus import no_gpus, nvidia_smi
+from torch.nn.parallel import DistributedDataParallel
 
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.jobs import check as job
+from gnn_training.jobs.train import train_rank
 from gnn_training.launch import gpus
 from gnn_training.settings import CheckSettings, of_preset
 
@@ -77,6 +80,21 @@ def test_measured_time_is_close_to_what_the_training_then_takes(tiny_data: Path,
     assert tiny_runs.start_command("train", training).wait() == 0
     taken = json.loads((tmp_path / "run" / "status.json").read_text())["step_seconds"]
     assert 0.25 < 100 * seconds / taken < 4  # tests share the cores
+
+
+@pytest.mark.parametrize("rank", [job._measure, train_rank])
+def test_no_network_outlives_its_process_group(tiny_data: Path, tmp_path: Path, monkeypatch, rank):
+    def networks() -> set[int]:
+        return {id(each) for each in gc.get_objects() if isinstance(each, DistributedDataParallel)}
+
+    def destroy() -> None:
+        left.append(networks() - before)
+        real()
+
+    before, left, real = networks(), [], torch.distributed.destroy_process_group
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", destroy)
+    rank(tiny_runs.settings(tiny_data, tmp_path / "run", steps=3))
+    assert left == [set()], "torch's Reducer may wait for ever for a thread of gloo that waits for Python"
 
 
 def test_damaged_graphs_are_a_problem(here: Path):

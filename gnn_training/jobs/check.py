@@ -18,7 +18,7 @@ from gnn_training.console import duration, markdown_table, print_tables
 from gnn_training.data.families import RECIPES
 from gnn_training.data.packed import PackedGraphs, is_packed
 from gnn_training.data.sources import locate, written
-from gnn_training.distributed import join
+from gnn_training.distributed import Runtime, join
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.launch import gpus
 from gnn_training.launch.ranks import launch
@@ -176,19 +176,23 @@ def _measure(settings: TrainSettings) -> tuple[int, int, float]:
     number of all steps, and the seconds of one.
     """
     with join(settings.device) as rt:
-        data = PackedGraphs.open(settings.data)
-        loader, learner = GraphLoader(settings, data, rt), Learner(settings, searcher_for(data, rt.device), rt)
-        if not self_check(learner, loader, rt):  # which on GPUs takes the step that needs most memory, too
-            learner.try_step(loader.largest())
-        started = time.monotonic()
-        for batch in islice(loader.starting_at(0), STEPS):
-            learner.update(batch)
-            learner.reduce()
-        seconds = (time.monotonic() - started) / STEPS
-        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        if rt.device.type == "cuda":
-            peak = torch.cuda.max_memory_reserved()
-        return peak, settings.num_steps(loader.sampler.graphs_per_step), seconds
+        return _measure_steps(settings, rt)
+
+
+def _measure_steps(settings: TrainSettings, rt: Runtime) -> tuple[int, int, float]:
+    data = PackedGraphs.open(settings.data)
+    loader, learner = GraphLoader(settings, data, rt), Learner(settings, searcher_for(data, rt.device), rt)
+    if not self_check(learner, loader, rt):  # which on GPUs takes the step that needs most memory, too
+        learner.try_step(loader.largest())
+    started = time.monotonic()
+    for batch in islice(loader.starting_at(0), STEPS):
+        learner.update(batch)
+        learner.reduce()
+    seconds = (time.monotonic() - started) / STEPS
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if rt.device.type == "cuda":
+        peak = torch.cuda.max_memory_reserved()
+    return peak, settings.num_steps(loader.sampler.graphs_per_step), seconds
 
 
 def _memory(settings: RunSettings, need: float, ranks: int) -> str:
