@@ -37,7 +37,7 @@ HEADING = "## Measured\n"  # the last section of a page, which is replaced
 DENSITY, BATCH = 0.5, 16
 FIRST_ROUNDS = 100  # of the first measurement of a form; as many more as the time allows follow
 MOST_ROUNDS = 10**9
-WARM_UP = 3  # epochs, in which every rank prepares nearly all graphs
+WARM_UP = 5  # steps
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -104,9 +104,11 @@ def train(trial: tuple[TrainSettings, float, int]) -> tuple[int, float]:
         torch.set_num_threads(1)  # a rank is a core, as where there are as many ranks as cores
         data = PackedGraphs.open(settings.data)
         loader, learner = GraphLoader(settings, data, rt), Learner(settings, searcher_for(data, rt.device), rt)
+        loader.dataset.batch(loader.sampler.indices, 1)  # each rank prepares all graphs, as in a few epochs
+        for state in loader.states.indices:
+            loader.dataset.states(np.array([state]), 1)
         batches, searches = loader.starting_at(0), 0
-        warm_up = WARM_UP * len(loader.sampler)
-        for batch in islice(batches, warm_up):
+        for batch in islice(batches, WARM_UP):
             learner.update(batch)
         learner.reduce()
         started = time.monotonic()
@@ -116,7 +118,7 @@ def train(trial: tuple[TrainSettings, float, int]) -> tuple[int, float]:
             learner.reduce()  # waits for the step
             if any(rt.any(not steps and time.monotonic() - started > seconds)):
                 break
-        return learner.step - warm_up, searches / (time.monotonic() - started)
+        return learner.step - WARM_UP, searches / (time.monotonic() - started)
 
 
 def table(columns: Mapping[str, Sequence[object]]) -> str:
@@ -142,7 +144,8 @@ def training_table(options: Options) -> str:
     for ranks in (2, 1):
         preset = "single" if DEVICE.type == "cuda" else "cpu"
         settings = of_preset(TrainSettings, preset, data=options.data)
-        settings = settings.model_copy(update={"batch_size": settings.batch_size * 2 // ranks})
+        batches = {name: getattr(settings, name) * 2 // ranks for name in ("batch_size", "batch_states")}
+        settings = settings.model_copy(update=batches)
         steps, speed = launch(train, (settings, options.seconds, steps), ranks)
         speeds.append(speed)
     quotients = [f"{speed / speeds[1]:.2f}" for speed in speeds]
