@@ -59,8 +59,7 @@ def learn(
         error = str(mistake)
     if save:
         checkpoint.save(save, learner.state() | {"data_sha256": "0"})
-    with learner.averaged_weights() as network:
-        scores = Validation(settings, loader.dataset, learner.search, rt).scores(network)
+    scores = Validation(settings, loader.dataset, learner.search, rt).scores(learner.average)
     counts = {"step": learner.step, "skipped": int(learner.skipped_steps), "bad_steps": int(learner.bad_steps)}
     return {"reports": reports, "error": error, **counts, "rate": learner.peak_rate, "before": before,
             "weights": weights(learner), "scores": scores}  # fmt: skip

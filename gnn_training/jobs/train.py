@@ -131,8 +131,7 @@ class Training:
     def _evaluate(self) -> None:
         """Score the averaged weights and keep them when they are the best so far."""
         started, step = time.monotonic(), self.learner.step
-        with self.learner.averaged_weights() as network:
-            scores = self.validation.scores(network)
+        scores = self.validation.scores(self.learner.average)
         self.logbook.record("validation", step, scores)
         is_kept = self.progress.judge(scores, step)  # reduced scores: the same on every rank
         self.progress.seconds += time.monotonic() - started

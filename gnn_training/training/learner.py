@@ -3,11 +3,8 @@
 import copy
 import math
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
-from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import get_ema_multi_avg_fn
@@ -78,21 +75,11 @@ class Learner:
         means = {name: total / steps for name, total in zip(WEIGHTS, totals, strict=True)}
         return {**means, "gradient_norm": norm / steps}
 
-    @contextmanager
-    def averaged_weights(self) -> Iterator[ColoringNetwork]:
-        """The network with the averaged weights, which are the ones to evaluate and export."""
-        trained = _copy(self.network)
-        self.network.load_state_dict(self.average.state_dict())
-        try:
-            yield self.network
-        finally:
-            self.network.load_state_dict(trained)
-
     def state(self) -> dict:
-        """Everything a checkpoint needs to resume, `best_state` included."""
+        """Everything a checkpoint needs to resume, `best_state` included; the next step changes its tensors."""
         return {
             **self.best_state(),
-            "weights": _copy(self.network),
+            "weights": self.network.state_dict(),
             "num_averaged": self.num_averaged,
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
@@ -103,7 +90,7 @@ class Learner:
     def best_state(self) -> dict:
         """What an export needs: the averaged weights and the settings and step they come from."""
         settings = self.settings.model_dump(mode="json")
-        return {"network": _copy(self.average), "settings": settings, "step": self.step}
+        return {"network": self.average.state_dict(), "settings": settings, "step": self.step}
 
     def load_weights(self, state: dict) -> None:
         """Start with the averaged weights of another training."""
@@ -171,7 +158,3 @@ def _precision(requested: str, device: torch.device) -> torch.dtype:
     if device.type == "cpu":
         return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
     return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-
-
-def _copy(network: torch.nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in network.state_dict().items()}

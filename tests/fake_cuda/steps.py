@@ -42,12 +42,11 @@ def main(data: str, rounds: str) -> None:
         fake.fake_cuda_reset()
         learner.update(next(step))
         result["step"] = counts()
-        with learner.averaged_weights() as network:
-            validation.scores(network)
-            with torch.cuda.stream(torch.cuda.Stream()):  # not the one that numba would take by itself
-                fake.fake_cuda_reset()
-                validation.score_batch(network, 0)
-                result["evaluation"] = counts()
+        validation.scores(learner.average)
+        with torch.cuda.stream(torch.cuda.Stream()):  # not the one that numba would take by itself
+            fake.fake_cuda_reset()
+            validation.score_batch(learner.average, 0)
+            result["evaluation"] = counts()
     print(json.dumps(result))
 
 
