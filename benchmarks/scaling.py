@@ -180,7 +180,7 @@ def search(graph: TestGraph, weights: np.ndarray, rounds: int, seed: int) -> tup
     started = time.thread_time()
     table = noise_table(int(graph.first.max()) + 1)
     stop = np.zeros(1, np.uint8)
-    _, colors, _ = search_graph(*graph.lists, graph.first, 0, graph.clique, weights, table, seed, rounds, stop)
+    _, colors, *_ = search_graph(*graph.lists, graph.first, 0, graph.clique, weights, table, seed, rounds, stop)
     return colors, time.thread_time() - started
 
 

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gnn_training import processes
 from gnn_training.errors import MachineError, TrainingError
 
 TIMEOUT = timedelta(minutes=5)  # a lost rank must not leave the others waiting for half an hour of rent
@@ -109,15 +108,3 @@ def _device(requested: str, local_rank: int) -> torch.device:
         raise MachineError(f"rank {local_rank} has no GPU: there are {torch.cuda.device_count()}, lower --processes")
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
-
-
-class StopSignal:
-    """Notes signals to stop: `received` is True from then on. The training loop looks at it and saves its state."""
-
-    def __init__(self) -> None:
-        self.received = False
-        processes.raise_interrupt()
-        processes.handle_stop_signals(self._note)
-
-    def _note(self, *_: object) -> None:
-        self.received = True

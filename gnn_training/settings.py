@@ -85,8 +85,6 @@ class LabelSettings(Settings):
 
 
 class GenerateSettings(LabelSettings):
-    """Settings of `generate`."""
-
     recipe: RecipeName = "full"
     """Which graphs: smoke makes 200 small ones, cpu 1,220 of 100 to 450 nodes, full 15,000 of all sizes."""
     out: Path = Path("training_data/full")
@@ -96,8 +94,6 @@ class GenerateSettings(LabelSettings):
 
 
 class ImportSettings(LabelSettings):
-    """Settings of `import`."""
-
     sources: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1)]]
     """Files and folders."""
     out: Path = Path("training_data/imported")
@@ -118,8 +114,6 @@ class RankSettings(Settings):
 
 
 class TrainSettings(RankSettings):
-    """Settings of `train`."""
-
     preset: PresetName = "cpu"
     """Defaults of the other flags: smoke (a test of one minute), cpu, single (one GPU) or multi (all GPUs)."""
     data: Path = Path("training_data")
@@ -183,8 +177,6 @@ class TrainSettings(RankSettings):
 
 
 class RunSettings(TrainSettings):
-    """Settings of `run` and `check`."""
-
     data: Path | None = None  # type: ignore[assignment]
     """Your graphs, file or folder: packed, JSON, DIMACS, edge lists or GraphML; None generates graphs."""
     recipe: RecipeName = "cpu"
@@ -204,15 +196,11 @@ class RunSettings(TrainSettings):
 
 
 class CheckSettings(RunSettings):
-    """Settings of `check`."""
-
     assume: Annotated[str, AfterValidator(_check_machine)] | None = None
     """Only estimate the job on a machine that is not here, such as h200x8: h100, h200 or b200, and how many of them."""
 
 
 class PackSettings(Settings):
-    """Settings of `pack`."""
-
     run: tyro.conf.Positional[Path] = Path("runs/cpu")
     """Run folder of the training."""
     models: Path = Path("models")
@@ -222,8 +210,6 @@ class PackSettings(Settings):
 
 
 class PushSettings(Settings):
-    """Settings of `push`."""
-
     repo: tyro.conf.Positional[str]
     """Model repository on the Hugging Face Hub, as owner/name; it is created if there is none."""
     archive: Path = Path("models/trained_model.tar.gz")
@@ -235,8 +221,6 @@ class PushSettings(Settings):
 
 
 class ExportSettings(Settings):
-    """Settings of `export`."""
-
     run: tyro.conf.Positional[Path] = Path("runs/cpu")
     """Run folder, or a checkpoint file."""
     models: Path = Path("models")
@@ -250,8 +234,6 @@ class ExportSettings(Settings):
 
 
 class EvaluateSettings(Settings):
-    """Settings of `evaluate`."""
-
     graphs: tyro.conf.Positional[Path | None] = None
     """Folder of .col files or of packed graphs, or one file; none for a suite that makes its graphs."""
     suite: Literal["q-coloring", "graphbench", "dimacs"] | None = None
@@ -297,8 +279,6 @@ class EvaluateSettings(Settings):
 
 
 class ColorSettings(Settings):
-    """Settings of `color`."""
-
     graphs: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1)]]
     """A DIMACS .col file, edge list, GraphML or JSON file; or several, or folders of them, each with one thread."""
     model: ModelName = str(SHIPPED_MODEL)
@@ -333,8 +313,6 @@ class ColorSettings(Settings):
 
 
 class ServeSettings(Settings):
-    """Settings of `serve`."""
-
     models: Path = SHIPPED_MODEL.parent
     """Folder of coloring_gnn_web.onnx, such as models; the default is that of the shipped model."""
     port: Annotated[int, Field(ge=0, lt=65536)] = 8000

@@ -113,11 +113,6 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path):
     assert not (tmp_path / "sprung").exists()
 
 
-def test_the_fingerprint_is_of_the_exported_weights_alone():
-    assert checkpoint.weights_fingerprint(state(1.0)) != checkpoint.weights_fingerprint(state(1.5))
-    assert checkpoint.weights_fingerprint({**state(), "step": 8}) == checkpoint.weights_fingerprint(state())
-
-
 def test_a_checkpoint_of_a_training_loads_with_weights_only(trained: Path):
     for path in (trained / "best.pt", *(trained / "checkpoints").glob("*.pt")):
         assert torch.load(path, weights_only=True)["settings"]["steps"] == checkpoint.load(path)["settings"]["steps"]

@@ -17,7 +17,7 @@ from small_graphs import random_graph
 
 from gnn_training.coloring import from_logits
 from gnn_training.graph import Graph, as_graph
-from gnn_training.solve.kernels import dsatur, independent_set
+from gnn_training.solve.kernels import color_independent_set, dsatur
 from gnn_training.solve.portfolio import clique_size, seeded
 
 GO = np.zeros(1, dtype=np.uint8)
@@ -83,13 +83,21 @@ def test_the_clique_bound_finds_a_planted_clique_and_never_exceeds_the_truth():
         assert clique_size(as_graph(network).csr()) <= max(map(len, nx.find_cliques(network)))
 
 
+def independent_set(graph: Graph, is_left: np.ndarray, moves: int, seed: int) -> np.ndarray:
+    """The set (N,) bool that gets a color."""
+    colors, adjacency = np.where(is_left, -1, 0), graph.adjacency()
+    degree = adjacency[:, is_left].sum(1)
+    color_independent_set(*graph.csr(), colors, degree, moves, seeded(seed), GO)
+    assert degree.tolist() == adjacency[:, colors < 0].sum(1).tolist()
+    return is_left & (colors >= 0)
+
+
 @settings(max_examples=40)
 @given(n=st.integers(1, 40), density=st.floats(0, 1), left=st.floats(0, 1), seed=st.integers(0, 2**31))
 def test_a_set_is_independent_of_nodes_that_are_left_and_no_node_can_be_added(n, density, left, seed):
     graph = random_graph(n, density, seed)
     is_left = np.random.default_rng(seed + 1).random(n) < left
-    degree = graph.adjacency()[:, is_left].sum(1)
-    found = independent_set(*graph.csr(), np.where(is_left, -1, 0), degree, 50, seeded(seed), GO)[0]
+    found = independent_set(graph, is_left, 50, seed)
     neighbours_inside = graph.adjacency()[found].sum(0)
     assert not found[~is_left].any()
     assert (neighbours_inside[found] == 0).all() and (neighbours_inside[is_left & ~found] > 0).all()
@@ -99,7 +107,7 @@ def test_the_largest_independent_set_of_a_known_graph_is_found():
     graph = random_graph(70, 0.7, 0)
     complement = nx.from_numpy_array(~graph.adjacency() & ~np.eye(70, dtype=bool))
     largest = len(max(nx.find_cliques(complement), key=len))
-    found = independent_set(*graph.csr(), np.full(70, -1), graph.degrees(), 2_000, seeded(0), GO)[0]
+    found = independent_set(graph, np.ones(70, dtype=bool), 2_000, 0)
     assert found.sum() == largest
 
 
@@ -107,7 +115,7 @@ def test_of_sets_of_one_size_the_one_with_more_edges_is_taken():
     """Two nodes of a ring of four and of a triangle on one of its sides: five edges with its end, four with its tip."""
     house = Graph.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 0), (0, 4), (1, 4)])
     for seed in range(10):
-        found = independent_set(*house.csr(), np.full(5, -1), house.degrees(), 50, seeded(seed), GO)[0]
+        found = independent_set(house, np.ones(5, dtype=bool), 50, seed)
         assert np.flatnonzero(found).tolist() in ([0, 2], [1, 3])
 
 

@@ -18,7 +18,7 @@ from gnn_training.model.network import ColoringNetwork, structure
 from gnn_training.model.program import Program
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.solve.portfolio import first_coloring
-from gnn_training.solve.search_kernel import follow, noise_table
+from gnn_training.solve.search_kernel import noise_table, search_graph
 from gnn_training.training.loader import DeviceDataset, GraphLoader, perturbations
 from gnn_training.training.loss import Batch
 
@@ -42,14 +42,14 @@ def test_a_state_carries_what_its_search_has_seen_and_found_later(data: PackedGr
     rule = ColoringNetwork().move_rule.detach().numpy()
     batch = dataset.states(ids[:9], 9)
     known = structure(pad(*concatenated([data.graph(i) for i in dataset.state_graph[ids[:9]]]))[0])
-    torch.testing.assert_close(batch.node, known.node[known.exists])
-    torch.testing.assert_close(batch.graph, known.graph)
+    torch.testing.assert_close(batch.inputs.node[:, : known.node.shape[2]], known.node[known.exists])
+    torch.testing.assert_close(batch.inputs.graph[:, : known.graph.shape[1]], known.graph)
     for row, i in enumerate(dataset.state_graph[ids[:9]].tolist()):
-        lists, search, mine = data.graph(i).csr(), batch.search, batch.edges.node_graph == row
+        lists, search, mine = data.graph(i).csr(), batch.search, batch.inputs.edges.node_graph == row
         first, clique = first_coloring(lists).astype(np.int64), int(data.clique[i])
         arguments = *lists, first, 0, clique, rule, noise_table(int(first.max()) + 1), 0
         now, then = (
-            follow(*arguments, int(r), np.zeros(1, np.uint8)) for r in (search.rounds[row], search.horizon[row])
+            search_graph(*arguments, int(r), np.zeros(1, np.uint8)) for r in (search.rounds[row], search.horizon[row])
         )
         assert search.colors[mine].tolist() == now.last.tolist()
         for name, counts in zip(("free", "one", "conflicts", "moves"), now.counts, strict=True):
@@ -123,7 +123,7 @@ def test_changes_are_standard_normal_and_independent():
 def test_batches_share_no_memory_with_the_dataset(dataset: DeviceDataset):
     first, expected = (batch_of(dataset, IDS) for _ in range(2))
     states, others = (dataset.states(np.arange(3), 3) for _ in range(2))
-    for tensor in (*states.search, *states.edges, states.node, states.graph, first.num_colors, first.lower):
+    for tensor in (*states.search, *states.inputs.edges, *states.inputs[1:], first.num_colors, first.lower):
         tensor.zero_()
     again = batch_of(dataset, IDS)
     assert torch.equal(again.num_colors, expected.num_colors) and torch.equal(again.lower, expected.lower)

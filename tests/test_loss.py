@@ -57,8 +57,9 @@ def states(graphs: list[Graph]) -> StateBatch:
     search = network_module.Search(
         colors, *per_node, used, (used - 3).clamp(min=1), sizes, sizes / 2, sizes, 100 * sizes
     )
+    color_ids = torch.arange(int(used.max()))
     return StateBatch(
-        edges, known.node[known.exists], known.graph, search, torch.arange(int(used.max())),
+        network_module.states(edges, known.node[known.exists], known.graph, search, color_ids), search,
         saved=sizes % 4, log_rounds=sizes.log10(), graph_type=sizes.long() % len(GRAPH_TYPES), num_states=1,
     )  # fmt: skip
 

@@ -50,7 +50,7 @@ def searches(weights: np.ndarray) -> list[dict]:
         options = first, num_colors, lower, weights, noise_table(int(first.max()) + 1), seed
         found = []
         for rounds in ROUNDS:
-            colors, fewest, conflicts = search_graph(*lists, *options, rounds, stop)
+            colors, fewest, conflicts, *_ = search_graph(*lists, *options, rounds, stop)
             found.append([rounds, checksum(colors), int(fewest), float(conflicts)])
         cases.append({"graph": [nodes, groups, percent], "task": [num_colors, lower, seed], "found": found})
     return cases

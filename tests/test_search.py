@@ -25,7 +25,7 @@ from gnn_training.model.program import limits
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.model.search import Limits, Result, State, Task, first_weights
 from gnn_training.solve import kernels
-from gnn_training.solve.search_kernel import follow, noise_table, search_graph
+from gnn_training.solve.search_kernel import noise_table, search_graph
 
 MANY_MOVERS = 3.0  # control bias of the margin: exp(3) lets nearly every active node move
 
@@ -170,7 +170,7 @@ def kernel(graph: Graph, found: Result, i: int, weights: Tensor, rounds: int, se
     """Assert that the compiled loops find the same for graph i."""
     first, go_on = kernels.dsatur(*graph.csr()), np.zeros(1, np.uint8)
     arguments = (first, asked, 1, weights.numpy(), noise_table(256), seed, rounds, go_on)
-    end, n = follow(*graph.csr(), *arguments), graph.num_nodes
+    end, n = search_graph(*graph.csr(), *arguments), graph.num_nodes
     assert (end.num_colors, end.conflicts) == (found.num_colors[i], found.conflicts[i])
     assert found.colors[i, :n].tolist() == end.best.tolist()
     assert end.reached[end.num_colors] == found.reached[i] and found.rounds <= rounds

@@ -54,7 +54,7 @@ def check(task: Task, found: tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]
     """Assert that the compiled loops find the same."""
     count = len(task)
     for s, g in np.ndindex(2, count):
-        best, num_colors, conflicts = search_graph(
+        best, num_colors, conflicts, *_ = search_graph(
             *task.graphs[g].csr(), task.first[g].astype(np.int32), 0, task.lower[g], task.weights[s, g],
             noise_table(256), task.seeds[g], task.rounds, np.zeros(1, np.uint8),
         )  # fmt: skip

@@ -218,7 +218,7 @@ def long_search(lists: NeighbourLists, rule: np.ndarray, seed: int) -> LongSearc
     of a call and at STATES other times. The times are drawn by `seed`.
     """
     from gnn_training.solve.portfolio import clique_size, first_coloring
-    from gnn_training.solve.search_kernel import follow, noise_table
+    from gnn_training.solve.search_kernel import noise_table, search_graph
 
     first = first_coloring(lists).astype(np.int64)
     n, num_colors, clique = len(first), int(first.max()) + 1, clique_size(lists)
@@ -229,7 +229,7 @@ def long_search(lists: NeighbourLists, rule: np.ndarray, seed: int) -> LongSearc
     latest = HORIZON * call / LATEST_STATE
     times = sorted({call, *np.exp(rng.uniform(math.log(FIRST_STATE), math.log(latest), STATES)).astype(int).tolist()})
     arguments = *lists, first, 0, clique, rule, noise_table(num_colors), seed
-    *states, end = [follow(*arguments, rounds, np.zeros(1, np.uint8)) for rounds in (*times, HORIZON * call)]
+    *states, end = [search_graph(*arguments, rounds, np.zeros(1, np.uint8)) for rounds in (*times, HORIZON * call)]
     kept = [(rounds, state) for rounds, state in zip(times, states, strict=True) if state.num_colors > clique]
     nodes = [np.concatenate([state.last[None].astype(np.int32), state.counts]) for _, state in kept]
     return LongSearch(

@@ -1,5 +1,6 @@
 """Write the trained network as verified ONNX files, with golden vectors and checksums beside them."""
 
+import hashlib
 import json
 import logging
 import tempfile
@@ -42,15 +43,16 @@ def export(settings: ExportSettings) -> Path:
     network.load_state_dict(state["network"])
     program = Program(network).eval()
     log.info("exporting %s (step %d) to ONNX", settings.run, state["step"])
-    model = onnx_export.build(program, settings.steps, _metadata(settings, state))
+    weights = save(state["network"], metadata={"format": "pt"})
+    model = onnx_export.build(program, settings.steps, _metadata(settings, state, weights))
     content = model.SerializeToString()
     log.info("%.0f kB; checking it against torch", len(content) / 1000)
     onnx_export.verify(model, program)
     probes = onnx_export.probes()
     vectors = golden.make(content, {name: probes[name] for name in GOLDEN_PROBES})
     required = onnx_export.without_defaults(model).SerializeToString()
-    made = {MODEL_FILE: content, WEB_FILE: required, GOLDEN_FILE: json.dumps(vectors).encode()}
-    made[WEIGHTS_FILE] = save(state["network"], metadata={"format": "pt"})
+    vectors_file = json.dumps(vectors).encode()
+    made = {MODEL_FILE: content, WEB_FILE: required, GOLDEN_FILE: vectors_file, WEIGHTS_FILE: weights}
     with tempfile.TemporaryDirectory() as folder:
         publish(Path(folder), made)
         _check_golden(Path(folder), settings.oldest_runtime)
@@ -89,7 +91,7 @@ def publish(folder: Path, contents: dict[str, bytes]) -> None:
     files.write_text(folder / SUMS_FILE, files.checksums(contents))
 
 
-def _metadata(settings: ExportSettings, state: dict) -> dict[str, str]:
+def _metadata(settings: ExportSettings, state: dict, weights: bytes) -> dict[str, str]:
     """Where the file comes from. The same checkpoint gives the same file."""
     scores = state.get("scores", {})
     gap = scores.get("gap")
@@ -101,7 +103,7 @@ def _metadata(settings: ExportSettings, state: dict) -> dict[str, str]:
         "graph_types": json.dumps(GRAPH_TYPES),
         **DEFINITIONS,
         "data_sha256": state["data_sha256"],
-        "training_fingerprint": checkpoint.weights_fingerprint(state),
+        "training_fingerprint": hashlib.sha256(weights).hexdigest(),
         "trained_steps": str(state["step"]),
         "validation_excess": "unknown" if gap is None else f"{gap:.4f}",
         "settings": json.dumps({k: v for k, v in state["settings"].items() if k not in PATHS}, sort_keys=True),

@@ -4,14 +4,16 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from math import gcd
 from pathlib import Path
 
+from gnn_training import processes
 from gnn_training.console import duration
 from gnn_training.data.packed import PackedGraphs
-from gnn_training.distributed import Runtime, StopSignal, join
+from gnn_training.distributed import Runtime, join
 from gnn_training.errors import StorageError, UserError
 from gnn_training.files import damaged, identity, lock_folder, make_folder, write_text
 from gnn_training.launch import gpus
@@ -48,12 +50,14 @@ def train(settings: TrainSettings) -> None:
 
 def train_rank(settings: TrainSettings) -> str:
     """Train as one rank until the schedule, time or patience ends ("done") or a signal comes ("stopped")."""
-    stop = StopSignal()
+    signals: list[int] = []  # to stop: the training saves its state and ends
+    processes.raise_interrupt()
+    processes.handle_stop_signals(lambda number, _frame: signals.append(number))
     data = PackedGraphs.open(settings.data)
     with join(settings.device) as rt, lock_folder(settings.run) if rt.is_main else nullcontext():
         if rt.is_main:
             make_folder(settings.run / checkpoint.FOLDER)
-        return Training(settings, data, rt).run(stop)
+        return Training(settings, data, rt).run(signals)
 
 
 class Training:
@@ -72,10 +76,10 @@ class Training:
         self.self_check = self_check(self.learner, self.loader, rt)
         self.logbook = Logbook(settings, reached, rt.is_main)
 
-    def run(self, stop: StopSignal) -> str:
-        """Train to the end; return "done" or "stopped"."""
+    def run(self, signals: Sequence[int]) -> str:
+        """Train to the end, or until there is a signal; return "done" or "stopped"."""
         try:
-            ended = self._steps(stop)
+            ended = self._steps(signals)
         except UserError as error:
             with suppress(StorageError):  # the first error is the one to tell
                 self._require_folder()
@@ -93,13 +97,13 @@ class Training:
             log.info("%s at step %d after %s", ended, learner.step, duration(self.progress.seconds))
         return ended
 
-    def _steps(self, stop: StopSignal) -> str:
+    def _steps(self, signals: Sequence[int]) -> str:
         settings, learner, progress = self.settings, self.learner, self.progress
         evaluate_every = settings.evaluate_every or -(-learner.num_steps // EVALUATIONS)
         # On a CPU a look costs nothing. What follows from one is a function of the step, so all ranks agree.
         look_every = gcd(GPU_STEPS, settings.log_every) if self.rt.device.type == "cuda" else 1
         # Ranks disagree on clocks and signals: decisions come from reduced flags.
-        stopped, late = self.rt.any(stop.received, progress.is_late(settings.minutes))
+        stopped, late = self.rt.any(bool(signals), progress.is_late(settings.minutes))
         for batch in self.loader.starting_at(learner.step):
             if learner.step != progress.evaluated_at and learner.step % evaluate_every == 0:
                 self._evaluate()
@@ -111,7 +115,7 @@ class Training:
             learner.update(batch)
             if learner.step % look_every == 0:
                 losses = learner.reduce()
-                stopped, late = self.rt.any(stop.received, progress.is_late(settings.minutes))
+                stopped, late = self.rt.any(bool(signals), progress.is_late(settings.minutes))
             progress.count(batch.num_graphs, time.monotonic() - started)
             if learner.step % settings.log_every == 0:
                 self._log({**losses, "learning_rate": rate})

@@ -392,12 +392,12 @@ def balance(offsets, neighbours, colors, counts, num_free, swaps, rng, stop):
 
 
 @njit(cache=True, nogil=True)
-def independent_set(offsets, neighbours, colors, degree, moves, rng, stop):
-    """Large independent set (N,) bool of the nodes whose color is -1; of equal sizes the one with more edges. A
-    node without neighbours in the set is added at once, preferably one of large degree. When there is none, a move
-    exchanges a node for its only neighbour in the set, or forces one in after PATIENCE moves without a larger set
+def color_independent_set(offsets, neighbours, colors, degree, moves, rng, stop):
+    """Give the next color to a large independent set of the nodes whose color is -1; of equal sizes the one with more
+    edges. A node without neighbours in the set is added at once, preferably one of large degree. When there is none, a
+    move exchanges a node for its only neighbour in the set, or forces one in after PATIENCE moves without a larger set
     (plateau search, as for cliques in Pullan and Hoos 2006). degree (N,) int64: of such a node, the number of such
-    neighbours. Returns the set and the work: neighbours visited.
+    neighbours; it changes in place, as colors do. Returns the work: neighbours visited.
     """
     n = len(colors)
     nodes, out_until = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
@@ -428,8 +428,12 @@ def independent_set(offsets, neighbours, colors, degree, moves, rng, stop):
                     best[v] = inside[v]
                 best_size, best_edges = size, edges
             if move == moves or size == num_left or stop[0]:
-                rng[0] = random
-                return best, work
+                color, rng[0] = colors.max() + 1, random
+                for v in np.flatnonzero(best):
+                    colors[v] = color
+                    for i in range(offsets[v], offsets[v + 1]):
+                        degree[neighbours[i]] -= 1
+                return work
             move += 1
             stale += 1
             if stale <= PATIENCE:
@@ -470,13 +474,3 @@ def independent_set(offsets, neighbours, colors, degree, moves, rng, stop):
                 if target >= 0:
                     members[target, sizes[target]], place[u] = u, sizes[target]
                     sizes[target] += 1
-
-
-@njit(cache=True, nogil=True)
-def add_class(offsets, neighbours, colors, degree, members):
-    """Give the next color to members (N,) bool. colors and degree, as in `independent_set`, change in place."""
-    color = colors.max() + 1
-    for v in np.flatnonzero(members):
-        colors[v] = color
-        for i in range(offsets[v], offsets[v + 1]):
-            degree[neighbours[i]] -= 1

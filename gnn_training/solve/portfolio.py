@@ -191,8 +191,7 @@ def set_coloring(offsets: np.ndarray, neighbours: np.ndarray, seed: int, moves: 
     degree = np.diff(offsets)
     colors, rng = np.full(len(degree), -1, dtype=np.int32), seeded(seed, len(degree))
     while not stop[0] and colors.min() < 0:
-        members, _ = kernels.independent_set(offsets, neighbours, colors, degree, moves, rng, stop)
-        kernels.add_class(offsets, neighbours, colors, degree, members)
+        kernels.color_independent_set(offsets, neighbours, colors, degree, moves, rng, stop)
     return colors
 
 
@@ -242,7 +241,7 @@ def _better_ones(
     best: Coloring,
 ) -> Iterator[Coloring]:  # fmt: skip
     """Yield the first coloring and better ones: those of calls of the network file, as long as the loops are not
-    compiled, then that of independent sets in dense graphs, and those of the search.
+    compiled, then that of independent sets if there is time for them, and those of the search.
     """
     yield best
     methods = methods_for(lists, best, clique, rule)
@@ -306,7 +305,8 @@ class Search:
         with ThreadPoolExecutor(running) as pool:
             try:
                 for i, worker in enumerate(self.workers):  # each with its part of the methods, or one of them
-                    pool.submit(worker.run, dict(shares[i::running] or [shares[i % len(shares)]]), patience)
+                    thread = pool.submit(worker.run, dict(shares[i::running] or [shares[i % len(shares)]]), patience)
+                    thread.add_done_callback(lambda ended: self._events.put(ended.exception()))
                 while running:
                     left = max(0.0, self.budget.deadline - time.monotonic())
                     event = self._events.get(timeout=min(left, TIMEOUT_MAX))
@@ -342,10 +342,6 @@ class Search:
         for worker in self.workers:
             worker.stop[0] = 1
 
-    def end(self, error: BaseException | None) -> None:
-        """Note that a thread has ended."""
-        self._events.put(error)
-
 
 class Worker:
     """A thread of a search, and what its methods do."""
@@ -359,21 +355,17 @@ class Worker:
         """Continue the method that has just found a better coloring, which makes the first descent fast; else the one
         that has done least for its share.
         """
-        try:
-            turns, done = {method: method(self) for method in methods}, dict.fromkeys(methods, 0.0)
-            best, since, method = self.search.best, 0, next(iter(methods))
-            while self.work - since < patience and not self._is_over():
-                self.method = method.__name__.replace("_", " ")
-                work = next(turns[method])
-                done[method] += work / methods[method]
-                self.work += work
-                if self.search.best is not best:
-                    best, since = self.search.best, self.work
-                else:
-                    method = min(done, key=done.__getitem__)
-            self.search.end(None)
-        except BaseException as error:
-            self.search.end(error)
+        turns, done = {method: method(self) for method in methods}, dict.fromkeys(methods, 0.0)
+        best, since, method = self.search.best, 0, next(iter(methods))
+        while self.work - since < patience and not self._is_over():
+            self.method = method.__name__.replace("_", " ")
+            work = next(turns[method])
+            done[method] += work / methods[method]
+            self.work += work
+            if self.search.best is not best:
+                best, since = self.search.best, self.work
+            else:
+                method = min(done, key=done.__getitem__)
 
     def _is_over(self) -> bool:
         return self.search.is_over or self.search.num_colors <= max(1, self.search.budget.lower)
@@ -545,8 +537,7 @@ def extraction(worker: Worker) -> Iterator[int]:
         colors, degree, spent, done = worker.uncolored(), np.diff(worker.lists.offsets), 0, 0
         while (colors < 0).sum() > max(PART_SHARE * num_nodes, min(PART_NODES, 0.75 * num_nodes)):
             worker.look_for(0)
-            members, work = kernels.independent_set(*worker.lists, colors, degree, moves, worker.rng, worker.stop)
-            kernels.add_class(*worker.lists, colors, degree, members)
+            work = kernels.color_independent_set(*worker.lists, colors, degree, moves, worker.rng, worker.stop)
             spent += work
             yield work
         if colors.min() >= 0:

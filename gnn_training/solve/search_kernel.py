@@ -93,7 +93,7 @@ class Choice(NamedTuple):
     score: np.ndarray  # (K,) float32
 
 
-class Followed(NamedTuple):
+class Outcome(NamedTuple):
     """A search after its last round."""
 
     best: np.ndarray  # (N,) int64, the best coloring
@@ -113,18 +113,11 @@ def noise_table(num_colors: int) -> np.ndarray:
 
 @njit(**options, cache=True)
 def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, seed, rounds, stop):
-    """The first three values of `follow`, which is this search."""
-    end = follow(offsets, neighbours, first, num_colors, lower, weights, table, seed, rounds, stop)
-    return end.best, end.num_colors, end.conflicts
-
-
-@njit(**options, cache=True)
-def follow(offsets, neighbours, first, num_colors, lower, weights, table, seed, rounds, stop):
     """Search as `model.search.search` does. offsets, neighbours: of `Graph.csr()`; first (N,): a proper coloring
     without gaps; num_colors: colors to start with, below those of `first`, 0 for one fewer; weights (NUM_WEIGHTS,)
     float32; table (NOISE_ROWS, at least K) float32; stop (1,): another thread ends the search by setting it.
 
-    Returns `Followed`. A search of fewer rounds is the beginning of one of more rounds.
+    Returns `Outcome`. A search of fewer rounds is the beginning of one of more rounds.
     """
     ends = neighbours.view(np.uint32)
     n = len(first)
@@ -171,7 +164,7 @@ def follow(offsets, neighbours, first, num_colors, lower, weights, table, seed, 
     for v in range(n):
         counts[0, v] = coloring.without[v] - (coloring.conflicts[v] == 0)  # other than its own color
         counts[1, v], counts[2, v], counts[3, v] = coloring.one[v], coloring.conflicts[v], memory.moves[v]
-    return Followed(best, fewest, conflicts, coloring.colors, counts, reached)
+    return Outcome(best, fewest, conflicts, coloring.colors, counts, reached)
 
 
 @compiled

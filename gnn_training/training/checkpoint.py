@@ -46,11 +46,7 @@ def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
     """Read a checkpoint onto the CPU; needed: its keys and their types. Raises UserError if it is missing, damaged, or
     not one of this program.
     """
-    return parse(read_bytes(path, OWN_LIMIT, "train first or name another run folder"), path, needed)
-
-
-def parse(content: bytes, name: Path, needed: dict[str, type] = EXPORTED) -> dict:
-    """Read the bytes of a checkpoint called `name`, as `load`."""
+    content = read_bytes(path, OWN_LIMIT, "train first or name another run folder")
     try:
         if content[-DIGITS:] != hashlib.sha256(content[:-DIGITS]).hexdigest().encode():
             raise ValueError("its checksum is wrong")
@@ -59,10 +55,10 @@ def parse(content: bytes, name: Path, needed: dict[str, type] = EXPORTED) -> dic
             ColoringNetwork().load_state_dict(state[key])
     except Exception as error:  # torch fails with whatever the damaged bytes make of pickle and zip
         raise UserError(
-            f"{name}: damaged or not a checkpoint of this program ({type(error).__name__}); delete it"
+            f"{path}: damaged or not a checkpoint of this program ({type(error).__name__}); delete it"
         ) from error
     if wrong := [key for key, kind in needed.items() if not isinstance(state.get(key), kind)]:
-        raise UserError(f"{name}: has no {wrong[0]}; delete it or name another file")
+        raise UserError(f"{path}: has no {wrong[0]}; delete it or name another file")
     return state
 
 
@@ -83,11 +79,3 @@ def newest(folder: Path) -> dict | None:
                 raise
             log.warning("%s; taking the one before", error)
     return None
-
-
-def weights_fingerprint(state: dict) -> str:
-    """Hex digest of the exported weights: tells whether a file came from this checkpoint."""
-    digest = hashlib.sha256()
-    for name, value in sorted(state["network"].items()):
-        digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

@@ -18,8 +18,9 @@ from gnn_training.contract import HORIZON
 from gnn_training.data.packed import STATE, STATE_NODES, PackedGraphs, cut
 from gnn_training.distributed import Runtime
 from gnn_training.graph import NeighbourLists
+from gnn_training.model import network
 from gnn_training.model.graphs import concatenated, pad
-from gnn_training.model.network import NONE_SINCE, Edges, Search, Structure, structure
+from gnn_training.model.network import NONE_SINCE, Edges, Search
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.settings import TrainSettings
 from gnn_training.solve.portfolio import first_coloring
@@ -149,7 +150,7 @@ class DeviceDataset:
         self.data, self.device = data, device
         self._first: dict[int, np.ndarray] = {}  # colorings of the graphs used so far
         self._lists: dict[int, NeighbourLists] = {}
-        self._structures: dict[int, Structure] = {}
+        self._structures: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # of nodes (N, 5) and graph (1, 5)
         keeps_lists = 2 * int(data.num_edges.sum(dtype=np.int64)) <= KEPT
         self._keeps_lists = keeps_lists and device.type == "cpu"  # a GPU keeps graphs itself
         columns = data.num_colors, data.lower_bound
@@ -189,8 +190,7 @@ class DeviceDataset:
         graphs = self.state_graph[ids].tolist()
         if not graphs:
             return None
-        data, lists = self.data, [self.lists(i) for i in graphs]
-        structures = [self._structure(i) for i in graphs]
+        data, lists, structures = self.data, [self.lists(i) for i in graphs], [self._structure(i) for i in graphs]
         places = [(i, number) for i, number in zip(graphs, self._state_number[ids].tolist(), strict=True)]
         seen = np.stack([cut(data.tensors, "states", i).reshape(-1, STATE)[number] for i, number in places])
         nodes = [cut(data.tensors, "state_nodes", i).reshape(-1, STATE_NODES, data.num_nodes[i])[number]
@@ -219,12 +219,11 @@ class DeviceDataset:
             copied(colors, np.int64), free, one, around, moves, copied(num_colors), copied(data.clique[graphs]),
             copied(seen[:, 0]), copied(reached), copied(conflicts), copied(np.array(horizons)),
         )  # fmt: skip
+        node, graph = (copied(np.concatenate(each)) for each in zip(*structures, strict=True))
+        color_ids = copied(np.arange(colors.max() + 1), np.int64)
         return StateBatch(
-            edges,
-            node=copied(np.concatenate([x.node[0].numpy() for x in structures])),
-            graph=copied(np.concatenate([x.graph.numpy() for x in structures])),
+            inputs=network.states(edges, node, graph, search, color_ids),
             search=search,
-            color_ids=copied(np.arange(colors.max() + 1), np.int64),
             saved=copied(saved),
             log_rounds=copied(np.log10(1 + last)),
             graph_type=copied(data.graph_type[graphs], np.int64),
@@ -266,9 +265,10 @@ class DeviceDataset:
             self._lists[i] = lists
         return lists
 
-    def _structure(self, i: int) -> Structure:
+    def _structure(self, i: int) -> tuple[np.ndarray, np.ndarray]:
         if i not in self._structures:
-            self._structures[i] = structure(pad(*concatenated([self.data.graph(i)]))[0])
+            known = network.structure(pad(*concatenated([self.data.graph(i)]))[0])
+            self._structures[i] = known.node[0].numpy(), known.graph.numpy()
         return self._structures[i]
 
     def _prepare(self, ids: list[int]) -> None:

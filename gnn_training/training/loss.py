@@ -16,7 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from gnn_training.contract import UNKNOWN_TYPE
 from gnn_training.graph import NeighbourLists
 from gnn_training.model import network
-from gnn_training.model.network import SAVED, ColoringNetwork, Edges
+from gnn_training.model.network import SAVED, ColoringNetwork, States
 
 WEIGHTS = {"gap": 1.0, "saved": 0.5, "family": 0.05, "rounds": 0.2}
 SPREAD = 0.2  # standard deviation of the random change of every weight of the rule
@@ -43,20 +43,12 @@ class Batch:
 class StateBatch:
     """States of G long searches and what came later, on one device. num_states: of the step on all ranks."""
 
-    edges: Edges
-    node: Tensor  # (V, 5) float, see Structure
-    graph: Tensor  # (G, 5) float
+    inputs: States
     search: network.Search
-    color_ids: Tensor  # (K,) int64, 0, 1, ...
     saved: Tensor  # (G,) float, colors saved until the horizon
     log_rounds: Tensor  # (G,) float, decimal logarithm of 1 + the rounds up to the last of them
     graph_type: Tensor  # (G,) int64
     num_states: int
-
-    @property
-    def inputs(self) -> network.States:
-        """What PredictionNetwork reads."""
-        return network.states(self.edges, self.node, self.graph, self.search, self.color_ids)
 
 
 # Searches every graph S times, with weights (S, G, NUM_WEIGHTS), for so many rounds: fewest colors (S, G) float, and

@@ -54,7 +54,7 @@ def search_on_cpu(
         i, fewest_needed = place[1], int(lower[place[1]])
         arguments = weights[place].numpy(), table, int(seeds[i]), rounds, stop
         first = batch.first[i].astype(np.int32)
-        _, fewest, conflicts = search_graph(*batch.lists(i), first, 0, fewest_needed, *arguments)
+        _, fewest, conflicts, *_ = search_graph(*batch.lists(i), first, 0, fewest_needed, *arguments)
         return fewest, conflicts if fewest > fewest_needed else 0
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
