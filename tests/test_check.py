@@ -105,12 +105,6 @@ def test_damaged_graphs_are_a_problem(here: Path):
         job.check(settings(data=Path("mine")))
 
 
-@pytest.mark.parametrize("name", ["nowhere", "n" * 300])
-def test_data_that_is_not_there_is_a_problem(name: str):
-    with pytest.raises(UserError, match=f"{name} does not exist"):
-        job.check(settings(data=Path(name)))
-
-
 def test_every_problem_is_named_at_once_and_the_first_gives_the_exit_code(monkeypatch, capsys):
     monkeypatch.setattr(job.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**29))
     with pytest.raises(MachineError) as refused:

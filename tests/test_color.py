@@ -77,11 +77,6 @@ def test_the_log_names_every_method_and_its_colors_and_the_time_is_kept(hard: Pa
     assert "colors (DSATUR)" in caplog.text and "colors (recombination)" in caplog.text
 
 
-def test_no_seconds_give_the_same_proper_coloring_every_time(hard: Path, tiny_model: Path, tmp_path: Path):
-    first, second = (run(hard, tiny_model, seconds=0, out=tmp_path / f"{name}.sol") for name in "ab")
-    assert len(first) == 120 and (first == second).all()
-
-
 def test_the_solution_is_written_beside_the_graph_and_replaces_nothing(hard: Path, tiny_model: Path):
     run(hard, tiny_model)
     written = hard.with_suffix(".sol").read_text()
@@ -157,24 +152,11 @@ def test_a_file_that_has_appeared_meanwhile_is_not_replaced(hard: Path, tiny_mod
     assert hard.with_suffix(".sol").read_text() == "mine" and len(list(hard.parent.iterdir())) == 2
 
 
-def test_no_network_is_called_where_dsatur_reaches_the_lower_bound(tmp_path: Path, tiny_model: Path, monkeypatch):
-    monkeypatch.setattr(Model, "predict", None)
-    path = write_col(tmp_path, Graph.from_edges(3500, [(v, v + 1) for v in range(3499)], "path"))
-    assert num_colors(run(path, tiny_model, seconds=60)) == 2
-
-
 def test_a_wrong_header_is_mentioned(tmp_path: Path, tiny_model: Path, caplog):
     graph = tmp_path / "lies.col"
     graph.write_text("p edge 3 99\ne 1 2\n")
     run(graph, tiny_model)
     assert "99" in caplog.text
-
-
-@pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
-def test_a_picture_shows_the_coloring(hard: Path, tiny_model: Path, tmp_path: Path, suffix: str, start: bytes):
-    picture = tmp_path / f"hard.{suffix}"
-    run(hard, tiny_model, picture=picture)
-    assert picture.read_bytes().startswith(start)
 
 
 def test_nodes_in_a_picture_have_the_number_and_the_shade_of_their_color():

@@ -55,17 +55,3 @@ def test_tables_are_markdown_with_numbers_on_the_right(capsys):
 )
 def test_durations_have_the_unit_that_fits(seconds: float, text: str):
     assert console.duration(seconds) == text
-
-
-def test_logging_goes_to_stdout_with_the_time_of_day(capsys):
-    loggers = logging.getLogger(), logging.getLogger("gnn_training")
-    before = [(each.handlers[:], each.level) for each in loggers]
-    try:
-        console.set_up_logging()
-        log.info("seen")
-        logging.getLogger("library").info("not seen")
-    finally:
-        for each, (each.handlers, level) in zip(loggers, before, strict=True):
-            each.setLevel(level)
-    out = capsys.readouterr().out
-    assert out.endswith(" seen\n") and out.count("\n") == 1 and out[2] == out[5] == ":"

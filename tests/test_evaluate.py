@@ -8,19 +8,16 @@ import numpy as np
 import pytest
 from dimacs import queens, write_col
 
-from gnn_training.coloring import is_proper
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import packed
 from gnn_training.data.labels import label
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance, as_graph
 from gnn_training.jobs import evaluate as job
-from gnn_training.jobs.evaluate import evaluate, greedy, one_method, untrained_rule
+from gnn_training.jobs.evaluate import evaluate, untrained_rule
 from gnn_training.model.search import first_weights
 from gnn_training.report import scores
 from gnn_training.settings import EvaluateSettings
-from gnn_training.solve import kernels
-from gnn_training.solve.portfolio import tabu_search
 from gnn_training.solve.search_kernel import noise_table, search_graph
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -324,20 +321,6 @@ def test_many_graphs_are_summed_up_on_the_screen(folder: Path, tiny_model: Path,
     run(folder, tiny_model)
     shown = capsys.readouterr().out
     assert "mycielski" not in shown and "DSATUR" in shown
-
-
-@pytest.mark.parametrize("strategy", ["dsatur", "rlf"])
-def test_greedy_methods_color_properly(strategy: str):
-    for graph in GRAPHS:
-        assert [is_proper(graph, colors) for colors in greedy(graph, strategy)] == [True]
-
-
-def test_tabucol_begins_with_dsatur_and_goes_on_with_fewer_colors():
-    found = list(one_method(tabu_search, LARGE, 0.5, lower=1))
-    assert np.array_equal(found[0], kernels.dsatur(*LARGE.csr()))
-    assert [int(colors.max()) for colors in found] == sorted({int(colors.max()) for colors in found}, reverse=True)
-    assert len(found) > 2 and all(is_proper(LARGE, colors) for colors in found)
-    assert len(list(one_method(tabu_search, LARGE, 0.0, 1))) == 1
 
 
 def test_the_untrained_rule_is_that_before_any_training():

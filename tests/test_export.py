@@ -299,13 +299,6 @@ def test_another_form_an_improper_coloring_and_other_outputs_are_refused(loaded:
             onnx_export.compare(*arguments)
 
 
-def test_without_a_checkpoint_there_is_nothing_to_export(tmp_path: Path, capsys):
-    (tmp_path / "run").mkdir()
-    assert main(["export", str(tmp_path / "run"), "--models", str(tmp_path / "models")]) == 2
-    assert "best.pt: cannot be read (no such file or directory); train first" in capsys.readouterr().err
-    assert not (tmp_path / "models").exists()
-
-
 def verify_again(models: Path) -> int:
     return main(["export", "--models", str(models), "--verify-only", "--no-oldest-runtime"])
 

@@ -89,13 +89,6 @@ def test_a_file_system_without_locks_gives_a_warning(tmp_path: Path, monkeypatch
     assert "has no locks; do not start the same command twice" in caplog.text
 
 
-def test_outputs_need_folders_that_exist(tmp_path: Path):
-    files.require_places([tmp_path / "report.json"])
-    assert not list(tmp_path.iterdir())
-    with pytest.raises(UserError, match="absent/report.json: its folder does not exist"):
-        files.require_places([tmp_path / "absent" / "report.json"])
-
-
 @pytest.mark.parametrize("kind", ["folder", "pipe", "device", "link to a device", "link to nothing"])
 @pytest.mark.parametrize("refuse", [lambda path: files.require_places([path]), lambda path: files.write_text(path, "")])
 def test_what_is_no_regular_file_is_never_replaced(kind: str, refuse: Callable[[Path], None], tmp_path: Path):
@@ -167,11 +160,3 @@ def test_only_a_regular_file_below_the_limit_is_read(tmp_path: Path, make, expec
 def test_a_file_with_a_name_that_no_file_can_have_is_named(tmp_path: Path, name: str):
     with pytest.raises(UserError, match=r"(nnn|zero\\x00byte): cannot be read \(.*\); name a file"):
         files.read_bytes(tmp_path / name, 1000)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b"\xff", b"9" * 5000])
-def test_damaged_json_is_named(tmp_path: Path, content: bytes):
-    (tmp_path / "status.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"status.json: is damaged or not JSON \(.*\); make it again") as caught:
-        files.read_json(tmp_path / "status.json", "make it again")
-    assert "\n" not in str(caught.value)

@@ -25,7 +25,6 @@ from gnn_training.data.families import draw as draw_graph
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
-from gnn_training.jobs.evaluate import _best_known
 
 pytestmark = pytest.mark.fuzz
 
@@ -247,27 +246,6 @@ def test_packed_graphs_can_be_used_or_are_named_as_damaged(name: str, tmp_path: 
 
     damages = [damage, lying_header] if name == packed.GRAPHS_FILE else [damage]
     explore_seeded(check_file, lambda rng: rng.choice(damages)(content, rng))
-
-
-def test_best_known_numbers_are_those_of_the_csv_or_one_sentence(tmp_path: Path):
-    path = tmp_path / "best.csv"
-
-    def check_csv(content: bytes) -> str:
-        path.write_bytes(content)
-        try:
-            known = _best_known(path)
-        except UserError as error:
-            assert str(error).startswith(f"{path}: ")
-            return refusal(error)
-        rows = csv.DictReader(io.StringIO(content.decode("utf-8-sig", "replace"), newline=""))
-        assert known == {row["name"].removesuffix(".col"): int(row["best_known"]) for row in rows if row["best_known"]}
-        return "accepted"
-
-    def table(rng: Random) -> bytes:
-        rows = [(rng.choice(["a", "b.col", '"q,r"', ""]), rng.choice(["", "3", "17", "x"])) for _ in range(3)]
-        return ("name,best_known\n" + "".join(f"{name},{number}\n" for name, number in rows)).encode()
-
-    explore_seeded(check_csv, damaged(table))
 
 
 def test_readers_have_the_limits_that_the_documentation_names():

@@ -47,19 +47,6 @@ def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def test_a_checkpoint_of_other_values_is_refused_or_has_every_key(tmp_path: Path):
-    def other_checkpoint(key: str, value: object) -> str:
-        try:
-            checkpoint.save(tmp_path / "best.pt", {**saved(), key: value})
-            state = checkpoint.load(tmp_path / "best.pt", checkpoint.RESUMED)
-        except UserError as error:
-            return refusal(error)
-        assert all(isinstance(state[name], kind) for name, kind in checkpoint.RESUMED.items())
-        return "accepted"
-
-    explore(other_checkpoint, st.sampled_from([*checkpoint.RESUMED]), VALUES, quick=100)
-
-
 def test_no_damage_to_a_checkpoint_is_read_and_the_newest_whole_one_is_taken(tmp_path: Path):
     for step in (1, 2):
         checkpoint.save(tmp_path / f"step-0000000{step}.pt", {**saved(), "step": step})
@@ -82,7 +69,7 @@ def test_no_damage_to_a_checkpoint_is_read_and_the_newest_whole_one_is_taken(tmp
 def test_the_job_starts_and_ends_with_any_record(tmp_path: Path):
     run, record = Path("runs/smoke"), {"data": {"seconds": 1.0, "command": "generate", "settings": {}, "files": {}}}
     run.mkdir(parents=True)
-    scores = {"summary": {"graphs": 40, "methods": {"dsatur": {"mean_gap": 1.0}}}}
+    scores = {"summary": {"graphs": 40, "methods": {"dsatur": {"mean_gap": 1.0}}}, "verdict": "It pays."}
     whole = {"steps.json": record, "report.json": scores, "status.json": {"first_gap": 1.0, "best": 0.5}}
     (tmp_path / "models").mkdir()
     (tmp_path / "models/coloring_gnn.onnx").touch()
@@ -98,6 +85,7 @@ def test_the_job_starts_and_ends_with_any_record(tmp_path: Path):
             return refusal(error)
         return "accepted"
 
+    assert damaged_record("steps.json", Random(0), record, True) == "accepted"
     explore(damaged_record, st.sampled_from(list(whole)), RANDOM, VALUES, st.booleans())
 
 

@@ -175,12 +175,6 @@ def test_files_that_differ_from_their_checksums_are_refused(online: hub_server.H
     assert re.match(f"hf://me/changed:? {said}", refusal("hf://me/changed"))
 
 
-def test_a_cache_that_the_disk_damaged_is_refused(online: hub_server.Hub):
-    put(online, "me/cached")
-    fetch("hf://me/cached").write_bytes(b"damaged")
-    assert "coloring_gnn.onnx differs from its checksum" in refusal("hf://me/cached", HF_HUB_OFFLINE="1")
-
-
 def test_what_cannot_be_fetched_is_refused_in_a_sentence(
     online: hub_server.Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
@@ -227,8 +221,3 @@ def test_without_huggingface_hub_the_sentence_names_the_extra(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match=r"hf://me/x needs huggingface_hub: pip install '\.\[hub\]' in a clone"):
         hub.model_file("hf://me/x")
-
-
-def test_a_model_of_the_disk_needs_no_huggingface_hub(tiny_model: Path):
-    program = "import sys, gnn_training; sys.modules['huggingface_hub'] = None; gnn_training.Model(sys.argv[1])"
-    assert python("-c", program, tiny_model).returncode == 0

@@ -14,7 +14,6 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.model.network import ColoringNetwork
-from gnn_training.training import checkpoint
 from gnn_training.training.learner import MAX_BAD_STEPS, PREDICTION_RATE, Learner, learning_rate
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import Progress
@@ -59,14 +58,6 @@ def assert_same_steps(a: torch.Tensor, b: torch.Tensor, first: torch.Tensor) -> 
     assert (a - b).norm() < 1e-3 * (b - first).norm()
 
 
-def test_a_single_process_is_a_group_of_one(rt: Runtime):
-    assert (rt.rank, rt.world_size, rt.is_main, rt.device_name) == (0, 1, True, "cpu")
-    assert rt.total(torch.tensor([1.5, 2.0])).tolist() == [1.5, 2.0]
-    assert rt.any(True, False) == [True, False]
-    assert rt.broadcast({"any": "object"}) == {"any": "object"}
-    assert rt.gather({"any": "object"}) == [{"any": "object"}]
-
-
 def test_a_missing_gpu_is_reported(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="device is cuda but torch finds no GPU"), distributed.join("cuda"):
@@ -80,16 +71,6 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match="rank 2 has no GPU: there are 2, lower --processes"), distributed.join():
         pass
-
-
-def test_a_step_reports_the_mean_terms_of_its_graphs(data: PackedGraphs, rt: Runtime):
-    one = Trainer(data, rt)
-    assert one.learner.learning_rate == pytest.approx(one.learner.settings.learning_rate / 2)  # of two warm-up steps
-    report = one.update()
-    assert one.learner.step == 1 and report["gradient_norm"] > 0
-    assert all(np.isfinite(report[name]) for name in WEIGHTS)
-    again = Trainer(data, rt)
-    assert again.update() == report and torch.equal(again.weights, one.weights)
 
 
 def test_a_report_on_several_steps_is_their_mean(data: PackedGraphs, rt: Runtime):
@@ -106,6 +87,7 @@ def test_a_report_on_several_steps_is_their_mean(data: PackedGraphs, rt: Runtime
 def test_steps_are_those_of_adamw_on_the_plain_network(data: PackedGraphs, rt: Runtime, changes: dict):
     one = Trainer(data, rt, **changes)
     settings, first, averaged = one.learner.settings, one.weights, None
+    assert one.learner.learning_rate == settings.learning_rate / 2  # the first of two steps of warm-up
     plain = ColoringNetwork()
     plain.load_state_dict(one.learner.network.state_dict())
     parts = [plain.move_rule], list(plain.predictions.parameters())
@@ -186,14 +168,6 @@ def test_a_step_that_is_not_finite_changes_no_weight_and_is_counted(data, rt, pr
     assert not torch.equal(one.weights, parameters_to_vector(before["weights"].values()))
 
 
-def test_too_many_bad_steps_in_a_row_end_the_training_with_a_way_out(data: PackedGraphs, rt: Runtime):
-    one = Trainer(data, rt, steps=20)
-    one.poison()
-    with pytest.raises(UserError, match=rf"not finite {MAX_BAD_STEPS} steps in a row .*--learning-rate \(0.002\)"):
-        one.update(steps=20)
-    assert one.learner.skipped_steps == MAX_BAD_STEPS
-
-
 def test_bad_steps_between_good_ones_end_nothing(data: PackedGraphs, rt: Runtime):
     one = Trainer(data, rt, steps=40)
     truth, poisoned = one.poison(), one.learner.search
@@ -201,24 +175,6 @@ def test_bad_steps_between_good_ones_end_nothing(data: PackedGraphs, rt: Runtime
         one.learner.search = truth if i % 5 == 0 else poisoned
         one.update()
     assert one.learner.skipped_steps == 12
-
-
-def test_a_single_graph_can_be_trained_on(tmp_path: Path, rt: Runtime):
-    one = Trainer(tiny_runs.write_data(tmp_path, graphs=1), rt)
-    before = one.weights
-    one.update()
-    assert not torch.equal(one.weights, before)
-
-
-def test_a_learner_resumes_from_its_state_bit_for_bit(data: PackedGraphs, rt: Runtime, tmp_path: Path):
-    one, other = Trainer(data, rt), Trainer(data, rt)
-    one.update(steps=3)
-    checkpoint.save(tmp_path / "x.pt", one.learner.state() | {"data_sha256": "0"})
-    other.update()  # what is there before does not matter
-    other.learner.load_state(checkpoint.load(tmp_path / "x.pt"))
-    assert tiny_runs.differences(one.learner.state(), other.learner.state()) == []
-    assert one.update(steps=3) == other.update(steps=3)
-    assert tiny_runs.differences(one.learner.state(), other.learner.state()) == []
 
 
 def test_the_learning_rate_warms_up_and_falls_to_zero():

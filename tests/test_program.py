@@ -76,15 +76,6 @@ def test_any_batch_is_colored_properly_with_no_more_colors_than_dsatur(model: Pr
     assert (logits >= 0).all() and ((logits > 0).sum(1) == 1).all()
 
 
-@pytest.mark.parametrize("num_nodes", [1, 2, 7])
-@pytest.mark.parametrize("pairs", [0, 1], ids=["no edge", "the pair (0, 0)"])
-def test_without_edges_one_color_is_enough(model: Program, pairs: int, num_nodes: int):
-    outputs = call(model, np.zeros((2, pairs), dtype=np.int64), np.zeros(num_nodes, dtype=np.int64))
-    assert outputs["color_logits"].argmax(1).tolist() == [0] * num_nodes
-    assert outputs["chromatic"].item() == pytest.approx(1)
-    assert all(outputs[name].isfinite().all() for name in OUTPUTS)
-
-
 def test_how_careless_callers_write_the_edges_does_not_matter(model: Program):
     graphs = [random_graph(8, 0.4, 1), random_graph(15, 0.5, 2)]
     edge_index, batch = edge_list(graphs)

@@ -170,21 +170,3 @@ def test_the_packed_crate_colors_its_own_example(tmp_path: Path):
     ):
         assert run.returncode == 0 and run.stdout.startswith("s col 9"), run.stdout + run.stderr
     assert (unpacked / "README.md").read_text() == (CRATE / "../../docs/RUST.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (("model.onnx",), "calls MODEL GRAPH.col [SECONDS]"),
-        (("model.onnx", "Cargo.toml"), "Cargo.toml: line 1: "),
-        (("none.onnx", "two.col"), "none.onnx: cannot be read"),
-        (("none.onnx", "two.col", "soon"), "SECONDS is a number"),
-    ],
-)
-def test_the_example_says_what_is_wrong_in_one_line(arguments: tuple[str, ...], complaint: str, tmp_path: Path):
-    (tmp_path / "two.col").write_text("p edge 2 1\ne 1 2\n")
-    named = [str(tmp_path / name) if name == "two.col" else name for name in arguments]
-    run = color(*named)
-    assert run.returncode == 1
-    assert complaint in run.stderr
-    assert len(run.stderr.splitlines()) == 1

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
-from gnn_training.training.loader import EqualCostSampler, share
+from gnn_training.training.loader import EqualCostSampler
 
 COSTS = st.lists(st.integers(1, 1000), min_size=1, max_size=80)
 RANKS = st.integers(1, 9)
@@ -51,17 +51,6 @@ def test_an_epoch_takes_every_graph_exactly_once_over_all_ranks(costs, batch_siz
     assert taken(steps) == [100 + i for i in range(len(costs))]
     counts = [sum(map(len, step)) for step in steps]
     assert min(counts) >= 1 and max(counts) - min(counts) <= 1 and max(counts) <= batch_size * ranks
-
-
-@settings(max_examples=60)
-@given(costs=COSTS, parts=RANKS)
-def test_no_part_has_more_than_another_by_more_than_its_smallest_item(costs, parts):
-    shared = share(np.array(costs), parts)
-    assert sorted(np.concatenate(shared).tolist()) == list(range(len(costs)))
-    loads = [sum(costs[i] for i in part) for part in shared]
-    for part, load in zip(shared, loads, strict=True):
-        assert not len(part) or load - costs[part[-1]] <= min(loads)
-        assert [costs[i] for i in part] == sorted((costs[i] for i in part), reverse=True)
 
 
 def test_ranks_do_about_the_same_work_in_every_step():

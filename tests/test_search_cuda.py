@@ -107,19 +107,6 @@ def test_a_thread_block_makes_the_moves_of_the_compiled_loops(name: str, simulat
     check(cases()[name], simulated[name])
 
 
-def test_the_cases_find_colorings_with_fewer_colors_and_use_all_kinds_of_memory():
-    task, fewer = cases()["shipped"], 0
-    for g, graph in enumerate(task.graphs):
-        first = task.first[g].astype(np.int32)
-        arguments = (first, 0, 1, shipped().numpy(), noise_table(256), SEED + g, 40, np.zeros(1, np.uint8))
-        fewer += search_graph(*graph.csr(), *arguments)[1] < first.max() + 1
-    assert fewer >= 3
-    mixed = cases()["some in each memory"]
-    colors = [int(first.max()) + 1 for first in mixed.first]
-    launches, too_large = search_cuda.plan(mixed.num_nodes.tolist(), colors, mixed.max_shared)
-    assert len(launches) == 3 and len(too_large)
-
-
 def test_launches_hold_every_search_once_and_none_gets_more_memory_than_there_is():
     rng = np.random.default_rng(0)
     nodes, colors = rng.integers(1, 6000, 300).tolist(), rng.integers(1, 250, 300).tolist()
