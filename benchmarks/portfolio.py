@@ -22,7 +22,7 @@ import tyro
 from benchmarks.training_speed import table
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data.families import FAMILIES, Recipe, draws
-from gnn_training.graph import Graph
+from gnn_training.graph import NeighbourLists
 from gnn_training.model.session import Model
 from gnn_training.solve import kernels
 from gnn_training.solve.portfolio import (
@@ -60,7 +60,8 @@ class Options:
 class Trial(NamedTuple):
     """A graph, and the methods to try on it."""
 
-    graph: Graph
+    graph: str  # its name
+    lists: NeighbourLists
     family: str
     bounds: str
     clique: int
@@ -74,11 +75,12 @@ def trials(options: Options, rule: np.ndarray) -> Iterator[Trial]:
         recipe, found = Recipe(dict.fromkeys(FAMILIES, 1), ((low, high, 1.0),), 0), []
         for draw in draws(recipe, options.seed, 2 * max(options.graphs, len(FAMILIES))):
             graph = draw.load().graph
-            clique, colors = clique_size(graph.csr()), kernels.dsatur(*graph.csr(), np.zeros(1, np.uint8))
+            lists = graph.csr()
+            clique, colors = clique_size(lists), kernels.dsatur(*lists, np.zeros(1, np.uint8))
             first = Coloring("DSATUR", colors.astype(np.int32), int(colors.max()) + 1, 0)
             if first.num_colors > clique:
-                methods = methods_for(graph.csr(), first, clique, rule)
-                found.append(Trial(graph, draw.family, f"{low} to {high}", clique, first, methods))
+                methods = methods_for(lists, first, clique, rule)
+                found.append(Trial(graph.name, lists, draw.family, f"{low} to {high}", clique, first, methods))
         for i in np.linspace(0, len(found) - 1, min(options.graphs, len(found))).astype(int):
             yield found[i]
 
@@ -96,7 +98,7 @@ def variants(trial: Trial) -> dict[str, Mapping[Method, float]]:
 def search(trial: Trial, methods: Mapping[Method, float], rule: np.ndarray, seconds: float) -> list[tuple[float, int]]:
     """CPU seconds and number of colors of every better coloring."""
     start = time.process_time()
-    run = Search(trial.graph.csr(), trial.first.colors, Budget(math.inf, trial.clique), rule)
+    run = Search(trial.lists, trial.first.colors, Budget(math.inf, trial.clique), rule)
 
     def stop_in_time() -> None:
         while time.process_time() < start + seconds and not run.is_over:
@@ -119,10 +121,10 @@ def main(options: Options) -> None:
     done = {(line["graph"], line["bounds"], line["variant"]): line for line in lines}
     for trial in trials(options, rule):
         for variant, methods in variants(trial).items():
-            key = {"graph": trial.graph.name, "bounds": trial.bounds, "variant": variant}
+            key = {"graph": trial.graph, "bounds": trial.bounds, "variant": variant}
             if tuple(key.values()) not in done:
                 line = {**key, "family": trial.family, "found": search(trial, methods, rule, options.seconds)}
-                done[trial.graph.name, trial.bounds, variant] = line
+                done[trial.graph, trial.bounds, variant] = line
                 with options.record.open("a") as file:
                     file.write(json.dumps(line) + "\n")
     for seconds in options.shown:
