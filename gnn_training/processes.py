@@ -133,8 +133,10 @@ def run_python(
 
 def handle_stop_signals(handler: Callable[[int, object], object]) -> dict[int, Any]:
     """Have `handler` called for SIGTERM, Ctrl-C and the end of the terminal; return the handlers before it. A signal
-    that is ignored stays so: a shell did that for a process in the background or under nohup.
+    that is ignored stays so: a shell did that for a process in the background or under nohup. Raises Interrupt as
+    `raise_interrupt`: a signal from before is not forgotten.
     """
+    raise_interrupt()
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     return {each: signal.signal(each, handler) for each in numbers if signal.getsignal(each) != signal.SIG_IGN}
 

@@ -51,7 +51,6 @@ def train(settings: TrainSettings) -> None:
 def train_rank(settings: TrainSettings) -> str:
     """Train as one rank until the schedule, time or patience ends ("done") or a signal comes ("stopped")."""
     signals: list[int] = []  # to stop: the training saves its state and ends
-    processes.raise_interrupt()
     processes.handle_stop_signals(lambda number, _frame: signals.append(number))
     data = PackedGraphs.open(settings.data)
     with join(settings.device) as rt, lock_folder(settings.run) if rt.is_main else nullcontext():

@@ -162,7 +162,6 @@ def _forwarded_signals() -> Iterator[list[int]]:
                 with suppress(ProcessLookupError):
                     os.kill(rank, each)
 
-    processes.raise_interrupt()
     before = processes.handle_stop_signals(forward)
     try:
         yield received
