@@ -122,7 +122,7 @@ def test_a_search_keeps_the_time(seconds: float, threads: int):
     before, start = threading.active_count(), time.monotonic()
     for coloring in colorings(GRAPH, None, Budget(start + seconds, threads=threads)):
         assert is_proper(GRAPH, coloring.colors) and coloring.num_colors == num_colors(coloring.colors)
-    assert max(0, seconds) <= time.monotonic() - start < max(0, seconds) + 0.5
+    assert max(0, seconds) <= time.monotonic() - start < max(0, seconds) + 2
     assert threading.active_count() == before
 
 
@@ -207,7 +207,7 @@ def test_a_compiled_loop_is_stopped_at_the_deadline():
     start = time.monotonic()
     colors = np.arange(125, dtype=np.int32) % 5
     in_time(start + 0.2, kernels.tabucol, *GRAPH.csr(), colors, 5, 2**60, seeded(0))
-    assert 0.2 <= time.monotonic() - start < 0.7
+    assert 0.2 <= time.monotonic() - start < 2
 
 
 def test_without_memory_for_a_search_the_first_colorings_have_the_last_word(monkeypatch, caplog):
