@@ -252,8 +252,6 @@ class EvaluateSettings(Settings):
     """Number of graphs to take, at most (of packed data: validation graphs); 0 takes all."""
     report: Path = Path("report.json")
     """File for the numbers, JSON. A page of the same name for a browser, with the suffix .html, stands beside it."""
-    plot: Path | None = None
-    """PNG file: mean number of colors above the best known against time."""
     threads: Workers = 0
     """Threads of ONNX Runtime and of the search; 0 takes every core."""
 
@@ -263,12 +261,6 @@ class EvaluateSettings(Settings):
             raise ValueError("graphs must be given: a file or a folder. Suites q-coloring and graphbench need none")
         if self.suite not in (None, "dimacs") and self.graphs is not None:
             raise ValueError(f"suite {self.suite} makes its own graphs: leave out {self.graphs}")
-        return self
-
-    @model_validator(mode="after")
-    def _search_has_time(self) -> Self:
-        if self.plot and not self.seconds:
-            raise ValueError("plot needs time and best known numbers: set seconds above 0, such as 10, and best_known")
         return self
 
     @model_validator(mode="after")

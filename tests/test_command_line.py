@@ -163,7 +163,6 @@ def test_bad_settings_file_is_refused_in_one_sentence(content: str | None, words
         (["color", "x", "--seconds", "-1"], "seconds (-1.0) should be greater than or equal to 0"),
         (["color", "\udcff.col"], r"graphs ('\udcff.col') must be UTF-8 without zero bytes: rename it"),
         (["train", "--gpus", "\u0661"], "must be numbers of GPUs"),
-        (["evaluate", "x", "--plot", "x.png"], "plot needs time and best known numbers: set seconds above 0"),
     ],
 )
 def test_flags_that_cannot_be_used_are_refused(args: list[str], words: str, capsys):

@@ -1,4 +1,4 @@
-"""The evaluation job: rows, tables, report, page, plot, what it refuses, and the methods it compares with."""
+"""The evaluation job: rows, tables, report, page, what it refuses, and the methods it compares with."""
 
 import json
 from pathlib import Path
@@ -145,16 +145,6 @@ def test_a_page_replaces_only_a_page(folder: Path, tiny_model: Path):
         assert f"graphs/{name}.col --model" in page.read_text()
 
 
-def test_the_plot_is_a_png_and_needs_best_known_numbers(folder: Path, tiny_model: Path, tmp_path: Path):
-    plot, known, graph = tmp_path / "curves.png", tmp_path / "known.csv", folder / "random.col"
-    with pytest.raises(UserError, match="plot needs best known numbers: set best_known, a CSV"):
-        run(graph, tiny_model, seconds=1, plot=plot)
-    assert not plot.exists() and not (tmp_path / "report.json").exists()
-    known.write_text("name,best_known\nrandom,9\n")
-    run(graph, tiny_model, seconds=0.2, tabucol=True, best_known=known, plot=plot)
-    assert plot.read_bytes().startswith(b"\x89PNG")
-
-
 def test_best_known_numbers_come_from_the_csv_by_name(folder: Path, tiny_model: Path, tmp_path: Path):
     known = tmp_path / "known.csv"
     known.write_text("name,proven,best_known\nmycielski.col,yes,4\nrandom,no,\nelsewhere,yes,9\n")
@@ -291,22 +281,18 @@ def test_a_graph_too_large_for_the_network_or_for_rlf_is_a_row_without_their_col
     assert methods["one_call"]["graphs"] < methods["dsatur"]["graphs"]
 
 
-@pytest.mark.parametrize("output", ["report", "plot"])
-def test_an_output_without_a_folder_is_refused_before_any_work(output: str, folder: Path, tmp_path: Path):
+def test_a_report_without_a_folder_is_refused_before_any_work(folder: Path, tmp_path: Path):
     with pytest.raises(UserError, match="nowhere/x: its folder does not exist"):
-        run(folder, tmp_path / "never_opened.onnx", seconds=1, **{output: folder / "nowhere" / "x"})
-    assert not (tmp_path / "report.json").exists()
+        run(folder, tmp_path / "never_opened.onnx", report=folder / "nowhere" / "x")
 
 
-def test_a_report_never_replaces_what_is_read_or_another_output(folder: Path, packed_folder: Path, tiny_model: Path):
-    known, plot = folder.parent / "known.csv", folder.parent / "report.html"
+def test_a_report_never_replaces_what_is_read(folder: Path, packed_folder: Path, tiny_model: Path):
+    known = folder.parent / "known.csv"
     known.write_text("name,best_known\nrandom,9\n")
     read = [(folder, folder / "parts.col"), (folder, tiny_model), (folder, known)]
     for graphs, out in [*read, (packed_folder, packed_folder / packed.MANIFEST_FILE)]:
         with pytest.raises(UserError, match=f"{out.name}: is the same file as"):
             run(graphs, tiny_model, report=out, best_known=known)
-    with pytest.raises(UserError, match="report.html: is the same file as"):
-        run(folder, tiny_model, seconds=1, plot=plot)
     assert not (folder.parent / "report.json").exists()
 
 

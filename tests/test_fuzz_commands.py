@@ -149,7 +149,7 @@ def test_a_command_writes_what_it_should_and_nothing_else(command: str, tiny_mod
     places, quick = st.sampled_from(PLACES), st.sampled_from([*["0"] * 12, "0.01", "-1", "nan", "1e10", "x"])
     values = places | st.sampled_from(NUMBERS[:11])
     options = flag(command, values, ["seconds", "suite", "settings", "threads", "limit"])
-    names = {"color": ("--model", "-o", "--picture"), "evaluate": ("--model", "--report", "--plot", "--best-known")}
+    names = {"color": ("--model", "-o", "--picture"), "evaluate": ("--model", "--report", "--best-known")}
     paths = st.tuples(st.sampled_from(names[command]), places).map(list)
     files = (*["g.col"] * 12, "linked", "hard", "one.col", "./g.col", "folder", ".", "-x.col", "broken.col", "pipe")
     graphs = st.sampled_from(files) | places.filter(lambda name: name != ".gz")

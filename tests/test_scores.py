@@ -1,18 +1,12 @@
-"""What an evaluation has found: sums per method, sentences, curves over time, and their plot."""
+"""What an evaluation has found: sums per method, and sentences."""
 
 from gnn_training.report import scores
 from gnn_training.report.scores import Row
 
 
-def row(best_known: int | None, dsatur: int, chromatic: float | None = None, **progress: list) -> Row:
-    """A row whose DSATUR took half a second; progress: seconds and colors of the other methods."""
-    progress = {"dsatur": [(0.5, dsatur)], **progress}
-    seconds, colors = ({method: way[-1][i] for method, way in progress.items()} for i in (0, 1))
-    return Row("g", None, 9, 9, best_known, 1, colors, seconds, progress, chromatic=chromatic)
-
-
 def called(best_known: int | None, dsatur: int, one_call: int, chromatic: float | None = None) -> Row:
-    return row(best_known, dsatur, chromatic, one_call=[(1.0, one_call)])
+    colors, seconds = {"dsatur": dsatur, "one_call": one_call}, {"dsatur": 0.5, "one_call": 1.0}
+    return Row("g", None, 9, 9, best_known, 1, colors, seconds, chromatic=chromatic)
 
 
 def colored(family: str | None = None, **colors: int) -> Row:
@@ -20,7 +14,9 @@ def colored(family: str | None = None, **colors: int) -> Row:
 
 
 def test_a_method_is_compared_with_dsatur_on_the_graphs_it_colored():
-    summary = scores.summarize([called(5, 6, 5, 5.5), called(4, 4, 5, 6.0), called(None, 9, 7), row(10, 20)])
+    rows = [called(5, 6, 5, 5.5), called(4, 4, 5, 6.0), called(None, 9, 7), called(10, 20, 0)]
+    del rows[3].colors["one_call"]
+    summary = scores.summarize(rows)
     assert summary["chromatic_mae"] == 1.25
     one_call = summary["methods"]["one_call"]
     assert (one_call["graphs"], one_call["mean_gap"], one_call["dsatur_gap_there"]) == (3, 0.5, 0.5)
@@ -64,25 +60,3 @@ def test_the_comparison_says_who_needs_fewer_colors_and_where():
     assert scores.comparison(rows, ("rule", "search")) == [f"In the same seconds, trained rule {expected}"]
     same = "In the same seconds, trained rule needs as many colors as TabuCol."
     assert scores.comparison(rows[2:], ("rule",)) == [same]
-
-
-def test_a_curve_over_time_is_the_mean_of_what_each_graph_has_by_then_from_dsatur_on():
-    rows = [
-        row(5, 8, search=[(1.0, 7), (4.0, 5)]),
-        row(10, 14, search=[(2.0, 12), (3.0, 11)]),
-        row(3, 3),  # never colored by the search
-    ]
-    # Gaps of the three: 3, 4, 0 by DSATUR; then 2, 4, 0; 2, 2, 0; 2, 1, 0; 0, 1, 0.
-    assert scores.over_time(rows, "search") == [(1.0, 2.0), (2.0, 4 / 3), (3.0, 1.0), (4.0, 1 / 3)]
-    assert scores.over_time(rows, "tabucol") == scores.over_time(rows, "rlf") == []
-
-
-def test_the_figure_shows_every_method_there_is_and_leaves_out_graphs_without_a_best_known_number():
-    rows = [row(5, 8, search=[(1.0, 7), (4.0, 5)]), row(None, 50, search=[(1.0, 40)])]
-    rows[0].seconds["search"] = 9.0
-    figure = scores.draw(rows)
-    dsatur, search = figure.axes[0].lines
-    assert [line.get_label() for line in (dsatur, search)] == ["DSATUR", "search"]
-    assert dsatur.get_xydata().tolist() == [[0.5, 3.0], [9.0, 3.0]]
-    assert search.get_xydata().tolist() == [[1.0, 2.0], [4.0, 0.0], [9.0, 0.0]]
-    assert "1 graphs" in figure.get_suptitle()

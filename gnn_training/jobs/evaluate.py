@@ -59,13 +59,11 @@ LIBRARIES = ("onnxruntime", "numpy", "networkx", "gcol")
 
 
 def evaluate(settings: EvaluateSettings) -> None:
-    """Color every graph, print the tables, write report, page and plot. Raises UserError if the model, a graph or the
-    CSV cannot be read, a file has no place, or there is nothing to plot; RuntimeError with graph and method if a
-    coloring is not proper.
+    """Color every graph, print the tables, write report and page. Raises UserError if the model, a graph or the CSV
+    cannot be read, or a file has no place; RuntimeError with graph and method if a coloring is not proper.
     """
     web_page = settings.report.with_suffix(".html")
-    results = [file for file in (settings.report, web_page, settings.plot) if file]
-    files.require_places(results, _inputs(settings))
+    files.require_places([settings.report, web_page], _inputs(settings))
     if web_page.exists() and IN_EVERY_PAGE not in files.read_bytes(web_page, files.OWN_LIMIT):
         raise UserError(f"{web_page}: is not a page of `evaluate`, which would replace it; name another --report")
     model = Model(settings.model, settings.threads)
@@ -104,11 +102,7 @@ def evaluate(settings: EvaluateSettings) -> None:
         print(f"The number of colors is predicted with a mean error of {summary['chromatic_mae']:.2f}.")
     for sentence in filter(None, [*comparison, content["verdict"]]):
         print(sentence)
-    if settings.plot:
-        with files.replace_file(settings.plot) as temporary:
-            scores.draw(rows).savefig(temporary, format="png", dpi=120)
-    for file in results:
-        logger.info("wrote %s", file)
+    logger.info("wrote %s and %s", settings.report, web_page)
 
 
 def _inputs(settings: EvaluateSettings) -> list[Path]:
@@ -136,8 +130,6 @@ def _cases(settings: EvaluateSettings) -> list[Case]:
         if not any(case.graph.name in best_known for case in cases):
             raise UserError(f"{file} names none of the graphs, such as {name!r}: set best_known to a CSV that does")
         cases = [replace(case, best_known=best_known.get(case.graph.name, case.best_known)) for case in cases]
-    if settings.plot and all(case.best_known is None for case in cases):
-        raise UserError("plot needs best known numbers: set best_known, a CSV with columns name and best_known")
     return cases
 
 

@@ -1,4 +1,4 @@
-"""What an evaluation found: one row per graph, their summary, tables, and curves over time.
+"""What an evaluation found: one row per graph, their summary and tables.
 
 The gap of a coloring is its number of colors above the best known.
 """
@@ -6,14 +6,10 @@ The gap of a coloring is its number of colors above the best known.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 METHODS = {
     "dsatur": "DSATUR", "rlf": "RLF", "tabucol": "TabuCol", "untrained": "untrained rule", "shipped": "shipped rule",
@@ -174,34 +170,3 @@ def tables(report: dict[str, Any]) -> dict[str, dict[str, Sequence[object]]]:
         del made["methods"]["DSATUR there"]
     return {name: {title: values for title, values in columns.items() if any(value is not None for value in values)}
             for name, columns in made.items()}  # fmt: skip
-
-
-def over_time(rows: Sequence[Row], method: str) -> list[tuple[float, float]]:
-    """Seconds at which the method found fewer colors for some graph, and the mean gap from then on. Every row has a
-    best known number. Before its first coloring a graph counts with DSATUR's colors. The curve is empty if the method
-    was not asked for.
-    """
-    steps = [pair for row in rows for pair in pairwise([(0.0, row.colors["dsatur"]), *row.progress.get(method, [])])]
-    total, curve = sum(row.gap("dsatur") for row in rows), []
-    for seconds, change in sorted((seconds, colors - before) for (_, before), (seconds, colors) in steps):
-        total += change
-        curve.append((seconds, total / len(rows)))
-    return curve
-
-
-def draw(rows: Sequence[Row]) -> "Figure":
-    """Mean gaps over time, of the rows with a best known number; there is at least one."""
-    from matplotlib.figure import Figure  # for the plot only
-
-    rows = [row for row in rows if row.best_known is not None]
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    figure.suptitle(f"{len(rows)} graphs; until a method has colored one, DSATUR's colors count")
-    axes = figure.subplots()
-    curves = {method: curve for method in METHODS if (curve := over_time(rows, method))}
-    end = max(seconds for row in rows for seconds in row.seconds.values())
-    for method, curve in curves.items():
-        seconds, gaps = zip(*curve, (end, curve[-1][1]), strict=True)
-        axes.step(seconds, gaps, where="post", label=METHODS[method])
-    axes.set(xscale="log", xlabel="seconds for a graph", ylabel="mean gap (colors above the best known)")
-    axes.legend()
-    return figure
