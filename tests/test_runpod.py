@@ -80,7 +80,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
 
 def refusal(api: str) -> str:
     with pytest.raises(MachineError) as refused:
-        runpod.stop_pod(POD, api, (0.01, 0.01))
+        runpod.stop_pod(POD, api, 0.01)
     assert "STILL BILLED" in str(refused.value) and "runpodctl pod stop abc123xyz" in str(refused.value)
     return str(refused.value)
 
@@ -89,14 +89,14 @@ def refusal(api: str) -> str:
 def test_the_order_is_repeated_until_it_is_taken(serve, codes: tuple[int | None, ...], caplog):
     server = serve(*codes)
     with caplog.at_level(logging.INFO):
-        runpod.stop_pod(POD, server.url, (0.01, 0.01))
+        runpod.stop_pod(POD, server.url, 0.01)
     order = ("POST", "/v2/pods/abc123xyz/action", f"Bearer {KEY}", {"action": "stop"})
     assert server.orders == [order] * len(codes)
     assert "RunPod stops pod abc123xyz" in caplog.text and KEY not in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("code", "orders", "words"), [(401, 1, "HTTP 401 Unauthorized"), (500, 3, "HTTP 500"), (None, 3, "timed out")]
+    ("code", "orders", "words"), [(401, 1, "HTTP 401 Unauthorized"), (500, 5, "HTTP 500"), (None, 5, "timed out")]
 )
 def test_a_refusal_is_told_loudly_and_repeated_only_if_that_may_help(serve, code: int | None, orders: int, words: str):
     server = serve(code)
