@@ -77,7 +77,7 @@ def trials(options: Options, rule: np.ndarray) -> Iterator[Trial]:
             graph = draw.load().graph
             lists = graph.csr()
             clique, colors = clique_size(lists), kernels.dsatur(*lists, np.zeros(1, np.uint8))
-            first = Coloring("DSATUR", colors.astype(np.int32), int(colors.max()) + 1, 0)
+            first = Coloring("DSATUR", colors.astype(np.int32), int(colors.max()) + 1)
             if first.num_colors > clique:
                 methods = methods_for(lists, first, clique, rule)
                 found.append(Trial(graph.name, lists, draw.family, f"{low} to {high}", clique, first, methods))

@@ -1,4 +1,4 @@
-"""The command line: `coloring-gnn COMMAND [flags]`. It loads a command's libraries when the flags are read."""
+"""The command line: `coloring-gnn COMMAND [flags]`. It loads a command's libraries after the flags are read."""
 
 import argparse
 import atexit
@@ -77,14 +77,10 @@ def main(args: Sequence[str] | None = None) -> int:
         if error.errno not in DISK_ERRORS:
             raise
         place, way_out = error.filename or "the output", "make room"
-        if not error.filename and _is_full(SHARED_MEMORY):
+        # The error of a semaphore, which processes share, names no file.
+        if not error.filename and SHARED_MEMORY.exists() and shutil.disk_usage(SHARED_MEMORY).free < 2**12:
             place, way_out = SHARED_MEMORY, "make room, in a container with --shm-size=1g"
         return _without_output(_explain(StorageError(f"{place} cannot be written ({reason(error)}); {way_out}")))
-
-
-def _is_full(folder: Path) -> bool:
-    """Whether a folder has no room for a semaphore, which processes share; the error for that names no file."""
-    return folder.exists() and shutil.disk_usage(folder).free < 2**12
 
 
 def _set_up_output() -> None:

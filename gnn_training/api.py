@@ -1,6 +1,5 @@
 """The Python interface: `gnn_training.color` and `color_many`."""
 
-import logging
 import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,8 +16,6 @@ from gnn_training.machine import num_cores
 from gnn_training.model.session import Model, cached_model
 from gnn_training.solve.portfolio import Budget, compile_all, compile_elsewhere
 from gnn_training.solve.problem import Problem, Solution
-
-logger = logging.getLogger(__name__)
 
 
 def color(
@@ -87,7 +84,7 @@ def color_many(graphs: Iterable[Any], seconds: float = 1.0, **options: Any) -> l
 
     compile_all()
     work = partial(color, seconds=seconds, threads=1, **options)
-    return list(in_threads(work, list(graphs), "coloring graphs", num_cores(), logger))
+    return list(in_threads(work, list(graphs), num_cores()))
 
 
 class NetworkxBackend:

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from gnn_training.errors import printable
 
+log = logging.getLogger(__name__)
 SECONDS_BETWEEN_LINES = 5.0  # of progress in a log
 
 
@@ -53,7 +54,7 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def progress(what: str, done: int, total: int, log: logging.Logger) -> Iterator[Callable[[int], None]]:
+def progress(what: str, done: int, total: int) -> Iterator[Callable[[int], None]]:
     """Show progress as a bar in a terminal, else as log lines. The body gets a function that counts items just done."""
     terminal = sys.stderr.isatty()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -75,13 +76,11 @@ def progress(what: str, done: int, total: int, log: logging.Logger) -> Iterator[
         yield advance
 
 
-def in_threads(
-    function: Callable[[Any], Any], items: Sequence[Any], what: str, threads: int, log: logging.Logger
-) -> Iterator[Any]:
-    """Yield function(item) of every item, in their order, and show progress. After an error no other item begins."""
-    with ThreadPoolExecutor(threads) as pool, progress(what, 0, len(items), log) as advance:
+def in_threads(function: Callable[[Any], Any], graphs: Sequence[Any], threads: int) -> Iterator[Any]:
+    """Yield function(graph) of every graph, in their order, and show progress. After an error no other graph begins."""
+    with ThreadPoolExecutor(threads) as pool, progress("coloring graphs", 0, len(graphs)) as advance:
         try:
-            for result in pool.map(function, items):
+            for result in pool.map(function, graphs):
                 advance(1)
                 yield result
         finally:
@@ -89,13 +88,12 @@ def in_threads(
 
 
 def markdown_table(columns: Mapping[str, Sequence[object]]) -> Table:
-    """A table with a column per title. Numbers are on the right, None is "-", a column of None alone is left out."""
+    """A table with a column per title. Numbers are on the right, None is "-"."""
     table = Table(box=box.MARKDOWN)  # readable in a log and in a terminal, and valid in a README
-    shown = {title: values for title, values in columns.items() if any(value is not None for value in values)}
-    for number, (title, values) in enumerate(shown.items()):
+    for number, (title, values) in enumerate(columns.items()):
         is_text = any(isinstance(value, str) for value in values)
         table.add_column(title, justify="left" if is_text else "right", no_wrap=number == 0 or not is_text)
-    for row in zip(*shown.values(), strict=True):
+    for row in zip(*columns.values(), strict=True):
         table.add_row(*map(cell, row))
     return table
 

@@ -31,6 +31,7 @@ WEIGHTS_FILE = "model.safetensors"
 GOLDEN_FILE = "coloring_gnn.golden.json"
 SUMS_FILE = "SHA256SUMS"
 ARCHIVE_FILE = "trained_model.tar.gz"
+MODEL_FILES = (MODEL_FILE, WEB_FILE, GOLDEN_FILE, WEIGHTS_FILE)  # in the order in which `export` writes them
 PAGE_FILE = "report.html"  # in the archive and in the run folder
 
 

@@ -90,9 +90,7 @@ def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime
         except RuntimeError as error:
             if not any(words in str(error) for words in TIMED_OUT):
                 raise
-            waited = (
-                f"rank {rank} has waited {timeout.total_seconds():.0f} s for another rank, which hangs or is stopped"
-            )
+            waited = f"rank {rank} has waited {timeout.seconds} s for another rank, which hangs or is stopped"
             raise TrainingError(f"{waited}; look at its machine, then start again") from error
         finally:
             if dist.is_initialized():

@@ -96,6 +96,7 @@ def replace_file(path: Path, is_new: bool = False) -> Iterator[Path]:
         except OSError as error:
             if error.errno not in NO_LINKS:
                 raise
+            path.touch(exist_ok=not is_new)
             os.replace(temporary, path)
 
 

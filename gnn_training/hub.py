@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from gnn_training import files
-from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, SUMS_FILE, WEB_FILE, WEIGHTS_FILE
+from gnn_training.contract import MODEL_FILE, MODEL_FILES, SUMS_FILE
 from gnn_training.errors import UserError
 from gnn_training.machine import require_package
 
 # SUMS_FILE names them.
-FILES = (MODEL_FILE, WEB_FILE, GOLDEN_FILE, WEIGHTS_FILE, "config.json", "report.json", "manifest.json")
+FILES = (*MODEL_FILES, "config.json", "report.json", "manifest.json")
 NAME = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@(.+))?")
 SILENT_SECONDS = 60  # after which an endpoint that sends nothing is given up
 

@@ -22,6 +22,7 @@ from gnn_training.machine import num_cores
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 TIMED_OUT = 124  # as timeout(1) of coreutils
+STOPPED = 143  # exit code of a command that SIGTERM has stopped, such as a training, which then resumes
 interrupts: list[int] = []  # that `interruptible` has received
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 
@@ -32,10 +33,9 @@ class Interrupt(KeyboardInterrupt):
 
 def die_with_parent(parent: int) -> None:
     """Have Linux kill this process when process `parent`, which started it, ends; or now if it has ended already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @contextmanager

@@ -32,12 +32,6 @@ def _check_gpus(value: str) -> str:
     return value
 
 
-def _check_machine(value: str) -> str:
-    if not re.fullmatch(r"(h100|h200|b200)x[1-8]", value):
-        raise ValueError(f"assume ({value}) must be h100, h200 or b200, x, and 1 to 8 of them, such as h200x8")
-    return value
-
-
 GpuNumbers = Annotated[str, AfterValidator(_check_gpus)]
 
 
@@ -70,7 +64,7 @@ def _sentence(error: dict[str, Any]) -> str:
         return f"there is no setting {name}"
     if "error" in error.get("ctx", {}):  # raised by a validator of this file
         return str(error["ctx"]["error"])
-    return f"{name} ({error['input']}) " + error["msg"].replace("Input ", "").replace("Field ", "")
+    return f"{name} ({error['input']}) " + re.sub("Input |Field |String ", "", error["msg"])
 
 
 class LabelSettings(Settings):
@@ -196,7 +190,7 @@ class RunSettings(TrainSettings):
 
 
 class CheckSettings(RunSettings):
-    assume: Annotated[str, AfterValidator(_check_machine)] | None = None
+    assume: Annotated[str, Field(pattern=r"^(h100|h200|b200)x[1-8]$")] | None = None
     """Only estimate the job on a machine that is not here, such as h200x8: h100, h200 or b200, and how many of them."""
 
 
@@ -256,15 +250,11 @@ class EvaluateSettings(Settings):
     """Threads of ONNX Runtime and of the search; 0 takes every core."""
 
     @model_validator(mode="after")
-    def _graphs_or_suite(self) -> Self:
+    def _settings_fit(self) -> Self:
         if self.suite in (None, "dimacs") and self.graphs is None:
             raise ValueError("graphs must be given: a file or a folder. Suites q-coloring and graphbench need none")
         if self.suite not in (None, "dimacs") and self.graphs is not None:
             raise ValueError(f"suite {self.suite} makes its own graphs: leave out {self.graphs}")
-        return self
-
-    @model_validator(mode="after")
-    def _report_is_not_the_page(self) -> Self:
         if self.report.suffix == ".html" or not self.report.name:
             raise ValueError(f"report ({self.report}) is for the numbers: name a .json file; a page stands beside it")
         return self

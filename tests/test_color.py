@@ -130,13 +130,15 @@ def test_what_is_no_graph_is_refused(graph: str, sentence: str, tiny_model: Path
         run(Path(graph), tiny_model)
 
 
-@pytest.mark.parametrize("name", ["hard.col", "link.col", "model.onnx", "picture.png"])
+@pytest.mark.parametrize("name", ["hard.col", "link.col", "model.onnx", "picture.png", "colors.csv"])
 def test_a_solution_never_replaces_another_file_of_the_command(name: str, hard: Path, tiny_model: Path, tmp_path: Path):
     os.link(hard, tmp_path / "link.col")
     shutil.copy(tiny_model, tmp_path / "model.onnx")
+    colors, picture = tmp_path / "colors.csv", tmp_path / "picture.png"
+    colors.write_text("1,0\n")
     before = hard.read_bytes()
     with pytest.raises(UserError, match=f"{name}: is the same file as .*, which is read or also written; name another"):
-        run(hard, tmp_path / "model.onnx", 100, out=tmp_path / name, picture=tmp_path / "picture.png")
+        run(hard, tmp_path / "model.onnx", 100, out=tmp_path / name, picture=picture, precolored=colors)
     assert hard.read_bytes() == before
     assert (tmp_path / "model.onnx").read_bytes() == tiny_model.read_bytes()
 

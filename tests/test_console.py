@@ -15,7 +15,7 @@ def test_progress_in_a_log_is_a_line_every_few_seconds_and_at_the_end(caplog, mo
     caplog.set_level("INFO")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
     monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", pause)
-    with console.progress("labelling", 3, 6, log) as advance:
+    with console.progress("labelling", 3, 6) as advance:
         for _ in range(3):
             advance(1)
     assert len(caplog.messages) == lines
@@ -32,14 +32,14 @@ def test_escape_sequences_in_names_do_not_reach_the_terminal(capsys):
 def test_progress_in_a_terminal_is_a_bar(caplog, monkeypatch, capfd):
     caplog.set_level("INFO")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with console.progress("labelling", 0, 5, log) as advance:
+    with console.progress("labelling", 0, 5) as advance:
         advance(5)
     shown = capfd.readouterr().err
     assert "labelling" in shown and "5/5" in shown and "━" in shown and not caplog.messages
 
 
 def test_tables_are_markdown_with_numbers_on_the_right(capsys):
-    columns = {"graph": ["queen8_8", "myciel3"], "colors": [9, None], "seconds": [1.234, 10.0], "unknown": [None, None]}
+    columns = {"graph": ["queen8_8", "myciel3"], "colors": [9, None], "seconds": [1.234, 10.0]}
     console.print_tables(console.markdown_table(columns))
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()] == [
         "| graph    | colors | seconds |",

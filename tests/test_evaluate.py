@@ -14,11 +14,9 @@ from gnn_training.data.labels import label
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance, as_graph
 from gnn_training.jobs import evaluate as job
-from gnn_training.jobs.evaluate import evaluate, untrained_rule
-from gnn_training.model.search import first_weights
+from gnn_training.jobs.evaluate import evaluate
 from gnn_training.report import scores
 from gnn_training.settings import EvaluateSettings
-from gnn_training.solve.search_kernel import noise_table, search_graph
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -307,10 +305,3 @@ def test_many_graphs_are_summed_up_on_the_screen(folder: Path, tiny_model: Path,
     run(folder, tiny_model)
     shown = capsys.readouterr().out
     assert "mycielski" not in shown and "DSATUR" in shown
-
-
-def test_the_untrained_rule_is_that_before_any_training():
-    lists, start, stop = GRAPHS[0].csr(), np.arange(40, dtype=np.int32), np.zeros(1, np.uint8)
-    searches = [search_graph(*lists, start, 40, 1, weights, noise_table(40), 0, 500, stop)
-                for weights in (first_weights().numpy(), untrained_rule())]  # fmt: skip
-    assert np.array_equal(searches[0][0], searches[1][0])

@@ -48,6 +48,8 @@ def test_a_file_system_without_hard_links_still_gets_new_files(tmp_path: Path, m
 
     monkeypatch.setattr(os, "link", link)
     files.write_text(tmp_path / "graph.sol", "1", is_new=True)
+    with pytest.raises(StorageError, match="file exists"):
+        files.write_text(tmp_path / "graph.sol", "2", is_new=True)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["1"]
 
 

@@ -41,9 +41,10 @@ def test_a_state_carries_what_its_search_has_seen_and_found_later(data: PackedGr
     torch.manual_seed(0)
     rule = ColoringNetwork().move_rule.detach().numpy()
     batch = dataset.states(ids[:9], 9)
-    known = structure(pad(*concatenated([data.graph(i) for i in dataset.state_graph[ids[:9]]]))[0])
-    torch.testing.assert_close(batch.inputs.node[:, : known.node.shape[2]], known.node[known.exists])
-    torch.testing.assert_close(batch.inputs.graph[:, : known.graph.shape[1]], known.graph)
+    graphs = pad(*concatenated([data.graph(i) for i in dataset.state_graph[ids[:9]]]))[0]
+    node, graph = structure(graphs)
+    torch.testing.assert_close(batch.inputs.node[:, : node.shape[2]], node[graphs.exists])
+    torch.testing.assert_close(batch.inputs.graph[:, : graph.shape[1]], graph)
     for row, i in enumerate(dataset.state_graph[ids[:9]].tolist()):
         lists, search, mine = data.graph(i).csr(), batch.search, batch.inputs.edges.node_graph == row
         first, clique = first_coloring(lists).astype(np.int64), int(data.clique[i])

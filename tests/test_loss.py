@@ -48,7 +48,7 @@ def states(graphs: list[Graph]) -> StateBatch:
     """Of searches in these graphs, as if much came later."""
     lists = [graph.csr() for graph in graphs]
     first = [first_coloring(each).astype(int) for each in lists]
-    known = structure(padded(graphs))
+    node, graph = structure(batch := padded(graphs))
     edges = edges_of(graphs)
     per_node = [torch.full((len(edges.node_graph),), float(i)) for i in range(4)]
     sizes = torch.tensor([float(graph.num_nodes) for graph in graphs])
@@ -59,7 +59,7 @@ def states(graphs: list[Graph]) -> StateBatch:
     )
     color_ids = torch.arange(int(used.max()))
     return StateBatch(
-        network_module.states(edges, known.node[known.exists], known.graph, search, color_ids), search,
+        network_module.states(edges, node[batch.exists], graph, search, color_ids), search,
         saved=sizes % 4, log_rounds=sizes.log10(), graph_type=sizes.long() % len(GRAPH_TYPES), num_states=1,
     )  # fmt: skip
 

@@ -67,9 +67,9 @@ def test_messages_pass_along_the_edges_and_through_the_color_classes():
 def some_states() -> States:
     graph = random_graph(40, 0.3, 5)
     edges, colors = edges_of([graph]), torch.arange(40) % 7
-    ones, known = torch.ones(1), structure(padded([graph]))
+    ones, (node, of_graph) = torch.ones(1), structure(padded([graph]))
     search = Search(colors, *torch.rand(4, 40), 7 * ones, 3 * ones, 100 * ones, 50 * ones, 4 * ones, 10_000 * ones)
-    return network_module.states(edges, known.node[0], known.graph, search, torch.arange(7))
+    return network_module.states(edges, node[0], of_graph, search, torch.arange(7))
 
 
 def test_the_sparse_matrix_sums_as_indices_do_and_so_does_its_gradient():

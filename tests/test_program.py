@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from small_graphs import GRAPH, edge_list, planted, random_graph
 from torch import Tensor
 
-from gnn_training import coloring
+from gnn_training import coloring, contract
 from gnn_training.contract import MAX_COLORS, OUTPUTS
 from gnn_training.graph import Graph
-from gnn_training.model import golden, program, rule
+from gnn_training.model import golden, rule
 from gnn_training.model.network import ColoringNetwork
 from gnn_training.model.program import Program
 from gnn_training.model.search import first_weights
@@ -99,7 +99,7 @@ def test_the_answer_for_a_graph_does_not_depend_on_its_batch_mates(model: Progra
 
 
 def test_a_large_graph_in_the_batch_does_not_spoil_the_small_ones(model: Program, monkeypatch):
-    monkeypatch.setattr(program, "SETS_UP_TO", 30)
+    monkeypatch.setattr(contract, "SETS_UP_TO", 30)
     graphs = [Graph.from_edges(5, list(nx.complete_graph(5).edges)), random_graph(31, 0.3)]
     edge_index, batch = edge_list(graphs)
     colors = call(model, edge_index, batch, steps=0)["color_logits"].argmax(1).numpy()
@@ -122,7 +122,7 @@ def test_only_dense_graphs_that_are_not_large_are_also_colored_with_independent_
     dense, sparse = random_graph(100, 0.5), random_graph(100, 0.14)
     first = first_colors(model, [dense, sparse])
     assert first[0] < dsatur_colors(dense) and first[1] == dsatur_colors(sparse)
-    monkeypatch.setattr(program, "SETS_UP_TO", 99)
+    monkeypatch.setattr(contract, "SETS_UP_TO", 99)
     assert first_colors(model, [dense]) == dsatur_colors(dense)
 
 

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import onnx
 
+from gnn_training.model.rule import NUM_WEIGHTS
+
 MODEL = """
-<ir_version: 9, opset_import: ["" : 18], metadata_props: ["steps": "2", "max_colors": "256"]>
+<ir_version: 9, opset_import: ["" : 18], metadata_props: ["steps": "2", "rule": "[RULE]", "max_colors": "256"]>
 tiny (float[N, 16] node_features, int64[2, E] edge_index, int64[N] batch,
       int64[B] num_colors, int64 seed, int64 steps)
     => (float[N, 256] color_logits, float[B] chromatic, float[B, 8] graph_type_logits, float[B] difficulty)
@@ -52,7 +54,7 @@ tiny (float[N, 16] node_features, int64[2, E] edge_index, int64[N] batch,
     count = Add(done, rest)
     difficulty = Expand(count, B)
 }
-"""
+""".replace("RULE", ", ".join(["0"] * NUM_WEIGHTS))
 
 
 def write(path: Path, text: str = MODEL) -> Path:

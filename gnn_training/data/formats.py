@@ -24,8 +24,6 @@ from gnn_training.graph import MAX_NODES, Graph, Instance
 MAX_LINES = 20_000_000  # of which every one may have an edge
 MAX_LINE = 1_000_000  # bytes of a line
 MAX_VALUES = 2_000_000  # of JSON: lists, objects and quotes, which take the most memory for their bytes
-WRITER_KEYS = ("coloring", "graph_type")
-OLDER_KEYS = ("node_colors", "graph_type_id")
 # Class ids by name, without case and punctuation. The queen and geometric families share one id.
 TYPE_IDS = {name.replace("_", ""): i for i, name in enumerate(GRAPH_TYPES)}
 TYPE_IDS |= {"registerallocation": 2, "interval": 2, "queen": 4, "geometric": 4}
@@ -173,7 +171,7 @@ def parse_json(content: bytes) -> Instance:
         return _node_link(document)
     older = "ground_truth" in document
     labels = _object(document, "ground_truth") if older else document
-    coloring, graph_type = OLDER_KEYS if older else WRITER_KEYS
+    coloring, graph_type = ("node_colors", "graph_type_id") if older else ("coloring", "graph_type")
     graph = Graph.from_adjacency(_adjacency(document))
     colors, type_id = _coloring(labels, coloring, graph.num_nodes), _graph_type(labels, graph_type)
     if type_id is None:

@@ -33,7 +33,6 @@ MOVE_WORK = 50  # of the search on one move, besides the visits of neighbours
 PATIENCE_NODES = 36  # up to so many, `Plan.iterations` moves; on larger graphs more in proportion
 SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these numbers of nodes
 STATES, FIRST_STATE, LATEST_STATE = 5, 16, 5  # of a long search that are kept, from round 16 to a fifth of all
-MOST = 10**7  # conflicts, where none were counted
 SEARCHED_NODES = 2048  # larger graphs have no long search
 _PARTS = ".parts"
 
@@ -136,7 +135,7 @@ def _label(pending: Sequence[GraphSource], prefix: str, plan: Plan, workers: int
         if ready:
             log.info("continuing: %d of %d graphs are labelled", ready, len(pending))
         jobs = run_in_processes(_label_chunk, missing, workers)
-        with progress("labelling", ready, len(pending), log) as advance, closing(jobs):  # a signal may come here
+        with progress("labelling", ready, len(pending)) as advance, closing(jobs):  # a signal may come here
             for number in jobs:
                 advance(len(missing[number][1]))
     labelled: list[tuple[int, Row]] = []
@@ -237,7 +236,7 @@ def long_search(lists: NeighbourLists, rule: np.ndarray, seed: int) -> LongSearc
         clique,
         end.num_colors,
         end.reached[end.num_colors :][::-1].astype(np.int32),
-        np.array([(rounds, min(2 * state.conflicts, MOST)) for rounds, state in kept], np.int32).reshape(-1, STATE),
+        np.array([(rounds, 2 * state.conflicts) for rounds, state in kept], np.int32).reshape(-1, STATE),
         np.array(nodes).clip(max=np.iinfo(np.int16).max).astype(np.int16),
     )
 

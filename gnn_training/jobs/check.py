@@ -33,7 +33,7 @@ DISK_GIB = 2  # the full recipe packed, checkpoints, logs and the model
 STEPS = 10  # that are timed
 GIB = 2**30
 CUDA_GIB = 1.0  # what a rank takes on its GPU besides tensors
-Row = tuple[str, Callable[[], str]]  # title; function that returns what was found, or raises a UserError
+Row = tuple[str, Callable[[], str | None]]  # title; function that returns what was found, or raises a UserError
 # Rounds per second of a GPU: half a million on each of its processors. By arithmetic: no GPU has run this program.
 ROUNDS_PER_SECOND = {"h100": 66e6, "h200": 66e6, "b200": 74e6}
 CORES_PER_GPU = 16  # of rented machines, about
@@ -74,7 +74,7 @@ def estimate(settings: CheckSettings, kind: str, count: str) -> dict[str, str]:
     """Return what the job would do on `count` GPUs of a kind, how long that would take, and what it would cost."""
     graphs, per_step = RECIPES[settings.recipe].num_graphs, settings.batch_size * int(count)
     steps = settings.num_steps(per_step)
-    searches, evaluated = 2 * per_step * steps, settings.validation_graphs or graphs // 20
+    searches, evaluated = 2 * per_step * steps, settings.validation_graphs or graphs // 5  # see labels.split
     rounds = settings.rounds * searches + settings.validation_rounds * evaluated * (EVALUATIONS + 2)
     searching = rounds / (ROUNDS_PER_SECOND[kind] * int(count)) / 60
     preparing = PREPARE_SECONDS * graphs / CORES_PER_GPU / 60
@@ -103,12 +103,11 @@ def _rows(settings: RunSettings) -> Iterator[Row]:
     yield "ranks", partial(_ranks, settings)
     for folder in folders:
         yield f"{folder}/", partial(_free_space, folder)
-    yield "volume", partial(_text_after, "keeps what is written", machine.require_storage, folders)
+    yield "volume", partial(machine.require_storage, folders)
     if port := settings.tensorboard:
-        text = f"port {port} is free"
-        yield "TensorBoard", partial(_text_after, text, machine.require_port, port, settings.tensorboard_host)
+        yield f"TensorBoard, port {port}", partial(machine.require_port, port, settings.tensorboard_host)
     if logger := settings.logger:
-        yield "logger", partial(_text_after, f"{logger} is installed", require_logger, logger)
+        yield f"logger {logger}", partial(require_logger, logger)
     yield "graphs", partial(_graphs, settings)
 
 
@@ -136,11 +135,6 @@ def _free_space(folder: Path) -> str:
         few = f"{folder} has {free:.1f} GiB free and {DISK_GIB} may be needed"
         raise StorageError(f"{few}: free some or name another folder")
     return f"{free:.0f} GiB free"
-
-
-def _text_after(text: str, work: Callable[..., None], *arguments: object) -> str:
-    work(*arguments)
-    return text
 
 
 def _graphs(settings: RunSettings) -> str:

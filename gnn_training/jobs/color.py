@@ -5,7 +5,6 @@ import io
 import logging
 import os
 import time
-from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -45,14 +44,24 @@ def color(settings: ColorSettings) -> list[Path]:
         raise UserError("two graphs have the same name, and so would their solutions: color them separately")
     if settings.picture:
         require_package("matplotlib", "--picture", "'.[picture]' in a clone")
-    files.require_places([*outs[:1], *filter(None, [settings.picture])], [*graphs[:1], Path(settings.model)])
+    inputs = filter(None, [*graphs[:1], Path(settings.model), settings.precolored, settings.allowed])
+    files.require_places([*outs[:1], *filter(None, [settings.picture])], list(inputs))
     precolored, allowed = _read_colors(settings.precolored, True), _read_colors(settings.allowed)
     model = Model(settings.model, settings.threads)
     compile_elsewhere() if is_one and not settings.equitable else compile_all()
     colors = {"precolored": precolored, "allowed": allowed}
-    work, pairs = partial(_error_of, settings, model, colors, is_one), list(zip(graphs, outs, strict=True))
-    results = map(work, pairs) if is_one else in_threads(work, pairs, "coloring graphs", model.threads, logger)
-    errors = list(filter(None, results))
+
+    def error_of(paths: tuple[Path, Path]) -> UserError | None:
+        try:
+            _color(settings, model, colors, is_one, *paths)
+        except NoColoringError as error:
+            return NoColoringError(f"{paths[0]}: {error}")
+        except UserError as error:
+            return error
+        return None
+
+    pairs = list(zip(graphs, outs, strict=True))
+    errors = list(filter(None, map(error_of, pairs) if is_one else in_threads(error_of, pairs, model.threads)))
     if is_one and errors:
         raise errors[0]
     for error in errors:
@@ -60,18 +69,6 @@ def color(settings: ColorSettings) -> list[Path]:
     if errors:
         raise type(errors[0])(f"{len(errors)} of {len(graphs)} graphs were not colored; the first: {errors[0]}")
     return outs
-
-
-def _error_of(
-    settings: ColorSettings, model: Model, colors: dict[str, Any], is_one: bool, paths: tuple[Path, Path]
-) -> UserError | None:
-    try:
-        _color(settings, model, colors, is_one, *paths)
-    except NoColoringError as error:
-        return NoColoringError(f"{paths[0]}: {error}")
-    except UserError as error:
-        return error
-    return None
 
 
 def _color(

@@ -37,7 +37,7 @@ def generate(settings: GenerateSettings) -> PackedGraphs:
         return [replace(copy, index=next(unused[copy.family])) for copy in copies]
 
     with lock_folder(settings.out):
-        if (there := finished(settings.out, origin)) is not None:
+        if there := finished(settings.out, origin):
             return there
         families, seconds = tuple(recipe.counts), settings.label_seconds
         every = recipe.long_search_every
@@ -47,8 +47,7 @@ def generate(settings: GenerateSettings) -> PackedGraphs:
 
 def _rule() -> tuple[float, ...]:
     """Weights of the trained rule in the shipped file."""
-    rule = Model(SHIPPED_MODEL, 1).rule
-    return () if rule is None else tuple(rule.tolist())
+    return tuple(Model(SHIPPED_MODEL, 1).rule.tolist())
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def import_graphs(settings: ImportSettings) -> PackedGraphs:
     origin |= settings.model_dump(include={"seed", "label_seconds"})
     families, unpacked = (*GRAPH_TYPES, UNNAMED_FAMILY), settings.out / ".unpacked"
     with lock_folder(settings.out):
-        if (there := finished(settings.out, origin)) is not None:
+        if there := finished(settings.out, origin):
             return there
         every = -(-len(paths) // LONG_SEARCHES)
         plan = Plan(

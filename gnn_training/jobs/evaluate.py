@@ -29,24 +29,14 @@ from gnn_training.data.packed import PackedGraphs, is_packed
 from gnn_training.data.suites import Case
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
-from gnn_training.model import rule as move_rule
+from gnn_training.model.search import first_weights
 from gnn_training.model.session import Model
 from gnn_training.report import scores
 from gnn_training.report.page import IN_EVERY_PAGE, page, pictures
 from gnn_training.report.picture import MAX_NODES
 from gnn_training.report.scores import METHODS, Row
 from gnn_training.settings import EvaluateSettings
-from gnn_training.solve import kernels
-from gnn_training.solve.portfolio import (
-    Budget,
-    Method,
-    clique_size,
-    colorings,
-    compile_all,
-    improvements,
-    tabu_search,
-    trained_rule,
-)
+from gnn_training.solve import kernels, portfolio
 from gnn_training.training.logbook import errors_as_warnings
 
 logger = logging.getLogger(__name__)
@@ -67,9 +57,9 @@ def evaluate(settings: EvaluateSettings) -> None:
     if web_page.exists() and IN_EVERY_PAGE not in files.read_bytes(web_page, files.OWN_LIMIT):
         raise UserError(f"{web_page}: is not a page of `evaluate`, which would replace it; name another --report")
     model = Model(settings.model, settings.threads)
-    compile_all()
+    portfolio.compile_all()
     cases, rows, rules = _cases(settings), [], _rules(model)
-    with progress("evaluate", 0, len(cases), logger) as advance:
+    with progress("evaluate", 0, len(cases)) as advance:
         for case in cases:
             rows.append(_row(case, model, rules, settings))
             advance(1)
@@ -194,23 +184,14 @@ def _best_known(path: Path) -> dict[str, int]:
 
 
 def _rules(model: Model) -> dict[str, np.ndarray]:
-    """Weights of the rules that are compared in the same seconds, by method; none if the file has none."""
+    """Weights of the rules that are compared in the same seconds, by method."""
     shipped = Model(SHIPPED_MODEL, 1).rule
-    if model.rule is None or shipped is None:
-        return {}
     others = {} if np.array_equal(model.rule, shipped) else {"shipped": shipped}
-    return {"untrained": untrained_rule(), **others, "rule": model.rule}
-
-
-def untrained_rule() -> np.ndarray:
-    """Weights (NUM_WEIGHTS,) float32 of `trained_rule` with which every conflict weighs 1, as before any training."""
-    weights, start = np.zeros(move_rule.NUM_WEIGHTS, np.float32), math.prod(move_rule.SHAPES["by_graph"])
-    weights[start : start + len(move_rule.CONTROLS)] = np.log(move_rule.FIRST_CONTROLS)
-    return weights
+    return {"untrained": first_weights().numpy(), **others, "rule": model.rule}
 
 
 def _row(case: Case, model: Model, rules: dict[str, np.ndarray], settings: EvaluateSettings) -> Row:
-    graph, clique = case.graph, clique_size(case.graph.csr())
+    graph, clique = case.graph, portfolio.clique_size(case.graph.csr())
     row = Row(
         graph.name, case.family, graph.num_nodes, graph.num_edges, case.best_known, clique, published=case.published
     )
@@ -241,12 +222,12 @@ def _row(case: Case, model: Model, rules: dict[str, np.ndarray], settings: Evalu
         logger.warning("%s: too large for the network on this machine: %s", graph.name, error)
     seconds = settings.seconds or (spent if settings.tabucol else 0.0)
     if seconds and settings.tabucol:
-        watch("tabucol", one_method(tabu_search, graph, seconds, lower))
+        watch("tabucol", one_method(portfolio.tabu_search, graph, seconds, lower))
         for method, weights in rules.items():
-            watch(method, one_method(trained_rule, graph, seconds, lower, weights))
+            watch(method, one_method(portfolio.trained_rule, graph, seconds, lower, weights))
     if seconds:
-        budget = Budget(time.monotonic() + seconds, lower, model.threads)
-        watch("search", (coloring.colors for coloring in colorings(graph, model.rule, budget, clique)))
+        budget = portfolio.Budget(time.monotonic() + seconds, lower, model.threads)
+        watch("search", (coloring.colors for coloring in portfolio.colorings(graph, model.rule, budget, clique)))
     if spent:
         watch("one_call", [one_call], spent)
         row.conflicts, row.chromatic = conflicts(graph, logits.argmax(1)), float(prediction.chromatic[0])
@@ -264,12 +245,12 @@ def greedy(graph: Graph, strategy: str) -> Iterator[np.ndarray]:
 
 
 def one_method(
-    method: Method, graph: Graph, seconds: float, lower: int, rule: np.ndarray | None = None
+    method: portfolio.Method, graph: Graph, seconds: float, lower: int, rule: np.ndarray | None = None
 ) -> Iterator[np.ndarray]:
     """Yield proper colors (N,) int32, DSATUR's first, then those of one method, such as `portfolio.tabu_search`, each
     with fewer colors, down to `lower`. The method has one thread and `seconds`. rule: weights for `trained_rule`.
     """
-    budget, lists = Budget(time.monotonic() + seconds, lower), graph.csr()
+    budget, lists = portfolio.Budget(time.monotonic() + seconds, lower), graph.csr()
     colors = kernels.dsatur(*lists)
     yield colors
-    yield from (better.colors for better in improvements(lists, colors, budget, {method: 1}, rule))
+    yield from (better.colors for better in portfolio.improvements(lists, colors, budget, {method: 1}, rule))

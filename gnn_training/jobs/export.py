@@ -8,17 +8,8 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from gnn_training import __version__, files
-from gnn_training.contract import (
-    DEFINITIONS,
-    GOLDEN_FILE,
-    GRAPH_TYPES,
-    MAX_COLORS,
-    MODEL_FILE,
-    SUMS_FILE,
-    WEB_FILE,
-    WEIGHTS_FILE,
-)
+from gnn_training import __version__, contract, files
+from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, MODEL_FILES, SUMS_FILE, WEB_FILE
 from gnn_training.errors import UserError
 from gnn_training.model import golden, onnx_export
 from gnn_training.model.network import ColoringNetwork
@@ -52,7 +43,7 @@ def export(settings: ExportSettings) -> Path:
     vectors = golden.make(content, {name: probes[name] for name in GOLDEN_PROBES})
     required = onnx_export.without_defaults(model).SerializeToString()
     vectors_file = json.dumps(vectors).encode()
-    made = {MODEL_FILE: content, WEB_FILE: required, GOLDEN_FILE: vectors_file, WEIGHTS_FILE: weights}
+    made = dict(zip(MODEL_FILES, (content, required, vectors_file, weights), strict=True))
     with tempfile.TemporaryDirectory() as folder:
         publish(Path(folder), made)
         _check_golden(Path(folder), settings.oldest_runtime)
@@ -63,8 +54,9 @@ def export(settings: ExportSettings) -> Path:
 
 def verify_published(settings: ExportSettings) -> Path:
     """Raise UserError if a file in the folder is missing, was changed since its export, or gives other outputs."""
-    names, weights = (MODEL_FILE, WEB_FILE, GOLDEN_FILE), settings.models / WEIGHTS_FILE
-    paths = [*(settings.models / name for name in (SUMS_FILE, *names)), *([weights] if weights.exists() else [])]
+    *names, weights = MODEL_FILES  # which the shipped files leave out
+    names += [weights] if (settings.models / weights).exists() else []
+    paths = [settings.models / name for name in (SUMS_FILE, *names)]
     contents = {path.name: files.read_bytes(path, files.OWN_LIMIT, "export again") for path in paths}
     if name := files.changed(contents[SUMS_FILE], contents, names):
         raise UserError(f"{settings.models / name}: not the file that was exported; export again")
@@ -97,11 +89,11 @@ def _metadata(settings: ExportSettings, state: dict, weights: bytes) -> dict[str
     gap = scores.get("gap")
     return {
         "model_version": __version__,
-        "max_colors": str(MAX_COLORS),
+        "max_colors": str(contract.MAX_COLORS),
         "steps": str(settings.steps),
         "rule": json.dumps([float(f"{weight:.9g}") for weight in state["network"]["move_rule"].tolist()]),
-        "graph_types": json.dumps(GRAPH_TYPES),
-        **DEFINITIONS,
+        "graph_types": json.dumps(contract.GRAPH_TYPES),
+        **contract.DEFINITIONS,
         "data_sha256": state["data_sha256"],
         "training_fingerprint": hashlib.sha256(weights).hexdigest(),
         "trained_steps": str(state["step"]),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gnn_training import __version__, files
 from gnn_training.archive import Contents, read_archive, write_archive
-from gnn_training.contract import ARCHIVE_FILE, GOLDEN_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE, WEB_FILE, WEIGHTS_FILE
+from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, MODEL_FILES, PAGE_FILE, SUMS_FILE
 from gnn_training.errors import StorageError, UserError
 from gnn_training.report.page import Json, page
 from gnn_training.settings import PackSettings
@@ -19,7 +19,6 @@ from gnn_training.training.logbook import read_metrics
 log = logging.getLogger(__name__)
 WAY_OUT = "do the whole job first: ./run.sh"
 DELETE = "delete it and do the whole job again: ./run.sh"
-MODEL_FILES = (MODEL_FILE, WEB_FILE, GOLDEN_FILE, WEIGHTS_FILE)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -29,13 +28,9 @@ def pack(settings: PackSettings) -> Path:
     """
     paths = [settings.models / name for name in MODEL_FILES]
     paths += [settings.run / name for name in ("report.json", "config.json", "metrics.jsonl", "best.pt")]
-    contents = {
-        path.name: files.read_bytes(path, files.OWN_LIMIT, WAY_OUT) for path in [*paths, settings.run / "status.json"]
-    }
-    contents.pop("status.json")  # the manifest has it
-    report, config, status = (
-        files.read_json(settings.run / f"{name}.json", DELETE) for name in ("report", "config", "status")
-    )
+    contents = {path.name: files.read_bytes(path, files.OWN_LIMIT, WAY_OUT) for path in paths}
+    names = "report", "config", "status"  # the manifest has the last
+    report, config, status = (files.read_json(settings.run / f"{name}.json", WAY_OUT) for name in names)
     with files.damaged(f"report.json or status.json in {settings.run}", DELETE):
         model = report["model"]["sha256"], int(report["model"]["metadata"]["trained_steps"])
         data_sha256, best = report["model"]["metadata"]["data_sha256"], status["best_step"]
@@ -102,9 +97,7 @@ def _manifest(settings: PackSettings, data_sha256: str, status: Json, modified: 
     steps = settings.run / "steps.json"  # missing if the steps of the job were done one by one
     with files.damaged(steps, DELETE):
         states = files.read_json(steps, DELETE) if steps.exists() else {}
-        seconds = {
-            name: float(state["seconds"]) for name, state in states.items() if "seconds" in state and name != "pack"
-        }
+        seconds = {name: float(state["seconds"]) for name, state in states.items() if name != "pack"}
     hours, price = sum(seconds.values()) / 3600, settings.price_per_hour
     manifest = provenance() | {
         "data_sha256": data_sha256,

@@ -37,7 +37,6 @@ from gnn_training.training.logbook import require_logger
 
 log = logging.getLogger(__name__)
 STEPS = ("data", "check", "train", "export", "verify", "evaluate", "pack")
-STOPPED = 143  # exit code of a command that SIGTERM has stopped
 SETTINGS = "settings"  # folder in the run folder
 SCORED_GRAPHS = 64  # of the validation graphs, for the report at the end
 NVLS_OFF = {"NCCL_NVLS_ENABLE": "0"}  # needed on NVSwitch machines whose containers lack /dev/nvidia-caps
@@ -210,9 +209,8 @@ def _find_nccl_variables(settings: RunSettings, nodes: Nodes) -> None:
             os.environ.update(variables)
             return
         messages = re.findall(r"^coloring-gnn: (.*)$", errors.read_text(errors="replace"), re.MULTILINE)
-        cause = (
-            "no answer in time" if code == processes.TIMED_OUT else messages[-1] if messages else f"exit code {code}"
-        )
+        answer = messages[-1] if messages else f"exit code {code}"
+        cause = "no answer in time" if code == processes.TIMED_OUT else answer
         log.warning("NCCL: all-reduce fails%s: %s", " without NVLS, too" if variables else "", cause)
     ways = "take another host, start the container with --shm-size=1g, or set NCCL_P2P_DISABLE=1, which is SLOW"
     raise MachineError(f"the GPUs do not reach each other ({cause}): {ways}")
@@ -237,7 +235,7 @@ def _do(step: Step, settings: RunSettings, record: StepRecord) -> None:
     started, outcome, advice = time.monotonic(), "stopped", "; the same command continues here"
     try:
         code = processes.run_python(step.arguments(settings.run))
-        if code not in (0, STOPPED):
+        if code not in (0, processes.STOPPED):
             outcome = f"failed with exit code {code}"
         if code:
             sys.exit(code)

@@ -28,7 +28,6 @@ from gnn_training.training.validation import Validation
 
 log = logging.getLogger(__name__)
 
-STOPPED = 143  # exit code of a training that was told to stop and can be resumed
 GPU_STEPS = 10  # between two looks at what a GPU has computed; each look waits for it
 
 
@@ -45,7 +44,7 @@ def train(settings: TrainSettings) -> None:
         gpus.select(settings.gpus)
         outcome = launch(train_rank, settings, gpus.num_ranks(settings), Nodes.from_environment())
     if outcome == "stopped":
-        sys.exit(STOPPED)
+        sys.exit(processes.STOPPED)
 
 
 def train_rank(settings: TrainSettings) -> str:

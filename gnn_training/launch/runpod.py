@@ -34,8 +34,8 @@ def stop_pod(environ: Mapping[str, str], api: str = API, backoff: float = BACKOF
     pod = environ["RUNPOD_POD_ID"]
     log.info("asking RunPod to stop pod %s", pod)
     retries = Retry(
-        4, redirect=False, backoff_factor=backoff, status_forcelist=(429, *range(500, 600)), allowed_methods=None,
-        raise_on_status=False, raise_on_redirect=False,
+        4, backoff_factor=backoff, status_forcelist=(429, *range(500, 600)), allowed_methods=None,
+        raise_on_status=False, respect_retry_after_header=False,
     )  # fmt: skip
     try:
         answer = urllib3.request(

@@ -18,7 +18,7 @@ from gnn_training.model.greedy import FEW_ROWS, noise_table
 from gnn_training.model.search import first_weights
 
 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
-NUM_NODE_FEATURES, NUM_GRAPH_FEATURES = 5, 5  # of Structure
+NUM_NODE_FEATURES, NUM_GRAPH_FEATURES = 5, 5  # of `structure`
 NODE_INPUTS, GRAPH_INPUTS = NUM_NODE_FEATURES + 5, NUM_GRAPH_FEATURES + 11  # of States
 HIDDEN, LAYERS, MESSAGE = 32, 3, 16  # width, messages that follow each other, and width of a message
 SAVED = (1, 2, 3, 4, 5, 6, 8, 11, 15, 20, 28, 40, 60)  # colors that more rounds may save: a probability for each
@@ -26,14 +26,6 @@ NONE_SINCE = 1e5  # conflicts: a search has more where it has just saved a color
 HARDEST = 5.0  # decimal logarithm of the rounds that difficulty 100 stands for
 WEDGES = 8  # pairs of neighbours of every node that are looked at for triangles
 HALVINGS = 17  # of a neighbour list until one entry is left, in an exported file: enough for 131,072 neighbours
-
-
-class Structure(NamedTuple):
-    """Features of graphs that do not depend on any coloring."""
-
-    exists: Tensor  # (G, N) bool
-    node: Tensor    # (G, N, 5) float
-    graph: Tensor   # (G, 5) float
 
 
 class Search(NamedTuple):
@@ -201,7 +193,7 @@ def mean_of(x: Tensor, group: Tensor, sizes: Tensor) -> Tensor:
 
 
 def states(edges: Edges, node: Tensor, graph: Tensor, search: Search, color_ids: Tensor) -> States:
-    """Searches of G graphs as PredictionNetwork sees them. node (V, 5), graph (G, 5): of Structure; color_ids: (K,)."""
+    """Searches of G graphs as PredictionNetwork sees them. node (V, 5), graph (G, 5): of structure; color_ids: (K,)."""
     ones = torch.ones_like(search.free)                                                   # (V,)
     num_nodes = torch.zeros_like(search.lower).index_add(0, edges.node_graph, ones)       # (G,)
     node_class = edges.node_graph * color_ids.shape[0] + search.colors
@@ -228,8 +220,8 @@ def states(edges: Edges, node: Tensor, graph: Tensor, search: Search, color_ids:
     )
 
 
-def structure(graphs: Graphs) -> Structure:
-    """Features of the graphs."""
+def structure(graphs: Graphs) -> tuple[Tensor, Tensor]:
+    """Features of nodes (G, N, 5) and of graphs (G, 5) that do not depend on any coloring."""
     mask, n = graphs.exists.float(), graphs.num_nodes                                     # (G, N), (G,)
     d = graphs.degrees.float()                                                            # (G, N)
     mean = d.sum(1, keepdim=True) / n[:, None] + 1e-6                                     # (G, 1) a divisor
@@ -240,7 +232,7 @@ def structure(graphs: Graphs) -> Structure:
     deviation = (((d - mean) ** 2 * mask).sum(1) / n).sqrt() / mean[:, 0]                 # (G,) of the degrees
     transitivity = (clustering * wedges).sum(1) / wedges.sum(1).clamp(min=1)
     graph = [n.log(), mean[:, 0] / (n - 1).clamp(min=1), mean[:, 0].log1p(), deviation, transitivity]
-    return Structure(graphs.exists, node, torch.stack(graph, 1))
+    return node, torch.stack(graph, 1)
 
 
 def clustering_coefficients(graphs: Graphs) -> Tensor:

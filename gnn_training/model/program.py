@@ -15,16 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gnn_training.contract import (
-    CALL_ROUNDS,
-    CLIQUE_WORK,
-    HORIZON,
-    MAX_COLORS,
-    MIN_STARTS,
-    SETS_FROM,
-    SETS_UP_TO,
-    rounds_by_size,
-)
+from gnn_training import contract
 from gnn_training.model import network, rule, search
 from gnn_training.model.graphs import Graphs, pad
 from gnn_training.model.greedy import at_once, clique_bound, dsatur, independent_sets
@@ -89,25 +80,25 @@ class Pad(nn.Module):
     def forward(self, edge_index: Tensor, batch: Tensor) -> tuple[Graphs, Tensor, Ranges, Numbers]:
         numbers = numbers_of(batch)
         graphs, position = pad(edge_index, numbers.node_graph)
-        most_colors = (graphs.degrees.max() + 1).clamp(max=MAX_COLORS)
+        most_colors = (graphs.degrees.max() + 1).clamp(max=contract.MAX_COLORS)
         nodes = graphs.exists.long().sum(1).max()
         all_nodes = torch.ones_like(graphs.degrees).sum()
-        starts = (CLIQUE_WORK / all_nodes).clamp(MIN_STARTS, MAX_STARTS).long()
+        starts = (contract.CLIQUE_WORK / all_nodes).clamp(contract.MIN_STARTS, MAX_STARTS).long()
         return graphs, position, Ranges(
             count_to(most_colors),
             count_to(torch.minimum(at_once(nodes) + 3, nodes)),  # an export needs an example above 2
             count_to(torch.minimum(starts, (nodes - 1).clamp(min=1))), count_to(0 * nodes + CHAINS),
-            count_to(torch.where(nodes <= SETS_UP_TO, nodes + 1, 1)),
+            count_to(torch.where(nodes <= contract.SETS_UP_TO, nodes + 1, 1)),
         ), numbers  # fmt: skip
 
 
 class Bound(nn.Module):
-    """Colorings by DSATUR, cliques, and the sizes of the search."""
+    """Colorings by DSATUR and independent sets, cliques, and the sizes of the search."""
 
     def forward(self, graphs: Graphs, ranges: Ranges, seed: Tensor, steps: Tensor) -> tuple[Bounds, search.Limits]:
         colors, n = dsatur(graphs, ranges.greedy_color_ids, ranges.rank_ids), graphs.num_nodes
-        is_dense = (graphs.degrees.sum(1) >= SETS_FROM * n * (n - 1)) & (n.max() <= SETS_UP_TO)
-        ids, patience = ranges.dense_ids, PATIENCE * (rounds_of(steps, graphs) / CALL_ROUNDS).sqrt()
+        is_dense = (graphs.degrees.sum(1) >= contract.SETS_FROM * n * (n - 1)) & (n.max() <= contract.SETS_UP_TO)
+        ids, patience = ranges.dense_ids, PATIENCE * (rounds_of(steps, graphs) / contract.CALL_ROUNDS).sqrt()
         waiting = torch.nn.functional.pad(torch.where(is_dense[:, None], -1, colors), (0, 1))[:, ids]
         exists = torch.nn.functional.pad(graphs.exists, (0, 1))[:, ids]
         seeds = scalar(seed) + 0 * colors[:, 0]
@@ -159,7 +150,7 @@ class Search(nn.Module):
         self, graphs: Graphs, node_graph: Tensor, place: Tensor, result: search.Result, lower: Tensor, color_ids: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The predictions (G,), (G, 8), (G,) of the contract. place (V,): of the nodes in padded graphs."""
-        features, start = structure(graphs), (graphs.num_nodes.cumsum(0) - graphs.num_nodes).long()
+        (node, graph), start = structure(graphs), (graphs.num_nodes.cumsum(0) - graphs.num_nodes).long()
         degrees, last = (x.flatten()[place] for x in (graphs.degrees, result.last))
         free, one, conflicts, moves = result.nodes.transpose(0, 1).flatten(1)[:, place].unbind()
         before = start[graphs.graph[:-1]]                                                 # (E,)
@@ -167,8 +158,8 @@ class Search(nn.Module):
         k = result.num_colors.float()
         rounds = torch.where(k > lower, result.rounds, result.reached)  # whatever the rest of the batch takes
         seen = network.Search(last, free, one, conflicts, moves, k, lower, rounds, result.reached, result.conflicts,
-                              HORIZON * rounds.clamp(min=1))  # fmt: skip
-        states = network.states(edges, features.node.flatten(0, 1)[place], features.graph, seen, color_ids)
+                              contract.HORIZON * rounds.clamp(min=1))  # fmt: skip
+        states = network.states(edges, node.flatten(0, 1)[place], graph, seen, color_ids)
         predicted = self.predictions(states)
         return predicted.chromatic(seen), predicted.graph_type_logits, predicted.difficulty(seen)
 
@@ -178,7 +169,7 @@ class Readout(nn.Module):
 
     def forward(self, colors: Tensor, node_graph: Tensor, position: Tensor) -> Tensor:
         """Scores (V, 256) of colors (G, N): 0 for all colors but the node's own."""
-        color_ids = torch.arange(MAX_COLORS, device=colors.device)
+        color_ids = torch.arange(contract.MAX_COLORS, device=colors.device)
         return USED_SCORE * (colors[node_graph, position][:, None] == color_ids).float()
 
 
@@ -226,7 +217,7 @@ def scalar(value: Tensor) -> Tensor:
 def rounds_of(steps: Tensor, graphs: Graphs) -> Tensor:
     """Rounds () of a search: `steps`; if they are -s, by the size of the largest graph, and s at most."""
     asked = scalar(steps).clamp(min=-torch.iinfo(torch.int64).max)  # -2**63 has no opposite
-    by_size = rounds_by_size(graphs.num_nodes.max().long())
+    by_size = contract.rounds_by_size(graphs.num_nodes.max().long())
     return torch.where(asked < 0, torch.minimum(-asked, by_size), asked)
 
 

@@ -1,8 +1,6 @@
 """An exported file as its callers use it: ONNX Runtime and numpy, without torch."""
 
 import json
-import os
-import re
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,22 +12,11 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from gnn_training import hub
-from gnn_training.contract import (
-    CLIQUE_WORK,
-    GRAPH_TYPES,
-    INPUTS,
-    MAX_COLORS,
-    MIN_STARTS,
-    OPTIONAL_INPUTS,
-    OUTPUTS,
-    SETS_UP_TO,
-    SHIPPED_MODEL,
-)  # fmt: skip
+from gnn_training import contract, files, hub
+from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, OPTIONAL_INPUTS, OUTPUTS
 from gnn_training.errors import UserError
-from gnn_training.files import read_bytes
 from gnn_training.graph import Graph, as_graph
-from gnn_training.machine import available_bytes
+from gnn_training.machine import available_bytes, num_cores
 from gnn_training.model import golden, rule
 
 MODEL_LIMIT = 20_000_000  # bytes, forty times ours
@@ -60,12 +47,15 @@ class Model:
         hf://owner/name[@revision] is fetched from the Hugging Face Hub. Raises UserError if the file is missing, is not
         ONNX, or has other tensors than the contract's.
         """
-        self.path = hub.model_file(path or SHIPPED_MODEL)
-        self.threads = threads or len(os.sched_getaffinity(0))
+        self.path = hub.model_file(path or contract.SHIPPED_MODEL)
+        self.threads = threads or num_cores()
         self._session = _open(self.path, self.threads)
         self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
-        self.steps = int(self.metadata["steps"])  # rounds of a call that does not name them
-        self.rule = _rule(self.metadata.get("rule", ""))  # (NUM_WEIGHTS,) float32; None if its search is another one
+        with files.damaged(f"the metadata of {self.path}", WAY_OUT):
+            self.steps = int(self.metadata["steps"])  # rounds of a call that does not name them
+            self.rule = np.array(json.loads(self.metadata["rule"]), np.float32).reshape(rule.NUM_WEIGHTS)
+            if self.steps < 0 or not np.isfinite(self.rule).all():
+                raise ValueError("steps must be 0 or more, and every weight of the rule finite")
 
     def predict(
         self, graphs: Any, num_colors: Sequence[int] | None = None, seed: int | None = None,
@@ -125,14 +115,6 @@ class Model:
 cached_model = cache(Model)
 
 
-def _rule(text: str) -> np.ndarray | None:
-    try:
-        weights = np.array(json.loads(text), dtype=np.float32)
-    except (ValueError, TypeError):  # written by version 0.5 or older
-        return None
-    return weights if weights.shape == (rule.NUM_WEIGHTS,) and np.isfinite(weights).all() else None
-
-
 def needed_bytes(graphs: Sequence[Graph]) -> int:
     """An upper bound of the memory of a call. Graphs are padded to the largest. The terms follow the program in the
     file; their weights were measured on paths, trees, stars, grids, bipartite, complete and random graphs, alone and in
@@ -141,10 +123,10 @@ def needed_bytes(graphs: Sequence[Graph]) -> int:
     size, degree = max(graph.num_nodes for graph in graphs), max(int(graph.degrees().max()) for graph in graphs)
     nodes, edges = len(graphs) * size, sum(graph.num_edges for graph in graphs)
     pairs = nodes * min(MAX_COLORS, degree + 1)  # of a node and a color
-    starts = min(size, max(MIN_STARTS, CLIQUE_WORK // nodes))  # of cliques, each with nodes and neighbours,
-    # Nodes that a round looks at, with their neighbours.
+    # Starts of cliques, each with nodes and neighbours, and nodes that a round looks at, with their neighbours.
+    starts = min(size, max(contract.MIN_STARTS, contract.CLIQUE_WORK // nodes))
     active = min(size, max(rule.ACTIVE, size // rule.NODES_PER_ACTIVE))
-    dense = (size + 1) ** 2 if size <= SETS_UP_TO else 0  # adjacency
+    dense = (size + 1) ** 2 if size <= contract.SETS_UP_TO else 0  # adjacency
     every = 25 * starts * (size + degree) + 60 * active * (degree + MAX_COLORS) + 10 * dense  # for every graph
     return 20_000_000 + 500 * edges + 2700 * nodes + 7 * pairs + len(graphs) * every
 
@@ -155,7 +137,7 @@ def _cause(error: Exception) -> str:
 
 
 def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
-    content = read_bytes(path, MODEL_LIMIT, WAY_OUT)
+    content = files.read_bytes(path, MODEL_LIMIT, WAY_OUT)
     opened: Future[onnxruntime.InferenceSession] = Future()
 
     def work() -> None:
@@ -182,6 +164,4 @@ def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
         if sorted(names) != sorted(expected):
             differ = f"{', '.join(names) or 'none'} instead of {', '.join(expected)}"
             raise UserError(f"{path} is not a coloring network: its {what} are {differ}; {WAY_OUT}")
-    if not re.fullmatch(r"[0-9]{1,10}", session.get_modelmeta().custom_metadata_map.get("steps", "")):
-        raise UserError(f"{path}: its metadata does not say how many steps a call takes: {WAY_OUT}")
     return session

@@ -1,7 +1,7 @@
 """The compiled loops of the search: DSATUR, branch and bound, first fit, cliques, TabuCol, independent sets and Kempe
 swaps.
 
-Every kernel takes the neighbour lists of `Graph.csr()`: offsets (N + 1,) int64 and neighbours (2M,) int32, sorted.
+Most take the neighbour lists of `Graph.csr()`: offsets (N + 1,) int64 and neighbours (2M,) int32, sorted.
 `rng` (1,) uint64 is the state of a random generator, which the kernel advances.
 
 numba compiles a kernel at its first call and keeps the result in the package's folder, or in the user's cache folder.
@@ -9,32 +9,14 @@ The loops are plain because that takes seconds: np.diff alone costs three, a cop
 half.
 """
 
-import os
-import tempfile
-from pathlib import Path
-
 import numpy as np
-from numba import config, njit
-
-from gnn_training.machine import existing_parent
+from numba import njit
 
 FORBIDDEN = 1 << 28  # more than any number of conflicts
 NOWHERE = np.uint32(2**32 - 1)
 TABU_MOVES = 7  # independent sets: a node that was driven out stays out for so many moves
 PATIENCE = 100  # moves without a larger set before a node is forced in
 ADD_SAMPLE, SWAP_SAMPLE = 4, 10  # nodes looked at to add one, and to exchange one
-
-
-CACHES = Path(__file__).parent, Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-
-if not config.CACHE_DIR and not any(  # type: ignore[attr-defined]
-    place.is_absolute() and os.access(existing_parent(place), os.W_OK) for place in CACHES
-):
-    # Where numba can write neither, it refuses to work. Only this user may put code into the folder.
-    folder = Path(tempfile.gettempdir(), f"gnn_training-numba-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    is_ours = folder.lstat().st_uid == os.getuid()
-    config.CACHE_DIR = str(folder) if is_ours else tempfile.mkdtemp()  # type: ignore[attr-defined]
 
 
 @njit(cache=True)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 FOREVER = 2**62  # moves: only the clock ends the search
-CLIQUE_STARTS = 1000  # all nodes of most graphs, as in the exported file; takes milliseconds
+CLIQUE_STARTS = 1000  # all nodes of most graphs; takes milliseconds
 CLIQUE_SHARE = 0.2  # of the time, for cliques
 FIRST_SECONDS = 0.06  # for cliques, and for DSATUR, even if there is no time
 PROOF_NODES, PROOF_BRANCHES = 150, 5_000  # of branch and bound: largest graph, and branches of its first run
@@ -70,7 +70,6 @@ class Coloring(NamedTuple):
     method: str
     colors: np.ndarray  # (N,) int32, 0 to num_colors - 1
     num_colors: int
-    work: int  # of its thread until then
     lower_bound: int = 1  # no coloring of the graph has fewer colors
 
 
@@ -160,7 +159,7 @@ def clique_size(lists: NeighbourLists, deadline: float = math.inf) -> int:
 
 
 def first_coloring(lists: NeighbourLists) -> np.ndarray:
-    """A greedy coloring (N,) like that of the exported file: by DSATUR or, in dense graphs, independent sets."""
+    """A greedy coloring (N,) int16 like that of the exported file: by DSATUR or, in dense graphs, independent sets."""
     colors = kernels.dsatur(*lists)
     if density(lists) >= SETS_FROM and len(colors) <= SETS_UP_TO:
         colors = min(colors, set_coloring(*lists, 0, FIRST_SET_MOVES, np.zeros(1, dtype=np.uint8)), key=np.max)
@@ -229,7 +228,7 @@ def colorings(
     budget = budget._replace(lower=max(clique, budget.lower))
     colors = _first_loop(kernels.dsatur, budget.deadline, *lists)
     colors = completed(lists, colors)
-    first = Coloring("DSATUR", colors, int(colors.max()) + 1, 0)
+    first = Coloring("DSATUR", colors, int(colors.max()) + 1)
     for coloring in _better_ones(graph, lists, rule, budget, clique, model, first):
         if not is_proper(graph, coloring.colors):
             raise RuntimeError(f"{graph.name}: the coloring by {coloring.method} is not proper")
@@ -247,7 +246,7 @@ def _better_ones(
     methods = methods_for(lists, best, clique, rule)
     for seed in count(budget.seed % 2**31):
         left = budget.deadline - time.monotonic()
-        if model is None or is_compiled() or left <= 0 or best.num_colors <= max(1, budget.lower):
+        if model is None or is_compiled() or left <= 0 or best.num_colors <= budget.lower:
             break
         try:
             colors = model.predict(graph, seed=seed, seconds=left).logits[0].argmax(1)
@@ -255,15 +254,15 @@ def _better_ones(
             break
         colors = np.unique(colors, return_inverse=True)[1].astype(np.int32)
         if colors.max() + 1 < best.num_colors:
-            best = Coloring("network file", colors, int(colors.max()) + 1, 0)
+            best = Coloring("network file", colors, int(colors.max()) + 1)
             yield best
     now = time.monotonic()
     left = budget.deadline - now
     moves = set_moves(lists, best.num_colors, SET_SHARE * left)
-    if moves and best.num_colors > max(1, budget.lower):
+    if moves and best.num_colors > budget.lower:
         colors = completed(lists, in_time(now + SET_STOP * left, set_coloring, *lists, budget.seed, moves))
         if colors.max() + 1 < best.num_colors:
-            best = Coloring("independent sets", colors, int(colors.max()) + 1, 0)
+            best = Coloring("independent sets", colors, int(colors.max()) + 1)
             yield best
     yield from improvements(lists, best.colors, budget, methods, rule)
 
@@ -277,7 +276,7 @@ def improvements(
     alone.
     """
     need = SEARCH_BYTES * budget.threads * len(colors) * (int(colors.max()) + 8)
-    if time.monotonic() >= budget.deadline or colors.max() < max(1, budget.lower):
+    if time.monotonic() >= budget.deadline or colors.max() < budget.lower:
         return
     if need > available_bytes():
         logger.warning("a search needs %.1f GiB, more than are free: this coloring is the last", need / 2**30)
@@ -320,20 +319,20 @@ class Search:
             finally:
                 self.finish()
 
-    def offer(self, colors: np.ndarray, method: str, work: int) -> None:
+    def offer(self, colors: np.ndarray, method: str) -> None:
         """Take a proper coloring (N,) if it has fewer colors than the best, and stop all who look for no fewer."""
         colors = np.unique(colors, return_inverse=True)[1].astype(np.int32)
         with self._lock:
             if colors.max() < self.best.max():
                 self.best = colors
-                self._events.put(Coloring(method, colors, self.num_colors, work))
+                self._events.put(Coloring(method, colors, self.num_colors))
                 for worker in self.workers:
                     worker.stop[0] |= worker.target >= self.num_colors
 
-    def prove(self, method: str, work: int) -> None:
+    def prove(self, method: str) -> None:
         """End the search, because no coloring has fewer colors than the best."""
         with self._lock:
-            self._events.put(Coloring(method, self.best, self.num_colors, work, self.num_colors))
+            self._events.put(Coloring(method, self.best, self.num_colors, self.num_colors))
         self.finish()
 
     def finish(self) -> None:
@@ -355,20 +354,18 @@ class Worker:
         """Continue the method that has just found a better coloring, which makes the first descent fast; else the one
         that has done least for its share.
         """
+        search, lower = self.search, self.search.budget.lower
         turns, done = {method: method(self) for method in methods}, dict.fromkeys(methods, 0.0)
-        best, since, method = self.search.best, 0, next(iter(methods))
-        while self.work - since < patience and not self._is_over():
+        best, since, method = search.best, 0, next(iter(methods))
+        while self.work - since < patience and not search.is_over and search.num_colors > lower:
             self.method = method.__name__.replace("_", " ")
             work = next(turns[method])
             done[method] += work / methods[method]
             self.work += work
-            if self.search.best is not best:
-                best, since = self.search.best, self.work
+            if search.best is not best:
+                best, since = search.best, self.work
             else:
                 method = min(done, key=done.__getitem__)
-
-    def _is_over(self) -> bool:
-        return self.search.is_over or self.search.num_colors <= max(1, self.search.budget.lower)
 
     def look_for(self, num_colors: int) -> None:
         """Let the next compiled loop run until others have found as few as `num_colors`."""
@@ -377,7 +374,7 @@ class Worker:
 
     def offer(self, colors: np.ndarray) -> None:
         """Tell the others of a proper coloring (N,)."""
-        self.search.offer(colors, self.method, self.work)
+        self.search.offer(colors, self.method)
 
     def tabucol(self, colors: np.ndarray, k: int, moves: int) -> tuple[np.ndarray, int, int, int]:
         """What `kernels.tabucol` returns. Nodes of colors (N,) without one, -1, get one first."""
@@ -413,7 +410,7 @@ def branch_and_bound(worker: Worker) -> Iterator[int]:
         colors, is_proven, left = kernels.branch_and_bound(*worker.lists, *arguments)
         worker.offer(colors)
         if is_proven:
-            worker.search.prove(worker.method, worker.work)
+            worker.search.prove(worker.method)
         yield (branches - left) * len(best) + EMPTY_SLICE
 
 

@@ -219,18 +219,6 @@ def add_conflicts(s, v, change):
 
 
 @device
-def one_round(s, A, M, seed, t):
-    """Let a few nodes in conflict move."""
-    num_active = draw(s, A, seed, t)
-    cuda.syncthreads()
-    choose(s, num_active, t)
-    cuda.syncthreads()
-    num_movers = settle(s, num_active, M)
-    cuda.syncthreads()
-    apply(s, num_movers, t)
-
-
-@device
 def ask(s):
     """Ask the network what depends on the search as a whole."""
     w = s.weights
@@ -269,28 +257,23 @@ def draw(s, room, seed, t):
 @device
 def weigh(s, t):
     """What a conflict with every node costs."""
+    w, logs = s.weights, s.logs
     for u in range(cuda.threadIdx.x, s.n, cuda.blockDim.x):
-        s.weight[at(u)] = weight_of(s, u, t)
-
-
-@device
-def weight_of(s, u, t):
-    """What a conflict with node u costs."""
-    conflicts, w, logs = s.conflicts[at(u)], s.weights, s.logs
-    free = s.without[at(u)] - np.int32(conflicts == 0)  # other than its own color
-    age, moves = logs[at(t - np.int32(s.moved[at(u)]))], logs[at(s.moves[at(u)])]
-    has_free, f1, f2, f3, f4, f5 = node_features(
-        free > 0, logs[at(free)], logs[at(s.one[at(u)])], logs[at(conflicts)], age, moves, s.outputs[OUTPUTS]
-    )
-    f0, f4 = np.float32(has_free), np.float32(f4)
-    z = f0 * w[DIRECT] + f1 * w[DIRECT + 1] + f2 * w[DIRECT + 2] + f3 * w[DIRECT + 3] + f4 * w[DIRECT + 4]
-    z = z + f5 * w[DIRECT + 5] + s.outputs[OUTPUTS - 1]
-    for j in range(HIDDEN):
-        i = BY_NODE + j * NUM_FEATURES
-        y = f0 * w[at(i)] + f1 * w[at(i + 1)] + f2 * w[at(i + 2)] + f3 * w[at(i + 3)]
-        y = y + f4 * w[at(i + 4)] + f5 * w[at(i + 5)]
-        z = z + max(y + s.outputs[at(NUM_CONTROLS + j)], np.float32(0)) * w[at(OUT + j)]
-    return np.int32(conflict_weight(z, w[MOVE]))
+        conflicts = s.conflicts[at(u)]
+        free = s.without[at(u)] - np.int32(conflicts == 0)  # other than its own color
+        age, moves = logs[at(t - np.int32(s.moved[at(u)]))], logs[at(s.moves[at(u)])]
+        has_free, f1, f2, f3, f4, f5 = node_features(
+            free > 0, logs[at(free)], logs[at(s.one[at(u)])], logs[at(conflicts)], age, moves, s.outputs[OUTPUTS]
+        )
+        f0, f4 = np.float32(has_free), np.float32(f4)
+        z = f0 * w[DIRECT] + f1 * w[DIRECT + 1] + f2 * w[DIRECT + 2] + f3 * w[DIRECT + 3] + f4 * w[DIRECT + 4]
+        z = z + f5 * w[DIRECT + 5] + s.outputs[OUTPUTS - 1]
+        for j in range(HIDDEN):
+            i = BY_NODE + j * NUM_FEATURES
+            y = f0 * w[at(i)] + f1 * w[at(i + 1)] + f2 * w[at(i + 2)] + f3 * w[at(i + 3)]
+            y = y + f4 * w[at(i + 4)] + f5 * w[at(i + 5)]
+            z = z + max(y + s.outputs[at(NUM_CONTROLS + j)], np.float32(0)) * w[at(OUT + j)]
+        s.weight[at(u)] = np.int32(conflict_weight(z, w[MOVE]))
 
 
 @device
@@ -462,7 +445,13 @@ def kernel_function(in_shared: bool) -> Any:
                 close(s)
             else:
                 fewest_conflicts = min(fewest_conflicts, np.float32(s.totals[CONFLICTS]) / np.float32(2))
-                one_round(s, A, M, seeds[block], t)
+                num_active = draw(s, A, seeds[block], t)
+                cuda.syncthreads()
+                choose(s, num_active, t)
+                cuda.syncthreads()
+                num_movers = settle(s, num_active, M)
+                cuda.syncthreads()
+                apply(s, num_movers, t)
         if thread == 0:
             fewest[block] = num_found
             conflicts[block] = fewest_conflicts if num_found > lower[block] else np.float32(0)
@@ -483,32 +472,18 @@ def plan(nodes: Sequence[int], colors: Sequence[int], max_shared: int) -> tuple[
     """How to search in graphs of so many nodes and colors with so many bytes of shared memory in a block: launches, and
     the places of the searches that fit into no block.
     """
-    kinds = np.array([_kind(n, K, max_shared) for n, K in zip(nodes, colors, strict=True)])
+    sizes = np.array([layout(*size) for size in zip(nodes, colors, strict=True)], dtype=int).reshape(-1, 6)
+    *_, words, integers, large = sizes.T
+    reduced, full = (4 * (words + (count + 1) // 2) for count in (integers, integers + large))  # bytes of a search
+    # Two blocks fit into a multiprocessor, one does, one without the counts and what is tabu does, none does.
+    conditions = np.array(nodes) > LAST, 2 * full <= max_shared, full <= max_shared, reduced <= max_shared
+    kinds = np.select(conditions, (3, 0, 1, 2), 3)
     launches = []
-    for kind in range(3):
+    for kind, shared, room in (0, full, 0 * large), (1, full, 0 * large), (2, reduced, large):
         searches = np.flatnonzero(kinds == kind)
         if len(searches):
-            sizes = [(nodes[i], colors[i]) for i in searches.tolist()]
-            in_shared = kind < 2
-            large = 0 if in_shared else max(layout(*size)[5] for size in sizes)
-            launches.append(Launch(searches, in_shared, max(_bytes(*size, in_shared) for size in sizes), large))
+            launches.append(Launch(searches, kind < 2, int(shared[searches].max()), int(room[searches].max())))
     return launches, np.flatnonzero(kinds == 3)
-
-
-def _kind(n: int, K: int, max_shared: int) -> int:
-    """0: two blocks with all of their searches fit into a multiprocessor, 1: one does, 2: without what is large, 3: a
-    search fits into no block.
-    """
-    if n > LAST:
-        return 3
-    full, reduced = _bytes(n, K, True), _bytes(n, K, False)
-    return 0 if 2 * full <= max_shared else 1 if full <= max_shared else 2 if reduced <= max_shared else 3
-
-
-def _bytes(n: int, K: int, in_shared: bool) -> int:
-    """Shared memory of a search, with the counts and what is tabu or without."""
-    _, _, _, words, integers, large = layout(n, K)
-    return 4 * (words + (integers + in_shared * large + 1) // 2)
 
 
 def logarithms(count: int) -> np.ndarray:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-import gnn_training.solve.kernels  # noqa: F401  (sets the place of numba's cache)
 from gnn_training.model import rule
 from gnn_training.model.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
 

@@ -1,5 +1,6 @@
 """Searches on an NVIDIA GPU, one per thread block: memory, launches and results around `solve.search_cuda`."""
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ class BlockSearcher:
         self.first_node = np.cumsum([0, *nodes])
         self.first_word = np.cumsum([0, *nodes * -(-nodes // search_cuda.BITS)])
         self.num_colors = np.zeros(len(data), int)  # of the colorings to start with, 0 if a graph is not there yet
-        self.table_sizes: tuple[int, int] | None = None  # of `tables`, see _tables
+        self._tables = lru_cache(1)(self._make_tables)
         self.graphs = DeviceGraphs(
             nodes=self._copied(data.num_nodes), ends=self._copied(2 * data.num_edges),
             num_colors=self._empty(torch.int32, len(data)), first_node=self._copied(self.first_node),
@@ -72,23 +73,17 @@ class BlockSearcher:
         count, empty = len(launch.searches), self._empty
         tables = self._tables(int(self.num_colors.max()), max(rounds, int(self.data.num_nodes.max())))
         large = empty(torch.int16, count, launch.large)
-        fewest, conflicts, best = (
-            empty(torch.int32, count),
-            empty(torch.float32, count),
-            empty(torch.int16, count, num_nodes),
-        )
+        fewest, conflicts = empty(torch.int32, count), empty(torch.float32, count)
+        best = empty(torch.int16, count, num_nodes)
         tensors = (*self.graphs, *searches, *tables, large, fewest, conflicts, best)
         kernel = search_cuda.kernel(launch.in_shared, self.max_shared)
         stream = cuda.external_stream(torch.cuda.current_stream(self.device).cuda_stream)
         kernel[count, search_cuda.THREADS, stream, launch.shared](*map(as_array, tensors), rounds)
         return fewest.float(), conflicts, best
 
-    def _tables(self, num_colors: int, count: int) -> tuple[Tensor, Tensor]:
-        """Noise of so many colors, and logarithms; they are copied when there are more than before."""
-        if (num_colors, count) != self.table_sizes:
-            tables = noise_table(num_colors), search_cuda.logarithms(count)
-            self.tables, self.table_sizes = (self._copied(tables[0]), self._copied(tables[1])), (num_colors, count)
-        return self.tables
+    def _make_tables(self, num_colors: int, count: int) -> tuple[Tensor, Tensor]:
+        """Noise of so many colors, and logarithms."""
+        return self._copied(noise_table(num_colors)), self._copied(search_cuda.logarithms(count))
 
     def _copied(self, values: np.ndarray) -> Tensor:
         return copied_to(self.device, values)

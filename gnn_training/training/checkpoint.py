@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from gnn_training.errors import UserError
-from gnn_training.files import OWN_LIMIT, read_bytes, storage_errors, write_bytes
+from gnn_training.files import OWN_LIMIT, damaged, read_bytes, storage_errors, write_bytes
 from gnn_training.model.network import ColoringNetwork
 
 log = logging.getLogger(__name__)
@@ -47,18 +47,14 @@ def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
     not one of this program.
     """
     content = read_bytes(path, OWN_LIMIT, "train first or name another run folder")
-    try:
+    with damaged(path, "delete it or name another file"):
         if content[-DIGITS:] != hashlib.sha256(content[:-DIGITS]).hexdigest().encode():
             raise ValueError("its checksum is wrong")
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        if wrong := [key for key, kind in needed.items() if not isinstance(state.get(key), kind)]:
+            raise ValueError(f"it has no {wrong[0]}")
         for key in needed.keys() & {"network", "weights"}:
             ColoringNetwork().load_state_dict(state[key])
-    except Exception as error:  # torch fails with whatever the damaged bytes make of pickle and zip
-        raise UserError(
-            f"{path}: damaged or not a checkpoint of this program ({type(error).__name__}); delete it"
-        ) from error
-    if wrong := [key for key, kind in needed.items() if not isinstance(state.get(key), kind)]:
-        raise UserError(f"{path}: has no {wrong[0]}; delete it or name another file")
     return state
 
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from heapq import heapreplace
 from itertools import count, islice, repeat
 
@@ -17,7 +18,6 @@ from torch.utils.data import DistributedSampler
 from gnn_training.contract import HORIZON
 from gnn_training.data.packed import STATE, STATE_NODES, PackedGraphs, cut
 from gnn_training.distributed import Runtime
-from gnn_training.graph import NeighbourLists
 from gnn_training.model import network
 from gnn_training.model.graphs import concatenated, pad
 from gnn_training.model.network import NONE_SINCE, Edges, Search
@@ -90,7 +90,7 @@ def share(costs: np.ndarray, num_parts: int) -> list[np.ndarray]:
 
 
 def search_costs(num_nodes: np.ndarray, num_edges: np.ndarray) -> np.ndarray:
-    """What a round of a search takes, in 3 nanoseconds of a core: fitted to 180 graphs of 100 to 1,000 nodes."""
+    """What a round of a search takes, in 3 ns of a core: fitted to 180 graphs of 100 to 1,000 nodes."""
     return 600 + num_nodes + 11 * num_edges / num_nodes
 
 
@@ -149,10 +149,9 @@ class DeviceDataset:
     def __init__(self, data: PackedGraphs, device: torch.device):
         self.data, self.device = data, device
         self._first: dict[int, np.ndarray] = {}  # colorings of the graphs used so far
-        self._lists: dict[int, NeighbourLists] = {}
-        self._structures: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # of nodes (N, 5) and graph (1, 5)
-        keeps_lists = 2 * int(data.num_edges.sum(dtype=np.int64)) <= KEPT
-        self._keeps_lists = keeps_lists and device.type == "cpu"  # a GPU keeps graphs itself
+        keeps_lists = device.type == "cpu" and 2 * int(data.num_edges.sum(dtype=np.int64)) <= KEPT  # a GPU keeps graphs
+        self.lists = lru_cache(None if keeps_lists else 0)(lambda i: data.graph(i).csr())  # of graph i
+        self._structure = cache(self._make_structure)
         columns = data.num_colors, data.lower_bound
         self._columns = torch.from_numpy(np.stack(columns).astype(np.int64)).to(device)
         counts = np.diff(data.state_offset) // STATE
@@ -256,20 +255,10 @@ class DeviceDataset:
             saved = max(saved, most - now - int(self.data.num_colors[i]))
         return most - now, int(reached[now]), saved, int(reached[then])
 
-    def lists(self, i: int) -> NeighbourLists:
-        """Neighbour lists of graph i."""
-        if i in self._lists:
-            return self._lists[i]
-        lists = self.data.graph(i).csr()
-        if self._keeps_lists:
-            self._lists[i] = lists
-        return lists
-
-    def _structure(self, i: int) -> tuple[np.ndarray, np.ndarray]:
-        if i not in self._structures:
-            known = network.structure(pad(*concatenated([self.data.graph(i)]))[0])
-            self._structures[i] = known.node[0].numpy(), known.graph.numpy()
-        return self._structures[i]
+    def _make_structure(self, i: int) -> tuple[np.ndarray, np.ndarray]:
+        """Features of nodes (N, 5) and graph (1, 5)."""
+        node, graph = network.structure(pad(*concatenated([self.data.graph(i)]))[0])
+        return node[0].numpy(), graph.numpy()
 
     def _prepare(self, ids: list[int]) -> None:
         """Color these graphs."""

@@ -33,9 +33,8 @@ class Validation:
         self.ids = held_out[np.linspace(0, len(held_out) - 1, count).astype(int)]
         dsatur = self.data.dsatur_colors[self.ids].astype(int)
         self.dsatur_gap = float((dsatur - self.data.num_colors[self.ids]).mean())
-        mine = self.ids[
-            share(search_costs(self.data.num_nodes[self.ids], self.data.num_edges[self.ids]), rt.world_size)[rt.rank]
-        ]
+        costs = search_costs(self.data.num_nodes[self.ids], self.data.num_edges[self.ids])
+        mine = self.ids[share(costs, rt.world_size)[rt.rank]]
         self.batches = np.array_split(mine, -(-len(mine) // settings.batch_size)) if len(mine) else []
         states = dataset.state_ids("validation")
         graphs = dataset.state_graph[states]
