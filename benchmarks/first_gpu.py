@@ -28,7 +28,7 @@ from gnn_training.console import duration, set_up_logging
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import MachineError, TrainingError, UserError
 from gnn_training.files import make_folder, write_text
-from gnn_training.jobs.run import SETTINGS, STOPPED, Step
+from gnn_training.jobs.run import SETTINGS, Step
 from gnn_training.settings import GenerateSettings, RankSettings, RecipeName, RunSettings, TrainSettings, of_preset
 
 log = logging.getLogger("gnn_training")
@@ -190,9 +190,9 @@ def train(trial: Trial) -> Results:
     def is_trained() -> bool:  # what follows takes minutes, and no GPU
         return quick and "export ..." in (trial.out / "run-continued.log").read_text()
 
-    trial.command("run-stopped", "run", settings, stop_when=has_steps, code=STOPPED)
+    trial.command("run-stopped", "run", settings, stop_when=has_steps, code=processes.STOPPED)
     stopped = json.loads((run / "status.json").read_text())
-    trial.command("run-continued", "run", settings, stop_when=is_trained, code=STOPPED if quick else 0)
+    trial.command("run-continued", "run", settings, stop_when=is_trained, code=processes.STOPPED if quick else 0)
     status = json.loads((run / "status.json").read_text())
     if (stopped["status"], status["status"]) != ("stopped", "done") or status["step"] <= stopped["step"]:
         raise TrainingError(f"{run} was not stopped and continued: see {trial.out}/run-*.log")

@@ -7,19 +7,25 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import debian
+import fake_cuda
 import hypothesis
 import pytest
+import tiny_onnx
+import tiny_runs
 from filelock import FileLock
+from playwright.sync_api import Browser, sync_playwright
 
-if TYPE_CHECKING:
-    from fake_cuda import FakeCuda
-
-    from gnn_training.data.packed import PackedGraphs
-    from gnn_training.distributed import Runtime
-
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # for tests that import ONNX Runtime before the package
+from gnn_training import distributed
+from gnn_training.contract import ARCHIVE_FILE
+from gnn_training.data.packed import PackedGraphs
+from gnn_training.jobs.evaluate import evaluate
+from gnn_training.jobs.export import export
+from gnn_training.jobs.pack import pack
+from gnn_training.jobs.train import train
+from gnn_training.settings import EvaluateSettings, ExportSettings, PackSettings
+from gnn_training.solve.portfolio import compile_all
 
 # A runner started in the background ignores Ctrl-C and hands that down to every process that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,8 +49,6 @@ Once = Callable[[str, Callable[[Path], object]], Path]
 @pytest.fixture(scope="session")
 def compiled() -> None:
     """The compiled search, so that the first test with a time limit does not wait for the compiler."""
-    from gnn_training.solve.portfolio import compile_all
-
     compile_all()
 
 
@@ -67,25 +71,18 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
 @pytest.fixture(scope="session")
 def tiny_data(once: Once) -> Path:
     """Folder of 24 packed graphs, see tiny_runs.write_data."""
-    import tiny_runs
-
     return once("tiny-data", tiny_runs.write_data)
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An ONNX file with the contract's inputs and outputs and no network inside, see tiny_onnx."""
-    import tiny_onnx
-
     return tiny_onnx.write(tmp_path_factory.mktemp("model") / "coloring_gnn.onnx")
 
 
 @pytest.fixture(scope="session")
 def trained(once: Once, tiny_data: Path) -> Path:
     """Run folder of an uninterrupted training with tiny_runs.settings."""
-    import tiny_runs
-
-    from gnn_training.jobs.train import train
 
     def make(folder: Path) -> None:
         assert tiny_runs.finish(train, tiny_runs.settings(tiny_data, folder)) == 0
@@ -96,8 +93,6 @@ def trained(once: Once, tiny_data: Path) -> Path:
 @pytest.fixture(scope="session")
 def exported(once: Once, trained: Path) -> Path:
     """Folder with coloring_gnn.onnx of that training and what belongs to it."""
-    from gnn_training.jobs.export import export
-    from gnn_training.settings import ExportSettings
 
     def make(folder: Path) -> None:
         export(ExportSettings(run=trained, models=folder, steps=24, oldest_runtime=False))
@@ -108,10 +103,6 @@ def exported(once: Once, trained: Path) -> Path:
 @pytest.fixture(scope="session")
 def archive(once: Once, trained: Path, exported: Path, tiny_data: Path) -> Path:
     """The archive of that model, evaluated, in a folder with the model's files."""
-    from gnn_training.contract import ARCHIVE_FILE
-    from gnn_training.jobs.evaluate import evaluate
-    from gnn_training.jobs.pack import pack
-    from gnn_training.settings import EvaluateSettings, PackSettings
 
     def make(folder: Path) -> None:
         run, models = (Path(shutil.copytree(source, folder / source.name)) for source in (trained, exported))
@@ -125,39 +116,37 @@ def archive(once: Once, trained: Path, exported: Path, tiny_data: Path) -> Path:
 @pytest.fixture(scope="session")
 def modules() -> Path:
     """The packages that the page for browsers needs, fetched once per checkout."""
-    import debian
-
-    if not shutil.which("npm"):
-        debian.require("npm")
     web = Path(__file__).parents[1] / "clients" / "web"
     with FileLock(Path(tempfile.gettempdir(), "gnn-training-npm.lock")):
         if not (web / "node_modules" / ".package-lock.json").exists():  # npm writes it last
-            subprocess.run(["npm", "ci", "--prefix", web], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([debian.command("npm"), "ci", "--prefix", web], check=True, stdout=subprocess.DEVNULL)
     return web / "node_modules"
 
 
-@pytest.fixture
-def gpus(once: Once, tmp_path: Path) -> "FakeCuda":
-    """GPUs that compute nothing, see fake_cuda."""
-    import fake_cuda
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Chromium, which finds no host but this machine."""
+    flags = ["--disable-gpu", "--disable-quic", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+    with sync_playwright() as driver:
+        yield driver.chromium.launch(executable_path=debian.command("chromium"), args=flags)
 
+
+@pytest.fixture
+def gpus(once: Once, tmp_path: Path) -> fake_cuda.FakeCuda:
+    """GPUs that compute nothing, see fake_cuda."""
     if reason := fake_cuda.why_not():
         pytest.skip(reason)
     return fake_cuda.FakeCuda(once("fake-cuda", fake_cuda.build), tmp_path)
 
 
 @pytest.fixture
-def data(tiny_data: Path) -> "PackedGraphs":
+def data(tiny_data: Path) -> PackedGraphs:
     """The graphs of tiny_data."""
-    from gnn_training.data.packed import PackedGraphs
-
     return PackedGraphs.open(tiny_data)
 
 
 @pytest.fixture(scope="module")
-def rt() -> Iterator["Runtime"]:
+def rt() -> Iterator[distributed.Runtime]:
     """A group of one on the CPU."""
-    from gnn_training import distributed
-
     with distributed.join("cpu") as rt:
         yield rt

@@ -9,10 +9,10 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 from filelock import FileLock
+from tiny_runs import wait_for
 
 PACKAGES = ("docker.io", "docker-registry", "debootstrap")
 BASE = "local/base:bookworm"
@@ -68,7 +68,7 @@ class Engine:
         # The sandboxes that tests run in seldom let a container have a network of its own; ours need none.
         network = ("--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false")
         self._spawn("dockerd", *state, "--host", self.environment["DOCKER_HOST"], *network)
-        self._wait(self._answers)
+        wait_for(self._answers, self._processes[-1], 60)
 
     def _start_registry(self) -> str:
         with socket.create_server(("127.0.0.1", 0)) as found:
@@ -77,7 +77,7 @@ class Engine:
         storage = "{filesystem: {rootdirectory: registry}}"
         settings.write_text(f"version: 0.1\nstorage: {storage}\nhttp: {{addr: '{address}'}}\n")
         self._spawn("docker-registry", "serve", str(settings))
-        self._wait(lambda: socket.socket().connect_ex(place) == 0)
+        wait_for(lambda: socket.socket().connect_ex(place) == 0, self._processes[-1], 60)
         return address
 
     def _make_base(self) -> None:
@@ -100,13 +100,6 @@ class Engine:
         with open(self.folder / f"{command[0]}.log", "w") as log:
             options = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
             self._processes.append(subprocess.Popen(command, cwd=self.folder, **options))
-
-    def _wait(self, ready) -> None:
-        deadline = time.monotonic() + 60
-        while not ready():
-            newest = self._processes[-1]
-            assert newest.poll() is None and time.monotonic() < deadline, f"{newest.args[0]}: see {self.folder}/*.log"
-            time.sleep(0.2)
 
 
 def _client() -> str:

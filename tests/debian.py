@@ -19,6 +19,13 @@ def require(*packages: str) -> None:
         (pytest.fail if must else pytest.skip)(why_not)
 
 
+def command(name: str) -> str:
+    """Path of a command; its Debian package of the same name is installed first, as by `require`."""
+    if not shutil.which(name):
+        require(name)
+    return str(shutil.which(name))
+
+
 def _install(packages: tuple[str, ...]) -> str | None:
     """Why that is impossible, None if they are there."""
     if os.geteuid():

@@ -3,10 +3,11 @@
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, as_graph
 
 
 def queens(rows: int, columns: int) -> Graph:
@@ -18,9 +19,11 @@ def queens(rows: int, columns: int) -> Graph:
     return Graph.from_edges(len(squares), edges, f"queen{rows}_{columns}")
 
 
-def write_col(folder: Path, graph: Graph) -> Path:
-    """Write a graph as a DIMACS file of its name."""
-    path = folder / f"{graph.name}.col"
+def write_col(folder: Path, source: Any, name: str = "") -> Path:
+    """Write a graph, which may be one of networkx, as a DIMACS file of this name or its own."""
+    graph = as_graph(source)
+    path = folder / f"{name or graph.name}.col"
+    folder.mkdir(parents=True, exist_ok=True)
     lines = [f"p edge {graph.num_nodes} {graph.num_edges}", *(f"e {u + 1} {v + 1}" for u, v in graph.edges)]
     path.write_text("\n".join(lines) + "\n")
     return path

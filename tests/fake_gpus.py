@@ -2,6 +2,7 @@
 
 import shlex
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -49,10 +50,6 @@ def no_gpus(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def torch_finds(monkeypatch: pytest.MonkeyPatch, count: int, error: str = NONE_VISIBLE) -> None:
     """Have torch find so many GPUs; what it says if there are none."""
-
-    def init() -> None:
-        raise RuntimeError(error)
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    monkeypatch.setattr(torch.cuda, "init", init)
+    monkeypatch.setattr(torch.cuda, "init", Mock(side_effect=RuntimeError(error)))

@@ -18,11 +18,13 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import networkx as nx
 import tiny_runs
+from dimacs import write_col
 
 from gnn_training.__main__ import main
 from gnn_training.settings import EvaluateSettings, ExportSettings, ImportSettings, PackSettings, RunSettings, Settings
@@ -64,12 +66,9 @@ def whole_job(space: Path) -> Settings:
 
 
 def trained(space: Path) -> dict:
-    from gnn_training.training import checkpoint
-
-    lines = map(json.loads, (space / "run/metrics.jsonl").read_text().splitlines())
-    records = [{k: v for k, v in line.items() if k not in ("graphs_per_second", "seconds_left")} for line in lines]
-    state = checkpoint.newest(space / "run/checkpoints")
-    return {"best": (space / "run/best.pt").read_bytes(), "records": records, "weights": state["weights"]}
+    run = space / "run"
+    weights = tiny_runs.newest(run)["weights"]
+    return {"best": (run / "best.pt").read_bytes(), "records": tiny_runs.records(run), "weights": weights}
 
 
 def scored(space: Path) -> dict:
@@ -122,10 +121,8 @@ class Faults:
         self.space, self.made, self.shim = folder / "space", folder / "made", folder / "faults.so"
         self.counter, self.log, self.said = (folder / name for name in ("counter", "log", "said"))
         subprocess.run(["gcc", "-shared", "-fPIC", "-o", self.shim, HERE / "faults.c", "-ldl"], check=True)
-        os.environ |= {
-            "LD_PRELOAD": str(self.shim),
-            "PYTHONPATH": f"{HERE.parent}:{HERE}",
-        }  # for the server that forks all steps
+        # For the server that forks all steps.
+        os.environ |= {"LD_PRELOAD": str(self.shim), "PYTHONPATH": f"{HERE.parent}:{HERE}"}
         tiny_runs.FORKS.set_forkserver_preload(
             [f"gnn_training.jobs.{name}" for name in ("train", "export", "evaluate", "pack", "dataset", "run")]
             + ["torch.utils.tensorboard", "onnxruntime", "faults"]
@@ -136,10 +133,8 @@ class Faults:
         self.seconds: dict[str, float] = {}
         self.sizes: dict[str, tuple[int, int]] = {}  # bytes of the workspace before and after
         tiny_runs.write_data(self.made / "data")
-        (self.made / "graphs").mkdir()
         for n in range(5, 25):
-            edges = "".join(f"e {i + 1} {(i + 1) % n + 1}\n" for i in range(n))
-            (self.made / f"graphs/ring{n}.col").write_text(f"p edge {n} {n}\n{edges}")
+            write_col(self.made / "graphs", nx.cycle_graph(n), f"ring{n}")
 
     def prepare(self, name: str) -> None:
         """Do a step without a fault: note its products and how often it writes; keep what later steps need."""
@@ -246,14 +241,12 @@ class Faults:
         sentences = re.findall("^coloring-gnn: ", said, re.MULTILINE)
         if "Traceback" in said:
             return "a traceback"
-        if kind == "clock jumps" or code == 0:
-            return None if code == 0 else f"exit code {code}"
-        if kind == "volume gone":
-            is_right = code == 0 or code in (2, 4) and len(sentences) == 1
-            return None if is_right else f"exit code {code}, {len(sentences)} sentences"
+        right = {"clock jumps": (), "volume gone": (2, 4)}.get(kind, (4,))
         if kind.startswith("kill -9"):
-            return None if code in (-9, 2, 5, 137) and len(sentences) <= 1 else f"exit code {code}"
-        return None if code == 4 and len(sentences) == 1 else f"exit code {code}, {len(sentences)} sentences"
+            right = (-9, 2, 5, 137) if len(sentences) <= 1 else ()
+        elif len(sentences) != 1:
+            right = ()
+        return None if code in (0, *right) else f"exit code {code}, {len(sentences)} sentences"
 
 
 def _step(command: str, settings: Path, said: Path, environment: dict[str, str]) -> None:
@@ -273,23 +266,16 @@ def _bytes(folder: Path) -> int:
 def _processes(space: Path) -> list[str]:
     """Command lines of processes that have the workspace in their environment, five seconds after the end."""
     for _ in range(25):
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if f"FAULT_FOLDER={space}".encode() in (process / "environ").read_bytes():
-                    found.append((process / "cmdline").read_text())
-        if not found:
+        if not (found := tiny_runs.marked(f"FAULT_FOLDER={space}")):
             break
         time.sleep(0.2)
-    return found
+    return list(found.values())
 
 
 def campaign(results: Path, trials: int, names: list[str]) -> None:
     """Draw steps, faults and positions; print what went wrong and keep all results."""
-    rng, kinds = (
-        random.Random(os.environ.get("FAULT_SEED", 0)),
-        os.environ.get("FAULT_KINDS", ",".join(KINDS)).split(","),
-    )
+    rng = random.Random(os.environ.get("FAULT_SEED", 0))
+    kinds = os.environ.get("FAULT_KINDS", ",".join(KINDS)).split(",")
     found, later = [], {"export", "evaluate", "pack"} & set(names)
     with tempfile.TemporaryDirectory() as folder:
         faults = Faults(Path(folder))

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import TypeVar
+from typing import Any
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -30,7 +30,6 @@ HANG_SECONDS = 10
 MEMORY = 1 << 30  # bytes that a target may need in addition
 SECONDS = float(os.environ.get("FUZZ_SECONDS", 0))
 SEED = int(os.environ.get("FUZZ_SEED", 0))
-Value = TypeVar("Value")
 Edges = list[tuple[int, int]]
 # Words that have broken something, or whose meaning readers may see in another way.
 TOKENS = [
@@ -98,9 +97,7 @@ def explore(check: Callable[..., str | None], *strategies: SearchStrategy, quick
                 break
 
 
-def explore_seeded(
-    check: Callable[[Value], str | None], make: Callable[[Random], Value], quick: int = QUICK_EXAMPLES
-) -> None:
+def explore_seeded(check: Callable[[Any], str | None], make: Callable[[Random], Any], quick=QUICK_EXAMPLES) -> None:
     """As `explore`, with values made by make(generator): many times as many in a second, but a failure is not made
     small.
     """

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 TOKEN = "hf_ThisIsTheTokenOfATest"  # a push without it is refused
@@ -59,7 +60,7 @@ class Hub(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     """One request. Every answer is a status, headers and a body."""
 
-    server: Hub
+    server: Any  # a Hub
     protocol_version = "HTTP/1.1"
 
     def answer(self) -> None:
@@ -161,13 +162,13 @@ def etag(content: bytes) -> str:
 
 
 @contextmanager
-def running() -> Iterator[Hub]:
+def running(server: ThreadingHTTPServer) -> Iterator[Any]:
     """A server in a thread of its own."""
-    with Hub() as hub:
-        thread = Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.01})
+    with server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield hub
+            yield server
         finally:
-            hub.shutdown()
+            server.shutdown()
             thread.join()

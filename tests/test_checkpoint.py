@@ -26,11 +26,6 @@ def test_only_the_newest_two_are_kept(tmp_path: Path):
     assert checkpoint.newest(tmp_path)["step"] == 120
 
 
-def test_without_any_there_is_no_newest(tmp_path: Path):
-    assert checkpoint.newest(tmp_path) is None
-    assert checkpoint.newest(tmp_path / "nowhere") is None
-
-
 @pytest.mark.parametrize("key", [*checkpoint.RESUMED])
 def test_a_checkpoint_without_a_key_is_named(tmp_path: Path, key: str):
     checkpoint.save(tmp_path / "step-00000007.pt", {name: value for name, value in state().items() if name != key})

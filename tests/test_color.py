@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dimacs import assert_proper, read_solution, write_col
+from small_graphs import random_graph
+from tiny_runs import ROOT, wait_for
 
 import gnn_training
 from gnn_training.__main__ import main
@@ -32,16 +34,13 @@ from gnn_training.settings import ColorSettings
 from gnn_training.solve import portfolio
 from gnn_training.solve.portfolio import Coloring, colorings
 
-ROOT = Path(__file__).parents[1]
-
 pytestmark = pytest.mark.usefixtures("compiled")
 
 
 @pytest.fixture
 def hard(tmp_path: Path) -> Path:
     """A random graph on which nothing proves a coloring optimal, so that a search never stops early."""
-    edges = np.argwhere(np.triu(np.random.default_rng(3).random((120, 120)) < 0.5, 1)).tolist()
-    return write_col(tmp_path, Graph.from_edges(120, edges, "hard"))
+    return write_col(tmp_path, random_graph(120, 0.5, 3), "hard")
 
 
 def run(graph: Path, model: Path, seconds: float = 0.2, **settings) -> np.ndarray:
@@ -114,9 +113,7 @@ def test_a_name_may_begin_with_a_dash(names: list[str], hard: Path, tiny_model: 
         ("out", f"{'x' * 252}.sol", r"cannot be written \(file name too long\)"),
     ],
 )
-def test_an_output_that_has_no_place_is_refused_before_any_work(
-    setting: str, place: str, sentence: str, hard: Path, tmp_path: Path
-):
+def test_an_output_that_has_no_place_is_refused_before_any_work(setting, place, sentence, hard: Path, tmp_path: Path):
     with pytest.raises(UserError, match=sentence):
         run(hard, tmp_path / "never_opened.onnx", seconds=100, **{setting: tmp_path / place})
 
@@ -172,18 +169,11 @@ def test_nodes_in_a_picture_have_the_number_and_the_shade_of_their_color():
 
 
 @pytest.mark.parametrize(("num_nodes", "edges"), [(401, []), (150, [(u, v) for u in range(150) for v in range(u)])])
-def test_a_graph_too_large_for_a_picture_is_refused_before_any_time_is_spent(
-    tmp_path: Path, tiny_model: Path, num_nodes: int, edges: list
-):
+def test_a_graph_too_large_for_a_picture_is_refused_before_any_time_is_spent(tmp_path, tiny_model, num_nodes, edges):
     graph = write_col(tmp_path, Graph.from_edges(num_nodes, edges, "large"))
     with pytest.raises(UserError, match="edges are too many for a picture .*; leave picture out"):
         run(graph, tiny_model, seconds=100, picture=tmp_path / "large.png")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["large.col"]
-
-
-def test_a_picture_of_another_format_is_refused():
-    with pytest.raises(UserError, match=r"picture \(hard.gif\) must end in .png or .svg"):
-        ColorSettings(graphs=("x",), picture=Path("hard.gif"))
 
 
 def test_without_matplotlib_a_picture_is_refused_in_one_sentence(hard: Path, tmp_path: Path, monkeypatch, capsys):
@@ -208,8 +198,7 @@ def test_the_first_use_answers_while_another_process_compiles(tmp_path: Path, un
     words = f"-m gnn_training color examples/queen8_8.col -o {tmp_path / 'queen8_8.sol'}".split()
     first = uncompiled(*words, "--seconds", "60", "--k", "9")
     assert "first use" in first and "9 colors by network file" in first
-    while not list(tmp_path.glob("cache/*/search_kernel.search_graph-*.nbi")):  # the time limit of a test ends this
-        time.sleep(0.1)
+    wait_for(lambda: list(tmp_path.glob("cache/*/search_kernel.search_graph-*.nbi")))
     compiled = {path.name.split("-")[0] for path in tmp_path.glob("cache/*/*.nbi")}
     assert compiled >= {f"kernels.{name}" for name in ("greedy_clique", "dsatur", "tabucol", "branch_and_bound")}
     second = uncompiled(*words, "--seconds", "1")
@@ -281,7 +270,7 @@ def test_files_of_precolored_and_allowed_colors_hold(exams: Path, tiny_model: Pa
 
 def test_more_colors_than_k_are_exit_code_6_and_no_file(hard: Path, tiny_model: Path, capsys):
     assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "0.3", "--k", "9"]) == 6
-    assert "hard.col: a coloring with at most 9 colors was not found in 0." in capsys.readouterr().err
+    assert "hard.col: a coloring with at most 9 colors was not found in " in capsys.readouterr().err
     assert not hard.with_suffix(".sol").exists()
     assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "60", "--k", "30"]) == 0
 

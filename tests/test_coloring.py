@@ -4,19 +4,13 @@ import numpy as np
 from dimacs import read_solution
 from hypothesis import given
 from hypothesis import strategies as st
+from small_graphs import GRAPH
 
 from gnn_training import coloring
 from gnn_training.graph import Graph
 from gnn_training.solve.kernels import first_fit
 
 TRIANGLE_WITH_TAIL = Graph.from_edges(4, [(0, 1), (1, 2), (0, 2), (2, 3)])
-
-
-@st.composite
-def graphs(draw, max_nodes: int = 14) -> Graph:
-    num_nodes = draw(st.integers(1, max_nodes))
-    node = st.integers(0, num_nodes - 1)
-    return Graph.from_edges(num_nodes, draw(st.lists(st.tuples(node, node), max_size=50)))
 
 
 def test_a_coloring_with_a_missing_node_or_a_negative_color_is_not_proper():
@@ -32,7 +26,7 @@ def test_first_fit_follows_the_order():
     assert first_fit(*path.csr(), np.array([0, 3, 1, 2])).tolist() == [0, 1, 2, 0]
 
 
-@given(graphs(), st.randoms(use_true_random=False))
+@given(GRAPH, st.randoms(use_true_random=False))
 def test_first_fit_is_proper_without_gaps_and_within_the_largest_degree(graph, random):
     order = list(range(graph.num_nodes))
     random.shuffle(order)
@@ -42,7 +36,7 @@ def test_first_fit_is_proper_without_gaps_and_within_the_largest_degree(graph, r
     assert colors.max() <= graph.degrees().max()
 
 
-@given(graphs(), st.data())
+@given(GRAPH, st.data())
 def test_decoding_uses_no_more_colors_than_a_proper_argmax(graph, data):
     order = np.array(data.draw(st.permutations(range(graph.num_nodes))))
     classes = first_fit(*graph.csr(), order)

@@ -1,4 +1,4 @@
-"""The command line: help without torch, settings from presets, files and flags, errors in one sentence, exit codes."""
+"""The command line: help without torch, settings from presets, files and flags, errors, exit codes, progress."""
 
 import contextlib
 import errno
@@ -11,11 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from gnn_training import __main__ as program
-from gnn_training import __version__, settings
+from gnn_training import __version__, console, settings
 from gnn_training.__main__ import COMMANDS, main, parse
 from gnn_training.errors import MachineError, StorageError, TrainingError, UserError
 from gnn_training.jobs import check
@@ -63,7 +64,6 @@ def test_help_of_a_command_explains_every_flag(command: str, capsys):
     assert not leaving.value.code
     text = capsys.readouterr().out
     assert text.startswith(f"usage: coloring-gnn {command}")
-    assert len(re.findall(r"^│ (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE)) <= 40
     kind = getattr(settings, COMMANDS[command].settings)
     assert [name for name, field in kind.model_fields.items() if not field.description] == []
     on = [name for name, field in kind.model_fields.items() if field.default is True]
@@ -106,15 +106,6 @@ def test_flags_override_the_settings_file_which_overrides_the_preset(tmp_path: P
     assert resolved == settings.of_preset(settings.TrainSettings, "smoke", steps=8, warmup_steps=3)
 
 
-def test_ctrl_c_while_the_program_is_imported_shows_no_traceback(tmp_path: Path):
-    (tmp_path / "multiprocessing.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.argv[0] = 'coloring-gnn'; import gnn_training.__main__"],
-        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
-
-
 def test_folders_whose_names_begin_with_a_dash_reach_every_step(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("-r/settings").mkdir(parents=True)
@@ -151,18 +142,22 @@ def test_bad_settings_file_is_refused_in_one_sentence(content: str | None, words
     [
         (["dance"], "coloring-gnn: there is no command dance: take one of run, check, generate"),
         (["train", "--stepz", "3"], "Unrecognized options: --stepz"),
-        (["train", "--steps", "x"], "Error parsing --steps"),
         (["train", "--rounds", "0"], "coloring-gnn: rounds (0) should be greater than 0"),
         (["train", "--steps", "7"], "coloring-gnn: warmup_steps (10) must be below steps (7)"),
         (["train", "--minutes", "nan"], "minutes (nan) should be a finite number"),
         (["train", "--gpus", "0,0"], "gpus (0,0) must be numbers of GPUs, each once, such as 0,1,4"),
-        (["run", "--preset", "huge"], "huge"),
-        (["run", "--preset"], "Missing value for argument '--preset'"),
         (["color"], "graphs must be given"),
         (["import"], "sources must be given"),
         (["color", "x", "--seconds", "-1"], "seconds (-1.0) should be greater than or equal to 0"),
         (["color", "\udcff.col"], r"graphs ('\udcff.col') must be UTF-8 without zero bytes: rename it"),
         (["train", "--gpus", "\u0661"], "must be numbers of GPUs"),
+        (["check", "--assume", "h20x8"], "assume (h20x8) should match pattern"),
+        (["color", "x", "--picture", "x.gif"], "picture (x.gif) must end in .png or .svg"),
+        (["evaluate"], "graphs must be given: a file or a folder"),
+        (["evaluate", "--suite", "dimacs"], "graphs must be given"),
+        (["evaluate", "x", "--suite", "q-coloring"], "suite q-coloring makes its own graphs: leave out x"),
+        (["evaluate", "x", "--report", "x.html"], "report (x.html) is for the numbers: name a .json file"),
+        (["evaluate", "x", "--report", "."], "report (.) is for the numbers: name a .json file"),
     ],
 )
 def test_flags_that_cannot_be_used_are_refused(args: list[str], words: str, capsys):
@@ -175,13 +170,6 @@ def test_every_number_of_every_command_has_an_upper_limit():
         for name, content in kind.model_json_schema()["properties"].items():
             if content.get("type") in ("integer", "number"):
                 assert {"maximum", "exclusiveMaximum"} & content.keys(), f"{kind.__name__}.{name}"
-
-
-def ending_with(error: BaseException):
-    def job(_):
-        raise error
-
-    return job
 
 
 @pytest.mark.parametrize(
@@ -199,14 +187,14 @@ def ending_with(error: BaseException):
     ],
 )  # fmt: skip
 def test_endings_of_a_job_become_exit_codes(error, code, said, monkeypatch, capsys):
-    monkeypatch.setattr(check, "check", ending_with(error))
+    monkeypatch.setattr(check, "check", Mock(side_effect=error))
     assert main(["check"]) == code
     assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize("error", [AssertionError("ours"), ModuleNotFoundError(name="gnn_training.gone")])
 def test_mistakes_of_the_program_keep_their_traceback(error, monkeypatch):
-    monkeypatch.setattr(check, "check", ending_with(error))
+    monkeypatch.setattr(check, "check", Mock(side_effect=error))
     with pytest.raises(type(error)):
         main(["check"])
 
@@ -221,30 +209,29 @@ def test_log_lines_of_the_package_go_to_stdout_with_their_time(monkeypatch, caps
     assert re.fullmatch(r"\d\d:\d\d:\d\d all well\n", capsys.readouterr().out)
 
 
-def test_reader_that_goes_away_leaves_no_traceback(tmp_path: Path):
-    done = subprocess.run(
-        f"{sys.executable} -m gnn_training run --dry-run | true", shell=True, cwd=tmp_path, capture_output=True,
-        text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr
+AS_PROGRAM = ["-c", "import sys; sys.argv[0] = 'coloring-gnn'; import gnn_training.__main__"]
+COLOR = ["-m", "gnn_training", "color", "x"]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
-def test_a_signal_while_libraries_are_loaded_leaves_no_traceback(tmp_path: Path, number: signal.Signals, code: int):
+@pytest.mark.parametrize(
+    ("number", "module", "command", "code"),
+    [("SIGINT", "multiprocessing", AS_PROGRAM, -2), ("SIGINT", "tyro", COLOR, 130), ("SIGHUP", "tyro", COLOR, 129)],
+)
+def test_a_signal_while_libraries_are_loaded_leaves_no_traceback(tmp_path: Path, number, module, command, code: int):
     """Also in code that a library compiles, such as the methods of a dataclass."""
-    (tmp_path / "tyro.py").write_text(f"exec('import os; os.kill(os.getpid(), {number.value})')")
+    (tmp_path / f"{module}.py").write_text(f"exec('import os, signal; os.kill(os.getpid(), signal.{number})')")
     done = subprocess.run(
-        [sys.executable, "-m", "gnn_training", "color", "x"], env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        [sys.executable, *command], env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL), capture_output=True, text=True,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (code, "")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
 def test_a_signal_that_a_library_drops_while_it_is_loaded_ends_the_command(monkeypatch):
     def load(name: str) -> SimpleNamespace:
         with contextlib.suppress(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
-        return SimpleNamespace(check=ending_with(UserError("the command has begun")))
+        return SimpleNamespace(check=Mock(side_effect=UserError("the command has begun")))
 
     monkeypatch.setattr(program.importlib, "import_module", load)
     assert main(["check"]) == 128 + signal.SIGTERM
@@ -252,7 +239,7 @@ def test_a_signal_that_a_library_drops_while_it_is_loaded_ends_the_command(monke
 
 def test_shared_memory_that_is_full_is_named(monkeypatch, tmp_path: Path, capfd):
     """Semaphores are there, and the error of one has no name of a file."""
-    monkeypatch.setattr(check, "check", ending_with(OSError(errno.ENOSPC, "no space")))
+    monkeypatch.setattr(check, "check", Mock(side_effect=OSError(errno.ENOSPC, "no space")))
     monkeypatch.setattr(program, "SHARED_MEMORY", tmp_path)
     monkeypatch.setattr(program.shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
     assert main(["check"]) == 4
@@ -269,6 +256,7 @@ FULL = "coloring-gnn: the output cannot be written (no space left on device); ma
         ("log", ">/dev/full", 0, "", ""),  # the work goes on
         ("log", ">&-", 0, "", ""),
         ("log", ">&- 2>&-", 0, "", ""),
+        ("print", "| true", 0, "", ""),  # a reader that has gone away
         ("print", "", 0, "ö\\udcff", ""),
         ("print", "ascii", 0, "\\xf6\\udcff", ""),
     ],
@@ -285,3 +273,53 @@ def test_output_that_cannot_be_written_leaves_no_traceback(job: str, redirection
         capture_output=True, text=True, env=os.environ | {"PYTHONIOENCODING": encoding},
     )  # fmt: skip
     assert (done.returncode, done.stdout.strip(), done.stderr.strip()) == (code, out, err)
+
+
+log = logging.getLogger("gnn_training.test")
+
+
+@pytest.mark.parametrize(("pause", "lines"), [(60.0, 1), (0.0, 3)])
+def test_progress_in_a_log_is_a_line_every_few_seconds_and_at_the_end(caplog, monkeypatch, pause: float, lines: int):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", pause)
+    with console.progress("labelling", 3, 6) as advance:
+        for _ in range(3):
+            advance(1)
+    assert len(caplog.messages) == lines
+    assert caplog.messages[-1].startswith("labelling: 6 of 6, ") and caplog.messages[-1].endswith("/s, 0.0 s left")
+
+
+def test_escape_sequences_in_names_do_not_reach_the_terminal(capsys):
+    console.set_up_logging()
+    log.info("wrote %s", "\x1b[31mred.col")
+    console.print_tables(console.markdown_table({"graph": ["\x1b[31mred"]}))
+    assert capsys.readouterr().out.count(r"\x1b[31mred") == 2
+
+
+def test_progress_in_a_terminal_is_a_bar(caplog, monkeypatch, capfd):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with console.progress("labelling", 0, 5) as advance:
+        advance(5)
+    shown = capfd.readouterr().err
+    assert "labelling" in shown and "5/5" in shown and "━" in shown and not caplog.messages
+
+
+def test_tables_are_markdown_with_numbers_on_the_right(capsys):
+    columns = {"graph": ["queen8_8", "myciel3"], "colors": [9, None], "seconds": [1.234, 10.0]}
+    console.print_tables(console.markdown_table(columns))
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()] == [
+        "| graph    | colors | seconds |",
+        "|----------|--------|---------|",
+        "| queen8_8 |      9 |    1.23 |",
+        "| myciel3  |      - |   10.00 |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.42, "0.4 s"), (59, "59 s"), (119.4, "119 s"), (133, "2 min 13 s"), (7199, "119 min 59 s"), (7260, "2 h 1 min")],
+)
+def test_durations_have_the_unit_that_fits(seconds: float, text: str):
+    assert console.duration(seconds) == text

@@ -63,13 +63,9 @@ def test_reader_accepts_the_file_and_refuses_a_misspelt_name(name: str):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_file_names_the_image_of_this_version(name: str):
+def test_file_names_the_image_of_this_version_the_volume_and_the_job(name: str):
     image = IMAGE.replace(__version__, "rocm") if name == "runpod-pod-amd.json" else IMAGE
     assert set(re.findall(r"registry[\w.]+/coloring-gnn:[\w.]+", text(name))) == {image}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_results_go_to_the_volume_of_the_job(name: str):
     assert re.search(r"(:|[Pp]ath(\": \"|: )|\n  |\")/workspace\b", text(name))
     assert text(name).count("run_multigpu.sh") == 1
 
@@ -77,6 +73,16 @@ def test_results_go_to_the_volume_of_the_job(name: str):
 def text(name: str) -> str:
     """A file without its comments."""
     return re.sub(r"(^| )#(?!SBATCH|!).*", "", (DEPLOY / name).read_text(), flags=re.MULTILINE)
+
+
+def test_requests_of_the_page_fit_version_2_of_the_api_of_runpod():
+    """The JSON of each POST is what the API takes, and there are no others."""
+    page = (ROOT / "docs/PODS.md").read_text()
+    requests = re.findall(r"https://api\.runpod\.io/v2/(\S+?)\"? -H [^']*?--json '(.+?)'", page, re.DOTALL)
+    schemas = {"network-volumes": "CreateNetworkVolumeRequest", "pods/$pod/action": "PodActionRequest"}
+    assert {path for path, _ in requests} == set(schemas) and "rest.runpod" not in page
+    for path, body in requests:
+        check_schema("runpod_schema.json", schemas[path])(json.loads(body))
 
 
 def test_pod_waits_for_a_driver_that_the_locked_torch_can_use():
@@ -204,6 +210,7 @@ def test_workflows_of_github_are_valid():
     subprocess.run([*lint, Path(sys.prefix) / "bin/shellcheck", *workflows], check=True, cwd=ROOT)
 
 
-def test_the_citation_is_that_of_this_version():
+def test_the_citation_and_the_changelog_are_those_of_this_version():
+    assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text()
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert (citation["version"], citation["license"]) == (__version__, "MIT")

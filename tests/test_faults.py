@@ -27,3 +27,5 @@ def test_a_step_with_a_fault_says_one_sentence_and_gives_the_same_afterwards(tmp
     subprocess.run(command, env=os.environ | variables, check=True)
     done = json.loads((tmp_path / "results.json").read_text())["trials"]
     assert len(done) == trials and [trial for trial in done if trial["problem"]] == []
+    hits = [trial["hit"] for trial in done if KINDS[trial["kind"]]["FAULT_ERROR"]]
+    assert any(hits) or not hits, "no fault was injected"

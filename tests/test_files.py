@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,6 +17,10 @@ from gnn_training.errors import StorageError, UserError
 ROOT = Path(__file__).parents[1]
 
 
+def failing(number: int) -> Mock:
+    return Mock(side_effect=OSError(number, os.strerror(number)))
+
+
 def test_a_failed_or_interrupted_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path: Path, monkeypatch):
     path = tmp_path / "graph.sol"
     path.write_text("old")
@@ -23,10 +28,7 @@ def test_a_failed_or_interrupted_write_keeps_the_old_file_and_leaves_nothing_beh
         temporary.write_text("ne")
         raise KeyboardInterrupt
 
-    def full_disk(_descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full_disk)
+    monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC))
     with pytest.raises(StorageError, match=r"graph.sol: cannot be written \(no space left on device\); make room"):
         files.write_text(path, "new")
     assert path.read_text() == "old"
@@ -43,10 +45,7 @@ def test_of_several_writers_the_last_one_wins_or_of_a_new_file_the_first_one(tmp
 
 
 def test_a_file_system_without_hard_links_still_gets_new_files(tmp_path: Path, monkeypatch):
-    def link(*_: object) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr(os, "link", failing(errno.EPERM))
     files.write_text(tmp_path / "graph.sol", "1", is_new=True)
     with pytest.raises(StorageError, match="file exists"):
         files.write_text(tmp_path / "graph.sol", "2", is_new=True)
@@ -82,10 +81,7 @@ def test_a_locked_folder_is_refused_until_its_process_is_killed(tmp_path: Path):
 
 
 def test_a_file_system_without_locks_gives_a_warning(tmp_path: Path, monkeypatch, caplog):
-    def flock(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr("fcntl.flock", flock)
+    monkeypatch.setattr("fcntl.flock", failing(errno.ENOLCK))
     with files.lock_folder(tmp_path):
         (tmp_path / "result").touch()
     assert "has no locks; do not start the same command twice" in caplog.text
@@ -120,10 +116,7 @@ def test_an_output_is_neither_an_input_nor_another_output(name: str, tmp_path: P
 
 
 def test_a_full_disk_is_found_before_any_work(tmp_path: Path, monkeypatch):
-    def full_disk(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Path, "write_bytes", full_disk)
+    monkeypatch.setattr(Path, "write_bytes", failing(errno.ENOSPC))
     with pytest.raises(StorageError, match=r"graph.sol: cannot be written \(no space left on device\)"):
         files.require_places([tmp_path / "graph.sol"])
     assert not list(tmp_path.iterdir())

@@ -1,6 +1,7 @@
-"""What runs first on a new GPU: through to the end on a pretended one, and up to the first failure."""
+"""What runs first on a new GPU, on a pretended one and up to the first failure, and the benchmark of training."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ import tiny_runs
 import torch
 from tiny_runs import ROOT
 
-from benchmarks import first_gpu
+from benchmarks import first_gpu, training_speed
 from benchmarks.first_gpu import STEPS, Failed, Options, Trial
 from gnn_training.data.families import draw
 from gnn_training.errors import MachineError, UserError
@@ -59,9 +60,7 @@ def test_all_steps_are_done_and_leave_their_numbers(gpus, graphs: Path, tmp_path
         ({"CUDA_VISIBLE_DEVICES": ""}, f"step 1/7 machine: torch {torch.__version__} cannot use the GPU", []),
     ],
 )  # fmt: skip
-def test_the_first_failure_stops_it_with_a_sentence_and_a_page(
-    gpus, graphs: Path, tmp_path: Path, options: dict, sentence: str, done: list[str]
-):
+def test_the_first_failure_stops_it_with_a_sentence_and_a_page(gpus, graphs: Path, tmp_path, options, sentence, done):
     out = tmp_path / "out"
     stopped = start(out, graphs, gpus.environment(**options))
     assert stopped.returncode == MachineError.exit_code and stopped.stderr.startswith(f"first_gpu: {sentence}")
@@ -111,3 +110,35 @@ def test_the_page_has_the_numbers_and_what_to_do_next(trial: Trial):
     page = (trial.out / "first_gpu.md").read_text()
     for words in ("It stopped: the disk is full", "| 128 | 90 |", "start again with another folder"):
         assert words in page
+
+
+@pytest.mark.parametrize(("call", "each"), [(5.0, 0.01), (0.0, 1e-6), (0.1, 2.0)])
+def test_what_a_call_costs_besides_its_rounds_does_not_count(monkeypatch, call: float, each: float):
+    clock = [0.0]
+    monkeypatch.setattr(training_speed.time, "perf_counter", lambda: clock[0])
+
+    def run(rounds: int) -> None:
+        clock[0] += call + each * rounds
+
+    assert training_speed.rounds_per_second(run, seconds=3.0) == pytest.approx(1 / each)
+
+
+def test_compiled_loops_and_tensors_search_the_same_graph_from_the_same_coloring():
+    forms = training_speed.forms(40)
+    for rounds in (1, 30, 60):
+        _, _, conflicts, *_ = forms["compiled, one thread"](rounds)
+        assert forms["tensors"](rounds) == [conflicts] == forms["tensors, 16 graphs"](rounds)[:1]
+    assert len(set(forms["tensors, 16 graphs"](60))) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.nightly  # three processes compile everything at once
+def test_benchmark_replaces_the_last_section_of_its_page(tiny_data: Path, tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text(f"# Speed\n\n{training_speed.HEADING}\nold numbers\n")
+    flags = ["--data", tiny_data, "--seconds", "1", "--sizes", "80", "--page", page]
+    subprocess.run([sys.executable, "-m", "benchmarks.training_speed", *flags], cwd=ROOT, check=True)
+    head, _, section = page.read_text().partition(training_speed.HEADING)
+    assert head == "# Speed\n\n" and "old numbers" not in section
+    assert re.search(r"^\| 80 \|( [\d,]+ \|){4}$", section, re.MULTILINE)
+    assert re.search(r"^\| 2 \| [\d.]+ \| [\d.]+ \|\n\| 1 \| [\d.]+ \| 1.00 \|$", section, re.MULTILINE)

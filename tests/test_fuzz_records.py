@@ -7,16 +7,15 @@ from pathlib import Path
 from random import Random
 
 import pytest
-import torch
 from fuzzing import damage, explore, explore_seeded, refusal
 from hypothesis import strategies as st
+from test_checkpoint import state
 
 import gnn_training.jobs.run as job
 from gnn_training.archive import read_archive, write_archive
 from gnn_training.errors import UserError
 from gnn_training.files import checksums
 from gnn_training.jobs.run import StepRecord
-from gnn_training.model.network import ColoringNetwork
 from gnn_training.settings import smoke
 from gnn_training.training import checkpoint
 from gnn_training.training.logbook import read_metrics
@@ -30,14 +29,6 @@ VALUES = st.recursive(
 )
 
 
-def saved() -> dict:
-    torch.manual_seed(0)
-    network = ColoringNetwork().state_dict()
-    maps = dict.fromkeys(("optimizer", "scaler", "progress", "settings"), {"a": 1})
-    numbers = dict.fromkeys(("num_averaged", "bad_steps", "skipped_steps", "steps_per_epoch", "step"), 1)
-    return {"network": network, "weights": network, "data_sha256": "0", **maps, **numbers}
-
-
 @pytest.fixture(autouse=True)
 def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No warnings for each of the inputs, and a folder of its own."""
@@ -49,7 +40,7 @@ def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_no_damage_to_a_checkpoint_is_read_and_the_newest_whole_one_is_taken(tmp_path: Path):
     for step in (1, 2):
-        checkpoint.save(tmp_path / f"step-0000000{step}.pt", {**saved(), "step": step})
+        checkpoint.save(tmp_path / f"step-0000000{step}.pt", {**state(), "step": step})
     path = tmp_path / "step-00000002.pt"
     content = path.read_bytes()
 

@@ -4,18 +4,14 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+import test_rust
 from fuzzing import col, damaged, explore_seeded, random_graph, refusal
-from test_rust import CRATE, UNABLE
+from test_rust import CRATE
 
 from gnn_training.data.formats import parse_dimacs
 from gnn_training.errors import UserError
 
-pytestmark = [
-    pytest.mark.fuzz,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(bool(UNABLE), reason=UNABLE),
-]
+pytestmark = [pytest.mark.fuzz, *test_rust.pytestmark]
 
 
 @pytest.fixture(scope="module")

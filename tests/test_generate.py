@@ -1,31 +1,38 @@
-"""Generated graphs are the same for any number of processes, continue after a kill, and never replace other data."""
+"""Generated and imported graphs: the same for any number of processes, or after a kill; nothing is replaced."""
 
+import errno
 import json
+import logging
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
+import networkx as nx
 import numpy as np
 import pytest
+import small_graphs
+from dimacs import json_graph, write_col
 from small_graphs import label_of
+from tiny_runs import ROOT, start_command, wait_for
 
-from gnn_training.coloring import is_proper
+from gnn_training import coloring, files
 from gnn_training.data import labels, packed
 from gnn_training.data.families import Draw
 from gnn_training.data.labels import Plan, label_all, split
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import Graph, Instance
-from gnn_training.jobs.dataset import generate
-from gnn_training.settings import GenerateSettings
-
-ROOT = Path(__file__).parent.parent
+from gnn_training.jobs.dataset import generate, import_graphs
+from gnn_training.settings import GenerateSettings, ImportSettings
 
 
 def settings(out: Path, **changes) -> GenerateSettings:
@@ -34,32 +41,18 @@ def settings(out: Path, **changes) -> GenerateSettings:
 
 def start(out: Path, **changes) -> subprocess.Popen:
     """A process of its own that generates."""
-    file = out.with_name(f"{out.name}.json")
-    file.write_text(settings(out, **changes).model_dump_json())
-    command = [sys.executable, "-m", "gnn_training", "generate", "--settings", str(file)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipes)
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
+    return start_command("generate", settings(out, **changes), **options)
 
 
 def parts(out: Path) -> list[Path]:
     return sorted(out.glob(".parts/*/*.safetensors"))
 
 
-def wait_for_parts(out: Path, number: int, process: subprocess.Popen) -> None:
-    while len(parts(out)) < number:
-        assert process.poll() is None, "it ended before it could be interrupted"
-        time.sleep(0.01)
-
-
-def all_leave(group: int) -> bool:
-    """Whether a process group is empty within ten seconds."""
-    for _ in range(200):
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.05)
-    return False
+def assert_all_leave(group: int) -> None:
+    """A process group is empty within ten seconds."""
+    with pytest.raises(ProcessLookupError):
+        wait_for(lambda: os.killpg(group, 0), seconds=10)
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +64,6 @@ def test_the_number_of_processes_changes_not_a_byte(generated, tmp_path):
     alone = generate(settings(tmp_path, workers=1))
     assert alone.manifest == generated.manifest
     assert (alone.folder / packed.GRAPHS_FILE).read_bytes() == (generated.folder / packed.GRAPHS_FILE).read_bytes()
-
-
-def test_every_label_is_proper_and_bounded(generated):
-    for i in range(len(generated)):
-        best = label_of(generated, i)
-        assert is_proper(generated.graph(i), best.coloring) and best.coloring.max() + 1 == best.num_colors
-        assert best.lower_bound <= best.num_colors <= best.dsatur_colors
-        assert best.optimal == (best.lower_bound == best.num_colors)
 
 
 def test_all_families_are_there_in_their_counts_and_no_graph_twice(generated):
@@ -127,10 +112,10 @@ def test_a_file_of_somebody_else_is_never_overwritten(tmp_path):
 def test_killed_at_any_moment_the_same_command_ends_with_the_same_bytes(generated, tmp_path):
     for number in (1, 2):
         process = start(tmp_path, workers=1)
-        wait_for_parts(tmp_path, number, process)
+        wait_for(lambda number=number: len(parts(tmp_path)) >= number, process)
         process.kill()
         process.wait()
-        assert all_leave(process.pid)  # orphans notice
+        assert_all_leave(process.pid)  # orphans notice
     kept = len(parts(tmp_path))
     said, _ = start(tmp_path, workers=1).communicate()
     assert f"continuing: {16 * kept} of 64 graphs are labelled" in said
@@ -142,14 +127,14 @@ def test_killed_at_any_moment_the_same_command_ends_with_the_same_bytes(generate
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_within_seconds_and_it_says_how_to_continue(tmp_path, number):
     process = start(tmp_path, graphs=3000)
-    wait_for_parts(tmp_path, 1, process)
+    wait_for(lambda: parts(tmp_path), process)
     begin = time.monotonic()
     os.killpg(process.pid, number)  # the whole group, as a terminal or `docker stop` with an init does
     said, _ = process.communicate(timeout=30)
     assert process.returncode == 128 + number
     assert time.monotonic() - begin < 5
     assert "SpawnProcess" not in said  # no traceback of a worker
-    assert all_leave(process.pid)
+    assert_all_leave(process.pid)
     assert not (tmp_path / packed.MANIFEST_FILE).exists()
 
 
@@ -207,7 +192,7 @@ def test_a_bad_source_stops_everything_with_its_own_sentence(tmp_path):
     assert not (tmp_path / packed.MANIFEST_FILE).exists()
 
 
-def test_skipped_sources_notes_and_copies_are_logged(tmp_path, caplog):
+def test_skipped_sources_notes_copies_progress_and_results_are_logged(tmp_path, caplog):
     caplog.set_level("INFO")
     graphs = label_all([Fake(n) for n in (7, 0, 4, 4, 21_000, 9)], tmp_path, plan(skip_bad=True), workers=1)
     assert [graphs.name(i) for i in range(len(graphs))] == ["path7", "path4", "path9"]
@@ -215,6 +200,8 @@ def test_skipped_sources_notes_and_copies_are_logged(tmp_path, caplog):
     assert "left out: path21000: 21000 nodes are too many to pack" in caplog.text
     assert "its coloring is not proper" in caplog.text
     assert "copies of other graphs, left out: 1" in caplog.text
+    assert any(line.startswith("labelling: 6 of 6, ") for line in caplog.messages)
+    assert caplog.messages[-1] == "3 graphs: labels 0.00 colors below DSATUR, 100% proven optimal"
 
 
 def test_one_graph_in_five_of_every_family_and_size_is_for_validation():
@@ -236,13 +223,6 @@ def test_few_graphs_leave_one_for_training_and_one_for_validation(graphs, valida
     assert split(tensors, seed=0).sum() == validation
 
 
-def test_progress_and_the_labels_against_dsatur_are_logged(tmp_path, caplog):
-    caplog.set_level("INFO")
-    label_all([Fake(n) for n in range(2, 7)], tmp_path, plan(), workers=1)
-    assert any(line.startswith("labelling: 5 of 5, ") for line in caplog.messages)
-    assert caplog.messages[-1] == "5 graphs: labels 0.00 colors below DSATUR, 100% proven optimal"
-
-
 def test_a_worker_loads_no_torch():
     program = (
         "import sys; import gnn_training.data.labels, gnn_training.data.families; "
@@ -257,3 +237,158 @@ def test_the_manifest_says_what_the_graphs_were_made_from(generated):
         "recipe": "smoke", "graphs": 64, "iterations": 5000, "seed": 0, "label_seconds": 30.0,
     }  # fmt: skip
     assert generated.name(0) == "er_sparse-00000"
+
+
+PLANTED_COLORS = 7
+
+
+planted = partial(small_graphs.planted, 70, PLANTED_COLORS, 0.5)  # of a seed; DSATUR colors these graphs badly
+
+
+def write_json(path: Path, graph: Graph, colors: np.ndarray, older: bool = False, graph_type: int = 3) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(json_graph(graph, colors, older, graph_type)))
+
+
+def importing(*sources: Path, out: Path, **changes) -> ImportSettings:
+    return ImportSettings(sources=sources, out=out, workers=1, **({"label_seconds": 0.05} | changes))
+
+
+def named(graphs: PackedGraphs) -> dict[str, int]:
+    return {graphs.name(i): i for i in range(len(graphs))}
+
+
+def test_a_folder_of_training_json_in_both_schemas_is_packed(tmp_path: Path, caplog):
+    source = tmp_path / "training_data"
+    for i in range(6):
+        graph, colors = planted(i)
+        write_json(source / "graphs" / f"train_{i:06}.json", graph, colors, older=i % 2 == 1, graph_type=i % 3)
+    write_json(source / "graphs" / "val_000000.json", *planted(0))  # a copy of a training graph
+    improper = planted(9)[0]
+    write_json(source / "graphs" / "val_000001.json", improper, np.zeros(70, dtype=int))
+    (source / "metadata.json").write_text(json.dumps({"total_graphs": 9, "train_graphs": 6, "val_graphs": 2}))
+    with caplog.at_level(logging.INFO):
+        graphs = import_graphs(importing(source, out=tmp_path / "packed", label_seconds=0))
+    assert f"val_000001.json: its coloring is not proper (conflicts: {improper.num_edges}) and is not" in caplog.text
+    assert "7 graphs from 8 files, 1 bad or copies" in caplog.text
+    names = named(graphs)
+    assert sorted(names) == [f"train_{i:06}" for i in range(6)] + ["val_000001"]
+    for name, i in names.items():
+        graph, label = graphs.graph(i), label_of(graphs, i)
+        assert coloring.is_proper(graph, label.coloring)
+        if name.startswith("train"):
+            number = int(name[-6:])
+            assert np.array_equal(graph.edges, planted(number)[0].edges)
+            assert graphs.graph_type[i] == number % 3
+            assert label.num_colors <= PLANTED_COLORS  # the file's own, as no time was given to find better ones
+    assert graphs.dsatur_colors.max() > PLANTED_COLORS
+    assert set(graphs.split.tolist()) == {0, 1}
+    left = sorted(path.name for path in (tmp_path / "packed").iterdir())
+    assert left == [".lock", packed.GRAPHS_FILE, packed.MANIFEST_FILE]
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory) -> tuple[Path, ImportSettings]:
+    """A folder of DIMACS, edge list and GraphML files with an archive, imported."""
+    folder = tmp_path_factory.mktemp("mixed")
+    source = folder / "graphs"
+    for i in range(3):
+        write_col(source, planted(i)[0], f"a{i}")
+    nx.write_graphml(nx.petersen_graph(), source / "petersen.graphml")
+    nx.write_edgelist(nx.complete_graph(5), source / "complete.edgelist")
+    write_col(folder / "packing" / "graphs", planted(7)[0], "inside")
+    with tarfile.open(source / "pool.tar.gz", "w:gz") as archive:
+        archive.add(folder / "packing", arcname="pool")
+    chosen = importing(source, out=folder / "packed")
+    import_graphs(chosen)
+    return folder, chosen
+
+
+def test_dimacs_edge_list_graphml_and_archive_are_packed_together(imported):
+    folder, chosen = imported
+    graphs = PackedGraphs.open(chosen.out)
+    names = named(graphs)
+    assert sorted(names) == ["a0", "a1", "a2", "complete", "inside", "petersen"]
+    assert (graphs.num_colors[names["petersen"]], graphs.num_colors[names["complete"]]) == (3, 5)
+    assert graphs.families[graphs.family[names["a0"]]] == "imported"
+    assert not (chosen.out / ".unpacked").exists()
+
+
+def test_the_same_import_again_is_one_line_and_changed_files_never_overwrite_it(imported, caplog):
+    folder, chosen = imported
+    caplog.set_level(logging.INFO)
+    before = (chosen.out / packed.GRAPHS_FILE).stat().st_mtime_ns
+    import_graphs(chosen)
+    assert caplog.messages == [f"{chosen.out}: already has these 6 graphs"]
+    os.utime(folder / "graphs" / "a0.col", ns=(0, 0))
+    with pytest.raises(UserError, match="packed: has graphs of other sources or settings; name another --out or re"):
+        import_graphs(chosen)
+    assert (chosen.out / packed.GRAPHS_FILE).stat().st_mtime_ns == before
+
+
+@pytest.fixture
+def partly_bad(tmp_path: Path) -> Path:
+    source = tmp_path / "graphs"
+    write_col(source, planted(1)[0], "good")
+    (source / "bad.col").write_text("p edge 3 1\ne 1 9\n")
+    (source / "cut.json").write_text('{"adjacency": {"shape": [2, 2], "data": [0, 1,')
+    (source / "gone.col").symlink_to(tmp_path / "nowhere.col")
+    (source / "pool.tgz").write_bytes(b"no archive")
+    os.mkfifo(source / "pipe.col")
+    return source
+
+
+def test_a_bad_file_stops_the_import_and_skip_bad_leaves_it_out(tmp_path: Path, partly_bad: Path, caplog):
+    chosen = importing(partly_bad, out=tmp_path / "packed")
+    with pytest.raises(UserError, match="/pool.tgz: is damaged or not a tar archive .*; fetch or pack it again"):
+        import_graphs(chosen)
+    assert not (tmp_path / "packed" / packed.GRAPHS_FILE).exists()
+    assert list(named(import_graphs(chosen.model_copy(update={"skip_bad": True})))) == ["good"]
+    left_out = re.findall(rf"left out: {partly_bad}/(.*?): ", caplog.text)
+    assert left_out == ["pool.tgz", "bad.col", "cut.json", "gone.col", "pipe.col"]
+    assert "bad.col: line 2: edge 1-9 is outside the nodes 1..3 of the header; correct it" in caplog.text
+    (partly_bad / "good.col").unlink()
+    with pytest.raises(UserError, match="there is no graph to write"):
+        import_graphs(importing(partly_bad, out=tmp_path / "none", skip_bad=True))
+
+
+def test_a_second_import_touches_nothing_of_the_first(tmp_path: Path, partly_bad: Path):
+    out = tmp_path / "packed"
+    write_col(out / ".unpacked" / "0-pool.tgz", planted(0)[0], "a")
+    with files.lock_folder(out), pytest.raises(UserError, match="packed: another process is writing it"):
+        import_graphs(importing(partly_bad, out=out, skip_bad=True))
+    assert (out / ".unpacked" / "0-pool.tgz" / "a.col").exists()
+
+
+def test_out_may_be_inside_the_source_again_and_after_a_kill(tmp_path: Path, caplog):
+    write_col(tmp_path, planted(0)[0], "a")
+    chosen = importing(tmp_path, out=tmp_path / "packed")
+    write_col(chosen.out / ".unpacked" / "0-pool.tgz", planted(1)[0], "b")  # as after a kill
+    for _ in range(2):
+        assert list(named(import_graphs(chosen))) == ["a"]
+    inside = importing(tmp_path / "packed", tmp_path, out=tmp_path)  # the source itself
+    assert [list(named(import_graphs(inside))) for _ in range(2)] == [["a"], ["a"]]
+
+
+def test_a_full_disk_is_no_bad_archive(tmp_path: Path, monkeypatch):
+    write_col(tmp_path, planted(0)[0], "a")
+    with tarfile.open(tmp_path / "pool.tgz", "w:gz") as archive:
+        archive.add(tmp_path / "a.col")
+    monkeypatch.setattr(tarfile, "copyfileobj", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    with pytest.raises(StorageError, match=r"pool.tgz: cannot be unpacked to .* \(no space left on device\)"):
+        import_graphs(importing(tmp_path / "pool.tgz", out=tmp_path / "packed", skip_bad=True))
+
+
+def test_an_interrupted_import_continues(tmp_path: Path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    for i in range(20):
+        write_col(tmp_path / "graphs", planted(i)[0], str(i))
+    chosen = importing(tmp_path / "graphs", out=tmp_path / "packed", label_seconds=0)
+    for seed in (1, 0):
+        with monkeypatch.context() as patched, pytest.raises(InterruptedError):
+            patched.setattr(packed, "select", Mock(side_effect=InterruptedError))
+            import_graphs(chosen.model_copy(update={"seed": seed}))
+    assert "continuing" not in caplog.text  # with the parts of other settings
+    for path in (tmp_path / "packed").glob(".parts/*/0-000000.safetensors"):
+        path.unlink()
+    assert len(import_graphs(chosen)) == 20 and "continuing: 10 of 20 graphs are labelled" in caplog.text

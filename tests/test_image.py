@@ -10,14 +10,14 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import container_engine
 import debian
 import pytest
 from container_engine import Engine
-from tiny_runs import ROOT, metrics, status
+from tiny_runs import ROOT, metrics, status, wait_for
 
 pytestmark = [pytest.mark.container, pytest.mark.slow, pytest.mark.timeout(1800)]  # for the first, which waits for all
 nightly = pytest.mark.nightly  # downloads and unpacks torch and CUDA
@@ -106,13 +106,6 @@ def finished(image: Image, tiny_data: Path, tmp_path_factory: pytest.TempPathFac
 
 def _git(folder: Path, *args: str) -> str:
     return subprocess.run(["git", "-C", folder, *args], capture_output=True, text=True, check=True).stdout
-
-
-def _wait_for(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def _steps(volume: Path) -> list[int]:
@@ -232,7 +225,7 @@ def test_docker_stop_leaves_a_state_that_the_next_start_continues(image: Image, 
         docker(*run, *JOB, "--steps", "100000")
         for _ in range(2):
             logged = len(_steps(tmp_path))
-            _wait_for(lambda logged=logged: len(_steps(tmp_path)) > logged + 2, 120)
+            wait_for(lambda logged=logged: len(_steps(tmp_path)) > logged + 2)
             docker("stop", "--time", "60", name)
             assert docker("inspect", "--format", "{{.State.ExitCode}}", name).stdout == "143\n"
             stopped, steps = status(tmp_path / "runs/smoke"), _steps(tmp_path)

@@ -115,21 +115,18 @@ def test_folder_without_history_is_refused(checkout: Checkout):
 
 
 @pytest.mark.parametrize(
-    ("flags", "word"),
+    ("flags", "env", "word"),
     [
-        ((), "name the image"),
-        (("host/gnn:1",), "--tag"),
-        (("host/gnn", "--pull"), "there is no flag --pull"),
-        (("host/gnn", "--tag"), "--tag needs a value"),
+        ((), {}, "name the image"),
+        (("host/gnn:1",), {}, "--tag"),
+        (("host/gnn", "--pull"), {}, "there is no flag --pull"),
+        (("host/gnn", "--tag"), {}, "--tag needs a value"),
+        (("host/gnn",), {"DOCKER": "no-such-engine"}, "there is no no-such-engine"),
     ],
 )
-def test_wrong_command_line_is_refused(checkout: Checkout, flags: tuple[str, ...], word: str):
-    assert_refused(checkout.start(*flags), word)
+def test_wrong_command_line_or_a_missing_engine_is_refused(checkout: Checkout, flags, env: dict, word: str):
+    assert_refused(checkout.start(*flags, env=env), word)
     assert not checkout.calls.exists()
-
-
-def test_missing_engine_is_named(checkout: Checkout):
-    assert_refused(checkout.start("host/gnn", env={"DOCKER": "no-such-engine"}), "there is no no-such-engine")
 
 
 @pytest.mark.parametrize(

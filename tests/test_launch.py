@@ -1,5 +1,6 @@
-"""Ranks, real ones: what a launch returns, how it fails and stops, and several machines that train together."""
+"""Ranks, real ones: what a launch returns, how it fails and stops, several machines, and the all-reduce before."""
 
+import logging
 import os
 import re
 import signal
@@ -12,13 +13,17 @@ from pathlib import Path
 import pytest
 import tiny_runs
 from ranks import rank
-from tiny_runs import ROOT, assert_end
+from tiny_runs import ROOT, assert_end, wait_for
 
+import gnn_training.jobs.run as job
 from gnn_training import processes
+from gnn_training.distributed import Runtime
 from gnn_training.errors import MachineError, TrainingError, UserError
+from gnn_training.jobs.preflight import add_up, preflight
 from gnn_training.jobs.train import train_rank
 from gnn_training.launch.ranks import Nodes, launch, prepare_network
-from gnn_training.settings import smoke
+from gnn_training.processes import TIMED_OUT
+from gnn_training.settings import RankSettings, smoke
 
 GROUP = {"NNODES": "3", "NODE_RANK": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "12345"}
 WAITED = "^rank 0 has waited 2 s for another rank, which hangs or is stopped; look"
@@ -149,8 +154,8 @@ def test_a_signal_that_a_library_has_dropped_is_not_lost(monkeypatch, tiny_data:
 @pytest.mark.parametrize("what", ["wait", "be frozen"])
 def test_signal_reaches_the_ranks_and_their_result_is_returned_at_once(tmp_path: Path, what: str):
     launcher, ranks = start(tmp_path, what)
-    while what == "be frozen" and not any(") T " in Path(f"/proc/{pid}/stat").read_text() for pid in ranks):
-        time.sleep(0.02)  # a signal that comes before a rank freezes would not wake it
+    if what == "be frozen":  # a signal that comes before a rank freezes would not wake it
+        wait_for(lambda: any(") T " in Path(f"/proc/{pid}/stat").read_text() for pid in ranks))
     begun = time.monotonic()
     os.killpg(launcher.pid, signal.SIGINT)  # as a terminal sends it; test_ranks.py sends SIGTERM
     assert launcher.communicate(timeout=60) == ("stopped\n", "")
@@ -193,9 +198,7 @@ def test_second_machine_trains_along_and_the_first_does_the_rest(tiny_data: Path
 
     try:
         assert second.wait(timeout=400) == 0, said(0) + said(1)
-        while "export ..." not in said(0):  # which takes long, and is the same on one machine
-            assert first.poll() is None, said(0)
-            time.sleep(0.1)
+        wait_for(lambda: "export ..." in said(0), first)  # which takes long, and is the same on one machine
         first.terminate()
         assert first.wait(timeout=60) == 143
     finally:
@@ -205,3 +208,93 @@ def test_second_machine_trains_along_and_the_first_does_the_rest(tiny_data: Path
     assert "3/7 train: done after" in said(0) and "4/7 export: stopped" in said(0)
     status = tiny_runs.status(tmp_path / "run")
     assert (status["status"], status["ranks"], status["step"]) == ("done", 2, 4)
+
+
+DEFAULT_FAILS = (5, "Traceback ...\nCuda failure 1 'invalid argument'\ncoloring-gnn: rank 1 failed: Cuda failure 1\n")
+
+
+@pytest.mark.slow
+def test_two_ranks_add_up_and_the_bandwidth_is_logged(caplog):
+    caplog.set_level(logging.INFO)
+    preflight(RankSettings(device="cpu", processes=2))
+    [rate] = re.findall(r"all-reduce of 64 MiB over 2 ranks: (\d+\.\d) GB/s of bus bandwidth", caplog.text)
+    assert float(rate) > 0
+
+
+def add_up_wrongly(device: str) -> float:
+    """As one of two ranks, get other sums on rank 1."""
+    right = Runtime.total
+    Runtime.total = lambda rt, x: right(rt, x).add_(rt.rank)
+    return add_up(device)
+
+
+@pytest.mark.slow
+def test_sum_that_is_wrong_on_one_rank_ends_all_of_them_in_one_sentence(capfd):
+    with pytest.raises(MachineError, match="^the ranks add up wrongly over 2 ranks: take another host$"):
+        launch(add_up_wrongly, "cpu", 2)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.fixture
+def gpu_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """gpu_machine(results): two GPUs whose preflights end like these, one after the other; what was tried."""
+    monkeypatch.setattr(job.gpus, "num_gpus", lambda: 2)
+    monkeypatch.setattr(job.gpus, "num_expected", lambda: 2)
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "")  # so that what the job sets is undone, too
+    monkeypatch.delenv("NCCL_NVLS_ENABLE")
+
+    (tmp_path / job.SETTINGS).mkdir()
+
+    def gpu_machine(*results: tuple[int, str]) -> list[dict[str, str]]:
+        tried: list[dict[str, str]] = []
+
+        def run_python(_: list[str], errors: Path, variables: dict[str, str], limit: float) -> int:
+            code, stderr = results[len(tried)]
+            tried.append(variables)
+            errors.write_text(stderr)
+            return code
+
+        monkeypatch.setattr(job.processes, "run_python", run_python)
+        return tried
+
+    return gpu_machine
+
+
+def find_nccl_variables(folder: Path) -> None:
+    job._find_nccl_variables(smoke().model_copy(update={"run": folder}), Nodes())
+
+
+def test_nvls_is_switched_off_only_where_the_gpus_do_not_reach_each_other_with_it(gpu_machine, tmp_path: Path, caplog):
+    tried = gpu_machine((0, ""))
+    find_nccl_variables(tmp_path)
+    assert tried == [{}] and "NCCL_NVLS_ENABLE" not in os.environ
+    tried = gpu_machine(DEFAULT_FAILS, (0, ""))
+    find_nccl_variables(tmp_path)
+    assert tried == [{}, job.NVLS_OFF] and os.environ["NCCL_NVLS_ENABLE"] == "0"
+    assert "NCCL: all-reduce fails: rank 1 failed: Cuda failure 1" in caplog.text
+
+
+def test_what_the_user_has_set_stays(gpu_machine, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "1")
+    tried = gpu_machine(DEFAULT_FAILS)
+    with pytest.raises(MachineError):
+        find_nccl_variables(tmp_path)
+    assert tried == [{}] and os.environ["NCCL_NVLS_ENABLE"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("result", "cause"),
+    [
+        (DEFAULT_FAILS, "rank 1 failed: Cuda failure 1"),
+        ((TIMED_OUT, ""), "no answer in time"),
+        ((3, "coloring-gnn: the ranks add up wrongly over 8 ranks: take another host\n"), "the ranks add up wrongly"),
+        ((139, ""), "exit code 139"),
+    ],
+)
+def test_machine_whose_gpus_do_not_reach_each_other_is_refused_with_the_cause_and_what_to_set(
+    gpu_machine, tmp_path: Path, result: tuple[int, str], cause: str
+):
+    gpu_machine(result, result)
+    refused = rf"^the GPUs do not reach each other \({cause}.*\): take another host, .* NCCL_P2P_DISABLE=1, which"
+    with pytest.raises(MachineError, match=refused):
+        find_nccl_variables(tmp_path)

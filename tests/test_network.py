@@ -10,18 +10,7 @@ from gnn_training.contract import OUTPUTS
 from gnn_training.graph import Graph, as_graph
 from gnn_training.model import network as network_module
 from gnn_training.model.graphs import concatenated
-from gnn_training.model.network import (
-    SAVED,
-    ColoringNetwork,
-    PredictionNetwork,
-    Predictions,
-    Search,
-    States,
-    clustering_coefficients,
-    sparse,
-    structure,
-    sum_neighbours,
-)
+from gnn_training.model.network import ColoringNetwork, Search, structure
 from gnn_training.model.program import Program
 
 GRAPHS = [random_graph(12, 0.5, 1), random_graph(30, 0.2, 2), Graph.from_edges(4, []), Graph.from_edges(1, [])]
@@ -49,7 +38,7 @@ def test_permuting_the_nodes_changes_no_prediction(program: Program):
 
 def test_the_numbers_of_the_colors_change_no_prediction():
     torch.manual_seed(1)
-    network, states = PredictionNetwork(), some_states()
+    network, states = network_module.PredictionNetwork(), some_states()
     renamed = states.node_class.max() - states.node_class
     other = states._replace(node_class=renamed, class_sizes=states.class_sizes.flip(0))
     torch.testing.assert_close(network(states), network(other))
@@ -57,14 +46,14 @@ def test_the_numbers_of_the_colors_change_no_prediction():
 
 def test_messages_pass_along_the_edges_and_through_the_color_classes():
     torch.manual_seed(1)
-    network, states = PredictionNetwork(), some_states()
+    network, states = network_module.PredictionNetwork(), some_states()
     before = network(states).saved_logits
     edges = states.edges._replace(neighbours=states.edges.neighbours.flip(0))
     assert not torch.allclose(network(states._replace(edges=edges)).saved_logits, before)
     assert not torch.allclose(network(states._replace(node_class=states.node_class.roll(1))).saved_logits, before)
 
 
-def some_states() -> States:
+def some_states() -> network_module.States:
     graph = random_graph(40, 0.3, 5)
     edges, colors = edges_of([graph]), torch.arange(40) % 7
     ones, (node, of_graph) = torch.ones(1), structure(padded([graph]))
@@ -74,10 +63,10 @@ def some_states() -> States:
 
 def test_the_sparse_matrix_sums_as_indices_do_and_so_does_its_gradient():
     edges, x = some_states().edges, torch.randn(40, 3, requires_grad=True)
-    matrix, weight = sparse(edges), torch.randn(40, 3)
+    matrix, weight = network_module.sparse(edges), torch.randn(40, 3)
     results = []
     for adjacency in (matrix, None):
-        total = sum_neighbours(x, edges, adjacency)
+        total = network_module.sum_neighbours(x, edges, adjacency)
         results.append((total, *torch.autograd.grad((total * weight).sum(), x)))
     torch.testing.assert_close(*results)
 
@@ -85,20 +74,26 @@ def test_the_sparse_matrix_sums_as_indices_do_and_so_does_its_gradient():
 def test_chances_fall_and_the_median_stays_between_the_bounds():
     torch.manual_seed(2)
     for scale in (1, 100):
-        logits, k, lower = scale * torch.randn(50, len(SAVED)), 40 + torch.arange(50.0), torch.full((50,), 30.0)
-        predicted = Predictions(logits, torch.zeros(50, 8), scale * torch.randn(50))
+        logits, k, lower = (
+            scale * torch.randn(50, len(network_module.SAVED)),
+            40 + torch.arange(50.0),
+            torch.full((50,), 30.0),
+        )
+        predicted = network_module.Predictions(logits, torch.zeros(50, 8), scale * torch.randn(50))
         chances = predicted.chances()
         assert (chances[:, 1:] <= chances[:, :-1]).all() and chances.min() >= 0 and chances.max() <= 1
         search = Search(*[torch.zeros(50)] * 5, k, lower, *[torch.zeros(50)] * 4)
         chromatic, hard = predicted.chromatic(search), predicted.difficulty(search)
         assert (chromatic >= lower).all() and (chromatic <= k).all() and hard.min() >= 0 and hard.max() <= 100
-        saved = torch.tensor([0, *SAVED])[(chances > 0.5).sum(1)]
+        saved = torch.tensor([0, *network_module.SAVED])[(chances > 0.5).sum(1)]
         clear = ((chances - 0.5).abs() > 0.05).all(1)
         torch.testing.assert_close(chromatic[clear], torch.maximum(k - saved, lower)[clear])
 
 
 def clustering(network: nx.Graph) -> np.ndarray:
-    return clustering_coefficients(padded([as_graph(network), random_graph(500, 0.01)]))[0, : len(network)].numpy()
+    return network_module.clustering_coefficients(padded([as_graph(network), random_graph(500, 0.01)]))[
+        0, : len(network)
+    ].numpy()
 
 
 def test_clustering_is_exact_where_every_pair_of_neighbours_is_alike():

@@ -104,16 +104,10 @@ def test_the_manifest_says_where_the_model_comes_from(settings: PackSettings, mo
     found = manifest(settings)
     locks = b"".join(path.read_bytes() for path in sorted(ROOT.glob("requirements*.lock")))
     assert found == {
-        "version": __version__,
-        "image_digest": "sha256:feed",
-        "git_revision": "c0ffee",
-        "locks_sha256": hashlib.sha256(locks).hexdigest(),
-        "data_sha256": "0123abcd",
-        "created": "2023-11-14T22:13:20+00:00",
-        "training": STATUS,
-        "seconds": SECONDS,
-        "hours": 0.834,
-    }
+        "version": __version__, "image_digest": "sha256:feed", "git_revision": "c0ffee",
+        "locks_sha256": hashlib.sha256(locks).hexdigest(), "data_sha256": "0123abcd",
+        "created": "2023-11-14T22:13:20+00:00", "training": STATUS, "seconds": SECONDS, "hours": 0.834,
+    }  # fmt: skip
 
 
 def test_the_manifest_and_the_page_have_the_cost_if_the_price_is_given(settings: PackSettings):

@@ -1,6 +1,5 @@
 """The package: its locks, and what an installation without the extra [train] can do; test_readme.py installs it."""
 
-import os
 import re
 import subprocess
 import sys
@@ -46,14 +45,12 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 for module in sys.argv[2].split():
     importlib.import_module(f"gnn_training.{module}".removesuffix(".__init__"))
+import gnn_training, numpy
+gnn_training.Model().predict(numpy.array([[0, 1]]))
+assert len(set(gnn_training.color(numpy.array([[0, 1], [1, 2]])).tolist())) == 2
 """
 
 
-def test_base_installation_imports_no_package_of_the_extra():
+def test_base_installation_colors_and_predicts_and_its_modules_need_no_package_of_the_extra():
     names = [re.match(r"[\w-]+", entry)[0].replace("-", "_") for entry in PROJECT["optional-dependencies"]["train"]]
-    subprocess.run([sys.executable, "-c", WITHOUT_EXTRA, " ".join(names), BASE], env=environment(), check=True)
-
-
-def environment() -> dict[str, str]:
-    """The variables of this process; gnn_training comes from this checkout."""
-    return os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", WITHOUT_EXTRA, " ".join(names), BASE], cwd=ROOT, check=True)

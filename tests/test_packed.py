@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from small_graphs import label_of
 
 from gnn_training.data import packed
-from gnn_training.data.families import FAMILIES as EVERY_FAMILY
 from gnn_training.data.families import draw
 from gnn_training.data.packed import Label, LongSearch, PackedGraphs
 from gnn_training.errors import UserError
@@ -93,13 +92,6 @@ def test_a_reader_written_from_the_documentation_alone_sees_the_same_graph(folde
     bits, row = values("adjacency_bits", "B"), (n + 7) // 8
     edges = [(u, v) for u in range(n) for v in range(u, n) if bits[first + u * row + v // 8] >> v % 8 & 1]
     assert edges == [tuple(edge) for edge in PackedGraphs.open(folder).graph(3).edges.tolist()]
-
-
-def test_the_documentation_names_every_tensor_and_family():
-    text = (Path(__file__).parent.parent / "docs" / "DATA.md").read_text()
-    offsets = [offset for offset, _ in packed.RAGGED.values()]
-    for name in [*packed.PER_GRAPH, *packed.RAGGED, *offsets, *EVERY_FAMILY]:
-        assert f"`{name}`" in text
 
 
 def test_opening_maps_the_file_and_reads_nothing(folder):

@@ -1,12 +1,12 @@
-"""The page of a run: its numbers, its commands, nothing from elsewhere, and how Chromium shows it."""
+"""What an evaluation has found: sums per method, sentences, and the page of a run."""
 
 import html
+import io
 import json
 import re
 import shlex
 from pathlib import Path
 
-import browser
 import numpy as np
 import pytest
 from dimacs import queens, write_col
@@ -14,8 +14,9 @@ from matplotlib.image import imread
 
 from gnn_training.__main__ import COMMANDS, parse
 from gnn_training.jobs.evaluate import evaluate
+from gnn_training.report import scores
 from gnn_training.report.page import page
-from gnn_training.report.scores import METHODS
+from gnn_training.report.scores import METHODS, Row
 from gnn_training.settings import EvaluateSettings
 
 
@@ -96,43 +97,86 @@ def test_the_page_needs_no_script_and_nothing_from_elsewhere(report: dict, train
     assert set(re.findall(r"https?://[^\"]+", text)) == {"http://www.w3.org/1999/xlink", "http://www.w3.org/2000/svg"}
 
 
-def test_the_same_numbers_give_the_same_page(report: dict, training: tuple):
-    assert page(report, *training) == page(report, *training)
-
-
 def test_names_of_files_and_graphs_are_no_markup(report: dict):
     text = page(report | {"example": report["example"] | {"name": "<b>&"}, "families": {"<i>_x": report["summary"]}})
     assert "&lt;b&gt;&amp; has" in text and "<b>" not in text and "<i>" not in text
     assert "graphs &amp; more" in text
 
 
-# Chromium makes no window as narrow as a phone, so the page is in a frame. It follows the colors of the frame's page.
-FRAME = """<!doctype html><meta name="color-scheme" content="light dark">
-<style>* {{ margin: 0; border: 0; display: block }}</style>
-<iframe width="{width}" height="900" srcdoc="{page}"></iframe>
-<script>onload = () => {{
-  const {{ body, documentElement }} = frames[0].document, ink = body.querySelector("svg text")
-  const [paper, text] = [[body, "background-color"], [ink, "fill"]].map(
-    ([element, name]) => frames[0].getComputedStyle(element).getPropertyValue(name).match(/\\d+/)[0])
-  console.log(["measured", documentElement.scrollWidth, paper, text, ""].join(";"))
-}}</script>"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("scheme", ["dark", "light"])
-def test_chromium_shows_the_page_narrow_and_wide_dark_and_light(
-    report: dict, training: tuple, tmp_path: Path, width: int, scheme: str
-):
-    frame, picture = tmp_path / "frame.html", tmp_path / "screenshot.png"
-    frame.write_text(FRAME.format(width=width, page=html.escape(page(report, *training))))
-    prefers = f"--blink-settings=preferredColorScheme={['dark', 'light'].index(scheme)}"
-    messages = browser.console(frame, prefers, f"--window-size={width},900", f"--screenshot={picture}")
-    assert len(messages) == 1, messages  # an error would be another one
-    assert (found := re.search(r"measured;(\d+);(\d+);(\d+);", messages[0])), messages
-    scroll_width, paper, ink = map(int, found.groups())
-    assert scroll_width <= width  # wide tables scroll on their own
+def test_chromium_shows_the_page_narrow_and_wide_dark_and_light(report, training, tmp_path, chromium, width, scheme):
+    file, errors = tmp_path / "report.html", []
+    file.write_text(page(report, *training))
+    with chromium.new_page(color_scheme=scheme, viewport={"width": width, "height": 900}) as shown:
+        for event in ("console", "pageerror"):
+            shown.on(event, lambda said: errors.append(said))
+        shown.goto(file.as_uri())
+        assert shown.evaluate("document.documentElement.scrollWidth") <= width  # wide tables scroll on their own
+        red = "(element, name) => parseInt(getComputedStyle(element).getPropertyValue(name).match(/\\d+/)[0])"
+        paper, ink = (
+            shown.eval_on_selector(*of) for of in (("body", red, "background-color"), ("svg text", red, "fill"))
+        )
+        picture = imread(io.BytesIO(shown.screenshot()))
     assert paper < 50 < 200 < ink if scheme == "dark" else ink < 50 < 200 < paper
-    shown = imread(picture)
-    assert shown.shape[:2] == (900, width)
-    assert np.median(shown[..., :3]) == pytest.approx(paper / 255, abs=0.02) and shown[..., :3].std() > 0.05
+    assert not errors and picture.shape[:2] == (900, width)
+    assert np.median(picture[..., :3]) == pytest.approx(paper / 255, abs=0.02) and picture[..., :3].std() > 0.05
+
+
+def called(best_known: int | None, dsatur: int, one_call: int, chromatic: float | None = None) -> Row:
+    colors, seconds = {"dsatur": dsatur, "one_call": one_call}, {"dsatur": 0.5, "one_call": 1.0}
+    return Row("g", None, 9, 9, best_known, 1, colors, seconds, chromatic=chromatic)
+
+
+def colored(family: str | None = None, **colors: int) -> Row:
+    return Row("g", family, 9, 9, None, 1, colors)
+
+
+def test_a_method_is_compared_with_dsatur_on_the_graphs_it_colored():
+    rows = [called(5, 6, 5, 5.5), called(4, 4, 5, 6.0), called(None, 9, 7), called(10, 20, 0)]
+    del rows[3].colors["one_call"]
+    summary = scores.summarize(rows)
+    assert summary["chromatic_mae"] == 1.25
+    one_call = summary["methods"]["one_call"]
+    assert (one_call["graphs"], one_call["mean_gap"], one_call["dsatur_gap_there"]) == (3, 0.5, 0.5)
+    assert (one_call["wins"], one_call["ties"], one_call["losses"]) == (2, 0, 1)
+    assert (one_call["at_best_known"], one_call["median_seconds"]) == (1, 1.0)
+    assert summary["methods"]["dsatur"]["mean_gap"] == (1 + 0 + 10) / 3
+    assert "rlf" not in summary["methods"]
+
+
+def test_a_family_with_two_parts_counts_in_the_first_part_too():
+    rows = [called(5, 6, 5), called(5, 6, 6), called(4, 4, 5)]
+    for number, family in enumerate(("q = 5, n = 128", "q = 5, n = 16", "b")):
+        rows[number].family, rows[number].published = family, {"other": number == 0}
+    families = scores.by_family(rows)
+    assert [(name, summary["graphs"]) for name, summary in families.items()] == [
+        ("b", 1), ("q = 5", 2), ("q = 5, n = 16", 1), ("q = 5, n = 128", 1),
+    ]  # fmt: skip
+    assert families["q = 5"]["methods"]["one_call"]["solved"] == families["q = 5"]["published"]["other"] == 0.5
+
+
+def test_the_verdict_says_what_to_use():
+    def verdict(**more: int) -> str:
+        changes = [{method: 7 + change + i % 2 for method, change in more.items()} for i in range(8)]
+        return scores.verdict([colored(rule=7, **change) for change in changes])
+
+    assert verdict() == ""
+    better = "needs, in colors, 1.50 ± 0.19 fewer than the untrained rule, 2.50 ± 0.19 fewer than TabuCol: use it."
+    assert better in verdict(untrained=1, tabucol=2)
+    unclear = "train longer or score more graphs, no clear gain shows here."
+    assert verdict(untrained=-2, tabucol=1).endswith(unclear)
+    worse = "do not use it for such graphs, the shipped rule found fewer colors."
+    assert verdict(untrained=1, shipped=-2).endswith(worse)
+    equal = "as many as TabuCol: use either, these graphs cannot tell it apart from TabuCol."
+    assert scores.verdict([colored(rule=k, tabucol=k) for k in (7, 8)]).endswith(equal)
+
+
+def test_the_comparison_says_who_needs_fewer_colors_and_where():
+    families = (("dense", 2), ("geometric", -1), ("queen", 0))
+    rows = [colored(family, dsatur=9, tabucol=7, rule=7 + more) for family, more in families]
+    expected = "needs 0.33 colors more than TabuCol; fewer on geometric (-1.00); more on dense (+2.00)."
+    assert scores.comparison(rows, ("rule", "search")) == [f"In the same seconds, trained rule {expected}"]
+    same = "In the same seconds, trained rule needs as many colors as TabuCol."
+    assert scores.comparison(rows[2:], ("rule",)) == [same]

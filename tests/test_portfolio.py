@@ -16,26 +16,11 @@ from small_graphs import planted, random_graph
 from gnn_training.coloring import conflicts, is_proper, num_colors
 from gnn_training.graph import Graph, as_graph
 from gnn_training.model.session import Prediction, cached_model
-from gnn_training.solve import kernels
-from gnn_training.solve.portfolio import (
-    Budget,
-    Method,
-    Worker,
-    colorings,
-    completed,
-    extraction,
-    fewer_colors,
-    improvements,
-    in_time,
-    recombination,
-    seeded,
-    set_coloring,
-    set_moves,
-    tabu_search,
-)
+from gnn_training.solve import kernels, portfolio
+from gnn_training.solve.portfolio import Budget, Method, colorings, improvements
 
 pytestmark = pytest.mark.usefixtures("compiled")
-METHODS: dict[Method, float] = {extraction: 2, recombination: 2, fewer_colors: 1}
+METHODS: dict[Method, float] = {portfolio.extraction: 2, portfolio.recombination: 2, portfolio.fewer_colors: 1}
 GO = np.zeros(1, dtype=np.uint8)
 
 
@@ -60,7 +45,7 @@ def test_tabucol_counts_the_conflicts_of_the_coloring_that_it_returns(n, density
     graph = random_graph(n, density, seed)
     start = np.random.default_rng(seed).integers(0, k, n).astype(np.int32)
     before = conflicts(graph, start)
-    best, fewest, moves, _ = kernels.tabucol(*graph.csr(), start, k, 200, seeded(seed), GO)
+    best, fewest, moves, _ = kernels.tabucol(*graph.csr(), start, k, 200, portfolio.seeded(seed), GO)
     assert fewest == conflicts(graph, best) <= before and best.min() >= 0 and best.max() < k
     assert moves == 200 or fewest == 0
 
@@ -82,23 +67,23 @@ def test_completion_colors_the_rest_and_properly_where_colors_are_enough(n, dens
     graph = random_graph(n, density, seed)
     colors = np.full(n, -1, dtype=np.int32)
     colors[0] = n
-    kernels.complete(*graph.csr(), colors, n, seeded(seed), GO)
+    kernels.complete(*graph.csr(), colors, n, portfolio.seeded(seed), GO)
     assert colors[0] == n and is_proper(graph, colors)
 
 
-@pytest.mark.parametrize("method", [tabu_search, recombination])
+@pytest.mark.parametrize("method", [portfolio.tabu_search, portfolio.recombination])
 def test_every_method_colors_a_random_graph_as_well_as_published(method: Method):
     assert found(GRAPH, {method: 1}, 100_000_000, lower=FEW_COLORS)[-1].max() + 1 == FEW_COLORS
 
 
 def test_independent_sets_first_color_dense_random_graphs_with_far_fewer_colors_than_dsatur():
-    start, *_, last = found(random_graph(400, 0.7), {extraction: 1}, 100_000_000)
+    start, *_, last = found(random_graph(400, 0.7), {portfolio.extraction: 1}, 100_000_000)
     assert last.max() <= start.max() - 12
 
 
 def test_asking_for_far_fewer_colors_finds_a_planted_coloring():
     graph, _ = planted(300, 20, 0.5, seed=5)
-    assert found(graph, {fewer_colors: 1}, 300_000_000, lower=20)[-1].max() + 1 <= 24
+    assert found(graph, {portfolio.fewer_colors: 1}, 300_000_000, lower=20)[-1].max() + 1 <= 24
     assert found(graph, METHODS, 300_000_000, lower=20)[-1].max() + 1 == 20
 
 
@@ -106,7 +91,7 @@ def test_asking_for_far_fewer_colors_finds_a_planted_coloring():
 @given(n=st.integers(1, 30), density=st.floats(0, 1), seed=st.integers(0, 2**31))
 def test_any_graph_can_be_searched_and_one_thread_repeats_itself(n, density, seed):
     graph = random_graph(n, density, seed)
-    runs = [found(graph, METHODS | {tabu_search: 1}, 300_000, seed) for _ in range(2)]
+    runs = [found(graph, METHODS | {portfolio.tabu_search: 1}, 300_000, seed) for _ in range(2)]
     assert all(map(np.array_equal, *runs))
 
 
@@ -161,20 +146,20 @@ def test_a_dense_graph_begins_with_independent_sets_and_what_they_leave_is_color
     lists = graph.csr()
     first, sets, *_ = colorings(graph, None, Budget(time.monotonic() + 1))
     assert (first.method, sets.method) == ("DSATUR", "independent sets") and sets.num_colors <= first.num_colors - 8
-    colors = set_coloring(*lists, 0, 100, GO)
+    colors = portfolio.set_coloring(*lists, 0, 100, GO)
     left = np.where(colors < 5, colors, -1)
-    whole = completed(lists, left)
+    whole = portfolio.completed(lists, left)
     assert is_proper(graph, colors) and is_proper(graph, whole) and (whole[left >= 0] == left[left >= 0]).all()
-    assert (set_coloring(*lists, 0, 100, np.ones(1, dtype=np.uint8)) == -1).all()
+    assert (portfolio.set_coloring(*lists, 0, 100, np.ones(1, dtype=np.uint8)) == -1).all()
 
 
 def test_independent_sets_get_the_moves_that_fit_into_the_time():
     lists = random_graph(400, 0.7).csr()
-    moves = [set_moves(lists, 100, seconds) for seconds in (-1, 0, 0.004, 0.011, 10, math.inf)]
+    moves = [portfolio.set_moves(lists, 100, seconds) for seconds in (-1, 0, 0.004, 0.011, 10, math.inf)]
     assert moves == [0, 0, 8, 32, 1024, 1024]
-    assert set_moves(random_graph(400, 0.01).csr(), 3, 1) == 0, "sparse"
+    assert portfolio.set_moves(random_graph(400, 0.01).csr(), 3, 1) == 0, "sparse"
     started = time.thread_time()
-    set_coloring(*lists, 0, 32, GO)
+    portfolio.set_coloring(*lists, 0, 32, GO)
     assert time.thread_time() - started < 0.1
 
 
@@ -194,19 +179,20 @@ def test_a_search_that_is_left_ends_its_threads():
 
 
 def test_an_error_in_a_method_is_raised_and_ends_the_others():
-    def broken(worker: Worker) -> Iterator[int]:
+    def broken(worker: portfolio.Worker) -> Iterator[int]:
         yield 1
         raise ValueError("broken")
 
     start = kernels.dsatur(*GRAPH.csr())
+    budget = Budget(time.monotonic() + 60, threads=2)
     with pytest.raises(ValueError, match="broken"):
-        list(improvements(GRAPH.csr(), start, Budget(time.monotonic() + 60, threads=2), {tabu_search: 1, broken: 1}))
+        list(improvements(GRAPH.csr(), start, budget, {portfolio.tabu_search: 1, broken: 1}))
 
 
 def test_a_compiled_loop_is_stopped_at_the_deadline():
     start = time.monotonic()
     colors = np.arange(125, dtype=np.int32) % 5
-    in_time(start + 0.2, kernels.tabucol, *GRAPH.csr(), colors, 5, 2**60, seeded(0))
+    portfolio.in_time(start + 0.2, kernels.tabucol, *GRAPH.csr(), colors, 5, 2**60, portfolio.seeded(0))
     assert 0.2 <= time.monotonic() - start < 2
 
 

@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tiny_runs import ROOT, assert_end, wait_for
 
 from gnn_training import processes
 from gnn_training.errors import UserError
 
-ROOT = Path(__file__).parents[1]
 PARENT = """
 import sys
 from gnn_training.processes import interruptible, run_python
@@ -47,15 +47,6 @@ def start_parent(script: str) -> tuple[subprocess.Popen[str], int]:
     return process, int(process.stdout.readline().removeprefix("started "))
 
 
-def assert_ends(pid: int) -> None:
-    deadline = time.monotonic() + 20
-    while Path(f"/proc/{pid}").exists():
-        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-            return
-        assert time.monotonic() < deadline, "the process lives on"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize(("parent", "code"), [("os.getppid()", 0), ("0", -signal.SIGKILL)])
 def test_child_whose_parent_died_before_it_was_ready_dies_too(parent: str, code: int):
     program = f"import os; from gnn_training.processes import die_with_parent; die_with_parent({parent})"
@@ -67,7 +58,7 @@ def test_signal_to_the_parent_ends_the_child_and_its_children(number: signal.Sig
     process, sleeper = start_parent(STARTS_A_SLEEPER)
     process.send_signal(number)
     assert process.wait(timeout=20) == 128 + number
-    assert_ends(sleeper)
+    assert_end([sleeper])
 
 
 def test_second_signal_kills_a_child_that_does_not_end():
@@ -106,7 +97,7 @@ def test_no_child_outlives_a_parent_that_is_killed():
     process, child = start_parent("import os, time; print('started', os.getpid(), flush=True); time.sleep(60)")
     process.kill()
     process.wait()
-    assert_ends(child)
+    assert_end([child])
 
 
 def test_exit_code_is_returned_and_stderr_kept(tmp_path: Path):
@@ -115,8 +106,9 @@ def test_exit_code_is_returned_and_stderr_kept(tmp_path: Path):
     assert processes.run_python(["-c", "import os; os.kill(os.getpid(), 9)"]) == 137
 
 
-def test_child_that_takes_too_long_is_killed_with_its_children():
-    assert processes.run_python(["-c", STARTS_A_SLEEPER], limit=1) == processes.TIMED_OUT
+def test_child_that_takes_too_long_is_killed_with_its_children(capfd):
+    assert processes.run_python(["-c", STARTS_A_SLEEPER], limit=3) == processes.TIMED_OUT
+    assert_end([int(capfd.readouterr().out.split()[1])])
 
 
 def test_python_beside_the_body_ends_with_it(tmp_path: Path):
@@ -169,18 +161,11 @@ def test_workers_end_at_once_with_their_parent(tmp_path: Path):
     (tmp_path / "workers").mkdir()
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     for number in (signal.SIGKILL, signal.SIGINT):
-        parent = subprocess.Popen(
-            [sys.executable, tmp_path / "program.py", tmp_path / "workers"],
-            env=environment,
-            process_group=0,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        while len(workers := list((tmp_path / "workers").iterdir())) < 2:
-            assert parent.poll() is None
-            time.sleep(0.05)
+        command = [sys.executable, tmp_path / "program.py", tmp_path / "workers"]
+        parent = subprocess.Popen(command, env=environment, process_group=0, stderr=subprocess.PIPE, text=True)
+        wait_for(lambda: len(list((tmp_path / "workers").iterdir())) == 2, parent)
         parent.kill() if number == signal.SIGKILL else os.killpg(parent.pid, number)  # as a terminal does
         assert parent.communicate(timeout=20)[1].count("Traceback") == (number == signal.SIGINT)  # workers say nothing
-        for worker in workers:
-            assert_ends(int(worker.name))
+        for worker in (tmp_path / "workers").iterdir():
+            assert_end([int(worker.name)])
             worker.unlink()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiny_runs
 import torch
-from tiny_runs import finish, in_group, metrics, newest, status
+from tiny_runs import finish, in_group, metrics, newest, status, wait_for
 
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
@@ -180,9 +180,7 @@ def test_sigterm_leaves_a_state_of_two_ranks_that_one_rank_continues(tiny_data: 
     run = tmp_path / "run"
     settings = tiny_runs.settings(tiny_data, run, steps=100_000, evaluate_every=50_000, checkpoint_every=50_000)
     process = start(settings)
-    while len(metrics(run, "train")) < 3:
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.1)
+    wait_for(lambda: len(metrics(run, "train")) >= 3, process)
     process.send_signal(signal.SIGTERM)
     told = time.monotonic()
     output = output_of(process, 143)

@@ -1,15 +1,15 @@
 """Every reader returns a graph or one sentence about bad input. test_fuzz_inputs compares it with a second reader."""
 
 import gzip
-import io
 import json
 import lzma
 import os
 import tarfile
 import tracemalloc
 from collections.abc import Callable
-from itertools import count
+from itertools import count, starmap
 from pathlib import Path
+from unittest.mock import Mock
 
 import networkx as nx
 import numpy as np
@@ -292,10 +292,7 @@ def test_sources_without_graphs_are_named(tmp_path: Path):
 
 
 def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch):
-    def scandir(path: str) -> None:
-        raise PermissionError(13, os.strerror(13), os.fspath(path))
-
-    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(os, "scandir", Mock(side_effect=PermissionError(13, os.strerror(13), str(tmp_path))))
     with pytest.raises(UserError, match=r"the folder cannot be read \(permission denied\)"):
         sources.find([tmp_path])
 
@@ -315,36 +312,29 @@ def test_a_fifo_is_refused_at_once(tmp_path: Path):
             sources.unpack(path, tmp_path / "unpacked") if path.suffix == ".tar" else sources.read(path)
 
 
-def _write_archive(path: Path, members: dict[str, bytes], format: int = tarfile.PAX_FORMAT) -> None:
-    with tarfile.open(path, "w:gz" if path.suffix in (".gz", ".tgz") else "w", format=format) as archive:
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-
-
-@pytest.mark.parametrize("name", ["pool.tar.gz", "pool.tgz", "pool.tar"])
-def test_an_archive_is_unpacked_inside_its_folder_and_only_its_graphs(tmp_path: Path, name: str):
-    members = {"data/metadata.json": b"{}", "graphs/a.col": COL, "/b.col": COL, "./c/d.col": COL}
-    _write_archive(tmp_path / name, members | {"data/._b.col": b"\x00", "README.txt": b"hello"})
-    inside = tmp_path / "unpacked"
-    unpacked = sources.unpack(tmp_path / name, inside)
-    assert unpacked == [inside / "b.col", inside / "c" / "d.col", inside / "graphs" / "a.col"]
-    assert all(same(sources.read(path).graph, TAILED) for path in unpacked)
-    assert sorted(tmp_path.iterdir()) == [tmp_path / name, inside]
-
-
-def member(name: str, content: bytes = b"", size: int | None = None, **fields) -> bytes:
+def member(name: str, content: bytes = b"", size: int | None = None, format: int = tarfile.GNU_FORMAT, **fields):
     """The bytes of a member; size: what its header claims."""
     header = tarfile.TarInfo(name)
     header.size = len(content) if size is None else size
     for key, value in fields.items():
         setattr(header, key, value)
-    return header.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512)
+    return header.tobuf(format) + content + bytes(-len(content) % 512)
 
 
 MEMBER = member("a.col", COL)
 END = bytes(1024)
+
+
+@pytest.mark.parametrize("name", ["pool.tar.gz", "pool.tgz", "pool.tar"])
+def test_an_archive_is_unpacked_inside_its_folder_and_only_its_graphs(tmp_path: Path, name: str):
+    members = [("data/metadata.json", b"{}"), ("graphs/a.col", COL), ("/b.col", COL), ("./c/d.col", COL)]
+    content = b"".join(starmap(member, [*members, ("data/._b.col", b"\x00"), ("README.txt", b"hello")])) + END
+    (tmp_path / name).write_bytes(content if name == "pool.tar" else gzip.compress(content))
+    inside = tmp_path / "unpacked"
+    unpacked = sources.unpack(tmp_path / name, inside)
+    assert unpacked == [inside / "b.col", inside / "c" / "d.col", inside / "graphs" / "a.col"]
+    assert all(same(sources.read(path).graph, TAILED) for path in unpacked)
+    assert sorted(tmp_path.iterdir()) == [tmp_path / name, inside]
 
 
 @pytest.mark.parametrize(
@@ -391,6 +381,6 @@ def test_a_changed_byte_in_an_archive_that_is_not_compressed_further_is_found(tm
 def test_long_names_of_every_tar_format_are_read(tmp_path: Path, format: int):
     names = ["a.col", f"{'d' * 99}/{'b' * 90}.col", "ö.col"]
     names += [f"{'d' * 150}/{'e' * 150}.col"] * (format != tarfile.USTAR_FORMAT)
-    _write_archive(tmp_path / "pool.tar", dict.fromkeys(names, COL), format)
+    (tmp_path / "pool.tar").write_bytes(b"".join(member(name, COL, format=format) for name in names) + END)
     unpacked = sources.unpack(tmp_path / "pool.tar", tmp_path / "unpacked")
     assert {str(path.relative_to(tmp_path / "unpacked")) for path in unpacked} == set(names)

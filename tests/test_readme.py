@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import test_rust
 
-from gnn_training import __version__, contract, settings
+from gnn_training import contract, settings
 from gnn_training.__main__ import COMMANDS, parse
 from gnn_training.data.families import FAMILIES, RECIPES
 from gnn_training.data.formats import FORMATS
@@ -71,10 +71,8 @@ def test_command_of_the_pages_exists_and_takes_these_flags(command: str):
 def test_flags_of_the_pages_are_flags_of_a_command(page: str):
     fields = {name for command in COMMANDS.values() for name in getattr(settings, command.settings).model_fields}
     known = {f"--{no}{name}".replace("_", "-") for name in fields for no in ("", "no-")}
-    scripts = " ".join(
-        (ROOT / name).read_text()
-        for name in ("build_and_push.sh", "test.sh", "scripts/lock.sh", "clients/rust/src/main.rs")
-    )
+    sources = ("build_and_push.sh", "test.sh", "scripts/lock.sh", "clients/rust/src/main.rs")
+    scripts = " ".join((ROOT / name).read_text() for name in sources)
     known |= {*re.findall(r"--[a-z-]+", scripts), "--help", "--dry-run", "--version", "--settings"}
     known |= {"--secret", "--shm-size", "--group-add", "--example"}  # of docker and cargo
     known |= {"--docker-args"}  # of runpodctl
@@ -118,7 +116,7 @@ def test_messages_that_a_page_explains_are_in_the_program(page: str):
     [
         ("README.md", COMMANDS),
         ("docs/ONNX.md", (*contract.INPUTS, *contract.OPTIONAL_INPUTS, *contract.OUTPUTS, *contract.GRAPH_TYPES)),
-        ("docs/DATA.md", (*FAMILIES, *RECIPES, *FORMATS, *PER_GRAPH, *RAGGED)),
+        ("docs/DATA.md", (*FAMILIES, *RECIPES, *FORMATS, *PER_GRAPH, *RAGGED, *(name for name, _ in RAGGED.values()))),
     ],
 )
 def test_page_names_everything_there_is(page: str, names: tuple[str, ...]):
@@ -128,10 +126,6 @@ def test_page_names_everything_there_is(page: str, names: tuple[str, ...]):
 
 def test_readme_is_short():
     assert text("README.md").count("\n") <= 220
-
-
-def test_changelog_has_this_version():
-    assert f"## [{__version__}]" in text("CHANGELOG.md")
 
 
 # What a reader brings along: commands before those of the page. $MADE: what a job of ./run.sh leaves in a clone.
@@ -156,21 +150,15 @@ ADDED = {
     "coloring-gnn generate --recipe full --out training_data/full": "--recipe smoke --graphs 8",
     **dict.fromkeys(  # tests of the image and of the loggers train
         [
-            "./run.sh --preset smoke",
-            "./run.sh --logger wandb",
-            "./run.sh --data my_graphs --run runs/mine",
-            "./run_multigpu.sh",
-            "./run_multigpu.sh 2",
-            "./run_multigpu.sh --gpus 0,1,4",
-            "./run_multigpu.sh 2 --preset cpu",
-            "./run_multigpu.sh --data training_data/full",
-            "coloring-gnn train --logger wandb",
-            "coloring-gnn train --logger mlflow",
+            "./run.sh --preset smoke", "./run.sh --logger wandb", "./run.sh --data my_graphs --run runs/mine",
+            "./run_multigpu.sh", "./run_multigpu.sh 2", "./run_multigpu.sh --gpus 0,1,4",
+            "./run_multigpu.sh 2 --preset cpu", "./run_multigpu.sh --data training_data/full",
+            "coloring-gnn train --logger wandb", "coloring-gnn train --logger mlflow",
             "coloring-gnn train --logger trackio",
         ],
         "--dry-run",
     ),
-}
+}  # fmt: skip
 REPLACED = {
     "uvx --from . coloring-gnn color examples/queen8_8.col --seconds 5 -o queen8_8.sol": "pip install uv && "
     "uvx --from . coloring-gnn color examples/queen8_8.col --seconds 0 -o queen8_8.sol",
@@ -234,9 +222,7 @@ RUN_PAGES = [page for page in NOW if len(script(page)) > 1]
 
 def test_every_entry_of_the_tables_is_a_command_of_the_pages():
     found = {line for page in NOW for language, code in blocks(page) if language == "sh" for line in lines(code)}
-    assert (
-        sorted(line for line in {*ADDED, *REPLACED} if line not in found) == [] and not ADDED.keys() & REPLACED.keys()
-    )
+    assert [line for line in {*ADDED, *REPLACED} if line not in found] == [] and not ADDED.keys() & REPLACED.keys()
     assert [start for start in NOT_RUN if not any(line.startswith(start) for line in found)] == []
     other = {"sh", "c", "rust", "toml", "mermaid", ""}  # cargo runs the blocks of Rust
     assert {language for page in NOW for language, _ in blocks(page)} <= {*PROGRAMS, *other}
@@ -258,9 +244,7 @@ def clone(tmp_path: Path, compiled: None) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", RUN_PAGES)
-def test_commands_of_a_page_work_one_after_the_other(
-    page: str, clone: Path, tmp_path: Path, request: pytest.FixtureRequest
-):
+def test_commands_of_a_page_work_one_after_the_other(page: str, clone: Path, tmp_path: Path, request):
     program = "\n".join(["set -eo pipefail", *(f"echo {shlex.quote(f'$ {line}')}\n{line}" for line in script(page))])
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"GNN_VENV": sys.prefix}
     if "$MADE" in program:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tiny_runs
 import torch
-from tiny_runs import finish, metrics, newest, refusal, status
+from tiny_runs import finish, metrics, newest, records, refusal, status, wait_for
 
 from gnn_training.data import packed
 from gnn_training.data.packed import PackedGraphs
@@ -44,11 +44,6 @@ def finished(trained: Path, settings: TrainSettings) -> TrainSettings:
     return settings
 
 
-def records(run: Path) -> list[dict]:
-    """Lines of metrics.jsonl without what a clock decides."""
-    return [{k: v for k, v in line.items() if k not in ("graphs_per_second", "seconds_left")} for line in metrics(run)]
-
-
 def best(run: Path) -> dict:
     return checkpoint.load(run / "best.pt")
 
@@ -65,9 +60,7 @@ def assert_same_run(run: Path, reference: Path) -> None:
 def interrupt(settings: TrainSettings, number: int, moment: Moment) -> int:
     """Train and send it a signal at the moment; its exit code."""
     process = tiny_runs.fork(train, settings)
-    while not moment():
-        assert process.is_alive(), f"ended with exit code {process.exitcode}"
-        time.sleep(0.002)
+    wait_for(moment, process)
     os.kill(process.pid, number)
     process.join()
     return process.exitcode
@@ -157,9 +150,7 @@ def test_what_a_crash_of_the_machine_left_half_written_costs_one_interval(settin
 def test_a_second_training_of_a_folder_is_refused_while_the_first_runs(tiny_data: Path, tmp_path: Path):
     settings = tiny_runs.settings(tiny_data, tmp_path / "run", steps=100_000)
     process = tiny_runs.fork(train, settings)
-    while not reached(settings.run, 1):
-        assert process.is_alive()
-        time.sleep(0.01)
+    wait_for(partial(reached, settings.run, 1), process)
     assert "another process is writing it" in refusal(train, settings)
     process.terminate()
     process.join()
@@ -184,9 +175,7 @@ def test_lost_or_damaged_best_weights_are_made_again(finished: TrainSettings, da
 def test_a_volume_that_disappears_ends_two_ranks_with_a_sentence(tiny_data: Path, tmp_path: Path):
     settings = tiny_runs.settings(tiny_data, tmp_path / "run", processes=2, steps=100_000)
     process = tiny_runs.start_command("train", settings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    while not reached(settings.run, 3):
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_for(partial(reached, settings.run, 3), process)
     settings.run.rename(tmp_path / "elsewhere")
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 4 and re.fullmatch("coloring-gnn: .*cannot be written.*\\n", said), said

@@ -8,12 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tiny_runs import ROOT, assert_end, status
+from tiny_runs import ROOT, assert_end, marked, status, wait_for
 
 import gnn_training.jobs.run as job
 from gnn_training.errors import StorageError, UserError
@@ -186,16 +184,6 @@ def test_step_that_fails_ends_the_job_with_its_exit_code_and_its_own_words(here:
     assert re.search("1/7 data: failed with exit code 2 after .*; the same command continues here", out)
 
 
-def marked(mark: str) -> dict[int, str]:
-    """Command lines of the processes that have this in their environment."""
-    found = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if mark.encode() in (process / "environ").read_bytes():
-                found[int(process.name)] = (process / "cmdline").read_bytes().decode().replace("\0", " ")
-    return found
-
-
 def answers(host: str, port: int) -> bool:
     with socket.socket() as connection:
         return connection.connect_ex((host, port)) == 0
@@ -212,11 +200,8 @@ def test_no_process_outlives_a_job_that_is_stopped_or_loses_a_rank(here: Path, t
     with open("said", "w") as said:
         flags = ["--data", str(tiny_data), "--processes", "2", "--steps", "100000", "--tensorboard", str(port)]
         process = start(*flags, stdout=said, stderr=said)
-    deadline = time.monotonic() + 250
     # Only this machine reaches TensorBoard: 127.0.0.2 is this machine, too, but not the address it listens on.
-    while "step 10/" not in Path("said").read_text() or not answers("127.0.0.1", port):
-        assert time.monotonic() < deadline and process.poll() is None, Path("said").read_text()
-        time.sleep(0.1)
+    wait_for(lambda: "step 10/" in Path("said").read_text() and answers("127.0.0.1", port), process)
     assert not answers("127.0.0.2", port)
     running = [pid for pid in marked(f"MARK={here}") if pid != os.getpid()]
     ranks = [pid for pid, line in marked(f"MARK={here}").items() if "spawn_main" in line]

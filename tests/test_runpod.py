@@ -2,16 +2,13 @@
 
 import json
 import logging
-import re
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from http.server import ThreadingHTTPServer
 
-import jsonschema
+import hub_server
 import pytest
 
 from gnn_training.errors import MachineError, UserError
@@ -19,27 +16,19 @@ from gnn_training.launch import runpod
 
 KEY = "rpa_0123456789SECRET"
 POD = {"RUNPOD_POD_ID": "abc123xyz", "RUNPOD_API_KEY": KEY}
-SCHEMA = json.loads(Path(__file__).with_name("runpod_schema.json").read_text())
 Order = tuple[str, str, str | None, object]
 
 
 class Server(ThreadingHTTPServer):
     """Answers with these codes, the last for ever; None is silence. Notes method, path, key and body of every order."""
 
-    daemon_threads = True
-
     def __init__(self, *codes: int | None, location: str = ""):
         super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}/v2"
         self.codes, self.location, self.orders = list(codes), location, list[Order]()
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v2"
 
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
+class Handler(hub_server.Handler):
     def answer(self) -> None:
         orders, codes = self.server.orders, self.server.codes
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -47,33 +36,21 @@ class Handler(BaseHTTPRequestHandler):
         code = codes[min(len(orders), len(codes)) - 1]
         if code is None:
             time.sleep(1)
-            return
-        self.send_response(code)
-        self.send_header("Location", self.server.location)
-        problem = json.dumps({"title": "Trouble", "status": code, "detail": "the reason"}).encode()
-        self.send_header("Content-Length", str(len(problem)))
-        self.end_headers()
-        self.wfile.write(problem)
+        else:
+            self.send(code, {"title": "Trouble", "status": code, "detail": "the reason"}, Location=self.server.location)
 
     do_GET = do_POST = answer
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
     """serve(*codes): a server that runs until the test ends."""
-    monkeypatch.setenv("no_proxy", "*")
     with ExitStack() as stack:
 
         def start(*codes: int | None, location: str = "") -> Server:
             if None in codes:
                 monkeypatch.setattr(runpod, "TIMEOUT", 0.4)
-            server = stack.enter_context(Server(*codes, location=location))
-            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-            stack.callback(server.shutdown)
-            return server
+            return stack.enter_context(hub_server.running(Server(*codes, location=location)))
 
         yield start
 
@@ -104,18 +81,7 @@ def test_a_refusal_is_told_loudly_and_repeated_only_if_that_may_help(serve, code
     assert len(server.orders) == orders
 
 
-def test_requests_of_the_page_fit_version_2_of_the_api():
-    """The JSON of each POST is what the API takes, and there are no others."""
-    page = Path(__file__).parents[1].joinpath("docs/PODS.md").read_text()
-    requests = re.findall(r"https://api\.runpod\.io/v2/(\S+?)\"? -H [^']*?--json '(.+?)'", page, re.DOTALL)
-    schemas = {"network-volumes": "CreateNetworkVolumeRequest", "pods/$pod/action": "PodActionRequest"}
-    assert {path for path, _ in requests} == set(schemas) and "rest.runpod" not in page
-    for path, body in requests:
-        jsonschema.validate(json.loads(body), SCHEMA | {"$ref": f"#/components/schemas/{schemas[path]}"})
-
-
-def test_a_server_that_is_not_there_is_named_as_the_reason(monkeypatch, caplog):
-    monkeypatch.setenv("no_proxy", "*")
+def test_a_server_that_is_not_there_is_named_as_the_reason(caplog):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     said = refusal(f"http://127.0.0.1:{port}")

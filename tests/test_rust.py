@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import networkx as nx
@@ -15,7 +16,7 @@ from dimacs import queens, read_solution, write_col
 from gnn_training.coloring import from_logits, is_proper, num_colors
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import suites
-from gnn_training.graph import Graph
+from gnn_training.graph import as_graph
 from gnn_training.model.session import Model
 from gnn_training.solve.portfolio import clique_size
 
@@ -64,16 +65,8 @@ def search(*arguments: str, crate: Path = CRATE) -> subprocess.CompletedProcess:
     return subprocess.run([*command, "--", *arguments], cwd=CRATE.parents[1], env=env, capture_output=True, text=True)
 
 
-def mycielski(order: int) -> Graph:
-    """The DIMACS graph mycielK, which begins one step earlier than networkx counts."""
-    drawn = nx.mycielski_graph(order + 1)
-    return Graph.from_edges(len(drawn), list(drawn.edges), f"myciel{order}")
-
-
-GRAPHS = [
-    *(queens(*board) for board in ((5, 5), (6, 6), (7, 7), (8, 8), (8, 12))),
-    *(mycielski(order) for order in (3, 4, 5, 6, 7)),
-]
+GRAPHS = [queens(*board) for board in ((5, 5), (6, 6), (7, 7), (8, 8), (8, 12))]
+GRAPHS += [replace(as_graph(nx.mycielski_graph(order)), name=f"myciel{order - 1}") for order in (4, 5, 6, 7, 8)]
 
 
 def test_style_holds_for_all_features():

@@ -17,11 +17,9 @@ from gnn_training.training.loss import Batch, Search
 from gnn_training.training.searcher import search_on_cpu, self_check
 
 NO_GPU = {
-    "get_device_name": "a GPU",
-    "reset_peak_memory_stats": None,
-    "max_memory_reserved": 2**30,
+    "get_device_name": "a GPU", "reset_peak_memory_stats": None, "max_memory_reserved": 2**30,
     "mem_get_info": (0, 2**31),
-}
+}  # fmt: skip
 
 
 def one_color_more(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:

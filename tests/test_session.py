@@ -1,4 +1,4 @@
-"""An exported file in ONNX Runtime: batches, options, limits of time and memory, and files that are not models."""
+"""An exported file in ONNX Runtime: batches, options, limits of time and memory, and the shipped file."""
 
 import pickle
 import re
@@ -10,16 +10,23 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import tiny_onnx
+from dimacs import queens, read_solution, write_col
 from small_graphs import random_graph
 
+from gnn_training import files
+from gnn_training.coloring import num_colors
+from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
+from gnn_training.jobs.color import color
 from gnn_training.machine import num_cores
-from gnn_training.model import session
+from gnn_training.model import golden, session
 from gnn_training.model.session import Model, needed_bytes
+from gnn_training.settings import ColorSettings, EvaluateSettings, RunSettings
 
 ROOT = Path(__file__).parents[1]
 TRIANGLE = Graph.from_edges(3, [(0, 1), (1, 2), (0, 2)])
@@ -55,10 +62,8 @@ def test_the_shipped_file_takes_batches_and_every_option():
     prediction = real.predict([TRIANGLE, SINGLETON], num_colors=[3, 0], seed=5, steps=4)
     assert [len(set(rows.argmax(1))) for rows in prediction.logits] == [3, 1]
     assert real.predict([SINGLETON]).logits[0].shape == (1, 256)
-    together = real.predict([TRIANGLE, RING, TRIANGLE]).chromatic
-    assert together == pytest.approx(
-        [real.predict(graph).chromatic[0] for graph in (TRIANGLE, RING, TRIANGLE)], abs=0.01
-    )
+    alone = [real.predict(graph).chromatic[0] for graph in (TRIANGLE, RING, TRIANGLE)]
+    assert real.predict([TRIANGLE, RING, TRIANGLE]).chromatic == pytest.approx(alone, abs=0.01)
     start = time.monotonic()
     with pytest.raises(TimeoutError, match="takes longer than 0 s"):
         real.predict([RING], steps=FOREVER, seconds=0.1)
@@ -86,19 +91,13 @@ PATH, STAR, TREE = (lambda v: v - 1), (lambda _: 5), (lambda v: max(5, v // 2))
 GRID = Graph.from_edges(2500, [(v, v + step) for v in range(2450) for step in (1, 50) if step > 1 or v % 50 < 49])
 CLIQUE = [(u, v) for u in range(270) for v in range(u)]
 FAMILIES = {
-    "path": [forest(2000, PATH)],
-    "paths": [forest(1500, PATH)] * 4,
-    "long path": [forest(10_000, PATH)],
-    "star": [forest(1000, STAR)],
-    "large star": [forest(5000, STAR)],
-    "tree": [forest(2048, TREE)],
-    "grid": [GRID],
+    "path": [forest(2000, PATH)], "paths": [forest(1500, PATH)] * 4, "long path": [forest(10_000, PATH)],
+    "star": [forest(1000, STAR)], "large star": [forest(5000, STAR)], "tree": [forest(2048, TREE)], "grid": [GRID],
     "bipartite": [Graph.from_edges(1000, [(u, v) for u in range(500) for v in range(500, 1000)])],
     "complete": [Graph.from_edges(270, CLIQUE)],
     "clique and path": [Graph.from_edges(1000, CLIQUE + [(v, v + 1) for v in range(269, 999)])],
-    "random": [random_graph(700, 0.5)],
-    "small ones": [random_graph(60, 0.5)] * 40,
-}
+    "random": [random_graph(700, 0.5)], "small ones": [random_graph(60, 0.5)] * 40,
+}  # fmt: skip
 
 
 CALLS = """
@@ -234,3 +233,42 @@ def test_a_model_with_other_answers_is_refused(tmp_path: Path, old: str, new: st
     onnx.save(model, tmp_path / "other.onnx")
     with pytest.raises(UserError, match=r"other.onnx(: a call fails| is not a coloring network: it answers)"):
         Model(tmp_path / "other.onnx").predict([TRIANGLE, RING])
+
+
+def test_the_report_is_about_the_shipped_file():
+    checksum = files.checksums({SHIPPED_MODEL.name: SHIPPED_MODEL.read_bytes()}).split()[0]
+    assert checksum in (ROOT / "models" / "REPORT.md").read_text()
+
+
+def test_color_and_evaluate_take_the_shipped_file_when_no_model_is_named_and_no_job_writes_there(tmp_path: Path):
+    assert EvaluateSettings(graphs=tmp_path).model == str(SHIPPED_MODEL)
+    assert RunSettings().models.resolve() != SHIPPED_MODEL.parent
+    assert num_colors(read_solution(*color(ColorSettings(graphs=(write_col(tmp_path, queens(5, 5)),))))) == 5
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"edge_index": [[0, 1], [1, -1]]}, {"edge_index": [[0, 1], [1, -(2**63)]]}, {"edge_index": [[0, 1], [1, 5]]},
+        {"batch": [0, 0, 1, 1, 0]}, {"batch": [-1, 0, 0, 0, 0]}, {"batch": [-1] * 5}, {"batch": [0, 0, 0, 0, 10**6]},
+        {"batch": [0, 0, 0, 0, 2**63 - 1]}, {"batch": []}, {"seed": []}, {"seed": [1, 2]}, {"steps": []},
+        {"num_colors": []},
+    ],
+)  # fmt: skip
+def test_a_wrong_input_is_an_error_and_not_an_answer(wrong: dict[str, list]):
+    right = {"edge_index": [[0, 1, 2], [1, 2, 0]], "batch": [0, 0, 0, 1, 1], "steps": 10}
+    with pytest.raises(Exception, match="ONNXRuntimeError"):
+        Model(threads=1)._run(golden.feeds(**right | wrong), seconds=10)
+
+
+def test_numbers_that_the_batch_leaves_out_cost_nothing_and_have_predictions_of_zero():
+    edge_index, batch = np.array([[0, 1, 2, 3], [1, 2, 0, 4]]), np.array([0, 0, 0, 1, 1])
+    model, few, many = Model(threads=1), [2, 1], [2] * 8 + [1]
+    dense = model._run(golden.feeds(edge_index, batch, num_colors=few), seconds=10)
+    sparse = model._run(golden.feeds(edge_index, 5 * batch + 3, num_colors=many), seconds=10)
+    assert np.array_equal(dense[0], sparse[0])
+    for alone, among in zip(dense[1:], sparse[1:], strict=True):
+        assert np.array_equal(among[[3, 8]], alone)
+        assert len(among) == 9 and not among[[0, 1, 2, 4, 5, 6, 7]].any()
+    last = model._run(golden.feeds(edge_index, 999_999 * batch), seconds=5)
+    assert np.array_equal(last[0], dense[0])

@@ -27,9 +27,7 @@ def start(folder: Path, *command: str | Path, **variables: str) -> None:
 
 @pytest.fixture
 def strace() -> str:
-    if not shutil.which("strace"):
-        debian.require("strace")
-    tried = subprocess.run(["strace", "-o", os.devnull, "true"], capture_output=True, text=True)
+    tried = subprocess.run([debian.command("strace"), "-o", os.devnull, "true"], capture_output=True, text=True)
     if tried.returncode:
         pytest.skip(f"strace can trace no process here: {tried.stderr.strip()}")
     return "strace"

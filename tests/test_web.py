@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree
 
-import browser
 import networkx as nx
 import numpy as np
 import pytest
 import test_fuzz_inputs as fuzz
 from dimacs import read_solution, write_col
+from playwright.sync_api import Browser, Page
 
 from gnn_training.coloring import from_logits, is_proper, num_colors
 from gnn_training.contract import GOLDEN_FILE, OUTPUTS, SHIPPED_MODEL, WEB_FILE
@@ -27,9 +27,6 @@ from gnn_training.graph import Graph, as_graph
 from gnn_training.model.session import Model
 from gnn_training.solve.kernels import dsatur
 from gnn_training.solve.portfolio import clique_size
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
 
 ROOT = Path(__file__).parents[1]
 WEB = ROOT / "clients" / "web"
@@ -129,21 +126,17 @@ def address(modules: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def page(address: str) -> Iterator["Page"]:
-    """The page in Chromium, which finds no host but this machine."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    offline = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=browser.executable(), args=[*browser.FLAGS, offline])
-        page, requests, errors = chromium.new_page(), [], []
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("requestfailed", lambda request: errors.append(request.url))
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
-        page.goto(address)
-        finish(page)
-        yield page
-        chromium.close()
+def page(address: str, chromium: Browser) -> Iterator[Page]:
+    """The page in Chromium."""
+    page, requests, errors = chromium.new_page(), [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("requestfailed", lambda request: errors.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+    page.goto(address)
+    finish(page)
+    yield page
+    page.close()
     assert len(requests) > 8 and all(re.match(rf"({address}/|blob:{address}/)", url) for url in requests)
     assert not errors
 
@@ -164,19 +157,19 @@ def node(modules: Path, tmp_path: Path) -> Callable[..., Any]:
     return node
 
 
-def finish(page: "Page", state: str = "done") -> str:
+def finish(page: Page, state: str = "done") -> str:
     """Wait for the page and return the number of colors that it shows, or its sentence."""
     page.wait_for_selector(f"body[data-state={state}]", timeout=60_000)
     return page.inner_text("#error" if state == "error" else "#result")
 
 
-def slide(page: "Page", name: str, value: int) -> None:
+def slide(page: Page, name: str, value: int) -> None:
     """Move a slider. The steps count in places of the slider."""
     change = "(slider, value) => { slider.value = value; slider.oninput(); slider.onchange(); }"
     page.eval_on_selector(f"#{name}", change, value)
 
 
-def downloaded(page: "Page", folder: Path) -> np.ndarray:
+def downloaded(page: Page, folder: Path) -> np.ndarray:
     """The colors (N,) in the file that the page gives."""
     with page.expect_download() as download:
         page.click("#download")
@@ -185,7 +178,7 @@ def downloaded(page: "Page", folder: Path) -> np.ndarray:
     return read_solution(path)
 
 
-def colors_of(page: "Page", path: Path, folder: Path) -> np.ndarray:
+def colors_of(page: Page, path: Path, folder: Path) -> np.ndarray:
     """Open a file in the page; the proper colors (N,) that it gives, as many as it shows."""
     page.set_input_files("#file", path)
     shown = finish(page)
@@ -193,10 +186,6 @@ def colors_of(page: "Page", path: Path, folder: Path) -> np.ndarray:
     assert is_proper(read(path).graph, colors)
     assert shown == f"{num_colors(colors)} colors"
     return colors
-
-
-def from_networkx(name: str, drawn: nx.Graph) -> Graph:
-    return Graph.from_edges(len(drawn), list(drawn.edges), name)
 
 
 def test_the_page_reads_the_same_graphs_as_python(node: Callable[..., Any]):
@@ -265,15 +254,15 @@ def test_the_example_of_the_docs_colors_a_ring(node: Callable[..., Any]):
     assert is_proper(as_graph(nx.cycle_graph(5)), colors) and num_colors(colors) == 3
 
 
-def test_the_page_colors_files_properly(page: "Page", tmp_path: Path):
+def test_the_page_colors_files_properly(page: Page, tmp_path: Path):
     random, tree = nx.fast_gnp_random_graph(120, 0.1, seed=1), nx.random_labeled_tree(200, seed=2)
     named = tmp_path / "cities.edgelist"
     named.write_text("# roads\n" + "".join(f"city{u}, city{v}, 7\n" for u, v in random.edges))
     files = {
         QUEENS: 9,
-        write_col(tmp_path, from_networkx("myciel5", nx.mycielski_graph(6))): 6,
-        write_col(tmp_path, from_networkx("tree", tree)): 2,
-        write_col(tmp_path, from_networkx("dense", nx.fast_gnp_random_graph(50, 0.5, seed=3))): None,
+        write_col(tmp_path, nx.mycielski_graph(6), "myciel5"): 6,
+        write_col(tmp_path, tree, "tree"): 2,
+        write_col(tmp_path, nx.fast_gnp_random_graph(50, 0.5, seed=3), "dense"): None,
         named: None,
     }
     for path, expected in files.items():
@@ -281,8 +270,8 @@ def test_the_page_colors_files_properly(page: "Page", tmp_path: Path):
         assert expected in (None, found)
 
 
-def test_the_page_says_what_is_optimal_and_saves_pictures(page: "Page", tmp_path: Path):
-    colors_of(page, write_col(tmp_path, from_networkx("ring", nx.cycle_graph(5))), tmp_path)
+def test_the_page_says_what_is_optimal_and_saves_pictures(page: Page, tmp_path: Path):
+    colors_of(page, write_col(tmp_path, nx.cycle_graph(5), "ring"), tmp_path)
     assert "\nAt least 2 colors needed. The greedy method DSATUR finds 3.\n" in page.inner_text("#facts")
     assert "\nWith a hundred times the steps, 3 are predicted.\n" in page.inner_text("#facts")
     colors = colors_of(page, QUEENS, tmp_path)
@@ -297,12 +286,12 @@ def test_the_page_says_what_is_optimal_and_saves_pictures(page: "Page", tmp_path
     assert [int(text.text) - 1 for text in drawing.iter("{http://www.w3.org/2000/svg}text")] == colors.tolist()
     path = next(drawing.iter("{http://www.w3.org/2000/svg}path")).get("d")
     assert path.count("M") == path.count("L") == 728
-    colors_of(page, write_col(tmp_path, from_networkx("path", nx.path_graph(4))), tmp_path)
+    colors_of(page, write_col(tmp_path, nx.path_graph(4), "path"), tmp_path)
     facts = page.inner_text("#facts")
     assert "\nNo coloring has fewer colors. " in facts and "predicted" not in facts
 
 
-def test_a_file_can_be_dropped_and_drawn_on(page: "Page", tmp_path: Path):
+def test_a_file_can_be_dropped_and_drawn_on(page: Page, tmp_path: Path):
     page.dispatch_event("main", "drop", {"dataTransfer": page.evaluate_handle(TRANSFER)})
     assert finish(page) == "3 colors" and "triangle: 3 nodes, 3 edges" in page.inner_text("#facts")
     page.click("#draw")
@@ -328,7 +317,7 @@ def test_a_file_can_be_dropped_and_drawn_on(page: "Page", tmp_path: Path):
     assert "drawing: 3 nodes, 0 edges" in page.inner_text("#facts")
 
 
-def test_the_page_stays_alive_and_can_stop(page: "Page", tmp_path: Path):
+def test_the_page_stays_alive_and_can_stop(page: Page, tmp_path: Path):
     colors_of(page, QUEENS, tmp_path)
     page.evaluate(FRAMES)
     slide(page, "steps", 8)
@@ -344,7 +333,7 @@ def test_the_page_stays_alive_and_can_stop(page: "Page", tmp_path: Path):
     assert finish(page).endswith("colors")
 
 
-def test_the_sliders_set_steps_and_seed(page: "Page", tmp_path: Path):
+def test_the_sliders_set_steps_and_seed(page: Page, tmp_path: Path):
     slide(page, "steps", 0)
     assert num_colors(colors_of(page, QUEENS, tmp_path)) == 12  # DSATUR's
     assert page.inner_text("#steps-value") == "0"
@@ -359,7 +348,7 @@ def test_the_sliders_set_steps_and_seed(page: "Page", tmp_path: Path):
     assert page.inner_text("#seed-value") == "1"
 
 
-def test_the_picture_is_on_the_first_screen_of_a_phone(page: "Page", tmp_path: Path):
+def test_the_picture_is_on_the_first_screen_of_a_phone(page: Page, tmp_path: Path):
     colors_of(page, QUEENS, tmp_path)
     size = page.viewport_size
     page.set_viewport_size({"width": 390, "height": 844})
@@ -378,7 +367,7 @@ def test_the_picture_is_on_the_first_screen_of_a_phone(page: "Page", tmp_path: P
         ("a.png", "1 2", "name a file that ends in .col, .edgelist, .edges, .txt"),
     ],
 )
-def test_a_bad_file_gets_one_sentence(page: "Page", tmp_path: Path, name: str, text: str, sentence: str):
+def test_a_bad_file_gets_one_sentence(page: Page, tmp_path: Path, name: str, text: str, sentence: str):
     (tmp_path / name).write_text(text)
     page.set_input_files("#file", tmp_path / name)
     assert finish(page, "error") == f"{name}: {sentence}."

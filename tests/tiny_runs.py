@@ -8,11 +8,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -61,18 +63,9 @@ def pack(folder: Path, instances: Sequence[Instance]) -> PackedGraphs:
 def settings(data: Path, run: Path, **changes) -> TrainSettings:
     """Forty steps, three to an epoch, a checkpoint after each, an evaluation after every seventh and the last."""
     values = {
-        "steps": 40,
-        "precision": "fp32",
-        "warmup_steps": 2,
-        "learning_rate": 2e-3,
-        "rounds": 100,
-        "batch_size": 4,
-        "evaluate_every": 7,
-        "validation_rounds": 50,
-        "checkpoint_every": 1,
-        "log_every": 1,
-        "processes": 1,
-    }
+        "steps": 40, "precision": "fp32", "warmup_steps": 2, "learning_rate": 2e-3, "rounds": 100, "batch_size": 4,
+        "evaluate_every": 7, "validation_rounds": 50, "checkpoint_every": 1, "log_every": 1, "processes": 1,
+    }  # fmt: skip
     return TrainSettings(data=data, run=run, **({"device": "cpu"} | values | changes))
 
 
@@ -84,6 +77,11 @@ def status(run: Path) -> dict:
 def metrics(run: Path, kind: str = "") -> list[dict]:
     """Records of a training so far, all or those of one kind."""
     return [record for record in read_metrics(run / "metrics.jsonl") if kind in ("", record["kind"])]
+
+
+def records(run: Path) -> list[dict]:
+    """Records of a training without what a clock decides."""
+    return [{k: v for k, v in line.items() if k not in ("graphs_per_second", "seconds_left")} for line in metrics(run)]
 
 
 def newest(run: Path) -> dict:
@@ -106,12 +104,36 @@ def fork(function: Callable, *args) -> BaseProcess:
     return process
 
 
+def marked(mark: str) -> dict[int, str]:
+    """Command lines of the processes that have this in their environment."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark.encode() in (process / "environ").read_bytes():
+                found[int(process.name)] = (process / "cmdline").read_bytes().decode().replace("\0", " ")
+    return found
+
+
 def assert_end(pids: Sequence[int]) -> None:
-    """These processes end soon."""
-    deadline = time.monotonic() + 30
-    while running := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
-        assert time.monotonic() < deadline, f"{running} live on"
-        time.sleep(0.05)
+    """These processes end soon; one whose parent does not ask for its exit code stays as a zombie."""
+
+    def lives(pid: int) -> bool:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return False
+
+    wait_for(lambda: not any(map(lives, pids)), seconds=30)
+
+
+def wait_for(
+    condition: Callable[[], object], process: subprocess.Popen | BaseProcess | None = None, seconds: float = 250
+) -> None:
+    """Until it holds. A process that has to live until then does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        ended = process.poll() if isinstance(process, subprocess.Popen) else process and process.exitcode
+        assert ended is None and time.monotonic() < deadline, ended
+        time.sleep(0.002)
 
 
 def finish(function: Callable, *args) -> int:
@@ -123,41 +145,23 @@ def finish(function: Callable, *args) -> int:
 
 def refusal(function: Callable, *args) -> str:
     """The UserError that `function` raises in a process of its own."""
-    reader, writer = FORKS.Pipe(duplex=False)
-    process = fork(_refused, writer, function, *args)
-    writer.close()
-    said = reader.recv()
-    process.join()
-    return said
-
-
-def _refused(result: Connection, function: Callable, *args) -> None:
-    try:
-        function(*args)
-    except UserError as error:
-        result.send(str(error))
+    with ProcessPoolExecutor(1, FORKS) as pool, pytest.raises(UserError) as refused:
+        pool.submit(function, *args).result()
+    return str(refused.value)
 
 
 def in_group(size: int, function: Callable, *args) -> list:
     """What function(rt, *args) returns on every rank of a gloo group, each in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        pipes = [FORKS.Pipe(duplex=False) for _ in range(size)]
-        group = [
-            fork(_member, Path(folder, "store"), rank, size, writer, function, args)
-            for rank, (_, writer) in enumerate(pipes)
-        ]
-        for _, writer in pipes:
-            writer.close()  # or a rank that died would look like one that takes long
-        results = [reader.recv() for reader, _ in pipes]
-        for process in group:
-            process.join()
-    return results
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(size, FORKS) as pool:
+        members = [pool.submit(_member, f"{folder}/store", rank, size, function, args) for rank in range(size)]
+        return [member.result() for member in members]
 
 
-def _member(store: Path, rank: int, size: int, result: Connection, function: Callable, args: tuple) -> None:
+def _member(store: str, rank: int, size: int, function: Callable, args: tuple) -> object:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-    result.send(function(Runtime(rank, size, torch.device("cpu")), *args))
+    result = function(Runtime(rank, size, torch.device("cpu")), *args)
     dist.destroy_process_group()
+    return result
 
 
 def differences(a: object, b: object, name: str = "") -> list[str]:

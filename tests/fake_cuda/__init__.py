@@ -40,15 +40,11 @@ class FakeCuda:
         (self.folder / "cuda").mkdir(exist_ok=True)
         shared = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
         variables = {
-            "PATH": f"{self.library / str(gpus)}:{os.environ['PATH']}",
-            "PYTHONPATH": f"{ROOT}:{HERE / 'site'}",
-            "LD_PRELOAD": self.library / LIBRARY,
-            "LD_LIBRARY_PATH": self.library,
-            "OMP_NUM_THREADS": 1,
-            "FAKE_CUDA_DEVICES": gpus,
-            "FAKE_CUDA_LOG": self.folder / "cuda",
+            "PATH": f"{self.library / str(gpus)}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT}:{HERE / 'site'}",
+            "LD_PRELOAD": self.library / LIBRARY, "LD_LIBRARY_PATH": self.library, "OMP_NUM_THREADS": 1,
+            "FAKE_CUDA_DEVICES": gpus, "FAKE_CUDA_LOG": self.folder / "cuda",
             **{f"FAKE_CUDA_{name.upper()}" if name.islower() else name: value for name, value in options.items()},
-        }
+        }  # fmt: skip
         return shared | {name: str(value) for name, value in variables.items()}
 
     def run(self, *arguments: object, gpus: int = 1, **options: object) -> str:
