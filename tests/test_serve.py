@@ -9,15 +9,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tiny_runs import ROOT, wait_for
 
 from gnn_training.__main__ import main
 from gnn_training.contract import SHIPPED_MODEL, WEB_FILE
 from gnn_training.jobs import serve as job
 
-ROOT = Path(__file__).parents[1]
 TYPES = {
     "/": "text/html; charset=utf-8", "/index.html": "text/html; charset=utf-8", "/style.css": "text/css",
     "/icon.svg": "image/svg+xml", f"/{WEB_FILE}": "application/octet-stream",
@@ -80,7 +81,13 @@ def test_silent_connections_are_closed_when_there_are_too_many(server):
     assert silent[-1].recv(1) == b""
     for connection in silent:
         connection.close()
-    assert get(port, "/")[0] == 200
+
+    def answers() -> bool:  # when it has noticed
+        with suppress(ConnectionError):
+            return get(port, "/")[0] == 200
+        return False
+
+    wait_for(answers, seconds=20)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
