@@ -103,9 +103,15 @@ def cell(value: object) -> str:
     return "-" if value is None else f"{value:.2f}" if isinstance(value, float) else printable(str(value))
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Raise BrokenPipeError; rich would end the process."""
+        raise  # noqa: PLE0704
+
+
 def print_tables(*tables: Table, file: TextIO | None = None) -> None:
     """Print tables to stdout or to a file. A log and a file get lines as wide as the tables."""
-    console = Console(markup=False, highlight=False, file=file)
+    console = _Console(markup=False, highlight=False, file=file)
     if not console.is_terminal:
         console.width = 200
     for table in tables:

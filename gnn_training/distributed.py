@@ -81,8 +81,8 @@ def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime
     with tempfile.TemporaryDirectory() as folder:
         try:
             dist.init_process_group(
-                backend, "env://" if "RANK" in os.environ else f"file://{folder}/store", timeout,
-                rank=rank, world_size=world_size, device_id=where if is_gpu else None,
+                backend, timeout=timeout, rank=rank, world_size=world_size, device_id=where if is_gpu else None,
+                store=None if "RANK" in os.environ else dist.FileStore(f"{folder}/store", 1),
             )  # fmt: skip
             yield Runtime(rank, world_size, where)
         except torch.OutOfMemoryError as error:

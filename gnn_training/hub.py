@@ -51,13 +51,13 @@ def parse(name: str) -> tuple[str, str | None]:
 def errors_in_a_sentence(name: str) -> Iterator[None]:
     """Turn errors of huggingface_hub into UserError. Tokens are left to that library and appear in no message."""
     require_package("huggingface_hub", name, "'.[hub]' in a clone")
-    from huggingface_hub import errors, utils
-
-    hooks = utils.get_session().event_hooks["request"]
-    hooks += [] if _limit_silence in hooks else [_limit_silence]
     try:
+        from huggingface_hub import errors, utils
+
+        hooks = utils.get_session().event_hooks["request"]
+        hooks += [] if _limit_silence in hooks else [_limit_silence]
         yield
-    except (errors.HTTPError, OSError, ValueError) as error:  # ValueError: of a name or a model card
+    except (errors.HTTPError, ImportError, OSError, ValueError) as error:  # such as of a proxy, a name, a model card
         cause = " ".join(str(error).split())
         ways = "correct the name, log in with `hf auth login` or set HF_TOKEN, connect, or make room in HF_HOME"
         raise UserError(f"{name}: the Hub and its cache do not serve it ({cause}): {ways}") from error

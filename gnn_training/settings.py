@@ -64,7 +64,7 @@ def _sentence(error: dict[str, Any]) -> str:
         return f"there is no setting {name}"
     if "error" in error.get("ctx", {}):  # raised by a validator of this file
         return str(error["ctx"]["error"])
-    return f"{name} ({error['input']}) " + re.sub("Input |Field |String ", "", error["msg"])
+    return f"{name} ({error['input']!s:.200}) " + re.sub("Input |Field |String ", "", error["msg"])
 
 
 class LabelSettings(Settings):

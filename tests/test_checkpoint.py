@@ -20,9 +20,11 @@ def state(value: float = 1.0) -> dict:
 
 
 def test_only_the_newest_two_are_kept(tmp_path: Path):
+    (tmp_path / "step-9-keep.pt").touch()  # by a user
     for step in (90, 100, 110, 120):
         checkpoint.save_step(tmp_path, step, {**state(), "step": step})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000110.pt", "step-00000120.pt"]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["step-00000110.pt", "step-00000120.pt", "step-9-keep.pt"]
     assert checkpoint.newest(tmp_path)["step"] == 120
 
 

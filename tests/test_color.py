@@ -96,6 +96,18 @@ def test_ctrl_c_and_sigterm_write_the_best_so_far(number: signal.Signals, hard: 
     assert_proper(hard, read_solution(hard.with_suffix(".sol")))
 
 
+def test_a_signal_ends_the_searches_of_several_graphs_which_write_their_best(hard: Path, tiny_model: Path):
+    folder = hard.parent
+    shutil.copy(hard, folder / "other.col")
+    start, timer = time.monotonic(), threading.Timer(3, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    words = ["-m", str(tiny_model), "-o", str(folder), "--seconds", "300", "--threads", "1"]
+    assert main(["color", str(hard), str(folder / "other.col"), *words]) == 143
+    assert time.monotonic() - start < 60
+    assert_proper(hard, read_solution(hard.with_suffix(".sol")))
+    assert not (folder / "other.sol").exists()
+
+
 @pytest.mark.parametrize("names", [["./-x.col"], ["--", "-x.col"]])
 def test_a_name_may_begin_with_a_dash(names: list[str], hard: Path, tiny_model: Path, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -164,6 +176,9 @@ def test_nodes_in_a_picture_have_the_number_and_the_shade_of_their_color():
     axes = figure.axes[0]
     assert axes.get_title() == "search: 3 colors"
     assert [text.get_text() for text in axes.texts] == ["2", "1", "2", "3"]
+    named = draw(Graph.from_edges(2, [(0, 1)]), colors[:2], "search", ["a$x_{$", "b\x1b"])
+    named.canvas.draw()  # a name is no formula
+    assert [text.get_text() for text in named.axes[0].texts] == [r"a\$x_{\$", r"b\x1b"]
     shades = [tuple(shade) for shade in axes.collections[0].get_facecolors()]
     assert shades[0] == shades[2] and len(set(shades)) == 3
 

@@ -1,6 +1,8 @@
 """The evaluation job: rows, tables, report, page, what it refuses, and the methods it compares with."""
 
+import io
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -232,8 +234,7 @@ def test_packed_graphs_that_are_damaged_or_without_validation_are_refused(packed
     with pytest.raises(UserError, match="differs from its manifest"):
         run(packed_folder, tiny_model)
     packed.write(packed_folder, kept | {"split": np.zeros(5, dtype=np.uint8)}, ("er", "small"), {})
-    with pytest.raises(UserError, match="packed has no validation graphs"):
-        run(packed_folder, tiny_model)
+    assert len(run(packed_folder, tiny_model)["graphs"]) == 5  # without validation graphs, those of the training
 
 
 def test_an_improper_coloring_ends_the_job_and_names_the_graph(folder: Path, tiny_model: Path, monkeypatch):
@@ -251,6 +252,17 @@ def test_a_graph_too_large_for_the_network_or_for_rlf_is_a_row_without_their_col
     assert list(rows["random"]["colors"]) == ["dsatur"] and rows["random"]["colors"]["dsatur"] > 0
     assert rows["single"]["colors"] == {"dsatur": 1, "rlf": 1, "one_call": 1}
     assert methods["one_call"]["graphs"] < methods["dsatur"]["graphs"]
+
+
+def test_the_report_is_written_although_nobody_reads_the_tables(folder: Path, tiny_model: Path, monkeypatch):
+    class Closed(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Closed())
+    with pytest.raises(BrokenPipeError):
+        run(folder / "single.col", tiny_model)
+    assert (folder / "report.json").exists()
 
 
 def test_a_report_without_a_folder_is_refused_before_any_work(folder: Path, tmp_path: Path):

@@ -181,6 +181,7 @@ def test_what_cannot_be_fetched_is_refused_in_a_sentence(online: hub_server.Hub,
         ("hf://me/gated", {}, "403"), ("hf://me/none", {}, "404"), ("hf://me/model@v9", {}, "404"),
         ("hf://me/model", {"HF_HUB_OFFLINE": "1"}, "disabled"), ("hf://me/model", nobody, "onnection"),
         ("hf://me/model", {"HF_HOME": str(tmp_path / "file")}, "Not a directory"),
+        ("hf://me/model", {"HTTPS_PROXY": "foo://bar"}, "foo"),
     ):  # fmt: skip
         said = refusal(name, **variables)
         assert re.match(f"{name}: the Hub and its cache do not serve it .*{reason}.*: correct", said)

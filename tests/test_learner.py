@@ -1,5 +1,6 @@
 """One rank: what a step minimizes, skips and reports, what a checkpoint holds, and scores on the validation graphs."""
 
+import tempfile
 from copy import deepcopy
 from pathlib import Path
 
@@ -64,6 +65,14 @@ def test_a_missing_gpu_is_reported(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="device is cuda but torch finds no GPU"), distributed.join("cuda"):
         pass
+
+
+def test_the_folder_of_temporary_files_may_have_any_name(tmp_path: Path, monkeypatch):
+    (tmp_path / "x").write_text("precious")
+    (folder := tmp_path / "x#1?").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with distributed.join("cpu") as rt:
+        assert rt.any(True) == [True]
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):

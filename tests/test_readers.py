@@ -160,6 +160,7 @@ LINK = b'{"nodes": [{"id": "a"}], "links": [{"source": "a", "target": "z"}]}'
         ("a.json", b"[" * 100_000, "line 1: is not the JSON of a graph"),
         ("a.json", b'{"n": ' + b"9" * 5000 + b"}", "line 1: is not the JSON of a graph"),
         ("a.json", b"[1, 2]", "is JSON without the key `adjacency`"),
+        ("a.json", b'{"nodes": [{"id": 1}, {"id": "1"}], "links": []}', "two nodes have the same `id`"),
         ("a.json", LINK, "is no node-link data (KeyError(b'z')): `nodes` must"),
     ],
     ids=count(),
@@ -198,6 +199,12 @@ def test_a_wrong_edge_count_in_a_dimacs_header_is_noted():
     assert [sources.parse("a.col", b"p edge 3 %d\n" % stated + edges).note for stated in (7, 2, 3)] == [
         "a.col: the header says 7 edges, the file has 2; these are used", "", "",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("header", ["source,target\n", '"Source","Target"\r', "source,target,weight\r\n"])
+def test_the_header_of_a_csv_is_no_edge(header: str):
+    assert sources.parse("a.csv", f"{header}a,b\rb,c".encode()).names == ["a", "b", "c"]
+    assert len(sources.parse("a.csv", b"source,targets\na,b").names) == 4
 
 
 def test_csv_has_quoted_names_a_header_and_further_cells():

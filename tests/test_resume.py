@@ -147,6 +147,13 @@ def test_what_a_crash_of_the_machine_left_half_written_costs_one_interval(settin
     assert_same_run(settings.run, trained)
 
 
+def test_a_training_whose_checkpoints_are_gone_is_not_begun_anew(finished: TrainSettings):
+    shutil.rmtree(finished.run / "checkpoints")
+    before = (finished.run / "best.pt").read_bytes()
+    assert "run has a training without its checkpoints, which would begin anew: name" in refusal(train, finished)
+    assert (finished.run / "best.pt").read_bytes() == before
+
+
 def test_a_second_training_of_a_folder_is_refused_while_the_first_runs(tiny_data: Path, tmp_path: Path):
     settings = tiny_runs.settings(tiny_data, tmp_path / "run", steps=100_000)
     process = tiny_runs.fork(train, settings)

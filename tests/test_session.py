@@ -167,13 +167,20 @@ def test_a_file_that_is_not_onnx_is_refused_in_a_sentence(tmp_path: Path, conten
         *((name, "foreign", " is not a coloring network: its .*foreign") for name in ("node_features", "seed", "chr")),
         ('"steps": "2", ', "", ": is damaged .KeyError: 'steps'.; name a file written by"),
         *(('"steps": "2"', f'"steps": "{steps}"', ": is damaged .ValueError: ") for steps in ("", "-1", "9" * 5000)),
-        *(("[0, ", rule, ": is damaged .[A-Za-z]*Error: ") for rule in ("[", "[NaN, ", "[0, [0], ", "0, ")),
+        *(("[0, ", rule, ": is damaged .[A-Za-z]*Error: ") for rule in ("[", "[NaN, ", "[1e9, ", "[0, [0], ", "0, ")),
     ],
 )
 def test_a_model_with_other_tensors_or_other_steps_is_refused(tmp_path: Path, old: str, new: str, sentence: str):
     path = tiny_onnx.write(tmp_path / "other.onnx", tiny_onnx.MODEL.replace(old, new))
     with pytest.raises(UserError, match=f"other.onnx{sentence}"):
         Model(path)
+
+
+def test_predictions_that_are_not_finite_are_refused(tmp_path: Path):
+    text = tiny_onnx.MODEL.replace("= Expand(count, B)", "= Expand(low, B)")
+    text = text.replace("count = ", "low = Log(nothing)\n count = ")
+    with pytest.raises(UserError, match="low.onnx is not a coloring network: its predictions are not finite"):
+        Model(tiny_onnx.write(tmp_path / "low.onnx", text)).predict([TRIANGLE])
 
 
 def test_a_file_that_takes_long_to_open_is_given_up_and_no_signal_waits_for_it(tmp_path: Path, monkeypatch):

@@ -21,6 +21,7 @@ from gnn_training.contract import GRAPH_TYPES
 from gnn_training.errors import UserError
 from gnn_training.graph import MAX_NODES, Graph, Instance
 
+HEADER = re.compile(rb'\A"?source"?,"?target"?(?![^,\r\n])[^\r\n]*', re.IGNORECASE)
 MAX_LINES = 20_000_000  # of which every one may have an edge
 MAX_LINE = 1_000_000  # bytes of a line
 MAX_VALUES = 2_000_000  # of JSON: lists, objects and quotes, which take the most memory for their bytes
@@ -98,9 +99,7 @@ def parse_csv(content: bytes) -> Instance:
     """Read two labels per line, separated by a comma; they may be quoted and have blanks. Further cells are ignored,
     and so is a first line `source,target`; # and % begin a comment.
     """
-    head, _, tail = content.removeprefix(codecs.BOM_UTF8).partition(b"\n")
-    if head.lower().split(b",")[:2] in ([b"source", b"target"], [b"source", b"target\r"]):
-        content = b"#\n" + tail
+    content = re.sub(HEADER, b"#", content.removeprefix(codecs.BOM_UTF8), count=1)
     return _edges(content, lambda line: [cell.strip().encode() for cell in next(csv.reader([line.decode()]))[:2]])
 
 
@@ -199,7 +198,9 @@ def _node_link(document: dict) -> Instance:
         links = document["edges"] if "edges" in document else document["links"]
         names = [str(node["id"]).encode() for node in document["nodes"]]
         edge_ends = [str(link[end]).encode() for link in links for end in ("source", "target")]
-        position = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        position = {name: number for number, name in enumerate(names)}
+        if len(position) < len(names):
+            raise ValueError("two nodes have the same `id`")
         return _numbered(position, array("i", [position[end] for end in edge_ends]))
     except (TypeError, KeyError, ValueError) as error:
         rule = "`nodes` must be objects with `id`, `links` or `edges` objects with such a `source` and `target`"

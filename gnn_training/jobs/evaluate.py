@@ -77,9 +77,10 @@ def evaluate(settings: EvaluateSettings) -> None:
         "verdict": scores.verdict(rows), "comparison": comparison, "example": example,
     }  # fmt: skip
     tables = {name: markdown_table(columns) for name, columns in scores.tables(content).items()}
-    print_tables(*tables.values())
     files.write_text(settings.report, json.dumps(content, indent=1) + "\n")
     files.write_text(web_page, page(content))
+    logger.info("wrote %s and %s", settings.report, web_page)
+    print_tables(*tables.values())
     if (curves := settings.report.parent / "tensorboard").is_dir():  # of the training whose model this is
         from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
 
@@ -92,7 +93,6 @@ def evaluate(settings: EvaluateSettings) -> None:
         print(f"The number of colors is predicted with a mean error of {summary['chromatic_mae']:.2f}.")
     for sentence in filter(None, [*comparison, content["verdict"]]):
         print(sentence)
-    logger.info("wrote %s and %s", settings.report, web_page)
 
 
 def _inputs(settings: EvaluateSettings) -> list[Path]:
@@ -126,10 +126,7 @@ def _cases(settings: EvaluateSettings) -> list[Case]:
 def _packed_cases(folder: Path) -> Iterator[Case]:
     graphs = PackedGraphs.open(folder)
     graphs.verify()
-    chosen = graphs.indices("validation").tolist()
-    if not chosen:
-        raise UserError(f"{folder} has no validation graphs: evaluate the files it was made from")
-    for i in chosen:
+    for i in graphs.indices("validation").tolist() or range(len(graphs)):  # a single graph is for training
         yield Case(graphs.graph(i), int(graphs.num_colors[i]), graphs.families[graphs.family[i]])
 
 

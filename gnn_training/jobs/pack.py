@@ -39,9 +39,8 @@ def pack(settings: PackSettings) -> Path:
     manifest = _manifest(settings, data_sha256, status, modified)
     contents["manifest.json"] = (json.dumps(manifest, indent=1) + "\n").encode()
     with files.damaged(f"a record in {settings.run}", DELETE):
-        text = page(report, manifest, config, read_metrics(settings.run / "metrics.jsonl"))
-    files.write_text(settings.run / PAGE_FILE, text)
-    contents[PAGE_FILE] = text.encode()
+        contents[PAGE_FILE] = page(report, manifest, config, read_metrics(settings.run / "metrics.jsonl")).encode()
+    files.write_bytes(settings.run / PAGE_FILE, contents[PAGE_FILE])
     contents[SUMS_FILE] = files.checksums(contents).encode()
     archive = settings.models / ARCHIVE_FILE
     with files.replace_file(archive) as temporary:

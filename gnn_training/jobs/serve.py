@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 import threading
 from contextlib import suppress
 from http import HTTPStatus
@@ -68,6 +69,11 @@ class PageServer(ThreadingHTTPServer):
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         return threading.active_count() <= MAX_CONNECTIONS
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that has gone away, or of one that is silent."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class PageHandler(SimpleHTTPRequestHandler):

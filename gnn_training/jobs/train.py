@@ -15,7 +15,7 @@ from gnn_training.console import duration
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime, join
 from gnn_training.errors import StorageError, UserError
-from gnn_training.files import damaged, identity, lock_folder, make_folder, write_text
+from gnn_training.files import damaged, identity, lock_folder, make_folder, read_json, write_text
 from gnn_training.launch import gpus
 from gnn_training.launch.ranks import Nodes, launch
 from gnn_training.settings import EVALUATIONS, TrainSettings
@@ -196,7 +196,12 @@ FREE_TO_CHANGE = {
 
 def _on_disk(run: Path) -> tuple[dict | None, bool]:
     """State to resume from, if any, and whether there are best weights that can be read."""
-    state, best = checkpoint.newest(run / checkpoint.FOLDER), run / "best.pt"
+    state, best, ended = checkpoint.newest(run / checkpoint.FOLDER), run / "best.pt", run / "status.json"
+    way_out = "name another --run folder, or empty this one"
+    if state is None and ended.exists():
+        with damaged(ended, way_out):
+            if read_json(ended, way_out)["status"] != "failed":
+                raise UserError(f"{run} has a training without its checkpoints, which would begin anew: {way_out}")
     if state is None or not best.exists():
         return state, False
     try:

@@ -19,8 +19,10 @@ from gnn_training.graph import Graph, as_graph
 from gnn_training.machine import available_bytes, num_cores
 from gnn_training.model import golden, rule
 
+MAX_WEIGHT = 1e6  # of a rule; ours are below 100
 MODEL_LIMIT = 20_000_000  # bytes, forty times ours
 OPEN_SECONDS = 60  # ours takes a third of one
+SIGNAL_SECONDS = 5  # that a signal waits for a file that is being opened
 WAY_OUT = "name a file written by `coloring-gnn export`"
 
 
@@ -50,12 +52,12 @@ class Model:
         self.path = hub.model_file(path or contract.SHIPPED_MODEL)
         self.threads = threads or num_cores()
         self._session = _open(self.path, self.threads)
-        self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
         with files.damaged(f"the metadata of {self.path}", WAY_OUT):
+            self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
             self.steps = int(self.metadata["steps"])  # rounds of a call that does not name them
             self.rule = np.array(json.loads(self.metadata["rule"]), np.float32).reshape(rule.NUM_WEIGHTS)
-            if self.steps < 0 or not np.isfinite(self.rule).all():
-                raise ValueError("steps must be 0 or more, and every weight of the rule finite")
+            if self.steps < 0 or not np.abs(self.rule).max() <= MAX_WEIGHT:
+                raise ValueError(f"steps must be 0 or more, and weights of the rule at most {MAX_WEIGHT:g}")
 
     def predict(
         self, graphs: Any, num_colors: Sequence[int] | None = None, seed: int | None = None,
@@ -83,7 +85,7 @@ class Model:
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         feeds = golden.feeds(np.concatenate(edges, axis=1), np.repeat(np.arange(len(batch)), sizes), **given)
         try:
-            logits, chromatic, types, difficulty = results = self._run(feeds, seconds)
+            results = [np.asarray(output) for output in self._run(feeds, seconds)]
         except (MemoryError, TimeoutError):
             raise
         except Exception as error:  # the runtime's errors have no base class of their own
@@ -92,6 +94,9 @@ class Model:
         if [(x.dtype.name, x.shape) for x in results] != [("float32", shape) for shape in shapes]:
             answers = ", ".join(f"{name} {x.dtype}{list(x.shape)}" for name, x in zip(OUTPUTS, results, strict=True))
             raise UserError(f"{self.path} is not a coloring network: it answers {answers}; {WAY_OUT}")
+        logits, chromatic, types, difficulty = results
+        if not (np.isfinite(chromatic).all() and np.isfinite(difficulty).all()):
+            raise UserError(f"{self.path} is not a coloring network: its predictions are not finite; {WAY_OUT}")
         return Prediction(np.split(logits, offsets[1:-1]), chromatic, types, difficulty)
 
     def _run(self, feeds: dict[str, np.ndarray], seconds: float | None) -> list[np.ndarray]:
@@ -147,21 +152,26 @@ def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
             opened.set_exception(error)
 
     # The runtime cannot be stopped while it opens a file: that goes on in a thread for which no end waits.
-    Thread(target=work, daemon=True).start()
+    thread = Thread(target=work, daemon=True)
+    thread.start()
     try:
         session = opened.result(OPEN_SECONDS)
+    except KeyboardInterrupt:
+        thread.join(SIGNAL_SECONDS)  # a process that ends in the middle of it would crash
+        raise
     except TimeoutError:
         raise UserError(f"{path}: takes ONNX Runtime more than {OPEN_SECONDS} s to open; {WAY_OUT}") from None
     except Exception as error:  # the runtime's errors have no base class of their own
         version = onnxruntime.__version__
         raise UserError(f"{path}: ONNX Runtime {version} refuses it ({_cause(error)}): {WAY_OUT}") from error
-    for what, tensors, expected in (
-        ("inputs", session.get_inputs(), INPUTS),
-        ("optional inputs", session.get_overridable_initializers(), OPTIONAL_INPUTS),
-        ("outputs", session.get_outputs(), OUTPUTS),
-    ):
-        names = [tensor.name for tensor in tensors]
-        if sorted(names) != sorted(expected):
-            differ = f"{', '.join(names) or 'none'} instead of {', '.join(expected)}"
-            raise UserError(f"{path} is not a coloring network: its {what} are {differ}; {WAY_OUT}")
+    with files.damaged(path, WAY_OUT):  # names may be no text
+        for what, tensors, expected in (
+            ("inputs", session.get_inputs(), INPUTS),
+            ("optional inputs", session.get_overridable_initializers(), OPTIONAL_INPUTS),
+            ("outputs", session.get_outputs(), OUTPUTS),
+        ):
+            names = [tensor.name for tensor in tensors]
+            if sorted(names) != sorted(expected):
+                differ = f"{', '.join(names) or 'none'} instead of {', '.join(expected)}"
+                raise UserError(f"{path} is not a coloring network: its {what} are {differ}; {WAY_OUT}")
     return session

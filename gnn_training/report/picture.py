@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from gnn_training.coloring import num_colors
-from gnn_training.errors import UserError
+from gnn_training.errors import UserError, printable
 from gnn_training.graph import Graph
 
 MAX_NODES, MAX_EDGES = 400, 10_000  # above, a picture is one dark spot
@@ -33,7 +33,9 @@ def draw(graph: Graph, colors: np.ndarray, method: str, names: Sequence[Any] = (
     shades = matplotlib.colormaps["tab10" if count <= 10 else "tab20" if count <= 20 else "turbo"]
     shades = shades if count <= 20 else shades.resampled(count)
     is_numbered = graph.num_nodes <= NUMBERED_NODES
-    labels = list(names) if names and not isinstance(names, range) else (color_ids + 1).tolist()
+    labels = (color_ids + 1).tolist()
+    if names and not isinstance(names, range):
+        labels = [printable(str(name)).replace("$", r"\$") for name in names]  # which begins a formula
     opacity = 40 + round(160 * min(1, 200 / max(graph.num_edges, 1)))  # of 255; many edges are paler
     # Springs that start there keep its shape. It says nothing of a graph in several parts.
     start = nx.spectral_layout(network) if len(network) > 2 and nx.is_connected(network) else None

@@ -130,7 +130,8 @@ def verdict(rows: Sequence[Row]) -> str:
             continue
         name, change = f"the {METHODS[other]}".replace("the T", "T"), changes.mean()
         error = changes.std(ddof=1) / math.sqrt(len(changes)) if len(changes) > 1 else math.inf
-        more = f"{abs(change):.2f} ± {error:.2f} {'more' if change > 0 else 'fewer'} than"
+        within = f" ± {error:.2f}" if len(changes) > 1 else ""
+        more = f"{abs(change):.2f}{within} {'more' if change > 0 else 'fewer'} than"
         said.append(f"{more if changes.any() else 'as many as'} {name}")
         if change > -2 * error or not changes.any():
             (better if change > 2 * error else equal).append(name)

@@ -30,6 +30,7 @@ from gnn_training.contract import SETS_FROM, SETS_UP_TO
 from gnn_training.graph import Graph, NeighbourLists
 from gnn_training.machine import available_bytes
 from gnn_training.model.rule import NUM_WEIGHTS
+from gnn_training.processes import interrupts
 from gnn_training.solve import kernels
 from gnn_training.solve.search_kernel import noise_table, search_graph
 
@@ -60,6 +61,7 @@ VISIT_SECONDS = 1e-8  # of a core, in this search
 RANDOM_RATIO = 2.0  # of DSATUR's colors and a clique: below it, as in geometric graphs, they do not
 FIRST_ROUNDS = 2_000  # of the trained rule in its shortest runs
 SEARCH_BYTES = 12  # of a search by the rule for every pair of a node and a color; TabuCol takes 8
+SIGNAL_SECONDS = 0.2  # between two looks whether a signal has come, while other graphs are colored
 EMPTY_SLICE = 10_000  # the work of a slice besides its visits
 VISITS_PER_ROUND = 11, 40  # work of a round of the trained rule: per mean degree, and besides
 
@@ -253,7 +255,7 @@ def _better_ones(
         except (MemoryError, TimeoutError):
             break
         colors = np.unique(colors, return_inverse=True)[1].astype(np.int32)
-        if colors.max() + 1 < best.num_colors:
+        if colors.max() + 1 < best.num_colors and is_proper(graph, colors):
             best = Coloring("network file", colors, int(colors.max()) + 1)
             yield best
     now = time.monotonic()
@@ -308,14 +310,17 @@ class Search:
                     thread.add_done_callback(lambda ended: self._events.put(ended.exception()))
                 while running:
                     left = max(0.0, self.budget.deadline - time.monotonic())
-                    event = self._events.get(timeout=min(left, TIMEOUT_MAX))
+                    try:
+                        event = self._events.get(timeout=min(left, SIGNAL_SECONDS))
+                    except Empty:
+                        if interrupts or not left:  # a signal reaches the main thread only
+                            return
+                        continue
                     if isinstance(event, BaseException):
                         raise event
                     running -= event is None
                     if event is not None:
                         yield event
-            except Empty:
-                return
             finally:
                 self.finish()
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gnn_training.model.session import Model
 
 MAX_NAMED = 1_000  # colors of precolored and allowed are below
+MAX_PAIRS = 10_000_000  # of a node and a color, each 50 bytes
 BALANCE_SHARE = 0.1  # of the time
 BALANCE_SWAPS = 1_000  # tries per node
 
@@ -146,6 +147,9 @@ def _extend(graph: Graph, lists: dict[int, set[int]], color_ids: np.ndarray) -> 
     place, num_free = np.cumsum(is_free) - 1, int(is_free.sum())
     place[list(fixed)] = num_free + np.array(list(fixed.values()), dtype=np.int64)
     restricted = np.array([node for node in lists if node not in fixed], dtype=np.int64)
+    if len(restricted) * len(color_ids) > MAX_PAIRS:
+        pairs = f"{len(restricted)} nodes times {len(color_ids)} colors"
+        raise ValueError(f"allowed has {pairs}, at most {MAX_PAIRS} are possible: name fewer nodes or colors")
     is_forbidden = np.ones((len(restricted), len(color_ids)), dtype=bool)
     for row, node in zip(is_forbidden, restricted.tolist(), strict=True):
         row[list(lists[node])] = False  # with such nodes, color_ids are all colors from 0

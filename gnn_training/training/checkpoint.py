@@ -13,6 +13,7 @@ from gnn_training.model.network import ColoringNetwork
 
 log = logging.getLogger(__name__)
 FOLDER = "checkpoints"  # in the run folder
+NAMES = f"step-{8 * '[0-9]'}.pt"
 KEEP = 2  # the newest, and the one before in case the disk damaged the newest
 DIGITS = 64  # of a SHA-256
 EXPORTED = {"network": dict, "settings": dict, "step": int, "data_sha256": str}
@@ -36,9 +37,9 @@ def save_step(folder: Path, step: int, state: dict) -> None:
     """Write the checkpoint of `step` and drop all others but the last few before it, and what a kill has left."""
     path = folder / f"step-{step:08d}.pt"
     save(path, state)
-    before = sorted(old for old in folder.glob("step-*.pt") if old < path)[-KEEP + 1 :]
+    before = sorted(old for old in folder.glob(NAMES) if old < path)[-KEEP + 1 :]
     with storage_errors(folder):
-        for old in {*folder.glob("step-*.pt"), *folder.glob(".step-*.tmp")} - {path, *before}:
+        for old in {*folder.glob(NAMES), *folder.glob(".step-*.tmp")} - {path, *before}:
             old.unlink()
 
 
@@ -67,7 +68,7 @@ def newest(folder: Path) -> dict | None:
     """State of the newest checkpoint that can be read, None if there is none. UserError if none of them can be read:
     starting again would replace the best weights of a training that may still be saved.
     """
-    for path in (paths := sorted(folder.glob("step-*.pt"), reverse=True)):
+    for path in (paths := sorted(folder.glob(NAMES), reverse=True)):
         try:
             return load(path, RESUMED)
         except UserError as error:
