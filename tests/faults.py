@@ -146,7 +146,7 @@ class Faults:
         self.products[name] = STEPS[name].products(self.space)
         self.writes[name] = int.from_bytes(self.counter.read_bytes(), "little")
         for folder in ("run", "models"):
-            if (self.space / folder).exists():
+            if (self.space / folder).exists() and STEPS[name].command != "run":  # which comes last, with other settings
                 shutil.copytree(self.space / folder, self.made / folder, dirs_exist_ok=True)
 
     def empty(self, name: str) -> None:

@@ -45,7 +45,7 @@ def edges_of(graphs: Sequence[Graph]) -> Edges:
 
 
 def search_in_tensors(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:
-    """What `training.loss.Search` finds, by the definition that is exported."""
+    """What `training.loss.Searcher` finds, by the definition that is exported."""
     graphs = [Graph.from_adjacency(as_matrix(batch.lists(row))) for row in range(len(batch.ids))]
     colors = torch.zeros(len(graphs), max(graph.num_nodes for graph in graphs), dtype=torch.int64)
     for row, first in enumerate(batch.first):

@@ -19,7 +19,7 @@ from gnn_training.model.network import ColoringNetwork
 from gnn_training.training.learner import MAX_BAD_STEPS, PREDICTION_RATE, Learner, learning_rate
 from gnn_training.training.loader import DeviceDataset, GraphLoader
 from gnn_training.training.logbook import Progress
-from gnn_training.training.loss import WEIGHTS, Batch, LossTerms, Search
+from gnn_training.training.loss import WEIGHTS, Batch, LossTerms, Searcher
 from gnn_training.training.searcher import search_on_cpu
 from gnn_training.training.validation import PREDICTED, SCORES, Validation
 
@@ -41,7 +41,7 @@ class Trainer:
             report = self.learner.reduce()
         return report
 
-    def poison(self, value: float = float("nan")) -> Search:
+    def poison(self, value: float = float("nan")) -> Searcher:
         """A search whose results make the loss this value; the true one."""
         truth = self.learner.search
         self.learner.search = lambda *inputs: tuple(found + value for found in truth(*inputs))
@@ -227,7 +227,7 @@ def network() -> ColoringNetwork:
     return ColoringNetwork()
 
 
-def start(data: PackedGraphs, rt: Runtime, search: Search = search_on_cpu, **changes) -> Validation:
+def start(data: PackedGraphs, rt: Runtime, search: Searcher = search_on_cpu, **changes) -> Validation:
     settings = tiny_runs.settings(data.folder, Path("nowhere"), **({"validation_rounds": ROUNDS} | changes))
     return Validation(settings, DeviceDataset(data, rt.device), search, rt)
 

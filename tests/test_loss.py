@@ -16,7 +16,7 @@ from gnn_training.model import network as network_module
 from gnn_training.model.network import ColoringNetwork, structure
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.solve.portfolio import first_coloring
-from gnn_training.training.loss import SPREAD, WEIGHTS, Batch, LossTerms, Search, StateBatch
+from gnn_training.training.loss import SPREAD, WEIGHTS, Batch, LossTerms, Searcher, StateBatch
 from gnn_training.training.searcher import search_on_cpu
 
 SINGLE = Graph.from_edges(1, [])
@@ -54,7 +54,7 @@ def states(graphs: list[Graph]) -> StateBatch:
     sizes = torch.tensor([float(graph.num_nodes) for graph in graphs])
     colors = torch.from_numpy(np.concatenate(first))
     used = torch.tensor([float(each.max()) + 1 for each in first])
-    search = network_module.Search(
+    search = network_module.SearchState(
         colors, *per_node, used, (used - 3).clamp(min=1), sizes, sizes / 2, sizes, 100 * sizes
     )
     color_ids = torch.arange(int(used.max()))
@@ -76,7 +76,7 @@ def network() -> LossTerms:
     return LossTerms(ColoringNetwork())
 
 
-def finds(fewest: Callable, conflicts: Callable = lambda weights: 0.0) -> Search:
+def finds(fewest: Callable, conflicts: Callable = lambda weights: 0.0) -> Searcher:
     """A search whose results are these functions of the weights (S, G, NUM_WEIGHTS)."""
 
     def search(weights: Tensor, b: Batch, rounds: int) -> tuple[Tensor, Tensor]:
@@ -85,7 +85,7 @@ def finds(fewest: Callable, conflicts: Callable = lambda weights: 0.0) -> Search
     return search
 
 
-def gradient(network: LossTerms, b: Batch, search: Search = search_on_cpu) -> Tensor:
+def gradient(network: LossTerms, b: Batch, search: Searcher = search_on_cpu) -> Tensor:
     """Of the rule, by the gap."""
     return torch.autograd.grad(network(b, search, ROUNDS)["gap"], network.trained.move_rule)[0]
 
@@ -181,7 +181,7 @@ def test_the_predictions_have_no_gradient_in_the_rule_and_the_gap_none_in_them(n
     assert all(weight.grad is None for weight in network.trained.predictions.parameters())
 
 
-def found(b: Batch, rounds: int = ROUNDS, search: Search = search_on_cpu) -> tuple[Tensor, Tensor]:
+def found(b: Batch, rounds: int = ROUNDS, search: Searcher = search_on_cpu) -> tuple[Tensor, Tensor]:
     """What two searches of every graph find, with weights that differ from graph to graph."""
     torch.manual_seed(1)
     first = ColoringNetwork().move_rule.detach()

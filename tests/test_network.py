@@ -10,7 +10,7 @@ from gnn_training.contract import OUTPUTS
 from gnn_training.graph import Graph, as_graph
 from gnn_training.model import network as network_module
 from gnn_training.model.graphs import concatenated
-from gnn_training.model.network import ColoringNetwork, Search, structure
+from gnn_training.model.network import ColoringNetwork, SearchState, structure
 from gnn_training.model.program import Program
 
 GRAPHS = [random_graph(12, 0.5, 1), random_graph(30, 0.2, 2), Graph.from_edges(4, []), Graph.from_edges(1, [])]
@@ -57,7 +57,7 @@ def some_states() -> network_module.States:
     graph = random_graph(40, 0.3, 5)
     edges, colors = edges_of([graph]), torch.arange(40) % 7
     ones, (node, of_graph) = torch.ones(1), structure(padded([graph]))
-    search = Search(colors, *torch.rand(4, 40), 7 * ones, 3 * ones, 100 * ones, 50 * ones, 4 * ones, 10_000 * ones)
+    search = SearchState(colors, *torch.rand(4, 40), 7 * ones, 3 * ones, 100 * ones, 50 * ones, 4 * ones, 10_000 * ones)
     return network_module.states(edges, node[0], of_graph, search, torch.arange(7))
 
 
@@ -82,7 +82,7 @@ def test_chances_fall_and_the_median_stays_between_the_bounds():
         predicted = network_module.Predictions(logits, torch.zeros(50, 8), scale * torch.randn(50))
         chances = predicted.chances()
         assert (chances[:, 1:] <= chances[:, :-1]).all() and chances.min() >= 0 and chances.max() <= 1
-        search = Search(*[torch.zeros(50)] * 5, k, lower, *[torch.zeros(50)] * 4)
+        search = SearchState(*[torch.zeros(50)] * 5, k, lower, *[torch.zeros(50)] * 4)
         chromatic, hard = predicted.chromatic(search), predicted.difficulty(search)
         assert (chromatic >= lower).all() and (chromatic <= k).all() and hard.min() >= 0 and hard.max() <= 100
         saved = torch.tensor([0, *network_module.SAVED])[(chances > 0.5).sum(1)]

@@ -33,7 +33,7 @@ DISK_GIB = 2  # the full recipe packed, checkpoints, logs and the model
 STEPS = 10  # that are timed
 GIB = 2**30
 CUDA_GIB = 1.0  # what a rank takes on its GPU besides tensors
-Row = tuple[str, Callable[[], str | None]]  # title; function that returns what was found, or raises a UserError
+Check = tuple[str, Callable[[], str | None]]  # title; function that returns what was found, or raises a UserError
 # Rounds per second of a GPU: half a million on each of its processors. By arithmetic: no GPU has run this program.
 ROUNDS_PER_SECOND = {"h100": 66e6, "h200": 66e6, "b200": 74e6}
 CORES_PER_GPU = 16  # of rented machines, about
@@ -92,7 +92,7 @@ def estimate(settings: CheckSettings, kind: str, count: str) -> dict[str, str]:
     }
 
 
-def _rows(settings: RunSettings) -> Iterator[Row]:
+def _rows(settings: RunSettings) -> Iterator[Check]:
     cuda, rocm, folders = torch.version.cuda, torch.version.hip, written(settings)
     build = f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else "CPU build"
     yield "Python", platform.python_version
@@ -111,7 +111,7 @@ def _rows(settings: RunSettings) -> Iterator[Row]:
     yield "graphs", partial(_graphs, settings)
 
 
-def _gpu_rows() -> Iterator[Row]:
+def _gpu_rows() -> Iterator[Check]:
     try:
         count = gpus.num_gpus()
     except MachineError:  # the ranks tell why
@@ -154,7 +154,7 @@ def _graphs(settings: RunSettings) -> str:
     return f"{source.graphs}: {train} to train on, {validation} for validation"
 
 
-def _measurements(settings: RunSettings) -> Iterator[Row]:
+def _measurements(settings: RunSettings) -> Iterator[Check]:
     """Memory and time of the training, measured; nothing if there are no packed graphs yet."""
     graphs = locate(settings).graphs
     if not is_packed(graphs):

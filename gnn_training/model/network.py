@@ -28,7 +28,7 @@ WEDGES = 8  # pairs of neighbours of every node that are looked at for triangles
 HALVINGS = 17  # of a neighbour list until one entry is left, in an exported file: enough for 131,072 neighbours
 
 
-class Search(NamedTuple):
+class SearchState(NamedTuple):
     """What a search of every graph has seen. The first five are of its last coloring."""
 
     colors: Tensor      # (V,) int64
@@ -77,7 +77,7 @@ class Predictions(NamedTuple):
         """
         return logsigmoid(self.saved_logits.float()).cumsum(1).exp()
 
-    def chromatic(self, search: Search) -> Tensor:
+    def chromatic(self, search: SearchState) -> Tensor:
         """Median (G,) of the number of colors at the horizon. It falls from one color to the next while the probability
         of that rises from .45 to .55, so that rounding decides nothing.
         """
@@ -85,7 +85,7 @@ class Predictions(NamedTuple):
         saved = ((10 * (self.chances() - 0.5) + 0.5).clamp(0, 1) * steps).sum(1)
         return torch.maximum(search.num_colors - saved, search.lower)
 
-    def difficulty(self, search: Search) -> Tensor:
+    def difficulty(self, search: SearchState) -> Tensor:
         """Difficulty (G,), 0 to 100: 20 times `log_rounds`, where the search is not over."""
         is_over = search.num_colors <= search.lower
         log_rounds = torch.where(is_over, search.reached.log1p() / torch.tensor(10.0).log(), self.log_rounds)
@@ -192,7 +192,7 @@ def mean_of(x: Tensor, group: Tensor, sizes: Tensor) -> Tensor:
     return x.new_zeros(sizes.shape[0], x.shape[1]).index_add(0, group, x) / sizes.clamp(min=1)[:, None]
 
 
-def states(edges: Edges, node: Tensor, graph: Tensor, search: Search, color_ids: Tensor) -> States:
+def states(edges: Edges, node: Tensor, graph: Tensor, search: SearchState, color_ids: Tensor) -> States:
     """Searches of G graphs as PredictionNetwork sees them. node (V, 5), graph (G, 5): of structure; color_ids: (K,)."""
     ones = torch.ones_like(search.free)                                                   # (V,)
     num_nodes = torch.zeros_like(search.lower).index_add(0, edges.node_graph, ones)       # (G,)

@@ -157,8 +157,10 @@ class Search(nn.Module):
         edges = Edges(node_graph, degrees, before + graphs.source[:-1], before + graphs.neighbours[:-1])
         k = result.num_colors.float()
         rounds = torch.where(k > lower, result.rounds, result.reached)  # whatever the rest of the batch takes
-        seen = network.Search(last, free, one, conflicts, moves, k, lower, rounds, result.reached, result.conflicts,
-                              contract.HORIZON * rounds.clamp(min=1))  # fmt: skip
+        seen = network.SearchState(
+            last, free, one, conflicts, moves, k, lower, rounds, result.reached, result.conflicts,
+            contract.HORIZON * rounds.clamp(min=1),
+        )  # fmt: skip
         states = network.states(edges, node.flatten(0, 1)[place], graph, seen, color_ids)
         predicted = self.predictions(states)
         return predicted.chromatic(seen), predicted.graph_type_logits, predicted.difficulty(seen)

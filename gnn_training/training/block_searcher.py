@@ -38,7 +38,7 @@ class BlockSearcher:
 
     @torch.no_grad()
     def __call__(self, weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:
-        """Search; see `Search`. Nothing here waits for the GPU, unless a search is too large for a block."""
+        """Search; see `Searcher`. Nothing here waits for the GPU, unless a search is too large for a block."""
         for i, first in zip(batch.ids.tolist(), batch.first, strict=True):
             if not self.num_colors[i]:
                 self._keep(i, first)

@@ -13,7 +13,7 @@ from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.model.network import ColoringNetwork
 from gnn_training.settings import TrainSettings
-from gnn_training.training.loss import WEIGHTS, Batch, LossTerms, Search
+from gnn_training.training.loss import WEIGHTS, Batch, LossTerms, Searcher
 
 LR_SCALINGS = {"none": lambda ranks: 1.0, "sqrt": math.sqrt, "linear": float}
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
@@ -24,7 +24,7 @@ NEVER = 2**31 - 1  # steps after which a loss scale that is not needed would gro
 class Learner:
     """The network with its optimizer and averaged weights, and the number of steps taken."""
 
-    def __init__(self, settings: TrainSettings, search: Search, rt: Runtime):
+    def __init__(self, settings: TrainSettings, search: Searcher, rt: Runtime):
         self.settings, self.search, self.rt = settings, search, rt
         torch.manual_seed(settings.seed)  # the same first weights on every rank
         self.network = ColoringNetwork().to(rt.device)

@@ -20,7 +20,7 @@ from gnn_training.data.packed import STATE, STATE_NODES, PackedGraphs, cut
 from gnn_training.distributed import Runtime
 from gnn_training.model import network
 from gnn_training.model.graphs import concatenated, pad
-from gnn_training.model.network import NONE_SINCE, Edges, Search
+from gnn_training.model.network import NONE_SINCE, Edges, SearchState
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.settings import TrainSettings
 from gnn_training.solve.portfolio import first_coloring
@@ -214,7 +214,7 @@ class DeviceDataset:
         free, one, around, moves = (copied(each) for each in counts)
         num_colors, reached, saved, last = later.T
         conflicts = np.where(seen[:, 1] < 2 * NONE_SINCE, seen[:, 1] / 2, 10 * NONE_SINCE)
-        search = Search(
+        search = SearchState(
             copied(colors, np.int64), free, one, around, moves, copied(num_colors), copied(data.clique[graphs]),
             copied(seen[:, 0]), copied(reached), copied(conflicts), copied(np.array(horizons)),
         )  # fmt: skip

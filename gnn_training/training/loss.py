@@ -44,7 +44,7 @@ class StateBatch:
     """States of G long searches and what came later, on one device. num_states: of the step on all ranks."""
 
     inputs: States
-    search: network.Search
+    search: network.SearchState
     saved: Tensor  # (G,) float, colors saved until the horizon
     log_rounds: Tensor  # (G,) float, decimal logarithm of 1 + the rounds up to the last of them
     graph_type: Tensor  # (G,) int64
@@ -53,7 +53,7 @@ class StateBatch:
 
 # Searches every graph S times, with weights (S, G, NUM_WEIGHTS), for so many rounds: fewest colors (S, G) float, and
 # the fewest conflicts (S, G) since, 0 where the lower bound is reached.
-Search = Callable[[Tensor, Batch, int], tuple[Tensor, Tensor]]
+Searcher = Callable[[Tensor, Batch, int], tuple[Tensor, Tensor]]
 
 
 class LossTerms(nn.Module):
@@ -66,7 +66,7 @@ class LossTerms(nn.Module):
         self.trained = trained
         self.register_buffer("thresholds", torch.tensor(SAVED), persistent=False)  # on the device before the first step
 
-    def forward(self, batch: Batch, search: Search, rounds: int) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, search: Searcher, rounds: int) -> dict[str, Tensor]:
         """Loss terms (scalars), each divided by the number of graphs, or of states, of the step on all ranks. `gap` is
         the mean number of colors above the best known after so many rounds.
         """

@@ -21,14 +21,14 @@ from gnn_training.errors import MachineError
 from gnn_training.solve.search_kernel import noise_table, search_graph
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
-from gnn_training.training.loss import SPREAD, Batch, Search
+from gnn_training.training.loss import SPREAD, Batch, Searcher
 
 log = logging.getLogger(__name__)
 GRAPHS, ROUNDS = 16, 200  # of a batch that is compared, and of a search
 MIN_AGREEMENT = 0.9  # share of searches that must find the same: rounding makes a few go another way
 
 
-def searcher_for(data: PackedGraphs, device: torch.device) -> Search:
+def searcher_for(data: PackedGraphs, device: torch.device) -> Searcher:
     """The fastest way to search on a device."""
     if device.type == "cpu":
         return search_on_cpu
@@ -44,7 +44,7 @@ def searcher_for(data: PackedGraphs, device: torch.device) -> Search:
 def search_on_cpu(
     weights: Tensor, batch: Batch, rounds: int, rows: Sequence[int] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Search graph after graph, on as many threads as torch may use; see `Search`. rows: only these graphs."""
+    """Search graph after graph, on as many threads as torch may use; see `Searcher`. rows: only these graphs."""
     rows = range(len(batch.ids)) if rows is None else rows
     device, stop = weights.device, np.zeros(1, np.uint8)
     weights, lower, seeds = (values.detach().cpu() for values in (weights, batch.lower, batch.seeds))

@@ -11,7 +11,7 @@ from gnn_training.model.network import ColoringNetwork
 from gnn_training.model.search import first_weights
 from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import DeviceDataset, search_costs, share
-from gnn_training.training.loss import Batch, Search
+from gnn_training.training.loss import Batch, Searcher
 
 SCORES = ("gap", "at_best_known", "gain", "gain_squared")
 PREDICTED = ("chromatic_error", "family_accuracy")
@@ -22,7 +22,7 @@ MAX_NODES = 2048  # larger graphs are trained on, but would dominate a validatio
 class Validation:
     """The validation graphs."""
 
-    def __init__(self, settings: TrainSettings, dataset: DeviceDataset, search: Search, rt: Runtime):
+    def __init__(self, settings: TrainSettings, dataset: DeviceDataset, search: Searcher, rt: Runtime):
         self.dataset, self.data, self.search, self.rt = dataset, dataset.data, search, rt
         self.steps = settings.validation_rounds
         held_out = self.data.indices("validation")
