@@ -21,7 +21,7 @@ from safetensors.torch import load
 from gnn_training import hub
 from gnn_training.archive import read_archive, write_archive
 from gnn_training.coloring import is_proper
-from gnn_training.contract import SUMS_FILE
+from gnn_training.contract import SUMS_FILE, WEIGHTS_FILE
 from gnn_training.errors import UserError
 from gnn_training.files import checksums
 
@@ -96,12 +96,12 @@ def test_a_pushed_model_is_fetched_checked_and_used_also_without_the_hub(archive
         (files,) = server.repositories["me/tiny"].commits
         assert files.keys() == PUSHED
         packed = read_archive(archive)
-        assert all(files[name] == packed[name] for name in hub.FILES if name != hub.WEIGHTS_FILE)
+        assert all(files[name] == packed[name] for name in hub.FILES if name != WEIGHTS_FILE)
         (tmp_path / "best.pt").write_bytes(packed["best.pt"])
         shown = push("me/tiny", archive, "--dry-run")
         assert shown.returncode == 0 and files["README.md"].decode().strip() in shown.stdout, shown
         assert len(server.repositories["me/tiny"].commits) == 1
-        weights, best = load(files[hub.WEIGHTS_FILE]), torch.load(tmp_path / "best.pt")["network"]
+        weights, best = load(files[WEIGHTS_FILE]), torch.load(tmp_path / "best.pt")["network"]
         assert weights.keys() == best.keys() and all(torch.equal(weights[name], best[name]) for name in best)
 
         _, head, text = files["README.md"].decode().split("---\n", 2)

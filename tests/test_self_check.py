@@ -13,7 +13,7 @@ from gnn_training.distributed import Runtime
 from gnn_training.errors import MachineError
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
-from gnn_training.training.loss import Batch, Search
+from gnn_training.training.loss import Batch, Searcher
 from gnn_training.training.searcher import search_on_cpu, self_check
 
 NO_GPU = {
@@ -39,7 +39,7 @@ class OldInputs:
         return search_on_cpu(*self.first, rounds)
 
 
-def checked(rt: Runtime, folder: Path, search: Search) -> list[dict] | str:
+def checked(rt: Runtime, folder: Path, search: Searcher) -> list[dict] | str:
     """What the self-check finds or raises where rank 1 has this search."""
     for name, value in NO_GPU.items():
         setattr(torch.cuda, name, lambda *_, value=value: value)
@@ -53,7 +53,7 @@ def checked(rt: Runtime, folder: Path, search: Search) -> list[dict] | str:
 
 
 @pytest.mark.parametrize("search", [one_color_more, OldInputs()])
-def test_all_ranks_stop_where_one_searches_wrongly(tiny_data: Path, search: Search):
+def test_all_ranks_stop_where_one_searches_wrongly(tiny_data: Path, search: Searcher):
     said = tiny_runs.in_group(2, checked, tiny_data, search)
     assert said[0] == said[1] and "of the searches of rank 1" in said[0] and "or train with --device cpu" in said[0]
 
