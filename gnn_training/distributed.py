@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gnn_training.errors import MachineError, TrainingError
+from gnn_training.errors import MachineError, TrainingError, UserError
 
 TIMEOUT = timedelta(minutes=5)  # a lost rank must not leave the others waiting for half an hour of rent
 TIMED_OUT = "Timed out waiting", "wait timeout"  # as gloo and the store of a group say it
@@ -74,15 +74,20 @@ def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime
     the last owner of the group, and torch may wait for a thread of gloo that waits for Python.
     """
     # Some clusters set WORLD_SIZE to the number of machines: it is torchrun's only if RANK is set, too.
-    rank, world_size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE")) if "RANK" in os.environ else (0, 1)
-    where = _device(device, int(os.environ.get("LOCAL_RANK", 0)))
+    has_launcher = "RANK" in os.environ
+    try:
+        rank, world_size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE")) if has_launcher else (0, 1)
+        where = _device(device, int(os.environ.get("LOCAL_RANK", 0)))
+    except (KeyError, ValueError) as error:
+        wrong = f"RANK is set, and a variable of torchrun is missing or no number: {error}"
+        raise UserError(f"{wrong}; unset RANK, or start with torchrun") from error
     is_gpu = where.type == "cuda"
     backend = "cpu:gloo,cuda:nccl" if is_gpu else "gloo"  # what the host decides needs no GPU
     with tempfile.TemporaryDirectory() as folder:
         try:
             dist.init_process_group(
                 backend, timeout=timeout, rank=rank, world_size=world_size, device_id=where if is_gpu else None,
-                store=None if "RANK" in os.environ else dist.FileStore(f"{folder}/store", 1),
+                store=None if has_launcher else dist.FileStore(f"{folder}/store", 1),
             )  # fmt: skip
             yield Runtime(rank, world_size, where)
         except torch.OutOfMemoryError as error:

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import logging
 import os
 import shutil
 import signal
@@ -87,10 +88,17 @@ def test_the_solution_is_written_beside_the_graph_and_replaces_nothing(hard: Pat
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_write_the_best_so_far(number: signal.Signals, hard: Path, tiny_model: Path, capsys):
-    start, timer = time.monotonic(), threading.Timer(1.5, os.kill, (os.getpid(), number))
-    timer.start()
-    assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "300", "--threads", "1"]) == 0
-    timer.join()
+    class Stop(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "(DSATUR)" in record.getMessage():
+                os.kill(os.getpid(), number)
+
+    start, handler = time.monotonic(), Stop()
+    job.logger.addHandler(handler)
+    try:
+        assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "300", "--threads", "1"]) == 0
+    finally:
+        job.logger.removeHandler(handler)
     assert time.monotonic() - start < 60
     assert "interrupted, taking the best coloring so far" in capsys.readouterr().out
     assert_proper(hard, read_solution(hard.with_suffix(".sol")))

@@ -58,7 +58,7 @@ def test_driver_that_hangs_is_not_waited_for(here: Path, monkeypatch):
     started = time.monotonic()
     with pytest.raises(MachineError, match="nvidia-smi has not answered in 0.3 s, so the driver hangs: take another"):
         gpus.num_gpus()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 @pytest.mark.parametrize("error", [TOO_OLD, "Torch not compiled with CUDA enabled"])

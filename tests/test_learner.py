@@ -67,6 +67,15 @@ def test_a_missing_gpu_is_reported(monkeypatch):
         pass
 
 
+@pytest.mark.parametrize(("value", "wrong"), [(None, "'WORLD_SIZE'"), ("two", "'two'")])
+def test_variables_of_torchrun_that_do_not_fit_are_named(monkeypatch, value: str | None, wrong: str):
+    monkeypatch.setenv("RANK", "0")
+    if value:
+        monkeypatch.setenv("WORLD_SIZE", value)
+    with pytest.raises(UserError, match=f"RANK is set, .*{wrong}; unset RANK, or"), distributed.join("cpu"):
+        pass
+
+
 def test_the_folder_of_temporary_files_may_have_any_name(tmp_path: Path, monkeypatch):
     (tmp_path / "x").write_text("precious")
     (folder := tmp_path / "x#1?").mkdir()

@@ -160,7 +160,7 @@ def test_independent_sets_get_the_moves_that_fit_into_the_time():
     assert portfolio.set_moves(random_graph(400, 0.01).csr(), 3, 1) == 0, "sparse"
     started = time.thread_time()
     portfolio.set_coloring(*lists, 0, 32, GO)
-    assert time.thread_time() - started < 0.1
+    assert time.thread_time() - started < 0.5
 
 
 def test_threads_continue_from_the_best_of_them():

@@ -67,7 +67,7 @@ def test_the_shipped_file_takes_batches_and_every_option():
     start = time.monotonic()
     with pytest.raises(TimeoutError, match="takes longer than 0 s"):
         real.predict([RING], steps=FOREVER, seconds=0.1)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30
     assert len(real.predict([RING], seconds=1e300).logits) == 1  # more than a clock can count is no limit
 
 

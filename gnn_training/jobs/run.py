@@ -250,8 +250,8 @@ def _do(step: Step, settings: RunSettings, record: StepRecord) -> None:
 def _finish(settings: RunSettings, how: str) -> None:
     """Tell what there is, and where; stop the pod if that was asked for."""
     model, report = settings.models / MODEL_FILE, settings.run / "report.json"
-    with files.damaged(report, "delete it, then the same command makes it again"):
-        content = files.read_json(report)
+    with files.damaged(report, way_out := "delete it, then the same command makes it again"):
+        content = files.read_json(report, way_out)
         graphs, methods = content["summary"]["graphs"], content["summary"]["methods"].items()
         scores = [f"{METHODS[method]} {score['mean_gap']:.2f}" for method, score in methods]
         verdict = str(content["verdict"])
