@@ -126,6 +126,7 @@ def _counted(check: Callable[..., str | None]) -> Iterator[tuple[Callable[[tuple
     yield call, lambda: time.monotonic() - started >= SECONDS
     more = _peak_bytes() - before
     assert more < MEMORY, f"{more / 1e6:.0f} MB more memory than before"
+    assert set(outcomes) != {"refused"}, "no input was accepted"
     if folder := os.environ.get("FUZZ_RESULTS"):
         seconds = round(time.monotonic() - started, 1)
         test = os.environ["PYTEST_CURRENT_TEST"].split()[0].rpartition("/")[2]
