@@ -19,7 +19,7 @@ from gnn_training.graph import Graph, as_graph
 from gnn_training.machine import available_bytes, num_cores
 from gnn_training.model import golden, rule
 
-MAX_WEIGHT = 1e6  # of a rule; ours are below 100
+MAX_WEIGHT = 1e6  # of a rule; ours are below 4
 MODEL_LIMIT = 20_000_000  # bytes, forty times ours
 OPEN_SECONDS = 60  # ours takes a third of one
 SIGNAL_SECONDS = 5  # that a signal waits for a file that is being opened
