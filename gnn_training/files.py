@@ -154,16 +154,23 @@ def require_places(outputs: Sequence[Path], inputs: Iterable[Path] = ()) -> None
     """Check before any work that every output can be written. UserError: its folder does not exist, it is no regular
     file, or it is an input or another output. StorageError: the system refuses a file with a name of this length there.
     """
-    there = {identity(path): path for path in inputs}
     for path in outputs:
         if not os.path.isdir(path.parent):
             raise UserError(f"{path}: its folder does not exist; make it or name another file")
-        if other := there.get(identity(path)):
-            raise UserError(f"{path}: is the same file as {other}, which is read or also written; name another")
-        there[identity(path)] = path
+    require_others(outputs, inputs)
+    for path in outputs:
         with _temporary(path) as temporary:
             temporary.write_bytes(bytes(4096))  # an empty file has a place on a full disk
             _flush(temporary)
+
+
+def require_others(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
+    """Raise UserError if an output is an input or another output."""
+    there = {identity(path): path for path in inputs}
+    for path in outputs:
+        if other := there.get(identity(path)):
+            raise UserError(f"{path}: is the same file as {other}, which is read or also written; name another")
+        there[identity(path)] = path
 
 
 def identity(path: Path) -> tuple[int, int] | str:

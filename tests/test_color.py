@@ -160,6 +160,14 @@ def test_a_solution_never_replaces_another_file_of_the_command(name: str, hard: 
     assert (tmp_path / "model.onnx").read_bytes() == tiny_model.read_bytes()
 
 
+def test_solutions_of_several_graphs_replace_no_other_file_of_the_command(hard: Path, tiny_model: Path):
+    other, colors = shutil.copy(hard, hard.with_name("other.col")), hard.with_name("other.sol")
+    colors.write_text("1,0\n")
+    with pytest.raises(UserError, match="other.sol: is the same file as"):
+        color(ColorSettings(graphs=(hard, other), model=tiny_model, out=hard.parent, precolored=colors))
+    assert colors.read_text() == "1,0\n"
+
+
 def test_a_file_that_has_appeared_meanwhile_is_not_replaced(hard: Path, tiny_model: Path, monkeypatch):
     def search(*arguments: object) -> Iterator[Coloring]:
         hard.with_suffix(".sol").write_text("mine")
