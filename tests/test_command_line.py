@@ -78,9 +78,11 @@ def test_dry_run_prints_settings_that_the_command_can_read(command: str, tmp_pat
     assert parse(command, ["--settings", str(file)]) == parse(command, REQUIRED.get(command, []))
 
 
-def test_version_is_printed(capsys):
+def test_version_is_printed_also_in_a_notebook(capsys, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "module://of.the.notebook")
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.strip() == __version__
+    assert os.environ["MPLBACKEND"] == "agg"  # which needs no module
 
 
 @pytest.mark.parametrize("flags", [["--preset", "smoke"], ["--preset=smoke"]])

@@ -19,7 +19,7 @@ from gnn_training.coloring import is_proper, num_colors
 from gnn_training.contract import GRAPH_TYPES, SHIPPED_MODEL
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
-from gnn_training.solve import kernels
+from gnn_training.solve import kernels, problem
 from gnn_training.solve.portfolio import clique_size, seeded
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -94,6 +94,12 @@ def test_precolored_nodes_keep_their_colors_and_the_number_is_the_fewest(graph: 
     found = find(graph, precolored=precolored)
     assert all(found.colors[node] == color for node, color in precolored.items())
     assert found.is_optimal and found.num_colors == min(len(set(each)) for each in colorings)
+
+
+def test_lists_of_colors_that_take_too_much_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(problem, "MAX_PAIRS", 19)
+    with pytest.raises(ValueError, match="allowed has 10 nodes times 2 colors, at most 19 are possible: name fewer"):
+        gnn_training.color(PETERSEN, 60, allowed={node: [0, 1] for node in range(10)})
 
 
 @settings(max_examples=100)

@@ -74,6 +74,16 @@ def test_it_sends_the_page_the_model_and_the_runtime_and_nothing_else_on_this_ma
     assert get(port, f"/runtime/{pipe.name}")[0] == 404  # and does not wait for a writer
 
 
+def test_nothing_is_said_of_a_browser_that_goes_away(capsys):
+    with socket.socket() as connection, job.PageServer(("127.0.0.1", 0), job.PageHandler) as server:
+        for error, is_shown in ((ConnectionResetError(), False), (RuntimeError("a mistake"), True)):
+            try:
+                raise error
+            except Exception:
+                server.handle_error(connection, ("127.0.0.1", 1))
+            assert ("a mistake" in capsys.readouterr().err) == is_shown
+
+
 def test_silent_connections_are_closed_when_there_are_too_many(server):
     _, port = server
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(2 * job.MAX_CONNECTIONS)]

@@ -183,6 +183,19 @@ def test_predictions_that_are_not_finite_are_refused(tmp_path: Path):
         Model(tiny_onnx.write(tmp_path / "low.onnx", text)).predict([TRIANGLE])
 
 
+def test_a_signal_waits_for_a_file_that_is_being_opened(tiny_model: Path, monkeypatch):
+    """A process that ended meanwhile would crash in ONNX Runtime."""
+    monkeypatch.setattr(session.golden, "session", lambda *_: time.sleep(1))
+    before, previous = set(threading.enumerate()), signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Model(tiny_model)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert set(threading.enumerate()) <= before
+
+
 def test_a_file_that_takes_long_to_open_is_given_up_and_no_signal_waits_for_it(tmp_path: Path, monkeypatch):
     before = set(threading.enumerate())
     sums = [onnx.helper.make_node("Add", [f"x{i}", "x0"], [f"x{i + 1}"]) for i in range(50_000)]
