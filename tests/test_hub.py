@@ -182,6 +182,7 @@ def test_what_cannot_be_fetched_is_refused_in_a_sentence(online: hub_server.Hub,
         ("hf://me/model", {"HF_HUB_OFFLINE": "1"}, "disabled"), ("hf://me/model", nobody, "onnection"),
         ("hf://me/model", {"HF_HOME": str(tmp_path / "file")}, "Not a directory"),
         ("hf://me/model", {"HTTPS_PROXY": "foo://bar"}, "foo"),
+        ("hf://me/model", {"HF_HUB_DOWNLOAD_TIMEOUT": "abc"}, "abc"),
     ):  # fmt: skip
         said = refusal(name, **variables)
         assert re.match(f"{name}: the Hub and its cache do not serve it .*{reason}.*: correct", said)

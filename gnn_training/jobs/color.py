@@ -44,9 +44,10 @@ def color(settings: ColorSettings) -> list[Path]:
         raise UserError("two graphs have the same name, and so would their solutions: color them separately")
     if settings.picture:
         require_package("matplotlib", "--picture", "'.[picture]' in a clone")
-    inputs = [*filter(None, [*graphs, Path(settings.model), settings.precolored, settings.allowed])]
-    files.require_places([*outs[:1], *filter(None, [settings.picture])], inputs)
-    files.require_others(outs, inputs)
+    pictures = [settings.picture] if settings.picture else []
+    inputs = filter(None, [*graphs, Path(settings.model), settings.precolored, settings.allowed])
+    files.require_others([*outs, *pictures], inputs)
+    files.require_places([*outs[:1], *pictures])  # of many, one tells whether the folder takes files
     precolored, allowed = _read_colors(settings.precolored, True), _read_colors(settings.allowed)
     model = Model(settings.model, settings.threads)
     compile_elsewhere() if is_one and not settings.equitable else compile_all()

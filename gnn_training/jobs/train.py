@@ -195,7 +195,9 @@ FREE_TO_CHANGE = {
 
 
 def _on_disk(run: Path) -> tuple[dict | None, bool]:
-    """State to resume from, if any, and whether there are best weights that can be read."""
+    """State to resume from, if any, and whether there are best weights that can be read. Raises UserError if a training
+    has ended there and its checkpoints are gone.
+    """
     state, best, ended = checkpoint.newest(run / checkpoint.FOLDER), run / "best.pt", run / "status.json"
     way_out = "name another --run folder, or empty this one"
     if state is None and ended.exists():

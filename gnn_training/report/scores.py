@@ -130,7 +130,7 @@ def verdict(rows: Sequence[Row]) -> str:
             continue
         name, change = f"the {METHODS[other]}".replace("the T", "T"), changes.mean()
         error = changes.std(ddof=1) / math.sqrt(len(changes)) if len(changes) > 1 else math.inf
-        within = f" ± {error:.2f}" if len(changes) > 1 else ""
+        within = f" ± {error:.2f}" if math.isfinite(error) else ""
         more = f"{abs(change):.2f}{within} {'more' if change > 0 else 'fewer'} than"
         said.append(f"{more if changes.any() else 'as many as'} {name}")
         if change > -2 * error or not changes.any():
