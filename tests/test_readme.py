@@ -155,6 +155,8 @@ ADDED = {
             "./run_multigpu.sh 2 --preset cpu", "./run_multigpu.sh --data training_data/full",
             "coloring-gnn train --logger wandb", "coloring-gnn train --logger mlflow",
             "coloring-gnn train --logger trackio",
+            "coloring-gnn train --preset multi --data training_data/full --seed 1 --run runs/seed1",
+            "coloring-gnn train --preset multi --data training_data/full --seed 2 --run runs/seed2",
         ],
         "--dry-run",
     ),
