@@ -21,8 +21,7 @@ from gnn_training.console import set_up_logging
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime, join
 from gnn_training.errors import MachineError, UserError
-from gnn_training.launch import gpus
-from gnn_training.launch.ranks import launch
+from gnn_training.ranks import launch
 from gnn_training.settings import TrainSettings
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
@@ -38,8 +37,8 @@ CPU_ROUNDS = 100  # of every search on the cores
 
 def describe(settings: TrainSettings) -> dict:
     """The machine, and how fast the GPU copies its own memory. Raises MachineError: there is no GPU."""
-    if not gpus.num_gpus():
-        raise MachineError(gpus.why_none())
+    if not machine.num_gpus():
+        raise MachineError(machine.why_no_gpu())
     size = min(GIB, torch.cuda.mem_get_info()[0] // 4)
     source = torch.empty(size, dtype=torch.uint8, device="cuda")
     target, times = torch.empty_like(source), []
@@ -51,9 +50,9 @@ def describe(settings: TrainSettings) -> dict:
         times.append(time.perf_counter() - started)
     return {
         "gpu": torch.cuda.get_device_name(),
-        "gpus": gpus.num_gpus(),
-        "listed": gpus.output_of("nvidia-smi", "-L"),
-        "driver": gpus.driver(),
+        "gpus": machine.num_gpus(),
+        "listed": machine.output_of("nvidia-smi", "-L"),
+        "driver": machine.gpu_driver(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda or torch.version.hip,
         "gpu_gib": torch.cuda.mem_get_info()[1] / GIB,

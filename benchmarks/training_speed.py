@@ -21,11 +21,11 @@ from gnn_training import files, machine
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import join
 from gnn_training.graph import Graph
-from gnn_training.launch.ranks import launch
 from gnn_training.model import search
 from gnn_training.model.graphs import concatenated, pad
 from gnn_training.model.program import limits
 from gnn_training.model.session import Model
+from gnn_training.ranks import launch
 from gnn_training.settings import TrainSettings, of_preset
 from gnn_training.solve import kernels
 from gnn_training.solve.search_kernel import noise_table, search_graph

@@ -41,7 +41,7 @@ COMMANDS = {
     "check": Command("Tell whether the job would start here, and what it would take.", "CheckSettings", "check.check"),
     "generate": Command("Generate training graphs with good colorings.", "GenerateSettings", "dataset.generate"),
     "import": Command("Read your graphs, color them and pack them.", "ImportSettings", "dataset.import_graphs"),
-    "preflight": Command("Test whether the GPUs reach each other.", "RankSettings", "preflight.preflight"),
+    "preflight": Command("Test whether the GPUs reach each other.", "RankSettings", "check.preflight"),
     "train": Command("Train the network on packed graphs, or resume a training.", "TrainSettings", "train.train"),
     "export": Command("Write the trained network as one verified ONNX file.", "ExportSettings", "export.export"),
     "evaluate": Command("Count colors on some graphs, beside DSATUR and RLF.", "EvaluateSettings", "evaluate.evaluate"),

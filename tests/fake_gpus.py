@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from gnn_training.launch import gpus
+from gnn_training import machine
 
 SMI = """#!/bin/sh
 case "$*" in
@@ -43,9 +43,9 @@ def no_gpus(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         monkeypatch.setenv(name, "")  # so that what the program sets is undone, too
         monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setattr(gpus, "DEVICES", (folder / "nvidiactl", folder / "kfd"))
+    monkeypatch.setattr(machine, "DEVICES", (folder / "nvidiactl", folder / "kfd"))
     torch_finds(monkeypatch, 0)
-    monkeypatch.setattr(gpus, "output_of", gpus.output_of.__wrapped__)
+    monkeypatch.setattr(machine, "output_of", machine.output_of.__wrapped__)
 
 
 def torch_finds(monkeypatch: pytest.MonkeyPatch, count: int, error: str = NONE_VISIBLE) -> None:

@@ -17,7 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.jobs import check as job
 from gnn_training.jobs.train import train_rank
-from gnn_training.launch import gpus
 from gnn_training.settings import CheckSettings, of_preset
 
 MEASURED = 2**30, 40, 0.5  # bytes, steps, seconds of one
@@ -134,7 +133,7 @@ def test_driver_is_shown_where_torch_cannot_use_the_gpus(here: Path, monkeypatch
 
 
 def test_driver_that_hangs_is_a_problem_only_to_jobs_that_would_use_it(monkeypatch, capsys):
-    monkeypatch.setattr(gpus, "num_gpus", Mock(side_effect=MachineError("the driver hangs")))
+    monkeypatch.setattr(job.machine, "num_gpus", Mock(side_effect=MachineError("the driver hangs")))
     job.check(settings(device="cpu"))
     assert "driver" not in found(capsys)
     with pytest.raises(MachineError, match="would not start: the driver hangs"):
@@ -149,7 +148,7 @@ def test_gpus_are_listed_with_their_memory_unless_they_do_not_compute(here: Path
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     found_there = ["NVIDIA H100, 80 GiB, 70 free", MachineError("GPU 1 does not compute")]
-    monkeypatch.setattr(gpus, "describe", Mock(side_effect=found_there))
+    monkeypatch.setattr(job.machine, "describe_gpu", Mock(side_effect=found_there))
     with pytest.raises(MachineError, match="would not start: GPU 1 does not compute"):
         job.check(settings())
     table = found(capsys)

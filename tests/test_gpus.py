@@ -14,9 +14,10 @@ import torch
 from fake_gpus import TOO_OLD, no_gpus, nvidia_smi, torch_finds
 from tiny_runs import ROOT
 
+from gnn_training import machine
 from gnn_training.errors import MachineError, UserError
 from gnn_training.jobs import run
-from gnn_training.launch import gpus
+from gnn_training.ranks import MAX_CPU_RANKS, num_ranks
 from gnn_training.settings import RankSettings, RunSettings, multi, single
 
 
@@ -29,9 +30,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_machine_without_gpus_costs_no_time_and_no_torch(here: Path):
     code = (
-        "import sys, pathlib; from gnn_training.launch import gpus; "
-        "gpus.DEVICES = (pathlib.Path('nowhere'),); "
-        "print(gpus.num_gpus(), 'torch' in sys.modules)"
+        "import sys, pathlib; from gnn_training import machine; "
+        "machine.DEVICES = (pathlib.Path('nowhere'),); "
+        "print(machine.num_gpus(), 'torch' in sys.modules)"
     )
     environment = {"PATH": str(here), "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
@@ -42,22 +43,22 @@ def test_machine_without_gpus_costs_no_time_and_no_torch(here: Path):
 def test_device_node_is_enough_to_ask_torch(here: Path, monkeypatch, node: str):
     (here / node).touch()
     torch_finds(monkeypatch, 2)
-    assert (gpus.num_gpus(), gpus.num_expected(), gpus.driver()) == (2, 0, "")
+    assert (machine.num_gpus(), machine.num_expected_gpus(), machine.gpu_driver()) == (2, 0, "")
 
 
 def test_gpus_that_a_driver_too_old_only_counts_are_not_usable(here: Path, monkeypatch):
     nvidia_smi(here, gpus=2, driver="535.104.05")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)  # NVML's count, which needs no CUDA
-    assert gpus.num_gpus() == 0
+    assert machine.num_gpus() == 0
 
 
 def test_driver_that_hangs_is_not_waited_for(here: Path, monkeypatch):
-    monkeypatch.setattr(gpus, "SMI_SECONDS", 0.3)
+    monkeypatch.setattr(machine, "SMI_SECONDS", 0.3)
     (here / "nvidia-smi").write_text(f"#!/bin/sh\nexec {shutil.which('sleep', path=os.defpath)} 60\n")
     (here / "nvidia-smi").chmod(0o755)
     started = time.monotonic()
     with pytest.raises(MachineError, match="nvidia-smi has not answered in 0.3 s, so the driver hangs: take another"):
-        gpus.num_gpus()
+        machine.num_gpus()
     assert time.monotonic() - started < 30
 
 
@@ -65,7 +66,7 @@ def test_driver_that_hangs_is_not_waited_for(here: Path, monkeypatch):
 def test_what_torch_says_becomes_a_sentence(here: Path, monkeypatch, error: str):
     nvidia_smi(here, gpus=8)
     torch_finds(monkeypatch, 0, error)
-    assert f'cannot use the GPU ("{error}"): correct CUDA_VISIBLE_DEVICES, install torch for' in gpus.why_none()
+    assert f'cannot use the GPU ("{error}"): correct CUDA_VISIBLE_DEVICES, install torch for' in machine.why_no_gpu()
 
 
 @pytest.mark.parametrize(
@@ -79,36 +80,30 @@ def test_gpus_that_torch_cannot_use_are_refused_unless_fewer_are_asked_for(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     torch_finds(monkeypatch, usable)
-    assert gpus.num_ranks(RunSettings(processes=usable)) == usable
+    assert num_ranks(RunSettings(processes=usable)) == usable
     if expected is None:
-        assert gpus.num_ranks(RunSettings()) == usable
+        assert num_ranks(RunSettings()) == usable
         return
     for processes in (0, usable + 1):
         with pytest.raises(MachineError, match=f"there are {expected} GPUs and torch can use {usable}: take another"):
-            gpus.num_ranks(RunSettings(processes=processes))
+            num_ranks(RunSettings(processes=processes))
 
 
-def test_selected_gpus_are_counted_as_nvidia_smi_does_and_passed_on_to_children(here: Path):
-    nvidia_smi(here, gpus=8)
-    chosen = gpus.select("0,1,4")
+def test_selected_gpus_are_counted_as_nvidia_smi_does_and_passed_on_to_children():
+    chosen = machine.select_gpus("0,1,4")
     assert chosen == {"CUDA_VISIBLE_DEVICES": "0,1,4", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert chosen.items() <= os.environ.items()
-    assert gpus.select(None) == {}
+    assert machine.select_gpus(None) == {}
 
 
-def test_selected_gpus_are_taken_out_of_those_that_are_visible(here: Path, monkeypatch, caplog):
-    nvidia_smi(here, gpus=8)
+def test_selected_gpus_are_taken_out_of_those_that_are_visible(monkeypatch, caplog):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,GPU-5d5ba0d6")
     caplog.set_level("INFO")
-    assert gpus.select("0,2") == {"CUDA_VISIBLE_DEVICES": "4,GPU-5d5ba0d6"}
+    with pytest.raises(MachineError, match=r"gpus \(0,3\) are counted from 0 in CUDA_VISIBLE_DEVICES \(4,5,.*: name"):
+        machine.select_gpus("0,3")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5,GPU-5d5ba0d6"
+    assert machine.select_gpus("0,2") == {"CUDA_VISIBLE_DEVICES": "4,GPU-5d5ba0d6"}
     assert "GPUs 0,2 of 4,5,GPU-5d5ba0d6 (CUDA_VISIBLE_DEVICES): 4,GPU-5d5ba0d6" in caplog.text
-
-
-def test_position_beyond_the_visible_gpus_is_refused(here: Path, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
-    with pytest.raises(MachineError, match=r"gpus \(0,2\) are counted from 0 in CUDA_VISIBLE_DEVICES \(4,5\): name"):
-        gpus.select("0,2")
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5"
 
 
 def test_gpu_that_does_not_compute_is_named(monkeypatch):
@@ -116,29 +111,29 @@ def test_gpu_that_does_not_compute_is_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (70 * 2**30, 80 * 2**30))
     monkeypatch.setattr(torch, "ones", lambda *_, **__: SimpleNamespace(sum=lambda: torch.zeros(())))
-    assert gpus.describe(3) == "NVIDIA H100, 80 GiB, 70 free"
+    assert machine.describe_gpu(3) == "NVIDIA H100, 80 GiB, 70 free"
     monkeypatch.setattr(torch, "ones", Mock(side_effect=RuntimeError(busy)))
     with pytest.raises(MachineError, match=r'GPU 3 does not compute \("CUDA error: .* unavailable"\): leave it out'):
-        gpus.describe(3)
+        machine.describe_gpu(3)
 
 
 def test_there_is_one_rank_per_gpu_or_per_core_unless_told_otherwise(here: Path, monkeypatch):
-    monkeypatch.setattr(gpus, "num_cores", lambda: 64)
-    assert [gpus.num_ranks(RunSettings(processes=asked)) for asked in (0, 16)] == [gpus.MAX_CPU_RANKS, 16]
+    monkeypatch.setattr(machine, "num_cores", lambda: 64)
+    assert [num_ranks(RunSettings(processes=asked)) for asked in (0, 16)] == [MAX_CPU_RANKS, 16]
     nvidia_smi(here, gpus=4)
     torch_finds(monkeypatch, 4)
-    assert [gpus.num_ranks(RunSettings(processes=asked)) for asked in (0, 2)] == [4, 2]
-    assert gpus.num_ranks(RunSettings(device="cpu")) == gpus.MAX_CPU_RANKS
-    assert gpus.num_ranks(RankSettings()) == 4
+    assert [num_ranks(RunSettings(processes=asked)) for asked in (0, 2)] == [4, 2]
+    assert num_ranks(RunSettings(device="cpu")) == MAX_CPU_RANKS
+    assert num_ranks(RankSettings()) == 4
     with pytest.raises(UserError, match=r"processes \(5\) must not exceed the GPUs \(4\)"):
-        gpus.num_ranks(RunSettings(processes=5))
+        num_ranks(RunSettings(processes=5))
 
 
 def test_settings_made_for_gpus_are_refused_without_one_and_told_why():
     for settings in (RunSettings(device="cuda"), RunSettings(gpus="0"), RankSettings(device="cuda"), single(), multi()):
         with pytest.raises(MachineError, match="^there is no GPU: start a container with --gpus all"):
-            gpus.num_ranks(settings)
-    assert gpus.num_ranks(single().model_copy(update={"device": "cpu", "processes": 1})) == 1
+            num_ranks(settings)
+    assert num_ranks(single().model_copy(update={"device": "cpu", "processes": 1})) == 1
 
 
 def test_a_job_for_gpus_can_be_rehearsed_without_one_but_makes_no_graphs(here: Path, monkeypatch, capsys):

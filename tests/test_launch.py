@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,17 +20,17 @@ import gnn_training.jobs.run as job
 from gnn_training import processes
 from gnn_training.distributed import Runtime
 from gnn_training.errors import MachineError, TrainingError, UserError
-from gnn_training.jobs.preflight import add_up, preflight
+from gnn_training.jobs.check import add_up, preflight
 from gnn_training.jobs.train import train_rank
-from gnn_training.launch.ranks import Nodes, launch, prepare_network
 from gnn_training.processes import TIMED_OUT
+from gnn_training.ranks import Nodes, launch, prepare_network
 from gnn_training.settings import RankSettings, smoke
 
 GROUP = {"NNODES": "3", "NODE_RANK": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "12345"}
 WAITED = "^rank 0 has waited 2 s for another rank, which hangs or is stopped; look"
 LAUNCHER = """
 import sys
-from gnn_training.launch.ranks import launch
+from gnn_training.ranks import launch
 from ranks import rank
 if __name__ == "__main__":
     print(launch(rank, sys.argv[1], 2))
@@ -235,66 +236,38 @@ def test_sum_that_is_wrong_on_one_rank_ends_all_of_them_in_one_sentence(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.fixture
-def gpu_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """gpu_machine(results): two GPUs whose preflights end like these, one after the other; what was tried."""
-    monkeypatch.setattr(job.gpus, "num_gpus", lambda: 2)
-    monkeypatch.setattr(job.gpus, "num_expected", lambda: 2)
-    monkeypatch.setenv("NCCL_NVLS_ENABLE", "")  # so that what the job sets is undone, too
-    monkeypatch.delenv("NCCL_NVLS_ENABLE")
-
-    (tmp_path / job.SETTINGS).mkdir()
-
-    def gpu_machine(*results: tuple[int, str]) -> list[dict[str, str]]:
-        tried: list[dict[str, str]] = []
-
-        def run_python(_: list[str], errors: Path, variables: dict[str, str], limit: float) -> int:
-            code, stderr = results[len(tried)]
-            tried.append(variables)
-            errors.write_text(stderr)
-            return code
-
-        monkeypatch.setattr(job.processes, "run_python", run_python)
-        return tried
-
-    return gpu_machine
-
-
-def find_nccl_variables(folder: Path) -> None:
-    job._find_nccl_variables(smoke().model_copy(update={"run": folder}), Nodes())
-
-
-def test_nvls_is_switched_off_only_where_the_gpus_do_not_reach_each_other_with_it(gpu_machine, tmp_path: Path, caplog):
-    tried = gpu_machine((0, ""))
-    find_nccl_variables(tmp_path)
-    assert tried == [{}] and "NCCL_NVLS_ENABLE" not in os.environ
-    tried = gpu_machine(DEFAULT_FAILS, (0, ""))
-    find_nccl_variables(tmp_path)
-    assert tried == [{}, job.NVLS_OFF] and os.environ["NCCL_NVLS_ENABLE"] == "0"
-    assert "NCCL: all-reduce fails: rank 1 failed: Cuda failure 1" in caplog.text
-
-
-def test_what_the_user_has_set_stays(gpu_machine, tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("NCCL_NVLS_ENABLE", "1")
-    tried = gpu_machine(DEFAULT_FAILS)
-    with pytest.raises(MachineError):
-        find_nccl_variables(tmp_path)
-    assert tried == [{}] and os.environ["NCCL_NVLS_ENABLE"] == "1"
-
-
 @pytest.mark.parametrize(
-    ("result", "cause"),
+    ("before", "results", "after", "cause"),
     [
-        (DEFAULT_FAILS, "rank 1 failed: Cuda failure 1"),
-        ((TIMED_OUT, ""), "no answer in time"),
-        ((3, "coloring-gnn: the ranks add up wrongly over 8 ranks: take another host\n"), "the ranks add up wrongly"),
-        ((139, ""), "exit code 139"),
+        (None, [(0, "")], None, None),
+        (None, [DEFAULT_FAILS, (0, "")], "0", None),
+        ("1", [DEFAULT_FAILS], "1", "rank 1 failed: Cuda failure 1"),
+        (None, [DEFAULT_FAILS] * 2, None, "rank 1 failed: Cuda failure 1"),
+        (None, [(TIMED_OUT, "")] * 2, None, "no answer in time"),
+        (None, [(3, "coloring-gnn: the sums are wrong\n")] * 2, None, "the sums are wrong"),
+        (None, [(139, "")] * 2, None, "exit code 139"),
     ],
 )
-def test_machine_whose_gpus_do_not_reach_each_other_is_refused_with_the_cause_and_what_to_set(
-    gpu_machine, tmp_path: Path, result: tuple[int, str], cause: str
+def test_nvls_is_switched_off_only_where_that_helps_and_nobody_has_set_it(
+    before: str | None, results: list, after: str | None, cause: str | None, tmp_path: Path, monkeypatch, caplog
 ):
-    gpu_machine(result, result)
-    refused = rf"^the GPUs do not reach each other \({cause}.*\): take another host, .* NCCL_P2P_DISABLE=1, which"
-    with pytest.raises(MachineError, match=refused):
-        find_nccl_variables(tmp_path)
+    tried: list[dict[str, str]] = []
+
+    def run_python(_: list[str], errors: Path, variables: dict[str, str], limit: float) -> int:
+        code, stderr = results[len(tried)]
+        tried.append(variables)
+        errors.write_text(stderr)
+        return code
+
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", before or "")  # so that what the job sets is undone, too
+    if not before:
+        monkeypatch.delenv("NCCL_NVLS_ENABLE")
+    for name in ("num_gpus", "num_expected_gpus"):
+        monkeypatch.setattr(job.machine, name, lambda: 2)
+    monkeypatch.setattr(job.processes, "run_python", run_python)
+    (tmp_path / job.SETTINGS).mkdir()
+    refused = rf"^the GPUs do not reach each other \({cause}\): take another host, .* NCCL_P2P_DISABLE=1, which"
+    with pytest.raises(MachineError, match=refused) if cause else nullcontext():
+        job._find_nccl_variables(smoke().model_copy(update={"run": tmp_path}), Nodes())
+    assert tried == [{}, job.NVLS_OFF][: len(results)] and os.environ.get("NCCL_NVLS_ENABLE") == after
+    assert ("NCCL: all-reduce fails: rank 1 failed: Cuda failure 1" in caplog.messages) == (results[0] == DEFAULT_FAILS)

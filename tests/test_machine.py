@@ -89,19 +89,17 @@ def test_files_last_below_the_mount_of_a_volume(workspace: Path, mount, tmp_path
         machine.require_storage([workspace / folder])
 
 
-def test_every_folder_needs_a_volume_unless_it_is_a_trial(workspace: Path, mount, tmp_path_factory, monkeypatch):
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
+def test_every_folder_needs_a_volume_unless_it_is_a_trial_or_not_in_the_image(workspace: Path, mount, monkeypatch):
+    elsewhere = workspace.parent / "elsewhere"
     mount(BIND.format(workspace))
     with pytest.raises(StorageError, match=f"{elsewhere} would be lost"):
         machine.require_storage([workspace, elsewhere])
     monkeypatch.setenv("GNN_NO_VOLUME", "1")
     machine.require_storage([workspace, elsewhere])
-
-
-def test_outside_of_the_image_nobody_needs_a_volume(workspace: Path, mount, monkeypatch):
+    monkeypatch.delenv("GNN_NO_VOLUME")
     monkeypatch.delenv("GNN_WORKSPACE")
-    machine.require_storage([workspace, workspace / "not" / "there" / "yet"])
-    assert list(workspace.iterdir()) == []
+    machine.require_storage([workspace, elsewhere / "not" / "there" / "yet"])
+    assert list(workspace.iterdir()) == [] and not elsewhere.exists()
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""What to know before a machine is paid for: would the whole job start here, and what would it take?"""
+"""What to know before a machine is paid for: would the whole job start here, what would it take, and do the ranks reach
+each other?
+"""
 
 import logging
 import os
@@ -7,6 +9,7 @@ import resource
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,9 +23,8 @@ from gnn_training.data.packed import PackedGraphs, is_packed
 from gnn_training.data.sources import locate, written
 from gnn_training.distributed import Runtime, join
 from gnn_training.errors import MachineError, StorageError, UserError
-from gnn_training.launch import gpus
-from gnn_training.launch.ranks import launch
-from gnn_training.settings import EVALUATIONS, CheckSettings, RunSettings, TrainSettings
+from gnn_training.ranks import launch, num_ranks, on_gpus
+from gnn_training.settings import EVALUATIONS, CheckSettings, RankSettings, RunSettings, TrainSettings
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import require_logger
@@ -39,6 +41,10 @@ ROUNDS_PER_SECOND = {"h100": 66e6, "h200": 66e6, "b200": 74e6}
 CORES_PER_GPU = 16  # of rented machines, about
 LABEL_SECONDS, PREPARE_SECONDS = 0.3, 0.05  # of a core, for each graph of recipe full; see docs/LOG.md
 EXPORT_MINUTES = 4  # export, verify, evaluate and pack
+TIMEOUT = timedelta(seconds=60)  # of an all-reduce
+BYTES = 2**26  # of the tensor
+REPEATS = 5  # the first one also connects
+PERIOD = 1009  # of the numbers that are added up: small enough for exact sums in float32, not a power of two
 
 
 def check(settings: CheckSettings) -> None:
@@ -49,21 +55,18 @@ def check(settings: CheckSettings) -> None:
         estimated = estimate(settings, *settings.assume.split("x"))
         print_tables(markdown_table({"": list(estimated), f"estimate for {settings.assume}": list(estimated.values())}))
         return
-    gpus.select(settings.gpus)  # before torch looks for them
+    machine.select_gpus(settings.gpus)  # before torch looks for them
     table: dict[str, list[str | None]] = {"": [], "found": [], "verdict": []}
     problems: list[UserError] = []
-    for rows in (_rows, _measurements):
-        if problems:  # a job that would not start need not be measured
-            break
-        for title, look in rows(settings):
-            table[""].append(title)
-            try:
-                table["found"].append(look())
-                table["verdict"].append("ok")
-            except UserError as error:
-                table["found"].append(None)
-                table["verdict"].append("PROBLEM")
-                problems.append(error)
+    for title, look in _rows(settings, problems):
+        found, verdict = None, "ok"
+        try:
+            found = look()
+        except UserError as error:
+            verdict = "PROBLEM"
+            problems.append(error)
+        for column, value in zip(table.values(), (title, found, verdict), strict=True):
+            column.append(value)
     print_tables(markdown_table(table))
     if problems:
         raise type(problems[0])(f"the job would not start: {'; '.join(map(str, problems))}")
@@ -92,7 +95,7 @@ def estimate(settings: CheckSettings, kind: str, count: str) -> dict[str, str]:
     }
 
 
-def _rows(settings: RunSettings) -> Iterator[Check]:
+def _rows(settings: RunSettings, problems: list[UserError]) -> Iterator[Check]:
     cuda, rocm, folders = torch.version.cuda, torch.version.hip, written(settings)
     build = f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else "CPU build"
     yield "Python", platform.python_version
@@ -109,23 +112,28 @@ def _rows(settings: RunSettings) -> Iterator[Check]:
     if logger := settings.logger:
         yield f"logger {logger}", partial(require_logger, logger)
     yield "graphs", partial(_graphs, settings)
+    if not problems and is_packed(graphs := locate(settings).graphs):  # otherwise there is nothing to measure
+        ranks, values = num_ranks(settings), settings.model_dump(include=set(TrainSettings.model_fields))
+        peak, steps, seconds = launch(_measure, TrainSettings(**values | {"data": graphs}), ranks)
+        yield "memory", partial(_memory, settings, peak / GIB, ranks)
+        yield "training", lambda: f"about {duration(seconds * steps)} for {steps} steps, and the evaluations"
 
 
 def _gpu_rows() -> Iterator[Check]:
     try:
-        count = gpus.num_gpus()
+        count = machine.num_gpus()
     except MachineError:  # the ranks tell why
         return
-    yield "driver", lambda: gpus.driver() or "none"
+    yield "driver", lambda: machine.gpu_driver() or "none"
     for number in range(count):
-        yield f"GPU {number}", partial(gpus.describe, number)
+        yield f"GPU {number}", partial(machine.describe_gpu, number)
     if count:
         yield "NCCL", lambda: ".".join(map(str, torch.cuda.nccl.version()))
 
 
 def _ranks(settings: RunSettings) -> str:
-    ranks = gpus.num_ranks(settings)
-    place = "a GPU" if gpus.on_gpus(settings) else f"{machine.threads_per_rank(ranks)} of the cores"
+    ranks = num_ranks(settings)
+    place = "a GPU" if on_gpus(settings) else f"{machine.threads_per_rank(ranks)} of the cores"
     return f"{ranks}, each on {place}"
 
 
@@ -154,17 +162,6 @@ def _graphs(settings: RunSettings) -> str:
     return f"{source.graphs}: {train} to train on, {validation} for validation"
 
 
-def _measurements(settings: RunSettings) -> Iterator[Check]:
-    """Memory and time of the training, measured; nothing if there are no packed graphs yet."""
-    graphs = locate(settings).graphs
-    if not is_packed(graphs):
-        return
-    ranks, values = gpus.num_ranks(settings), settings.model_dump(include=set(TrainSettings.model_fields))
-    peak, steps, seconds = launch(_measure, TrainSettings(**values | {"data": graphs}), ranks)
-    yield "memory", partial(_memory, settings, peak / GIB, ranks)
-    yield "training", lambda: f"about {duration(seconds * steps)} for {steps} steps, and the evaluations"
-
-
 def _measure(settings: TrainSettings) -> tuple[int, int, float]:
     """As one rank, take a few steps of the training. Return the bytes that they need, on a GPU those of the GPU, the
     number of all steps, and the seconds of one.
@@ -190,7 +187,7 @@ def _measure_steps(settings: TrainSettings, rt: Runtime) -> tuple[int, int, floa
 
 
 def _memory(settings: RunSettings, need: float, ranks: int) -> str:
-    if gpus.on_gpus(settings):
+    if on_gpus(settings):
         need, free = need + CUDA_GIB, torch.cuda.mem_get_info()[0] / GIB
     else:
         free = machine.available_bytes() / GIB / ranks
@@ -198,3 +195,37 @@ def _memory(settings: RunSettings, need: float, ranks: int) -> str:
         tight = f"a rank needs about {need:.1f} GiB and {free:.1f} are free"
         raise MachineError(f"{tight}: lower --batch-size or --processes")
     return f"about {need:.1f} GiB of {free:.1f} free per rank"
+
+
+def preflight(settings: RankSettings) -> None:
+    """Add up a tensor over all ranks of this machine and log the bandwidth. Raises MachineError: a rank has no GPU, or
+    a sum is wrong. TrainingError: a rank failed.
+    """
+    machine.select_gpus(settings.gpus)
+    count = num_ranks(settings)
+    seconds = launch(add_up, settings.device, count)
+    # NCCL's own tests call this the bus bandwidth: what a link carries, whatever the number of ranks.
+    rate = 2 * (count - 1) / count * BYTES / seconds / 1e9
+    log.info("all-reduce of %d MiB over %d ranks: %.1f GB/s of bus bandwidth", BYTES // 2**20, count, rate)
+
+
+def add_up(device: str) -> float:
+    """As one rank, add up a tensor over all ranks a few times; return the shortest time in seconds. Raises
+    MachineError: a sum is wrong on some rank; all ranks raise.
+    """
+    with join(device, TIMEOUT) as rt:
+        ramp = (torch.arange(BYTES // torch.float32.itemsize, device=rt.device) % PERIOD).float()
+        expected = rt.world_size * ramp + sum(range(rt.world_size))
+        wait = torch.cuda.synchronize if rt.device.type == "cuda" else lambda: None
+        is_wrong, times = False, []
+        for _ in range(REPEATS):
+            x = ramp + rt.rank
+            wait()
+            started = time.monotonic()
+            rt.total(x)
+            wait()
+            times.append(time.monotonic() - started)
+            is_wrong |= not torch.equal(x, expected)
+        if any(rt.any(is_wrong)):
+            raise MachineError(f"the ranks add up wrongly over {rt.world_size} ranks: take another host")
+        return min(times)

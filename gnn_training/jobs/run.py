@@ -7,10 +7,15 @@ import re
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import urllib3
+from urllib3.exceptions import HTTPError
+from urllib3.util import Retry
 
 from gnn_training import files, machine, processes
 from gnn_training.console import duration
@@ -18,8 +23,7 @@ from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE
 from gnn_training.data.packed import MANIFEST_FILE, is_packed
 from gnn_training.data.sources import locate, written
 from gnn_training.errors import MachineError, StorageError, UserError
-from gnn_training.launch import gpus, runpod
-from gnn_training.launch.ranks import Nodes
+from gnn_training.ranks import Nodes, num_ranks, on_gpus
 from gnn_training.report.scores import METHODS
 from gnn_training.settings import (
     CheckSettings,
@@ -42,6 +46,9 @@ SCORED_GRAPHS = 64  # of the validation graphs, for the report at the end
 NVLS_OFF = {"NCCL_NVLS_ENABLE": "0"}  # needed on NVSwitch machines whose containers lack /dev/nvidia-caps
 PREFLIGHT_SECONDS = 90  # NCCL waits for half an hour if it cannot connect
 WAIT_SECONDS = 3600  # for the graphs that the first machine makes
+POD_API = "https://api.runpod.io/v2"
+POD_BACKOFF = 5.0  # seconds between tries to stop a pod: 0, twice this, then ever twice as many
+POD_SECONDS = 30.0  # for an answer
 
 
 @dataclass(frozen=True)
@@ -71,13 +78,13 @@ def run(settings: RunSettings) -> None:
     if nodes.rank > 0:  # the first machine does the rest
         steps = [step for step in steps if step.name == "train"]
     if settings.stop_pod:
-        runpod.require(os.environ)
+        require_pod(os.environ)
     require_logger(settings.logger)
     record = StepRecord(settings.run / (f"steps-{nodes.rank}.json" if nodes.rank else "steps.json"))
     if is_new := not all(map(record.is_done, steps)):
         machine.require_storage(written(settings))
         files.make_folder(settings.run / SETTINGS)
-        gpus.select(settings.gpus)
+        machine.select_gpus(settings.gpus)
         with _tensorboard(settings):
             if not all(record.is_done(step) for step in steps if step.name in ("data", "train")):
                 _find_nccl_variables(settings, nodes)  # GPUs that cannot train are found before graphs are made
@@ -93,10 +100,10 @@ def dry_run(settings: RunSettings) -> None:
     """Write the settings files of the steps and print the commands of a shell that do the job. Raises UserError: as
     `run`.
     """
-    nodes, variables = Nodes.from_environment(), gpus.select(settings.gpus)
+    nodes, variables = Nodes.from_environment(), machine.select_gpus(settings.gpus)
     # A rehearsal of a job for GPUs, on a machine without.
-    is_elsewhere = settings.preset in ("single", "multi") and settings.device != "cpu" and not gpus.are_there()
-    ranks = "one for each GPU; here is none" if is_elsewhere else gpus.num_ranks(settings)
+    is_elsewhere = settings.preset in ("single", "multi") and settings.device != "cpu" and not machine.may_have_gpus()
+    ranks = "one for each GPU; here is none" if is_elsewhere else num_ranks(settings)
     files.make_folder(settings.run / SETTINGS)
     if path := os.environ.get("PYTHONPATH"):
         variables["PYTHONPATH"] = path
@@ -198,7 +205,7 @@ def _find_nccl_variables(settings: RunSettings, nodes: Nodes) -> None:
     """Set the variable with which the GPUs of this machine reach each other, if any is needed, found by trying. One
     that is set already stays as it is. Raises MachineError: they do not reach each other.
     """
-    if gpus.num_ranks(settings) == 1 or not gpus.on_gpus(settings):
+    if num_ranks(settings) == 1 or not on_gpus(settings):
         return
     ranks = RankSettings(device=settings.device, processes=settings.processes)
     arguments = Step(f"preflight-{nodes.rank}", "preflight", ranks).arguments(settings.run)
@@ -260,4 +267,39 @@ def _finish(settings: RunSettings, how: str) -> None:
     log.info("%s", verdict)
     log.info("open %s in a browser, or see tensorboard --logdir %s", settings.run / PAGE_FILE, settings.run)
     if settings.stop_pod:
-        runpod.stop_pod(os.environ)
+        stop_pod(os.environ)
+
+
+def require_pod(environ: Mapping[str, str]) -> None:
+    """Refuse at the start what would keep the pod from being stopped at the end. Raises UserError: a variable is
+    missing or malformed.
+    """
+    if not re.fullmatch(r"[\w-]+", environ.get("RUNPOD_POD_ID", ""), re.ASCII):
+        raise UserError("stop_pod needs RUNPOD_POD_ID, which RunPod sets in its pods: leave --stop-pod out elsewhere")
+    if not re.fullmatch(r"[!-~]+", environ.get("RUNPOD_API_KEY", "")):
+        raise UserError("stop_pod needs RUNPOD_API_KEY, one word: give the pod a key, or stop it by hand")
+
+
+def stop_pod(environ: Mapping[str, str], api: str = POD_API, backoff: float = POD_BACKOFF) -> None:
+    """Ask RunPod to stop this pod, which `require_pod` has accepted. Its volume stays. The platform then ends this
+    process. Raises MachineError: RunPod refused or did not answer, so the pod is still billed.
+    """
+    pod = environ["RUNPOD_POD_ID"]
+    log.info("asking RunPod to stop pod %s", pod)
+    retries = Retry(
+        4, backoff_factor=backoff, status_forcelist=(429, *range(500, 600)), allowed_methods=None,
+        raise_on_status=False, respect_retry_after_header=False,
+    )  # fmt: skip
+    try:
+        answer = urllib3.request(
+            "POST", f"{api}/pods/{pod}/action", json={"action": "stop"}, retries=retries, timeout=POD_SECONDS,
+            headers={"Authorization": f"Bearer {environ['RUNPOD_API_KEY']}"},
+            redirect=False,  # which would carry the key to another server
+        )  # fmt: skip
+        refusal = "" if answer.status < 300 else f"HTTP {answer.status} {answer.reason}"
+    except HTTPError as error:
+        refusal = str(getattr(error, "reason", error))
+    if refusal:
+        billed = f"RunPod did not stop pod {pod} ({refusal}), so it is STILL BILLED"
+        raise MachineError(f"{billed}: stop it by hand, in the web console or with runpodctl pod stop {pod}")
+    log.info("RunPod stops pod %s; its volume stays, and is billed as storage", pod)

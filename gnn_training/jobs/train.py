@@ -10,14 +10,13 @@ from dataclasses import asdict
 from math import gcd
 from pathlib import Path
 
-from gnn_training import processes
+from gnn_training import machine, processes
 from gnn_training.console import duration
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime, join
 from gnn_training.errors import StorageError, UserError
 from gnn_training.files import damaged, identity, lock_folder, make_folder, read_json, write_text
-from gnn_training.launch import gpus
-from gnn_training.launch.ranks import Nodes, launch
+from gnn_training.ranks import Nodes, launch, num_ranks
 from gnn_training.settings import EVALUATIONS, TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import Learner
@@ -41,8 +40,8 @@ def train(settings: TrainSettings) -> None:
     if "RANK" in os.environ:
         outcome = train_rank(settings)
     else:
-        gpus.select(settings.gpus)
-        outcome = launch(train_rank, settings, gpus.num_ranks(settings), Nodes.from_environment())
+        machine.select_gpus(settings.gpus)
+        outcome = launch(train_rank, settings, num_ranks(settings), Nodes.from_environment())
     if outcome == "stopped":
         sys.exit(processes.STOPPED)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from gnn_training import machine, processes
 from gnn_training.console import set_up_logging
 from gnn_training.errors import MachineError, TrainingError, UserError
+from gnn_training.settings import RankSettings
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 ERRORS: list[type[UserError]] = [UserError, *UserError.__subclasses__()]
+MAX_CPU_RANKS = 8  # more ranks make the global batch larger, not the job shorter
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,30 @@ class Nodes:
 
 
 ALONE = Nodes()
+
+
+def num_ranks(settings: RankSettings) -> int:
+    """Return the number of ranks on this machine: as asked, or (0) one per GPU, or one per core if there are no GPUs.
+    Raises MachineError: there is no GPU where device or preset ask for one, or torch can use fewer than were named or
+    are here. UserError: more processes than GPUs.
+    """
+    requested, count = settings.processes, 0 if settings.device == "cpu" else machine.num_gpus()
+    is_for_gpus = settings.device == "cuda" or settings.gpus or getattr(settings, "preset", "") in ("single", "multi")
+    if not count and is_for_gpus and settings.device != "cpu":
+        raise MachineError(machine.why_no_gpu())
+    if count and not 0 < requested <= count:
+        if count < (expected := machine.num_expected_gpus()):
+            ways = f"take another host, correct {machine.VISIBLE}, or go on with --processes {count}"
+            raise MachineError(f"there are {expected} GPUs and torch can use {count}: {ways}")
+        if requested:
+            message = f"processes ({requested}) must not exceed the GPUs ({count}): lower it or take --device cpu"
+            raise UserError(message)
+    return requested or count or min(machine.num_cores(), MAX_CPU_RANKS)
+
+
+def on_gpus(settings: RankSettings) -> bool:
+    """Return whether the ranks would run on GPUs here."""
+    return settings.device != "cpu" and machine.num_gpus() > 0
 
 
 def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks: int, nodes: Nodes = ALONE) -> Result:
