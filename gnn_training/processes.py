@@ -1,13 +1,11 @@
 """Child processes: none outlives its parent, and a signal to the parent reaches them."""
 
 import ctypes
-import math
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -115,19 +113,18 @@ def run_python(
     arguments: Sequence[str],
     errors: Path | None = None,
     variables: Mapping[str, str] = {},
-    limit: float = math.inf,
+    limit: float | None = None,
 ) -> int:
     """Run Python with `arguments` to its end; return its exit code: 128 + signal if one ended it, 124 after the limit.
     errors, variables: as for `python`. limit: seconds.
     """
-    deadline = time.monotonic() + limit
+    raise_interrupt()
     with python(arguments, errors, variables) as child:
-        while (code := child.poll()) is None:
-            raise_interrupt()
-            if time.monotonic() > deadline:
-                os.killpg(child.pid, signal.SIGKILL)
-                return TIMED_OUT
-            time.sleep(0.05)
+        try:
+            code = child.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            return TIMED_OUT
     return code if code >= 0 else 128 - code
 
 
