@@ -23,9 +23,8 @@ from gnn_training import files
 from gnn_training.console import set_up_logging
 from gnn_training.contract import CALL_ROUNDS, rounds_by_size
 from gnn_training.data.families import RECIPES, Recipe, draws
-from gnn_training.data.labels import Plan, finished, label_all
+from gnn_training.data.labels import Plan, label_all
 from gnn_training.data.packed import PackedGraphs
-from gnn_training.files import lock_folder
 from gnn_training.model.network import SAVED, ColoringNetwork, PredictionNetwork
 from gnn_training.model.session import Model
 from gnn_training.training.learner import learning_rate
@@ -111,12 +110,11 @@ def labelled(folder: Path, seed: int, graphs: int) -> PackedGraphs:
     rule = Model().rule
     assert rule is not None
     origin = {"graphs": graphs, "seed": seed, "rule": rule.tolist()}
-    with lock_folder(folder):
-        plan = Plan(
-            tuple(recipe.counts), ITERATIONS, LABEL_SECONDS, seed, origin,
-            rule=tuple(rule.tolist()), long_search_every=1,
-        )  # fmt: skip
-        return finished(folder, origin) or label_all(list(draws(recipe, seed, graphs)), folder, plan, workers=1)
+    plan = Plan(
+        tuple(recipe.counts), ITERATIONS, LABEL_SECONDS, seed, origin,
+        rule=tuple(rule.tolist()), long_search_every=1,
+    )  # fmt: skip
+    return label_all(draws(recipe, seed, graphs), folder, plan, workers=1)
 
 
 def trained(data: PackedGraphs, cell: Cell, options: Options) -> PredictionNetwork:

@@ -27,7 +27,7 @@ from benchmarks.training_speed import table
 from gnn_training import files
 from gnn_training.console import set_up_logging
 from gnn_training.data.families import FAMILIES, RECIPES, Recipe, draws
-from gnn_training.data.labels import Plan, finished, label_all
+from gnn_training.data.labels import Plan, label_all
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
 from gnn_training.files import lock_folder
@@ -154,9 +154,8 @@ def training_graphs(folder: Path, most_nodes: int) -> PackedGraphs:
     recipe = Recipe(RECIPES["cpu"].counts, ((100, most_nodes, 1.0),), ITERATIONS)
     origin = {"most_nodes": most_nodes, "graphs": GRAPHS}
     place = folder / f"graphs-{most_nodes}"
-    with lock_folder(place):
-        plan = Plan(tuple(recipe.counts), ITERATIONS, LABEL_SECONDS, 0, origin)
-        return finished(place, origin) or label_all(list(draws(recipe, 0, GRAPHS)), place, plan, workers=1)
+    plan = Plan(tuple(recipe.counts), ITERATIONS, LABEL_SECONDS, 0, origin)
+    return label_all(draws(recipe, 0, GRAPHS), place, plan, workers=1)
 
 
 @cache

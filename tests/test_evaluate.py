@@ -204,7 +204,7 @@ def packed_folder(tmp_path: Path) -> Path:
     """Two families, every graph for validation but the last."""
     families = ("er", "small")
     instances = [Instance(graph, family=families[graph.num_nodes < 30]) for graph in GRAPHS]
-    tensors = packed.columns([(instance, label(instance, 100, 1.0, 0)) for instance in instances], families)
+    tensors = packed.join([packed.row(each, label(each, 100, 1.0, 0), families) for each in instances])
     tensors["split"] = (np.arange(len(instances)) < 4).astype(np.uint8)
     folder = tmp_path / "packed"
     folder.mkdir()

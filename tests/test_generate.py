@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tarfile
 import time
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
@@ -27,10 +26,10 @@ from tiny_runs import ROOT, start_command, wait_for
 from gnn_training import coloring, files
 from gnn_training.data import labels, packed
 from gnn_training.data.families import Draw
-from gnn_training.data.labels import Plan, label_all, split
+from gnn_training.data.labels import split
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import StorageError, UserError
-from gnn_training.graph import Graph, Instance
+from gnn_training.graph import Graph
 from gnn_training.jobs.dataset import generate, import_graphs
 from gnn_training.settings import GenerateSettings, ImportSettings
 
@@ -140,7 +139,7 @@ def test_a_signal_ends_it_within_seconds_and_it_says_how_to_continue(tmp_path, n
 
 def test_a_damaged_part_is_made_again(generated, tmp_path, monkeypatch, caplog):
     with monkeypatch.context() as patched, pytest.raises(InterruptedError):
-        patched.setattr(packed, "select", Mock(side_effect=InterruptedError))
+        patched.setattr(packed, "write", Mock(side_effect=InterruptedError))
         generate(settings(tmp_path, workers=1))
     first, *whole = parts(tmp_path)
     first.write_bytes(first.read_bytes()[:-1])
@@ -169,39 +168,20 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_manifest(tmp_path):
     assert not (tmp_path / packed.MANIFEST_FILE).exists() and not list(tmp_path.glob("*.tmp"))
 
 
-@dataclass(frozen=True)
-class Fake:
-    """A source whose graph is a path of n nodes; n = 0 is bad."""
-
-    n: int
-
-    def load(self) -> Instance:
-        if self.n == 0:
-            raise UserError("fake.col: holds no nodes")
-        note = "its coloring is not proper" if self.n == 7 else ""
-        return Instance(Graph.from_edges(self.n, [(i, i + 1) for i in range(self.n - 1)], f"path{self.n}"), note=note)
-
-
-def plan(**changes) -> Plan:
-    return Plan(**{"families": ("imported",), "iterations": 100, "seconds": 1, "seed": 0, **changes})
-
-
-def test_a_bad_source_stops_everything_with_its_own_sentence(tmp_path):
-    with pytest.raises(UserError, match=r"^fake\.col: holds no nodes$"):
-        label_all([Fake(3), Fake(0)], tmp_path, plan(), workers=1)
-    assert not (tmp_path / packed.MANIFEST_FILE).exists()
-
-
-def test_skipped_sources_notes_copies_progress_and_results_are_logged(tmp_path, caplog):
+def test_skipped_files_notes_copies_progress_and_results_are_logged(tmp_path, caplog):
     caplog.set_level("INFO")
-    graphs = label_all([Fake(n) for n in (7, 0, 4, 4, 21_000, 9)], tmp_path, plan(skip_bad=True), workers=1)
-    assert [graphs.name(i) for i in range(len(graphs))] == ["path7", "path4", "path9"]
-    assert "left out: fake.col: holds no nodes" in caplog.text
-    assert "left out: path21000: 21000 nodes are too many to pack" in caplog.text
-    assert "its coloring is not proper" in caplog.text
+    for name, nodes in (("b", 4), ("c", 4), ("d", 21_000), ("e", 9)):
+        write_col(tmp_path, nx.path_graph(nodes), name)
+    (tmp_path / "a.col").write_text("p edge 0 0\n")
+    (tmp_path / "f.col").write_text("p edge 5 3\ne 1 2\n")
+    graphs = import_graphs(importing(tmp_path, out=tmp_path / "packed", skip_bad=True, label_seconds=1))
+    assert [graphs.name(i) for i in range(len(graphs))] == ["b", "e", "f"]
+    assert "a.col: line 1: the graph has 0 nodes" in caplog.text
+    assert "left out: d: 21000 nodes are too many to pack" in caplog.text
+    assert "f.col: the header says 3 edges, the file has 1" in caplog.text
     assert "copies of other graphs, left out: 1" in caplog.text
     assert any(line.startswith("labelling: 6 of 6, ") for line in caplog.messages)
-    assert caplog.messages[-1] == "3 graphs: labels 0.00 colors below DSATUR, 100% proven optimal"
+    assert caplog.messages[-1] == "3 graphs from 6 sources: labels 0.00 colors below DSATUR, 100% proven optimal"
 
 
 def test_one_graph_in_five_of_every_family_and_size_is_for_validation():
@@ -270,7 +250,7 @@ def test_a_folder_of_training_json_in_both_schemas_is_packed(tmp_path: Path, cap
     with caplog.at_level(logging.INFO):
         graphs = import_graphs(importing(source, out=tmp_path / "packed", label_seconds=0))
     assert f"val_000001.json: its coloring is not proper (conflicts: {improper.num_edges}) and is not" in caplog.text
-    assert "7 graphs from 8 files, 1 bad or copies" in caplog.text
+    assert "7 graphs from 8 sources" in caplog.text
     names = named(graphs)
     assert sorted(names) == [f"train_{i:06}" for i in range(6)] + ["val_000001"]
     for name, i in names.items():
@@ -311,7 +291,7 @@ def test_dimacs_edge_list_graphml_and_archive_are_packed_together(imported):
     assert sorted(names) == ["a0", "a1", "a2", "complete", "inside", "petersen"]
     assert (graphs.num_colors[names["petersen"]], graphs.num_colors[names["complete"]]) == (3, 5)
     assert graphs.families[graphs.family[names["a0"]]] == "imported"
-    assert not (chosen.out / ".unpacked").exists()
+    assert not (chosen.out / ".parts").exists()
 
 
 def test_the_same_import_again_is_one_line_and_changed_files_never_overwrite_it(imported, caplog):
@@ -354,16 +334,16 @@ def test_a_bad_file_stops_the_import_and_skip_bad_leaves_it_out(tmp_path: Path, 
 
 def test_a_second_import_touches_nothing_of_the_first(tmp_path: Path, partly_bad: Path):
     out = tmp_path / "packed"
-    write_col(out / ".unpacked" / "0-pool.tgz", planted(0)[0], "a")
+    write_col(out / ".parts/unpacked" / "0-pool.tgz", planted(0)[0], "a")
     with files.lock_folder(out), pytest.raises(UserError, match="packed: another process is writing it"):
         import_graphs(importing(partly_bad, out=out, skip_bad=True))
-    assert (out / ".unpacked" / "0-pool.tgz" / "a.col").exists()
+    assert (out / ".parts/unpacked" / "0-pool.tgz" / "a.col").exists()
 
 
 def test_out_may_be_inside_the_source_again_and_after_a_kill(tmp_path: Path, caplog):
     write_col(tmp_path, planted(0)[0], "a")
     chosen = importing(tmp_path, out=tmp_path / "packed")
-    write_col(chosen.out / ".unpacked" / "0-pool.tgz", planted(1)[0], "b")  # as after a kill
+    write_col(chosen.out / ".parts/unpacked" / "0-pool.tgz", planted(1)[0], "b")  # as after a kill
     for _ in range(2):
         assert list(named(import_graphs(chosen))) == ["a"]
     inside = importing(tmp_path / "packed", tmp_path, out=tmp_path)  # the source itself
@@ -386,7 +366,7 @@ def test_an_interrupted_import_continues(tmp_path: Path, monkeypatch, caplog):
     chosen = importing(tmp_path / "graphs", out=tmp_path / "packed", label_seconds=0)
     for seed in (1, 0):
         with monkeypatch.context() as patched, pytest.raises(InterruptedError):
-            patched.setattr(packed, "select", Mock(side_effect=InterruptedError))
+            patched.setattr(packed, "write", Mock(side_effect=InterruptedError))
             import_graphs(chosen.model_copy(update={"seed": seed}))
     assert "continuing" not in caplog.text  # with the parts of other settings
     for path in (tmp_path / "packed").glob(".parts/*/0-000000.safetensors"):

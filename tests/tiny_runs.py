@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -49,12 +48,11 @@ def write_data(folder: Path, graphs: int = 24) -> PackedGraphs:
 def pack(folder: Path, instances: Sequence[Instance]) -> PackedGraphs:
     """Labelled after a short search, each with a long search by an untrained rule."""
     torch.manual_seed(0)
-    rule, labelled = ColoringNetwork().move_rule.detach().numpy(), []
+    rule, rows, families = ColoringNetwork().move_rule.detach().numpy(), [], (*FAMILIES, "imported")
     for instance in instances:
-        search = long_search(instance.graph.csr(), rule, seed=0)
-        labelled.append((instance, replace(label(instance, 1000, 1.0, seed=0), search=search)))
-    families = tuple(FAMILIES) + ("imported",)
-    tensors = packed.columns(labelled, families)
+        known = long_search(label(instance, 1000, 1.0, seed=0), instance.graph, rule, seed=0)
+        rows.append(packed.row(instance, known, families))
+    tensors = packed.join(rows)
     tensors["split"] = split(tensors, seed=0)
     folder.mkdir(parents=True, exist_ok=True)
     return packed.write(folder, tensors, families, {"made by": __name__})

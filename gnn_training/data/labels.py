@@ -9,12 +9,12 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +22,11 @@ from gnn_training import files
 from gnn_training.console import progress
 from gnn_training.contract import CALL_ROUNDS, HORIZON, rounds_by_size
 from gnn_training.data import packed
-from gnn_training.data.packed import STATE, Columns, Label, LongSearch, PackedGraphs, Row
+from gnn_training.data.families import Draw
+from gnn_training.data.packed import Columns, Label, PackedGraphs, Row
+from gnn_training.data.sources import read
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph, Instance, NeighbourLists
+from gnn_training.graph import Graph, Instance
 from gnn_training.processes import run_in_processes
 
 log = logging.getLogger(__name__)
@@ -34,17 +36,11 @@ PATIENCE_NODES = 36  # up to so many, `Plan.iterations` moves; on larger graphs 
 SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these numbers of nodes
 STATES, FIRST_STATE, LATEST_STATE = 5, 16, 5  # of a long search that are kept, from round 16 to a fifth of all
 SEARCHED_NODES = 2048  # larger graphs have no long search
-_PARTS = ".parts"
+PARTS = ".parts"
 
 
-class GraphSource(Protocol):
-    """A small picklable value that a worker process turns into a graph. Its repr identifies it."""
-
-    def load(self) -> Instance:
-        """Draw or read the graph; UserError if it cannot be used."""
-
-
-Redraw = Callable[[list[Any]], Sequence[GraphSource]]  # returns other sources in the place of copies
+Source = Draw | Path  # what a worker makes a graph of; its repr identifies it
+Redraw = Callable[[list[Any]], Sequence[Source]]  # returns other sources in the place of copies
 
 
 @dataclass(frozen=True)
@@ -62,37 +58,44 @@ class Plan:
 
 
 def label_all(
-    sources: Sequence[GraphSource], folder: Path, plan: Plan, workers: int = 0, redraw: Redraw | None = None
+    sources: Iterable[Source], folder: Path, plan: Plan, workers: int = 0, redraw: Redraw | None = None
 ) -> PackedGraphs:
-    """Label every source with `workers` processes (0: one per core), write the packed graphs to the locked `folder`,
-    return them. Copies, skipped sources and the notes of instances are logged. UserError for a bad source.
+    """Label every source with `workers` processes (0: one per core), write the packed graphs to `folder`, return them.
+    Copies, skipped sources and the notes of instances are logged. If the folder has graphs of this origin already,
+    nothing happens. UserError for a bad source, graphs of another origin, or a folder that another process is writing.
     """
-    work = repr((packed.VERSION, CHUNK, plan, list(sources)))  # other work has parts of its own
-    parts = folder / _PARTS / hashlib.sha256(work.encode()).hexdigest()[:16]
-    files.make_folder(parts)
-    tensors = _label_without_copies(sources, parts, plan, workers, redraw)
-    if not len(tensors["num_nodes"]):
-        raise UserError(f"{folder}: there is no graph to write; name sources that have at least one")
-    tensors["split"] = split(tensors, plan.seed)
-    graphs = packed.write(folder, tensors, plan.families, plan.origin)
-    shutil.rmtree(folder / _PARTS)
+    with files.lock_folder(folder):
+        if _is_finished(folder, plan.origin):
+            return PackedGraphs.open(folder)
+        pending = list(sources)
+        work = repr((packed.VERSION, CHUNK, plan, pending))  # other work has parts of its own
+        parts = folder / PARTS / hashlib.sha256(work.encode()).hexdigest()[:16]
+        files.make_folder(parts)
+        labelled = _label_without_copies(pending, parts, plan, workers, redraw)
+        if not labelled:
+            raise UserError(f"{folder}: there is no graph to write; name sources that have at least one")
+        tensors = packed.join(labelled)
+        tensors["split"] = split(tensors, plan.seed)
+        graphs = packed.write(folder, tensors, plan.families, plan.origin)
+        shutil.rmtree(folder / PARTS)
     below, proven = (graphs.dsatur_colors - graphs.num_colors).mean(), 100 * graphs.optimal.mean()
-    log.info("%d graphs: labels %.2f colors below DSATUR, %.0f%% proven optimal", len(graphs), below, proven)
+    counts = f"{len(graphs)} graphs from {len(pending)} sources"
+    log.info("%s: labels %.2f colors below DSATUR, %.0f%% proven optimal", counts, below, proven)
     return graphs
 
 
-def finished(folder: Path, origin: dict) -> PackedGraphs | None:
-    """The graphs of a locked folder if made from `origin`; None if there are none yet; UserError if others."""
+def _is_finished(folder: Path, origin: dict) -> bool:
+    """Whether a locked folder has graphs made from `origin`; UserError if it has others."""
     manifest = packed.read_manifest(folder)
     if manifest is None:
-        if (folder / packed.GRAPHS_FILE).exists() and not (folder / _PARTS).exists():
+        if (folder / packed.GRAPHS_FILE).exists() and not (folder / PARTS).exists():
             raise UserError(f"{folder}: has {packed.GRAPHS_FILE} without a manifest; name another --out or remove it")
-        return None
+        return False
     if manifest["origin"] != origin:
         raise UserError(f"{folder}: has graphs of other sources or settings; name another --out or remove it")
-    shutil.rmtree(folder / _PARTS, ignore_errors=True)  # left by a kill between the manifest and the end
+    shutil.rmtree(folder / PARTS, ignore_errors=True)  # left by a kill between the manifest and the end
     log.info("%s: already has these %d graphs", folder, manifest["graphs"])
-    return PackedGraphs.open(folder)
+    return True
 
 
 def split(tensors: Columns, seed: int) -> np.ndarray:
@@ -106,30 +109,29 @@ def split(tensors: Columns, seed: int) -> np.ndarray:
 
 
 def _label_without_copies(
-    pending: Sequence[GraphSource], parts: Path, plan: Plan, workers: int, redraw: Redraw | None
-) -> Columns:
+    pending: Sequence[Source], parts: Path, plan: Plan, workers: int, redraw: Redraw | None
+) -> list[Row]:
     """Label the sources, then what is drawn in the place of copies, and so on. Of equal graphs the first stays."""
     kept: dict[int, Row] = {}  # by fingerprint
     for number in range(10):  # a family of few small graphs runs out of new ones
         copies = []
         for position, row in _label(pending, f"{parts}/{number}", plan, workers):
-            if kept.setdefault(int(row[0]["fingerprint"][row[1]]), row) is not row:
+            if kept.setdefault(int(row["fingerprint"]), row) is not row:
                 copies.append(pending[position])
         if copies:
             log.info("copies of other graphs, %s: %d", "replaced" if redraw else "left out", len(copies))
         if not copies or not redraw:
             break
         pending = redraw(copies)
-    return packed.select(list(kept.values()))
+    return list(kept.values())
 
 
-def _label(pending: Sequence[GraphSource], prefix: str, plan: Plan, workers: int) -> list[tuple[int, Row]]:
+def _label(pending: Sequence[Source], prefix: str, plan: Plan, workers: int) -> list[tuple[int, Row]]:
     """Label sources, or read what an earlier run labelled. Return positions and graphs in the order of the sources."""
     count = -(-len(pending) // CHUNK)
     # Every count-th source makes all chunks alike, so the speed and the time left can be trusted.
     chunks = {Path(f"{prefix}-{c:06d}.safetensors"): range(c, len(pending), count) for c in range(count)}
-    done = {path: _read_part(path) for path in chunks}
-    missing = [(path, [(i, pending[i]) for i in chunks[path]], plan) for path, part in done.items() if part is None]
+    missing = [(path, [(i, pending[i]) for i in chunks[path]], plan) for path in chunks if not _is_whole(path)]
     ready = len(pending) - sum(len(places) for _, places, _ in missing)
     if missing:
         if ready:
@@ -139,31 +141,29 @@ def _label(pending: Sequence[GraphSource], prefix: str, plan: Plan, workers: int
             for number in jobs:
                 advance(len(missing[number][1]))
     labelled: list[tuple[int, Row]] = []
-    for path, part in done.items():
-        tensors, metadata = part or packed.read_columns(path)
-        labelled += [(position, (tensors, i)) for i, position in enumerate(json.loads(metadata["positions"]))]
+    for path in chunks:
+        tensors, metadata = packed.read_columns(path)
+        labelled += zip(json.loads(metadata["positions"]), packed.rows(tensors), strict=True)
         for note in json.loads(metadata["notes"]):
             log.warning(note)
     return sorted(labelled, key=itemgetter(0))
 
 
-def _read_part(path: Path) -> tuple[Columns, dict[str, str]] | None:
-    """The tensors and the metadata of a part; None if it is missing or damaged."""
-    if not path.exists():
-        return None
+def _is_whole(part: Path) -> bool:
+    """Whether a part is there; a damaged one is told."""
     try:
-        return packed.read_columns(path)
+        return part.exists() and bool(packed.read_columns(part))
     except UserError as error:
         log.warning("%s; its graphs are labelled again", error)
-        return None
+        return False
 
 
-def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) -> None:
+def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan) -> None:
     """Label the sources of one chunk and write its part, with positions and notes as metadata."""
-    graphs, positions, notes = [], [], []
+    rows, positions, notes = [], [], []
     for position, source in places:
         try:
-            instance = source.load()
+            instance = source.load() if isinstance(source, Draw) else read(source)
             packed.check_size(instance.graph)
         except UserError as error:
             if not plan.skip_bad:
@@ -171,17 +171,13 @@ def _label_chunk(path: Path, places: list[tuple[int, GraphSource]], plan: Plan) 
             notes.append(f"left out: {error}")
             continue
         notes += [instance.note] if instance.note else []
-        best = label(instance, plan.iterations, plan.seconds, plan.seed, plan.rule)
-        every = plan.long_search_every
+        best, every = label(instance, plan.iterations, plan.seconds, plan.seed, plan.rule), plan.long_search_every
         if every and plan.rule and position % every == 0 and instance.graph.num_nodes <= SEARCHED_NODES:
-            rule = np.array(plan.rule, np.float32)
-            best = replace(best, search=long_search(instance.graph.csr(), rule, plan.seed))
-        graphs.append((instance, best))
+            best = long_search(best, instance.graph, np.array(plan.rule, np.float32), plan.seed)
+        rows.append(packed.row(instance, best, plan.families) | {"fingerprint": fingerprint(instance.graph)})
         positions.append(position)
-    tensors = packed.columns(graphs, plan.families)
-    tensors["fingerprint"] = np.array([fingerprint(instance.graph) for instance, _ in graphs], dtype=np.uint64)
     metadata = {"positions": json.dumps(positions), "notes": json.dumps(notes)}
-    packed.write_columns(path, tensors, metadata)
+    packed.write_columns(path, packed.join(rows), metadata)
 
 
 def label(instance: Instance, iterations: int, seconds: float, seed: int, rule: tuple[float, ...] = ()) -> Label:
@@ -212,17 +208,18 @@ def label(instance: Instance, iterations: int, seconds: float, seed: int, rule: 
     return Label(best.astype(np.int16), num_colors, lower, dsatur_colors, lower == num_colors)
 
 
-def long_search(lists: NeighbourLists, rule: np.ndarray, seed: int) -> LongSearch:
-    """A search of HORIZON times the rounds of a call: when it had how few colors, and what it had seen after the rounds
-    of a call and at STATES other times. The times are drawn by `seed`.
+def long_search(known: Label, graph: Graph, rule: np.ndarray, seed: int) -> Label:
+    """The label with a search of HORIZON times the rounds of a call: when it had how few colors, and what it had seen
+    after the rounds of a call and at STATES other times, which are drawn by `seed`.
     """
     from gnn_training.solve.portfolio import clique_size, first_coloring
     from gnn_training.solve.search_kernel import noise_table, search_graph
 
+    lists = graph.csr()
     first = first_coloring(lists).astype(np.int64)
     n, num_colors, clique = len(first), int(first.max()) + 1, clique_size(lists)
     if num_colors <= clique:
-        return LongSearch()
+        return known
     call = min(CALL_ROUNDS, rounds_by_size(n))
     rng = np.random.default_rng([seed, n, len(lists.neighbours)])
     latest = HORIZON * call / LATEST_STATE
@@ -231,13 +228,14 @@ def long_search(lists: NeighbourLists, rule: np.ndarray, seed: int) -> LongSearc
     *states, end = [search_graph(*arguments, rounds, np.zeros(1, np.uint8)) for rounds in (*times, HORIZON * call)]
     kept = [(rounds, state) for rounds, state in zip(times, states, strict=True) if state.num_colors > clique]
     nodes = [np.concatenate([state.last[None].astype(np.int32), state.counts]) for _, state in kept]
-    return LongSearch(
-        HORIZON * call,
-        clique,
-        end.num_colors,
-        end.reached[end.num_colors :][::-1].astype(np.int32),
-        np.array([(rounds, 2 * state.conflicts) for rounds, state in kept], np.int32).reshape(-1, STATE),
-        np.array(nodes).clip(max=np.iinfo(np.int16).max).astype(np.int16),
+    return replace(
+        known,
+        search_rounds=HORIZON * call,
+        clique=clique,
+        search_colors=end.num_colors,
+        reached=end.reached[end.num_colors :][::-1],
+        states=[(rounds, 2 * state.conflicts) for rounds, state in kept],
+        state_nodes=np.array(nodes).clip(max=np.iinfo(np.int16).max),
     )
 
 

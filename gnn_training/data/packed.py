@@ -4,11 +4,12 @@ import json
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gnn_training import files
 from gnn_training.contract import GRAPH_TYPES
@@ -39,27 +40,15 @@ RAGGED = {
 }
 _DTYPES = PER_GRAPH | {name: dtype for name, (_, dtype) in RAGGED.items()} | {o: np.int64 for o, _ in RAGGED.values()}
 Columns = dict[str, np.ndarray]  # every tensor of the file by its name
-Row = tuple[Columns, int]  # graph i of some columns
+Row = dict[str, Any]  # of one graph: its value of every tensor of PER_GRAPH, its piece of every one of RAGGED
 STATE = 2  # entries of `states` for each: rounds, and twice the fewest conflicts since the last color saved
 STATE_NODES = 5  # entries of `state_nodes` for every node of a state: color, then Outcome.counts of the search
 
 
 @dataclass(frozen=True)
-class LongSearch:
-    """A long search with the shipped rule: what the network sees at some times, and what came later."""
-
-    rounds: int = 0  # 0: no such search was made
-    clique: int = 0  # size of one
-    num_colors: int = 0  # fewest
-    reached: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))  # rounds of ever fewer colors, first 0
-    states: np.ndarray = field(default_factory=lambda: np.zeros((0, STATE), np.int32))  # (S, STATE)
-    state_nodes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int16))  # (S, STATE_NODES, N)
-
-
-@dataclass(frozen=True)
 class Label:
-    """The best known coloring of a graph and how good it is. docs/DATA.md defines every number. lower_bound <=
-    chromatic number <= num_colors, which are equal if optimal.
+    """The best known coloring of a graph and how good it is, named as the tensors that docs/DATA.md defines.
+    lower_bound <= chromatic number <= num_colors, which are equal if optimal.
     """
 
     coloring: np.ndarray  # (N,) int16 in 0..num_colors-1
@@ -67,41 +56,42 @@ class Label:
     lower_bound: int
     dsatur_colors: int
     optimal: bool
-    search: LongSearch = LongSearch()
+    # Of a long search with the shipped rule: what the network sees at some times, and what came later.
+    search_rounds: int = 0  # 0: no such search was made
+    clique: int = 0  # size of one
+    search_colors: int = 0  # fewest
+    reached: ArrayLike = ()  # rounds of ever fewer colors, first 0
+    states: ArrayLike = ()  # (S, STATE)
+    state_nodes: ArrayLike = ()  # (S, STATE_NODES, N)
 
 
-def columns(graphs: Sequence[tuple[Instance, Label]], families: Sequence[str]) -> Columns:
-    """Lay labelled graphs out as the tensors of the file. The caller may set `split` and `fingerprint`, which are 0."""
-    values = []
-    for instance, label in graphs:
-        graph, search = instance.graph, label.search
-        values.append({
-            "num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "num_colors": label.num_colors,
-            "lower_bound": label.lower_bound, "dsatur_colors": label.dsatur_colors, "optimal": label.optimal,
-            "graph_type": instance.graph_type, "family": families.index(instance.family),
-            "search_rounds": search.rounds, "clique": search.clique, "search_colors": search.num_colors,
-            "split": 0, "fingerprint": 0,
-            "adjacency_bits": np.packbits(graph.adjacency(), axis=1, bitorder="little").ravel(),
-            "coloring": label.coloring, "names": np.frombuffer(graph.name.encode(), dtype=np.uint8),
-            "reached": search.reached, "states": search.states.ravel(), "state_nodes": search.state_nodes.ravel(),
-        })  # fmt: skip
-    return _join(values)
+def row(instance: Instance, label: Label, families: Sequence[str]) -> Row:
+    """What the file has of a labelled graph. `split` and `fingerprint` are 0."""
+    graph = instance.graph
+    return vars(label) | {
+        "num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "graph_type": instance.graph_type,
+        "family": families.index(instance.family), "split": 0, "fingerprint": 0,
+        "adjacency_bits": np.packbits(graph.adjacency(), axis=1, bitorder="little"),
+        "names": np.frombuffer(graph.name.encode(), dtype=np.uint8),
+    }  # fmt: skip
 
 
-def select(rows: Sequence[Row]) -> Columns:
-    """Take graphs, in this order, out of several sets of columns with the same families."""
-    return _join([{name: tensors[name][i] for name in PER_GRAPH} | {name: cut(tensors, name, i) for name in RAGGED}
-                  for tensors, i in rows])  # fmt: skip
-
-
-def _join(graphs: Sequence[dict[str, Any]]) -> Columns:
-    """Columns of graphs, each given as its values and its pieces of the RAGGED tensors."""
-    result = {name: np.array([graph[name] for graph in graphs], dtype) for name, dtype in PER_GRAPH.items()}
+def join(rows: Sequence[Row]) -> Columns:
+    """The tensors of the file, of graphs in this order."""
+    result = {name: np.array([row[name] for row in rows], dtype) for name, dtype in PER_GRAPH.items()}
     for name, (offset, dtype) in RAGGED.items():
-        parts = [graph[name] for graph in graphs]
+        parts = [np.asarray(row[name], dtype).ravel() for row in rows]
         result[name] = np.concatenate([np.empty(0, dtype), *parts])
         result[offset] = np.cumsum([0, *map(len, parts)], dtype=np.int64)
     return result
+
+
+def rows(tensors: Columns) -> list[Row]:
+    """The graphs of some columns; the inverse of `join`."""
+    return [
+        {name: tensors[name][i] for name in PER_GRAPH} | {name: cut(tensors, name, i) for name in RAGGED}
+        for i in range(len(tensors["num_nodes"]))
+    ]
 
 
 def cut(tensors: Columns, name: str, i: int) -> np.ndarray:

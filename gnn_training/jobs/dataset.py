@@ -6,20 +6,19 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 from gnn_training.contract import GRAPH_TYPES, SHIPPED_MODEL
 from gnn_training.data import sources
 from gnn_training.data.families import RECIPES, Draw, draws
-from gnn_training.data.labels import Plan, finished, label_all
+from gnn_training.data.labels import PARTS, Plan, label_all
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import StorageError, UserError
-from gnn_training.files import lock_folder
-from gnn_training.graph import UNNAMED_FAMILY, Instance
+from gnn_training.graph import UNNAMED_FAMILY
 from gnn_training.model.session import Model
-from gnn_training.settings import GenerateSettings, ImportSettings
+from gnn_training.settings import GenerateSettings, ImportSettings, LabelSettings
 
 log = logging.getLogger(__name__)
 LONG_SEARCHES = 1000  # at most, for imported graphs; each takes a few seconds
@@ -29,61 +28,39 @@ def generate(settings: GenerateSettings) -> PackedGraphs:
     """Draw and label the graphs of a recipe into `settings.out`. Nothing happens if they are already there."""
     recipe = RECIPES[settings.recipe]
     graphs = list(draws(recipe, settings.seed, settings.graphs))
-    origin = {"recipe": settings.recipe, "graphs": len(graphs), "iterations": recipe.iterations}
-    origin |= settings.model_dump(include={"seed", "label_seconds"})
     unused = {family: count(number) for family, number in Counter(draw.family for draw in graphs).items()}
 
     def redraw(copies: list[Draw]) -> list[Draw]:
         return [replace(copy, index=next(unused[copy.family])) for copy in copies]
 
-    with lock_folder(settings.out):
-        if there := finished(settings.out, origin):
-            return there
-        families, seconds = tuple(recipe.counts), settings.label_seconds
-        every = recipe.long_search_every
-        plan = Plan(families, recipe.iterations, seconds, settings.seed, origin, False, _rule(), every)
-        return label_all(graphs, settings.out, plan, settings.workers, redraw)
-
-
-def _rule() -> tuple[float, ...]:
-    """Weights of the trained rule in the shipped file."""
-    return tuple(Model(SHIPPED_MODEL, 1).rule.tolist())
-
-
-@dataclass(frozen=True)
-class GraphFile:
-    """A file with one graph, before it is read."""
-
-    path: Path
-
-    def load(self) -> Instance:
-        """Read the graph; UserError if the file is bad."""
-        return sources.read(self.path)
+    origin = {"recipe": settings.recipe, "graphs": len(graphs)}
+    plan = _plan(settings, origin, tuple(recipe.counts), recipe.iterations, recipe.long_search_every)
+    return label_all(graphs, settings.out, plan, settings.workers, redraw)
 
 
 def import_graphs(settings: ImportSettings) -> PackedGraphs:
     """Read, label, split and pack all graphs of `settings.sources`. Nothing happens if that is already done."""
-    paths, iterations = sources.find(settings.sources), RECIPES["full"].iterations
-    origin = {"sources": [str(path.resolve()) for path in settings.sources], "files": len(paths)}
-    origin |= {"state": _state(paths), "iterations": iterations}
-    origin |= settings.model_dump(include={"seed", "label_seconds"})
-    families, unpacked = (*GRAPH_TYPES, UNNAMED_FAMILY), settings.out / ".unpacked"
-    with lock_folder(settings.out):
-        if there := finished(settings.out, origin):
-            return there
-        every = -(-len(paths) // LONG_SEARCHES)
-        plan = Plan(
-            families, iterations, settings.label_seconds, settings.seed, origin, settings.skip_bad, _rule(), every
-        )
-        shutil.rmtree(unpacked, ignore_errors=True)  # left by a kill
-        try:
-            graph_files = [GraphFile(path) for path in _unpack_archives(paths, unpacked, settings.skip_bad)]
-            graphs = label_all(graph_files, settings.out, plan, settings.workers)
-        finally:
-            shutil.rmtree(unpacked, ignore_errors=True)
-    lost = len(graph_files) - len(graphs)
-    log.info("%s: %d graphs from %d files, %d bad or copies", settings.out, len(graphs), len(graph_files), lost)
-    return graphs
+    paths = sources.find(settings.sources)
+    origin: dict = {"sources": [str(path.resolve()) for path in settings.sources]}
+    origin |= {"files": len(paths), "state": _state(paths)}
+    families, every = (*GRAPH_TYPES, UNNAMED_FAMILY), -(-len(paths) // LONG_SEARCHES)
+    plan = _plan(settings, origin, families, RECIPES["full"].iterations, every, settings.skip_bad)
+    graph_files = _unpack_archives(paths, settings.out / PARTS / "unpacked", settings.skip_bad)
+    return label_all(graph_files, settings.out, plan, settings.workers)
+
+
+def _plan(
+    settings: LabelSettings,
+    origin: dict,
+    families: tuple[str, ...],
+    iterations: int,
+    every: int,
+    skip_bad: bool = False,
+) -> Plan:
+    """How to label, with the trained rule of the shipped file. every: of so many graphs, one gets a long search."""
+    origin |= {"iterations": iterations} | settings.model_dump(include={"seed", "label_seconds"})
+    rule = tuple(Model(SHIPPED_MODEL, 1).rule.tolist())
+    return Plan(families, iterations, settings.label_seconds, settings.seed, origin, skip_bad, rule, every)
 
 
 def _state(paths: Iterable[Path]) -> str:
@@ -95,6 +72,7 @@ def _state(paths: Iterable[Path]) -> str:
 
 def _unpack_archives(paths: Iterable[Path], folder: Path, skip_bad: bool) -> Iterator[Path]:
     """The paths, with the graph files of an archive in the place of the archive."""
+    shutil.rmtree(folder, ignore_errors=True)  # left by a kill
     for number, path in enumerate(paths):
         try:
             yield from sources.unpack(path, folder / f"{number}-{path.name}") if sources.is_archive(path) else [path]
