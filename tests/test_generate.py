@@ -320,7 +320,7 @@ def partly_bad(tmp_path: Path) -> Path:
 
 def test_a_bad_file_stops_the_import_and_skip_bad_leaves_it_out(tmp_path: Path, partly_bad: Path, caplog):
     chosen = importing(partly_bad, out=tmp_path / "packed")
-    with pytest.raises(UserError, match="/pool.tgz: is damaged or not a tar archive .*; fetch or pack it again"):
+    with pytest.raises(UserError, match="/pool.tgz: is damaged .*; fetch it again or pack it as a tar archive"):
         import_graphs(chosen)
     assert not (tmp_path / "packed" / packed.GRAPHS_FILE).exists()
     assert list(named(import_graphs(chosen.model_copy(update={"skip_bad": True})))) == ["good"]

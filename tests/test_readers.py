@@ -62,25 +62,37 @@ def test_both_json_schemas_read_back_as_written(graph: Graph, older: bool):
 @pytest.mark.parametrize(
     ("older", "changes", "expected"),
     [
-        (False, {"adjacency": {"shape": [3, 4], "data": [0] * 12}}, "shape of `adjacency` is [3, 4]; it must be"),
+        (
+            False,
+            {"adjacency": {"shape": [3, 4], "data": [0] * 12}},
+            "shape of `adjacency` is [3, 4]; it must be [n, n]",
+        ),
         (False, {"adjacency": {"shape": [0, 0], "data": []}}, "the graph has 0 nodes; it needs at least one"),
-        (False, {"adjacency": {"shape": [10**9, 10**9], "data": []}}, "at most 1000000 are read"),
-        (False, {"adjacency": {"shape": [4, 4], "data": [0] * 10}}, "`adjacency` has 10 numbers; 4 nodes need"),
+        (False, {"adjacency": {"shape": [10**9, 10**9], "data": []}}, "the graph has 0 nodes"),
+        (
+            False,
+            {"adjacency": {"shape": [4, 4], "data": [0] * 10}},
+            "shape of `adjacency` is [4, 4]; it must be [n, n], with n x n numbers",
+        ),
         (False, {"adjacency": {"shape": [4, 4], "data": [[0] * 4] * 3 + [[0]]}}, "or its rows are uneven"),
         (False, {"adjacency": {"shape": [4, 4], "data": ["0"] * 16}}, "`adjacency` is not a list of numbers"),
         (False, {"adjacency": [[0]]}, "`adjacency` is [[0]]; it must be an object"),
         (False, {"adjacency": {"shape": [2, 2], "data": [0, 1, 0, 0]}}, "not symmetric: (0, 1) is 1, (1, 0)"),
-        (False, {"adjacency": {"shape": [2, 2], "data": [0, 2, 2, 0]}}, "entry (0, 1) is 2; entries are 0"),
+        (
+            False,
+            {"adjacency": {"shape": [2, 2], "data": [0, 2, 2, 0]}},
+            "`adjacency` has 2 at place 1; it takes whole numbers in 0..1",
+        ),
         (False, {"coloring": [0, 1, 2]}, "`coloring` has 3 numbers; 4 nodes need 4"),
-        (False, {"coloring": [0, 1, 2, 4]}, "`coloring` of node 3 is 4; colors are whole numbers in 0..3"),
-        (False, {"coloring": [0, 1, 1.5, 0]}, "`coloring` of node 2 is 1.5"),
-        (False, {"coloring": [0, 1, 2, None]}, "`coloring` of node 3 is nan"),
+        (False, {"coloring": [0, 1, 2, 4]}, "`coloring` has 4 at place 3; it takes whole numbers in 0..3"),
+        (False, {"coloring": [0, 1, 1.5, 0]}, "`coloring` has 1.5 at place 2"),
+        (False, {"coloring": [0, 1, 2, None]}, "`coloring` is not a list of numbers"),
         (False, {"graph_type": 8}, "`graph_type` is 8; it must be one of random_sparse"),
         (False, {"graph_type": True}, "`graph_type` is True"),
         (False, {"graph_type": "Planar"}, "`graph_type` is 'Planar'; it must be one of random_sparse"),
         (True, {"n": None}, "shape of `adjacency` is [None, None]"),
         (True, {"ground_truth": None}, "`ground_truth` is None; it must be an object"),
-        (True, {"ground_truth": {"node_colors": [0, 0, 0, 9]}}, "`node_colors` of node 3 is 9"),
+        (True, {"ground_truth": {"node_colors": [0, 0, 0, 9]}}, "`node_colors` has 9 at place 3"),
         (True, {"ground_truth": {"graph_type_id": -1}}, "`graph_type_id` is -1"),
     ],
     ids=count(),
@@ -156,9 +168,9 @@ LINK = b'{"nodes": [{"id": "a"}], "links": [{"source": "a", "target": "z"}]}'
         ("a.graphml", DTD, "DTDForbidden"),
         ("a.graphml", DTD.decode().encode("utf-16"), "DTDForbidden"),
         ("a.graphml", b'<?xml version="1.0" encoding="no-such"?><graphml/>', "unknown encoding"),
-        ("a.json", b'{"adjacency":\n\n oops}', "line 3: broken JSON (Expecting value, column 2)"),
-        ("a.json", b"[" * 100_000, "line 1: is not the JSON of a graph"),
-        ("a.json", b'{"n": ' + b"9" * 5000 + b"}", "line 1: is not the JSON of a graph"),
+        ("a.json", b'{"adjacency":\n\n oops}', "broken JSON (Expecting value: line 3 column 2 (char 16)); write"),
+        ("a.json", b"[" * 100_000, "broken JSON (maximum recursion depth exceeded"),
+        ("a.json", b'{"n": ' + b"9" * 5000 + b"}", "broken JSON (Exceeds the limit"),
         ("a.json", b"[1, 2]", "is JSON without the key `adjacency`"),
         ("a.json", b'{"nodes": [{"id": 1}, {"id": "1"}], "links": []}', "two nodes have the same `id`"),
         ("a.json", LINK, "is no node-link data (KeyError(b'z')): `nodes` must"),
@@ -347,15 +359,15 @@ def test_an_archive_is_unpacked_inside_its_folder_and_only_its_graphs(tmp_path: 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"no archive", "is damaged or not a tar archive"),
-        (lzma.compress(MEMBER + END), "is damaged or not a tar archive"),
+        (b"no archive", "is damaged (ReadError"),
+        (lzma.compress(MEMBER + END), "is damaged (ReadError"),
         (MEMBER, "ends too early"),
         (MEMBER + END + MEMBER, "more follows its end"),
         (MEMBER + MEMBER.replace(b"ustar", b"ustaR") + END, "more follows its end"),
-        (member("../a.col") + END, "is damaged or not a tar archive ('../a.col' would be extracted"),
+        (member("../a.col") + END, "is damaged (OutsideDestinationError: '../a.col' would be extracted"),
         (member("a.col", size=1 << 40), "'a.col' has holes or is too large: 1099511627776 bytes"),
         (member("a.txt", size=1 << 32), "unexpected end of data"),
-        (member("x", b"9999999 path=a.col", type=tarfile.XHDTYPE) + END, "not a tar archive"),
+        (member("x", b"9999999 path=a.col", type=tarfile.XHDTYPE) + END, "is damaged"),
         (member("a.col", size=0, type=tarfile.GNUTYPE_SPARSE) + END, "'a.col' has holes"),
         (member("L", b"a.col", type=tarfile.GNUTYPE_LONGNAME) * 3000 + END, "is damaged"),
         (member("zero.col", type=tarfile.CHRTYPE, devmajor=1, devminor=5) + END, "has no graph files"),
@@ -380,7 +392,7 @@ def test_a_changed_byte_in_an_archive_that_is_not_compressed_further_is_found(tm
     content = gzip.compress(MEMBER + END, 0)
     assert b"e 3 4" in content
     path.write_bytes(content.replace(b"e 3 4", b"e 1 4"))
-    with pytest.raises(UserError, match=r"pool.tar.gz: is damaged or not a tar archive \(CRC check failed"):
+    with pytest.raises(UserError, match=r"pool.tar.gz: cannot be unpacked .*\(crc check failed"):
         sources.unpack(path, tmp_path / "unpacked")
 
 

@@ -8,9 +8,11 @@ import codecs
 import csv
 import io
 import json
+import math
 import re
 from array import array
 from collections.abc import Callable, Iterator
+from itertools import chain
 from reprlib import repr as brief
 from typing import Any, NamedTuple
 
@@ -28,7 +30,6 @@ MAX_VALUES = 2_000_000  # of JSON: lists, objects and quotes, which take the mos
 # Class ids by name, without case and punctuation. The queen and geometric families share one id.
 TYPE_IDS = {name.replace("_", ""): i for i, name in enumerate(GRAPH_TYPES)}
 TYPE_IDS |= {"registerallocation": 2, "interval": 2, "queen": 4, "geometric": 4}
-NUMBERS = {int, float, bool, type(None)}
 
 
 def checked_size(num_nodes: int) -> int:
@@ -165,32 +166,15 @@ def parse_json(content: bytes) -> Instance:
     difficulty and node features are ignored, because they are computed again. Or read networkx's node-link data.
     UserError names a wrong entry.
     """
-    document = _document(content)
-    if "adjacency" not in document:
-        return _node_link(document)
-    older = "ground_truth" in document
-    labels = _object(document, "ground_truth") if older else document
-    coloring, graph_type = ("node_colors", "graph_type_id") if older else ("coloring", "graph_type")
-    graph = Graph.from_adjacency(_adjacency(document))
-    colors, type_id = _coloring(labels, coloring, graph.num_nodes), _graph_type(labels, graph_type)
-    if type_id is None:
-        return Instance(graph, colors)
-    return Instance(graph, colors, family=GRAPH_TYPES[type_id], graph_type=type_id)
-
-
-def _document(content: bytes) -> dict:
     if sum(map(content.count, (b"[", b"{", b'"'))) > MAX_VALUES:
         raise UserError(f"has more than {MAX_VALUES} lists, objects and quotes; write the matrix as one list")
     try:
         document = json.loads(content)
-    except json.JSONDecodeError as error:
-        what = f"broken JSON ({error.msg}, column {error.colno})"
-        raise UserError(f"line {error.lineno}: {what}; write the file again") from error
-    except (ValueError, RecursionError) as error:  # bytes that are not text, numbers of 5,000 digits, 1,000 brackets
-        raise UserError(f"line 1: is not the JSON of a graph ({error}); write the file again") from error
+    except (ValueError, RecursionError) as error:  # also bytes that are not text, numbers of 5,000 digits
+        raise UserError(f"broken JSON ({error}); write the file again") from error
     if not isinstance(document, dict) or not {"adjacency", "nodes"} & document.keys():
         raise UserError("is JSON without the key `adjacency` or `nodes`, which all schemas have; name files of graphs")
-    return document
+    return _prism(document) if "adjacency" in document else _node_link(document)
 
 
 def _node_link(document: dict) -> Instance:
@@ -207,66 +191,55 @@ def _node_link(document: dict) -> Instance:
         raise UserError(f"is no node-link data ({error!r}): {rule}") from error
 
 
-def _object(document: dict, key: str) -> dict:
-    value = document.get(key)
-    if not isinstance(value, dict):
-        raise UserError(f"`{key}` is {brief(value)}; it must be an object")
-    return value
+def _prism(document: dict) -> Instance:
+    older = "ground_truth" in document
+    adjacency, labels = document["adjacency"], document["ground_truth"] if older else document
+    for key, value in (("adjacency", adjacency), ("ground_truth", labels)):
+        if not isinstance(value, dict):
+            raise UserError(f"`{key}` is {brief(value)}; it must be an object")
+    cells = _whole_numbers(adjacency.get("data"), 2, "adjacency")
+    n = checked_size(math.isqrt(cells.size))
+    shape = adjacency.get("shape", [document.get("n", n)] * 2)
+    if shape != [n, n] or cells.size != n * n:
+        raise UserError(f"the shape of `adjacency` is {brief(shape)}; it must be [n, n], with n x n numbers")
+    matrix = cells.reshape(n, n)
+    if (wrong := matrix != matrix.T).any():
+        i, j = divmod(int((wrong & (matrix == 1)).argmax()), n)
+        raise UserError(f"`adjacency` is not symmetric: ({i}, {j}) is 1, ({j}, {i}) is not; set both")
+    graph, key, colors = Graph.from_adjacency(matrix), "node_colors" if older else "coloring", None
+    if labels.get(key) is not None:
+        colors = _whole_numbers(labels[key], n, key)  # perhaps not proper
+        if len(colors) != n:
+            raise UserError(f"`{key}` has {len(colors)} numbers; {n} nodes need {n}")
+    type_id = _graph_type(labels, "graph_type_id" if older else "graph_type")
+    if type_id is None:
+        return Instance(graph, colors)
+    return Instance(graph, colors, family=GRAPH_TYPES[type_id], graph_type=type_id)
 
 
-def _adjacency(document: dict) -> np.ndarray:
-    adjacency = _object(document, "adjacency")
-    shape = adjacency.get("shape", [document.get("n")] * 2)
-    n = document.get("n", shape[0] if isinstance(shape, list) and shape else None)
-    if type(n) is not int or shape != [n, n]:
-        raise UserError(f"the shape of `adjacency` is {brief(shape)}; it must be [n, n]")
-    matrix = _floats(adjacency.get("data"), (checked_size(n), n), "adjacency")
-    edges = matrix == 1
-    if not (right := edges | (matrix == 0)).all():
-        i, j = divmod(int(right.argmin()), len(matrix))
-        raise UserError(f"`adjacency` entry ({i}, {j}) is {matrix[i, j]:g}; entries are 0 or 1")
-    if (wrong := edges != edges.T).any():
-        i, j = divmod(int(wrong.argmax()), len(matrix))
-        raise UserError(f"`adjacency` is not symmetric: ({i}, {j}) is {matrix[i, j]:g}, ({j}, {i}) is not; set both")
-    return edges
-
-
-def _coloring(labels: dict, key: str, num_nodes: int) -> np.ndarray | None:
-    """Colors (N,) int64 within 0..N-1, perhaps not proper."""
-    if labels.get(key) is None:
-        return None
-    colors = _floats(labels[key], (num_nodes,), key)
-    is_color = (colors >= 0) & (colors < num_nodes) & (colors == np.floor(colors))
-    for node in np.flatnonzero(~is_color):
-        raise UserError(f"`{key}` of node {node} is {colors[node]:g}; colors are whole numbers in 0..{num_nodes - 1}")
-    return colors.astype(np.int64)
+def _whole_numbers(values: Any, below: int, key: str) -> np.ndarray:
+    """Numbers from 0 to below - 1, given flat or as a list of rows: int32."""
+    try:
+        is_nested = all(isinstance(row, list) for row in values)
+        if is_nested and len(set(map(len, values))) > 1:
+            raise TypeError
+        numbers = np.asarray(array("d", chain.from_iterable(values) if is_nested else values))
+    except (TypeError, OverflowError):
+        raise UserError(f"`{key}` is not a list of numbers, or its rows are uneven: {brief(values)}") from None
+    for place in np.flatnonzero((numbers < 0) | (numbers >= below) | (numbers != np.floor(numbers))):
+        raise UserError(f"`{key}` has {numbers[place]:g} at place {place}; it takes whole numbers in 0..{below - 1}")
+    return numbers.astype(np.int32)
 
 
 def _graph_type(labels: dict, key: str) -> int | None:
     """Class id, given as a number or as a name in any spelling: RandomSparse, random_sparse, ..."""
     value = labels.get(key)
-    if value is None:
-        return None
     if isinstance(value, str):
-        value = TYPE_IDS.get("".join(filter(str.isalnum, value)).lower())
-    if type(value) not in (int, float) or value not in range(len(GRAPH_TYPES)):
+        value = TYPE_IDS.get("".join(filter(str.isalnum, value)).lower(), -1)
+    if value is not None and (type(value) not in (int, float) or value not in range(len(GRAPH_TYPES))):
         right = f"one of {', '.join(GRAPH_TYPES)}, a number in 0..{len(GRAPH_TYPES) - 1}"
         raise UserError(f"`{key}` is {brief(labels[key])}; it must be {right}, or left out")
-    return int(value)  # type: ignore[arg-type]
-
-
-def _floats(values: Any, shape: tuple[int, ...], key: str) -> np.ndarray:
-    """Numbers in `shape`, given flat or as a list of rows; null becomes NaN."""
-    try:
-        rows = values if all(isinstance(row, list) for row in values) else [values]
-        if any(set(map(type, row)) - NUMBERS for row in rows):
-            raise TypeError
-        array = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise UserError(f"`{key}` is not a list of numbers, or its rows are uneven: {brief(values)}") from None
-    if array.shape not in (shape, (int(np.prod(shape)),)):
-        raise UserError(f"`{key}` has {array.size} numbers; {shape[0]} nodes need {' x '.join(map(str, shape))}")
-    return array.reshape(shape)
+    return value if value is None else int(value)
 
 
 class Format(NamedTuple):

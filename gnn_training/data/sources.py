@@ -4,7 +4,6 @@ import gzip
 import io
 import os
 import tarfile
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -17,15 +16,12 @@ from gnn_training.coloring import conflicts
 from gnn_training.data.formats import FORMATS
 from gnn_training.data.packed import GRAPHS_FILE, MANIFEST_FILE, is_packed
 from gnn_training.errors import StorageError, UserError
-from gnn_training.files import DISK_ERRORS, open_regular, read_bytes, reason
+from gnn_training.files import DISK_ERRORS, damaged, open_regular, read_bytes, reason
 from gnn_training.graph import Instance
 from gnn_training.settings import RunSettings
 
 SUFFIXES = f"{', '.join(FORMATS)} and .gz of them"
 HOME = Path("training_data")  # searched when no data is named; generated graphs go below it
-DAMAGED = (  # what tarfile and gzip raise
-    gzip.BadGzipFile, tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError, MemoryError, RecursionError,
-)  # fmt: skip
 
 
 def read(path: Path) -> Instance:
@@ -33,10 +29,8 @@ def read(path: Path) -> Instance:
     limit, way_out = _limit(path), "allow it or leave the file out"
     content = read_bytes(path, limit, way_out)
     if path.suffix.lower() == ".gz":
-        try:
+        with damaged(path, "fetch or pack it again"):
             content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(limit + 1)
-        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-            raise UserError(f"{path}: the compressed file is damaged ({error}); fetch or pack it again") from error
         if len(content) > limit:
             raise UserError(f"{path}: unpacks to more than {limit / 1e6:g} MB, which is too large to read; {way_out}")
     return parse(str(path), content)
@@ -94,32 +88,34 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
     """Unpack the graph files of an archive, and nothing else, into a new folder, never outside of it. List them.
     UserError if the archive is damaged, StorageError if it has no room.
     """
-    try:
-        folder.mkdir(parents=True)
-        with open_regular(archive) as file:
-            is_zipped = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            stream = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if is_zipped else file
-            with tarfile.open(fileobj=stream, mode="r:", encoding="utf-8") as tar:
-                for member in tar:
-                    if member.isreg() and _listed(PurePath(member.name).name):
-                        if member.issparse() or member.size > _limit(member.name):
-                            raise ValueError(f"{brief(member.name)} has holes or is too large: {member.size} bytes")
-                        tar.extract(member, folder, filter="data")
-                stream.seek(tar.offset)
-            # To the end, where gzip compares its checksum. A damaged header ends the loop above without an error.
-            if {any(block) for block in iter(lambda: stream.read(1 << 20), b"")} != {False}:
-                raise ValueError("it ends too early, or more follows its end")
-    except DAMAGED as error:
-        raise UserError(f"{archive}: is damaged or not a tar archive ({error}); fetch or pack it again") from error
-    except OSError as error:
-        kind = StorageError if error.errno in DISK_ERRORS else UserError
-        raise kind(
-            f"{archive}: cannot be unpacked to {folder} ({reason(error)}); make room or pack it again"
-        ) from error
+    with damaged(archive, "fetch it again or pack it as a tar archive"):
+        try:
+            folder.mkdir(parents=True)
+            with open_regular(archive) as file:
+                _unpack(file, folder)
+        except OSError as error:
+            kind = StorageError if error.errno in DISK_ERRORS else UserError
+            message = f"{archive}: cannot be unpacked to {folder} ({reason(error)}); make room or pack it again"
+            raise kind(message) from error
     if not any(folder.iterdir()):
         raise UserError(f"{archive}: has no graph files; known are {SUFFIXES}")
     return find([folder])
+
+
+def _unpack(file: BinaryIO, folder: Path) -> None:
+    is_zipped = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    stream = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if is_zipped else file
+    with tarfile.open(fileobj=stream, mode="r:", encoding="utf-8") as tar:
+        for member in tar:
+            if member.isreg() and _listed(PurePath(member.name).name):
+                if member.issparse() or member.size > _limit(member.name):
+                    raise ValueError(f"{brief(member.name)} has holes or is too large: {member.size} bytes")
+                tar.extract(member, folder, filter="data")
+        stream.seek(tar.offset)
+    # To the end, where gzip compares its checksum. A damaged header ends the loop above without an error.
+    if {any(block) for block in iter(lambda: stream.read(1 << 20), b"")} != {False}:
+        raise ValueError("it ends too early, or more follows its end")
 
 
 def _listed(name: str) -> bool:
@@ -149,19 +145,13 @@ class DataLocation:
 
 def locate(settings: RunSettings) -> DataLocation:
     """Find the data of the whole job: what was named, else what is in training_data, else generated graphs."""
-    archives = sorted(HOME.glob("*.tar.gz"))
-    if settings.data:
-        named = settings.data
-    elif is_packed(HOME):
-        named = HOME
-    elif any((HOME / "graphs").glob("*.json")):
-        named = HOME / "graphs"
-    elif not archives:
+    found = [HOME] if is_packed(HOME) else [HOME / "graphs"] if any((HOME / "graphs").glob("*.json")) else []
+    found = found or sorted(HOME.glob("*.tar.gz"))
+    if settings.data is None and not found:
         return DataLocation(HOME / f"{settings.recipe}-{settings.seed}", generated=True)
-    elif len(archives) > 1:
-        raise UserError(f"{HOME} has {archives[0].name}, {archives[1].name} and perhaps more: name one with --data")
-    else:
-        named = archives[0]
+    if settings.data is None and len(found) > 1:
+        raise UserError(f"{HOME} has {found[0].name}, {found[1].name} and perhaps more: name one with --data")
+    named = settings.data or found[0]
     if is_packed(named):
         return DataLocation(named)
     for folder in (settings.run, settings.models):
