@@ -1,17 +1,21 @@
-"""Files that are either whole or absent: written to a temporary file, flushed to the disk, then renamed."""
+"""Files that are either whole or absent: written to a temporary file, flushed to the disk, then renamed. Archives."""
 
 import errno
+import gzip
 import hashlib
+import io
 import json
 import logging
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from gnn_training.contract import SUMS_FILE
 from gnn_training.errors import StorageError, UserError
 
 log = logging.getLogger(__name__)
@@ -19,6 +23,7 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # as network file systems answer
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # as file systems without hard links answer
 OWN_LIMIT = 1 << 28  # bytes of a file that this program writes; it writes a hundred times fewer
+Contents = dict[str, bytes]  # bytes of a file by its name
 JSON_LIMIT = 20_000_000  # bytes; the values of hostile JSON take 30 times as much memory
 
 
@@ -193,12 +198,12 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def checksums(contents: Mapping[str, bytes]) -> str:
-    """A checksum file for `sha256sum -c`; contents: bytes by file name."""
+def checksums(contents: Contents) -> str:
+    """A checksum file for `sha256sum -c`."""
     return "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in contents.items())
 
 
-def changed(checksums: bytes, contents: Mapping[str, bytes], needed: Iterable[str]) -> str | None:
+def changed(checksums: bytes, contents: Contents, needed: Iterable[str]) -> str | None:
     """The first name in a checksum file whose content is missing or differs, or that is needed and not in it; None if
     all are right.
     """
@@ -209,3 +214,32 @@ def changed(checksums: bytes, contents: Mapping[str, bytes], needed: Iterable[st
             return name or line
         right.add(name)
     return next((name for name in needed if name not in right), None)
+
+
+def write_archive(path: Path, contents: Contents, modified: int) -> None:
+    """Write a .tar.gz that depends on the contents and the time alone, and on nothing of this machine."""
+    with (
+        open(path, "wb") as file,
+        gzip.GzipFile("", "wb", fileobj=file, mtime=0) as zipped,
+        tarfile.open(fileobj=zipped, mode="w") as tar,
+    ):
+        for name, content in contents.items():
+            member = tarfile.TarInfo(f"trained_model/{name}")
+            member.size, member.mtime = len(content), modified
+            tar.addfile(member, io.BytesIO(content))
+
+
+def read_archive(path: Path) -> Contents:
+    """Read the archive of a trained model. UserError if it cannot be read or is damaged by its own checksums."""
+    packed = io.BytesIO(read_bytes(path, OWN_LIMIT, "pack first"))
+    with damaged(path, "pack again"):
+        content = gzip.GzipFile(fileobj=packed).read(OWN_LIMIT + 1)  # to the end, where the checksum is
+        if len(content) > OWN_LIMIT:
+            raise ValueError(f"it unpacks to more than {OWN_LIMIT / 1e6:.0f} MB")
+        with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+            regular = (member for member in tar if member.isreg() and not member.issparse())  # as large as their bytes
+            members = {Path(member.name).name: tar.extractfile(member) for member in regular}
+            contents = {name: member.read() for name, member in members.items() if member}
+        if name := changed(contents[SUMS_FILE], contents, contents.keys() - {SUMS_FILE}):
+            raise ValueError(name)
+    return contents

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gnn_training import __version__
-from gnn_training import archive as archives
-from gnn_training.archive import Contents, read_archive, write_archive
+from gnn_training import __version__, files
 from gnn_training.errors import StorageError, UserError
-from gnn_training.files import checksums
+from gnn_training.files import Contents, checksums, read_archive, write_archive
 from gnn_training.jobs import pack as job
 from gnn_training.report.scores import summarize
 from gnn_training.settings import PackSettings
@@ -50,9 +48,9 @@ def settings(tmp_path: Path) -> PackSettings:
     metrics = "".join(json.dumps({**CHECK, "step": step}) + "\n" for step in (0, 35)).encode()
     contents = {name: json.dumps(value).encode() for name, value in records.items()}
     contents |= {"metrics.jsonl": metrics, "best.pt": b"weights"}
-    for folder, files in ((run, contents), (models, exported | {"SHA256SUMS": checksums(exported).encode()})):
+    for folder, those in ((run, contents), (models, exported | {"SHA256SUMS": checksums(exported).encode()})):
         folder.mkdir()
-        for name, content in files.items():
+        for name, content in those.items():
             (folder / name).write_bytes(content)
             os.utime(folder / name, (MADE, MADE))
     return PackSettings(run=run, models=models)
@@ -177,8 +175,8 @@ def test_files_of_two_trainings_are_not_packed(settings: PackSettings, name: str
 
 def test_an_archive_that_unpacks_to_more_than_can_be_read_is_refused(tmp_path: Path, monkeypatch):
     write_archive(tmp_path / "large.tar.gz", {"zeros": bytes(100_000)}, 0)
-    monkeypatch.setattr(archives, "LIMIT", 100_000)
-    with pytest.raises(ValueError, match="unpacks to more than"):
+    monkeypatch.setattr(files, "OWN_LIMIT", 100_000)
+    with pytest.raises(UserError, match="unpacks to more than"):
         read_archive(tmp_path / "large.tar.gz")
 
 
@@ -188,7 +186,7 @@ def test_links_and_holes_of_an_archive_are_not_read(tmp_path: Path):
             member = tarfile.TarInfo(name)
             member.type, member.linkname = kind, "best.pt"
             tar.addfile(member)
-    with pytest.raises(ValueError, match="KeyError: 'SHA256SUMS'"):
+    with pytest.raises(UserError, match="KeyError: 'SHA256SUMS'"):
         read_archive(tmp_path / "links.tar.gz")
 
 

@@ -9,16 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gnn_training import __version__, files
-from gnn_training.archive import Contents, read_archive, write_archive
 from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, MODEL_FILES, PAGE_FILE, SUMS_FILE
 from gnn_training.errors import StorageError, UserError
+from gnn_training.files import Contents, read_archive, write_archive
 from gnn_training.report.page import Json, page
 from gnn_training.settings import PackSettings
 from gnn_training.training.logbook import read_metrics
 
 log = logging.getLogger(__name__)
 WAY_OUT = "do the whole job first: ./run.sh"
-DELETE = "delete it and do the whole job again: ./run.sh"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -29,16 +28,13 @@ def pack(settings: PackSettings) -> Path:
     paths = [settings.models / name for name in MODEL_FILES]
     paths += [settings.run / name for name in ("report.json", "config.json", "metrics.jsonl", "best.pt")]
     contents = {path.name: files.read_bytes(path, files.OWN_LIMIT, WAY_OUT) for path in paths}
-    names = "report", "config", "status"  # the manifest has the last
-    report, config, status = (files.read_json(settings.run / f"{name}.json", WAY_OUT) for name in names)
-    with files.damaged(f"report.json or status.json in {settings.run}", DELETE):
-        model = report["model"]["sha256"], int(report["model"]["metadata"]["trained_steps"])
-        data_sha256, best = report["model"]["metadata"]["data_sha256"], status["best_step"]
-    _require_one_training(settings, contents, model, best)
     modified = max(int(path.stat().st_mtime) for path in paths)
-    manifest = _manifest(settings, data_sha256, status, modified)
-    contents["manifest.json"] = (json.dumps(manifest, indent=1) + "\n").encode()
-    with files.damaged(f"a record in {settings.run}", DELETE):
+    names = "report", "config", "status"  # the manifest has the last
+    with files.damaged(f"a record in {settings.run}", "delete it and do the whole job again: ./run.sh"):
+        report, config, status = (files.read_json(settings.run / f"{name}.json", WAY_OUT) for name in names)
+        _require_one_training(settings, contents, report, status)
+        manifest = _manifest(settings, report["model"]["metadata"]["data_sha256"], status, modified)
+        contents["manifest.json"] = (json.dumps(manifest, indent=1) + "\n").encode()
         contents[PAGE_FILE] = page(report, manifest, config, read_metrics(settings.run / "metrics.jsonl")).encode()
     files.write_bytes(settings.run / PAGE_FILE, contents[PAGE_FILE])
     contents[SUMS_FILE] = files.checksums(contents).encode()
@@ -47,8 +43,8 @@ def pack(settings: PackSettings) -> Path:
         write_archive(temporary, contents, modified)
         try:
             read_archive(temporary)
-        except ValueError as error:
-            place = f"{archive.parent}: the archive reads back damaged ({error})"
+        except UserError as error:
+            place = f"{archive.parent}: the archive reads back damaged ({error.__cause__})"
             raise StorageError(f"{place}; use --models elsewhere") from error
     size = archive.stat().st_size / 1e6
     log.info("%s: %.2f MB, read back, every checksum is right, sha256 %s", archive, size, files.sha256(archive))
@@ -77,16 +73,14 @@ def _revision(root: Path) -> str:
         return "unknown"
 
 
-def _require_one_training(settings: PackSettings, contents: Contents, model: tuple[str, int], best: int) -> None:
-    """Raise UserError if the model is damaged, or if the report or the checkpoint are of another model. model: SHA-256
-    and step of that of the report; best: step of the checkpoint.
-    """
+def _require_one_training(settings: PackSettings, contents: Contents, report: Json, status: Json) -> None:
+    """Raise UserError if the model is damaged, or if the report or the checkpoint are of another model."""
     sums = files.read_bytes(settings.models / SUMS_FILE, files.OWN_LIMIT, WAY_OUT)
     if name := files.changed(sums, contents, MODEL_FILES):
         raise UserError(f"{settings.models / name}: is not the file that was exported; export again")
-    sha256, exported = model
-    if sha256 != hashlib.sha256(contents[MODEL_FILE]).hexdigest():
+    if report["model"]["sha256"] != hashlib.sha256(contents[MODEL_FILE]).hexdigest():
         raise UserError(f"{settings.run}/report.json is of another model than {settings.models}; evaluate again")
+    exported, best = int(report["model"]["metadata"]["trained_steps"]), status["best_step"]
     if exported != best:
         raise UserError(f"{settings.models} has step {exported}, the best of {settings.run} is {best}; export again")
 
@@ -94,9 +88,8 @@ def _require_one_training(settings: PackSettings, contents: Contents, model: tup
 def _manifest(settings: PackSettings, data_sha256: str, status: Json, modified: int) -> dict[str, object]:
     """Where the model comes from and what it cost. modified: time of the newest file, seconds since 1970."""
     steps = settings.run / "steps.json"  # missing if the steps of the job were done one by one
-    with files.damaged(steps, DELETE):
-        states = files.read_json(steps, DELETE) if steps.exists() else {}
-        seconds = {name: float(state["seconds"]) for name, state in states.items() if name != "pack"}
+    states = files.read_json(steps, WAY_OUT) if steps.exists() else {}
+    seconds = {name: float(state["seconds"]) for name, state in states.items() if name != "pack"}
     hours, price = sum(seconds.values()) / 3600, settings.price_per_hour
     manifest = provenance() | {
         "data_sha256": data_sha256,

@@ -5,10 +5,10 @@ import logging
 from pathlib import Path
 
 from gnn_training import files
-from gnn_training.archive import Contents, read_archive
 from gnn_training.console import cell
 from gnn_training.contract import MAX_COLORS, SUMS_FILE, WEIGHTS_FILE
 from gnn_training.errors import UserError
+from gnn_training.files import Contents, read_archive
 from gnn_training.hub import FILES, errors_in_a_sentence, parse
 from gnn_training.report.scores import METHODS
 from gnn_training.settings import PushSettings
