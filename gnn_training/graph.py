@@ -44,20 +44,16 @@ class Graph:
         keys += high
         keys = keys[low != high]
         keys.sort()
-        return cls._from_keys(num_nodes, keys[np.diff(keys, prepend=-1) != 0], name)  # a tenth of the time of np.unique
-
-    @classmethod
-    def _from_keys(cls, num_nodes: int, keys: np.ndarray, name: str) -> "Graph":
-        """keys: u * num_nodes + v per edge u < v, ascending."""
-        edges = np.empty((len(keys), 2), dtype=np.int32)
-        np.floor_divide(keys, num_nodes, out=edges[:, 0], casting="unsafe")
-        np.remainder(keys, num_nodes, out=edges[:, 1], casting="unsafe")
-        return cls(num_nodes, edges, name)
+        keys = keys[np.diff(keys, prepend=-1) != 0]  # a tenth of the time of np.unique
+        unique = np.empty((len(keys), 2), dtype=np.int32)
+        np.floor_divide(keys, num_nodes, out=unique[:, 0], casting="unsafe")
+        np.remainder(keys, num_nodes, out=unique[:, 1], casting="unsafe")
+        return cls(num_nodes, unique, name)
 
     @classmethod
     def from_adjacency(cls, matrix: np.ndarray, name: str = "") -> "Graph":
         """Build a graph from a square 0/1 matrix (N, N). Only the upper triangle is read."""
-        return cls._from_keys(matrix.shape[0], np.flatnonzero(np.triu(matrix, 1)), name)
+        return cls(len(matrix), np.argwhere(np.triu(matrix, 1)).astype(np.int32), name)
 
     @property
     def num_edges(self) -> int:

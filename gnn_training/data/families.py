@@ -7,7 +7,7 @@ queen graphs, Mycielskians of K2, insertion graphs, Latin squares.
 import heapq
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, count, pairwise
@@ -22,12 +22,13 @@ from gnn_training.graph import Graph, Instance, as_graph
 Generator = np.random.Generator
 
 
-def _seed(rng: Generator) -> int:
-    return int(rng.integers(2**32))
-
-
-def _erdos_renyi(rng: Generator, n: int, low: float, high: float) -> Instance:
-    return Instance(as_graph(nx.gnp_random_graph(n, rng.uniform(low, high), seed=_seed(rng))))
+def _networkx(
+    model: Callable[..., nx.Graph], ranges: Sequence[tuple], rng: Generator, n: int, complement: bool = False
+) -> Instance:
+    """A random graph of a model that networkx has. Its parameters are drawn from ranges, of integers or of floats."""
+    parameters = [rng.integers(*each) if isinstance(each[0], int) else rng.uniform(*each) for each in ranges]
+    graph = as_graph(model(n, *parameters, seed=int(rng.integers(2**32))))
+    return Instance(Graph.from_adjacency(~graph.adjacency()) if complement else graph)
 
 
 def _interval(rng: Generator, n: int) -> Instance:
@@ -63,32 +64,18 @@ def _leighton(rng: Generator, n: int) -> Instance:
     return Instance(Graph.from_adjacency(matrix | matrix.T), color.astype(np.int16), optimal=True)
 
 
-def _geometric(rng: Generator, n: int, high: float, complement: bool = False) -> Instance:
-    graph = as_graph(nx.random_geometric_graph(n, rng.uniform(0.08, high), seed=_seed(rng)))
-    return Instance(Graph.from_adjacency(~graph.adjacency()) if complement else graph)
-
-
 def _mycielski(rng: Generator, n: int) -> Instance:
     """Iterated Mycielskian of a random graph: each iteration adds one color and no larger clique."""
     largest = int(rng.integers(8, 40))
     times = next(times for times in count(1) if (n + 1) // 2**times - 1 <= largest)
     size = max(6, (n + 1) // 2**times - 1)  # smaller ones could be the myciel benchmarks
-    base = nx.gnp_random_graph(size, rng.uniform(0.15, 0.7), seed=_seed(rng))
+    base = nx.gnp_random_graph(size, rng.uniform(0.15, 0.7), seed=int(rng.integers(2**32)))
     colors = nx.greedy_color(base, strategy="DSATUR")
     coloring = np.array([colors[v] for v in range(size)], dtype=np.int16)
     optimal = max(map(len, nx.find_cliques(base))) == coloring.max() + 1
     for _ in range(times):
         coloring = np.concatenate([coloring, coloring, [coloring.max() + 1]])
     return Instance(as_graph(nx.mycielskian(base, times)), coloring, optimal)
-
-
-def _barabasi_albert(rng: Generator, n: int) -> Instance:
-    return Instance(as_graph(nx.barabasi_albert_graph(n, int(rng.integers(2, 6)), seed=_seed(rng))))
-
-
-def _watts_strogatz(rng: Generator, n: int) -> Instance:
-    k, p = int(rng.integers(4, 10)), rng.uniform(0.1, 0.3)
-    return Instance(as_graph(nx.watts_strogatz_graph(n, k, p, seed=_seed(rng))))
 
 
 def _planted(rng: Generator, n: int) -> Instance:
@@ -159,22 +146,26 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
-    "er_sparse": Family("random_sparse", partial(_erdos_renyi, low=0.01, high=0.05), 2000, 40),
-    "er_light": Family("random_sparse", partial(_erdos_renyi, low=0.05, high=0.4), 1000, 160),
-    "er_dense": Family("random_dense", partial(_erdos_renyi, low=0.4, high=0.7), 1800, 180),
-    "er_heavy": Family("random_dense", partial(_erdos_renyi, low=0.7, high=0.95), 800, 140),
+    "er_sparse": Family("random_sparse", partial(_networkx, nx.gnp_random_graph, [(0.01, 0.05)]), 2000, 40),
+    "er_light": Family("random_sparse", partial(_networkx, nx.gnp_random_graph, [(0.05, 0.4)]), 1000, 160),
+    "er_dense": Family("random_dense", partial(_networkx, nx.gnp_random_graph, [(0.4, 0.7)]), 1800, 180),
+    "er_heavy": Family("random_dense", partial(_networkx, nx.gnp_random_graph, [(0.7, 0.95)]), 800, 140),
     "planted": Family("random_dense", _planted, 1200, 180),
     "interval": Family("register", _interval, 1200, 20),
     "wavelength": Family("register", _wavelength, 600, 20),
     "leighton": Family("leighton", _leighton, 1400, 120),
     "clique_union": Family("leighton", _clique_union, 500, 60),
-    "geometric": Family("queen_geometric", partial(_geometric, high=0.55), 1100, 100),
-    "geometric_complement": Family("queen_geometric", partial(_geometric, high=0.9, complement=True), 700, 80),
+    "geometric": Family("queen_geometric", partial(_networkx, nx.random_geometric_graph, [(0.08, 0.55)]), 1100, 100),
+    "geometric_complement": Family(
+        "queen_geometric", partial(_networkx, nx.random_geometric_graph, [(0.08, 0.9)], complement=True), 700, 80
+    ),
     "queen": Family("queen_geometric", partial(_chess, queen=True), 400, 60),
     "rook": Family("queen_geometric", partial(_chess, queen=False), 200, 10),
     "mycielski": Family("mycielski", _mycielski, 600, 10),
-    "barabasi_albert": Family("scale_free", _barabasi_albert, 900, 10),
-    "watts_strogatz": Family("small_world", _watts_strogatz, 600, 30),
+    "barabasi_albert": Family("scale_free", partial(_networkx, nx.barabasi_albert_graph, [(2, 6)]), 900, 10),
+    "watts_strogatz": Family(
+        "small_world", partial(_networkx, nx.watts_strogatz_graph, [(4, 10), (0.1, 0.3)]), 600, 30
+    ),
 }
 
 

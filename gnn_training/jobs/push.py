@@ -23,15 +23,13 @@ def push(settings: PushSettings) -> str:
     """Upload the files of the archive and a model card in one commit. Returns hf://owner/name@commit. Raises UserError:
     the archive cannot be used, or the Hub cannot be reached or refuses.
     """
-    repo = settings.repo
-    name = f"hf://{repo}"
-    contents = _contents(settings, name)
+    name, contents = f"hf://{settings.repo}", _contents(settings)
     with errors_in_a_sentence(name):
         from huggingface_hub import CommitOperationAdd, HfApi
 
         api, operations = HfApi(), [CommitOperationAdd(file, content) for file, content in contents.items()]
-        api.create_repo(repo, private=settings.private or None, exist_ok=True)
-        commit = api.create_commit(repo, operations, commit_message="Push with coloring-gnn")
+        api.create_repo(settings.repo, private=settings.private or None, exist_ok=True)
+        commit = api.create_commit(settings.repo, operations, commit_message="Push with coloring-gnn")
     pinned = f"{name}@{commit.oid}"
     log.info("pushed %d files: use them with --model %s, or exactly these with --model %s", len(contents), name, pinned)
     return pinned
@@ -39,31 +37,26 @@ def push(settings: PushSettings) -> str:
 
 def dry_run(settings: PushSettings) -> None:
     """Check the archive and print the model card. Raises UserError as `push`, without a connection."""
-    contents = _contents(settings, f"hf://{settings.repo}")
+    contents = _contents(settings)
     print(contents["README.md"].decode())
     log.info("would push %d files to hf://%s: %s", len(contents), settings.repo, ", ".join(contents))
 
 
-def _contents(settings: PushSettings, name: str) -> Contents:
-    repo, revision = parse(name)
-    if revision is not None:
+def _contents(settings: PushSettings) -> Contents:
+    """The files of the archive that are uploaded, and a model card with the scores of its report.json."""
+    if parse(f"hf://{settings.repo}")[1] is not None:
         raise UserError(f"repo ({settings.repo}) must be owner/name: a push goes to the main branch")
+    packed = read_archive(settings.archive)
     with files.damaged(settings.archive, "pack again"):
-        packed = read_archive(settings.archive)
+        import jinja2
+
         contents = {file: packed[file] for file in FILES}
-        contents[SUMS_FILE] = files.checksums(contents).encode()
-        contents["README.md"] = card(repo, settings.license, contents).encode()
+        report, manifest = (json.loads(contents[file]) for file in ("report.json", "manifest.json"))
+        environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)
+        environment.filters |= {"cell": cell, "name": METHODS.get}
+        card = environment.from_string(CARD.read_text(encoding="utf-8")).render(
+            repo=settings.repo, license=settings.license, report=report, manifest=manifest, scores=SCORES,
+            max_colors=MAX_COLORS, weights=WEIGHTS_FILE,
+        )  # fmt: skip
+        contents |= {SUMS_FILE: files.checksums(contents).encode(), "README.md": card.encode()}
     return contents
-
-
-def card(repo: str, license: str, contents: Contents) -> str:
-    """Write the model card of a packed model, with the scores of its report.json."""
-    import jinja2
-
-    report, manifest = (json.loads(contents[file]) for file in ("report.json", "manifest.json"))
-    environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {"cell": cell, "name": METHODS.get}
-    return environment.from_string(CARD.read_text(encoding="utf-8")).render(
-        repo=repo, license=license, report=report, manifest=manifest, scores=SCORES, max_colors=MAX_COLORS,
-        weights=WEIGHTS_FILE,
-    )  # fmt: skip
