@@ -216,6 +216,14 @@ def changed(checksums: bytes, contents: Contents, needed: Iterable[str]) -> str 
     return next((name for name in needed if name not in right), None)
 
 
+def read_checked(folder: Path, names: Iterable[str], way_out: str) -> Contents:
+    """Files of a folder, SUMS_FILE among them. UserError as `read_bytes`, and if one differs from its checksum."""
+    contents = {name: read_bytes(folder / name, OWN_LIMIT, way_out) for name in (SUMS_FILE, *names)}
+    if name := changed(contents[SUMS_FILE], contents, names):
+        raise UserError(f"{folder / name}: differs from its checksum in {SUMS_FILE}; {way_out}")
+    return contents
+
+
 def write_archive(path: Path, contents: Contents, modified: int) -> None:
     """Write a .tar.gz that depends on the contents and the time alone, and on nothing of this machine."""
     with (

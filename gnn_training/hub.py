@@ -32,10 +32,9 @@ def model_file(name: Path | str) -> Path:
         from huggingface_hub import snapshot_download
 
         folder = Path(snapshot_download(repo, revision=revision, allow_patterns=[SUMS_FILE, *FILES]))
-    contents = {file: (folder / file).read_bytes() for file in (SUMS_FILE, *FILES) if (folder / file).exists()}
-    if changed := files.changed(contents.get(SUMS_FILE, b""), contents, [MODEL_FILE]):
-        way_out = f"delete {folder.parents[1]}, or name a model or revision that `coloring-gnn push` uploaded"
-        raise UserError(f"{name}: {changed} differs from its checksum in {SUMS_FILE}: {way_out}")
+    there = [MODEL_FILE, *(file for file in FILES if (folder / file).exists())]
+    way_out = f"delete {folder.parents[1]}, or name a model or revision that `coloring-gnn push` uploaded"
+    files.read_checked(folder, there, way_out)
     return folder / MODEL_FILE
 
 

@@ -302,7 +302,7 @@ def test_a_published_file_that_was_changed_or_lost_is_named(models: Path, name: 
         file.write(b"\n")
     assert subprocess.run(check, cwd=models, capture_output=True).returncode
     assert verify_again(models) == 2
-    assert f"{name}: not the file that was exported; export again" in capsys.readouterr().err
+    assert f"{name}: differs from its checksum in SHA256SUMS; export again" in capsys.readouterr().err
     (models / name).unlink()
     assert verify_again(models) == 2
     assert f"{name}: cannot be read (no such file or directory); export again" in capsys.readouterr().err
@@ -314,7 +314,7 @@ def test_damaged_or_missing_checksums_are_not_taken_for_right_ones(models: Path,
     if content is not None:
         (models / SUMS_FILE).write_bytes(content)
     assert verify_again(models) == 2
-    what = "not the file that was exported" if content is not None else "cannot be read .*"
+    what = "differs from its checksum in SHA256SUMS" if content is not None else "cannot be read .*"
     assert re.fullmatch(f"coloring-gnn: .*{what}; export again\n", capsys.readouterr().err)
 
 

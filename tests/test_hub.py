@@ -161,14 +161,14 @@ def test_later_commits_replace_earlier_ones_unless_the_name_has_a_revision(onlin
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"coloring_gnn.onnx": b"changed"}, "coloring_gnn.onnx differs from its checksum in SHA256SUMS: delete .*, or"),
-        ({"config.json": b"changed"}, "config.json differs from its checksum"),
-        ({SUMS_FILE: b"<html>\n  coloring_gnn.onnx\n"}, "<html> differs from its checksum"),
+        ({"coloring_gnn.onnx": b"changed"}, "coloring_gnn.onnx: differs from its checksum in SHA256SUMS; delete "),
+        ({"config.json": b"changed"}, "config.json: differs from its checksum"),
+        ({SUMS_FILE: b"<html>\n  coloring_gnn.onnx\n"}, "<html>: differs from its checksum"),
     ],
 )
 def test_files_that_differ_from_their_checksums_are_refused(online: hub_server.Hub, changes: dict, said: str):
     put(online, "me/changed", **changes)
-    assert re.match(f"hf://me/changed:? {said}", refusal("hf://me/changed"))
+    assert re.search(f"me--changed/.*/{said}", refusal("hf://me/changed"))
 
 
 def test_what_cannot_be_fetched_is_refused_in_a_sentence(online: hub_server.Hub, monkeypatch, tmp_path: Path):

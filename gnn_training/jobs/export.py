@@ -56,10 +56,7 @@ def verify_published(settings: ExportSettings) -> Path:
     """Raise UserError if a file in the folder is missing, was changed since its export, or gives other outputs."""
     *names, weights = MODEL_FILES  # which the shipped files leave out
     names += [weights] if (settings.models / weights).exists() else []
-    paths = [settings.models / name for name in (SUMS_FILE, *names)]
-    contents = {path.name: files.read_bytes(path, files.OWN_LIMIT, "export again") for path in paths}
-    if name := files.changed(contents[SUMS_FILE], contents, names):
-        raise UserError(f"{settings.models / name}: not the file that was exported; export again")
+    files.read_checked(settings.models, names, "export again")
     _check_golden(settings.models, settings.oldest_runtime)
     log.info("%s: checksums hold, the golden vectors agree", settings.models)
     return settings.models / MODEL_FILE

@@ -25,9 +25,10 @@ def pack(settings: PackSettings) -> Path:
     """Write the page of the run, and the archive with it; read the archive back, give it its name and return its path.
     The same files give the same bytes. UserError if a file is missing or the files are not of one training.
     """
-    paths = [settings.models / name for name in MODEL_FILES]
-    paths += [settings.run / name for name in ("report.json", "config.json", "metrics.jsonl", "best.pt")]
-    contents = {path.name: files.read_bytes(path, files.OWN_LIMIT, WAY_OUT) for path in paths}
+    contents = files.read_checked(settings.models, MODEL_FILES, WAY_OUT)
+    records = [settings.run / name for name in ("report.json", "config.json", "metrics.jsonl", "best.pt")]
+    contents |= {path.name: files.read_bytes(path, files.OWN_LIMIT, WAY_OUT) for path in records}
+    paths = [*(settings.models / name for name in MODEL_FILES), *records]
     modified = max(int(path.stat().st_mtime) for path in paths)
     names = "report", "config", "status"  # the manifest has the last
     with files.damaged(f"a record in {settings.run}", "delete it and do the whole job again: ./run.sh"):
@@ -37,6 +38,7 @@ def pack(settings: PackSettings) -> Path:
         contents["manifest.json"] = (json.dumps(manifest, indent=1) + "\n").encode()
         contents[PAGE_FILE] = page(report, manifest, config, read_metrics(settings.run / "metrics.jsonl")).encode()
     files.write_bytes(settings.run / PAGE_FILE, contents[PAGE_FILE])
+    del contents[SUMS_FILE]  # of the export
     contents[SUMS_FILE] = files.checksums(contents).encode()
     archive = settings.models / ARCHIVE_FILE
     with files.replace_file(archive) as temporary:
@@ -74,10 +76,7 @@ def _revision(root: Path) -> str:
 
 
 def _require_one_training(settings: PackSettings, contents: Contents, report: Json, status: Json) -> None:
-    """Raise UserError if the model is damaged, or if the report or the checkpoint are of another model."""
-    sums = files.read_bytes(settings.models / SUMS_FILE, files.OWN_LIMIT, WAY_OUT)
-    if name := files.changed(sums, contents, MODEL_FILES):
-        raise UserError(f"{settings.models / name}: is not the file that was exported; export again")
+    """Raise UserError if the report or the checkpoint are of another model."""
     if report["model"]["sha256"] != hashlib.sha256(contents[MODEL_FILE]).hexdigest():
         raise UserError(f"{settings.run}/report.json is of another model than {settings.models}; evaluate again")
     exported, best = int(report["model"]["metadata"]["trained_steps"]), status["best_step"]
