@@ -21,6 +21,7 @@ from gnn_training.errors import StorageError, UserError
 log = logging.getLogger(__name__)
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # as network file systems answer
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # as file systems without hard links answer
 OWN_LIMIT = 1 << 28  # bytes of a file that this program writes; it writes a hundred times fewer
 Contents = dict[str, bytes]  # bytes of a file by its name
 JSON_LIMIT = 20_000_000  # bytes; the values of hostile JSON take 30 times as much memory
@@ -95,9 +96,13 @@ def replace_file(path: Path, is_new: bool = False) -> Iterator[Path]:
     with _temporary(path) as temporary:
         yield temporary
         _flush(temporary)
-        if is_new:
-            path.touch(exist_ok=False)  # not os.link, which some file systems lack
-        os.replace(temporary, path)
+        try:
+            (os.link if is_new else os.replace)(temporary, path)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            path.touch(exist_ok=not is_new)
+            os.replace(temporary, path)
 
 
 @contextmanager

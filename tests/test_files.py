@@ -44,6 +44,14 @@ def test_of_several_writers_the_last_one_wins_or_of_a_new_file_the_first_one(tmp
     assert path.read_text() == "21"[is_new] and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_file_system_without_hard_links_still_gets_new_files(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(os, "link", failing(errno.EPERM))
+    files.write_text(tmp_path / "graph.sol", "1", is_new=True)
+    with pytest.raises(StorageError, match="file exists"):
+        files.write_text(tmp_path / "graph.sol", "2", is_new=True)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["1"]
+
+
 def test_a_folder_that_has_gone_is_not_made_again(tmp_path: Path):
     with pytest.raises(StorageError, match="a.txt: cannot be written .no such file or directory"):
         files.write_text(tmp_path / "gone" / "a.txt", "in the place of a volume")
