@@ -30,7 +30,7 @@ from gnn_training.graph import Graph
 from gnn_training.jobs import color as job
 from gnn_training.jobs.color import color
 from gnn_training.model.session import Model
-from gnn_training.report.picture import draw
+from gnn_training.page import draw
 from gnn_training.settings import ColorSettings
 from gnn_training.solve import portfolio
 from gnn_training.solve.portfolio import Coloring, colorings

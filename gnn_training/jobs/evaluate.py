@@ -19,7 +19,7 @@ import gcol
 import networkx as nx
 import numpy as np
 
-from gnn_training import files
+from gnn_training import files, scores
 from gnn_training.coloring import conflicts, from_logits, is_proper, num_colors
 from gnn_training.console import markdown_table, print_tables, progress
 from gnn_training.contract import SHIPPED_MODEL
@@ -31,10 +31,8 @@ from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 from gnn_training.model.search import first_weights
 from gnn_training.model.session import Model
-from gnn_training.report import scores
-from gnn_training.report.page import IN_EVERY_PAGE, page, pictures
-from gnn_training.report.picture import MAX_NODES
-from gnn_training.report.scores import METHODS, Row
+from gnn_training.page import IN_EVERY_PAGE, MAX_NODES, as_networkx, page, pictures
+from gnn_training.scores import METHODS, Row
 from gnn_training.settings import EvaluateSettings
 from gnn_training.solve import kernels, portfolio
 from gnn_training.training.logbook import errors_as_warnings
@@ -97,20 +95,22 @@ def evaluate(settings: EvaluateSettings) -> None:
 
 def _inputs(settings: EvaluateSettings) -> list[Path]:
     """The files that are read, and all files in the folder of packed graphs."""
-    inputs = [Path(settings.model), *filter(None, [settings.best_known])]
-    if settings.graphs is None:
-        return inputs
-    graphs = settings.graphs.iterdir() if is_packed(settings.graphs) else sources.find([settings.graphs])
-    return [*inputs, *graphs]
+    graphs: Iterable[Path] = ()
+    if settings.graphs:
+        graphs = settings.graphs.iterdir() if is_packed(settings.graphs) else sources.find([settings.graphs])
+    return [Path(settings.model), *filter(None, [settings.best_known]), *graphs]
 
 
 def _cases(settings: EvaluateSettings) -> list[Case]:
     if settings.graphs is None:
         cases = list(suites.GENERATED[str(settings.suite)]())
     elif is_packed(settings.graphs):
-        cases = list(_packed_cases(settings.graphs))
+        data = PackedGraphs.open(settings.graphs)
+        data.verify()
+        ids = data.indices("validation").tolist() or range(len(data))  # a single graph is for training
+        cases = [Case(data.graph(i), int(data.num_colors[i]), data.families[data.family[i]]) for i in ids]
     else:
-        cases = list(_file_cases(settings.graphs))
+        cases = [Case(_read(file)) for file in sources.find([settings.graphs])]
     if settings.limit:  # from everywhere, because neighbours in the list are of one family
         chosen = np.linspace(0, len(cases) - 1, min(settings.limit, len(cases))).astype(int)
         cases = [cases[i] for i in chosen]
@@ -123,21 +123,13 @@ def _cases(settings: EvaluateSettings) -> list[Case]:
     return cases
 
 
-def _packed_cases(folder: Path) -> Iterator[Case]:
-    graphs = PackedGraphs.open(folder)
-    graphs.verify()
-    for i in graphs.indices("validation").tolist() or range(len(graphs)):  # a single graph is for training
-        yield Case(graphs.graph(i), int(graphs.num_colors[i]), graphs.families[graphs.family[i]])
-
-
-def _file_cases(path: Path) -> Iterator[Case]:
-    for file in sources.find([path]):
-        if sources.is_archive(file):
-            raise UserError(f"{file} is an archive: unpack it and name the folder")
-        instance = sources.read(file)
-        if instance.note:
-            logger.warning(instance.note)
-        yield Case(instance.graph)
+def _read(file: Path) -> Graph:
+    if sources.is_archive(file):
+        raise UserError(f"{file} is an archive: unpack it and name the folder")
+    instance = sources.read(file)
+    if instance.note:
+        logger.warning(instance.note)
+    return instance.graph
 
 
 def _example(cases: Sequence[Case], rows: Sequence[Row], model: Model) -> dict[str, Any] | None:
@@ -146,8 +138,7 @@ def _example(cases: Sequence[Case], rows: Sequence[Row], model: Model) -> dict[s
     """
 
     def looks(row: Row, graph: Graph) -> tuple[bool, bool, bool, bool, int]:
-        network, colors = nx.Graph(graph.edges.tolist()), row.colors["one_call"]  # without nodes that have no edge
-        is_connected = len(network) == graph.num_nodes and nx.is_connected(network)
+        is_connected, colors = row.clique > 1 and nx.is_connected(as_networkx(graph)), row.colors["one_call"]
         return is_connected, colors <= 10, graph.num_nodes >= 20, colors < row.colors["dsatur"], -graph.num_edges
 
     small = [(looks(row, case.graph), case.graph) for row, case in zip(rows, cases, strict=True)
@@ -188,10 +179,9 @@ def _rules(model: Model) -> dict[str, np.ndarray]:
 
 
 def _row(case: Case, model: Model, rules: dict[str, np.ndarray], settings: EvaluateSettings) -> Row:
-    graph, clique = case.graph, portfolio.clique_size(case.graph.csr())
-    row = Row(
-        graph.name, case.family, graph.num_nodes, graph.num_edges, case.best_known, clique, published=case.published
-    )
+    graph, lists = case.graph, case.graph.csr()
+    clique, sizes = portfolio.clique_size(lists), (graph.num_nodes, graph.num_edges)
+    row = Row(graph.name, case.family, *sizes, case.best_known, clique, published=case.published)
     lower = max(clique, case.target)
 
     def watch(method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> None:
@@ -207,6 +197,12 @@ def _row(case: Case, model: Model, rules: dict[str, np.ndarray], settings: Evalu
                 row.colors[method] = used
                 row.progress[method].append((moment, used))
 
+    def alone(method: portfolio.Method, rule: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """Yield DSATUR's colors, then those of one method on one thread, each with fewer colors, down to `lower`."""
+        budget, colors = portfolio.Budget(time.monotonic() + seconds, lower), kernels.dsatur(*lists)
+        yield colors
+        yield from (better.colors for better in portfolio.improvements(lists, colors, budget, {method: 1}, rule))
+
     watch("dsatur", greedy(graph, "dsatur"))
     if settings.rlf and graph.num_nodes * graph.num_edges <= RLF_LIMIT:
         watch("rlf", greedy(graph, "rlf"))
@@ -219,9 +215,9 @@ def _row(case: Case, model: Model, rules: dict[str, np.ndarray], settings: Evalu
         logger.warning("%s: too large for the network on this machine: %s", graph.name, error)
     seconds = settings.seconds or (spent if settings.tabucol else 0.0)
     if seconds and settings.tabucol:
-        watch("tabucol", one_method(portfolio.tabu_search, graph, seconds, lower))
+        watch("tabucol", alone(portfolio.tabu_search))
         for method, weights in rules.items():
-            watch(method, one_method(portfolio.trained_rule, graph, seconds, lower, weights))
+            watch(method, alone(portfolio.trained_rule, weights))
     if seconds:
         budget = portfolio.Budget(time.monotonic() + seconds, lower, model.threads)
         watch("search", (coloring.colors for coloring in portfolio.colorings(graph, model.rule, budget, clique)))
@@ -235,19 +231,5 @@ def greedy(graph: Graph, strategy: str) -> Iterator[np.ndarray]:
     """Yield proper colors (N,) int64 by gcol's "dsatur" (Brélaz 1979), about 10 µs per node and per edge, or its "rlf",
     recursive largest first (Leighton 1979).
     """
-    network = nx.empty_graph(graph.num_nodes)
-    network.add_edges_from(graph.edges.tolist())
-    colors = gcol.node_coloring(network, strategy)
+    colors = gcol.node_coloring(as_networkx(graph), strategy)
     yield np.array([colors[node] for node in range(graph.num_nodes)], dtype=np.int64)
-
-
-def one_method(
-    method: portfolio.Method, graph: Graph, seconds: float, lower: int, rule: np.ndarray | None = None
-) -> Iterator[np.ndarray]:
-    """Yield proper colors (N,) int32, DSATUR's first, then those of one method, such as `portfolio.tabu_search`, each
-    with fewer colors, down to `lower`. The method has one thread and `seconds`. rule: weights for `trained_rule`.
-    """
-    budget, lists = portfolio.Budget(time.monotonic() + seconds, lower), graph.csr()
-    colors = kernels.dsatur(*lists)
-    yield colors
-    yield from (better.colors for better in portfolio.improvements(lists, colors, budget, {method: 1}, rule))

@@ -1,0 +1,138 @@
+"""What people look at: pictures of colored graphs, which need [picture], and the report of a run or of an evaluation as
+one HTML file that needs nothing else, which needs [train].
+"""
+
+import html
+import io
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import networkx as nx
+import numpy as np
+from matplotlib.figure import Figure
+
+from gnn_training.coloring import num_colors
+from gnn_training.console import cell, duration
+from gnn_training.errors import UserError, printable
+from gnn_training.graph import Graph
+from gnn_training.scores import METHODS, tables
+
+MAX_NODES, MAX_EDGES = 400, 10_000  # above, a picture is one dark spot
+NUMBERED_NODES = 120  # up to which the number of its color stands in a node
+INK = "#010203"  # in a figure; on the page it is the color of the text, dark or light
+INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+STYLE: Any = dict.fromkeys(INKED, INK) | {"svg.fonttype": "none", "svg.hashsalt": "page", "legend.frameon": False}
+IN_EVERY_PAGE = b"<pre>coloring-gnn color graph.col --model"
+SMOOTHED = 0.1  # share of the records that a mean is over
+Json = dict[str, Any]
+
+
+def as_networkx(graph: Graph) -> nx.Graph:
+    """The same graph, its nodes in order."""
+    network = nx.empty_graph(graph.num_nodes)
+    network.add_edges_from(graph.edges.tolist())
+    return network
+
+
+def require_drawable(graph: Graph) -> None:
+    """Raise UserError if the graph is too large for a picture."""
+    if graph.num_nodes > MAX_NODES or graph.num_edges > MAX_EDGES:
+        size, limit = f"{graph.num_nodes} nodes and {graph.num_edges} edges", f"{MAX_NODES} and {MAX_EDGES}"
+        raise UserError(f"{graph.name}: {size} are too many for a picture (at most {limit}); leave picture out")
+
+
+def draw(graph: Graph, colors: np.ndarray, method: str, names: Sequence[Any] = ()) -> Figure:
+    """Draw a coloring, colors (N,), titled with the method that found it. The same graph has the same layout. names
+    (N,): of the nodes, to be shown; numbers are not: those of the colors are shown instead.
+    """
+    network, count, color_ids = as_networkx(graph), num_colors(colors), np.unique(colors, return_inverse=True)[1]
+    shades = matplotlib.colormaps["tab10" if count <= 10 else "tab20" if count <= 20 else "turbo"]
+    shades = shades if count <= 20 else shades.resampled(count)
+    is_numbered = graph.num_nodes <= NUMBERED_NODES
+    labels = (color_ids + 1).tolist()
+    if names and not isinstance(names, range):
+        labels = [printable(str(name)).replace("$", r"\$") for name in names]  # which begins a formula
+    opacity = 40 + round(160 * min(1, 200 / max(graph.num_edges, 1)))  # of 255; many edges are paler
+    # Springs that start there keep its shape. It says nothing of a graph in several parts.
+    start = nx.spectral_layout(network) if len(network) > 2 and nx.is_connected(network) else None
+    places = nx.spring_layout(network, pos=start, seed=0, iterations=100)
+    figure = Figure(figsize=(4.4, 4.4), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(f"{method}: {count} colors", fontsize=11)
+    axes.margins(0.02)
+    nx.draw(
+        network, places, axes, node_size=110 if is_numbered else 40,
+        node_color=[shades(i) for i in color_ids], edge_color=f"#808080{opacity:02x}", width=0.6,
+        with_labels=is_numbered, labels=dict(enumerate(labels)), font_size=6,
+    )  # fmt: skip
+    return figure
+
+
+def pictures(example: Json | None) -> dict[str, Figure]:
+    """Drawings of the example of a report, if it has one, by the method that colored it."""
+    if not example:
+        return {}
+    graph = Graph.from_edges(example["num_nodes"], example["edges"], example["name"])
+    colorings = {METHODS[method]: np.array(colors) for method, colors in example["colorings"].items()}
+    return {method: draw(graph, colors, method) for method, colors in colorings.items()}
+
+
+def page(report: Json, manifest: Json | None = None, config: Json | None = None, metrics: Sequence[Json] = ()) -> str:
+    """Return the page of an evaluation, and of the training before it if its manifest, settings and records are given.
+    The same numbers give the same page.
+    """
+    import jinja2  # pictures do without
+
+    environment = jinja2.Environment(loader=jinja2.PackageLoader("gnn_training", "."), autoescape=True,
+                                     trim_blocks=True, undefined=jinja2.StrictUndefined)  # fmt: skip
+    environment.filters |= {"duration": duration, "quote": shlex.quote, "number": cell}
+    environment.globals["zip"] = zip
+    example = report.get("example")  # that of an earlier version has none
+    gaps = [scores["mean_gap"] for scores in report["summary"]["methods"].values()]
+    with matplotlib.rc_context(STYLE):
+        steps, checks = ([record for record in metrics if record["kind"] == k] for k in ("train", "validation"))
+        gains = [record for record in checks if "gain" in record]  # not in those of earlier versions
+        losses = {name: (steps, name) for name in ("saved", "family", "rounds")}
+        curves = {
+            "colors that training saves": {"validation graphs": (gains, "gain")},
+            "mean gap": {"training graphs": (steps, "gap")},
+            "loss of the graph predictions": losses,
+        }
+        return environment.get_template("page.html").render(
+            report=report, manifest=manifest, config=config, example=example, tables=tables(report),
+            is_below=any(gap is not None and gap < 0 for gap in gaps), first=checks[0] if checks else None,
+            curves="".join(_curves(label, lines) for label, lines in curves.items()) if manifest else "",
+            pictures="".join(_svg(figure, method) for method, figure in pictures(example).items()),
+        )  # fmt: skip
+
+
+def _curves(label: str, curves: Mapping[str, tuple[Sequence[Json], str]]) -> str:
+    """A figure over the steps; curves: records and what to take of them, by name. What has an error gets a band of one
+    standard error; of what every step has, the mean of the records around it stands before their own pale line.
+    """
+    figure = Figure(figsize=(4.4, 3), layout="constrained")
+    axes = figure.subplots()
+    for number, (name, (records, key)) in enumerate(curves.items()):
+        color = f"C{number}"
+        step, values = (np.array([record[field] for record in records]) for field in ("step", key))
+        if f"{key}_error" in (records[0] if records else ()):
+            error = np.array([record[f"{key}_error"] for record in records])
+            axes.fill_between(step, values - error, values + error, alpha=0.3)
+        elif (width := round(SMOOTHED * len(values)) | 1) > 1:
+            axes.plot(step, values, color=color, alpha=0.25)
+            sums, counts = (np.convolve(x, np.ones(width), "same") for x in (values, np.ones(len(values))))
+            values = sums / counts
+        axes.plot(step, values, color=color, label=name)
+    axes.set(xlabel="step", ylabel=label)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend()
+    return _svg(figure, f"{label} over the steps")
+
+
+def _svg(figure: Figure, label: str) -> str:
+    file, nothing = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(file, format="svg", transparent=True, metadata=nothing)
+    _, start, body = file.getvalue().partition("<svg")
+    return f'{start} role="img" aria-label="{html.escape(label)}"{body.replace(INK, "currentColor")}'
