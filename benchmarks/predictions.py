@@ -27,9 +27,8 @@ from gnn_training.data.labels import Plan, label_all
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.model.network import SAVED, ColoringNetwork, PredictionNetwork
 from gnn_training.model.session import Model
-from gnn_training.training.learner import learning_rate
-from gnn_training.training.loader import DeviceDataset, EqualCostSampler, planned
-from gnn_training.training.loss import WEIGHTS, LossTerms
+from gnn_training.training.learner import WEIGHTS, LossTerms, learning_rate
+from gnn_training.training.loader import DeviceDataset, EqualCostSampler
 
 log = logging.getLogger(__name__)
 SIZES = ((30, 1000, 1.0),)  # nodes
@@ -128,7 +127,7 @@ def trained(data: PackedGraphs, cell: Cell, options: Options) -> PredictionNetwo
     sampler = EqualCostSampler(ids, np.ones(len(ids)), options.batch, 1, 0, cell.seed)
     average = torch.optim.swa_utils.AveragedModel(network, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(EMA))
     optimizer = torch.optim.AdamW(network.parameters(), weight_decay=DECAY)
-    for step, plan in enumerate(islice(planned(sampler, 0), options.steps)):
+    for step, plan in enumerate(islice(sampler.starting_at(0), options.steps)):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, RATE, WARM_UP, options.steps)
         losses = terms.of_predictions(dataset.states(plan.ids, len(plan.ids), cell.seed, step))

@@ -13,7 +13,7 @@ from gnn_training.model import search
 from gnn_training.model.graphs import Graphs, concatenated, pad
 from gnn_training.model.network import Edges
 from gnn_training.model.program import limits
-from gnn_training.training.loss import Batch
+from gnn_training.training.learner import Batch
 
 
 def random_graph(num_nodes: int, density: float, seed: int = 0) -> Graph:
@@ -45,7 +45,7 @@ def edges_of(graphs: Sequence[Graph]) -> Edges:
 
 
 def search_in_tensors(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:
-    """What `training.loss.Searcher` finds, by the definition that is exported."""
+    """What `training.learner.Searcher` finds, by the definition that is exported."""
     graphs = [Graph.from_adjacency(as_matrix(batch.lists(row))) for row in range(len(batch.ids))]
     colors = torch.zeros(len(graphs), max(graph.num_nodes for graph in graphs), dtype=torch.int64)
     for row, first in enumerate(batch.first):

@@ -60,7 +60,7 @@ def session(folder: Path) -> onnxruntime.InferenceSession:
 @pytest.fixture(scope="module")
 def program(trained: Path) -> Program:
     network = ColoringNetwork()
-    network.load_state_dict(checkpoint.load_best(trained)["network"])
+    network.load_state_dict(checkpoint.load(trained)["network"])
     return Program(network).eval()
 
 
@@ -172,7 +172,7 @@ def test_metadata_have_the_rule_and_say_where_the_file_comes_from(exported: Path
     model = Model(exported / MODEL_FILE)
     metadata = model.metadata
     assert np.array_equal(model.rule, program.search.move_rule.detach().numpy())
-    best = checkpoint.load_best(trained)
+    best = checkpoint.load(trained)
     assert metadata["model_version"] == __version__
     assert metadata["max_colors"] == str(contract.MAX_COLORS) and metadata["steps"] == str(STEPS)
     assert json.loads(metadata["graph_types"]) == list(contract.GRAPH_TYPES)

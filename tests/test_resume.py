@@ -23,8 +23,7 @@ from gnn_training.errors import UserError
 from gnn_training.jobs.train import train
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
-from gnn_training.training.learner import MAX_BAD_STEPS
-from gnn_training.training.loss import WEIGHTS
+from gnn_training.training.learner import MAX_BAD_STEPS, WEIGHTS
 
 NIGHTLY = pytest.mark.nightly
 Moment = Callable[[], bool]
@@ -44,14 +43,10 @@ def finished(trained: Path, settings: TrainSettings) -> TrainSettings:
     return settings
 
 
-def best(run: Path) -> dict:
-    return checkpoint.load(run / "best.pt")
-
-
 def assert_same_run(run: Path, reference: Path) -> None:
     """Final state, best weights and every record are the same, bit for bit, but for clocks and paths."""
     clocks_and_paths = ("seconds", "/run", "/data", "checkpoint_every")
-    for a, b in ((newest(run), newest(reference)), (best(run), best(reference))):
+    for a, b in ((newest(run), newest(reference)), (checkpoint.load(run), checkpoint.load(reference))):
         assert [name for name in tiny_runs.differences(a, b) if not name.endswith(clocks_and_paths)] == []
     assert records(run) == records(reference)
     assert status(run)["status"] == "done"
@@ -175,7 +170,7 @@ def test_a_finished_training_started_again_changes_nothing(finished: TrainSettin
 def test_lost_or_damaged_best_weights_are_made_again(finished: TrainSettings, damage: Callable[[Path], object]):
     damage(finished.run / "best.pt")
     assert finish(train, finished) == 0
-    assert best(finished.run)["step"] == 40 and status(finished.run)["status"] == "done"
+    assert checkpoint.load(finished.run)["step"] == 40 and status(finished.run)["status"] == "done"
 
 
 @pytest.mark.slow  # two ranks load torch
@@ -238,7 +233,7 @@ def test_a_time_budget_ends_with_a_score_and_a_larger_one_goes_on(tiny_data: Pat
         first = status(short.run)
         assert first["status"] == "done" and first["seconds"] >= 60e-4 and first["evaluated_at"] == first["step"]
         assert len(metrics(short.run, "validation")) == 2  # untrained, and at the end
-        assert best(short.run)["step"] in (0, first["step"]) and first["step"] < 10
+        assert checkpoint.load(short.run)["step"] in (0, first["step"]) and first["step"] < 10
     longer = short.model_copy(update={"minutes": (first["seconds"] + 0.3) / 60})
     assert finish(train, longer) == 0
     assert status(short.run)["step"] > first["step"]
@@ -249,7 +244,7 @@ def test_a_time_budget_ends_with_a_score_and_a_larger_one_goes_on(tiny_data: Pat
 def test_a_training_begins_with_the_weights_of_another(settings: TrainSettings, trained: Path):
     changes = {"weights": trained, "steps": 3, "learning_rate": 1e-9}
     assert finish(train, settings.model_copy(update=changes)) == 0
-    before, after = (checkpoint.load_best(run)["network"] for run in (trained, settings.run))
+    before, after = (checkpoint.load(run)["network"] for run in (trained, settings.run))
     assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
 
 

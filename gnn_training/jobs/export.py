@@ -28,7 +28,7 @@ def export(settings: ExportSettings) -> Path:
     """
     if settings.verify_only:
         return verify_published(settings)
-    state = checkpoint.load_best(settings.run)
+    state = checkpoint.load(settings.run)
     files.make_folder(settings.models)
     network = ColoringNetwork()
     network.load_state_dict(state["network"])

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import logging
+import os
 from pathlib import Path
 
 import torch
@@ -44,9 +45,10 @@ def save_step(folder: Path, step: int, state: dict) -> None:
 
 
 def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
-    """Read a checkpoint onto the CPU; needed: its keys and their types. Raises UserError if it is missing, damaged, or
-    not one of this program.
+    """Read a checkpoint, or the best one of a run folder, onto the CPU; needed: its keys and their types. Raises
+    UserError if it is missing, damaged, or not one of this program.
     """
+    path = path / "best.pt" if os.path.isdir(path) else path
     content = read_bytes(path, OWN_LIMIT, "train first or name another run folder")
     with damaged(path, "delete it or name another file"):
         if content[-DIGITS:] != hashlib.sha256(content[:-DIGITS]).hexdigest().encode():
@@ -57,11 +59,6 @@ def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
         for key in needed.keys() & {"network", "weights"}:
             ColoringNetwork().load_state_dict(state[key])
     return state
-
-
-def load_best(run: Path) -> dict:
-    """Read the best checkpoint of a run folder, or the one that is named."""
-    return load(run / "best.pt" if run.is_dir() else run)
 
 
 def newest(folder: Path) -> dict | None:

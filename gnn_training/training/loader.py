@@ -5,10 +5,11 @@ the device.
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from heapq import heapreplace
-from itertools import count, islice, repeat
+from itertools import count, islice
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from gnn_training.model.network import NONE_SINCE, Edges, SearchState
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.settings import TrainSettings
 from gnn_training.solve.portfolio import first_coloring
-from gnn_training.training.loss import Batch, StateBatch
+from gnn_training.training.learner import Batch, StateBatch
 
 log = logging.getLogger(__name__)
 SAMPLER, SEARCH, HORIZONS = range(3)  # purposes of random generators
@@ -33,36 +34,28 @@ KEPT = 2**28  # neighbours of all graphs: up to a GiB, lists are kept
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # 2^64 divided by the golden ratio, in the integers of torch
 
 
-@dataclass(frozen=True)
-class PlannedStep:
-    """One step of one rank. ids: graphs of this rank, the largest first, perhaps none; num_graphs: graphs of the step
-    on all ranks.
-    """
+class PlannedStep(NamedTuple):
+    """One step of one rank."""
 
-    ids: np.ndarray
-    num_graphs: int
+    ids: np.ndarray  # of the graphs of this rank, perhaps none
+    num_graphs: int  # of the step on all ranks
 
 
 class EqualCostSampler(DistributedSampler):
     """Yields one PlannedStep after the other; an epoch takes every graph exactly once over all ranks. `set_epoch`
-    shuffles, the same way on all ranks.
-
-    Args:
-        indices: (G,) the graphs to sample from.
-        costs: (G,) what a search of each takes, in any unit.
-        batch_size: graphs of one rank in a step, at most on the mean.
+    shuffles, the same way on all ranks. indices (G,): the graphs to sample from, perhaps none; costs (G,): what a
+    search of each takes, in any unit; batch_size: graphs of one rank in a step, at most on the mean.
     """
 
     def __init__(
         self, indices: np.ndarray, costs: np.ndarray, batch_size: int, num_replicas: int, rank: int, seed: int = 0
     ):
         super().__init__(indices, num_replicas, rank, seed=seed)  # type: ignore[arg-type] # it only takes the length
-        self.indices, self.costs = indices, costs
-        self.num_steps = -(-len(indices) // (batch_size * num_replicas))
+        self.indices, self.costs, self.batch_size = indices, costs, batch_size
 
     def __len__(self) -> int:
         """Steps of an epoch."""
-        return self.num_steps
+        return max(1, -(-len(self.indices) // (self.batch_size * self.num_replicas)))
 
     @property
     def graphs_per_step(self) -> float:
@@ -74,6 +67,17 @@ class EqualCostSampler(DistributedSampler):
         for places in np.array_split(rng.permutation(len(self.indices)), len(self)):
             mine = share(self.costs[places], self.num_replicas)[self.rank]
             yield PlannedStep(self.indices[places[mine]], len(places))
+
+    def starting_at(self, step: int) -> Iterator[PlannedStep]:
+        """Yield the plan of step `step`, counted over all epochs, and of all that follow, without end."""
+        for epoch in count(step // len(self)):
+            self.set_epoch(epoch)
+            yield from islice(self, max(0, step - epoch * len(self)), None)
+
+    def largest(self) -> PlannedStep:
+        """A step of the graphs that cost most, as many on every rank."""
+        ids = self.indices[np.argsort(-self.costs, kind="stable")][: self.batch_size]
+        return PlannedStep(ids, len(ids) * self.num_replicas)
 
 
 def share(costs: np.ndarray, num_parts: int) -> list[np.ndarray]:
@@ -89,17 +93,16 @@ def share(costs: np.ndarray, num_parts: int) -> list[np.ndarray]:
     return [np.array(part, dtype=int) for part in parts]
 
 
-def search_costs(num_nodes: np.ndarray, num_edges: np.ndarray) -> np.ndarray:
+def search_costs(data: PackedGraphs, ids: np.ndarray) -> np.ndarray:
     """What a round of a search takes, in 3 ns of a core: fitted to 180 graphs of 100 to 1,000 nodes."""
-    return 600 + num_nodes + 11 * num_edges / num_nodes
+    return 600 + data.num_nodes[ids] + 11 * data.num_edges[ids] / data.num_nodes[ids]
 
 
 class GraphLoader:
     """Yields the batches of this rank: every graph once per epoch across all ranks."""
 
     def __init__(self, settings: TrainSettings, data: PackedGraphs, rt: Runtime):
-        self.settings = settings
-        self.dataset = DeviceDataset(data, rt.device)
+        self.seed, self.dataset = settings.seed, DeviceDataset(data, rt.device)
         train = data.indices("train")
         # Nothing can be learned where DSATUR has the fewest colors possible, unless there are no other graphs.
         open_ones = train[data.dsatur_colors[train] > data.lower_bound[train]]
@@ -107,38 +110,25 @@ class GraphLoader:
             easy = len(train) - len(open_ones)
             log.info("%d of %d training graphs are left out: DSATUR colors them optimally", easy, len(train))
         train = open_ones if len(open_ones) else train
-        costs = search_costs(data.num_nodes[train], data.num_edges[train])
-        self.sampler = EqualCostSampler(train, costs, settings.batch_size, rt.world_size, rt.rank, settings.seed)
+        ranks = rt.world_size, rt.rank, settings.seed
+        self.sampler = EqualCostSampler(train, search_costs(data, train), settings.batch_size, *ranks)
         ids = self.dataset.state_ids("train")
         edges = data.num_edges[self.dataset.state_graph[ids]]
-        self.states = EqualCostSampler(ids, edges, settings.batch_states, rt.world_size, rt.rank, settings.seed)
+        self.states = EqualCostSampler(ids, edges, settings.batch_states, *ranks)
 
     def starting_at(self, step: int) -> Iterator[Batch]:
         """Yield the batches of optimizer step `step`, counted over all epochs, and of all that follow, without end."""
-        seed, dataset = self.settings.seed, self.dataset
-        for graphs, states in zip(planned(self.sampler, step), planned(self.states, step), strict=False):
-            batch = dataset.batch(graphs.ids, graphs.num_graphs, seed, step)
-            yield replace(batch, states=dataset.states(states.ids, states.num_graphs, seed, step))
-            step += 1
+        plans = zip(self.sampler.starting_at(step), self.states.starting_at(step), strict=False)
+        for number, (graphs, states) in enumerate(plans, step):
+            yield self._batch(graphs, states, number)
 
     def largest(self) -> Batch:
         """A batch of the graphs that take most, as many as a step has."""
-        sampler = self.sampler
-        ids = sampler.indices[np.argsort(-sampler.costs, kind="stable")][: self.settings.batch_size]
-        states = self.states.indices[np.argsort(-self.states.costs, kind="stable")][: self.settings.batch_states]
-        batch = self.dataset.batch(ids, len(ids) * sampler.num_replicas)
-        return replace(batch, states=self.dataset.states(states, len(states) * sampler.num_replicas))
+        return self._batch(self.sampler.largest(), self.states.largest(), 0)
 
-
-def planned(sampler: EqualCostSampler, step: int) -> Iterator[PlannedStep]:
-    """The plans of a sampler for step `step`, counted over all epochs, and for all that follow, without end."""
-    if not len(sampler):
-        yield from repeat(PlannedStep(np.zeros(0, int), 0))
-    first_epoch, skipped = divmod(step, len(sampler))
-    for epoch in count(first_epoch):
-        sampler.set_epoch(epoch)
-        yield from islice(sampler, skipped, None)
-        skipped = 0
+    def _batch(self, graphs: PlannedStep, states: PlannedStep, step: int) -> Batch:
+        dataset, seed = self.dataset, self.seed
+        return replace(dataset.batch(*graphs, seed, step), states=dataset.states(*states, seed, step))
 
 
 class DeviceDataset:
@@ -154,9 +144,9 @@ class DeviceDataset:
         self._structure = cache(self._make_structure)
         columns = data.num_colors, data.lower_bound
         self._columns = torch.from_numpy(np.stack(columns).astype(np.int64)).to(device)
-        counts = np.diff(data.state_offset) // STATE
-        self.state_graph = np.repeat(np.arange(len(data)), counts)  # (S,) the graph of every state
-        self._state_number = np.arange(len(self.state_graph)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self.state_graph = np.repeat(np.arange(len(data)), np.diff(data.state_offset) // STATE)  # (S,) of every state
+        sizes = STATE_NODES * data.num_nodes[self.state_graph].astype(np.int64)
+        self._state_nodes = np.cumsum(sizes) - sizes  # (S,) where the nodes of every state begin
 
     def state_ids(self, split: str) -> np.ndarray:
         """The states of the graphs of `train` or `validation`, ascending."""
@@ -166,40 +156,34 @@ class DeviceDataset:
         """The graphs `ids`, with random numbers drawn by (seed, step, graph), without states. num_graphs: of the step
         on all ranks.
         """
-        self._prepare([i for i in ids.tolist() if i not in self._first])
+        new = [i for i in ids.tolist() if i not in self._first]
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            self._first |= zip(new, pool.map(lambda i: first_coloring(self.lists(i)), new), strict=True)
         graph = copied_to(self.device, ids)
         num_colors, lower = self._columns[:, graph]
         key = int(np.random.SeedSequence([seed, step, SEARCH]).generate_state(1, np.uint64).view(np.int64)[0])
         change, seeds = perturbations(key, graph)
-        return Batch(
-            ids=ids,
-            lists=lambda row: self.lists(int(ids[row])),
-            first=[self._first[i] for i in ids.tolist()],
-            num_colors=num_colors,
-            lower=lower,
-            seeds=seeds,
-            change=change,
-            num_graphs=num_graphs,
-        )
+        first = [self._first[i] for i in ids.tolist()]
+        return Batch(ids, lambda row: self.lists(int(ids[row])), first, num_colors, lower, seeds, change, num_graphs)
 
     def states(self, ids: np.ndarray, num_states: int, seed: int = 0, step: int | None = None) -> StateBatch | None:
         """The states `ids`, each with a horizon drawn by (seed, step, state); without a step with that of the file, or
-        the whole search if it is shorter. num_states: of the step on all ranks.
+        the whole search if it is shorter. num_states: of the step on all ranks. None if there are no states.
         """
-        graphs = self.state_graph[ids].tolist()
-        if not graphs:
+        if not len(ids):
             return None
-        data, lists, structures = self.data, [self.lists(i) for i in graphs], [self._structure(i) for i in graphs]
-        places = [(i, number) for i, number in zip(graphs, self._state_number[ids].tolist(), strict=True)]
-        seen = np.stack([cut(data.tensors, "states", i).reshape(-1, STATE)[number] for i, number in places])
-        nodes = [cut(data.tensors, "state_nodes", i).reshape(-1, STATE_NODES, data.num_nodes[i])[number]
-                 for i, number in places]  # fmt: skip
-        colors, *counts = np.concatenate(nodes, 1)
-        horizons = [self._horizon(i, int(rounds), [seed, step, HORIZONS, state] if step is not None else None)
-                    for i, rounds, state in zip(graphs, seen[:, 0], ids.tolist(), strict=True)]  # fmt: skip
-        later = np.array([self._later(*each) for each in zip(graphs, seen[:, 0].tolist(), horizons, strict=True)])
-        sizes = data.num_nodes[graphs].astype(np.int64)
+        data, graphs = self.data, self.state_graph[ids].tolist()
+        lists, structures = [self.lists(i) for i in graphs], [self._structure(i) for i in graphs]
+        sizes, begins = data.num_nodes[graphs].astype(np.int64), self._state_nodes[ids]
         starts = np.cumsum(sizes) - sizes
+        nodes = [data.state_nodes[begin : begin + STATE_NODES * size].reshape(STATE_NODES, size)
+                 for begin, size in zip(begins, sizes, strict=True)]  # fmt: skip
+        colors, *counts = np.concatenate(nodes, 1)
+        rounds, conflicts = data.states.reshape(-1, STATE)[ids].T
+        conflicts = np.where(conflicts < 2 * NONE_SINCE, conflicts / 2, 10 * NONE_SINCE)
+        draws = [[seed, step, HORIZONS, state] if step is not None else None for state in ids.tolist()]
+        later = [self._later(*each) for each in zip(graphs, rounds.tolist(), draws, strict=True)]
+        horizons, num_colors, reached, saved, last = np.array(later).T
 
         def copied(values: np.ndarray, dtype: type = np.float32) -> Tensor:
             return copied_to(self.device, values.astype(dtype))
@@ -211,13 +195,8 @@ class DeviceDataset:
             source=copied(np.repeat(np.arange(len(degrees)), degrees), np.int64),
             neighbours=copied(np.concatenate([x.neighbours + s for x, s in zip(lists, starts, strict=True)]), np.int64),
         )
-        free, one, around, moves = (copied(each) for each in counts)
-        num_colors, reached, saved, last = later.T
-        conflicts = np.where(seen[:, 1] < 2 * NONE_SINCE, seen[:, 1] / 2, 10 * NONE_SINCE)
-        search = SearchState(
-            copied(colors, np.int64), free, one, around, moves, copied(num_colors), copied(data.clique[graphs]),
-            copied(seen[:, 0]), copied(reached), copied(conflicts), copied(np.array(horizons)),
-        )  # fmt: skip
+        of_graphs = num_colors, data.clique[graphs], rounds, reached, conflicts, horizons
+        search = SearchState(copied(colors, np.int64), *map(copied, counts), *map(copied, of_graphs))
         node, graph = (copied(np.concatenate(each)) for each in zip(*structures, strict=True))
         color_ids = copied(np.arange(colors.max() + 1), np.int64)
         return StateBatch(
@@ -229,42 +208,30 @@ class DeviceDataset:
             num_states=num_states,
         )
 
-    def _horizon(self, i: int, rounds: int, draw: list[int] | None) -> int:
-        """Rounds at which to ask for the colors of graph i after `rounds`; 0 for those of its label."""
-        data, longest = self.data, int(self.data.search_rounds[i])
-        is_over = data.search_colors[i] <= data.clique[i]  # nothing will change
-        as_called = HORIZON * rounds if is_over else min(HORIZON * rounds, longest)
-        if draw is None:
-            return as_called
-        kind, u = np.random.default_rng(draw).random(2)
-        if kind < EVER:
-            return 0
-        if kind < AS_CALLED and as_called == HORIZON * rounds:
-            return as_called
-        return round(rounds * (longest / rounds) ** u)
-
-    def _later(self, i: int, rounds: int, horizon: int) -> tuple[int, int, int, int]:
-        """Of the long search of graph i: colors after `rounds`, the round in which there were so few, colors saved from
-        then to the horizon, and the round of the last of them.
+    def _later(self, i: int, rounds: int, draw: list[int] | None) -> tuple[int, int, int, int, int]:
+        """Of the long search of graph i after `rounds`: a horizon in rounds, or 0 for the colors of its label; the
+        colors after `rounds`, the round in which there were so few, colors saved from then to the horizon, and the
+        round of the last of them. draw: seed of a random horizon.
         """
-        reached = cut(self.data.tensors, "reached", i)
-        most = int(self.data.search_colors[i]) + len(reached) - 1
+        data, longest, reached = self.data, int(self.data.search_rounds[i]), cut(self.data.tensors, "reached", i)
+        is_over = data.search_colors[i] <= data.clique[i]  # nothing will change
+        horizon = as_called = HORIZON * rounds if is_over else min(HORIZON * rounds, longest)
+        if draw is not None:
+            kind, u = np.random.default_rng(draw).random(2)
+            if kind < EVER:
+                horizon = 0
+            elif kind >= AS_CALLED or as_called < HORIZON * rounds:
+                horizon = round(rounds * (longest / rounds) ** u)
         now, then = (int(np.searchsorted(reached, r, "right")) - 1 for r in (rounds, horizon or 2**31 - 1))
-        saved = then - now
+        num_colors, saved = int(data.search_colors[i]) + len(reached) - 1 - now, then - now
         if not horizon:
-            saved = max(saved, most - now - int(self.data.num_colors[i]))
-        return most - now, int(reached[now]), saved, int(reached[then])
+            saved = max(saved, num_colors - int(data.num_colors[i]))
+        return horizon, num_colors, int(reached[now]), saved, int(reached[then])
 
     def _make_structure(self, i: int) -> tuple[np.ndarray, np.ndarray]:
         """Features of nodes (N, 5) and graph (1, 5)."""
         node, graph = network.structure(pad(*concatenated([self.data.graph(i)]))[0])
         return node[0].numpy(), graph.numpy()
-
-    def _prepare(self, ids: list[int]) -> None:
-        """Color these graphs."""
-        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            colorings = pool.map(lambda i: first_coloring(self.lists(i)), ids)
-            self._first |= zip(ids, colorings, strict=True)
 
 
 def copied_to(device: torch.device, values: np.ndarray) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gnn_training.errors import UserError
 from gnn_training.files import OWN_LIMIT, read_bytes, storage_errors, write_text
@@ -18,6 +19,7 @@ from gnn_training.settings import TrainSettings
 log = logging.getLogger(__name__)
 KINDS = ("train", "validation")
 PROJECT = "coloring-gnn"  # in the logger: project or experiment
+Status = dict[str, Any]  # of status.json: how the run ended ("done", "stopped" or "failed") and its counts
 
 
 @dataclass
@@ -56,27 +58,14 @@ class Progress:
         self.gain, self.gain_error = scores["gain"], scores["gain_error"]
         if step == 0:
             self.first_gap = self.gap
-        lowest = self.gap if self.lowest is None else min(self.gap, self.lowest)
-        is_better, self.lowest = lowest != self.lowest, lowest
+        self.evaluations_without_gain += 1
+        if self.lowest is None or self.gap < self.lowest:
+            self.lowest, self.evaluations_without_gain = self.gap, 0
         # Of weights that so few graphs cannot tell apart, the longest trained: lowest by chance is not best.
-        is_kept = self.gap <= lowest + 2 * self.gain_error
+        is_kept = self.gap <= self.lowest + 2 * self.gain_error
         if is_kept:
             self.best, self.best_step = self.gap, step
-        self.evaluations_without_gain = 0 if is_better else self.evaluations_without_gain + 1
         return is_kept
-
-    def is_late(self, minutes: float) -> bool:
-        """Whether so many minutes are over; 0 is no limit."""
-        return 0 < minutes * 60 <= self.seconds
-
-    def out_of_patience(self, patience: int) -> bool:
-        """Whether so many evaluations in a row brought no gain; patience 0 never ends."""
-        return 0 < patience <= self.evaluations_without_gain
-
-    @property
-    def graphs_per_second(self) -> float:
-        """Over all steps so far."""
-        return self.graphs / self.step_seconds if self.step_seconds else 0.0
 
     def seconds_left(self, step: int, steps: int, minutes: float) -> float:
         """Until the schedule or the time limit ends, whichever comes first, at the speed so far."""
@@ -87,16 +76,20 @@ class Progress:
 class TensorBoard:
     """Event files in the run folder. Those of an earlier start are hidden from first_step on."""
 
-    def __init__(self, run: Path, first_step: int):
+    def __init__(self, settings: TrainSettings, first_step: int):
         from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
 
-        self.writer = SummaryWriter(run / "tensorboard", purge_step=first_step)
+        self.settings, self.writer = settings, SummaryWriter(settings.run / "tensorboard", purge_step=first_step)
 
     def log(self, step: int, values: dict[str, float]) -> None:
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
 
-    def close(self, status: str) -> None:
+    def close(self, status: Status) -> None:
+        if status["status"] == "done":  # for the table of hyperparameters, which compares runs
+            scores = {"gap": status["best"], "gap_at_step_0": status["first_gap"], "dsatur_gap": status["dsatur_gap"]}
+            final = {f"final/{name}": score for name, score in scores.items()}
+            self.writer.add_hparams(self.settings.model_dump(mode="json"), final, run_name=".")
         self.writer.close()
 
 
@@ -120,7 +113,7 @@ class WandB:
     def log(self, step: int, values: dict[str, float]) -> None:
         self.run.log(values, step=step)
 
-    def close(self, status: str) -> None:
+    def close(self, status: Status) -> None:
         self.run.finish()
 
 
@@ -140,12 +133,12 @@ class MLflow:
     def log(self, step: int, values: dict[str, float]) -> None:
         self.mlflow.log_metrics(values, step, synchronous=False)  # or a server that is away would stop all ranks
 
-    def close(self, status: str) -> None:
+    def close(self, status: Status) -> None:
         self.mlflow.flush_async_logging()
-        self.mlflow.end_run({"done": "FINISHED", "stopped": "KILLED"}.get(status, "FAILED"))
+        self.mlflow.end_run({"done": "FINISHED", "stopped": "KILLED"}.get(status["status"], "FAILED"))
 
 
-Logger = TensorBoard | WandB | MLflow  # each has log(step, values by name) and close("done", "stopped" or "failed")
+Logger = TensorBoard | WandB | MLflow  # each has log(step, values by name) and close(status)
 
 
 def require_logger(name: str | None) -> None:
@@ -179,8 +172,7 @@ class Logbook:
         kept = [record for record in read_metrics(self.metrics) if record["step"] <= reached[record["kind"]]]
         write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
         with storage_errors(self.run / "tensorboard"):
-            self.tensorboard = TensorBoard(self.run, reached["train"] + 1)
-        self.loggers: list[Logger] = [self.tensorboard]
+            self.loggers: list[Logger] = [TensorBoard(settings, reached["train"] + 1)]
         if settings.logger:
             self.loggers.append(start_logger(settings.logger, settings))
 
@@ -209,22 +201,14 @@ class Logbook:
         minutes, seconds = divmod(round(seconds_left), 60)
         log.info("%s", " | ".join([*parts, f"{minutes}:{seconds:02d} left"]))
 
-    def compare(self, settings: TrainSettings, progress: Progress) -> None:
-        """Note settings and final scores for TensorBoard's table of hyperparameters, which compares runs."""
-        if self.is_main:
-            scores = {"gap": progress.best, "gap_at_step_0": progress.first_gap, "dsatur_gap": progress.dsatur_gap}
-            final = {f"final/{name}": score for name, score in scores.items()}
-            with errors_as_warnings("TensorBoard"):
-                self.tensorboard.writer.add_hparams(settings.model_dump(mode="json"), final, run_name=".")
-
-    def close(self, status: dict[str, object]) -> None:
-        """Leave status.json: how the run ended ("done", "stopped" or "failed") and its counts. Close the loggers."""
+    def close(self, status: Status) -> None:
+        """Leave status.json, and close the loggers."""
         if not self.is_main:
             return
         write_text(self.run / "status.json", json.dumps(status, indent=2) + "\n")
         for logger in self.loggers:
             with errors_as_warnings(type(logger).__name__):
-                logger.close(str(status["status"]))
+                logger.close(status)
 
 
 def read_metrics(path: Path) -> list[dict]:
