@@ -5,11 +5,12 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gnn_training.errors import UserError
 from gnn_training.files import OWN_LIMIT, read_bytes, storage_errors, write_text
@@ -73,24 +74,57 @@ class Progress:
         return min(left, max(0.0, 60 * minutes - self.seconds)) if minutes else left
 
 
-class TensorBoard:
+class Logger(NamedTuple):
+    """A place that gets the records, too."""
+
+    name: str
+    log: Callable[[dict[str, float], int], object]  # values by name, at a step
+    close: Callable[[Status], object]
+
+
+def tensorboard(settings: TrainSettings, first_step: int) -> Logger:
     """Event files in the run folder. Those of an earlier start are hidden from first_step on."""
+    from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
 
-    def __init__(self, settings: TrainSettings, first_step: int):
-        from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
+    writer = SummaryWriter(settings.run / "tensorboard", purge_step=first_step)
 
-        self.settings, self.writer = settings, SummaryWriter(settings.run / "tensorboard", purge_step=first_step)
-
-    def log(self, step: int, values: dict[str, float]) -> None:
+    def log(values: dict[str, float], step: int) -> None:
         for name, value in values.items():
-            self.writer.add_scalar(name, value, step)
+            writer.add_scalar(name, value, step)
 
-    def close(self, status: Status) -> None:
+    def close(status: Status) -> None:
         if status["status"] == "done":  # for the table of hyperparameters, which compares runs
             scores = {"gap": status["best"], "gap_at_step_0": status["first_gap"], "dsatur_gap": status["dsatur_gap"]}
             final = {f"final/{name}": score for name, score in scores.items()}
-            self.writer.add_hparams(self.settings.model_dump(mode="json"), final, run_name=".")
-        self.writer.close()
+            writer.add_hparams(settings.model_dump(mode="json"), final, run_name=".")
+        writer.close()
+
+    return Logger("TensorBoard", log, close)
+
+
+def wandb(library: str, settings: TrainSettings, run_id: str) -> Logger:
+    """Weights & Biases, or Trackio, which has the same functions. The run named run_id is continued if there is one."""
+    init, config = importlib.import_module(library).init, settings.model_dump(mode="json")
+    options = {"id": run_id, "dir": settings.run} if library == "wandb" else {}
+    run = init(project=PROJECT, name=run_id, resume="allow", config=config, **options)
+    return Logger(library, lambda values, step: run.log(values, step=step), lambda _status: run.finish())
+
+
+def mlflow(settings: TrainSettings, run_id: str) -> Logger:
+    """MLflow. The run named run_id is continued if there is one."""
+    library = importlib.import_module("mlflow")
+    experiment = library.set_experiment(PROJECT).experiment_id
+    earlier = library.search_runs([experiment], f"attributes.run_name = '{run_id}'", output_format="list")
+    library.start_run(earlier[0].info.run_id if earlier else None, run_name=run_id)
+    if not earlier:
+        library.log_params(settings.model_dump(mode="json"))
+
+    def close(status: Status) -> None:
+        library.flush_async_logging()
+        library.end_run({"done": "FINISHED", "stopped": "KILLED"}.get(status["status"], "FAILED"))
+
+    # Without waiting, or a server that is away would stop all ranks.
+    return Logger("mlflow", partial(library.log_metrics, synchronous=False), close)
 
 
 @contextmanager
@@ -100,45 +134,6 @@ def errors_as_warnings(logger: str) -> Iterator[None]:
         yield
     except Exception as error:
         log.warning("%s does not log this: %s", logger, error)
-
-
-class WandB:
-    """Weights & Biases, or Trackio, which has the same functions. The run named run_id is continued if there is one."""
-
-    def __init__(self, library: str, settings: TrainSettings, run_id: str):
-        init, config = importlib.import_module(library).init, settings.model_dump(mode="json")
-        options = {"id": run_id, "dir": settings.run} if library == "wandb" else {}
-        self.run = init(project=PROJECT, name=run_id, resume="allow", config=config, **options)
-
-    def log(self, step: int, values: dict[str, float]) -> None:
-        self.run.log(values, step=step)
-
-    def close(self, status: Status) -> None:
-        self.run.finish()
-
-
-class MLflow:
-    """MLflow. The run named run_id is continued if there is one."""
-
-    def __init__(self, settings: TrainSettings, run_id: str):
-        import mlflow
-
-        self.mlflow, name = mlflow, f"attributes.run_name = '{run_id}'"
-        experiment = mlflow.set_experiment(PROJECT).experiment_id
-        earlier = mlflow.search_runs([experiment], name, output_format="list")
-        mlflow.start_run(earlier[0].info.run_id if earlier else None, run_name=run_id)
-        if not earlier:
-            mlflow.log_params(settings.model_dump(mode="json"))
-
-    def log(self, step: int, values: dict[str, float]) -> None:
-        self.mlflow.log_metrics(values, step, synchronous=False)  # or a server that is away would stop all ranks
-
-    def close(self, status: Status) -> None:
-        self.mlflow.flush_async_logging()
-        self.mlflow.end_run({"done": "FINISHED", "stopped": "KILLED"}.get(status["status"], "FAILED"))
-
-
-Logger = TensorBoard | WandB | MLflow  # each has log(step, values by name) and close(status)
 
 
 def require_logger(name: str | None) -> None:
@@ -154,7 +149,7 @@ def start_logger(name: str, settings: TrainSettings) -> Logger:
         write_text(file, f"{settings.run.name}-{secrets.token_hex(4)}\n")
     run_id = read_bytes(file, 1000, "delete it").decode(errors="replace").strip()
     try:
-        return MLflow(settings, run_id) if name == "mlflow" else WandB(name, settings, run_id)
+        return mlflow(settings, run_id) if name == "mlflow" else wandb(name, settings, run_id)
     except Exception as error:  # each library has errors of its own
         raise UserError(f"--logger {name} cannot start: {' '.join(str(error).split())}") from error
 
@@ -172,7 +167,7 @@ class Logbook:
         kept = [record for record in read_metrics(self.metrics) if record["step"] <= reached[record["kind"]]]
         write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
         with storage_errors(self.run / "tensorboard"):
-            self.loggers: list[Logger] = [TensorBoard(settings, reached["train"] + 1)]
+            self.loggers = [tensorboard(settings, reached["train"] + 1)]
         if settings.logger:
             self.loggers.append(start_logger(settings.logger, settings))
 
@@ -185,8 +180,8 @@ class Logbook:
             file.seek(0, os.SEEK_END)
             file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         for logger in self.loggers:
-            with errors_as_warnings(type(logger).__name__):
-                logger.log(step, {f"{kind}/{name}": value for name, value in values.items()})
+            with errors_as_warnings(logger.name):
+                logger.log({f"{kind}/{name}": value for name, value in values.items()}, step)
 
     def say(self, step: int, steps: int, progress: Progress, seconds_left: float) -> None:
         """Log one line for people: where the training stands, and once what an evaluation has found."""
@@ -207,7 +202,7 @@ class Logbook:
             return
         write_text(self.run / "status.json", json.dumps(status, indent=2) + "\n")
         for logger in self.loggers:
-            with errors_as_warnings(type(logger).__name__):
+            with errors_as_warnings(logger.name):
                 logger.close(status)
 
 
