@@ -46,7 +46,7 @@ def edges_of(graphs: Sequence[Graph]) -> Edges:
 
 def search_in_tensors(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:
     """What `training.learner.Searcher` finds, by the definition that is exported."""
-    graphs = [Graph.from_adjacency(as_matrix(batch.lists(row))) for row in range(len(batch.ids))]
+    graphs = [graph_of(batch.lists(row)) for row in range(len(batch.ids))]
     colors = torch.zeros(len(graphs), max(graph.num_nodes for graph in graphs), dtype=torch.int64)
     for row, first in enumerate(batch.first):
         colors[row, : len(first)] = torch.from_numpy(first.astype(int))
@@ -61,12 +61,10 @@ def search_in_tensors(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tenso
     return fewest, torch.where(fewest > batch.lower, torch.stack([each.conflicts for each in found]), 0)
 
 
-def as_matrix(lists: NeighbourLists) -> np.ndarray:
-    """Adjacency (N, N) of neighbour lists."""
-    offsets, neighbours = lists
-    matrix = np.zeros((len(offsets) - 1,) * 2, dtype=bool)
-    matrix[np.repeat(np.arange(len(matrix)), np.diff(offsets)), neighbours] = True
-    return matrix
+def graph_of(lists: NeighbourLists) -> Graph:
+    """The graph with these neighbour lists."""
+    sources = np.repeat(np.arange(len(lists.offsets) - 1), np.diff(lists.offsets))
+    return Graph.from_edges(len(lists.offsets) - 1, np.stack([sources, lists.neighbours], 1))
 
 
 def edge_list(graphs: Sequence[Graph]) -> tuple[np.ndarray, np.ndarray]:

@@ -265,12 +265,9 @@ def test_the_report_is_written_although_nobody_reads_the_tables(folder: Path, ti
     assert (folder / "report.json").exists()
 
 
-def test_a_report_without_a_folder_is_refused_before_any_work(folder: Path, tmp_path: Path):
+def test_a_report_has_a_folder_and_never_replaces_what_is_read(folder: Path, packed_folder: Path, tiny_model: Path):
     with pytest.raises(UserError, match="nowhere/x: its folder does not exist"):
-        run(folder, tmp_path / "never_opened.onnx", report=folder / "nowhere" / "x")
-
-
-def test_a_report_never_replaces_what_is_read(folder: Path, packed_folder: Path, tiny_model: Path):
+        run(folder, folder / "never_opened.onnx", report=folder / "nowhere" / "x")
     known = folder.parent / "known.csv"
     known.write_text("name,best_known\nrandom,9\n")
     read = [(folder, folder / "parts.col"), (folder, tiny_model), (folder, known)]

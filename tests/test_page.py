@@ -124,32 +124,30 @@ def test_chromium_shows_the_page_narrow_and_wide_dark_and_light(report, training
     assert np.median(picture[..., :3]) == pytest.approx(paper / 255, abs=0.02) and picture[..., :3].std() > 0.05
 
 
-def called(best_known: int | None, dsatur: int, one_call: int, chromatic: float | None = None) -> Row:
-    colors, seconds = {"dsatur": dsatur, "one_call": one_call}, {"dsatur": 0.5, "one_call": 1.0}
-    return Row("g", None, 9, 9, best_known, 1, colors, seconds, chromatic=chromatic)
-
-
-def colored(family: str | None = None, **colors: int) -> Row:
-    return Row("g", family, 9, 9, None, 1, colors)
+def colored(family: str | None = None, best_known: int | None = None, **colors: int) -> Row:
+    return Row("g", family, 9, 9, best_known, 1, colors, dict.fromkeys(colors, 0.5))
 
 
 def test_a_method_is_compared_with_dsatur_on_the_graphs_it_colored():
-    rows = [called(5, 6, 5, 5.5), called(4, 4, 5, 6.0), called(None, 9, 7), called(10, 20, 0)]
-    del rows[3].colors["one_call"]
+    found = [(5, 6, 5), (4, 4, 5), (None, 9, 7)]
+    rows = [colored(best_known=best, dsatur=dsatur, one_call=call) for best, dsatur, call in found]
+    rows.append(colored(best_known=10, dsatur=20))
+    rows[0].chromatic, rows[1].chromatic, rows[0].seconds["one_call"] = 5.5, 6.0, 9.0
     summary = scores.summarize(rows)
     assert summary["chromatic_mae"] == 1.25
     one_call = summary["methods"]["one_call"]
     assert (one_call["graphs"], one_call["mean_gap"], one_call["dsatur_gap_there"]) == (3, 0.5, 0.5)
     assert (one_call["wins"], one_call["ties"], one_call["losses"]) == (2, 0, 1)
-    assert (one_call["at_best_known"], one_call["median_seconds"]) == (1, 1.0)
+    assert (one_call["at_best_known"], one_call["median_seconds"]) == (1, 0.5)
     assert summary["methods"]["dsatur"]["mean_gap"] == (1 + 0 + 10) / 3
     assert "rlf" not in summary["methods"]
 
 
 def test_a_family_with_two_parts_counts_in_the_first_part_too():
-    rows = [called(5, 6, 5), called(5, 6, 6), called(4, 4, 5)]
-    for number, family in enumerate(("q = 5, n = 128", "q = 5, n = 16", "b")):
-        rows[number].family, rows[number].published = family, {"other": number == 0}
+    found = [("q = 5, n = 128", 5, 6, 5), ("q = 5, n = 16", 5, 6, 6), ("b", 4, 4, 5)]
+    rows = [colored(family, best, dsatur=dsatur, one_call=call) for family, best, dsatur, call in found]
+    for number, row in enumerate(rows):
+        row.published = {"other": number == 0}
     families = scores.by_family(rows)
     assert [(name, summary["graphs"]) for name, summary in families.items()] == [
         ("b", 1), ("q = 5", 2), ("q = 5, n = 16", 1), ("q = 5, n = 128", 1),
