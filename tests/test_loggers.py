@@ -97,7 +97,7 @@ def test_a_logger_that_is_not_installed_is_refused_before_any_work(command: str,
 
 
 def test_a_logger_that_fails_does_not_end_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    book = Logbook(TrainSettings(run=tmp_path), {"train": 0, "validation": -1}, is_main=True)
+    book = Logbook(TrainSettings(run=tmp_path), {"train": 0, "validation": -1})
     away = Mock(side_effect=ConnectionError("the server is away"))
     book.loggers.insert(0, Logger("mlflow", away, away))
     book.record("train", 1, {"gap": 0.5})
@@ -108,7 +108,7 @@ def test_a_logger_that_fails_does_not_end_the_training(tmp_path: Path, caplog: p
 
 
 def test_a_line_tells_the_scores_of_an_evaluation_once_and_of_which_step(tmp_path: Path, caplog):
-    book = Logbook(TrainSettings(run=tmp_path), {"train": 0, "validation": -1}, is_main=True)
+    book = Logbook(TrainSettings(run=tmp_path), {"train": 0, "validation": -1})
     scores = {"gap": 0.5, "dsatur_gap": 4.0, "gain": 0.25, "gain_error": 0.06}
     progress = Progress()
     with caplog.at_level("INFO"):
@@ -122,11 +122,4 @@ def test_a_line_tells_the_scores_of_an_evaluation_once_and_of_which_step(tmp_pat
 def test_a_logger_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://here")
     with pytest.raises(UserError, match="--logger mlflow cannot start: .*nonsense"):
-        Logbook(TrainSettings(run=tmp_path, logger="mlflow"), {"train": 0, "validation": -1}, is_main=True)
-
-
-def test_other_ranks_write_nothing(tmp_path: Path):
-    book = Logbook(TrainSettings(run=tmp_path), {"train": 0, "validation": -1}, is_main=False)
-    book.record("train", 1, {"gap": 1.0})
-    book.close({"status": "done"})
-    assert list(tmp_path.iterdir()) == []
+        Logbook(TrainSettings(run=tmp_path, logger="mlflow"), {"train": 0, "validation": -1})

@@ -79,7 +79,7 @@ class Training:
         # A checkpoint may have come before the evaluation of its own step, which is then done again.
         reached = {"train": self._restore(), "validation": self.progress.evaluated_at}
         self.self_check = self_check(self.learner, self.loader, rt)
-        self.logbook = Logbook(settings, reached, rt.is_main)
+        self.logbook = Logbook(settings, reached) if rt.is_main else None
 
     def run(self, signals: Sequence[int]) -> str:
         """Train to the end, or until there is a signal; return "done" or "stopped"."""
@@ -88,16 +88,17 @@ class Training:
         except UserError as error:
             with suppress(StorageError):  # the first error is the one to tell
                 self._require_folder()
-                self.logbook.close({"status": "failed", "reason": str(error), "self_check": self.self_check})
+                if self.logbook:
+                    self.logbook.close({"status": "failed", "reason": str(error), "self_check": self.self_check})
             raise
         self._save()
         learner, rt = self.learner, self.rt
-        self.logbook.close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
-                            "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),
-                            **asdict(self.progress)})  # fmt: skip
-        rt.wait()  # or another machine would not find all files
-        if rt.is_main:
+        if self.logbook:
+            self.logbook.close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
+                                "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),
+                                **asdict(self.progress)})  # fmt: skip
             log.info("%s at step %d after %s", ended, learner.step, duration(self.progress.seconds))
+        rt.wait()  # or another machine would not find all files
         return ended
 
     def _steps(self, signals: Sequence[int]) -> str:
@@ -124,27 +125,28 @@ class Training:
                 losses = learner.reduce()
                 stopped, late = flags()
             progress.count(batch.num_graphs, time.monotonic() - started)
-            if learner.step % settings.log_every == 0:
-                self._log({**losses, "learning_rate": rate})
+            if self.logbook and learner.step % settings.log_every == 0:
+                self._log(self.logbook, {**losses, "learning_rate": rate})
             if learner.step % settings.checkpoint_every == 0:
                 self._save()
         if progress.evaluated_at != learner.step:
             self._evaluate()
         return "done"
 
-    def _log(self, values: dict[str, float]) -> None:
+    def _log(self, logbook: Logbook, values: dict[str, float]) -> None:
         step, progress = self.learner.step, self.progress
         left = progress.seconds_left(step, self.learner.num_steps, self.settings.minutes)
         values |= {"epoch": step / len(self.loader.sampler)}
         values |= {"graphs_per_second": progress.graphs / max(progress.step_seconds, 1e-9), "seconds_left": left}
-        self.logbook.record("train", step, values)
-        self.logbook.say(step, self.learner.num_steps, progress, left)
+        logbook.record("train", step, values)
+        logbook.say(step, self.learner.num_steps, progress, left)
 
     def _evaluate(self) -> None:
         """Score the averaged weights and keep them when they are the best so far."""
         started, step = time.monotonic(), self.learner.step
         scores = self.validation.scores(self.learner.average)
-        self.logbook.record("validation", step, scores)
+        if self.logbook:
+            self.logbook.record("validation", step, scores)
         is_kept = self.progress.judge(scores, step)  # reduced scores: the same on every rank
         self.progress.seconds += time.monotonic() - started
         if is_kept and self.rt.is_main:

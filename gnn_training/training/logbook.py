@@ -155,15 +155,13 @@ def start_logger(name: str, settings: TrainSettings) -> Logger:
 
 
 class Logbook:
-    """Records of one run, written by rank 0; other ranks hold one that writes nothing. reached: last step of each kind
-    that the state to resume from knows of; records past it are dropped.
+    """Records of one run, which rank 0 alone writes. reached: last step of each kind that the state to resume from
+    knows of; records past it are dropped.
     """
 
-    def __init__(self, settings: TrainSettings, reached: dict[str, int], is_main: bool):
-        self.run, self.is_main, self.shown = settings.run, is_main, -1  # step of the last evaluation in a line
-        if not is_main:
-            return
-        self.metrics = self.run / "metrics.jsonl"
+    def __init__(self, settings: TrainSettings, reached: dict[str, int]):
+        self.run, self.metrics = settings.run, settings.run / "metrics.jsonl"
+        self.shown = -1  # step of the last evaluation in a line
         kept = [record for record in read_metrics(self.metrics) if record["step"] <= reached[record["kind"]]]
         write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
         with storage_errors(self.run / "tensorboard"):
@@ -173,8 +171,6 @@ class Logbook:
 
     def record(self, kind: str, step: int, values: dict[str, float]) -> None:
         """Append numbers of one kind ("train" or "validation") at a step."""
-        if not self.is_main:
-            return
         with storage_errors(self.metrics), open(self.metrics, "r+", encoding="utf-8") as file:
             # "a" would make another file in the place of a volume that is gone.
             file.seek(0, os.SEEK_END)
@@ -185,8 +181,6 @@ class Logbook:
 
     def say(self, step: int, steps: int, progress: Progress, seconds_left: float) -> None:
         """Log one line for people: where the training stands, and once what an evaluation has found."""
-        if not self.is_main:
-            return
         parts = [f"step {step}/{steps}"]
         if progress.gap is not None and progress.evaluated_at != self.shown:
             self.shown = progress.evaluated_at
@@ -198,8 +192,6 @@ class Logbook:
 
     def close(self, status: Status) -> None:
         """Leave status.json, and close the loggers."""
-        if not self.is_main:
-            return
         write_text(self.run / "status.json", json.dumps(status, indent=2) + "\n")
         for logger in self.loggers:
             with errors_as_warnings(logger.name):
