@@ -24,8 +24,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from gnn_training.model import rule
-from gnn_training.model.graphs import Graphs, take
-from gnn_training.model.greedy import loop, noise_table
+from gnn_training.model.graphs import Graphs, loop, noise_table, take
 
 CONTROLS, HIDDEN = len(rule.CONTROLS), rule.HIDDEN
 
