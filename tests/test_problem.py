@@ -16,7 +16,6 @@ from torch_geometric.data import Data
 import gnn_training
 from gnn_training import Model, NoColoringError, Solution
 from gnn_training.coloring import is_proper, num_colors
-from gnn_training.contract import GRAPH_TYPES, SHIPPED_MODEL
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 from gnn_training.solve import kernels, problem
@@ -255,16 +254,6 @@ def test_without_nodes_the_result_is_empty_and_without_edges_there_is_one_color(
     assert gnn_training.color(Data(edge_index=torch.empty(2, 0, dtype=torch.long), num_nodes=0)).shape == (0,)
     assert gnn_training.color(nx.empty_graph(3), model=model) == {0: 0, 1: 0, 2: 0}
     assert gnn_training.color([], model=model, num_nodes=2).tolist() == [0, 0]
-
-
-def test_the_shipped_model_predicts_for_one_graph():
-    model = Model()
-    assert model.path == SHIPPED_MODEL
-    prediction = model.predict(PETERSEN)
-    assert prediction.logits[0].shape == (10, 256)
-    assert 1 < prediction.chromatic[0] < 5
-    assert 0 <= prediction.difficulty[0] <= 100
-    assert prediction.graph_types[0] in GRAPH_TYPES
 
 
 def test_a_model_predicts_for_a_list_of_graphs_of_any_kind_and_a_list_of_edges_is_one_graph(model: Model):

@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from small_graphs import random_graph
 
 from gnn_training import files
 from gnn_training.coloring import num_colors
-from gnn_training.contract import SHIPPED_MODEL
+from gnn_training.contract import GRAPH_TYPES, SHIPPED_MODEL
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 from gnn_training.jobs.color import color
@@ -59,7 +60,10 @@ def test_options_left_out_take_the_defaults_of_the_file(model: Model):
 
 def test_the_shipped_file_takes_batches_and_every_option():
     real = Model(threads=1)
+    assert real.path == SHIPPED_MODEL
     prediction = real.predict([TRIANGLE, SINGLETON], num_colors=[3, 0], seed=5, steps=4)
+    assert (prediction.difficulty >= 0).all() and (prediction.difficulty <= 100).all()
+    assert 2.9 < prediction.chromatic[0] < 3.1 and {*prediction.graph_types} <= {*GRAPH_TYPES}
     assert [len(set(rows.argmax(1))) for rows in prediction.logits] == [3, 1]
     assert real.predict([SINGLETON]).logits[0].shape == (1, 256)
     alone = [real.predict(graph).chromatic[0] for graph in (TRIANGLE, RING, TRIANGLE)]
@@ -71,14 +75,21 @@ def test_the_shipped_file_takes_batches_and_every_option():
     assert len(real.predict([RING], seconds=1e300).logits) == 1  # more than a clock can count is no limit
 
 
-def test_an_interrupt_stops_a_running_call(model: Model):
+@contextmanager
+def interrupted(seconds: float) -> Iterator[None]:
+    """A signal comes after so many seconds, and ends the block as Ctrl-C does."""
     previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         with pytest.raises(KeyboardInterrupt):
-            model.predict([TRIANGLE], steps=FOREVER)
+            yield
     finally:
         signal.signal(signal.SIGALRM, previous)
+
+
+def test_an_interrupt_stops_a_running_call(model: Model):
+    with interrupted(0.1):
+        model.predict([TRIANGLE], steps=FOREVER)
 
 
 def forest(num_nodes: int, parent: Callable[[int], int]) -> Graph:
@@ -186,13 +197,9 @@ def test_predictions_that_are_not_finite_are_refused(tmp_path: Path):
 def test_a_signal_waits_for_a_file_that_is_being_opened(tiny_model: Path, monkeypatch):
     """A process that ended meanwhile would crash in ONNX Runtime."""
     monkeypatch.setattr(session.golden, "session", lambda *_: time.sleep(1))
-    before, previous = set(threading.enumerate()), signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            Model(tiny_model)
-    finally:
-        signal.signal(signal.SIGALRM, previous)
+    before = set(threading.enumerate())
+    with interrupted(0.2):
+        Model(tiny_model)
     assert set(threading.enumerate()) <= before
 
 
@@ -203,14 +210,9 @@ def test_a_file_that_takes_long_to_open_is_given_up_and_no_signal_waits_for_it(t
     graph = onnx.helper.make_graph(sums, "sums", [first], [last])
     model = onnx.helper.make_model(graph, ir_version=9, opset_imports=[onnx.helper.make_opsetid("", 18)])
     onnx.save(model, tmp_path / "long.onnx")
-    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
     started = time.monotonic()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            Model(tmp_path / "long.onnx")
-    finally:
-        signal.signal(signal.SIGALRM, previous)
+    with interrupted(0.2):
+        Model(tmp_path / "long.onnx")
     monkeypatch.setattr(session, "OPEN_SECONDS", 0.2)
     with pytest.raises(UserError, match=r"long.onnx: takes ONNX Runtime more than 0.2 s to open; name a file written"):
         Model(tmp_path / "long.onnx")
