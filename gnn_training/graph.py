@@ -1,4 +1,4 @@
-"""A graph, and a graph with what is known about its coloring. All readers and generators produce these."""
+"""A graph, and a graph with what is known about its coloring, which all readers and generators produce; conflicts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -135,3 +135,25 @@ def _edge_array(source: Any) -> np.ndarray:
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise ValueError(f"an edge array has the shape (E, 2), not {pairs.shape}: give one row per edge")
     return pairs.astype(np.int64)
+
+
+def conflicts(graph: Graph, colors: np.ndarray) -> int:
+    """Number of edges whose two ends have the same color; colors (N,) integers."""
+    return int(np.count_nonzero(colors[graph.edges[:, 0]] == colors[graph.edges[:, 1]]))
+
+
+def is_proper(graph: Graph, colors: np.ndarray) -> bool:
+    """Whether every node has a color, 0 or above, and no edge has two ends of one color."""
+    return len(colors) == graph.num_nodes and colors.min() >= 0 and conflicts(graph, colors) == 0
+
+
+def num_colors(colors: np.ndarray) -> int:
+    """Number of different colors; gaps do not count."""
+    return len(np.unique(colors))
+
+
+def from_logits(graph: Graph, logits: np.ndarray) -> np.ndarray:
+    """Decode logits (N, C) to proper colors (N,) int64: best class per node, stable sort by class, first fit."""
+    from gnn_training.solve.kernels import first_fit  # here, because numba takes half a second to import
+
+    return first_fit(*graph.csr(), np.argsort(np.argmax(logits, axis=1), kind="stable"))

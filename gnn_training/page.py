@@ -13,10 +13,9 @@ import networkx as nx
 import numpy as np
 from matplotlib.figure import Figure
 
-from gnn_training.coloring import num_colors
 from gnn_training.console import cell, duration
 from gnn_training.errors import UserError, printable
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, num_colors
 from gnn_training.scores import METHODS, tables
 
 MAX_NODES, MAX_EDGES = 400, 10_000  # above, a picture is one dark spot

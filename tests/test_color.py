@@ -22,11 +22,10 @@ from tiny_runs import ROOT, wait_for
 
 import gnn_training
 from gnn_training.__main__ import main
-from gnn_training.coloring import is_proper, num_colors
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data.sources import read
 from gnn_training.errors import StorageError, UserError
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, is_proper, num_colors
 from gnn_training.jobs import color as job
 from gnn_training.jobs.color import color
 from gnn_training.model.session import Model

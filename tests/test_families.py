@@ -8,11 +8,10 @@ from dimacs import queens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnn_training.coloring import is_proper, num_colors
 from gnn_training.contract import GRAPH_TYPES
 from gnn_training.data.families import FAMILIES, RECIPES, draw, draws
 from gnn_training.data.labels import fingerprint
-from gnn_training.graph import Graph, as_graph
+from gnn_training.graph import Graph, as_graph, is_proper, num_colors
 
 
 @pytest.mark.parametrize("family", FAMILIES)

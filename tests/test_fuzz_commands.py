@@ -24,9 +24,9 @@ from hypothesis.strategies import SearchStrategy
 import gnn_training
 from gnn_training import settings
 from gnn_training.__main__ import COMMANDS, main
-from gnn_training.coloring import num_colors
 from gnn_training.contract import NUM_FEATURES, OUTPUTS
 from gnn_training.errors import UserError
+from gnn_training.graph import num_colors
 from gnn_training.model.session import Model
 from gnn_training.settings import Settings
 

@@ -23,13 +23,13 @@ from dimacs import json_graph, write_col
 from small_graphs import label_of
 from tiny_runs import ROOT, start_command, wait_for
 
-from gnn_training import coloring, files
+from gnn_training import files
 from gnn_training.data import labels, packed
 from gnn_training.data.families import Draw
 from gnn_training.data.labels import split
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import StorageError, UserError
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, is_proper
 from gnn_training.jobs.dataset import generate, import_graphs
 from gnn_training.settings import GenerateSettings, ImportSettings
 
@@ -255,7 +255,7 @@ def test_a_folder_of_training_json_in_both_schemas_is_packed(tmp_path: Path, cap
     assert sorted(names) == [f"train_{i:06}" for i in range(6)] + ["val_000001"]
     for name, i in names.items():
         graph, label = graphs.graph(i), label_of(graphs, i)
-        assert coloring.is_proper(graph, label.coloring)
+        assert is_proper(graph, label.coloring)
         if name.startswith("train"):
             number = int(name[-6:])
             assert np.array_equal(graph.edges, planted(number)[0].edges)

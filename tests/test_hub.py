@@ -19,10 +19,10 @@ from dimacs import queens, read_solution
 from safetensors.torch import load
 
 from gnn_training import hub
-from gnn_training.coloring import is_proper
 from gnn_training.contract import SUMS_FILE, WEIGHTS_FILE
 from gnn_training.errors import UserError
 from gnn_training.files import checksums, read_archive, write_archive
+from gnn_training.graph import is_proper
 
 ROOT = Path(__file__).parents[1]
 FETCH = "import sys; from gnn_training.hub import UserError, model_file\n" + (

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_graphs import random_graph
 
-from gnn_training.coloring import from_logits
-from gnn_training.graph import Graph, as_graph
+from gnn_training.graph import Graph, as_graph, from_logits
 from gnn_training.solve.kernels import color_independent_set, dsatur
 from gnn_training.solve.portfolio import clique_size, seeded
 

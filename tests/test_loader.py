@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from small_graphs import label_of
 from torch.utils.data import DistributedSampler
 
-from gnn_training.coloring import is_proper
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
-from gnn_training.graph import Graph, Instance
+from gnn_training.graph import Graph, Instance, is_proper
 from gnn_training.model.graphs import concatenated, pad
 from gnn_training.model.network import ColoringNetwork, structure
 from gnn_training.model.program import Program

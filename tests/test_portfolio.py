@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_graphs import planted, random_graph
 
-from gnn_training.coloring import conflicts, is_proper, num_colors
-from gnn_training.graph import Graph, as_graph
+from gnn_training.graph import Graph, as_graph, conflicts, is_proper, num_colors
 from gnn_training.model.session import Prediction, cached_model
 from gnn_training.solve import kernels, portfolio
 from gnn_training.solve.portfolio import Budget, Method, colorings, improvements

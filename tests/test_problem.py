@@ -15,9 +15,8 @@ from torch_geometric.data import Data
 
 import gnn_training
 from gnn_training import Model, NoColoringError, Solution
-from gnn_training.coloring import is_proper, num_colors
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, is_proper, num_colors
 from gnn_training.solve import kernels, problem
 from gnn_training.solve.portfolio import clique_size, seeded
 

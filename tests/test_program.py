@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from small_graphs import GRAPH, edge_list, planted, random_graph
 from torch import Tensor
 
-from gnn_training import coloring, contract
+from gnn_training import contract
 from gnn_training.contract import MAX_COLORS, OUTPUTS
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, from_logits, is_proper, num_colors
 from gnn_training.model import golden, rule
 from gnn_training.model.network import ColoringNetwork
 from gnn_training.model.program import Program
@@ -43,8 +43,8 @@ def call(model: Program, edge_index, batch, num_colors=(0,), seed: int = 0, step
 def used(model: Program, graph: Graph, **options) -> int:
     """Colors of one graph; its coloring is proven."""
     colors = call(model, *edge_list([graph]), **options)["color_logits"].argmax(1).numpy()
-    assert coloring.is_proper(graph, colors)
-    return coloring.num_colors(colors)
+    assert is_proper(graph, colors)
+    return num_colors(colors)
 
 
 def dsatur_colors(graph: Graph) -> int:
@@ -68,8 +68,8 @@ def test_any_batch_is_colored_properly_with_no_more_colors_than_dsatur(model: Pr
     assert all(outputs[name].isfinite().all() for name in OUTPUTS)
     for i, graph in enumerate(graphs):
         mine = logits[torch.from_numpy(batch == i)].argmax(1).numpy()
-        count = coloring.num_colors(mine)
-        assert coloring.is_proper(graph, mine) and outputs["clique"][i] <= count <= dsatur_colors(graph)
+        count = num_colors(mine)
+        assert is_proper(graph, mine) and outputs["clique"][i] <= count <= dsatur_colors(graph)
         assert mine.max() == count - 1
         assert outputs["clique"][i] <= outputs["chromatic"][i] <= count
     # Unused columns are 0 and used ones above: softmax and cosine of the rows keep their meaning.
@@ -103,7 +103,7 @@ def test_a_large_graph_in_the_batch_does_not_spoil_the_small_ones(model: Program
     graphs = [Graph.from_edges(5, list(nx.complete_graph(5).edges)), random_graph(31, 0.3)]
     edge_index, batch = edge_list(graphs)
     colors = call(model, edge_index, batch, steps=0)["color_logits"].argmax(1).numpy()
-    assert all(coloring.is_proper(graph, colors[batch == i]) for i, graph in enumerate(graphs))
+    assert all(is_proper(graph, colors[batch == i]) for i, graph in enumerate(graphs))
 
 
 def first_colors(model: Program, graphs: list[Graph]) -> Tensor:
@@ -169,4 +169,4 @@ def test_a_graph_that_needs_more_colors_than_columns_still_gets_scores(model: Pr
     complete = Graph.from_edges(MAX_COLORS + 4, list(nx.complete_graph(MAX_COLORS + 4).edges))
     logits = call(model, *edge_list([complete]), steps=1)["color_logits"]
     assert logits.shape == (MAX_COLORS + 4, MAX_COLORS) and logits.isfinite().all()
-    assert coloring.is_proper(complete, coloring.from_logits(complete, logits.numpy()))
+    assert is_proper(complete, from_logits(complete, logits.numpy()))

@@ -13,10 +13,9 @@ import onnxruntime
 import pytest
 from dimacs import queens, read_solution, write_col
 
-from gnn_training.coloring import from_logits, is_proper, num_colors
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import suites
-from gnn_training.graph import as_graph
+from gnn_training.graph import as_graph, from_logits, is_proper, num_colors
 from gnn_training.model.session import Model
 from gnn_training.solve.portfolio import clique_size
 

@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gnn_training import coloring
-from gnn_training.graph import Graph, as_graph
+from gnn_training.graph import Graph, as_graph, is_proper, num_colors
 from gnn_training.model import graphs as in_tensors
 from gnn_training.model import rule, search
 from gnn_training.model.graphs import Graphs, at_once, clique_bound, dsatur, independent_sets, pad
@@ -203,7 +202,7 @@ def test_compiled_loops_end_when_another_thread_says_so():
     first, stop = kernels.dsatur(*graph.csr()), np.zeros(1, np.uint8)
     threading.Timer(0.3, lambda: stop.fill(1)).start()
     best, *_ = search_graph(*graph.csr(), first, 0, 1, first_weights().numpy(), noise_table(60), 0, 10**9, stop)
-    assert coloring.is_proper(graph, best)
+    assert is_proper(graph, best)
 
 
 def test_compiled_loops_make_the_same_moves_in_a_large_graph():
@@ -217,7 +216,7 @@ def test_the_search_finds_colorings_with_far_fewer_colors_than_dsatur_and_ends_a
     first = prepare(graphs)[1].colors.max(1).values + 1
     found = run(graphs, first_weights(), 10**9, lower=8)
     assert found.num_colors.tolist() == [8] * 5 and (first >= 10).all()
-    assert all(coloring.is_proper(graph, colors.numpy()) for graph, colors in zip(graphs, found.colors, strict=True))
+    assert all(is_proper(graph, colors.numpy()) for graph, colors in zip(graphs, found.colors, strict=True))
 
 
 def test_the_number_asked_for_says_how_many_of_the_largest_classes_are_open():
@@ -314,7 +313,7 @@ def test_several_nodes_at_once_are_colored_properly_whatever_the_batch_mates(gra
             patch.setattr(in_tensors, name, value)
         together = several_at_once(graphs)
         for row, graph in zip(together, graphs, strict=True):
-            assert coloring.is_proper(graph, row[: graph.num_nodes].numpy()) and (row[graph.num_nodes :] == 0).all()
+            assert is_proper(graph, row[: graph.num_nodes].numpy()) and (row[graph.num_nodes :] == 0).all()
             assert row[: graph.num_nodes].tolist() == several_at_once([graph])[0].tolist()
 
 
@@ -348,8 +347,8 @@ def test_several_nodes_at_once_need_about_the_colors_of_dsatur_and_few_rounds(na
 
     monkeypatch.setattr(in_tensors, "loop", counting)
     colors = several_at_once([graph])[0].numpy()
-    assert coloring.is_proper(graph, colors)
-    assert coloring.num_colors(colors) <= coloring.num_colors(kernels.dsatur(*graph.csr())) + more
+    assert is_proper(graph, colors)
+    assert num_colors(colors) <= num_colors(kernels.dsatur(*graph.csr())) + more
     assert len(rounds) < 3_000
 
 
@@ -369,7 +368,7 @@ def test_independent_sets_color_properly_and_without_gaps(graphs: list[Graph], s
     colors = sets(padded(graphs), chains, seed=seed, patience=patience)
     for row, graph in zip(colors, graphs, strict=True):
         mine = row[: graph.num_nodes].numpy()
-        assert coloring.is_proper(graph, mine) and coloring.num_colors(mine) == mine.max() + 1
+        assert is_proper(graph, mine) and num_colors(mine) == mine.max() + 1
 
 
 def test_independent_sets_color_only_nodes_that_wait():
@@ -378,7 +377,7 @@ def test_independent_sets_color_only_nodes_that_wait():
     kept = given_colors < 4
     colors = sets(padded([graph]), 8, torch.where(kept, given_colors, -1))
     assert torch.equal(colors[kept], given_colors[kept]) and (colors[~kept] >= 4).all()
-    assert coloring.is_proper(graph, colors[0].numpy())
+    assert is_proper(graph, colors[0].numpy())
 
 
 def test_more_chains_and_more_patience_save_colors_and_all_are_better_than_dsatur():

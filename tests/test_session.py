@@ -19,10 +19,9 @@ from dimacs import queens, read_solution, write_col
 from small_graphs import random_graph
 
 from gnn_training import files
-from gnn_training.coloring import num_colors
 from gnn_training.contract import GRAPH_TYPES, SHIPPED_MODEL
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, num_colors
 from gnn_training.jobs.color import color
 from gnn_training.machine import num_cores
 from gnn_training.model import golden, session
@@ -113,7 +112,7 @@ FAMILIES = {
 
 CALLS = """
 import os, pickle, resource, sys
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, num_colors
 from gnn_training.model.session import Model
 
 peak = lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -19,11 +19,10 @@ import test_fuzz_inputs as fuzz
 from dimacs import read_solution, write_col
 from playwright.sync_api import Browser, Page
 
-from gnn_training.coloring import from_logits, is_proper, num_colors
 from gnn_training.contract import GOLDEN_FILE, OUTPUTS, SHIPPED_MODEL, WEB_FILE
 from gnn_training.data.sources import parse, read
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph, as_graph
+from gnn_training.graph import Graph, as_graph, from_logits, is_proper, num_colors
 from gnn_training.model.session import Model
 from gnn_training.solve.kernels import dsatur
 from gnn_training.solve.portfolio import clique_size

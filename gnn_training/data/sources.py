@@ -12,12 +12,11 @@ from typing import BinaryIO, NoReturn, cast
 
 import numpy as np
 
-from gnn_training.coloring import conflicts
 from gnn_training.data.formats import FORMATS
 from gnn_training.data.packed import GRAPHS_FILE, MANIFEST_FILE, is_packed
 from gnn_training.errors import StorageError, UserError
 from gnn_training.files import DISK_ERRORS, damaged, open_regular, read_bytes, reason
-from gnn_training.graph import Instance
+from gnn_training.graph import Instance, conflicts
 from gnn_training.settings import RunSettings
 
 SUFFIXES = f"{', '.join(FORMATS)} and .gz of them"

@@ -2,19 +2,22 @@
 
 import csv
 import io
+import json
 import logging
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+import numpy as np
+
 from gnn_training import files
-from gnn_training.coloring import write_solution
 from gnn_training.console import in_threads
 from gnn_training.data.formats import integer
 from gnn_training.data.sources import find, is_archive, read
 from gnn_training.errors import NoColoringError, UserError
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, num_colors
 from gnn_training.machine import require_package
 from gnn_training.model.session import Model
 from gnn_training.settings import ColorSettings
@@ -128,6 +131,26 @@ def _predicted(model: Model, graph: Graph, settings: ColorSettings) -> int:
         return 0
     logger.info("%s: %d colors are predicted", graph.name, round(float(chromatic)))
     return round(float(chromatic))
+
+
+def write_solution(path: Path, colors: np.ndarray, names: Sequence[Any] = (), is_new: bool = False) -> None:
+    """Write colors (N,) that count from 0. names (N,): of the nodes; without, they are numbers from 0. `.csv` has a
+    line `node,color` per node, `.json` an object from node to color, colors as they are. Other files are DIMACS
+    solutions: `s col K`, then `l v c` per node, both counted from 1; a comment has each name that is not v.
+    is_new: replace no file. StorageError if the system refuses.
+    """
+    pairs = list(zip(map(str, names or range(len(colors))), colors.tolist(), strict=True))
+    if path.suffix == ".json":
+        text = json.dumps(dict(pairs), indent=0, ensure_ascii=False)
+    elif path.suffix == ".csv":
+        csv.writer(table := io.StringIO(), lineterminator="\n").writerows([("node", "color"), *pairs])
+        text = table.getvalue()
+    else:
+        lines = [f"l {node} {color + 1}" for node, (_, color) in enumerate(pairs, 1)]
+        if names and names != range(1, len(colors) + 1):
+            lines += [f"c {node} {' '.join(name.split())}" for node, (name, _) in enumerate(pairs, 1)]
+        text = "\n".join([f"s col {num_colors(colors)}", *lines])
+    files.write_text(path, text.rstrip("\n") + "\n", is_new)
 
 
 def _name(graph: Path) -> str:

@@ -20,7 +20,6 @@ import networkx as nx
 import numpy as np
 
 from gnn_training import files, scores
-from gnn_training.coloring import conflicts, from_logits, is_proper, num_colors
 from gnn_training.console import markdown_table, print_tables, progress
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import sources, suites
@@ -28,7 +27,7 @@ from gnn_training.data.formats import integer
 from gnn_training.data.packed import PackedGraphs, is_packed
 from gnn_training.data.suites import Case
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, conflicts, from_logits, is_proper, num_colors
 from gnn_training.model.search import first_weights
 from gnn_training.model.session import Model
 from gnn_training.page import IN_EVERY_PAGE, MAX_NODES, as_networkx, page, pictures

@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gnn_training.coloring import is_proper
 from gnn_training.contract import SETS_FROM, SETS_UP_TO
-from gnn_training.graph import Graph, NeighbourLists
+from gnn_training.graph import Graph, NeighbourLists, is_proper
 from gnn_training.machine import available_bytes
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.processes import interrupts
