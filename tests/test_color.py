@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dimacs import assert_proper, read_solution, write_col
+from hypothesis import given
+from hypothesis import strategies as st
 from small_graphs import random_graph
 from tiny_runs import ROOT, wait_for
 
@@ -27,7 +29,7 @@ from gnn_training.data.sources import read
 from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import Graph, is_proper, num_colors
 from gnn_training.jobs import color as job
-from gnn_training.jobs.color import color
+from gnn_training.jobs.color import color, write_solution
 from gnn_training.model.session import Model
 from gnn_training.page import draw
 from gnn_training.settings import ColorSettings
@@ -263,6 +265,14 @@ def test_graphs_of_all_sizes_are_colored_in_time(tiny_model: Path, num_nodes: in
     colors = gnn_training.color(edges, seconds, model=model, num_nodes=num_nodes)
     assert time.monotonic() - start < seconds + 1
     assert is_proper(graph, colors)
+
+
+@given(colors=st.lists(st.integers(0, 300), min_size=1, max_size=30))
+def test_a_solution_reads_back_as_written(tmp_path_factory, colors: list[int]):
+    path = tmp_path_factory.mktemp("solution") / "graph.sol"
+    write_solution(path, np.array(colors))
+    assert read_solution(path).tolist() == colors
+    assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The compiled loops: DSATUR, greedy cliques, independent sets, and where their compiled code is kept."""
+"""The compiled loops: DSATUR, first fit, greedy cliques, independent sets, and where their compiled code is kept."""
 
 import os
 import resource
@@ -13,15 +13,40 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_graphs import random_graph
+from small_graphs import GRAPH, random_graph
 
-from gnn_training.graph import Graph, as_graph, from_logits
-from gnn_training.solve.kernels import color_independent_set, dsatur
+from gnn_training.graph import Graph, as_graph, from_logits, is_proper, num_colors
+from gnn_training.solve.kernels import color_independent_set, dsatur, first_fit
 from gnn_training.solve.portfolio import clique_size, seeded
 
 GO = np.zeros(1, dtype=np.uint8)
 ROOT = Path(__file__).parents[1]
+PATH = Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)])
+TRIANGLE_WITH_TAIL = Graph.from_edges(4, [(0, 1), (1, 2), (0, 2), (2, 3)])
 pytestmark = pytest.mark.usefixtures("compiled")
+
+
+def test_a_coloring_with_a_missing_node_or_a_negative_color_is_not_proper():
+    assert is_proper(TRIANGLE_WITH_TAIL, np.array([0, 1, 2, 0]))
+    for colors in ([0, 1, 2], [0, 1, 2, -1], [0, 1, 1, 0]):
+        assert not is_proper(TRIANGLE_WITH_TAIL, np.array(colors))
+
+
+@given(GRAPH, st.data())
+def test_first_fit_is_proper_without_gaps_within_the_largest_degree_and_decoding_needs_no_more_colors(graph, data):
+    colors = first_fit(*graph.csr(), np.array(data.draw(st.permutations(range(graph.num_nodes)))))
+    assert is_proper(graph, colors) and colors.max() <= graph.degrees().max()
+    assert set(colors.tolist()) == set(range(num_colors(colors)))
+    columns = np.array(data.draw(st.permutations(range(graph.num_nodes + 3))))
+    decoded = from_logits(graph, np.eye(graph.num_nodes + 3)[columns[colors]])
+    assert is_proper(graph, decoded) and num_colors(decoded) <= num_colors(colors)
+
+
+def test_first_fit_follows_the_order_and_decoding_that_of_the_classes_then_of_the_nodes():
+    assert first_fit(*PATH.csr(), np.array([0, 1, 2, 3])).tolist() == [0, 1, 0, 1]
+    assert first_fit(*PATH.csr(), np.array([0, 3, 1, 2])).tolist() == [0, 1, 2, 0]
+    assert from_logits(PATH, np.array([[5.0, 0.0], [0.0, 5.0], [0.0, 5.0], [5.0, 0.0]])).tolist() == [0, 1, 2, 0]
+    assert is_proper(TRIANGLE_WITH_TAIL, from_logits(TRIANGLE_WITH_TAIL, np.full((4, 8), np.nan)))
 
 
 def dsatur_by_definition(graph: Graph) -> np.ndarray:

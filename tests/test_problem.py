@@ -25,6 +25,7 @@ PETERSEN, RANDOM = nx.petersen_graph(), random_graph(150, 0.5)
 GO = np.zeros(1, dtype=np.uint8)
 SMALL = st.builds(random_graph, st.integers(1, 6), st.floats(0, 1), st.integers(0, 10**6))
 COLORS = st.integers(0, 3)
+LISTS = st.sets(COLORS, max_size=3)
 
 
 def find(graph: Graph, seconds: float = 5, **constraints) -> Solution:
@@ -80,44 +81,33 @@ def test_k_colors_that_are_not_found_or_impossible_are_an_error_that_says_how_ma
     assert time.monotonic() - start < 10
 
 
-@settings(max_examples=60)
-@given(graph=SMALL, precolored=st.dictionaries(st.integers(0, 5), COLORS, min_size=1, max_size=3))
-def test_precolored_nodes_keep_their_colors_and_the_number_is_the_fewest(graph: Graph, precolored: dict[int, int]):
-    precolored = {node: color for node, color in precolored.items() if node < graph.num_nodes}
-    colorings = every_coloring(graph, {node: {color} for node, color in precolored.items()}, range(7))
-    if not colorings:
-        with pytest.raises(NoColoringError, match="are adjacent and both can only have color"):
-            find(graph, precolored=precolored)
-        return
-    found = find(graph, precolored=precolored)
-    assert all(found.colors[node] == color for node, color in precolored.items())
-    assert found.is_optimal and found.num_colors == min(len(set(each)) for each in colorings)
-
-
 def test_lists_of_colors_that_take_too_much_memory_are_refused(monkeypatch):
     monkeypatch.setattr(problem, "MAX_PAIRS", 19)
     with pytest.raises(ValueError, match="allowed has 10 nodes times 2 colors, at most 19 are possible: name fewer"):
         gnn_training.color(PETERSEN, 60, allowed={node: [0, 1] for node in range(10)})
 
 
-@settings(max_examples=100)
+@settings(max_examples=150)
 @given(
-    graph=SMALL, k=st.none() | st.integers(1, 5), precolored=st.dictionaries(st.integers(0, 5), COLORS, max_size=1),
-    allowed=st.dictionaries(st.integers(0, 5), st.sets(COLORS, max_size=3), max_size=5),
+    graph=SMALL, k=st.none() | st.integers(1, 5), allowed=st.dictionaries(st.integers(0, 5), LISTS, max_size=5),
+    precolored=st.dictionaries(st.integers(0, 5), COLORS, max_size=3),
 )  # fmt: skip
-def test_allowed_colors_hold_wherever_a_coloring_exists(graph, k, precolored, allowed):
+def test_constraints_hold_wherever_a_coloring_exists_and_precolored_graphs_get_the_fewest_colors(
+    graph: Graph, k: int | None, precolored: dict[int, int], allowed: dict[int, set[int]]
+):
     precolored, allowed = ({v: c for v, c in each.items() if v < graph.num_nodes} for each in (precolored, allowed))
     lists = {v: {c} for v, c in precolored.items()}
     lists |= {v: own & lists.get(v, own) for v, own in allowed.items()}
-    most = k or max(itertools.chain([0], *allowed.values(), precolored.values())) + 1
-    if not allowed and k is None:
-        return
-    if every_coloring(graph, lists, range(most)):
-        found = find(graph, k=k, precolored=precolored, allowed=allowed)
-        assert all(found.colors[v] in own for v, own in lists.items()) and found.colors.max() < most
-    else:
+    most = k or (max(itertools.chain([0], *allowed.values(), precolored.values())) + 1 if allowed else 6)
+    colorings = every_coloring(graph, lists, range(most))
+    if not colorings:
         with pytest.raises(NoColoringError):
             find(graph, k=k, precolored=precolored, allowed=allowed)
+        return
+    found = find(graph, k=k, precolored=precolored, allowed=allowed)
+    assert all(found.colors[v] in own for v, own in lists.items()) and found.colors.max() < most
+    if not allowed and k is None:
+        assert found.is_optimal and found.num_colors == min(len(set(each)) for each in colorings)
 
 
 def test_constraints_hold_in_a_graph_that_no_proof_ends_and_names_are_those_of_the_caller():
