@@ -37,7 +37,9 @@ def color(settings: ColorSettings) -> list[Path]:
     is_one = len(settings.graphs) == 1 and not os.path.isdir(settings.graphs[0])
     graphs = [path for path in find(settings.graphs) if is_one or not is_archive(path)]
     if is_one:
-        outs = [settings.out or _beside(graphs[0])]
+        outs = [settings.out or graphs[0].with_name(_name(graphs[0]))]
+        if settings.out is None and os.path.lexists(outs[0]):
+            raise UserError(f"{outs[0]} exists already: name it with -o to replace it, or name another file")
     elif settings.out is None or settings.picture:
         raise UserError("several graphs need a folder for solutions, with -o, and have no picture: name one graph")
     else:
@@ -51,14 +53,16 @@ def color(settings: ColorSettings) -> list[Path]:
     inputs = filter(None, [*graphs, Path(settings.model), settings.precolored, settings.allowed])
     files.require_others([*outs, *pictures], inputs)
     files.require_places([*outs[:1], *pictures])  # of many, one tells whether the folder takes files
-    precolored, allowed = _read_colors(settings.precolored, True), _read_colors(settings.allowed)
+    constraints = {
+        "k": settings.k or None, "precolored": _read_colors(settings.precolored, True),
+        "allowed": _read_colors(settings.allowed), "equitable": settings.equitable,
+    }  # fmt: skip
     model = Model(settings.model, settings.threads)
     compile_elsewhere() if is_one and not settings.equitable else compile_all()
-    colors = {"precolored": precolored, "allowed": allowed}
 
     def error_of(paths: tuple[Path, Path]) -> UserError | None:
         try:
-            _color(settings, model, colors, is_one, *paths)
+            _color(settings, model, constraints, is_one, *paths)
         except NoColoringError as error:
             return NoColoringError(f"{paths[0]}: {error}")
         except UserError as error:
@@ -77,9 +81,9 @@ def color(settings: ColorSettings) -> list[Path]:
 
 
 def _color(
-    settings: ColorSettings, model: Model, colors: dict[str, Any], is_one: bool, path: Path, out: Path
+    settings: ColorSettings, model: Model, constraints: dict[str, Any], is_one: bool, path: Path, out: Path
 ) -> None:  # fmt: skip
-    """Color the graph of a file and write its solution. colors: the constraints precolored and allowed."""
+    """Color the graph of a file and write its solution. constraints: of Problem.create."""
     start = time.monotonic()
     instance = read(path)
     if instance.note:
@@ -90,8 +94,7 @@ def _color(
 
         require_drawable(graph)
     budget = Budget(start + settings.seconds, 1, model.threads if is_one else 1, settings.seed)
-    named = list(map(str, names)) if any(colors.values()) else names
-    constraints = {"k": settings.k or None, **colors, "equitable": settings.equitable}
+    named = list(map(str, names)) if constraints["precolored"] or constraints["allowed"] else names
     try:
         problem = Problem.create(graph, named, **constraints, deadline=budget.deadline)
     except ValueError as error:
@@ -155,14 +158,6 @@ def write_solution(path: Path, colors: np.ndarray, names: Sequence[Any] = (), is
 
 def _name(graph: Path) -> str:
     return f"{PurePath(graph.name.removesuffix('.gz')).stem}.sol"
-
-
-def _beside(graph: Path) -> Path:
-    """The solution file beside a graph; it must not exist yet."""
-    out = graph.parent / _name(graph)
-    if os.path.lexists(out):
-        raise UserError(f"{out} exists already: name it with -o to replace it, or name another file")
-    return out
 
 
 def _read_colors(path: Path | None, is_single: bool = False) -> dict[str, Any]:
