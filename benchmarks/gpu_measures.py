@@ -1,4 +1,4 @@
-"""What benchmarks/first_gpu.py measures on a GPU, each part in a process of its own.
+"""What benchmarks/first_gpu.py measures on a GPU, each part in a process of its own; and the speed of steps anywhere.
 
 python -m benchmarks.gpu_measures PART SETTINGS.json  # settings of `train`; the last line of the output is JSON
 """
@@ -30,7 +30,7 @@ from gnn_training.training.searcher import search_on_cpu, searcher_for, self_che
 GIB = 2**30
 COPIES = 20  # of a GiB if there is room, to measure the bandwidth
 WARM_UP = 11  # steps: in its first ten, DistributedDataParallel waits for the GPU
-TIMED_SECONDS = 10.0  # of steps
+TIMED_SECONDS, MOST_STEPS = 10.0, 10**6  # of steps
 CPU_ROUNDS = 100  # of every search on the cores
 
 
@@ -113,9 +113,11 @@ def rounds(settings: TrainSettings) -> dict:
         return results | {"cores": machine.num_cores()}
 
 
-def steps(settings: TrainSettings) -> dict:
-    """Speed and memory of steps."""
+def steps(settings: TrainSettings, seconds: float = TIMED_SECONDS) -> dict:
+    """Speed and memory of `settings.steps`, or of as many as take so many seconds if these are fewer or it is 0."""
     with join(settings.device) as rt:
+        if rt.device.type == "cpu":
+            torch.set_num_threads(1)  # a rank is a core, as where there are as many ranks as cores
         loader, learner = _start(settings, rt)
         batches = loader.starting_at(0)
         for batch in islice(batches, len(loader.sampler) + WARM_UP):  # an epoch first: every graph is prepared once
@@ -123,20 +125,21 @@ def steps(settings: TrainSettings) -> dict:
             learner.update(batch)
             learner.reduce()  # waits for the GPU
         one = time.perf_counter() - started
-        torch.cuda.reset_peak_memory_stats()
-        count = max(2, min(settings.steps, int(TIMED_SECONDS / one)))
+        if rt.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        count = rt.broadcast(max(2, min(settings.steps or MOST_STEPS, int(seconds / one))))
         graphs, started = 0, time.perf_counter()
         for batch in islice(batches, count):
             learner.update(batch)
             graphs += batch.num_graphs
         learner.reduce()
-        seconds = time.perf_counter() - started
+        taken = time.perf_counter() - started
         return {
             "batch_size": settings.batch_size,
             "steps": count,
-            "ms_per_step": 1000 * seconds / count,
-            "searches_per_second": 2 * graphs / seconds,
-            "peak_gib": torch.cuda.max_memory_reserved() / GIB,
+            "ms_per_step": 1000 * taken / count,
+            "searches_per_second": 2 * graphs / taken,
+            "peak_gib": torch.cuda.max_memory_reserved() / GIB if rt.device.type == "cuda" else 0.0,
         }
 
 

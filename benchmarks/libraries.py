@@ -19,6 +19,7 @@ import networkx as nx
 import gnn_training
 from gnn_training.data import suites
 from gnn_training.data.sources import read
+from gnn_training.page import as_networkx
 from gnn_training.solve.portfolio import compile_all
 
 TRIAL, MOST = 100, 1_000_000  # iterations
@@ -72,8 +73,7 @@ def main() -> None:
         best_known = {row["name"]: int(row["best_known"]) for row in csv.DictReader(file)}
     for path in sorted(arguments.folder.glob("*.col")):
         source = read(path).graph
-        graph = nx.empty_graph(source.num_nodes)
-        graph.add_edges_from(source.edges.tolist())
+        graph = as_networkx(source)
         for name, color in methods(graph, arguments.seconds):
             colors, spent = measured(color)
             print(f"{path.stem},{name},{colors},{spent:.2f}", flush=True)

@@ -9,17 +9,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 import tyro
 
+from benchmarks.gpu_measures import steps
 from gnn_training import files, machine
-from gnn_training.data.packed import PackedGraphs
-from gnn_training.distributed import join
 from gnn_training.graph import Graph
 from gnn_training.model import search
 from gnn_training.model.graphs import concatenated, pad
@@ -29,15 +28,11 @@ from gnn_training.ranks import launch
 from gnn_training.settings import TrainSettings, of_preset
 from gnn_training.solve import kernels
 from gnn_training.solve.search_kernel import noise_table, search_graph
-from gnn_training.training.learner import Learner
-from gnn_training.training.loader import GraphLoader
-from gnn_training.training.searcher import searcher_for
 
 HEADING = "## Measured\n"  # the last section of a page, which is replaced
 DENSITY, BATCH = 0.5, 16
 FIRST_ROUNDS = 100  # of the first measurement of a form; as many more as the time allows follow
 MOST_ROUNDS = 10**9
-WARM_UP = 5  # steps
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -97,30 +92,6 @@ def forms(num_nodes: int) -> dict[str, Callable[[int], object]]:
     }
 
 
-def train(trial: tuple[TrainSettings, float, int]) -> tuple[int, float]:
-    """Train for so many steps or, if they are 0, seconds: steps taken, and searches per second of all ranks."""
-    settings, seconds, steps = trial
-    with join() as rt:
-        torch.set_num_threads(1)  # a rank is a core, as where there are as many ranks as cores
-        data = PackedGraphs.open(settings.data)
-        loader, learner = GraphLoader(settings, data, rt), Learner(settings, searcher_for(data, rt.device), rt)
-        loader.dataset.batch(loader.sampler.indices, 1)  # each rank prepares all graphs, as in a few epochs
-        for state in loader.states.indices:
-            loader.dataset.states(np.array([state]), 1)
-        batches, searches = loader.starting_at(0), 0
-        for batch in islice(batches, WARM_UP):
-            learner.update(batch)
-        learner.reduce()
-        started = time.monotonic()
-        for batch in islice(batches, steps or None):
-            learner.update(batch)
-            searches += 2 * batch.num_graphs
-            learner.reduce()  # waits for the step
-            if any(rt.any(not steps and time.monotonic() - started > seconds)):
-                break
-        return learner.step - WARM_UP, searches / (time.monotonic() - started)
-
-
 def table(columns: Mapping[str, Sequence[object]]) -> str:
     """A Markdown table, numbers on the right."""
     rows = [list(columns), ["---:"] * len(columns), *zip(*columns.values(), strict=True)]
@@ -140,13 +111,14 @@ def search_table(options: Options) -> str:
 
 def training_table(options: Options) -> str:
     """Searches per second of the same steps on two ranks and on one."""
-    steps, speeds = 0, []
+    count, speeds = 0, []
     for ranks in (2, 1):
         preset = "single" if DEVICE.type == "cuda" else "cpu"
         settings = of_preset(TrainSettings, preset, data=options.data)
         batches = {name: getattr(settings, name) * 2 // ranks for name in ("batch_size", "batch_states")}
-        settings = settings.model_copy(update=batches)
-        steps, speed = launch(train, (settings, options.seconds, steps), ranks)
+        settings = settings.model_copy(update=batches | {"steps": count})
+        found = launch(partial(steps, seconds=1e6 if count else options.seconds), settings, ranks)
+        count, speed = found["steps"], found["searches_per_second"]
         speeds.append(speed)
     quotients = [f"{speed / speeds[1]:.2f}" for speed in speeds]
     return table({"ranks": [2, 1], "searches/s": [f"{speed:.1f}" for speed in speeds], "speed-up": quotients})
