@@ -31,7 +31,7 @@ from gnn_training.graph import Graph, is_proper, num_colors
 from gnn_training.jobs import color as job
 from gnn_training.jobs.color import color, write_solution
 from gnn_training.model.session import Model
-from gnn_training.page import draw
+from gnn_training.report.page import draw
 from gnn_training.settings import ColorSettings
 from gnn_training.solve import portfolio
 from gnn_training.solve.portfolio import Coloring, colorings

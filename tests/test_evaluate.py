@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from dimacs import queens, write_col
 
-from gnn_training import scores
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import packed
 from gnn_training.data.labels import label
@@ -19,6 +18,7 @@ from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance, as_graph
 from gnn_training.jobs import evaluate as job
 from gnn_training.jobs.evaluate import evaluate
+from gnn_training.report import scores
 from gnn_training.settings import EvaluateSettings
 
 pytestmark = pytest.mark.usefixtures("compiled")

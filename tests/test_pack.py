@@ -14,7 +14,7 @@ from gnn_training import __version__, files
 from gnn_training.errors import StorageError, UserError
 from gnn_training.files import Contents, checksums, read_archive, write_archive
 from gnn_training.jobs import pack as job
-from gnn_training.scores import summarize
+from gnn_training.report.scores import summarize
 from gnn_training.settings import PackSettings
 
 ROOT = Path(__file__).parents[1]

@@ -12,11 +12,11 @@ import pytest
 from dimacs import queens, write_col
 from matplotlib.image import imread
 
-from gnn_training import scores
 from gnn_training.__main__ import COMMANDS, parse
 from gnn_training.jobs.evaluate import evaluate
-from gnn_training.page import page
-from gnn_training.scores import METHODS, Row
+from gnn_training.report import scores
+from gnn_training.report.page import page
+from gnn_training.report.scores import METHODS, Row
 from gnn_training.settings import EvaluateSettings
 
 

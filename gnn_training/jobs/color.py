@@ -90,7 +90,7 @@ def _color(
         logger.warning(instance.note)
     graph, names = instance.graph, instance.names or range(instance.graph.num_nodes)
     if settings.picture:
-        from gnn_training.page import draw, require_drawable  # needs [picture]
+        from gnn_training.report.page import draw, require_drawable  # needs [picture]
 
         require_drawable(graph)
     budget = Budget(start + settings.seconds, 1, model.threads if is_one else 1, settings.seed)

@@ -19,7 +19,7 @@ import gcol
 import networkx as nx
 import numpy as np
 
-from gnn_training import files, scores
+from gnn_training import files
 from gnn_training.console import markdown_table, print_tables, progress
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import sources, suites
@@ -30,8 +30,9 @@ from gnn_training.errors import UserError
 from gnn_training.graph import Graph, conflicts, from_logits, is_proper, num_colors
 from gnn_training.model.search import first_weights
 from gnn_training.model.session import Model
-from gnn_training.page import IN_EVERY_PAGE, MAX_NODES, as_networkx, page, pictures
-from gnn_training.scores import METHODS, Row
+from gnn_training.report import scores
+from gnn_training.report.page import IN_EVERY_PAGE, MAX_NODES, as_networkx, page, pictures
+from gnn_training.report.scores import METHODS, Row
 from gnn_training.settings import EvaluateSettings
 from gnn_training.solve import kernels, portfolio
 from gnn_training.training.logbook import errors_as_warnings

@@ -12,7 +12,7 @@ from gnn_training import __version__, files
 from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, MODEL_FILES, PAGE_FILE, SUMS_FILE
 from gnn_training.errors import StorageError, UserError
 from gnn_training.files import Contents, read_archive, write_archive
-from gnn_training.page import Json, page
+from gnn_training.report.page import Json, page
 from gnn_training.settings import PackSettings
 from gnn_training.training.logbook import read_metrics
 

@@ -10,7 +10,7 @@ from gnn_training.contract import MAX_COLORS, SUMS_FILE, WEIGHTS_FILE
 from gnn_training.errors import UserError
 from gnn_training.files import Contents, read_archive
 from gnn_training.hub import FILES, errors_in_a_sentence, parse
-from gnn_training.scores import METHODS
+from gnn_training.report.scores import METHODS
 from gnn_training.settings import PushSettings
 
 log = logging.getLogger(__name__)

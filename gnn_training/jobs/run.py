@@ -24,7 +24,7 @@ from gnn_training.data.packed import MANIFEST_FILE, is_packed
 from gnn_training.data.sources import locate, written
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.ranks import Nodes, num_ranks, on_gpus
-from gnn_training.scores import METHODS
+from gnn_training.report.scores import METHODS
 from gnn_training.settings import (
     CheckSettings,
     EvaluateSettings,

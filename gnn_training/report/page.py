@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from gnn_training.console import cell, duration
 from gnn_training.errors import UserError, printable
 from gnn_training.graph import Graph, num_colors
-from gnn_training.scores import METHODS, tables
+from gnn_training.report.scores import METHODS, tables
 
 MAX_NODES, MAX_EDGES = 400, 10_000  # above, a picture is one dark spot
 NUMBERED_NODES = 120  # up to which the number of its color stands in a node
@@ -84,7 +84,7 @@ def page(report: Json, manifest: Json | None = None, config: Json | None = None,
     """
     import jinja2  # pictures do without
 
-    environment = jinja2.Environment(loader=jinja2.PackageLoader("gnn_training", "."), autoescape=True,
+    environment = jinja2.Environment(loader=jinja2.PackageLoader("gnn_training.report", "."), autoescape=True,
                                      trim_blocks=True, undefined=jinja2.StrictUndefined)  # fmt: skip
     environment.filters |= {"duration": duration, "quote": shlex.quote, "number": cell}
     environment.globals["zip"] = zip
