@@ -27,8 +27,9 @@ from gnn_training.data.labels import Plan, label_all
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.model.network import SAVED, ColoringNetwork, PredictionNetwork
 from gnn_training.model.session import Model
-from gnn_training.training.learner import WEIGHTS, LossTerms, learning_rate
+from gnn_training.training.learner import learning_rate
 from gnn_training.training.loader import DeviceDataset, EqualCostSampler
+from gnn_training.training.loss import WEIGHTS, LossTerms
 
 log = logging.getLogger(__name__)
 SIZES = ((30, 1000, 1.0),)  # nodes

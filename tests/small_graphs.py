@@ -13,7 +13,7 @@ from gnn_training.model import search
 from gnn_training.model.graphs import Graphs, concatenated, pad
 from gnn_training.model.network import Edges
 from gnn_training.model.program import limits
-from gnn_training.training.learner import Batch
+from gnn_training.training.loss import Batch
 
 
 def random_graph(num_nodes: int, density: float, seed: int = 0) -> Graph:

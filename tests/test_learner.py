@@ -15,21 +15,13 @@ from gnn_training import distributed
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
-from gnn_training.jobs.train import Validation
 from gnn_training.model.network import ColoringNetwork
-from gnn_training.training.learner import (
-    MAX_BAD_STEPS,
-    PREDICTION_RATE,
-    WEIGHTS,
-    Batch,
-    Learner,
-    LossTerms,
-    Searcher,
-    learning_rate,
-)
+from gnn_training.training.learner import MAX_BAD_STEPS, PREDICTION_RATE, Learner, learning_rate
 from gnn_training.training.loader import DeviceDataset, GraphLoader
 from gnn_training.training.logbook import Progress
+from gnn_training.training.loss import WEIGHTS, Batch, LossTerms, Searcher
 from gnn_training.training.searcher import search_on_cpu
+from gnn_training.training.validation import Validation
 
 
 class Trainer:

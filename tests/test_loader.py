@@ -21,8 +21,8 @@ from gnn_training.model.program import Program
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.solve.portfolio import first_coloring
 from gnn_training.solve.search_kernel import noise_table, search_graph
-from gnn_training.training.learner import Batch
 from gnn_training.training.loader import DeviceDataset, EqualCostSampler, GraphLoader, perturbations
+from gnn_training.training.loss import Batch
 
 CPU = torch.device("cpu")
 IDS = [3, 17, 8]

@@ -16,7 +16,7 @@ from gnn_training.model import network as network_module
 from gnn_training.model.network import ColoringNetwork, structure
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.solve.portfolio import first_coloring
-from gnn_training.training.learner import SPREAD, WEIGHTS, Batch, LossTerms, Searcher, StateBatch
+from gnn_training.training.loss import SPREAD, WEIGHTS, Batch, LossTerms, Searcher, StateBatch
 from gnn_training.training.searcher import search_on_cpu
 
 SINGLE = Graph.from_edges(1, [])

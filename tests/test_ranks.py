@@ -14,12 +14,14 @@ from tiny_runs import finish, in_group, metrics, newest, status, wait_for
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
-from gnn_training.jobs.train import Training, Validation, train
+from gnn_training.jobs.train import Training, train
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
-from gnn_training.training.learner import MAX_BAD_STEPS, WEIGHTS, Learner
+from gnn_training.training.learner import MAX_BAD_STEPS, Learner
 from gnn_training.training.loader import GraphLoader
+from gnn_training.training.loss import WEIGHTS
 from gnn_training.training.searcher import search_on_cpu
+from gnn_training.training.validation import Validation
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "gnn_training"]
 

@@ -23,7 +23,8 @@ from gnn_training.errors import UserError
 from gnn_training.jobs.train import train
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
-from gnn_training.training.learner import MAX_BAD_STEPS, WEIGHTS
+from gnn_training.training.learner import MAX_BAD_STEPS
+from gnn_training.training.loss import WEIGHTS
 
 NIGHTLY = pytest.mark.nightly
 Moment = Callable[[], bool]

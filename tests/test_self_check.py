@@ -11,8 +11,9 @@ from torch import Tensor
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import MachineError
-from gnn_training.training.learner import Batch, Learner, Searcher
+from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
+from gnn_training.training.loss import Batch, Searcher
 from gnn_training.training.searcher import search_on_cpu, self_check
 
 NO_GPU = {

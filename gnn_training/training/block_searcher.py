@@ -12,8 +12,8 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.solve import search_cuda
 from gnn_training.solve.search_cuda import DeviceGraphs, Launch
 from gnn_training.solve.search_kernel import noise_table
-from gnn_training.training.learner import Batch
 from gnn_training.training.loader import copied_to
+from gnn_training.training.loss import Batch
 from gnn_training.training.searcher import search_on_cpu
 
 

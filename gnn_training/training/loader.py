@@ -25,7 +25,7 @@ from gnn_training.model.network import NONE_SINCE, Edges, SearchState
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.settings import TrainSettings
 from gnn_training.solve.portfolio import first_coloring
-from gnn_training.training.learner import Batch, StateBatch
+from gnn_training.training.loss import Batch, StateBatch
 
 log = logging.getLogger(__name__)
 SAMPLER, SEARCH, HORIZONS = range(3)  # purposes of random generators

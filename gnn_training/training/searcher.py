@@ -19,8 +19,9 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import MachineError
 from gnn_training.solve.search_kernel import noise_table, search_graph
-from gnn_training.training.learner import SPREAD, Batch, Learner, Searcher
+from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
+from gnn_training.training.loss import SPREAD, Batch, Searcher
 
 log = logging.getLogger(__name__)
 GRAPHS, ROUNDS = 16, 200  # of a batch that is compared, and of a search

@@ -9,11 +9,11 @@ import torch
 
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import join
-from gnn_training.jobs.train import Validation
 from gnn_training.settings import TrainSettings
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.searcher import searcher_for, self_check
+from gnn_training.training.validation import Validation
 
 COUNTS = ("launches", "searches", "syncs", "reads", "pageable copies", "allocations", "problems", "all-reduces",
           "streams")  # fmt: skip

@@ -1,0 +1,90 @@
+"""Scores on the validation graphs: what a caller of the exported program would get, every graph counted once."""
+
+import math
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_training.distributed import Runtime
+from gnn_training.model.network import ColoringNetwork
+from gnn_training.model.search import first_weights
+from gnn_training.settings import TrainSettings
+from gnn_training.training.loader import DeviceDataset, search_costs, share
+from gnn_training.training.loss import Batch, Searcher
+
+STATE_BATCH = 16
+MAX_NODES = 2048  # larger graphs are trained on, but would dominate the scores
+
+
+class Validation:
+    """The validation graphs."""
+
+    def __init__(self, settings: TrainSettings, dataset: DeviceDataset, search: Searcher, rt: Runtime):
+        self.dataset, self.search, self.rt, self.rounds = dataset, search, rt, settings.validation_rounds
+        data = dataset.data
+        held_out = data.indices("validation")
+        held_out = held_out[data.num_nodes[held_out] <= MAX_NODES]
+        held_out = held_out if len(held_out) else data.indices("train")
+        # Evenly spread: packed order goes by family, so the first ones would be of one family.
+        count = min(settings.validation_graphs or len(held_out), len(held_out))
+        self.ids = held_out[np.linspace(0, len(held_out) - 1, count).astype(int)]
+        self.dsatur_gap = float((data.dsatur_colors[self.ids].astype(int) - data.num_colors[self.ids]).mean())
+        mine = self.ids[share(search_costs(data, self.ids), rt.world_size)[rt.rank]]
+        self.batches = np.array_split(mine, -(-len(mine) // settings.batch_size)) if len(mine) else []
+        states = dataset.state_ids("validation")
+        states = states[np.isin(dataset.state_graph[states], self.ids)]
+        states = states[share(data.num_edges[dataset.state_graph[states]], rt.world_size)[rt.rank]]
+        self.states = [states[start : start + STATE_BATCH] for start in range(0, len(states), STATE_BATCH)]
+
+    @cached_property
+    def untrained(self) -> list[Tensor]:
+        """Colors (G,) that the untrained rule finds, of every batch."""
+        with torch.random.fork_rng(devices=[]):
+            rule = first_weights().to(self.rt.device)
+        return [self._colors(rule, self._batch(ids)) for ids in self.batches]
+
+    def scores(self, network: ColoringNetwork) -> dict[str, float]:
+        """Means over all graphs on all ranks, and their number, by the names of docs/TRAINING.md."""
+        sums = torch.zeros(8, dtype=torch.float64, device=self.rt.device)
+        for number in range(len(self.batches)):
+            sums[:5] += self.score_batch(network, number)
+        for ids in self.states:
+            sums[5:] += self.score_predictions(network, ids)
+        *of_graphs, graphs, error, right, states = self.rt.total(sums.cpu()).tolist()
+        means = {name: total / graphs for name, total in zip(("gap", "at_best_known", "gain"), of_graphs, strict=False)}
+        means |= {"chromatic_error": error / max(1, states), "family_accuracy": right / max(1, states)}
+        variance = max(0.0, of_graphs[3] / graphs - means["gain"] ** 2)
+        means |= {"gain_error": math.sqrt(variance / graphs), "dsatur_gap": self.dsatur_gap}
+        return {**means, "graphs": int(graphs)}
+
+    @torch.no_grad()
+    def score_batch(self, network: ColoringNetwork, number: int) -> Tensor:
+        """Sums over this rank's graphs of a batch: gap, whether it is at most 0, gain, its square, and 1."""
+        batch = self._batch(self.batches[number])
+        used = self._colors(network.move_rule, batch)
+        gap, gain = used - batch.num_colors, self.untrained[number] - used
+        return _sums(gap, gap <= 0, gain, gain**2, torch.ones_like(gap))
+
+    @torch.no_grad()
+    def score_predictions(self, network: ColoringNetwork, ids: np.ndarray) -> Tensor:
+        """Sums over these states: error of the number of colors, whether the type of graph is right, and 1."""
+        batch = self.dataset.states(ids, len(ids))
+        assert batch is not None
+        predicted, search = network.predictions(batch.inputs), batch.search
+        error = predicted.chromatic(search) - (search.num_colors - batch.saved)
+        right = predicted.graph_type_logits.argmax(1) == batch.graph_type
+        return _sums(error.abs(), right, torch.ones_like(error))
+
+    def _batch(self, ids: np.ndarray) -> Batch:
+        return self.dataset.batch(ids, len(ids))
+
+    @torch.no_grad()
+    def _colors(self, weights: Tensor, batch: Batch) -> Tensor:
+        """Colors (G,) that a search with the weights (NUM_WEIGHTS,) finds."""
+        return self.search(weights.expand_as(batch.change)[None], batch, self.rounds)[0][0]
+
+
+def _sums(*values: Tensor) -> Tensor:
+    return torch.stack([each.double() for each in values]).sum(1)
