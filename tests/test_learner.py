@@ -291,7 +291,7 @@ def test_an_evaluation_changes_nothing_and_other_weights_have_other_scores(data,
 def test_fewer_validation_graphs_are_spread_over_all_and_large_ones_left_out(data, rt: Runtime, monkeypatch):
     assert start(data, rt, validation_graphs=3).ids.tolist() == data.indices("validation")[[0, 2, 4]].tolist()
     assert start(data, rt, validation_graphs=99).ids.tolist() == data.indices("validation").tolist()
-    monkeypatch.setattr("gnn_training.jobs.train.MAX_NODES", 36)
+    monkeypatch.setattr("gnn_training.training.validation.MAX_NODES", 36)
     ids = start(data, rt).ids
     assert 0 < len(ids) < 5 and data.num_nodes[ids].max() == 36
 
