@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,13 +22,6 @@ class Repository:
 
     commits: list[Files] = field(default_factory=list)
     gated: bool = False
-
-    def files(self, revision: str) -> tuple[str, Files]:
-        """Commit and files of "main" or a commit; KeyError if there is none."""
-        known = {commit_id(files): files for files in self.commits}
-        if revision == "main":
-            revision = list(known)[-1]
-        return revision, known[revision]
 
 
 def commit_id(files: Files) -> str:
@@ -73,11 +66,23 @@ class Handler(BaseHTTPRequestHandler):
             if match := re.fullmatch(pattern, request):
                 if self.command == "POST" and self.token() != TOKEN:
                     return self.send(401, error="Invalid username or password.")
-                parts = match.groupdict()
-                if method == "create" or "name" not in parts or parts["name"] in self.server.repositories:
-                    return getattr(self, method)(**parts)
-                return self.send(404, code="RepoNotFound", error="Repository not found")
+                return self.find(getattr(self, method), match.groupdict())
         self.send(404, error=f"no route for {request}")
+
+    def find(self, method: Callable, parts: dict[str, str]) -> None:
+        """Call a method with the repository, the commit and the files of a path, or answer that one is missing."""
+        self.name, revision = parts.pop("name", ""), parts.pop("revision", "")
+        if self.name:
+            if self.name not in self.server.repositories:
+                return self.send(404, code="RepoNotFound", error="Repository not found")
+            self.repository = self.server.repositories[self.name]
+        if revision:
+            commits = {commit_id(files): files for files in self.repository.commits}
+            self.revision = [revision, *commits][-1] if revision == "main" else revision
+            if self.revision not in commits:
+                return self.send(404, code="RevisionNotFound", error=f"Invalid rev id: {revision}")
+            self.files = commits[self.revision]
+        method(**parts)
 
     do_GET = do_HEAD = do_POST = answer
 
@@ -111,50 +116,36 @@ class Handler(BaseHTTPRequestHandler):
         self.server.repositories.setdefault(name, Repository())
         self.send(409 if exists else 200, {"url": f"{self.server.url}/{name}"})
 
-    def preupload(self, name: str) -> None:
+    def preupload(self) -> None:
         """How to upload files; the Hub takes large ones by LFS, which is the business of its library."""
         regular = {"shouldIgnore": False, "uploadMode": "regular"}
         self.send(200, {"files": [{"path": file["path"], **regular} for file in json.loads(self.body)["files"]]})
 
-    def commit(self, name: str) -> None:
+    def commit(self) -> None:
         header, *operations = (json.loads(line) for line in self.body.splitlines())
         assert header["key"] == "header" and header["value"]["summary"]
-        repository = self.server.repositories[name]
-        files = dict(repository.commits[-1]) if repository.commits else {}
+        files = dict(self.repository.commits[-1]) if self.repository.commits else {}
         for operation in operations:
             files[operation["value"]["path"]] = base64.b64decode(operation["value"]["content"])
-        repository.commits.append(files)
-        self.send(200, {"commitUrl": f"{self.server.url}/{name}/commit/{commit_id(files)}",
-                        "commitOid": commit_id(files)})  # fmt: skip
+        self.repository.commits.append(files)
+        commit = commit_id(files)
+        self.send(200, {"commitUrl": f"{self.server.url}/{self.name}/commit/{commit}", "commitOid": commit})
 
-    def files(self, name: str, revision: str) -> tuple[str, Files]:
-        """Commit and files, or an empty commit after the answer that there is none."""
-        try:
-            return self.server.repositories[name].files(revision)
-        except (KeyError, IndexError):
-            self.send(404, code="RevisionNotFound", error=f"Invalid rev id: {revision}")
-            return "", {}
+    def info(self) -> None:
+        siblings = [{"rfilename": file} for file in self.files]
+        self.send(200, {"id": self.name, "sha": self.revision, "siblings": siblings})
 
-    def info(self, name: str, revision: str) -> None:
-        commit, files = self.files(name, revision)
-        if commit:
-            self.send(200, {"id": name, "sha": commit, "siblings": [{"rfilename": file} for file in files]})
+    def tree(self) -> None:
+        self.send(200, [{"type": "file", "path": file, "size": len(content), "oid": etag(content)}
+                        for file, content in self.files.items()])  # fmt: skip
 
-    def tree(self, name: str, revision: str) -> None:
-        commit, files = self.files(name, revision)
-        if commit:
-            self.send(200, [{"type": "file", "path": file, "size": len(content), "oid": etag(content)}
-                            for file, content in files.items()])  # fmt: skip
-
-    def resolve(self, name: str, revision: str, file: str) -> None:
-        if self.server.repositories[name].gated:
+    def resolve(self, file: str) -> None:
+        if self.repository.gated:
             return self.send(403, code="GatedRepo", error="Access to this model is restricted")
-        commit, files = self.files(name, revision)
-        if not commit:
-            return
-        if file not in files:
-            return self.send(404, code="EntryNotFound", error="Entry not found", X_Repo_Commit=commit)
-        self.send(200, files[file], ETag=f'"{etag(files[file])}"', X_Repo_Commit=commit)
+        if file not in self.files:
+            return self.send(404, code="EntryNotFound", error="Entry not found", X_Repo_Commit=self.revision)
+        content = self.files[file]
+        self.send(200, content, ETag=f'"{etag(content)}"', X_Repo_Commit=self.revision)
 
 
 def etag(content: bytes) -> str:

@@ -7,7 +7,6 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnn_training.data.packed import Label, PackedGraphs, cut
 from gnn_training.graph import Graph, NeighbourLists
 from gnn_training.model import search
 from gnn_training.model.graphs import Graphs, concatenated, pad
@@ -71,9 +70,3 @@ def edge_list(graphs: Sequence[Graph]) -> tuple[np.ndarray, np.ndarray]:
     """edge_index (2, E) and batch (N,) of the graphs, in numpy."""
     edge_index, batch = concatenated(graphs)
     return edge_index.numpy(), batch.numpy()
-
-
-def label_of(data: PackedGraphs, i: int) -> Label:
-    """The label of graph i of packed graphs."""
-    names = ("num_colors", "lower_bound", "dsatur_colors", "optimal")
-    return Label(cut(data.tensors, "coloring", i), *(getattr(data, name)[i].item() for name in names))

@@ -18,7 +18,6 @@ import pytest
 import tiny_runs
 from dimacs import json_graph
 from fuzzing import Edges, col, damage, damaged, explore_seeded, random_graph, refusal
-from small_graphs import label_of
 
 from gnn_training.data import formats, packed, sources
 from gnn_training.data.families import draw as draw_graph
@@ -228,7 +227,7 @@ def check_packed(folder: Path) -> str:
         assert str(folder) in str(error)
         return refusal(error)
     for i in range(len(opened)):
-        assert opened.graph(i).num_nodes == len(label_of(opened, i).coloring)
+        assert opened.graph(i).num_nodes == len(packed.cut(opened.tensors, "coloring", i))
         assert isinstance(opened.families[opened.family[i]], str) and opened.name(i)
     return "accepted"
 

@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 import small_graphs
 from dimacs import json_graph, write_col
-from small_graphs import label_of
 from tiny_runs import ROOT, start_command, wait_for
 
 from gnn_training import files
@@ -168,22 +167,6 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_manifest(tmp_path):
     assert not (tmp_path / packed.MANIFEST_FILE).exists() and not list(tmp_path.glob("*.tmp"))
 
 
-def test_skipped_files_notes_copies_progress_and_results_are_logged(tmp_path, caplog):
-    caplog.set_level("INFO")
-    for name, nodes in (("b", 4), ("c", 4), ("d", 21_000), ("e", 9)):
-        write_col(tmp_path, nx.path_graph(nodes), name)
-    (tmp_path / "a.col").write_text("p edge 0 0\n")
-    (tmp_path / "f.col").write_text("p edge 5 3\ne 1 2\n")
-    graphs = import_graphs(importing(tmp_path, out=tmp_path / "packed", skip_bad=True, label_seconds=1))
-    assert [graphs.name(i) for i in range(len(graphs))] == ["b", "e", "f"]
-    assert "a.col: line 1: the graph has 0 nodes" in caplog.text
-    assert "left out: d: 21000 nodes are too many to pack" in caplog.text
-    assert "f.col: the header says 3 edges, the file has 1" in caplog.text
-    assert "copies of other graphs, left out: 1" in caplog.text
-    assert any(line.startswith("labelling: 6 of 6, ") for line in caplog.messages)
-    assert caplog.messages[-1] == "3 graphs from 6 sources: labels 0.00 colors below DSATUR, 100% proven optimal"
-
-
 def test_one_graph_in_five_of_every_family_and_size_is_for_validation():
     rng = np.random.default_rng(0)
     tensors = {"family": rng.integers(4, size=2000), "num_nodes": rng.integers(10, 800, size=2000)}
@@ -254,13 +237,13 @@ def test_a_folder_of_training_json_in_both_schemas_is_packed(tmp_path: Path, cap
     names = named(graphs)
     assert sorted(names) == [f"train_{i:06}" for i in range(6)] + ["val_000001"]
     for name, i in names.items():
-        graph, label = graphs.graph(i), label_of(graphs, i)
-        assert is_proper(graph, label.coloring)
+        graph = graphs.graph(i)
+        assert is_proper(graph, packed.cut(graphs.tensors, "coloring", i))
         if name.startswith("train"):
             number = int(name[-6:])
             assert np.array_equal(graph.edges, planted(number)[0].edges)
             assert graphs.graph_type[i] == number % 3
-            assert label.num_colors <= PLANTED_COLORS  # the file's own, as no time was given to find better ones
+            assert graphs.num_colors[i] <= PLANTED_COLORS  # the file's own, as no time was given to find better ones
     assert graphs.dsatur_colors.max() > PLANTED_COLORS
     assert set(graphs.split.tolist()) == {0, 1}
     left = sorted(path.name for path in (tmp_path / "packed").iterdir())
@@ -310,6 +293,8 @@ def test_the_same_import_again_is_one_line_and_changed_files_never_overwrite_it(
 def partly_bad(tmp_path: Path) -> Path:
     source = tmp_path / "graphs"
     write_col(source, planted(1)[0], "good")
+    write_col(source, planted(1)[0], "again")
+    write_col(source, nx.path_graph(21_000), "large")
     (source / "bad.col").write_text("p edge 3 1\ne 1 9\n")
     (source / "cut.json").write_text('{"adjacency": {"shape": [2, 2], "data": [0, 1,')
     (source / "gone.col").symlink_to(tmp_path / "nowhere.col")
@@ -319,15 +304,24 @@ def partly_bad(tmp_path: Path) -> Path:
 
 
 def test_a_bad_file_stops_the_import_and_skip_bad_leaves_it_out(tmp_path: Path, partly_bad: Path, caplog):
+    caplog.set_level(logging.INFO)
     chosen = importing(partly_bad, out=tmp_path / "packed")
     with pytest.raises(UserError, match="/pool.tgz: is damaged .*; fetch it again or pack it as a tar archive"):
         import_graphs(chosen)
+    (partly_bad / "pool.tgz").unlink()
+    with pytest.raises(UserError, match="^.*/bad.col: line 2: edge 1-9 is outside the nodes 1..3 of the header; cor"):
+        import_graphs(chosen)
     assert not (tmp_path / "packed" / packed.GRAPHS_FILE).exists()
-    assert list(named(import_graphs(chosen.model_copy(update={"skip_bad": True})))) == ["good"]
-    left_out = re.findall(rf"left out: {partly_bad}/(.*?): ", caplog.text)
-    assert left_out == ["pool.tgz", "bad.col", "cut.json", "gone.col", "pipe.col"]
-    assert "bad.col: line 2: edge 1-9 is outside the nodes 1..3 of the header; correct it" in caplog.text
-    (partly_bad / "good.col").unlink()
+    (partly_bad / "pool.tgz").touch()
+    assert list(named(import_graphs(chosen.model_copy(update={"skip_bad": True})))) == ["again"]
+    left_out = re.findall(rf"left out: (?:{partly_bad}/)?(.*?): ", caplog.text)
+    assert left_out == ["pool.tgz", "bad.col", "cut.json", "gone.col", "large", "pipe.col"]
+    assert "large: 21000 nodes are too many to pack" in caplog.text
+    assert "copies of other graphs, left out: 1" in caplog.text
+    assert any(line.startswith("labelling: 7 of 7, ") for line in caplog.messages)
+    assert re.match("1 graphs from 7 sources: labels .* colors below DSATUR, 0% proven optimal", caplog.messages[-1])
+    for name in ("good", "again"):
+        (partly_bad / f"{name}.col").unlink()
     with pytest.raises(UserError, match="there is no graph to write"):
         import_graphs(importing(partly_bad, out=tmp_path / "none", skip_bad=True))
 
