@@ -3,17 +3,15 @@
 import ctypes
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
 
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import join
+from gnn_training.jobs.train import Training
 from gnn_training.settings import TrainSettings
-from gnn_training.training.learner import Learner
-from gnn_training.training.loader import GraphLoader
-from gnn_training.training.searcher import searcher_for, self_check
-from gnn_training.training.validation import Validation
 
 COUNTS = ("launches", "searches", "syncs", "reads", "pageable copies", "allocations", "problems", "all-reduces",
           "streams")  # fmt: skip
@@ -27,15 +25,12 @@ def counts() -> dict[str, int]:
 
 
 def main(data: str, rounds: str) -> None:
-    settings = TrainSettings(data=Path(data), device="cuda", rounds=int(rounds), validation_rounds=int(rounds))
+    changes = {"rounds": int(rounds), "validation_rounds": int(rounds), "run": Path(tempfile.mkdtemp())}
+    settings = TrainSettings(data=Path(data), device="cuda", **changes)
     result = {}
     with join("cuda") as rt:
-        graphs = PackedGraphs.open(settings.data)
-        search = searcher_for(graphs, rt.device)
-        loader, learner = GraphLoader(settings, graphs, rt), Learner(settings, search, rt)
-        validation = Validation(settings, loader.dataset, search, rt)
-        result["check"] = self_check(learner, loader, rt)
-        step = loader.starting_at(0)
+        training = Training(settings, PackedGraphs.open(settings.data), rt)
+        learner, validation, step = training.learner, training.validation, training.loader.starting_at(0)
         for _ in range(WARM_UP):
             learner.update(next(step))
         torch.cuda.synchronize()
