@@ -143,10 +143,10 @@ def test_what_a_crash_of_the_machine_left_half_written_costs_one_interval(settin
     assert_same_run(settings.run, trained)
 
 
-def test_a_training_whose_checkpoints_are_gone_is_not_begun_anew(finished: TrainSettings):
+def test_a_training_whose_checkpoints_are_gone_does_not_begin_again(finished: TrainSettings):
     shutil.rmtree(finished.run / "checkpoints")
     before = (finished.run / "best.pt").read_bytes()
-    assert "run has a training without its checkpoints, which would begin anew: name" in refusal(train, finished)
+    assert "run has a training without its checkpoints, which would begin again: name" in refusal(train, finished)
     assert (finished.run / "best.pt").read_bytes() == before
 
 

@@ -207,7 +207,7 @@ def _on_disk(run: Path) -> tuple[dict | None, bool]:
     if state is None and ended.exists():
         with damaged(ended, way_out):
             if read_json(ended, way_out)["status"] != "failed":
-                raise UserError(f"{run} has a training without its checkpoints, which would begin anew: {way_out}")
+                raise UserError(f"{run} has a training without its checkpoints, which would begin again: {way_out}")
     if state is None or not best.exists():
         return state, False
     try:

@@ -22,7 +22,7 @@ from gnn_training.model import golden, rule
 MAX_WEIGHT = 1e6  # of a rule; ours are below 4
 MODEL_LIMIT = 20_000_000  # bytes, forty times ours
 OPEN_SECONDS = 60  # ours takes a third of one
-SIGNAL_SECONDS = 5  # that a signal waits for a file that is being opened
+OPENING_SECONDS = 5  # that a signal waits for a file that is being opened
 WAY_OUT = "name a file written by `coloring-gnn export`"
 
 
@@ -157,7 +157,7 @@ def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
     try:
         session = opened.result(OPEN_SECONDS)
     except KeyboardInterrupt:
-        thread.join(SIGNAL_SECONDS)  # a process that ends in the middle of it would crash
+        thread.join(OPENING_SECONDS)  # a process that ends in the middle of it would crash
         raise
     except TimeoutError:
         raise UserError(f"{path}: takes ONNX Runtime more than {OPEN_SECONDS} s to open; {WAY_OUT}") from None
