@@ -336,6 +336,6 @@ Kind = TypeVar("Kind", bound=Settings)
 
 def of_preset(kind: type[Kind], name: str, /, **changes: Any) -> Kind:
     """Return the settings of a command with the values of a preset, as far as the command has them, and changes."""
-    preset = dict(PRESETS[name]()) if name in PRESETS else {"preset": name}  # which the settings then refuse
-    values = {field: value for field, value in preset.items() if field in kind.model_fields and value is not None}
-    return kind(**values | changes)
+    # What differs from the defaults. A name that is no preset is refused by the settings.
+    preset = PRESETS[name]().model_dump(exclude_unset=True) if name in PRESETS else {"preset": name}
+    return kind(**{field: value for field, value in preset.items() if field in kind.model_fields} | changes)
