@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from small_graphs import edge_list, random_graph
 
-from gnn_training import __version__, coloring, contract
+from gnn_training import __version__, contract
 from gnn_training.__main__ import main
 from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, OPTIONAL_INPUTS, OUTPUTS, SHIPPED_MODEL, SUMS_FILE, WEB_FILE
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, from_logits, is_proper, num_colors
 from gnn_training.jobs import export as job
 from gnn_training.model import golden, onnx_export
 from gnn_training.model.network import ColoringNetwork
@@ -217,9 +217,9 @@ def test_a_call_colors_properly_with_any_number_of_threads(folder: Path, threads
     assert [x.shape for x in by_position] == [(110, 256), (4,), (4, 8), (4,)]
     for i, graph in enumerate(graphs):
         logits = by_position[0][inputs["batch"] == i]
-        used = coloring.num_colors(logits.argmax(1))
-        assert coloring.is_proper(graph, logits.argmax(1)) and logits.argmax(1).max() == used - 1
-        assert coloring.num_colors(coloring.from_logits(graph, logits)) <= used
+        used = num_colors(logits.argmax(1))
+        assert is_proper(graph, logits.argmax(1)) and logits.argmax(1).max() == used - 1
+        assert num_colors(from_logits(graph, logits)) <= used
 
 
 def test_node_features_are_ignored(session):
