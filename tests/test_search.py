@@ -17,9 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gnn_training.graph import Graph, as_graph, is_proper, num_colors
-from gnn_training.model import graphs as in_tensors
-from gnn_training.model import rule, search
-from gnn_training.model.graphs import Graphs, at_once, clique_bound, dsatur, independent_sets, pad
+from gnn_training.model import greedy, rule, search
+from gnn_training.model.graphs import Graphs, pad
+from gnn_training.model.greedy import at_once, clique_bound, dsatur, independent_sets
 from gnn_training.model.network import structure
 from gnn_training.model.program import limits
 from gnn_training.model.rule import NUM_WEIGHTS
@@ -310,7 +310,7 @@ def test_dsatur_in_tensors_is_that_of_the_kernels(graphs: list[Graph], ranks: in
 def test_several_nodes_at_once_are_colored_properly_whatever_the_batch_mates(graphs: list[Graph]):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"ONE_BY_ONE": 4, "NODES_PER_RANK": 2, "COLORED_PER_RANK": 1, "SPEED": 8}.items():
-            patch.setattr(in_tensors, name, value)
+            patch.setattr(greedy, name, value)
         together = several_at_once(graphs)
         for row, graph in zip(together, graphs, strict=True):
             assert is_proper(graph, row[: graph.num_nodes].numpy()) and (row[graph.num_nodes :] == 0).all()
@@ -345,7 +345,7 @@ def test_several_nodes_at_once_need_about_the_colors_of_dsatur_and_few_rounds(na
             rounds.append(0)
         return state
 
-    monkeypatch.setattr(in_tensors, "loop", counting)
+    monkeypatch.setattr(greedy, "loop", counting)
     colors = several_at_once([graph])[0].numpy()
     assert is_proper(graph, colors)
     assert num_colors(colors) <= num_colors(kernels.dsatur(*graph.csr())) + more
@@ -387,12 +387,12 @@ def test_more_chains_and_more_patience_save_colors_and_all_are_better_than_dsatu
 
 
 def test_noise_is_the_hash_in_integers_without_limits_and_below_1():
-    table = in_tensors.noise_table(torch.arange(256))
+    table = greedy.noise_table(torch.arange(256))
     for row, column in [(0, 0), (1, 0), (0, 1), (rule.NOISE_ROWS - 1, 255)]:
         y = (row * 69_621 + 1) % rule.PRIME
         y = (y * y + column * 40_014 + 12_345) % rule.PRIME
         for _ in range(3):
             y = (y * (y + 1_000_003) + 7) % rule.PRIME
         assert table[row, column].item() == pytest.approx(y / rule.PRIME, abs=1e-6)
-    assert torch.equal(in_tensors.noise_table(torch.arange(7)), table[:, :7])
+    assert torch.equal(greedy.noise_table(torch.arange(7)), table[:, :7])
     assert table.min() >= 0 and table.max() < 1

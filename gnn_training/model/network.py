@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, silu
 
 from gnn_training.contract import GRAPH_TYPES
-from gnn_training.model.graphs import FEW_ROWS, Graphs, noise_table, take
+from gnn_training.model.graphs import Graphs, take
+from gnn_training.model.greedy import FEW_ROWS, noise_table
 from gnn_training.model.search import first_weights
 
 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from gnn_training import contract
 from gnn_training.model import network, rule, search
-from gnn_training.model.graphs import Graphs, at_once, clique_bound, dsatur, independent_sets, pad
+from gnn_training.model.graphs import Graphs, pad
+from gnn_training.model.greedy import at_once, clique_bound, dsatur, independent_sets
 from gnn_training.model.network import ColoringNetwork, Edges, structure
 
 MAX_STARTS = 1024  # nodes of a graph from which the search for cliques starts, see CLIQUE_WORK and MIN_STARTS

@@ -24,7 +24,8 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from gnn_training.model import rule
-from gnn_training.model.graphs import Graphs, loop, noise_table, take
+from gnn_training.model.graphs import Graphs, take
+from gnn_training.model.greedy import loop, noise_table
 
 CONTROLS, HIDDEN = len(rule.CONTROLS), rule.HIDDEN
 
