@@ -92,6 +92,8 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
             folder.mkdir(parents=True)
             with open_regular(archive) as file:
                 _unpack(file, folder)
+        except gzip.BadGzipFile:  # which is an OSError
+            raise
         except OSError as error:
             kind = StorageError if error.errno in DISK_ERRORS else UserError
             message = f"{archive}: cannot be unpacked to {folder} ({reason(error)}); make room or pack it again"
