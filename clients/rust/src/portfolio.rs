@@ -138,8 +138,11 @@ impl Rule {
                 None => improvements.recv().ok(),
             };
             while let Some((colors, method)) = next() {
-                best = proper(&colors);
-                better(&best, method);
+                let coloring = proper(&colors); // first fit may have saved a color before the search did
+                if coloring.num_colors() < best.num_colors() {
+                    best = coloring;
+                    better(&best, method);
+                }
             }
             search.is_over.store(true, Relaxed);
         });
