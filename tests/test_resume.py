@@ -150,6 +150,14 @@ def test_a_training_whose_checkpoints_are_gone_does_not_begin_again(finished: Tr
     assert (finished.run / "best.pt").read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl"])
+def test_files_of_others_in_the_run_folder_are_not_replaced(settings: TrainSettings, name: str):
+    settings.run.mkdir()
+    (settings.run / name).write_text('{"lr": 0.1}\n')
+    assert "run/config.json: " in (said := refusal(train, settings)) and "name another --run folder" in said
+    assert (settings.run / name).read_text() == '{"lr": 0.1}\n'
+
+
 def test_a_second_training_of_a_folder_is_refused_while_the_first_runs(tiny_data: Path, tmp_path: Path):
     settings = tiny_runs.settings(tiny_data, tmp_path / "run", steps=100_000)
     process = tiny_runs.fork(train, settings)

@@ -200,7 +200,7 @@ FREE_TO_CHANGE = {
 
 def _on_disk(run: Path) -> tuple[dict | None, bool]:
     """State to resume from, if any, and whether there are best weights that can be read. Raises UserError if a training
-    has ended there and its checkpoints are gone.
+    has ended there and its checkpoints are gone, or if the folder has files of these names that are not a training's.
     """
     state, best, ended = checkpoint.newest(run / checkpoint.FOLDER), run / "best.pt", run / "status.json"
     way_out = "name another --run folder, or empty this one"
@@ -208,6 +208,10 @@ def _on_disk(run: Path) -> tuple[dict | None, bool]:
         with damaged(ended, way_out):
             if read_json(ended, way_out)["status"] != "failed":
                 raise UserError(f"{run} has a training without its checkpoints, which would begin again: {way_out}")
+    if state is None and any((run / name).exists() for name in ("config.json", "metrics.jsonl")):
+        with damaged(config := run / "config.json", way_out):
+            if "learning_rate" not in read_json(config, way_out):
+                raise UserError(f"{config}: is not of a training: {way_out}")
     if state is None or not best.exists():
         return state, False
     try:
