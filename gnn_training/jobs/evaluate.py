@@ -85,7 +85,7 @@ def evaluate(settings: EvaluateSettings) -> None:
         print_tables(tables["methods"], file=(text := io.StringIO()))
         with errors_as_warnings("TensorBoard"), SummaryWriter(curves) as writer:
             writer.add_text("report", f"{content['verdict']}\n\n{text.getvalue()}")
-            for method, figure in (pictures(example) if example else {}).items():
+            for method, figure in pictures(example).items():
                 writer.add_figure(method, figure)
     if summary["chromatic_mae"] is not None:
         print(f"The number of colors is predicted with a mean error of {summary['chromatic_mae']:.2f}.")
