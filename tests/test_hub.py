@@ -23,6 +23,8 @@ from gnn_training.contract import SUMS_FILE, WEIGHTS_FILE
 from gnn_training.errors import UserError
 from gnn_training.files import checksums, read_archive, write_archive
 from gnn_training.graph import is_proper
+from gnn_training.jobs.push import push
+from gnn_training.settings import PushSettings
 
 ROOT = Path(__file__).parents[1]
 FETCH = "import sys; from gnn_training.hub import UserError, model_file\n" + (
@@ -210,7 +212,10 @@ def test_a_name_without_hf_is_a_hint_and_a_path_is_none():
     assert hub.model_file("models/none.onnx") == Path("models/none.onnx") and hub.model_file(ROOT / "tests")
 
 
-def test_without_huggingface_hub_the_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+def test_without_the_extra_the_sentence_names_it(monkeypatch: pytest.MonkeyPatch):
+    for name in ("huggingface_hub", "jinja2"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UserError, match=r"^push needs jinja2: pip install '\.\[hub\]' in a clone"):
+        push(PushSettings(repo="me/x"))
     with pytest.raises(UserError, match=r"hf://me/x needs huggingface_hub: pip install '\.\[hub\]' in a clone"):
         hub.model_file("hf://me/x")
