@@ -23,7 +23,7 @@ from gnn_training.contract import SUMS_FILE, WEIGHTS_FILE
 from gnn_training.errors import UserError
 from gnn_training.files import checksums, read_archive, write_archive
 from gnn_training.graph import is_proper
-from gnn_training.jobs.push import push
+from gnn_training.jobs.push import dry_run
 from gnn_training.settings import PushSettings
 
 ROOT = Path(__file__).parents[1]
@@ -216,6 +216,6 @@ def test_without_the_extra_the_sentence_names_it(monkeypatch: pytest.MonkeyPatch
     for name in ("huggingface_hub", "jinja2"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UserError, match=r"^push needs jinja2: pip install '\.\[hub\]' in a clone"):
-        push(PushSettings(repo="me/x"))
+        dry_run(PushSettings(repo="me/x"))
     with pytest.raises(UserError, match=r"hf://me/x needs huggingface_hub: pip install '\.\[hub\]' in a clone"):
         hub.model_file("hf://me/x")
