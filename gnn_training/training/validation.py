@@ -47,12 +47,14 @@ class Validation:
 
     def scores(self, network: ColoringNetwork) -> dict[str, float]:
         """Means over all graphs on all ranks, and their number, by the names of docs/TRAINING.md."""
-        sums = torch.zeros(8, dtype=torch.float64, device=self.rt.device)
+        sums = torch.zeros(6, dtype=torch.float64, device=self.rt.device)
         for number in range(len(self.batches)):
-            sums[:5] += self.score_batch(network, number)
+            sums[:4] += self.score_batch(network, number)
         for ids in self.states:
-            sums[5:] += self.score_predictions(network, ids)
-        *of_graphs, graphs, error, right, states = self.rt.total(sums.cpu()).tolist()
+            sums[4:] += self.score_predictions(network, ids)
+        counts = (sum(map(len, batches)) for batches in (self.batches, self.states))
+        totals = self.rt.total(torch.tensor([*sums.tolist(), *counts], dtype=torch.float64))
+        *of_graphs, error, right, graphs, states = totals.tolist()
         means = {name: total / graphs for name, total in zip(("gap", "at_best_known", "gain"), of_graphs, strict=False)}
         means |= {"chromatic_error": error / max(1, states), "family_accuracy": right / max(1, states)}
         variance = max(0.0, of_graphs[3] / graphs - means["gain"] ** 2)
@@ -61,21 +63,21 @@ class Validation:
 
     @torch.no_grad()
     def score_batch(self, network: ColoringNetwork, number: int) -> Tensor:
-        """Sums over this rank's graphs of a batch: gap, whether it is at most 0, gain, its square, and 1."""
+        """Sums over this rank's graphs of a batch: gap, whether it is at most 0, gain and its square."""
         batch = self._batch(self.batches[number])
         used = self._colors(network.move_rule, batch)
         gap, gain = used - batch.num_colors, self.untrained[number] - used
-        return _sums(gap, gap <= 0, gain, gain**2, torch.ones_like(gap))
+        return _sums(gap, gap <= 0, gain, gain**2)
 
     @torch.no_grad()
     def score_predictions(self, network: ColoringNetwork, ids: np.ndarray) -> Tensor:
-        """Sums over these states: error of the number of colors, whether the type of graph is right, and 1."""
+        """Sums over these states: error of the number of colors, and whether the type of graph is right."""
         batch = self.dataset.states(ids, len(ids))
         assert batch is not None
         predicted, search = network.predictions(batch.inputs), batch.search
         error = predicted.chromatic(search) - (search.num_colors - batch.saved)
         right = predicted.graph_type_logits.argmax(1) == batch.graph_type
-        return _sums(error.abs(), right, torch.ones_like(error))
+        return _sums(error.abs(), right)
 
     def _batch(self, ids: np.ndarray) -> Batch:
         return self.dataset.batch(ids, len(ids))
