@@ -131,7 +131,8 @@ def _label(pending: Sequence[Source], prefix: str, plan: Plan, workers: int) -> 
     count = -(-len(pending) // CHUNK)
     # Every count-th source makes all chunks alike, so the speed and the time left can be trusted.
     chunks = {Path(f"{prefix}-{c:06d}.safetensors"): range(c, len(pending), count) for c in range(count)}
-    missing = [(path, [(i, pending[i]) for i in chunks[path]], plan) for path in chunks if not _is_whole(path)]
+    done = {path: _read_part(path) for path in chunks}
+    missing = [(path, [(i, pending[i]) for i in chunks[path]], plan) for path, part in done.items() if part is None]
     ready = len(pending) - sum(len(places) for _, places, _ in missing)
     if missing:
         if ready:
@@ -141,21 +142,21 @@ def _label(pending: Sequence[Source], prefix: str, plan: Plan, workers: int) -> 
             for number in jobs:
                 advance(len(missing[number][1]))
     labelled: list[tuple[int, Row]] = []
-    for path in chunks:
-        tensors, metadata = packed.read_columns(path)
+    for path, part in done.items():
+        tensors, metadata = part or packed.read_columns(path)
         labelled += zip(json.loads(metadata["positions"]), packed.rows(tensors), strict=True)
         for note in json.loads(metadata["notes"]):
             log.warning(note)
     return sorted(labelled, key=itemgetter(0))
 
 
-def _is_whole(part: Path) -> bool:
-    """Whether a part is there; a damaged one is told."""
+def _read_part(path: Path) -> tuple[Columns, dict[str, str]] | None:
+    """The tensors and the metadata of a part; None if it is missing or damaged."""
     try:
-        return part.exists() and bool(packed.read_columns(part))
+        return packed.read_columns(path) if path.exists() else None
     except UserError as error:
         log.warning("%s; its graphs are labelled again", error)
-        return False
+        return None
 
 
 def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan) -> None:
