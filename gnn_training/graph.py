@@ -88,6 +88,7 @@ class Instance:
     """A graph and what its file or its generator says about it. coloring (N,): proper, colors from 0, if known.
     optimal: no coloring has fewer colors. graph_type: a position in contract.GRAPH_TYPES. note: one sentence for the
     user, such as why the coloring in a file is not used. names (N,): nodes as the file names them; without, 0 to N - 1.
+    kind: what the file was read as, such as "adjacency matrix".
     """
 
     graph: Graph
@@ -97,6 +98,7 @@ class Instance:
     graph_type: int = UNKNOWN_TYPE
     note: str = ""
     names: Sequence[Any] = ()
+    kind: str = ""
 
 
 def as_graph(source: Any, num_nodes: int | None = None) -> Graph:

@@ -6,11 +6,13 @@ import csv
 import gzip
 import io
 import json
+import re
 import struct
 import tarfile
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from random import Random
 
@@ -26,6 +28,8 @@ from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 
 pytestmark = pytest.mark.fuzz
+ASCII = " \t\n\r\x0b\x0c"
+csv.field_size_limit(1 << 20)
 
 
 def edge_list(graph: tuple[int, Edges]) -> bytes:
@@ -56,15 +60,6 @@ def read_node_link(content: bytes) -> tuple[int, set]:
     return numbered([str(node["id"]) for node in document["nodes"]], pairs)
 
 
-def read_csv(content: bytes) -> tuple[int, set]:
-    # Columns after the second are not read, so they need not be UTF-8.
-    text = io.StringIO(content.decode("utf-8-sig", "surrogateescape"), newline=None).getvalue().split("\n")
-    rows = [[cell.strip() for cell in next(csv.reader([line]), [])] for line in text]
-    rows = [row for row in rows if any(row[:2]) and row[0][:1] not in ("#", "%")]
-    rows = rows[[cell.lower() for cell in text[0].split(",")[:2]] == ["source", "target"] :]
-    return numbered([cell for row in rows for cell in row[:2]], [tuple(row[:2]) for row in rows])
-
-
 def universal_lines(content: bytes) -> list[bytes]:
     lines = io.StringIO(content.decode("latin-1"), newline=None).getvalue().split("\n")
     return [line.encode("latin-1") for line in lines]
@@ -89,10 +84,41 @@ def numbered(nodes: list, pairs: list) -> tuple[int, set]:
     return len(nodes), {frozenset((nodes.index(u), nodes.index(v))) for u, v in pairs}
 
 
-def read_edge_list(content: bytes) -> tuple[int, set]:
-    words = [line.replace(b",", b" ").split() for line in universal_lines(content.removeprefix(b"\xef\xbb\xbf"))]
-    pairs = [(row[0].decode(), row[1].decode()) for row in words if row and row[0][:1] not in (b"#", b"%")]
-    return numbered([node for pair in pairs for node in pair], pairs)
+def read_table(content: bytes, kind: str, num_nodes: int) -> tuple[int, set]:
+    """The graph of a table, if it is of this kind and has so many nodes."""
+    text = b"\n".join(universal_lines(content.removeprefix(b"\xef\xbb\xbf"))).decode()
+    text = re.sub(r"[ \t]\{.*\}[ \t]*$", "", text, flags=re.MULTILINE)
+    rows = [line for line in text.split("\n") if line.strip(ASCII)[:1] not in ("", "#", "%")]
+    bare = [re.sub(r'"[^"]*"', "", line).strip(ASCII) for line in rows]
+    found = [sign for sign in "\t;," if any(sign in line.rstrip(ASCII + sign) for line in bare)]
+    if found:
+        table = [[cell.strip(ASCII) for cell in next(csv.reader([line], delimiter=found[0]))] for line in rows]
+    else:
+        words = [
+            next(csv.reader([" ".join(re.split(f"[{ASCII}]+", line.strip(ASCII)))], delimiter=" ")) for line in rows
+        ]
+        table = [list(takewhile(lambda word: word[:1] != "#", row)) for row in words]
+    table = [row[: max((i + 1 for i, cell in enumerate(row) if cell), default=0)] for row in table]
+    table = [row for row in table if row and row[0][:1] not in ("#", "%")]
+    u, v, base = 0, 1, 0
+    if kind == "adjacency matrix":
+        cells = [[float(cell) for cell in row[-num_nodes:]] for row in table[-num_nodes:]]
+        return len(cells), {frozenset((i, j)) for i, row in enumerate(cells) for j, cell in enumerate(row) if cell}
+    if kind == "adjacency lists":
+        if all(row[0].endswith(":") or row[1:2] == [":"] for row in table):
+            table = [[row[0].removesuffix(":").strip(ASCII), *row[1 + (row[1:2] == [":"]) :]] for row in table]
+        pairs = [(row[0], cell) for row in table for cell in row[1:] or row[:1]]
+        return numbered([end for row in table for end in row], pairs)
+    if "header" in kind or "numbers" in kind:
+        first, *table = table
+        names = ["".join(filter(str.isalpha, cell.lower())) for cell in first]
+        if {"source", "target"} <= set(names):
+            u, v = names.index("source"), names.index("target")
+    pairs = [(row[u], row[v]) for row in table]
+    if "numbers" in kind:
+        base = int(max(int(end) for pair in pairs for end in pair) == num_nodes)
+        return int(first[0]), {frozenset((int(u) - base, int(v) - base)) for u, v in pairs}
+    return numbered([end for pair in pairs for end in pair], pairs)
 
 
 def read_graphml(content: bytes) -> tuple[int, set]:
@@ -117,24 +143,37 @@ def read_prism(content: bytes) -> tuple[int, set]:
     return n, {frozenset((i // n, i % n)) for i, cell in enumerate(flat) if cell}
 
 
+def matrix(graph: tuple[int, Edges]) -> bytes:
+    return b"\n".join(b" ".join(b"%d" % cell for cell in row) for row in Graph.from_edges(*graph).adjacency())
+
+
+def adjacency_lists(graph: tuple[int, Edges]) -> bytes:
+    rows = enumerate(Graph.from_edges(*graph).adjacency())
+    return "\n".join(" ".join(map(str, [v, *row.nonzero()[0]])) for v, row in rows).encode()
+
+
 READERS: dict[str, tuple[Callable, Callable]] = {
-    "a.col": (col, read_col), "a.edges": (edge_list, read_edge_list), "a.graphml": (graphml, read_graphml),
-    "a.json": (prism, read_prism), "b.json": (node_link, read_node_link),
-    "a.csv": (lambda graph: b"Source,Target\n" + edge_list(graph).replace(b" ", b","), read_csv),
+    "a.col": (col, read_col), "a.edges": (edge_list, read_table), "a.graphml": (graphml, read_graphml),
+    "a.json": (prism, read_prism), "b.json": (node_link, read_node_link), "b.txt": (matrix, read_table),
+    "a.csv": (lambda graph: b"Source,Target\n" + edge_list(graph).replace(b" ", b","), read_table),
+    "a.txt": (adjacency_lists, read_table),
 }  # fmt: skip
 
 
 def check_reader(name: str, content: bytes) -> str:
     """Whether a reader agrees with the second one, or refuses in one sentence with the name of the file."""
     try:
-        graph = sources.parse(name, content).graph
+        instance = sources.parse(name, content)
     except UserError as error:
         assert str(error).startswith(f"{name}: ")
         return refusal(error)
-    num_nodes, edges = READERS[name][1](content)
+    graph, second = instance.graph, READERS[name][1]
+    if second is read_table and instance.kind == "DIMACS":
+        second = read_col
+    num_nodes, edges = second(content, instance.kind, graph.num_nodes) if second is read_table else second(content)
     expected = sorted(tuple(sorted(edge)) for edge in edges if len(edge) == 2)
     assert (graph.num_nodes, [tuple(edge) for edge in graph.edges.tolist()]) == (num_nodes, expected)
-    return "accepted"
+    return instance.kind.partition(",")[0].partition(" '")[0]
 
 
 @pytest.mark.parametrize("name", READERS)

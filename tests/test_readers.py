@@ -4,6 +4,7 @@ import gzip
 import json
 import lzma
 import os
+import re
 import tarfile
 import tracemalloc
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from small_graphs import GRAPH
 
 from gnn_training.contract import UNKNOWN_TYPE
-from gnn_training.data import formats, sources
+from gnn_training.data import formats, sources, tables
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 
@@ -153,10 +154,6 @@ LINK = b'{"nodes": [{"id": "a"}], "links": [{"source": "a", "target": "z"}]}'
         ("a.col", "p edge 12 1\ne \u0661 2\n".encode(), "line 2: 'e "),
         ("a.col", b"p edge 3 0\nc " + b"x" * 1_000_000, "line 2: has more than 1000000 bytes"),
         ("a.col", b"\x00\xff\xfe binary", "line 1: '\\x00\ufffd\ufffd binary' is neither"),
-        ("a.edges", b"1 2\n\n3\n", "line 3: '3' is alone; an edge list has two nodes per line"),
-        ("a.edges", b"# only a comment\n", "there is no edge"),
-        ("a.edges", b"1 2\n\xff\xfe\x00 3\n", "line 2: has bytes that are not UTF-8 text"),
-        ("a.csv", b"a,b\na\n", "line 2: 'a' is alone; an edge list has two nodes per line"),
         ("a.graphml", b"<graphml>\n<graph>", "no element found: line 2"),
         ("a.graphml", b"<graphml></graphml>", "it is not a <graphml> with one plain graph"),
         ("a.graphml", GRAPHML % b"<edge/>", "a node, or an end of an edge, has no id"),
@@ -170,7 +167,7 @@ LINK = b'{"nodes": [{"id": "a"}], "links": [{"source": "a", "target": "z"}]}'
         ("a.json", b'{"n": ' + b"9" * 5000 + b"}", "broken JSON (Exceeds the limit"),
         ("a.json", b"[1, 2]", "is JSON without the key `adjacency`"),
         ("a.json", b'{"nodes": [{"id": 1}, {"id": "1"}], "links": []}', "two nodes have the same `id`"),
-        ("a.json", LINK, "is no node-link data (KeyError(b'z')): `nodes` must"),
+        ("a.json", LINK, "is no data of networkx (KeyError(b'z')): `nodes` must"),
     ],
     ids=count(),
 )
@@ -187,41 +184,148 @@ def test_bad_text_is_named_with_its_line(name: str, content: bytes, expected: st
     ],
 )
 def test_too_many_lines_or_nodes_are_refused(limit: str, name: str, content: bytes, expected: str, monkeypatch):
-    monkeypatch.setattr(formats, limit, 3)
+    monkeypatch.setattr(tables, limit, 3)
     assert expected in complaint(name, content)
 
 
-def test_a_byte_order_mark_does_no_harm():
-    mark = b"\xef\xbb\xbf"
-    assert same(sources.parse("graph.col", mark + COL).graph, TAILED)
-    assert sources.parse("a.json", mark + json.dumps(tailed_json()).encode()).graph.num_edges == 4
-    assert sources.parse("a.edges", mark + b"a b\n").graph.num_nodes == 2
+K4 = "0 1 1 1\n1 0 1 1\n1 1 0 1\n1 1 1 0\n"
+MTX = "%%MatrixMarket matrix coordinate "
+ADJACENCY = '{"nodes": [{"id": "a"}, {"id": "b"}], "adjacency": [[{"id": "b"}], [{"id": "a"}]]}'
+NAMED = (
+    '<graphml><key id="d0" attr.name="label"/><graph><node id="0"><data key="d0">Rome</data></node>%s</graph></graphml>'
+)
+YED = '<node id="n%d"><data key="d6"><y:ShapeNode><y:NodeLabel>%s</y:NodeLabel></y:ShapeNode></data></node>'
+YED = (
+    '<graphml xmlns="http://g" xmlns:y="http://y"><graph>'
+    + YED % (0, "Rome")
+    + YED % (1, "Oslo")
+    + "</graph></graphml>"
+)
+
+# The name of a file, its content, the edges by names of nodes (and nodes without an edge), and what it is read as; or
+# a part of the sentence that refuses it.
+FILES = [
+    ("a.txt", K4, "0-1 0-2 0-3 1-2 1-3 2-3", "adjacency matrix"),
+    ("a.txt", "0 2.5 0\n2.5 0 1e3\n0 1e3 0\n", "0-1 1-2", "adjacency matrix"),
+    ("a.txt", "0 5 9\n5 0 3\n9 3 0\n", "0-1 0-2 1-2", "adjacency matrix"),
+    ("a.txt", "1 1 0\n1 1 0\n0 0 1\n", "0-1 2", "adjacency matrix"),
+    ("a.csv", ",a,b,c\na,0,1,0\nb,1,0,1\nc,0,1,0\n", "a-b b-c", "adjacency matrix"),
+    ("a.csv", ",0,1,2\n0,0,1,0\n1,1,0,1\n2,0,1,0\n", "0-1 1-2", "adjacency matrix"),
+    ("a.csv", "a,b,c\n0,1,0\n1,0,1\n0,1,0\n", "a-b b-c", "adjacency matrix"),
+    ("a.csv", "a,0,1,0\nb,1,0,1\nc,0,1,0\n", "a-b b-c", "adjacency matrix"),
+    ("a.csv", "0,1,1\n0,0,1\n0,0,0\n", None, "row 1 has an edge to node 2, row 2 has none to node 1"),
+    ("a.csv", "0,7,2,5\n0,0,3,0\n0,1,0,0\n5,0,0,0\n", None, "the matrix is not symmetric"),
+    ("a.csv", "0,1,1\n1,0,1\n", None, "has 2 rows of 3 numbers, but an adjacency matrix is square"),
+    ("a.csv", "0,1,1\n1,0,1\n1,1,0\n0,1,1\n0,0,1\n", None, "has 5 rows of 3 numbers"),
+    ("a.txt", "1 0\n0 1\n", None, "line 1: 'two rows of 0 and 1' may be a matrix or two edges: begin an edge"),
+    ("a.txt", "0 1\n1 0\n", "0-1", "edge list"),
+    ("a.txt", "1 2 3 4\n2 1 3 4\n3 1 2 4\n4 1 2 3\n", "1-2 1-3 1-4 2-3 2-4 3-4", "adjacency lists"),
+    ("a.txt", "1 2 4\n2 1 3\n3 2 4\n4 3 1\n", "1-2 1-4 2-3 3-4", "adjacency lists"),
+    ("a.txt", "# networkx\n1 2 3\n2 3\n3\n4\n", "1-2 1-3 2-3 4", "adjacency lists"),
+    ("a.txt", "1 2\n2\n3\n", "1-2 3", "adjacency lists"),
+    ("a.txt", "a: b c\nb: a\nc : a\n", "a-b a-c", "adjacency lists"),
+    ("a.adjlist", "1 2 3\n4\n", "1-2 1-3 4", "adjacency lists"),
+    ("a.txt", "1 2 3\n2 3 4\n3 4 1\n4 1 2\n", None, "line 1: '1 2 3' may be an edge with more about it, or a node and"),
+    ("a.txt", "4 6\n2 3 4\n1 3 4\n1 2 4\n1 2 3\n", None, "line 2: '2 3 4' may be"),
+    ("a.txt", "This is a readme\nof two lines\n", None, "line 1: 'This is a readme' may be"),
+    ("a.txt", "4 3\n0 1\n1 2\n2 3\n", "0-1 1-2 2-3", "edge list below its numbers of nodes and edges"),
+    ("a.txt", "4 2\n0 1\n1 2\n", "0-1 1-2 3", "edge list below its numbers of nodes and edges"),
+    ("a.txt", "3 3\n0 1 7\n1 2 7\n2 0 9\n", "0-1 0-2 1-2", "edge list below its numbers of nodes and edges"),
+    ("a.txt", "3 4\n1 2\n2 3\n3 1\n3 2\n", "1-2 1-3 2-3", "edge list below its numbers of nodes and edges"),
+    ("a.txt", "4 6\n0 1\n0 2\n0 3\n1 2\n1 3\n", None, "line 1: says 4 nodes and 6 edges, but 5 lines follow; correct"),
+    ("a.txt", "5 4\n1 2\n2 3\n3 4\n4 1\n", None, "line 1: '5 4' may be an edge, or the numbers of nodes and edges"),
+    ("a.txt", "4 3\n1 2\n2 3\n3 4\n", "1-2 2-3 3-4", "edge list"),
+    ("a.csv", "from,to\nx,y\ny,z\n", "x-y y-z", "edge list without its header 'from to'"),
+    ("a.csv", "From,To,km\n1,2,7\n2,3,7\n", "1-2 2-3", "edge list without its header 'From To km'"),
+    ("a.tsv", "node1\tnode2\nx\ty\nw\tz\n", "x-y w-z", "edge list without its header 'node1 node2'"),
+    ("a.txt", "u v\n1 2\n2 3\n", "1-2 2-3", "edge list without its header 'u v'"),
+    ("a.txt", "u v\nv w\nw u\n", "u-v u-w v-w", "edge list"),
+    ("a.csv", "Person,Friend\nann,bob\nbob,cat\n", "ann-bob bob-cat", "edge list without its header 'Person Friend'"),
+    ("a.csv", "ann,bob\ncat,dan\n", None, "line 1: 'ann bob' may be a header or an edge: begin with a line"),
+    ("a.csv", "source,target\n", None, "line 1: is a header without an edge below it"),
+    ("a.csv", ",source,target\n0,a,b\n1,b,c\n", "a-b b-c", "edge list without its header ' source target'"),
+    ("a.csv", "weight,src,dst\n7,a,b\n9,b,c\n", "a-b b-c", "edge list without its header 'weight src dst'"),
+    ("a.csv", "0,a,b\n1,b,c\n", None, "line 1: '0 a b' may be an edge with more about it"),
+    ("a.csv", "0,a,x\n1,b,y\n", None, "line 1: '0 a x' may be an edge with more about it"),
+    ("a.csv", '"New York",Boston,3\n# closed\nBoston,"Washington, D.C.",\n', "New York-Boston Boston-Washington, D.C.",
+     "edge list, the first two columns"),
+    ("a.csv", "a;b\nb;c d\n", "a-b b-c d", "edge list"),
+    ("a.csv", 'a,"b\n', None, "line 1: is no CSV (unexpected end of data)"),
+    ("a.txt", "New York\tBoston\nBoston\tRome\n", "New York-Boston Boston-Rome", "edge list"),
+    ("a.txt", '"New York" Boston\n', "New York-Boston", "edge list"),
+    ("a.txt", "1 2 0.5 # near\n2 3 0.7\n", "1-2 2-3", "edge list, the first two columns"),
+    ("a.txt", "1 2 1\n1 3 1\n2 3 1\n", "1-2 1-3 2-3", "edge list, the first two columns"),
+    ("a.txt", "1 2 {'weight': 3, 'x': 1}\n2 3 {}\n", "1-2 2-3", "edge list"),
+    ("a.txt", "10 9\n9 2\n9 9\n9 10\n", "2-9 9-10", "edge list"),
+    ("a.txt", "1_0 9\n9 2\n", "1_0-9 9-2", "edge list"),
+    ("a.txt", "1 2 3,5\n2 3 4,5\n", None, "line 1: the node '1 2 3' has blanks, and the file another separator"),
+    ("a.txt", "1 2\t0.5\n2 3\t0.7\n", None, "line 1: the node '1 2' has blanks"),
+    ("a.txt", "1,2\n2,3 # x\n", None, "line 2: the node '3 # x' has a comment in it"),
+    ("a.txt", "0.1 0.2\n0.3 0.4\n", None, "line 1: the node '0.1' is no whole number"),
+    ("a.txt", "1 2\n\n3\n", None, "line 3: '3' is alone; an edge list has two nodes per line"),
+    ("a.txt", "one\ntwo\n", None, "line 1: 'one' is alone"),
+    ("a.csv", "a,b\nb,c\n,c\n", None, "line 3: 'c' is alone"),
+    ("a.txt", "# only a comment\n", None, "there is no edge"),
+    ("a.txt", "1 2\n\x80 3\n", None, "line 2: has bytes that are not UTF-8 text"),
+    ("a.txt", "c a .col file\np edge 3 1\ne 1 2\n", "1-2 3", "DIMACS"),
+    ("a.clq", "p col 3 2\nn 1 7\ne 1 2 5\ne 2 3\n", "1-2 2-3", "DIMACS"),
+    ("a.mtx", MTX + "pattern symmetric\n% comment\n3 3 2\n2 1\n3 1\n", "1-2 1-3", "Matrix Market"),
+    ("a.mtx", MTX + "real general\n3 3 4\n2 1 1.5\n1 2 1.5\n2 2 1\n3 1 0\n", "1-2 3", "Matrix Market"),
+    ("a.mtx", MTX + "integer general\n3 2 0\n", None, "line 2: the matrix has 3 rows and 2 columns"),
+    ("a.mtx", MTX + "pattern general\n3 3 1\n1 4\n", None, "line 3: entry (1, 4) is outside the 3 rows and columns"),
+    ("a.mtx", MTX + "pattern general\n3 3 2\n1 2\n", None, "has no line `rows columns entries`, or another number of"),
+    ("a.mtx", "3 3 1\n1 2\n", None, "line 1: there is no `%%MatrixMarket matrix coordinate pattern symmetric`"),
+    ("a.graph", "% comment\n3 2\n2 3\n1\n1\n", "1-2 1-3", "METIS"),
+    ("a.graph", "3 1\n\n3\n2\n\n", "1 2-3", "METIS"),
+    ("a.graph", "3 2 011 2\n5 5 2 9 3 9\n5 5 1 9\n6 6 1 9\n", "1-2 1-3", "METIS"),
+    ("a.graph", "3 2\n2 3\n1\n\n", None, "the header says 2 edges, the lines have 3 ends of 2"),
+    ("a.graph", "3 2\n2 4\n1\n1\n", None, "line 2: edge 1-4 is outside the 3 nodes"),
+    ("a.graph", "3 2\n2 x\n", None, "line 2: has words that are no numbers; a .graph file has `nodes edges`"),
+    ("a.json", ADJACENCY, "a-b", "adjacency data"),
+    ("a.graphml", NAMED % "", "Rome", "GraphML"),
+    ("a.graphml", NAMED % '<node id="1"/>', "0 1", "GraphML"),
+    ("a.graphml", YED, "Rome Oslo", "GraphML"),
+]  # fmt: skip
+SEPARATORS = {"\t": [" \t "], ";": ["\t"], ",": ["\t", ";", " , "], " ": [",", "\t", ";", " \t", "   "]}
 
 
-def test_dimacs_comments_node_values_doubles_and_loops_are_passed_over():
-    content = b"cJos\xe9\np col 3 4\nn 1 7\nd 2\n\ne 1 2\n  e 2 1\ne 2 2\ne 2 3 5\n"
-    assert sources.parse("graph.col", content).graph.edges.tolist() == [[0, 1], [1, 2]]
+def mirrored(name: str, content: str) -> list[str]:
+    """The same table with other separators and ends of lines, and with a byte order mark."""
+    others = [content.replace("\n", "\r\n"), content.replace("\n", "\r"), "\ufeff" + content, content.rstrip("\n")]
+    is_plain = name.endswith(("txt", "csv", "tsv")) and re.fullmatch(r"[\w.,;\s]*", content) and "p edge" not in content
+    if is_plain:
+        separator = next(sign for sign in SEPARATORS if sign in content)
+        others += [content.replace(separator, other) for other in SEPARATORS[separator]]
+    return others
 
 
-def test_a_wrong_edge_count_in_a_dimacs_header_is_noted():
+@pytest.mark.parametrize(("name", "content", "edges", "said"), FILES, ids=count())
+def test_a_file_is_read_as_the_graph_that_it_is_or_refused(name: str, content: str, edges: str | None, said: str):
+    if edges is None:
+        assert said in complaint(name, content.encode("latin-1" if "\x80" in content else "utf-8"))
+        return
+    for variant in [content, *mirrored(name, content)]:
+        instance = sources.parse(name, variant.encode())
+        names, ends = list(map(str, instance.names)) or list(map(str, range(instance.graph.num_nodes))), instance.graph
+        found = {f"{names[u]}-{names[v]}" for u, v in ends.edges.tolist()}
+        found |= {names[v] for v in np.flatnonzero(ends.degrees() == 0)}
+        assert len(names) == ends.num_nodes and instance.kind == said, variant
+        rest = edges
+        for each in sorted(found, key=len, reverse=True):
+            assert each in rest, variant
+            rest = rest.replace(each, "", 1)
+        assert not rest.strip(), variant
+
+
+def test_distances_and_values_in_a_dimacs_file_and_a_wrong_number_of_edges_are_noted():
+    content = b"cJos\xe9\np col 3 7\nn 1 7\nd 2\n\ne 1 2\n  e 2 1\ne 2 2\ne 2 3 5\n"
+    read = sources.parse("a.col", content)
+    assert read.graph.edges.tolist() == [[0, 1], [1, 2]] and read.note == (
+        "a.col: the header says 7 edges, the file has 2; these are used; distances of edges are not used: "
+        "this is plain coloring; values of nodes are not used: this is plain coloring"
+    )
     edges = b"e 1 2\ne 2 1\ne 2 3\n"
-    assert [sources.parse("a.col", b"p edge 3 %d\n" % stated + edges).note for stated in (7, 2, 3)] == [
-        "a.col: the header says 7 edges, the file has 2; these are used", "", "",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("header", ["source,target\n", '"Source","Target"\r', "source,target,weight\r\n", "#\n"])
-def test_csv_has_quoted_names_further_cells_and_perhaps_a_header(header: str):
-    lines = b'"New York",Boston,3\r\n# closed\r\nBoston,"Washington, D.C.",4\r\n'
-    instance = sources.parse("flights.csv", header.encode() + lines)
-    assert list(instance.names) == ["New York", "Boston", "Washington, D.C."]
-    assert instance.graph.edges.tolist() == [[0, 1], [1, 2]]
-    assert len(sources.parse("a.csv", b"source,targets\na,b").names) == 4
-
-
-def test_whole_numbers_as_labels_are_sorted_and_others_keep_their_order():
-    for content in (b"10 9\n9 2\n", b"1_0 9\n9 2\n", b"zoe adam\nadam 7\nzoe zoe\n"):
-        assert sources.parse("a.edgelist", content).graph.edges.tolist() == [[0, 1], [1, 2]]
+    assert [sources.parse("a.col", b"p edge 3 %d\n" % stated + edges).note for stated in (2, 3)] == ["", ""]
 
 
 def test_graphml_has_its_nodes_in_order_without_directions_parallel_edges_and_foreign_elements():

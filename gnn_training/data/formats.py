@@ -1,17 +1,16 @@
 """Readers of graph files: bytes to Instance. UserError says what is wrong, with the line or the key.
 
-docs/DATA.md describes the formats: .col of the DIMACS challenge (1993), edge lists, CSV, GraphML, networkx's node-link
-data, and the two JSON schemas of PRISM's generator. All readers take less than 1 GB for any content up to their limit.
+docs/DATA.md describes the formats: .col of the DIMACS challenge (1993), Matrix Market, METIS, tables, GraphML, JSON of
+networkx, and the two JSON schemas of PRISM's generator. A reader takes less than 1 GB for any content up to its limit.
 """
 
 import codecs
-import csv
-import io
 import json
 import math
 import re
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 from reprlib import repr as brief
 from typing import Any, NamedTuple
@@ -20,34 +19,14 @@ import numpy as np
 from defusedxml import ElementTree
 
 from gnn_training.contract import GRAPH_TYPES
+from gnn_training.data.tables import checked_size, lines, numbered, parse_adjacency_lists, parse_table
 from gnn_training.errors import UserError
-from gnn_training.graph import MAX_NODES, Graph, Instance
+from gnn_training.graph import Graph, Instance
 
-HEADER = re.compile(rb'\A"?source"?,"?target"?(?![^,\r\n])[^\r\n]*', re.IGNORECASE)
-MAX_LINES = 20_000_000  # of which every one may have an edge
-MAX_LINE = 1_000_000  # bytes of a line
 MAX_VALUES = 2_000_000  # of JSON: lists, objects and quotes, which take the most memory for their bytes
 # Class ids by name, without case and punctuation. The queen and geometric families share one id.
 TYPE_IDS = {name.replace("_", ""): i for i, name in enumerate(GRAPH_TYPES)}
 TYPE_IDS |= {"registerallocation": 2, "interval": 2, "queen": 4, "geometric": 4}
-
-
-def checked_size(num_nodes: int) -> int:
-    """Return `num_nodes`; UserError if it is below 1 or above MAX_NODES."""
-    if not 1 <= num_nodes <= MAX_NODES:
-        raise UserError(f"the graph has {num_nodes} nodes; it needs at least one; at most {MAX_NODES} are read")
-    return num_nodes
-
-
-def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Every line with its number, from 1. UserError if there are too many, or if one is too long."""
-    text = content.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    if text.count(b"\n") > MAX_LINES:
-        raise UserError(f"has more than {MAX_LINES} lines; a larger file is not read")
-    for number, line in enumerate(io.BytesIO(text), 1):
-        if len(line) > MAX_LINE:
-            raise UserError(f"line {number}: has more than {MAX_LINE} bytes; is this the file of a graph?")
-        yield number, line
 
 
 def integer(word: bytes | str) -> int:
@@ -60,11 +39,11 @@ def integer(word: bytes | str) -> int:
 def parse_dimacs(content: bytes) -> Instance:
     """Read one graph. Repeated edges and loops are dropped. A wrong M gives a note, because many files have one."""
     num_nodes = stated_edges = 0
-    edge_ends = array("i")
-    for number, line in _lines(content):
+    edge_ends, unused = array("i"), set()
+    for number, line in lines(content):
         try:
             match line.split(None, 4):
-                case [b"e", first, second, *_]:
+                case [b"e", first, second, *more]:
                     u, v = integer(first), integer(second)
                     if not num_nodes:
                         raise UserError(f"edge {u}-{v} comes before the header `p edge N M`; move the header up")
@@ -72,10 +51,14 @@ def parse_dimacs(content: bytes) -> Instance:
                         raise UserError(f"edge {u}-{v} is outside the nodes 1..{num_nodes} of the header; correct it")
                     edge_ends.append(u - 1)
                     edge_ends.append(v - 1)
+                    if more:
+                        unused.add("distances of edges")
                 case [b"p", b"edge" | b"edges" | b"col", n, m, *_] if not num_nodes:
                     num_nodes, stated_edges = checked_size(integer(n)), integer(m)
-                # Comments, node values, dimensions, coordinates, parameters.
-                case [word, *_] if word[:1] != b"c" and word not in (b"n", b"d", b"v", b"x"):
+                case [b"n", *_]:
+                    unused.add("values of nodes")
+                # Comments, dimensions, coordinates, parameters.
+                case [word, *_] if word[:1] != b"c" and word not in (b"d", b"v", b"x"):
                     raise ValueError
         except UserError as error:
             raise UserError(f"line {number}: {error}") from None
@@ -87,51 +70,94 @@ def parse_dimacs(content: bytes) -> Instance:
         raise UserError("there is no line `p edge N M`; a .col file begins with one")
     graph = Graph.from_edges(num_nodes, np.asarray(edge_ends).reshape(-1, 2))
     right = stated_edges in (len(edge_ends) // 2, graph.num_edges)
-    note = "" if right else f"the header says {stated_edges} edges, the file has {graph.num_edges}; these are used"
-    return Instance(graph, note=note, names=range(1, num_nodes + 1))
+    notes = [] if right else [f"the header says {stated_edges} edges, the file has {graph.num_edges}; these are used"]
+    notes += [f"{name} are not used: this is plain coloring" for name in sorted(unused)]
+    return Instance(graph, note="; ".join(notes), names=range(1, num_nodes + 1), kind="DIMACS")
 
 
-def parse_edge_list(content: bytes) -> Instance:
-    """Read two labels per line, separated by blanks or commas. Further words are ignored; # and % begin a comment."""
-    return _edges(content, lambda line: line.replace(b",", b" ").split(None, 2))
+def parse_text(content: bytes) -> Instance:
+    """Read a table, or what is a .col or .mtx file by its content."""
+    if content.lstrip(codecs.BOM_UTF8)[:14].lower() == b"%%matrixmarket":
+        return parse_matrix_market(content)
+    return (parse_dimacs if re.search(rb"(\A|[\r\n])p[ \t]+(edges?|col)[ \t]", content) else parse_table)(content)
 
 
-def parse_csv(content: bytes) -> Instance:
-    """Read two labels per line, separated by a comma; they may be quoted and have blanks. Further cells are ignored,
-    and so is a first line `source,target`; # and % begin a comment.
-    """
-    content = re.sub(HEADER, b"#", content.removeprefix(codecs.BOM_UTF8), count=1)
-    return _edges(content, lambda line: [cell.strip().encode() for cell in next(csv.reader([line.decode()]))[:2]])
-
-
-def _edges(content: bytes, split: Callable[[bytes], list[bytes]]) -> Instance:
-    position: dict[bytes, int] = {}
-    edge_ends = array("i")
-    for number, line in _lines(content):  # networkx would skip broken lines silently
-        try:
-            line.decode()
-            words = split(line)
-        except UnicodeDecodeError:
-            raise UserError(f"line {number}: has bytes that are not UTF-8 text; is this an edge list?") from None
-        except csv.Error as error:
-            raise UserError(f"line {number}: is no CSV ({error}); is this an edge list?") from None
-        if not any(words) or words[0][:1] in (b"#", b"%"):
+def parse_matrix_market(content: bytes) -> Instance:
+    """Read a square sparse matrix (https://math.nist.gov/MatrixMarket/formats.html). Entries other than 0 are edges."""
+    rows = ((number, line.split()) for number, line in lines(content))
+    _, header = next(rows, (0, []))
+    kinds = [word.decode(errors="replace").lower() for word in header]
+    if kinds[:2] != ["%%matrixmarket", "matrix"] or len(kinds) != 5:
+        raise UserError("line 1: there is no `%%MatrixMarket matrix coordinate pattern symmetric`; begin with it")
+    if kinds[2] != "coordinate":
+        raise UserError(f"line 1: {kinds[2]!r} is no sparse matrix; write it as `coordinate`")
+    edge_ends, size = array("i"), None
+    width = {"pattern": 2, "complex": 4}.get(kinds[3], 3)
+    for number, words in rows:
+        if not words or words[0][:1] == b"%":
             continue
-        if len(words) == 1 or not all(words[:2]):
-            shown = brief(line.decode().strip())
-            raise UserError(f"line {number}: {shown} is alone; an edge list has two nodes per line")
-        edge_ends.append(position.setdefault(words[0], len(position)))
-        edge_ends.append(position.setdefault(words[1], len(position)))
-        if len(position) > MAX_NODES:
-            raise UserError(f"line {number}: begins node {MAX_NODES + 1}; a larger graph is not read")
-    if not position:
-        raise UserError("there is no edge; an edge list has two nodes per line")
-    return _numbered(position, edge_ends)
+        try:
+            if size is None:
+                height, num_nodes, size = map(integer, words)
+                if height != checked_size(num_nodes):
+                    raise UserError(f"the matrix has {height} rows and {num_nodes} columns; that of a graph is square")
+                continue
+            u, v = map(integer, words[:2])
+            if not (0 < u <= num_nodes and 0 < v <= num_nodes):
+                raise UserError(f"entry ({u}, {v}) is outside the {num_nodes} rows and columns; correct it")
+            if len(words) != width:
+                raise ValueError
+            size -= 1
+            if width == 2 or any(float(word) for word in words[2:]):
+                edge_ends.extend((u - 1, v - 1))
+        except UserError as error:
+            raise UserError(f"line {number}: {error}") from None
+        except ValueError:
+            shown = brief(b" ".join(words).decode(errors="replace"))
+            raise UserError(f"line {number}: {shown} is no entry of this {kinds[3]} matrix; correct it") from None
+    if size != 0:
+        raise UserError("has no line `rows columns entries`, or another number of entries; write it again")
+    graph = Graph.from_edges(num_nodes, np.asarray(edge_ends).reshape(-1, 2))
+    return Instance(graph, names=range(1, num_nodes + 1), kind="Matrix Market")
+
+
+def parse_metis(content: bytes) -> Instance:
+    """Read a .graph file (manual of METIS 5.1, 4.1.1): line v has the neighbours of node v. Weights are ignored."""
+    num_nodes = num_edges = first = step = node = 0
+    edge_ends = array("i")
+    for number, line in lines(content):
+        words = line.split()
+        if line[:1] == b"%" or not (words or 0 < node < num_nodes or num_nodes):
+            continue
+        try:
+            if not num_nodes:
+                size, num_edges, *flags = map(integer, words)
+                num_nodes, (flag, num_weights) = checked_size(size), [*flags, 0, 0][:2]
+                first, step = flag // 100 + flag // 10 % 10 * (num_weights or 1), 1 + flag % 10
+                continue
+            for neighbour in map(integer, words[first::step]):
+                if not (node < num_nodes and 0 < neighbour <= num_nodes):
+                    raise UserError(f"edge {node + 1}-{neighbour} is outside the {num_nodes} nodes; correct it")
+                edge_ends.extend((node, neighbour - 1))
+            node += 1
+        except UserError as error:
+            raise UserError(f"line {number}: {error}") from None
+        except ValueError:
+            way_out = "a .graph file has `nodes edges`, then for every node a line of its neighbours"
+            raise UserError(f"line {number}: has words that are no numbers; {way_out}") from None
+    if not num_nodes:
+        raise UserError("there is no line `nodes edges`; a .graph file begins with one")
+    graph = Graph.from_edges(num_nodes, np.asarray(edge_ends).reshape(-1, 2))
+    if not 2 * graph.num_edges == 2 * num_edges == len(edge_ends) // 2:
+        found = f"the header says {num_edges} edges, the lines have {len(edge_ends) // 2} ends of {graph.num_edges}"
+        raise UserError(f"{found}; each edge stands in the lines of both its nodes: correct it")
+    return Instance(graph, names=range(1, num_nodes + 1), kind="METIS")
 
 
 def parse_graphml(content: bytes) -> Instance:
-    """Read one graph. Directions and parallel edges become one edge; data is passed over. networkx would take several
-    times the memory, and would read the first of two graphs. Definitions (DTD), which could expand, are refused.
+    """Read one graph. Directions and parallel edges become one edge. Nodes have the names in the data `name` or
+    `label`, or yEd's labels, if each has one of its own; else their ids. networkx would take several times the memory,
+    and would read the first of two graphs. Definitions (DTD), which could expand, are refused.
     """
     try:
         root = ElementTree.fromstring(content, forbid_dtd=True)
@@ -139,26 +165,27 @@ def parse_graphml(content: bytes) -> Instance:
         graphs = list(root.iter(f"{space}graph"))
         if len(graphs) != 1 or graphs != root.findall(f"{space}graph") or root.find(f".//{space}hyperedge") is not None:
             raise ValueError("it is not a <graphml> with one plain graph: a second graph or a hyperedge cannot be read")
-        names = [node.get("id") for node in graphs[0].findall(f"{space}node")]
-        edges = graphs[0].findall(f"{space}edge")
-        names += [edge.get(end) for edge in edges for end in ("source", "target")]
-        if None in names:
+        nodes, edges = graphs[0].findall(f"{space}node"), graphs[0].findall(f"{space}edge")
+        ids = [node.get("id") for node in nodes]
+        ids += [edge.get(end) for edge in edges for end in ("source", "target")]
+        if None in ids:
             raise ValueError("a node, or an end of an edge, has no id")
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
         raise UserError(f"{error}; write the file again as one plain graph in UTF-8") from error
     position: dict[bytes, int] = {}
-    edge_ends = array("i", [position.setdefault(str(name).encode(), len(position)) for name in names])
-    return _numbered(position, edge_ends[len(edge_ends) - 2 * len(edges) :])
-
-
-def _numbered(position: dict[bytes, int], edge_ends: array) -> Instance:
-    """Graph of pairs of positions of labels. Labels that all are whole numbers give the order of the nodes."""
-    rank = np.arange(checked_size(len(position)), dtype=np.int32)
-    if all(map(re.compile(rb"-?[0-9]{1,18}").fullmatch, position)):
-        rank[np.fromiter(map(int, position), np.int64).argsort(kind="stable")] = np.arange(len(rank))
-    labels = list(position)
-    names = [labels[i].decode() for i in rank.argsort().tolist()]
-    return Instance(Graph.from_edges(len(rank), rank[np.asarray(edge_ends).reshape(-1, 2)]), names=names)
+    edge_ends = array("i", [position.setdefault(str(name).encode(), len(position)) for name in ids])
+    instance = numbered(position, edge_ends[len(edge_ends) - 2 * len(edges) :], "GraphML")
+    keys = {key.get("id"): str(key.get("attr.name")).lower() for key in root.findall(f"{space}key")}
+    for title in ("name", "label", "nodelabel"):
+        names = {}
+        for node in nodes:
+            found = [data for data in node.findall(f"{space}data") if keys.get(data.get("key")) == title]
+            if title == "nodelabel":
+                found = [one for one in node.iter() if one.tag.endswith("}NodeLabel")]
+            names[node.get("id")] = found[0].text.strip() if found and found[0].text else ""
+        if len(set(names.values()) - {""}) == len(position):
+            return replace(instance, names=[names[name] for name in instance.names])
+    return instance
 
 
 def parse_json(content: bytes) -> Instance:
@@ -174,21 +201,27 @@ def parse_json(content: bytes) -> Instance:
         raise UserError(f"broken JSON ({error}); write the file again") from error
     if not isinstance(document, dict) or not {"adjacency", "nodes"} & document.keys():
         raise UserError("is JSON without the key `adjacency` or `nodes`, which all schemas have; name files of graphs")
-    return _prism(document) if "adjacency" in document else _node_link(document)
+    is_prism = "nodes" not in document or isinstance(document.get("adjacency"), dict)
+    return _prism(document) if is_prism else _networkx(document)
 
 
-def _node_link(document: dict) -> Instance:
+def _networkx(document: dict) -> Instance:
+    """The graph of networkx's node-link data or adjacency data."""
     try:
-        links = document["edges"] if "edges" in document else document["links"]
         names = [str(node["id"]).encode() for node in document["nodes"]]
-        edge_ends = [str(link[end]).encode() for link in links for end in ("source", "target")]
+        if "adjacency" in document:
+            kind, rows = "adjacency data", zip(names, document["adjacency"], strict=True)
+            ends = [(head.decode(), str(node["id"])) for head, row in rows for node in row]
+        else:
+            kind, links = "node-link data", document["edges"] if "edges" in document else document["links"]
+            ends = [(str(link["source"]), str(link["target"])) for link in links]
         position = {name: number for number, name in enumerate(names)}
         if len(position) < len(names):
             raise ValueError("two nodes have the same `id`")
-        return _numbered(position, array("i", [position[end] for end in edge_ends]))
+        return numbered(position, array("i", [position[end.encode()] for pair in ends for end in pair]), kind)
     except (TypeError, KeyError, ValueError) as error:
         rule = "`nodes` must be objects with `id`, `links` or `edges` objects with such a `source` and `target`"
-        raise UserError(f"is no node-link data ({error!r}): {rule}") from error
+        raise UserError(f"is no data of networkx ({error!r}): {rule}; or `adjacency` a list of such ids") from error
 
 
 def _prism(document: dict) -> Instance:
@@ -212,9 +245,8 @@ def _prism(document: dict) -> Instance:
         if len(colors) != n:
             raise UserError(f"`{key}` has {len(colors)} numbers; {n} nodes need {n}")
     type_id = _graph_type(labels, "graph_type_id" if older else "graph_type")
-    if type_id is None:
-        return Instance(graph, colors)
-    return Instance(graph, colors, family=GRAPH_TYPES[type_id], graph_type=type_id)
+    instance = Instance(graph, colors, kind="JSON with a matrix")
+    return instance if type_id is None else replace(instance, family=GRAPH_TYPES[type_id], graph_type=type_id)
 
 
 def _whole_numbers(values: Any, below: int, key: str) -> np.ndarray:
@@ -251,8 +283,10 @@ class Format(NamedTuple):
 
 FORMATS = {
     ".json": Format(parse_json, 40_000_000),
-    ".col": Format(parse_dimacs, 200_000_000),
+    **dict.fromkeys((".col", ".clq"), Format(parse_dimacs, 200_000_000)),
+    ".mtx": Format(parse_matrix_market, 200_000_000),
+    ".graph": Format(parse_metis, 200_000_000),
     ".graphml": Format(parse_graphml, 10_000_000),
-    ".csv": Format(parse_csv, 40_000_000),
-    **dict.fromkeys((".edgelist", ".edges", ".txt"), Format(parse_edge_list, 200_000_000)),
+    ".adjlist": Format(parse_adjacency_lists, 200_000_000),
+    **dict.fromkeys((".edgelist", ".edges", ".txt", ".csv", ".tsv"), Format(parse_text, 200_000_000)),
 }

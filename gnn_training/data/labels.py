@@ -142,11 +142,19 @@ def _label(pending: Sequence[Source], prefix: str, plan: Plan, workers: int) -> 
             for number in jobs:
                 advance(len(missing[number][1]))
     labelled: list[tuple[int, Row]] = []
+    read_as: dict[str, list[Row]] = {}
     for path, part in done.items():
         tensors, metadata = part or packed.read_columns(path)
-        labelled += zip(json.loads(metadata["positions"]), packed.rows(tensors), strict=True)
+        rows = packed.rows(tensors)
+        labelled += zip(json.loads(metadata["positions"]), rows, strict=True)
+        for kind, row in zip(json.loads(metadata["kinds"]), rows, strict=True):
+            read_as.setdefault(kind, []).append(row)
         for note in json.loads(metadata["notes"]):
             log.warning(note)
+    for kind, found in read_as.items():
+        nodes, edges = (sum(int(row[name]) for row in found) for name in ("num_nodes", "num_edges"))
+        if kind:
+            log.info("%d graphs, %d nodes, %d edges, %s", len(found), nodes, edges, kind)
     return sorted(labelled, key=itemgetter(0))
 
 
@@ -161,7 +169,7 @@ def _read_part(path: Path) -> tuple[Columns, dict[str, str]] | None:
 
 def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan) -> None:
     """Label the sources of one chunk and write its part, with positions and notes as metadata."""
-    rows, positions, notes = [], [], []
+    rows, positions, kinds, notes = [], [], [], []
     for position, source in places:
         try:
             instance = source.load() if isinstance(source, Draw) else read(source)
@@ -177,7 +185,10 @@ def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan) -> No
             best = long_search(best, instance.graph, np.array(plan.rule, np.float32), plan.seed)
         rows.append(packed.row(instance, best, plan.families) | {"fingerprint": fingerprint(instance.graph)})
         positions.append(position)
-    metadata = {"positions": json.dumps(positions), "notes": json.dumps(notes)}
+        kinds.append(instance.kind)
+    metadata = {
+        name: json.dumps(value) for name, value in [("positions", positions), ("kinds", kinds), ("notes", notes)]
+    }
     packed.write_columns(path, packed.join(rows), metadata)
 
 

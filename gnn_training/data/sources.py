@@ -121,7 +121,7 @@ def _unpack(file: BinaryIO, folder: Path) -> None:
 
 def _listed(name: str) -> bool:
     """Whether a file found in a folder or an archive is taken as a graph. The generator adds metadata.json."""
-    suffixes = FORMATS.keys() - {".txt", ".csv"}  # usually a readme, or another table
+    suffixes = FORMATS.keys() - {".txt", ".csv", ".tsv"}  # usually a readme, or another table
     return not name.startswith(".") and name != "metadata.json" and suffix(name) in suffixes
 
 

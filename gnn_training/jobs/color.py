@@ -89,6 +89,7 @@ def _color(
     if instance.note:
         logger.warning(instance.note)
     graph, names = instance.graph, instance.names or range(instance.graph.num_nodes)
+    logger.info("%s: %d nodes, %d edges, %s", graph.name, graph.num_nodes, graph.num_edges, instance.kind)
     if settings.picture:
         from gnn_training.report.page import draw, require_drawable  # needs [picture]
 
