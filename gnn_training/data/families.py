@@ -17,6 +17,7 @@ import networkx as nx
 import numpy as np
 
 from gnn_training.contract import GRAPH_TYPES
+from gnn_training.data import applications
 from gnn_training.graph import Graph, Instance, as_graph
 
 Generator = np.random.Generator
@@ -112,18 +113,29 @@ def _chess(rng: Generator, n: int, queen: bool) -> Instance:
 
 
 def _wavelength(rng: Generator, n: int) -> Instance:
-    """Shortest paths on a ring with chords. Two paths that share a link need different wavelengths."""
+    """Shortest paths on a ring with chords, or on a network of cities with more traffic between large ones (a Gabriel
+    graph). Two paths that share a link need different wavelengths. After Zang, Jue and Mukherjee (2000).
+    """
     size = int(rng.integers(8, max(12, min(60, n // 3))))
-    network = nx.cycle_graph(size)
-    chords = rng.integers(size, size=(int(rng.integers(size // 4, size)), 2))
-    network.add_edges_from((int(a), int(b)) for a, b in chords if a != b)
+    if rng.random() < 0.5:
+        network, traffic = nx.cycle_graph(size), np.full(size, 1 / size)
+        chords = rng.integers(size, size=(int(rng.integers(size // 4, size)), 2))
+        network.add_edges_from((int(a), int(b)) for a, b in chords if a != b)
+    else:
+        place, traffic = rng.random((size, 2)), rng.dirichlet(np.ones(size) / 2) + 1e-3
+        away = ((place[:, None] - place) ** 2).sum(2)
+        between = (away[:, None, :] + away[None] < away[:, :, None]).sum(2)  # cities in the circle of two others
+        network = nx.from_numpy_array(between == 0)
+        for a, b in network.edges:
+            network.edges[a, b]["km"] = math.sqrt(away[a, b])
     link = {frozenset(edge): number for number, edge in enumerate(network.edges)}
+    paths = dict(nx.all_pairs_dijkstra_path(network, weight="km"))
     uses = np.zeros((n, len(link)), dtype=np.float32)
     for path in uses:
-        source, target = rng.choice(size, 2, replace=False).tolist()
-        for hop in pairwise(nx.shortest_path(network, source, target)):
+        source, target = rng.choice(size, 2, replace=False, p=traffic / traffic.sum()).tolist()
+        for hop in pairwise(paths[source][target]):
             path[link[frozenset(hop)]] = 1
-    return Instance(Graph.from_adjacency(uses @ uses.T > 0))
+    return Instance(applications.sharing(uses))
 
 
 def _clique_union(rng: Generator, n: int) -> Instance:
@@ -146,26 +158,33 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
-    "er_sparse": Family("random_sparse", partial(_networkx, nx.gnp_random_graph, [(0.01, 0.05)]), 2000, 40),
-    "er_light": Family("random_sparse", partial(_networkx, nx.gnp_random_graph, [(0.05, 0.4)]), 1000, 160),
-    "er_dense": Family("random_dense", partial(_networkx, nx.gnp_random_graph, [(0.4, 0.7)]), 1800, 180),
-    "er_heavy": Family("random_dense", partial(_networkx, nx.gnp_random_graph, [(0.7, 0.95)]), 800, 140),
-    "planted": Family("random_dense", _planted, 1200, 180),
-    "interval": Family("register", _interval, 1200, 20),
-    "wavelength": Family("register", _wavelength, 600, 20),
-    "leighton": Family("leighton", _leighton, 1400, 120),
-    "clique_union": Family("leighton", _clique_union, 500, 60),
-    "geometric": Family("queen_geometric", partial(_networkx, nx.random_geometric_graph, [(0.08, 0.55)]), 1100, 100),
+    "er_sparse": Family("random_sparse", partial(_networkx, nx.gnp_random_graph, [(0.01, 0.05)]), 600, 25),
+    "er_light": Family("random_sparse", partial(_networkx, nx.gnp_random_graph, [(0.05, 0.4)]), 500, 40),
+    "er_dense": Family("random_dense", partial(_networkx, nx.gnp_random_graph, [(0.4, 0.7)]), 700, 50),
+    "er_heavy": Family("random_dense", partial(_networkx, nx.gnp_random_graph, [(0.7, 0.95)]), 500, 40),
+    "planted": Family("random_dense", _planted, 500, 40),
+    "interval": Family("register", _interval, 200, 5),
+    "wavelength": Family("register", _wavelength, 600, 50),
+    "leighton": Family("leighton", _leighton, 600, 60),
+    "clique_union": Family("leighton", _clique_union, 300, 30),
+    "geometric": Family("queen_geometric", partial(_networkx, nx.random_geometric_graph, [(0.08, 0.55)]), 400, 50),
     "geometric_complement": Family(
-        "queen_geometric", partial(_networkx, nx.random_geometric_graph, [(0.08, 0.9)], complement=True), 700, 80
+        "queen_geometric", partial(_networkx, nx.random_geometric_graph, [(0.08, 0.9)], complement=True), 200, 25
     ),
-    "queen": Family("queen_geometric", partial(_chess, queen=True), 400, 60),
-    "rook": Family("queen_geometric", partial(_chess, queen=False), 200, 10),
-    "mycielski": Family("mycielski", _mycielski, 600, 10),
-    "barabasi_albert": Family("scale_free", partial(_networkx, nx.barabasi_albert_graph, [(2, 6)]), 900, 10),
-    "watts_strogatz": Family(
-        "small_world", partial(_networkx, nx.watts_strogatz_graph, [(4, 10), (0.1, 0.3)]), 600, 30
-    ),
+    "queen": Family("queen_geometric", partial(_chess, queen=True), 100, 20),
+    "rook": Family("queen_geometric", partial(_chess, queen=False), 50, 4),
+    "mycielski": Family("mycielski", _mycielski, 100, 5),
+    "barabasi_albert": Family("scale_free", partial(_networkx, nx.barabasi_albert_graph, [(2, 6)]), 100, 5),
+    "watts_strogatz": Family("small_world", partial(_networkx, nx.watts_strogatz_graph, [(4, 10), (0.1, 0.3)]), 50, 11),
+    "exam_timetable": Family("leighton", applications.exam_timetable, 1800, 150),
+    "course_timetable": Family("leighton", applications.course_timetable, 1500, 130),
+    "pauli_strings": Family("random_dense", applications.pauli_strings, 1600, 130),
+    "molecule_strings": Family("random_dense", applications.molecule_strings, 1000, 90),
+    "jacobian": Family("small_world", applications.jacobian, 1300, 110),
+    "frequencies": Family("queen_geometric", applications.frequencies, 1000, 80),
+    "registers": Family("register", applications.registers, 800, 60),
+    "matches": Family("leighton", applications.matches, 250, 20),
+    "sudoku": Family("queen_geometric", applications.sudoku, 350, 25),
 }
 
 
@@ -238,7 +257,7 @@ RECIPES = {
     ),
     "cpu": Recipe(
         counts={name: family.cpu for name, family in FAMILIES.items()},
-        sizes=((100, 249, 0.5), (250, 450, 0.5)),
+        sizes=((100, 249, 0.4), (250, 499, 0.35), (500, 1000, 0.25)),
         iterations=100_000,
         long_search_every=4,
     ),

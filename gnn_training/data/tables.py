@@ -66,8 +66,9 @@ class Rows:
             content = re.sub(rb"(?m)[ \t]\{.*\}[ \t]*$", b"", content)
         bare = re.sub(rb'"[^"\n]*"', b'""', content) if b'"' in content else content
         found = (sign for sign in (b"\t", b";", b",") if sign in content)
-        row = rb"(?m)^[ \t]*(?![#%%\s]).*%s[ \t]*[^\s#]"
-        self.content, self.separator = content, next((sign for sign in found if re.search(row % sign, bare)), None)
+        row = rb"(?m)^[ \t]*(?![#%\s])[^\nX]*X[ \t\v\fX]*[^\sX#]"
+        signs = (sign for sign in found if re.search(row.replace(b"X", sign), bare))
+        self.content, self.separator = content, next(signs, None)
         self.skip = 0
         # Some programs write a colon between a node and its neighbours.
         self.has_colons = False
@@ -100,9 +101,11 @@ class Rows:
 
     def _cells(self, line: bytes) -> list[bytes]:
         if b'"' in line:
-            text, sign = line.decode().strip("\n"), (self.separator or b" ").decode()
-            text = text if self.separator else " ".join(text.split())
-            return [cell.strip().encode() for cell in next(csv.reader([text], delimiter=sign, strict=True), [])]
+            text = line.strip(b"\n") if self.separator else b" ".join(line.split())
+            sign = (self.separator or b" ").decode()
+            return [
+                cell.encode().strip() for cell in next(csv.reader([text.decode()], delimiter=sign, strict=True), [])
+            ]
         if self.separator:
             return [cell.strip() for cell in line.split(self.separator)]
         words = line.split()

@@ -1,0 +1,202 @@
+"""Families of graphs that people color: timetables, measurements, derivatives, frequencies, registers, puzzles.
+
+A function draw(rng, n) makes an Instance of about n nodes. Where nodes are in conflict because they need the same
+resource, a matrix of nodes and resources makes the graph.
+"""
+
+import math
+from itertools import combinations
+
+import numpy as np
+
+from gnn_training.graph import Graph, Instance
+
+Generator = np.random.Generator
+
+
+def sharing(uses: np.ndarray) -> Graph:
+    """Graph of the rows of a matrix (N, R): two are adjacent if they have a column where neither is 0."""
+    used = (uses != 0).astype(np.float32)
+    return Graph.from_adjacency(used @ used.T > 0)
+
+
+def between(rng: Generator, low: float, high: float) -> float:
+    """A number between two others, uniform in its logarithm."""
+    return math.exp(rng.uniform(math.log(low), math.log(high)))
+
+
+def exam_timetable(rng: Generator, n: int) -> Instance:
+    """Exams, adjacent if a student takes both. Students take two to seven exams, most of them of their programme,
+    popular ones more often. As the graphs of Carter, Laporte and Lee, Examination timetabling (1996).
+    """
+    num_programmes, num_students = int(rng.integers(2, max(3, min(16, n // 8)))), round(n * between(rng, 2, 12))
+    programme = rng.integers(num_programmes, size=n)
+    attraction = np.log(rng.pareto(rng.uniform(1, 3), n) + 0.1)
+    of_student = rng.integers(num_programmes, size=num_students)
+    elsewhere = math.log(between(rng, 0.02, 0.6))
+    score = attraction + np.where(of_student[:, None] == programme, 0, elsewhere) + rng.gumbel(size=(num_students, n))
+    rank = np.argsort(-score, axis=1)[:, :7]
+    takes = np.zeros((n, num_students), dtype=np.float32)
+    for place in range(min(7, n)):
+        taken = rng.integers(2, 8, size=num_students) > place
+        takes[rank[taken, place], np.flatnonzero(taken)] = 1
+    return Instance(sharing(takes))
+
+
+def course_timetable(rng: Generator, n: int) -> Instance:
+    """Lectures, adjacent if they are of one course, of courses in one curriculum, or of one teacher. As in the second
+    timetabling competition (Di Gaspero, McCollum and Schaerf, ITC-2007, track 3), with some students' own choices.
+    """
+    course = np.repeat(np.arange(n), rng.integers(1, 7, size=n))[:n]
+    num_courses = int(course[-1]) + 1
+    teacher = rng.integers(max(1, round(num_courses * rng.uniform(0.4, 0.9))), size=num_courses)
+    num_sets = max(1, round(num_courses * rng.uniform(0.4, 1.6)))
+    department = rng.integers(max(1, num_courses // int(rng.integers(10, 40))), size=num_courses)
+    member = np.zeros((num_courses, num_sets))
+    for curriculum in member.T:
+        inside = np.flatnonzero(department == department[rng.integers(num_courses)])
+        curriculum[rng.permutation(inside)[: rng.integers(3, 9)]] = 1
+        curriculum[rng.integers(num_courses, size=rng.integers(0, 3))] = 1
+    teaches = teacher[:, None] == np.arange(num_courses)
+    return Instance(sharing(np.concatenate([np.eye(num_courses), teaches, member], axis=1)[course]))
+
+
+def pauli_strings(rng: Generator, n: int) -> Instance:
+    """Products of Pauli matrices on a few qubits each, adjacent if they do not commute, or do not on some qubit: those
+    of one color are measured at once. As in Verteletskyi, Yen and Izmaylov, Measurement optimization (2020).
+    """
+    num_qubits = int(rng.integers(6, 25))
+    size = rng.integers(1, int(rng.integers(3, num_qubits + 1)) + 1, size=3 * n)
+    chosen = rng.random((3 * n, num_qubits)).argsort(axis=1) < size[:, None]
+    letters = np.unique(np.where(chosen, rng.integers(1, 4, size=chosen.shape), 0), axis=0)
+    return _commuting(rng, rng.permutation(letters)[:n])
+
+
+def molecule_strings(rng: Generator, n: int) -> Instance:
+    """Pauli strings of a molecule: one- and two-body terms that keep the spin, by the transformation of Jordan and
+    Wigner (1928). Some terms are left out, as small integrals are. As in Gokhale and others, Minimizing state
+    preparations (2019).
+    """
+    num_orbitals = next(m for m in range(6, 40, 2) if m**4 / 12 > n * 1.2)
+    num_orbitals += 2 * int(rng.integers(0, 3))
+    signs = [xy for xy in np.ndindex(2, 2, 2, 2) if sum(xy) % 2 == 0]  # 0 for X, 1 for Y
+    strings = []
+
+    def add(between_: list[tuple[int, int]], letters: dict[int, int]) -> None:
+        string = np.zeros(num_orbitals, dtype=np.int64)
+        for low, high in between_:
+            string[low + 1 : high] = 3
+        for orbital, letter in letters.items():
+            string[orbital] = letter if string[orbital] != 3 or letter != 3 else 0
+        strings.append(string)
+
+    for p, q in combinations(range(num_orbitals), 2):
+        add([], {p: 3, q: 3})
+        if (p - q) % 2 == 0:  # even orbitals have one spin, odd ones the other
+            for letter in (1, 2):
+                add([(p, q)], {p: letter, q: letter})
+                for r in set(range(num_orbitals)) - {p, q}:
+                    add([(p, q)], {p: letter, q: letter, r: 3})
+    for orbitals in combinations(range(num_orbitals), 4):
+        p, q, r, s = orbitals
+        if sum(orbital % 2 for orbital in orbitals) % 2 == 0:
+            for sign in signs:
+                add([(p, q), (r, s)], {orbital: 1 + y for orbital, y in zip(orbitals, sign, strict=True)})
+    letters = np.unique(strings, axis=0)
+    return _commuting(rng, letters[rng.permutation(len(letters))[:n]])
+
+
+def _commuting(rng: Generator, letters: np.ndarray) -> Instance:
+    """The graph of strings (N, qubits) of 0 for I, 1 for X, 2 for Y and 3 for Z."""
+    x, z = ((letters == 1) | (letters == 2)).astype(np.float32), (letters >= 2).astype(np.float32)
+    if rng.random() < 0.5:
+        return Instance(Graph.from_adjacency((x @ z.T + z @ x.T) % 2 == 1))
+    one = [(letters == letter).astype(np.float32) for letter in (1, 2, 3)]
+    return Instance(Graph.from_adjacency(sum(a @ (sum(one) - a).T for a in one) > 0))
+
+
+def jacobian(rng: Generator, n: int) -> Instance:
+    """Columns of a sparse matrix, adjacent if they have a common row: those of one color need one evaluation (Coleman
+    and More 1983; Gebremedhin, Manne and Pothen 2005). Stencils on a grid with holes, bands, or rows at random.
+    """
+    kind = rng.integers(3)
+    if kind == 0:
+        dimensions = int(rng.integers(2, 4))
+        side = math.ceil((1.2 * n) ** (1 / dimensions))
+        points = np.stack(np.unravel_index(np.sort(rng.permutation(side**dimensions)[:n]), [side] * dimensions), axis=1)
+        steps = abs(points[:, None] - points[None])
+        reach, is_star = int(rng.integers(1, 3)), rng.random() < 0.5
+        pattern = (steps.sum(2) if is_star else steps.max(2)) <= reach
+    elif kind == 1:
+        width = between(rng, 3, max(4, n / 12))
+        away = abs(np.arange(n)[:, None] - np.arange(n))
+        pattern = (away == 0) | ((away <= width) & (rng.random((n, n)) < rng.uniform(0.1, 0.6)))
+        pattern |= rng.random((n, n)) < rng.uniform(0, 1 / n)
+    else:
+        pattern = rng.random((n, round(n * rng.uniform(0.5, 2)))) < rng.uniform(2, 8) / n
+    return Instance(sharing(pattern))
+
+
+def frequencies(rng: Generator, n: int) -> Instance:
+    """Radio stations in towns, adjacent if they are in each other's reach, in half of the graphs also with a station
+    between them (Hale, Frequency assignment, 1980).
+    """
+    towns = rng.random((int(rng.integers(2, max(3, n // 8))), 2))
+    place = towns[rng.integers(len(towns), size=n)] + rng.normal(0, between(rng, 0.01, 0.1), (n, 2))
+    lonely = rng.random(n) < 0.3
+    place[lonely] = rng.random((int(lonely.sum()), 2))
+    reach = np.exp(rng.normal(0, rng.uniform(0, 0.5), n))
+    away = np.hypot(*(place[:, None] - place[None]).transpose(2, 0, 1)) / (reach[:, None] + reach)
+    is_squared = rng.random() < 0.5
+    degree = between(rng, 3, 8) if is_squared else between(rng, 6, max(8, n / 4))
+    near = away <= np.sort(away, axis=None)[min(n * n - 1, n + round(degree * n))]
+    return Instance(sharing(near) if is_squared else Graph.from_adjacency(near))
+
+
+def registers(rng: Generator, n: int) -> Instance:
+    """Variables of a program, adjacent if both hold a value at some time. In loops they live around a circle (Hendren
+    and others 1993), elsewhere in up to four pieces (Chaitin 1982), so that the graph is not chordal.
+    """
+    times, is_loop = np.arange(4 * n), rng.random() < 0.5
+    length = np.minimum(rng.exponential(4 * n * between(rng, 0.02, 0.25), (n, 1)), 3 * n) + 1
+    start = rng.integers(4 * n, size=(n, 1))
+    live = (times - start) % (4 * n) < length if is_loop else np.zeros((n, 4 * n), dtype=bool)
+    if not is_loop:
+        pieces = rng.integers(1, 5, size=(n, 1))
+        for piece in range(4):
+            begin = start + rng.exponential(0.5 * n, (n, 1))
+            live |= (piece < pieces) & (times >= begin) & (times < begin + length / pieces)
+            start = begin + length / pieces
+    return Instance(sharing(live))
+
+
+def matches(rng: Generator, n: int) -> Instance:
+    """Matches of leagues and a cup, adjacent if a team is in both or both are in one stadium, so that they are in other
+    rounds. After Lewis and Thompson, Round-robin sports scheduling (2011).
+    """
+    num_teams = 2 * int(rng.integers(3, max(4, min(20, math.isqrt(2 * n) // 2))))
+    pairs = np.array(list(combinations(range(num_teams), 2)))
+    season = np.concatenate([pairs, pairs[:, ::-1]])[: len(pairs) * int(rng.integers(1, 3))]
+    num_leagues = max(1, round(n / len(season)))
+    teams = num_leagues * num_teams
+    league = rng.permutation((season + num_teams * np.arange(num_leagues)[:, None, None]).reshape(-1, 2))
+    cup = rng.integers(teams, size=(round(n * rng.uniform(0, 0.3)), 2))
+    games = np.concatenate([cup[cup[:, 0] != cup[:, 1]], league])[:n]
+    stadium = np.where(rng.random(teams) < rng.uniform(0, 1), np.arange(teams) // 2 * 2, np.arange(teams))
+    uses, rows = np.zeros((len(games), 2 * teams)), np.arange(len(games))
+    uses[rows, games[:, 0]] = uses[rows, games[:, 1]] = uses[rows, teams + stadium[games[:, 0]]] = 1
+    return Instance(sharing(uses))
+
+
+def sudoku(rng: Generator, n: int) -> Instance:
+    """Cells of a Sudoku of any size, some left out, adjacent in a row, a column or a box (Herzberg and Murty 2007)."""
+    sizes = [(rows, columns) for rows in range(2, 8) for columns in range(rows, 9) if n <= (rows * columns) ** 2]
+    least = min((rows * columns) ** 2 for rows, columns in sizes)
+    sizes = [size for size in sizes if (size[0] * size[1]) ** 2 <= 1.3 * least]
+    rows, columns = sizes[rng.integers(len(sizes))]
+    side = rows * columns
+    row, column = np.divmod(rng.permutation(side * side)[: max(n, round(side * side * rng.uniform(0.6, 1)))][:n], side)
+    coloring = (columns * (row % rows) + row // rows + column) % side
+    box = row // rows * rows + column // columns
+    matrix = (row[:, None] == row) | (column[:, None] == column) | (box[:, None] == box)
+    return Instance(Graph.from_adjacency(matrix), coloring.astype(np.int16))
