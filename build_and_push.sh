@@ -59,7 +59,8 @@ read_revision() { # sets revision and short
   local changes
   revision=$(git -C "$root" rev-parse HEAD 2>/dev/null) || revision=unknown
   short=${revision:0:7}
-  changes=$(git -C "$root" status --porcelain 2>&1) || changes="not a git checkout"
+  changes=$(LC_ALL=C git -C "$root" status --porcelain 2>&1) || changes=${changes#fatal: }
+  [[ $changes != *safe.directory* ]] || fail "git says: ${changes%%$'\n'*}: run '$(tail -n 1 <<<"$changes" | xargs)' first."
   if [[ -n $changes ]]; then
     [[ $dirty == allowed ]] ||
       fail "the image could not be traced to a revision ($(head -n 1 <<<"$changes")): commit first, or take --allow-dirty."

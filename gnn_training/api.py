@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gnn_training.graph import as_graph
-from gnn_training.machine import num_cores
+from gnn_training.graph import as_graph, is_one_graph, node_names
+from gnn_training.machine import num_cores, usable_threads
 from gnn_training.model.session import Model, cached_model
 from gnn_training.solve.portfolio import Budget, compile_all, compile_elsewhere
 from gnn_training.solve.problem import Problem, Solution
@@ -26,30 +26,30 @@ def color(
 ) -> Any:  # fmt: skip
     """Color a graph properly, with as few colors as the time allows; colors count from 0 without gaps.
 
-    graph: a networkx graph gives a dict from node to color; an edge array (E, 2) of integers gives a numpy array (N,);
-    a torch_geometric Data gives a tensor (N,). Directions, parallel edges and self loops are ignored.
+    graph: a networkx or rustworkx graph, or a dict from node to neighbours, gives a dict from node to color; a
+    torch_geometric Data gives a tensor (N,); an edge array (E, 2) of integers, a symmetric adjacency matrix (N, N) of 0
+    and 1, a scipy sparse matrix or an igraph graph gives a numpy array (N,). Integers (2, 2) are an edge array.
+    Directions, weights, parallel edges and self loops are ignored.
     seconds: time limit. The search ends earlier if the coloring is proven optimal. At the first use after an
     installation, calls of the model color, while another process compiles the search.
     model: an open Model, the path of an exported file, or hf://owner/name on the Hugging Face Hub; None takes the
     shipped one.
     num_nodes: N of an edge array; None takes the largest node + 1.
-    k: take the first coloring with at most k colors.
+    k: take the first coloring with at most k different colors.
     precolored: colors that nodes must have, node to color, 0 to 999. The other colors are the smallest ones, so there
     may be gaps.
     allowed: colors that nodes may have, node to colors, 0 to 999. All nodes then have the colors 0 to k - 1; without k,
     0 to the largest one named. The first coloring found is taken, and some of these colors may not occur.
     equitable: among colorings with the same number of colors, look for one whose classes have almost the same size.
-    threads: of the search; None takes those of the model.
+    threads: of the search, at most one per core; None takes those of the model.
     details: return a Solution, which also has the number of colors, a lower bound and whether this proves it optimal.
 
     Raises TypeError or ValueError for an argument that cannot be used, UserError if the model file cannot be read, and
     its subclass NoColoringError if k, precolored or allowed cannot be met, or no such coloring was found in the time.
     """
-    _require_number("seconds", seconds, Real, 0)
-    _require_number("seed", seed, Integral, 0)
-    for name, value in (("k", k), ("threads", threads)):
-        if value is not None:
-            _require_number(name, value, Integral, 1)
+    seconds, seed = float(_number("seconds", seconds, Real, 0)), int(_number("seed", seed, Integral, 0))
+    k = None if k is None else int(_number("k", k, Integral, 1))
+    threads = 0 if threads is None else int(_number("threads", threads, Integral, 1))
     for name, mapping in (("precolored", precolored), ("allowed", allowed)):
         if mapping is not None and not isinstance(mapping, Mapping):
             raise TypeError(f"{name} must be a dict with a node as the key, not {type(mapping).__name__}")
@@ -57,17 +57,17 @@ def color(
     compile_all() if equitable else compile_elsewhere()
     start = time.monotonic()
     source = as_graph(graph, num_nodes)
-    is_networkx = hasattr(graph, "is_multigraph")
-    names: Sequence[Any] = list(graph) if is_networkx else range(source.num_nodes)
+    named = node_names(graph)
+    names: Sequence[Any] = range(source.num_nodes) if named is None else named
     solution = Solution(np.empty(0, dtype=np.int64), 0, 0, True, 0, 0.0, "none")
     problem = Problem.create(source, names, k, precolored, allowed, equitable, start + seconds)
     if source.num_nodes:
-        budget = Budget(start + seconds, 1, threads or opened.threads, seed)
+        budget = Budget(start + seconds, 1, usable_threads(threads) if threads else opened.threads, seed)
         *_, best = problem.colorings(opened, budget)
         solution = problem.solution(best, start, budget)
     colors = solution.colors
-    if is_networkx:
-        colors = dict(zip(graph, colors.tolist(), strict=True))
+    if named is not None:
+        colors = dict(zip(named, colors.tolist(), strict=True))
     elif hasattr(graph, "edge_index"):
         import torch
 
@@ -78,10 +78,13 @@ def color(
 def color_many(graphs: Iterable[Any], seconds: float = 1.0, **options: Any) -> list[Any]:
     """Color many graphs on all cores, each with one thread, and return what `color` returns for each, in their order.
 
-    seconds: time limit of each graph. options: of `color`. Raises the first error. Progress is shown on a terminal.
+    seconds: time limit of each graph. options: of `color`. Raises the first error, and TypeError for a single graph.
+    Progress is shown on a terminal.
     """
     from gnn_training.console import in_threads  # here, because rich takes long to import
 
+    if is_one_graph(graphs) or isinstance(graphs, str):
+        raise TypeError("color_many takes a list of graphs: give [graph], or call color")
     compile_all()
     work = partial(color, seconds=seconds, threads=1, **options)
     return list(in_threads(work, list(graphs), num_cores()))
@@ -93,6 +96,8 @@ class NetworkxBackend:
     @staticmethod
     def greedy_color(G: Any, strategy: Any = None, interchange: bool = False, **options: Any) -> dict[Any, int]:
         """Color a networkx graph. options: of `color`. The strategy is not used."""
+        # networkx keeps what it takes for a converted copy, and would warn about it in the next call.
+        (getattr(G, "__networkx_cache__", None) or {}).get("backends", {}).pop("coloring_gnn", None)
         return color(G, **options)
 
     @staticmethod
@@ -106,9 +111,11 @@ class NetworkxBackend:
         return result
 
 
-def _require_number(name: str, value: Any, kind: type, least: int) -> None:
+def _number(name: str, value: Any, kind: type, least: int) -> Any:
+    """Return a number of Python or numpy; TypeError or ValueError if it is none or too small."""
     if isinstance(value, bool) or not isinstance(value, kind):
         what = "an integer" if kind is Integral else "a number"
         raise TypeError(f"{name} ({value!r}) must be {what}, not {type(value).__name__}")
     if not least <= value < math.inf:  # type: ignore[operator]
         raise ValueError(f"{name} ({value}) must be a number of {least} or above")
+    return value

@@ -1,6 +1,7 @@
 """What people see: log lines, progress, tables and durations."""
 
 import logging
+import signal
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from gnn_training.errors import printable
+from gnn_training.processes import interrupts
 
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_LINES = 5.0  # of progress in a log
@@ -77,14 +79,23 @@ def progress(what: str, done: int, total: int) -> Iterator[Callable[[int], None]
 
 
 def in_threads(function: Callable[[Any], Any], graphs: Sequence[Any], threads: int) -> Iterator[Any]:
-    """Yield function(graph) of every graph, in their order, and show progress. After an error no other graph begins."""
+    """Yield function(graph) of every graph, in their order, and show progress. After an error no other graph begins;
+    after Ctrl-C the searches that run end, too.
+    """
     with ThreadPoolExecutor(threads) as pool, progress("coloring graphs", 0, len(graphs)) as advance:
+        is_told = False
         try:
             for result in pool.map(function, graphs):
                 advance(1)
                 yield result
+        except KeyboardInterrupt:
+            if is_told := not interrupts:
+                interrupts.append(signal.SIGINT)
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
+            if is_told:
+                interrupts.clear()
 
 
 def markdown_table(columns: Mapping[str, Sequence[object]]) -> Table:

@@ -1,7 +1,8 @@
 """A graph, and a graph with what is known about its coloring, which all readers and generators produce; conflicts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,41 +103,108 @@ class Instance:
 
 
 def as_graph(source: Any, num_nodes: int | None = None) -> Graph:
-    """Graph of a networkx graph, an edge array (E, 2) of integers or a torch_geometric Data; it may have no nodes.
-    Nodes keep their order. num_nodes is for an edge array only; without it, the largest node of an edge is the last.
-    TypeError for another kind of object; ValueError for an array of another shape or an edge to a missing node.
+    """Graph of one of the objects that docs/COLOR.md lists; it may have no nodes. Nodes keep their order. num_nodes
+    is for an edge array only; without it, the largest node of an edge is the last. TypeError for another kind of object;
+    ValueError for an array of another shape or an edge to a missing node.
     """
     if isinstance(source, Graph):
         return source
-    is_networkx, is_data = hasattr(source, "is_multigraph"), hasattr(source, "edge_index")
-    if num_nodes is not None and (is_networkx or is_data):
+    names = node_names(source)
+    is_data, is_igraph = hasattr(source, "edge_index"), hasattr(source, "get_edgelist")
+    if num_nodes is not None and (names is not None or is_data or is_igraph or hasattr(source, "tocoo")):
         raise TypeError("num_nodes is for an edge array only: a graph object knows its own number of nodes")
-    if is_networkx:
-        index = {node: number for number, node in enumerate(source)}
-        num_nodes, pairs = len(index), np.array([(index[u], index[v]) for u, v in source.edges()], dtype=np.int64)
+    if names is not None:
+        index = {node: number for number, node in enumerate(names)}
+        pairs = np.array([(index[u], index[v]) for u, v in _named_edges(source)], dtype=np.int64).reshape(-1, 2)
+        num_nodes = len(index)
+    elif hasattr(source, "edge_types"):
+        raise TypeError("a HeteroData has several kinds of nodes: give data.to_homogeneous()")
     elif is_data:
-        if source.edge_index is None:
-            raise ValueError("this Data has no edge_index: set it, with shape (2, 0) for a graph without edges")
-        num_nodes, pairs = source.num_nodes, source.edge_index.T.cpu().numpy()
+        pairs = _edge_index(source.edge_index)
+        num_nodes = getattr(source, "num_nodes", None)
+    elif is_igraph:
+        pairs, num_nodes = np.array(source.get_edgelist(), dtype=np.int64).reshape(-1, 2), source.vcount()
+    elif hasattr(source, "tocoo"):
+        entries = source.tocoo()
+        num_nodes, pairs = _side(entries.shape), np.column_stack([entries.row, entries.col])[entries.data != 0]
     else:
-        pairs = _edge_array(source)
-        num_nodes = int(pairs.max(initial=-1)) + 1 if num_nodes is None else num_nodes
+        pairs, side = _edge_array(source)
+        num_nodes = side if num_nodes is None else num_nodes
+    num_nodes = int(pairs.max(initial=-1)) + 1 if num_nodes is None else int(num_nodes)
     return Graph.from_edges(num_nodes, pairs) if num_nodes or len(pairs) else Graph(0, np.empty((0, 2), dtype=np.int32))
 
 
-def _edge_array(source: Any) -> np.ndarray:
+def node_names(source: Any) -> list | None:
+    """The nodes of a networkx graph, of a dict from node to neighbours, or of a rustworkx graph, whose node indices may
+    have gaps; None for other graphs, whose nodes are numbers from 0.
+    """
+    if isinstance(source, Mapping):
+        if wrong := [
+            node for node, others in source.items() if isinstance(others, str) or not isinstance(others, Iterable)
+        ]:
+            raise TypeError(f"the neighbours of node {wrong[0]!r} are {source[wrong[0]]!r}: give a list")
+        return list(dict.fromkeys([*source, *chain.from_iterable(source.values())]))
+    if hasattr(source, "is_multigraph"):
+        return list(source)
+    return list(source.node_indices()) if hasattr(source, "node_indices") else None
+
+
+def is_one_graph(source: Any) -> bool:
+    """Whether this is a graph of any kind, and no list of graphs."""
+    if isinstance(source, list | tuple | np.ndarray):
+        return len(source) > 0 and isinstance(source[0], list | tuple | np.ndarray) and np.ndim(source[0]) == 1
+    kinds = "is_multigraph", "edge_index", "edge_types", "get_edgelist", "node_indices", "tocoo"
+    return isinstance(source, Graph | Mapping) or any(hasattr(source, kind) for kind in kinds)
+
+
+def _named_edges(source: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(source, Mapping):
+        return ((node, other) for node, others in source.items() for other in others)
+    return source.edges() if hasattr(source, "is_multigraph") else source.edge_list()
+
+
+def _edge_index(tensor: Any) -> np.ndarray:
+    """The edges (E, 2) of an edge_index (2, E), as PyTorch Geometric has it."""
+    if tensor is None:
+        raise ValueError("this Data has no edge_index: set it, with shape (2, 0) for a graph without edges")
+    index = np.asarray(tensor.cpu() if hasattr(tensor, "cpu") else tensor)
+    if index.ndim != 2 or index.shape[0] != 2:
+        way_out = "transpose it" if index.ndim == 2 and index.shape[1] == 2 else "give two nodes per edge"
+        raise ValueError(f"edge_index has shape {index.shape}; it must be (2, E): {way_out}")
+    if not np.issubdtype(index.dtype, np.integer):
+        raise TypeError(f"edge_index has numbers of type {index.dtype}; they must be integers")
+    return index.T
+
+
+def _edge_array(source: Any) -> tuple[np.ndarray, int | None]:
+    """The edges (E, 2) of an array of edges, or of a matrix (N, N) and its side."""
     try:
-        pairs = np.asarray(source)
+        array = np.asarray(source)
     except (TypeError, ValueError):  # rows of different lengths, a tensor on a GPU
-        pairs = np.array(source, dtype=object)
-    if pairs.size == 0 and pairs.ndim:
-        return np.empty((0, 2), dtype=np.int64)
-    if not np.issubdtype(pairs.dtype, np.integer):
-        kinds = "a graph is a networkx graph, an edge array (E, 2) of integers or a torch_geometric Data"
-        raise TypeError(f"{kinds}, not {type(source).__name__} of {pairs.dtype}")
-    if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise ValueError(f"an edge array has the shape (E, 2), not {pairs.shape}: give one row per edge")
-    return pairs.astype(np.int64)
+        array = np.array(source, dtype=object)
+    if array.size == 0 and array.ndim:
+        return np.empty((0, 2), dtype=np.int64), None
+    is_number = array.dtype == bool or np.issubdtype(array.dtype, np.number)
+    is_edges = array.ndim == 2 and array.shape[1] == 2 and np.issubdtype(array.dtype, np.integer)
+    if is_number and array.ndim == 2 and array.shape[0] == array.shape[1] and not is_edges:
+        if not np.isin(array, (0, 1)).all():
+            shape = f"an array {array.shape} is an adjacency matrix, whose numbers must be 0 and 1"
+            raise ValueError(f"{shape}: give matrix != 0, or an array of two nodes per edge")
+        if (array != array.T).any():
+            raise ValueError("an adjacency matrix is not symmetric: give matrix + matrix.T != 0")
+        return np.argwhere(array), len(array)
+    if not np.issubdtype(array.dtype, np.integer):
+        kinds = "a graph is a networkx graph, an edge array (E, 2) of integers or another object of docs/COLOR.md"
+        raise TypeError(f"{kinds}, not {type(source).__name__} of {array.dtype}")
+    if not is_edges:
+        raise ValueError(f"an edge array has the shape (E, 2), not {array.shape}: give one row per edge")
+    return array.astype(np.int64), None
+
+
+def _side(shape: tuple[int, ...]) -> int:
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise ValueError(f"an adjacency matrix is square, not {shape}")
+    return shape[0]
 
 
 def conflicts(graph: Graph, colors: np.ndarray) -> int:

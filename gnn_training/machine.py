@@ -19,7 +19,8 @@ from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.files import reason
 
 log = logging.getLogger(__name__)
-CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+CONTROL_GROUPS = Path("/sys/fs/cgroup")  # cgroups(7)
+OWN_GROUPS = Path("/proc/self/cgroup")
 MOUNTS = Path("/proc/self/mountinfo")  # proc_pid_mountinfo(5)
 # Limit and use of the container, cgroup version 2 and 1. A machine without a limit has neither, or a huge number.
 CGROUPS = (
@@ -32,13 +33,32 @@ SMI_SECONDS = 20  # eight GPUs without persistence mode take ten
 
 
 def num_cores() -> int:
-    """Return the cores within this process's affinity and the container's quota, at least 1."""
+    """Return the cores within this process's affinity and the quotas of its control groups, at least 1."""
     cores = len(os.sched_getaffinity(0))
     try:
-        quota, period = CPU_QUOTA.read_text().split()
-        return max(1, min(cores, int(quota) // int(period)))
-    except (OSError, ValueError):  # no such file, or "max": no quota
-        return cores
+        groups = [line.split(":", 2) for line in OWN_GROUPS.read_text().splitlines()]
+    except OSError:
+        groups = []
+    folders = [CONTROL_GROUPS, CONTROL_GROUPS / "cpu"]
+    for _, controllers, path in groups:  # version 1 names controllers; a container may see the path of its host
+        group = CONTROL_GROUPS / ("cpu" if controllers else "") / path.strip("/")
+        if not controllers or "cpu" in controllers.split(","):
+            folders += [folder for folder in (group, *group.parents) if folder.is_relative_to(CONTROL_GROUPS)]
+    for folder in folders:
+        for files in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
+            try:
+                quota, period = " ".join((folder / file).read_text() for file in files).split()
+                cores = min(cores, int(quota) // int(period)) if int(quota) > 0 else cores
+            except (OSError, ValueError):  # no such file, or "max": no quota
+                continue
+    return max(1, cores)
+
+
+def usable_threads(requested: int) -> int:
+    """Return the requested number of threads, but no more than cores: more would only wait for each other."""
+    if requested > (cores := num_cores()):
+        log.warning("%d of %d threads are used: this process has no more cores", cores, requested)
+    return min(requested, cores)
 
 
 def threads_per_rank(num_ranks: int) -> int:

@@ -273,3 +273,16 @@ def test_pip_serves_where_there_is_no_uv_and_refuses_another_package_than_the_lo
             assert_refused(done, "not the one that the lock names")
     assert done.returncode == 0
     assert list((clone.root / ".venv").glob("lib/*/site-packages/tiny.py"))
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a git checkout to clone")
+def test_a_checkout_for_windows_keeps_the_line_ends_of_scripts(tmp_path: Path):
+    subprocess.run(["git", "clone", "-q", "-c", "core.autocrlf=true", ROOT, tmp_path / "clone"], check=True)
+    scripts = [*tmp_path.glob("clone/*.sh"), *tmp_path.glob("clone/*/*.sh"), *tmp_path.glob("clone/*/slurm.sbatch")]
+    assert len(scripts) > 8
+    for script in [*scripts, tmp_path / "clone/.ci/run"]:
+        subprocess.run(["bash", "-n", script], check=True)
+    env = {**os.environ, "GNN_VENV": sys.prefix}
+    command = [tmp_path / "clone/run.sh", "--dry-run"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "gnn_training train" in done.stdout, done

@@ -231,6 +231,12 @@ def test_node_features_are_ignored(session):
         assert all(np.array_equal(zeros[name], other[name]) for name in OUTPUTS)
 
 
+def test_a_node_reads_every_input_so_that_no_tool_drops_one(model: onnx.ModelProto, loaded: onnx.ModelProto):
+    for each in (model, loaded):
+        read = {name for graph in bodies(each.graph) for node in graph.node for name in node.input}
+        assert read.issuperset(tensor.name for tensor in each.graph.input)
+
+
 def test_golden_vectors_hold_without_the_package(folder: Path):
     command = [sys.executable, "-I", golden.__file__, str(folder / MODEL_FILE), str(folder / GOLDEN_FILE)]
     assert subprocess.run(command).returncode == 0

@@ -111,7 +111,12 @@ def test_changed_files_are_refused_or_marked(checkout: Checkout):
 
 def test_folder_without_history_is_refused(checkout: Checkout):
     shutil.rmtree(checkout.root / ".git")
-    assert_refused(checkout.start("host/gnn", env={"GIT_CEILING_DIRECTORIES": "/"}), "not a git checkout")
+    assert_refused(checkout.start("host/gnn", env={"GIT_CEILING_DIRECTORIES": "/"}), "not a git repository")
+
+
+def test_checkout_of_another_user_is_refused_with_the_command_of_git(checkout: Checkout):
+    done = checkout.start("host/gnn", env={"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"})
+    assert_refused(done, "dubious ownership", f"git config --global --add safe.directory {checkout.root}")
 
 
 @pytest.mark.parametrize(

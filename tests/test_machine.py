@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,32 @@ BIND = "610 600 254:0 /home/me/results {} rw,relatime - ext4 /dev/vda rw"
 TMPFS = "611 600 0:60 / {} rw,nosuid shared:7 - tmpfs tmpfs rw,size=65536k"
 
 
-@pytest.mark.parametrize(("quota", "cores"), [("max 100000", 6), ("250000 100000", 2), ("50000 100000", 1), (None, 6)])
-def test_cores_stay_within_the_quota_of_the_container(tmp_path: Path, monkeypatch, quota: str | None, cores: int):
+@pytest.mark.parametrize(
+    ("group", "files", "cores"),
+    [
+        ("0::/", {"cpu.max": "max 100000"}, 6),
+        ("0::/", {"cpu.max": "250000 100000"}, 2),
+        ("0::/", {"cpu.max": "50000 100000"}, 1),
+        ("0::/", {}, 6),
+        ("0::/slice/job", {"slice/cpu.max": "300000 100000", "slice/job/cpu.max": "max 100000"}, 3),
+        ("0::/of/the/host", {"cpu.max": "200000 100000"}, 2),
+        ("4:cpu,cpuacct:/docker/x", {"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4),
+        ("4:cpu,cpuacct:/x", {"cpu/x/cpu.cfs_quota_us": "100000", "cpu/x/cpu.cfs_period_us": "100000"}, 1),
+        ("4:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 6),
+    ],
+    ids=count(),
+)
+def test_cores_stay_within_the_quotas_of_control_groups(tmp_path: Path, monkeypatch, caplog, group, files, cores: int):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
-    monkeypatch.setattr(machine, "CPU_QUOTA", tmp_path / "cpu.max")
-    if quota is not None:
-        (tmp_path / "cpu.max").write_text(quota + "\n")
-    assert machine.num_cores() == cores
-    assert machine.threads_per_rank(2) == max(1, cores // 2)
+    monkeypatch.setattr(machine, "CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "own")
+    (tmp_path / "own").write_text(f"5:memory:/y\n{group}\n")
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content + "\n")
+    assert machine.num_cores() == cores and machine.threads_per_rank(2) == max(1, cores // 2)
+    assert (machine.usable_threads(1), machine.usable_threads(100)) == (1, cores)
+    assert caplog.messages == [f"{cores} of 100 threads are used: this process has no more cores"]
 
 
 def test_memory_stays_within_the_limit_of_the_container(tmp_path: Path, monkeypatch):

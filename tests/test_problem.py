@@ -2,7 +2,9 @@
 
 import itertools
 import time
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import networkx as nx
 import numpy as np
@@ -11,10 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_graphs import GRAPH, random_graph
-from torch_geometric.data import Data
+from tiny_runs import interrupted
+from torch_geometric.data import Data, HeteroData
 
 import gnn_training
 from gnn_training import Model, NoColoringError, Solution
+from gnn_training.api import NetworkxBackend
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, is_proper, num_colors
 from gnn_training.solve import kernels, problem
@@ -98,14 +102,16 @@ def test_constraints_hold_wherever_a_coloring_exists_and_precolored_graphs_get_t
     precolored, allowed = ({v: c for v, c in each.items() if v < graph.num_nodes} for each in (precolored, allowed))
     lists = {v: {c} for v, c in precolored.items()}
     lists |= {v: own & lists.get(v, own) for v, own in allowed.items()}
-    most = k or (max(itertools.chain([0], *allowed.values(), precolored.values())) + 1 if allowed else 6)
-    colorings = every_coloring(graph, lists, range(most))
+    highest = max(itertools.chain([0], *allowed.values(), precolored.values()))
+    most = (k or highest + 1) if allowed else 6
+    colorings = [c for c in every_coloring(graph, lists, range(most)) if allowed or k is None or len(set(c)) <= k]
     if not colorings:
         with pytest.raises(NoColoringError):
             find(graph, k=k, precolored=precolored, allowed=allowed)
         return
     found = find(graph, k=k, precolored=precolored, allowed=allowed)
     assert all(found.colors[v] in own for v, own in lists.items()) and found.colors.max() < most
+    assert found.num_colors <= (k or most)
     if not allowed and k is None:
         assert found.is_optimal and found.num_colors == min(len(set(each)) for each in colorings)
 
@@ -162,6 +168,16 @@ def test_a_thousand_small_graphs_are_colored_at_once_and_keep_their_order():
         gnn_training.color_many([PETERSEN, "petersen"])
 
 
+class Sparse:
+    """What as_graph uses of a scipy sparse matrix; scipy is not installed here."""
+
+    def __init__(self, shape: tuple[int, int], row: list[int], col: list[int], data: list[float]):
+        self.shape, self.row, self.col, self.data = shape, np.array(row), np.array(col), np.array(data)
+
+    def tocoo(self):
+        return self
+
+
 @pytest.mark.parametrize(
     ("options", "error", "sentence"),
     [
@@ -180,7 +196,8 @@ def test_a_thousand_small_graphs_are_colored_at_once_and_keep_their_order():
         ({"allowed": {0: 3}}, ValueError, r"allowed of node 0 \(3\) must name colors from 0 to 999"),
         ({"allowed": {0: "3"}}, ValueError, r"allowed of node 0 \('3'\) must name colors from 0 to 999"),
         ({"allowed": {0: []}}, NoColoringError, "no color is left for node 0: change"),
-        ({"precolored": {0: 5}, "k": 3}, NoColoringError, "no color is left for node 0: change"),
+        ({"precolored": {0: 5}, "allowed": {1: [0]}, "k": 3}, NoColoringError, "no color is left for node 0: change"),
+        ({"precolored": {0: 5, 2: 6}, "k": 1}, NoColoringError, "with at most 1 colors does not exist: at least 3"),
         ({"graph": "petersen"}, TypeError, "a graph is a networkx graph, an edge array .* not str"),
         ({"graph": None}, TypeError, "a graph is a networkx graph, an edge array .* not NoneType"),
         ({"graph": [(0, 1), (1,)]}, TypeError, "an edge array .* of integers .* not list"),
@@ -188,12 +205,72 @@ def test_a_thousand_small_graphs_are_colored_at_once_and_keep_their_order():
         ({"graph": np.zeros((2, 5), int)}, ValueError, r"shape \(E, 2\), not \(2, 5\): give one row per edge"),
         ({"graph": [(0, -1)]}, ValueError, "edge 0--1 leaves the nodes 0..0"),
         ({"graph": Data(num_nodes=3)}, ValueError, "this Data has no edge_index: set it"),
+        (
+            {"graph": Data(edge_index=torch.zeros(3, 2, dtype=int))},
+            ValueError,
+            r"has shape \(3, 2\); .* \(2, E\): transpose",
+        ),
+        (
+            {"graph": Data(edge_index=torch.zeros(3, dtype=int))},
+            ValueError,
+            r"shape \(3,\); .*: give two nodes per edge",
+        ),
+        (
+            {"graph": Data(edge_index=torch.zeros(2, 3))},
+            TypeError,
+            "has numbers of type float32; they must be integers",
+        ),
+        (
+            {"graph": Data(edge_index=torch.tensor([[0], [7]]), num_nodes=4)},
+            ValueError,
+            "edge 0-7 leaves the nodes 0..3",
+        ),
+        ({"graph": HeteroData()}, TypeError, r"several kinds of nodes: give data.to_homogeneous\(\)"),
+        ({"graph": np.triu(np.ones((3, 3)))}, ValueError, r"is not symmetric: give matrix \+ matrix.T != 0"),
+        (
+            {"graph": [(0, 1, 5), (1, 2, 3), (2, 0, 4)]},
+            ValueError,
+            r"array \(3, 3\) is an adjacency matrix, whose numbers",
+        ),
+        ({"graph": {"a": "bc"}}, TypeError, "the neighbours of node 'a' are 'bc': give a list"),
+        ({"graph": {"a": ["b"]}, "num_nodes": 2}, TypeError, "num_nodes is for an edge array only"),
+        ({"graph": Sparse((2, 3), [0], [1], [1])}, ValueError, r"an adjacency matrix is square, not \(2, 3\)"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused_in_one_sentence(options: dict, error: type, sentence: str):
     with pytest.raises(error, match=sentence) as caught:
         gnn_training.color(**{"graph": PETERSEN} | options)
     assert "\n" not in str(caught.value)
+    if options.keys() == {"graph"}:
+        with pytest.raises(error, match=sentence):
+            Model(threads=1).predict(options["graph"])
+
+
+@pytest.mark.parametrize("graph", [PETERSEN, [(0, 1), (1, 2)], np.zeros((3, 3), int), {0: [1]}, Data(), "graph.col"])
+def test_a_single_graph_for_color_many_is_refused(graph: object):
+    with pytest.raises(TypeError, match=r"color_many takes a list of graphs: give \[graph\], or call color"):
+        gnn_training.color_many(graph)
+
+
+def test_numbers_may_be_those_of_numpy_and_precolored_nodes_any_colors_with_gaps():
+    numbers = {"seconds": np.float32(5), "seed": np.uint8(3), "k": np.int64(3), "threads": np.int32(1)}
+    assert len(set(gnn_training.color(PETERSEN, **numbers).values())) == 3
+    assert gnn_training.color(nx.complete_graph(3), k=3, precolored={0: 1, 1: 2, 2: 3}) == {0: 1, 1: 2, 2: 3}
+
+
+def test_ctrl_c_ends_the_searches_of_color_many():
+    graphs, started = [random_graph(300, 0.5)] * 3, time.monotonic()
+    with interrupted(1):
+        gnn_training.color_many(graphs, seconds=30)
+    assert time.monotonic() - started < 10
+    assert gnn_training.color(PETERSEN, 5, k=3, details=True).num_colors == 3  # and later searches begin
+
+
+def test_the_backend_of_networkx_leaves_nothing_in_the_cache_of_a_graph():
+    graph = nx.petersen_graph()
+    graph.__networkx_cache__["backends"] = {"coloring_gnn": {"key": graph}, "other": {}}
+    assert len(set(NetworkxBackend.greedy_color(graph, k=3, seconds=5).values())) == 3
+    assert graph.__networkx_cache__["backends"] == {"other": {}}
 
 
 def test_the_lower_bound_of_a_list_coloring_is_that_of_the_graph():
@@ -235,6 +312,32 @@ def test_a_torch_geometric_data_gives_a_tensor(model: Model):
     colors = gnn_training.color(data, 0.1, model=model)
     assert isinstance(colors, torch.Tensor) and colors.dtype == torch.int64 and colors.shape == (4,)
     assert (colors[data.edge_index[0]] != colors[data.edge_index[1]]).all()
+
+
+IGRAPH = SimpleNamespace(vcount=lambda: 4, get_edgelist=lambda: [(0, 1), (1, 2)])  # neither is installed here
+RUSTWORKX = SimpleNamespace(node_indices=lambda: [0, 2, 5], edge_list=lambda: [(0, 2), (2, 5)])
+MATRIX = nx.to_numpy_array(nx.path_graph(3))
+
+
+@pytest.mark.parametrize(
+    ("graph", "nodes", "edges"),
+    [
+        ({"a": ["b", "c"], "b": set()}, ["a", "b", "c"], [("a", "b"), ("a", "c")]),
+        (nx.to_dict_of_dicts(nx.path_graph(3)), [0, 1, 2], [(0, 1), (1, 2)]),
+        (RUSTWORKX, [0, 2, 5], [(0, 2), (2, 5)]),
+        (IGRAPH, 4, [(0, 1), (1, 2)]),
+        (Sparse((4, 4), [0, 2, 3, 1], [1, 1, 3, 3], [1.5, 2, 1, 0]), 4, [(0, 1), (1, 2)]),
+        *((matrix, 3, [(0, 1), (1, 2)]) for matrix in (MATRIX, MATRIX.astype(int), MATRIX > 0, MATRIX.tolist())),
+        (np.array([[False, True], [True, False]]), 2, [(0, 1)]),
+        (np.array([[0, 1], [1, 2]]), 3, [(0, 1), (1, 2)]),
+    ],
+    ids=count(),
+)
+def test_graphs_of_many_kinds_are_colored_and_keep_the_names_of_their_nodes(graph, nodes, edges, model: Model):
+    colors = gnn_training.color(graph, 0.1, model=model)
+    assert list(colors) == nodes if isinstance(nodes, list) else colors.shape == (nodes,)
+    assert all(colors[u] != colors[v] for u, v in edges)
+    assert len(model.predict(graph).logits[0]) == len(colors)
 
 
 def test_without_nodes_the_result_is_empty_and_without_edges_there_is_one_color(model: Model):

@@ -2,13 +2,11 @@
 
 import pickle
 import re
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ import pytest
 import tiny_onnx
 from dimacs import queens, read_solution, write_col
 from small_graphs import random_graph
+from tiny_runs import interrupted
 
 from gnn_training import files
 from gnn_training.contract import GRAPH_TYPES, SHIPPED_MODEL
@@ -72,18 +71,6 @@ def test_the_shipped_file_takes_batches_and_every_option():
         real.predict([RING], steps=FOREVER, seconds=0.1)
     assert time.monotonic() - start < 30
     assert len(real.predict([RING], seconds=1e300).logits) == 1  # more than a clock can count is no limit
-
-
-@contextmanager
-def interrupted(seconds: float) -> Iterator[None]:
-    """A signal comes after so many seconds, and ends the block as Ctrl-C does."""
-    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            yield
-    finally:
-        signal.signal(signal.SIGALRM, previous)
 
 
 def test_an_interrupt_stops_a_running_call(model: Model):
@@ -152,8 +139,9 @@ def test_memory_that_runs_out_within_a_call_is_a_memory_error(tmp_path: Path):
         greedy.predict([TRIANGLE])
 
 
-def test_without_a_number_of_threads_all_cores_work(tiny_model: Path):
-    assert Model(tiny_model).threads == num_cores()
+def test_without_a_number_of_threads_all_cores_work_and_a_pickled_model_opens_its_file_again(tiny_model: Path):
+    model = pickle.loads(pickle.dumps(Model(tiny_model)))
+    assert model.threads == Model(tiny_model, 1000).threads == num_cores() and model.path == tiny_model
 
 
 @pytest.mark.parametrize(

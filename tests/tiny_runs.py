@@ -3,13 +3,14 @@
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -168,3 +169,15 @@ def differences(a: object, b: object, name: str = "") -> list[str]:
         return [found for key in a for found in differences(a[key], b[key], f"{name}/{key}")]
     same = torch.equal(a, b) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
     return [] if same else [name]
+
+
+@contextmanager
+def interrupted(seconds: float) -> Iterator[None]:
+    """A signal comes after so many seconds, and ends the block as Ctrl-C does."""
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGALRM, previous)

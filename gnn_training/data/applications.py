@@ -163,10 +163,11 @@ def registers(rng: Generator, n: int) -> Instance:
     live = (times - start) % (4 * n) < length if is_loop else np.zeros((n, 4 * n), dtype=bool)
     if not is_loop:
         pieces = rng.integers(1, 5, size=(n, 1))
+        last = start.astype(float)
         for piece in range(4):
-            begin = start + rng.exponential(0.5 * n, (n, 1))
-            live |= (piece < pieces) & (times >= begin) & (times < begin + length / pieces)
-            start = begin + length / pieces
+            begin = last + rng.exponential(0.5 * n, (n, 1))
+            last = begin + length / pieces
+            live |= (piece < pieces) & (times >= begin) & (times < last)
     return Instance(sharing(live))
 
 
@@ -195,7 +196,7 @@ def sudoku(rng: Generator, n: int) -> Instance:
     sizes = [size for size in sizes if (size[0] * size[1]) ** 2 <= 1.3 * least]
     rows, columns = sizes[rng.integers(len(sizes))]
     side = rows * columns
-    row, column = np.divmod(rng.permutation(side * side)[: max(n, round(side * side * rng.uniform(0.6, 1)))][:n], side)
+    row, column = np.divmod(rng.permutation(side * side)[:n], side)
     coloring = (columns * (row % rows) + row // rows + column) % side
     box = row // rows * rows + column // columns
     matrix = (row[:, None] == row) | (column[:, None] == column) | (box[:, None] == box)

@@ -67,9 +67,12 @@ def build(program: Program, steps: int, metadata: dict[str, str]) -> onnx.ModelP
     tensors = _torch(program, example)
     for hook in hooks:
         hook.remove()
-    names = {id(tensor): name for name, tensor in tensors.items()}
+    names = {id(tensor): name for name, tensor in tensors.items()} | {id(tensors["batch"]): "nodes/batch"}
     graphs = [_part(*call, names).graph for call in calls]
-    nodes = [node for graph in graphs for node in graph.node]
+    # Tools drop an input that no node reads, so the rows of node_features say how many nodes there are.
+    nodes = [helper.make_node("Shape", ["node_features"], ["nodes/number"], end=1)]
+    nodes += [helper.make_node("Expand", ["batch", "nodes/number"], ["nodes/batch"])]
+    nodes += [node for graph in graphs for node in graph.node]
     inputs = [helper.make_tensor_value_info(name, *TYPES[name]) for name in INPUTS + OPTIONAL_INPUTS]
     outputs = [helper.make_tensor_value_info(name, *TYPES[name]) for name in OUTPUTS]
     weights = [weight for graph in graphs for weight in graph.initializer]

@@ -15,8 +15,8 @@ import onnxruntime
 from gnn_training import contract, files, hub
 from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, OPTIONAL_INPUTS, OUTPUTS
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph, as_graph
-from gnn_training.machine import available_bytes, num_cores
+from gnn_training.graph import Graph, as_graph, is_one_graph
+from gnn_training.machine import available_bytes, num_cores, usable_threads
 from gnn_training.model import golden, rule
 
 MAX_WEIGHT = 1e6  # of a rule; ours are below 4
@@ -45,12 +45,12 @@ class Model:
     """An open model file: `Model().predict(graph)` asks the one that comes with the package."""
 
     def __init__(self, path: Path | str | None = None, threads: int = 0):
-        """Open `path`, or the shipped file, for `threads` threads; 0 takes every core this process may use. A path
+        """Open `path`, or the shipped file, for `threads` threads, at most one per core; 0 takes every core. A path
         hf://owner/name[@revision] is fetched from the Hugging Face Hub. Raises UserError if the file is missing, is not
         ONNX, or has other tensors than the contract's.
         """
         self.path = hub.model_file(path or contract.SHIPPED_MODEL)
-        self.threads = threads or num_cores()
+        self.threads = usable_threads(threads) if threads else num_cores()
         self._session = _open(self.path, self.threads)
         with files.damaged(f"the metadata of {self.path}", WAY_OUT):
             self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
@@ -58,6 +58,10 @@ class Model:
             self.rule = np.array(json.loads(self.metadata["rule"]), np.float32).reshape(rule.NUM_WEIGHTS)
             if self.steps < 0 or not np.abs(self.rule).max() <= MAX_WEIGHT:
                 raise ValueError(f"steps must be 0 or more, and weights of the rule at most {MAX_WEIGHT:g}")
+
+    def __reduce__(self) -> tuple:
+        """Pickle the path; the copy opens it again."""
+        return Model, (self.path, self.threads)
 
     def predict(
         self, graphs: Any, num_colors: Sequence[int] | None = None, seed: int | None = None,
@@ -69,9 +73,7 @@ class Model:
         machine, TimeoutError after `seconds`, when the runtime has stopped, and UserError if the file is no coloring
         network after all.
         """
-        is_batch = isinstance(graphs, list | tuple)
-        if is_batch and graphs and isinstance(graphs[0], list | tuple | np.ndarray) and np.ndim(graphs[0]) == 1:
-            is_batch = False  # but a list of edges
+        is_batch = isinstance(graphs, list | tuple) and not is_one_graph(graphs)
         batch = [as_graph(graph) for graph in graphs] if is_batch else [as_graph(graphs)]
         sizes = [graph.num_nodes for graph in batch]
         if not batch or 0 in sizes:

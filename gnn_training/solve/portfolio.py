@@ -14,13 +14,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from itertools import count
 from operator import itemgetter
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import TIMEOUT_MAX, Lock
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -96,8 +96,8 @@ def in_time(deadline: float, kernel: Callable[..., Any], *arguments: Any) -> Any
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(kernel, *arguments, stop)
         try:
-            return future.result(min(max(0.0, deadline - time.monotonic()), TIMEOUT_MAX))
-        except TimeoutError:
+            while not interrupts and (left := deadline - time.monotonic()) > 0 and not future.done():
+                wait([future], min(left, SIGNAL_SECONDS))  # a signal reaches the main thread only
             stop[0] = 1
             return future.result()
         finally:
@@ -312,7 +312,7 @@ class Search:
                     try:
                         event = self._events.get(timeout=min(left, SIGNAL_SECONDS))
                     except Empty:
-                        if interrupts or not left:  # a signal reaches the main thread only
+                        if interrupts or not left:
                             return
                         continue
                     if isinstance(event, BaseException):

@@ -132,7 +132,7 @@ def _lists(
             ):
                 raise ValueError(f"{setting} of node {name!r} ({value!r}) must name colors from 0 to {MAX_NAMED - 1}")
             highest = max([highest, *map(int, colors)])
-            may = {int(color) for color in colors if k is None or int(color) < k}
+            may = {int(color) for color in colors if k is None or not allowed or int(color) < k}
             lists[index[name]] = lists.get(index[name], may) & may
     return lists, highest
 
