@@ -104,8 +104,8 @@ class Instance:
 
 def as_graph(source: Any, num_nodes: int | None = None) -> Graph:
     """Graph of one of the objects that docs/COLOR.md lists; it may have no nodes. Nodes keep their order. num_nodes
-    is for an edge array only; without it, the largest node of an edge is the last. TypeError for another kind of object;
-    ValueError for an array of another shape or an edge to a missing node.
+    is for an edge array only; without it, the largest node of an edge is the last. TypeError for another kind of
+    object, ValueError for an array of another shape or an edge to a missing node.
     """
     if isinstance(source, Graph):
         return source

@@ -80,7 +80,7 @@ class LabelSettings(Settings):
 
 class GenerateSettings(LabelSettings):
     recipe: RecipeName = "full"
-    """Which graphs: smoke makes 200 small ones, cpu 1,220 of 100 to 450 nodes, full 15,000 of all sizes."""
+    """Which graphs: smoke makes 208 small ones, cpu 1,250 of 100 to 1,000 nodes, full 15,000 of all sizes."""
     out: Path = Path("training_data/full")
     """Folder for the packed graphs."""
     graphs: Annotated[int, Field(ge=0, le=10**6)] = 0

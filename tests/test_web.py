@@ -199,10 +199,14 @@ def test_the_page_reads_the_same_graphs_as_python(node: Callable[..., Any]):
         try:
             graph = parse(name, text.encode()).graph
         except UserError as error:
-            assert isinstance(answer, str) and "\n" not in answer, (text, error, answer)
+            # What Python takes for one of two kinds of graphs is an edge list for the page.
+            is_refused = isinstance(answer, str) and "\n" not in answer
+            assert is_refused or re.search(" may be | lines follow", str(error)), (text, error, answer)
         else:
             is_same = answer == [graph.num_nodes, graph.edges.tolist()]
-            assert is_same or "this page colors graphs of 1 to" in answer, text
+            assert is_same or re.search(
+                "this page colors graphs of 1 to|more than the names of two nodes|may be a header|is alone", answer
+            ), text
             accepted += 1
     assert accepted > 200
 
@@ -256,7 +260,7 @@ def test_the_example_of_the_docs_colors_a_ring(node: Callable[..., Any]):
 def test_the_page_colors_files_properly(page: Page, tmp_path: Path):
     random, tree = nx.fast_gnp_random_graph(120, 0.1, seed=1), nx.random_labeled_tree(200, seed=2)
     named = tmp_path / "cities.edgelist"
-    named.write_text("# roads\n" + "".join(f"city{u}, city{v}, 7\n" for u, v in random.edges))
+    named.write_text("# roads\n" + "".join(f"city{u}, city{v}\n" for u, v in random.edges))
     files = {
         QUEENS: 9,
         write_col(tmp_path, nx.mycielski_graph(6), "myciel5"): 6,
@@ -363,6 +367,9 @@ def test_the_picture_is_on_the_first_screen_of_a_phone(page: Page, tmp_path: Pat
     [
         ("a.col", "p edge 3 1\ne 1 2\ne 1 4\n", "line 3: edge 1-4 is outside the nodes 1..3 of the header; correct it"),
         ("a.txt", "1 2\n\n# no\n3\n", 'line 4: "3" is alone; an edge list has two nodes per line'),
+        ("a.txt", "0 1 1\n1 0 1\n1 1 0\n", 'line 1: "0 1 1" has more than the names of two nodes; keep these'),
+        ("a.txt", "4 2\n0 1\n1 2\n", 'the first line, "4 2", may be a header or an edge; remove it, or move it'),
+        ("a.txt", "from,to\na,b\n", 'the first line, "from to", may be a header or an edge; remove it, or move it'),
         ("a.png", "1 2", "name a file that ends in .col, .edgelist, .edges, .txt"),
     ],
 )

@@ -37,19 +37,31 @@ function parseDimacs(lines) {
   return { size, edges: simple(edges) };
 }
 
-// Two labels per line, separated by blanks or commas. Whole numbers are sorted, others keep their order.
+// Two names per line, separated by tabs if a line has one, else by commas, else by blanks. Whole numbers are sorted,
+// others keep their order. What may be more than a plain edge list is refused: `coloring-gnn color` can tell.
 function parseEdgeList(lines) {
+  const trimmed = lines.map((line) => line.replace(/^[ \t\v\f]+|[ \t\v\f]+$/g, ""));
+  const isRow = (line) => line && !/^[#%]/.test(line);
+  const separator = ["\t", ","].find((sign) => trimmed.some((line) => isRow(line) && line.includes(sign)));
   const pairs = [];
-  lines.forEach((line, index) => {
-    const words = wordsOf(line.replaceAll(",", " "));
-    if (!words.length || /^[#%]/.test(words[0])) return;
-    if (words.length === 1)
-      throw new Error(`line ${index + 1}: "${shown(words[0])}" is alone; an edge list has two nodes per line`);
-    pairs.push(words.slice(0, 2));
+  trimmed.forEach((line, index) => {
+    if (!isRow(line)) return;
+    const words = separator ? line.split(separator).map((word) => wordsOf(word).join(" ")) : wordsOf(line);
+    const where = `line ${index + 1}: "${shown(line)}"`;
+    if (words.filter((word) => word).length < 2)
+      throw new Error(`${where} is alone; an edge list has two nodes per line`);
+    if (words.length !== 2 || words.some((word) => /["#{;:]|^[-\d. ]*[. ][-\d. ]*$|^-?[\d.]+e-?\d+$/i.test(word)))
+      throw new Error(`${where} has more than the names of two nodes; keep these`);
+    pairs.push(words);
   });
   if (!pairs.length) throw new Error("there is no edge; an edge list has two nodes per line");
+  const [first, ...others] = pairs;
   const labels = [...new Set(pairs.flat())];
-  if (labels.every((label) => isWhole(label.replace(/^-/, "")))) labels.sort((a, b) => Number(BigInt(a) - BigInt(b)));
+  const isNumber = (label) => isWhole(label.replace(/^-/, ""));
+  const isHeader = !first.some(isNumber) && !first.some((word) => others.flat().includes(word));
+  if (others.length && (isHeader || Number(first[1]) === others.length))
+    throw new Error(`the first line, "${first.join(" ")}", may be a header or an edge; remove it, or move it to the end`);
+  if (labels.every(isNumber)) labels.sort((a, b) => Number(BigInt(a) - BigInt(b)));
   const position = new Map(labels.map((label, index) => [label, index]));
   return { size: checkedSize(labels.length), edges: simple(pairs.map((pair) => pair.map((x) => position.get(x)))) };
 }

@@ -5,8 +5,9 @@ resource, a matrix of nodes and resources makes the graph.
 """
 
 import math
-from itertools import combinations
+from itertools import combinations, pairwise
 
+import networkx as nx
 import numpy as np
 
 from gnn_training.graph import Graph, Instance
@@ -151,6 +152,24 @@ def frequencies(rng: Generator, n: int) -> Instance:
     degree = between(rng, 3, 8) if is_squared else between(rng, 6, max(8, n / 4))
     near = away <= np.sort(away, axis=None)[min(n * n - 1, n + round(degree * n))]
     return Instance(sharing(near) if is_squared else Graph.from_adjacency(near))
+
+
+def lightpaths(rng: Generator, n: int) -> Instance:
+    """Shortest paths between cities, more between large ones, on a Gabriel graph; adjacent if they share a link, where
+    they need different wavelengths (Zang, Jue and Mukherjee 2000).
+    """
+    size = int(rng.integers(8, max(12, min(60, n // 3))))
+    place, people = rng.random((size, 2)), rng.dirichlet(np.full(size, 0.5)) + 1e-3
+    away = ((place[:, None] - place) ** 2).sum(2)
+    is_between = away[:, None, :] + away[None] < away[:, :, None]  # a third city in the circle of two
+    network = nx.from_numpy_array(np.where(is_between.any(2), 0, np.sqrt(away)))
+    link = {frozenset(edge): number for number, edge in enumerate(network.edges)}
+    paths = dict(nx.all_pairs_dijkstra_path(network))
+    uses = np.zeros((n, len(link)))
+    for path in uses:
+        source, target = rng.choice(size, 2, replace=False, p=people / people.sum()).tolist()
+        path[[link[frozenset(hop)] for hop in pairwise(paths[source][target])]] = 1
+    return Instance(sharing(uses))
 
 
 def registers(rng: Generator, n: int) -> Instance:

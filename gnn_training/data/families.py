@@ -113,29 +113,18 @@ def _chess(rng: Generator, n: int, queen: bool) -> Instance:
 
 
 def _wavelength(rng: Generator, n: int) -> Instance:
-    """Shortest paths on a ring with chords, or on a network of cities with more traffic between large ones (a Gabriel
-    graph). Two paths that share a link need different wavelengths. After Zang, Jue and Mukherjee (2000).
-    """
+    """Shortest paths on a ring with chords. Two paths that share a link need different wavelengths."""
     size = int(rng.integers(8, max(12, min(60, n // 3))))
-    if rng.random() < 0.5:
-        network, traffic = nx.cycle_graph(size), np.full(size, 1 / size)
-        chords = rng.integers(size, size=(int(rng.integers(size // 4, size)), 2))
-        network.add_edges_from((int(a), int(b)) for a, b in chords if a != b)
-    else:
-        place, traffic = rng.random((size, 2)), rng.dirichlet(np.ones(size) / 2) + 1e-3
-        away = ((place[:, None] - place) ** 2).sum(2)
-        between = (away[:, None, :] + away[None] < away[:, :, None]).sum(2)  # cities in the circle of two others
-        network = nx.from_numpy_array(between == 0)
-        for a, b in network.edges:
-            network.edges[a, b]["km"] = math.sqrt(away[a, b])
+    network = nx.cycle_graph(size)
+    chords = rng.integers(size, size=(int(rng.integers(size // 4, size)), 2))
+    network.add_edges_from((int(a), int(b)) for a, b in chords if a != b)
     link = {frozenset(edge): number for number, edge in enumerate(network.edges)}
-    paths = dict(nx.all_pairs_dijkstra_path(network, weight="km"))
     uses = np.zeros((n, len(link)), dtype=np.float32)
     for path in uses:
-        source, target = rng.choice(size, 2, replace=False, p=traffic / traffic.sum()).tolist()
-        for hop in pairwise(paths[source][target]):
+        source, target = rng.choice(size, 2, replace=False).tolist()
+        for hop in pairwise(nx.shortest_path(network, source, target)):
             path[link[frozenset(hop)]] = 1
-    return Instance(applications.sharing(uses))
+    return Instance(Graph.from_adjacency(uses @ uses.T > 0))
 
 
 def _clique_union(rng: Generator, n: int) -> Instance:
@@ -160,11 +149,11 @@ class Family(NamedTuple):
 FAMILIES = {
     "er_sparse": Family("random_sparse", partial(_networkx, nx.gnp_random_graph, [(0.01, 0.05)]), 600, 25),
     "er_light": Family("random_sparse", partial(_networkx, nx.gnp_random_graph, [(0.05, 0.4)]), 500, 40),
-    "er_dense": Family("random_dense", partial(_networkx, nx.gnp_random_graph, [(0.4, 0.7)]), 700, 50),
+    "er_dense": Family("random_dense", partial(_networkx, nx.gnp_random_graph, [(0.4, 0.7)]), 700, 45),
     "er_heavy": Family("random_dense", partial(_networkx, nx.gnp_random_graph, [(0.7, 0.95)]), 500, 40),
     "planted": Family("random_dense", _planted, 500, 40),
     "interval": Family("register", _interval, 200, 5),
-    "wavelength": Family("register", _wavelength, 600, 50),
+    "wavelength": Family("register", _wavelength, 100, 5),
     "leighton": Family("leighton", _leighton, 600, 60),
     "clique_union": Family("leighton", _clique_union, 300, 30),
     "geometric": Family("queen_geometric", partial(_networkx, nx.random_geometric_graph, [(0.08, 0.55)]), 400, 50),
@@ -182,8 +171,9 @@ FAMILIES = {
     "molecule_strings": Family("random_dense", applications.molecule_strings, 1000, 90),
     "jacobian": Family("small_world", applications.jacobian, 1300, 110),
     "frequencies": Family("queen_geometric", applications.frequencies, 1000, 80),
+    "lightpaths": Family("register", applications.lightpaths, 500, 45),
     "registers": Family("register", applications.registers, 800, 60),
-    "matches": Family("leighton", applications.matches, 250, 20),
+    "matches": Family("leighton", applications.matches, 150, 20),
     "sudoku": Family("queen_geometric", applications.sudoku, 350, 25),
 }
 
@@ -259,9 +249,7 @@ RECIPES = {
         counts={name: family.cpu for name, family in FAMILIES.items()},
         sizes=((100, 249, 0.4), (250, 499, 0.35), (500, 1000, 0.25)),
         iterations=100_000,
-        long_search_every=4,
+        long_search_every=16,
     ),
-    "smoke": Recipe(
-        dict.fromkeys(FAMILIES, 12) | {"er_dense": 20}, ((10, 60, 1.0),), iterations=5_000, long_search_every=2
-    ),
+    "smoke": Recipe(dict.fromkeys(FAMILIES, 8), ((10, 60, 1.0),), iterations=5_000, long_search_every=2),
 }

@@ -36,6 +36,8 @@ PATIENCE_NODES = 36  # up to so many, `Plan.iterations` moves; on larger graphs 
 SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these numbers of nodes
 STATES, FIRST_STATE, LATEST_STATE = 5, 16, 5  # of a long search that are kept, from round 16 to a fifth of all
 SEARCHED_NODES = 2048  # larger graphs have no long search
+TRAIN_ITERATIONS = 500  # at most, of the search for labels of training graphs: rules learn without labels
+BETTER = ("coloring", "num_colors", "lower_bound", "optimal")  # what a longer search for a label may change
 PARTS = ".parts"
 
 
@@ -71,16 +73,23 @@ def label_all(
         work = repr((packed.VERSION, CHUNK, plan, pending))  # other work has parts of its own
         parts = folder / PARTS / hashlib.sha256(work.encode()).hexdigest()[:16]
         files.make_folder(parts)
-        labelled = _label_without_copies(pending, parts, plan, workers, redraw)
-        if not labelled:
+        kept = _label_without_copies(pending, parts, plan, workers, redraw)
+        if not kept:
             raise UserError(f"{folder}: there is no graph to write; name sources that have at least one")
-        tensors = packed.join(labelled)
-        tensors["split"] = split(tensors, plan.seed)
-        graphs = packed.write(folder, tensors, plan.families, plan.origin)
+        labelled = [row for _, row in kept]
+        for row, part in zip(labelled, split(packed.join(labelled), plan.seed), strict=True):
+            row["split"] = part
+        validation = [i for i, row in enumerate(labelled) if row["split"]]
+        found = _label([kept[i][0] for i in validation], f"{parts}/validation", plan, workers)
+        for i, (_, better) in zip(validation, found, strict=True):
+            labelled[i] |= {name: better[name] for name in BETTER}
+        graphs = packed.write(folder, packed.join(labelled), plan.families, plan.origin)
         shutil.rmtree(folder / PARTS)
-    below, proven = (graphs.dsatur_colors - graphs.num_colors).mean(), 100 * graphs.optimal.mean()
-    counts = f"{len(graphs)} graphs from {len(pending)} sources"
-    log.info("%s: labels %.2f colors below DSATUR, %.0f%% proven optimal", counts, below, proven)
+    ids, counts = graphs.indices("validation"), f"{len(graphs)} graphs from {len(pending)} sources"
+    if len(ids):
+        below, proven = (graphs.dsatur_colors - graphs.num_colors)[ids].mean(), 100 * graphs.optimal[ids].mean()
+        counts += f", {len(ids)} for validation: labels {below:.2f} colors below DSATUR, {proven:.0f}% proven optimal"
+    log.info(counts)
     return graphs
 
 
@@ -110,13 +119,13 @@ def split(tensors: Columns, seed: int) -> np.ndarray:
 
 def _label_without_copies(
     pending: Sequence[Source], parts: Path, plan: Plan, workers: int, redraw: Redraw | None
-) -> list[Row]:
+) -> list[tuple[Source, Row]]:
     """Label the sources, then what is drawn in the place of copies, and so on. Of equal graphs the first stays."""
-    kept: dict[int, Row] = {}  # by fingerprint
+    kept: dict[int, tuple[Source, Row]] = {}  # by fingerprint
     for number in range(10):  # a family of few small graphs runs out of new ones
         copies = []
         for position, row in _label(pending, f"{parts}/{number}", plan, workers):
-            if kept.setdefault(int(row["fingerprint"]), row) is not row:
+            if kept.setdefault(int(row["fingerprint"]), (pending[position], row))[1] is not row:
                 copies.append(pending[position])
         if copies:
             log.info("copies of other graphs, %s: %d", "replaced" if redraw else "left out", len(copies))
@@ -127,7 +136,10 @@ def _label_without_copies(
 
 
 def _label(pending: Sequence[Source], prefix: str, plan: Plan, workers: int) -> list[tuple[int, Row]]:
-    """Label sources, or read what an earlier run labelled. Return positions and graphs in the order of the sources."""
+    """Label sources, or read what an earlier run labelled. Return positions and graphs in the order of the sources.
+    Validation graphs, which have been labelled once, get longer searches; all else has been told.
+    """
+    is_validation = prefix.endswith("validation")
     count = -(-len(pending) // CHUNK)
     # Every count-th source makes all chunks alike, so the speed and the time left can be trusted.
     chunks = {Path(f"{prefix}-{c:06d}.safetensors"): range(c, len(pending), count) for c in range(count)}
@@ -137,8 +149,11 @@ def _label(pending: Sequence[Source], prefix: str, plan: Plan, workers: int) -> 
     if missing:
         if ready:
             log.info("continuing: %d of %d graphs are labelled", ready, len(pending))
-        jobs = run_in_processes(_label_chunk, missing, workers)
-        with progress("labelling", ready, len(pending)) as advance, closing(jobs):  # a signal may come here
+        jobs = run_in_processes(_label_chunk, [(*call, is_validation) for call in missing], workers)
+        with (
+            progress("labelling validation graphs" if is_validation else "labelling", ready, len(pending)) as advance,
+            closing(jobs),
+        ):  # a signal may come here
             for number in jobs:
                 advance(len(missing[number][1]))
     labelled: list[tuple[int, Row]] = []
@@ -147,6 +162,8 @@ def _label(pending: Sequence[Source], prefix: str, plan: Plan, workers: int) -> 
         tensors, metadata = part or packed.read_columns(path)
         rows = packed.rows(tensors)
         labelled += zip(json.loads(metadata["positions"]), rows, strict=True)
+        if is_validation:
+            continue
         for kind, row in zip(json.loads(metadata["kinds"]), rows, strict=True):
             read_as.setdefault(kind, []).append(row)
         for note in json.loads(metadata["notes"]):
@@ -167,8 +184,10 @@ def _read_part(path: Path) -> tuple[Columns, dict[str, str]] | None:
         return None
 
 
-def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan) -> None:
+def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan, is_validation: bool) -> None:
     """Label the sources of one chunk and write its part, with positions and notes as metadata."""
+    iterations = plan.iterations if is_validation else min(plan.iterations, TRAIN_ITERATIONS)
+    every = 0 if is_validation else plan.long_search_every
     rows, positions, kinds, notes = [], [], [], []
     for position, source in places:
         try:
@@ -180,7 +199,7 @@ def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan) -> No
             notes.append(f"left out: {error}")
             continue
         notes += [instance.note] if instance.note else []
-        best, every = label(instance, plan.iterations, plan.seconds, plan.seed, plan.rule), plan.long_search_every
+        best = label(instance, iterations, plan.seconds, plan.seed, plan.rule)
         if every and plan.rule and position % every == 0 and instance.graph.num_nodes <= SEARCHED_NODES:
             best = long_search(best, instance.graph, np.array(plan.rule, np.float32), plan.seed)
         rows.append(packed.row(instance, best, plan.families) | {"fingerprint": fingerprint(instance.graph)})
