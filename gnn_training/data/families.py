@@ -248,8 +248,8 @@ RECIPES = {
     "cpu": Recipe(
         counts={name: family.cpu for name, family in FAMILIES.items()},
         sizes=((100, 249, 0.4), (250, 499, 0.35), (500, 1000, 0.25)),
-        iterations=100_000,
-        long_search_every=16,
+        iterations=20_000,
+        long_search_every=24,
     ),
     "smoke": Recipe(dict.fromkeys(FAMILIES, 8), ((10, 60, 1.0),), iterations=5_000, long_search_every=2),
 }

@@ -1,0 +1,129 @@
+"""Compare rules on fresh graphs of families that people color, and of families that no training has seen.
+
+    python -m benchmarks.families                                       # the shipped file against TabuCol
+    python -m benchmarks.families --models models/coloring_gnn.onnx     # and other files, or run folders
+
+Prints a Markdown table: mean colors that a rule saves over the untrained one, which is TabuCol, from the same first
+coloring, in equal rounds and in equal time, with one standard error. docs/SCALING.md says how both are measured.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tyro
+
+from benchmarks.scaling import ROUNDS, SEARCH_SEEDS, TestGraph, search
+from benchmarks.training_speed import table
+from gnn_training.contract import SHIPPED_MODEL
+from gnn_training.data.applications import sharing
+from gnn_training.data.families import FAMILIES, Generator, Instance
+from gnn_training.graph import Graph
+from gnn_training.model.search import first_weights
+from gnn_training.model.session import Model
+from gnn_training.solve.portfolio import clique_size, compile_all, first_coloring
+from gnn_training.training import checkpoint
+
+REALISTIC = (
+    "exam_timetable", "course_timetable", "pauli_strings", "molecule_strings", "jacobian", "frequencies", "lightpaths",
+    "registers", "matches", "sudoku",
+)  # fmt: skip
+RANDOM = ("er_sparse", "er_light", "er_dense", "er_heavy", "planted", "leighton", "clique_union", "geometric")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to compare."""
+
+    models: tuple[Path, ...] = (SHIPPED_MODEL,)
+    """Exported files, run folders or checkpoints."""
+    graphs: int = 12
+    """Graphs of every family."""
+    seed: int = 30_000
+    """Seed of the graphs."""
+    sizes: tuple[int, int] = (150, 1000)
+    """Fewest and most nodes."""
+
+
+def latin_square(rng: Generator, n: int) -> Instance:
+    """Cells of a partly filled Latin square, adjacent if they share a row, a column or a symbol."""
+    side = math.ceil(math.sqrt(n / rng.uniform(0.6, 1)))
+    row, column = np.divmod(rng.permutation(side * side)[:n], side)
+    group = (row + column * int(rng.integers(1, 3))) % side
+    return Instance(
+        Graph.from_adjacency((row[:, None] == row) | (column[:, None] == column) | (group[:, None] == group))
+    )
+
+
+def code_words(rng: Generator, n: int) -> Instance:
+    """Binary words, adjacent if they differ in few places: a color is a code that corrects errors (Sloane 2000)."""
+    length = math.ceil(math.log2(n)) + int(rng.integers(1, 4))
+    words = rng.permutation(1 << length)[:n]
+    bits = ((words[:, None] >> np.arange(length)) & 1).astype(np.float32)
+    distance = bits @ (1 - bits).T + (1 - bits) @ bits.T
+    return Instance(Graph.from_adjacency(distance <= int(rng.integers(2, 5))))
+
+
+def open_shop(rng: Generator, n: int) -> Instance:
+    """Tasks of one hour that need a machine, a job and sometimes a tool (Gonzalez and Sahni 1976)."""
+    kinds = [rng.integers(max(2, round(n / rng.uniform(8, 40))), size=n) for _ in range(3)]
+    kinds[2] = np.where(rng.random(n) < 0.7, kinds[2], np.arange(n) + n)
+    return Instance(sharing(np.concatenate([each[:, None] == np.unique(each) for each in kinds], axis=1)))
+
+
+KEPT_OUT = {function.__name__: function for function in (latin_square, code_words, open_shop)}
+
+
+def graphs_of(family: str, options: Options) -> Iterator[TestGraph]:
+    """Fresh graphs of a family whose first coloring has more colors than a clique."""
+    draw = KEPT_OUT.get(family) or FAMILIES[family].draw
+    for index in range(options.graphs):
+        rng = np.random.default_rng([options.seed, *family.encode(), index])
+        lists = draw(rng, int(rng.integers(options.sizes[0], options.sizes[1] + 1))).graph.csr()
+        first, clique = first_coloring(lists).astype(np.int64), clique_size(lists)
+        if first.max() + 1 > clique:
+            yield TestGraph(family, lists, first, clique)
+
+
+def rule_of(path: Path) -> np.ndarray:
+    """Weights of the rule in an exported file, a run folder or a checkpoint."""
+    if path.suffix == ".onnx":
+        return Model(path, 1).rule
+    return checkpoint.load(path)["network"]["move_rule"].numpy()
+
+
+def main(options: Options) -> None:
+    """Search and print the table."""
+    compile_all()
+    untrained, rules = first_weights().numpy(), [rule_of(path) for path in options.models]
+    saved: dict[str, np.ndarray] = {}  # by family: (graphs, models, 2), of a graph without a search 0
+    for family in (*REALISTIC, *KEPT_OUT, *RANDOM):
+        rows = np.zeros((options.graphs, len(rules), 2))
+        for row, graph in zip(rows, graphs_of(family, options), strict=False):
+            for seed in SEARCH_SEEDS:
+                before, allowed = search(graph, untrained, ROUNDS, seed)
+                for own, rule in zip(row, rules, strict=True):
+                    colors, taken = search(graph, rule, ROUNDS, seed)
+                    fitting = min(math.ceil(ROUNDS * allowed / max(taken, 1e-6)), 4 * ROUNDS)
+                    own += [before - colors, before - search(graph, rule, fitting, seed)[0]]
+        saved[family] = rows / len(SEARCH_SEEDS)
+        print(family, saved[family].mean(0).round(2).tolist(), flush=True)
+    groups = {
+        "mean of those that people color": REALISTIC,
+        "mean of those kept out": tuple(KEPT_OUT),
+        "mean of others": RANDOM,
+    }
+    for name, families in groups.items():
+        saved[name] = np.concatenate([saved[family] for family in families])
+    columns: dict[str, list[object]] = {"family": list(saved)}
+    for i, path in enumerate(options.models):
+        for j, kind in enumerate(("rounds", "time")):
+            cells = [(rows[:, i, j].mean(), rows[:, i, j].std() / math.sqrt(len(rows))) for rows in saved.values()]
+            columns[f"{path.stem}, equal {kind}"] = [f"{mean:.2f} ± {error:.2f}" for mean, error in cells]
+    print(table(columns))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))
