@@ -156,8 +156,8 @@ class TrainSettings(RankSettings):
     """Steps between checkpoints. A crash loses at most this many."""
     log_every: Positive = 10
     """Steps between log lines."""
-    logger: Literal["wandb", "mlflow", "trackio"] | None = None
-    """Where to log beside TensorBoard: wandb (Weights & Biases), mlflow or trackio; None logs nowhere else."""
+    logger: Literal["wandb"] | None = None
+    """Where to log beside TensorBoard: wandb (Weights & Biases); None logs nowhere else."""
 
     @model_validator(mode="after")
     def _warmup_fits(self) -> Self:
@@ -230,8 +230,8 @@ class ExportSettings(Settings):
 class EvaluateSettings(Settings):
     graphs: tyro.conf.Positional[Path | None] = None
     """Folder of .col files or of packed graphs, or one file; none for a suite that makes its graphs."""
-    suite: Literal["q-coloring", "graphbench", "dimacs"] | None = None
-    """A public benchmark: q-coloring and graphbench make their graphs; dimacs knows the best numbers of your files."""
+    suite: Literal["q-coloring", "dimacs"] | None = None
+    """A public benchmark: q-coloring makes its graphs; dimacs knows the best numbers of your files."""
     model: ModelName = str(SHIPPED_MODEL)
     """An exported file, or hf://owner/name[@revision] on the Hugging Face Hub; the default is the shipped model."""
     best_known: Path | None = None
@@ -252,7 +252,7 @@ class EvaluateSettings(Settings):
     @model_validator(mode="after")
     def _settings_fit(self) -> Self:
         if self.suite in (None, "dimacs") and self.graphs is None:
-            raise ValueError("graphs must be given: a file or a folder. Suites q-coloring and graphbench need none")
+            raise ValueError("graphs must be given: a file or a folder. Suite q-coloring needs none")
         if self.suite not in (None, "dimacs") and self.graphs is not None:
             raise ValueError(f"suite {self.suite} makes its own graphs: leave out {self.graphs}")
         if self.report.suffix == ".html" or not self.report.name:
@@ -276,8 +276,6 @@ class ColorSettings(Settings):
     """CSV file of colors that nodes may have: lines node,color,color,... All nodes then have the colors 0 to k - 1."""
     equitable: bool = False
     """Of colorings with the same number of colors, look for one whose classes have almost the same size."""
-    good_enough: bool = False
-    """Stop at the number of colors that the network predicts for a hundred times the rounds of a call."""
     picture: Path | None = None
     """PNG or SVG file: the colored graph, of 400 nodes at most. Needs the extra [picture]."""
     seconds: Amount = 10.0

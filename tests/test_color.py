@@ -24,7 +24,6 @@ from tiny_runs import ROOT, wait_for
 
 import gnn_training
 from gnn_training.__main__ import main
-from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data.sources import read
 from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import Graph, is_proper, num_colors
@@ -344,16 +343,3 @@ def test_a_folder_of_graphs_is_colored_and_one_bad_file_does_not_stop_the_others
     assert main(["color", str(tmp_path), *flags]) == 2
     assert "1 of 3 graphs were not colored; the first: " in capsys.readouterr().err
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["exams.sol", "hard.sol"]
-
-
-def test_good_enough_ends_the_search_at_the_predicted_number(tmp_path: Path, caplog):
-    """Otherwise, it would go on: no clique proves 9 colors."""
-    started = time.monotonic()
-    with caplog.at_level("INFO"):
-        colors = run(ROOT / "examples/queen8_8.col", SHIPPED_MODEL, 60, good_enough=True, out=tmp_path / "queen.sol")
-    assert f"queen8_8: {num_colors(colors)} colors are predicted" in caplog.text and time.monotonic() - started < 30
-
-
-def test_without_time_for_a_call_there_is_no_prediction_and_a_coloring_all_the_same(hard: Path, caplog):
-    assert num_colors(run(hard, SHIPPED_MODEL, seconds=0.001, good_enough=True)) >= 15
-    assert "hard: no prediction: the network takes longer than" in caplog.text

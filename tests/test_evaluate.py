@@ -184,12 +184,6 @@ def test_shares_of_q_coloring_stand_beside_those_of_published_solvers(tmp_path: 
     assert "Share solved by family" in page and "coloring-gnn evaluate --suite q-coloring --model " in page
 
 
-def test_suite_graphbench_shows_mean_colors_by_family(tmp_path: Path, tiny_model: Path, capsys):
-    report = run(tmp_path / "none", tiny_model, graphs=None, suite="graphbench", rlf=False, limit=2)
-    assert list(report["families"]) == ["Barabási-Albert", "RB"] and report["summary"]["with_best_known"] == 0
-    assert "| mean colors " in capsys.readouterr().out
-
-
 def test_suite_dimacs_knows_the_best_numbers_of_well_known_files_and_needs_one(folder: Path, tiny_model: Path):
     with pytest.raises(UserError, match=r"dimacs.csv names none of the graphs, such as 'edgeless': set best_known"):
         run(folder, tiny_model, suite="dimacs")

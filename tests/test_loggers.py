@@ -52,59 +52,40 @@ def of_wandb(run: Path) -> Numbers:
     return numbers
 
 
-def of_mlflow(run: Path) -> Numbers:
-    import mlflow
-
-    client = mlflow.MlflowClient(os.environ["MLFLOW_TRACKING_URI"])
-    (found,) = client.search_runs([client.get_experiment_by_name("coloring-gnn").experiment_id])
-    assert found.info.status == "FINISHED" and found.data.params["rounds"] == "100"
-    histories = {name: client.get_metric_history(found.info.run_id, name) for name in found.data.metrics}
-    assert all(len({metric.step for metric in history}) == len(history) for history in histories.values())
-    return {(name, metric.step): metric.value for name, history in histories.items() for metric in history}
-
-
-def train_with(variables: dict[str, str], settings: TrainSettings) -> None:
-    os.environ.update(variables)
+def train_offline(settings: TrainSettings) -> None:
+    os.environ["WANDB_MODE"] = "offline"
     train(settings)
 
 
 @pytest.mark.slow  # two trainings in processes of their own
-@pytest.mark.parametrize(("logger", "read"), [("wandb", of_wandb), ("mlflow", of_mlflow)])
-def test_logger_gets_every_record_of_a_training_that_was_interrupted(logger, read, tiny_data, tmp_path, monkeypatch):
-    variables = {
-        "WANDB_MODE": "offline",
-        "MLFLOW_TRACKING_URI": f"file:{tmp_path / 'mlflow'}",
-        "MLFLOW_ALLOW_FILE_STORE": "true",  # mlflow-skinny has no database
-    }
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    settings = tiny_runs.settings(tiny_data, tmp_path / "run", logger=logger, steps=8)
+def test_wandb_gets_every_record_of_a_training_that_was_interrupted(tiny_data, tmp_path):
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run", logger="wandb", steps=8)
     for minutes in (1e-4, 0.0):  # the first training ends after a step or two
         changed = settings.model_copy(update={"minutes": minutes})
-        assert tiny_runs.finish(train_with, variables, changed) == 0
+        assert tiny_runs.finish(train_offline, changed) == 0
     expected = recorded(settings.run)
     assert max(step for _, step in expected) == 8 and ("validation/gap", 0) in expected
-    assert read(settings.run) == pytest.approx(expected)
+    assert of_wandb(settings.run) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("command", ["train", "run", "check"])
 def test_a_logger_that_is_not_installed_is_refused_before_any_work(command: str, tmp_path: Path, monkeypatch, capfd):
-    monkeypatch.setitem(sys.modules, "trackio", None)
+    monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.chdir(tmp_path)
-    assert main([command, "--logger", "trackio", "--preset", "smoke", "--device", "cpu"]) == 2
-    assert "--logger trackio needs trackio: pip install trackio\n" in capfd.readouterr().err
+    assert main([command, "--logger", "wandb", "--preset", "smoke", "--device", "cpu"]) == 2
+    assert "--logger wandb needs wandb: pip install wandb\n" in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_logger_that_fails_does_not_end_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     book = Logbook(TrainSettings(run=tmp_path), {"train": 0, "validation": -1})
     away = Mock(side_effect=ConnectionError("the server is away"))
-    book.loggers.insert(0, Logger("mlflow", away, away))
+    book.loggers.insert(0, Logger("wandb", away, away))
     book.record("train", 1, {"gap": 0.5})
     book.close({"status": "stopped"})
     assert recorded(tmp_path) == {("train/gap", 1): 0.5}
     assert tiny_runs.status(tmp_path) == {"status": "stopped"}
-    assert caplog.text.count("mlflow does not log this: the server is away") == 2
+    assert caplog.text.count("wandb does not log this: the server is away") == 2
 
 
 def test_a_line_tells_the_scores_of_an_evaluation_once_and_of_which_step(tmp_path: Path, caplog):
@@ -120,6 +101,6 @@ def test_a_line_tells_the_scores_of_an_evaluation_once_and_of_which_step(tmp_pat
 
 
 def test_a_logger_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://here")
-    with pytest.raises(UserError, match="--logger mlflow cannot start: .*nonsense"):
-        Logbook(TrainSettings(run=tmp_path, logger="mlflow"), {"train": 0, "validation": -1})
+    monkeypatch.setenv("WANDB_MODE", "nonsense")
+    with pytest.raises(UserError, match="--logger wandb cannot start: .*nonsense"):
+        Logbook(TrainSettings(run=tmp_path, logger="wandb"), {"train": 0, "validation": -1})

@@ -4,16 +4,13 @@ import csv
 import subprocess
 import sys
 from collections import Counter
-from itertools import islice
 from pathlib import Path
 
 import gcol
 import networkx as nx
-import numpy as np
 import pytest
 
 from gnn_training.data import suites
-from gnn_training.graph import Graph
 
 
 def test_q_coloring_has_the_graphs_that_published_solvers_solved():
@@ -28,30 +25,6 @@ def test_q_coloring_has_the_graphs_that_published_solvers_solved():
     assert all(gcol.chromatic_number(nx.from_numpy_array(case.graph.adjacency())) <= case.best_known for case in small)
     first = small[0]
     assert (first.graph.name, first.graph.num_edges) == ("q3_n16_m27_2", 27) and first.published["rPI-GNN"]
-
-
-def test_graphbench_draws_its_three_models_and_the_same_graphs_again():
-    cases, again = list(suites.graphbench()), islice(suites.graphbench(), 3)
-    assert all(np.array_equal(a.graph.edges, b.graph.edges) for a, b in zip(cases, again, strict=False))
-    assert Counter(case.family for case in cases) == {"Barabási-Albert": 10, "Erdős-Rényi": 10, "RB": 10}
-    for case in cases:
-        nodes, edges = case.graph.num_nodes, case.graph.num_edges
-        if case.family == "Barabási-Albert":
-            assert 700 <= nodes <= 800 and edges == 2 * (nodes - 2)
-        elif case.family == "Erdős-Rényi":
-            assert 700 <= nodes <= 800 and edges == pytest.approx(0.15 * nodes * (nodes - 1) / 2, rel=0.02)
-            assert nx.is_connected(nx.from_numpy_array(case.graph.adjacency()))
-        else:
-            sizes = [size for size in range(5, 13) if nodes % size == 0 and 20 <= nodes // size <= 25]
-            assert 200 <= nodes <= 300
-            assert any(is_covered_by_cliques(case.graph, size) for size in sizes)
-            assert edges > nodes * (max(sizes) - 1) / 2  # more than those of the cliques
-
-
-def is_covered_by_cliques(graph: Graph, size: int) -> bool:
-    """Whether every `size` nodes in turn are a clique."""
-    blocks = graph.adjacency().reshape(graph.num_nodes // size, size, -1, size)
-    return all(blocks[i, :, i].sum() == size * (size - 1) for i in range(len(blocks)))
 
 
 @pytest.mark.parametrize("path", [suites.DIMACS, suites.Q_COLORING])

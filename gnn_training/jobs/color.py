@@ -17,7 +17,7 @@ from gnn_training.console import in_threads
 from gnn_training.data.formats import integer
 from gnn_training.data.sources import find, is_archive, read
 from gnn_training.errors import NoColoringError, UserError
-from gnn_training.graph import Graph, num_colors
+from gnn_training.graph import num_colors
 from gnn_training.machine import require_package
 from gnn_training.model.session import Model
 from gnn_training.settings import ColorSettings
@@ -101,13 +101,10 @@ def _color(
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
     best: Coloring | None = None
-    target = _predicted(model, graph, settings) if settings.good_enough else 0
     try:
         for best in problem.colorings(model, budget):
             if is_one:
                 logger.info("%s: %d colors (%s)", graph.name, best.num_colors, best.method)
-            if best.num_colors <= target:
-                break
     except KeyboardInterrupt:
         if best is None:
             raise
@@ -124,17 +121,6 @@ def _color(
             picture = draw(graph, solution.colors, solution.method, instance.names)
             picture.savefig(temporary, format=settings.picture.suffix[1:], dpi=150)
         logger.info("%s: drawn in %s", graph.name, settings.picture)
-
-
-def _predicted(model: Model, graph: Graph, settings: ColorSettings) -> int:
-    """Number of colors that the network predicts; 0 if a call takes more than half of the time or too much memory."""
-    try:
-        chromatic = model.predict(graph, seed=settings.seed, seconds=settings.seconds / 2).chromatic[0]
-    except (MemoryError, TimeoutError) as error:
-        logger.warning("%s: no prediction: %s", graph.name, error)
-        return 0
-    logger.info("%s: %d colors are predicted", graph.name, round(float(chromatic)))
-    return round(float(chromatic))
 
 
 def write_solution(path: Path, colors: np.ndarray, names: Sequence[Any] = (), is_new: bool = False) -> None:

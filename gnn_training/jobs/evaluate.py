@@ -103,7 +103,7 @@ def _inputs(settings: EvaluateSettings) -> list[Path]:
 
 def _cases(settings: EvaluateSettings) -> list[Case]:
     if settings.graphs is None:
-        cases = list(suites.GENERATED[str(settings.suite)]())
+        cases = list(suites.q_coloring())
     elif is_packed(settings.graphs):
         data = PackedGraphs.open(settings.graphs)
         data.verify()

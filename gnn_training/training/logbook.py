@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,29 +101,18 @@ def tensorboard(settings: TrainSettings, first_step: int) -> Logger:
     return Logger("TensorBoard", log, close)
 
 
-def wandb(library: str, settings: TrainSettings, run_id: str) -> Logger:
-    """Weights & Biases, or Trackio, which has the same functions. The run named run_id is continued if there is one."""
-    init, config = importlib.import_module(library).init, settings.model_dump(mode="json")
-    options = {"id": run_id, "dir": settings.run} if library == "wandb" else {}
-    run = init(project=PROJECT, name=run_id, resume="allow", config=config, **options)
-    return Logger(library, lambda values, step: run.log(values, step=step), lambda _status: run.finish())
-
-
-def mlflow(settings: TrainSettings, run_id: str) -> Logger:
-    """MLflow. The run named run_id is continued if there is one."""
-    library = importlib.import_module("mlflow")
-    experiment = library.set_experiment(PROJECT).experiment_id
-    earlier = library.search_runs([experiment], f"attributes.run_name = '{run_id}'", output_format="list")
-    library.start_run(earlier[0].info.run_id if earlier else None, run_name=run_id)
-    if not earlier:
-        library.log_params(settings.model_dump(mode="json"))
-
-    def close(status: Status) -> None:
-        library.flush_async_logging()
-        library.end_run({"done": "FINISHED", "stopped": "KILLED"}.get(status["status"], "FAILED"))
-
-    # Without waiting, or a server that is away would stop all ranks.
-    return Logger("mlflow", partial(library.log_metrics, synchronous=False), close)
+def wandb(settings: TrainSettings) -> Logger:
+    """Weights & Biases. It continues the run that the run folder names. UserError says why it cannot start."""
+    file = settings.run / "logger_id"
+    if not file.exists():
+        write_text(file, f"{settings.run.name}-{secrets.token_hex(4)}\n")
+    run_id = read_bytes(file, 1000, "delete it").decode(errors="replace").strip()
+    options = {"project": PROJECT, "name": run_id, "id": run_id, "resume": "allow", "dir": settings.run}
+    try:
+        run = importlib.import_module("wandb").init(config=settings.model_dump(mode="json"), **options)
+    except Exception as error:  # of many kinds
+        raise UserError(f"--logger wandb cannot start: {' '.join(str(error).split())}") from error
+    return Logger("wandb", lambda values, step: run.log(values, step=step), lambda _status: run.finish())
 
 
 @contextmanager
@@ -142,18 +130,6 @@ def require_logger(name: str | None) -> None:
         require_package(name, f"--logger {name}", name)
 
 
-def start_logger(name: str, settings: TrainSettings) -> Logger:
-    """Start a logger, or continue its run of this run folder. Raises UserError with its reason if it cannot start."""
-    file = settings.run / "logger_id"
-    if not file.exists():
-        write_text(file, f"{settings.run.name}-{secrets.token_hex(4)}\n")
-    run_id = read_bytes(file, 1000, "delete it").decode(errors="replace").strip()
-    try:
-        return mlflow(settings, run_id) if name == "mlflow" else wandb(name, settings, run_id)
-    except Exception as error:  # each library has errors of its own
-        raise UserError(f"--logger {name} cannot start: {' '.join(str(error).split())}") from error
-
-
 class Logbook:
     """Records of one run, which rank 0 alone writes. reached: last step of each kind that the state to resume from
     knows of; records past it are dropped.
@@ -167,7 +143,7 @@ class Logbook:
         with storage_errors(self.run / "tensorboard"):
             self.loggers = [tensorboard(settings, reached["train"] + 1)]
         if settings.logger:
-            self.loggers.append(start_logger(settings.logger, settings))
+            self.loggers.append(wandb(settings))
 
     def record(self, kind: str, step: int, values: dict[str, float]) -> None:
         """Append numbers of one kind ("train" or "validation") at a step."""
