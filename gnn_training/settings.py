@@ -124,7 +124,7 @@ class TrainSettings(RankSettings):
     """Rounds of a search."""
     steps: Count = 0
     """Number of optimizer steps; 0 counts searches instead."""
-    searches: Positive = 204_800
+    searches: Positive = 102_400
     """Without --steps: searches in the whole training, two for every graph of a step. More ranks take fewer steps."""
     minutes: Amount = 0.0
     """Stop training after this many minutes; 0 sets no limit."""

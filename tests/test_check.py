@@ -55,7 +55,7 @@ def test_job_would_start_without_gpu_and_before_its_data_is_there(capsys):
     job.check(settings(processes=2))
     table = found(capsys)
     assert {verdict for _, verdict in table.values()} == {"ok"}
-    assert table["graphs"][0] == "200 of recipe smoke, generated first; time and memory are known after that"
+    assert table["graphs"][0] == "208 of recipe smoke, generated first; time and memory are known after that"
     assert re.match(r"2, each on \d+ of the cores", table["ranks"][0])
     assert "training" not in table
 

@@ -362,14 +362,17 @@ def test_the_picture_is_on_the_first_screen_of_a_phone(page: Page, tmp_path: Pat
     assert picture["y"] + picture["height"] <= buttons["y"]
 
 
+MAY_BE = "may be a header or an edge; remove it, or move it to the end"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
         ("a.col", "p edge 3 1\ne 1 2\ne 1 4\n", "line 3: edge 1-4 is outside the nodes 1..3 of the header; correct it"),
         ("a.txt", "1 2\n\n# no\n3\n", 'line 4: "3" is alone; an edge list has two nodes per line'),
         ("a.txt", "0 1 1\n1 0 1\n1 1 0\n", 'line 1: "0 1 1" has more than the names of two nodes; keep these'),
-        ("a.txt", "4 2\n0 1\n1 2\n", 'the first line, "4 2", may be a header or an edge; remove it, or move it'),
-        ("a.txt", "from,to\na,b\n", 'the first line, "from to", may be a header or an edge; remove it, or move it'),
+        ("a.txt", "4 2\n0 1\n1 2\n", f'the first line, "4 2", {MAY_BE}'),
+        ("a.txt", "from,to\na,b\n", f'the first line, "from to", {MAY_BE}'),
         ("a.png", "1 2", "name a file that ends in .col, .edgelist, .edges, .txt"),
     ],
 )

@@ -69,14 +69,17 @@ def build(program: Program, steps: int, metadata: dict[str, str]) -> onnx.ModelP
         hook.remove()
     names = {id(tensor): name for name, tensor in tensors.items()} | {id(tensors["batch"]): "nodes/batch"}
     graphs = [_part(*call, names).graph for call in calls]
-    # Tools drop an input that no node reads, so the rows of node_features say how many nodes there are.
-    nodes = [helper.make_node("Shape", ["node_features"], ["nodes/number"], end=1)]
-    nodes += [helper.make_node("Expand", ["batch", "nodes/number"], ["nodes/batch"])]
+    # Tools drop an input that no node reads, so none of the sizes of node_features is appended to the batch.
+    nodes = [
+        helper.make_node("Shape", ["node_features"], ["nodes/sizes"], end=1),
+        helper.make_node("Gather", ["nodes/sizes", "nodes/none"], ["nodes/no_size"]),
+        helper.make_node("Concat", ["batch", "nodes/no_size"], ["nodes/batch"], axis=0),
+    ]
     nodes += [node for graph in graphs for node in graph.node]
     inputs = [helper.make_tensor_value_info(name, *TYPES[name]) for name in INPUTS + OPTIONAL_INPUTS]
     outputs = [helper.make_tensor_value_info(name, *TYPES[name]) for name in OUTPUTS]
     weights = [weight for graph in graphs for weight in graph.initializer]
-    for name, default in {"num_colors": [0], "seed": 0, "steps": -steps}.items():
+    for name, default in {"num_colors": [0], "seed": 0, "steps": -steps, "nodes/none": []}.items():
         weights.append(numpy_helper.from_array(np.array(default, dtype=np.int64), name))
     graph = helper.make_graph(nodes, "coloring_gnn", inputs, outputs, weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=MAX_IR_VERSION)
