@@ -121,7 +121,8 @@ def main(options: Options) -> None:
     for i, path in enumerate(options.models):
         for j, kind in enumerate(("rounds", "time")):
             cells = [(rows[:, i, j].mean(), rows[:, i, j].std() / math.sqrt(len(rows))) for rows in saved.values()]
-            columns[f"{path.stem}, equal {kind}"] = [f"{mean:.2f} ± {error:.2f}" for mean, error in cells]
+            title = f"{path.parent.name}/{path.name}, equal {kind}"
+            columns[title] = [f"{mean:.2f} ± {error:.2f}" for mean, error in cells]
     print(table(columns))
 
 
