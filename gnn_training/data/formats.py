@@ -77,7 +77,7 @@ def parse_dimacs(content: bytes) -> Instance:
 
 def parse_text(content: bytes) -> Instance:
     """Read a table, or what is a .col or .mtx file by its content."""
-    if content.lstrip(codecs.BOM_UTF8)[:14].lower() == b"%%matrixmarket":
+    if content.removeprefix(codecs.BOM_UTF8)[:14].lower() == b"%%matrixmarket":
         return parse_matrix_market(content)
     return (parse_dimacs if re.search(rb"(\A|[\r\n])p[ \t]+(edges?|col)[ \t]", content) else parse_table)(content)
 

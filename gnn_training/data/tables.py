@@ -28,7 +28,15 @@ WAY_OUT = "begin an edge list with a line `source,target,weight`, or end the nam
 
 def lines(content: bytes) -> Iterator[tuple[int, bytes]]:
     """Every line with its number, from 1. UserError if there are too many, or if one is too long."""
-    text = content.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return _lines(_normalized(content))
+
+
+def _normalized(content: bytes) -> bytes:
+    """The content without a byte order mark, and with one kind of line ends."""
+    return content.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _lines(text: bytes) -> Iterator[tuple[int, bytes]]:
     if text.count(b"\n") > MAX_LINES:
         raise UserError(f"has more than {MAX_LINES} lines; a larger file is not read")
     for number, line in enumerate(io.BytesIO(text), 1):
@@ -61,7 +69,7 @@ class Rows:
     """
 
     def __init__(self, content: bytes):
-        content = content.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        content = _normalized(content)
         if b"{" in content:  # networkx writes the attributes of an edge as a dict
             content = re.sub(rb"(?m)[ \t]\{.*\}[ \t]*$", b"", content)
         bare = re.sub(rb'"[^"\n]*"', b'""', content) if b'"' in content else content
@@ -76,7 +84,7 @@ class Rows:
 
     def __iter__(self) -> Iterator[tuple[int, list[bytes]]]:
         skip, is_ascii, has_quotes, separator = self.skip, self.content.isascii(), b'"' in self.content, self.separator
-        for number, line in lines(self.content):
+        for number, line in _lines(self.content):
             try:
                 if not is_ascii:
                     line.decode()
@@ -131,8 +139,7 @@ def _pairs(rows: Rows, columns: tuple[int, int] = (0, 1)) -> Pairs:
         one = cells[first] if first < width else b""
         ends.append(position.setdefault(one, len(position)))
         ends.append(position.setdefault(cells[second] if second < width else one, len(position)))
-        if len(position) > MAX_NODES:
-            raise UserError(f"line {number}: begins node {MAX_NODES + 1}; a larger graph is not read")
+        _check_count(number, position)
     return Pairs(position, np.asarray(ends).reshape(-1, 2), np.asarray(widths))
 
 
@@ -155,9 +162,9 @@ def parse_table(content: bytes) -> Instance:
         rows.skip = 1
         shown = brief(" ".join(cell.decode() for cell in first))
         return _edge_list(rows, columns or (0, 1), f"edge list without its header {shown}")
-    if base := _counted_from(number, first, pairs):
+    if (base := _counted_from(number, first, pairs)) is not None:
         rows.skip = 1
-        return _counted(rows, int(first[0]), *base)
+        return _counted(rows, int(first[0]), base)
     if pairs.widths.min() == pairs.widths.max() == 2:
         return _edge_list(rows, (0, 1), "edge list", pairs)
     if _has_neighbours(rows, pairs):
@@ -203,17 +210,18 @@ def _is_number(cell: bytes) -> bool:
     return bool(WHOLE.fullmatch(cell) or FRACTION.fullmatch(cell))
 
 
-def _counted_from(number: int, first: Sequence[bytes], pairs: Pairs) -> tuple[int] | None:
+def _counted_from(number: int, first: Sequence[bytes], pairs: Pairs) -> int | None:
     """The smallest node if the first row has the numbers of nodes and edges. UserError if it may as well be an edge of
     another graph, or if it does not fit the other rows.
     """
     labels, rest = list(pairs.position), len(pairs.ends) - 1
     if len(first) != 2 or not rest or not all(map(WHOLE.fullmatch, labels)):
         return None
-    values = np.fromiter(map(int, labels), np.int64)[pairs.ends]
-    (num_nodes, num_edges), others = values[0].tolist(), values[1:]
+    numbers, ends = np.fromiter(map(int, labels), np.int64), pairs.ends
+    num_nodes, num_edges = numbers[ends[0]].tolist()
+    others = numbers[np.bincount(ends[1:].ravel(), minlength=len(labels)) > 0]  # of the rows below, each once
     low, high = int(others.min()), int(others.max())
-    base, is_full = int(high == num_nodes), len(np.unique(others)) == high - low + 1 == num_nodes
+    base, is_full = int(high == num_nodes), len(others) == high - low + 1 == num_nodes
     if low < base or high >= num_nodes + base or num_edges < 1:
         return None
     if num_edges != rest:
@@ -222,8 +230,8 @@ def _counted_from(number: int, first: Sequence[bytes], pairs: Pairs) -> tuple[in
             raise UserError(f"{message}; correct it, or remove it if the lines are right")
         return None
     if low == 0 or num_edges > num_nodes:
-        return (base,)
-    if is_full and {num_nodes, num_edges} in map(set, others.tolist()):
+        return base
+    if is_full and (np.sort(ends[1:], axis=1) == np.sort(ends[0])).all(1).any():
         return None  # both readings are one graph
     way_out = "move an edge to another line, or write a .col file"
     _refuse(number, first, "an edge, or the numbers of nodes and edges", way_out)
@@ -332,8 +340,7 @@ def _adjacency_lists(rows: Rows) -> Instance:
         for other in ids[1:] or ids:  # of a node alone a loop, which is dropped
             ends.append(ids[0])
             ends.append(other)
-        if len(position) > MAX_NODES:
-            raise UserError(f"line {number}: begins node {MAX_NODES + 1}; a larger graph is not read")
+        _check_count(number, position)
     return numbered(position, ends, "adjacency lists")
 
 
@@ -370,6 +377,11 @@ def _check_label(number: int, cells: Sequence[bytes]) -> None:
     for cell in cells:
         if error := _label_error(cell):
             raise UserError(f"line {number}: the node {brief(cell.decode())} {error}")
+
+
+def _check_count(number: int, position: dict[bytes, int]) -> None:
+    if len(position) > MAX_NODES:
+        raise UserError(f"line {number}: begins node {MAX_NODES + 1}; a larger graph is not read")
 
 
 def _alone(number: int, cells: Sequence[bytes]) -> NoReturn:
