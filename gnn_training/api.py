@@ -62,7 +62,7 @@ def color(
     solution = Solution(np.empty(0, dtype=np.int64), 0, 0, True, 0, 0.0, "none")
     problem = Problem.create(source, names, k, precolored, allowed, equitable, start + seconds)
     if source.num_nodes:
-        budget = Budget(start + seconds, 1, usable_threads(threads) if threads else opened.threads, seed)
+        budget = Budget(start + seconds, 1, usable_threads(threads or opened.threads), seed)
         *_, best = problem.colorings(opened, budget)
         solution = problem.solution(best, start, budget)
     colors = solution.colors

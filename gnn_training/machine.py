@@ -55,10 +55,10 @@ def num_cores() -> int:
 
 
 def usable_threads(requested: int) -> int:
-    """Return the requested number of threads, but no more than cores: more would only wait for each other."""
+    """Return the requested number of threads, 0 for all cores, but no more: they would only wait for each other."""
     if requested > (cores := num_cores()):
         log.warning("%d of %d threads are used: this process has no more cores", cores, requested)
-    return min(requested, cores)
+    return min(requested or cores, cores)
 
 
 def threads_per_rank(num_ranks: int) -> int:

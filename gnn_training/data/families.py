@@ -35,7 +35,7 @@ def _networkx(
 def _interval(rng: Generator, n: int) -> Instance:
     """Live ranges of variables. A sweep by start that reuses free colors is optimal: it needs the largest overlap."""
     start = np.sort(rng.uniform(0, 1, n))
-    end = start + rng.exponential(math.exp(rng.uniform(math.log(0.01), math.log(0.3))), n)
+    end = start + rng.exponential(applications.between(rng, 0.01, 0.3), n)
     coloring = np.zeros(n, dtype=np.int16)
     busy: list[tuple[float, int]] = []  # a heap of (until when, color)
     for node in range(n):
@@ -124,7 +124,7 @@ def _wavelength(rng: Generator, n: int) -> Instance:
         source, target = rng.choice(size, 2, replace=False).tolist()
         for hop in pairwise(nx.shortest_path(network, source, target)):
             path[link[frozenset(hop)]] = 1
-    return Instance(Graph.from_adjacency(uses @ uses.T > 0))
+    return Instance(applications.sharing(uses))
 
 
 def _clique_union(rng: Generator, n: int) -> Instance:

@@ -16,7 +16,7 @@ from gnn_training import contract, files, hub
 from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, OPTIONAL_INPUTS, OUTPUTS
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, as_graph, is_one_graph
-from gnn_training.machine import available_bytes, num_cores, usable_threads
+from gnn_training.machine import available_bytes, usable_threads
 from gnn_training.model import golden, rule
 
 MAX_WEIGHT = 1e6  # of a rule; ours are below 4
@@ -50,7 +50,7 @@ class Model:
         ONNX, or has other tensors than the contract's.
         """
         self.path = hub.model_file(path or contract.SHIPPED_MODEL)
-        self.threads = usable_threads(threads) if threads else num_cores()
+        self.threads = usable_threads(threads)
         self._session = _open(self.path, self.threads)
         with files.damaged(f"the metadata of {self.path}", WAY_OUT):
             self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map

@@ -98,10 +98,9 @@ def in_time(deadline: float, kernel: Callable[..., Any], *arguments: Any) -> Any
         try:
             while not interrupts and (left := deadline - time.monotonic()) > 0 and not future.done():
                 wait([future], min(left, SIGNAL_SECONDS))  # a signal reaches the main thread only
-            stop[0] = 1
-            return future.result()
         finally:
             stop[0] = 1  # on Ctrl-C, too: the pool waits for its thread
+        return future.result()
 
 
 @cache
