@@ -6,6 +6,7 @@ A task is a `Task`; what is found are colors and conflicts (S, G) and the colori
 import os
 import pickle
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,7 +81,9 @@ if __name__ == "__main__":
 
     # The memory of the GPU is that of the CPU.
     block_searcher.as_array = lambda tensor: FakeCUDAArray(tensor.contiguous().numpy())
-    torch.cuda.current_stream = lambda device: SimpleNamespace(cuda_stream=0)
+    stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda other: None)
+    torch.cuda.Stream = torch.cuda.current_stream = lambda device: stream
+    torch.cuda.stream = lambda stream: nullcontext()
     block_searcher.cuda.external_stream = lambda pointer: 0
     # Half of the time went into waiting for the thread that polls the others, and into the simulator's wrappers of
     # device functions, which find their `cuda` without them, too.

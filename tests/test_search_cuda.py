@@ -26,8 +26,8 @@ from gnn_training.solve.search_kernel import noise_table, search_graph
 
 SEED, UNTRAINED = 2**40 + 1, random_weights(0, 0)
 NO_JITTER = -200.0  # exp(-200) is 0: no noise breaks ties
-REGISTERS = 65_536 // (2 * search_cuda.THREADS)  # of a thread, so that an SM has two blocks
-SPILLED = 32  # bytes of registers of a thread in local memory, at most
+REGISTERS = 65_536 // (search_cuda.BLOCKS * search_cuda.THREADS)  # of a thread
+SPILLED = {8: 192, 9: 48, 10: 0, 12: 0}  # bytes of registers of a thread in local memory, at most
 
 
 @cache
@@ -110,8 +110,9 @@ def test_launches_hold_every_search_once_and_none_gets_more_memory_than_there_is
     nodes, colors = rng.integers(1, 6000, 300).tolist(), rng.integers(1, 250, 300).tolist()
     launches, too_large = search_cuda.plan(nodes, colors, 232_448)
     assert sorted(np.concatenate([*(launch.searches for launch in launches), too_large])) == list(range(300))
-    assert [launch.in_shared for launch in launches] == [True, True, False] and 0 < len(too_large) < 300
-    assert launches[0].shared <= 116_224 < launches[1].shared <= 232_448
+    assert [launch.in_shared for launch in launches] == [True, False] and 0 < len(too_large) < 300
+    assert launches[0].shared <= 57_344 < launches[1].shared <= 232_448
+    assert all((np.diff(np.array(nodes)[launch.searches]) <= 0).all() for launch in launches)  # the largest first
     assert search_cuda.plan([40_000], [3], 10**9)[1].tolist() == [0]  # integers of 16 bits
 
 
@@ -129,7 +130,7 @@ def test_the_kernel_compiles_for_gpus_and_spills_few_registers(in_shared: bool, 
         )
         used = resources(ptx, capability)
         print(capability, in_shared, used)
-        assert used["registers"] <= REGISTERS and used["bytes lmem"] == 0 and used["stack"] <= SPILLED
+        assert used["registers"] <= REGISTERS and used["bytes lmem"] == 0 and used["stack"] <= SPILLED[capability[0]]
         assert used["bytes smem"] <= 1024  # which newer GPUs keep for themselves
 
 

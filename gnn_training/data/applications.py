@@ -30,11 +30,11 @@ def exam_timetable(rng: Generator, n: int) -> Instance:
     """Exams, adjacent if a student takes both. Students take two to seven exams, most of them of their programme,
     popular ones more often. As the graphs of Carter, Laporte and Lee, Examination timetabling (1996).
     """
-    num_programmes, num_students = int(rng.integers(2, max(3, min(16, n // 8)))), round(n * between(rng, 2, 12))
+    num_programmes, num_students = max(1, round(n / between(rng, 12, 100))), round(n * between(rng, 3, 24))
     programme = rng.integers(num_programmes, size=n)
-    attraction = np.log(rng.pareto(rng.uniform(1, 3), n) + 0.1)
+    attraction = np.log(rng.pareto(between(rng, 2, 20), n) + 0.1)
     of_student = rng.integers(num_programmes, size=num_students)
-    elsewhere = math.log(between(rng, 0.02, 0.6))
+    elsewhere = math.log(between(rng, 0.01, 0.3))
     score = attraction + np.where(of_student[:, None] == programme, 0, elsewhere) + rng.gumbel(size=(num_students, n))
     rank = np.argsort(-score, axis=1)[:, :7]
     takes = np.zeros((n, num_students), dtype=np.float32)
@@ -139,17 +139,18 @@ def jacobian(rng: Generator, n: int) -> Instance:
 
 
 def frequencies(rng: Generator, n: int) -> Instance:
-    """Radio stations in towns, adjacent if they are in each other's reach, in half of the graphs also with a station
-    between them (Hale, Frequency assignment, 1980).
+    """Radio stations in towns, adjacent if they are in each other's reach, of which hills take or add some. In a
+    quarter of the graphs, those are adjacent, too, that have a station between them (Hale, Frequency assignment, 1980).
     """
-    towns = rng.random((int(rng.integers(2, max(3, n // 8))), 2))
-    place = towns[rng.integers(len(towns), size=n)] + rng.normal(0, between(rng, 0.01, 0.1), (n, 2))
+    towns = rng.random((max(1, round(n / between(rng, 5, 100))), 2))
+    place = towns[rng.integers(len(towns), size=n)] + rng.normal(0, between(rng, 0.02, 0.3), (n, 2))
     lonely = rng.random(n) < 0.3
     place[lonely] = rng.random((int(lonely.sum()), 2))
-    reach = np.exp(rng.normal(0, rng.uniform(0, 0.5), n))
+    reach, hills = np.exp(rng.normal(0, rng.uniform(0, 0.5), n)), np.triu(rng.normal(0, rng.uniform(0, 0.4), (n, n)), 1)
     away = np.hypot(*(place[:, None] - place[None]).transpose(2, 0, 1)) / (reach[:, None] + reach)
-    is_squared = rng.random() < 0.5
-    degree = between(rng, 3, 8) if is_squared else between(rng, 6, max(8, n / 4))
+    away *= np.exp(hills + hills.T)
+    is_squared = rng.random() < 0.25
+    degree = n * (between(rng, 0.01, 0.06) if is_squared else between(rng, 0.06, 0.4))
     near = away <= np.sort(away, axis=None)[min(n * n - 1, n + round(degree * n))]
     return Instance(sharing(near) if is_squared else Graph.from_adjacency(near))
 

@@ -1,11 +1,12 @@
 """The search of `solve.search_kernel` on a GPU: one thread block keeps one search for all its rounds.
 
-The phases have the same names and make the same moves, which tests/test_search_cuda.py checks. All threads of a block
-share the work of a phase. What depends on an order is done in the order of the CPU: one thread keeps the list of the
-nodes in conflict. numba's cache notices changes of this file only, so it has the hash of rule.py: 3b5dd2e687d58106.
+The phases have the same names and make the same moves, which tests/test_search_cuda.py checks. A warp finds the best
+move of an active node; all warps decide alike which of these moves are made, and a move changes the counts of all
+neighbours at once. What depends on an order is done in the order of the CPU: one thread keeps the list of the nodes in
+conflict. numba's cache notices changes of this file only, so it has the hash of rule.py: 3b5dd2e687d58106.
 
-The state of a search is in shared memory. The counts and what is tabu, by far the largest part, are in a workspace in
-global memory where they do not fit. Their integers have 16 bits, which limits nodes and rounds to LAST.
+The state of a search is in shared memory. What is tabu is in global memory, and so are the counts where BLOCKS searches
+would not fit into a multiprocessor with them. Their integers have 16 bits, which limits nodes and rounds to LAST.
 
 Letters in shapes: G graphs, R searches, N nodes and K colors of a graph, W words of N bits, A active nodes.
 """
@@ -24,9 +25,12 @@ from gnn_training.solve.search_kernel import ENDS, FORMULAS, NUM_CONTROLS, NUM_F
 
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # type: ignore[attr-defined] # small launches are few
 LAST = 32_767  # the largest integer of 16 bits
-THREADS = 256  # of a block, at most
-# Few enough registers that a multiprocessor has two blocks. The simulator knows no such option.
-OPTIONS: dict[str, Any] = {} if config.ENABLE_CUDASIM else {"launch_bounds": (THREADS, 2)}  # type: ignore[attr-defined]
+THREADS, BLOCKS = 128, 4  # of a block, and blocks that a multiprocessor should have at the same time
+RESERVED = 1024  # bytes of shared memory that a GPU keeps of every block
+SIMULATED: bool = config.ENABLE_CUDASIM  # type: ignore[attr-defined]
+OPTIONS: dict[str, Any] = {} if SIMULATED else {"launch_bounds": (THREADS, BLOCKS)}  # the simulator knows none
+WARP = 1 if SIMULATED else 32  # threads that work in step; the simulator's do not
+ALL = 0xFFFFFFFF  # threads of a warp
 BITS = 32  # of a word
 at = np.uint32  # an index that is not looked at for being negative, which saves registers
 CONFLICTED, CONFLICTS, COLORS, MOVES, CLOSED, TOUCHED = range(6)  # places in `totals`
@@ -63,12 +67,11 @@ class Search(NamedTuple):
     K: int
     W: int
     ends: int  # twice the number of edges
-    adjacency: Any  # (N, W) uint32, a bit for every neighbour; in global memory, as are the next two
+    adjacency: Any  # (N, W) uint32, a bit for every neighbour; in global memory, as are the next three
     table: Any  # (NOISE_ROWS, at least K) float32
     logs: Any  # log1p of 0, 1, 2, ...
+    until: Any  # (N, K) int16, last round in which a node may not take a color
     counts: Any  # (K, N) int16, neighbours of a node with a color; in shared memory if it fits
-    until: Any  # (N, K) int16, last round in which a node may not take a color; likewise
-    classes: Any  # (W, K) uint32, a bit for every node of a color
     totals: Any  # (NUM_TOTALS,) int32
     outputs: Any  # (OUTPUTS + 1,) float32, of the network, and the mean of the feature `moves`
     weights: Any  # (NUM_WEIGHTS,) float32
@@ -79,11 +82,8 @@ class Search(NamedTuple):
     active: Any  # (A,) int32, nodes
     rows: Any  # (A,) int32, of the table
     target: Any  # (A,) int32
-    movers: Any  # (A,) int32, places in `active` of the best moves,
-    kept: Any  # (A,) int32, and whether they are made
     gain: Any  # (A,) float32
-    cost_here: Any  # (A,) float32
-    score: Any  # (A, K) float32
+    costs: Any  # (A, K) int32, weights of the conflicts in every color
     colors: Any  # (N,) int16, as are all that follow
     conflicts: Any
     without: Any
@@ -92,39 +92,36 @@ class Search(NamedTuple):
     moves: Any
     conflicted: Any
     place: Any
-    touched: Any  # neighbours of a moving node in its old or its new color
+    touched: Any  # neighbours of a moving node that come into conflict or out of it
 
 
 def layout(n, K):
-    """Active nodes, nodes that may move, words of N bits, and shared memory: words, and integers of 16 bits in them
-    that hold the nodes, and those that hold the counts and what is tabu.
+    """Active nodes, nodes that may move, words of N bits, and shared memory: words, and integers of 16 bits for the
+    nodes; last the integers of 16 bits of a table of nodes and colors.
     """
     A = min(max(ACTIVE, n // NODES_PER_ACTIVE), n)
-    W = (n + BITS - 1) // BITS
-    words = NUM_TOTALS + OUTPUTS + 1 + rule.NUM_WEIGHTS + 2 * n + (2 + A + W) * K + 7 * A
-    return A, min(max(MOVERS, n // NODES_PER_MOVER), A), W, words, 9 * n, 2 * n * K
+    words = NUM_TOTALS + OUTPUTS + 1 + rule.NUM_WEIGHTS + 2 * n + (2 + A) * K + 4 * A
+    return A, min(max(MOVERS, n // NODES_PER_MOVER), A), (n + BITS - 1) // BITS, words, 9 * n, n * K
 
 
 device_layout = device(layout)
 
 
 @device
-def lay_out(n, K, ends, in_global, large, start):
-    """The arrays of a search. in_global: adjacency, table and logs; large: counts and what is tabu, from `start` on."""
+def lay_out(n, K, ends, in_global, until, counts, start):
+    """The arrays of a search. in_global: adjacency, table and logs; the counts begin at `start`."""
     adjacency, table, logs = in_global
     A, _, W, words, _, _ = device_layout(n, K)
-    floats, ints, bits = cuda.shared.array(0, float32), cuda.shared.array(0, int32), cuda.shared.array(0, uint32)
-    small = cuda.shared.array(0, int16)
+    floats, ints, small = cuda.shared.array(0, float32), cuda.shared.array(0, int32), cuda.shared.array(0, int16)
     fixed = NUM_TOTALS + OUTPUTS + 1
     node = fixed + rule.NUM_WEIGHTS
     color = node + 2 * n
     act = color + 2 * K
     h = 2 * words
     return Search(
-        n, K, W, ends, adjacency, table, logs, large[start:], large[start + n * K :],
-        bits[act + (7 + K) * A :], ints, floats[NUM_TOTALS:], floats[fixed:], ints[node:], ints[node + n :],
-        ints[color:], ints[color + K :], ints[act:], ints[act + A :], ints[act + 2 * A :], ints[act + 3 * A :],
-        ints[act + 4 * A :], floats[act + 5 * A :], floats[act + 6 * A :], floats[act + 7 * A :],
+        n, K, W, ends, adjacency, table, logs, until, counts[start:], ints, floats[NUM_TOTALS:], floats[fixed:],
+        ints[node:], ints[node + n :], ints[color:], ints[color + K :],
+        ints[act:], ints[act + A :], ints[act + 2 * A :], floats[act + 3 * A :], ints[act + 4 * A :],
         small[h:], small[h + n :], small[h + 2 * n :], small[h + 3 * n :], small[h + 4 * n :],
         small[h + 5 * n :], small[h + 6 * n :], small[h + 7 * n :], small[h + 8 * n :],
     )  # fmt: skip
@@ -136,22 +133,24 @@ def begin(s, first, weights):
     thread, threads = cuda.threadIdx.x, cuda.blockDim.x
     for i in range(thread, rule.NUM_WEIGHTS, threads):
         s.weights[at(i)] = weights[i]
+    for i in range(thread, s.n * s.K, threads):
+        s.until[at(i)], s.counts[at(i)] = -1, 0
+    for x in range(thread, s.K, threads):
+        s.sizes[at(x)], s.is_open[at(x)] = 0, 1
+    for i in range(thread, NUM_TOTALS, threads):
+        s.totals[at(i)] = s.K if i == COLORS else 0
+    cuda.syncthreads()
     for v in range(thread, s.n, threads):
         s.colors[at(v)], s.moved[at(v)] = first[at(v)], -NOT_MOVED
         s.conflicts[at(v)] = s.moves[at(v)] = 0
+        cuda.atomic.add(s.sizes, np.int32(first[at(v)]), 1)
         begin_node(s, first, v)
-    for x in range(thread, s.K, threads):
-        begin_color(s, first, x)
-    for i in range(thread, NUM_TOTALS, threads):
-        s.totals[at(i)] = s.K if i == COLORS else 0
     cuda.syncthreads()
 
 
 @device
 def begin_node(s, first, v):
     """Count the colors of the neighbours of node v."""
-    for x in range(s.K):
-        s.counts[at(x * s.n + v)], s.until[at(v * s.K + x)] = 0, -1
     for w in range(s.W):
         word = s.adjacency[at(v * s.W + w)]
         while word != 0:
@@ -159,23 +158,10 @@ def begin_node(s, first, v):
             word = np.uint32(word & np.uint32(word - np.uint32(1)))
     without = one = 0
     for x in range(s.K):
-        without += s.counts[at(x * s.n + v)] == 0
-        one += s.counts[at(x * s.n + v)] == 1
+        count = s.counts[at(x * s.n + v)]
+        without += count == 0
+        one += count == 1
     s.without[at(v)], s.one[at(v)] = without, one
-
-
-@device
-def begin_color(s, first, x):
-    """Note the nodes of color x as bits."""
-    size = 0
-    for w in range(s.W):
-        word = np.uint32(0)
-        for b in range(min(BITS, s.n - w * BITS)):
-            if first[at(w * BITS + b)] == x:
-                word = np.uint32(word | np.uint32(np.uint32(1) << np.uint32(b)))
-                size += 1
-        s.classes[at(w * s.K + x)] = word
-    s.sizes[at(x)], s.is_open[at(x)] = size, 1
 
 
 @device
@@ -194,28 +180,16 @@ def close(s):
         s.without[at(v)] -= s.counts[at(color * s.n + v)] == 0
         s.one[at(v)] -= s.counts[at(color * s.n + v)] == 1
     if thread == 0:
-        s.is_open[at(color)] = 0
-        s.totals[COLORS] -= 1
+        count = np.int32(0)
         for v in range(s.n):
             if s.colors[at(v)] == color:
-                add_conflicts(s, v, 1)
+                s.conflicts[at(v)] = 1
+                s.conflicted[at(count)], s.place[at(v)] = v, count
+                count += np.int32(1)
+        s.totals[CONFLICTED] = s.totals[CONFLICTS] = count
+        s.is_open[at(color)] = 0
+        s.totals[COLORS] -= 1
     cuda.syncthreads()
-
-
-@device
-def add_conflicts(s, v, change):
-    """Change the number of conflicts of node v, and the list of the nodes in conflict with it. For one thread."""
-    before = s.conflicts[at(v)]
-    s.conflicts[at(v)] = before + change
-    s.totals[CONFLICTS] += change
-    if before == 0 and change > 0:
-        s.place[at(v)] = s.totals[CONFLICTED]
-        s.conflicted[at(s.place[at(v)])] = v
-        s.totals[CONFLICTED] += 1
-    elif before > 0 and before + change == 0:
-        s.totals[CONFLICTED] -= 1
-        last = s.conflicted[at(s.totals[CONFLICTED])]
-        s.conflicted[at(s.place[at(v)])], s.place[at(last)] = last, s.place[at(v)]
 
 
 @device
@@ -278,67 +252,65 @@ def weigh(s, t):
 
 @device
 def choose(s, num_active, t):
-    """Find the best move of every active node."""
-    thread, threads, K = cuda.threadIdx.x, cuda.blockDim.x, s.K
-    for i in range(thread, num_active * K, threads):
-        a = np.int32(at(i) // at(K))  # in 32 bits
-        s.score[at(i)] = score_move(s, a, i - a * K, t)
-    cuda.syncthreads()
-    for a in range(thread, num_active, threads):
-        target = 0
-        for x in range(1, K):
-            if s.score[at(a * K + x)] > s.score[at(a * K + target)]:
-                target = x
-        age = s.logs[at(t - np.int32(s.moved[at(s.active[at(a)])]))]
-        s.target[at(a)] = target
-        s.gain[at(a)] = gain_of(s.cost_here[at(a)], s.score[at(a * K + target)], age, s.weights[MOVE + 2])
+    """Find the best move of every active node, each by a warp."""
+    lane, K, k = cuda.threadIdx.x % WARP, s.K, s.totals[COLORS]
+    for a in range(cuda.threadIdx.x // WARP, num_active, cuda.blockDim.x // WARP):
+        v, row, start = s.active[at(a)], s.rows[at(a)], a * K
+        for x in range(lane, K, WARP):
+            s.costs[at(start + x)] = 0
+        wait_for_warp()
+        for start_word in range(0, s.W, WARP):  # a warp loads its words at once
+            own = np.uint32(0)
+            if start_word + lane < s.W:
+                own = s.adjacency[at(v * s.W + start_word + lane)]
+            for w in range(start_word, min(start_word + WARP, s.W)):
+                word = of_thread(own, w - start_word)
+                for bit in range(lane, BITS, WARP):
+                    if word >> bit & 1:
+                        u = w * BITS + bit
+                        cuda.atomic.add(s.costs, start + s.colors[at(u)], s.weight[at(u)])
+        wait_for_warp()
+        here, colors_per_node = s.colors[at(v)], np.float32(k) / np.float32(s.n)
+        top, target = NO_MOVE, np.int32(0)
+        for x in range(lane, K, WARP):
+            until, random = s.until[at(v * K + x)], s.table[at(row), at(x)]
+            crowding = np.float32(crowding_of(np.float32(s.sizes[at(x)]), colors_per_node))
+            cost = np.float32(s.costs[at(start + x)]) / np.float32(rule.UNIT)
+            score = np.float32(score_of(crowding, random, cost, s.outputs[4], s.weights[MOVE + 1]))
+            if score > top and s.is_open[at(x)] and x != here and until < t:
+                top, target = score, np.int32(x)
+        top, target = best_of_warp(top, target)
+        if lane == 0:
+            cost = np.float32(s.costs[at(start + here)]) / np.float32(rule.UNIT)
+            if not s.is_open[at(here)]:
+                cost += np.float32(1) + s.weights[MOVE]
+            s.target[at(a)] = target
+            s.gain[at(a)] = gain_of(cost, top, s.logs[at(t - np.int32(s.moved[at(v)]))], s.weights[MOVE + 2])
 
 
 @device
-def score_move(s, a, x, t):
-    """What color x is worth to active node a; the cost of its own color is noted."""
-    v = s.active[at(a)]
-    if s.colors[at(v)] == x:
-        closed = np.float32(0) if s.is_open[at(x)] else np.float32(1) + s.weights[MOVE]
-        s.cost_here[at(a)] = sum_conflicts(s, v, x) + closed
-        return NO_MOVE
-    if not s.is_open[at(x)] or s.until[at(v * s.K + x)] >= t:
-        return NO_MOVE
-    crowding = np.float32(crowding_of(np.float32(s.sizes[at(x)]), np.float32(s.totals[COLORS]) / np.float32(s.n)))
-    random, cost = s.table[at(s.rows[at(a)]), at(x)], sum_conflicts(s, v, x)
-    return score_of(crowding, random, cost, s.outputs[4], s.weights[MOVE + 1])
+def wait_for_warp():
+    """Let every thread of a warp see what the others have written."""
+    if WARP > 1:
+        cuda.syncwarp(ALL)
 
 
 @device
-def sum_conflicts(s, v, x):
-    """Weights of the conflicts of node v in color x."""
-    cost = np.int32(0)
-    for w in range(s.W):
-        word = np.uint32(s.adjacency[at(v * s.W + w)] & s.classes[at(w * s.K + x)])
-        while word != 0:
-            cost += s.weight[at(w * BITS + cuda.ffs(word) - 1)]
-            word = np.uint32(word & np.uint32(word - np.uint32(1)))
-    return np.float32(cost) / np.float32(rule.UNIT)
+def of_thread(value, lane):
+    """The value (32 bits) of a thread of the warp."""
+    return np.uint32(cuda.shfl_sync(ALL, np.int32(value), lane)) if WARP > 1 else value
 
 
 @device
-def settle(s, num_active, room):
-    """Take the best move and those about as good, without those of neighbours of a better one; return their number."""
-    thread, threads, count = cuda.threadIdx.x, cuda.blockDim.x, min(room, num_active)
-    for a in range(thread, num_active, threads):
-        gain, best, rank = s.gain[at(a)], s.gain[at(a)], 0
-        for b in range(num_active):
-            best = max(best, s.gain[at(b)])
-            rank += s.gain[at(b)] > gain or (s.gain[at(b)] == gain and b < a)
-        limit = best - s.outputs[3] if rank > 0 else NO_MOVE
-        if rank < count:
-            s.movers[at(rank)], s.kept[at(rank)] = a, gain > limit
-    cuda.syncthreads()
-    for m in range(thread, count, threads):
-        for better in range(m):
-            if are_adjacent(s, s.active[at(s.movers[at(m)])], s.active[at(s.movers[at(better)])]):
-                s.kept[at(m)] = 0
-    return count
+def best_of_warp(value, place):
+    """The largest of the values of a warp's threads, and its place, the smallest if there are several."""
+    step = WARP // 2
+    while step > 0:
+        other, there = cuda.shfl_xor_sync(ALL, value, step), cuda.shfl_xor_sync(ALL, place, step)
+        if other > value or (other == value and there < place):
+            value, place = other, there
+        step //= 2
+    return value, place
 
 
 @device
@@ -348,67 +320,124 @@ def are_adjacent(s, v, u):
 
 
 @device
-def apply(s, num_movers, t):
-    """Let the nodes move."""
-    num_conflicted = np.float32(s.totals[CONFLICTED])
-    for m in range(num_movers):
-        if s.kept[at(m)]:
-            a = s.movers[at(m)]
-            change_counts(s, s.active[at(a)], s.target[at(a)])
-            cuda.syncthreads()
-            if cuda.threadIdx.x == 0:
-                random = s.table[at(s.rows[at(a)]), 0]
-                tenure = tenure_of(s.outputs[0], s.outputs[1], s.outputs[2], num_conflicted, random)
-                change_node(s, s.active[at(a)], s.target[at(a)], t, min(LAST, t + int(min(tenure, np.float32(LAST)))))
-            cuda.syncthreads()
+def move(s, num_active, room, t):
+    """Make the best move and those about as good, without those of neighbours of a better one. All warps decide it."""
+    num_conflicted, limit, gain, a = np.float32(s.totals[CONFLICTED]), NO_MOVE, -NO_MOVE, np.int32(-1)
+    for m in range(min(room, num_active)):
+        gain, a = next_best(s, num_active, gain, a)
+        if not gain > limit:
+            break
+        if m == 0:
+            limit = gain - s.outputs[3]
+        if m > 0 and has_better_neighbour(s, num_active, gain, a):
+            cuda.syncthreads()  # before the next round draws other nodes
+        else:
+            apply(s, a, num_conflicted, t)
 
 
 @device
-def change_counts(s, v, new):
-    """Count for the neighbours of node v that it leaves its color."""
-    old = s.colors[at(v)]
-    for u in range(cuda.threadIdx.x, s.n, cuda.blockDim.x):
-        if not are_adjacent(s, v, u):
-            continue
-        left, entered = s.counts[at(old * s.n + u)] - 1, s.counts[at(new * s.n + u)]
-        s.counts[at(old * s.n + u)], s.counts[at(new * s.n + u)] = left, entered + 1
-        if s.is_open[at(old)]:
-            s.without[at(u)] += left == 0
-            s.one[at(u)] += np.int32(left == 1) - np.int32(left == 0)
-        s.without[at(u)] -= entered == 0
-        s.one[at(u)] += np.int32(entered == 0) - np.int32(entered == 1)
-        if s.colors[at(u)] == old or s.colors[at(u)] == new:
+def next_best(s, num_active, gain, place):
+    """The gain of the best move after the one of active node `place`, and the place of its node."""
+    best, where = NO_MOVE, np.int32(LAST)
+    for a in range(cuda.threadIdx.x % WARP, num_active, WARP):
+        other = s.gain[at(a)]
+        if other > best and (other < gain or (other == gain and a > place)):
+            best, where = other, np.int32(a)
+    return best_of_warp(best, where)
+
+
+@device
+def has_better_neighbour(s, num_active, gain, place):
+    """Whether a neighbour of active node `place` has a better move."""
+    v, is_there = s.active[at(place)], False
+    for a in range(cuda.threadIdx.x % WARP, num_active, WARP):
+        other = s.gain[at(a)]
+        if other > gain or (other == gain and a < place):
+            is_there |= are_adjacent(s, v, s.active[at(a)]) != 0
+    return cuda.any_sync(ALL, is_there) != 0 if WARP > 1 else is_there
+
+
+@device
+def apply(s, a, num_conflicted, t):
+    """Let active node a move."""
+    thread, v, new = cuda.threadIdx.x, s.active[at(a)], s.target[at(a)]
+    old = np.int32(s.colors[at(v)])
+    is_open = s.is_open[at(old)]
+    for u in range(thread, s.n, cuda.blockDim.x):
+        if are_adjacent(s, v, u):
+            change_counts(s, u, old, new, is_open)
+    cuda.syncthreads()
+    if thread == 0:
+        change_conflicted(s, v, old, new)
+    if thread == cuda.blockDim.x - 1:
+        random = s.table[at(s.rows[at(a)]), 0]
+        tenure = tenure_of(s.outputs[0], s.outputs[1], s.outputs[2], num_conflicted, random)
+        s.until[at(v * s.K + old)] = min(LAST, t + int(min(tenure, np.float32(LAST))))
+        s.colors[at(v)], s.moved[at(v)] = new, t
+        s.moves[at(v)] += 1
+        s.totals[MOVES] += 1
+        s.sizes[at(old)] -= 1
+        s.sizes[at(new)] += 1
+    cuda.syncthreads()
+
+
+@device
+def change_counts(s, u, old, new, is_open):
+    """Count for node u that a neighbour leaves its color for a new one."""
+    left, entered = s.counts[at(old * s.n + u)] - 1, s.counts[at(new * s.n + u)]
+    s.counts[at(old * s.n + u)], s.counts[at(new * s.n + u)] = left, entered + 1
+    if is_open:
+        s.without[at(u)] += left == 0
+        s.one[at(u)] += np.int32(left == 1) - np.int32(left == 0)
+    s.without[at(u)] -= entered == 0
+    s.one[at(u)] += np.int32(entered == 0) - np.int32(entered == 1)
+    color = s.colors[at(u)]
+    if color in (old, new):
+        conflicts = s.conflicts[at(u)] + np.int32(1 if color == new else -1)
+        s.conflicts[at(u)] = conflicts
+        if conflicts == np.int32(color == new):
             s.touched[at(cuda.atomic.add(s.totals, TOUCHED, 1))] = u
 
 
 @device
-def change_node(s, v, new, t, until):
-    """Give node v its new color, and change the conflicts in the order of the CPU. For one thread."""
-    old, word, bit = s.colors[at(v)], v // BITS * s.K, np.uint32(np.uint32(1) << np.uint32(v % BITS))
-    s.until[at(v * s.K + old)], s.moved[at(v)] = until, t
-    s.moves[at(v)] += 1
-    s.totals[MOVES] += 1
-    s.sizes[at(old)] -= 1
-    s.sizes[at(new)] += 1
-    s.classes[at(word + old)] ^= bit
-    s.classes[at(word + new)] ^= bit
-    s.colors[at(v)] = new
-    add_conflicts(s, v, s.counts[at(new * s.n + v)] - s.conflicts[at(v)])
-    for i in range(s.totals[TOUCHED]):  # threads have noted them as they came: the smallest first
-        for j in range(i + 1, s.totals[TOUCHED]):
+def change_conflicted(s, v, old, new):
+    """Change the list of the nodes in conflict in the order of the CPU: first node v, then its neighbours, which
+    threads have noted as they came, the smallest first. For one thread.
+    """
+    before, after, count = np.int32(s.conflicts[at(v)]), np.int32(s.counts[at(new * s.n + v)]), s.totals[CONFLICTED]
+    s.conflicts[at(v)] = after
+    s.totals[CONFLICTS] += 2 * after - before - s.counts[at(old * s.n + v)]
+    if after == 0:
+        count = leave(s, v, count)
+    touched = s.totals[TOUCHED]
+    for i in range(touched):
+        for j in range(i + 1, touched):
             if s.touched[at(j)] < s.touched[at(i)]:
                 s.touched[at(i)], s.touched[at(j)] = s.touched[at(j)], s.touched[at(i)]
-        add_conflicts(s, s.touched[at(i)], -1 if s.colors[at(s.touched[at(i)])] == old else 1)
-    s.totals[TOUCHED] = 0
+        u = s.touched[at(i)]
+        if s.conflicts[at(u)] == 0:
+            count = leave(s, u, count)
+        else:
+            s.conflicted[at(count)], s.place[at(u)] = u, count
+            count += np.int32(1)
+    s.totals[CONFLICTED], s.totals[TOUCHED] = count, 0
+
+
+@device
+def leave(s, v, count):
+    """Take node v from so many nodes in conflict; return how many are left."""
+    last, place = s.conflicted[at(count - 1)], s.place[at(v)]
+    s.conflicted[at(place)], s.place[at(last)] = last, place
+    return np.int32(count - 1)
 
 
 @cache
 def kernel(in_shared: bool, max_shared: int) -> Any:
-    """The kernel for a grid of one block per search, compiled for the present GPU. in_shared: whether the counts and
-    what is tabu fit into shared memory, else `large` (R, integers) int16 has room for them. max_shared: its bytes.
+    """The kernel for a grid of one block per search, compiled for the present GPU. in_shared: whether the counts are in
+    shared memory, else `large` (R, integers) int16 has room for them after what is tabu. max_shared: its bytes.
     """
     compiled = cuda.jit(SIGNATURE, cache=True, **OPTIONS)(kernel_function(in_shared))
-    if not config.ENABLE_CUDASIM:  # type: ignore[attr-defined]
+    if not SIMULATED:
         allow(compiled, max_shared)
     return compiled
 
@@ -423,12 +452,12 @@ def kernel_function(in_shared: bool) -> Any:
         block, thread = cuda.blockIdx.x, cuda.threadIdx.x
         g = graph[block]
         n, K = nodes[g], num_colors[g]
-        A, M, _, words, integers, _ = device_layout(n, K)
+        A, M, _, words, integers, table_size = device_layout(n, K)
         in_global = adjacency[first_word[g] :], table, logs
         if in_shared:
-            s = lay_out(n, K, ends[g], in_global, cuda.shared.array(0, int16), 2 * words + integers)
+            s = lay_out(n, K, ends[g], in_global, large[block], cuda.shared.array(0, int16), 2 * words + integers)
         else:
-            s = lay_out(n, K, ends[g], in_global, large[block], 0)
+            s = lay_out(n, K, ends[g], in_global, large[block], large[block], table_size)
         begin(s, first[first_node[g] :], weights[block])
         num_found, fewest_conflicts = K, np.float32(NONE_FOUND)
         for t in range(rounds):
@@ -449,9 +478,7 @@ def kernel_function(in_shared: bool) -> Any:
                 cuda.syncthreads()
                 choose(s, num_active, t)
                 cuda.syncthreads()
-                num_movers = settle(s, num_active, M)
-                cuda.syncthreads()
-                apply(s, num_movers, t)
+                move(s, num_active, M, t)
         if thread == 0:
             fewest[block] = num_found
             conflicts[block] = fewest_conflicts if num_found > lower[block] else np.float32(0)
@@ -462,7 +489,7 @@ def kernel_function(in_shared: bool) -> Any:
 class Launch(NamedTuple):
     """Searches that run together."""
 
-    searches: np.ndarray  # places among all searches
+    searches: np.ndarray  # places among all searches, the largest first
     in_shared: bool  # see `kernel`
     shared: int  # bytes of a block
     large: int  # integers of a block in global memory
@@ -473,17 +500,19 @@ def plan(nodes: Sequence[int], colors: Sequence[int], max_shared: int) -> tuple[
     the places of the searches that fit into no block.
     """
     sizes = np.array([layout(*size) for size in zip(nodes, colors, strict=True)], dtype=int).reshape(-1, 6)
-    *_, words, integers, large = sizes.T
-    reduced, full = (4 * (words + (count + 1) // 2) for count in (integers, integers + large))  # bytes of a search
-    # Two blocks fit into a multiprocessor, one does, one without the counts and what is tabu does, none does.
-    conditions = np.array(nodes) > LAST, 2 * full <= max_shared, full <= max_shared, reduced <= max_shared
-    kinds = np.select(conditions, (3, 0, 1, 2), 3)
-    launches = []
-    for kind, shared, room in (0, full, 0 * large), (1, full, 0 * large), (2, reduced, large):
-        searches = np.flatnonzero(kinds == kind)
+    *_, words, integers, table = sizes.T
+    reduced, full = (4 * (words + (count + 1) // 2) for count in (integers, integers + table))  # bytes of a search
+    small = full <= (max_shared + RESERVED) // BLOCKS - RESERVED
+    fits = (reduced <= max_shared) & (np.array(nodes) <= LAST)
+    launches, order = [], np.argsort(-np.array(nodes), kind="stable")
+    for in_shared, wanted, shared, room in (
+        (True, fits & small, full, table),
+        (False, fits & ~small, reduced, 2 * table),
+    ):
+        searches = order[wanted[order]]
         if len(searches):
-            launches.append(Launch(searches, kind < 2, int(shared[searches].max()), int(room[searches].max())))
-    return launches, np.flatnonzero(kinds == 3)
+            launches.append(Launch(searches, in_shared, int(shared[searches].max()), int(room[searches].max())))
+    return launches, np.flatnonzero(~fits)
 
 
 def logarithms(count: int) -> np.ndarray:

@@ -29,6 +29,7 @@ class BlockSearcher:
         self.first_word = np.cumsum([0, *nodes * -(-nodes // search_cuda.BITS)])
         self.num_colors = np.zeros(len(data), int)  # of the colorings to start with, 0 if a graph is not there yet
         self._tables = lru_cache(1)(self._make_tables)
+        self._streams = [torch.cuda.Stream(device) for _ in range(2)]  # of launches, which run at the same time
         self.graphs = DeviceGraphs(
             nodes=self._copied(data.num_nodes), ends=self._copied(2 * data.num_edges),
             num_colors=self._empty(torch.int32, len(data)), first_node=self._copied(self.first_node),
@@ -47,14 +48,19 @@ class BlockSearcher:
         nodes, colors = (values[np.tile(batch.ids, repeats)] for values in (self.data.num_nodes, self.num_colors))
         launches, too_large = search_cuda.plan(nodes.tolist(), colors.tolist(), self.max_shared)
         searches = [values.repeat(repeats) for values in (self._copied(batch.ids), batch.lower, batch.seeds)]
-        for launch in launches:
-            places = self._copied(launch.searches)
-            chosen = [values[places] for values in (*searches, weights.flatten(0, 1))]
-            outcomes[:, places] = torch.stack(self.run(launch, chosen, int(nodes.max()), rounds)[:2])
+        main = torch.cuda.current_stream(self.device)
+        for launch, stream in zip(launches, self._streams, strict=False):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                places = self._copied(launch.searches)
+                chosen = [values[places] for values in (*searches, weights.flatten(0, 1))]
+                outcomes[:, places] = torch.stack(self.run(launch, chosen, int(nodes.max()), rounds)[:2])
         if len(too_large):  # the cores search these graphs
             rows = too_large[: len(too_large) // repeats].tolist()
             results = search_on_cpu(weights, batch, rounds, rows)
             outcomes[:, self._copied(too_large)] = torch.stack(results).flatten(1)
+        for stream in self._streams:
+            main.wait_stream(stream)
         fewest, conflicts = outcomes.view(2, repeats, count)
         return fewest, conflicts
 
