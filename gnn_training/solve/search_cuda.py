@@ -32,7 +32,9 @@ OPTIONS: dict[str, Any] = {} if SIMULATED else {"launch_bounds": (THREADS, BLOCK
 WARP = 1 if SIMULATED else 32  # threads that work in step; the simulator's do not
 ALL = 0xFFFFFFFF  # threads of a warp
 BITS = 32  # of a word
-at = np.uint32  # an index that is not looked at for being negative, which saves registers
+# Indices and counters are of 32 bits and never negative, in loops that say so: numba's `range` and its integers of 64
+# bits would take twice the instructions and registers.
+at = np.uint32
 CONFLICTED, CONFLICTS, COLORS, MOVES, CLOSED, TOUCHED = range(6)  # places in `totals`
 NUM_TOTALS = 6
 BY_GRAPH, BIAS, BY_NODE, OUT, DIRECT, MOVE = (int(end) for end in ENDS[:-1])  # places in the vector of weights
@@ -119,8 +121,8 @@ def lay_out(n, K, ends, in_global, until, counts, start):
     act = color + 2 * K
     h = 2 * words
     return Search(
-        n, K, W, ends, adjacency, table, logs, until, counts[start:], ints, floats[NUM_TOTALS:], floats[fixed:],
-        ints[node:], ints[node + n :], ints[color:], ints[color + K :],
+        at(n), at(K), at(W), ends, adjacency, table, logs, until, counts[start:],
+        ints, floats[NUM_TOTALS:], floats[fixed:], ints[node:], ints[node + n :], ints[color:], ints[color + K :],
         ints[act:], ints[act + A :], ints[act + 2 * A :], floats[act + 3 * A :], ints[act + 4 * A :],
         small[h:], small[h + n :], small[h + 2 * n :], small[h + 3 * n :], small[h + 4 * n :],
         small[h + 5 * n :], small[h + 6 * n :], small[h + 7 * n :], small[h + 8 * n :],
@@ -130,7 +132,7 @@ def lay_out(n, K, ends, in_global, until, counts, start):
 @device
 def begin(s, first, weights):
     """Count what the first coloring (N,) says, with an empty memory."""
-    thread, threads = cuda.threadIdx.x, cuda.blockDim.x
+    thread, threads = cuda.threadIdx.x, THREADS
     for i in range(thread, rule.NUM_WEIGHTS, threads):
         s.weights[at(i)] = weights[i]
     for i in range(thread, s.n * s.K, threads):
@@ -176,7 +178,7 @@ def close(s):
         s.totals[CLOSED] = smallest
     cuda.syncthreads()
     color = s.totals[CLOSED]
-    for v in range(thread, s.n, cuda.blockDim.x):
+    for v in range(thread, s.n, THREADS):
         s.without[at(v)] -= s.counts[at(color * s.n + v)] == 0
         s.one[at(v)] -= s.counts[at(color * s.n + v)] == 1
     if thread == 0:
@@ -196,8 +198,8 @@ def close(s):
 def ask(s):
     """Ask the network what depends on the search as a whole."""
     w = s.weights
-    for j in range(cuda.threadIdx.x, OUTPUTS, cuda.blockDim.x):
-        density = np.float32(s.ends) / np.float32(max(1, s.n * (s.n - 1)))
+    for j in range(cuda.threadIdx.x, OUTPUTS, THREADS):
+        density = np.float32(s.ends) / np.float32(max(1, np.int64(s.n) * (np.int64(s.n) - 1)))
         f0, f1, f2, f3, f4 = graph_features(
             math.log(s.n), math.log(s.totals[COLORS]), density, s.logs[at(s.totals[CONFLICTED])]
         )
@@ -212,32 +214,39 @@ def ask(s):
 @device
 def draw(s, room, seed, t):
     """Take the nodes in conflict whose turn it is, all if they are few; return their number."""
-    thread, threads, count = cuda.threadIdx.x, cuda.blockDim.x, s.totals[CONFLICTED]
-    for i in range(thread, count, threads):
-        s.turns[at(i)] = turn_of(np.int64(s.conflicted[at(i)]), seed, t)
-    if count > room:
-        cuda.syncthreads()
-    for i in range(thread, count, threads):
-        turn, rank = s.turns[at(i)], i
-        if count > room:
-            rank = 0
-            for j in range(count):
-                rank += s.turns[at(j)] > turn
+    i, threads, count = at(cuda.threadIdx.x), at(THREADS), at(s.totals[CONFLICTED])
+    if count <= room:
+        while i < count:
+            v = s.conflicted[i]
+            s.active[i], s.rows[i] = v, noise_row(turn_of(np.int64(v), seed, t))
+            i = at(i + threads)
+        return count
+    while i < count:
+        s.turns[i] = turn_of(np.int64(s.conflicted[i]), seed, t)
+        i = at(i + threads)
+    cuda.syncthreads()
+    i = at(cuda.threadIdx.x)
+    while i < count:
+        turn, rank, j = s.turns[i], at(0), at(0)
+        while j < count:
+            rank = at(rank + at(s.turns[j] > turn))
+            j = at(j + 1)
         if rank < room:
-            s.active[at(rank)], s.rows[at(rank)] = s.conflicted[at(i)], noise_row(turn)
-    return min(count, room)
+            s.active[rank], s.rows[rank] = s.conflicted[i], noise_row(turn)
+        i = at(i + threads)
+    return at(room)
 
 
 @device
 def weigh(s, t):
     """What a conflict with every node costs."""
-    w, logs = s.weights, s.logs
-    for u in range(cuda.threadIdx.x, s.n, cuda.blockDim.x):
-        conflicts = s.conflicts[at(u)]
-        free = s.without[at(u)] - np.int32(conflicts == 0)  # other than its own color
-        age, moves = logs[at(t - np.int32(s.moved[at(u)]))], logs[at(s.moves[at(u)])]
+    w, logs, u = s.weights, s.logs, at(cuda.threadIdx.x)
+    while u < s.n:
+        conflicts = s.conflicts[u]
+        free = s.without[u] - np.int32(conflicts == 0)  # other than its own color
+        age, moves = logs[at(t - np.int32(s.moved[u]))], logs[at(s.moves[u])]
         has_free, f1, f2, f3, f4, f5 = node_features(
-            free > 0, logs[at(free)], logs[at(s.one[at(u)])], logs[at(conflicts)], age, moves, s.outputs[OUTPUTS]
+            free > 0, logs[at(free)], logs[at(s.one[u])], logs[at(conflicts)], age, moves, s.outputs[OUTPUTS]
         )
         f0, f4 = np.float32(has_free), np.float32(f4)
         z = f0 * w[DIRECT] + f1 * w[DIRECT + 1] + f2 * w[DIRECT + 2] + f3 * w[DIRECT + 3] + f4 * w[DIRECT + 4]
@@ -247,45 +256,60 @@ def weigh(s, t):
             y = f0 * w[at(i)] + f1 * w[at(i + 1)] + f2 * w[at(i + 2)] + f3 * w[at(i + 3)]
             y = y + f4 * w[at(i + 4)] + f5 * w[at(i + 5)]
             z = z + max(y + s.outputs[at(NUM_CONTROLS + j)], np.float32(0)) * w[at(OUT + j)]
-        s.weight[at(u)] = np.int32(conflict_weight(z, w[MOVE]))
+        s.weight[u] = np.int32(conflict_weight(z, w[MOVE]))
+        u = at(u + THREADS)
 
 
 @device
 def choose(s, num_active, t):
     """Find the best move of every active node, each by a warp."""
-    lane, K, k = cuda.threadIdx.x % WARP, s.K, s.totals[COLORS]
-    for a in range(cuda.threadIdx.x // WARP, num_active, cuda.blockDim.x // WARP):
-        v, row, start = s.active[at(a)], s.rows[at(a)], a * K
-        for x in range(lane, K, WARP):
-            s.costs[at(start + x)] = 0
-        wait_for_warp()
-        for start_word in range(0, s.W, WARP):  # a warp loads its words at once
-            own = np.uint32(0)
-            if start_word + lane < s.W:
-                own = s.adjacency[at(v * s.W + start_word + lane)]
-            for w in range(start_word, min(start_word + WARP, s.W)):
-                word = of_thread(own, w - start_word)
-                for bit in range(lane, BITS, WARP):
-                    if word >> bit & 1:
-                        u = w * BITS + bit
-                        cuda.atomic.add(s.costs, start + s.colors[at(u)], s.weight[at(u)])
-        wait_for_warp()
-        here, colors_per_node = s.colors[at(v)], np.float32(k) / np.float32(s.n)
-        top, target = NO_MOVE, np.int32(0)
-        for x in range(lane, K, WARP):
-            until, random = s.until[at(v * K + x)], s.table[at(row), at(x)]
-            crowding = np.float32(crowding_of(np.float32(s.sizes[at(x)]), colors_per_node))
+    K, lane, a = s.K, at(at(cuda.threadIdx.x) % at(WARP)), at(at(cuda.threadIdx.x) // at(WARP))
+    colors_per_node = np.float32(s.totals[COLORS]) / np.float32(s.n)
+    while a < num_active:
+        v, start = at(s.active[a]), at(a * K)
+        add_costs(s, v, start, lane)
+        here, until, random = at(s.colors[v]), at(v * K), s.table[at(s.rows[a])]
+        top, target, x = NO_MOVE, np.int32(0), lane
+        while x < K:
+            noise, until_x = random[x], s.until[at(until + x)]
+            crowding = np.float32(crowding_of(np.float32(s.sizes[x]), colors_per_node))
             cost = np.float32(s.costs[at(start + x)]) / np.float32(rule.UNIT)
-            score = np.float32(score_of(crowding, random, cost, s.outputs[4], s.weights[MOVE + 1]))
-            if score > top and s.is_open[at(x)] and x != here and until < t:
+            score = np.float32(score_of(crowding, noise, cost, s.outputs[4], s.weights[MOVE + 1]))
+            if (until_x < t) & (score > top) & (s.is_open[x] != 0) & (x != here):
                 top, target = score, np.int32(x)
+            x = at(x + WARP)
         top, target = best_of_warp(top, target)
         if lane == 0:
             cost = np.float32(s.costs[at(start + here)]) / np.float32(rule.UNIT)
-            if not s.is_open[at(here)]:
+            if s.is_open[here] == 0:
                 cost += np.float32(1) + s.weights[MOVE]
-            s.target[at(a)] = target
-            s.gain[at(a)] = gain_of(cost, top, s.logs[at(t - np.int32(s.moved[at(v)]))], s.weights[MOVE + 2])
+            s.target[a] = target
+            s.gain[a] = gain_of(cost, top, s.logs[at(t - np.int32(s.moved[v]))], s.weights[MOVE + 2])
+        a = at(a + THREADS // WARP)
+
+
+@device
+def add_costs(s, v, start, lane):
+    """Add the weights of the conflicts of node v in every color, which `costs` has from `start` on."""
+    x = lane
+    while x < s.K:
+        s.costs[at(start + x)] = 0
+        x = at(x + WARP)
+    wait_for_warp()
+    first = at(0)
+    while first < s.W:  # a warp loads as many words as it has threads
+        word, w = at(0), at(0)
+        if at(first + lane) < s.W:
+            word = s.adjacency[at(v * s.W + first + lane)]
+        while w < at(WARP) and at(first + w) < s.W:
+            bits, u = of_thread(word, w), at((first + w) * BITS + lane)
+            for _ in range(BITS // WARP):  # once on a GPU
+                if has_bit(bits, u):
+                    cuda.atomic.add(s.costs, at(start + s.colors[u]), s.weight[u])
+                u = at(u + WARP)
+            w = at(w + 1)
+        first = at(first + WARP)
+    wait_for_warp()
 
 
 @device
@@ -316,14 +340,21 @@ def best_of_warp(value, place):
 @device
 def are_adjacent(s, v, u):
     """Whether an edge joins two nodes."""
-    return (s.adjacency[at(v * s.W + u // BITS)] >> np.uint32(u % BITS)) & np.uint32(1)
+    return has_bit(s.adjacency[at(v * s.W + u // at(BITS))], u)
+
+
+@device
+def has_bit(word, u):
+    """Whether the bit of node u is set in its word."""
+    return word & at(at(1) << at(u % at(BITS))) != 0
 
 
 @device
 def move(s, num_active, room, t):
     """Make the best move and those about as good, without those of neighbours of a better one. All warps decide it."""
     num_conflicted, limit, gain, a = np.float32(s.totals[CONFLICTED]), NO_MOVE, -NO_MOVE, np.int32(-1)
-    for m in range(min(room, num_active)):
+    m = at(0)
+    while m < room and m < num_active:
         gain, a = next_best(s, num_active, gain, a)
         if not gain > limit:
             break
@@ -332,70 +363,76 @@ def move(s, num_active, room, t):
         if m > 0 and has_better_neighbour(s, num_active, gain, a):
             cuda.syncthreads()  # before the next round draws other nodes
         else:
-            apply(s, a, num_conflicted, t)
+            apply(s, at(a), num_conflicted, t)
+        m = at(m + 1)
 
 
 @device
 def next_best(s, num_active, gain, place):
     """The gain of the best move after the one of active node `place`, and the place of its node."""
-    best, where = NO_MOVE, np.int32(LAST)
-    for a in range(cuda.threadIdx.x % WARP, num_active, WARP):
-        other = s.gain[at(a)]
-        if other > best and (other < gain or (other == gain and a > place)):
-            best, where = other, np.int32(a)
+    best, where, a = NO_MOVE, np.int32(LAST), at(at(cuda.threadIdx.x) % at(WARP))
+    while a < num_active:
+        other, b = s.gain[a], np.int32(a)
+        if (other > best) & ((other < gain) | ((other == gain) & (b > place))):
+            best, where = other, b
+        a = at(a + WARP)
     return best_of_warp(best, where)
 
 
 @device
 def has_better_neighbour(s, num_active, gain, place):
     """Whether a neighbour of active node `place` has a better move."""
-    v, is_there = s.active[at(place)], False
-    for a in range(cuda.threadIdx.x % WARP, num_active, WARP):
-        other = s.gain[at(a)]
-        if other > gain or (other == gain and a < place):
-            is_there |= are_adjacent(s, v, s.active[at(a)]) != 0
+    v, is_there, a = at(s.active[at(place)]), False, at(at(cuda.threadIdx.x) % at(WARP))
+    while a < num_active:
+        other = s.gain[a]
+        if (other > gain) | ((other == gain) & (np.int32(a) < place)):
+            is_there = is_there or are_adjacent(s, v, at(s.active[a]))
+        a = at(a + WARP)
     return cuda.any_sync(ALL, is_there) != 0 if WARP > 1 else is_there
 
 
 @device
 def apply(s, a, num_conflicted, t):
     """Let active node a move."""
-    thread, v, new = cuda.threadIdx.x, s.active[at(a)], s.target[at(a)]
-    old = np.int32(s.colors[at(v)])
-    is_open = s.is_open[at(old)]
-    for u in range(thread, s.n, cuda.blockDim.x):
+    v, new, u = at(s.active[a]), at(s.target[a]), at(cuda.threadIdx.x)
+    old = at(s.colors[v])
+    is_open = s.is_open[old] != 0
+    while u < s.n:
         if are_adjacent(s, v, u):
             change_counts(s, u, old, new, is_open)
+        u = at(u + THREADS)
     cuda.syncthreads()
-    if thread == 0:
+    if cuda.threadIdx.x == 0:
         change_conflicted(s, v, old, new)
-    if thread == cuda.blockDim.x - 1:
-        random = s.table[at(s.rows[at(a)]), 0]
+    if cuda.threadIdx.x == THREADS - 1:
+        random = s.table[at(s.rows[a]), 0]
         tenure = tenure_of(s.outputs[0], s.outputs[1], s.outputs[2], num_conflicted, random)
         s.until[at(v * s.K + old)] = min(LAST, t + int(min(tenure, np.float32(LAST))))
-        s.colors[at(v)], s.moved[at(v)] = new, t
-        s.moves[at(v)] += 1
+        s.colors[v], s.moved[v] = new, t
+        s.moves[v] += 1
         s.totals[MOVES] += 1
-        s.sizes[at(old)] -= 1
-        s.sizes[at(new)] += 1
+        s.sizes[old] -= 1
+        s.sizes[new] += 1
     cuda.syncthreads()
 
 
 @device
 def change_counts(s, u, old, new, is_open):
     """Count for node u that a neighbour leaves its color for a new one."""
-    left, entered = s.counts[at(old * s.n + u)] - 1, s.counts[at(new * s.n + u)]
-    s.counts[at(old * s.n + u)], s.counts[at(new * s.n + u)] = left, entered + 1
-    if is_open:
-        s.without[at(u)] += left == 0
-        s.one[at(u)] += np.int32(left == 1) - np.int32(left == 0)
-    s.without[at(u)] -= entered == 0
-    s.one[at(u)] += np.int32(entered == 0) - np.int32(entered == 1)
-    color = s.colors[at(u)]
-    if color in (old, new):
-        conflicts = s.conflicts[at(u)] + np.int32(1 if color == new else -1)
-        s.conflicts[at(u)] = conflicts
-        if conflicts == np.int32(color == new):
+    at_old, at_new, color = at(old * s.n + u), at(new * s.n + u), at(s.colors[u])
+    left, entered = np.int32(s.counts[at_old] - 1), np.int32(s.counts[at_new])
+    s.counts[at_old], s.counts[at_new] = left, np.int32(entered + 1)
+    if (left < 2) & is_open:
+        s.without[u] += np.int32(left == 0)
+        s.one[u] += np.int32(left == 1) - np.int32(left == 0)
+    if entered < 2:
+        s.without[u] -= np.int32(entered == 0)
+        s.one[u] += np.int32(entered == 0) - np.int32(entered == 1)
+    if (color == old) | (color == new):
+        has_entered = np.int32(color == new)
+        conflicts = np.int32(s.conflicts[u] + 2 * has_entered - 1)
+        s.conflicts[u] = conflicts
+        if conflicts == has_entered:
             s.touched[at(cuda.atomic.add(s.totals, TOUCHED, 1))] = u
 
 
@@ -404,31 +441,34 @@ def change_conflicted(s, v, old, new):
     """Change the list of the nodes in conflict in the order of the CPU: first node v, then its neighbours, which
     threads have noted as they came, the smallest first. For one thread.
     """
-    before, after, count = np.int32(s.conflicts[at(v)]), np.int32(s.counts[at(new * s.n + v)]), s.totals[CONFLICTED]
-    s.conflicts[at(v)] = after
+    before, after, i = np.int32(s.conflicts[v]), np.int32(s.counts[at(new * s.n + v)]), at(0)
+    count, touched = at(s.totals[CONFLICTED]), at(s.totals[TOUCHED])
+    s.conflicts[v] = after
     s.totals[CONFLICTS] += 2 * after - before - s.counts[at(old * s.n + v)]
     if after == 0:
         count = leave(s, v, count)
-    touched = s.totals[TOUCHED]
-    for i in range(touched):
-        for j in range(i + 1, touched):
-            if s.touched[at(j)] < s.touched[at(i)]:
-                s.touched[at(i)], s.touched[at(j)] = s.touched[at(j)], s.touched[at(i)]
-        u = s.touched[at(i)]
-        if s.conflicts[at(u)] == 0:
+    while i < touched:
+        u, j = at(s.touched[i]), at(i + 1)
+        while j < touched:
+            other = at(s.touched[j])
+            if other < u:
+                s.touched[j], u = u, other
+            j = at(j + 1)
+        if s.conflicts[u] == 0:
             count = leave(s, u, count)
         else:
-            s.conflicted[at(count)], s.place[at(u)] = u, count
-            count += np.int32(1)
+            s.conflicted[count], s.place[u] = u, count
+            count = at(count + 1)
+        i = at(i + 1)
     s.totals[CONFLICTED], s.totals[TOUCHED] = count, 0
 
 
 @device
 def leave(s, v, count):
     """Take node v from so many nodes in conflict; return how many are left."""
-    last, place = s.conflicted[at(count - 1)], s.place[at(v)]
-    s.conflicted[at(place)], s.place[at(last)] = last, place
-    return np.int32(count - 1)
+    last, place = at(s.conflicted[at(count - 1)]), at(s.place[v])
+    s.conflicted[place], s.place[last] = last, place
+    return at(count - 1)
 
 
 @cache
@@ -460,25 +500,26 @@ def kernel_function(in_shared: bool) -> Any:
             s = lay_out(n, K, ends[g], in_global, large[block], large[block], table_size)
         begin(s, first[first_node[g] :], weights[block])
         num_found, fewest_conflicts = K, np.float32(NONE_FOUND)
-        for t in range(rounds):
+        for round in range(rounds):
+            t = np.int32(round)
             if t % rule.PERIOD == 0:
                 ask(s)
                 cuda.syncthreads()
                 weigh(s, t)
             if s.totals[CONFLICTED] == 0:
                 num_found, fewest_conflicts = s.totals[COLORS], np.float32(NONE_FOUND)
-                for v in range(thread, n, cuda.blockDim.x):
+                for v in range(thread, n, THREADS):
                     best[block, v] = s.colors[v]
                 if num_found <= lower[block]:
                     break
                 close(s)
             else:
                 fewest_conflicts = min(fewest_conflicts, np.float32(s.totals[CONFLICTS]) / np.float32(2))
-                num_active = draw(s, A, seeds[block], t)
+                num_active = draw(s, at(A), seeds[block], t)
                 cuda.syncthreads()
                 choose(s, num_active, t)
                 cuda.syncthreads()
-                move(s, num_active, M, t)
+                move(s, num_active, at(M), t)
         if thread == 0:
             fewest[block] = num_found
             conflicts[block] = fewest_conflicts if num_found > lower[block] else np.float32(0)
