@@ -13,6 +13,7 @@ from gnn_training.errors import UserError
 PresetName = Literal["smoke", "cpu", "single", "multi"]
 RecipeName = Literal["smoke", "cpu", "full"]
 Device = Literal["auto", "cpu", "cuda"]
+SHIPPED = Path("shipped")  # as weights to start with: those of the file that comes with this package
 EVALUATIONS = 10  # of a training, beside the one before it
 LARGEST = 10**9  # rounds, steps or seconds: years, and clocks and libraries can still count as far
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -119,12 +120,14 @@ class TrainSettings(RankSettings):
     seed: Seed = 0
     """Seed of weights, batches and noise, and of generated graphs."""
     weights: Path | None = None
-    """Run folder or checkpoint whose weights to start with; None starts with random weights."""
+    """Weights to start with: a run folder, a checkpoint or an exported file, or `shipped` for the file that comes with
+    this package; None starts with random weights.
+    """
     rounds: Rounds = 1500
     """Rounds of a search."""
     steps: Count = 0
     """Number of optimizer steps; 0 counts searches instead."""
-    searches: Positive = 102_400
+    searches: Positive = 51_200
     """Without --steps: searches in the whole training, two for every graph of a step. More ranks take fewer steps."""
     minutes: Amount = 0.0
     """Stop training after this many minutes; 0 sets no limit."""
@@ -132,8 +135,8 @@ class TrainSettings(RankSettings):
     """Graphs per rank and step; each is searched twice."""
     batch_states: Positive = 4
     """States of long searches per rank and step, from which the network learns to predict."""
-    learning_rate: Rate = 0.04
-    """Learning rate after the warm-up, on one rank."""
+    learning_rate: Rate | None = None
+    """Learning rate after the warm-up, on one rank; None takes 0.01 if --weights names some, else 0.04."""
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
     """How the learning rate grows with the number of ranks."""
     warmup_steps: Count = 10
@@ -165,6 +168,11 @@ class TrainSettings(RankSettings):
             raise ValueError(f"warmup_steps ({self.warmup_steps}) must be below steps ({self.steps})")
         return self
 
+    @property
+    def peak_rate(self) -> float:
+        """The learning rate after the warm-up."""
+        return self.learning_rate or (0.01 if self.weights else 0.04)
+
     def num_steps(self, graphs_per_step: float) -> int:
         """Return the number of optimizer steps of the whole training. graphs_per_step: on all ranks, the mean."""
         return self.steps or max(self.warmup_steps + 1, round(self.searches / (2 * graphs_per_step)))
@@ -175,6 +183,10 @@ class RunSettings(TrainSettings):
     """Your graphs, file or folder: packed, JSON, DIMACS, edge lists or GraphML; None generates graphs."""
     recipe: RecipeName = "cpu"
     """Which graphs to generate if no data is given."""
+    weights: Path | None = SHIPPED
+    """Weights to start with: a run folder, a checkpoint or an exported file, or `shipped` for the file that comes with
+    this package; None starts with random weights.
+    """
     models: Path = Path("models")
     """Folder for coloring_gnn.onnx and its companions."""
     oldest_runtime: bool = True
@@ -237,13 +249,19 @@ class EvaluateSettings(Settings):
     best_known: Path | None = None
     """CSV file with the columns name and best_known."""
     seconds: Amount = 0.0
-    """Time per graph for the second column, network and search; 0 leaves it out."""
+    """Time per graph for the search; 0 leaves it out."""
+    calls: Count = 0
+    """Number of graphs to color by one call, too, at most; 0 takes all."""
     rlf: bool = True
     """Compare with RLF, which is slow from a thousand nodes on; --no-rlf leaves it out."""
     tabucol: bool = False
-    """Compare with TabuCol and the rule: trained, untrained, shipped; for `seconds`, or without for those of a call."""
+    """Compare TabuCol and the rules (trained, untrained, shipped) on one thread each, for `seconds` or 0.2, and one
+    call with TabuCol in the time of the call.
+    """
     limit: Count = 0
     """Number of graphs to take, at most (of packed data: validation graphs); 0 takes all."""
+    chosen_by: Count = 0
+    """Of packed data: --validation-graphs of the training, which are left out if enough others remain; 0 keeps all."""
     report: Path = Path("report.json")
     """File for the numbers, JSON. A page of the same name for a browser, with the suffix .html, stands beside it."""
     threads: Workers = 0
@@ -306,7 +324,7 @@ def smoke() -> RunSettings:
     return RunSettings(
         preset="smoke", run=Path("runs/smoke"), recipe="smoke", steps=40, warmup_steps=5, rounds=100,
         batch_size=8, evaluate_every=20, validation_graphs=16, validation_rounds=100, checkpoint_every=20,
-        log_every=5,
+        log_every=5, weights=None,
     )  # fmt: skip
 
 

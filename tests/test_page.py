@@ -158,23 +158,26 @@ def test_a_family_with_two_parts_counts_in_the_first_part_too():
 def test_the_verdict_says_what_to_use():
     def verdict(**more: int) -> str:
         changes = [{method: 7 + change + i % 2 for method, change in more.items()} for i in range(8)]
-        return scores.verdict([colored(rule=7, **change) for change in changes])
+        return scores.verdict([colored(rule=7, **change) for change in changes], 0.2)
 
-    assert verdict() == ""
-    better = "needs, in colors, 1.50 ± 0.19 fewer than the untrained rule, 2.50 ± 0.19 fewer than TabuCol: use it."
-    assert better in verdict(untrained=1, tabucol=2)
-    unclear = "train longer or score more graphs, no clear gain shows here."
-    assert verdict(untrained=-2, tabucol=1).endswith(unclear)
-    worse = "do not use it for such graphs, the shipped rule found fewer colors."
-    assert verdict(untrained=1, shipped=-2).endswith(worse)
-    equal = "as many as TabuCol: use either, these graphs cannot tell it apart from TabuCol."
-    assert scores.verdict([colored(rule=k, tabucol=k) for k in (7, 8)]).endswith(equal)
+    assert verdict() == verdict(untrained=1) == ""
+    better = (
+        "this file saves 2.50 ± 0.19 colors against TabuCol and saves 1.50 ± 0.19 colors against untrained rule: use"
+    )
+    assert verdict(tabucol=2, untrained=1) == f"On 8 graphs with 0.2 s each, {better} this file."
+    assert verdict(tabucol=-2).endswith(
+        "loses 1.50 ± 0.19 colors against TabuCol: no clear gain over TabuCol shows here."
+    )
+    shipped = "; the shipped file saves 4.00 ± 0.00 colors against TabuCol: use the shipped file for such graphs."
+    assert verdict(tabucol=2, shipped=-2).endswith(shipped)
+    same = [colored(rule=7 + i % 2, tabucol=9, shipped=8 - i % 2) for i in range(8)]
+    assert scores.verdict(same, 1).endswith(": use this file or the shipped one, these graphs cannot tell them apart.")
 
 
 def test_the_comparison_says_who_needs_fewer_colors_and_where():
     families = (("dense", 2), ("geometric", -1), ("queen", 0))
     rows = [colored(family, dsatur=9, tabucol=7, rule=7 + more) for family, more in families]
     expected = "needs 0.33 colors more than TabuCol; fewer on geometric (-1.00); more on dense (+2.00)."
-    assert scores.comparison(rows, ("rule", "search")) == [f"In the same seconds, trained rule {expected}"]
-    same = "In the same seconds, trained rule needs as many colors as TabuCol."
-    assert scores.comparison(rows[2:], ("rule",)) == [same]
+    assert scores.comparison(rows) == [f"In the same seconds on 3 graphs, trained rule {expected}"]
+    same = "In the same seconds on 1 graphs, trained rule needs as many colors as TabuCol."
+    assert scores.comparison(rows[2:]) == [same]

@@ -223,3 +223,8 @@ class PackedGraphs:
     def name(self, i: int) -> str:
         """Name of graph i: family and number, or the file it was imported from."""
         return bytes(cut(self.tensors, "names", i)).decode(errors="replace")
+
+
+def spread(total: int, wanted: int) -> list[int]:
+    """So many of the places 0, 1, ..., or all, from everywhere: neighbours in packed data are of one family."""
+    return np.linspace(0, total - 1, min(wanted, total)).astype(int).tolist() if total else []

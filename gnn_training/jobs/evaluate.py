@@ -9,6 +9,7 @@ import os
 import platform
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from operator import itemgetter
@@ -24,7 +25,7 @@ from gnn_training.console import markdown_table, print_tables, progress
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import sources, suites
 from gnn_training.data.formats import integer
-from gnn_training.data.packed import PackedGraphs, is_packed
+from gnn_training.data.packed import PackedGraphs, is_packed, spread
 from gnn_training.data.suites import Case
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, conflicts, from_logits, is_proper, num_colors
@@ -38,7 +39,9 @@ from gnn_training.solve import kernels, portfolio
 from gnn_training.training.logbook import errors_as_warnings
 
 logger = logging.getLogger(__name__)
+COMPARED_SECONDS = 0.2  # of TabuCol and the rules, unless seconds are given
 CALL_SECONDS = 600.0  # a graph that needs longer for one call is too large for the network
+MIN_OTHERS = 20  # validation graphs that have had no part in the choice of the weights, else all are scored
 EXAMPLE_EDGES = 2000  # of a graph that is drawn on the page
 CSV_LIMIT = 10_000_000  # bytes
 # RLF takes time in proportion to nodes x edges: a minute here (a thousand nodes, half of all edges), on one core.
@@ -56,14 +59,17 @@ def evaluate(settings: EvaluateSettings) -> None:
         raise UserError(f"{web_page}: is not a page of `evaluate`, which would replace it; name another --report")
     model = Model(settings.model, settings.threads)
     portfolio.compile_all()
-    cases, rows, rules = _cases(settings), [], _rules(model)
-    with progress("evaluate", 0, len(cases)) as advance:
-        for case in cases:
-            rows.append(_row(case, model, rules, settings))
+    cases, rules, rows = _cases(settings), _rules(model), []
+    called = spread(len(cases), settings.calls or len(cases))
+    with progress("evaluate", 0, len(cases) + len(called)) as advance, ThreadPoolExecutor(model.threads) as pool:
+        # One method on one thread is compared with others on other graphs at the same time; a call takes all threads.
+        for row in pool.map(lambda case: _row(case, rules, settings), cases):
+            rows.append(row)
+            advance(1)
+        for place in called:
+            _call(cases[place], rows[place], model, settings)
             advance(1)
     summary, families = scores.summarize(rows), scores.by_family(rows)
-    # Unless `seconds` says otherwise, all have the time of the call.
-    comparison = scores.comparison(rows, ("rule", "search") if settings.seconds else ("rule", "one_call", "search"))
     example = _example(cases, rows, model)
     content = {
         "model": {"file": str(model.path), "sha256": files.sha256(model.path), "metadata": model.metadata},
@@ -72,7 +78,8 @@ def evaluate(settings: EvaluateSettings) -> None:
         "machine": {"system": platform.system(), "processor": platform.machine(), "cpus": os.cpu_count(),
                     "threads": model.threads},
         "summary": summary, "families": families, "graphs": [asdict(row) for row in rows],
-        "verdict": scores.verdict(rows), "comparison": comparison, "example": example,
+        "verdict": (verdict := scores.verdict(rows, settings.seconds or COMPARED_SECONDS)),
+        "comparison": (comparison := scores.comparison(rows)), "example": example,
     }  # fmt: skip
     tables = {name: markdown_table(columns) for name, columns in scores.tables(content).items()}
     files.write_text(settings.report, json.dumps(content, indent=1) + "\n")
@@ -84,12 +91,12 @@ def evaluate(settings: EvaluateSettings) -> None:
 
         print_tables(tables["methods"], file=(text := io.StringIO()))
         with errors_as_warnings("TensorBoard"), SummaryWriter(curves) as writer:
-            writer.add_text("report", f"{content['verdict']}\n\n{text.getvalue()}")
+            writer.add_text("report", f"{verdict}\n\n{text.getvalue()}")
             for method, figure in pictures(example).items():
                 writer.add_figure(method, figure)
     if summary["chromatic_mae"] is not None:
         print(f"The number of colors is predicted with a mean error of {summary['chromatic_mae']:.2f}.")
-    for sentence in filter(None, [*comparison, content["verdict"]]):
+    for sentence in filter(None, [*comparison, verdict]):
         print(sentence)
 
 
@@ -107,13 +114,15 @@ def _cases(settings: EvaluateSettings) -> list[Case]:
     elif is_packed(settings.graphs):
         data = PackedGraphs.open(settings.graphs)
         data.verify()
-        ids = data.indices("validation").tolist() or range(len(data))  # a single graph is for training
+        ids = data.indices("validation").tolist() or list(range(len(data)))  # a single graph is for training
+        chosen_by = {ids[place] for place in spread(len(ids), settings.chosen_by)}
+        if len(ids) - len(chosen_by) >= MIN_OTHERS:
+            ids = [i for i in ids if i not in chosen_by]
         cases = [Case(data.graph(i), int(data.num_colors[i]), data.families[data.family[i]]) for i in ids]
     else:
         cases = [Case(_read(file)) for file in sources.find([settings.graphs])]
     if settings.limit:  # from everywhere, because neighbours in the list are of one family
-        chosen = np.linspace(0, len(cases) - 1, min(settings.limit, len(cases))).astype(int)
-        cases = [cases[i] for i in chosen]
+        cases = [cases[place] for place in spread(len(cases), settings.limit)]
     file = settings.best_known or (suites.DIMACS if settings.suite == "dimacs" else None)
     if file:
         best_known, name = _best_known(file), cases[0].graph.name
@@ -178,53 +187,63 @@ def _rules(model: Model) -> dict[str, np.ndarray]:
     return {"untrained": first_weights().numpy(), **others, "rule": model.rule}
 
 
-def _row(case: Case, model: Model, rules: dict[str, np.ndarray], settings: EvaluateSettings) -> Row:
-    graph, lists = case.graph, case.graph.csr()
-    clique, sizes = portfolio.clique_size(lists), (graph.num_nodes, graph.num_edges)
+def _row(case: Case, rules: dict[str, np.ndarray], settings: EvaluateSettings) -> Row:
+    """The graph, with the colors of the methods that take one thread."""
+    graph, clique = case.graph, portfolio.clique_size(case.graph.csr())
+    sizes, seconds = (graph.num_nodes, graph.num_edges), settings.seconds or COMPARED_SECONDS
     row = Row(graph.name, case.family, *sizes, case.best_known, clique, published=case.published)
-    lower = max(clique, case.target)
-
-    def watch(method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> None:
-        """Note what a method finds, and when; `spent` seconds came before."""
-        start = time.monotonic() - spent
-        timed = [(time.monotonic() - start, colors) for colors in colorings]
-        row.seconds[method], row.progress[method] = time.monotonic() - start, []
-        for moment, colors in timed:
-            if not is_proper(graph, colors):
-                raise RuntimeError(f"{graph.name}: the coloring of {METHODS[method]} is not proper")
-            # TabuCol may empty two classes at once, then skips a number.
-            if (used := num_colors(colors)) < row.colors.get(method, math.inf):
-                row.colors[method] = used
-                row.progress[method].append((moment, used))
-
-    def alone(method: portfolio.Method, rule: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """Yield DSATUR's colors, then those of one method on one thread, each with fewer colors, down to `lower`."""
-        budget, colors = portfolio.Budget(time.monotonic() + seconds, lower), kernels.dsatur(*lists)
-        yield colors
-        yield from (better.colors for better in portfolio.improvements(lists, colors, budget, {method: 1}, rule))
-
-    watch("dsatur", greedy(graph, "dsatur"))
+    _watch(row, graph, "dsatur", greedy(graph, "dsatur"))
     if settings.rlf and graph.num_nodes * graph.num_edges <= RLF_LIMIT:
-        watch("rlf", greedy(graph, "rlf"))
-    start, spent = time.monotonic(), 0.0
+        _watch(row, graph, "rlf", greedy(graph, "rlf"))
+    if settings.tabucol:
+        _watch(row, graph, "tabucol", _alone(case, row, seconds, portfolio.tabu_search))
+        for method, weights in rules.items():
+            _watch(row, graph, method, _alone(case, row, seconds, portfolio.trained_rule, weights))
+    return row
+
+
+def _call(case: Case, row: Row, model: Model, settings: EvaluateSettings) -> None:
+    """Add what takes all threads: one call, the search for `seconds`; and TabuCol in the time of the call."""
+    graph, start = case.graph, time.monotonic()
     try:
         prediction = model.predict(graph, seconds=CALL_SECONDS)  # with the three required inputs only
-        logits = prediction.logits[0]
-        one_call, spent = from_logits(graph, logits), time.monotonic() - start
+        one_call, spent = from_logits(graph, prediction.logits[0]), time.monotonic() - start
     except (MemoryError, TimeoutError) as error:
         logger.warning("%s: too large for the network on this machine: %s", graph.name, error)
-    seconds = settings.seconds or (spent if settings.tabucol else 0.0)
-    if seconds and settings.tabucol:
-        watch("tabucol", alone(portfolio.tabu_search))
-        for method, weights in rules.items():
-            watch(method, alone(portfolio.trained_rule, weights))
-    if seconds:
-        budget = portfolio.Budget(time.monotonic() + seconds, lower, model.threads)
-        watch("search", (coloring.colors for coloring in portfolio.colorings(graph, model.rule, budget, clique)))
-    if spent:
-        watch("one_call", [one_call], spent)
-        row.conflicts, row.chromatic = conflicts(graph, logits.argmax(1)), float(prediction.chromatic[0])
-    return row
+    else:
+        _watch(row, graph, "one_call", [one_call], spent)
+        row.conflicts = conflicts(graph, prediction.logits[0].argmax(1))
+        row.chromatic = float(prediction.chromatic[0])
+        if settings.tabucol:
+            _watch(row, graph, "tabucol_call", _alone(case, row, spent, portfolio.tabu_search))
+    if settings.seconds:
+        budget = portfolio.Budget(time.monotonic() + settings.seconds, max(row.clique, case.target), model.threads)
+        found = portfolio.colorings(graph, model.rule, budget, row.clique)
+        _watch(row, graph, "search", (coloring.colors for coloring in found))
+
+
+def _watch(row: Row, graph: Graph, method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> None:
+    """Note in the row what a method finds, and when; `spent` seconds came before."""
+    start = time.monotonic() - spent
+    timed = [(time.monotonic() - start, colors) for colors in colorings]
+    row.seconds[method], row.progress[method] = time.monotonic() - start, []
+    for moment, colors in timed:
+        if not is_proper(graph, colors):
+            raise RuntimeError(f"{graph.name}: the coloring of {METHODS[method]} is not proper")
+        # TabuCol may empty two classes at once, then skips a number.
+        if (used := num_colors(colors)) < row.colors.get(method, math.inf):
+            row.colors[method] = used
+            row.progress[method].append((moment, used))
+
+
+def _alone(
+    case: Case, row: Row, seconds: float, method: portfolio.Method, rule: np.ndarray | None = None
+) -> Iterator[np.ndarray]:
+    """Yield DSATUR's colors, then those of one method on one thread, each with fewer colors, down to a lower bound."""
+    lists, budget = case.graph.csr(), portfolio.Budget(time.monotonic() + seconds, max(row.clique, case.target))
+    colors = kernels.dsatur(*lists)
+    yield colors
+    yield from (better.colors for better in portfolio.improvements(lists, colors, budget, {method: 1}, rule))
 
 
 def greedy(graph: Graph, strategy: str) -> Iterator[np.ndarray]:

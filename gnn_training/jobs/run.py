@@ -42,7 +42,7 @@ from gnn_training.training.logbook import require_logger
 log = logging.getLogger(__name__)
 STEPS = ("data", "check", "train", "export", "verify", "evaluate", "pack")
 SETTINGS = "settings"  # folder in the run folder
-SCORED_GRAPHS = 64  # of the validation graphs, for the report at the end
+SCORED_GRAPHS, CALLED_GRAPHS = 150, 16  # of the validation graphs: for the report at the end, and for one call
 NVLS_OFF = {"NCCL_NVLS_ENABLE": "0"}  # needed on NVSwitch machines whose containers lack /dev/nvidia-caps
 PREFLIGHT_SECONDS = 90  # NCCL waits for half an hour if it cannot connect
 WAIT_SECONDS = 3600  # for the graphs that the first machine makes
@@ -126,8 +126,9 @@ def plan(settings: RunSettings) -> list[Step]:
     exporting = ExportSettings(run=run, models=models, oldest_runtime=settings.oldest_runtime)
     verifying = exporting.model_copy(update={"verify_only": True})
     evaluating = EvaluateSettings(
-        graphs=source.graphs, model=str(model), limit=SCORED_GRAPHS, tabucol=True, report=report
-    )
+        graphs=source.graphs, model=str(model), chosen_by=settings.validation_graphs, limit=SCORED_GRAPHS,
+        calls=CALLED_GRAPHS, rlf=False, tabucol=True, report=report,
+    )  # fmt: skip
     packing = PackSettings(run=run, models=models, price_per_hour=settings.price_per_hour)
     steps = []
     if source.imported is not None:
@@ -260,7 +261,8 @@ def _finish(settings: RunSettings, how: str) -> None:
     with files.damaged(report, way_out := "delete it, then the same command makes it again"):
         content = files.read_json(report, way_out)
         graphs, methods = content["summary"]["graphs"], content["summary"]["methods"].items()
-        scores = [f"{METHODS[method]} {score['mean_gap']:.2f}" for method, score in methods]
+        everywhere = {METHODS[method]: score["mean_gap"] for method, score in methods if score["graphs"] == graphs}
+        scores = [f"{method} {gap:.2f}" for method, gap in everywhere.items()]
         verdict = str(content["verdict"])
     log.info("%s: %.1f MB, %s", model, model.stat().st_size / 1e6, how)
     log.info("colors above the best known on %d validation graphs: %s", graphs, ", ".join(scores))

@@ -179,7 +179,7 @@ class Training:
             if not has_best:  # evaluate again, whatever the checkpoint remembers
                 self.progress.lowest, self.progress.evaluated_at = None, -1
         elif settings.weights:
-            self.learner.load_weights(rt.broadcast(checkpoint.load(settings.weights) if rt.is_main else None))
+            self.learner.load_weights(rt.broadcast(checkpoint.load_weights(settings.weights) if rt.is_main else None))
         if rt.is_main:
             write_text(settings.run / "config.json", settings.model_dump_json(indent=2) + "\n")
             sampler, num_parameters = self.loader.sampler, sum(p.numel() for p in self.learner.network.parameters())

@@ -6,6 +6,7 @@ The gap of a coloring is its number of colors above the best known.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
@@ -13,13 +14,15 @@ import numpy as np
 
 METHODS = {
     "dsatur": "DSATUR", "rlf": "RLF", "tabucol": "TabuCol", "untrained": "untrained rule", "shipped": "shipped rule",
-    "rule": "trained rule", "one_call": "one call", "search": "search",
+    "rule": "trained rule", "one_call": "one call", "tabucol_call": "TabuCol in its time", "search": "search",
 }  # fmt: skip
 GRAPH_COLUMNS = {"name": "graph", "num_nodes": "nodes", "num_edges": "edges", "best_known": "best known"}
 SCORE_COLUMNS = {
     "graphs": "graphs", "mean_colors": "mean colors", "mean_gap": "mean gap", "dsatur_gap_there": "DSATUR there",
     "at_best_known": "at best known", "wins": "wins", "ties": "ties", "losses": "losses", "median_seconds": "median s",
 }  # fmt: skip
+COMPARED = {"rule": "tabucol", "one_call": "tabucol_call", "search": "tabucol"}  # methods with the same seconds
+SIZES = (100, 250, 500, 1000)  # nodes, from which graphs count as larger
 SHOWN_GRAPHS = 100  # with more graphs there is no table of graphs
 
 
@@ -61,12 +64,20 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def by_family(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """The summary of every family; empty if no row has one. A family such as "q = 3, n = 16" counts in "q = 3" too."""
+    """The summary of every family and every size; empty if no row has a family. A family such as "q = 3, n = 16" counts
+    in "q = 3" too, and tells its size.
+    """
     groups: dict[str, list[Row]] = {}
     for row in rows:
         for name in {row.family, row.family.partition(",")[0]} if row.family else ():
             groups.setdefault(name, []).append(row)
     names = sorted(groups, key=lambda name: (name.partition(",")[0], len(name), name))
+    if groups and not any("," in name for name in groups):
+        for low, high in pairwise((1, *SIZES, math.inf)):
+            size = f"{low} to {high - 1} nodes" if math.isfinite(high) else f"{low} nodes and more"
+            if there := [row for row in rows if low <= row.num_nodes < high]:
+                groups[size] = there
+                names.append(size)
     return {name: summarize(groups[name]) for name in names}
 
 
@@ -95,53 +106,56 @@ def _mean(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
 
 
-def comparison(rows: Sequence[Row], methods: Sequence[str]) -> list[str]:
-    """A sentence for every one of the methods, which had the same seconds as TabuCol: who needs fewer colors, where."""
+def comparison(rows: Sequence[Row]) -> list[str]:
+    """A sentence for every method that had the same seconds as TabuCol: who needs fewer colors, where."""
     sentences = []
-    for method in methods:
+    for method, other in COMPARED.items():
         changes: dict[str, list[int]] = {}
-        for row in (row for row in rows if {method, "tabucol"} <= row.colors.keys()):
+        for row in (row for row in rows if {method, other} <= row.colors.keys()):
             for name in {"", row.family or ""}:
-                changes.setdefault(name, []).append(row.colors[method] - row.colors["tabucol"])
+                changes.setdefault(name, []).append(row.colors[method] - row.colors[other])
         if not changes:
             continue
-        means = {name: fmean(values) for name, values in changes.items()}
+        graphs, means = len(changes[""]), {name: fmean(values) for name, values in changes.items()}
         total = means.pop("")
         word = "more" if total > 0 else "fewer"
         sentence = f"{abs(total):.2f} colors {word} than TabuCol" if round(total, 2) else "as many colors as TabuCol"
         for word, sign in (("fewer", -1), ("more", 1)):
             there = [f"{name} ({mean:+.2f})" for name, mean in means.items() if sign * mean > 0]
             sentence += f"; {word} on {', '.join(there)}" if there else ""
-        sentences.append(f"In the same seconds, {METHODS[method]} needs {sentence}.")
+        sentences.append(f"In the same seconds on {graphs} graphs, {METHODS[method]} needs {sentence}.")
     return sentences
 
 
-def verdict(rows: Sequence[Row]) -> str:
-    """A sentence: what the trained rule gains over others in the same seconds, and whether to use it. "" if it was not
-    compared. Differences are means of pairs, with one standard error; two of them count.
+def verdict(rows: Sequence[Row], seconds: float) -> str:
+    """A sentence: how many colors the trained rule saves against others with so many seconds each, and which file to
+    use. "" if it was not compared. Differences are means of pairs, with one standard error; two of them count.
     """
-    done = [row for row in rows if "rule" in row.colors]
-    said: list[str] = []
-    better: list[str] = []
-    equal: list[str] = []
-    for other in ("untrained", "tabucol", "shipped"):
-        changes = np.array([row.colors["rule"] - row.colors[other] for row in done if other in row.colors])
-        if not len(changes):
-            continue
-        name, change = f"the {METHODS[other]}".replace("the T", "T"), changes.mean()
-        error = changes.std(ddof=1) / math.sqrt(len(changes)) if len(changes) > 1 else math.inf
-        within = f" ± {error:.2f}" if math.isfinite(error) else ""
-        more = f"{abs(change):.2f}{within} {'more' if change > 0 else 'fewer'} than"
-        said.append(f"{more if changes.any() else 'as many as'} {name}")
-        if change > -2 * error or not changes.any():
-            (better if change > 2 * error else equal).append(name)
-    if not said:
+    done = [row for row in rows if {"rule", "tabucol"} <= row.colors.keys()]
+    if not done:
         return ""
-    advice = f"use either, these graphs cannot tell it apart from {' and '.join(equal)}" if equal else "use it"
-    advice = f"do not use it for such graphs, {' and '.join(better)} found fewer colors" if better else advice
-    if "the untrained rule" in better + equal:
-        advice = "train longer or score more graphs, no clear gain shows here"
-    return f"In the same seconds on {len(done)} graphs, the trained rule needs, in colors, {', '.join(said)}: {advice}."
+
+    def saved(method: str, other: str) -> tuple[float, float]:
+        changes = np.array([row.colors[other] - row.colors[method] for row in done])
+        return changes.mean(), changes.std(ddof=1) / math.sqrt(len(done)) if len(done) > 1 else math.inf
+
+    def words(method: str, other: str) -> str:
+        mean, error = saved(method, other)
+        within = f" ± {error:.2f}" if math.isfinite(error) else ""
+        return f"{'loses' if mean < 0 else 'saves'} {abs(mean):.2f}{within} colors against {METHODS[other]}"
+
+    sentence = f"On {len(done)} graphs with {seconds:g} s each, this file {words('rule', 'tabucol')}"
+    sentence += f" and {words('rule', 'untrained')}" if "untrained" in done[0].colors else ""
+    gain, error = saved("rule", "tabucol")
+    advice = "use this file" if gain > 2 * error else "no clear gain over TabuCol shows here"
+    if "shipped" in done[0].colors:
+        sentence += f"; the shipped file {words('shipped', 'tabucol')}"
+        more, error = saved("rule", "shipped")
+        if more < -2 * error:
+            advice = "use the shipped file for such graphs"
+        elif more <= 2 * error and advice == "use this file":
+            advice = "use this file or the shipped one, these graphs cannot tell them apart"
+    return f"{sentence}: {advice}."
 
 
 def tables(report: dict[str, Any]) -> dict[str, dict[str, Sequence[object]]]:

@@ -2,21 +2,27 @@
 
 import hashlib
 import io
+import json
 import logging
 import os
 from pathlib import Path
 
+import onnx
 import torch
+from onnx import numpy_helper
 
+from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.errors import UserError
 from gnn_training.files import OWN_LIMIT, damaged, read_bytes, storage_errors, write_bytes
 from gnn_training.model.network import ColoringNetwork
+from gnn_training.settings import SHIPPED
 
 log = logging.getLogger(__name__)
 FOLDER = "checkpoints"  # in the run folder
 NAMES = f"step-{8 * '[0-9]'}.pt"
 KEEP = 2  # the newest, and the one before in case the disk damaged the newest
 DIGITS = 64  # of a SHA-256
+WAY_OUT = "name a run folder, a checkpoint or an exported file"
 EXPORTED = {"network": dict, "settings": dict, "step": int, "data_sha256": str}
 RESUMED = EXPORTED | {
     "weights": dict, "num_averaged": int, "optimizer": dict, "scaler": dict, "bad_steps": int, "skipped_steps": int,
@@ -59,6 +65,25 @@ def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
         for key in needed.keys() & {"network", "weights"}:
             ColoringNetwork().load_state_dict(state[key])
     return state
+
+
+def load_weights(path: Path) -> dict[str, torch.Tensor]:
+    """The weights of a checkpoint, of the best one of a run folder, or of an exported file; of the file that comes with
+    this package for the path SHIPPED. Raises UserError as `load`.
+    """
+    path = SHIPPED_MODEL if path == SHIPPED else path
+    if path.suffix != SHIPPED_MODEL.suffix:
+        return load(path)["network"]
+    content, network = read_bytes(path, OWN_LIMIT, WAY_OUT), ColoringNetwork()
+    with damaged(path, WAY_OUT):
+        model = onnx.load_from_string(content)
+        named = {weight.name.removeprefix("Search/"): weight for weight in model.graph.initializer}
+        metadata = {entry.key: entry.value for entry in model.metadata_props}
+        rule = torch.tensor(json.loads(metadata["rule"]))
+        predictions = [name for name in network.state_dict() if name != "move_rule"]
+        weights = {name: torch.tensor(numpy_helper.to_array(named[name])) for name in predictions}
+        network.load_state_dict({"move_rule": rule, **weights})
+    return network.state_dict()
 
 
 def newest(folder: Path) -> dict | None:

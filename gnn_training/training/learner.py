@@ -38,7 +38,7 @@ class Learner:
         # The scaler also skips steps that are not finite, on the device. Only fp16 needs it to scale.
         scale, growth_interval = (2.0**16, 2000) if self.precision == torch.float16 else (1.0, NEVER)
         self.scaler = torch.amp.GradScaler(rt.device.type, scale, growth_interval=growth_interval)
-        self.peak_rate = settings.learning_rate * LR_SCALINGS[settings.lr_scaling](rt.world_size)
+        self.peak_rate = settings.peak_rate * LR_SCALINGS[settings.lr_scaling](rt.world_size)
         self.parts = [[self.network.move_rule], [*self.network.predictions.parameters()]]
         decay = settings.weight_decay
         self.optimizer = torch.optim.AdamW([{"params": part} for part in self.parts], weight_decay=decay, fused=True)
@@ -86,7 +86,7 @@ class Learner:
         if any(self.rt.any(bad_steps >= MAX_BAD_STEPS)):
             raise UserError(
                 f"the loss was not finite {MAX_BAD_STEPS} steps in a row (step {self.step}): "
-                f"lower --learning-rate ({self.settings.learning_rate}) or --clip ({self.settings.clip})"
+                f"lower --learning-rate ({self.settings.peak_rate}) or --clip ({self.settings.clip})"
             )
         steps, norm = self._steps_summed, totals.pop() / self.rt.world_size  # the same on all ranks
         self._sums.zero_()
@@ -111,14 +111,14 @@ class Learner:
         settings = self.settings.model_dump(mode="json")
         return {"network": self.average.state_dict(), "settings": settings, "step": self.step}
 
-    def load_weights(self, state: dict) -> None:
+    def load_weights(self, weights: dict[str, torch.Tensor]) -> None:
         """Start with the averaged weights of another training."""
         for network in (self.network, self.average):
-            network.load_state_dict(state["network"])
+            network.load_state_dict(weights)
 
     def load_state(self, state: dict) -> None:
         """Resume from what `state` returned, on any number of ranks."""
-        self.load_weights(state)
+        self.load_weights(state["network"])
         self.network.load_state_dict(state["weights"])
         self.num_averaged = state["num_averaged"]
         self.optimizer.load_state_dict(state["optimizer"])

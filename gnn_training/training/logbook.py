@@ -61,8 +61,10 @@ class Progress:
         self.evaluations_without_gain += 1
         if self.lowest is None or self.gap < self.lowest:
             self.lowest, self.evaluations_without_gain = self.gap, 0
-        # Of weights that so few graphs cannot tell apart, the longest trained: lowest by chance is not best.
-        is_kept = self.gap <= self.lowest + 2 * self.gain_error
+        # Of weights that so few graphs cannot tell apart, the longest trained: lowest by chance is not best. None that
+        # are worse than the first, which may be those of another training.
+        first = math.inf if self.first_gap is None else self.first_gap
+        is_kept = self.gap <= min(self.lowest + 2 * self.gain_error, first)
         if is_kept:
             self.best, self.best_step = self.gap, step
         return is_kept

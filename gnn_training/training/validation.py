@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnn_training.data.packed import spread
 from gnn_training.distributed import Runtime
 from gnn_training.model.network import ColoringNetwork
 from gnn_training.model.search import first_weights
@@ -27,9 +28,7 @@ class Validation:
         held_out = data.indices("validation")
         held_out = held_out[data.num_nodes[held_out] <= MAX_NODES]
         held_out = held_out if len(held_out) else data.indices("train")
-        # Evenly spread: packed order goes by family, so the first ones would be of one family.
-        count = min(settings.validation_graphs or len(held_out), len(held_out))
-        self.ids = held_out[np.linspace(0, len(held_out) - 1, count).astype(int)]
+        self.ids = held_out[spread(len(held_out), settings.validation_graphs or len(held_out))]
         self.dsatur_gap = float((data.dsatur_colors[self.ids].astype(int) - data.num_colors[self.ids]).mean())
         mine = self.ids[share(search_costs(data, self.ids), rt.world_size)[rt.rank]]
         self.batches = np.array_split(mine, -(-len(mine) // settings.batch_size)) if len(mine) else []
