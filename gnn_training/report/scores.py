@@ -22,6 +22,7 @@ SCORE_COLUMNS = {
     "at_best_known": "at best known", "wins": "wins", "ties": "ties", "losses": "losses", "median_seconds": "median s",
 }  # fmt: skip
 COMPARED = {"rule": "tabucol", "one_call": "tabucol_call", "search": "tabucol"}  # methods with the same seconds
+NAMES = {"tabucol": "TabuCol", "untrained": "the untrained rule"}
 SIZES = (100, 250, 500, 1000)  # nodes, from which graphs count as larger
 SHOWN_GRAPHS = 100  # with more graphs there is no table of graphs
 
@@ -142,10 +143,10 @@ def verdict(rows: Sequence[Row], seconds: float) -> str:
     def words(method: str, other: str) -> str:
         mean, error = saved(method, other)
         within = f" ± {error:.2f}" if math.isfinite(error) else ""
-        return f"{'loses' if mean < 0 else 'saves'} {abs(mean):.2f}{within} colors against {METHODS[other]}"
+        return f"{'loses' if mean < 0 else 'saves'} {abs(mean):.2f}{within} colors against {NAMES[other]}"
 
     sentence = f"On {len(done)} graphs with {seconds:g} s each, this file {words('rule', 'tabucol')}"
-    sentence += f" and {words('rule', 'untrained')}" if "untrained" in done[0].colors else ""
+    sentence += f", {words('rule', 'untrained')}" if "untrained" in done[0].colors else ""
     gain, error = saved("rule", "tabucol")
     advice = "use this file" if gain > 2 * error else "no clear gain over TabuCol shows here"
     if "shipped" in done[0].colors:

@@ -3,6 +3,7 @@
 import importlib
 import json
 import logging
+import math
 import os
 import secrets
 from collections.abc import Callable, Iterator
