@@ -148,14 +148,14 @@ def verdict(rows: Sequence[Row], seconds: float) -> str:
     sentence = f"On {len(done)} graphs with {seconds:g} s each, this file {words('rule', 'tabucol')}"
     sentence += f", {words('rule', 'untrained')}" if "untrained" in done[0].colors else ""
     gain, error = saved("rule", "tabucol")
-    advice = "use this file" if gain > 2 * error else "no clear gain over TabuCol shows here"
+    advice = "use it" if gain > 2 * error else "no clear gain over TabuCol shows here"
     if "shipped" in done[0].colors:
         sentence += f"; the shipped file {words('shipped', 'tabucol')}"
         more, error = saved("rule", "shipped")
         if more < -2 * error:
             advice = "use the shipped file for such graphs"
-        elif more <= 2 * error and advice == "use this file":
-            advice = "use this file or the shipped one, these graphs cannot tell them apart"
+        elif more <= 2 * error and advice == "use it":
+            advice = "use it or the shipped one, these graphs cannot tell them apart"
     return f"{sentence}: {advice}."
 
 

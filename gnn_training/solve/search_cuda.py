@@ -23,6 +23,8 @@ from gnn_training.model import rule
 from gnn_training.model.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
 from gnn_training.solve.search_kernel import ENDS, FORMULAS, NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES
 
+if not hasattr(np, "row_stack"):  # numpy 2.5 has dropped it, and numba-cuda 0.30.4 asks for it
+    np.row_stack = np.vstack
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # type: ignore[attr-defined] # small launches are few
 LAST = 32_767  # the largest integer of 16 bits
 THREADS, BLOCKS = 128, 4  # of a block, and blocks that a multiprocessor should have at the same time
