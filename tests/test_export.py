@@ -34,7 +34,7 @@ from gnn_training.model.onnx_export import check_in_oldest_runtime
 from gnn_training.model.program import Program
 from gnn_training.model.rule import NUM_WEIGHTS
 from gnn_training.model.session import Model
-from gnn_training.settings import ExportSettings
+from gnn_training.settings import SHIPPED, ExportSettings
 from gnn_training.training import checkpoint
 
 ROOT = Path(__file__).parents[1]
@@ -182,6 +182,20 @@ def test_metadata_have_the_rule_and_say_where_the_file_comes_from(exported: Path
     assert metadata["trained_steps"] == str(best["step"])
     assert float(metadata["validation_excess"]) == pytest.approx(best["scores"]["gap"], abs=1e-4)
     assert json.loads(metadata["settings"])["rounds"] == best["settings"]["rounds"]
+
+
+@pytest.mark.slow
+def test_the_weights_of_an_exported_file_are_those_of_its_checkpoint(exported: Path, trained: Path):
+    read, best = checkpoint.load_weights(exported / MODEL_FILE), checkpoint.load_weights(trained)
+    assert read.keys() == best.keys() and all(torch.equal(read[name], best[name]) for name in best)
+
+
+def test_a_training_can_begin_with_the_shipped_file_and_with_no_other_kind_of_file(tmp_path: Path):
+    weights = checkpoint.load_weights(SHIPPED)
+    assert np.array_equal(weights["move_rule"].numpy(), Model(SHIPPED_MODEL, 1).rule)
+    (tmp_path / "other.onnx").write_bytes(onnx.helper.make_model(onnx.GraphProto()).SerializeToString())
+    with pytest.raises(UserError, match=r"other.onnx: is damaged .*; name a run folder, a checkpoint or an exported"):
+        checkpoint.load_weights(tmp_path / "other.onnx")
 
 
 @pytest.mark.slow

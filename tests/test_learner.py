@@ -221,6 +221,8 @@ def test_progress_counts_and_judges():
     assert progress.evaluations_without_gain == 2
     assert judge(2.18, step=40) and not judge(2.25, step=50) and (progress.best, progress.best_step) == (2.18, 40)
     assert progress.evaluations_without_gain == 4 and judge(0.5, step=60) and progress.evaluations_without_gain == 0
+    progress = Progress()
+    assert judge(2.0, step=0) and not judge(2.1, step=10) and judge(2.0, step=20)  # none that are worse than the first
 
 
 ROUNDS = 100

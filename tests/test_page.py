@@ -161,11 +161,11 @@ def test_the_verdict_says_what_to_use():
         return scores.verdict([colored(rule=7, **change) for change in changes], 0.2)
 
     assert verdict() == verdict(untrained=1) == ""
-    better = "saves 2.50 ± 0.19 colors against TabuCol, saves 1.50 ± 0.19 colors against the untrained rule: use it."
+    better = "saves 2.50 ± 0.19 colors against TabuCol and 1.50 ± 0.19 against the untrained rule: use it."
     assert verdict(tabucol=2, untrained=1) == f"On 8 graphs with 0.2 s each, this file {better}"
-    worse = "loses 1.50 ± 0.19 colors against TabuCol: no clear gain over TabuCol shows here."
+    worse = "saves -1.50 ± 0.19 colors against TabuCol: no clear gain over TabuCol shows here."
     assert verdict(tabucol=-2).endswith(worse)
-    shipped = "; the shipped file saves 4.00 ± 0.00 colors against TabuCol: use the shipped file for such graphs."
+    shipped = "; the shipped file saves 4.00 ± 0.00 against TabuCol: use the shipped file for such graphs."
     assert verdict(tabucol=2, shipped=-2).endswith(shipped)
     same = [colored(rule=7 + i % 2, tabucol=9, shipped=8 - i % 2) for i in range(8)]
     assert scores.verdict(same, 1).endswith(": use it or the shipped one, these graphs cannot tell them apart.")

@@ -225,12 +225,12 @@ def test_whole_job_makes_a_model_and_then_has_nothing_left_to_do(here: Path):
     assert first.returncode == 0, out + err
     for number, name in enumerate(job.STEPS, 1):
         assert f"{number}/7 {name}: done after" in out
-    advice = "(use it|use either|do not use it|train longer)"  # whichever chance gives to so short a training
-    compared = "In the same seconds on 42 graphs, the trained rule .* untrained rule, .* TabuCol, .*"
+    advice = "(use it|use the shipped|no clear gain)"  # whichever chance gives to so short a training
+    compared = "On 26 graphs with 0.2 s each, this file .* TabuCol, .* the untrained rule; the shipped file .* TabuCol"
     assert re.search(f"{compared}: {advice}", out)
-    assert re.search("colors above the best known on 42 validation graphs: DSATUR .*TabuCol", out)
+    assert re.search("colors above the best known on 26 validation graphs: DSATUR .*TabuCol", out)
     assert "What was trained" in Path("runs/smoke/report.html").read_text()
-    assert json.loads(Path("runs/smoke/report.json").read_text())["summary"]["graphs"] == 42
+    assert json.loads(Path("runs/smoke/report.json").read_text())["summary"]["graphs"] == 26
     second = start(*flags, stdout=subprocess.PIPE)
     out = second.communicate()[0]
     assert second.returncode == 0

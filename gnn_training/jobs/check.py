@@ -36,8 +36,9 @@ STEPS = 10  # that are timed
 GIB = 2**30
 CUDA_GIB = 1.0  # what a rank takes on its GPU besides tensors
 Check = tuple[str, Callable[[], str | None]]  # title; function that returns what was found, or raises a UserError
-# Rounds per second of a GPU: half a million on each of its processors. By arithmetic: no GPU has run this program.
-ROUNDS_PER_SECOND = {"h100": 66e6, "h200": 66e6, "b200": 74e6}
+# Rounds per second of a GPU in a training on recipe cpu: of an H200 as measured (docs/GPU.md), of others by their
+# number of processors.
+ROUNDS_PER_SECOND = {"h100": 18e6, "h200": 18e6, "b200": 20e6}
 CORES_PER_GPU = 16  # of rented machines, about
 LABEL_SECONDS, PREPARE_SECONDS = 0.3, 0.05  # of a core, for each graph of recipe full; see docs/LOG.md
 EXPORT_MINUTES = 4  # export, verify, evaluate and pack
@@ -87,7 +88,7 @@ def estimate(settings: CheckSettings, kind: str, count: str) -> dict[str, str]:
         "graphs": f"{graphs} of recipe {settings.recipe}; {LABEL_SECONDS * graphs / 60:.0f} minutes of a core to "
         "generate and label them: do that on a machine without GPUs",
         "training": f"{searches} searches of {settings.rounds} rounds in {steps} steps of {per_step} graphs",
-        "GPUs": f"{count} x {kind.upper()}: about {searching:.1f} minutes of searches, by arithmetic",
+        "GPUs": f"{count} x {kind.upper()}: about {searching:.1f} minutes of searches, by one training on an H200",
         "cores": f"about {preparing:.1f} minutes to prepare graphs, {EXPORT_MINUTES} to export, verify and evaluate; "
         "the GPUs idle meanwhile",
         "in all": f"about {minutes:.0f} minutes",

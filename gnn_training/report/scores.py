@@ -22,7 +22,6 @@ SCORE_COLUMNS = {
     "at_best_known": "at best known", "wins": "wins", "ties": "ties", "losses": "losses", "median_seconds": "median s",
 }  # fmt: skip
 COMPARED = {"rule": "tabucol", "one_call": "tabucol_call", "search": "tabucol"}  # methods with the same seconds
-NAMES = {"tabucol": "TabuCol", "untrained": "the untrained rule"}
 SIZES = (100, 250, 500, 1000)  # nodes, from which graphs count as larger
 SHOWN_GRAPHS = 100  # with more graphs there is no table of graphs
 
@@ -142,15 +141,16 @@ def verdict(rows: Sequence[Row], seconds: float) -> str:
 
     def words(method: str, other: str) -> str:
         mean, error = saved(method, other)
-        within = f" ± {error:.2f}" if math.isfinite(error) else ""
-        return f"{'loses' if mean < 0 else 'saves'} {abs(mean):.2f}{within} colors against {NAMES[other]}"
+        return f"{mean:.2f} ± {error:.2f}" if math.isfinite(error) else f"{mean:.2f}"
 
-    sentence = f"On {len(done)} graphs with {seconds:g} s each, this file {words('rule', 'tabucol')}"
-    sentence += f", {words('rule', 'untrained')}" if "untrained" in done[0].colors else ""
+    sentence = f"On {len(done)} graphs with {seconds:g} s each, this file saves {words('rule', 'tabucol')} "
+    sentence += "colors against TabuCol"
+    if "untrained" in done[0].colors:
+        sentence += f" and {words('rule', 'untrained')} against the untrained rule"
     gain, error = saved("rule", "tabucol")
     advice = "use it" if gain > 2 * error else "no clear gain over TabuCol shows here"
     if "shipped" in done[0].colors:
-        sentence += f"; the shipped file {words('shipped', 'tabucol')}"
+        sentence += f"; the shipped file saves {words('shipped', 'tabucol')} against TabuCol"
         more, error = saved("rule", "shipped")
         if more < -2 * error:
             advice = "use the shipped file for such graphs"
