@@ -34,6 +34,7 @@ CHUNK = 16  # graphs per part: what a kill can lose per worker
 MOVE_WORK = 50  # of the search on one move, besides the visits of neighbours
 PATIENCE_NODES = 36  # up to so many, `Plan.iterations` moves; on larger graphs more in proportion
 SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these numbers of nodes
+FEW = 20  # validation graphs that a folder of fewer than five times as many graphs should have
 STATES, FIRST_STATE, LATEST_STATE = 5, 16, 5  # of a long search that are kept, from round 16 to a fifth of all
 SEARCHED_NODES = 2048  # larger graphs have no long search
 TRAIN_ITERATIONS = 500  # at most, of the search for labels of training graphs: rules learn without labels
@@ -77,7 +78,8 @@ def label_all(
         if not kept:
             raise UserError(f"{folder}: there is no graph to write; name sources that have at least one")
         labelled = [row for _, row in kept]
-        for row, part in zip(labelled, split(packed.join(labelled), plan.seed), strict=True):
+        every = min(5, max(2, len(labelled) // FEW))  # of few graphs, more are needed to see what training gains
+        for row, part in zip(labelled, split(packed.join(labelled), plan.seed, every), strict=True):
             row["split"] = part
         validation = [i for i, row in enumerate(labelled) if row["split"]]
         found = _label([kept[i][0] for i in validation], f"{parts}/validation", plan, workers)
@@ -107,13 +109,13 @@ def _is_finished(folder: Path, origin: dict) -> bool:
     return True
 
 
-def split(tensors: Columns, seed: int) -> np.ndarray:
-    """The split (G,) uint8, 0 train and 1 validation: every fifth graph in an order by family, size and then chance."""
+def split(tensors: Columns, seed: int, every: int = 5) -> np.ndarray:
+    """The split (G,) uint8, 0 train and 1 validation: one graph in so many, in an order by family, size and chance."""
     graphs = len(tensors["num_nodes"])
     chance = np.random.default_rng([seed, graphs]).random(graphs)
     order = np.lexsort((chance, np.searchsorted(SIZE_BOUNDS, tensors["num_nodes"], side="right"), tensors["family"]))
     result = np.zeros(graphs, dtype=np.uint8)
-    result[order[max(1, min(2, graphs - 1)) :: 5]] = 1
+    result[order[max(1, min(2, graphs - 1)) :: every]] = 1
     return result
 
 
