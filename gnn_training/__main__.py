@@ -44,7 +44,7 @@ COMMANDS = {
     "preflight": Command("Test whether the GPUs reach each other.", "RankSettings", "check.preflight"),
     "train": Command("Train the network on packed graphs, or resume a training.", "TrainSettings", "train.train"),
     "export": Command("Write the trained network as one verified ONNX file.", "ExportSettings", "export.export"),
-    "evaluate": Command("Count colors on some graphs, beside DSATUR and RLF.", "EvaluateSettings", "evaluate.evaluate"),
+    "evaluate": Command("Count colors beside DSATUR and TabuCol.", "EvaluateSettings", "evaluate.evaluate"),
     "pack": Command("Pack the exported model and its records into one archive.", "PackSettings", "pack.pack"),
     "push": Command("Push the packed model to the Hugging Face Hub.", "PushSettings", "push.push"),
     "color": Command("Color one graph, or many.", "ColorSettings", "color.color"),

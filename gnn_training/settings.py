@@ -252,8 +252,6 @@ class EvaluateSettings(Settings):
     """Time per graph for the search; 0 leaves it out."""
     calls: Count = 0
     """Number of graphs to color by one call, too, at most; 0 takes all."""
-    rlf: bool = True
-    """Compare with RLF, which is slow from a thousand nodes on; --no-rlf leaves it out."""
     tabucol: bool = False
     """Compare TabuCol and the rules (trained, untrained, shipped) on one thread each, for `seconds` or 0.2, and one
     call with TabuCol in the time of the call.

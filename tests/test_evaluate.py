@@ -55,9 +55,9 @@ def test_the_report_holds_a_row_for_every_graph(folder: Path, tiny_model: Path):
     report = run(folder, tiny_model)
     rows = by_name(report)
     assert rows.keys() == {graph.name for graph in GRAPHS}
-    assert rows["single"]["colors"] == {"dsatur": 1, "rlf": 1, "one_call": 1}
+    assert rows["single"]["colors"] == {"dsatur": 1, "one_call": 1}
     assert (rows["edgeless"]["colors"]["one_call"], rows["edgeless"]["conflicts"]) == (1, 0)
-    assert rows["parts"]["colors"] == {"dsatur": 3, "rlf": 3, "one_call": 3} and rows["parts"]["clique"] == 3
+    assert rows["parts"]["colors"] == {"dsatur": 3, "one_call": 3} and rows["parts"]["clique"] == 3
     assert rows["random"]["conflicts"] > 0
     assert "search" not in rows["random"]["colors"] and "search" not in report["summary"]["methods"]
     assert report["summary"]["with_best_known"] == 0 and report["summary"]["chromatic_mae"] is None
@@ -169,7 +169,7 @@ def test_a_csv_that_does_not_fit_is_refused(folder: Path, tiny_model: Path, tmp_
 
 
 def test_shares_of_q_coloring_stand_beside_those_of_published_solvers(tmp_path: Path, tiny_model: Path, capsys):
-    suite = {"graphs": None, "suite": "q-coloring", "rlf": False}
+    suite = {"graphs": None, "suite": "q-coloring"}
     report = run(tmp_path / "none", tiny_model, **suite, limit=6, seconds=2.0)
     rows = report["graphs"]
     assert [row["best_known"] for row in rows] == [3, 3, 3, 5, 5, 5]
@@ -210,7 +210,7 @@ def packed_folder(tmp_path: Path) -> Path:
 def test_validation_graphs_of_a_packed_folder_are_summed_up_by_family(
     packed_folder: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):
-    report = run(packed_folder, tiny_model, rlf=False)
+    report = run(packed_folder, tiny_model)
     assert [row["name"] for row in report["graphs"]] == ["random", "mycielski", "single", "edgeless"]
     assert [row["best_known"] is None for row in report["graphs"]] == [False] * 4
     assert {family: summary["graphs"] for family, summary in report["families"].items()} == {
@@ -218,7 +218,7 @@ def test_validation_graphs_of_a_packed_folder_are_summed_up_by_family(
     }  # fmt: skip
     shown = capsys.readouterr().out
     assert "| mean gap " in shown and "| small " in shown and "| one call |" in shown
-    assert "RLF" not in shown and "search" not in shown
+    assert "search" not in shown
     # A limit takes graphs from everywhere.
     assert [row["name"] for row in run(packed_folder, tiny_model, limit=2)["graphs"]] == ["random", "edgeless"]
     assert len(run(packed_folder, tiny_model, limit=99)["graphs"]) == 4
@@ -242,19 +242,18 @@ def test_packed_graphs_that_are_damaged_or_without_validation_are_refused(packed
 
 
 def test_an_improper_coloring_ends_the_job_and_names_the_graph(folder: Path, tiny_model: Path, monkeypatch):
-    monkeypatch.setattr(job.gcol, "node_coloring", lambda graph, _: dict.fromkeys(graph, 0))
+    monkeypatch.setattr(job.kernels, "dsatur", lambda offsets, _: np.zeros(len(offsets) - 1, np.int64))
     with pytest.raises(RuntimeError, match="mycielski: the coloring of DSATUR is not proper"):
         run(folder, tiny_model)
     assert not (folder.parent / "report.json").exists()
 
 
-def test_a_graph_too_large_for_the_network_or_for_rlf_is_a_row_without_their_colors(folder, tiny_model, monkeypatch):
+def test_a_graph_too_large_for_the_network_is_a_row_without_its_colors(folder, tiny_model, monkeypatch):
     monkeypatch.setattr("gnn_training.model.session.available_bytes", lambda: 20_030_000)
-    monkeypatch.setattr(job, "RLF_LIMIT", 100)
     report = run(folder, tiny_model)
     rows, methods = by_name(report), report["summary"]["methods"]
     assert list(rows["random"]["colors"]) == ["dsatur"] and rows["random"]["colors"]["dsatur"] > 0
-    assert rows["single"]["colors"] == {"dsatur": 1, "rlf": 1, "one_call": 1}
+    assert rows["single"]["colors"] == {"dsatur": 1, "one_call": 1}
     assert methods["one_call"]["graphs"] < methods["dsatur"]["graphs"]
 
 

@@ -140,7 +140,7 @@ def test_a_method_is_compared_with_dsatur_on_the_graphs_it_colored():
     assert (one_call["wins"], one_call["ties"], one_call["losses"]) == (2, 0, 1)
     assert (one_call["at_best_known"], one_call["median_seconds"]) == (1, 0.5)
     assert summary["methods"]["dsatur"]["mean_gap"] == (1 + 0 + 10) / 3
-    assert "rlf" not in summary["methods"]
+    assert "tabucol" not in summary["methods"]
 
 
 def test_a_family_with_two_parts_counts_in_the_first_part_too():

@@ -168,8 +168,7 @@ REPLACED = {
     "coloring-gnn serve": "timeout --foreground --signal INT --preserve-status 5 coloring-gnn serve --port 0",
     "coloring-gnn evaluate FOLDER --suite dimacs --seconds 10": "coloring-gnn evaluate examples --suite dimacs "
     "--seconds 0.1",
-    "coloring-gnn evaluate FOLDER --limit 60 --tabucol --no-rlf": "coloring-gnn evaluate examples --limit 60 "
-    "--tabucol --no-rlf",
+    "coloring-gnn evaluate FOLDER --limit 60 --tabucol": "coloring-gnn evaluate examples --limit 60 --tabucol",
     "cargo run --manifest-path clients/rust/Cargo.toml --release --no-default-features -- color "
     "examples/queen8_8.col --seconds 5 > examples/queen8_8.sol": "cargo run --manifest-path clients/rust/Cargo.toml "
     "--no-default-features -- color examples/queen8_8.col --seconds 1 > examples/queen8_8.sol",

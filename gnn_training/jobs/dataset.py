@@ -21,7 +21,7 @@ from gnn_training.model.session import Model
 from gnn_training.settings import GenerateSettings, ImportSettings, LabelSettings
 
 log = logging.getLogger(__name__)
-LONG_SEARCHES = 1000  # at most, for imported graphs; each takes a few seconds
+LONG_SEARCHES = 50  # at most, for imported graphs; each takes a second or more
 
 
 def generate(settings: GenerateSettings) -> PackedGraphs:

@@ -1,4 +1,4 @@
-"""Count the colors of an exported file on graphs, and compare with DSATUR, RLF, TabuCol and the best known."""
+"""Count the colors of an exported file on graphs, and compare with DSATUR, TabuCol and the best known."""
 
 import csv
 import io
@@ -16,7 +16,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import gcol
 import networkx as nx
 import numpy as np
 
@@ -44,9 +43,7 @@ CALL_SECONDS = 600.0  # a graph that needs longer for one call is too large for 
 MIN_OTHERS = 20  # validation graphs that have had no part in the choice of the weights, else all are scored
 EXAMPLE_EDGES = 2000  # of a graph that is drawn on the page
 CSV_LIMIT = 10_000_000  # bytes
-# RLF takes time in proportion to nodes x edges: a minute here (a thousand nodes, half of all edges), on one core.
-RLF_LIMIT = 300_000_000
-LIBRARIES = ("onnxruntime", "numpy", "networkx", "gcol")
+LIBRARIES = ("onnxruntime", "numpy", "networkx")
 
 
 def evaluate(settings: EvaluateSettings) -> None:
@@ -156,7 +153,7 @@ def _example(cases: Sequence[Case], rows: Sequence[Row], model: Model) -> dict[s
         return None
     _, graph = max(small, key=itemgetter(0))
     one_call = from_logits(graph, model.predict(graph, seconds=CALL_SECONDS).logits[0])
-    colorings = {"dsatur": next(greedy(graph, "dsatur")), "one_call": one_call}
+    colorings = {"dsatur": kernels.dsatur(*graph.csr()), "one_call": one_call}
     return {
         "name": graph.name, "num_nodes": graph.num_nodes, "edges": graph.edges.tolist(),
         "colorings": {method: colors.tolist() for method, colors in colorings.items()},
@@ -192,9 +189,7 @@ def _row(case: Case, rules: dict[str, np.ndarray], settings: EvaluateSettings) -
     graph, clique = case.graph, portfolio.clique_size(case.graph.csr())
     sizes, seconds = (graph.num_nodes, graph.num_edges), settings.seconds or COMPARED_SECONDS
     row = Row(graph.name, case.family, *sizes, case.best_known, clique, published=case.published)
-    _watch(row, graph, "dsatur", greedy(graph, "dsatur"))
-    if settings.rlf and graph.num_nodes * graph.num_edges <= RLF_LIMIT:
-        _watch(row, graph, "rlf", greedy(graph, "rlf"))
+    _watch(row, graph, "dsatur", (kernels.dsatur(*graph.csr()) for _ in range(1)))
     if settings.tabucol:
         _watch(row, graph, "tabucol", _alone(case, row, seconds, portfolio.tabu_search))
         for method, weights in rules.items():
@@ -244,11 +239,3 @@ def _alone(
     colors = kernels.dsatur(*lists)
     yield colors
     yield from (better.colors for better in portfolio.improvements(lists, colors, budget, {method: 1}, rule))
-
-
-def greedy(graph: Graph, strategy: str) -> Iterator[np.ndarray]:
-    """Yield proper colors (N,) int64 by gcol's "dsatur" (Brélaz 1979), about 10 µs per node and per edge, or its "rlf",
-    recursive largest first (Leighton 1979).
-    """
-    colors = gcol.node_coloring(as_networkx(graph), strategy)
-    yield np.array([colors[node] for node in range(graph.num_nodes)], dtype=np.int64)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 METHODS = {
-    "dsatur": "DSATUR", "rlf": "RLF", "tabucol": "TabuCol", "untrained": "untrained rule", "shipped": "shipped rule",
+    "dsatur": "DSATUR", "tabucol": "TabuCol", "untrained": "untrained rule", "shipped": "shipped rule",
     "rule": "trained rule", "one_call": "one call", "tabucol_call": "TabuCol in its time", "search": "search",
 }  # fmt: skip
 GRAPH_COLUMNS = {"name": "graph", "num_nodes": "nodes", "num_edges": "edges", "best_known": "best known"}
