@@ -48,7 +48,8 @@ def test_a_job_on_another_machine_is_estimated_without_gpus(capsys):
     said = capsys.readouterr().out
     assert "1638400 searches of 1500 rounds in 400 steps of 2048 graphs" in said
     rounds = 1500 * 1_638_400 + 3000 * 3000 * 12
-    assert f"8 x H200: about {rounds / (8 * 66e6) / 60:.1f} minutes of searches" in said and "at 30 an hour" in said
+    minutes = rounds / (8 * job.ROUNDS_PER_SECOND["h200"]) / 60
+    assert f"8 x H200: about {minutes:.1f} minutes of searches" in said and "at 30 an hour" in said
 
 
 def test_job_would_start_without_gpu_and_before_its_data_is_there(capsys):

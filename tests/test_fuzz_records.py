@@ -59,7 +59,7 @@ def test_no_damage_to_a_checkpoint_is_read_and_the_newest_whole_one_is_taken(tmp
 def test_the_job_starts_and_ends_with_any_record(tmp_path: Path):
     run, record = Path("runs/smoke"), {"data": {"seconds": 1.0, "command": "generate", "settings": {}, "files": {}}}
     run.mkdir(parents=True)
-    scores = {"summary": {"graphs": 40, "methods": {"dsatur": {"mean_gap": 1.0}}}, "verdict": "It pays."}
+    scores = {"summary": {"graphs": 40, "methods": {"dsatur": {"graphs": 40, "mean_gap": 1.0}}}, "verdict": "It pays."}
     whole = {"steps.json": record, "report.json": scores, "status.json": {"first_gap": 1.0, "best": 0.5}}
     (tmp_path / "models").mkdir()
     (tmp_path / "models/coloring_gnn.onnx").touch()
