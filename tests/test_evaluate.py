@@ -217,7 +217,7 @@ def test_validation_graphs_of_a_packed_folder_are_summed_up_by_family(
         "er": 1, "small": 3, "1 to 99 nodes": 4
     }  # fmt: skip
     shown = capsys.readouterr().out
-    assert "| mean gap " in shown and "| small " in shown and "| one call |" in shown
+    assert "| mean gap " in shown and "| small         |" in shown and "| one call |" in shown
     assert "search" not in shown
     # A limit takes graphs from everywhere.
     assert [row["name"] for row in run(packed_folder, tiny_model, limit=2)["graphs"]] == ["random", "edgeless"]

@@ -27,7 +27,7 @@ from gnn_training.solve.search_kernel import noise_table, search_graph
 SEED, UNTRAINED = 2**40 + 1, random_weights(0, 0)
 NO_JITTER = -200.0  # exp(-200) is 0: no noise breaks ties
 REGISTERS = 65_536 // (search_cuda.BLOCKS * search_cuda.THREADS)  # of a thread
-SPILLED = {8: 192, 9: 48, 10: 0, 12: 0}  # bytes of registers of a thread in local memory, at most
+SPILLED = 32  # bytes of registers of a thread in local memory, at most
 
 
 @cache
@@ -130,7 +130,7 @@ def test_the_kernel_compiles_for_gpus_and_spills_few_registers(in_shared: bool, 
         )
         used = resources(ptx, capability)
         print(capability, in_shared, used)
-        assert used["registers"] <= REGISTERS and used["bytes lmem"] == 0 and used["stack"] <= SPILLED[capability[0]]
+        assert used["registers"] <= REGISTERS and used["bytes lmem"] == 0 and used["stack"] <= SPILLED
         assert used["bytes smem"] <= 1024  # which newer GPUs keep for themselves
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from importlib.metadata import version
+from itertools import starmap
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -27,18 +28,17 @@ from gnn_training.data.formats import integer
 from gnn_training.data.packed import PackedGraphs, is_packed, spread
 from gnn_training.data.suites import Case
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph, conflicts, from_logits, is_proper, num_colors
+from gnn_training.graph import Graph, NeighbourLists, conflicts, from_logits, is_proper, num_colors
 from gnn_training.model.search import first_weights
 from gnn_training.model.session import Model
 from gnn_training.report import scores
 from gnn_training.report.page import IN_EVERY_PAGE, MAX_NODES, as_networkx, page, pictures
-from gnn_training.report.scores import METHODS, Row
+from gnn_training.report.scores import COMPARED_SECONDS, METHODS, Row
 from gnn_training.settings import EvaluateSettings
 from gnn_training.solve import kernels, portfolio
 from gnn_training.training.logbook import errors_as_warnings
 
 logger = logging.getLogger(__name__)
-COMPARED_SECONDS = 0.2  # of TabuCol and the rules, unless seconds are given
 CALL_SECONDS = 600.0  # a graph that needs longer for one call is too large for the network
 MIN_OTHERS = 20  # validation graphs that have had no part in the choice of the weights, else all are scored
 EXAMPLE_EDGES = 2000  # of a graph that is drawn on the page
@@ -186,20 +186,21 @@ def _rules(model: Model) -> dict[str, np.ndarray]:
 
 def _row(case: Case, rules: dict[str, np.ndarray], settings: EvaluateSettings) -> Row:
     """The graph, with the colors of the methods that take one thread."""
-    graph, clique = case.graph, portfolio.clique_size(case.graph.csr())
-    sizes, seconds = (graph.num_nodes, graph.num_edges), settings.seconds or COMPARED_SECONDS
+    graph, lists, seconds = case.graph, case.graph.csr(), settings.seconds or COMPARED_SECONDS
+    clique, sizes = portfolio.clique_size(lists), (graph.num_nodes, graph.num_edges)
     row = Row(graph.name, case.family, *sizes, case.best_known, clique, published=case.published)
-    _watch(row, graph, "dsatur", (kernels.dsatur(*graph.csr()) for _ in range(1)))
+    lower = max(clique, case.target)
+    _watch(row, graph, "dsatur", starmap(kernels.dsatur, [lists]))
     if settings.tabucol:
-        _watch(row, graph, "tabucol", _alone(case, row, seconds, portfolio.tabu_search))
+        _watch(row, graph, "tabucol", _alone(lists, lower, seconds, portfolio.tabu_search))
         for method, weights in rules.items():
-            _watch(row, graph, method, _alone(case, row, seconds, portfolio.trained_rule, weights))
+            _watch(row, graph, method, _alone(lists, lower, seconds, portfolio.trained_rule, weights))
     return row
 
 
 def _call(case: Case, row: Row, model: Model, settings: EvaluateSettings) -> None:
     """Add what takes all threads: one call, the search for `seconds`; and TabuCol in the time of the call."""
-    graph, start = case.graph, time.monotonic()
+    graph, lower, start = case.graph, max(row.clique, case.target), time.monotonic()
     try:
         prediction = model.predict(graph, seconds=CALL_SECONDS)  # with the three required inputs only
         one_call, spent = from_logits(graph, prediction.logits[0]), time.monotonic() - start
@@ -210,9 +211,9 @@ def _call(case: Case, row: Row, model: Model, settings: EvaluateSettings) -> Non
         row.conflicts = conflicts(graph, prediction.logits[0].argmax(1))
         row.chromatic = float(prediction.chromatic[0])
         if settings.tabucol:
-            _watch(row, graph, "tabucol_call", _alone(case, row, spent, portfolio.tabu_search))
+            _watch(row, graph, "tabucol_call", _alone(graph.csr(), lower, spent, portfolio.tabu_search))
     if settings.seconds:
-        budget = portfolio.Budget(time.monotonic() + settings.seconds, max(row.clique, case.target), model.threads)
+        budget = portfolio.Budget(time.monotonic() + settings.seconds, lower, model.threads)
         found = portfolio.colorings(graph, model.rule, budget, row.clique)
         _watch(row, graph, "search", (coloring.colors for coloring in found))
 
@@ -232,10 +233,9 @@ def _watch(row: Row, graph: Graph, method: str, colorings: Iterable[np.ndarray],
 
 
 def _alone(
-    case: Case, row: Row, seconds: float, method: portfolio.Method, rule: np.ndarray | None = None
+    lists: NeighbourLists, lower: int, seconds: float, method: portfolio.Method, rule: np.ndarray | None = None
 ) -> Iterator[np.ndarray]:
-    """Yield DSATUR's colors, then those of one method on one thread, each with fewer colors, down to a lower bound."""
-    lists, budget = case.graph.csr(), portfolio.Budget(time.monotonic() + seconds, max(row.clique, case.target))
-    colors = kernels.dsatur(*lists)
+    """Yield DSATUR's colors, then those of one method on one thread, each with fewer colors, down to `lower`."""
+    budget, colors = portfolio.Budget(time.monotonic() + seconds, lower), kernels.dsatur(*lists)
     yield colors
     yield from (better.colors for better in portfolio.improvements(lists, colors, budget, {method: 1}, rule))

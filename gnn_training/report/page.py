@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from gnn_training.console import cell, duration
 from gnn_training.errors import UserError, printable
 from gnn_training.graph import Graph, num_colors
-from gnn_training.report.scores import METHODS, tables
+from gnn_training.report.scores import COMPARED_SECONDS, METHODS, tables
 
 MAX_NODES, MAX_EDGES = 400, 10_000  # above, a picture is one dark spot
 NUMBERED_NODES = 120  # up to which the number of its color stands in a node
@@ -100,7 +100,8 @@ def page(report: Json, manifest: Json | None = None, config: Json | None = None,
             "loss of the graph predictions": losses,
         }
         return environment.get_template("page.html").render(
-            report=report, manifest=manifest, config=config, example=example, tables=tables(report),
+            report=report, seconds=report["settings"]["seconds"] or COMPARED_SECONDS,
+            manifest=manifest, config=config, example=example, tables=tables(report),
             is_below=any(gap is not None and gap < 0 for gap in gaps), first=checks[0] if checks else None,
             curves="".join(_curves(label, lines) for label, lines in curves.items()) if manifest else "",
             pictures="".join(_svg(figure, method) for method, figure in pictures(example).items()),

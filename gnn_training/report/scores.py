@@ -22,6 +22,7 @@ SCORE_COLUMNS = {
     "at_best_known": "at best known", "wins": "wins", "ties": "ties", "losses": "losses", "median_seconds": "median s",
 }  # fmt: skip
 COMPARED = {"rule": "tabucol", "one_call": "tabucol_call", "search": "tabucol"}  # methods with the same seconds
+COMPARED_SECONDS = 0.2  # of TabuCol and the rules, unless seconds are given
 SIZES = (100, 250, 500, 1000)  # nodes, from which graphs count as larger
 SHOWN_GRAPHS = 100  # with more graphs there is no table of graphs
 

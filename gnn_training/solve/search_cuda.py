@@ -134,17 +134,17 @@ def lay_out(n, K, ends, in_global, until, counts, start):
 @device
 def begin(s, first, weights):
     """Count what the first coloring (N,) says, with an empty memory."""
-    thread, threads = cuda.threadIdx.x, THREADS
-    for i in range(thread, rule.NUM_WEIGHTS, threads):
+    thread = cuda.threadIdx.x
+    for i in range(thread, rule.NUM_WEIGHTS, THREADS):
         s.weights[at(i)] = weights[i]
-    for i in range(thread, s.n * s.K, threads):
+    for i in range(thread, s.n * s.K, THREADS):
         s.until[at(i)], s.counts[at(i)] = -1, 0
-    for x in range(thread, s.K, threads):
+    for x in range(thread, s.K, THREADS):
         s.sizes[at(x)], s.is_open[at(x)] = 0, 1
-    for i in range(thread, NUM_TOTALS, threads):
+    for i in range(thread, NUM_TOTALS, THREADS):
         s.totals[at(i)] = s.K if i == COLORS else 0
     cuda.syncthreads()
-    for v in range(thread, s.n, threads):
+    for v in range(thread, s.n, THREADS):
         s.colors[at(v)], s.moved[at(v)] = first[at(v)], -NOT_MOVED
         s.conflicts[at(v)] = s.moves[at(v)] = 0
         cuda.atomic.add(s.sizes, np.int32(first[at(v)]), 1)
@@ -216,16 +216,16 @@ def ask(s):
 @device
 def draw(s, room, seed, t):
     """Take the nodes in conflict whose turn it is, all if they are few; return their number."""
-    i, threads, count = at(cuda.threadIdx.x), at(THREADS), at(s.totals[CONFLICTED])
+    i, count = at(cuda.threadIdx.x), at(s.totals[CONFLICTED])
     if count <= room:
         while i < count:
             v = s.conflicted[i]
             s.active[i], s.rows[i] = v, noise_row(turn_of(np.int64(v), seed, t))
-            i = at(i + threads)
+            i = at(i + THREADS)
         return count
     while i < count:
         s.turns[i] = turn_of(np.int64(s.conflicted[i]), seed, t)
-        i = at(i + threads)
+        i = at(i + THREADS)
     cuda.syncthreads()
     i = at(cuda.threadIdx.x)
     while i < count:
@@ -235,7 +235,7 @@ def draw(s, room, seed, t):
             j = at(j + 1)
         if rank < room:
             s.active[rank], s.rows[rank] = s.conflicted[i], noise_row(turn)
-        i = at(i + threads)
+        i = at(i + THREADS)
     return at(room)
 
 
@@ -265,7 +265,7 @@ def weigh(s, t):
 @device
 def choose(s, num_active, t):
     """Find the best move of every active node, each by a warp."""
-    K, lane, a = s.K, at(at(cuda.threadIdx.x) % at(WARP)), at(at(cuda.threadIdx.x) // at(WARP))
+    K, lane, a = s.K, lane_of_warp(), at(at(cuda.threadIdx.x) // at(WARP))
     colors_per_node = np.float32(s.totals[COLORS]) / np.float32(s.n)
     while a < num_active:
         v, start = at(s.active[a]), at(a * K)
@@ -312,6 +312,12 @@ def add_costs(s, v, start, lane):
             w = at(w + 1)
         first = at(first + WARP)
     wait_for_warp()
+
+
+@device
+def lane_of_warp():
+    """The place of this thread in its warp."""
+    return at(at(cuda.threadIdx.x) % at(WARP))
 
 
 @device
@@ -372,7 +378,7 @@ def move(s, num_active, room, t):
 @device
 def next_best(s, num_active, gain, place):
     """The gain of the best move after the one of active node `place`, and the place of its node."""
-    best, where, a = NO_MOVE, np.int32(LAST), at(at(cuda.threadIdx.x) % at(WARP))
+    best, where, a = NO_MOVE, np.int32(LAST), lane_of_warp()
     while a < num_active:
         other, b = s.gain[a], np.int32(a)
         if (other > best) & ((other < gain) | ((other == gain) & (b > place))):
@@ -384,7 +390,7 @@ def next_best(s, num_active, gain, place):
 @device
 def has_better_neighbour(s, num_active, gain, place):
     """Whether a neighbour of active node `place` has a better move."""
-    v, is_there, a = at(s.active[at(place)]), False, at(at(cuda.threadIdx.x) % at(WARP))
+    v, is_there, a = at(s.active[at(place)]), False, lane_of_warp()
     while a < num_active:
         other = s.gain[a]
         if (other > gain) | ((other == gain) & (np.int32(a) < place)):

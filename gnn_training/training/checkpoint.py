@@ -7,9 +7,7 @@ import logging
 import os
 from pathlib import Path
 
-import onnx
 import torch
-from onnx import numpy_helper
 
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.errors import UserError
@@ -74,6 +72,8 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
     path = SHIPPED_MODEL if path == SHIPPED else path
     if path.suffix != SHIPPED_MODEL.suffix:
         return load(path)["network"]
+    import onnx  # other checkpoints do without
+
     content, network = read_bytes(path, OWN_LIMIT, WAY_OUT), ColoringNetwork()
     with damaged(path, WAY_OUT):
         model = onnx.load_from_string(content)
@@ -81,7 +81,7 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
         metadata = {entry.key: entry.value for entry in model.metadata_props}
         rule = torch.tensor(json.loads(metadata["rule"]))
         predictions = [name for name in network.state_dict() if name != "move_rule"]
-        weights = {name: torch.tensor(numpy_helper.to_array(named[name])) for name in predictions}
+        weights = {name: torch.tensor(onnx.numpy_helper.to_array(named[name])) for name in predictions}
         network.load_state_dict({"move_rule": rule, **weights})
     return network.state_dict()
 
