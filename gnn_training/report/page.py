@@ -100,7 +100,7 @@ def page(report: Json, manifest: Json | None = None, config: Json | None = None,
             "loss of the graph predictions": losses,
         }
         return environment.get_template("page.html").render(
-            report=report, seconds=report["settings"]["seconds"] or COMPARED_SECONDS,
+            report=report, compared_seconds=COMPARED_SECONDS,
             manifest=manifest, config=config, example=example, tables=tables(report),
             is_below=any(gap is not None and gap < 0 for gap in gaps), first=checks[0] if checks else None,
             curves="".join(_curves(label, lines) for label, lines in curves.items()) if manifest else "",
