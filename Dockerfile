@@ -1,6 +1,5 @@
 # ./build_and_push.sh NAME builds, tests and pushes this image.
 #   docker run --gpus all -v "$PWD:/workspace" NAME run_multigpu.sh
-# Python 3.11 is the newest version for which the oldest supported ONNX Runtime was built.
 ARG BASE_IMAGE=python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 
 # Torch and CUDA of the lock in three parts of similar size. Each becomes a layer, and layers are pulled in parallel.
@@ -27,6 +26,7 @@ ENV PATH=/opt/venv/bin:/opt/gnn:/opt/gnn/scripts:$PATH \
     GNN_VENV=/opt/venv \
     GNN_WORKSPACE=/workspace \
     ORT_DISABLE_TELEMETRY=1 \
+    NUMBA_CACHE_DIR=/tmp/numba \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
@@ -41,7 +41,7 @@ RUN --mount=type=bind,source=scripts/install_image.sh,target=/install_image.sh -
 ARG TORCH_INDEX_URL
 ARG TORCH_VERSION
 WORKDIR /opt/gnn
-COPY requirements.lock requirements-oldest.lock ./
+COPY requirements.lock ./
 COPY scripts/environment.sh scripts/
 RUN --mount=type=bind,source=scripts/install_image.sh,target=/install_image.sh --mount=type=secret,id=ca \
     /install_image.sh

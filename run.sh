@@ -11,7 +11,7 @@ set -euo pipefail
 source "$(dirname "$(readlink -f "$0")")/scripts/environment.sh"
 
 help_if_asked "$@"
-environment requirements.lock requirements-oldest.lock
+environment requirements.lock
 preset=cpu
 (($(num_gpus) == 0)) || preset=single
 export GNN_TRAINING_PRESET=${GNN_TRAINING_PRESET:-$preset}

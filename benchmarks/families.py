@@ -21,9 +21,10 @@ from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data.applications import sharing
 from gnn_training.data.families import FAMILIES, Generator, Instance
 from gnn_training.graph import Graph
-from gnn_training.model.search import first_weights
-from gnn_training.model.session import Model
-from gnn_training.solve.portfolio import clique_size, compile_all, first_coloring
+from gnn_training.network.network import first_weights
+from gnn_training.onnx_program.session import Model
+from gnn_training.search.first_colorings import clique_size, first_coloring
+from gnn_training.search.portfolio import compile_all
 from gnn_training.training import checkpoint
 
 REALISTIC = (

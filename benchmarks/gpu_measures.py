@@ -24,8 +24,7 @@ from gnn_training.errors import MachineError, UserError
 from gnn_training.ranks import launch
 from gnn_training.settings import TrainSettings
 from gnn_training.training.learner import Learner
-from gnn_training.training.loader import GraphLoader
-from gnn_training.training.loss import Batch
+from gnn_training.training.loader import Batch, GraphLoader
 from gnn_training.training.searcher import search_on_cpu, searcher_for, self_check
 
 GIB = 2**30

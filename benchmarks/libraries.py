@@ -20,7 +20,7 @@ import gnn_training
 from gnn_training.data import suites
 from gnn_training.data.sources import read
 from gnn_training.report.page import as_networkx
-from gnn_training.solve.portfolio import compile_all
+from gnn_training.search.portfolio import compile_all
 
 TRIAL, MOST = 100, 1_000_000  # iterations
 STRATEGIES = (

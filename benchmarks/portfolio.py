@@ -23,20 +23,11 @@ from benchmarks.training_speed import table
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data.families import FAMILIES, Recipe, draws
 from gnn_training.graph import NeighbourLists
-from gnn_training.model.session import Model
-from gnn_training.solve import kernels
-from gnn_training.solve.portfolio import (
-    FOREVER,
-    Budget,
-    Coloring,
-    Method,
-    Search,
-    clique_size,
-    compile_all,
-    methods_for,
-    tabu_search,
-    trained_rule,
-)
+from gnn_training.onnx_program.session import Model
+from gnn_training.search import kernels
+from gnn_training.search.engine import FOREVER, Budget, Coloring, Method, Search
+from gnn_training.search.first_colorings import clique_size
+from gnn_training.search.portfolio import compile_all, methods_for, tabu_search, trained_rule
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,10 @@ from gnn_training.contract import CALL_ROUNDS, rounds_by_size
 from gnn_training.data.families import RECIPES, Recipe, draws
 from gnn_training.data.labels import Plan, label_all
 from gnn_training.data.packed import PackedGraphs
-from gnn_training.model.network import SAVED, ColoringNetwork, PredictionNetwork
-from gnn_training.model.session import Model
-from gnn_training.training.learner import learning_rate
+from gnn_training.network.network import SAVED, PredictionNetwork
+from gnn_training.onnx_program.session import Model
+from gnn_training.training.learner import WEIGHTS, learning_rate, prediction_terms
 from gnn_training.training.loader import DeviceDataset, EqualCostSampler
-from gnn_training.training.loss import WEIGHTS, LossTerms
 
 log = logging.getLogger(__name__)
 SIZES = ((30, 1000, 1.0),)  # nodes
@@ -120,8 +119,7 @@ def labelled(folder: Path, seed: int, graphs: int) -> PackedGraphs:
 def trained(data: PackedGraphs, cell: Cell, options: Options) -> PredictionNetwork:
     """A network that has learned from the first states of an order by chance, its averaged weights."""
     torch.manual_seed(cell.seed)
-    terms, network = LossTerms(ColoringNetwork()), PredictionNetwork(cell.width, cell.layers)
-    terms.trained.predictions = network
+    network = PredictionNetwork(cell.width, cell.layers)
     dataset = DeviceDataset(data, CPU)
     chosen = np.random.default_rng(cell.seed).permutation(len(data))[: cell.graphs]
     ids = np.flatnonzero(np.isin(dataset.state_graph, chosen))
@@ -131,7 +129,9 @@ def trained(data: PackedGraphs, cell: Cell, options: Options) -> PredictionNetwo
     for step, plan in enumerate(islice(sampler.starting_at(0), options.steps)):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, RATE, WARM_UP, options.steps)
-        losses = terms.of_predictions(dataset.states(plan.ids, len(plan.ids), cell.seed, step))
+        batch = dataset.states(plan.ids, len(plan.ids), cell.seed, step)
+        assert batch is not None
+        losses = prediction_terms(network(batch.inputs), batch)
         optimizer.zero_grad()
         sum(WEIGHTS[name] * loss for name, loss in losses.items()).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP)
@@ -143,8 +143,7 @@ def trained(data: PackedGraphs, cell: Cell, options: Options) -> PredictionNetwo
 @torch.no_grad()
 def score(network: PredictionNetwork, test: PackedGraphs) -> dict[str, float]:
     """What the network says after the rounds of a call about a hundred times as many, on graphs that are open then."""
-    terms, dataset = LossTerms(ColoringNetwork()), DeviceDataset(test, CPU)
-    terms.trained.predictions = network
+    dataset = DeviceDataset(test, CPU)
     nll, error, before, log_rounds, covered, held = [], [], [], [], [], []
     for i in dataset.state_ids("train").tolist() + dataset.state_ids("validation").tolist():
         batch = dataset.states(np.array([i]), 1)
@@ -153,7 +152,7 @@ def score(network: PredictionNetwork, test: PackedGraphs) -> dict[str, float]:
             continue
         predicted = network(batch.inputs)
         saved, search = float(batch.saved), batch.search
-        nll.append(float(terms.of_predictions(batch)["saved"]))
+        nll.append(float(prediction_terms(predicted, batch)["saved"]))
         error.append(abs(float(predicted.chromatic(search) - search.num_colors) + saved))
         before.append(saved)
         log_rounds.append((float(predicted.log_rounds), float(batch.log_rounds)))

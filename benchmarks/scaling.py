@@ -33,10 +33,11 @@ from gnn_training.errors import UserError
 from gnn_training.files import lock_folder
 from gnn_training.graph import NeighbourLists
 from gnn_training.jobs.train import train
-from gnn_training.model.search import first_weights
+from gnn_training.network.network import first_weights
+from gnn_training.search.first_colorings import clique_size, first_coloring
+from gnn_training.search.portfolio import compile_all
+from gnn_training.search.search_kernel import noise_table, search_graph
 from gnn_training.settings import TrainSettings, of_preset
-from gnn_training.solve.portfolio import clique_size, compile_all, first_coloring
-from gnn_training.solve.search_kernel import noise_table, search_graph
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import LR_SCALINGS
 
@@ -144,7 +145,7 @@ def run(cell: Cell, folder: Path) -> None:
     """Train and score a cell."""
     data = training_graphs(folder, cell.most_nodes)
     settings = of_preset(
-        TrainSettings, "cpu", data=data.folder, run=folder / str(cell) / "run", processes=1,
+        TrainSettings, "cpu", data=data.folder, run=folder / str(cell) / "run", ranks=1,
         searches=cell.multiple * ONE, rounds=cell.rounds, seed=cell.seed, validation_graphs=64,
         batch_size=BATCH * cell.ranks, learning_rate=RATE * LR_SCALINGS[cell.lr_scaling](cell.ranks),
         checkpoint_every=100, log_every=50,

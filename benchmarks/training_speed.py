@@ -20,14 +20,14 @@ import tyro
 from benchmarks.gpu_measures import steps
 from gnn_training import files, machine
 from gnn_training.graph import Graph
-from gnn_training.model import search
-from gnn_training.model.graphs import concatenated, pad
-from gnn_training.model.program import limits
-from gnn_training.model.session import Model
+from gnn_training.network.graphs import concatenated, pad
+from gnn_training.onnx_program import tensor_search as search
+from gnn_training.onnx_program.program import limits
+from gnn_training.onnx_program.session import Model
 from gnn_training.ranks import launch
+from gnn_training.search import kernels
+from gnn_training.search.search_kernel import noise_table, search_graph
 from gnn_training.settings import TrainSettings, of_preset
-from gnn_training.solve import kernels
-from gnn_training.solve.search_kernel import noise_table, search_graph
 
 HEADING = "## Measured\n"  # the last section of a page, which is replaced
 DENSITY, BATCH = 0.5, 16

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gnn_training.api import color, color_many
     from gnn_training.errors import NoColoringError
-    from gnn_training.model.session import Model
-    from gnn_training.solve.problem import Solution
+    from gnn_training.onnx_program.session import Model
+    from gnn_training.search.problem import Solution
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # or ONNX Runtime reports to Microsoft
 
 __version__ = "0.6.0"
 __all__ = ["Model", "NoColoringError", "Solution", "color", "color_many"]
-MODULES = {"Model": "model.session", "NoColoringError": "errors", "Solution": "solve.problem"}
+MODULES = {"Model": "onnx_program.session", "NoColoringError": "errors", "Solution": "search.problem"}
 
 
 def __getattr__(name: str) -> Any:

@@ -41,7 +41,6 @@ COMMANDS = {
     "check": Command("Tell whether the job would start here, and what it would take.", "CheckSettings", "check.check"),
     "generate": Command("Generate training graphs with good colorings.", "GenerateSettings", "dataset.generate"),
     "import": Command("Read your graphs, color them and pack them.", "ImportSettings", "dataset.import_graphs"),
-    "preflight": Command("Test whether the GPUs reach each other.", "RankSettings", "check.preflight"),
     "train": Command("Train the network on packed graphs, or resume a training.", "TrainSettings", "train.train"),
     "export": Command("Write the trained network as one verified ONNX file.", "ExportSettings", "export.export"),
     "evaluate": Command("Count colors beside DSATUR and TabuCol.", "EvaluateSettings", "evaluate.evaluate"),
@@ -119,13 +118,10 @@ def _run(args: Sequence[str]) -> None:
             print(settings.model_dump_json(indent=2))
             return
         from gnn_training.console import set_up_logging
-        from gnn_training.machine import require_numba
 
         set_up_logging()
-        require_numba()
         module, function = COMMANDS[name].job.split(".")
         job = getattr(importlib.import_module(f"gnn_training.jobs.{module}"), "dry_run" if dry_run else function)
-        processes.raise_interrupt()  # which came while a library was loaded that drops exceptions
         job(settings)
 
 

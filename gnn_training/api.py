@@ -13,9 +13,10 @@ import numpy as np
 
 from gnn_training.graph import as_graph, is_one_graph, node_names
 from gnn_training.machine import num_cores, usable_threads
-from gnn_training.model.session import Model, cached_model
-from gnn_training.solve.portfolio import Budget, compile_all, compile_elsewhere
-from gnn_training.solve.problem import Problem, Solution
+from gnn_training.onnx_program.session import Model, cached_model
+from gnn_training.search.engine import Budget
+from gnn_training.search.portfolio import compile_all
+from gnn_training.search.problem import Problem, Solution
 
 
 def color(
@@ -30,8 +31,8 @@ def color(
     torch_geometric Data gives a tensor (N,); an edge array (E, 2) of integers, a symmetric adjacency matrix (N, N) of 0
     and 1, a scipy sparse matrix or an igraph graph gives a numpy array (N,). Integers (2, 2) are an edge array.
     Directions, weights, parallel edges and self loops are ignored.
-    seconds: time limit. The search ends earlier if the coloring is proven optimal. At the first use after an
-    installation, calls of the model color, while another process compiles the search.
+    seconds: time limit. The search ends earlier if the coloring is proven optimal. The first use after an
+    installation compiles the search for some 15 seconds before.
     model: an open Model, the path of an exported file, or hf://owner/name on the Hugging Face Hub; None takes the
     shipped one.
     num_nodes: N of an edge array; None takes the largest node + 1.
@@ -54,7 +55,7 @@ def color(
         if mapping is not None and not isinstance(mapping, Mapping):
             raise TypeError(f"{name} must be a dict with a node as the key, not {type(mapping).__name__}")
     opened = model if isinstance(model, Model) else cached_model(model)
-    compile_all() if equitable else compile_elsewhere()
+    compile_all()
     start = time.monotonic()
     source = as_graph(graph, num_nodes)
     named = node_names(graph)
@@ -63,7 +64,7 @@ def color(
     problem = Problem.create(source, names, k, precolored, allowed, equitable, start + seconds)
     if source.num_nodes:
         budget = Budget(start + seconds, 1, usable_threads(threads or opened.threads), seed)
-        *_, best = problem.colorings(opened, budget)
+        *_, best = problem.colorings(opened.rule, budget)
         solution = problem.solution(best, start, budget)
     colors = solution.colors
     if named is not None:
@@ -88,27 +89,6 @@ def color_many(graphs: Iterable[Any], seconds: float = 1.0, **options: Any) -> l
     compile_all()
     work = partial(color, seconds=seconds, threads=1, **options)
     return list(in_threads(work, list(graphs), num_cores()))
-
-
-class NetworkxBackend:
-    """What networkx calls for `nx.greedy_color(G, backend="coloring_gnn")`."""
-
-    @staticmethod
-    def greedy_color(G: Any, strategy: Any = None, interchange: bool = False, **options: Any) -> dict[Any, int]:
-        """Color a networkx graph. options: of `color`. The strategy is not used."""
-        # networkx keeps what it takes for a converted copy, and would warn about it in the next call.
-        (getattr(G, "__networkx_cache__", None) or {}).get("backends", {}).pop("coloring_gnn", None)
-        return color(G, **options)
-
-    @staticmethod
-    def convert_from_nx(graph: Any, **_: Any) -> Any:
-        """Return the graph: color takes it as it is."""
-        return graph
-
-    @staticmethod
-    def convert_to_nx(result: Any, **_: Any) -> Any:
-        """Return the dict: it is networkx's own type."""
-        return result
 
 
 def _number(name: str, value: Any, kind: type, least: int) -> Any:

@@ -108,6 +108,6 @@ def _device(requested: str, local_rank: int) -> torch.device:
     if requested == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
-        raise MachineError(f"rank {local_rank} has no GPU: there are {torch.cuda.device_count()}, lower --processes")
+        raise MachineError(f"rank {local_rank} has no GPU: there are {torch.cuda.device_count()}, lower --ranks")
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)

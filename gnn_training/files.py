@@ -5,43 +5,27 @@ import gzip
 import hashlib
 import io
 import json
-import logging
 import os
 import secrets
-import stat
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from gnn_training.contract import SUMS_FILE
 from gnn_training.errors import StorageError, UserError
 
-log = logging.getLogger(__name__)
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # as network file systems answer
-NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # as file systems without hard links answer
 OWN_LIMIT = 1 << 28  # bytes of a file that this program writes; it writes a hundred times fewer
 Contents = dict[str, bytes]  # bytes of a file by its name
 JSON_LIMIT = 20_000_000  # bytes; the values of hostile JSON take 30 times as much memory
 
 
-@contextmanager
-def open_regular(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read its bytes. UserError for a FIFO, which may never begin, and a device, which may never end;
-    OSError as `open`.
-    """
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # without waiting
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise UserError(f"{path}: is not a regular file but a device or a pipe; name another")
-        yield file
-
-
 def read_bytes(path: Path, limit: int, way_out: str = "name a file that you may read") -> bytes:
-    """The bytes of a regular file. UserError if it cannot be read, or has more than `limit` bytes."""
+    """The bytes of a file. UserError if it cannot be read, or has more than `limit` bytes."""
     try:
-        with open_regular(path) as file:
+        with open(path, "rb") as file:
             content = file.read(limit + 1)
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         raise UserError(f"{path}: cannot be read ({reason(error)}); {way_out}") from error
@@ -80,50 +64,33 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those it is in; StorageError if the system refuses. A command does that at its start only: a
-    folder that is missing later was on a volume that is gone, and what is written in its place would be lost.
+    """Make a folder and those it is in; StorageError if the system refuses, or lets nobody write there. A command does
+    that at its start only: a folder that is missing later was on a volume that is gone, and what is written in its
+    place would be lost.
     """
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 @contextmanager
-def replace_file(path: Path, is_new: bool = False) -> Iterator[Path]:
+def replace_file(path: Path) -> Iterator[Path]:
     """Give the body a temporary path to write to, which replaces `path` at its end. After an error `path` is unchanged.
-    is_new: refuse to replace a file. StorageError if the system refuses, UserError if `path` is a folder, a device or a
-    pipe. Of several writers the last one wins, with is_new the first one.
+    StorageError if the system refuses, UserError if `path` is a folder, a device or a pipe.
     """
-    with _temporary(path) as temporary:
-        yield temporary
-        _flush(temporary)
-        try:
-            (os.link if is_new else os.replace)(temporary, path)
-        except OSError as error:
-            if error.errno not in NO_LINKS:
-                raise
-            path.touch(exist_ok=not is_new)
-            os.replace(temporary, path)
-
-
-@contextmanager
-def _temporary(path: Path) -> Iterator[Path]:
-    """A new, empty file beside `path`, with nothing left there in the end. Raises as `replace_file`."""
     if os.path.lexists(path) and not os.path.isfile(path):
         raise UserError(f"{path}: is not a regular file and is never replaced; name a file")
     temporary = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.tmp")
     with storage_errors(path):
-        with suppress(FileNotFoundError):
-            path.lstat()  # OSError: a name that is too long
         temporary.touch(exist_ok=False)  # unlike tempfile, with the permissions of any other file
         try:
             yield temporary
+            with open(temporary, "rb+") as written:
+                os.fsync(written.fileno())
+            os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
-
-
-def _flush(path: Path) -> None:
-    with open(path, "rb+") as written:
-        os.fsync(written.fileno())
 
 
 @contextmanager
@@ -131,60 +98,36 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder until the body ends or the process is killed; UserError if another process has locked it."""
     from filelock import FileLock, Timeout  # part of [train]
 
-    with ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(FileLock(folder / ".lock", blocking=False, fallback_to_soft=False))
-        except Timeout as error:
-            raise UserError(f"{folder}: another process is writing it; wait for it or name another folder") from error
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise StorageError(f"{folder}: cannot be written ({reason(error)}); name another folder") from error
-            log.warning("%s: this file system has no locks; do not start the same command twice", folder)
-        yield
+    make_folder(folder)
+    try:
+        with FileLock(folder / ".lock", blocking=False):
+            yield
+    except Timeout as error:
+        raise UserError(f"{folder}: another process is writing it; wait for it or name another folder") from error
 
 
-def write_bytes(path: Path, content: bytes, is_new: bool = False) -> None:
+def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically. Raises as `replace_file`."""
-    with replace_file(path, is_new) as temporary:
+    with replace_file(path) as temporary:
         temporary.write_bytes(content)
 
 
-def write_text(path: Path, text: str, is_new: bool = False) -> None:
+def write_text(path: Path, text: str) -> None:
     """Write `text` as UTF-8, as `write_bytes`."""
-    write_bytes(path, text.encode(), is_new)
+    write_bytes(path, text.encode())
 
 
-def require_places(outputs: Sequence[Path], inputs: Iterable[Path] = ()) -> None:
-    """Check before any work that every output can be written. UserError: its folder does not exist, it is no regular
-    file, or it is an input or another output. StorageError: the system refuses a file with a name of this length there.
+def require_places(outputs: Iterable[Path], inputs: Iterable[Path] = ()) -> None:
+    """Raise UserError before any work if the folder of an output does not exist, or an output is an input or another
+    output.
     """
+    there = {path.resolve(): path for path in inputs}
     for path in outputs:
         if not os.path.isdir(path.parent):
             raise UserError(f"{path}: its folder does not exist; make it or name another file")
-    require_others(outputs, inputs)
-    for path in outputs:
-        with _temporary(path) as temporary:
-            temporary.write_bytes(bytes(4096))  # an empty file has a place on a full disk
-            _flush(temporary)
-
-
-def require_others(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
-    """Raise UserError if an output is an input or another output."""
-    there = {identity(path): path for path in inputs}
-    for path in outputs:
-        if other := there.get(identity(path)):
+        if other := there.get(path.resolve()):
             raise UserError(f"{path}: is the same file as {other}, which is read or also written; name another")
-        there[identity(path)] = path
-
-
-def identity(path: Path) -> tuple[int, int] | str:
-    """What all names of a file have in common; of a file that is not there, its path without links."""
-    try:
-        status = os.stat(path)
-        return status.st_dev, status.st_ino
-    except OSError:
-        return os.path.realpath(path)
+        there[path.resolve()] = path
 
 
 def reason(error: Exception) -> str:

@@ -224,6 +224,6 @@ def num_colors(colors: np.ndarray) -> int:
 
 def from_logits(graph: Graph, logits: np.ndarray) -> np.ndarray:
     """Decode logits (N, C) to proper colors (N,) int64: best class per node, stable sort by class, first fit."""
-    from gnn_training.solve.kernels import first_fit  # here, because numba takes half a second to import
+    from gnn_training.search.kernels import first_fit  # here, because numba takes half a second to import
 
     return first_fit(*graph.csr(), np.argsort(np.argmax(logits, axis=1), kind="stable"))

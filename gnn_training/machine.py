@@ -10,7 +10,6 @@ import re
 import shutil
 import socket
 import subprocess
-import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,36 +93,14 @@ def require_package(package: str, user: str, install: str) -> None:
 
 
 def require_storage(folders: Sequence[Path]) -> None:
-    """Raise StorageError if files in these folders, which may be missing, cannot be written or would not last."""
-    for check in (_why_lost, _why_unwritable):
-        for problem in filter(None, map(check, folders)):
-            raise StorageError(problem)
-
-
-def require_numba() -> None:
-    """Raise UserError if a variable of the environment keeps numba from loading or from saving what it compiles."""
-    threads = os.environ.get("NUMBA_NUM_THREADS", "1")
-    if not re.fullmatch("0*[1-9][0-9]{0,3}", threads):
-        raise UserError(f"NUMBA_NUM_THREADS ({threads}) must be a number from 1 to 9999: correct it, or unset it")
-    if (folder := os.environ.get("NUMBA_CACHE_DIR")) and (problem := _why_unwritable(Path(folder))):
-        raise StorageError(f"NUMBA_CACHE_DIR ({folder}): {problem}")
+    """Raise StorageError if files in one of these folders would not last."""
+    for problem in filter(None, map(_why_lost, folders)):
+        raise StorageError(problem)
 
 
 def existing_parent(folder: Path) -> Path:
     """Return `folder`, or the first of its parents that exists. (Path.exists raises where searching is forbidden.)"""
     return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
-
-
-def _why_unwritable(folder: Path) -> str | None:
-    there = existing_parent(folder)
-    try:
-        with tempfile.TemporaryFile(dir=there):
-            return None
-    except OSError as error:
-        owner, us = there.stat(), os.geteuid()
-        whose = f"{reason(error)}: user {owner.st_uid} owns it, mode {owner.st_mode & 0o777:o}, and we are user {us}"
-        user = f"start the container with --user {owner.st_uid}:{owner.st_gid}"
-        return f"{there} cannot be written ({whose}): chown it, {user}, make room, or name another folder"
 
 
 def _why_lost(folder: Path) -> str | None:

@@ -118,7 +118,6 @@ def run_python(
     """Run Python with `arguments` to its end; return its exit code: 128 + signal if one ended it, 124 after the limit.
     errors, variables: as for `python`. limit: seconds.
     """
-    raise_interrupt()
     with python(arguments, errors, variables) as child:
         try:
             code = child.wait(limit)
@@ -130,18 +129,10 @@ def run_python(
 
 def handle_stop_signals(handler: Callable[[int, object], object]) -> dict[int, Any]:
     """Have `handler` called for SIGTERM, Ctrl-C and the end of the terminal; return the handlers before it. A signal
-    that is ignored stays so: a shell did that for a process in the background or under nohup. Raises Interrupt as
-    `raise_interrupt`: a signal from before is not forgotten.
+    that is ignored stays so: a shell did that for a process in the background or under nohup.
     """
-    raise_interrupt()
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     return {each: signal.signal(each, handler) for each in numbers if signal.getsignal(each) != signal.SIG_IGN}
-
-
-def raise_interrupt() -> None:
-    """Raise Interrupt(number) again if `interruptible` has raised it and a library has dropped the exception."""
-    if interrupts:
-        raise Interrupt(interrupts[0])
 
 
 @contextmanager
@@ -155,10 +146,6 @@ def interruptible() -> Iterator[None]:
     before = handle_stop_signals(interrupt)
     try:
         yield
-    except Exception as error:
-        if not isinstance(error, UserError):
-            raise_interrupt()  # which a library has turned into another exception
-        raise
     finally:
         interrupts.clear()
         for number, handler in before.items():

@@ -98,11 +98,11 @@ class ImportSettings(LabelSettings):
 
 
 class RankSettings(Settings):
-    """Where ranks run: all settings of `preflight`."""
+    """Where ranks run."""
 
     device: Device = "auto"
     """Where to compute; auto takes the GPUs if there are any."""
-    processes: Workers = 0
+    ranks: Workers = 0
     """Number of ranks on this machine; 0 takes one per GPU, or one per core if there are no GPUs."""
     gpus: GpuNumbers | None = None
     """Numbers of the GPUs to take, such as 0,1,4; None takes all."""
@@ -189,8 +189,6 @@ class RunSettings(TrainSettings):
     """
     models: Path = Path("models")
     """Folder for coloring_gnn.onnx and its companions."""
-    oldest_runtime: bool = True
-    """Also run the exported file in ONNX Runtime 1.16.3 if that is installed; --no-oldest-runtime does not."""
     tensorboard: Annotated[int, Field(ge=0, lt=65536)] = 0
     """Port on which TensorBoard shows the curves while the job runs; 0 starts none."""
     tensorboard_host: str = "127.0.0.1"
@@ -233,8 +231,6 @@ class ExportSettings(Settings):
     """Folder for coloring_gnn.onnx, golden vectors and SHA256SUMS."""
     steps: Positive = CALL_ROUNDS
     """Rounds of a call with the three plain inputs, at most; small graphs take fewer."""
-    oldest_runtime: bool = True
-    """Also run the file in ONNX Runtime 1.16.3 if that is installed; --no-oldest-runtime does not."""
     verify_only: bool = False
     """Write nothing; verify the file in `models`: checksums and golden vectors."""
 

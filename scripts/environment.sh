@@ -72,7 +72,7 @@ create() { # an empty environment in $venv; what an interrupted start left there
   if has_uv; then uv venv --allow-existing --python "$base" "$venv"; else "$base" -m venv "$venv"; fi &>"$log" || explain
 }
 
-find_base_python() { # sets base; first the only version for which the oldest ONNX Runtime was built
+find_base_python() { # sets base; first the only version for which the oldest ONNX Runtime, of the tests, was built
   local name version without_venv=''
   for name in python3.11 python3.12 python3.13 python3.14 python3; do
     version=$("$name" -c 'import sys; print(*sys.version_info[:2], sep=".")' 2>/dev/null) || continue

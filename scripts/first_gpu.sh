@@ -9,5 +9,5 @@ set -euo pipefail
 source "$(dirname "$(dirname "$(readlink -f "$0")")")/scripts/environment.sh"
 
 help_if_asked "$@"
-environment requirements.lock requirements-oldest.lock
+environment requirements.lock
 exec "$python" -m benchmarks.first_gpu "$@"

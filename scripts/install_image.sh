@@ -14,7 +14,7 @@ if (($# > 0)); then
 fi
 source scripts/environment.sh
 trap '(($? == 0)) || tail -n 20 "$log" >&2' EXIT
-environment requirements.lock requirements-oldest.lock
+environment requirements.lock
 rm -f "$venv/.lock" "$log"
 
 # Hopper, Blackwell and Instinct are what is rented. This question needs no GPU.

@@ -24,8 +24,8 @@ from gnn_training.jobs.evaluate import evaluate
 from gnn_training.jobs.export import export
 from gnn_training.jobs.pack import pack
 from gnn_training.jobs.train import train
+from gnn_training.search.portfolio import compile_all
 from gnn_training.settings import EvaluateSettings, ExportSettings, PackSettings
-from gnn_training.solve.portfolio import compile_all
 
 # A runner started in the background ignores Ctrl-C and hands that down to every process that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -95,7 +95,7 @@ def exported(once: Once, trained: Path) -> Path:
     """Folder with coloring_gnn.onnx of that training and what belongs to it."""
 
     def make(folder: Path) -> None:
-        export(ExportSettings(run=trained, models=folder, steps=24, oldest_runtime=False))
+        export(ExportSettings(run=trained, models=folder, steps=24))
 
     return once("tiny-models", make)
 

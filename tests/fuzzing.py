@@ -17,15 +17,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import hypothesis
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
-from hypothesis.strategies import SearchStrategy
-
 from gnn_training.errors import UserError
 
 QUICK_EXAMPLES = 200
-ROUND = 100  # examples with one seed
 HANG_SECONDS = 10
 MEMORY = 1 << 30  # bytes that a target may need in addition
 SECONDS = float(os.environ.get("FUZZ_SECONDS", 0))
@@ -74,32 +68,10 @@ def col(graph: tuple[int, Edges]) -> bytes:
     return "\n".join(lines).encode() + b"\n"
 
 
-def explore(check: Callable[..., str | None], *strategies: SearchStrategy, quick: int = QUICK_EXAMPLES) -> None:
-    """Call check(*values) with values that Hypothesis generates. It returns a word for what happened, such as
-    "accepted", which is counted. AssertionError if a call takes longer than 10 s, or if all together need 1 GB more of
-    memory.
-
-    quick: number of calls when FUZZ_SECONDS is not set.
-    """
-    with _counted(check) as (call, is_over):
-        for seed in count(SEED):
-            # A failure is made small by Hypothesis, then shown with its values.
-            limits = settings(
-                max_examples=ROUND if SECONDS else quick, deadline=None, database=None, print_blob=False,
-                phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck),
-            )  # fmt: skip
-            try:
-                limits(hypothesis.seed(seed)(given(st.tuples(*strategies))(call)))()
-            except BaseException:
-                print(f"FUZZ_SEED={seed}")
-                raise
-            if is_over():
-                break
-
-
-def explore_seeded(check: Callable[[Any], str | None], make: Callable[[Random], Any], quick=QUICK_EXAMPLES) -> None:
-    """As `explore`, with values made by make(generator): many times as many in a second, but a failure is not made
-    small.
+def explore(check: Callable[[Any], str | None], make: Callable[[Random], Any], quick=QUICK_EXAMPLES) -> None:
+    """Call check with values made by make(generator). It returns a word for what happened, such as "accepted", which is
+    counted. AssertionError if a call takes longer than 10 s, or if all together need 1 GB more of memory. quick: number
+    of calls when FUZZ_SECONDS is not set.
     """
     with _counted(check) as (call, is_over):
         for seed in count(SEED):

@@ -51,7 +51,7 @@ def search(task: Task) -> tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]:
     search_cuda.THREADS = task.threads
     properties = SimpleNamespace(shared_memory_per_block_optin=task.max_shared)
     torch.cuda.get_device_properties = lambda device: properties
-    searcher, colorings = BlockSearcher(task, torch.device("cpu")), {}
+    searcher, colorings = BlockSearcher(task, torch.device("cpu"), search_on_cpu), {}
     run = searcher.run
 
     def note(launch: Any, *arguments: Any) -> Any:
@@ -75,9 +75,10 @@ if __name__ == "__main__":
     import torch
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
-    from gnn_training.solve import search_cuda
+    from gnn_training.search import search_cuda
     from gnn_training.training import block_searcher
     from gnn_training.training.block_searcher import BlockSearcher
+    from gnn_training.training.searcher import search_on_cpu
 
     # The memory of the GPU is that of the CPU.
     block_searcher.as_array = lambda tensor: FakeCUDAArray(tensor.contiguous().numpy())

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gnn_training.graph import Graph, NeighbourLists
-from gnn_training.model import search
-from gnn_training.model.graphs import Graphs, concatenated, pad
-from gnn_training.model.network import Edges
-from gnn_training.model.program import limits
-from gnn_training.training.loss import Batch
+from gnn_training.network.graphs import Graphs, concatenated, pad
+from gnn_training.network.network import Edges
+from gnn_training.onnx_program import tensor_search as search
+from gnn_training.onnx_program.program import limits
+from gnn_training.training.loader import Batch
 
 
 def random_graph(num_nodes: int, density: float, seed: int = 0) -> Graph:

@@ -53,7 +53,7 @@ def test_a_job_on_another_machine_is_estimated_without_gpus(capsys):
 
 
 def test_job_would_start_without_gpu_and_before_its_data_is_there(capsys):
-    job.check(settings(processes=2))
+    job.check(settings(ranks=2))
     table = found(capsys)
     assert {verdict for _, verdict in table.values()} == {"ok"}
     assert table["graphs"][0] == "208 of recipe smoke, generated first; time and memory are known after that"
@@ -62,7 +62,7 @@ def test_job_would_start_without_gpu_and_before_its_data_is_there(capsys):
 
 
 def test_time_and_memory_follow_from_what_was_measured(tiny_data: Path, capsys):
-    job.check(settings(data=tiny_data, processes=2))
+    job.check(settings(data=tiny_data, ranks=2))
     table = found(capsys)
     assert table["graphs"][0] == f"{tiny_data}: 19 to train on, 5 for validation"
     assert re.match(r"about 1.0 GiB of \S+ free per rank", table["memory"][0])
@@ -72,7 +72,7 @@ def test_time_and_memory_follow_from_what_was_measured(tiny_data: Path, capsys):
 @pytest.mark.slow  # compares with a whole training
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_measured_time_is_close_to_what_the_training_then_takes(tiny_data: Path, tmp_path: Path, ranks: int):
-    training = tiny_runs.settings(tiny_data, tmp_path / "run", steps=100, evaluate_every=100, processes=ranks)
+    training = tiny_runs.settings(tiny_data, tmp_path / "run", steps=100, evaluate_every=100, ranks=ranks)
     peak, steps, seconds = LAUNCH(job._measure, training, ranks)
     assert 2**28 < peak < 2**32  # torch alone takes some hundred MiB
     assert steps == 100
@@ -161,4 +161,4 @@ def test_gpus_are_listed_with_their_memory_unless_they_do_not_compute(here: Path
 def test_too_little_memory_is_a_problem(monkeypatch, tiny_data: Path):
     monkeypatch.setattr(job.machine, "available_bytes", lambda: 2**29)
     with pytest.raises(MachineError, match="a rank needs about 1.0 GiB and 0.2 are free: lower --batch-size"):
-        job.check(settings(data=tiny_data, processes=2))
+        job.check(settings(data=tiny_data, ranks=2))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gnn_training.errors import StorageError, UserError
-from gnn_training.model.network import ColoringNetwork
+from gnn_training.network.network import ColoringNetwork
 from gnn_training.training import checkpoint
 
 

@@ -1,17 +1,13 @@
 """The coloring job: any graph, a time budget, Ctrl-C, and places that cannot be used."""
 
-import fcntl
 import json
 import logging
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,20 +16,18 @@ from dimacs import assert_proper, read_solution, write_col
 from hypothesis import given
 from hypothesis import strategies as st
 from small_graphs import random_graph
-from tiny_runs import ROOT, wait_for
+from tiny_runs import ROOT
 
 import gnn_training
 from gnn_training.__main__ import main
 from gnn_training.data.sources import read
-from gnn_training.errors import StorageError, UserError
+from gnn_training.errors import UserError
 from gnn_training.graph import Graph, is_proper, num_colors
 from gnn_training.jobs import color as job
 from gnn_training.jobs.color import color, write_solution
-from gnn_training.model.session import Model
+from gnn_training.onnx_program.session import Model
 from gnn_training.report.page import draw
 from gnn_training.settings import ColorSettings
-from gnn_training.solve import portfolio
-from gnn_training.solve.portfolio import Coloring, colorings
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -130,7 +124,6 @@ def test_a_name_may_begin_with_a_dash(names: list[str], hard: Path, tiny_model: 
     [
         ("out", "nowhere/hard.sol", "nowhere/hard.sol: its folder does not exist"),
         ("picture", "nowhere/hard.png", "nowhere/hard.png: its folder does not exist"),
-        ("out", f"{'x' * 252}.sol", r"cannot be written \(file name too long\)"),
     ],
 )
 def test_an_output_that_has_no_place_is_refused_before_any_work(setting, place, sentence, hard: Path, tmp_path: Path):
@@ -149,7 +142,7 @@ def test_what_is_no_graph_is_refused(graph: str, sentence: str, tiny_model: Path
 
 @pytest.mark.parametrize("name", ["hard.col", "link.col", "model.onnx", "picture.png", "colors.csv"])
 def test_a_solution_never_replaces_another_file_of_the_command(name: str, hard: Path, tiny_model: Path, tmp_path: Path):
-    os.link(hard, tmp_path / "link.col")
+    (tmp_path / "link.col").symlink_to(hard)
     shutil.copy(tiny_model, tmp_path / "model.onnx")
     colors, picture = tmp_path / "colors.csv", tmp_path / "picture.png"
     colors.write_text("1,0\n")
@@ -166,17 +159,6 @@ def test_solutions_of_several_graphs_replace_no_other_file_of_the_command(hard: 
     with pytest.raises(UserError, match="other.sol: is the same file as"):
         color(ColorSettings(graphs=(hard, other), model=tiny_model, out=hard.parent, precolored=colors))
     assert colors.read_text() == "1,0\n"
-
-
-def test_a_file_that_has_appeared_meanwhile_is_not_replaced(hard: Path, tiny_model: Path, monkeypatch):
-    def search(*arguments: object) -> Iterator[Coloring]:
-        hard.with_suffix(".sol").write_text("mine")
-        yield from colorings(*arguments)
-
-    monkeypatch.setattr("gnn_training.solve.problem.colorings", search)
-    with pytest.raises(StorageError, match=r"hard.sol: cannot be written \(file exists\); make room or name another"):
-        run(hard, tiny_model, seconds=0)
-    assert hard.with_suffix(".sol").read_text() == "mine" and len(list(hard.parent.iterdir())) == 2
 
 
 def test_a_wrong_header_is_mentioned(tmp_path: Path, tiny_model: Path, caplog):
@@ -209,39 +191,11 @@ def test_a_graph_too_large_for_a_picture_is_refused_before_any_time_is_spent(tmp
 
 def test_without_matplotlib_a_picture_is_refused_in_one_sentence(hard: Path, tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr(job, "compile_elsewhere", lambda: pytest.fail("it is said after the work"))
+    monkeypatch.setattr(job, "compile_all", lambda: pytest.fail("it is said after the work"))
     assert main(["color", str(hard), "--picture", str(tmp_path / "hard.png"), "--seconds", "100"]) == 2
     said = "coloring-gnn: --picture needs matplotlib: pip install '.[picture]' in a clone\n"
     assert capsys.readouterr().err == said
     assert not hard.with_suffix(".sol").exists()
-
-
-@pytest.fixture
-def uncompiled(tmp_path: Path) -> Callable[..., str]:
-    """Runs Python from the top folder, where the searches are not compiled yet; returns what it prints."""
-    variables = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
-    begin = partial(subprocess.run, cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
-    return lambda *words: begin([sys.executable, *words]).stdout
-
-
-@pytest.mark.slow
-def test_the_first_use_answers_while_another_process_compiles(tmp_path: Path, uncompiled: Callable[..., str]):
-    words = f"-m gnn_training color examples/queen8_8.col -o {tmp_path / 'queen8_8.sol'}".split()
-    first = uncompiled(*words, "--seconds", "60", "--k", "9")
-    assert "first use" in first and "9 colors by network file" in first
-    wait_for(lambda: list(tmp_path.glob("cache/*/search_kernel.search_graph-*.nbi")))
-    compiled = {path.name.split("-")[0] for path in tmp_path.glob("cache/*/*.nbi")}
-    assert compiled >= {f"kernels.{name}" for name in ("greedy_clique", "dsatur", "tabucol", "branch_and_bound")}
-    second = uncompiled(*words, "--seconds", "1")
-    assert "first use" not in second and "network file" not in second
-
-
-@pytest.mark.slow
-def test_a_second_process_does_not_compile_too(tmp_path: Path, uncompiled: Callable[..., str]):
-    with open(portfolio.__file__) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        uncompiled("-c", "from gnn_training.solve import portfolio; portfolio.compile_alone()")
-    assert not list(tmp_path.rglob("*.nbi"))
 
 
 def test_the_command_and_python_find_the_same_with_one_thread_and_the_same_seed(tmp_path: Path):

@@ -1,6 +1,5 @@
 """The command line: help without torch, settings from presets, files and flags, errors, exit codes, progress."""
 
-import contextlib
 import errno
 import logging
 import os
@@ -232,16 +231,6 @@ def test_a_signal_while_libraries_are_loaded_leaves_no_traceback(tmp_path: Path,
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL), capture_output=True, text=True,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
-
-
-def test_a_signal_that_a_library_drops_while_it_is_loaded_ends_the_command(monkeypatch):
-    def load(name: str) -> SimpleNamespace:
-        with contextlib.suppress(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGTERM)
-        return SimpleNamespace(check=Mock(side_effect=UserError("the command has begun")))
-
-    monkeypatch.setattr(program.importlib, "import_module", load)
-    assert main(["check"]) == 128 + signal.SIGTERM
 
 
 def test_shared_memory_that_is_full_is_named(monkeypatch, tmp_path: Path, capfd):

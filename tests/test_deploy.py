@@ -16,7 +16,6 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 
 from gnn_training import __version__
 
@@ -24,7 +23,6 @@ ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 FILES = sorted(path.name for path in DEPLOY.iterdir() if path.is_file())
 IMAGE = f"registry.example/coloring-gnn:{__version__}"
-PLACES = ("NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def check_schema(name: str, part: str = "") -> Callable[[Any], None]:
@@ -37,16 +35,11 @@ def check_kubernetes(document: Any) -> None:
     kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
 
 
-def check_kubeflow(document: Any) -> None:
-    assert TrainerV1alpha1TrainJob.from_dict(document).to_dict() == document  # the model drops unknown names
-
-
 # What reads each file, and a name in it to misspell.
 CHECKS = {
     "runpod-pod.json": (check_schema("runpod_schema.json", "CreatePodRequest"), '"minCudaVersion"'),
     "runpod-pod-amd.json": (check_schema("runpod_schema.json", "CreatePodRequest"), '"volumeId"'),
-    "kubernetes-job.yaml": (check_kubernetes, "completionMode"),
-    "kubeflow-trainjob.yaml": (check_kubeflow, "numProcPerNode"),
+    "kubernetes-job.yaml": (check_kubernetes, "backoffLimit"),
     "skypilot.yaml": (check_schema("skypilot_task_schema.json"), "disk_size"),
 }
 
@@ -91,24 +84,8 @@ def test_pod_waits_for_a_driver_that_the_locked_torch_can_use():
     assert pod["gpu"]["minCudaVersion"].split(".")[0] == torch_needs
 
 
-def test_machines_of_the_kubernetes_job_find_each_other():
-    claim, service, job = yaml.safe_load_all((DEPLOY / "kubernetes-job.yaml").read_text())
-    pod, count = job["spec"]["template"]["spec"], job["spec"]["completions"]
-    (container,) = pod["containers"]
-    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
-    name = job["metadata"]["name"]
-    assert tuple(variables) == PLACES
-    assert count == job["spec"]["parallelism"] == int(variables["NNODES"])
-    assert pod["subdomain"] == service["metadata"]["name"]
-    assert variables["MASTER_ADDR"] == f"{name}-0.{pod['subdomain']}"
-    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
-    assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-    assert job["spec"]["podFailurePolicy"]["rules"][0]["onExitCodes"]["containerName"] == container["name"]
-
-
-@pytest.mark.parametrize("name", ["kubernetes-job.yaml", "kubeflow-trainjob.yaml"])
-def test_pods_of_kubernetes_have_the_shared_memory_that_nccl_asks_for(name: str):
-    one_line = " ".join(text(name).split())
+def test_a_pod_of_kubernetes_has_the_shared_memory_that_nccl_asks_for():
+    one_line = " ".join(text("kubernetes-job.yaml").split())
     assert "- name: shm mountPath: /dev/shm" in one_line
     assert "- name: shm emptyDir: medium: Memory sizeLimit: 1Gi" in one_line
 
@@ -118,28 +95,26 @@ def tools(tmp_path: Path) -> dict[str, str]:
     """Environment of an orchestrator in which the container tools only note how they were called, in tmp_path/calls."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    places = " ".join(f"{name}=${name}" for name in PLACES)
     for tool, then in (
         ("apptainer", '[[ $1 != pull ]] || touch "$2"'),
-        ("srun", 'while [[ $1 == -* ]]; do shift; done; SLURM_NODEID=1 "$@"'),
+        ("srun", 'while [[ $1 == -* ]]; do shift; done; "$@"'),
         ("run_multigpu.sh", ""),
     ):
-        (folder / tool).write_text(f'#!/usr/bin/env bash\necho {tool} "$@" {places} >>"{tmp_path}/calls"\n{then}\n')
+        (folder / tool).write_text(f'#!/usr/bin/env bash\necho {tool} "$@" >>"{tmp_path}/calls"\n{then}\n')
         (folder / tool).chmod(0o755)
-    clean = {name: value for name, value in os.environ.items() if name not in PLACES}
-    return clean | {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    return os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(tmp_path)}
 
 
-def test_slurm_pulls_once_and_starts_one_container_per_machine(tmp_path: Path, tools: dict[str, str]):
-    slurm = {"SLURM_CPUS_PER_TASK": "64", "SLURM_NNODES": "2", "SLURMD_NODENAME": "first", "SLURM_JOB_ID": "12345"}
+def test_slurm_pulls_once_and_starts_the_container(tmp_path: Path, tools: dict[str, str]):
+    slurm = {"SLURM_CPUS_PER_TASK": "64"}
     for _ in range(2):
         subprocess.run(["bash", DEPLOY / "slurm.sbatch"], cwd=tmp_path, env=tools | slurm, check=True)
     pull, *starts = (tmp_path / "calls").read_text().splitlines()
     image = tmp_path / "coloring-gnn.sif"
-    inside = f"apptainer exec --nv --bind {tmp_path}:/workspace --pwd /workspace {image} run_multigpu.sh "
-    assert pull.startswith(f"apptainer pull {image} docker://{IMAGE} ")
+    inside = f"apptainer exec --nv --bind {tmp_path}:/workspace --pwd /workspace {image} run_multigpu.sh"
+    assert pull == f"apptainer pull {image} docker://{IMAGE}"
     assert starts[0].startswith("srun --cpus-per-task=64 --kill-on-bad-exit=1 ")
-    assert starts[1::2] == [inside + "NNODES=2 NODE_RANK=1 MASTER_ADDR=first MASTER_PORT=22345"] * 2
+    assert starts[1::2] == [inside] * 2
 
 
 def test_slurm_directives_stand_before_the_first_command():
@@ -184,19 +159,10 @@ def test_modal_runs_the_job_of_the_image_on_its_volume(tmp_path: Path, modal_app
     for name, value in (tools | {"GNN_WORKSPACE": str(tmp_path)}).items():
         monkeypatch.setenv(name, value)
     assert modal_app.train.local(["--steps", "5"]) == 0
-    assert (tmp_path / "calls").read_text().startswith("run_multigpu.sh --steps 5 ")
+    assert (tmp_path / "calls").read_text().startswith("run_multigpu.sh --steps 5")
     (tmp_path / "bin/run_multigpu.sh").write_text("#!/bin/sh\nexit 3\n")
     assert modal_app.train.local([]) == 3
     assert modal_app.train.with_options(gpu="B200:8")  # which Modal's own function takes
-
-
-def test_kubeflow_variables_become_those_of_the_job(tmp_path: Path, tools: dict[str, str]):
-    trainer = yaml.safe_load((DEPLOY / "kubeflow-trainjob.yaml").read_text())["spec"]["trainer"]
-    kubeflow = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "first", "PET_MASTER_PORT": "29400"}
-    assert trainer["command"][:3] == ["/usr/bin/tini", "--", "entrypoint.sh"]
-    subprocess.run([*trainer["command"][3:], *trainer["args"]], env=tools | kubeflow, check=True)
-    expected = "run_multigpu.sh NNODES=2 NODE_RANK=1 MASTER_ADDR=first MASTER_PORT=29400\n"
-    assert (tmp_path / "calls").read_text() == expected
 
 
 @pytest.mark.slow

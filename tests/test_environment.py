@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tiny_runs import ROOT, wait_for
 
-LOCKS = ("requirements.lock", "requirements-oldest.lock", "requirements-dev.lock")
+LOCK = "requirements.lock"
 TOOLS = (
     "awk", "bash", "cat", "chmod", "df", "dirname", "env", "find", "flock", "ls", "mkdir", "readlink", "rm", "sed",
     "sha256sum", "sleep", "tail", "tee", "touch",
@@ -29,7 +29,6 @@ case $1 in
     printf '#!/bin/sh\\nexec {python} "$@"' >"$bin/python"
     chmod +x "$bin/python" ;;
   pip)
-    [[ $* != *" --target "* ]] || mkdir -p "${{@: -3:1}}"
     {install} ;;
 esac
 """
@@ -46,8 +45,7 @@ class Clone:
         for name in ("run.sh", "run_multigpu.sh", "scripts/environment.sh"):
             (self.root / name).write_text((ROOT / name).read_text())
             (self.root / name).chmod(0o755)
-        for lock in LOCKS:
-            (self.root / lock).write_text(f"torch==2.13.0 \\\n    --hash=sha256:{'0' * 64}\n")
+        (self.root / LOCK).write_text(f"torch==2.13.0 \\\n    --hash=sha256:{'0' * 64}\n")
         (self.root / "gnn_training/__main__.py").write_text(PROGRAM)
         for tool in TOOLS:
             (self.bin / tool).symlink_to(shutil.which(tool))
@@ -94,25 +92,14 @@ def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
 def test_first_start_installs_every_lock_and_the_next_says_nothing(clone: Clone):
     first, second = clone.start(), clone.start()
     assert first.returncode == second.returncode == 0
-    assert re.fullmatch(
-        r"Making the environment .*\nInstalling requirements.lock ...\nInstalling requirements-oldest.lock ...\n",
-        first.stderr,
-    )
+    assert re.fullmatch(r"Making the environment .*\nInstalling requirements.lock ...\n", first.stderr)
     assert second.stderr == ""
     assert all("--no-deps --require-hashes" in call for call in clone.installs())
 
 
 def test_installation_shows_large_packages_as_they_come(clone: Clone):
     clone.uv(install="echo '   Downloading torch (506.0MiB)'; echo ' + torch==2.13.0'")
-    assert "\n  torch 506.0MiB\nInstalling requirements-oldest.lock" in clone.start().stderr
-
-
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the oldest ONNX Runtime was built for Python 3.11")
-def test_oldest_runtime_gets_a_folder_of_its_own_in_the_environment(clone: Clone):
-    clone.start()
-    folder = clone.root / ".venv/oldest-onnxruntime"
-    assert f"--target {folder} -r {clone.root}/requirements-oldest.lock" in clone.installs()[1]
-    assert (folder / "done").exists()
+    assert "\n  torch 506.0MiB\n" in clone.start().stderr
 
 
 @pytest.mark.parametrize("script", ["run.sh", "run_multigpu.sh"])
@@ -143,7 +130,7 @@ def test_flags_folder_and_exit_code_pass_through_the_script_and_a_link_to_it(clo
         (["run.sh", "--seed", "1"], "nvidia-smi", "single", ["run", "--seed", "1"]),
         (["run.sh"], "amd-smi", "single", ["run"]),
         (["run_multigpu.sh"], "nvidia-smi", "multi", ["run"]),
-        (["run_multigpu.sh", "3", "--seed", "1"], "nvidia-smi", "multi", ["run", "--processes", "3", "--seed", "1"]),
+        (["run_multigpu.sh", "3", "--seed", "1"], "nvidia-smi", "multi", ["run", "--ranks", "3", "--seed", "1"]),
     ],
 )
 def test_scripts_take_the_preset_that_fits_the_gpus(clone: Clone, command, smi, preset, args):
@@ -157,24 +144,24 @@ def test_changed_lock_reinstalls_only_that_lock(clone: Clone):
     clone.start()
     (clone.root / "requirements.lock").write_text("numpy==2.0\n")
     assert clone.start().returncode == 0
-    assert clone.installs()[-1].endswith(LOCKS[0]) and len(clone.installs()) == 3
+    assert clone.installs()[-1].endswith(LOCK) and len(clone.installs()) == 2
 
 
 def test_torch_index_url_brings_torch_from_there_and_the_rest_from_the_lock(clone: Clone):
-    lock = clone.root / LOCKS[0]
+    lock = clone.root / LOCK
     lock.write_text(f"numpy==2.0 \\\n    --hash=sha256:{'0' * 64}\n{lock.read_text()}")
     clone.uv(install="cat ${@: -1} 2>/dev/null >>${0%/bin/uv}/contents || true")
     assert clone.start(TORCH_INDEX_URL="https://example.org/cpu").returncode == 0
     contents = (clone.bin.parent / "contents").read_text()
     assert "numpy" in contents and "torch" not in contents.partition("torch==2.13.0")[0]
-    rest, torch, *_ = clone.installs()
+    rest, torch = clone.installs()
     assert "--require-hashes" in rest and rest.endswith(".venv/tmp/requirements.lock")
     assert torch.endswith("--index-url https://example.org/cpu torch==2.13.0")
 
 
 def test_torch_version_is_taken_instead_of_the_locked_one(clone: Clone):
     said = clone.start(TORCH_VERSION="2.11.0").stderr
-    assert "\nInstalling requirements.lock, torch and its libraries without hashes ...\nInstalling requirements" in said
+    assert "\nInstalling requirements.lock, torch and its libraries without hashes ...\n" in said
     assert clone.installs()[1].endswith("python torch==2.11.0")
 
 
@@ -197,7 +184,7 @@ def test_two_first_starts_share_one_set_up(clone: Clone):
     first.communicate()
     assert first.returncode == second.returncode == 0
     assert second.stderr.startswith("Waiting for another start")
-    assert len(clone.installs()) == 2
+    assert len(clone.installs()) == 1
 
 
 def test_old_python_is_refused(clone: Clone):
@@ -266,8 +253,7 @@ def test_pip_serves_where_there_is_no_uv_and_refuses_another_package_than_the_lo
         wheel.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr("tiny-1.0.dist-info/RECORD", "tiny.py,,\n")
     for digest in ("0" * 64, hashlib.sha256(file.read_bytes()).hexdigest()):
-        for lock in LOCKS[:2]:
-            (clone.root / lock).write_text(f"tiny==1.0 --hash=sha256:{digest}\n")
+        (clone.root / LOCK).write_text(f"tiny==1.0 --hash=sha256:{digest}\n")
         done = clone.start(PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path))
         if digest == "0" * 64:
             assert_refused(done, "not the one that the lock names")

@@ -91,7 +91,7 @@ def test_tabucol_and_the_search_have_the_seconds_and_their_progress_is_noted(tmp
     assert report["summary"]["methods"]["tabucol"]["graphs"] == 1 and "| TabuCol " in capsys.readouterr().out
 
 
-def test_tabucol_has_the_seconds_of_the_rules_and_again_those_of_a_call(folder: Path, capsys):
+def test_tabucol_has_the_seconds_of_the_rules_and_again_those_of_a_call(folder: Path):
     report = run(folder / "random.col", SHIPPED_MODEL, tabucol=True)
     [row] = report["graphs"]
     for method in ("rule", "untrained", "tabucol"):
@@ -99,14 +99,10 @@ def test_tabucol_has_the_seconds_of_the_rules_and_again_those_of_a_call(folder: 
     assert row["seconds"]["tabucol_call"] == pytest.approx(row["seconds"]["one_call"], abs=1)
     assert report["verdict"].startswith("On 1 graphs with 0.2 s each, this file ") and "search" not in row["colors"]
     assert "shipped" not in row["colors"]  # which is the same
-    assert [line.split("needs")[0] for line in report["comparison"]] == [
-        f"In the same seconds on 1 graphs, {name} " for name in ("trained rule", "one call")
-    ]
-    assert set(report["comparison"]) < set(capsys.readouterr().out.splitlines())
     assert row["clique"] < row["colors"]["tabucol"] <= row["colors"]["dsatur"]
 
 
-def test_beside_a_training_tensorboard_gets_the_table_and_the_pictures(folder: Path, tiny_model: Path):
+def test_beside_a_training_tensorboard_gets_the_table(folder: Path, tiny_model: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     curves = folder.parent / "tensorboard"
@@ -115,16 +111,6 @@ def test_beside_a_training_tensorboard_gets_the_table_and_the_pictures(folder: P
     events = EventAccumulator(str(curves)).Reload()
     text = events.Tensors("report/text_summary")[-1].tensor_proto.string_val[0].decode()
     assert "| DSATUR   |      5 |" in text and text.count("\n|--") == 1
-    assert sorted(events.Tags()["images"]) == ["DSATUR", "one call"]
-
-
-def test_the_picture_is_of_a_small_connected_graph_with_few_colors(folder: Path, tiny_model: Path, tmp_path: Path):
-    write_col(folder, nx.cycle_graph(21), "ring")
-    write_col(folder, nx.gnp_random_graph(60, 0.9, seed=1), "dense")
-    assert run(folder, tiny_model)["example"]["name"] in ("ring", "random")
-    file = write_col(tmp_path, Graph.from_edges(401, [(0, 1)], "large"))
-    assert run(file, tiny_model)["example"] is None
-    assert "<svg" not in (tmp_path / "report.html").read_text()
 
 
 def test_a_page_replaces_only_a_page(folder: Path, tiny_model: Path):
@@ -249,7 +235,7 @@ def test_an_improper_coloring_ends_the_job_and_names_the_graph(folder: Path, tin
 
 
 def test_a_graph_too_large_for_the_network_is_a_row_without_its_colors(folder, tiny_model, monkeypatch):
-    monkeypatch.setattr("gnn_training.model.session.available_bytes", lambda: 20_030_000)
+    monkeypatch.setattr("gnn_training.onnx_program.session.available_bytes", lambda: 20_030_000)
     report = run(folder, tiny_model)
     rows, methods = by_name(report), report["summary"]["methods"]
     assert list(rows["random"]["colors"]) == ["dsatur"] and rows["random"]["colors"]["dsatur"] > 0

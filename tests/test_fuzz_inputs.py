@@ -19,7 +19,7 @@ from random import Random
 import pytest
 import tiny_runs
 from dimacs import json_graph
-from fuzzing import Edges, col, damage, damaged, explore_seeded, random_graph, refusal
+from fuzzing import Edges, col, damage, damaged, explore, random_graph, refusal
 
 from gnn_training.data import formats, packed, sources
 from gnn_training.data.families import draw as draw_graph
@@ -180,7 +180,7 @@ def check_reader(name: str, content: bytes) -> str:
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_graph_that_is_read_is_the_graph(name: str):
-    explore_seeded(partial(check_reader, name), damaged(lambda rng: READERS[name][0](random_graph(rng))))
+    explore(partial(check_reader, name), damaged(lambda rng: READERS[name][0](random_graph(rng))))
 
 
 def test_a_compressed_file_is_the_graph_or_one_sentence(tmp_path: Path):
@@ -197,7 +197,7 @@ def test_a_compressed_file_is_the_graph_or_one_sentence(tmp_path: Path):
         assert graph.num_nodes == unpacked.num_nodes and graph.edges.tolist() == unpacked.edges.tolist()
         return "accepted"
 
-    explore_seeded(check_gzip, damaged(lambda rng: gzip.compress(col(random_graph(rng)), 1, mtime=0)))
+    explore(check_gzip, damaged(lambda rng: gzip.compress(col(random_graph(rng)), 1, mtime=0)))
 
 
 KINDS = [tarfile.REGTYPE] * 4 + [kind.encode() for kind in "SLKxgX123567\0VM"]
@@ -248,7 +248,7 @@ def test_an_archive_leads_to_graph_files_in_its_folder_or_to_one_sentence(tmp_pa
             assert found <= {member.read() for member in regular if member}
         return "accepted"
 
-    explore_seeded(check_archive, damaged(random_archive))
+    explore(check_archive, damaged(random_archive))
 
 
 def lying_header(content: bytes, rng: Random) -> bytes:
@@ -285,7 +285,7 @@ def test_packed_graphs_can_be_used_or_are_named_as_damaged(name: str, tmp_path: 
         return outcome
 
     damages = [damage, lying_header] if name == packed.GRAPHS_FILE else [damage]
-    explore_seeded(check_file, lambda rng: rng.choice(damages)(content, rng))
+    explore(check_file, lambda rng: rng.choice(damages)(content, rng))
 
 
 def test_readers_have_the_limits_that_the_documentation_names():

@@ -17,7 +17,7 @@ LAUNCHES = {"step": 700, "evaluation": 200}  # at most
 
 def train(gpus: FakeCuda, data: Path, number: int, launcher: tuple = (), precision: str = "fp32", **options) -> dict:
     """Train on so many GPUs; what each rank says about itself."""
-    values = {"device": "cuda", "processes": 0, "rounds": 20, "steps": 5, "precision": precision}
+    values = {"device": "cuda", "ranks": 0, "rounds": 20, "steps": 5, "precision": precision}
     file = gpus.folder / "train.json"
     file.write_text(tiny_runs.settings(data, gpus.folder / "run", **values).model_dump_json())
     gpus.run(*launcher, "-m", "gnn_training", "train", "--settings", file, gpus=number, **options)

@@ -80,13 +80,13 @@ def test_gpus_that_torch_cannot_use_are_refused_unless_fewer_are_asked_for(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     torch_finds(monkeypatch, usable)
-    assert num_ranks(RunSettings(processes=usable)) == usable
+    assert num_ranks(RunSettings(ranks=usable)) == usable
     if expected is None:
         assert num_ranks(RunSettings()) == usable
         return
-    for processes in (0, usable + 1):
+    for ranks in (0, usable + 1):
         with pytest.raises(MachineError, match=f"there are {expected} GPUs and torch can use {usable}: take another"):
-            num_ranks(RunSettings(processes=processes))
+            num_ranks(RunSettings(ranks=ranks))
 
 
 def test_selected_gpus_are_counted_as_nvidia_smi_does_and_passed_on_to_children():
@@ -119,21 +119,21 @@ def test_gpu_that_does_not_compute_is_named(monkeypatch):
 
 def test_there_is_one_rank_per_gpu_or_per_core_unless_told_otherwise(here: Path, monkeypatch):
     monkeypatch.setattr(machine, "num_cores", lambda: 64)
-    assert [num_ranks(RunSettings(processes=asked)) for asked in (0, 16)] == [MAX_CPU_RANKS, 16]
+    assert [num_ranks(RunSettings(ranks=asked)) for asked in (0, 16)] == [MAX_CPU_RANKS, 16]
     nvidia_smi(here, gpus=4)
     torch_finds(monkeypatch, 4)
-    assert [num_ranks(RunSettings(processes=asked)) for asked in (0, 2)] == [4, 2]
+    assert [num_ranks(RunSettings(ranks=asked)) for asked in (0, 2)] == [4, 2]
     assert num_ranks(RunSettings(device="cpu")) == MAX_CPU_RANKS
     assert num_ranks(RankSettings()) == 4
-    with pytest.raises(UserError, match=r"processes \(5\) must not exceed the GPUs \(4\)"):
-        num_ranks(RunSettings(processes=5))
+    with pytest.raises(UserError, match=r"ranks \(5\) must not exceed the GPUs \(4\)"):
+        num_ranks(RunSettings(ranks=5))
 
 
 def test_settings_made_for_gpus_are_refused_without_one_and_told_why():
     for settings in (RunSettings(device="cuda"), RunSettings(gpus="0"), RankSettings(device="cuda"), single(), multi()):
         with pytest.raises(MachineError, match="^there is no GPU: start a container with --gpus all"):
             num_ranks(settings)
-    assert num_ranks(single().model_copy(update={"device": "cpu", "processes": 1})) == 1
+    assert num_ranks(single().model_copy(update={"device": "cpu", "ranks": 1})) == 1
 
 
 def test_a_job_for_gpus_can_be_rehearsed_without_one_but_makes_no_graphs(here: Path, monkeypatch, capsys):

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.container, pytest.mark.slow, pytest.mark.timeout(1800)
 nightly = pytest.mark.nightly  # downloads and unpacks torch and CUDA
 GNN = 1000  # user id in the image
 STRANGER = 12345  # no user of the image
-JOB = ("run.sh", "--preset", "smoke", "--data", "/data", "--processes", "2")
+JOB = ("run.sh", "--preset", "smoke", "--data", "/data", "--ranks", "2")
 # In place of scripts that need torch.
 SMALL = {
     "scripts/install_image.sh": '#!/bin/sh\n[ -e "$GNN_VENV" ] || python3 -m venv --without-pip "$GNN_VENV"\n',

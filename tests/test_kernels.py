@@ -1,9 +1,6 @@
 """The compiled loops: DSATUR, first fit, greedy cliques, independent sets, and where their compiled code is kept."""
 
-import os
 import resource
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,8 +13,8 @@ from hypothesis import strategies as st
 from small_graphs import GRAPH, random_graph
 
 from gnn_training.graph import Graph, as_graph, from_logits, is_proper, num_colors
-from gnn_training.solve.kernels import color_independent_set, dsatur, first_fit
-from gnn_training.solve.portfolio import clique_size, seeded
+from gnn_training.search.first_colorings import clique_size, seeded
+from gnn_training.search.kernels import color_independent_set, dsatur, first_fit
 
 GO = np.zeros(1, dtype=np.uint8)
 ROOT = Path(__file__).parents[1]
@@ -141,20 +138,3 @@ def test_of_sets_of_one_size_the_one_with_more_edges_is_taken():
     for seed in range(10):
         found = independent_set(house, np.ones(5, dtype=bool), 50, seed)
         assert np.flatnonzero(found).tolist() in ([0, 2], [1, 3])
-
-
-@pytest.mark.parametrize("is_home_writable", [False, True])
-def test_kernels_compile_where_the_package_cannot_be_written(tmp_path: Path, is_home_writable: bool):
-    program = f"""if True:
-        import os, pathlib, numpy as np
-        os.access = lambda path, _: pathlib.Path(path).is_relative_to({str(tmp_path)!r}) and {is_home_writable}
-        from gnn_training.solve import config
-        from gnn_training.solve.kernels import xorshift
-        assert bool(config.CACHE_DIR) != {is_home_writable}  # numba then looks for a place by itself
-        assert xorshift(np.uint64(1)) > 1
-    """
-    places = {"TMPDIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    environment = {**os.environ, **places}
-    environment.pop("NUMBA_CACHE_DIR", None)
-    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
-    assert bool(list(tmp_path.glob("gnn_training-numba-*/**/*.nbi"))) != is_home_writable

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gnn_training.data.families import draw
 from gnn_training.data.labels import label
 from gnn_training.graph import Graph, Instance, as_graph, is_proper, num_colors
-from gnn_training.solve.portfolio import clique_size
+from gnn_training.search.first_colorings import clique_size
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

@@ -15,11 +15,10 @@ from gnn_training import distributed
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
-from gnn_training.model.network import ColoringNetwork
-from gnn_training.training.learner import MAX_BAD_STEPS, PREDICTION_RATE, Learner, learning_rate
-from gnn_training.training.loader import DeviceDataset, GraphLoader
+from gnn_training.network.network import ColoringNetwork
+from gnn_training.training.learner import MAX_BAD_STEPS, PREDICTION_RATE, WEIGHTS, Learner, learning_rate, loss_terms
+from gnn_training.training.loader import Batch, DeviceDataset, GraphLoader, Searcher
 from gnn_training.training.logbook import Progress
-from gnn_training.training.loss import WEIGHTS, Batch, LossTerms, Searcher
 from gnn_training.training.searcher import search_on_cpu
 from gnn_training.training.validation import Validation
 
@@ -69,7 +68,7 @@ def assert_same_steps(a: torch.Tensor, b: torch.Tensor, first: torch.Tensor) -> 
             "auto",
             2,
             {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2"},
-            "rank 2 has no GPU: there are 2, lower --proc",
+            "rank 2 has no GPU: there are 2, lower --ranks",
         ),
         ("cpu", 0, {"RANK": "0"}, "RANK is set, .*'WORLD_SIZE'; unset RANK, or"),
         ("cpu", 0, {"RANK": "0", "WORLD_SIZE": "two"}, "RANK is set, .*'two'; unset RANK, or"),
@@ -116,7 +115,7 @@ def test_steps_are_those_of_adamw_on_the_plain_network_and_their_average_is_kept
     for _ in range(5):
         batch = one.batch()
         rate = one.learner.learning_rate
-        terms = LossTerms(plain)(batch, one.learner.search, settings.rounds)
+        terms = loss_terms(plain, batch, one.learner.search, settings.rounds)
         optimizer.zero_grad(set_to_none=False)
         sum(weight * terms[name] for name, weight in WEIGHTS.items()).backward()
         norm, _ = (clip_grad_norm_(part, settings.clip) for part in parts)

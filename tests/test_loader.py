@@ -14,14 +14,13 @@ from torch.utils.data import DistributedSampler
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.graph import Graph, Instance, is_proper
-from gnn_training.model.graphs import concatenated, pad
-from gnn_training.model.network import ColoringNetwork, structure
-from gnn_training.model.program import Program
-from gnn_training.model.rule import NUM_WEIGHTS
-from gnn_training.solve.portfolio import first_coloring
-from gnn_training.solve.search_kernel import noise_table, search_graph
-from gnn_training.training.loader import DeviceDataset, EqualCostSampler, GraphLoader, perturbations
-from gnn_training.training.loss import Batch
+from gnn_training.network.graphs import concatenated, pad
+from gnn_training.network.network import ColoringNetwork, structure
+from gnn_training.network.rule import NUM_WEIGHTS
+from gnn_training.onnx_program.program import Program
+from gnn_training.search.first_colorings import first_coloring
+from gnn_training.search.search_kernel import noise_table, search_graph
+from gnn_training.training.loader import Batch, DeviceDataset, EqualCostSampler, GraphLoader, perturbations
 
 CPU = torch.device("cpu")
 IDS = [3, 17, 8]

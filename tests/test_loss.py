@@ -12,11 +12,12 @@ from torch.nn.functional import cosine_similarity
 
 from gnn_training.contract import GRAPH_TYPES, UNKNOWN_TYPE
 from gnn_training.graph import Graph
-from gnn_training.model import network as network_module
-from gnn_training.model.network import ColoringNetwork, structure
-from gnn_training.model.rule import NUM_WEIGHTS
-from gnn_training.solve.portfolio import first_coloring
-from gnn_training.training.loss import SPREAD, WEIGHTS, Batch, LossTerms, Searcher, StateBatch
+from gnn_training.network import network as network_module
+from gnn_training.network.network import ColoringNetwork, structure
+from gnn_training.network.rule import NUM_WEIGHTS
+from gnn_training.search.first_colorings import first_coloring
+from gnn_training.training.learner import SIGMA, WEIGHTS, loss_terms
+from gnn_training.training.loader import Batch, Searcher, StateBatch
 from gnn_training.training.searcher import search_on_cpu
 
 SINGLE = Graph.from_edges(1, [])
@@ -71,9 +72,9 @@ def singles(count: int) -> Batch:
 
 
 @pytest.fixture
-def network() -> LossTerms:
+def network() -> ColoringNetwork:
     torch.manual_seed(0)
-    return LossTerms(ColoringNetwork())
+    return ColoringNetwork()
 
 
 def finds(fewest: Callable, conflicts: Callable = lambda weights: 0.0) -> Searcher:
@@ -85,13 +86,15 @@ def finds(fewest: Callable, conflicts: Callable = lambda weights: 0.0) -> Search
     return search
 
 
-def gradient(network: LossTerms, b: Batch, search: Searcher = search_on_cpu) -> Tensor:
+def gradient(network: ColoringNetwork, b: Batch, search: Searcher = search_on_cpu) -> Tensor:
     """Of the rule, by the gap."""
-    return torch.autograd.grad(network(b, search, ROUNDS)["gap"], network.trained.move_rule)[0]
+    return torch.autograd.grad(loss_terms(network, b, search, ROUNDS)["gap"], network.move_rule)[0]
 
 
-def test_the_terms_of_a_batch_are_the_sums_of_its_graphs_and_so_is_the_gradient(network: LossTerms):
-    together, *alone = (network(batch(graphs), search_on_cpu, ROUNDS) for graphs in (GRAPHS, *([g] for g in GRAPHS)))
+def test_the_terms_of_a_batch_are_the_sums_of_its_graphs_and_so_is_the_gradient(network: ColoringNetwork):
+    together, *alone = (
+        loss_terms(network, batch(graphs), search_on_cpu, ROUNDS) for graphs in (GRAPHS, *([g] for g in GRAPHS))
+    )
     assert together.keys() == WEIGHTS.keys()
     for name in WEIGHTS:
         torch.testing.assert_close(together[name], sum(terms[name] for terms in alone), rtol=1e-4, atol=1e-5)
@@ -100,15 +103,15 @@ def test_the_terms_of_a_batch_are_the_sums_of_its_graphs_and_so_is_the_gradient(
     torch.testing.assert_close(gradient(network, batch(GRAPHS)), sum(gradients), rtol=1e-4, atol=1e-5)
 
 
-def test_the_gap_is_the_mean_of_both_searches_above_the_best_known(network: LossTerms):
-    plus = network.trained.move_rule[0] + SPREAD * 2
+def test_the_gap_is_the_mean_of_both_searches_above_the_best_known(network: ColoringNetwork):
+    plus = network.move_rule[0] + SIGMA * 2
     b = replace(batch([HARD]), change=torch.full((1, NUM_WEIGHTS), 2.0))
     search = finds(lambda weights: torch.where(weights[..., 0].isclose(plus), 12.0, 9.0))
-    assert network(b, search, ROUNDS)["gap"].item() == pytest.approx(10.5 - b.num_colors.item())
+    assert loss_terms(network, b, search, ROUNDS)["gap"].item() == pytest.approx(10.5 - b.num_colors.item())
 
 
 @pytest.mark.parametrize("by", ["colors", "conflicts"])
-def test_the_gradient_points_where_searches_get_worse(network: LossTerms, by: str):
+def test_the_gradient_points_where_searches_get_worse(network: ColoringNetwork, by: str):
     best = torch.randn(NUM_WEIGHTS)
 
     def worse(weights: Tensor) -> Tensor:
@@ -116,29 +119,29 @@ def test_the_gradient_points_where_searches_get_worse(network: LossTerms, by: st
 
     search = finds(worse) if by == "colors" else finds(lambda weights: 9.0, worse)
     estimate = gradient(network, singles(4000), search)
-    assert cosine_similarity(estimate, network.trained.move_rule.detach() - best, dim=0) > 0.9
+    assert cosine_similarity(estimate, network.move_rule.detach() - best, dim=0) > 0.9
 
 
-def test_graphs_without_a_difference_say_nothing_and_none_can_outweigh_the_others(network: LossTerms):
+def test_graphs_without_a_difference_say_nothing_and_none_can_outweigh_the_others(network: ColoringNetwork):
     assert (gradient(network, singles(20), finds(lambda weights: 9.0, lambda weights: 5.0)) == 0).all()
     b = singles(1)
     assert gradient(network, b, finds(lambda weights: 1000 * weights[..., 0])).norm() <= b.change.norm()
 
 
-def test_a_change_and_its_opposite_give_the_same_gradient(network: LossTerms):
+def test_a_change_and_its_opposite_give_the_same_gradient(network: ColoringNetwork):
     b = batch(GRAPHS)
     one, other = gradient(network, b), gradient(network, replace(b, change=-b.change))
     assert one.norm() > 0
     torch.testing.assert_close(one, other)
 
 
-def test_searches_with_the_found_weights_get_better_by_training(network: LossTerms):
+def test_searches_with_the_found_weights_get_better_by_training(network: ColoringNetwork):
     best = 0.5 * torch.randn(NUM_WEIGHTS)
     search = finds(lambda weights: 4 + 0.05 * (weights - best).square().sum(2))
     optimizer = torch.optim.AdamW(network.parameters(), 2e-2, weight_decay=0)
     b, history = batch(GRAPHS), []
     for _ in range(60):
-        terms = network(replace(b, change=torch.randn(len(GRAPHS), NUM_WEIGHTS)), search, ROUNDS)
+        terms = loss_terms(network, replace(b, change=torch.randn(len(GRAPHS), NUM_WEIGHTS)), search, ROUNDS)
         history.append({name: term.item() for name, term in terms.items()})
         optimizer.zero_grad()
         sum(terms.values()).backward()
@@ -151,38 +154,38 @@ def typed(b: Batch, graph_type: Tensor) -> Batch:
     return replace(b, states=replace(b.states, graph_type=graph_type))
 
 
-def test_a_graph_of_unknown_family_adds_no_family_loss(network: LossTerms):
+def test_a_graph_of_unknown_family_adds_no_family_loss(network: ColoringNetwork):
     known = batch(GRAPHS)
     types = known.states.graph_type
     some = typed(known, torch.where(torch.arange(4) == 0, types, UNKNOWN_TYPE))
-    terms, alone = (network(b, search_on_cpu, 1) for b in (some, batch([HARD])))
+    terms, alone = (loss_terms(network, b, search_on_cpu, 1) for b in (some, batch([HARD])))
     torch.testing.assert_close(terms["family"], alone["family"], rtol=1e-5, atol=1e-6)
-    none = network(typed(known, torch.full((4,), UNKNOWN_TYPE)), search_on_cpu, 1)
+    none = loss_terms(network, typed(known, torch.full((4,), UNKNOWN_TYPE)), search_on_cpu, 1)
     assert none["family"].item() == 0
     none["family"].backward()
     assert all(w.grad is None or (w.grad == 0).all() for w in network.parameters())
 
 
 @pytest.mark.parametrize("graphs", [GRAPHS, [SINGLE], [Graph.from_edges(5, [])]], ids=["several", "one", "edgeless"])
-def test_every_weight_gets_a_finite_gradient(network: LossTerms, graphs: list[Graph]):
-    sum(network(batch(graphs), search_on_cpu, ROUNDS).values()).backward()
+def test_every_weight_gets_a_finite_gradient(network: ColoringNetwork, graphs: list[Graph]):
+    sum(loss_terms(network, batch(graphs), search_on_cpu, ROUNDS).values()).backward()
     assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in network.parameters())
 
 
-def test_the_predictions_have_no_gradient_in_the_rule_and_the_gap_none_in_them(network: LossTerms):
-    terms = network(batch(GRAPHS), search_on_cpu, ROUNDS)
+def test_the_predictions_have_no_gradient_in_the_rule_and_the_gap_none_in_them(network: ColoringNetwork):
+    terms = loss_terms(network, batch(GRAPHS), search_on_cpu, ROUNDS)
     (terms["saved"] + terms["family"] + terms["rounds"]).backward(retain_graph=True)
-    assert network.trained.move_rule.grad is None
+    assert network.move_rule.grad is None
     network.zero_grad()
     terms["gap"].backward()
-    assert all(weight.grad is None for weight in network.trained.predictions.parameters())
+    assert all(weight.grad is None for weight in network.predictions.parameters())
 
 
 def found(b: Batch, rounds: int = ROUNDS, search: Searcher = search_on_cpu) -> tuple[Tensor, Tensor]:
     """What two searches of every graph find, with weights that differ from graph to graph."""
     torch.manual_seed(1)
     first = ColoringNetwork().move_rule.detach()
-    return search(first + SPREAD * torch.stack([b.change, -b.change]), b, rounds)
+    return search(first + SIGMA * torch.stack([b.change, -b.change]), b, rounds)
 
 
 def test_more_rounds_find_fewer_colors_and_conflicts_count_only_above_the_bound():
@@ -222,6 +225,6 @@ def test_searches_find_what_tensors_find():
 
 def test_only_some_graphs_of_a_batch_can_be_searched():
     b = batch(GRAPHS)
-    weights = ColoringNetwork().move_rule.detach() + SPREAD * torch.stack([b.change, -b.change])
+    weights = ColoringNetwork().move_rule.detach() + SIGMA * torch.stack([b.change, -b.change])
     every, some = search_on_cpu(weights, b, ROUNDS), search_on_cpu(weights, b, ROUNDS, [3, 0])
     assert all(torch.equal(mine[:, [3, 0]], other) for mine, other in zip(every, some, strict=True))

@@ -1,8 +1,7 @@
 """What the machine offers: cores, ports, and folders that can be written and outlive the container."""
 
 import os
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from gnn_training import machine
-from gnn_training.__main__ import main
 from gnn_training.errors import StorageError
 
 OVERLAY = "600 500 0:50 / / rw,relatime master:1 - overlay overlay rw,lowerdir=/var/lib/docker/x"
@@ -119,49 +117,3 @@ def test_every_folder_needs_a_volume_unless_it_is_a_trial_or_not_in_the_image(wo
     monkeypatch.delenv("GNN_WORKSPACE")
     machine.require_storage([workspace, elsewhere / "not" / "there" / "yet"])
     assert list(workspace.iterdir()) == [] and not elsewhere.exists()
-
-
-@pytest.fixture
-def foreign() -> Iterator[tuple[Path, str]]:
-    """A folder that this process may not write, and how its owner is described."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        os.chmod(folder, 0o555)
-        owner = os.geteuid()
-        if owner == 0:
-            os.seteuid(65534)
-        try:
-            yield Path(folder), f"user {owner} owns it, mode 555, and we are user {os.geteuid()}"
-        finally:
-            os.seteuid(owner)
-
-
-@pytest.mark.parametrize(("threads", "is_right"), [("-1", False), ("0", False), ("x", False), ("", False), ("2", True)])
-def test_a_wrong_number_of_threads_for_numba_is_named(threads: str, is_right: bool, monkeypatch, capsys):
-    monkeypatch.setenv("NUMBA_NUM_THREADS", threads)
-    assert main(["color", "absent.col"]) == 2
-    said = "no such file" if is_right else f"NUMBA_NUM_THREADS ({threads}) must be a number from 1 to 9999"
-    assert said in capsys.readouterr().err
-
-
-def test_a_cache_folder_for_numba_that_cannot_be_written_is_named(foreign: tuple[Path, str], monkeypatch, capsys):
-    folder, _ = foreign
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder / "cache"))
-    assert main(["color", "absent.col"]) == 4
-    assert f"NUMBA_CACHE_DIR ({folder}/cache): {folder} cannot be written" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("below", ["", "runs/multi"])
-def test_a_folder_of_somebody_else_is_named_with_both_users(foreign: tuple[Path, str], below: str, monkeypatch):
-    monkeypatch.delenv("GNN_WORKSPACE", raising=False)
-    folder, whose = foreign
-    with pytest.raises(StorageError) as refused:
-        machine.require_storage([folder / below])
-    assert f"{folder} cannot be written (permission denied: {whose})" in str(refused.value)
-    assert "chown it, start the container with --user" in str(refused.value)
-
-
-def test_a_file_in_the_way_is_named(tmp_path: Path, monkeypatch):
-    monkeypatch.delenv("GNN_WORKSPACE", raising=False)
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match=r"file cannot be written \(not a directory: user"):
-        machine.require_storage([tmp_path, tmp_path / "file" / "runs"])

@@ -8,10 +8,10 @@ from small_graphs import edges_of, padded, random_graph
 
 from gnn_training.contract import OUTPUTS
 from gnn_training.graph import Graph, as_graph
-from gnn_training.model import network as network_module
-from gnn_training.model.graphs import concatenated
-from gnn_training.model.network import ColoringNetwork, SearchState, structure
-from gnn_training.model.program import Program
+from gnn_training.network import network as network_module
+from gnn_training.network.graphs import concatenated
+from gnn_training.network.network import ColoringNetwork, SearchState, structure
+from gnn_training.onnx_program.program import Program
 
 GRAPHS = [random_graph(12, 0.5, 1), random_graph(30, 0.2, 2), Graph.from_edges(4, []), Graph.from_edges(1, [])]
 

@@ -33,8 +33,8 @@ def test_locks_hold_what_the_package_asks_for():
 # The modules that an installation without [train] can use.
 BASE = """
 __init__ __main__ api console contract errors files graph hub machine processes settings
-data.formats data.sources jobs.color jobs.push jobs.serve model.session solve.kernels solve.portfolio
-solve.problem
+data.formats data.sources jobs.color jobs.push jobs.serve onnx_program.session search.kernels search.portfolio
+search.problem
 """
 WITHOUT_EXTRA = """
 import importlib, sys

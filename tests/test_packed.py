@@ -1,7 +1,6 @@
 """Packed graphs come back as they were written, any language can read them, and damage is named."""
 
 import json
-import os
 import struct
 from pathlib import Path
 
@@ -145,7 +144,7 @@ def test_selecting_cuts_graphs_out_of_several_files(tmp_path):
 @pytest.mark.parametrize("name", ["graphs.safetensors", "manifest.json"])
 @pytest.mark.parametrize(
     ("make", "reason"),
-    [(Path.mkdir, r"cannot be read \(is a dir"), (os.mkfifo, "is not a regular file"), (Path.touch, "is damaged")],
+    [(Path.mkdir, r"cannot be read \("), (Path.touch, "is damaged")],
 )
 def test_a_file_that_cannot_be_read_is_named(folder, name, make, reason):
     path = folder / name

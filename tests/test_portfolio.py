@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from small_graphs import planted, random_graph
 
 from gnn_training.graph import Graph, as_graph, conflicts, is_proper, num_colors
-from gnn_training.model.session import Prediction, cached_model
-from gnn_training.solve import kernels, portfolio
-from gnn_training.solve.portfolio import Budget, Method, colorings, improvements
+from gnn_training.search import engine, first_colorings, kernels, portfolio
+from gnn_training.search.engine import Budget, Method, improvements
+from gnn_training.search.portfolio import colorings
 
 pytestmark = pytest.mark.usefixtures("compiled")
 METHODS: dict[Method, float] = {portfolio.extraction: 2, portfolio.recombination: 2, portfolio.fewer_colors: 1}
@@ -44,7 +44,7 @@ def test_tabucol_counts_the_conflicts_of_the_coloring_that_it_returns(n, density
     graph = random_graph(n, density, seed)
     start = np.random.default_rng(seed).integers(0, k, n).astype(np.int32)
     before = conflicts(graph, start)
-    best, fewest, moves, _ = kernels.tabucol(*graph.csr(), start, k, 200, portfolio.seeded(seed), GO)
+    best, fewest, moves, _ = kernels.tabucol(*graph.csr(), start, k, 200, first_colorings.seeded(seed), GO)
     assert fewest == conflicts(graph, best) <= before and best.min() >= 0 and best.max() < k
     assert moves == 200 or fewest == 0
 
@@ -66,7 +66,7 @@ def test_completion_colors_the_rest_and_properly_where_colors_are_enough(n, dens
     graph = random_graph(n, density, seed)
     colors = np.full(n, -1, dtype=np.int32)
     colors[0] = n
-    kernels.complete(*graph.csr(), colors, n, portfolio.seeded(seed), GO)
+    kernels.complete(*graph.csr(), colors, n, first_colorings.seeded(seed), GO)
     assert colors[0] == n and is_proper(graph, colors)
 
 
@@ -110,33 +110,10 @@ def test_a_search_keeps_the_time(seconds: float, threads: int):
     assert threading.active_count() == before
 
 
-@pytest.mark.parametrize("error", [None, MemoryError, TimeoutError])
-def test_calls_of_the_network_color_until_the_loops_are_compiled(monkeypatch, error: type[Exception] | None):
-    fewest = found(GRAPH, METHODS, 300_000)[-1]
-    calls = []
-
-    class Network:
-        def predict(self, graph: Graph, seed: int, seconds: float) -> Prediction:
-            calls.append(seed)
-            if error:
-                raise error
-            return Prediction([np.eye(256)[fewest]], *3 * [np.zeros(1)])
-
-    monkeypatch.setattr("gnn_training.solve.portfolio.is_compiled", lambda: bool(calls))
-    colored = list(colorings(GRAPH, None, Budget(time.monotonic() + 1, seed=7), model=Network()))
-    assert calls == [7] and colored[0].method == "DSATUR" and all(is_proper(GRAPH, each.colors) for each in colored)
-    assert (colored[1].method == "network file") == (error is None)
-    assert {each.method for each in colored[2:]} <= {
-        "independent sets", "recombination", "fewer colors", "branch and bound",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("num_nodes", [1, 125, 400, 1500])
-@pytest.mark.parametrize("is_compiled", [True, False])
-def test_without_time_the_first_coloring_is_proper(monkeypatch, num_nodes: int, is_compiled: bool):
+def test_without_time_the_first_coloring_is_proper(num_nodes: int):
     graph = random_graph(num_nodes, 0.5)
-    monkeypatch.setattr("gnn_training.solve.portfolio.is_compiled", lambda: is_compiled)
-    [only] = colorings(graph, None, Budget(time.monotonic() - 1), model=cached_model(None))
+    [only] = colorings(graph, None, Budget(time.monotonic() - 1))
     assert is_proper(graph, only.colors) and only.num_colors == num_colors(only.colors)
 
 
@@ -145,20 +122,20 @@ def test_a_dense_graph_begins_with_independent_sets_and_what_they_leave_is_color
     lists = graph.csr()
     first, sets, *_ = colorings(graph, None, Budget(time.monotonic() + 1))
     assert (first.method, sets.method) == ("DSATUR", "independent sets") and sets.num_colors <= first.num_colors - 8
-    colors = portfolio.set_coloring(*lists, 0, 100, GO)
+    colors = first_colorings.set_coloring(*lists, 0, 100, GO)
     left = np.where(colors < 5, colors, -1)
-    whole = portfolio.completed(lists, left)
+    whole = first_colorings.completed(lists, left)
     assert is_proper(graph, colors) and is_proper(graph, whole) and (whole[left >= 0] == left[left >= 0]).all()
-    assert (portfolio.set_coloring(*lists, 0, 100, np.ones(1, dtype=np.uint8)) == -1).all()
+    assert (first_colorings.set_coloring(*lists, 0, 100, np.ones(1, dtype=np.uint8)) == -1).all()
 
 
 def test_independent_sets_get_the_moves_that_fit_into_the_time():
     lists = random_graph(400, 0.7).csr()
-    moves = [portfolio.set_moves(lists, 100, seconds) for seconds in (-1, 0, 0.004, 0.011, 10, math.inf)]
+    moves = [first_colorings.set_moves(lists, 100, seconds) for seconds in (-1, 0, 0.004, 0.011, 10, math.inf)]
     assert moves == [0, 0, 8, 32, 1024, 1024]
-    assert portfolio.set_moves(random_graph(400, 0.01).csr(), 3, 1) == 0, "sparse"
+    assert first_colorings.set_moves(random_graph(400, 0.01).csr(), 3, 1) == 0, "sparse"
     started = time.thread_time()
-    portfolio.set_coloring(*lists, 0, 32, GO)
+    first_colorings.set_coloring(*lists, 0, 32, GO)
     assert time.thread_time() - started < 0.5
 
 
@@ -178,7 +155,7 @@ def test_a_search_that_is_left_ends_its_threads():
 
 
 def test_an_error_in_a_method_is_raised_and_ends_the_others():
-    def broken(worker: portfolio.Worker) -> Iterator[int]:
+    def broken(worker: engine.Worker) -> Iterator[int]:
         yield 1
         raise ValueError("broken")
 
@@ -191,12 +168,12 @@ def test_an_error_in_a_method_is_raised_and_ends_the_others():
 def test_a_compiled_loop_is_stopped_at_the_deadline():
     start = time.monotonic()
     colors = np.arange(125, dtype=np.int32) % 5
-    portfolio.in_time(start + 0.2, kernels.tabucol, *GRAPH.csr(), colors, 5, 2**60, portfolio.seeded(0))
+    first_colorings.in_time(start + 0.2, kernels.tabucol, *GRAPH.csr(), colors, 5, 2**60, first_colorings.seeded(0))
     assert 0.2 <= time.monotonic() - start < 2
 
 
 def test_without_memory_for_a_search_the_first_colorings_have_the_last_word(monkeypatch, caplog):
-    monkeypatch.setattr("gnn_training.solve.portfolio.available_bytes", lambda: 1000)
+    monkeypatch.setattr("gnn_training.search.engine.available_bytes", lambda: 1000)
     found = [each.method for each in colorings(GRAPH, None, Budget(time.monotonic() + 60))]
     assert found == ["DSATUR", "independent sets"]
     assert "a search needs 0.0 GiB, more than are free" in caplog.text

@@ -18,11 +18,10 @@ from torch_geometric.data import Data, HeteroData
 
 import gnn_training
 from gnn_training import Model, NoColoringError, Solution
-from gnn_training.api import NetworkxBackend
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, is_proper, num_colors
-from gnn_training.solve import kernels, problem
-from gnn_training.solve.portfolio import clique_size, seeded
+from gnn_training.search import kernels, problem
+from gnn_training.search.first_colorings import clique_size, seeded
 
 pytestmark = pytest.mark.usefixtures("compiled")
 PETERSEN, RANDOM = nx.petersen_graph(), random_graph(150, 0.5)
@@ -264,13 +263,6 @@ def test_ctrl_c_ends_the_searches_of_color_many():
         gnn_training.color_many(graphs, seconds=30)
     assert time.monotonic() - started < 10
     assert gnn_training.color(PETERSEN, 5, k=3, details=True).num_colors == 3  # and later searches begin
-
-
-def test_the_backend_of_networkx_leaves_nothing_in_the_cache_of_a_graph():
-    graph = nx.petersen_graph()
-    graph.__networkx_cache__["backends"] = {"coloring_gnn": {"key": graph}, "other": {}}
-    assert len(set(NetworkxBackend.greedy_color(graph, k=3, seconds=5).values())) == 3
-    assert graph.__networkx_cache__["backends"] == {"other": {}}
 
 
 def test_the_lower_bound_of_a_list_coloring_is_that_of_the_graph():

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -67,22 +66,6 @@ def test_second_signal_kills_a_child_that_does_not_end():
     assert process.stdout is not None and process.stdout.readline() == "noticed\n"
     process.terminate()
     assert process.wait(timeout=20) == 143
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_that_a_library_turns_into_another_exception_still_interrupts(number: signal.Signals):
-    with pytest.raises(KeyboardInterrupt, match=f"^{int(number)}$"), processes.interruptible():
-        try:
-            os.kill(os.getpid(), number)
-        except KeyboardInterrupt as error:
-            raise ValueError("a value cannot be written") from error
-
-
-def test_signal_that_a_library_drops_still_interrupts_the_wait_for_a_child():
-    with pytest.raises(KeyboardInterrupt, match="^15$"), processes.interruptible():
-        with suppress(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGTERM)
-        processes.run_python(["-c", "import time; time.sleep(60)"])
 
 
 @pytest.mark.parametrize("name", ["INT", "HUP"])

@@ -12,11 +12,11 @@ from torch import Tensor
 from gnn_training import contract
 from gnn_training.contract import MAX_COLORS, OUTPUTS
 from gnn_training.graph import Graph, from_logits, is_proper, num_colors
-from gnn_training.model import golden, rule
-from gnn_training.model.network import ColoringNetwork
-from gnn_training.model.program import Program
-from gnn_training.model.search import first_weights
-from gnn_training.solve import kernels
+from gnn_training.network import rule
+from gnn_training.network.network import ColoringNetwork, first_weights
+from gnn_training.onnx_program import golden
+from gnn_training.onnx_program.program import Program
+from gnn_training.search import kernels
 
 STEPS = 20
 

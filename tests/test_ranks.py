@@ -17,9 +17,8 @@ from gnn_training.errors import UserError
 from gnn_training.jobs.train import Training, train
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
-from gnn_training.training.learner import MAX_BAD_STEPS, Learner
+from gnn_training.training.learner import MAX_BAD_STEPS, WEIGHTS, Learner
 from gnn_training.training.loader import GraphLoader
-from gnn_training.training.loss import WEIGHTS
 from gnn_training.training.searcher import search_on_cpu
 from gnn_training.training.validation import Validation
 
@@ -29,7 +28,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 def start(settings: TrainSettings, launcher: list[str] | None = None) -> subprocess.Popen:
     """`train` on two ranks, as run_multigpu.sh starts it or under a torchrun of the user's."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return tiny_runs.start_command("train", settings.model_copy(update={"processes": 2}), launcher or (), **pipes)
+    return tiny_runs.start_command("train", settings.model_copy(update={"ranks": 2}), launcher or (), **pipes)
 
 
 def output_of(process: subprocess.Popen, code: int = 0) -> str:

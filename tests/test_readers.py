@@ -416,14 +416,6 @@ def test_a_file_that_is_no_graph_is_named(tmp_path: Path, name: str):
         sources.read(tmp_path / name)
 
 
-def test_a_fifo_is_refused_at_once(tmp_path: Path):
-    for name in ("a.col", "a.col.gz", "a.tar"):
-        os.mkfifo(tmp_path / name)
-    for path in sources.find([tmp_path]):
-        with pytest.raises(UserError, match=f"{path.name}: is not a regular file"):
-            sources.unpack(path, tmp_path / "unpacked") if path.suffix == ".tar" else sources.read(path)
-
-
 def member(name: str, content: bytes = b"", size: int | None = None, format: int = tarfile.GNU_FORMAT, **fields):
     """The bytes of a member; size: what its header claims."""
     header = tarfile.TarInfo(name)

@@ -23,8 +23,7 @@ from gnn_training.errors import UserError
 from gnn_training.jobs.train import train
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
-from gnn_training.training.learner import MAX_BAD_STEPS
-from gnn_training.training.loss import WEIGHTS
+from gnn_training.training.learner import MAX_BAD_STEPS, WEIGHTS
 
 NIGHTLY = pytest.mark.nightly
 Moment = Callable[[], bool]
@@ -184,7 +183,7 @@ def test_lost_or_damaged_best_weights_are_made_again(finished: TrainSettings, da
 
 @pytest.mark.slow  # two ranks load torch
 def test_a_volume_that_disappears_ends_two_ranks_with_a_sentence(tiny_data: Path, tmp_path: Path):
-    settings = tiny_runs.settings(tiny_data, tmp_path / "run", processes=2, steps=100_000)
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run", ranks=2, steps=100_000)
     process = tiny_runs.start_command("train", settings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     wait_for(partial(reached, settings.run, 3), process)
     settings.run.rename(tmp_path / "elsewhere")

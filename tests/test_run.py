@@ -14,17 +14,17 @@ import pytest
 from tiny_runs import ROOT, assert_end, marked, status, wait_for
 
 import gnn_training.jobs.run as job
-from gnn_training.errors import StorageError, UserError
+from gnn_training.errors import UserError
 from gnn_training.jobs.run import Step, StepRecord
 from gnn_training.settings import GenerateSettings, ImportSettings, RunSettings, TrainSettings, smoke
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own, and an environment without several machines."""
+    """A folder of its own, and an environment without torchrun's variables."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    for name in ("NNODES", "NODE_RANK", "RANK", "LOCAL_RANK", "GNN_TRAINING_PRESET"):
+    for name in ("RANK", "LOCAL_RANK", "GNN_TRAINING_PRESET"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -90,7 +90,7 @@ def test_step_that_prepares_another_is_done_with_it(record: StepRecord):
 
 
 def test_number_of_ranks_does_not_make_a_training_undone(record: StepRecord):
-    eight, four = (Step("train", "train", TrainSettings(processes=n), (Path("product"),)) for n in (8, 4))
+    eight, four = (Step("train", "train", TrainSettings(ranks=n), (Path("product"),)) for n in (8, 4))
     record.add(eight, 1.0, is_done=True)
     assert record.is_done(four)
 
@@ -135,10 +135,10 @@ def test_gpus_are_selected_once_and_not_again_by_the_steps(here: Path):
 
 
 def test_dry_run_prints_commands_that_do_the_work_when_pasted(here: Path, capsys):
-    job.dry_run(smoke().model_copy(update={"processes": 2}))
+    job.dry_run(smoke().model_copy(update={"ranks": 2}))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"export PYTHONPATH={ROOT}"
-    assert "# ranks on this machine: 2, machines: 1" in lines
+    assert "# ranks on this machine: 2" in lines
     commands = [shlex.split(line)[1:] for line in lines if line.startswith(sys.executable)]
     assert [command[2] for command in commands] == [step.command for step in job.plan(smoke())]
     assert not any("--dry-run" in command for command in commands)
@@ -151,17 +151,9 @@ def test_dry_run_prints_commands_that_do_the_work_when_pasted(here: Path, capsys
 def test_job_under_torchrun_is_refused_before_anything_is_done(here: Path, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     for start in (job.run, job.dry_run):
-        with pytest.raises(UserError, match="RANK is set: start this once per machine and without torchrun"):
+        with pytest.raises(UserError, match="RANK is set: start the job once and without torchrun"):
             start(smoke())
     assert not list(here.iterdir())
-
-
-def test_machine_that_gets_no_graphs_gives_up(here: Path, monkeypatch):
-    for name, value in {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "first"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(job, "WAIT_SECONDS", 0.1)
-    with pytest.raises(StorageError, match="still no graphs of the first machine: give all machines the same volume"):
-        job.run(smoke().model_copy(update={"device": "cpu"}))
 
 
 def test_pod_that_cannot_be_stopped_is_refused_at_the_start(here: Path, monkeypatch):
@@ -198,7 +190,7 @@ def test_no_process_outlives_a_job_that_is_stopped_or_loses_a_rank(here: Path, t
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with open("said", "w") as said:
-        flags = ["--data", str(tiny_data), "--processes", "2", "--steps", "100000", "--tensorboard", str(port)]
+        flags = ["--data", str(tiny_data), "--ranks", "2", "--steps", "100000", "--tensorboard", str(port)]
         process = start(*flags, stdout=said, stderr=said)
     # Only this machine reaches TensorBoard: 127.0.0.2 is this machine, too, but not the address it listens on.
     wait_for(lambda: "step 10/" in Path("said").read_text() and answers("127.0.0.1", port), process)
@@ -219,7 +211,7 @@ def test_no_process_outlives_a_job_that_is_stopped_or_loses_a_rank(here: Path, t
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_whole_job_makes_a_model_and_then_has_nothing_left_to_do(here: Path):
-    flags = ["--steps", "6", "--warmup-steps", "1", "--evaluate-every", "6", "--processes", "2"]
+    flags = ["--steps", "6", "--warmup-steps", "1", "--evaluate-every", "6", "--ranks", "2"]
     first = start(*flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     out, err = first.communicate()
     assert first.returncode == 0, out + err

@@ -16,8 +16,8 @@ from dimacs import queens, read_solution, write_col
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import suites
 from gnn_training.graph import as_graph, from_logits, is_proper, num_colors
-from gnn_training.model.session import Model
-from gnn_training.solve.portfolio import clique_size
+from gnn_training.onnx_program.session import Model
+from gnn_training.search.first_colorings import clique_size
 
 CRATE = Path(__file__).parents[1] / "clients" / "rust"
 OLDEST = re.search(r'^rust-version = "1\.(\d+)"', (CRATE / "Cargo.toml").read_text(), re.MULTILINE)[1]

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from gnn_training.graph import Graph
-from gnn_training.model.session import Model
-from gnn_training.solve.kernels import first_fit
-from gnn_training.solve.search_kernel import noise_table, search_graph
+from gnn_training.onnx_program.session import Model
+from gnn_training.search.kernels import first_fit
+from gnn_training.search.search_kernel import noise_table, search_graph
 
 GOLDEN = Path(__file__).parents[1] / "clients" / "rust" / "tests" / "rule_search.json"
 # Nodes, groups without inner edges (as many as nodes: none), percent of the other edges, colors to start with, lower

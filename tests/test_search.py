@@ -17,15 +17,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gnn_training.graph import Graph, as_graph, is_proper, num_colors
-from gnn_training.model import greedy, rule, search
-from gnn_training.model.graphs import Graphs, pad
-from gnn_training.model.greedy import at_once, clique_bound, dsatur, independent_sets
-from gnn_training.model.network import structure
-from gnn_training.model.program import limits
-from gnn_training.model.rule import NUM_WEIGHTS
-from gnn_training.model.search import Limits, Result, State, Task, first_weights
-from gnn_training.solve import kernels
-from gnn_training.solve.search_kernel import noise_table, search_graph
+from gnn_training.network import rule
+from gnn_training.network.graphs import Graphs, pad
+from gnn_training.network.network import first_weights, structure
+from gnn_training.network.rule import NUM_WEIGHTS
+from gnn_training.onnx_program import greedy
+from gnn_training.onnx_program import tensor_search as search
+from gnn_training.onnx_program.greedy import at_once, clique_bound, dsatur, independent_sets
+from gnn_training.onnx_program.program import limits
+from gnn_training.onnx_program.tensor_search import Limits, Result, State, Task
+from gnn_training.search import kernels
+from gnn_training.search.search_kernel import noise_table, search_graph
 
 MANY_MOVERS = 3.0  # control bias of the margin: exp(3) lets nearly every active node move
 

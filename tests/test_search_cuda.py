@@ -20,9 +20,9 @@ from torch import Tensor
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data.families import FAMILIES, draw
 from gnn_training.graph import Graph
-from gnn_training.model.session import Model
-from gnn_training.solve import kernels, search_cuda
-from gnn_training.solve.search_kernel import noise_table, search_graph
+from gnn_training.onnx_program.session import Model
+from gnn_training.search import kernels, search_cuda
+from gnn_training.search.search_kernel import noise_table, search_graph
 
 SEED, UNTRAINED = 2**40 + 1, random_weights(0, 0)
 NO_JITTER = -200.0  # exp(-200) is 0: no noise breaks ties

@@ -12,8 +12,7 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import MachineError
 from gnn_training.training.learner import Learner
-from gnn_training.training.loader import GraphLoader
-from gnn_training.training.loss import Batch, Searcher
+from gnn_training.training.loader import Batch, GraphLoader, Searcher
 from gnn_training.training.searcher import search_on_cpu, self_check
 
 NO_GPU = {

@@ -23,8 +23,8 @@ from gnn_training.errors import UserError
 from gnn_training.graph import Graph, num_colors
 from gnn_training.jobs.color import color
 from gnn_training.machine import num_cores
-from gnn_training.model import golden, session
-from gnn_training.model.session import Model, needed_bytes
+from gnn_training.onnx_program import golden, session
+from gnn_training.onnx_program.session import Model, needed_bytes
 from gnn_training.settings import ColorSettings, EvaluateSettings, RunSettings
 
 ROOT = Path(__file__).parents[1]
@@ -100,7 +100,7 @@ FAMILIES = {
 CALLS = """
 import os, pickle, resource, sys
 from gnn_training.graph import Graph, num_colors
-from gnn_training.model.session import Model
+from gnn_training.onnx_program.session import Model
 
 peak = lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for graphs in pickle.load(sys.stdin.buffer):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import onnx
 
-from gnn_training.model.rule import NUM_WEIGHTS
+from gnn_training.network.rule import NUM_WEIGHTS
 
 MODEL = """
 <ir_version: 9, opset_import: ["" : 18], metadata_props: ["steps": "2", "rule": "[RULE]", "max_colors": "256"]>

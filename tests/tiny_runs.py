@@ -25,7 +25,7 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.graph import Instance
-from gnn_training.model.network import ColoringNetwork
+from gnn_training.network.network import ColoringNetwork
 from gnn_training.settings import Settings, TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.logbook import read_metrics
@@ -63,7 +63,7 @@ def settings(data: Path, run: Path, **changes) -> TrainSettings:
     """Forty steps, three to an epoch, a checkpoint after each, an evaluation after every seventh and the last."""
     values = {
         "steps": 40, "precision": "fp32", "warmup_steps": 2, "learning_rate": 2e-3, "rounds": 100, "batch_size": 4,
-        "evaluate_every": 7, "validation_rounds": 50, "checkpoint_every": 1, "log_every": 1, "processes": 1,
+        "evaluate_every": 7, "validation_rounds": 50, "checkpoint_every": 1, "log_every": 1, "ranks": 1,
     }  # fmt: skip
     return TrainSettings(data=data, run=run, **({"device": "cpu"} | values | changes))
 

@@ -217,7 +217,7 @@ def label(instance: Instance, iterations: int, seconds: float, seed: int, rule: 
     """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone. rule:
     weights of the trained rule, which then searches, too: on geometric graphs, other methods need up to 5 colors more.
     """
-    from gnn_training.solve import kernels, portfolio  # compiled, which only workers need
+    from gnn_training.search import engine, first_colorings, kernels, portfolio  # compiled, which only workers need
 
     portfolio.compile_all()
     deadline, graph = time.monotonic() + seconds, instance.graph
@@ -225,17 +225,17 @@ def label(instance: Instance, iterations: int, seconds: float, seed: int, rule: 
     greedy = kernels.dsatur(*lists)
     dsatur_colors, given = int(greedy.max()) + 1, instance.coloring
     best = greedy if given is None or given.max() >= greedy.max() else given
-    lower = portfolio.clique_size(lists)
+    lower = first_colorings.clique_size(lists)
     if instance.optimal:
         assert given is not None
         lower = int(given.max()) + 1
     move = len(lists.neighbours) / graph.num_nodes + MOVE_WORK
     patience = int(iterations * move * max(1.0, graph.num_nodes / PATIENCE_NODES))
-    methods: dict[portfolio.Method, float] = {portfolio.recombination: 2, portfolio.fewer_colors: 0.5}
+    methods: dict[engine.Method, float] = {portfolio.recombination: 2, portfolio.fewer_colors: 0.5}
     if rule:
         methods[portfolio.trained_rule] = 1
-    budget, weights = portfolio.Budget(deadline, lower, seed=seed), np.array(rule, dtype=np.float32)
-    for better in portfolio.improvements(lists, best, budget, methods, weights, patience):
+    budget, weights = engine.Budget(deadline, lower, seed=seed), np.array(rule, dtype=np.float32)
+    for better in engine.improvements(lists, best, budget, methods, weights, patience):
         best = better.colors
     num_colors = int(best.max()) + 1
     return Label(best.astype(np.int16), num_colors, lower, dsatur_colors, lower == num_colors)
@@ -245,8 +245,8 @@ def long_search(known: Label, graph: Graph, rule: np.ndarray, seed: int) -> Labe
     """The label with a search of HORIZON times the rounds of a call: when it had how few colors, and what it had seen
     after the rounds of a call and at STATES other times, which are drawn by `seed`.
     """
-    from gnn_training.solve.portfolio import clique_size, first_coloring
-    from gnn_training.solve.search_kernel import noise_table, search_graph
+    from gnn_training.search.first_colorings import clique_size, first_coloring
+    from gnn_training.search.search_kernel import noise_table, search_graph
 
     lists = graph.csr()
     first = first_coloring(lists).astype(np.int64)

@@ -119,7 +119,7 @@ def read_columns(path: Path) -> tuple[Columns, dict[str, str]]:
     from safetensors import SafetensorError, safe_open  # part of [train], as torch
 
     try:
-        with files.open_regular(path), safe_open(path, framework="pt") as file:  # numpy would read all of it
+        with safe_open(path, framework="pt") as file:  # numpy would read all of it
             return {name: file.get_tensor(name).numpy() for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({files.reason(error)}); make the folder again") from error

@@ -15,7 +15,7 @@ import numpy as np
 from gnn_training.data.formats import FORMATS
 from gnn_training.data.packed import GRAPHS_FILE, MANIFEST_FILE, is_packed
 from gnn_training.errors import StorageError, UserError
-from gnn_training.files import DISK_ERRORS, damaged, open_regular, read_bytes, reason
+from gnn_training.files import DISK_ERRORS, damaged, read_bytes, reason
 from gnn_training.graph import Instance, conflicts
 from gnn_training.settings import RunSettings
 
@@ -90,7 +90,7 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
     with damaged(archive, "fetch it again or pack it as a tar archive"):
         try:
             folder.mkdir(parents=True)
-            with open_regular(archive) as file:
+            with open(archive, "rb") as file:
                 _unpack(file, folder)
         except gzip.BadGzipFile:  # which is an OSError
             raise

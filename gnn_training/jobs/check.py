@@ -1,6 +1,4 @@
-"""What to know before a machine is paid for: would the whole job start here, what would it take, and do the ranks reach
-each other?
-"""
+"""What to know before a machine is paid for: would the whole job start here, and what would it take?"""
 
 import logging
 import os
@@ -9,7 +7,6 @@ import resource
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -24,7 +21,7 @@ from gnn_training.data.sources import locate, written
 from gnn_training.distributed import Runtime, join
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.ranks import launch, num_ranks, on_gpus
-from gnn_training.settings import EVALUATIONS, CheckSettings, RankSettings, RunSettings, TrainSettings
+from gnn_training.settings import EVALUATIONS, CheckSettings, RunSettings, TrainSettings
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import require_logger
@@ -42,10 +39,6 @@ ROUNDS_PER_SECOND = {"h100": 18e6, "h200": 18e6, "b200": 20e6}
 CORES_PER_GPU = 16  # of rented machines, about
 LABEL_SECONDS, PREPARE_SECONDS = 0.3, 0.05  # of a core, for each graph of recipe full; see docs/LOG.md
 EXPORT_MINUTES = 4  # export, verify, evaluate and pack
-TIMEOUT = timedelta(seconds=60)  # of an all-reduce
-BYTES = 2**26  # of the tensor
-REPEATS = 5  # the first one also connects
-PERIOD = 1009  # of the numbers that are added up: small enough for exact sums in float32, not a power of two
 
 
 def check(settings: CheckSettings) -> None:
@@ -194,39 +187,5 @@ def _memory(settings: RunSettings, need: float, ranks: int) -> str:
         free = machine.available_bytes() / GIB / ranks
     if need > free:
         tight = f"a rank needs about {need:.1f} GiB and {free:.1f} are free"
-        raise MachineError(f"{tight}: lower --batch-size or --processes")
+        raise MachineError(f"{tight}: lower --batch-size or --ranks")
     return f"about {need:.1f} GiB of {free:.1f} free per rank"
-
-
-def preflight(settings: RankSettings) -> None:
-    """Add up a tensor over all ranks of this machine and log the bandwidth. Raises MachineError: a rank has no GPU, or
-    a sum is wrong. TrainingError: a rank failed.
-    """
-    machine.select_gpus(settings.gpus)
-    count = num_ranks(settings)
-    seconds = launch(add_up, settings.device, count)
-    # NCCL's own tests call this the bus bandwidth: what a link carries, whatever the number of ranks.
-    rate = 2 * (count - 1) / count * BYTES / seconds / 1e9
-    log.info("all-reduce of %d MiB over %d ranks: %.1f GB/s of bus bandwidth", BYTES // 2**20, count, rate)
-
-
-def add_up(device: str) -> float:
-    """As one rank, add up a tensor over all ranks a few times; return the shortest time in seconds. Raises
-    MachineError: a sum is wrong on some rank; all ranks raise.
-    """
-    with join(device, TIMEOUT) as rt:
-        ramp = (torch.arange(BYTES // torch.float32.itemsize, device=rt.device) % PERIOD).float()
-        expected = rt.world_size * ramp + sum(range(rt.world_size))
-        wait = torch.cuda.synchronize if rt.device.type == "cuda" else lambda: None
-        is_wrong, times = False, []
-        for _ in range(REPEATS):
-            x = ramp + rt.rank
-            wait()
-            started = time.monotonic()
-            rt.total(x)
-            wait()
-            times.append(time.monotonic() - started)
-            is_wrong |= not torch.equal(x, expected)
-        if any(rt.any(is_wrong)):
-            raise MachineError(f"the ranks add up wrongly over {rt.world_size} ranks: take another host")
-        return min(times)

@@ -19,10 +19,11 @@ from gnn_training.data.sources import find, is_archive, read
 from gnn_training.errors import NoColoringError, UserError
 from gnn_training.graph import num_colors
 from gnn_training.machine import require_package
-from gnn_training.model.session import Model
+from gnn_training.onnx_program.session import Model
+from gnn_training.search.engine import Budget, Coloring
+from gnn_training.search.portfolio import compile_all
+from gnn_training.search.problem import Problem
 from gnn_training.settings import ColorSettings
-from gnn_training.solve.portfolio import Budget, Coloring, compile_all, compile_elsewhere
-from gnn_training.solve.problem import Problem
 
 logger = logging.getLogger(__name__)
 TABLE_LIMIT = 100_000_000  # bytes of the files of colors
@@ -51,14 +52,13 @@ def color(settings: ColorSettings) -> list[Path]:
         require_package("matplotlib", "--picture", "'.[picture]' in a clone")
     pictures = [settings.picture] if settings.picture else []
     inputs = filter(None, [*graphs, Path(settings.model), settings.precolored, settings.allowed])
-    files.require_others([*outs, *pictures], inputs)
-    files.require_places([*outs[:1], *pictures])  # of many, one tells whether the folder takes files
+    files.require_places([*outs, *pictures], inputs)
     constraints = {
         "k": settings.k or None, "precolored": _read_colors(settings.precolored, True),
         "allowed": _read_colors(settings.allowed), "equitable": settings.equitable,
     }  # fmt: skip
     model = Model(settings.model, settings.threads)
-    compile_elsewhere() if is_one and not settings.equitable else compile_all()
+    compile_all()
 
     def error_of(paths: tuple[Path, Path]) -> UserError | None:
         try:
@@ -102,7 +102,7 @@ def _color(
         raise UserError(f"{path}: {error}") from error
     best: Coloring | None = None
     try:
-        for best in problem.colorings(model, budget):
+        for best in problem.colorings(model.rule, budget):
             if is_one:
                 logger.info("%s: %d colors (%s)", graph.name, best.num_colors, best.method)
     except KeyboardInterrupt:
@@ -111,7 +111,7 @@ def _color(
         logger.warning("%s: interrupted, taking the best coloring so far", graph.name)
     assert best is not None, "colorings yields one at least"
     solution = problem.solution(best, start, budget)
-    write_solution(out, solution.colors, instance.names, is_new=settings.out is None)
+    write_solution(out, solution.colors, instance.names)
     bound = "optimal" if solution.is_optimal else f"at least {solution.lower_bound} needed"
     classes = f", classes differ by {solution.imbalance} nodes" if settings.equitable else ""
     summary = f"{solution.num_colors} colors by {solution.method}, {bound}{classes}"
@@ -123,11 +123,11 @@ def _color(
         logger.info("%s: drawn in %s", graph.name, settings.picture)
 
 
-def write_solution(path: Path, colors: np.ndarray, names: Sequence[Any] = (), is_new: bool = False) -> None:
+def write_solution(path: Path, colors: np.ndarray, names: Sequence[Any] = ()) -> None:
     """Write colors (N,) that count from 0. names (N,): of the nodes; without, they are numbers from 0. `.csv` has a
     line `node,color` per node, `.json` an object from node to color, colors as they are. Other files are DIMACS
     solutions: `s col K`, then `l v c` per node, both counted from 1; a comment has each name that is not v.
-    is_new: replace no file. StorageError if the system refuses.
+    StorageError if the system refuses.
     """
     pairs = list(zip(map(str, names or range(len(colors))), colors.tolist(), strict=True))
     if path.suffix == ".json":
@@ -140,7 +140,7 @@ def write_solution(path: Path, colors: np.ndarray, names: Sequence[Any] = (), is
         if names and names != range(1, len(colors) + 1):
             lines += [f"c {node} {' '.join(name.split())}" for node, (name, _) in enumerate(pairs, 1)]
         text = "\n".join([f"s col {num_colors(colors)}", *lines])
-    files.write_text(path, text.rstrip("\n") + "\n", is_new)
+    files.write_text(path, text.rstrip("\n") + "\n")
 
 
 def _name(graph: Path) -> str:

@@ -17,7 +17,7 @@ from gnn_training.data.labels import PARTS, Plan, label_all
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import UNNAMED_FAMILY
-from gnn_training.model.session import Model
+from gnn_training.onnx_program.session import Model
 from gnn_training.settings import GenerateSettings, ImportSettings, LabelSettings
 
 log = logging.getLogger(__name__)

@@ -8,16 +8,13 @@ import math
 import os
 import platform
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from itertools import starmap
-from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
-import networkx as nx
 import numpy as np
 
 from gnn_training import files
@@ -29,19 +26,18 @@ from gnn_training.data.packed import PackedGraphs, is_packed, spread
 from gnn_training.data.suites import Case
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, NeighbourLists, conflicts, from_logits, is_proper, num_colors
-from gnn_training.model.search import first_weights
-from gnn_training.model.session import Model
+from gnn_training.network.network import first_weights
+from gnn_training.onnx_program.session import Model
 from gnn_training.report import scores
-from gnn_training.report.page import IN_EVERY_PAGE, MAX_NODES, as_networkx, page, pictures
+from gnn_training.report.page import IN_EVERY_PAGE, page
 from gnn_training.report.scores import COMPARED_SECONDS, METHODS, Row
+from gnn_training.search import engine, first_colorings, kernels, portfolio
 from gnn_training.settings import EvaluateSettings
-from gnn_training.solve import kernels, portfolio
 from gnn_training.training.logbook import errors_as_warnings
 
 logger = logging.getLogger(__name__)
 CALL_SECONDS = 600.0  # a graph that needs longer for one call is too large for the network
 MIN_OTHERS = 20  # validation graphs that have had no part in the choice of the weights, else all are scored
-EXAMPLE_EDGES = 2000  # of a graph that is drawn on the page
 CSV_LIMIT = 10_000_000  # bytes
 LIBRARIES = ("onnxruntime", "numpy", "networkx")
 
@@ -67,7 +63,6 @@ def evaluate(settings: EvaluateSettings) -> None:
             _call(cases[place], rows[place], model, settings)
             advance(1)
     summary, families = scores.summarize(rows), scores.by_family(rows)
-    example = _example(cases, rows, model)
     content = {
         "model": {"file": str(model.path), "sha256": files.sha256(model.path), "metadata": model.metadata},
         "settings": settings.model_dump(mode="json"),
@@ -76,7 +71,6 @@ def evaluate(settings: EvaluateSettings) -> None:
                     "threads": model.threads},
         "summary": summary, "families": families, "graphs": [asdict(row) for row in rows],
         "verdict": (verdict := scores.verdict(rows, settings.seconds or COMPARED_SECONDS)),
-        "comparison": (comparison := scores.comparison(rows)), "example": example,
     }  # fmt: skip
     tables = {name: markdown_table(columns) for name, columns in scores.tables(content).items()}
     files.write_text(settings.report, json.dumps(content, indent=1) + "\n")
@@ -89,12 +83,10 @@ def evaluate(settings: EvaluateSettings) -> None:
         print_tables(tables["methods"], file=(text := io.StringIO()))
         with errors_as_warnings("TensorBoard"), SummaryWriter(curves) as writer:
             writer.add_text("report", f"{verdict}\n\n{text.getvalue()}")
-            for method, figure in pictures(example).items():
-                writer.add_figure(method, figure)
     if summary["chromatic_mae"] is not None:
         print(f"The number of colors is predicted with a mean error of {summary['chromatic_mae']:.2f}.")
-    for sentence in filter(None, [*comparison, verdict]):
-        print(sentence)
+    if verdict:
+        print(verdict)
 
 
 def _inputs(settings: EvaluateSettings) -> list[Path]:
@@ -138,28 +130,6 @@ def _read(file: Path) -> Graph:
     return instance.graph
 
 
-def _example(cases: Sequence[Case], rows: Sequence[Row], model: Model) -> dict[str, Any] | None:
-    """A small graph and its colorings, None if no small graph was colored: connected, with few colors that can be told
-    apart, not tiny, where one call saves colors, with few edges; as many of these as there are, in this order.
-    """
-
-    def looks(row: Row, graph: Graph) -> tuple[bool, bool, bool, bool, int]:
-        is_connected, colors = row.clique > 1 and nx.is_connected(as_networkx(graph)), row.colors["one_call"]
-        return is_connected, colors <= 10, graph.num_nodes >= 20, colors < row.colors["dsatur"], -graph.num_edges
-
-    small = [(looks(row, case.graph), case.graph) for row, case in zip(rows, cases, strict=True)
-             if "one_call" in row.colors and row.num_nodes <= MAX_NODES and row.num_edges <= EXAMPLE_EDGES]  # fmt: skip
-    if not small:
-        return None
-    _, graph = max(small, key=itemgetter(0))
-    one_call = from_logits(graph, model.predict(graph, seconds=CALL_SECONDS).logits[0])
-    colorings = {"dsatur": kernels.dsatur(*graph.csr()), "one_call": one_call}
-    return {
-        "name": graph.name, "num_nodes": graph.num_nodes, "edges": graph.edges.tolist(),
-        "colorings": {method: colors.tolist() for method, colors in colorings.items()},
-    }  # fmt: skip
-
-
 def _best_known(path: Path) -> dict[str, int]:
     """Column best_known by column name."""
     content = files.read_bytes(path, CSV_LIMIT, "name a CSV that you may read")
@@ -187,7 +157,7 @@ def _rules(model: Model) -> dict[str, np.ndarray]:
 def _row(case: Case, rules: dict[str, np.ndarray], settings: EvaluateSettings) -> Row:
     """The graph, with the colors of the methods that take one thread."""
     graph, lists, seconds = case.graph, case.graph.csr(), settings.seconds or COMPARED_SECONDS
-    clique, sizes = portfolio.clique_size(lists), (graph.num_nodes, graph.num_edges)
+    clique, sizes = first_colorings.clique_size(lists), (graph.num_nodes, graph.num_edges)
     row = Row(graph.name, case.family, *sizes, case.best_known, clique, published=case.published)
     lower = max(clique, case.target)
     _watch(row, graph, "dsatur", starmap(kernels.dsatur, [lists]))
@@ -213,7 +183,7 @@ def _call(case: Case, row: Row, model: Model, settings: EvaluateSettings) -> Non
         if settings.tabucol:
             _watch(row, graph, "tabucol_call", _alone(graph.csr(), lower, spent, portfolio.tabu_search))
     if settings.seconds:
-        budget = portfolio.Budget(time.monotonic() + settings.seconds, lower, model.threads)
+        budget = engine.Budget(time.monotonic() + settings.seconds, lower, model.threads)
         found = portfolio.colorings(graph, model.rule, budget, row.clique)
         _watch(row, graph, "search", (coloring.colors for coloring in found))
 
@@ -233,9 +203,9 @@ def _watch(row: Row, graph: Graph, method: str, colorings: Iterable[np.ndarray],
 
 
 def _alone(
-    lists: NeighbourLists, lower: int, seconds: float, method: portfolio.Method, rule: np.ndarray | None = None
+    lists: NeighbourLists, lower: int, seconds: float, method: engine.Method, rule: np.ndarray | None = None
 ) -> Iterator[np.ndarray]:
     """Yield DSATUR's colors, then those of one method on one thread, each with fewer colors, down to `lower`."""
-    budget, colors = portfolio.Budget(time.monotonic() + seconds, lower), kernels.dsatur(*lists)
+    budget, colors = engine.Budget(time.monotonic() + seconds, lower), kernels.dsatur(*lists)
     yield colors
-    yield from (better.colors for better in portfolio.improvements(lists, colors, budget, {method: 1}, rule))
+    yield from (better.colors for better in engine.improvements(lists, colors, budget, {method: 1}, rule))

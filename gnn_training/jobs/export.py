@@ -11,9 +11,10 @@ from safetensors.torch import save
 from gnn_training import __version__, contract, files
 from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, MODEL_FILES, SUMS_FILE, WEB_FILE
 from gnn_training.errors import UserError
-from gnn_training.model import golden, onnx_export
-from gnn_training.model.network import ColoringNetwork
-from gnn_training.model.program import Program
+from gnn_training.network.network import ColoringNetwork
+from gnn_training.onnx_program import export as onnx_export
+from gnn_training.onnx_program import golden
+from gnn_training.onnx_program.program import Program
 from gnn_training.settings import ExportSettings
 from gnn_training.training import checkpoint
 
@@ -46,7 +47,7 @@ def export(settings: ExportSettings) -> Path:
     made = dict(zip(MODEL_FILES, (content, required, vectors_file, weights), strict=True))
     with tempfile.TemporaryDirectory() as folder:
         publish(Path(folder), made)
-        _check_golden(Path(folder), settings.oldest_runtime)
+        _check_golden(Path(folder))
     publish(settings.models, made)
     log.info("%s is ready", settings.models / MODEL_FILE)
     return settings.models / MODEL_FILE
@@ -57,20 +58,18 @@ def verify_published(settings: ExportSettings) -> Path:
     *names, weights = MODEL_FILES  # which the shipped files leave out
     names += [weights] if (settings.models / weights).exists() else []
     files.read_checked(settings.models, names, "export again")
-    _check_golden(settings.models, settings.oldest_runtime)
+    _check_golden(settings.models)
     log.info("%s: checksums hold, the golden vectors agree", settings.models)
     return settings.models / MODEL_FILE
 
 
-def _check_golden(folder: Path, oldest_runtime: bool) -> None:
+def _check_golden(folder: Path) -> None:
     """Raise UserError if a file of the folder does not give the golden outputs."""
     try:
         for name in (MODEL_FILE, WEB_FILE):
             golden.check(folder / name, folder / GOLDEN_FILE)
     except ValueError as error:
         raise UserError(f"{error}; export again") from error
-    if oldest_runtime:
-        onnx_export.check_in_oldest_runtime(folder / MODEL_FILE, folder / GOLDEN_FILE)
 
 
 def publish(folder: Path, contents: dict[str, bytes]) -> None:

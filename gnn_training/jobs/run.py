@@ -20,10 +20,10 @@ from urllib3.util import Retry
 from gnn_training import files, machine, processes
 from gnn_training.console import duration
 from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE, WEB_FILE
-from gnn_training.data.packed import MANIFEST_FILE, is_packed
+from gnn_training.data.packed import MANIFEST_FILE
 from gnn_training.data.sources import locate, written
 from gnn_training.errors import MachineError, StorageError, UserError
-from gnn_training.ranks import Nodes, num_ranks, on_gpus
+from gnn_training.ranks import num_ranks
 from gnn_training.report.scores import METHODS
 from gnn_training.settings import (
     CheckSettings,
@@ -32,7 +32,6 @@ from gnn_training.settings import (
     GenerateSettings,
     ImportSettings,
     PackSettings,
-    RankSettings,
     RunSettings,
     Settings,
     TrainSettings,
@@ -43,9 +42,6 @@ log = logging.getLogger(__name__)
 STEPS = ("data", "check", "train", "export", "verify", "evaluate", "pack")
 SETTINGS = "settings"  # folder in the run folder
 SCORED_GRAPHS, CALLED_GRAPHS = 150, 16  # of the validation graphs: for the report at the end, and for one call
-NVLS_OFF = {"NCCL_NVLS_ENABLE": "0"}  # needed on NVSwitch machines whose containers lack /dev/nvidia-caps
-PREFLIGHT_SECONDS = 90  # NCCL waits for half an hour if it cannot connect
-WAIT_SECONDS = 3600  # for the graphs that the first machine makes
 POD_API = "https://api.runpod.io/v2"
 POD_BACKOFF = 5.0  # seconds between tries to stop a pod: 0, twice this, then ever twice as many
 POD_SECONDS = 30.0  # for an answer
@@ -74,33 +70,27 @@ def run(settings: RunSettings) -> None:
     """Do every step that is not done. The same command continues what was interrupted. Raises UserError: the settings,
     this machine or its folders cannot be used. SystemExit: exit code of a step that failed and has said why.
     """
-    nodes, steps, started = Nodes.from_environment(), plan(settings), time.monotonic()
-    if nodes.rank > 0:  # the first machine does the rest
-        steps = [step for step in steps if step.name == "train"]
+    steps, started = plan(settings), time.monotonic()
     if settings.stop_pod:
         require_pod(os.environ)
     require_logger(settings.logger)
-    record = StepRecord(settings.run / (f"steps-{nodes.rank}.json" if nodes.rank else "steps.json"))
+    record = StepRecord(settings.run / "steps.json")
     if is_new := not all(map(record.is_done, steps)):
         machine.require_storage(written(settings))
         files.make_folder(settings.run / SETTINGS)
         machine.select_gpus(settings.gpus)
+        num_ranks(settings)  # GPUs that are missing are found before graphs are made
         with _tensorboard(settings):
-            if not all(record.is_done(step) for step in steps if step.name in ("data", "train")):
-                _find_nccl_variables(settings, nodes)  # GPUs that cannot train are found before graphs are made
-            if nodes.rank > 0:
-                _wait_for_graphs(settings, nodes)
             for step in steps:
                 _do(step, settings, record)
-    if nodes.rank == 0:
-        _finish(settings, f"ready after {duration(time.monotonic() - started)}" if is_new else "already done")
+    _finish(settings, f"ready after {duration(time.monotonic() - started)}" if is_new else "already done")
 
 
 def dry_run(settings: RunSettings) -> None:
     """Write the settings files of the steps and print the commands of a shell that do the job. Raises UserError: as
     `run`.
     """
-    nodes, variables = Nodes.from_environment(), machine.select_gpus(settings.gpus)
+    variables = machine.select_gpus(settings.gpus)
     # A rehearsal of a job for GPUs, on a machine without.
     is_elsewhere = settings.preset in ("single", "multi") and settings.device != "cpu" and not machine.may_have_gpus()
     ranks = "one for each GPU; here is none" if is_elsewhere else num_ranks(settings)
@@ -111,19 +101,23 @@ def dry_run(settings: RunSettings) -> None:
         print(f"export {name}={shlex.quote(value)}")
     for step in plan(settings):
         if step.name == "train":
-            print(f"# ranks on this machine: {ranks}, machines: {nodes.count}")
+            print(f"# ranks on this machine: {ranks}")
         print(shlex.join([sys.executable, *step.arguments(settings.run)]))
 
 
 def plan(settings: RunSettings) -> list[Step]:
-    """Return the steps of the whole job. The first is missing if the graphs are packed already."""
+    """Return the steps of the whole job. The first is missing if the graphs are packed already. Raises UserError: every
+    rank of torchrun would do the whole job.
+    """
+    if "RANK" in os.environ:
+        raise UserError("RANK is set: start the job once and without torchrun, or unset it")
     source, run, models = locate(settings), settings.run, settings.models
     manifest, best, report = source.graphs / MANIFEST_FILE, run / "best.pt", run / "report.json"
     model, web, sums = (models / name for name in (MODEL_FILE, WEB_FILE, SUMS_FILE))
     # The GPUs are selected by then, and the port is taken by this job.
     shared = settings.model_dump() | {"data": source.graphs, "gpus": None, "tensorboard": 0}
     training = TrainSettings(**{name: shared[name] for name in TrainSettings.model_fields})
-    exporting = ExportSettings(run=run, models=models, oldest_runtime=settings.oldest_runtime)
+    exporting = ExportSettings(run=run, models=models)
     verifying = exporting.model_copy(update={"verify_only": True})
     evaluating = EvaluateSettings(
         graphs=source.graphs, model=str(model), chosen_by=settings.validation_graphs, limit=SCORED_GRAPHS,
@@ -181,7 +175,7 @@ class StepRecord:
 
 
 def _state(step: Step) -> dict[str, Any]:
-    settings = step.settings.model_dump(mode="json", exclude={"processes"})  # any number of ranks makes the same
+    settings = step.settings.model_dump(mode="json", exclude={"ranks"})  # any number of ranks makes the same
     return {"command": step.command, "settings": settings, "files": {str(path): _stamp(path) for path in step.files}}
 
 
@@ -200,37 +194,6 @@ def _tensorboard(settings: RunSettings) -> AbstractContextManager[object]:
     machine.require_port(port, host)
     arguments = ["-m", "tensorboard.main", "--host", host, "--port", str(port), f"--logdir={settings.run}"]
     return processes.python(arguments, settings.run / "tensorboard.log")
-
-
-def _find_nccl_variables(settings: RunSettings, nodes: Nodes) -> None:
-    """Set the variable with which the GPUs of this machine reach each other, if any is needed, found by trying. One
-    that is set already stays as it is. Raises MachineError: they do not reach each other.
-    """
-    if num_ranks(settings) == 1 or not on_gpus(settings):
-        return
-    ranks = RankSettings(device=settings.device, processes=settings.processes)
-    arguments = Step(f"preflight-{nodes.rank}", "preflight", ranks).arguments(settings.run)
-    errors = settings.run / f"preflight-{nodes.rank}.log"
-    for variables in [{}] if NVLS_OFF.keys() <= os.environ.keys() else [{}, NVLS_OFF]:
-        code = processes.run_python(arguments, errors, variables, PREFLIGHT_SECONDS)
-        if code == 0:
-            os.environ.update(variables)
-            return
-        messages = re.findall(r"^coloring-gnn: (.*)$", errors.read_text(errors="replace"), re.MULTILINE)
-        answer = messages[-1] if messages else f"exit code {code}"
-        cause = "no answer in time" if code == processes.TIMED_OUT else answer
-        log.warning("NCCL: all-reduce fails%s: %s", " without NVLS, too" if variables else "", cause)
-    ways = "take another host, start the container with --shm-size=1g, or set NCCL_P2P_DISABLE=1, which is SLOW"
-    raise MachineError(f"the GPUs do not reach each other ({cause}): {ways}")
-
-
-def _wait_for_graphs(settings: RunSettings, nodes: Nodes) -> None:
-    graphs, deadline = locate(settings).graphs, time.monotonic() + WAIT_SECONDS
-    log.info("machine %d of %d: waiting for the graphs in %s", nodes.rank + 1, nodes.count, graphs)
-    while not is_packed(graphs):
-        if time.monotonic() > deadline:
-            raise StorageError(f"{graphs}: still no graphs of the first machine: give all machines the same volume")
-        time.sleep(0.5)
 
 
 def _do(step: Step, settings: RunSettings, record: StepRecord) -> None:

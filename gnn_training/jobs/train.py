@@ -15,13 +15,13 @@ from gnn_training.console import duration
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime, join
 from gnn_training.errors import StorageError, UserError
-from gnn_training.files import damaged, identity, lock_folder, make_folder, read_json, write_text
-from gnn_training.ranks import Nodes, launch, num_ranks
+from gnn_training.files import damaged, lock_folder, make_folder, read_json, write_text
+from gnn_training.ranks import launch, num_ranks
 from gnn_training.settings import EVALUATIONS, TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
-from gnn_training.training.logbook import Logbook, Progress, require_logger
+from gnn_training.training.logbook import Logbook, Progress, Status, require_logger
 from gnn_training.training.searcher import searcher_for, self_check
 from gnn_training.training.validation import Validation
 
@@ -41,7 +41,7 @@ def train(settings: TrainSettings) -> None:
         outcome = train_rank(settings)
     else:
         machine.select_gpus(settings.gpus)
-        outcome = launch(train_rank, settings, num_ranks(settings), Nodes.from_environment())
+        outcome = launch(train_rank, settings, num_ranks(settings))
     if outcome == "stopped":
         sys.exit(processes.STOPPED)
 
@@ -62,7 +62,6 @@ class Training:
 
     def __init__(self, settings: TrainSettings, data: PackedGraphs, rt: Runtime):
         self.settings, self.rt, self.data_sha256 = settings, rt, data.manifest["sha256"]
-        self.folder = identity(settings.run)
         self.loader = GraphLoader(settings, data, rt)
         self.learner = Learner(settings, searcher_for(data, rt.device), rt)
         self.learner.num_steps = settings.num_steps(self.loader.sampler.graphs_per_step)
@@ -74,37 +73,29 @@ class Training:
         self.logbook = Logbook(settings, reached) if rt.is_main else None
 
     def run(self, signals: Sequence[int]) -> str:
-        """Train to the end, or until there is a signal; return "done" or "stopped"."""
+        """Train until the schedule, the time or the patience ends ("done"), or until there is a signal ("stopped")."""
         try:
-            ended = self._steps(signals)
+            ended = self._loop(signals)
         except UserError as error:
             with suppress(StorageError):  # the first error is the one to tell
-                self._require_folder()
-                if self.logbook:
-                    self.logbook.close({"status": "failed", "reason": str(error), "self_check": self.self_check})
+                self._close({"status": "failed", "reason": str(error), "self_check": self.self_check})
             raise
         self._save()
         learner, rt = self.learner, self.rt
-        if self.logbook:
-            self.logbook.close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
-                                "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),
-                                **asdict(self.progress)})  # fmt: skip
-            log.info("%s at step %d after %s", ended, learner.step, duration(self.progress.seconds))
+        self._close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
+                     "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),
+                     **asdict(self.progress)})  # fmt: skip
         rt.wait()  # or another machine would not find all files
         return ended
 
-    def _steps(self, signals: Sequence[int]) -> str:
-        settings, learner, progress = self.settings, self.learner, self.progress
+    def _loop(self, signals: Sequence[int]) -> str:
+        """Take the steps. What ends them is known on all ranks alike: a function of the step, or a reduced number."""
+        settings, learner, progress, rt = self.settings, self.learner, self.progress, self.rt
         evaluate_every = settings.evaluate_every or -(-learner.num_steps // EVALUATIONS)
-        # On a CPU a look costs nothing. What follows from one is a function of the step, so all ranks agree.
-        look_every = math.gcd(GPU_STEPS, settings.log_every) if self.rt.device.type == "cuda" else 1
-
-        def flags() -> list[bool]:  # reduced, because ranks disagree on signals and clocks
-            return self.rt.any(bool(signals), 0 < 60 * settings.minutes <= progress.seconds)
-
-        stopped, late = flags()
+        look_every = math.gcd(GPU_STEPS, settings.log_every) if rt.device.type == "cuda" else 1  # a look waits for it
+        stopped, late = rt.any(bool(signals), self._is_late())
         for batch in self.loader.starting_at(learner.step):
-            if learner.step != progress.evaluated_at and learner.step % evaluate_every == 0:
+            if learner.step % evaluate_every == 0:
                 self._evaluate()
             if stopped:
                 return "stopped"
@@ -112,49 +103,53 @@ class Training:
             if late or lost_patience or learner.step >= learner.num_steps:
                 break
             rate, started = learner.learning_rate, time.monotonic()
-            learner.update(batch)
+            learner.update(batch)  # search, loss, backward, clip, step
             if learner.step % look_every == 0:
                 losses = learner.reduce()
-                stopped, late = flags()
+                stopped, late = rt.any(bool(signals), self._is_late())
             progress.count(batch.num_graphs, time.monotonic() - started)
-            if self.logbook and learner.step % settings.log_every == 0:
-                self._log(self.logbook, {**losses, "learning_rate": rate})
+            if learner.step % settings.log_every == 0:
+                self._log({**losses, "learning_rate": rate})
             if learner.step % settings.checkpoint_every == 0:
                 self._save()
-        if progress.evaluated_at != learner.step:
-            self._evaluate()
+        self._evaluate()
         return "done"
 
-    def _log(self, logbook: Logbook, values: dict[str, float]) -> None:
+    def _is_late(self) -> bool:
+        return 0 < 60 * self.settings.minutes <= self.progress.seconds
+
+    def _close(self, status: Status) -> None:
+        if self.logbook:
+            self.logbook.close(status)
+            if status["status"] != "failed":
+                log.info("%s at step %d after %s", status["status"], status["step"], duration(status["seconds"]))
+
+    def _log(self, values: dict[str, float]) -> None:
+        if not self.logbook:
+            return
         step, progress = self.learner.step, self.progress
         left = progress.seconds_left(step, self.learner.num_steps, self.settings.minutes)
         values |= {"epoch": step / len(self.loader.sampler)}
         values |= {"graphs_per_second": progress.graphs / max(progress.step_seconds, 1e-9), "seconds_left": left}
-        logbook.record("train", step, values)
-        logbook.say(step, self.learner.num_steps, progress, left)
+        self.logbook.record("train", step, values)
+        self.logbook.say(step, self.learner.num_steps, progress, left)
 
     def _evaluate(self) -> None:
-        """Score the averaged weights and keep them when they are the best so far."""
+        """Score the averaged weights, unless those of this step have been, and keep them if they are the best."""
         started, step = time.monotonic(), self.learner.step
+        if step == self.progress.evaluated_at:
+            return
         scores = self.validation.scores(self.learner.average)
         if self.logbook:
             self.logbook.record("validation", step, scores)
         is_kept = self.progress.judge(scores, step)  # reduced scores: the same on every rank
         self.progress.seconds += time.monotonic() - started
         if is_kept and self.rt.is_main:
-            self._require_folder()
             best = {**self.learner.best_state(), "data_sha256": self.data_sha256, "scores": scores}
             checkpoint.save(self.settings.run / "best.pt", best)
 
-    def _require_folder(self) -> None:
-        """Raise StorageError if the run folder is gone: a new one in its place would be outside of the volume."""
-        if identity(self.settings.run) != self.folder:
-            way_out = "mount its volume again, then the same command continues"
-            raise StorageError(f"{self.settings.run}: cannot be written (it has disappeared); {way_out}")
-
     def _save(self) -> None:
         if self.rt.is_main:
-            self._require_folder()
             state = {**self.learner.state(), "data_sha256": self.data_sha256, "progress": asdict(self.progress),
                      "steps_per_epoch": len(self.loader.sampler)}  # fmt: skip
             checkpoint.save_step(self.settings.run / checkpoint.FOLDER, self.learner.step, state)
@@ -194,7 +189,7 @@ class Training:
 
 FREE_TO_CHANGE = {
     "preset", "data", "run", "device", "minutes", "patience", "checkpoint_every", "log_every",
-    "logger", "processes", "gpus",
+    "logger", "ranks", "gpus",
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from gnn_training.console import cell, duration
 from gnn_training.errors import UserError, printable
 from gnn_training.graph import Graph, num_colors
-from gnn_training.report.scores import COMPARED_SECONDS, METHODS, tables
+from gnn_training.report.scores import COMPARED_SECONDS, tables
 
 MAX_NODES, MAX_EDGES = 400, 10_000  # above, a picture is one dark spot
 NUMBERED_NODES = 120  # up to which the number of its color stands in a node
@@ -69,26 +69,16 @@ def draw(graph: Graph, colors: np.ndarray, method: str, names: Sequence[Any] = (
     return figure
 
 
-def pictures(example: Json | None) -> dict[str, Figure]:
-    """Drawings of the example of a report, if it has one, by the method that colored it."""
-    if not example:
-        return {}
-    graph = Graph.from_edges(example["num_nodes"], example["edges"], example["name"])
-    colorings = {METHODS[method]: np.array(colors) for method, colors in example["colorings"].items()}
-    return {method: draw(graph, colors, method) for method, colors in colorings.items()}
-
-
 def page(report: Json, manifest: Json | None = None, config: Json | None = None, metrics: Sequence[Json] = ()) -> str:
     """Return the page of an evaluation, and of the training before it if its manifest, settings and records are given.
     The same numbers give the same page.
     """
-    import jinja2  # pictures do without
+    import jinja2  # a picture does without
 
     environment = jinja2.Environment(loader=jinja2.PackageLoader("gnn_training.report", "."), autoescape=True,
                                      trim_blocks=True, undefined=jinja2.StrictUndefined)  # fmt: skip
     environment.filters |= {"duration": duration, "quote": shlex.quote, "number": cell}
     environment.globals["zip"] = zip
-    example = report.get("example")  # that of an earlier version has none
     gaps = [scores["mean_gap"] for scores in report["summary"]["methods"].values()]
     with matplotlib.rc_context(STYLE):
         steps, checks = ([record for record in metrics if record["kind"] == k] for k in ("train", "validation"))
@@ -101,10 +91,9 @@ def page(report: Json, manifest: Json | None = None, config: Json | None = None,
         }
         return environment.get_template("page.html").render(
             report=report, compared_seconds=COMPARED_SECONDS,
-            manifest=manifest, config=config, example=example, tables=tables(report),
+            manifest=manifest, config=config, tables=tables(report),
             is_below=any(gap is not None and gap < 0 for gap in gaps), first=checks[0] if checks else None,
             curves="".join(_curves(label, lines) for label, lines in curves.items()) if manifest else "",
-            pictures="".join(_svg(figure, method) for method, figure in pictures(example).items()),
         )  # fmt: skip
 
 

@@ -21,7 +21,6 @@ SCORE_COLUMNS = {
     "graphs": "graphs", "mean_colors": "mean colors", "mean_gap": "mean gap", "dsatur_gap_there": "DSATUR there",
     "at_best_known": "at best known", "wins": "wins", "ties": "ties", "losses": "losses", "median_seconds": "median s",
 }  # fmt: skip
-COMPARED = {"rule": "tabucol", "one_call": "tabucol_call", "search": "tabucol"}  # methods with the same seconds
 COMPARED_SECONDS = 0.2  # of TabuCol and the rules, unless seconds are given
 SIZES = (100, 250, 500, 1000)  # nodes, from which graphs count as larger
 SHOWN_GRAPHS = 100  # with more graphs there is no table of graphs
@@ -105,27 +104,6 @@ def _scores(rows: Sequence[Row], method: str) -> dict[str, Any] | None:
 
 def _mean(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
-
-
-def comparison(rows: Sequence[Row]) -> list[str]:
-    """A sentence for every method that had the same seconds as TabuCol: who needs fewer colors, where."""
-    sentences = []
-    for method, other in COMPARED.items():
-        changes: dict[str, list[int]] = {}
-        for row in (row for row in rows if {method, other} <= row.colors.keys()):
-            for name in {"", row.family or ""}:
-                changes.setdefault(name, []).append(row.colors[method] - row.colors[other])
-        if not changes:
-            continue
-        graphs, means = len(changes[""]), {name: fmean(values) for name, values in changes.items()}
-        total = means.pop("")
-        word = "more" if total > 0 else "fewer"
-        sentence = f"{abs(total):.2f} colors {word} than TabuCol" if round(total, 2) else "as many colors as TabuCol"
-        for word, sign in (("fewer", -1), ("more", 1)):
-            there = [f"{name} ({mean:+.2f})" for name, mean in means.items() if sign * mean > 0]
-            sentence += f"; {word} on {', '.join(there)}" if there else ""
-        sentences.append(f"In the same seconds on {graphs} graphs, {METHODS[method]} needs {sentence}.")
-    return sentences
 
 
 def verdict(rows: Sequence[Row], seconds: float) -> str:

@@ -1,5 +1,6 @@
-"""Searches on an NVIDIA GPU, one per thread block: memory, launches and results around `solve.search_cuda`."""
+"""Searches on an NVIDIA GPU, one per thread block: memory, launches and results around `search.search_cuda`."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -9,19 +10,19 @@ from numba import cuda
 from torch import Tensor
 
 from gnn_training.data.packed import PackedGraphs
-from gnn_training.solve import search_cuda
-from gnn_training.solve.search_cuda import DeviceGraphs, Launch
-from gnn_training.solve.search_kernel import noise_table
-from gnn_training.training.loader import copied_to
-from gnn_training.training.loss import Batch
-from gnn_training.training.searcher import search_on_cpu
+from gnn_training.search import search_cuda
+from gnn_training.search.search_cuda import DeviceGraphs, Launch
+from gnn_training.search.search_kernel import noise_table
+from gnn_training.training.loader import Batch, copied_to
 
 
 class BlockSearcher:
-    """Searches the graphs of a folder; each stays on the GPU from its first search on."""
+    """Searches the graphs of a folder; each stays on the GPU from its first search on. search_on_cpu: for graphs that
+    are too large.
+    """
 
-    def __init__(self, data: PackedGraphs, device: torch.device):
-        self.data, self.device = data, device
+    def __init__(self, data: PackedGraphs, device: torch.device, search_on_cpu: Callable[..., tuple[Tensor, Tensor]]):
+        self.data, self.device, self.search_on_cpu = data, device, search_on_cpu
         properties: Any = torch.cuda.get_device_properties(device)
         self.max_shared = properties.shared_memory_per_block_optin
         nodes = data.num_nodes.astype(np.int64)
@@ -57,7 +58,7 @@ class BlockSearcher:
                 outcomes[:, places] = torch.stack(self.run(launch, chosen, int(nodes.max()), rounds)[:2])
         if len(too_large):  # the cores search these graphs
             rows = too_large[: len(too_large) // repeats].tolist()
-            results = search_on_cpu(weights, batch, rounds, rows)
+            results = self.search_on_cpu(weights, batch, rounds, rows)
             outcomes[:, self._copied(too_large)] = torch.stack(results).flatten(1)
         for stream in self._streams:
             main.wait_stream(stream)

@@ -1,20 +1,34 @@
-"""One optimizer step on as many ranks as there are."""
+"""What training minimizes, and one optimizer step on as many ranks as there are.
+
+The rule of moving is trained by what comes out of whole searches, which have no gradient. So every graph is searched
+twice, with the weights plus and minus a random change, and the gradient points away from the worse one (evolution
+strategies: Rechenberg 1973, Salimans et al. 2017; the same is REINFORCE on the weights, Sehnke et al. 2010). The
+predictions are trained by the gradient of their likelihood.
+"""
 
 import copy
 import math
-import warnings
+from functools import cache
+from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, smooth_l1_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from gnn_training.contract import UNKNOWN_TYPE
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
-from gnn_training.model.network import ColoringNetwork
+from gnn_training.network.network import SAVED, ColoringNetwork, Predictions
 from gnn_training.settings import TrainSettings
-from gnn_training.training.loss import WEIGHTS, Batch, LossTerms, Searcher
+from gnn_training.training.loader import Batch, Searcher, StateBatch
 
+WEIGHTS = {"gap": 1.0, "saved": 0.5, "family": 0.05, "rounds": 0.2}
+SIGMA = 0.2  # standard deviation of the random change of every weight of the rule
+PER_LOG_CONFLICT = 0.15  # colors that a search is worse for conflicts that are left, times the logarithm of 1 + these
+TYPICAL = 0.2  # colors: differences above it count little more, so that no graph dominates
 LR_SCALINGS = {"none": lambda ranks: 1.0, "sqrt": math.sqrt, "linear": float}
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
 PREDICTION_RATE = 0.075  # learning rate of PredictionNetwork relative to that of the rule
@@ -30,10 +44,7 @@ class Learner:
         self.network = ColoringNetwork().to(rt.device)
         self.average, self.num_averaged = copy.deepcopy(self.network), 0
         self._blend = get_ema_multi_avg_fn(settings.ema)  # without AveragedModel, which waits for the GPU in every step
-        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # the new name came after torch 2.11
-            self.ddp = DistributedDataParallel(
-                LossTerms(self.network).to(rt.device), gradient_as_bucket_view=True, broadcast_buffers=False
-            )
+        self.ddp = DistributedDataParallel(self.network, gradient_as_bucket_view=True)
         self.precision = _precision(settings.precision, rt.device)
         # The scaler also skips steps that are not finite, on the device. Only fp16 needs it to scale.
         scale, growth_interval = (2.0**16, 2000) if self.precision == torch.float16 else (1.0, NEVER)
@@ -130,8 +141,8 @@ class Learner:
     def _backward(self, batch: Batch, weight: float) -> None:
         """Add a batch to the gradient, times `weight`; one without graphs adds 0."""
         with torch.autocast(self.rt.device.type, self.precision, enabled=self.precision != torch.float32):
-            terms = self.ddp(batch, self.search, self.settings.rounds)
-            loss = sum(part * terms[name] for name, part in WEIGHTS.items()) * weight
+            terms = loss_terms(self.ddp, batch, self.search, self.settings.rounds)
+            loss: Any = sum(part * terms[name] for name, part in WEIGHTS.items()) * weight
         self.scaler.scale(loss * self.rt.world_size).backward()  # DDP divides the sum over ranks by their number
         self._sums[: len(WEIGHTS)] += torch.stack([terms[name].detach() for name in WEIGHTS]) * weight
 
@@ -139,6 +150,49 @@ class Learner:
     def learning_rate(self) -> float:
         """Of the next step."""
         return learning_rate(self.step, self.peak_rate, self.settings.warmup_steps, self.num_steps)
+
+
+def loss_terms(network: nn.Module, batch: Batch, search: Searcher, rounds: int) -> dict[str, Tensor]:
+    """Loss terms (scalars) of a ColoringNetwork, perhaps in DistributedDataParallel, each divided by the number of
+    graphs, or of states, of the step on all ranks. `gap` is the mean number of colors above the best known after so
+    many rounds.
+    """
+    states = batch.states
+    rule, predicted = network(states and states.inputs)
+    with torch.no_grad():
+        change = SIGMA * batch.change
+        fewest, conflicts = search(torch.stack([rule + change, rule - change]), batch, rounds)
+        plus, minus = fewest + PER_LOG_CONFLICT * conflicts.log1p()  # (G,) each
+        worse = (plus - minus) / ((plus - minus).abs() + TYPICAL)  # (G,) within -1 and 1
+    # Its gradient is that of the expected result, up to a factor; products and sums stay float32 under autocast.
+    slope = worse * (batch.change * rule).sum(1)
+    gap = fewest.mean(0) - batch.num_colors + (slope - slope.detach())
+    terms = {"gap": gap.sum() / batch.num_graphs}
+    if states:
+        return terms | prediction_terms(predicted, states)
+    nothing = torch.stack([0.0 * weight.sum() for weight in network.parameters()]).sum()  # all ranks need a gradient
+    return terms | dict.fromkeys(("saved", "family", "rounds"), nothing)
+
+
+def prediction_terms(predicted: Predictions, batch: StateBatch) -> dict[str, Tensor]:
+    """Loss terms of PredictionNetwork: by maximum likelihood, as in survival analysis, for the colors saved."""
+    has_saved = (batch.saved[:, None] >= thresholds(batch.saved.device)).float()  # (G, T)
+    had_saved = torch.cat([torch.ones_like(has_saved[:, :1]), has_saved[:, :-1]], 1)  # the number before
+    entropy = binary_cross_entropy_with_logits(predicted.saved_logits, has_saved, reduction="none")
+    terms = {
+        "saved": (entropy * had_saved).sum(1),
+        "family": cross_entropy(
+            predicted.graph_type_logits, batch.graph_type, ignore_index=UNKNOWN_TYPE, reduction="none"
+        ),
+        "rounds": smooth_l1_loss(predicted.log_rounds, batch.log_rounds, reduction="none", beta=0.2),
+    }
+    return {name: values.sum() / batch.num_states for name, values in terms.items()}
+
+
+@cache
+def thresholds(device: torch.device) -> Tensor:
+    """SAVED on a device. A copy in every step would wait for the GPU."""
+    return torch.tensor(SAVED, device=device)
 
 
 def learning_rate(step: int, peak: float, warmup_steps: int, steps: int) -> float:

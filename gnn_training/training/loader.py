@@ -3,9 +3,9 @@ the device.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from heapq import heapreplace
 from itertools import count, islice
@@ -19,19 +19,51 @@ from torch.utils.data import DistributedSampler
 from gnn_training.contract import HORIZON
 from gnn_training.data.packed import STATE, STATE_NODES, PackedGraphs, cut
 from gnn_training.distributed import Runtime
-from gnn_training.model import network
-from gnn_training.model.graphs import concatenated, pad
-from gnn_training.model.network import NONE_SINCE, Edges, SearchState
-from gnn_training.model.rule import NUM_WEIGHTS
+from gnn_training.graph import NeighbourLists
+from gnn_training.network import network
+from gnn_training.network.graphs import concatenated, pad
+from gnn_training.network.network import NONE_SINCE, Edges, SearchState, States
+from gnn_training.network.rule import NUM_WEIGHTS
+from gnn_training.search.first_colorings import first_coloring
 from gnn_training.settings import TrainSettings
-from gnn_training.solve.portfolio import first_coloring
-from gnn_training.training.loss import Batch, StateBatch
 
 log = logging.getLogger(__name__)
 SAMPLER, SEARCH, HORIZONS = range(3)  # purposes of random generators
 EVER, AS_CALLED = 0.2, 0.6  # shares of states asked for all times, and, including these, for that of the file
 KEPT = 2**28  # neighbours of all graphs: up to a GiB, lists are kept
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # 2^64 divided by the golden ratio, in the integers of torch
+
+
+@dataclass(frozen=True)
+class Batch:
+    """G graphs with their labels, all tensors on one device. num_graphs: of the step on all ranks."""
+
+    ids: np.ndarray  # (G,) int64, positions in the packed graphs
+    lists: Callable[[int], NeighbourLists]  # of the graph in a row of the batch
+    first: Sequence[np.ndarray]  # (N,) int16 each, colorings to start with
+    num_colors: Tensor  # (G,) int64, best known
+    lower: Tensor  # (G,) int64, bounds on the chromatic number
+    seeds: Tensor  # (G,) int64, of the search
+    change: Tensor  # (G, NUM_WEIGHTS) float, of the rule, standard normal
+    num_graphs: int
+    states: "StateBatch | None" = None  # None: this rank has none
+
+
+@dataclass(frozen=True)
+class StateBatch:
+    """States of G long searches and what came later, on one device. num_states: of the step on all ranks."""
+
+    inputs: States
+    search: SearchState
+    saved: Tensor  # (G,) float, colors saved until the horizon
+    log_rounds: Tensor  # (G,) float, decimal logarithm of 1 + the rounds up to the last of them
+    graph_type: Tensor  # (G,) int64
+    num_states: int
+
+
+# Searches every graph S times, with weights (S, G, NUM_WEIGHTS), for so many rounds: fewest colors (S, G) float, and
+# the fewest conflicts (S, G) since, 0 where the lower bound is reached.
+Searcher = Callable[[Tensor, Batch, int], tuple[Tensor, Tensor]]
 
 
 class PlannedStep(NamedTuple):

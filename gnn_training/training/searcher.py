@@ -18,10 +18,9 @@ from torch import Tensor
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import MachineError
-from gnn_training.solve.search_kernel import noise_table, search_graph
-from gnn_training.training.learner import Learner
-from gnn_training.training.loader import GraphLoader
-from gnn_training.training.loss import SPREAD, Batch, Searcher
+from gnn_training.search.search_kernel import noise_table, search_graph
+from gnn_training.training.learner import SIGMA, Learner
+from gnn_training.training.loader import Batch, GraphLoader, Searcher
 
 log = logging.getLogger(__name__)
 GRAPHS, ROUNDS = 16, 200  # of a batch that is compared, and of a search
@@ -37,7 +36,7 @@ def searcher_for(data: PackedGraphs, device: torch.device) -> Searcher:
         return search_on_cpu
     from gnn_training.training.block_searcher import BlockSearcher  # loads numba's CUDA
 
-    return BlockSearcher(data, device)
+    return BlockSearcher(data, device, search_on_cpu)
 
 
 @torch.no_grad()
@@ -102,7 +101,7 @@ def agreement_with_cpu(learner: Learner, loader: GraphLoader) -> float:
     ids = ids[np.linspace(0, len(ids) - 1, 2 * GRAPHS).astype(int)]
     for number in (0, 1, 0, 1):  # what is left from one launch would show in the next
         batch = loader.dataset.batch(ids[number::2], GRAPHS, step=number)
-        weights = rule + SPREAD * torch.stack([batch.change, -batch.change])
+        weights = rule + SIGMA * torch.stack([batch.change, -batch.change])
         outcomes, expected = (search(weights, batch, ROUNDS) for search in (learner.search, search_on_cpu))
         right.append((torch.stack(outcomes) == torch.stack(expected)).all(0).flatten().cpu())
     return torch.cat(right).float().mean().item()

@@ -9,11 +9,9 @@ from torch import Tensor
 
 from gnn_training.data.packed import spread
 from gnn_training.distributed import Runtime
-from gnn_training.model.network import ColoringNetwork
-from gnn_training.model.search import first_weights
+from gnn_training.network.network import ColoringNetwork, first_weights
 from gnn_training.settings import TrainSettings
-from gnn_training.training.loader import DeviceDataset, search_costs, share
-from gnn_training.training.loss import Batch, Searcher
+from gnn_training.training.loader import Batch, DeviceDataset, Searcher, search_costs, share
 
 STATE_BATCH = 16
 MAX_NODES = 2048  # larger graphs are trained on, but would dominate the scores

@@ -1,4 +1,4 @@
-//! The inner loops of the search, as in `gnn_training/solve/kernels.py`: DSATUR, TabuCol, crossover, independent sets.
+//! The inner loops of the search, as in `gnn_training/search/kernels.py`: DSATUR, TabuCol, crossover, independent sets.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;

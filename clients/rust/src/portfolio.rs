@@ -1,5 +1,5 @@
 //! The search that colors a graph: a portfolio of methods that share the best coloring known, as in
-//! `gnn_training/solve/portfolio.py`.
+//! `gnn_training/search/portfolio.py`.
 //!
 //! A step of a method takes some 30 ms and returns its work in visits of a neighbor. Every thread has a share of the
 //! methods. It continues the one that has just found a better coloring, else the one that has done least.

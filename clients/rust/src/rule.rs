@@ -1,4 +1,4 @@
-//! The trained rule by which nodes change their color: its weights, and the formulas of `gnn_training/model/rule.py`.
+//! The trained rule by which nodes change their color: its weights, and the formulas of `gnn_training/network/rule.py`.
 
 use crate::{Error, Result};
 

@@ -1,4 +1,4 @@
-//! The search by the trained rule: the phases, and the same moves, as `gnn_training/solve/search_kernel.py`.
+//! The search by the trained rule: the phases, and the same moves, as `gnn_training/search/search_kernel.py`.
 //!
 //! A sum of products is fused (`mul_add`) exactly where the compiler of the Python loops fuses it. `exp`, `ln` and
 //! `ln_1p` are those of the system's C library in both. So the moves are equal on processors with fused

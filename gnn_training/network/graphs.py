@@ -8,6 +8,9 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from gnn_training.graph import Graph
+from gnn_training.network import rule
+
+FEW_ROWS = 509  # of small tables of random numbers
 
 
 class Graphs(NamedTuple):
@@ -16,13 +19,13 @@ class Graphs(NamedTuple):
     An edge is stored in both directions, sorted by source; one more entry at the end stands for "no edge".
     """
 
-    exists: Tensor      # (G, N) bool
-    degrees: Tensor     # (G, N) int64
-    first: Tensor       # (G, N) int64, place of a node's first neighbour in `neighbours`
-    graph: Tensor       # (E + 1,) int64
-    source: Tensor      # (E + 1,) int64, a node of that graph
+    exists: Tensor  # (G, N) bool
+    degrees: Tensor  # (G, N) int64
+    first: Tensor  # (G, N) int64, place of a node's first neighbour in `neighbours`
+    graph: Tensor  # (E + 1,) int64
+    source: Tensor  # (E + 1,) int64, a node of that graph
     neighbours: Tensor  # (E + 1,) int64, another one, N in the last entry
-    window: Tensor      # (D,) int64 0, 1, ..., largest degree - 1, at least one
+    window: Tensor  # (D,) int64 0, 1, ..., largest degree - 1, at least one
 
     def lists(self, nodes: Tensor) -> Tensor:
         """Neighbours (G, A, D) of nodes (G, A), filled up with N; those of node N are all N."""
@@ -104,3 +107,8 @@ def concatenated(graphs: Sequence[Graph], device: torch.device | str = "cpu") ->
     data = [Data(edge_index=torch.from_numpy(graph.edge_index()), num_nodes=graph.num_nodes) for graph in graphs]
     batch = Batch.from_data_list(data).to(device)
     return batch.edge_index, batch.batch
+
+
+def noise_table(columns: Tensor, rows: int = rule.NOISE_ROWS) -> Tensor:
+    """Random numbers (rows, K) between 0 and 1 for columns (K,)."""
+    return rule.noise(torch.arange(rows, device=columns.device)[:, None], columns).float() / rule.PRIME

@@ -5,12 +5,8 @@ torch exports every part of the program by itself. The names of the tensors that
 
 import copy
 import logging
-import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -26,9 +22,9 @@ from gnn_training import contract
 from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, MAX_IR_VERSION, OPSET, OPTIONAL_INPUTS, OUTPUTS
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
-from gnn_training.model import golden
-from gnn_training.model.graphs import concatenated
-from gnn_training.model.program import Program
+from gnn_training.network.graphs import concatenated
+from gnn_training.onnx_program import golden
+from gnn_training.onnx_program.program import Program
 
 log = logging.getLogger(__name__)
 for noisy in ("torch.onnx", "onnx_ir", "onnxscript"):  # their warnings say nothing to whoever trains
@@ -51,8 +47,6 @@ COMPARED = (*OUTPUTS, "last")
 ROUNDS, THREADS = 10, (1, 4)  # of the comparisons
 TOLERANCE = 1e-4  # of the predictions; measured differences are below 1e-5
 SMALL = 200  # nodes of a probe that is also searched as long as the file does by itself
-OLDEST_VERSION = "1.16.3"  # of ONNX Runtime that callers may have
-OLDEST_RUNTIME = Path(sys.prefix) / "oldest-onnxruntime"  # its folder, with a file `done` when it is complete
 
 EdgeList = tuple[np.ndarray, np.ndarray]  # edge_index (2, E) and batch (N,)
 
@@ -211,19 +205,3 @@ def check_proper(name: str, edge_index: np.ndarray, logits: np.ndarray) -> None:
     colors, (s, t) = logits.argmax(1), edge_index
     if np.any(colors[s[s != t]] == colors[t[s != t]]):
         raise UserError(f"{name}: the argmax of color_logits is not a proper coloring")
-
-
-def check_in_oldest_runtime(model: Path, vectors: Path) -> None:
-    """Run the golden vectors in the oldest ONNX Runtime if it is installed. UserError if they differ there."""
-    if not (OLDEST_RUNTIME / "done").exists():
-        way_out = "./run.sh and the image install it there if Python is 3.11"
-        log.warning("not run in ONNX Runtime %s: it is not in %s; %s", OLDEST_VERSION, OLDEST_RUNTIME, way_out)
-        return
-    # Its folder comes first on the path, so that its numpy and ONNX Runtime hide the installed ones.
-    environment = {**os.environ, "PYTHONPATH": str(OLDEST_RUNTIME)}
-    command = [sys.executable, golden.__file__, str(model), str(vectors)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if result.returncode:
-        reason = (result.stderr.strip().splitlines() or ["no message"])[-1]
-        raise UserError(f"ONNX Runtime {OLDEST_VERSION} does not run the model: {reason}")
-    log.info("ONNX Runtime %s gives the golden outputs", OLDEST_VERSION)

@@ -1,9 +1,9 @@
-"""The search of `solve.search_kernel` on a GPU: one thread block keeps one search for all its rounds.
+"""The search of `search.search_kernel` on a GPU: one thread block keeps one search for all its rounds.
 
 The phases have the same names and make the same moves, which tests/test_search_cuda.py checks. A warp finds the best
 move of an active node; all warps decide alike which of these moves are made, and a move changes the counts of all
 neighbours at once. What depends on an order is done in the order of the CPU: one thread keeps the list of the nodes in
-conflict. numba's cache notices changes of this file only, so it has the hash of rule.py: 3b5dd2e687d58106.
+conflict. numba's cache notices changes of this file only, so it has the hash of rule.py: cdbb99894b657b05.
 
 The state of a search is in shared memory. What is tabu is in global memory, and so are the counts where BLOCKS searches
 would not fit into a multiprocessor with them. Their integers have 16 bits, which limits nodes and rounds to LAST.
@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import config, cuda, float32, int16, int32, int64, uint32
 
-from gnn_training.model import rule
-from gnn_training.model.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
-from gnn_training.solve.search_kernel import ENDS, FORMULAS, NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES
+from gnn_training.network import rule
+from gnn_training.network.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
+from gnn_training.search.search_kernel import ENDS, FORMULAS, NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES
 
 if not hasattr(np, "row_stack"):  # numpy 2.5 has dropped it, and numba-cuda 0.30.4 asks for it
     np.row_stack = np.vstack

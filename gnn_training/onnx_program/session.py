@@ -17,7 +17,8 @@ from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, OPTIONAL_INPU
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, as_graph, is_one_graph
 from gnn_training.machine import available_bytes, usable_threads
-from gnn_training.model import golden, rule
+from gnn_training.network import rule
+from gnn_training.onnx_program import golden
 
 MAX_WEIGHT = 1e6  # of a rule; ours are below 4
 MODEL_LIMIT = 20_000_000  # bytes, forty times ours

@@ -1,8 +1,8 @@
 """The rule by which nodes change their color, written once.
 
-`model.search` computes it on tensors, for many graphs at once; `solve.search_kernel` on numbers, for one graph. Both
-make the same moves, which a test checks. The functions are made of operators, so that torch broadcasts and numba
-compiles them. A new feature of what is counted already is a name and a line here, and a line in each search.
+`onnx_program.tensor_search` computes it on tensors, for many graphs at once; `search.search_kernel` on numbers, for
+one graph. Both make the same moves, which a test checks. The functions are made of operators, so that torch broadcasts
+and numba compiles them. A new feature of what is counted already is a name and a line here, and a line in each search.
 """
 
 import math

@@ -1,9 +1,9 @@
-"""The search of `model.search` for one graph, compiled for a CPU: the same phases and the same moves in microseconds.
+"""The search of `onnx_program.tensor_search` for one graph, compiled for a CPU: the same moves in microseconds.
 
 What a round reads is counted incrementally: a move changes the counts of its neighbours alone, and the costs of those
 that have been active since the network was asked. The counts of a color lie side by side, because a move changes those
-of two colors. `model.rule` has the formulas of both searches; tests/test_search.py holds them to the same moves.
-numba's cache notices changes of this file only, so it has the hash of rule.py: 3b5dd2e687d58106.
+of two colors. `network.rule` has the formulas of both searches; tests/test_search.py holds them to the same moves.
+numba's cache notices changes of this file only, so it has the hash of rule.py: cdbb99894b657b05.
 
 Letters in shapes: N nodes, K colors, A active nodes, M nodes that may move, F features.
 """
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from gnn_training.model import rule
-from gnn_training.model.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
+from gnn_training.network import rule
+from gnn_training.network.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
 
 ENDS = np.cumsum([0, *(math.prod(shape) for shape in rule.SHAPES.values())])  # of the parts in the vector of weights
 NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES = map(len, (rule.CONTROLS, rule.NODE_FEATURES, rule.GRAPH_FEATURES))
@@ -112,7 +112,7 @@ def noise_table(num_colors: int) -> np.ndarray:
 
 @njit(**options, cache=True)
 def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, seed, rounds, stop):
-    """Search as `model.search.search` does. offsets, neighbours: of `Graph.csr()`; first (N,): a proper coloring
+    """Search as `tensor_search.search` does. offsets, neighbours: of `Graph.csr()`; first (N,): a proper coloring
     without gaps; num_colors: colors to start with, below those of `first`, 0 for one fewer; weights (NUM_WEIGHTS,)
     float32; table (NOISE_ROWS, at least K) float32; stop (1,): another thread ends the search by setting it.
 

@@ -10,11 +10,13 @@ import numpy as np
 
 from gnn_training.errors import NoColoringError
 from gnn_training.graph import Graph
-from gnn_training.solve import kernels
-from gnn_training.solve.portfolio import FIRST_SECONDS, Budget, Coloring, clique_size, colorings, in_time, seeded
+from gnn_training.search import kernels
+from gnn_training.search.engine import Budget, Coloring
+from gnn_training.search.first_colorings import FIRST_SECONDS, clique_size, in_time, seeded
+from gnn_training.search.portfolio import colorings
 
 if TYPE_CHECKING:
-    from gnn_training.model.session import Model
+    pass
 
 MAX_NAMED = 1_000  # colors of precolored and allowed are below
 MAX_PAIRS = 10_000_000  # of a node and a color, each 50 bytes
@@ -74,12 +76,12 @@ class Problem:
             most, bound = bound, clique_size(graph.csr(), deadline)
         return cls(extended, place, color_ids, most, bool(allowed), equitable, bound)
 
-    def colorings(self, model: "Model", budget: Budget) -> Iterator[Coloring]:
+    def colorings(self, rule: np.ndarray, budget: Budget) -> Iterator[Coloring]:
         """Yield what portfolio.colorings does for `graph`, and end as soon as `most` colors suffice or never can."""
         left = max(0.0, budget.deadline - time.monotonic())
         deadline = budget.deadline - BALANCE_SHARE * left if self.is_equitable else budget.deadline
         budget = budget._replace(deadline=deadline, lower=self.most or 1)
-        for coloring in colorings(self.graph, model.rule, budget, 0, model):
+        for coloring in colorings(self.graph, rule, budget):
             yield coloring
             if self.most is not None and coloring.lower_bound > self.most:
                 return

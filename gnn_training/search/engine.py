@@ -1,0 +1,175 @@
+"""Searches that share the best coloring known of a graph, in threads.
+
+A method is a generator. From one `yield` to the next it does a slice of work, some 30 ms, and yields its amount in
+visits of a neighbour. Every thread has a share of the methods. It continues the one that has just found a better
+coloring, else the one that has done least. Work is counted, not timed, so one thread with a limit of work always finds
+the same.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+
+from gnn_training.graph import NeighbourLists
+from gnn_training.machine import available_bytes
+from gnn_training.processes import interrupts
+from gnn_training.search import kernels
+from gnn_training.search.first_colorings import SIGNAL_SECONDS, seeded
+
+logger = logging.getLogger(__name__)
+FOREVER = 2**62  # moves: only the clock ends the search
+SEARCH_BYTES = 12  # of a search by the rule for every pair of a node and a color; TabuCol takes 8
+EMPTY_SLICE = 10_000  # the work of a slice besides its visits
+
+
+class Coloring(NamedTuple):
+    """A proper coloring and the method that found it."""
+
+    method: str
+    colors: np.ndarray  # (N,) int32, 0 to num_colors - 1
+    num_colors: int
+    lower_bound: int = 1  # no coloring of the graph has fewer colors
+
+
+class Budget(NamedTuple):
+    """What a search may use."""
+
+    deadline: float  # of time.monotonic()
+    lower: int = 1  # number of colors at which it ends early, such as the size of a clique
+    threads: int = 1
+    seed: int = 0
+
+
+def improvements(
+    lists: NeighbourLists, colors: np.ndarray, budget: Budget, methods: "Mapping[Method, float]",
+    rule: np.ndarray | None = None, patience: int = FOREVER,
+) -> Iterator[Coloring]:  # fmt: skip
+    """Yield colorings with ever fewer colors than the proper `colors` (N,), which has no gaps, until the budget is
+    spent or every thread has done `patience` work in vain. With one thread and no deadline they depend on the arguments
+    alone.
+    """
+    need = SEARCH_BYTES * budget.threads * len(colors) * (int(colors.max()) + 8)
+    if time.monotonic() >= budget.deadline or colors.max() < budget.lower:
+        return
+    if need > available_bytes():
+        logger.warning("a search needs %.1f GiB, more than are free: this coloring is the last", need / 2**30)
+        return
+    yield from Search(lists, colors, budget, rule).run(methods, patience)
+
+
+class Search:
+    """The best coloring known of a graph, and the threads that look for a better one."""
+
+    def __init__(self, lists: NeighbourLists, colors: np.ndarray, budget: Budget, rule: np.ndarray | None):
+        self.lists, self.best, self.budget, self.rule = lists, colors.astype(np.int32), budget, rule
+        self.workers = [Worker(self, number) for number in range(budget.threads)]
+        self.is_over, self._lock = False, Lock()
+        self._events: SimpleQueue[Coloring | BaseException | None] = SimpleQueue()  # None: a thread has ended
+
+    @property
+    def num_colors(self) -> int:
+        """Fewest colors so far."""
+        return int(self.best.max()) + 1
+
+    def run(self, methods: "Mapping[Method, float]", patience: int) -> Iterator[Coloring]:
+        """Yield what `improvements` does."""
+        running, shares = len(self.workers), list(methods.items())
+        with ThreadPoolExecutor(running) as pool:
+            try:
+                for i, worker in enumerate(self.workers):  # each with its part of the methods, or one of them
+                    thread = pool.submit(worker.run, dict(shares[i::running] or [shares[i % len(shares)]]), patience)
+                    thread.add_done_callback(lambda ended: self._events.put(ended.exception()))
+                while running:
+                    left = max(0.0, self.budget.deadline - time.monotonic())
+                    try:
+                        event = self._events.get(timeout=min(left, SIGNAL_SECONDS))
+                    except Empty:
+                        if interrupts or not left:
+                            return
+                        continue
+                    if isinstance(event, BaseException):
+                        raise event
+                    running -= event is None
+                    if event is not None:
+                        yield event
+            finally:
+                self.finish()
+
+    def offer(self, colors: np.ndarray, method: str) -> None:
+        """Take a proper coloring (N,) if it has fewer colors than the best, and stop all who look for no fewer."""
+        colors = np.unique(colors, return_inverse=True)[1].astype(np.int32)
+        with self._lock:
+            if colors.max() < self.best.max():
+                self.best = colors
+                self._events.put(Coloring(method, colors, self.num_colors))
+                for worker in self.workers:
+                    worker.stop[0] |= worker.target >= self.num_colors
+
+    def prove(self, method: str) -> None:
+        """End the search, because no coloring has fewer colors than the best."""
+        with self._lock:
+            self._events.put(Coloring(method, self.best, self.num_colors, self.num_colors))
+        self.finish()
+
+    def finish(self) -> None:
+        """Stop all threads."""
+        self.is_over = True  # before the stops, see Worker.look_for
+        for worker in self.workers:
+            worker.stop[0] = 1
+
+
+class Worker:
+    """A thread of a search, and what its methods do."""
+
+    def __init__(self, search: Search, number: int):
+        self.search, self.lists, self.rng = search, search.lists, seeded(search.budget.seed, number)
+        self.stop, self.target = np.zeros(1, dtype=np.uint8), 0  # stops who looks for `target` colors
+        self.method, self.work = "", 0
+
+    def run(self, methods: "Mapping[Method, float]", patience: int) -> None:
+        """Continue the method that has just found a better coloring, which makes the first descent fast; else the one
+        that has done least for its share.
+        """
+        search, lower = self.search, self.search.budget.lower
+        turns, done = {method: method(self) for method in methods}, dict.fromkeys(methods, 0.0)
+        best, since, method = search.best, 0, next(iter(methods))
+        while self.work - since < patience and not search.is_over and search.num_colors > lower:
+            self.method = method.__name__.replace("_", " ")
+            work = next(turns[method])
+            done[method] += work / methods[method]
+            self.work += work
+            if search.best is not best:
+                best, since = search.best, self.work
+            else:
+                method = min(done, key=done.__getitem__)
+
+    def look_for(self, num_colors: int) -> None:
+        """Let the next compiled loop run until others have found as few as `num_colors`."""
+        self.target, self.stop[0] = num_colors, 0  # first, because the best coloring may change now
+        self.stop[0] |= self.search.is_over or self.search.num_colors <= num_colors
+
+    def offer(self, colors: np.ndarray) -> None:
+        """Tell the others of a proper coloring (N,)."""
+        self.search.offer(colors, self.method)
+
+    def tabucol(self, colors: np.ndarray, k: int, moves: int) -> tuple[np.ndarray, int, int, int]:
+        """What `kernels.tabucol` returns. Nodes of colors (N,) without one, -1, get one first."""
+        self.look_for(k)
+        kernels.complete(*self.lists, colors, k, self.rng, self.stop)
+        best, conflicts, made, work = kernels.tabucol(*self.lists, colors, k, moves, self.rng, self.stop)
+        if conflicts == 0:
+            self.offer(best)
+        return best, conflicts, made, work + EMPTY_SLICE
+
+    def uncolored(self) -> np.ndarray:
+        """-1 for every node: (N,) int32."""
+        return np.full(len(self.search.best), -1, dtype=np.int32)
+
+
+Method = Callable[[Worker], Iterator[int]]

@@ -1,0 +1,271 @@
+"""The portfolio: the methods that look for better colorings, and the whole search for one."""
+
+import logging
+import math
+import time
+from collections.abc import Iterator
+from functools import cache
+from itertools import count
+from operator import itemgetter
+from pathlib import Path
+
+import numpy as np
+
+from gnn_training.contract import SETS_FROM
+from gnn_training.graph import Graph, NeighbourLists, is_proper
+from gnn_training.network.rule import NUM_WEIGHTS
+from gnn_training.search import kernels
+from gnn_training.search.engine import EMPTY_SLICE, Budget, Coloring, Method, Search, Worker, improvements
+from gnn_training.search.first_colorings import (
+    clique_size,
+    completed,
+    density,
+    first_loop,
+    in_time,
+    seeded,
+    set_coloring,
+    set_moves,
+)
+from gnn_training.search.search_kernel import noise_table, search_graph
+
+logger = logging.getLogger(__name__)
+CLIQUE_SHARE = 0.2  # of the time, for cliques
+PROOF_NODES, PROOF_BRANCHES = 150, 5_000  # of branch and bound: largest graph, and branches of its first run
+SLICE = 20_000  # moves of TabuCol
+GENERATION = 5_000  # moves of TabuCol on a child
+ELITE = 10  # generations after which the best child of an earlier such period returns
+ALIKE = 0.99  # share of the nodes with the same color in two parents, from which on one of them begins again
+RATIOS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the present number of colors that `fewer_colors` asks for
+FIRST_MOVES = 20_000  # of TabuCol on each of them; doubled after all of them
+SET_MOVES, LAST_SET_MOVES = 600, 19_200  # of the search for an independent set, at first and at last
+PART_WORK = 2  # of recombination, for that of the sets before it
+PART_NODES, PART_SHARE = 500, 0.25  # nodes that independent sets leave: so many, or a larger share
+SETS_NODES = 700  # from which independent sets help later, in graphs of density SETS_FROM
+SET_SHARE, SET_STOP = 0.5, 0.75  # of the time: sets are given moves for the first, and stop at the second
+RANDOM_RATIO = 2.0  # of DSATUR's colors and a clique: below it, as in geometric graphs, they do not
+FIRST_ROUNDS = 2_000  # of the trained rule in its shortest runs
+VISITS_PER_ROUND = 11, 40  # work of a round of the trained rule: per mean degree, and besides
+
+
+@cache
+def compile_all() -> None:
+    """Compile the loops, once and for 15 s, or load them from the disk, before a clock starts."""
+    if not any(Path(search_graph.stats.cache_path).glob("search_kernel.search_graph-*.nbi")):
+        logger.info("first use: compiling the search, which takes about 15 seconds")
+    stop, weights = np.zeros(1, dtype=np.uint8), np.zeros(NUM_WEIGHTS, dtype=np.float32)
+    path = NeighbourLists(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], dtype=np.int32))
+    in_time(0, kernels.greedy_clique, *path, np.arange(3))
+    in_time(0, kernels.dsatur, *path)
+    kernels.first_fit(*path, np.arange(3))
+    [two] = improvements(path, np.arange(3), Budget(math.inf, lower=2), {tabu_search: 1})
+    kernels.crossover(two.colors, two.colors, 2)
+    kernels.branch_and_bound(*path, two.colors, 1, 1, stop)
+    kernels.balance(*path, two.colors.copy(), np.ones(3, dtype=np.int64), 3, 1, seeded(0), stop)
+    set_coloring(*path, 0, 1, stop)
+    search_graph(*path, two.colors, 0, 2, weights, noise_table(2), 0, 1, stop)
+
+
+def colorings(graph: Graph, rule: np.ndarray | None, budget: Budget, clique: int = 0) -> Iterator[Coloring]:
+    """Yield proper colorings with ever fewer colors, DSATUR's first, until the budget is spent or one has `lower`
+    colors. The last one may be yielded again, because it is proven optimal. rule (NUM_WEIGHTS,): weights of the trained
+    rule, if there is one. clique: size of one, 0 to look for it.
+    """
+    compile_all()
+    lists = graph.csr()
+    now = time.monotonic()
+    clique = clique or clique_size(lists, now + CLIQUE_SHARE * (budget.deadline - now))
+    budget = budget._replace(lower=max(clique, budget.lower))
+    colors = first_loop(kernels.dsatur, budget.deadline, *lists)
+    colors = completed(lists, colors)
+    first = Coloring("DSATUR", colors, int(colors.max()) + 1)
+    for coloring in _better_ones(lists, rule, budget, clique, first):
+        if not is_proper(graph, coloring.colors):
+            raise RuntimeError(f"{graph.name}: the coloring by {coloring.method} is not proper")
+        yield coloring._replace(lower_bound=max(clique, coloring.lower_bound))
+
+
+def _better_ones(
+    lists: NeighbourLists, rule: np.ndarray | None, budget: Budget, clique: int, best: Coloring
+) -> Iterator[Coloring]:
+    """Yield the first coloring and better ones: that of independent sets if there is time for them, and those of the
+    search.
+    """
+    yield best
+    methods = methods_for(lists, best, clique, rule)
+    now = time.monotonic()
+    left = budget.deadline - now
+    moves = set_moves(lists, best.num_colors, SET_SHARE * left)
+    if moves and best.num_colors > budget.lower:
+        colors = completed(lists, in_time(now + SET_STOP * left, set_coloring, *lists, budget.seed, moves))
+        if colors.max() + 1 < best.num_colors:
+            best = Coloring("independent sets", colors, int(colors.max()) + 1)
+            yield best
+    yield from improvements(lists, best.colors, budget, methods, rule)
+
+
+def largest_classes(colors: np.ndarray, k: int) -> np.ndarray:
+    """The k largest classes of colors (N,) as 0..k-1, and -1 for all other nodes: (N,) int32."""
+    color_ids = np.argsort(-np.bincount(colors), kind="stable")[:k]
+    rank = np.full(int(colors.max()) + 1, -1, dtype=np.int32)
+    rank[color_ids] = np.arange(len(color_ids))
+    return rank[colors]
+
+
+def branch_and_bound(worker: Worker) -> Iterator[int]:
+    """DSATUR branch and bound from the best coloring known, with ever more branches, until it proves it optimal."""
+    for branches in (PROOF_BRANCHES << run for run in count()):
+        best = worker.search.best
+        worker.look_for(int(best.max()))
+        arguments = best, worker.search.budget.lower, branches, worker.stop
+        colors, is_proven, left = kernels.branch_and_bound(*worker.lists, *arguments)
+        worker.offer(colors)
+        if is_proven:
+            worker.search.prove(worker.method)
+        yield (branches - left) * len(best) + EMPTY_SLICE
+
+
+def tabu_search(worker: Worker) -> Iterator[int]:
+    """TabuCol on the best coloring known without its smallest class."""
+    while True:
+        best = worker.search.best
+        k = int(best.max())
+        colors = largest_classes(best, k)
+        while worker.search.best is best:
+            *_, work = worker.tabucol(colors, k, SLICE)
+            yield work
+
+
+def fewer_colors(worker: Worker) -> Iterator[int]:
+    """TabuCol from scratch with far fewer colors than known, for ever more moves. That finds the classes of planted
+    graphs, from which saving one color at a time leads away.
+    """
+    moves = FIRST_MOVES
+    while True:
+        for ratio in RATIOS:
+            k, left = int(ratio * worker.search.num_colors), moves
+            colors = worker.uncolored()
+            while left > 0 and max(1, worker.search.budget.lower - 1) < k < worker.search.num_colors:
+                *_, made, work = worker.tabucol(colors, k, min(left, SLICE))
+                left -= made
+                yield work
+            yield EMPTY_SLICE
+        moves *= 2
+
+
+def recombination(worker: Worker) -> Iterator[int]:
+    """HEAD (Moalic and Gondran 2018): crossover of two colorings both ways, and TabuCol on the two children. After a
+    better coloring is known, it and the second parent lose classes and are the next parents.
+    """
+    second = worker.uncolored()
+    while True:
+        best = worker.search.best
+        k = int(best.max())
+        starts = [largest_classes(best, k), second if second.max() < k else largest_classes(second, k)]
+        elite: list[tuple[int, np.ndarray]] = []  # the best child of the last ELITE generations, and of those before
+        for generation in count(1):
+            parents = []
+            for colors in starts:
+                child, conflicts, _, work = worker.tabucol(colors, k, GENERATION)
+                parents.append((conflicts, child))
+                yield work
+                if worker.search.best is not best:
+                    break
+            if worker.search.best is not best:
+                break
+            top = min(parents, key=itemgetter(0))
+            elite = elite or [top, top]
+            elite[0] = min(elite[0], top, key=itemgetter(0))
+            if generation % ELITE == 0:
+                parents[0] = elite[1]
+                elite = [top, elite[0]]
+            (_, first), (_, second) = parents
+            same = np.bincount(first * k + second, minlength=k * k).reshape(k, k).max(1).sum()
+            if same > ALIKE * len(first):
+                starts = [first, worker.uncolored()]
+            else:
+                starts = [kernels.crossover(first, second, k), kernels.crossover(second, first, k)]
+
+
+def trained_rule(worker: Worker) -> Iterator[int]:
+    """The trained rule on the best coloring known: runs of 1, 2, 1, 4, 1, 2, 1, 8 .. times FIRST_ROUNDS."""
+    best, weights = worker.search.best, worker.search.rule
+    table = noise_table(int(best.max()) + 1)
+    per_degree, besides = VISITS_PER_ROUND
+    visits = per_degree * len(worker.lists.neighbours) // len(worker.search.best) + besides
+    for number in count(1):
+        best, rounds = worker.search.best, FIRST_ROUNDS * (number & -number)
+        worker.look_for(int(best.max()))
+        seed = int(worker.rng[0] % 4093) + number
+        arguments = best, 0, worker.search.budget.lower, weights, table, seed, rounds
+        colors, *_ = search_graph(*worker.lists, *arguments, worker.stop)
+        worker.offer(colors)
+        yield visits * rounds
+
+
+class Part(Worker):
+    """A thread's search in a part of the graph, whose colorings become colorings of the whole graph."""
+
+    def __init__(self, worker: Worker, colors: np.ndarray):
+        """colors (N,): -1 for the nodes of the part."""
+        self.parent, self.colors, self.nodes = worker, colors, np.flatnonzero(colors < 0)
+        lists = subgraph(worker.lists, self.nodes)
+        search = Search(lists, kernels.dsatur(*lists, np.zeros(1, dtype=np.uint8)), Budget(math.inf), None)
+        super().__init__(search, 0)
+        search.workers, self.rng, self.stop = [], worker.rng, worker.stop
+
+    def look_for(self, num_colors: int) -> None:
+        """Let the next compiled loop run, even if others have found fewer colors."""
+        self.parent.look_for(0)
+
+    def offer(self, colors: np.ndarray) -> None:
+        """Tell the others of a proper coloring of the part."""
+        super().offer(colors)
+        combined = self.colors.copy()
+        combined[self.nodes] = colors + combined.max() + 1
+        self.parent.offer(combined)
+
+
+def subgraph(lists: NeighbourLists, nodes: np.ndarray) -> NeighbourLists:
+    """Neighbour lists of the graph among `nodes`, which are sorted."""
+    place = np.full(len(lists.offsets) - 1, -1, dtype=np.int32)
+    place[nodes] = np.arange(len(nodes))
+    source, target = np.repeat(place, np.diff(lists.offsets)), place[lists.neighbours]
+    is_inside = (source >= 0) & (target >= 0)
+    degrees = np.bincount(source[is_inside], minlength=len(nodes))
+    return NeighbourLists(np.concatenate([[0], np.cumsum(degrees)]), target[is_inside])
+
+
+def extraction(worker: Worker) -> Iterator[int]:
+    """EXTRACOL (Wu and Hao 2012): large independent sets become classes, and recombination colors the rest. Each time
+    with three times the moves for a set.
+    """
+    num_nodes, moves = len(worker.search.best), SET_MOVES
+    while True:
+        colors, degree, spent, done = worker.uncolored(), np.diff(worker.lists.offsets), 0, 0
+        while (colors < 0).sum() > max(PART_SHARE * num_nodes, min(PART_NODES, 0.75 * num_nodes)):
+            worker.look_for(0)
+            work = kernels.color_independent_set(*worker.lists, colors, degree, moves, worker.rng, worker.stop)
+            spent += work
+            yield work
+        if colors.min() >= 0:
+            worker.offer(colors)
+        else:
+            part = Part(worker, colors)
+            part.offer(part.search.best)
+            turns = recombination(part)
+            while done <= PART_WORK * spent and part.search.num_colors > 1:
+                work = next(turns)
+                done += work
+                yield work
+        moves = min(3 * moves, LAST_SET_MOVES)
+
+
+def methods_for(lists: NeighbourLists, first: Coloring, clique: int, rule: np.ndarray | None) -> dict[Method, float]:
+    """The portfolio for a graph with a first coloring: methods and their shares of the work. The first one begins."""
+    n, is_random = len(first.colors), first.num_colors >= RANDOM_RATIO * clique
+    methods: dict[Method, float] = {recombination: 2, trained_rule: 2, fewer_colors: 0.5}
+    if n <= PROOF_NODES:
+        methods = {branch_and_bound: 1, **methods}
+    if is_random and density(lists) >= SETS_FROM and n >= SETS_NODES:
+        methods = {recombination: 2, extraction: 4, fewer_colors: 0.5, trained_rule: 0.5}
+    return {method: share for method, share in methods.items() if method is not trained_rule or rule is not None}
