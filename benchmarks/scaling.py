@@ -36,7 +36,7 @@ from gnn_training.jobs.train import train
 from gnn_training.network.network import first_weights
 from gnn_training.search.first_colorings import clique_size, first_coloring
 from gnn_training.search.portfolio import compile_all
-from gnn_training.search.search_kernel import noise_table, search_graph
+from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
 from gnn_training.settings import TrainSettings, of_preset
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import LR_SCALINGS
@@ -186,7 +186,9 @@ def search(graph: TestGraph, weights: np.ndarray, rounds: int, seed: int) -> tup
     started = time.thread_time()
     table = noise_table(int(graph.first.max()) + 1)
     stop = np.zeros(1, np.uint8)
-    _, colors, *_ = search_graph(*graph.lists, graph.first, 0, graph.clique, weights, table, seed, rounds, stop)
+    _, colors, *_ = search_graph(
+        *graph.lists, graph.first, 0, graph.clique, weights, table, seed, rounds, stop, NO_TIMES
+    )
     return colors, time.thread_time() - started
 
 

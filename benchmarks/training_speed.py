@@ -26,7 +26,7 @@ from gnn_training.onnx_program.program import limits
 from gnn_training.onnx_program.session import Model
 from gnn_training.ranks import launch
 from gnn_training.search import kernels
-from gnn_training.search.search_kernel import noise_table, search_graph
+from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
 from gnn_training.settings import TrainSettings, of_preset
 
 HEADING = "## Measured\n"  # the last section of a page, which is replaced
@@ -84,7 +84,7 @@ def forms(num_nodes: int) -> dict[str, Callable[[int], object]]:
 
     return {
         "compiled, one thread": lambda rounds: search_graph(
-            *lists[0], first[0], 0, 0, rule.numpy(), table, 0, rounds, np.zeros(1, np.uint8)
+            *lists[0], first[0], 0, 0, rule.numpy(), table, 0, rounds, np.zeros(1, np.uint8), NO_TIMES
         ),
         "exported file": lambda rounds: model.predict(graphs[0], steps=rounds),
         "tensors": tensors(1),

@@ -50,11 +50,11 @@ def test_a_state_carries_what_its_search_has_seen_and_found_later(data: PackedGr
         first, clique = first_coloring(lists).astype(np.int64), int(data.clique[i])
         arguments = *lists, first, 0, clique, rule, noise_table(int(first.max()) + 1), 0
         now, then = (
-            search_graph(*arguments, int(r), np.zeros(1, np.uint8)) for r in (search.rounds[row], search.horizon[row])
+            search_graph(*arguments, int(r), np.zeros(1, np.uint8), np.array([int(r)]))
+            for r in (search.rounds[row], search.horizon[row])
         )
-        assert search.colors[mine].tolist() == now.last.tolist()
-        for name, counts in zip(("free", "one", "conflicts", "moves"), now.counts, strict=True):
-            assert getattr(search, name)[mine].tolist() == counts.tolist()
+        for name, values in zip(("colors", "free", "one", "conflicts", "moves"), now.states[0], strict=True):
+            assert getattr(search, name)[mine].tolist() == values.tolist()
         assert (search.num_colors[row], search.lower[row]) == (now.num_colors, clique)
         assert search.reached[row] == now.reached[now.num_colors]
         assert batch.saved[row] == now.num_colors - then.num_colors

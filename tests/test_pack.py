@@ -217,7 +217,7 @@ def test_what_the_other_jobs_leave_behind_can_be_packed(archive: Path, tiny_data
     found = json.loads(contents["manifest.json"])
     assert found["data_sha256"] == json.loads((tiny_data / "manifest.json").read_text())["sha256"]
     assert found["training"]["status"] == "done" and found["training"]["step"] == 40
-    assert b"A graph before and after" in contents["report.html"]
+    assert b"What was trained" in contents["report.html"]
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from gnn_training.graph import Graph
 from gnn_training.onnx_program.session import Model
 from gnn_training.search.kernels import first_fit
-from gnn_training.search.search_kernel import noise_table, search_graph
+from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
 
 GOLDEN = Path(__file__).parents[1] / "clients" / "rust" / "tests" / "rule_search.json"
 # Nodes, groups without inner edges (as many as nodes: none), percent of the other edges, colors to start with, lower
@@ -50,7 +50,7 @@ def searches(weights: np.ndarray) -> list[dict]:
         options = first, num_colors, lower, weights, noise_table(int(first.max()) + 1), seed
         found = []
         for rounds in ROUNDS:
-            colors, fewest, conflicts, *_ = search_graph(*lists, *options, rounds, stop)
+            colors, fewest, conflicts, *_ = search_graph(*lists, *options, rounds, stop, NO_TIMES)
             found.append([rounds, checksum(colors), int(fewest), float(conflicts)])
         cases.append({"graph": [nodes, groups, percent], "task": [num_colors, lower, seed], "found": found})
     return cases

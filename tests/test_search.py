@@ -27,7 +27,7 @@ from gnn_training.onnx_program.greedy import at_once, clique_bound, dsatur, inde
 from gnn_training.onnx_program.program import limits
 from gnn_training.onnx_program.tensor_search import Limits, Result, State, Task
 from gnn_training.search import kernels
-from gnn_training.search.search_kernel import noise_table, search_graph
+from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
 
 MANY_MOVERS = 3.0  # control bias of the margin: exp(3) lets nearly every active node move
 
@@ -171,14 +171,14 @@ def test_the_names_of_the_colors_do_not_matter():
 def kernel(graph: Graph, found: Result, i: int, weights: Tensor, rounds: int, seed: int, asked: int = 0) -> None:
     """Assert that the compiled loops find the same for graph i."""
     first, go_on = kernels.dsatur(*graph.csr()), np.zeros(1, np.uint8)
-    arguments = (first, asked, 1, weights.numpy(), noise_table(256), seed, rounds, go_on)
+    arguments = (first, asked, 1, weights.numpy(), noise_table(256), seed, rounds, go_on, np.array([rounds]))
     end, n = search_graph(*graph.csr(), *arguments), graph.num_nodes
     assert (end.num_colors, end.conflicts) == (found.num_colors[i], found.conflicts[i])
     assert found.colors[i, :n].tolist() == end.best.tolist()
     assert end.reached[end.num_colors] == found.reached[i] and found.rounds <= rounds
     if end.num_colors > 1:  # else other graphs of the batch went on
-        assert found.last[i, :n].tolist() == end.last.tolist()
-        assert found.nodes[i, :, :n].tolist() == end.counts.tolist()
+        assert found.last[i, :n].tolist() == end.states[0, 0].tolist()
+        assert found.nodes[i, :, :n].tolist() == end.states[0, 1:].tolist()
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.3, 1.0])
@@ -203,7 +203,9 @@ def test_compiled_loops_end_when_another_thread_says_so():
     graph = random_graph(60, 0.5)
     first, stop = kernels.dsatur(*graph.csr()), np.zeros(1, np.uint8)
     threading.Timer(0.3, lambda: stop.fill(1)).start()
-    best, *_ = search_graph(*graph.csr(), first, 0, 1, first_weights().numpy(), noise_table(60), 0, 10**9, stop)
+    best, *_ = search_graph(
+        *graph.csr(), first, 0, 1, first_weights().numpy(), noise_table(60), 0, 10**9, stop, NO_TIMES
+    )
     assert is_proper(graph, best)
 
 

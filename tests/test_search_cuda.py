@@ -22,7 +22,7 @@ from gnn_training.data.families import FAMILIES, draw
 from gnn_training.graph import Graph
 from gnn_training.onnx_program.session import Model
 from gnn_training.search import kernels, search_cuda
-from gnn_training.search.search_kernel import noise_table, search_graph
+from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
 
 SEED, UNTRAINED = 2**40 + 1, random_weights(0, 0)
 NO_JITTER = -200.0  # exp(-200) is 0: no noise breaks ties
@@ -60,7 +60,7 @@ def check(task: Task, found: tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]
     for s, g in np.ndindex(2, count):
         best, num_colors, conflicts, *_ = search_graph(
             *task.graphs[g].csr(), task.first[g].astype(np.int32), 0, task.lower[g], task.weights[s, g],
-            noise_table(256), task.seeds[g], task.rounds, np.zeros(1, np.uint8),
+            noise_table(256), task.seeds[g], task.rounds, np.zeros(1, np.uint8), NO_TIMES,
         )  # fmt: skip
         assert (found[0][s, g], found[1][s, g]) == (num_colors, conflicts if num_colors > task.lower[g] else 0)
         if s * count + g in found[2]:  # not searched by the cores

@@ -257,18 +257,16 @@ def long_search(known: Label, graph: Graph, rule: np.ndarray, seed: int) -> Labe
     rng = np.random.default_rng([seed, n, len(lists.neighbours)])
     latest = HORIZON * call / LATEST_STATE
     times = sorted({call, *np.exp(rng.uniform(math.log(FIRST_STATE), math.log(latest), STATES)).astype(int).tolist()})
-    arguments = *lists, first, 0, clique, rule, noise_table(num_colors), seed
-    *states, end = [search_graph(*arguments, rounds, np.zeros(1, np.uint8)) for rounds in (*times, HORIZON * call)]
-    kept = [(rounds, state) for rounds, state in zip(times, states, strict=True) if state.num_colors > clique]
-    nodes = [np.concatenate([state.last[None].astype(np.int32), state.counts]) for _, state in kept]
+    arguments = *lists, first, 0, clique, rule, noise_table(num_colors), seed, HORIZON * call, np.zeros(1, np.uint8)
+    end = search_graph(*arguments, np.array(times))
     return replace(
         known,
         search_rounds=HORIZON * call,
         clique=clique,
         search_colors=end.num_colors,
         reached=end.reached[end.num_colors :][::-1],
-        states=[(rounds, 2 * state.conflicts) for rounds, state in kept],
-        state_nodes=np.array(nodes).clip(max=np.iinfo(np.int16).max),
+        states=list(zip(times, 2 * end.state_conflicts, strict=False)),
+        state_nodes=end.states.clip(max=np.iinfo(np.int16).max),
     )
 
 

@@ -42,7 +42,7 @@ _DTYPES = PER_GRAPH | {name: dtype for name, (_, dtype) in RAGGED.items()} | {o:
 Columns = dict[str, np.ndarray]  # every tensor of the file by its name
 Row = dict[str, Any]  # of one graph: its value of every tensor of PER_GRAPH, its piece of every one of RAGGED
 STATE = 2  # entries of `states` for each: rounds, and twice the fewest conflicts since the last color saved
-STATE_NODES = 5  # entries of `state_nodes` for every node of a state: color, then Outcome.counts of the search
+STATE_NODES = 5  # entries of `state_nodes` for every node of a state: as `search_kernel.note` writes them
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from gnn_training.search.first_colorings import (
     set_coloring,
     set_moves,
 )
-from gnn_training.search.search_kernel import noise_table, search_graph
+from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
 
 logger = logging.getLogger(__name__)
 CLIQUE_SHARE = 0.2  # of the time, for cliques
@@ -62,7 +62,7 @@ def compile_all() -> None:
     kernels.branch_and_bound(*path, two.colors, 1, 1, stop)
     kernels.balance(*path, two.colors.copy(), np.ones(3, dtype=np.int64), 3, 1, seeded(0), stop)
     set_coloring(*path, 0, 1, stop)
-    search_graph(*path, two.colors, 0, 2, weights, noise_table(2), 0, 1, stop)
+    search_graph(*path, two.colors, 0, 2, weights, noise_table(2), 0, 1, stop, NO_TIMES)
 
 
 def colorings(graph: Graph, rule: np.ndarray | None, budget: Budget, clique: int = 0) -> Iterator[Coloring]:
@@ -197,7 +197,7 @@ def trained_rule(worker: Worker) -> Iterator[int]:
         worker.look_for(int(best.max()))
         seed = int(worker.rng[0] % 4093) + number
         arguments = best, 0, worker.search.budget.lower, weights, table, seed, rounds
-        colors, *_ = search_graph(*worker.lists, *arguments, worker.stop)
+        colors, *_ = search_graph(*worker.lists, *arguments, worker.stop, NO_TIMES)
         worker.offer(colors)
         yield visits * rounds
 

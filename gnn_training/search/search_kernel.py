@@ -21,6 +21,7 @@ from gnn_training.network.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, 
 ENDS = np.cumsum([0, *(math.prod(shape) for shape in rule.SHAPES.values())])  # of the parts in the vector of weights
 NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES = map(len, (rule.CONTROLS, rule.NODE_FEATURES, rule.GRAPH_FEATURES))
 CONFLICTED, CONFLICTS, COLORS, MOVES = range(4)  # places in `totals`
+NO_TIMES = np.empty(0, np.int64)
 OLDEST = 1_000_000  # rounds since the last move of a node, and moves, that make a difference
 # Without Python's checks for divisions by zero, and with fused multiplications and additions, loops become vectors.
 options: Any = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
@@ -98,9 +99,9 @@ class Outcome(NamedTuple):
     best: np.ndarray  # (N,) int64, the best coloring
     num_colors: int  # of it
     conflicts: float  # the fewest since, with one color less
-    last: np.ndarray  # (N,) uint32, the coloring of the last round
-    counts: np.ndarray  # (4, N) int32 of every node: open colors without and with one conflict, conflicts, moves
     reached: np.ndarray  # (K + 1,) int64, round in which there were so few colors, -1 for never
+    states: np.ndarray  # (S, 5, N) int32 at the times, as far as it came: see `note`
+    state_conflicts: np.ndarray  # (S,) the fewest since the last color saved
 
 
 @cache
@@ -111,10 +112,11 @@ def noise_table(num_colors: int) -> np.ndarray:
 
 
 @njit(**options, cache=True)
-def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, seed, rounds, stop):
+def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, seed, rounds, stop, times):
     """Search as `tensor_search.search` does. offsets, neighbours: of `Graph.csr()`; first (N,): a proper coloring
     without gaps; num_colors: colors to start with, below those of `first`, 0 for one fewer; weights (NUM_WEIGHTS,)
-    float32; table (NOISE_ROWS, at least K) float32; stop (1,): another thread ends the search by setting it.
+    float32; table (NOISE_ROWS, at least K) float32; stop (1,): another thread ends the search by setting it; times:
+    ascending rounds after which its state is noted, at most `rounds`.
 
     Returns `Outcome`. A search of fewer rounds is the beginning of one of more rounds.
     """
@@ -139,8 +141,13 @@ def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, 
     )  # fmt: skip
     best, fewest, conflicts, reached = first.astype(np.int64), K, 1e6, np.full(K + 1, -1, np.int64)
     reached[K] = 0
-    for t in range(rounds):
-        if stop[0]:
+    states, state_conflicts, number = np.zeros((len(times), 5, n), np.int32), np.zeros(len(times)), 0
+    for t in range(rounds + 1):
+        if number < len(times) and t == times[number]:
+            note(coloring, memory, states[number])
+            state_conflicts[number] = conflicts
+            number += 1
+        if stop[0] or t == rounds:
             break
         if t % rule.PERIOD == 0:
             ask(n, len(ends), coloring, network)
@@ -159,11 +166,16 @@ def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, 
         choose(offsets, ends, coloring, memory, network, choice, num_active, table, seed, t)
         num_movers = settle(offsets, ends, network, choice, num_active)
         apply(offsets, ends, coloring, memory, network, choice, num_movers, table, seed, t)
-    counts = np.zeros((4, n), np.int32)
-    for v in range(n):
-        counts[0, v] = coloring.without[v] - (coloring.conflicts[v] == 0)  # other than its own color
-        counts[1, v], counts[2, v], counts[3, v] = coloring.one[v], coloring.conflicts[v], memory.moves[v]
-    return Outcome(best, fewest, conflicts, coloring.colors, counts, reached)
+    return Outcome(best, fewest, conflicts, reached, states[:number], state_conflicts[:number])
+
+
+@compiled
+def note(coloring, memory, state):
+    """Write down of every node its color, open colors without and with one conflict, conflicts and moves."""
+    for v in range(len(coloring.colors)):
+        state[0, v], state[2, v], state[3, v] = coloring.colors[v], coloring.one[v], coloring.conflicts[v]
+        state[1, v] = coloring.without[v] - (coloring.conflicts[v] == 0)  # other than its own color
+        state[4, v] = memory.moves[v]
 
 
 @compiled

@@ -18,7 +18,7 @@ from torch import Tensor
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import MachineError
-from gnn_training.search.search_kernel import noise_table, search_graph
+from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
 from gnn_training.training.learner import SIGMA, Learner
 from gnn_training.training.loader import Batch, GraphLoader, Searcher
 
@@ -51,7 +51,7 @@ def search_on_cpu(
 
     def run(place: tuple[int, int]) -> tuple[int, float]:
         i, fewest_needed = place[1], int(lower[place[1]])
-        arguments = weights[place].numpy(), table, int(seeds[i]), rounds, stop
+        arguments = weights[place].numpy(), table, int(seeds[i]), rounds, stop, NO_TIMES
         first = batch.first[i].astype(np.int32)
         _, fewest, conflicts, *_ = search_graph(*batch.lists(i), first, 0, fewest_needed, *arguments)
         return fewest, conflicts if fewest > fewest_needed else 0
