@@ -185,6 +185,7 @@ NOT_RUN = {
     "cc ": "needs a header; the test of the program in C looks for it",
     "docker run": "needs a GPU and the image",
     "scripts/first_gpu.sh": "needs a GPU; tests/test_first_gpu.py has a pretended one",
+    "torchrun": "needs two machines; tests/test_ranks.py trains under a torchrun on one",
     "docker login": "needs an account of a registry",
     "./build_and_push.sh": "needs a registry; tests/test_image.py pushes to one on loopback",
     "curl": "needs an account of RunPod; tests/test_runpod.py checks what is sent",

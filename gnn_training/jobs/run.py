@@ -90,7 +90,7 @@ def dry_run(settings: RunSettings) -> None:
     """Write the settings files of the steps and print the commands of a shell that do the job. Raises UserError: as
     `run`.
     """
-    variables = machine.select_gpus(settings.gpus)
+    steps, variables = plan(settings), machine.select_gpus(settings.gpus)
     # A rehearsal of a job for GPUs, on a machine without.
     is_elsewhere = settings.preset in ("single", "multi") and settings.device != "cpu" and not machine.may_have_gpus()
     ranks = "one for each GPU; here is none" if is_elsewhere else num_ranks(settings)
@@ -99,7 +99,7 @@ def dry_run(settings: RunSettings) -> None:
         variables["PYTHONPATH"] = path
     for name, value in variables.items():
         print(f"export {name}={shlex.quote(value)}")
-    for step in plan(settings):
+    for step in steps:
         if step.name == "train":
             print(f"# ranks on this machine: {ranks}")
         print(shlex.join([sys.executable, *step.arguments(settings.run)]))
