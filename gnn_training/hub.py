@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from gnn_training import files
 from gnn_training.contract import MODEL_FILE, MODEL_FILES, SUMS_FILE
@@ -15,7 +14,6 @@ from gnn_training.machine import require_package
 # SUMS_FILE names them.
 FILES = (*MODEL_FILES, "config.json", "report.json", "manifest.json")
 NAME = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@(.+))?")
-SILENT_SECONDS = 60  # after which an endpoint that sends nothing is given up
 
 
 def model_file(name: Path | str) -> Path:
@@ -51,17 +49,10 @@ def errors_in_a_sentence(name: str) -> Iterator[None]:
     """Turn errors of huggingface_hub into UserError. Tokens are left to that library and appear in no message."""
     require_package("huggingface_hub", name, "'.[hub]' in a clone")
     try:
-        from huggingface_hub import errors, utils
+        from huggingface_hub import errors
 
-        hooks = utils.get_session().event_hooks["request"]
-        hooks += [] if _limit_silence in hooks else [_limit_silence]
         yield
     except (errors.HTTPError, ImportError, OSError, ValueError) as error:  # such as of a proxy, a name, a model card
         cause = " ".join(str(error).split())
         ways = "correct the name, log in with `hf auth login` or set HF_TOKEN, connect, or make room in HF_HOME"
         raise UserError(f"{name}: the Hub and its cache do not serve it ({cause}): {ways}") from error
-
-
-def _limit_silence(request: Any) -> None:
-    """End a request to an endpoint that is silent; by itself, the library waits for ever."""
-    request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), SILENT_SECONDS)

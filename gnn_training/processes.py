@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -19,7 +19,6 @@ from gnn_training.errors import UserError
 from gnn_training.machine import num_cores
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-TIMED_OUT = 124  # as timeout(1) of coreutils
 STOPPED = 143  # exit code of a command that SIGTERM has stopped, such as a training, which then resumes
 interrupts: list[int] = []  # that `interruptible` has received
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
@@ -80,11 +79,9 @@ def _start_worker(parent: int) -> None:
 
 
 @contextmanager
-def python(
-    arguments: Sequence[str], errors: Path | None = None, variables: Mapping[str, str] = {}
-) -> Iterator[subprocess.Popen[bytes]]:
+def python(arguments: Sequence[str], errors: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Run Python with `arguments` while the body runs, then end it; an interruption kills it and its children. errors:
-    file for its stderr; None shares ours. variables: added to the environment.
+    file for its stderr; None shares ours.
     """
     if errors is not None:
         errors.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +89,6 @@ def python(
         # A process group of its own, because Ctrl-C in a terminal is meant for the parent.
         child = subprocess.Popen(
             [sys.executable, *arguments],
-            env={**os.environ, **variables},
             stderr=file if errors else None,
             process_group=0,
             preexec_fn=partial(die_with_parent, os.getpid()),
@@ -109,21 +105,10 @@ def python(
         raise
 
 
-def run_python(
-    arguments: Sequence[str],
-    errors: Path | None = None,
-    variables: Mapping[str, str] = {},
-    limit: float | None = None,
-) -> int:
-    """Run Python with `arguments` to its end; return its exit code: 128 + signal if one ended it, 124 after the limit.
-    errors, variables: as for `python`. limit: seconds.
-    """
-    with python(arguments, errors, variables) as child:
-        try:
-            code = child.wait(limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            return TIMED_OUT
+def run_python(arguments: Sequence[str]) -> int:
+    """Run Python with `arguments` to its end; return its exit code, 128 + signal if one ended it."""
+    with python(arguments) as child:
+        code = child.wait()
     return code if code >= 0 else 128 - code
 
 

@@ -83,15 +83,9 @@ def test_no_child_outlives_a_parent_that_is_killed():
     assert_end([child])
 
 
-def test_exit_code_is_returned_and_stderr_kept(tmp_path: Path):
-    assert processes.run_python(["-c", "raise SystemExit('why')"], tmp_path / "new" / "errors") == 1
-    assert (tmp_path / "new" / "errors").read_text() == "why\n"
+def test_exit_code_is_returned():
+    assert processes.run_python(["-c", "raise SystemExit(1)"]) == 1
     assert processes.run_python(["-c", "import os; os.kill(os.getpid(), 9)"]) == 137
-
-
-def test_child_that_takes_too_long_is_killed_with_its_children(capfd):
-    assert processes.run_python(["-c", STARTS_A_SLEEPER], limit=3) == processes.TIMED_OUT
-    assert_end([int(capfd.readouterr().out.split()[1])])
 
 
 def test_python_beside_the_body_ends_with_it(tmp_path: Path):

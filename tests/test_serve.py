@@ -9,11 +9,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tiny_runs import ROOT, wait_for
+from tiny_runs import ROOT
 
 from gnn_training.__main__ import main
 from gnn_training.contract import SHIPPED_MODEL, WEB_FILE
@@ -82,22 +81,6 @@ def test_nothing_is_said_of_a_browser_that_goes_away(capsys):
             except Exception:
                 server.handle_error(connection, ("127.0.0.1", 1))
             assert ("a mistake" in capsys.readouterr().err) == is_shown
-
-
-def test_silent_connections_are_closed_when_there_are_too_many(server):
-    _, port = server
-    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(2 * job.MAX_CONNECTIONS)]
-    silent[-1].settimeout(5)
-    assert silent[-1].recv(1) == b""
-    for connection in silent:
-        connection.close()
-
-    def answers() -> bool:  # when it has noticed
-        with suppress(ConnectionError):
-            return get(port, "/")[0] == 200
-        return False
-
-    wait_for(answers, seconds=20)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -4,7 +4,6 @@ import pickle
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -179,33 +178,6 @@ def test_predictions_that_are_not_finite_are_refused(tmp_path: Path):
     text = text.replace("count = ", "low = Log(nothing)\n count = ")
     with pytest.raises(UserError, match="low.onnx is not a coloring network: its predictions are not finite"):
         Model(tiny_onnx.write(tmp_path / "low.onnx", text)).predict([TRIANGLE])
-
-
-def test_a_signal_waits_for_a_file_that_is_being_opened(tiny_model: Path, monkeypatch):
-    """A process that ended meanwhile would crash in ONNX Runtime."""
-    monkeypatch.setattr(session.golden, "session", lambda *_: time.sleep(1))
-    before = set(threading.enumerate())
-    with interrupted(0.2):
-        Model(tiny_model)
-    assert set(threading.enumerate()) <= before
-
-
-def test_a_file_that_takes_long_to_open_is_given_up_and_no_signal_waits_for_it(tmp_path: Path, monkeypatch):
-    before = set(threading.enumerate())
-    sums = [onnx.helper.make_node("Add", [f"x{i}", "x0"], [f"x{i + 1}"]) for i in range(50_000)]
-    first, last = (onnx.helper.make_tensor_value_info(x, onnx.TensorProto.FLOAT, [1]) for x in ("x0", "x50000"))
-    graph = onnx.helper.make_graph(sums, "sums", [first], [last])
-    model = onnx.helper.make_model(graph, ir_version=9, opset_imports=[onnx.helper.make_opsetid("", 18)])
-    onnx.save(model, tmp_path / "long.onnx")
-    started = time.monotonic()
-    with interrupted(0.2):
-        Model(tmp_path / "long.onnx")
-    monkeypatch.setattr(session, "OPEN_SECONDS", 0.2)
-    with pytest.raises(UserError, match=r"long.onnx: takes ONNX Runtime more than 0.2 s to open; name a file written"):
-        Model(tmp_path / "long.onnx")
-    assert time.monotonic() - started < 10
-    for thread in set(threading.enumerate()) - before:
-        thread.join()  # at the end of the process it would abort, because it cannot come back to Python
 
 
 def test_constants_that_take_minutes_are_computed_in_a_call_which_ends_in_time(tmp_path: Path):

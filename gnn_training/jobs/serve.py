@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-import threading
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -24,7 +23,6 @@ TYPES = {
     ".html": "text/html; charset=utf-8", ".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript",
     ".mjs": "text/javascript", ".wasm": "application/wasm", ".onnx": "application/octet-stream",
 }  # fmt: skip
-MAX_CONNECTIONS = 50  # at a time; a page takes six
 HEADERS = {
     # The browser itself refuses any request to another host.
     "Content-Security-Policy": "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'",
@@ -65,13 +63,9 @@ def served_files(settings: ServeSettings) -> dict[str, Path]:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Answers so many connections at a time, and closes others at once."""
-
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        return threading.active_count() <= MAX_CONNECTIONS
+    """Says nothing of connections that end."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a browser that has gone away, or of one that is silent."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 

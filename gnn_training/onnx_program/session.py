@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from threading import TIMEOUT_MAX, Thread
+from threading import TIMEOUT_MAX
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,6 @@ from gnn_training.onnx_program import golden
 
 MAX_WEIGHT = 1e6  # of a rule; ours are below 4
 MODEL_LIMIT = 20_000_000  # bytes, forty times ours
-OPEN_SECONDS = 60  # ours takes a third of one
-OPENING_SECONDS = 5  # that a signal waits for a file that is being opened
 WAY_OUT = "name a file written by `coloring-gnn export`"
 
 
@@ -146,24 +144,8 @@ def _cause(error: Exception) -> str:
 
 def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
     content = files.read_bytes(path, MODEL_LIMIT, WAY_OUT)
-    opened: Future[onnxruntime.InferenceSession] = Future()
-
-    def work() -> None:
-        try:
-            opened.set_result(golden.session(content, threads))
-        except Exception as error:
-            opened.set_exception(error)
-
-    # The runtime cannot be stopped while it opens a file: that goes on in a thread for which no end waits.
-    thread = Thread(target=work, daemon=True)
-    thread.start()
     try:
-        session = opened.result(OPEN_SECONDS)
-    except KeyboardInterrupt:
-        thread.join(OPENING_SECONDS)  # a process that ends in the middle of it would crash
-        raise
-    except TimeoutError:
-        raise UserError(f"{path}: takes ONNX Runtime more than {OPEN_SECONDS} s to open; {WAY_OUT}") from None
+        session = golden.session(content, threads)
     except Exception as error:  # the runtime's errors have no base class of their own
         version = onnxruntime.__version__
         raise UserError(f"{path}: ONNX Runtime {version} refuses it ({_cause(error)}): {WAY_OUT}") from error
