@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from datetime import timedelta
 
@@ -44,4 +45,4 @@ def rank(what: str) -> object:
     print(f"pid {os.getpid()}\n", end="", flush=True)
     while not received:
         time.sleep(0.02)
-    return "stopped"
+    sys.exit(143)  # as a training does

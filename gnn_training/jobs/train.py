@@ -38,23 +38,23 @@ def train(settings: TrainSettings) -> None:
     if os.environ.get("LOCAL_RANK", "0") == "0":  # once per machine: a gigabyte takes a second
         PackedGraphs.open(settings.data).verify()
     if "RANK" in os.environ:
-        outcome = train_rank(settings)
+        train_rank(settings)
     else:
         machine.select_gpus(settings.gpus)
-        outcome = launch(train_rank, settings, num_ranks(settings))
-    if outcome == "stopped":
-        sys.exit(processes.STOPPED)
+        launch(train_rank, settings, num_ranks(settings))
 
 
-def train_rank(settings: TrainSettings) -> str:
-    """Train as one rank until the schedule, time or patience ends ("done") or a signal comes ("stopped")."""
+def train_rank(settings: TrainSettings) -> None:
+    """Train as one rank until the schedule, the time or the patience ends. SystemExit if a signal has stopped it."""
     signals: list[int] = []  # to stop: the training saves its state and ends
     processes.handle_stop_signals(lambda number, _frame: signals.append(number))
     data = PackedGraphs.open(settings.data)
     with join(settings.device) as rt, lock_folder(settings.run) if rt.is_main else nullcontext():
         if rt.is_main:
             make_folder(settings.run / checkpoint.FOLDER)
-        return Training(settings, data, rt).run(signals)
+        ended = Training(settings, data, rt).run(signals)
+    if ended == "stopped":
+        sys.exit(processes.STOPPED)  # without a result, for which torchrun would keep the process
 
 
 class Training:
