@@ -181,7 +181,7 @@ def test_metadata_have_the_rule_and_say_where_the_file_comes_from(exported: Path
     weights = (exported / contract.WEIGHTS_FILE).read_bytes()
     assert metadata["training_fingerprint"] == hashlib.sha256(weights).hexdigest()
     assert metadata["trained_steps"] == str(best["step"])
-    assert float(metadata["validation_excess"]) == pytest.approx(best["scores"]["gap"], abs=1e-4)
+    assert float(metadata["validation_gap"]) == pytest.approx(best["scores"]["gap"], abs=1e-4)
     assert json.loads(metadata["settings"])["rounds"] == best["settings"]["rounds"]
 
 

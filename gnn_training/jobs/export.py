@@ -93,6 +93,6 @@ def _metadata(settings: ExportSettings, state: dict, weights: bytes) -> dict[str
         "data_sha256": state["data_sha256"],
         "training_fingerprint": hashlib.sha256(weights).hexdigest(),
         "trained_steps": str(state["step"]),
-        "validation_excess": "unknown" if gap is None else f"{gap:.4f}",
+        "validation_gap": "unknown" if gap is None else f"{gap:.4f}",
         "settings": json.dumps({k: v for k, v in state["settings"].items() if k not in PATHS}, sort_keys=True),
     }
