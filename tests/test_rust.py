@@ -144,7 +144,7 @@ def test_rust_solves_by_later_calls_what_one_call_leaves(tmp_path: Path):
     model, cases = Model(), (case for case in suites.q_coloring() if case.family == "q = 5, n = 64")
     calls = ((case.graph, model.predict(case.graph, seconds=60).logits[0]) for case in cases)
     graph = next(graph for graph, logits in calls if num_colors(from_logits(graph, logits)) > 5)
-    run = color(str(SHIPPED_MODEL), str(write_col(tmp_path, graph)), "100")
+    run = color(str(SHIPPED_MODEL), str(write_col(tmp_path, graph)), "20")
     assert run.stdout.startswith("s col 5\n"), run.stdout + run.stderr
 
 
