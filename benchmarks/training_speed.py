@@ -22,7 +22,7 @@ from gnn_training import files, machine
 from gnn_training.graph import Graph
 from gnn_training.network.graphs import concatenated, pad
 from gnn_training.network.network import first_weights
-from gnn_training.onnx_program import tensor_search as search
+from gnn_training.onnx_program import tensor_search
 from gnn_training.onnx_program.program import limits
 from gnn_training.onnx_program.session import Model
 from gnn_training.ranks import launch
@@ -79,9 +79,11 @@ def forms(num_nodes: int) -> dict[str, Callable[[int], object]]:
         padded, _ = pad(*concatenated(graphs[:count], DEVICE))
         colors = torch.from_numpy(first[:count]).to(DEVICE)
         sizes = limits(torch.tensor(num_nodes, device=DEVICE), colors.max() + 1)
-        weights, zeros = search.split(rule[None].to(DEVICE)), torch.zeros_like(colors[:, 0])
-        task = search.Task(colors, zeros, zeros, torch.arange(len(zeros)), zeros)
-        return lambda rounds: search.search(weights, padded, task, sizes, torch.tensor(rounds)).conflicts.tolist()
+        weights, zeros = tensor_search.split(rule[None].to(DEVICE)), torch.zeros_like(colors[:, 0])
+        task = tensor_search.Task(colors, zeros, zeros, torch.arange(len(zeros)), zeros)
+        return lambda rounds: tensor_search.search(
+            weights, padded, task, sizes, torch.tensor(rounds)
+        ).conflicts.tolist()
 
     return {
         "compiled, one thread": lambda rounds: search_graph(

@@ -100,10 +100,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
     make_folder(folder)
     try:
-        with FileLock(folder / ".lock", blocking=False):
-            yield
+        lock = FileLock(folder / ".lock", blocking=False).acquire()
     except Timeout as error:
         raise UserError(f"{folder}: another process is writing it; wait for it or name another folder") from error
+    with lock:
+        yield
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -125,9 +126,8 @@ def require_places(outputs: Iterable[Path], inputs: Iterable[Path] = ()) -> None
     for path in outputs:
         if not os.path.isdir(path.parent):
             raise UserError(f"{path}: its folder does not exist; make it or name another file")
-        if other := there.get(path.resolve()):
+        if (other := there.setdefault(path.resolve(), path)) is not path:
             raise UserError(f"{path}: is the same file as {other}, which is read or also written; name another")
-        there[path.resolve()] = path
 
 
 def reason(error: Exception) -> str:

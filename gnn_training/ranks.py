@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from gnn_training import machine, processes
 from gnn_training.console import set_up_logging
 from gnn_training.errors import MachineError, TrainingError, UserError
-from gnn_training.settings import RankSettings
+from gnn_training.settings import TrainSettings
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -26,13 +26,13 @@ ERRORS: list[type[UserError]] = [UserError, *UserError.__subclasses__()]
 MAX_CPU_RANKS = 8  # more ranks make the global batch larger, not the job shorter
 
 
-def num_ranks(settings: RankSettings) -> int:
+def num_ranks(settings: TrainSettings) -> int:
     """Return the number of ranks on this machine: as asked, or (0) one per GPU, or one per core if there are no GPUs.
     Raises MachineError: there is no GPU where device or preset ask for one, or torch can use fewer than were named or
     are here. UserError: more ranks than GPUs.
     """
     requested, count = settings.ranks, 0 if settings.device == "cpu" else machine.num_gpus()
-    is_for_gpus = settings.device == "cuda" or settings.gpus or getattr(settings, "preset", "") in ("single", "multi")
+    is_for_gpus = settings.device == "cuda" or settings.gpus or settings.preset in ("single", "multi")
     if not count and is_for_gpus and settings.device != "cpu":
         raise MachineError(machine.why_no_gpu())
     if count and not 0 < requested <= count:
@@ -45,7 +45,7 @@ def num_ranks(settings: RankSettings) -> int:
     return requested or count or min(machine.num_cores(), MAX_CPU_RANKS)
 
 
-def on_gpus(settings: RankSettings) -> bool:
+def on_gpus(settings: TrainSettings) -> bool:
     """Return whether the ranks would run on GPUs here."""
     return settings.device != "cpu" and machine.num_gpus() > 0
 

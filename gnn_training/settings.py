@@ -97,18 +97,13 @@ class ImportSettings(LabelSettings):
     """List unreadable files and go on, instead of stopping at the first."""
 
 
-class RankSettings(Settings):
-    """Where ranks run."""
-
+class TrainSettings(Settings):
     device: Device = "auto"
     """Where to compute; auto takes the GPUs if there are any."""
     ranks: Workers = 0
     """Number of ranks on this machine; 0 takes one per GPU, or one per core if there are no GPUs."""
     gpus: GpuNumbers | None = None
     """Numbers of the GPUs to take, such as 0,1,4; None takes all."""
-
-
-class TrainSettings(RankSettings):
     preset: PresetName = "cpu"
     """Defaults of the other flags: smoke (a test of one minute), cpu, single (one GPU) or multi (all GPUs)."""
     data: Path = Path("training_data")

@@ -10,7 +10,7 @@ from torch import Tensor
 from gnn_training.graph import Graph, NeighbourLists
 from gnn_training.network.graphs import Graphs, concatenated, pad
 from gnn_training.network.network import Edges
-from gnn_training.onnx_program import tensor_search as search
+from gnn_training.onnx_program import tensor_search
 from gnn_training.onnx_program.program import limits
 from gnn_training.training.loader import Batch
 
@@ -51,10 +51,11 @@ def search_in_tensors(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tenso
         colors[row, : len(first)] = torch.from_numpy(first.astype(int))
     sizes = limits(torch.tensor(colors.shape[1]), colors.max() + 1)
     every = torch.arange(len(graphs))
-    task = search.Task(colors, batch.lower, 0 * batch.lower, every, batch.seeds)
+    task = tensor_search.Task(colors, batch.lower, 0 * batch.lower, every, batch.seeds)
     with torch.no_grad():
         found = [
-            search.search(search.split(each), padded(graphs), task, sizes, torch.tensor(rounds)) for each in weights
+            tensor_search.search(tensor_search.split(each), padded(graphs), task, sizes, torch.tensor(rounds))
+            for each in weights
         ]
     fewest = torch.stack([each.num_colors for each in found]).float()
     return fewest, torch.where(fewest > batch.lower, torch.stack([each.conflicts for each in found]), 0)

@@ -18,7 +18,7 @@ from gnn_training import machine
 from gnn_training.errors import MachineError, UserError
 from gnn_training.jobs import run
 from gnn_training.ranks import MAX_CPU_RANKS, num_ranks
-from gnn_training.settings import RankSettings, RunSettings, multi, single
+from gnn_training.settings import RunSettings, TrainSettings, multi, single
 
 
 @pytest.fixture(autouse=True)
@@ -124,13 +124,14 @@ def test_there_is_one_rank_per_gpu_or_per_core_unless_told_otherwise(here: Path,
     torch_finds(monkeypatch, 4)
     assert [num_ranks(RunSettings(ranks=asked)) for asked in (0, 2)] == [4, 2]
     assert num_ranks(RunSettings(device="cpu")) == MAX_CPU_RANKS
-    assert num_ranks(RankSettings()) == 4
+    assert num_ranks(TrainSettings()) == 4
     with pytest.raises(UserError, match=r"ranks \(5\) must not exceed the GPUs \(4\)"):
         num_ranks(RunSettings(ranks=5))
 
 
 def test_settings_made_for_gpus_are_refused_without_one_and_told_why():
-    for settings in (RunSettings(device="cuda"), RunSettings(gpus="0"), RankSettings(device="cuda"), single(), multi()):
+    cuda = {"device": "cuda"}
+    for settings in (RunSettings(**cuda), RunSettings(gpus="0"), TrainSettings(**cuda), single(), multi()):
         with pytest.raises(MachineError, match="^there is no GPU: start a container with --gpus all"):
             num_ranks(settings)
     assert num_ranks(single().model_copy(update={"device": "cpu", "ranks": 1})) == 1

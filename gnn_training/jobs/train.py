@@ -85,6 +85,8 @@ class Training:
         self._close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
                      "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),
                      **asdict(self.progress)})  # fmt: skip
+        if rt.is_main:
+            log.info("%s at step %d after %s", ended, learner.step, duration(self.progress.seconds))
         rt.wait()  # or another machine would not find all files
         return ended
 
@@ -121,8 +123,6 @@ class Training:
     def _close(self, status: Status) -> None:
         if self.logbook:
             self.logbook.close(status)
-            if status["status"] != "failed":
-                log.info("%s at step %d after %s", status["status"], status["step"], duration(status["seconds"]))
 
     def _log(self, values: dict[str, float]) -> None:
         if not self.logbook:

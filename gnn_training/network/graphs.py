@@ -19,13 +19,13 @@ class Graphs(NamedTuple):
     An edge is stored in both directions, sorted by source; one more entry at the end stands for "no edge".
     """
 
-    exists: Tensor  # (G, N) bool
-    degrees: Tensor  # (G, N) int64
-    first: Tensor  # (G, N) int64, place of a node's first neighbour in `neighbours`
-    graph: Tensor  # (E + 1,) int64
-    source: Tensor  # (E + 1,) int64, a node of that graph
+    exists: Tensor      # (G, N) bool
+    degrees: Tensor     # (G, N) int64
+    first: Tensor       # (G, N) int64, place of a node's first neighbour in `neighbours`
+    graph: Tensor       # (E + 1,) int64
+    source: Tensor      # (E + 1,) int64, a node of that graph
     neighbours: Tensor  # (E + 1,) int64, another one, N in the last entry
-    window: Tensor  # (D,) int64 0, 1, ..., largest degree - 1, at least one
+    window: Tensor      # (D,) int64 0, 1, ..., largest degree - 1, at least one
 
     def lists(self, nodes: Tensor) -> Tensor:
         """Neighbours (G, A, D) of nodes (G, A), filled up with N; those of node N are all N."""

@@ -30,25 +30,25 @@ HALVINGS = 17  # of a neighbour list until one entry is left, in an exported fil
 class SearchState(NamedTuple):
     """What a search of every graph has seen. The first five are of its last coloring."""
 
-    colors: Tensor  # (V,) int64
-    free: Tensor  # (V,) float, open colors without a conflict, other than the node's own
-    one: Tensor  # (V,) float, open colors with one conflict
-    conflicts: Tensor  # (V,) float
-    moves: Tensor  # (V,) float
+    colors: Tensor      # (V,) int64
+    free: Tensor        # (V,) float, open colors without a conflict, other than the node's own
+    one: Tensor         # (V,) float, open colors with one conflict
+    conflicts: Tensor   # (V,) float
+    moves: Tensor       # (V,) float
     num_colors: Tensor  # (G,) float, fewest so far
-    lower: Tensor  # (G,) float, bound on the number of colors
-    rounds: Tensor  # (G,) float, so far
-    reached: Tensor  # (G,) float, the round in which `num_colors` were reached
+    lower: Tensor       # (G,) float, bound on the number of colors
+    rounds: Tensor      # (G,) float, so far
+    reached: Tensor     # (G,) float, the round in which `num_colors` were reached
     fewest_conflicts: Tensor  # (G,) float, since then, with one color less
-    horizon: Tensor  # (G,) float, rounds for which to predict; 0 for all that any method may find
+    horizon: Tensor     # (G,) float, rounds for which to predict; 0 for all that any method may find
 
 
 class Edges(NamedTuple):
     """Nodes of G graphs one after the other, and their edges in both directions, sorted by source."""
 
     node_graph: Tensor  # (V,) int64
-    degrees: Tensor  # (V,) int64
-    source: Tensor  # (E,) int64
+    degrees: Tensor     # (V,) int64
+    source: Tensor      # (E,) int64
     neighbours: Tensor  # (E,) int64
 
 
@@ -56,19 +56,19 @@ class States(NamedTuple):
     """Searches as PredictionNetwork sees them."""
 
     edges: Edges
-    node: Tensor  # (V, NODE_INPUTS) float
-    graph: Tensor  # (G, GRAPH_INPUTS) float
+    node: Tensor        # (V, NODE_INPUTS) float
+    graph: Tensor       # (G, GRAPH_INPUTS) float
     node_class: Tensor  # (V,) int64, the color class of every node, one of G K
     class_sizes: Tensor  # (G K,) float
-    num_nodes: Tensor  # (G,) float
+    num_nodes: Tensor   # (G,) float
 
 
 class Predictions(NamedTuple):
     """What PredictionNetwork says of every search."""
 
-    saved_logits: Tensor  # (G, T), see `chances`
+    saved_logits: Tensor       # (G, T), see `chances`
     graph_type_logits: Tensor  # (G, 8)
-    log_rounds: Tensor  # (G,) decimal logarithm of 1 + the rounds up to the last color that is saved
+    log_rounds: Tensor         # (G,) decimal logarithm of 1 + the rounds up to the last color that is saved
 
     def chances(self) -> Tensor:
         """Probabilities (G, T) of saving at least SAVED colors until the horizon. A logit is of one of them if the one
@@ -129,13 +129,13 @@ class PredictionNetwork(nn.Module):
     def forward(self, states: States) -> Predictions:
         """Predictions for the searches of G graphs."""
         graph, n = states.edges.node_graph, states.num_nodes[:, None]
-        h = self.node(torch.cat([states.node, states.graph.index_select(0, graph)], 1))  # (V, H)
+        h = self.node(torch.cat([states.node, states.graph.index_select(0, graph)], 1))                   # (V, H)
         adjacency = sparse(states.edges)
         for layer in self.layers:
             h = layer(h, states, adjacency)
         h = self.norm(h).float()
         zeros = h.new_zeros(n.shape[0], h.shape[1])
-        mean = zeros.index_add(0, graph, h) / n  # (G, H)
+        mean = zeros.index_add(0, graph, h) / n                                           # (G, H)
         spread = (zeros.index_add(0, graph, (h - mean.index_select(0, graph)) ** 2) / n + 1e-6).sqrt()
         peak = (zeros.index_add(0, graph, h.exp()) / n).log()  # a smooth maximum; h is at most the root of H
         y = self.head(silu(self.graph(torch.cat([mean, spread, peak, states.graph], 1))))
@@ -155,14 +155,14 @@ class MessagePassing(nn.Module):
 
     def forward(self, h: Tensor, states: States, adjacency: Tensor | None) -> Tensor:
         """The next features (V, H) of the nodes."""
-        x = self.norm(h)  # (V, H)
-        message = self.message(x).float()  # (V, M)
+        x = self.norm(h)                                                                  # (V, H)
+        message = self.message(x).float()                                                 # (V, M)
         edges = states.edges
         around = sum_neighbours(message, edges, adjacency) / edges.degrees.clamp(min=1)[:, None]
-        in_class = mean_of(message, states.node_class, states.class_sizes)  # (G K, M)
-        in_graph = mean_of(message, edges.node_graph, states.num_nodes)  # (G, M)
-        in_class = in_class.index_select(0, states.node_class)  # (V, M)
-        in_graph = in_graph.index_select(0, edges.node_graph)  # (V, M)
+        in_class = mean_of(message, states.node_class, states.class_sizes)                # (G K, M)
+        in_graph = mean_of(message, edges.node_graph, states.num_nodes)                   # (G, M)
+        in_class = in_class.index_select(0, states.node_class)                            # (V, M)
+        in_graph = in_graph.index_select(0, edges.node_graph)                             # (V, M)
         inputs = torch.cat([x.float(), around, in_class, in_graph], 1)
         return h + self.update(inputs)
 
@@ -206,14 +206,14 @@ def mean_of(x: Tensor, group: Tensor, sizes: Tensor) -> Tensor:
 
 def states(edges: Edges, node: Tensor, graph: Tensor, search: SearchState, color_ids: Tensor) -> States:
     """Searches of G graphs as PredictionNetwork sees them. node (V, 5), graph (G, 5): of structure; color_ids: (K,)."""
-    ones = torch.ones_like(search.free)  # (V,)
-    num_nodes = torch.zeros_like(search.lower).index_add(0, edges.node_graph, ones)  # (G,)
+    ones = torch.ones_like(search.free)                                                   # (V,)
+    num_nodes = torch.zeros_like(search.lower).index_add(0, edges.node_graph, ones)       # (G,)
     node_class = edges.node_graph * color_ids.shape[0] + search.colors
     class_sizes = (0.0 * num_nodes[:, None] * color_ids).flatten().index_add(0, node_class, ones)
     k, rounds, since = search.num_colors, search.rounds.log1p(), (search.rounds - search.reached).log1p()
     crowding = class_sizes.index_select(0, node_class) * (k / num_nodes).index_select(0, edges.node_graph) - 1
     counts = torch.stack([search.free, search.one, search.conflicts, search.moves], 1).log1p()  # (V, 4)
-    mean = mean_of(counts, edges.node_graph, num_nodes)  # (G, 4)
+    mean = mean_of(counts, edges.node_graph, num_nodes)                                   # (G, 4)
     moves = counts[:, 3:] - mean[:, 3:].index_select(0, edges.node_graph)
     is_limited = search.horizon > 0
     horizon = torch.where(is_limited, search.horizon.clamp(min=1).log1p() - rounds, 0.0)
@@ -234,14 +234,14 @@ def states(edges: Edges, node: Tensor, graph: Tensor, search: SearchState, color
 
 def structure(graphs: Graphs) -> tuple[Tensor, Tensor]:
     """Features of nodes (G, N, 5) and of graphs (G, 5) that do not depend on any coloring."""
-    mask, n = graphs.exists.float(), graphs.num_nodes  # (G, N), (G,)
-    d = graphs.degrees.float()  # (G, N)
-    mean = d.sum(1, keepdim=True) / n[:, None] + 1e-6  # (G, 1) a divisor
-    around = graphs.sum_neighbours(d) / d.clamp(min=1)  # (G, N)
-    wedges = d * (d - 1) / 2  # (G, N)
-    clustering = clustering_coefficients(graphs)  # (G, N)
+    mask, n = graphs.exists.float(), graphs.num_nodes                                     # (G, N), (G,)
+    d = graphs.degrees.float()                                                            # (G, N)
+    mean = d.sum(1, keepdim=True) / n[:, None] + 1e-6                                     # (G, 1) a divisor
+    around = graphs.sum_neighbours(d) / d.clamp(min=1)                                    # (G, N)
+    wedges = d * (d - 1) / 2                                                              # (G, N)
+    clustering = clustering_coefficients(graphs)                                          # (G, N)
     node = torch.stack([d.log1p(), d / mean - 1, d / n[:, None], around / mean - 1, clustering], 2)
-    deviation = (((d - mean) ** 2 * mask).sum(1) / n).sqrt() / mean[:, 0]  # (G,) of the degrees
+    deviation = (((d - mean) ** 2 * mask).sum(1) / n).sqrt() / mean[:, 0]                 # (G,) of the degrees
     transitivity = (clustering * wedges).sum(1) / wedges.sum(1).clamp(min=1)
     graph = [n.log(), mean[:, 0] / (n - 1).clamp(min=1), mean[:, 0].log1p(), deviation, transitivity]
     return node, torch.stack(graph, 1)
@@ -251,9 +251,9 @@ def clustering_coefficients(graphs: Graphs) -> Tensor:
     """Share (G, N) of a node's pairs of neighbours that are adjacent, estimated from WEDGES pairs; 0 below degree 2."""
     size, last = graphs.exists.shape[1], graphs.neighbours.shape[0] - 1
     random = noise_table(torch.arange(2 * WEDGES, device=graphs.degrees.device), FEW_ROWS)
-    random = random[torch.arange(size, device=random.device) % FEW_ROWS]  # (N, 2 W)
-    d, first = graphs.degrees[:, :, None], graphs.first[:, :, None]  # (G, N, 1)
-    i = (random[:, :WEDGES] * d).long()  # (G, N, W)
+    random = random[torch.arange(size, device=random.device) % FEW_ROWS]           # (N, 2 W)
+    d, first = graphs.degrees[:, :, None], graphs.first[:, :, None]                       # (G, N, 1)
+    i = (random[:, :WEDGES] * d).long()                                                   # (G, N, W)
     j = i + 1 + (random[:, WEDGES:] * (d - 1)).long()
     j = torch.where(j >= d, j - d, j)
     a, b = (take(graphs.neighbours, torch.where(d > 1, first + place, last)) for place in (i, j))  # (G, N, W)

@@ -51,38 +51,38 @@ def dsatur(graphs: Graphs, color_ids: Tensor, rank_ids: Tensor) -> Tensor:
     nodes that come next those with equally many colors around them, or fewer if that takes too many rounds. A node next
     to one that comes before it waits.
     """
-    numbers = torch.arange(graphs.exists.shape[1] + 1, device=color_ids.device)  # (N + 1,)
+    numbers = torch.arange(graphs.exists.shape[1] + 1, device=color_ids.device)           # (N + 1,)
     size, num_colors, n = numbers.max() + 1, color_ids.max() + 1, graphs.exists.sum(1, keepdim=True)
     before = torch.arange(graphs.exists.shape[0], device=color_ids.device)[:, None] * size  # (G, 1) in the flat tensors
-    neighbours, nobody = graphs.graph * size + graphs.neighbours, size - 1  # (E + 1,), ()
+    neighbours, nobody = graphs.graph * size + graphs.neighbours, size - 1                # (E + 1,), ()
     degrees, first = (torch.nn.functional.pad(x, (0, 1)) for x in (graphs.degrees, graphs.first))  # (G, N + 1)
-    tie = torch.where(n > ONE_BY_ONE, numbers * SCATTER % rule.PRIME, nobody - numbers)  # (G, N + 1)
+    tie = torch.where(n > ONE_BY_ONE, numbers * SCATTER % rule.PRIME, nobody - numbers)   # (G, N + 1)
     # The key of a node that waits is made of the colors around it, its degree and `tie`. Others have -1 - color.
     keys, one_color = torch.where(degrees > 0, degrees * rule.PRIME + tie, -1), (degrees.max() + 1) * rule.PRIME
-    needed = torch.where(rank_ids < at_once(n), rank_ids * COLORED_PER_RANK, size)  # (G, B) colored nodes
-    graph = (before + 0 * rank_ids).flatten() // size  # (G B,)
+    needed = torch.where(rank_ids < at_once(n), rank_ids * COLORED_PER_RANK, size)        # (G, B) colored nodes
+    graph = (before + 0 * rank_ids).flatten() // size                                     # (G B,)
     degrees, first = degrees.flatten(), first.flatten()
 
     # The loop asks no tensor for its size: torch.while_loop cannot close over a size that data decides.
     def body(state: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         key, taken, waiting, rounds = state  # taken: True where a neighbour has a color; waiting (G,): nodes
-        best, v = key.view_as(tie).topk(rank_ids.shape[0], 1)  # (G, B)
-        done = n - waiting[:, None]  # (G, 1)
-        limit = ((done + n * HEAD_START) * SPEED / (n * rounds)).long() * one_color  # (G, 1)
+        best, v = key.view_as(tie).topk(rank_ids.shape[0], 1)                             # (G, B)
+        done = n - waiting[:, None]                                                       # (G, 1)
+        limit = ((done + n * HEAD_START) * SPEED / (n * rounds)).long() * one_color       # (G, 1)
         least = torch.minimum(best[:, :1] - best[:, :1] % one_color, limit).clamp(min=0)
-        at = ((best >= least) & (needed <= done)).flatten().nonzero().flatten()  # (P,)
+        at = ((best >= least) & (needed <= done)).flatten().nonzero().flatten()           # (P,)
         node, node_keys = (v + before).flatten().gather(0, at), best.flatten().gather(0, at)
         degree = degrees.gather(0, node)
-        start = degree.cumsum(0) - degree  # (P,) in all their lists (S,)
-        entry = torch.arange(degree.sum().item(), device=node.device)  # (S,)
-        owner = torch.zeros_like(entry).scatter(0, start, 1).cumsum(0) - 1  # (S,) one of P
+        start = degree.cumsum(0) - degree                                                 # (P,) in all their lists (S,)
+        entry = torch.arange(degree.sum().item(), device=node.device)                     # (S,)
+        owner = torch.zeros_like(entry).scatter(0, start, 1).cumsum(0) - 1                # (S,) one of P
         others = neighbours.gather(0, (first.gather(0, node) - start).gather(0, owner) + entry)
-        is_before = (key.gather(0, others) > node_keys.gather(0, owner)).long()  # (S,)
-        goes = torch.zeros_like(node).scatter_add(0, owner, is_before) == 0  # (P,)
-        around = taken.view(-1, color_ids.shape[0]).index_select(0, node)  # (P, K)
+        is_before = (key.gather(0, others) > node_keys.gather(0, owner)).long()           # (S,)
+        goes = torch.zeros_like(node).scatter_add(0, owner, is_before) == 0               # (P,)
+        around = taken.view(-1, color_ids.shape[0]).index_select(0, node)                 # (P, K)
         c = torch.where(around, num_colors - 1, color_ids).min(1).values
         place = torch.where(goes.gather(0, owner), others * num_colors + c.gather(0, owner), nobody * num_colors)
-        place = place.sort().values  # (S,) some come twice
+        place = place.sort().values                                                       # (S,) some come twice
         others = torch.div(place, num_colors, rounding_mode="trunc")
         is_new = (place != torch.cat([place[:1] - 1, place[:-1]])) & ~taken.gather(0, place)
         gain = (is_new & (key.gather(0, others) >= 0)) * one_color
@@ -90,7 +90,7 @@ def dsatur(graphs: Graphs, color_ids: Tensor, rank_ids: Tensor) -> Tensor:
         waiting = waiting.scatter_add(0, graph.gather(0, at), -goes.long())
         return key, taken.scatter(0, place, True), waiting, rounds + 1
 
-    taken = (torch.zeros_like(first)[:, None] * color_ids).flatten() > 0  # (G (N + 1) K,)
+    taken = (torch.zeros_like(first)[:, None] * color_ids).flatten() > 0                  # (G (N + 1) K,)
     state = keys.flatten(), taken, (keys >= 0).sum(1), 0 * size + 1
     return -1 - loop(lambda state: state[2].max() > 0, body, state)[0].view_as(keys)[:, :-1]
 
@@ -101,21 +101,21 @@ def clique_bound(graphs: Graphs, start_ids: Tensor) -> Tensor:
     """
     degrees = torch.where(graphs.exists, graphs.degrees, -1)
     nodes = torch.arange(degrees.shape[1], device=degrees.device)
-    starts = (nodes - degrees * degrees.shape[1]).argsort(1)[:, start_ids]  # (G, S)
+    starts = (nodes - degrees * degrees.shape[1]).argsort(1)[:, start_ids]                # (G, S)
 
     def joined(members: Tensor, candidates: Tensor) -> Tensor:
         """Candidates (G, S, N + 1) that are neighbours of the new members (G, S)."""
         return candidates & torch.zeros_like(candidates).scatter(2, graphs.lists(members), True)
 
     def body(state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        candidates, size = state  # (G, S, N + 1), (G, S)
+        candidates, size = state                                                          # (G, S, N + 1), (G, S)
         key = torch.where(candidates, degree_key[:, None], -1)
         best, pick = key.max(2)
         grows = best >= 0
         return joined(torch.where(grows, pick, graphs.exists.shape[1]), candidates), size + grows.long()
 
     # Of floats: ONNX Runtime 1.16 has no ArgMax of integers.
-    degree_key = torch.nn.functional.pad(degrees.float(), (0, 1), value=-1)  # (G, N + 1)
+    degree_key = torch.nn.functional.pad(degrees.float(), (0, 1), value=-1)               # (G, N + 1)
     everything = torch.cat([graphs.exists, torch.zeros_like(graphs.exists[:, :1])], 1)
     candidates = joined(starts, everything[:, None] & (start_ids >= 0)[:, None])
     size = torch.ones_like(starts)
@@ -125,13 +125,13 @@ def clique_bound(graphs: Graphs, start_ids: Tensor) -> Tensor:
 class Chains(NamedTuple):
     """S independent sets that change step by step in every graph."""
 
-    step: Tensor  # (G,) int64, of the search for this set
-    beside: Tensor  # (G, S, N) float, members among the neighbours; INSIDE for a member, negative for colored nodes
+    step: Tensor       # (G,) int64, of the search for this set
+    beside: Tensor     # (G, S, N) float, members among the neighbours; INSIDE for a member, negative for colored nodes
     out_until: Tensor  # (G, S, N) float, step up to which a node stays out
-    worth: Tensor  # (G, S) float, of the members
-    best: Tensor  # (G, N) float, 1 for members of the most worthy set so far
-    highest: Tensor  # (G,) float, its worth
-    found_at: Tensor  # (G,) int64, the step that found it
+    worth: Tensor      # (G, S) float, of the members
+    best: Tensor       # (G, N) float, 1 for members of the most worthy set so far
+    highest: Tensor    # (G,) float, its worth
+    found_at: Tensor   # (G,) int64, the step that found it
 
 
 def independent_sets(
@@ -145,9 +145,9 @@ def independent_sets(
     `patience` () steps per member. adjacency (G, N, N) float, exists (G, N) bool, seeds (G,) int64.
     """
     nodes = torch.arange(colors.shape[1], device=colors.device)
-    table = noise_table(nodes, FEW_ROWS)  # (R, N)
+    table = noise_table(nodes, FEW_ROWS)                                                  # (R, N)
     # A member counts as beside itself. A while_loop may not close over a tensor and a view of it: only `rows` is used.
-    rows = (adjacency + INSIDE * (nodes == nodes[:, None])).flatten(0, 1)  # (G N, N)
+    rows = (adjacency + INSIDE * (nodes == nodes[:, None])).flatten(0, 1)                 # (G N, N)
     offset = torch.arange(seeds.shape[0], device=colors.device)[:, None] * exists.shape[1]  # (G, 1)
 
     def row_of(v: Tensor, counts: Tensor) -> Tensor:
@@ -157,23 +157,23 @@ def independent_sets(
     def next_class(colors: Tensor) -> Tensor:
         waits = exists & (colors < 0)
         degrees = (rows.unflatten(0, waits.shape) @ waits.float()[:, :, None])[..., 0] - INSIDE * waits.float()
-        largest = degrees.amax(1, keepdim=True).clamp(min=1)  # (G, 1)
+        largest = degrees.amax(1, keepdim=True).clamp(min=1)                              # (G, 1)
         value = 1 + (degrees / largest * DEGREE_LEVELS).floor() / DEGREE_LEVELS * DEGREE_WORTH  # (G, N)
-        enter, spread = 2 + degrees / largest, 2 * degrees.sqrt() / largest  # (G, N)
+        enter, spread = 2 + degrees / largest, 2 * degrees.sqrt() / largest               # (G, N)
 
         def goes_on(state: Chains) -> Tensor:
-            return (state.step - state.found_at).float() <= patience * state.highest  # (G,)
+            return (state.step - state.found_at).float() <= patience * state.highest      # (G,)
 
         def body(state: Chains) -> Chains:
-            row = rule.turn(chain_ids, seeds[:, None], state.step[:, None]) % FEW_ROWS  # (G, S)
-            random = table.index_select(0, row.flatten()).unflatten(0, row.shape)  # (G, S, N)
+            row = rule.turn(chain_ids, seeds[:, None], state.step[:, None]) % FEW_ROWS    # (G, S)
+            random = table.index_select(0, row.flatten()).unflatten(0, row.shape)         # (G, S, N)
             swaps = (state.beside == 1) & (state.out_until <= state.step[:, None, None])
             key = torch.where(swaps, random, -1.0)
             key = torch.where(state.beside == 0, enter[:, None] + spread[:, None] * random, key)
-            top, v = key.max(2)  # (G, S)
+            top, v = key.max(2)                                                           # (G, S)
             acts = (top >= 0) & goes_on(state)[:, None]
             entering = row_of(v, acts)
-            member, u = torch.where(state.beside >= INSIDE, entering, 0.0).max(2)  # (G, S)
+            member, u = torch.where(state.beside >= INSIDE, entering, 0.0).max(2)         # (G, S)
             leaves = member > 0
             beside = state.beside + entering - row_of(u, leaves)
             place, until = u[:, :, None], (state.step + STAYS_OUT).float()[:, None, None]
@@ -181,7 +181,7 @@ def independent_sets(
             out_until = state.out_until.scatter(2, place, until)
             # Sums of such fractions are exact, so all runtimes compare them alike.
             worth = state.worth + torch.where(acts, value.gather(1, v), 0) - torch.where(leaves, value.gather(1, u), 0)
-            highest, chain = worth.max(1)  # (G,)
+            highest, chain = worth.max(1)                                                 # (G,)
             better = highest > state.highest
             chain = chain[:, None, None].expand(-1, 1, beside.shape[2])
             best = torch.where(better[:, None], (beside.gather(1, chain)[:, 0] >= INSIDE).float(), state.best)

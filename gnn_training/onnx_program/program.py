@@ -19,7 +19,7 @@ from gnn_training import contract
 from gnn_training.network import network, rule
 from gnn_training.network.graphs import Graphs, pad
 from gnn_training.network.network import ColoringNetwork, Edges, structure
-from gnn_training.onnx_program import tensor_search as search
+from gnn_training.onnx_program import tensor_search
 from gnn_training.onnx_program.greedy import at_once, clique_bound, dsatur, independent_sets
 
 MAX_STARTS = 1024  # nodes of a graph from which the search for cliques starts, see CLIQUE_WORK and MIN_STARTS
@@ -35,18 +35,18 @@ class Ranges(NamedTuple):
     """Sizes as tensors 0, 1, 2, ..."""
 
     greedy_color_ids: Tensor  # (largest degree + 1,) colors that a greedy algorithm could need
-    rank_ids: Tensor  # (B,) nodes that DSATUR may color at once
-    start_ids: Tensor  # (S,) starts of cliques
-    chain_ids: Tensor  # (C,) chains of independent sets
-    dense_ids: Tensor  # (N + 1,) nodes of a dense matrix and "no node"; one if the graphs are too large for it
+    rank_ids: Tensor          # (B,) nodes that DSATUR may color at once
+    start_ids: Tensor         # (S,) starts of cliques
+    chain_ids: Tensor         # (C,) chains of independent sets
+    dense_ids: Tensor         # (N + 1,) nodes of a dense matrix and "no node"; one if the graphs are too large for it
 
 
 class Numbers(NamedTuple):
     """The numbers that `batch` gives to the graphs. It may leave some out; B is the largest one + 1."""
 
     node_graph: Tensor  # (V,) int64, the graph of every node, one of G
-    number: Tensor  # (G,) int64, ascending
-    rows: Tensor  # (B,) int64, the graph with that number, G if there is none
+    number: Tensor      # (G,) int64, ascending
+    rows: Tensor        # (B,) int64, the graph with that number, G if there is none
 
 
 class Bounds(NamedTuple):
@@ -61,18 +61,18 @@ class Options(NamedTuple):
     """What a caller may ask for."""
 
     num_colors: Tensor  # (G,) or (1,) int64, 0 as predicted
-    seed: Tensor  # () int64
-    steps: Tensor  # () int64, rounds; -s for s at most, fewer for small graphs
+    seed: Tensor        # () int64
+    steps: Tensor       # () int64, rounds; -s for s at most, fewer for small graphs
 
 
 class Searched(NamedTuple):
     """What the network makes of the graphs."""
 
-    colors: Tensor  # (G, N) int64, proper, from 0 without gaps
-    last: Tensor  # (G, N, K) conflicts of every node in every color after the last round
-    chromatic: Tensor  # (B,) and the other predictions, 0 where there is no graph
+    colors: Tensor             # (G, N) int64, proper, from 0 without gaps
+    last: Tensor               # (G, N, K) conflicts of every node in every color after the last round
+    chromatic: Tensor          # (B,) and the other predictions, 0 where there is no graph
     graph_type_logits: Tensor  # (B, 8)
-    difficulty: Tensor  # (B,)
+    difficulty: Tensor         # (B,)
 
 
 class Pad(nn.Module):
@@ -96,7 +96,9 @@ class Pad(nn.Module):
 class Bound(nn.Module):
     """Colorings by DSATUR and independent sets, cliques, and the sizes of the search."""
 
-    def forward(self, graphs: Graphs, ranges: Ranges, seed: Tensor, steps: Tensor) -> tuple[Bounds, search.Limits]:
+    def forward(
+        self, graphs: Graphs, ranges: Ranges, seed: Tensor, steps: Tensor
+    ) -> tuple[Bounds, tensor_search.Limits]:
         colors, n = dsatur(graphs, ranges.greedy_color_ids, ranges.rank_ids), graphs.num_nodes
         is_dense = (graphs.degrees.sum(1) >= contract.SETS_FROM * n * (n - 1)) & (n.max() <= contract.SETS_UP_TO)
         ids, patience = ranges.dense_ids, PATIENCE * (rounds_of(steps, graphs) / contract.CALL_ROUNDS).sqrt()
@@ -110,7 +112,7 @@ class Bound(nn.Module):
         nodes = torch.ones_like(graphs.degrees[0]).sum()
         searches = (SEARCH_WORK / (n * (colors.max(1).values + 1))).clamp(1, MAX_SEARCHES).long()  # (G,)
         after = searches.cumsum(0)
-        ids = count_to(after.max())  # (R,)
+        ids = count_to(after.max())                                                       # (R,)
         graph = torch.zeros_like(ids).scatter_add(0, after[:-1], torch.ones_like(after[:-1])).cumsum(0)
         return Bounds(colors, clique_bound(graphs, ranges.start_ids), graph), limits(nodes, colors.max() + 1)
 
@@ -127,34 +129,35 @@ class Search(nn.Module):
         graphs: Graphs,
         position: Tensor,
         bounds: Bounds,
-        limits: search.Limits,
+        limits: tensor_search.Limits,
         options: Options,
         numbers: Numbers,
     ) -> Searched:
         seed = scalar(options.seed)
-        rows = torch.arange(bounds.clique.shape[0], device=bounds.clique.device)  # (G,)
+        rows = torch.arange(bounds.clique.shape[0], device=bounds.clique.device)          # (G,)
         asked = options.num_colors[numbers.number.clamp(max=options.num_colors.shape[0] - 1)]  # one for all or each
-        graph = bounds.searches  # (R,)
-        number = torch.arange(graph.shape[0], device=graph.device) - search.first_searches(graph, rows)[graph]
-        task = search.Task(bounds.greedy, bounds.clique, asked, graph, seed + SEED_STRIDE * number)
+        graph = bounds.searches                                                           # (R,)
+        number = torch.arange(graph.shape[0], device=graph.device) - tensor_search.first_searches(graph, rows)[graph]
+        task = tensor_search.Task(bounds.greedy, bounds.clique, asked, graph, seed + SEED_STRIDE * number)
         rounds = rounds_of(options.steps, graphs)
         # Where a round moves more nodes, in graphs of more than a thousand, a call makes fewer rounds.
         fewer = (rounds * rule.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
         rounds = torch.minimum(rounds, fewer)
-        result = search.search(search.split(self.move_rule[None]), graphs, task, limits, rounds)
-        place = numbers.node_graph * graphs.exists.shape[1] + position  # (V,)
+        result = tensor_search.search(tensor_search.split(self.move_rule[None]), graphs, task, limits, rounds)
+        place = numbers.node_graph * graphs.exists.shape[1] + position                    # (V,)
         heads = self.predict(graphs, numbers.node_graph, place, result, bounds.clique.float(), limits.color_ids)
         of_numbers = [torch.cat([x, torch.zeros_like(x[:1])]).index_select(0, numbers.rows) for x in heads]
         return Searched(without_gaps(result.colors, graphs, limits.color_ids), result.counts, *of_numbers)
 
     def predict(
-        self, graphs: Graphs, node_graph: Tensor, place: Tensor, result: search.Result, lower: Tensor, color_ids: Tensor
+        self, graphs: Graphs, node_graph: Tensor, place: Tensor, result: tensor_search.Result, lower: Tensor,
+        color_ids: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The predictions (G,), (G, 8), (G,) of the contract. place (V,): of the nodes in padded graphs."""
         (node, graph), start = structure(graphs), (graphs.num_nodes.cumsum(0) - graphs.num_nodes).long()
         degrees, last = (x.flatten()[place] for x in (graphs.degrees, result.last))
         free, one, conflicts, moves = result.nodes.transpose(0, 1).flatten(1)[:, place].unbind()
-        before = start[graphs.graph[:-1]]  # (E,)
+        before = start[graphs.graph[:-1]]                                                 # (E,)
         edges = Edges(node_graph, degrees, before + graphs.source[:-1], before + graphs.neighbours[:-1])
         k = result.num_colors.float()
         rounds = torch.where(k > lower, result.rounds, result.reached)  # whatever the rest of the batch takes
@@ -224,11 +227,11 @@ def rounds_of(steps: Tensor, graphs: Graphs) -> Tensor:
     return torch.where(asked < 0, torch.minimum(-asked, by_size), asked)
 
 
-def limits(num_nodes: Tensor, num_colors: Tensor) -> search.Limits:
+def limits(num_nodes: Tensor, num_colors: Tensor) -> tensor_search.Limits:
     """Sizes of a search in graphs padded to num_nodes () with num_colors () colors."""
     active = torch.minimum((num_nodes // rule.NODES_PER_ACTIVE).clamp(min=rule.ACTIVE), num_nodes)
     movers = torch.minimum((num_nodes // rule.NODES_PER_MOVER).clamp(min=rule.MOVERS), active)
-    return search.Limits(count_to(num_colors), count_to(active), count_to(movers))
+    return tensor_search.Limits(count_to(num_colors), count_to(active), count_to(movers))
 
 
 def count_to(number: Tensor) -> Tensor:

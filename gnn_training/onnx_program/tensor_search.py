@@ -44,39 +44,39 @@ class Weights(NamedTuple):
 class Limits(NamedTuple):
     """Sizes as tensors 0, 1, 2, ..."""
 
-    color_ids: Tensor  # (K,)
+    color_ids: Tensor   # (K,)
     active_ids: Tensor  # (A,)
-    mover_ids: Tensor  # (M,)
+    mover_ids: Tensor   # (M,)
 
 
 class Task(NamedTuple):
     """What to search for."""
 
-    colors: Tensor  # (G, N) int64, a proper coloring
-    lower: Tensor  # (G,) int64, colors with which the search ends
+    colors: Tensor      # (G, N) int64, a proper coloring
+    lower: Tensor       # (G,) int64, colors with which the search ends
     num_colors: Tensor  # (G,) int64, colors to start with, below those of `colors`; 0 for one fewer
-    graph: Tensor  # (R,) int64 ascending, the graph of every search, each at least once
-    seeds: Tensor  # (R,) int64, of the searches
+    graph: Tensor       # (R,) int64 ascending, the graph of every search, each at least once
+    seeds: Tensor       # (R,) int64, of the searches
 
 
 class Result(NamedTuple):
     """What the best search of every graph gives."""
 
-    colors: Tensor  # (G, N) int64, proper, the numbers of colors may have gaps
+    colors: Tensor      # (G, N) int64, proper, the numbers of colors may have gaps
     num_colors: Tensor  # (G,) int64
-    conflicts: Tensor  # (G,) float, the fewest conflicts since, with one color less
-    reached: Tensor  # (G,) float, the round in which there were `num_colors`
-    counts: Tensor  # (G, N, K) float, conflicts of every node in every color after the last round,
-    last: Tensor  # (G, N) int64, the coloring then,
-    nodes: Tensor  # (G, 4, N) float, open colors without and with one conflict, conflicts, moves of every node
-    rounds: Tensor  # () int64, made
+    conflicts: Tensor   # (G,) float, the fewest conflicts since, with one color less
+    reached: Tensor     # (G,) float, the round in which there were `num_colors`
+    counts: Tensor      # (G, N, K) float, conflicts of every node in every color after the last round,
+    last: Tensor        # (G, N) int64, the coloring then,
+    nodes: Tensor       # (G, 4, N) float, open colors without and with one conflict, conflicts, moves of every node
+    rounds: Tensor      # () int64, made
 
 
 class Coloring(NamedTuple):
     """The coloring that changes."""
 
-    colors: Tensor  # (R, S) int64
-    counts: Tensor  # (R S K,) float, neighbours of a node with a color
+    colors: Tensor   # (R, S) int64
+    counts: Tensor   # (R S K,) float, neighbours of a node with a color
     is_open: Tensor  # (R, K) float, 1 for colors that may be used
 
 
@@ -84,17 +84,17 @@ class Memory(NamedTuple):
     """What the nodes have done."""
 
     until: Tensor  # (R S K,) float, last round in which a node may not take a color
-    age: Tensor  # (R, S) float, rounds since the last move
+    age: Tensor    # (R, S) float, rounds since the last move
     moves: Tensor  # (R, S) float
 
 
 class Best(NamedTuple):
     """The best coloring so far."""
 
-    colors: Tensor  # (R, S) int64
+    colors: Tensor      # (R, S) int64
     num_colors: Tensor  # (R, 1) float
-    conflicts: Tensor  # (R, 1) float, the fewest since, with one color less
-    reached: Tensor  # (R, 1) float, its round
+    conflicts: Tensor   # (R, 1) float, the fewest since, with one color less
+    reached: Tensor     # (R, 1) float, its round
 
 
 class State(NamedTuple):
@@ -110,54 +110,54 @@ class Fixed(NamedTuple):
     """What stays as it is during a search."""
 
     weights: Weights
-    graphs: Graphs  # a row for every search, (R, S)
+    graphs: Graphs   # a row for every search, (R, S)
     present: Tensor  # (R, S) float, 1 for nodes that exist
-    lower: Tensor  # (R, 1) float
-    seeds: Tensor  # (R, 1) int64
+    lower: Tensor    # (R, 1) float
+    seeds: Tensor    # (R, 1) int64
     limits: Limits
-    table: Tensor  # (NOISE_ROWS, K) float, random numbers
+    table: Tensor    # (NOISE_ROWS, K) float, random numbers
     no_cost: Tensor  # (R A, K) int64, zeros
-    ones: Tensor  # (R, M) float
-    steps: Tensor  # (R 2 M D,) float, what moves change: -1 for counts of the old color, 1 for those of the new one
+    ones: Tensor     # (R, M) float
+    steps: Tensor    # (R 2 M D,) float, what moves change: -1 for counts of the old color, 1 for those of the new one
 
 
 class Answers(NamedTuple):
     """What the network says; it holds for PERIOD rounds."""
 
     controls: Tensor  # (R, 5) float, see rule.CONTROLS
-    weights: Tensor  # (R, S) int64, of a conflict with every node, in parts of rule.UNIT; 0 for no node
+    weights: Tensor   # (R, S) int64, of a conflict with every node, in parts of rule.UNIT; 0 for no node
 
 
 class Measures(NamedTuple):
     """What a round sees of the coloring."""
 
-    conflicts: Tensor  # (R, S) float: neighbours in a node's color, one more if it is closed
-    is_conflicted: Tensor  # (R, S) float, 0 or 1
+    conflicts: Tensor       # (R, S) float: neighbours in a node's color, one more if it is closed
+    is_conflicted: Tensor   # (R, S) float, 0 or 1
     num_conflicted: Tensor  # (R, 1) float
-    num_colors: Tensor  # (R, 1) float, open ones
-    is_closed: Tensor  # (R, K) float
-    sizes: Tensor  # (R, K) float, nodes of every color
+    num_colors: Tensor      # (R, 1) float, open ones
+    is_closed: Tensor       # (R, K) float
+    sizes: Tensor           # (R, K) float, nodes of every color
 
 
 class Choice(NamedTuple):
     """The best move of every active node."""
 
-    active: Tensor  # (R, A) int64, the nodes
+    active: Tensor      # (R, A) int64, the nodes
     neighbours: Tensor  # (R, A D) int64, their neighbours
-    random: Tensor  # (R, A, K) float
-    here: Tensor  # (R, A) int64, their colors
-    target: Tensor  # (R, A) int64, the best other colors
-    gain: Tensor  # (R, A) float
+    random: Tensor      # (R, A, K) float
+    here: Tensor        # (R, A) int64, their colors
+    target: Tensor      # (R, A) int64, the best other colors
+    gain: Tensor        # (R, A) float
 
 
 class Moves(NamedTuple):
     """The moves of a round."""
 
-    movers: Tensor  # (R, M) int64, nodes; S - 1 for no move
+    movers: Tensor      # (R, M) int64, nodes; S - 1 for no move
     neighbours: Tensor  # (R, M, D) int64, their neighbours
-    old: Tensor  # (R, M) int64, colors
-    new: Tensor  # (R, M) int64
-    random: Tensor  # (R, M) float
+    old: Tensor         # (R, M) int64, colors
+    new: Tensor         # (R, M) int64
+    random: Tensor      # (R, M) float
 
 
 def split(flat: Tensor) -> Weights:
@@ -174,7 +174,7 @@ def search(weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds:
 
     def goes_on(state: State) -> Tensor:
         at_bound = (state.best.num_colors <= fixed.lower).long()
-        done = (0 * task.lower)[:, None].scatter_add(0, task.graph[:, None], at_bound)  # (G, 1) searches
+        done = (0 * task.lower)[:, None].scatter_add(0, task.graph[:, None], at_bound)    # (G, 1) searches
         return (state.round < rounds) & (done.min() == 0)
 
     def period(state: State) -> State:
@@ -184,10 +184,10 @@ def search(weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds:
         )
 
     state = loop(goes_on, period, state)
-    num_colors = state.best.num_colors[:, 0].long()  # (R,)
+    num_colors = state.best.num_colors[:, 0].long()                                       # (R,)
     ids = torch.arange(task.graph.shape[0], device=task.graph.device)
     key = (task.graph * (limits.color_ids.shape[0] + 1) + num_colors) * (ids.max() + 1) + ids  # (R,) all different
-    best = key.argsort().index_select(0, first_searches(task.graph, task.lower))  # (G,)
+    best = key.argsort().index_select(0, first_searches(task.graph, task.lower))          # (G,)
     measures = measure(state, fixed)
     nodes = torch.stack([*free_and_one(state, measures), measures.conflicts, state.memory.moves], 1)  # (R, 4, S)
     of_searches = (
@@ -221,7 +221,7 @@ def begin(weights: Weights, graphs: Graphs, task: Task, limits: Limits) -> tuple
     lower = task.lower[:, None].float().index_select(0, task.graph)
     no_cost = 0 * (task.graph[:, None, None] * limits.active_ids[:, None] * limits.color_ids).flatten(0, 1)
     ones = torch.ones_like(used * limits.mover_ids)
-    steps = torch.ones_like(ones[:, None, :, None] * graphs.window)  # (R, 1, M, D)
+    steps = torch.ones_like(ones[:, None, :, None] * graphs.window)                       # (R, 1, M, D)
     return state, Fixed(
         weights, padded, exists.float(), lower, task.seeds[:, None] + 0, limits, noise_table(limits.color_ids), no_cost,
         ones, 1.0 * torch.cat([-steps, steps], 1).flatten(),
@@ -232,15 +232,15 @@ def first_coloring(graphs: Graphs, task: Task, limits: Limits) -> Coloring:
     """The coloring of every search before the first round."""
     K = limits.color_ids.shape[0]
     sizes = ((task.colors[:, :, None] == limits.color_ids) & graphs.exists[:, :, None]).sum(1)  # (G, K)
-    used = task.colors.max(1).values + 1  # (G,)
+    used = task.colors.max(1).values + 1                                                  # (G,)
     asked = torch.where(task.num_colors > 0, torch.minimum(task.num_colors, used), used)
-    by_size = (-limits.color_ids - sizes * K).argsort(1).argsort(1)  # (G, K) largest first
+    by_size = (-limits.color_ids - sizes * K).argsort(1).argsort(1)                       # (G, K) largest first
     is_open = (by_size < asked[:, None]).float()
-    colors = torch.nn.functional.pad(task.colors, (0, 1))  # (G, S)
+    colors = torch.nn.functional.pad(task.colors, (0, 1))                                 # (G, S)
     size = colors.shape[1]
-    around = take(colors.flatten(), graphs.graph * size + graphs.neighbours)  # (E + 1,)
+    around = take(colors.flatten(), graphs.graph * size + graphs.neighbours)              # (E + 1,)
     place = (graphs.graph * size + graphs.source) * K + around
-    counts = (torch.zeros_like(colors)[:, :, None] * limits.color_ids).float()  # (G, S, K)
+    counts = (torch.zeros_like(colors)[:, :, None] * limits.color_ids).float()            # (G, S, K)
     counts = counts.flatten().scatter_add(0, place, (graphs.neighbours < size - 1).float()).view_as(counts)
     colors, counts, is_open = (x.index_select(0, task.graph) for x in (colors, counts, is_open))
     return Coloring(colors, 1.0 * counts.flatten(), is_open)
@@ -250,7 +250,7 @@ def ask(state: State, fixed: Fixed) -> Answers:
     """Ask the network about the search as a whole, and what a conflict with every node costs."""
     measures = measure(state, fixed)
     colors, memory, weights, degrees = state.coloring.colors, state.memory, fixed.weights, fixed.graphs.degrees
-    nodes = fixed.present.sum(1, keepdim=True)  # (R, 1)
+    nodes = fixed.present.sum(1, keepdim=True)                                            # (R, 1)
     density = degrees.sum(1, keepdim=True) / (nodes * (nodes - 1)).clamp(min=1)
     of_graph = rule.graph_features(nodes.log(), measures.num_colors.log(), density, measures.num_conflicted.log1p())
     outputs = weights.by_graph @ torch.cat(of_graph, 1)[:, :, None] + weights.by_graph_bias[:, :, None]
@@ -261,7 +261,7 @@ def ask(state: State, fixed: Fixed) -> Answers:
     free, one, conflicts, age, moves = logs.view(colors.shape[0], -1, colors.shape[1]).split(1, 1)  # (R, 1, S) each
     mean_moves = ((memory.moves * fixed.present).sum(1) / fixed.present.sum(1)).log1p()[:, None, None]
     by_feature = torch.cat(rule.node_features(has_free, free, one, conflicts, age, moves, mean_moves), 1)  # (R, F, S)
-    hidden = (weights.by_node @ by_feature + shift).relu()  # (R, HIDDEN, S)
+    hidden = (weights.by_node @ by_feature + shift).relu()                                # (R, HIDDEN, S)
     z = weights.out[:, None] @ hidden + weights.direct[:, None] @ by_feature + level
     parts = rule.conflict_weight(z.view_as(colors), weights.move[:, :1])
     return Answers(controls[..., 0].exp(), torch.where(fixed.graphs.exists, parts, 0.0).long())
@@ -284,15 +284,15 @@ def measure(state: State, fixed: Fixed) -> Measures:
     around = counts.view(-1, is_open.shape[1]).gather(1, colors.view(-1, 1)).view_as(colors)  # (R, S)
     conflicts = (around + is_closed.gather(1, colors)) * fixed.present
     is_conflicted = conflicts.clamp(max=1)
-    num_conflicted = is_conflicted.sum(1, keepdim=True)  # (R, 1)
+    num_conflicted = is_conflicted.sum(1, keepdim=True)                                   # (R, 1)
     num_colors = is_open.sum(1, keepdim=True)
-    sizes = torch.zeros_like(is_open).scatter_add(1, colors, fixed.present)  # (R, K)
+    sizes = torch.zeros_like(is_open).scatter_add(1, colors, fixed.present)               # (R, K)
     return Measures(conflicts, is_conflicted, num_conflicted, num_colors, is_closed, sizes)
 
 
 def close(state: State, measures: Measures, fixed: Fixed) -> tuple[Best, Tensor]:
     """Where the coloring is proper, keep it and close its smallest class: the best one, and is_open (R, K)."""
-    is_proper = measures.num_conflicted == 0  # (R, 1)
+    is_proper = measures.num_conflicted == 0                                              # (R, 1)
     best = Best(
         torch.where(is_proper, state.coloring.colors, state.best.colors),
         torch.where(is_proper, measures.num_colors, state.best.num_colors),
@@ -308,7 +308,7 @@ def close(state: State, measures: Measures, fixed: Fixed) -> tuple[Best, Tensor]
 def free_and_one(state: State, measures: Measures) -> tuple[Tensor, Tensor]:
     """Numbers (R, S) float of open colors, other than the color that a node has, without and with one conflict."""
     colors, counts, is_open = state.coloring
-    by_search, is_open = counts.view(*colors.shape, -1), is_open[:, :, None]  # (R, S, K), (R, K, 1)
+    by_search, is_open = counts.view(*colors.shape, -1), is_open[:, :, None]              # (R, S, K), (R, K, 1)
     up_to_one, up_to_two = ((by_search.clamp(max=n) @ is_open).view_as(colors) for n in (1, 2))
     return measures.num_colors - up_to_one - 1 + measures.is_conflicted, 2 * up_to_one - up_to_two
 
@@ -322,25 +322,25 @@ def choose(state: State, measures: Measures, answers: Answers, fixed: Fixed) -> 
     drawn, active = torch.where(measures.conflicts > 0, turn, -1).topk(active_ids.shape[0], 1)  # (R, A)
     place = graphs.first.gather(1, active)[:, :, None] + window
     place = torch.where(window < graphs.degrees.gather(1, active)[:, :, None], place, graphs.neighbours.shape[0] - 1)
-    neighbours = graphs.neighbours.gather(0, place.flatten()).view(rows, -1)  # (R, A D)
+    neighbours = graphs.neighbours.gather(0, place.flatten()).view(rows, -1)              # (R, A D)
     by_node = (-1, window.shape[0])
     parts = fixed.no_cost.scatter_add(
         1, colors.gather(1, neighbours).view(by_node), answers.weights.gather(1, neighbours).view(by_node)
-    ).view(rows, active_ids.shape[0], -1)  # (R, A, K)
+    ).view(rows, active_ids.shape[0], -1)                                                 # (R, A, K)
     first_row = torch.arange(rows, device=colors.device)[:, None] * size
-    place = active + first_row  # (R, A) in counts and until
-    plain, by_size, by_age = fixed.weights.move.split(1, 1)  # (R, 1) each
-    is_closed = measures.is_closed[:, None]  # (R, 1, K)
+    place = active + first_row                                                            # (R, A) in counts and until
+    plain, by_size, by_age = fixed.weights.move.split(1, 1)                               # (R, 1) each
+    is_closed = measures.is_closed[:, None]                                               # (R, 1, K)
     by_row = (-1, limits.color_ids.shape[0])
     cost = parts.float() / rule.UNIT + is_closed * (1 + plain[:, :, None])
     crowding = rule.crowding(measures.sizes, measures.num_colors / fixed.present.sum(1, keepdim=True))[:, None]
-    random = embedding(rule.noise_row(drawn), fixed.table)  # (R, A, K)
-    jitter = answers.controls[:, 4:, None]  # (R, 1, 1)
+    random = embedding(rule.noise_row(drawn), fixed.table)                                # (R, A, K)
+    jitter = answers.controls[:, 4:, None]                                                # (R, 1, 1)
     score = rule.score(crowding, random, cost, jitter, by_size[:, :, None])
-    here = colors.gather(1, active)  # (R, A)
+    here = colors.gather(1, active)                                                       # (R, A)
     is_here = limits.color_ids == here[:, :, None]
     forbidden = (embedding(place, memory.until.view(by_row)) >= state.round) | (is_closed > 0) | is_here
-    top, target = torch.where(forbidden, -torch.inf, score).max(2)  # (R, A)
+    top, target = torch.where(forbidden, -torch.inf, score).max(2)                        # (R, A)
     cost_here = torch.where(is_here, cost, 0.0).sum(2)
     gain = rule.gain(cost_here, top, memory.age.gather(1, active).log1p(), by_age)
     return Choice(active, neighbours, random, here, target, torch.where(drawn >= 0, gain, -torch.inf))
@@ -349,16 +349,16 @@ def choose(state: State, measures: Measures, answers: Answers, fixed: Fixed) -> 
 def settle(choice: Choice, answers: Answers, fixed: Fixed) -> Moves:
     """Take the best move and those about as good, without those of neighbours of a better one."""
     mover_ids, size, window = fixed.limits.mover_ids, fixed.present.shape[1], fixed.graphs.window
-    gain, chosen = choice.gain.topk(mover_ids.shape[0], 1)  # (R, M)
+    gain, chosen = choice.gain.topk(mover_ids.shape[0], 1)                                # (R, M)
     moves = gain > gain[:, :1] - answers.controls[:, 3:4]
     movers = choice.active.gather(1, chosen)
     rows = torch.arange(movers.shape[0], device=movers.device)[:, None]
-    neighbours = choice.neighbours.view(-1, window.shape[0])  # (R A, D)
-    neighbours = embedding(chosen + rows * choice.active.shape[1], neighbours)  # (R, M, D)
-    last = torch.nn.functional.pad(0 * fixed.present, (0, 1)) + mover_ids.shape[0]  # (R, S + 1)
+    neighbours = choice.neighbours.view(-1, window.shape[0])                              # (R A, D)
+    neighbours = embedding(chosen + rows * choice.active.shape[1], neighbours)            # (R, M, D)
+    last = torch.nn.functional.pad(0 * fixed.present, (0, 1)) + mover_ids.shape[0]        # (R, S + 1)
     order = last.scatter(1, torch.where(moves, movers, size), mover_ids.float().expand_as(movers))
     order = order.gather(1, neighbours.flatten(1)).view_as(neighbours)
-    moves = moves & (order.amin(2) >= mover_ids)  # (R, M)
+    moves = moves & (order.amin(2) >= mover_ids)                                          # (R, M)
     return Moves(
         torch.where(moves, movers, size - 1), torch.where(moves[:, :, None], neighbours, size - 1),
         choice.here.gather(1, chosen), choice.target.gather(1, chosen), choice.random[..., 0].gather(1, chosen),
@@ -372,10 +372,10 @@ def apply(
     (colors, counts, is_open), (until, age, num_moves) = state.coloring, state.memory
     (movers, neighbours, old, new, random), (rows, size), K = moves, colors.shape, is_open.shape[1]
     first_row = torch.arange(rows, device=colors.device)[:, None] * size
-    place = ((neighbours + first_row[:, :, None]) * K)[:, None]  # (R, 1, M, D)
-    place = place + torch.cat([old, new], 1).view(rows, 2, -1, 1)  # (R, 2, M, D)
+    place = ((neighbours + first_row[:, :, None]) * K)[:, None]                           # (R, 1, M, D)
+    place = place + torch.cat([old, new], 1).view(rows, 2, -1, 1)                         # (R, 2, M, D)
     counts = counts.scatter_add(0, place.flatten(), fixed.steps)
-    fixed_part, per_conflicted, spread = answers.controls[:, :3].split(1, 1)  # (R, 1) each
+    fixed_part, per_conflicted, spread = answers.controls[:, :3].split(1, 1)              # (R, 1) each
     tenure = rule.tenure(fixed_part, per_conflicted, spread, measures.num_conflicted, random)  # (R, M)
     place = (movers + first_row) * K + old
     until = until.scatter(0, place.flatten(), (state.round + tenure.floor()).flatten())
