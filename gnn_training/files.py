@@ -126,8 +126,10 @@ def require_places(outputs: Iterable[Path], inputs: Iterable[Path] = ()) -> None
     for path in outputs:
         if not os.path.isdir(path.parent):
             raise UserError(f"{path}: its folder does not exist; make it or name another file")
-        if (other := there.setdefault(path.resolve(), path)) is not path:
+        place = path.resolve()
+        if other := there.get(place):
             raise UserError(f"{path}: is the same file as {other}, which is read or also written; name another")
+        there[place] = path
 
 
 def reason(error: Exception) -> str:
