@@ -92,7 +92,7 @@ def rule_of(path: Path) -> np.ndarray:
     """Weights of the rule in an exported file, a run folder or a checkpoint."""
     if path.suffix == ".onnx":
         return Model(path, 1).rule
-    return checkpoint.load(path)["network"]["move_rule"].numpy()
+    return checkpoint.load(path)["network"]["rule"].numpy()
 
 
 def main(options: Options) -> None:

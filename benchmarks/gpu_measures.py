@@ -102,7 +102,7 @@ def rounds(settings: TrainSettings) -> dict:
         results: dict = {"seconds_of_self_check": time.monotonic() - started, **check}
         batch = loader.largest()
         batch = replace(batch, lower=torch.ones_like(batch.lower))  # so that no search ends early
-        weights = learner.network.move_rule.detach().expand(2, len(batch.ids), -1).contiguous()
+        weights = learner.network.rule.detach().expand(2, len(batch.ids), -1).contiguous()
         results["nodes"] = statistics.fmean(map(len, batch.first))
         torch.set_num_threads(machine.num_cores())
         for name, search, count in (("gpu", learner.search, settings.rounds), ("cores", search_on_cpu, CPU_ROUNDS)):

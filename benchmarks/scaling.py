@@ -151,7 +151,7 @@ def run(cell: Cell, folder: Path) -> None:
         checkpoint_every=100, log_every=50,
     )  # fmt: skip
     train(settings)
-    weights = checkpoint.load(settings.run)["network"]["move_rule"].numpy()
+    weights = checkpoint.load(settings.run)["network"]["rule"].numpy()
     seconds = json.loads((settings.run / "status.json").read_text())["seconds"]
     files.write_text(folder / str(cell) / SCORES, json.dumps(score(cell, seconds, weights)._asdict()))
 

@@ -51,7 +51,7 @@ def search(task: Task) -> tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]:
     search_cuda.THREADS = task.threads
     properties = SimpleNamespace(shared_memory_per_block_optin=task.max_shared)
     torch.cuda.get_device_properties = lambda device: properties
-    searcher, colorings = BlockSearcher(task, torch.device("cpu"), search_on_cpu), {}
+    searcher, colorings = BlockSearcher(task, torch.device("cpu")), {}
     run = searcher.run
 
     def note(launch: Any, *arguments: Any) -> Any:
@@ -76,16 +76,14 @@ if __name__ == "__main__":
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
     from gnn_training.search import search_cuda
-    from gnn_training.training import block_searcher
-    from gnn_training.training.block_searcher import BlockSearcher
-    from gnn_training.training.searcher import search_on_cpu
+    from gnn_training.training.searcher import BlockSearcher
 
     # The memory of the GPU is that of the CPU.
-    block_searcher.as_array = lambda tensor: FakeCUDAArray(tensor.contiguous().numpy())
+    search_cuda.as_array = lambda tensor: FakeCUDAArray(tensor.contiguous().numpy())
     stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda other: None)
     torch.cuda.Stream = torch.cuda.current_stream = lambda device: stream
     torch.cuda.stream = lambda stream: nullcontext()
-    block_searcher.cuda.external_stream = lambda pointer: 0
+    search_cuda.cuda.external_stream = lambda pointer: 0
     # Half of the time went into waiting for the thread that polls the others, and into the simulator's wrappers of
     # device functions, which find their `cuda` without them, too.
     sys.setswitchinterval(1e-5)

@@ -13,7 +13,7 @@ from gnn_training.training import checkpoint
 
 def state(value: float = 1.0) -> dict:
     torch.manual_seed(0)
-    network = ColoringNetwork().state_dict() | {"move_rule": torch.full_like(ColoringNetwork().move_rule, value)}
+    network = ColoringNetwork().state_dict() | {"rule": torch.full_like(ColoringNetwork().rule, value)}
     progress = dict.fromkeys(("optimizer", "scaler", "progress"), {})
     counts = dict.fromkeys(("num_averaged", "bad_steps", "skipped_steps", "steps_per_epoch"), 1)
     return {"network": network, "weights": network, "step": 7, "settings": {}, "data_sha256": "0", **progress, **counts}
@@ -45,7 +45,7 @@ def test_a_disk_that_takes_no_more_is_told_in_a_sentence_and_the_old_file_stays(
             checkpoint.save(path, state(2.0))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert checkpoint.load(path)["network"]["move_rule"].max() == 1
+    assert checkpoint.load(path)["network"]["rule"].max() == 1
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -62,7 +62,7 @@ def test_a_missing_file_and_a_strange_one_are_named(tmp_path: Path):
     checkpoint.save(tmp_path / "list.pt", [1, 2])
     checkpoint.save(tmp_path / "other.pt", {"weights": {}})
     changed = state()
-    checkpoint.save(tmp_path / "shape.pt", changed | {"network": changed["network"] | {"move_rule": torch.ones(2, 3)}})
+    checkpoint.save(tmp_path / "shape.pt", changed | {"network": changed["network"] | {"rule": torch.ones(2, 3)}})
     for name in ("list.pt", "other.pt", "shape.pt"):
         with pytest.raises(UserError, match=f"{name}: is damaged .*; delete it or name another file"):
             checkpoint.load(tmp_path / name)

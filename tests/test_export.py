@@ -172,7 +172,7 @@ def test_the_file_is_one_opset_18_and_readable_by_old_runtimes(model: onnx.Model
 def test_metadata_have_the_rule_and_say_where_the_file_comes_from(exported: Path, trained: Path, tiny_data, program):
     model = Model(exported / MODEL_FILE)
     metadata = model.metadata
-    assert np.array_equal(model.rule, program.search.move_rule.detach().numpy())
+    assert np.array_equal(model.rule, program.search.rule.detach().numpy())
     best = checkpoint.load(trained)
     assert metadata["model_version"] == __version__
     assert metadata["max_colors"] == str(contract.MAX_COLORS) and metadata["steps"] == str(STEPS)
@@ -193,7 +193,7 @@ def test_the_weights_of_an_exported_file_are_those_of_its_checkpoint(exported: P
 
 def test_a_training_can_begin_with_the_shipped_file_and_with_no_other_kind_of_file(tmp_path: Path):
     weights = checkpoint.load_weights(SHIPPED)
-    assert np.array_equal(weights["move_rule"].numpy(), Model(SHIPPED_MODEL, 1).rule)
+    assert np.array_equal(weights["rule"].numpy(), Model(SHIPPED_MODEL, 1).rule)
     (tmp_path / "other.onnx").write_bytes(onnx.helper.make_model(onnx.GraphProto()).SerializeToString())
     with pytest.raises(UserError, match=r"other.onnx: is damaged .*; name a run folder, a checkpoint or an exported"):
         checkpoint.load_weights(tmp_path / "other.onnx")

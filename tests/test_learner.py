@@ -111,7 +111,7 @@ def test_steps_are_those_of_adamw_on_the_plain_network_and_their_average_is_kept
     assert one.learner.learning_rate == settings.learning_rate / 2  # the first of two steps of warm-up
     plain = ColoringNetwork()
     plain.load_state_dict(one.learner.network.state_dict())
-    parts = [plain.move_rule], list(plain.predictions.parameters())
+    parts = [plain.rule], list(plain.predictions.parameters())
     optimizer = torch.optim.AdamW([{"params": part} for part in parts], weight_decay=settings.weight_decay)
     for _ in range(5):
         batch = one.batch()
@@ -166,7 +166,7 @@ def test_a_step_that_is_not_finite_changes_no_weight_and_is_counted(data, rt, pr
     one = Trainer(data, rt, precision=precision)
     one.update()
     before, averaged, truth = deepcopy(one.learner.state()), one.averaged, one.learner.search
-    rule = one.learner.network.move_rule
+    rule = one.learner.network.rule
     hook = rule.register_hook(lambda slope: slope + float("inf") if "gradient" in cause else slope)
     if "result" in cause:
         one.poison()
@@ -250,7 +250,7 @@ def test_the_scores_are_those_of_searches_in_tensors(data: PackedGraphs, rt: Run
     for ids in one.batches:
         batch = one.dataset.batch(ids, len(ids))
         with torch.no_grad():
-            used, _ = search_in_tensors(network.move_rule.expand(1, len(ids), -1), batch, ROUNDS)
+            used, _ = search_in_tensors(network.rule.expand(1, len(ids), -1), batch, ROUNDS)
         gap += (used[0].numpy() - data.num_colors[ids]).tolist()
     for i in range(len(one.dataset.state_graph)):  # one by one
         batch = one.dataset.states(np.array([i]), 1)
@@ -284,7 +284,7 @@ def test_an_evaluation_changes_nothing_and_other_weights_have_other_scores(data,
     assert torch.equal(parameters_to_vector(network.parameters()), before)
     assert all(parameter.grad is None for parameter in network.parameters())
     with torch.no_grad():
-        network.move_rule.normal_()
+        network.rule.normal_()
     second = one.scores(network)
     assert second["gap"] != first["gap"]
     assert second["gain"] == pytest.approx(first["gap"] - second["gap"]) and 0 < second["gain_error"] < 1

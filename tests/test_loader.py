@@ -39,7 +39,7 @@ def test_a_state_carries_what_its_search_has_seen_and_found_later(data: PackedGr
     ids = dataset.state_ids("train")
     assert len(ids) > 20 and set(data.split[dataset.state_graph[ids]]) == {0}
     torch.manual_seed(0)
-    rule = ColoringNetwork().move_rule.detach().numpy()
+    rule = ColoringNetwork().rule.detach().numpy()
     batch = dataset.states(ids[:9], 9)
     graphs = pad(*concatenated([data.graph(i) for i in dataset.state_graph[ids[:9]]]))[0]
     node, graph = structure(graphs)

@@ -88,7 +88,7 @@ def finds(fewest: Callable, conflicts: Callable = lambda weights: 0.0) -> Search
 
 def gradient(network: ColoringNetwork, b: Batch, search: Searcher = search_on_cpu) -> Tensor:
     """Of the rule, by the gap."""
-    return torch.autograd.grad(loss_terms(network, b, search, ROUNDS)["gap"], network.move_rule)[0]
+    return torch.autograd.grad(loss_terms(network, b, search, ROUNDS)["gap"], network.rule)[0]
 
 
 def test_the_terms_of_a_batch_are_the_sums_of_its_graphs_and_so_is_the_gradient(network: ColoringNetwork):
@@ -104,7 +104,7 @@ def test_the_terms_of_a_batch_are_the_sums_of_its_graphs_and_so_is_the_gradient(
 
 
 def test_the_gap_is_the_mean_of_both_searches_above_the_best_known(network: ColoringNetwork):
-    plus = network.move_rule[0] + SIGMA * 2
+    plus = network.rule[0] + SIGMA * 2
     b = replace(batch([HARD]), change=torch.full((1, NUM_WEIGHTS), 2.0))
     search = finds(lambda weights: torch.where(weights[..., 0].isclose(plus), 12.0, 9.0))
     assert loss_terms(network, b, search, ROUNDS)["gap"].item() == pytest.approx(10.5 - b.num_colors.item())
@@ -119,7 +119,7 @@ def test_the_gradient_points_where_searches_get_worse(network: ColoringNetwork, 
 
     search = finds(worse) if by == "colors" else finds(lambda weights: 9.0, worse)
     estimate = gradient(network, singles(4000), search)
-    assert cosine_similarity(estimate, network.move_rule.detach() - best, dim=0) > 0.9
+    assert cosine_similarity(estimate, network.rule.detach() - best, dim=0) > 0.9
 
 
 def test_graphs_without_a_difference_say_nothing_and_none_can_outweigh_the_others(network: ColoringNetwork):
@@ -175,7 +175,7 @@ def test_every_weight_gets_a_finite_gradient(network: ColoringNetwork, graphs: l
 def test_the_predictions_have_no_gradient_in_the_rule_and_the_gap_none_in_them(network: ColoringNetwork):
     terms = loss_terms(network, batch(GRAPHS), search_on_cpu, ROUNDS)
     (terms["saved"] + terms["family"] + terms["rounds"]).backward(retain_graph=True)
-    assert network.move_rule.grad is None
+    assert network.rule.grad is None
     network.zero_grad()
     terms["gap"].backward()
     assert all(weight.grad is None for weight in network.predictions.parameters())
@@ -184,7 +184,7 @@ def test_the_predictions_have_no_gradient_in_the_rule_and_the_gap_none_in_them(n
 def found(b: Batch, rounds: int = ROUNDS, search: Searcher = search_on_cpu) -> tuple[Tensor, Tensor]:
     """What two searches of every graph find, with weights that differ from graph to graph."""
     torch.manual_seed(1)
-    first = ColoringNetwork().move_rule.detach()
+    first = ColoringNetwork().rule.detach()
     return search(first + SIGMA * torch.stack([b.change, -b.change]), b, rounds)
 
 
@@ -225,6 +225,6 @@ def test_searches_find_what_tensors_find():
 
 def test_only_some_graphs_of_a_batch_can_be_searched():
     b = batch(GRAPHS)
-    weights = ColoringNetwork().move_rule.detach() + SIGMA * torch.stack([b.change, -b.change])
+    weights = ColoringNetwork().rule.detach() + SIGMA * torch.stack([b.change, -b.change])
     every, some = search_on_cpu(weights, b, ROUNDS), search_on_cpu(weights, b, ROUNDS, [3, 0])
     assert all(torch.equal(mine[:, [3, 0]], other) for mine, other in zip(every, some, strict=True))

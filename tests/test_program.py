@@ -31,7 +31,7 @@ def model() -> Program:
 def around(weights: Tensor) -> Program:
     """The program around a rule and random weights of the predictions."""
     network = ColoringNetwork()
-    network.move_rule.data = weights
+    network.rule.data = weights
     return Program(network).eval()
 
 

@@ -49,7 +49,7 @@ def write_data(folder: Path, graphs: int = 24) -> PackedGraphs:
 def pack(folder: Path, instances: Sequence[Instance]) -> PackedGraphs:
     """Labelled after a short search, each with a long search by an untrained rule."""
     torch.manual_seed(0)
-    rule, rows, families = ColoringNetwork().move_rule.detach().numpy(), [], (*FAMILIES, "imported")
+    rule, rows, families = ColoringNetwork().rule.detach().numpy(), [], (*FAMILIES, "imported")
     for instance in instances:
         known = long_search(label(instance, 1000, 1.0, seed=0), instance.graph, rule, seed=0)
         rows.append(packed.row(instance, known, families))

@@ -87,7 +87,7 @@ def _metadata(settings: ExportSettings, state: dict, weights: bytes) -> dict[str
         "model_version": __version__,
         "max_colors": str(contract.MAX_COLORS),
         "steps": str(settings.steps),
-        "rule": json.dumps([float(f"{weight:.9g}") for weight in state["network"]["move_rule"].tolist()]),
+        "rule": json.dumps([float(f"{weight:.9g}") for weight in state["network"]["rule"].tolist()]),
         "graph_types": json.dumps(contract.GRAPH_TYPES),
         **contract.DEFINITIONS,
         "data_sha256": state["data_sha256"],

@@ -105,12 +105,12 @@ class ColoringNetwork(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.move_rule = nn.Parameter(first_weights())  # by evolution strategies
+        self.rule = nn.Parameter(first_weights())  # by evolution strategies
         self.predictions = PredictionNetwork()  # by gradient
 
     def forward(self, states: States | None) -> tuple[Tensor, Predictions | None]:
         """The weights of the rule, and the predictions for some searches."""
-        return self.move_rule, None if states is None else self.predictions(states)
+        return self.rule, None if states is None else self.predictions(states)
 
 
 class PredictionNetwork(nn.Module):

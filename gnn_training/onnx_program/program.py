@@ -117,12 +117,12 @@ class Bound(nn.Module):
         return Bounds(colors, clique_bound(graphs, ranges.start_ids), graph), limits(nodes, colors.max() + 1)
 
 
-class Search(nn.Module):
+class RuleSearch(nn.Module):
     """The search with the network's rule, and its predictions for the graphs."""
 
     def __init__(self, trained: ColoringNetwork):
         super().__init__()
-        self.move_rule, self.predictions = trained.move_rule, trained.predictions
+        self.rule, self.predictions = trained.rule, trained.predictions
 
     def forward(
         self,
@@ -143,7 +143,7 @@ class Search(nn.Module):
         # Where a round moves more nodes, in graphs of more than a thousand, a call makes fewer rounds.
         fewer = (rounds * rule.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
         rounds = torch.minimum(rounds, fewer)
-        result = tensor_search.search(tensor_search.split(self.move_rule[None]), graphs, task, limits, rounds)
+        result = tensor_search.search(tensor_search.split(self.rule[None]), graphs, task, limits, rounds)
         place = numbers.node_graph * graphs.exists.shape[1] + position                    # (V,)
         heads = self.predict(graphs, numbers.node_graph, place, result, bounds.clique.float(), limits.color_ids)
         of_numbers = [torch.cat([x, torch.zeros_like(x[:1])]).index_select(0, numbers.rows) for x in heads]
@@ -184,7 +184,7 @@ class Program(nn.Module):
 
     def __init__(self, trained: ColoringNetwork):
         super().__init__()
-        self.pad, self.bound, self.search, self.readout = Pad(), Bound(), Search(trained), Readout()
+        self.pad, self.bound, self.search, self.readout = Pad(), Bound(), RuleSearch(trained), Readout()
 
     @torch.no_grad()
     def forward(

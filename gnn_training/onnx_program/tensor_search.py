@@ -72,7 +72,7 @@ class Result(NamedTuple):
     rounds: Tensor      # () int64, made
 
 
-class Coloring(NamedTuple):
+class CurrentColoring(NamedTuple):
     """The coloring that changes."""
 
     colors: Tensor   # (R, S) int64
@@ -101,7 +101,7 @@ class State(NamedTuple):
     """The search between two rounds."""
 
     round: Tensor  # () int64
-    coloring: Coloring
+    coloring: CurrentColoring
     memory: Memory
     best: Best
 
@@ -228,7 +228,7 @@ def begin(weights: Weights, graphs: Graphs, task: Task, limits: Limits) -> tuple
     )  # fmt: skip
 
 
-def first_coloring(graphs: Graphs, task: Task, limits: Limits) -> Coloring:
+def first_coloring(graphs: Graphs, task: Task, limits: Limits) -> CurrentColoring:
     """The coloring of every search before the first round."""
     K = limits.color_ids.shape[0]
     sizes = ((task.colors[:, :, None] == limits.color_ids) & graphs.exists[:, :, None]).sum(1)  # (G, K)
@@ -243,7 +243,7 @@ def first_coloring(graphs: Graphs, task: Task, limits: Limits) -> Coloring:
     counts = (torch.zeros_like(colors)[:, :, None] * limits.color_ids).float()            # (G, S, K)
     counts = counts.flatten().scatter_add(0, place, (graphs.neighbours < size - 1).float()).view_as(counts)
     colors, counts, is_open = (x.index_select(0, task.graph) for x in (colors, counts, is_open))
-    return Coloring(colors, 1.0 * counts.flatten(), is_open)
+    return CurrentColoring(colors, 1.0 * counts.flatten(), is_open)
 
 
 def ask(state: State, fixed: Fixed) -> Answers:
@@ -367,7 +367,7 @@ def settle(choice: Choice, answers: Answers, fixed: Fixed) -> Moves:
 
 def apply(
     state: State, measures: Measures, answers: Answers, moves: Moves, fixed: Fixed
-) -> tuple[Coloring, Memory]:  # fmt: skip
+) -> tuple[CurrentColoring, Memory]:  # fmt: skip
     """Let the nodes move. What happens to the column of "no node" does not matter."""
     (colors, counts, is_open), (until, age, num_moves) = state.coloring, state.memory
     (movers, neighbours, old, new, random), (rows, size), K = moves, colors.shape, is_open.shape[1]
@@ -380,7 +380,7 @@ def apply(
     place = (movers + first_row) * K + old
     until = until.scatter(0, place.flatten(), (state.round + tenure.floor()).flatten())
     return (
-        Coloring(colors.scatter(1, movers, new), counts, is_open),
+        CurrentColoring(colors.scatter(1, movers, new), counts, is_open),
         Memory(
             until, (age + 1).scatter(1, movers, fixed.ones),
             num_moves.scatter_add(1, movers, fixed.ones),

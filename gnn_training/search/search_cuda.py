@@ -3,7 +3,7 @@
 The phases have the same names and make the same moves, which tests/test_search_cuda.py checks. A warp finds the best
 move of an active node; all warps decide alike which of these moves are made, and a move changes the counts of all
 neighbours at once. What depends on an order is done in the order of the CPU: one thread keeps the list of the nodes in
-conflict. numba's cache notices changes of this file only, so it has the hash of rule.py: cdbb99894b657b05.
+conflict.
 
 The state of a search is in shared memory. What is tabu is in global memory, and so are the counts where BLOCKS searches
 would not fit into a multiprocessor with them. Their integers have 16 bits, which limits nodes and rounds to LAST.
@@ -21,7 +21,14 @@ from numba import config, cuda, float32, int16, int32, int64, uint32
 
 from gnn_training.network import rule
 from gnn_training.network.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
-from gnn_training.search.search_kernel import ENDS, FORMULAS, NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES
+from gnn_training.search.search_kernel import (
+    ENDS,
+    FORMULAS,
+    NUM_CONTROLS,
+    NUM_FEATURES,
+    NUM_GRAPH_FEATURES,
+    keyed_by_rule,
+)  # fmt: skip
 
 if not hasattr(np, "row_stack"):  # numpy 2.5 has dropped it, and numba-cuda 0.30.4 asks for it
     np.row_stack = np.vstack
@@ -64,8 +71,8 @@ class DeviceGraphs(NamedTuple):
     adjacency: Any  # (all N x W,) uint32, a bit for every neighbour of a node
 
 
-class Search(NamedTuple):
-    """What a thread block works on. Nodes in conflict come first in `conflicted`, as in `search_kernel.Coloring`."""
+class BlockSearch(NamedTuple):
+    """What a thread block works on. Nodes in conflict come first in `conflicted`, as on a CPU."""
 
     n: int
     K: int
@@ -122,7 +129,7 @@ def lay_out(n, K, ends, in_global, until, counts, start):
     color = node + 2 * n
     act = color + 2 * K
     h = 2 * words
-    return Search(
+    return BlockSearch(
         at(n), at(K), at(W), ends, adjacency, table, logs, until, counts[start:],
         ints, floats[NUM_TOTALS:], floats[fixed:], ints[node:], ints[node + n :], ints[color:], ints[color + K :],
         ints[act:], ints[act + A :], ints[act + 2 * A :], floats[act + 3 * A :], ints[act + 4 * A :],
@@ -484,7 +491,7 @@ def kernel(in_shared: bool, max_shared: int) -> Any:
     """The kernel for a grid of one block per search, compiled for the present GPU. in_shared: whether the counts are in
     shared memory, else `large` (R, integers) int16 has room for them after what is tabu. max_shared: its bytes.
     """
-    compiled = cuda.jit(SIGNATURE, cache=True, **OPTIONS)(kernel_function(in_shared))
+    compiled = cuda.jit(SIGNATURE, cache=True, **OPTIONS)(keyed_by_rule(kernel_function(in_shared)))
     if not SIMULATED:
         allow(compiled, max_shared)
     return compiled
@@ -585,3 +592,8 @@ def allow(kernel: Any, max_shared: int) -> None:
     function = overload._codelibrary.get_cufunc()
     attribute = binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     driver.cuKernelSetAttribute(attribute, max_shared, function.handle, function.device.id)
+
+
+def as_array(tensor: Any) -> Any:
+    """The memory of a torch tensor, as a kernel takes it."""
+    return cuda.as_cuda_array(tensor.contiguous(), sync=False)

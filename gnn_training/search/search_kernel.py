@@ -3,13 +3,14 @@
 What a round reads is counted incrementally: a move changes the counts of its neighbours alone, and the costs of those
 that have been active since the network was asked. The counts of a color lie side by side, because a move changes those
 of two colors. `network.rule` has the formulas of both searches; tests/test_search.py holds them to the same moves.
-numba's cache notices changes of this file only, so it has the hash of rule.py: cdbb99894b657b05.
 
 Letters in shapes: N nodes, K colors, A active nodes, M nodes that may move, F features.
 """
 
+import hashlib
 import math
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ FORMULAS = (
 ) = [compiled(formula) for formula in FORMULAS]  # fmt: skip
 
 
-class Coloring(NamedTuple):
+class CountedColoring(NamedTuple):
     """The coloring that changes, and what is counted of it."""
 
     colors: np.ndarray  # (N,) uint32
@@ -111,7 +112,14 @@ def noise_table(num_colors: int) -> np.ndarray:
     return integers.astype(np.float32) / np.float32(rule.PRIME)
 
 
+def keyed_by_rule(function: Any) -> Any:
+    """Give a function a name with the hash of rule.py: numba's cache goes by names, and by changes of one file only."""
+    function.__qualname__ += "_" + hashlib.sha256(Path(rule.__file__).read_bytes()).hexdigest()[:16]
+    return function
+
+
 @njit(**options, cache=True)
+@keyed_by_rule
 def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, seed, rounds, stop, times):
     """Search as `tensor_search.search` does. offsets, neighbours: of `Graph.csr()`; first (N,): a proper coloring
     without gaps; num_colors: colors to start with, below those of `first`, 0 for one fewer; weights (NUM_WEIGHTS,)
@@ -186,7 +194,7 @@ def begin(offsets, ends, first, num_colors):
         K = max(K, first[v] + 1)
     counts, sizes = np.zeros((K, n), np.int32), np.zeros(K, np.int32)
     zeros = np.zeros((4, n), np.int32)
-    coloring = Coloring(
+    coloring = CountedColoring(
         first.astype(np.uint32), counts, np.ones(K, np.bool_), sizes, zeros[0], zeros[1], zeros[2],
         np.zeros(n, np.uint32), np.full(n, -1, np.int32), np.zeros(4, np.int64),
     )  # fmt: skip

@@ -75,9 +75,9 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
         named = {weight.name.removeprefix("Search/"): weight for weight in model.graph.initializer}
         metadata = {entry.key: entry.value for entry in model.metadata_props}
         rule = torch.tensor(json.loads(metadata["rule"]))
-        predictions = [name for name in network.state_dict() if name != "move_rule"]
+        predictions = [name for name in network.state_dict() if name != "rule"]
         weights = {name: torch.tensor(onnx.numpy_helper.to_array(named[name])) for name in predictions}
-        network.load_state_dict({"move_rule": rule, **weights})
+        network.load_state_dict({"rule": rule, **weights})
     return network.state_dict()
 
 

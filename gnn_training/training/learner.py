@@ -50,7 +50,7 @@ class Learner:
         scale, growth_interval = (2.0**16, 2000) if self.precision == torch.float16 else (1.0, NEVER)
         self.scaler = torch.amp.GradScaler(rt.device.type, scale, growth_interval=growth_interval)
         self.peak_rate = settings.peak_rate * LR_SCALINGS[settings.lr_scaling](rt.world_size)
-        self.parts = [[self.network.move_rule], [*self.network.predictions.parameters()]]
+        self.parts = [[self.network.rule], [*self.network.predictions.parameters()]]
         decay = settings.weight_decay
         self.optimizer = torch.optim.AdamW([{"params": part} for part in self.parts], weight_decay=decay, fused=True)
         self.step, self.num_steps = 0, settings.steps

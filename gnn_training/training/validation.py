@@ -62,7 +62,7 @@ class Validation:
     def score_batch(self, network: ColoringNetwork, number: int) -> Tensor:
         """Sums over this rank's graphs of a batch: gap, whether it is at most 0, gain and its square."""
         batch = self._batch(self.batches[number])
-        used = self._colors(network.move_rule, batch)
+        used = self._colors(network.rule, batch)
         gap, gain = used - batch.num_colors, self.untrained[number] - used
         return _sums(gap, gap <= 0, gain, gain**2)
 
