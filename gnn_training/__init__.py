@@ -1,4 +1,4 @@
-"""Color graphs with a graph neural network and a search; train and export that network.
+"""Color graphs by a local search whose moves are learned; train the moves and export the search.
 
     import gnn_training, networkx
     gnn_training.color(networkx.petersen_graph())  # {0: 0, 1: 1, ...}

@@ -6,6 +6,8 @@ A task is a `Task`; what is found are colors and conflicts (S, G) and the colori
 import os
 import pickle
 import sys
+import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,7 @@ class Task:
     threads: int = 4
     max_shared: int = 98_304
     calls: int = 1  # of which the last counts
+    late: int | None = None  # a thread that begins every phase a millisecond after the others
 
     def __len__(self) -> int:
         return len(self.graphs)
@@ -49,6 +52,7 @@ class Task:
 def search(task: Task) -> tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]:
     """Run a task; the task stands for the packed graphs."""
     search_cuda.THREADS = task.threads
+    vars(search_cuda).update(PHASES if task.late is None else {name: late(PHASES[name], task.late) for name in PHASES})
     properties = SimpleNamespace(shared_memory_per_block_optin=task.max_shared)
     torch.cuda.get_device_properties = lambda device: properties
     searcher, colorings = BlockSearcher(task, torch.device("cpu")), {}
@@ -67,6 +71,17 @@ def search(task: Task) -> tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]:
     for call in reversed(range(task.calls)):
         colors, conflicts = searcher(torch.from_numpy(task.weights) * (1 + call), batch, task.rounds)
     return colors.numpy(), conflicts.numpy(), colorings
+
+
+def late(phase: Callable[..., Any], thread: int) -> Callable[..., Any]:
+    """A phase that one thread begins late, so that a missing barrier shows."""
+
+    def phase_of_thread(*arguments: Any) -> Any:
+        if search_cuda.cuda.threadIdx.x == thread:
+            time.sleep(1e-3)
+        return phase(*arguments)
+
+    return phase_of_thread
 
 
 if __name__ == "__main__":
@@ -88,4 +103,5 @@ if __name__ == "__main__":
     # device functions, which find their `cuda` without them, too.
     sys.setswitchinterval(1e-5)
     vars(search_cuda).update({k: v.py_func for k, v in vars(search_cuda).items() if getattr(v, "_device", False)})
+    PHASES = {name: vars(search_cuda)[name] for name in ("close", "weigh", "draw", "choose", "move", "apply", "leave")}
     Path(sys.argv[2]).write_bytes(pickle.dumps([search(task) for task in pickle.loads(Path(sys.argv[1]).read_bytes())]))

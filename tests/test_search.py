@@ -157,7 +157,7 @@ def test_the_names_of_the_colors_do_not_matter():
         counts, until = (x.view(-1, 20)[:, inverse].flatten() for x in (state.coloring.counts, state.memory.until))
         colors, is_open = order[state.coloring.colors], state.coloring.is_open[:, inverse]
         return state._replace(
-            coloring=search.Coloring(colors, counts, is_open), memory=state.memory._replace(until=until)
+            coloring=search.CurrentColoring(colors, counts, is_open), memory=state.memory._replace(until=until)
         )
 
     one, fixed = search.begin(search.split(weights[None]), batch, task, sizes)

@@ -85,6 +85,8 @@ CASES = {
         [*small(4), random_graph(40, 0.9), random_graph(80, 0.1)], shipped(), 20, max_shared=3700
     ),
     "a second call": lambda: case(small(4), shipped(), 20, calls=2),
+    "the first thread is late": lambda: case(planted(), with_margin(MANY_MOVERS), 10, late=0),
+    "the last thread is late": lambda: case(planted(), with_margin(MANY_MOVERS), 10, late=3),
     "a large graph": lambda: case([random_graph(1500, 0.004)], with_margin(1.0), 5),
 }
 
