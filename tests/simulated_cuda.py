@@ -37,8 +37,8 @@ class Task:
     def __len__(self) -> int:
         return len(self.graphs)
 
-    def adjacency(self, i: int) -> np.ndarray:
-        return self.graphs[i].adjacency()
+    def graph(self, i: int) -> Graph:
+        return self.graphs[i]
 
     @property
     def num_nodes(self) -> np.ndarray:

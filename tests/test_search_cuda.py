@@ -71,6 +71,11 @@ def with_margin(value: float) -> Tensor:
     return with_control(random_weights(1), "margin", value)
 
 
+def noisy() -> Tensor:
+    """Weights with which more nodes come into conflict than a round looks at."""
+    return with_control(with_margin(MANY_MOVERS), "jitter", 3.0)
+
+
 CASES = {
     "untrained": lambda: case(small(), UNTRAINED, 20),
     "shipped": lambda: case(small(), shipped(), 40),
@@ -85,8 +90,8 @@ CASES = {
         [*small(4), random_graph(40, 0.9), random_graph(80, 0.1)], shipped(), 20, max_shared=3700
     ),
     "a second call": lambda: case(small(4), shipped(), 20, calls=2),
-    "the first thread is late": lambda: case(planted(), with_margin(MANY_MOVERS), 10, late=0),
-    "the last thread is late": lambda: case(planted(), with_margin(MANY_MOVERS), 10, late=3),
+    "the first thread is late": lambda: case([*planted(), random_graph(60, 0.5)], noisy(), 30, late=0),
+    "the last thread is late": lambda: case([*planted(), random_graph(60, 0.5)], noisy(), 30, late=3),
     "a large graph": lambda: case([random_graph(1500, 0.004)], with_margin(1.0), 5),
 }
 

@@ -17,10 +17,10 @@ from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 
 FORMAT = "gnn_training packed graphs"
-VERSION = 2
+VERSION = 3
 GRAPHS_FILE = "graphs.safetensors"
 MANIFEST_FILE = "manifest.json"
-MAX_NODES = 20_000  # 50 MB of adjacency bits for one graph
+MAX_NODES = 32_767  # nodes are numbers of 16 bits
 SPLITS = ("train", "validation")
 # Tensors with one value per graph: (G,).
 PER_GRAPH = {
@@ -31,7 +31,7 @@ PER_GRAPH = {
 }  # fmt: skip
 # Tensors that hold the values of all graphs in a row, each with the tensor of its offsets, (G + 1,) int64.
 RAGGED = {
-    "adjacency_bits": ("adjacency_offset", np.uint8),
+    "edges": ("edge_offset", np.int16),
     "coloring": ("node_offset", np.int16),
     "names": ("name_offset", np.uint8),
     "reached": ("reached_offset", np.int32),
@@ -71,7 +71,7 @@ def row(instance: Instance, label: Label, families: Sequence[str]) -> Row:
     return vars(label) | {
         "num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "graph_type": instance.graph_type,
         "family": families.index(instance.family), "split": 0, "fingerprint": 0,
-        "adjacency_bits": np.packbits(graph.adjacency(), axis=1, bitorder="little"),
+        "edges": graph.edges,
         "names": np.frombuffer(graph.name.encode(), dtype=np.uint8),
     }  # fmt: skip
 
@@ -210,15 +210,10 @@ class PackedGraphs:
         """Positions of the graphs of `train` or `validation`, ascending."""
         return np.flatnonzero(self.split == SPLITS.index(split))
 
-    def adjacency(self, i: int) -> np.ndarray:
-        """Adjacency matrix of graph i: (N, N) bool."""
-        n = int(self.num_nodes[i])
-        bits = cut(self.tensors, "adjacency_bits", i).reshape(n, -1)
-        return np.unpackbits(bits, axis=1, count=n, bitorder="little").view(bool)
-
     def graph(self, i: int) -> Graph:
         """Graph i with its name."""
-        return Graph.from_adjacency(self.adjacency(i), self.name(i))
+        edges = cut(self.tensors, "edges", i).reshape(-1, 2).astype(np.int32)
+        return Graph(int(self.num_nodes[i]), edges, self.name(i))
 
     def name(self, i: int) -> str:
         """Name of graph i: family and number, or the file it was imported from."""

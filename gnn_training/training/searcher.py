@@ -118,7 +118,7 @@ class BlockSearcher:
         self.num_colors[i] = first.max() + 1
         self.graphs.num_colors[i : i + 1] = self._copied(self.num_colors[i : i + 1].astype(np.int32))
         self.graphs.first[self.first_node[i] : self.first_node[i + 1]] = self._copied(first)
-        words = self._copied(self.search_cuda.words(self.data.adjacency(i)))
+        words = self._copied(self.search_cuda.words(self.data.graph(i).adjacency()))
         self.graphs.adjacency[self.first_word[i] : self.first_word[i + 1]] = words
 
     def run(self, launch: Any, searches: list[Tensor], num_nodes: int, rounds: int) -> tuple[Tensor, ...]:
