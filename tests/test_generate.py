@@ -295,7 +295,7 @@ def partly_bad(tmp_path: Path) -> Path:
     source = tmp_path / "graphs"
     write_col(source, planted(1)[0], "good")
     write_col(source, planted(1)[0], "again")
-    write_col(source, nx.path_graph(21_000), "large")
+    write_col(source, nx.path_graph(33_000), "large")
     (source / "bad.col").write_text("p edge 3 1\ne 1 9\n")
     (source / "cut.json").write_text('{"adjacency": {"shape": [2, 2], "data": [0, 1,')
     (source / "gone.col").symlink_to(tmp_path / "nowhere.col")
@@ -316,7 +316,7 @@ def test_a_bad_file_stops_the_import_and_skip_bad_leaves_it_out(tmp_path: Path, 
     assert list(named(import_graphs(chosen.model_copy(update={"skip_bad": True})))) == ["again"]
     left_out = re.findall(rf"left out: (?:{partly_bad}/)?(.*?): ", caplog.text)
     assert left_out == ["pool.tgz", "bad.col", "cut.json", "gone.col", "large"]
-    assert "large: 21000 nodes are too many to pack" in caplog.text
+    assert "large: 33000 nodes are too many to pack" in caplog.text
     assert "copies of other graphs, left out: 1" in caplog.text
     assert any(line.startswith("labelling: 6 of 6, ") for line in caplog.messages)
     assert re.match("2 graphs, .* nodes, .* edges, DIMACS", caplog.messages[-3])
