@@ -10,6 +10,7 @@ import numpy as np
 
 from gnn_training.graph import Graph
 from gnn_training.onnx_program.session import Model
+from gnn_training.search.crossover import GENERATION, Parent, children, shipped_weights
 from gnn_training.search.kernels import first_fit
 from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
 
@@ -56,6 +57,25 @@ def searches(weights: np.ndarray) -> list[dict]:
     return cases
 
 
+def crossovers() -> list[dict]:
+    """Pairs of colorings and ages from the same generator, and checksums of their two children."""
+    cases = []
+    for nodes, groups, percent, k in [(1, 1, 0, 1), (60, 60, 50, 7), (200, 12, 60, 20), (300, 300, 10, 9)]:
+        numbers, state = [], k
+        for limit in [k] * nodes + [GENERATION] * nodes + [k] * nodes + [GENERATION] * nodes:
+            state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+            numbers.append((state >> 33) % limit)
+        parents = [Parent(1, *each) for each in np.array(numbers, np.int32).reshape(2, 2, nodes)]
+        found = children(graph_of(nodes, groups, percent).csr(), parents, k, shipped_weights())
+        sums = [checksum(np.where(child < 0, k, child)) for child in found]
+        cases.append({"graph": [nodes, groups, percent], "k": k, "found": sums})
+    return cases
+
+
+def test_the_golden_children_are_those_of_the_compiled_loops():
+    assert json.loads(GOLDEN.read_text())["children"] == crossovers()
+
+
 def test_the_golden_searches_are_those_of_the_compiled_loops():
     golden = json.loads(GOLDEN.read_text())
     expected = searches(np.array(golden["rule"], dtype=np.float32))
@@ -64,5 +84,5 @@ def test_the_golden_searches_are_those_of_the_compiled_loops():
 
 if __name__ == "__main__":
     rule = Model().rule
-    lines = ",\n".join(json.dumps(case) for case in searches(rule))
-    GOLDEN.write_text(f'{{"rule": {json.dumps(rule.tolist())}, "cases": [\n{lines}\n]}}\n')
+    cases, pairs = (",\n".join(map(json.dumps, each)) for each in (searches(rule), crossovers()))
+    GOLDEN.write_text(f'{{"rule": {json.dumps(rule.tolist())}, "cases": [\n{cases}\n], "children": [\n{pairs}\n]}}\n')

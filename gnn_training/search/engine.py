@@ -158,14 +158,14 @@ class Worker:
         """Tell the others of a proper coloring (N,)."""
         self.search.offer(colors, self.method)
 
-    def tabucol(self, colors: np.ndarray, k: int, moves: int) -> tuple[np.ndarray, int, int, int]:
+    def tabucol(self, colors: np.ndarray, k: int, moves: int) -> tuple[np.ndarray, np.ndarray, int, int, int]:
         """What `kernels.tabucol` returns. Nodes of colors (N,) without one, -1, get one first."""
         self.look_for(k)
         kernels.complete(*self.lists, colors, k, self.rng, self.stop)
-        best, conflicts, made, work = kernels.tabucol(*self.lists, colors, k, moves, self.rng, self.stop)
+        best, ages, conflicts, made, work = kernels.tabucol(*self.lists, colors, k, moves, self.rng, self.stop)
         if conflicts == 0:
             self.offer(best)
-        return best, conflicts, made, work + EMPTY_SLICE
+        return best, ages, conflicts, made, work + EMPTY_SLICE
 
     def uncolored(self) -> np.ndarray:
         """-1 for every node: (N,) int32."""

@@ -218,8 +218,9 @@ def tabucol(offsets, neighbours, colors, k, moves, rng, stop):
     """TabuCol (Hertz and de Werra 1987, tenure of Galinier and Hao 1999) with the colors 0..k-1 from any coloring,
     which colors (N,) int32 gives; they are changed in place.
 
-    Returns the best coloring (N,) int32, its number of conflicts, the moves made, and the work: neighbours and vectors
-    of colors looked at. It ends without a conflict, after `moves`, or as soon as `stop` is set.
+    Returns the best coloring (N,) int32, the moves since each node took its color (N,) int32, the number of conflicts,
+    the moves made, and the work: neighbours and vectors of colors looked at. It ends without a conflict, after `moves`,
+    or as soon as `stop` is set.
     """
     n = len(colors)
     width = (k + 7) // 8 * 8  # rows of whole vectors: LLVM makes one comparison of eight colors
@@ -241,6 +242,7 @@ def tabucol(offsets, neighbours, colors, k, moves, rng, stop):
             conflicts += row[colors[v]]
     conflicts //= 2
     best, fewest, state, t, work = colors.copy(), conflicts, rng[0], 0, len(neighbours)
+    moved, ages = np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.int32)  # moves before a node's last one, and since
     while conflicts > 0 and t < moves and not stop[0]:
         # First the least change per node, in vectors; then the tied nodes and colors, which are few.
         least, aspired = FORBIDDEN, fewest - conflicts  # a move that leads below `fewest` is never tabu
@@ -277,7 +279,7 @@ def tabucol(offsets, neighbours, colors, k, moves, rng, stop):
                 new = np.int32(c) if below(state, ties) == 0 else new
         state = xorshift(state)
         until[np.uint64(old)] = t + int(0.6 * num_conflicted) + below(state, 10)
-        colors[node] = new
+        colors[node], moved[node] = new, t
         conflicts += least
         work += offsets[node + 1] - offsets[node]
         source, goal = np.uint64(old), np.uint64(new)
@@ -298,31 +300,9 @@ def tabucol(offsets, neighbours, colors, k, moves, rng, stop):
         if conflicts < fewest:
             fewest = conflicts
             for v in range(n):
-                best[v] = colors[v]
+                best[v], ages[v] = colors[v], t - moved[v]
     rng[0] = state
-    return best, fewest, t, work
-
-
-@njit(cache=True, nogil=True)
-def crossover(first, second, k):
-    """Greedy partition crossover (Galinier and Hao 1999) of two colorings (N,) int32 with the colors 0..k-1:
-    alternately the class of one and of the other that has most nodes left becomes a class. Returns a coloring (N,)
-    int32, in which nodes of no such class have -1.
-    """
-    child, sizes = np.full(len(first), -1, dtype=np.int32), np.zeros((2, k), dtype=np.int64)
-    for v in range(len(first)):
-        sizes[0, first[v]] += 1
-        sizes[1, second[v]] += 1
-    for c in range(k):
-        parent, largest = first if c % 2 == 0 else second, 0
-        for x in range(k):
-            largest = x if sizes[c % 2, x] > sizes[c % 2, largest] else largest
-        for v in range(len(first)):
-            if child[v] < 0 and parent[v] == largest:
-                child[v] = c
-                sizes[0, first[v]] -= 1
-                sizes[1, second[v]] -= 1
-    return child
+    return best, ages, fewest, t, work
 
 
 @njit(cache=True, nogil=True)

@@ -15,6 +15,7 @@ from gnn_training.contract import SETS_FROM
 from gnn_training.graph import Graph, NeighbourLists, is_proper
 from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.search import kernels
+from gnn_training.search.crossover import GENERATION, Parent, children, shipped_weights
 from gnn_training.search.engine import EMPTY_SLICE, Budget, Coloring, Method, Search, Worker, improvements
 from gnn_training.search.first_colorings import (
     clique_size,
@@ -32,7 +33,6 @@ logger = logging.getLogger(__name__)
 CLIQUE_SHARE = 0.2  # of the time, for cliques
 PROOF_NODES, PROOF_BRANCHES = 150, 5_000  # of branch and bound: largest graph, and branches of its first run
 SLICE = 20_000  # moves of TabuCol
-GENERATION = 5_000  # moves of TabuCol on a child
 ELITE = 10  # generations after which the best child of an earlier such period returns
 ALIKE = 0.99  # share of the nodes with the same color in two parents, from which on one of them begins again
 RATIOS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the present number of colors that `fewer_colors` asks for
@@ -58,7 +58,8 @@ def compile_all() -> None:
     in_time(0, kernels.dsatur, *path)
     kernels.first_fit(*path, np.arange(3))
     [two] = improvements(path, np.arange(3), Budget(math.inf, lower=2), {tabu_search: 1})
-    kernels.crossover(two.colors, two.colors, 2)
+    parent = Parent(0, two.colors, np.zeros(3, dtype=np.int32))
+    children(path, [parent, parent], 2, shipped_weights())
     kernels.branch_and_bound(*path, two.colors, 1, 1, stop)
     kernels.balance(*path, two.colors.copy(), np.ones(3, dtype=np.int64), 3, 1, seeded(0), stop)
     set_coloring(*path, 0, 1, stop)
@@ -152,21 +153,22 @@ def fewer_colors(worker: Worker) -> Iterator[int]:
         moves *= 2
 
 
-def recombination(worker: Worker) -> Iterator[int]:
+def recombination(worker: Worker, weights: np.ndarray | None = None) -> Iterator[int]:
     """HEAD (Moalic and Gondran 2018): crossover of two colorings both ways, and TabuCol on the two children. After a
-    better coloring is known, it and the second parent lose classes and are the next parents.
+    better coloring is known, it and the second parent lose classes and are the next parents. weights (NUM_WEIGHTS,): of
+    the network that chooses the classes, instead of those that ship.
     """
-    second = worker.uncolored()
+    weights, second = shipped_weights() if weights is None else weights, worker.uncolored()
     while True:
         best = worker.search.best
         k = int(best.max())
         starts = [largest_classes(best, k), second if second.max() < k else largest_classes(second, k)]
-        elite: list[tuple[int, np.ndarray]] = []  # the best child of the last ELITE generations, and of those before
+        elite: list[Parent] = []  # the best child of the last ELITE generations, and of those before
         for generation in count(1):
             parents = []
             for colors in starts:
-                child, conflicts, _, work = worker.tabucol(colors, k, GENERATION)
-                parents.append((conflicts, child))
+                child, ages, conflicts, _, work = worker.tabucol(colors, k, GENERATION)
+                parents.append(Parent(conflicts, child, ages))
                 yield work
                 if worker.search.best is not best:
                     break
@@ -178,12 +180,12 @@ def recombination(worker: Worker) -> Iterator[int]:
             if generation % ELITE == 0:
                 parents[0] = elite[1]
                 elite = [top, elite[0]]
-            (_, first), (_, second) = parents
+            first, second = (parent.colors for parent in parents)
             same = np.bincount(first * k + second, minlength=k * k).reshape(k, k).max(1).sum()
             if same > ALIKE * len(first):
                 starts = [first, worker.uncolored()]
             else:
-                starts = [kernels.crossover(first, second, k), kernels.crossover(second, first, k)]
+                starts = children(worker.lists, parents, k, weights)
 
 
 def trained_rule(worker: Worker) -> Iterator[int]:

@@ -1,4 +1,4 @@
-//! The inner loops of the search, as in `gnn_training/search/kernels.py`: DSATUR, TabuCol, crossover, independent sets.
+//! The inner loops of the search, as in `gnn_training/search/kernels.py`: DSATUR, TabuCol, independent sets.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
@@ -200,6 +200,8 @@ pub(crate) fn complete(lists: &Lists, colors: &mut [u32], k: usize, rng: &mut Rn
 pub(crate) struct Tabu {
     pub(crate) best: Vec<u32>,
     pub(crate) conflicts: i32,
+    /// Moves since a node took its color.
+    pub(crate) ages: Vec<u32>,
     pub(crate) moves: usize,
     pub(crate) work: usize,
 }
@@ -232,6 +234,7 @@ fn run_tabucol(lists: &Lists, colors: &mut [u32], k: usize, moves: usize, rng: &
     }
     conflicts /= 2;
     let (mut best, mut fewest, mut t, mut work) = (colors.to_vec(), conflicts, 0_i32, lists.num_ends());
+    let (mut moved, mut ages) = (vec![0_i32; n], vec![0_u32; n]); // moves before a node's last one, and since
     while conflicts > 0 && (t as usize) < moves && !stop.is_set() {
         // First the least change per node, in vectors; then the tied nodes and colors, which are few.
         let (mut least, aspired) = (FORBIDDEN, fewest - conflicts); // a move that leads below `fewest` is never tabu
@@ -276,6 +279,7 @@ fn run_tabucol(lists: &Lists, colors: &mut [u32], k: usize, moves: usize, rng: &
         until[old] = t + (0.6 * conflicted.nodes.len() as f64) as i32 + rng.below(10) as i32;
         conflicts += least;
         colors[v] = new as u32;
+        moved[v] = t;
         if row[new] == 0 {
             conflicted.remove(node);
         }
@@ -297,9 +301,10 @@ fn run_tabucol(lists: &Lists, colors: &mut [u32], k: usize, moves: usize, rng: &
         if conflicts < fewest {
             fewest = conflicts;
             best.copy_from_slice(colors);
+            ages.iter_mut().zip(&moved).for_each(|(age, &moved)| *age = (t - moved) as u32);
         }
     }
-    Tabu { best, conflicts: fewest, moves: t as usize, work }
+    Tabu { best, ages, conflicts: fewest, moves: t as usize, work }
 }
 
 /// A set of nodes, listed in any order.
@@ -331,28 +336,6 @@ impl Nodes {
             }
         }
     }
-}
-
-/// Greedy partition crossover (Galinier and Hao 1999) of two colorings with k colors: alternately the class of one and
-/// of the other that has most nodes left becomes a class. Nodes of no such class have no color.
-pub(crate) fn crossover(first: &[u32], second: &[u32], k: usize) -> Vec<u32> {
-    let parents = [first, second];
-    let (mut child, mut sizes) = (vec![NONE; first.len()], [vec![0; k], vec![0; k]]);
-    for (parent, sizes) in parents.iter().zip(&mut sizes) {
-        parent.iter().for_each(|&color| sizes[color as usize] += 1);
-    }
-    for c in 0..k {
-        let (parent, own) = (parents[c % 2], &sizes[c % 2]);
-        let largest = (1..k).fold(0, |best, x| if own[x] > own[best] { x } else { best }) as u32;
-        for v in 0..child.len() {
-            if child[v] == NONE && parent[v] == largest {
-                child[v] = c as u32;
-                sizes[0][first[v] as usize] -= 1;
-                sizes[1][second[v] as usize] -= 1;
-            }
-        }
-    }
-    child
 }
 
 /// A coloring that grows class by class.

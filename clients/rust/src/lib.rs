@@ -18,6 +18,7 @@
 #[cfg(feature = "onnxruntime")]
 mod calls;
 mod coloring;
+mod crossover;
 mod error;
 mod graph;
 mod kernels;

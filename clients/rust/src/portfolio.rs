@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::crossover::{self, GENERATION, Parent};
 use crate::kernels::{self, Classes, Lists, NONE, Rng, Stop, Tabu};
 use crate::rule::{Noise, Rule};
 use crate::rule_search::{Task, search_graph};
 use crate::{Coloring, Graph};
 
 const SLICE: usize = 20_000; // moves of TabuCol
-const GENERATION: usize = 5_000; // moves of TabuCol on a child
 const ELITE: usize = 10; // generations after which the best child of an earlier such period returns
 const ALIKE: f64 = 0.99; // share of the nodes with the same color in two parents, from which on one begins again
 const RATIOS: [f64; 5] = [0.5, 0.6, 0.7, 0.8, 0.9]; // of the present number of colors that `Fewer` asks for
@@ -294,9 +294,9 @@ impl<'a> Worker<'a> {
 struct Recombination {
     num_colors: usize, // of the best coloring when the parents began; 0 before the first
     starts: [Vec<u32>; 2],
-    second: Vec<u32>,                    // the second parent of the last generation
-    parents: Vec<(i32, Vec<u32>)>,       // children that TabuCol has improved, with their conflicts
-    elite: Option<[(i32, Vec<u32>); 2]>, // the best child of the last ELITE generations, and of those before
+    second: Vec<u32>,           // the second parent of the last generation
+    parents: Vec<Parent>,       // children that TabuCol has improved
+    elite: Option<[Parent; 2]>, // the best child of the last ELITE generations, and of those before
     generation: usize,
 }
 
@@ -315,26 +315,27 @@ impl Recombination {
         }
         let start = &mut self.starts[self.parents.len()];
         let found = worker.tabucol(problem, start, k, GENERATION);
-        self.parents.push((found.conflicts, found.best));
+        self.parents.push(Parent { conflicts: found.conflicts, colors: found.best, ages: found.ages });
         if self.parents.len() == 2 && problem.num_colors() == num_colors {
-            self.breed(k);
+            self.breed(&problem.lists, k);
         }
         found.work
     }
 
     /// The next generation.
-    fn breed(&mut self, k: usize) {
+    fn breed(&mut self, lists: &Lists, k: usize) {
+        let Ok(mut parents) = <[Parent; 2]>::try_from(std::mem::take(&mut self.parents)) else { return };
         self.generation += 1;
-        let top = self.parents[usize::from(self.parents[1].0 < self.parents[0].0)].clone();
+        let top = parents[usize::from(parents[1].conflicts < parents[0].conflicts)].clone();
         let elite = self.elite.get_or_insert_with(|| [top.clone(), top.clone()]);
-        if top.0 < elite[0].0 {
+        if top.conflicts < elite[0].conflicts {
             elite[0] = top.clone();
         }
         if self.generation.is_multiple_of(ELITE) {
-            self.parents[0] = elite[1].clone();
+            parents[0] = elite[1].clone();
             *elite = [top, elite[0].clone()];
         }
-        let (first, second) = (&self.parents[0].1, &self.parents[1].1);
+        let (first, second) = (&parents[0].colors, &parents[1].colors);
         let mut both = vec![0; k * k];
         for (&a, &b) in first.iter().zip(second) {
             both[a as usize * k + b as usize] += 1;
@@ -343,10 +344,10 @@ impl Recombination {
         self.starts = if same as f64 > ALIKE * first.len() as f64 {
             [first.clone(), vec![NONE; first.len()]]
         } else {
-            [kernels::crossover(first, second, k), kernels::crossover(second, first, k)]
+            crossover::children(lists, &parents, k)
         };
-        self.second = self.parents.swap_remove(1).1;
-        self.parents.clear();
+        let [_, second] = parents;
+        self.second = second.colors;
     }
 }
 

@@ -413,7 +413,7 @@ fn dot(x: [f32; NODE_FEATURES], w: [f32; NODE_FEATURES]) -> f32 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize};
 
     use serde_json::Value;
@@ -421,11 +421,11 @@ mod tests {
     use super::*;
     use crate::{Coloring, Graph};
 
-    fn integers<const N: usize>(value: &Value) -> [usize; N] {
+    pub(crate) fn integers<const N: usize>(value: &Value) -> [usize; N] {
         std::array::from_fn(|i| value[i].as_u64().unwrap() as usize)
     }
 
-    fn graph_of([nodes, groups, percent]: [usize; 3]) -> Graph {
+    pub(crate) fn graph_of([nodes, groups, percent]: [usize; 3]) -> Graph {
         let mut state = nodes as u64;
         let pairs = (0..nodes).flat_map(|u| (0..u).map(move |v| (u, v)));
         let edges = pairs.filter(|(u, v)| {
@@ -435,7 +435,7 @@ mod tests {
         Graph::from_edges(nodes, edges).unwrap()
     }
 
-    fn checksum(colors: &[u32]) -> u32 {
+    pub(crate) fn checksum(colors: &[u32]) -> u32 {
         colors.iter().fold(2166136261, |total: u32, color| (total ^ color).wrapping_mul(16777619))
     }
 

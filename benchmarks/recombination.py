@@ -1,0 +1,384 @@
+"""Train and measure the network that says which classes a child of two colorings takes.
+
+    python -m benchmarks.recombination graphs --out graphs.pkl --seed 1    # where crossover decides, and their k
+    python -m benchmarks.recombination children --graphs graphs.pkl --out children.pkl --minutes 20
+    python -m benchmarks.recombination train --children children.pkl --out crossover.f32
+    python -m benchmarks.recombination measure --graphs other_graphs.pkl --weights crossover.f32
+
+The task is that of HEAD: color a graph with k colors, where two colorings become the parents of two children in every
+generation. `graphs` looks for the k for which HEAD needs 10 to 100 generations. `children` makes several children of
+the same parents by random choices of classes, and counts the conflicts that TabuCol leaves of each. `train` fits the
+network: the fewer conflicts, the more the nodes in the chosen classes are worth. `measure` counts moves and seconds
+until a graph is solved.
+"""
+
+import math
+import pickle
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import networkx as nx
+import numpy as np
+import torch
+import tyro
+from torch import Tensor, nn
+from torch_geometric.utils import scatter
+
+from benchmarks.families import latin_square
+from benchmarks.training_speed import table
+from gnn_training.data import applications, families
+from gnn_training.graph import NeighbourLists
+from gnn_training.search import kernels
+from gnn_training.search.crossover import (
+    FEATURES,
+    LAYERS,
+    MESSAGES,
+    NUM_WEIGHTS,
+    WIDTH,
+    Parent,
+    children,
+    crossover,
+    features_of,
+    node_values,
+    shipped_weights,
+)  # fmt: skip
+from gnn_training.search.engine import Budget, Search, Worker
+from gnn_training.search.portfolio import GENERATION, recombination
+from gnn_training.training.learner import learning_rate
+
+GNP = partial(families._networkx, nx.gnp_random_graph)
+KINDS = {f"G(n,{p})": partial(GNP, [(p, p + 1e-9)]) for p in (0.3, 0.5, 0.7, 0.9)} | {
+    "course timetables": applications.course_timetable, "Pauli strings": applications.pauli_strings,
+    "exam timetables": applications.exam_timetable, "geometric": families.FAMILIES["geometric"].draw,
+    "Leighton": families.FAMILIES["leighton"].draw, "Latin squares": latin_square,
+}  # fmt: skip
+GENERATIONS = 10, 100  # that HEAD needs of the graphs to train and measure on
+LIMIT = 60  # generations of a measured search; one without a solution counts as twice as many
+LOOKED_AT = (1, 3, 6, 9, 13, 17)  # generations whose parents get further children
+CHILDREN = 12  # of these parents
+NEVER = np.zeros(1, dtype=np.uint8)
+
+
+class Task(NamedTuple):
+    """A graph to color with k colors."""
+
+    kind: str
+    lists: NeighbourLists
+    k: int
+
+
+class Example(NamedTuple):
+    """Two colorings of a task, and what became of children."""
+
+    task: int
+    parents: np.ndarray  # (2, N) int16
+    features: np.ndarray  # (N, 2, F) float32
+    origin: np.ndarray  # (CHILDREN, N) int8: the coloring from which the child has the class of the node, -1 for none
+    conflicts: np.ndarray  # (CHILDREN,) float32, after TabuCol
+
+
+class Counting(Worker):
+    """A thread of a search that counts its moves."""
+
+    moves = 0
+
+    def tabucol(self, *arguments: Any) -> Any:
+        """As in other threads."""
+        found = super().tabucol(*arguments)
+        self.moves += found[3]
+        return found
+
+
+def worker_for(task: Task, seed: int) -> Counting:
+    """A thread that looks for a coloring with k colors, from one that is no better than a random one."""
+    n = len(task.lists.offsets) - 1
+    search = Search(task.lists, np.arange(n) % (task.k + 1), Budget(math.inf, seed=seed), None)
+    worker = Counting(search, seed)
+    search.workers = [worker]
+    return worker
+
+
+def solve(task: Task, weights: np.ndarray, seed: int, limit: int = LIMIT) -> tuple[float, float, bool]:
+    """Moves and seconds until a graph has k colors, and whether it has; twice those of `limit` generations, if not."""
+    worker, start = worker_for(task, seed), time.process_time()
+    turns = recombination(worker, weights)
+    for _ in range(2 * limit):
+        next(turns)
+        if worker.search.num_colors <= task.k:
+            return worker.moves, time.process_time() - start, True
+    return 2 * worker.moves, 2 * (time.process_time() - start), False
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """Look for graphs where crossover decides."""
+
+    out: Path
+    seed: int
+    sizes: tuple[int, int] = (150, 400)
+    seconds: float = 60.0
+    """For each kind of graph."""
+    kinds: tuple[str, ...] = tuple(KINDS)
+
+    def run(self) -> None:
+        """Write the tasks."""
+        tasks = []
+        for kind in self.kinds:
+            start, index, before = time.monotonic(), 0, len(tasks)
+            while time.monotonic() - start < self.seconds:
+                rng = np.random.default_rng([self.seed, *kind.encode(), index])
+                lists = KINDS[kind](rng, int(rng.integers(*self.sizes))).graph.csr()
+                k = self.colors(kind, lists)
+                tasks += [Task(kind, lists, k)] if k else []
+                index += 1
+            print(f"{kind}: {len(tasks) - before} of {index} graphs", flush=True)
+        self.out.write_bytes(pickle.dumps(tasks))
+
+    def colors(self, kind: str, lists: NeighbourLists) -> int | None:
+        """The most colors for which the median of three searches needs GENERATIONS; None if no number has it."""
+        size, (fewest, most) = np.zeros(NUM_WEIGHTS, np.float32), GENERATIONS
+        k = int(kernels.dsatur(*lists).max()) + 1
+        step = max(1, k // 12)
+        while k > 2:
+            limit = most if step == 1 else fewest
+            task = Task(kind, lists, k - step)
+            moves, _, is_solved = sorted(solve(task, size, seed, limit) for seed in range(3))[1]
+            if moves < 2 * fewest * GENERATION:
+                k -= step
+            elif step > 1:
+                step = max(1, step // 2)
+            else:
+                return k - 1 if is_solved else None
+        return None
+
+
+@dataclass(frozen=True)
+class Children:
+    """Make children by random choices near those of a network."""
+
+    graphs: tuple[Path, ...]
+    out: Path
+    weights: Path | None = None
+    """Of the network; without, every node is worth 1."""
+    minutes: float = 20.0
+    seed: int = 0
+
+    def run(self) -> None:
+        """Write the examples."""
+        tasks = [task for path in self.graphs for task in pickle.loads(path.read_bytes())]
+        tasks = [tasks[i] for i in np.random.default_rng(self.seed).permutation(len(tasks))]
+        weights, examples, start = read_weights(self.weights), [], time.monotonic()
+        for number in count():
+            if time.monotonic() - start > 60 * self.minutes:
+                break
+            task = int(
+                np.random.default_rng([self.seed, number // len(tasks)]).permutation(len(tasks))[number % len(tasks)]
+            )
+            examples += self.examples(tasks, task, number, weights)
+            if number % 100 == 99:
+                print(number + 1, "searches,", len(examples), "pairs of parents", flush=True)
+        self.out.write_bytes(pickle.dumps((tasks, examples)))
+
+    def examples(self, tasks: list[Task], number: int, seed: int, weights: np.ndarray) -> Iterator[Example]:
+        """Parents of one search, and children."""
+        task, rng = tasks[number], np.random.default_rng([self.seed, seed])
+        worker = worker_for(task, self.seed * 1_000_003 + seed)
+        starts = [worker.uncolored(), worker.uncolored()]
+        for generation in range(1 + LOOKED_AT[-1]):
+            found = [worker.tabucol(colors, task.k, GENERATION) for colors in starts]
+            parents = [Parent(conflicts, colors, ages) for colors, ages, conflicts, *_ in found]
+            if min(parent.conflicts for parent in parents) == 0:
+                return
+            if generation in LOOKED_AT:
+                yield self.example(task, number, parents, worker, weights, rng)
+            starts = children(task.lists, parents, task.k, weights)
+
+    @staticmethod
+    def example(
+        task: Task, number: int, parents: list[Parent], worker: Worker, weights: np.ndarray, rng: np.random.Generator
+    ) -> Example:
+        """Children of two parents."""
+        colors, ages = (np.stack([getattr(parent, name) for parent in parents]) for name in ("colors", "ages"))
+        n, x = colors.shape[1], features_of(*task.lists, colors, ages, task.k)
+        policy, origin, conflicts = node_values(x, colors, task.k, weights), np.zeros((CHILDREN, n), np.int8), []
+        for i in range(CHILDREN):
+            of_class, of_node, share = rng.choice([0.05, 0.15, 0.3]), rng.choice([0, 0.3]), rng.choice([0, 0.5, 1, 1])
+            noise = of_class * np.take_along_axis(rng.normal(size=(2, task.k)), colors, 1)
+            noise += of_node * rng.normal(size=(2, n))
+            values = ((share * policy / abs(policy).mean() + 1 - share) * np.exp(noise)).astype(np.float32)
+            first = i % 2
+            child = crossover(colors[first], colors[1 - first], values[:: 1 - 2 * first].copy(), task.k)
+            origin[i] = np.where(child < 0, -1, (child % 2) ^ first)
+            conflicts.append(worker.tabucol(child, task.k, GENERATION)[2])
+        return Example(number, colors.astype(np.int16), x, origin, np.array(conflicts, np.float32))
+
+
+class CrossoverNetwork(nn.Module):
+    """The network of `search.crossover`. A node is worth 1 before training. In shapes, V are the nodes of some pairs of
+    colorings, each node once for either coloring.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(len(FEATURES), WIDTH)
+        self.layers = nn.ModuleList(nn.Linear(MESSAGES * WIDTH, WIDTH) for _ in range(LAYERS))
+        self.out, self.direct = nn.Linear(WIDTH, 1, bias=False), nn.Linear(len(FEATURES), 1, bias=False)
+        for last in (self.out, self.direct):
+            nn.init.zeros_(last.weight)
+        self.log_conflicts = nn.Parameter(torch.tensor(-3.9))  # of a child, for each unit of value that it lacks
+
+    def forward(self, features: Tensor, classes: Tensor, others: Tensor, twin: Tensor) -> Tensor:
+        """Values (V,) of nodes. features (V, F); classes, others (V,): the class of a node in its coloring and in the
+        other one, all numbered in a row; twin (V,): the same node in the other coloring.
+        """
+        h = self.first(features)
+        for layer in self.layers:
+            e = h.relu()
+            of_class, of_other = (scatter(e, index, reduce="mean")[index] for index in (classes, others))
+            h = h + layer(torch.cat([e, of_class, e[twin], of_other], 1))
+        return 1 + (self.out(h.relu()) + self.direct(features))[:, 0]
+
+    def weights(self) -> np.ndarray:
+        """All that `search.crossover` needs, in its order: (NUM_WEIGHTS,) float32."""
+        parts = [part for each in (self.first, *self.layers) for part in (each.weight.T, each.bias)]
+        parts += [self.out.weight, self.direct.weight]
+        return torch.cat([part.detach().flatten() for part in parts]).numpy().astype("<f4")
+
+    def expected(self, examples: list[Example], tasks: list[Task]) -> list[Tensor]:
+        """Of every pair of parents, the conflicts of its children (CHILDREN,) that their classes let one expect, less
+        the mean.
+        """
+        features, classes, others, twin, num_classes, num_nodes = [], [], [], [], 0, 0
+        for example in examples:
+            k, n = tasks[example.task].k, len(example.features)
+            first, second = num_classes + example.parents.astype(np.int64) + [[0], [k]]
+            features += [example.features[:, 0], example.features[:, 1]]
+            classes += [first, second]
+            others += [second, first]
+            twin += [num_nodes + n + np.arange(n), num_nodes + np.arange(n)]
+            num_classes, num_nodes = num_classes + 2 * k, num_nodes + 2 * n
+        values = self(*(torch.from_numpy(np.concatenate(each)) for each in (features, classes, others, twin)))
+        expected = []
+        for example, value in zip(examples, values.split([2 * len(x.features) for x in examples]), strict=True):
+            taken = np.concatenate([example.origin == 0, example.origin == 1], 1)
+            worth = torch.from_numpy(taken).float() @ value
+            expected.append((worth.mean() - worth) * self.log_conflicts.exp())
+        return expected
+
+
+@dataclass(frozen=True)
+class Train:
+    """Fit a network to what became of children."""
+
+    children: tuple[Path, ...]
+    out: Path
+    epochs: int = 6
+    batch: int = 16
+    """Pairs of parents in a step."""
+    rate: float = 2e-3
+    seed: int = 0
+    share: float = 1.0
+    """Of the pairs of parents."""
+    features_alone: bool = False
+    """Train one weight for every feature, without the hidden units and their messages."""
+    test: Path | None = None
+    """Children of other graphs."""
+
+    def run(self) -> None:
+        """Write the weights."""
+        torch.manual_seed(self.seed)
+        rng, tasks, examples = np.random.default_rng(self.seed), [], []
+        for path in self.children:
+            more_tasks, more = pickle.loads(path.read_bytes())
+            examples += [each._replace(task=each.task + len(tasks)) for each in more]
+            tasks += more_tasks
+        examples = [examples[i] for i in rng.permutation(len(examples))[: round(self.share * len(examples))]]
+        test = pickle.loads(self.test.read_bytes()) if self.test else None
+        network, done = CrossoverNetwork(), 0
+        trained = [network.direct.weight, network.log_conflicts] if self.features_alone else network.parameters()
+        optimizer = torch.optim.AdamW(trained, weight_decay=1e-2)
+        num_steps = self.epochs * -(-len(examples) // self.batch)
+        print(f"{len(examples)} pairs of parents, {num_steps} steps, {NUM_WEIGHTS} numbers")
+        for epoch in range(1, self.epochs + 1):
+            errors = []
+            for places in np.array_split(rng.permutation(len(examples)), num_steps // self.epochs):
+                loss = torch.stack(squared_errors(network, [examples[i] for i in places], tasks)).mean()
+                for group in optimizer.param_groups:
+                    group["lr"] = learning_rate(done, self.rate, num_steps // 20, num_steps)
+                optimizer.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+                optimizer.step()
+                errors.append(loss.item())
+                done += 1
+            explained = f", explained on other graphs {self.explained(network, *test):.4f}" if test else ""
+            print(f"epoch {epoch}: squared error {np.mean(errors):.4f}{explained}", flush=True)
+            network.weights().tofile(self.out)
+
+    @staticmethod
+    @torch.no_grad()
+    def explained(network: CrossoverNetwork, tasks: list[Task], examples: list[Example]) -> float:
+        """Share of the variance among the children of a pair that the network explains."""
+        left = sum(float(error) for example in examples for error in squared_errors(network, [example], tasks))
+        return 1 - left / sum(float(example.conflicts.var()) for example in examples)
+
+
+def squared_errors(network: CrossoverNetwork, examples: list[Example], tasks: list[Task]) -> list[Tensor]:
+    """Mean squared error of the expected conflicts, of every pair of parents."""
+    errors = []
+    for example, expected in zip(examples, network.expected(examples, tasks), strict=True):
+        found = torch.from_numpy(example.conflicts)
+        errors.append((found - found.mean() - expected).square().mean())
+    return errors
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Compare networks with HEAD, where every node is worth 1: moves and seconds until a graph is solved."""
+
+    graphs: Path
+    weights: tuple[Path, ...] = ()
+    """Of networks, instead of the one that ships."""
+    graphs_per_kind: int = 20
+    searches: int = 3
+    """Of every graph, each with a seed of its own."""
+
+    def run(self) -> None:
+        """Print a table: geometric means of ratios to HEAD, with one standard error over graphs."""
+        tasks, rivals = pickle.loads(self.graphs.read_bytes()), [read_weights(path) for path in self.weights]
+        arms = [np.zeros(NUM_WEIGHTS, np.float32), *(rivals or [shipped_weights()])]
+        solve(tasks[0], arms[0], 0, 1)  # compiles
+        found: dict[str, np.ndarray] = {}  # (graphs, searches, arms, 3)
+        for kind in dict.fromkeys(task.kind for task in tasks):
+            chosen = [task for task in tasks if task.kind == kind][: self.graphs_per_kind]
+            seeds = range(self.searches)
+            found[kind] = np.array([[[solve(task, arm, seed) for arm in arms] for seed in seeds] for task in chosen])
+            print(kind, *cells(found[kind]), flush=True)
+        found["all"] = np.concatenate(list(found.values()))
+        rows = [[kind, *cells(each)] for kind, each in found.items()]
+        names = ["kind", "graphs", "solved"]
+        names += [f"{what}, network {number}" for number in range(1, len(arms)) for what in ("moves", "seconds")]
+        print(table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))))
+
+
+def cells(found: np.ndarray) -> list[str]:
+    """Number of graphs, shares of solved searches, ratios of moves and seconds; found (graphs, searches, arms, 3)."""
+    logs = np.log(found[..., :2]).mean(1)
+    ratios = (logs[:, 1:] - logs[:, :1]).reshape(len(found), -1)
+    means, errors = np.exp(ratios.mean(0)), ratios.std(0) / math.sqrt(len(found))
+    solved = " / ".join(f"{share:.2f}" for share in found[..., 2].mean((0, 1)))
+    return [str(len(found)), solved, *(f"{m:.2f} ± {m * e:.2f}" for m, e in zip(means, errors, strict=True))]
+
+
+def read_weights(path: Path | None) -> np.ndarray:
+    """Weights (NUM_WEIGHTS,) in a file; zeros, with which every node is worth 1, for none."""
+    return np.zeros(NUM_WEIGHTS, np.float32) if path is None else np.fromfile(path, dtype="<f4", count=NUM_WEIGHTS)
+
+
+if __name__ == "__main__":
+    tyro.cli(Graphs | Children | Train | Measure, description=__doc__).run()

@@ -1,0 +1,231 @@
+//! Crossover of two colorings, in which a message passing network says what every node is worth, as
+//! `gnn_training/search/crossover.py`. Letters in shapes: N nodes, K colors, F features, D width.
+
+use std::sync::LazyLock;
+
+use crate::kernels::{Lists, NONE};
+
+const FEATURES: usize = 10;
+const WIDTH: usize = 24;
+const LAYERS: usize = 2;
+const MESSAGES: usize = 4; // of the node, of its class, of the node in the other coloring, of its class there
+const NUM_WEIGHTS: usize = (FEATURES + 1) * WIDTH + LAYERS * (MESSAGES * WIDTH + 1) * WIDTH + WIDTH + FEATURES;
+pub(crate) const GENERATION: usize = 5_000; // moves of TabuCol on a child
+
+type Hidden = [f32; WIDTH];
+
+/// The trained weights, little-endian.
+static WEIGHTS: LazyLock<Vec<f32>> = LazyLock::new(|| {
+    let bytes = include_bytes!("../crossover.f32");
+    let weights: Vec<f32> =
+        bytes.chunks_exact(4).map(|each| f32::from_le_bytes([each[0], each[1], each[2], each[3]])).collect();
+    assert_eq!(weights.len(), NUM_WEIGHTS, "crossover.f32 is of another network");
+    weights
+});
+
+/// A coloring of a generation.
+#[derive(Clone, Default)]
+pub(crate) struct Parent {
+    pub(crate) conflicts: i32,
+    pub(crate) colors: Vec<u32>,
+    /// Moves of TabuCol since a node took its color.
+    pub(crate) ages: Vec<u32>,
+}
+
+/// The two children of two parents with k colors, in which some nodes have no color.
+pub(crate) fn children(lists: &Lists, parents: &[Parent; 2], k: usize) -> [Vec<u32>; 2] {
+    let [a, b] = node_values(&features(lists, parents, k), parents, k, &WEIGHTS);
+    let [first, second] = parents;
+    [crossover([&first.colors, &second.colors], [&a, &b], k), crossover([&second.colors, &first.colors], [&b, &a], k)]
+}
+
+/// Greedy partition crossover (Galinier and Hao 1999): the class of the first parent, then of the second, and so on,
+/// whose nodes left have the largest sum of values becomes a class.
+fn crossover(parents: [&[u32]; 2], values: [&[f32]; 2], k: usize) -> Vec<u32> {
+    let n = parents[0].len();
+    let (mut child, mut left, mut worth) = (vec![NONE; n], [vec![0; k], vec![0; k]], [vec![0.0; k], vec![0.0; k]]);
+    for p in 0..2 {
+        for v in 0..n {
+            left[p][parents[p][v] as usize] += 1;
+            worth[p][parents[p][v] as usize] += f64::from(values[p][v]);
+        }
+    }
+    for c in 0..k {
+        let p = c % 2;
+        let mut best = None;
+        for x in (0..k).filter(|&x| left[p][x] > 0) {
+            if best.is_none_or(|best: usize| worth[p][x] > worth[p][best]) {
+                best = Some(x);
+            }
+        }
+        let Some(best) = best else { continue };
+        for v in 0..n {
+            if child[v] == NONE && parents[p][v] as usize == best {
+                child[v] = c as u32;
+                for q in 0..2 {
+                    left[q][parents[q][v] as usize] -= 1;
+                    worth[q][parents[q][v] as usize] -= f64::from(values[q][v]);
+                }
+            }
+        }
+    }
+    child
+}
+
+/// Features of every node in both colorings, in the order of the trained weights.
+fn features(lists: &Lists, parents: &[Parent; 2], k: usize) -> Vec<[[f32; FEATURES]; 2]> {
+    let n = parents[0].colors.len();
+    let mean = lists.num_ends() as f64 / n as f64;
+    let (mut x, mut square) = (vec![[[0.0; FEATURES]; 2]; n], 0.0);
+    let (mut sizes, mut both) = ([vec![0_usize; k], vec![0_usize; k]], vec![0_usize; k * k]);
+    for v in 0..n {
+        square += (lists.neighbors(v as u32).len() as f64 - mean).powi(2);
+        let [a, b] = [0, 1].map(|p: usize| parents[p].colors[v] as usize);
+        both[a * k + b] += 1;
+        sizes[0][a] += 1;
+        sizes[1][b] += 1;
+    }
+    let deviation = (square / n as f64).max(1e-6).sqrt();
+    let mut counts = vec![0_u32; k];
+    for p in 0..2 {
+        let colors = &parents[p].colors;
+        let (mut takes, mut largest) = (vec![0_usize; k], vec![0_usize; k]);
+        for c in 0..k {
+            for other in 0..k {
+                largest[c] = largest[c].max(both[if p == 0 { c * k + other } else { other * k + c }]);
+            }
+        }
+        for v in 0..n {
+            counts.fill(0);
+            for &u in lists.neighbors(v as u32) {
+                counts[colors[u as usize] as usize] += 1;
+            }
+            let own = colors[v] as usize;
+            let mut free = 0;
+            for c in (0..k).filter(|&c| counts[c] == 0 && c != own) {
+                takes[c] += 1;
+                free += 1;
+            }
+            x[v][p][0] = counts[own] as f32;
+            x[v][p][6] = f64::from(free).ln_1p() as f32;
+        }
+        for v in 0..n {
+            let (c, at) = (colors[v] as usize, &mut x[v][p]);
+            let size = sizes[p][c] as f64;
+            at[1] = (largest[c] as f64 / size) as f32;
+            at[2] = (both[parents[0].colors[v] as usize * k + parents[1].colors[v] as usize] as f64 / size) as f32;
+            at[3] = ((lists.neighbors(v as u32).len() as f64 - mean) / deviation) as f32;
+            at[4] = (takes[c] as f64).ln_1p() as f32;
+            at[5] = (f64::from(parents[p].ages[v]).ln_1p() / (GENERATION as f64).ln_1p()) as f32;
+            at[7] = (size * k as f64 / n as f64 + 0.1).ln() as f32;
+            at[8] = (mean / n as f64 - 0.5) as f32;
+            at[9] = ((n as f64 / k as f64).ln() - 1.5) as f32;
+        }
+    }
+    x
+}
+
+/// What the network says that every node is worth in both colorings.
+fn node_values(x: &[[[f32; FEATURES]; 2]], parents: &[Parent; 2], k: usize, weights: &[f32]) -> [Vec<f32>; 2] {
+    let n = x.len();
+    let mut rest = weights;
+    let mut next = |count: usize| {
+        let (part, others) = rest.split_at(count);
+        rest = others;
+        part
+    };
+    let (first, bias) = (next(FEATURES * WIDTH), next(WIDTH));
+    let mut h = vec![[[0.0; WIDTH]; 2]; n];
+    let mut e = h.clone();
+    for (h, x) in h.iter_mut().zip(x) {
+        for p in 0..2 {
+            h[p].copy_from_slice(bias);
+            add_product(&x[p], first, &mut h[p]);
+        }
+    }
+    let class = |q: usize, v: usize| parents[q].colors[v] as usize;
+    for _ in 0..LAYERS {
+        let (layer, bias) = (next(MESSAGES * WIDTH * WIDTH), next(WIDTH));
+        let of = |message: usize| &layer[message * WIDTH * WIDTH..][..WIDTH * WIDTH];
+        // Sums of the nodes in coloring p by their classes in coloring q, at 2 p + q.
+        let mut sums = vec![vec![[0.0_f32; WIDTH]; k]; 4];
+        let mut sizes = [vec![0.0_f32; k], vec![0.0_f32; k]];
+        for v in 0..n {
+            for q in 0..2 {
+                sizes[q][class(q, v)] += 1.0;
+            }
+            for p in 0..2 {
+                e[v][p] = h[v][p].map(|value| value.max(0.0));
+                for q in 0..2 {
+                    add(&e[v][p], &mut sums[2 * p + q][class(q, v)]);
+                }
+            }
+        }
+        let mut said = vec![vec![[0.0_f32; WIDTH]; k]; 4];
+        for i in 0..4 {
+            let (p, q) = (i / 2, i % 2);
+            for c in 0..k {
+                let mean: Hidden = sums[i][c].map(|sum| sum / sizes[q][c].max(1.0));
+                add_product(&mean, of(if p == q { 1 } else { 3 }), &mut said[i][c]);
+            }
+        }
+        for v in 0..n {
+            for p in 0..2 {
+                let (a, b) = (&said[2 * p][class(0, v)], &said[2 * p + 1][class(1, v)]);
+                for d in 0..WIDTH {
+                    h[v][p][d] += bias[d] + a[d] + b[d];
+                }
+                add_product(&e[v][p], of(0), &mut h[v][p]);
+                add_product(&e[v][1 - p], of(2), &mut h[v][p]);
+            }
+        }
+    }
+    let (out, direct) = (next(WIDTH), next(FEATURES));
+    [0, 1].map(|p: usize| {
+        let sum = |values: &[f32], weights: &[f32]| values.iter().zip(weights).map(|(a, b)| a * b).sum::<f32>();
+        (0..n).map(|v| 1.0 + sum(&h[v][p].map(|value| value.max(0.0)), out) + sum(&x[v][p], direct)).collect()
+    })
+}
+
+/// Adds the product of a vector (I,) and a matrix (I, D).
+#[inline(always)]
+fn add_product(x: &[f32], matrix: &[f32], total: &mut Hidden) {
+    for (value, row) in x.iter().zip(matrix.chunks_exact(WIDTH)) {
+        for (sum, weight) in total.iter_mut().zip(row) {
+            *sum += value * weight;
+        }
+    }
+}
+
+fn add(x: &Hidden, total: &mut Hidden) {
+    total.iter_mut().zip(x).for_each(|(sum, value)| *sum += value);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::rule_search::tests::{checksum, graph_of, integers};
+
+    /// tests/test_rust_search.py makes them.
+    #[test]
+    fn children_are_those_of_the_python_loops() {
+        let golden: Value = serde_json::from_str(include_str!("../tests/rule_search.json")).unwrap();
+        for case in golden["children"].as_array().unwrap() {
+            let (graph, k) = (graph_of(integers(&case["graph"])), case["k"].as_u64().unwrap());
+            let mut state = k;
+            let mut below = |limit: u64| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                ((state >> 33) % limit) as u32
+            };
+            let parents = [0, 1].map(|_| {
+                let colors = (0..graph.num_nodes()).map(|_| below(k)).collect();
+                Parent { conflicts: 1, colors, ages: (0..graph.num_nodes()).map(|_| below(5000)).collect() }
+            });
+            let found = children(&Lists::new(&graph), &parents, k as usize);
+            let found = found.map(|child| checksum(&child.iter().map(|&c| c.min(k as u32)).collect::<Vec<_>>()));
+            assert_eq!(json!(found), case["found"], "{}", case["graph"]);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+"""Crossover of two colorings, in which a message passing network says what every node is worth.
+
+Greedy partition crossover (Galinier and Hao 1999) makes the class with most nodes left a class of the child, first of
+one parent, then of the other, and so on. Here it is the class whose nodes left are worth most together. The messages of
+the network go from the nodes to the classes that they have in both colorings, and back. `benchmarks/recombination.py`
+trains it on what became of children, and writes the file that ships.
+
+Letters in shapes: N nodes, K colors, F features, D width; the two colorings are 0 and 1.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from gnn_training.graph import NeighbourLists
+
+# Of a node in its coloring: neighbours of its own color; the largest share of its class that is one class of the other
+# coloring; the share of its class that is one class with it there; its degree; nodes that its class could take; moves
+# since its last one; other colors without a conflict; size of its class. Of all nodes: density, nodes for each color.
+FEATURES = (
+    "conflicts", "class_agreement", "agreement", "degree", "takes", "age", "free", "size", "density", "nodes_per_color",
+)  # fmt: skip
+WIDTH, LAYERS = 24, 2
+MESSAGES = 4  # that a node gets: of itself, of its class, of itself in the other coloring, of its class there
+F, D = len(FEATURES), WIDTH
+NUM_WEIGHTS = (F + 1) * D + LAYERS * (MESSAGES * D + 1) * D + D + F
+WEIGHTS = Path(__file__).parents[1] / "shipped" / "crossover.f32"
+GENERATION = 5_000  # moves of TabuCol on a child
+LOG_GENERATION = math.log1p(GENERATION)
+
+
+@cache
+def shipped_weights() -> np.ndarray:
+    """The trained weights (NUM_WEIGHTS,) float32."""
+    return np.fromfile(WEIGHTS, dtype="<f4", count=NUM_WEIGHTS)
+
+
+class Parent(NamedTuple):
+    """A coloring of a generation."""
+
+    conflicts: int
+    colors: np.ndarray  # (N,) int32, 0 to k - 1
+    ages: np.ndarray  # (N,) int32, moves of TabuCol since a node took its color
+
+
+def children(lists: NeighbourLists, parents: Sequence[Parent], k: int, weights: np.ndarray) -> list[np.ndarray]:
+    """The two children (N,) int32 of two parents, in which some nodes have no color, -1."""
+    colors, ages = (np.stack([getattr(parent, name) for parent in parents]) for name in ("colors", "ages"))
+    values = node_values(features_of(*lists, colors, ages, k), colors, k, weights)
+    first, second = colors
+    return [crossover(first, second, values, k), crossover(second, first, values[::-1].copy(), k)]
+
+
+@njit(cache=True, nogil=True)
+def crossover(first, second, values, k):
+    """A child of two colorings (N,) int32 with the colors 0..k-1: the class of the first, then of the second, and so
+    on, whose nodes left have the largest sum of values (2, N) becomes a class. Returns a coloring (N,) int32, in which
+    nodes of no such class have -1.
+    """
+    n, child = len(first), np.full(len(first), -1, dtype=np.int32)
+    left, worth = np.zeros((2, k), dtype=np.int64), np.zeros((2, k))
+    for v in range(n):
+        left[0, first[v]] += 1
+        left[1, second[v]] += 1
+        worth[0, first[v]] += values[0, v]
+        worth[1, second[v]] += values[1, v]
+    for c in range(k):
+        p, best = c % 2, -1
+        for x in range(k):
+            if left[p, x] > 0 and (best < 0 or worth[p, x] > worth[p, best]):
+                best = x
+        parent = first if p == 0 else second
+        for v in range(n):
+            if child[v] < 0 and parent[v] == best:
+                child[v] = c
+                left[0, first[v]] -= 1
+                left[1, second[v]] -= 1
+                worth[0, first[v]] -= values[0, v]
+                worth[1, second[v]] -= values[1, v]
+    return child
+
+
+@njit(cache=True, nogil=True)
+def features_of(offsets, neighbours, parents, ages, k):
+    """Features of the nodes of two colorings (2, N) int32 by the names of FEATURES: (N, 2, F) float32. ages (2, N)
+    int32: moves of TabuCol since a node's last one.
+    """
+    n, mean, square = parents.shape[1], len(neighbours) / parents.shape[1], 0.0
+    x, counts = np.zeros((n, 2, F), dtype=np.float32), np.zeros((n, k), dtype=np.int32)
+    sizes, both = np.zeros((2, k), dtype=np.int64), np.zeros((k, k), dtype=np.int64)
+    for v in range(n):
+        square += (offsets[v + 1] - offsets[v] - mean) ** 2
+        both[parents[0, v], parents[1, v]] += 1
+        sizes[0, parents[0, v]] += 1
+        sizes[1, parents[1, v]] += 1
+    deviation = math.sqrt(max(square / n, 1e-6))
+    for p in range(2):
+        colors, takes, largest = parents[p], np.zeros(k, dtype=np.int64), np.zeros(k, dtype=np.int64)
+        for c in range(k):
+            for other in range(k):
+                largest[c] = max(largest[c], both[c, other] if p == 0 else both[other, c])
+        for v in range(n):
+            for c in range(k):
+                counts[v, c] = 0
+            for i in range(offsets[v], offsets[v + 1]):
+                counts[v, colors[neighbours[i]]] += 1
+            free = 0
+            for c in range(k):
+                if counts[v, c] == 0 and c != colors[v]:
+                    takes[c] += 1
+                    free += 1
+            x[v, p, 6] = math.log1p(free)
+        for v in range(n):
+            c = colors[v]
+            x[v, p, 0] = counts[v, c]
+            x[v, p, 1] = largest[c] / sizes[p, c]
+            x[v, p, 2] = both[parents[0, v], parents[1, v]] / sizes[p, c]
+            x[v, p, 3] = (offsets[v + 1] - offsets[v] - mean) / deviation
+            x[v, p, 4] = math.log1p(takes[c])
+            x[v, p, 5] = math.log1p(ages[p, v]) / LOG_GENERATION
+            x[v, p, 7] = math.log(sizes[p, c] * k / n + 0.1)
+            x[v, p, 8] = mean / n - 0.5
+            x[v, p, 9] = math.log(n / k) - 1.5
+    return x
+
+
+@njit(cache=True, nogil=True)
+def node_values(x, parents, k, weights):
+    """What the network with weights (NUM_WEIGHTS,) float32 says that the nodes of two colorings (2, N) int32 are worth:
+    (2, N) float32. x: their features, see `features_of`.
+    """
+    n, end = len(x), F * D
+    first, bias = weights[:end].reshape(F, D), weights[end : end + D]
+    end += D
+    h, e = np.zeros((n, 2, D), dtype=np.float32), np.zeros((n, 2, D), dtype=np.float32)
+    for v in range(n):
+        for p in range(2):
+            for d in range(D):
+                h[v, p, d] = bias[d]
+            add_product(x[v, p], first, h[v, p])
+    for _ in range(LAYERS):
+        layer = weights[end : end + MESSAGES * D * D].reshape(MESSAGES, D, D)
+        end += MESSAGES * D * D
+        bias = weights[end : end + D]
+        end += D
+        # Sums of nodes of either coloring (first index) by their classes in coloring 0 and 1 (second index).
+        sums, said = np.zeros((2, 2, k, D), dtype=np.float32), np.zeros((2, 2, k, D), dtype=np.float32)
+        sizes = np.zeros((2, k), dtype=np.float32)
+        for v in range(n):
+            for q in range(2):
+                sizes[q, parents[q, v]] += 1
+            for p in range(2):
+                for d in range(D):
+                    e[v, p, d] = max(h[v, p, d], np.float32(0))
+                for q in range(2):
+                    for d in range(D):
+                        sums[p, q, parents[q, v], d] += e[v, p, d]
+        for p in range(2):
+            for q in range(2):
+                for c in range(k):
+                    for d in range(D):
+                        sums[p, q, c, d] /= max(sizes[q, c], np.float32(1))
+                    add_product(sums[p, q, c], layer[1 if p == q else 3], said[p, q, c])
+        for v in range(n):
+            for p in range(2):
+                for d in range(D):
+                    h[v, p, d] += bias[d] + said[p, 0, parents[0, v], d] + said[p, 1, parents[1, v], d]
+                add_product(e[v, p], layer[0], h[v, p])
+                add_product(e[v, 1 - p], layer[2], h[v, p])
+    out, direct = weights[end : end + D], weights[end + D : end + D + F]
+    values = np.ones((2, n), dtype=np.float32)
+    for v in range(n):
+        for p in range(2):
+            for d in range(D):
+                values[p, v] += max(h[v, p, d], np.float32(0)) * out[d]
+            for i in range(F):
+                values[p, v] += x[v, p, i] * direct[i]
+    return values
+
+
+@njit(cache=True, nogil=True)
+def add_product(x, matrix, total):
+    """Add the product of a vector (I,) and a matrix (I, D) to total (D,)."""
+    for i in range(len(x)):
+        for d in range(D):
+            total[d] += x[i] * matrix[i, d]
