@@ -48,6 +48,7 @@ from gnn_training.search.crossover import (
     shipped_weights,
 )  # fmt: skip
 from gnn_training.search.engine import Budget, Search, Worker
+from gnn_training.search.first_colorings import seeded
 from gnn_training.search.portfolio import GENERATION, recombination
 from gnn_training.training.learner import learning_rate
 
@@ -112,6 +113,13 @@ def solve(task: Task, weights: np.ndarray, seed: int, limit: int = LIMIT) -> tup
         if worker.search.num_colors <= task.k:
             return worker.moves, time.process_time() - start, True
     return 2 * worker.moves, 2 * (time.process_time() - start), False
+
+
+def improved(task: Task, colors: np.ndarray, state: np.ndarray) -> Parent:
+    """What TabuCol makes of a child in a generation."""
+    kernels.complete(*task.lists, colors, task.k, state, NEVER)
+    best, ages, conflicts, *_ = kernels.tabucol(*task.lists, colors, task.k, GENERATION, state, NEVER)
+    return Parent(conflicts, best, ages)
 
 
 @dataclass(frozen=True)
@@ -186,21 +194,19 @@ class Children:
 
     def examples(self, tasks: list[Task], number: int, seed: int, weights: np.ndarray) -> Iterator[Example]:
         """Parents of one search, and children."""
-        task, rng = tasks[number], np.random.default_rng([self.seed, seed])
-        worker = worker_for(task, self.seed * 1_000_003 + seed)
-        starts = [worker.uncolored(), worker.uncolored()]
+        task, rng, state = tasks[number], np.random.default_rng([self.seed, seed]), seeded(self.seed, seed)
+        starts = [np.full(len(task.lists.offsets) - 1, -1, np.int32) for _ in range(2)]
         for generation in range(1 + LOOKED_AT[-1]):
-            found = [worker.tabucol(colors, task.k, GENERATION) for colors in starts]
-            parents = [Parent(conflicts, colors, ages) for colors, ages, conflicts, *_ in found]
+            parents = [improved(task, colors, state) for colors in starts]
             if min(parent.conflicts for parent in parents) == 0:
                 return
             if generation in LOOKED_AT:
-                yield self.example(task, number, parents, worker, weights, rng)
+                yield self.example(task, number, parents, state, weights, rng)
             starts = children(task.lists, parents, task.k, weights)
 
     @staticmethod
     def example(
-        task: Task, number: int, parents: list[Parent], worker: Worker, weights: np.ndarray, rng: np.random.Generator
+        task: Task, number: int, parents: list[Parent], state: np.ndarray, weights: np.ndarray, rng: np.random.Generator
     ) -> Example:
         """Children of two parents."""
         colors, ages = (np.stack([getattr(parent, name) for parent in parents]) for name in ("colors", "ages"))
@@ -214,7 +220,7 @@ class Children:
             first = i % 2
             child = crossover(colors[first], colors[1 - first], values[:: 1 - 2 * first].copy(), task.k)
             origin[i] = np.where(child < 0, -1, (child % 2) ^ first)
-            conflicts.append(worker.tabucol(child, task.k, GENERATION)[2])
+            conflicts.append(improved(task, child, state).conflicts)
         return Example(number, colors.astype(np.int16), x, origin, np.array(conflicts, np.float32))
 
 
@@ -324,7 +330,8 @@ class Train:
     @torch.no_grad()
     def explained(network: CrossoverNetwork, tasks: list[Task], examples: list[Example]) -> float:
         """Share of the variance among the children of a pair that the network explains."""
-        left = sum(float(error) for example in examples for error in squared_errors(network, [example], tasks))
+        batches = [examples[start : start + 64] for start in range(0, len(examples), 64)]
+        left = sum(float(error) for batch in batches for error in squared_errors(network, batch, tasks))
         return 1 - left / sum(float(example.conflicts.var()) for example in examples)
 
 
@@ -381,4 +388,6 @@ def read_weights(path: Path | None) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    tyro.cli(Graphs | Children | Train | Measure, description=__doc__).run()
+    from benchmarks import recombination as this  # files name its classes, not those of __main__
+
+    tyro.cli(this.Graphs | this.Children | this.Train | this.Measure, description=__doc__).run()
