@@ -32,7 +32,7 @@ def color(
     and 1, a scipy sparse matrix or an igraph graph gives a numpy array (N,). Integers (2, 2) are an edge array.
     Directions, weights, parallel edges and self loops are ignored.
     seconds: time limit. The search ends earlier if the coloring is proven optimal. The first use after an
-    installation compiles the search for some 15 seconds before.
+    installation compiles the search for some 20 seconds before.
     model: an open Model, the path of an exported file, or hf://owner/name on the Hugging Face Hub; None takes the
     shipped one.
     num_nodes: N of an edge array; None takes the largest node + 1.
