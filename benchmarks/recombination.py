@@ -32,7 +32,7 @@ from torch_geometric.utils import scatter
 from benchmarks.families import latin_square
 from benchmarks.training_speed import table
 from gnn_training.data import applications, families
-from gnn_training.graph import NeighbourLists
+from gnn_training.graph import Instance, NeighbourLists, as_graph
 from gnn_training.search import kernels
 from gnn_training.search.crossover import (
     FEATURES,
@@ -52,8 +52,13 @@ from gnn_training.search.first_colorings import seeded
 from gnn_training.search.portfolio import GENERATION, recombination
 from gnn_training.training.learner import learning_rate
 
-GNP = partial(families._networkx, nx.gnp_random_graph)
-KINDS = {f"G(n,{p})": partial(GNP, [(p, p + 1e-9)]) for p in (0.3, 0.5, 0.7, 0.9)} | {
+
+def gnp(p: float, rng: np.random.Generator, n: int) -> Instance:
+    """A random graph with an edge between two nodes with probability p."""
+    return Instance(as_graph(nx.gnp_random_graph(n, p, seed=int(rng.integers(2**32)))))
+
+
+KINDS = {f"G(n,{p})": partial(gnp, p) for p in (0.3, 0.5, 0.7, 0.9)} | {
     "course timetables": applications.course_timetable, "Pauli strings": applications.pauli_strings,
     "exam timetables": applications.exam_timetable, "geometric": families.FAMILIES["geometric"].draw,
     "Leighton": families.FAMILIES["leighton"].draw, "Latin squares": latin_square,
@@ -62,6 +67,7 @@ GENERATIONS = 10, 100  # that HEAD needs of the graphs to train and measure on
 LIMIT = 60  # generations of a measured search; one without a solution counts as twice as many
 LOOKED_AT = (1, 3, 6, 9, 13, 17)  # generations whose parents get further children
 CHILDREN = 12  # of these parents
+CHOOSING = range(1000, 1003)  # seeds of the searches that choose k; others measure
 NEVER = np.zeros(1, dtype=np.uint8)
 
 
@@ -155,7 +161,7 @@ class Graphs:
         while k > 2:
             limit = most if step == 1 else fewest
             task = Task(kind, lists, k - step)
-            moves, _, is_solved = sorted(solve(task, size, seed, limit) for seed in range(3))[1]
+            moves, _, is_solved = sorted(solve(task, size, seed, limit) for seed in CHOOSING)[1]
             if moves < 2 * fewest * GENERATION:
                 k -= step
             elif step > 1:
@@ -184,10 +190,7 @@ class Children:
         for number in count():
             if time.monotonic() - start > 60 * self.minutes:
                 break
-            task = int(
-                np.random.default_rng([self.seed, number // len(tasks)]).permutation(len(tasks))[number % len(tasks)]
-            )
-            examples += self.examples(tasks, task, number, weights)
+            examples += self.examples(tasks, number % len(tasks), number, weights)
             if number % 100 == 99:
                 print(number + 1, "searches,", len(examples), "pairs of parents", flush=True)
         self.out.write_bytes(pickle.dumps((tasks, examples)))
