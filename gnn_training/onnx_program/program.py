@@ -117,7 +117,7 @@ class Bound(nn.Module):
         return Bounds(colors, clique_bound(graphs, ranges.start_ids), graph), limits(nodes, colors.max() + 1)
 
 
-class RuleSearch(nn.Module):
+class Search(nn.Module):
     """The search with the network's rule, and its predictions for the graphs."""
 
     def __init__(self, trained: ColoringNetwork):
@@ -184,7 +184,7 @@ class Program(nn.Module):
 
     def __init__(self, trained: ColoringNetwork):
         super().__init__()
-        self.pad, self.bound, self.search, self.readout = Pad(), Bound(), RuleSearch(trained), Readout()
+        self.pad, self.bound, self.search, self.readout = Pad(), Bound(), Search(trained), Readout()
 
     @torch.no_grad()
     def forward(

@@ -29,7 +29,7 @@ WIDTH, LAYERS = 24, 2
 MESSAGES = 4  # that a node gets: of itself, of its class, of itself in the other coloring, of its class there
 F, D = len(FEATURES), WIDTH
 NUM_WEIGHTS = (F + 1) * D + LAYERS * (MESSAGES * D + 1) * D + D + F
-WEIGHTS = Path(__file__).parents[1] / "shipped" / "crossover.f32"
+WEIGHTS = Path(__file__).with_name("crossover.f32")
 GENERATION = 5_000  # moves of TabuCol on a child
 LOG_GENERATION = math.log1p(GENERATION)
 
