@@ -36,6 +36,7 @@ from gnn_training.graph import Instance, NeighbourLists, as_graph
 from gnn_training.search import kernels
 from gnn_training.search.crossover import (
     FEATURES,
+    GENERATION,
     LAYERS,
     MESSAGES,
     NUM_WEIGHTS,
@@ -46,10 +47,11 @@ from gnn_training.search.crossover import (
     features_of,
     node_values,
     shipped_weights,
+    stacked,
 )  # fmt: skip
 from gnn_training.search.engine import Budget, Search, Worker
 from gnn_training.search.first_colorings import seeded
-from gnn_training.search.portfolio import GENERATION, recombination
+from gnn_training.search.portfolio import recombination
 from gnn_training.training.learner import learning_rate
 
 
@@ -212,7 +214,7 @@ class Children:
         task: Task, number: int, parents: list[Parent], state: np.ndarray, weights: np.ndarray, rng: np.random.Generator
     ) -> Example:
         """Children of two parents."""
-        colors, ages = (np.stack([getattr(parent, name) for parent in parents]) for name in ("colors", "ages"))
+        colors, ages = stacked(parents)
         n, x = colors.shape[1], features_of(*task.lists, colors, ages, task.k)
         policy, origin, conflicts = node_values(x, colors, task.k, weights), np.zeros((CHILDREN, n), np.int8), []
         for i in range(CHILDREN):

@@ -4,6 +4,7 @@
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +24,20 @@ CASES = [
 ROUNDS = (1, 3, 10, 100, 1_000, 10_000)
 
 
+def random_numbers(state: int) -> Iterator[int]:
+    """Knuth's linear congruential generator, as in clients/rust/src/rule_search.rs."""
+    while True:
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        yield state >> 33
+
+
 def graph_of(nodes: int, groups: int, percent: int) -> Graph:
-    """A graph from Knuth's linear congruential generator, as clients/rust/src/rule_search.rs makes it."""
-    edges, state = [], nodes
+    """A graph from that generator, as in Rust."""
+    edges, random = [], random_numbers(nodes)
     for u in range(nodes):
         for v in range(u):
-            state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
-            if u % groups != v % groups and (state >> 33) % 100 < percent:
+            number = next(random)
+            if u % groups != v % groups and number % 100 < percent:
                 edges.append((u, v))
     return Graph.from_edges(nodes, np.reshape(edges, (-1, 2)))
 
@@ -61,10 +69,8 @@ def crossovers() -> list[dict]:
     """Pairs of colorings and ages from the same generator, and checksums of their two children."""
     cases = []
     for nodes, groups, percent, k in [(1, 1, 0, 1), (60, 60, 50, 7), (200, 12, 60, 20), (300, 300, 10, 9)]:
-        numbers, state = [], k
-        for limit in [k] * nodes + [GENERATION] * nodes + [k] * nodes + [GENERATION] * nodes:
-            state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
-            numbers.append((state >> 33) % limit)
+        limits = [k] * nodes + [GENERATION] * nodes
+        numbers = [number % limit for number, limit in zip(random_numbers(k), limits * 2, strict=False)]
         parents = [Parent(1, *each) for each in np.array(numbers, np.int32).reshape(2, 2, nodes)]
         found = children(graph_of(nodes, groups, percent).csr(), parents, k, shipped_weights())
         sums = [checksum(np.where(child < 0, k, child)) for child in found]

@@ -48,9 +48,14 @@ class Parent(NamedTuple):
     ages: np.ndarray  # (N,) int32, moves of TabuCol since a node took its color
 
 
+def stacked(parents: Sequence[Parent]) -> tuple[np.ndarray, np.ndarray]:
+    """Colors and ages (2, N) of two parents."""
+    return np.stack([parent.colors for parent in parents]), np.stack([parent.ages for parent in parents])
+
+
 def children(lists: NeighbourLists, parents: Sequence[Parent], k: int, weights: np.ndarray) -> list[np.ndarray]:
     """The two children (N,) int32 of two parents, in which some nodes have no color, -1."""
-    colors, ages = (np.stack([getattr(parent, name) for parent in parents]) for name in ("colors", "ages"))
+    colors, ages = stacked(parents)
     values = node_values(features_of(*lists, colors, ages, k), colors, k, weights)
     first, second = colors
     return [crossover(first, second, values, k), crossover(second, first, values[::-1].copy(), k)]
@@ -91,7 +96,7 @@ def features_of(offsets, neighbours, parents, ages, k):
     int32: moves of TabuCol since a node's last one.
     """
     n, mean, square = parents.shape[1], len(neighbours) / parents.shape[1], 0.0
-    x, counts = np.zeros((n, 2, F), dtype=np.float32), np.zeros((n, k), dtype=np.int32)
+    x, counts = np.zeros((n, 2, F), dtype=np.float32), np.zeros(k, dtype=np.int32)  # of a node's neighbours
     sizes, both = np.zeros((2, k), dtype=np.int64), np.zeros((k, k), dtype=np.int64)
     for v in range(n):
         square += (offsets[v + 1] - offsets[v] - mean) ** 2
@@ -106,18 +111,18 @@ def features_of(offsets, neighbours, parents, ages, k):
                 largest[c] = max(largest[c], both[c, other] if p == 0 else both[other, c])
         for v in range(n):
             for c in range(k):
-                counts[v, c] = 0
+                counts[c] = 0
             for i in range(offsets[v], offsets[v + 1]):
-                counts[v, colors[neighbours[i]]] += 1
+                counts[colors[neighbours[i]]] += 1
             free = 0
             for c in range(k):
-                if counts[v, c] == 0 and c != colors[v]:
+                if counts[c] == 0 and c != colors[v]:
                     takes[c] += 1
                     free += 1
+            x[v, p, 0] = counts[colors[v]]
             x[v, p, 6] = math.log1p(free)
         for v in range(n):
             c = colors[v]
-            x[v, p, 0] = counts[v, c]
             x[v, p, 1] = largest[c] / sizes[p, c]
             x[v, p, 2] = both[parents[0, v], parents[1, v]] / sizes[p, c]
             x[v, p, 3] = (offsets[v + 1] - offsets[v] - mean) / deviation
@@ -138,8 +143,10 @@ def node_values(x, parents, k, weights):
     first, bias = weights[:end].reshape(F, D), weights[end : end + D]
     end += D
     h, e = np.zeros((n, 2, D), dtype=np.float32), np.zeros((n, 2, D), dtype=np.float32)
+    sizes = np.zeros((2, k), dtype=np.float32)
     for v in range(n):
         for p in range(2):
+            sizes[p, parents[p, v]] += 1
             for d in range(D):
                 h[v, p, d] = bias[d]
             add_product(x[v, p], first, h[v, p])
@@ -150,10 +157,7 @@ def node_values(x, parents, k, weights):
         end += D
         # Sums of nodes of either coloring (first index) by their classes in coloring 0 and 1 (second index).
         sums, said = np.zeros((2, 2, k, D), dtype=np.float32), np.zeros((2, 2, k, D), dtype=np.float32)
-        sizes = np.zeros((2, k), dtype=np.float32)
         for v in range(n):
-            for q in range(2):
-                sizes[q, parents[q, v]] += 1
             for p in range(2):
                 for d in range(D):
                     e[v, p, d] = max(h[v, p, d], np.float32(0))

@@ -24,7 +24,7 @@ static WEIGHTS: LazyLock<Vec<f32>> = LazyLock::new(|| {
 });
 
 /// A coloring of a generation.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Parent {
     pub(crate) conflicts: i32,
     pub(crate) colors: Vec<u32>,
@@ -144,16 +144,16 @@ fn node_values(x: &[[[f32; FEATURES]; 2]], parents: &[Parent; 2], k: usize, weig
         }
     }
     let class = |q: usize, v: usize| parents[q].colors[v] as usize;
+    let mut sizes = [vec![0.0_f32; k], vec![0.0_f32; k]];
+    for q in 0..2 {
+        (0..n).for_each(|v| sizes[q][class(q, v)] += 1.0);
+    }
     for _ in 0..LAYERS {
         let (layer, bias) = (next(MESSAGES * WIDTH * WIDTH), next(WIDTH));
         let of = |message: usize| &layer[message * WIDTH * WIDTH..][..WIDTH * WIDTH];
         // Sums of the nodes in coloring p by their classes in coloring q, at 2 p + q.
         let mut sums = vec![vec![[0.0_f32; WIDTH]; k]; 4];
-        let mut sizes = [vec![0.0_f32; k], vec![0.0_f32; k]];
         for v in 0..n {
-            for q in 0..2 {
-                sizes[q][class(q, v)] += 1.0;
-            }
             for p in 0..2 {
                 e[v][p] = h[v][p].map(|value| value.max(0.0));
                 for q in 0..2 {
@@ -206,7 +206,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::rule_search::tests::{checksum, graph_of, integers};
+    use crate::rule_search::tests::{checksum, graph_of, integers, random_numbers};
 
     /// tests/test_rust_search.py makes them.
     #[test]
@@ -214,11 +214,8 @@ mod tests {
         let golden: Value = serde_json::from_str(include_str!("../tests/rule_search.json")).unwrap();
         for case in golden["children"].as_array().unwrap() {
             let (graph, k) = (graph_of(integers(&case["graph"])), case["k"].as_u64().unwrap());
-            let mut state = k;
-            let mut below = |limit: u64| {
-                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                ((state >> 33) % limit) as u32
-            };
+            let mut random = random_numbers(k);
+            let mut below = |limit: u64| (random() % limit) as u32;
             let parents = [0, 1].map(|_| {
                 let colors = (0..graph.num_nodes()).map(|_| below(k)).collect();
                 Parent { conflicts: 1, colors, ages: (0..graph.num_nodes()).map(|_| below(5000)).collect() }

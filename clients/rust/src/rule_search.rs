@@ -425,12 +425,20 @@ pub(crate) mod tests {
         std::array::from_fn(|i| value[i].as_u64().unwrap() as usize)
     }
 
+    /// Knuth's linear congruential generator.
+    pub(crate) fn random_numbers(mut state: u64) -> impl FnMut() -> u64 {
+        move || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state >> 33
+        }
+    }
+
     pub(crate) fn graph_of([nodes, groups, percent]: [usize; 3]) -> Graph {
-        let mut state = nodes as u64;
+        let mut random = random_numbers(nodes as u64);
         let pairs = (0..nodes).flat_map(|u| (0..u).map(move |v| (u, v)));
         let edges = pairs.filter(|(u, v)| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            u % groups != v % groups && (state >> 33) % 100 < percent as u64
+            let number = random();
+            u % groups != v % groups && number % 100 < percent as u64
         });
         Graph::from_edges(nodes, edges).unwrap()
     }
