@@ -42,10 +42,10 @@ OLDEST_RUNTIME = Path(sys.prefix) / "oldest-onnxruntime"  # where ./test.sh inst
 OLDEST_RUNTIME = Path(sys.prefix) / "oldest-onnxruntime"  # where ./test.sh installs it; `done` when it is complete
 
 
-@pytest.fixture(scope="module", params=["shipped", pytest.param("exported", marks=pytest.mark.slow)])
-def folder(request: pytest.FixtureRequest) -> Path:
-    """The folder of the shipped file, and one that was just exported."""
-    return SHIPPED_MODEL.parent if request.param == "shipped" else request.getfixturevalue("exported")
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    """The folder of the shipped file: every export puts other weights into it, and nothing else."""
+    return SHIPPED_MODEL.parent
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +183,25 @@ def test_metadata_have_the_rule_and_say_where_the_file_comes_from(exported: Path
     assert metadata["trained_steps"] == str(best["step"])
     assert float(metadata["validation_gap"]) == pytest.approx(best["scores"]["gap"], abs=1e-4)
     assert json.loads(metadata["settings"])["rounds"] == best["settings"]["rounds"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_program_that_ships_is_what_torch_exports_now(tmp_path: Path):
+    subprocess.run([sys.executable, ROOT / "scripts/trace_program.py", tmp_path], check=True)
+    assert content(tmp_path) == content(SHIPPED_MODEL.parent), "start scripts/trace_program.py"
+
+
+def test_an_export_changes_weights_and_metadata_alone(loaded: onnx.ModelProto):
+    network = ColoringNetwork()
+    made = onnx_export.build(network, STEPS, {"a": "b"})
+    for part in ("node", "input", "output"):
+        assert list(getattr(made.graph, part)) == list(getattr(loaded.graph, part))
+    before, after = ({x.name: x for x in model.graph.initializer} for model in (loaded, made))
+    changed = {name for name in before if before[name] != after[name]}
+    names = {onnx_export.WEIGHTS + name for name in network.state_dict()} - {"Search/rule"} | {onnx_export.RULE, "steps"}
+    assert before.keys() == after.keys() and changed == names
+    assert [(entry.key, entry.value) for entry in made.metadata_props] == [("a", "b")]
 
 
 @pytest.mark.slow
