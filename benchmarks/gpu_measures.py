@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,7 +32,8 @@ GIB = 2**30
 COPIES = 20  # of a GiB if there is room, to measure the bandwidth
 WARM_UP = 11  # steps: in its first ten, DistributedDataParallel waits for the GPU
 TIMED_SECONDS, MOST_STEPS = 10.0, 10**6  # of steps
-CPU_ROUNDS = 100  # of every search on the cores
+SIZES = 5  # of graphs, from the smallest to the largest
+GPU_SEARCHES, CORE_SEARCHES = 528, 8  # at the same time on a GPU, and for each core
 
 
 def describe(settings: TrainSettings) -> dict:
@@ -94,23 +96,28 @@ def _learn(settings: TrainSettings) -> tuple[dict[str, float], list[Tensor]]:
 
 
 def rounds(settings: TrainSettings) -> dict:
-    """Rounds per second of the GPU and of the cores of this machine, on the largest graphs, and the self-check."""
+    """The self-check, and rounds per second of the GPU and of the cores of this machine on graphs of five sizes."""
     with join(settings.device) as rt:
         loader, learner = _start(settings, rt)
-        started = time.monotonic()
+        started, rows = time.perf_counter(), []
         (check,) = self_check(learner, loader, rt)
-        results: dict = {"seconds_of_self_check": time.monotonic() - started, **check}
-        batch = loader.largest()
-        batch = replace(batch, lower=torch.ones_like(batch.lower))  # so that no search ends early
-        weights = learner.network.rule.detach().expand(2, len(batch.ids), -1).contiguous()
-        results["nodes"] = statistics.fmean(map(len, batch.first))
+        results = {"seconds_of_self_check": time.perf_counter() - started, **check, "cores": machine.num_cores()}
         torch.set_num_threads(machine.num_cores())
-        for name, search, count in (("gpu", learner.search, settings.rounds), ("cores", search_on_cpu, CPU_ROUNDS)):
-            search(weights, batch, 1)[0].tolist()
-            started = time.perf_counter()
-            search(weights, batch, count)[0].tolist()  # waits for the GPU
-            results[f"{name}_rounds_per_second"] = 2 * len(batch.ids) * count / (time.perf_counter() - started)
-        return results | {"cores": machine.num_cores()}
+        data, ids = loader.dataset.data, loader.sampler.indices
+        by_size = ids[np.argsort(data.num_nodes[ids], kind="stable")]
+        for i in by_size[np.linspace(0, len(ids) - 1, SIZES).astype(int)]:
+            row = {"nodes": int(data.num_nodes[i]), "colors_of_dsatur": int(data.dsatur_colors[i])}
+            for name, search, count in (("gpu", learner.search, GPU_SEARCHES), ("cores", search_on_cpu, CORE_SEARCHES)):
+                graphs = count * (1 if name == "gpu" else machine.num_cores()) // 2
+                batch = loader.dataset.batch(np.full(graphs, i), graphs)
+                batch = replace(batch, lower=torch.ones_like(batch.lower))  # so that no search ends early
+                weights = learner.network.rule.detach().expand(2, graphs, -1).contiguous()
+                search(weights, batch, 1)[0].tolist()
+                started = time.perf_counter()
+                search(weights, batch, settings.rounds)[0].tolist()  # waits for the GPU
+                row[f"{name}_rounds_per_second"] = 2 * graphs * settings.rounds / (time.perf_counter() - started)
+            rows.append(row)
+        return results | {"rows": rows}
 
 
 def steps(settings: TrainSettings, seconds: float = TIMED_SECONDS) -> dict:

@@ -326,6 +326,7 @@ def single() -> RunSettings:
     """Return the settings for one GPU and the full recipe."""
     return RunSettings(
         preset="single", run=Path("runs/single"), recipe="full", searches=409_600, warmup_steps=10, batch_size=256,
+        checkpoint_every=200, log_every=20,
     )  # fmt: skip
 
 

@@ -33,10 +33,10 @@ from gnn_training.contract import (
     SHIPPED_MODEL,
 )
 from gnn_training.files import make_folder
-from gnn_training.jobs.export import publish, verified
+from gnn_training.jobs.export import publish
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.onnx_program import golden
-from gnn_training.onnx_program.export import edge_list
+from gnn_training.onnx_program.export import edge_list, verified
 from gnn_training.onnx_program.program import Program
 from gnn_training.settings import SHIPPED
 from gnn_training.training import checkpoint
@@ -137,9 +137,9 @@ def main(folder: Path) -> None:
     old, network = onnx.load(SHIPPED_MODEL), ColoringNetwork()
     metadata = {entry.key: entry.value for entry in old.metadata_props}
     network.load_state_dict(checkpoint.load_weights(SHIPPED))
-    program = Program(network).eval()
+    model = trace(Program(network).eval(), int(metadata["steps"]), metadata)
     make_folder(folder)
-    publish(folder, verified(trace(program, int(metadata["steps"]), metadata), program))
+    publish(folder, verified(model, network))
 
 
 if __name__ == "__main__":

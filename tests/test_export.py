@@ -199,7 +199,10 @@ def test_an_export_changes_weights_and_metadata_alone(loaded: onnx.ModelProto):
         assert list(getattr(made.graph, part)) == list(getattr(loaded.graph, part))
     before, after = ({x.name: x for x in model.graph.initializer} for model in (loaded, made))
     changed = {name for name in before if before[name] != after[name]}
-    names = {onnx_export.WEIGHTS + name for name in network.state_dict()} - {"Search/rule"} | {onnx_export.RULE, "steps"}
+    names = {onnx_export.WEIGHTS + name for name in network.state_dict()} - {"Search/rule"} | {
+        onnx_export.RULE,
+        "steps",
+    }
     assert before.keys() == after.keys() and changed == names
     assert [(entry.key, entry.value) for entry in made.metadata_props] == [("a", "b")]
 
@@ -275,7 +278,7 @@ def test_golden_vectors_hold_without_the_package(folder: Path):
     command = [sys.executable, "-I", golden.__file__, str(folder / MODEL_FILE), str(folder / GOLDEN_FILE)]
     assert subprocess.run(command).returncode == 0
     cases = json.loads((folder / GOLDEN_FILE).read_text())["cases"]
-    assert {case["name"] for case in cases} == set(job.GOLDEN_PROBES)
+    assert {case["name"] for case in cases} == set(onnx_export.GOLDEN_PROBES)
     assert all(set(case["outputs"]) == set(OUTPUTS) for case in cases)
 
 

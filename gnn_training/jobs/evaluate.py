@@ -26,7 +26,7 @@ from gnn_training.data.packed import PackedGraphs, is_packed, spread
 from gnn_training.data.suites import Case
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, NeighbourLists, conflicts, from_logits, is_proper, num_colors
-from gnn_training.network.network import first_weights
+from gnn_training.network import rule
 from gnn_training.onnx_program.session import Model
 from gnn_training.report import scores
 from gnn_training.report.page import IN_EVERY_PAGE, page
@@ -151,7 +151,7 @@ def _rules(model: Model) -> dict[str, np.ndarray]:
     """Weights of the rules that are compared in the same seconds, by method."""
     shipped = Model(SHIPPED_MODEL, 1).rule
     others = {} if np.array_equal(model.rule, shipped) else {"shipped": shipped}
-    return {"untrained": first_weights().numpy(), **others, "rule": model.rule}
+    return {"untrained": np.array(rule.untrained(), np.float32), **others, "rule": model.rule}
 
 
 def _row(case: Case, rules: dict[str, np.ndarray], settings: EvaluateSettings) -> Row:

@@ -6,22 +6,14 @@ import logging
 import tempfile
 from pathlib import Path
 
-import onnx
-from safetensors.torch import save
-
 from gnn_training import __version__, contract, files
 from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, MODEL_FILES, SUMS_FILE, WEB_FILE, WEIGHTS_FILE
 from gnn_training.errors import UserError
-from gnn_training.network.network import ColoringNetwork
-from gnn_training.onnx_program import export as onnx_export
 from gnn_training.onnx_program import golden
-from gnn_training.onnx_program.program import Program
 from gnn_training.settings import ExportSettings
-from gnn_training.training import checkpoint
 
 log = logging.getLogger(__name__)
 PATHS = ("data", "run", "weights")  # settings that say nothing to whoever gets the file
-GOLDEN_PROBES = ("one node, the pair (0, 0)", "edgeless", "ring", "petersen", "several graphs")
 
 
 def export(settings: ExportSettings) -> Path:
@@ -30,31 +22,26 @@ def export(settings: ExportSettings) -> Path:
     """
     if settings.verify_only:
         return verify_published(settings)
+    from safetensors.torch import save  # torch takes seconds to import
+
+    from gnn_training.network.network import ColoringNetwork
+    from gnn_training.onnx_program.export import build, verified
+    from gnn_training.training import checkpoint
+
     state = checkpoint.load(settings.run)
     files.make_folder(settings.models)
     network = ColoringNetwork()
     network.load_state_dict(state["network"])
     log.info("exporting %s (step %d) to ONNX", settings.run, state["step"])
     weights = save(state["network"], metadata={"format": "pt"})
-    model = onnx_export.build(network, settings.steps, _metadata(settings, state, weights))
-    made = verified(model, Program(network).eval()) | {WEIGHTS_FILE: weights}
+    model = build(network, settings.steps, _metadata(settings, state, weights))
+    made = verified(model, network) | {WEIGHTS_FILE: weights}
     with tempfile.TemporaryDirectory() as folder:
         publish(Path(folder), made)
         _check_golden(Path(folder))
     publish(settings.models, made)
     log.info("%s is ready", settings.models / MODEL_FILE)
     return settings.models / MODEL_FILE
-
-
-def verified(model: onnx.ModelProto, program: Program) -> dict[str, bytes]:
-    """The files of a model by name. Raises UserError: it does not compute what the program computes in torch."""
-    content = model.SerializeToString()
-    log.info("%.0f kB; checking it against torch", len(content) / 1000)
-    onnx_export.verify(model, program)
-    probes = onnx_export.probes()
-    vectors = golden.make(content, {name: probes[name] for name in GOLDEN_PROBES})
-    required = onnx_export.without_defaults(model).SerializeToString()
-    return {MODEL_FILE: content, WEB_FILE: required, GOLDEN_FILE: json.dumps(vectors).encode()}
 
 
 def verify_published(settings: ExportSettings) -> Path:

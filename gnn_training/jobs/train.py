@@ -71,6 +71,7 @@ class Training:
         reached = {"train": self._restore(), "validation": self.progress.evaluated_at}
         self.self_check = self_check(self.learner, self.loader, rt)
         self.logbook = Logbook(settings, reached) if rt.is_main else None
+        self.counted_until = time.monotonic()  # see `_add_time`
 
     def run(self, signals: Sequence[int]) -> str:
         """Train until the schedule, the time or the patience ends ("done"), or until there is a signal ("stopped")."""
@@ -96,7 +97,8 @@ class Training:
         evaluate_every = settings.evaluate_every or -(-learner.num_steps // EVALUATIONS)
         look_every = math.gcd(GPU_STEPS, settings.log_every) if rt.device.type == "cuda" else 1  # a look waits for it
         stopped, late = rt.any(bool(signals), self._is_late())
-        for batch in self.loader.starting_at(learner.step):
+        batches = self.loader.starting_at(learner.step)
+        while True:
             if learner.step % evaluate_every == 0:
                 self._evaluate()
             if stopped:
@@ -104,18 +106,26 @@ class Training:
             lost_patience = 0 < settings.patience <= progress.evaluations_without_gain
             if late or lost_patience or learner.step >= learner.num_steps:
                 break
-            rate, started = learner.learning_rate, time.monotonic()
+            rate = learner.learning_rate
+            self._add_time()  # of what came between
+            batch = next(batches)
             learner.update(batch)  # search, loss, backward, clip, step
             if learner.step % look_every == 0:
                 losses = learner.reduce()
                 stopped, late = rt.any(bool(signals), self._is_late())
-            progress.count(batch.num_graphs, time.monotonic() - started)
+            progress.count(batch.num_graphs, self._add_time())
             if learner.step % settings.log_every == 0:
                 self._log({**losses, "learning_rate": rate})
             if learner.step % settings.checkpoint_every == 0:
                 self._save()
         self._evaluate()
         return "done"
+
+    def _add_time(self) -> float:
+        """Count the time since the last call, and return it."""
+        before, self.counted_until = self.counted_until, time.monotonic()
+        self.progress.seconds += self.counted_until - before
+        return self.counted_until - before
 
     def _is_late(self) -> bool:
         return 0 < 60 * self.settings.minutes <= self.progress.seconds
@@ -136,14 +146,14 @@ class Training:
 
     def _evaluate(self) -> None:
         """Score the averaged weights, unless those of this step have been, and keep them if they are the best."""
-        started, step = time.monotonic(), self.learner.step
+        step = self.learner.step
         if step == self.progress.evaluated_at:
             return
         scores = self.validation.scores(self.learner.average)
         if self.logbook:
             self.logbook.record("validation", step, scores)
         is_kept = self.progress.judge(scores, step)  # reduced scores: the same on every rank
-        self.progress.seconds += time.monotonic() - started
+        self._add_time()
         if is_kept and self.rt.is_main:
             best = {**self.learner.best_state(), "data_sha256": self.data_sha256, "scores": scores}
             checkpoint.save(self.settings.run / "best.pt", best)

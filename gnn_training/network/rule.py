@@ -34,6 +34,13 @@ TURNS = 1_048_573  # a prime above the number of nodes, so that no two nodes of 
 NODE_STRIDE, ROUND_STRIDE = 648_071, 50_461  # between the turns of two nodes, and of two rounds
 
 
+def untrained() -> list[float]:
+    """Weights (NUM_WEIGHTS,) with which every conflict weighs 1, so that a round is one of TabuCol."""
+    weights, start = [0.0] * NUM_WEIGHTS, math.prod(SHAPES["by_graph"])
+    weights[start : start + len(CONTROLS)] = map(math.log, FIRST_CONTROLS)
+    return weights
+
+
 def node_features(has_free, free, one, conflicts, age, moves, mean_moves):
     """Features of a node. has_free: 1 if another open color has no conflict; free, one: logarithms of the numbers of
     such colors, and of open colors with one conflict; conflicts, age, moves: logarithms of its conflicts, of the rounds

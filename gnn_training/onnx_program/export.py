@@ -1,6 +1,7 @@
 """The program as one ONNX model with trained weights, and the proof that it computes what torch computes."""
 
 import copy
+import json
 import logging
 
 import networkx as nx
@@ -10,7 +11,16 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
-from gnn_training.contract import MAX_IR_VERSION, OPSET, OPTIONAL_INPUTS, OUTPUTS, SHIPPED_MODEL
+from gnn_training.contract import (
+    GOLDEN_FILE,
+    MAX_IR_VERSION,
+    MODEL_FILE,
+    OPSET,
+    OPTIONAL_INPUTS,
+    OUTPUTS,
+    SHIPPED_MODEL,
+    WEB_FILE,
+)  # fmt: skip
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
 from gnn_training.network.graphs import concatenated
@@ -20,6 +30,7 @@ from gnn_training.onnx_program.program import Program
 
 log = logging.getLogger(__name__)
 WEIGHTS, RULE = "Search/", "Search/unsqueeze"  # before the names of the network's weights, and name of the rule
+GOLDEN_PROBES = ("one node, the pair (0, 0)", "edgeless", "ring", "petersen", "several graphs")
 EXACT = ("color_logits", "last")  # conflicts after the last round say more than the coloring
 COMPARED = (*OUTPUTS, "last")
 ROUNDS, THREADS = 10, (1, 4)  # of the comparisons
@@ -44,6 +55,17 @@ def build(network: ColoringNetwork, steps: int, metadata: dict[str, str]) -> onn
     del model.metadata_props[:]
     helper.set_model_props(model, metadata)
     return model
+
+
+def verified(model: onnx.ModelProto, network: ColoringNetwork) -> dict[str, bytes]:
+    """The files of a model by name. Raises UserError: it does not compute what the program computes in torch."""
+    content = model.SerializeToString()
+    log.info("%.0f kB; checking it against torch", len(content) / 1000)
+    verify(model, Program(network).eval())
+    graphs = probes()
+    vectors = golden.make(content, {name: graphs[name] for name in GOLDEN_PROBES})
+    required = without_defaults(model).SerializeToString()
+    return {MODEL_FILE: content, WEB_FILE: required, GOLDEN_FILE: json.dumps(vectors).encode()}
 
 
 def without_defaults(model: onnx.ModelProto) -> onnx.ModelProto:

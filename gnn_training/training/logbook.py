@@ -25,8 +25,8 @@ Status = dict[str, Any]  # of status.json: how the run ended ("done", "stopped" 
 
 @dataclass
 class Progress:
-    """Counts and scores over the whole training, without interruptions. Kept in every checkpoint. seconds: of steps and
-    evaluations; step_seconds: of steps alone; graphs: seen, repeats counted; gap, dsatur_gap: mean colors above the
+    """Counts and scores over the whole training, without interruptions. Kept in every checkpoint. seconds: of the
+    whole training; step_seconds: of steps alone; graphs: seen, repeats counted; gap, dsatur_gap: mean colors above the
     best known on the validation graphs at the last evaluation; first_gap: at step 0; gain, gain_error: colors
     fewer than the untrained rule finds, and the standard error of that mean; lowest: gap so far, None before the
     first evaluation; evaluations_without_gain: since then; best, best_step: gap and step of the weights to keep;
@@ -51,7 +51,6 @@ class Progress:
         """Add one step."""
         self.graphs += graphs
         self.step_seconds += seconds
-        self.seconds += seconds
 
     def judge(self, scores: dict[str, float], step: int) -> bool:
         """Note the scores of an evaluation; True if these weights are the ones to keep."""

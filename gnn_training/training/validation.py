@@ -9,7 +9,8 @@ from torch import Tensor
 
 from gnn_training.data.packed import spread
 from gnn_training.distributed import Runtime
-from gnn_training.network.network import ColoringNetwork, first_weights
+from gnn_training.network import rule
+from gnn_training.network.network import ColoringNetwork
 from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import Batch, DeviceDataset, Searcher, search_costs, share
 
@@ -38,9 +39,8 @@ class Validation:
     @cached_property
     def untrained(self) -> list[Tensor]:
         """Colors (G,) that the untrained rule finds, of every batch."""
-        with torch.random.fork_rng(devices=[]):
-            rule = first_weights().to(self.rt.device)
-        return [self._colors(rule, self._batch(ids)) for ids in self.batches]
+        weights = torch.tensor(rule.untrained(), device=self.rt.device)
+        return [self._colors(weights, self._batch(ids)) for ids in self.batches]
 
     def scores(self, network: ColoringNetwork) -> dict[str, float]:
         """Means over all graphs on all ranks, and their number, by the names of docs/TRAINING.md."""
