@@ -110,7 +110,8 @@ install_lock() { # <lock>
   elif takes_other_torch "$1"; then
     awk '/^[a-z]/ { skip = /^(torch==|triton==|nvidia-|cuda-|numba-cuda==)/ } !skip' "$root/$1" >"$venv/tmp/$1"
     pip_install "${hashed[@]}" -r "$venv/tmp/$1" &&
-      pip_install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "torch==${TORCH_VERSION:-$(locked_torch)}"
+      pip_install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "torch==${TORCH_VERSION:-$(locked torch)}" &&
+      install_numba_cuda
   else
     pip_install "${hashed[@]}" -r "$root/$1"
   fi
@@ -118,7 +119,15 @@ install_lock() { # <lock>
 
 takes_other_torch() { [[ $1 == requirements.lock && -n ${TORCH_INDEX_URL:-}${TORCH_VERSION:-} ]]; } # <lock>
 
-locked_torch() { sed -n 's/^torch==\([^ ]*\).*/\1/p' "$root/requirements.lock"; }
+install_numba_cuda() { # for the CUDA of that torch, which has its libraries already
+  local version cuda
+  version=$(locked numba-cuda)
+  [[ -n $version ]] || return 0
+  cuda=$("$python" -c 'import torch; print(torch.version.cuda or "")')
+  [[ -z $cuda ]] || pip_install "numba-cuda[cu${cuda%%.*}]==$version" "cuda-toolkit==$cuda.*"
+}
+
+locked() { sed -n "s/^$1==\([^ ]*\).*/\1/p" "$root/requirements.lock"; } # <package>
 
 pip_install() {
   if has_uv; then

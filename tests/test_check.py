@@ -4,6 +4,7 @@ import gc
 import json
 import re
 import socket
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -16,8 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.jobs import check as job
-from gnn_training.jobs.train import train_rank
+from gnn_training.jobs.train import Training, train_rank
 from gnn_training.settings import CheckSettings, of_preset
+from gnn_training.training.loader import GraphLoader
 
 MEASURED = 2**30, 40, 0.5  # bytes, steps, seconds of one
 LAUNCH = job.launch  # the tests replace it
@@ -79,6 +81,25 @@ def test_measured_time_is_close_to_what_the_training_then_takes(tiny_data: Path,
     assert tiny_runs.start_command("train", training).wait() == 0
     taken = json.loads((tmp_path / "run" / "status.json").read_text())["step_seconds"]
     assert 0.25 < 100 * seconds / taken < 4  # tests share the cores
+
+
+def test_the_time_of_a_training_counts_the_loader_and_what_comes_between(tiny_data: Path, tmp_path: Path, monkeypatch):
+    load, save = GraphLoader.starting_at, Training._save
+
+    def slow_load(self, step):
+        for batch in load(self, step):
+            time.sleep(0.05)  # as on a GPU, which works meanwhile
+            yield batch
+
+    def slow_save(self):
+        time.sleep(0.05)
+        save(self)
+
+    monkeypatch.setattr(GraphLoader, "starting_at", slow_load)
+    monkeypatch.setattr(Training, "_save", slow_save)
+    train_rank(tiny_runs.settings(tiny_data, tmp_path / "run", steps=6, evaluate_every=6, rounds=5))
+    status = tiny_runs.status(tmp_path / "run")
+    assert status["step_seconds"] >= 6 * 0.05 and status["seconds"] >= status["step_seconds"] + 5 * 0.05
 
 
 @pytest.mark.parametrize("rank", [job._measure, train_rank])

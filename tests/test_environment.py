@@ -165,6 +165,19 @@ def test_torch_version_is_taken_instead_of_the_locked_one(clone: Clone):
     assert clone.installs()[1].endswith("python torch==2.11.0")
 
 
+def test_another_torch_gets_the_searches_on_gpus_for_its_cuda(clone: Clone):
+    lock = clone.root / LOCK
+    lock.write_text(
+        f"{lock.read_text()}numba-cuda==0.30.4 ; sys_platform == 'linux' \\\n    --hash=sha256:{'0' * 64}\n"
+    )
+    for cuda, numba_cuda in (("12.8", "numba-cuda[cu12]==0.30.4 cuda-toolkit==12.8.*"), ("", None)):
+        (clone.root / "torch.py").write_text(f"from types import SimpleNamespace as S\nversion = S(cuda={cuda!r})\n")
+        shutil.rmtree(clone.root / ".venv", ignore_errors=True)
+        assert clone.start(TORCH_VERSION="2.11.0").returncode == 0
+        last = clone.installs()[-1]
+        assert last.endswith(numba_cuda or "torch==2.11.0")
+
+
 def test_set_up_killed_half_way_is_repaired_by_the_next_start(clone: Clone):
     clone.uv(install="sleep 60")
     first = subprocess.Popen([clone.root / "run.sh"], env=clone.env, start_new_session=True, stderr=subprocess.DEVNULL)

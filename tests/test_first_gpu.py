@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -25,11 +26,15 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_runs.pack(tmp_path_factory.mktemp("graphs"), [draw(1, "er_dense", i, 300) for i in range(12)]).folder
 
 
+OFFLINE = ["unshare", "--net", "--map-root-user", "sh", "-c", 'ip link set lo up && exec "$0" "$@"']
+
+
 def start(out: Path, data: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run the script on pretended GPUs."""
+    """Run the script on pretended GPUs, without a network where the system lets a test do without."""
     flags = ["--quick", "--minutes", "1", "--data", data, "--out", out]
     environment |= {"GNN_VENV": sys.prefix}
-    command = [ROOT / "scripts/first_gpu.sh", *flags]
+    may_be_offline = shutil.which("unshare") and subprocess.run([*OFFLINE, "true"]).returncode == 0
+    command = [*OFFLINE * bool(may_be_offline), ROOT / "scripts/first_gpu.sh", *flags]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1100)
 
 

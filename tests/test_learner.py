@@ -207,6 +207,7 @@ def test_progress_counts_and_judges():
     progress.count(graphs=30, seconds=1.5)
     progress.count(graphs=30, seconds=0.5)
     assert (progress.graphs, progress.step_seconds) == (60, 2.0)
+    progress.seconds = 2.0  # which the training counts
     assert progress.seconds_left(step=2, steps=62, minutes=0) == 60
     assert progress.seconds_left(step=2, steps=62, minutes=0.5) == 28
 
