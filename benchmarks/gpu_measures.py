@@ -9,8 +9,10 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,6 +36,17 @@ WARM_UP = 11  # steps: in its first ten, DistributedDataParallel waits for the G
 TIMED_SECONDS, MOST_STEPS = 10.0, 10**6  # of steps
 SIZES = 5  # of graphs, from the smallest to the largest
 GPU_SEARCHES, CORE_SEARCHES = 528, 8  # at the same time on a GPU, and for each core
+
+
+def in_group(measure: Callable) -> Callable:
+    """Let a function with a network have a process group. The network must be gone before the group is, see `join`."""
+
+    @wraps(measure)
+    def joined(settings: TrainSettings, **options: float) -> Any:
+        with join(settings.device) as rt:
+            return measure(settings, rt, **options)
+
+    return joined
 
 
 def describe(settings: TrainSettings) -> dict:
@@ -77,77 +90,77 @@ def compare(settings: TrainSettings) -> dict:
     return {"steps": settings.steps, "searches": sum(x.shape[1] for x in expected), "rows": rows}
 
 
-def _learn(settings: TrainSettings) -> tuple[dict[str, float], list[Tensor]]:
+@in_group
+def _learn(settings: TrainSettings, rt: Runtime) -> tuple[dict[str, float], list[Tensor]]:
     """Mean loss terms, and for every step the colors and conflicts (2, R) of its searches."""
     results = []
-    with join(settings.device) as rt:
-        loader, learner = _start(settings, rt)
-        search = learner.search
+    loader, learner = _start(settings, rt)
+    search = learner.search
 
-        def note(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:
-            result = search(weights, batch, rounds)
-            results.append(torch.stack(result).cpu().flatten(1))
-            return result
+    def note(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:
+        result = search(weights, batch, rounds)
+        results.append(torch.stack(result).cpu().flatten(1))
+        return result
 
-        learner.search = note
-        for batch in islice(loader.starting_at(0), settings.steps):
-            learner.update(batch)
-        return learner.reduce(), results
+    learner.search = note
+    for batch in islice(loader.starting_at(0), settings.steps):
+        learner.update(batch)
+    return learner.reduce(), results
 
 
-def rounds(settings: TrainSettings) -> dict:
+@in_group
+def rounds(settings: TrainSettings, rt: Runtime) -> dict:
     """The self-check, and rounds per second of the GPU and of the cores of this machine on graphs of five sizes."""
-    with join(settings.device) as rt:
-        loader, learner = _start(settings, rt)
-        started, rows = time.perf_counter(), []
-        (check,) = self_check(learner, loader, rt)
-        results = {"seconds_of_self_check": time.perf_counter() - started, **check, "cores": machine.num_cores()}
-        torch.set_num_threads(machine.num_cores())
-        data, ids = loader.dataset.data, loader.sampler.indices
-        by_size = ids[np.argsort(data.num_nodes[ids], kind="stable")]
-        for i in by_size[np.linspace(0, len(ids) - 1, SIZES).astype(int)]:
-            row = {"nodes": int(data.num_nodes[i]), "colors_of_dsatur": int(data.dsatur_colors[i])}
-            for name, search, count in (("gpu", learner.search, GPU_SEARCHES), ("cores", search_on_cpu, CORE_SEARCHES)):
-                graphs = count * (1 if name == "gpu" else machine.num_cores()) // 2
-                batch = loader.dataset.batch(np.full(graphs, i), graphs)
-                batch = replace(batch, lower=torch.ones_like(batch.lower))  # so that no search ends early
-                weights = learner.network.rule.detach().expand(2, graphs, -1).contiguous()
-                search(weights, batch, 1)[0].tolist()
-                started = time.perf_counter()
-                search(weights, batch, settings.rounds)[0].tolist()  # waits for the GPU
-                row[f"{name}_rounds_per_second"] = 2 * graphs * settings.rounds / (time.perf_counter() - started)
-            rows.append(row)
-        return results | {"rows": rows}
-
-
-def steps(settings: TrainSettings, seconds: float = TIMED_SECONDS) -> dict:
-    """Speed and memory of `settings.steps`, or of as many as take so many seconds if these are fewer or it is 0."""
-    with join(settings.device) as rt:
-        if rt.device.type == "cpu":
-            torch.set_num_threads(1)  # a rank is a core, as where there are as many ranks as cores
-        loader, learner = _start(settings, rt)
-        batches = loader.starting_at(0)
-        for batch in islice(batches, len(loader.sampler) + WARM_UP):  # an epoch first: every graph is prepared once
+    loader, learner = _start(settings, rt)
+    started, rows = time.perf_counter(), []
+    (check,) = self_check(learner, loader, rt)
+    results = {"seconds_of_self_check": time.perf_counter() - started, **check, "cores": machine.num_cores()}
+    torch.set_num_threads(machine.num_cores())
+    data, ids = loader.dataset.data, loader.sampler.indices
+    by_size = ids[np.argsort(data.num_nodes[ids], kind="stable")]
+    for i in by_size[np.linspace(0, len(ids) - 1, SIZES).astype(int)]:
+        row = {"nodes": int(data.num_nodes[i]), "colors_of_dsatur": int(data.dsatur_colors[i])}
+        for name, search, count in (("gpu", learner.search, GPU_SEARCHES), ("cores", search_on_cpu, CORE_SEARCHES)):
+            graphs = count * (1 if name == "gpu" else machine.num_cores()) // 2
+            batch = loader.dataset.batch(np.full(graphs, i), graphs)
+            batch = replace(batch, lower=torch.ones_like(batch.lower))  # so that no search ends early
+            weights = learner.network.rule.detach().expand(2, graphs, -1).contiguous()
+            search(weights, batch, 1)[0].tolist()
             started = time.perf_counter()
-            learner.update(batch)
-            learner.reduce()  # waits for the GPU
-        one = time.perf_counter() - started
-        if rt.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        count = rt.broadcast(max(2, min(settings.steps or MOST_STEPS, int(seconds / one))))
-        graphs, started = 0, time.perf_counter()
-        for batch in islice(batches, count):
-            learner.update(batch)
-            graphs += batch.num_graphs
-        learner.reduce()
-        taken = time.perf_counter() - started
-        return {
-            "batch_size": settings.batch_size,
-            "steps": count,
-            "ms_per_step": 1000 * taken / count,
-            "searches_per_second": 2 * graphs / taken,
-            "peak_gib": torch.cuda.max_memory_reserved() / GIB if rt.device.type == "cuda" else 0.0,
-        }
+            search(weights, batch, settings.rounds)[0].tolist()  # waits for the GPU
+            row[f"{name}_rounds_per_second"] = 2 * graphs * settings.rounds / (time.perf_counter() - started)
+        rows.append(row)
+    return results | {"rows": rows}
+
+
+@in_group
+def steps(settings: TrainSettings, rt: Runtime, seconds: float = TIMED_SECONDS) -> dict:
+    """Speed and memory of `settings.steps`, or of as many as take so many seconds if these are fewer or it is 0."""
+    if rt.device.type == "cpu":
+        torch.set_num_threads(1)  # a rank is a core, as where there are as many ranks as cores
+    loader, learner = _start(settings, rt)
+    batches = loader.starting_at(0)
+    for batch in islice(batches, len(loader.sampler) + WARM_UP):  # an epoch first: every graph is prepared once
+        started = time.perf_counter()
+        learner.update(batch)
+        learner.reduce()  # waits for the GPU
+    one = time.perf_counter() - started
+    if rt.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    count = rt.broadcast(max(2, min(settings.steps or MOST_STEPS, int(seconds / one))))
+    graphs, started = 0, time.perf_counter()
+    for batch in islice(batches, count):
+        learner.update(batch)
+        graphs += batch.num_graphs
+    learner.reduce()
+    taken = time.perf_counter() - started
+    return {
+        "batch_size": settings.batch_size,
+        "steps": count,
+        "ms_per_step": 1000 * taken / count,
+        "searches_per_second": 2 * graphs / taken,
+        "peak_gib": torch.cuda.max_memory_reserved() / GIB if rt.device.type == "cuda" else 0.0,
+    }
 
 
 def _start(settings: TrainSettings, rt: Runtime) -> tuple[GraphLoader, Learner]:

@@ -224,8 +224,9 @@ def label(instance: Instance, iterations: int, seconds: float, seed: int, rule: 
     lists = graph.csr()
     greedy = kernels.dsatur(*lists)
     dsatur_colors, given = int(greedy.max()) + 1, instance.coloring
-    best = greedy if given is None or given.max() >= greedy.max() else given
     lower = first_colorings.clique_size(lists)
+    first = first_colorings.first_coloring(lists) if dsatur_colors > lower else greedy.astype(np.int16)
+    best = greedy if given is None or given.max() >= greedy.max() else given
     if instance.optimal:
         assert given is not None
         lower = int(given.max()) + 1
@@ -238,18 +239,18 @@ def label(instance: Instance, iterations: int, seconds: float, seed: int, rule: 
     for better in engine.improvements(lists, best, budget, methods, weights, patience):
         best = better.colors
     num_colors = int(best.max()) + 1
-    return Label(best.astype(np.int16), num_colors, lower, dsatur_colors, lower == num_colors)
+    return Label(best.astype(np.int16), first, num_colors, lower, dsatur_colors, lower == num_colors)
 
 
 def long_search(known: Label, graph: Graph, rule: np.ndarray, seed: int) -> Label:
     """The label with a search of HORIZON times the rounds of a call: when it had how few colors, and what it had seen
     after the rounds of a call and at STATES other times, which are drawn by `seed`.
     """
-    from gnn_training.search.first_colorings import clique_size, first_coloring
+    from gnn_training.search.first_colorings import clique_size
     from gnn_training.search.search_kernel import noise_table, search_graph
 
     lists = graph.csr()
-    first = first_coloring(lists).astype(np.int64)
+    first = known.first.astype(np.int64)
     n, num_colors, clique = len(first), int(first.max()) + 1, clique_size(lists)
     if num_colors <= clique:
         return known

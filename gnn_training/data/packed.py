@@ -17,7 +17,7 @@ from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 
 FORMAT = "gnn_training packed graphs"
-VERSION = 3
+VERSION = 4
 GRAPHS_FILE = "graphs.safetensors"
 MANIFEST_FILE = "manifest.json"
 MAX_NODES = 32_767  # nodes are numbers of 16 bits
@@ -33,6 +33,7 @@ PER_GRAPH = {
 RAGGED = {
     "edges": ("edge_offset", np.int16),
     "coloring": ("node_offset", np.int16),
+    "first": ("node_offset", np.int16),
     "names": ("name_offset", np.uint8),
     "reached": ("reached_offset", np.int32),
     "states": ("state_offset", np.int32),
@@ -52,6 +53,7 @@ class Label:
     """
 
     coloring: np.ndarray  # (N,) int16 in 0..num_colors-1
+    first: np.ndarray  # (N,) int16, greedy: the searches of a training begin with it
     num_colors: int
     lower_bound: int
     dsatur_colors: int

@@ -36,8 +36,7 @@ Check = tuple[str, Callable[[], str | None]]  # title; function that returns wha
 # Rounds per second of a GPU in a training on recipe cpu: of an H200 as measured (docs/GPU.md), of others by their
 # number of processors.
 ROUNDS_PER_SECOND = {"h100": 12e6, "h200": 12e6, "b200": 13e6}
-CORES_PER_GPU = 16  # of rented machines, about
-LABEL_SECONDS, PREPARE_SECONDS = 0.3, 0.05  # of a core, for each graph of recipe full; see docs/LOG.md
+LABEL_SECONDS = 0.3  # of a core, for each graph of recipe full; see docs/LOG.md
 OTHER_MINUTES = 3  # check, export, verify, evaluate and pack, as measured there
 
 
@@ -74,15 +73,14 @@ def estimate(settings: CheckSettings, kind: str, count: str) -> dict[str, str]:
     searches, evaluated = 2 * per_step * steps, settings.validation_graphs or graphs // 5  # see labels.split
     rounds = settings.rounds * searches + settings.validation_rounds * evaluated * (EVALUATIONS + 2)
     searching = rounds / (ROUNDS_PER_SECOND[kind] * int(count)) / 60
-    preparing = PREPARE_SECONDS * graphs / CORES_PER_GPU / 60
-    minutes = searching + preparing + OTHER_MINUTES
+    minutes = searching + OTHER_MINUTES
     price = settings.price_per_hour
     return {
         "graphs": f"{graphs} of recipe {settings.recipe}; {LABEL_SECONDS * graphs / 60:.0f} minutes of a core to "
         "generate and label them: do that on a machine without GPUs",
         "training": f"{searches} searches of {settings.rounds} rounds in {steps} steps of {per_step} graphs",
         "GPUs": f"{count} x {kind.upper()}: about {searching:.1f} minutes of searches, by one training on an H200",
-        "cores": f"about {preparing:.1f} minutes to prepare graphs, {OTHER_MINUTES} to check, export and evaluate; "
+        "cores": f"about {OTHER_MINUTES} minutes to check, export and evaluate; "
         f"the GPUs are busy for {100 * searching / minutes:.0f}% of the time",
         "in all": f"about {minutes:.0f} minutes",
         "cost": f"about {minutes / 60 * price:.2f} at {price:g} an hour" if price else "name --price-per-hour",
@@ -169,7 +167,7 @@ def _measure_steps(settings: TrainSettings, rt: Runtime) -> tuple[int, int, floa
     loader, learner = GraphLoader(settings, data, rt), Learner(settings, searcher_for(data, rt.device), rt)
     if not self_check(learner, loader, rt):  # which on GPUs takes the step that needs most memory, too
         learner.try_step(loader.largest())
-    batches = list(islice(loader.starting_at(0), STEPS))  # prepares their graphs, as a first epoch does
+    batches = list(islice(loader.starting_at(0), STEPS))
     if rt.device.type == "cuda":
         for batch in batches:
             learner.try_step(batch)  # brings their graphs to the GPU

@@ -4,7 +4,6 @@ the device.
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from heapq import heapreplace
@@ -24,7 +23,6 @@ from gnn_training.network import network
 from gnn_training.network.graphs import concatenated, pad
 from gnn_training.network.network import NONE_SINCE, Edges, SearchState, States
 from gnn_training.network.rule import NUM_WEIGHTS
-from gnn_training.search.first_colorings import first_coloring
 from gnn_training.settings import TrainSettings
 
 log = logging.getLogger(__name__)
@@ -170,7 +168,6 @@ class DeviceDataset:
 
     def __init__(self, data: PackedGraphs, device: torch.device):
         self.data, self.device = data, device
-        self._first: dict[int, np.ndarray] = {}  # colorings of the graphs used so far
         keeps_lists = device.type == "cpu" and 2 * int(data.num_edges.sum(dtype=np.int64)) <= KEPT  # a GPU keeps graphs
         self.lists = lru_cache(None if keeps_lists else 0)(lambda i: data.graph(i).csr())  # of graph i
         self._structure = cache(self._make_structure)
@@ -188,14 +185,11 @@ class DeviceDataset:
         """The graphs `ids`, with random numbers drawn by (seed, step, graph), without states. num_graphs: of the step
         on all ranks.
         """
-        new = [i for i in ids.tolist() if i not in self._first]
-        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            self._first |= zip(new, pool.map(lambda i: first_coloring(self.lists(i)), new), strict=True)
         graph = copied_to(self.device, ids)
         num_colors, lower = self._columns[:, graph]
         key = int(np.random.SeedSequence([seed, step, SEARCH]).generate_state(1, np.uint64).view(np.int64)[0])
         change, seeds = perturbations(key, graph)
-        first = [self._first[i] for i in ids.tolist()]
+        first = [cut(self.data.tensors, "first", i) for i in ids]
         return Batch(ids, lambda row: self.lists(int(ids[row])), first, num_colors, lower, seeds, change, num_graphs)
 
     def states(self, ids: np.ndarray, num_states: int, seed: int = 0, step: int | None = None) -> StateBatch | None:
