@@ -62,6 +62,8 @@ def evaluate(settings: EvaluateSettings) -> None:
         for place in called:
             _call(cases[place], rows[place], model, settings)
             advance(1)
+        if settings.tabucol:
+            list(pool.map(lambda place: _tabucol_call(cases[place], rows[place]), called))
     summary, families = scores.summarize(rows), scores.by_family(rows)
     content = {
         "model": {"file": str(model.path), "sha256": files.sha256(model.path), "metadata": model.metadata},
@@ -169,7 +171,7 @@ def _row(case: Case, rules: dict[str, np.ndarray], settings: EvaluateSettings) -
 
 
 def _call(case: Case, row: Row, model: Model, settings: EvaluateSettings) -> None:
-    """Add what takes all threads: one call, the search for `seconds`; and TabuCol in the time of the call."""
+    """Add what takes all threads: one call, and the search for `seconds`."""
     graph, lower, start = case.graph, max(row.clique, case.target), time.monotonic()
     try:
         prediction = model.predict(graph, seconds=CALL_SECONDS)  # with the three required inputs only
@@ -180,12 +182,17 @@ def _call(case: Case, row: Row, model: Model, settings: EvaluateSettings) -> Non
         _watch(row, graph, "one_call", [one_call], spent)
         row.conflicts = conflicts(graph, prediction.logits[0].argmax(1))
         row.chromatic = float(prediction.chromatic[0])
-        if settings.tabucol:
-            _watch(row, graph, "tabucol_call", _alone(graph.csr(), lower, spent, portfolio.tabu_search))
     if settings.seconds:
         budget = engine.Budget(time.monotonic() + settings.seconds, lower, model.threads)
         found = portfolio.colorings(graph, model.rule, budget, row.clique)
         _watch(row, graph, "search", (coloring.colors for coloring in found))
+
+
+def _tabucol_call(case: Case, row: Row) -> None:
+    """Add TabuCol in the time of the call, if there was one."""
+    if spent := row.seconds.get("one_call"):
+        lower = max(row.clique, case.target)
+        _watch(row, case.graph, "tabucol_call", _alone(case.graph.csr(), lower, spent, portfolio.tabu_search))
 
 
 def _watch(row: Row, graph: Graph, method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> None:
