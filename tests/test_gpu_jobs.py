@@ -51,3 +51,20 @@ def test_steps_and_evaluations_never_wait_for_the_gpu_and_launch_few_kernels(gpu
         assert found[part]["launches"] <= limit and found[part]["searches"] == 1, part
     assert found["step"]["allocations"] == 0 and found["step"]["all-reduces"] == 1
     assert found["evaluation"]["streams"] == 2  # that of the host, and that of a launch
+
+
+def test_the_pretended_gpu_tells_what_reads_or_overwrites_memory_too_early(gpus: FakeCuda):
+    said = gpus.run("-c", """if True:
+        import torch
+        host, back = torch.ones(1000).pin_memory(), torch.empty(8).pin_memory()
+        there = host.to("cuda", non_blocking=True)
+        back.copy_(there[:8], non_blocking=True)
+        print(back.isnan().all().item())
+        torch.cuda.synchronize()
+        print(back.sum().item())
+        host.to("cuda", non_blocking=True)
+        host.zero_()
+        torch.cuda.synchronize()
+    """)  # fmt: skip
+    assert said.split() == ["True", "8.0"]
+    assert [log for log in gpus.logs() if "problem 1 times: memory was overwritten before it was copied" in log]

@@ -3,7 +3,8 @@
 //
 // Kernels are counted, never run. Memory has limits, copies and fills by the host are real, and collectives of NCCL add
 // up real numbers in shared memory. So everything that the host decides is real, and nothing that a kernel computes: one
-// number that is read from a device is 1. These are the functions that torch and numba-cuda call today;
+// number that is read from a device is 1. Copies of pinned memory wait until the host waits: what is read too early is
+// NaN, and what is overwritten too early is a problem. These are the functions that torch and numba-cuda call today;
 // another one reaches the real library, which fails without a driver: add it.
 //
 //   FAKE_CUDA_KIND     B200 or T4
@@ -23,6 +24,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -125,7 +127,14 @@ API cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned, int prio
   *s = (cudaStream_t) new Stream{device, priority};
   return cudaSuccess;
 }
-static cudaError_t waited() { counts.syncs++; return cudaSuccess; }
+static std::vector<std::function<void()>> &pending = *new std::vector<std::function<void()>>; // copies, in their order
+static size_t issued, completed; // copies so far
+static std::unordered_map<void *, size_t> recorded; // copies before an event
+static void finish() {
+  for (auto &work : std::exchange(pending, {})) work();
+  completed = issued;
+}
+static cudaError_t waited() { LOCK; counts.syncs++; finish(); return cudaSuccess; }
 API cudaError_t cudaStreamSynchronize(cudaStream_t) { return waited(); }
 API cudaError_t cudaDeviceSynchronize() { return waited(); }
 API cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus *status) { *status = cudaStreamCaptureStatusNone; return cudaSuccess; }
@@ -135,8 +144,19 @@ API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) { *e = (cudaE
 API cudaError_t cudaEventSynchronize(cudaEvent_t) { return waited(); }
 API cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t) { *ms = 0.01f; return cudaSuccess; }
 
-SUCCEEDS(cudaStreamDestroy) SUCCEEDS(cudaStreamQuery) SUCCEEDS(cudaThreadExchangeStreamCaptureMode)
-SUCCEEDS(cudaEventDestroy) SUCCEEDS(cudaEventRecordWithFlags) SUCCEEDS(cudaEventRecord) SUCCEEDS(cudaEventQuery)
+API cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t, unsigned) { LOCK; recorded[e] = issued; return cudaSuccess; }
+API cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return cudaEventRecordWithFlags(e, s, 0); }
+API cudaError_t cudaEventQuery(cudaEvent_t e) { // every second time, the copies are done
+  LOCK;
+  static size_t asked = 0;
+  if (recorded[e] <= completed) return cudaSuccess;
+  if (++asked % 2) return fail(cudaErrorNotReady);
+  finish();
+  return cudaSuccess;
+}
+API cudaError_t cudaStreamQuery(cudaStream_t) { LOCK; finish(); return cudaSuccess; }
+
+SUCCEEDS(cudaStreamDestroy) SUCCEEDS(cudaThreadExchangeStreamCaptureMode) SUCCEEDS(cudaEventDestroy)
 SUCCEEDS(cudaStreamWaitEvent)
 // ---------------------------------------------------------------------------------------------------- memory
 struct Block { size_t bytes, mapped; int device; };
@@ -164,6 +184,7 @@ API cudaError_t cudaFree(void *p) {
   LOCK;
   if (!p) return cudaSuccess;
   auto found = on_device.find((uintptr_t)p);
+  finish();
   if (found == on_device.end()) { problem("cudaFree of unknown memory"); return fail(cudaErrorInvalidValue); }
   munmap(p, found->second.mapped);
   used[found->second.device] -= found->second.bytes;
@@ -179,6 +200,7 @@ API cudaError_t cudaHostAlloc(void **p, size_t n, unsigned) {
 API cudaError_t cudaFreeHost(void *p) {
   LOCK;
   auto found = pinned.find((uintptr_t)p);
+  finish();
   if (found != pinned.end()) { munmap(p, found->second.mapped); pinned.erase(found); }
   return cudaSuccess;
 }
@@ -206,16 +228,25 @@ static cudaError_t copy(void *to, const void *from, size_t n, Stream *s) {
   counts.reads += from_device && !to_device;
   add_work(s, from_device ? (to_device ? "copy on the device" : "copy to the host") : "copy to the device");
   if (from_device && to_device && n > 4096) return cudaSuccess;
-  memmove(to, from, n);
   bool is_item = from_device && block_of(pinned, to); // Tensor.item() reads into pinned memory
-  if (is_item && n == 1) *(char *)to = 1;
-  if (is_item && n == 4) *(float *)to = 1;
+  if (is_item) memset(to, 0xff, n); // NaN
+  std::vector<char> before;
+  if (to_device && !from_device) before.assign((const char *)from, (const char *)from + n);
+  issued++;
+  pending.push_back([=] {
+    if (before.size() && memcmp(from, before.data(), n)) problem("memory was overwritten before it was copied");
+    memmove(to, from, n);
+    if (is_item && n == 1) *(char *)to = 1;
+    if (is_item && n == 4) *(float *)to = 1;
+  });
+  if (is_pageable) finish(); // the host waits for it
   return cudaSuccess;
 }
 API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind, cudaStream_t s) { LOCK; return copy(to, from, n, stream(s)); }
 API cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t s) {
   LOCK;
   add_work(stream(s), "fill");
+  finish();
   if (n <= 4096) memset(p, value, n);
   return cudaSuccess;
 }
@@ -407,7 +438,7 @@ template <class T> static void reduce(Group *g, void *to, size_t n, int op) {
 }
 // Every rank hands over its bytes; `take` reads those of all.
 template <class Take> static int collective(Group *g, const char *name, const void *from, size_t bytes, cudaStream_t s, Take take) {
-  { LOCK; add_work(stream(s), name); }
+  { LOCK; add_work(stream(s), name); finish(); }
   if (bytes > SLOT) { problem("more bytes than the fake NCCL can hand over"); return 5; }
   memcpy(g->slots + g->rank * SLOT, from, bytes);
   meet(g, name);
