@@ -193,7 +193,7 @@ def train(trial: Trial) -> Results:
     trial.command("run-stopped", "run", settings, stop_when=has_steps, code=processes.STOPPED)
     stopped = json.loads((run / "status.json").read_text())
     trial.command("run-continued", "run", settings, stop_when=is_trained, code=processes.STOPPED if quick else 0)
-    status = json.loads((run / "status.json").read_text())
+    status, took = (json.loads((run / f"{name}.json").read_text()) for name in ("status", "steps"))
     if (stopped["status"], status["status"]) != ("stopped", "done") or status["step"] <= stopped["step"]:
         raise TrainingError(f"{run} was not stopped and continued: see {trial.out}/run-*.log")
     return {
@@ -204,6 +204,7 @@ def train(trial: Trial) -> Results:
         "gap_before": status["first_gap"],
         "gap_after": status["best"],
         "gap_of_dsatur": status["dsatur_gap"],
+        "rows": [{"step of the job": name, "seconds": state["seconds"]} for name, state in took.items()],
     }
 
 

@@ -54,6 +54,7 @@ def test_all_steps_are_done_and_leave_their_numbers(gpus, graphs: Path, tmp_path
         and found["rounds"]["rows"][0]["gpu_rounds_per_second"] > 0
     )
     assert 0 < found["train"]["stopped_at_step"] < found["train"]["steps"] == 40
+    assert [row["step of the job"] for row in found["train"]["rows"]] == ["check", "train", "export"]
     said = (out / "run-continued.log").read_text()
     assert "resuming at step" in said and "4/7 export: stopped" in said
     assert tiny_runs.status(out / "run")["ranks"] == 2 and not [log for log in gpus.logs() if "problem" in log]
