@@ -9,10 +9,8 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +20,7 @@ from gnn_training import machine
 from gnn_training.__main__ import PROGRAM
 from gnn_training.console import set_up_logging
 from gnn_training.data.packed import PackedGraphs
-from gnn_training.distributed import Runtime, join
+from gnn_training.distributed import Runtime, in_group
 from gnn_training.errors import MachineError, UserError
 from gnn_training.ranks import launch
 from gnn_training.settings import TrainSettings
@@ -36,17 +34,6 @@ WARM_UP = 11  # steps: in its first ten, DistributedDataParallel waits for the G
 TIMED_SECONDS, MOST_STEPS = 10.0, 10**6  # of steps
 SIZES = 5  # of graphs, from the smallest to the largest
 GPU_SEARCHES, CORE_SEARCHES = 528, 8  # at the same time on a GPU, and for each core
-
-
-def in_group(measure: Callable) -> Callable:
-    """Let a function with a network have a process group. The network must be gone before the group is, see `join`."""
-
-    @wraps(measure)
-    def joined(settings: TrainSettings, **options: float) -> Any:
-        with join(settings.device) as rt:
-            return measure(settings, rt, **options)
-
-    return joined
 
 
 def describe(settings: TrainSettings) -> dict:

@@ -2,10 +2,11 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import wraps
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gnn_training.errors import MachineError, TrainingError, UserError
+from gnn_training.settings import TrainSettings
 
 TIMEOUT = timedelta(minutes=5)  # a lost rank must not leave the others waiting for half an hour of rent
 TIMED_OUT = "Timed out waiting", "wait timeout"  # as gloo and the store of a group say it
@@ -100,6 +102,17 @@ def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
+
+
+def in_group(measure: Callable) -> Callable:
+    """Let measure(settings, rt, ...) be called without rt: it has a group, and its network is gone before the group."""
+
+    @wraps(measure)
+    def joined(settings: TrainSettings, **options: Any) -> Any:
+        with join(settings.device) as rt:
+            return measure(settings, rt, **options)
+
+    return joined
 
 
 def _device(requested: str, local_rank: int) -> torch.device:

@@ -36,7 +36,7 @@ from gnn_training.files import make_folder
 from gnn_training.jobs.export import publish
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.onnx_program import golden
-from gnn_training.onnx_program.export import edge_list, verified
+from gnn_training.onnx_program.export import edge_list, in_torch, verified
 from gnn_training.onnx_program.program import Program
 from gnn_training.settings import SHIPPED
 from gnn_training.training import checkpoint
@@ -65,7 +65,7 @@ def trace(program: Program, steps: int, metadata: dict[str, str]) -> onnx.ModelP
     # The exporter generalizes all sizes but 0, 1 and 2; equal ones it may mix up. Here no two are equal.
     edge_index, batch = edge_list(*[nx.circulant_graph(23, [1, 2, 3])] * 3)
     example = golden.feeds(edge_index, np.where(batch == 2, 36, batch), num_colors=[0] * 3, seed=0, steps=2)
-    tensors = program(**{name: torch.tensor(value) for name, value in example.items()})
+    tensors = in_torch(program, example)
     for hook in hooks:
         hook.remove()
     names = {id(tensor): name for name, tensor in tensors.items()} | {id(tensors["batch"]): "nodes/batch"}

@@ -49,10 +49,8 @@ def test_all_steps_are_done_and_leave_their_numbers(gpus, graphs: Path, tmp_path
     assert all(f"\n## {name}\n" in page for name in STEPS) and "they mean nothing" in page
     found = numbers["found"]
     assert [row["device"] for row in found["compare"]["rows"]] == ["cpu fp32", "cuda fp32", "cuda bf16"]
-    assert (
-        found["compare"]["rows"][0]["same_in_all_steps"] == 1
-        and found["rounds"]["rows"][0]["gpu_rounds_per_second"] > 0
-    )
+    assert found["compare"]["rows"][0]["same_in_all_steps"] == 1
+    assert found["rounds"]["rows"][0]["gpu_rounds_per_second"] > 0
     assert 0 < found["train"]["stopped_at_step"] < found["train"]["steps"] == 40
     assert [row["step of the job"] for row in found["train"]["rows"]] == ["check", "train", "export"]
     said = (out / "run-continued.log").read_text()

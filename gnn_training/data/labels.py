@@ -225,7 +225,7 @@ def label(instance: Instance, iterations: int, seconds: float, seed: int, rule: 
     greedy = kernels.dsatur(*lists)
     dsatur_colors, given = int(greedy.max()) + 1, instance.coloring
     lower = first_colorings.clique_size(lists)
-    first = first_colorings.first_coloring(lists) if dsatur_colors > lower else greedy.astype(np.int16)
+    first = first_colorings.first_coloring(lists, greedy) if dsatur_colors > lower else greedy.astype(np.int16)
     best = greedy if given is None or given.max() >= greedy.max() else given
     if instance.optimal:
         assert given is not None

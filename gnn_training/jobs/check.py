@@ -18,7 +18,7 @@ from gnn_training.console import duration, markdown_table, print_tables
 from gnn_training.data.families import RECIPES
 from gnn_training.data.packed import PackedGraphs, is_packed
 from gnn_training.data.sources import locate, written
-from gnn_training.distributed import Runtime, join
+from gnn_training.distributed import Runtime, in_group
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.ranks import launch, num_ranks, on_gpus
 from gnn_training.settings import EVALUATIONS, CheckSettings, RunSettings, TrainSettings
@@ -154,15 +154,11 @@ def _graphs(settings: RunSettings) -> str:
     return f"{source.graphs}: {train} to train on, {validation} for validation"
 
 
-def _measure(settings: TrainSettings) -> tuple[int, int, float]:
+@in_group
+def _measure(settings: TrainSettings, rt: Runtime) -> tuple[int, int, float]:
     """As one rank, take a few steps of the training. Return the bytes that they need, on a GPU those of the GPU, the
     number of all steps, and the seconds of one.
     """
-    with join(settings.device) as rt:
-        return _measure_steps(settings, rt)
-
-
-def _measure_steps(settings: TrainSettings, rt: Runtime) -> tuple[int, int, float]:
     data = PackedGraphs.open(settings.data)
     loader, learner = GraphLoader(settings, data, rt), Learner(settings, searcher_for(data, rt.device), rt)
     if not self_check(learner, loader, rt):  # which on GPUs takes the step that needs most memory, too

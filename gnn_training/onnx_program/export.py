@@ -20,6 +20,7 @@ from gnn_training.contract import (
     OUTPUTS,
     SHIPPED_MODEL,
     WEB_FILE,
+    WEIGHT_NAMES,
 )  # fmt: skip
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph
@@ -29,7 +30,7 @@ from gnn_training.onnx_program import golden
 from gnn_training.onnx_program.program import Program
 
 log = logging.getLogger(__name__)
-WEIGHTS, RULE = "Search/", "Search/unsqueeze"  # before the names of the network's weights, and name of the rule
+RULE = f"{WEIGHT_NAMES}unsqueeze"  # name of its weights
 GOLDEN_PROBES = ("one node, the pair (0, 0)", "edgeless", "ring", "petersen", "several graphs")
 EXACT = ("color_logits", "last")  # conflicts after the last round say more than the coloring
 COMPARED = (*OUTPUTS, "last")
@@ -45,7 +46,7 @@ def build(network: ColoringNetwork, steps: int, metadata: dict[str, str]) -> onn
     the same for all, so it is taken from the file that comes with this package (see scripts/trace_program.py).
     """
     model, state = onnx.load(SHIPPED_MODEL), network.state_dict()
-    weights = {RULE: state.pop("rule"), **{WEIGHTS + name: weight for name, weight in state.items()}}
+    weights = {RULE: state.pop("rule"), **{WEIGHT_NAMES + name: weight for name, weight in state.items()}}
     values = {"steps": np.array(-steps)} | {name: weight.cpu().numpy() for name, weight in weights.items()}
     for tensor in model.graph.initializer:
         if tensor.name in values:
@@ -119,7 +120,7 @@ def verify(model: onnx.ModelProto, program: Program) -> None:
     runtimes = {threads: golden.session(watched.SerializeToString(), threads) for threads in THREADS}
     for name, (edge_index, batch) in probes().items():
         inputs = golden.feeds(edge_index, batch, num_colors=[0], seed=3, steps=ROUNDS)
-        made = _torch(program, inputs)
+        made = in_torch(program, inputs)
         expected = {output: made[output].numpy() for output in COMPARED}
         for threads, runtime in runtimes.items():
             compare(f"{name}, {threads} threads", expected, dict(zip(COMPARED, runtime.run(None, inputs), strict=True)))
@@ -128,7 +129,8 @@ def verify(model: onnx.ModelProto, program: Program) -> None:
     log.info("the same as in torch on %d probes", len(probes()))
 
 
-def _torch(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, Tensor]:
+def in_torch(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    """What the program gives in torch, by name."""
     return program(**{name: torch.tensor(value) for name, value in inputs.items()})
 
 

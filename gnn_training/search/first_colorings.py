@@ -48,9 +48,11 @@ def clique_size(lists: NeighbourLists, deadline: float = math.inf) -> int:
     return int(first_loop(kernels.greedy_clique, deadline, *lists, by_degree[:CLIQUE_STARTS]))
 
 
-def first_coloring(lists: NeighbourLists) -> np.ndarray:
-    """A greedy coloring (N,) int16 like that of the exported file: by DSATUR or, in dense graphs, independent sets."""
-    colors = kernels.dsatur(*lists)
+def first_coloring(lists: NeighbourLists, dsatur: np.ndarray | None = None) -> np.ndarray:
+    """A greedy coloring (N,) int16 like that of the exported file: by DSATUR or, in dense graphs, independent sets.
+    dsatur (N,): the former, if it is known.
+    """
+    colors = kernels.dsatur(*lists) if dsatur is None else dsatur
     if density(lists) >= SETS_FROM and len(colors) <= SETS_UP_TO:
         colors = min(colors, set_coloring(*lists, 0, FIRST_SET_MOVES, np.zeros(1, dtype=np.uint8)), key=np.max)
     return colors.astype(np.int16)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from gnn_training.contract import SHIPPED_MODEL
+from gnn_training.contract import SHIPPED_MODEL, WEIGHT_NAMES
 from gnn_training.errors import UserError
 from gnn_training.files import OWN_LIMIT, damaged, read_bytes, storage_errors, write_bytes
 from gnn_training.network.network import ColoringNetwork
@@ -72,7 +72,7 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
     content, network = read_bytes(path, OWN_LIMIT, WAY_OUT), ColoringNetwork()
     with damaged(path, WAY_OUT):
         model = onnx.load_from_string(content)
-        named = {weight.name.removeprefix("Search/"): weight for weight in model.graph.initializer}
+        named = {weight.name.removeprefix(WEIGHT_NAMES): weight for weight in model.graph.initializer}
         metadata = {entry.key: entry.value for entry in model.metadata_props}
         rule = torch.tensor(json.loads(metadata["rule"]))
         predictions = [name for name in network.state_dict() if name != "rule"]
