@@ -1,15 +1,15 @@
 """Train and measure the network that says which classes a child of two colorings takes.
 
-    python -m benchmarks.recombination graphs --out graphs.pkl --seed 1    # where crossover decides, and their k
-    python -m benchmarks.recombination children --graphs graphs.pkl --out children.pkl --minutes 20
+    python -m benchmarks.recombination children --out children.pkl --minutes 60
     python -m benchmarks.recombination train --children children.pkl --out crossover.f32
-    python -m benchmarks.recombination measure --graphs other_graphs.pkl --weights crossover.f32
+    python -m benchmarks.recombination colors --weights crossover.f32      # that are left after some seconds
+    python -m benchmarks.recombination graphs --out graphs.pkl --seed 1    # where crossover decides, and their k
+    python -m benchmarks.recombination measure --graphs graphs.pkl --weights crossover.f32
 
-The task is that of HEAD: color a graph with k colors, where two colorings become the parents of two children in every
-generation. `graphs` looks for the k for which HEAD needs 10 to 100 generations. `children` makes several children of
-the same parents by random choices of classes, and counts the conflicts that TabuCol leaves of each. `train` fits the
-network: the fewer conflicts, the more the nodes in the chosen classes are worth. `measure` counts moves and seconds
-until a graph is solved.
+`children` takes parents from searches as `color` makes them, makes several children of the same parents by random
+choices of classes, and counts the conflicts that TabuCol leaves of each. `train` fits the network: the fewer conflicts,
+the more the nodes in the chosen classes are worth. `colors` compares what is reached in the same time. `graphs` looks
+for graphs and k for which HEAD needs 10 to 100 generations; `measure` counts moves and seconds until they are solved.
 """
 
 import math
@@ -42,7 +42,6 @@ from gnn_training.search.crossover import (
     NUM_WEIGHTS,
     WIDTH,
     Parent,
-    children,
     crossover,
     features_of,
     node_values,
@@ -50,7 +49,7 @@ from gnn_training.search.crossover import (
     stacked,
 )  # fmt: skip
 from gnn_training.search.engine import Budget, Search, Worker
-from gnn_training.search.first_colorings import seeded
+from gnn_training.search.first_colorings import clique_size, seeded
 from gnn_training.search.portfolio import recombination
 from gnn_training.training.learner import learning_rate
 
@@ -67,8 +66,9 @@ KINDS = {f"G(n,{p})": partial(gnp, p) for p in (0.3, 0.5, 0.7, 0.9)} | {
 }  # fmt: skip
 GENERATIONS = 10, 100  # that HEAD needs of the graphs to train and measure on
 LIMIT = 60  # generations of a measured search; one without a solution counts as twice as many
-LOOKED_AT = (1, 3, 6, 9, 13, 17)  # generations whose parents get further children
-CHILDREN = 12  # of these parents
+PARENTS, CHILDREN = 10, 12  # pairs of parents of a search that get further children, and these children
+SECONDS = 0.3, 6.0  # of such a search
+LEAST_VARIANCE = 0.3  # of the conflicts of children, so that luck does not count as much as choices
 CHOOSING = range(1000, 1003)  # seeds of the searches that choose k; others measure
 NEVER = np.zeros(1, dtype=np.uint8)
 
@@ -91,30 +91,36 @@ class Example(NamedTuple):
     conflicts: np.ndarray  # (CHILDREN,) float32, after TabuCol
 
 
-class Counting(Worker):
-    """A thread of a search that counts its moves."""
+class Watched(Worker):
+    """A thread of a search that counts its moves and keeps the last parents."""
 
-    moves = 0
+    def __init__(self, lists: NeighbourLists, colors: np.ndarray, seed: int):
+        """colors (N,): a coloring without gaps, whose number of colors is to fall."""
+        super().__init__(Search(lists, colors, Budget(math.inf, seed=seed), None), seed)
+        self.search.workers = [self]
+        self.moves, self.k, self.parents = 0, 0, list[Parent]()
 
-    def tabucol(self, *arguments: Any) -> Any:
+    def tabucol(self, colors: np.ndarray, k: int, moves: int) -> Any:
         """As in other threads."""
-        found = super().tabucol(*arguments)
-        self.moves += found[3]
+        found = best, ages, conflicts, made, _ = super().tabucol(colors, k, moves)
+        is_new = k != self.k or len(self.parents) == 2 or conflicts == 0
+        self.parents = [*([] if is_new else self.parents), *([Parent(conflicts, best, ages)] if conflicts else [])]
+        self.moves, self.k = self.moves + made, k
         return found
 
-
-def worker_for(task: Task, seed: int) -> Counting:
-    """A thread that looks for a coloring with k colors, from one that is no better than a random one."""
-    n = len(task.lists.offsets) - 1
-    search = Search(task.lists, np.arange(n) % (task.k + 1), Budget(math.inf, seed=seed), None)
-    worker = Counting(search, seed)
-    search.workers = [worker]
-    return worker
+    def recombine(self, seconds: float, clique: int, weights: np.ndarray) -> Iterator[None]:
+        """Search for so many seconds of a core, with a stop after every call of TabuCol. clique: size of one."""
+        end = time.process_time() + seconds
+        for _ in recombination(self, weights):
+            if time.process_time() > end or self.search.num_colors <= max(2, clique):
+                return
+            yield
 
 
 def solve(task: Task, weights: np.ndarray, seed: int, limit: int = LIMIT) -> tuple[float, float, bool]:
     """Moves and seconds until a graph has k colors, and whether it has; twice those of `limit` generations, if not."""
-    worker, start = worker_for(task, seed), time.process_time()
+    n, start = len(task.lists.offsets) - 1, time.process_time()
+    worker = Watched(task.lists, np.arange(n) % (task.k + 1), seed)  # no better than a random coloring
     turns = recombination(worker, weights)
     for _ in range(2 * limit):
         next(turns)
@@ -173,41 +179,56 @@ class Graphs:
         return None
 
 
+def any_graph(rng: np.random.Generator, sizes: tuple[int, int]) -> tuple[NeighbourLists, np.ndarray, int]:
+    """A graph of KINDS or of a family that training has, its coloring by DSATUR, and the size of a clique."""
+    kinds = [*KINDS.values(), *(family.draw for family in families.FAMILIES.values())]
+    while True:
+        nodes = round(np.exp(rng.uniform(*np.log(sizes))))
+        lists = kinds[rng.integers(len(kinds))](rng, nodes).graph.csr()
+        first, clique = kernels.dsatur(*lists), clique_size(lists)
+        if first.max() >= clique:
+            return lists, first, clique
+
+
 @dataclass(frozen=True)
 class Children:
-    """Make children by random choices near those of a network."""
+    """Make children by random choices near those of a network, of parents that its searches meet."""
 
-    graphs: tuple[Path, ...]
     out: Path
     weights: Path | None = None
     """Of the network; without, every node is worth 1."""
-    minutes: float = 20.0
+    sizes: tuple[int, int] = (100, 1000)
+    minutes: float = 60.0
     seed: int = 0
 
     def run(self) -> None:
         """Write the examples."""
-        tasks = [task for path in self.graphs for task in pickle.loads(path.read_bytes())]
-        tasks = [tasks[i] for i in np.random.default_rng(self.seed).permutation(len(tasks))]
-        weights, examples, start = read_weights(self.weights), [], time.monotonic()
+        weights, tasks, examples, start = read_weights(self.weights), [], [], time.monotonic()
         for number in count():
             if time.monotonic() - start > 60 * self.minutes:
                 break
-            examples += self.examples(tasks, number % len(tasks), number, weights)
+            rng = np.random.default_rng([self.seed, number])
+            lists, first, clique = any_graph(rng, self.sizes)
+            for k, parents in self.parents(Watched(lists, first, number), clique, weights, rng):
+                tasks.append(Task("", lists, k))
+                state = seeded(self.seed, number)
+                examples.append(self.example(tasks[-1], len(tasks) - 1, parents, state, weights, rng))
             if number % 100 == 99:
                 print(number + 1, "searches,", len(examples), "pairs of parents", flush=True)
         self.out.write_bytes(pickle.dumps((tasks, examples)))
 
-    def examples(self, tasks: list[Task], number: int, seed: int, weights: np.ndarray) -> Iterator[Example]:
-        """Parents of one search, and children."""
-        task, rng, state = tasks[number], np.random.default_rng([self.seed, seed]), seeded(self.seed, seed)
-        starts = [np.full(len(task.lists.offsets) - 1, -1, np.int32) for _ in range(2)]
-        for generation in range(1 + LOOKED_AT[-1]):
-            parents = [improved(task, colors, state) for colors in starts]
-            if min(parent.conflicts for parent in parents) == 0:
-                return
-            if generation in LOOKED_AT:
-                yield self.example(task, number, parents, state, weights, rng)
-            starts = children(task.lists, parents, task.k, weights)
+    @staticmethod
+    def parents(
+        worker: Watched, clique: int, weights: np.ndarray, rng: np.random.Generator
+    ) -> list[tuple[int, list[Parent]]]:
+        """PARENTS of all pairs of a search, each as likely as others (Vitter 1985), and their numbers of colors."""
+        kept, met = list[tuple[int, list[Parent]]](), 0
+        for _ in worker.recombine(np.exp(rng.uniform(*np.log(SECONDS))), clique, weights):
+            if len(worker.parents) == 2:
+                met += 1
+                place = int(rng.integers(met)) if len(kept) == PARENTS else len(kept)
+                kept[place : place + 1] = [(worker.k, worker.parents)] if place < PARENTS else []
+        return kept
 
     @staticmethod
     def example(
@@ -241,7 +262,8 @@ class CrossoverNetwork(nn.Module):
         self.out, self.direct = nn.Linear(WIDTH, 1, bias=False), nn.Linear(len(FEATURES), 1, bias=False)
         for last in (self.out, self.direct):
             nn.init.zeros_(last.weight)
-        self.log_conflicts = nn.Parameter(torch.tensor(-3.9))  # of a child, for each unit of value that it lacks
+        # Of a child, for each unit of value that it lacks: standard deviations of conflicts among its siblings.
+        self.log_conflicts = nn.Parameter(torch.tensor(-3.9))
 
     def forward(self, features: Tensor, classes: Tensor, others: Tensor, twin: Tensor) -> Tensor:
         """Values (V,) of nodes. features (V, F); classes, others (V,): the class of a node in its coloring and in the
@@ -262,7 +284,7 @@ class CrossoverNetwork(nn.Module):
 
     def expected(self, examples: list[Example], tasks: list[Task]) -> list[Tensor]:
         """Of every pair of parents, the conflicts of its children (CHILDREN,) that their classes let one expect, less
-        the mean.
+        the mean, in standard deviations.
         """
         features, classes, others, twin, num_classes, num_nodes = [], [], [], [], 0, 0
         for example in examples:
@@ -337,16 +359,53 @@ class Train:
         """Share of the variance among the children of a pair that the network explains."""
         batches = [examples[start : start + 64] for start in range(0, len(examples), 64)]
         left = sum(float(error) for batch in batches for error in squared_errors(network, batch, tasks))
-        return 1 - left / sum(float(example.conflicts.var()) for example in examples)
+        return 1 - left / sum(float(deviations(example).square().mean()) for example in examples)
 
 
 def squared_errors(network: CrossoverNetwork, examples: list[Example], tasks: list[Task]) -> list[Tensor]:
     """Mean squared error of the expected conflicts, of every pair of parents."""
     errors = []
     for example, expected in zip(examples, network.expected(examples, tasks), strict=True):
-        found = torch.from_numpy(example.conflicts)
-        errors.append((found - found.mean() - expected).square().mean())
+        errors.append((deviations(example) - expected).square().mean())
     return errors
+
+
+def deviations(example: Example) -> Tensor:
+    """Conflicts of the children (CHILDREN,) less their mean, in standard deviations."""
+    found = torch.from_numpy(example.conflicts)
+    return (found - found.mean()) / (found.var() + LEAST_VARIANCE).sqrt()
+
+
+@dataclass(frozen=True)
+class Colors:
+    """Compare networks with HEAD: colors after the same seconds of a core, of this method alone, on new graphs."""
+
+    weights: tuple[Path, ...] = ()
+    """Of networks, instead of the one that ships."""
+    seconds: float = 3.0
+    sizes: tuple[int, int] = (150, 1000)
+    graphs: int = 100
+    searches: int = 2
+    """Of every graph, each with a seed of its own."""
+    seed: int = 1
+
+    def run(self) -> None:
+        """Print the mean colors of every network less those of HEAD, with one standard error over graphs."""
+        arms, found = arms_of(self.weights), []
+        for number in range(self.graphs):
+            lists, first, clique = any_graph(np.random.default_rng([self.seed, number]), self.sizes)
+            each = [[self.colors(lists, first, clique, arm, s) for s in range(self.searches)] for arm in arms]
+            found.append(np.mean(each, 1))
+            saved = np.array(found) - np.array(found)[:, :1]
+            error = saved.std(0) / math.sqrt(len(saved))
+            print(len(found), *(f"{m:+.3f} ± {e:.3f}" for m, e in zip(saved.mean(0), error, strict=True)), flush=True)
+
+    def colors(self, lists: NeighbourLists, first: np.ndarray, clique: int, weights: np.ndarray, seed: int) -> int:
+        """Colors that a search reaches."""
+        worker = Watched(lists, first, seed)
+        for _ in worker.recombine(self.seconds, clique, weights):
+            pass
+        return worker.search.num_colors
 
 
 @dataclass(frozen=True)
@@ -362,8 +421,7 @@ class Measure:
 
     def run(self) -> None:
         """Print a table: geometric means of ratios to HEAD, with one standard error over graphs."""
-        tasks, rivals = pickle.loads(self.graphs.read_bytes()), [read_weights(path) for path in self.weights]
-        arms = [np.zeros(NUM_WEIGHTS, np.float32), *(rivals or [shipped_weights()])]
+        tasks, arms = pickle.loads(self.graphs.read_bytes()), arms_of(self.weights)
         solve(tasks[0], arms[0], 0, 1)  # compiles
         found: dict[str, np.ndarray] = {}  # (graphs, searches, arms, 3)
         for kind in dict.fromkeys(task.kind for task in tasks):
@@ -387,6 +445,11 @@ def cells(found: np.ndarray) -> list[str]:
     return [str(len(found)), solved, *(f"{m:.2f} ± {m * e:.2f}" for m, e in zip(means, errors, strict=True))]
 
 
+def arms_of(paths: tuple[Path, ...]) -> list[np.ndarray]:
+    """Weights of HEAD, then of the networks in files, or of the one that ships."""
+    return [read_weights(None), *([read_weights(path) for path in paths] or [shipped_weights()])]
+
+
 def read_weights(path: Path | None) -> np.ndarray:
     """Weights (NUM_WEIGHTS,) in a file; zeros, with which every node is worth 1, for none."""
     return np.zeros(NUM_WEIGHTS, np.float32) if path is None else np.fromfile(path, dtype="<f4", count=NUM_WEIGHTS)
@@ -395,4 +458,4 @@ def read_weights(path: Path | None) -> np.ndarray:
 if __name__ == "__main__":
     from benchmarks import recombination as this  # files name its classes, not those of __main__
 
-    tyro.cli(this.Graphs | this.Children | this.Train | this.Measure, description=__doc__).run()
+    tyro.cli(this.Children | this.Train | this.Colors | this.Graphs | this.Measure, description=__doc__).run()

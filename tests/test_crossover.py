@@ -1,5 +1,8 @@
 """Crossover: classes by the values of their nodes, and the network that gives these values."""
 
+import pickle
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_graphs import random_graph
 
-from benchmarks.recombination import CrossoverNetwork, Example, Task, solve
+from benchmarks.recombination import Children, CrossoverNetwork, Example, Task, Train, solve
 from gnn_training.graph import Graph
 from gnn_training.search.crossover import NUM_WEIGHTS, crossover, features_of, node_values, shipped_weights
 
@@ -68,6 +71,18 @@ def test_values_do_not_depend_on_the_order_of_nodes_colors_and_parents(seed: int
     parents, ages = colors[parents[::-1][:, nodes]], ages[::-1][:, nodes].copy()
     again = node_values(features_of(*other.csr(), parents, ages, k), parents, k, weights)
     np.testing.assert_allclose(again, values[::-1][:, nodes], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_parents_that_a_search_meets_train_a_network(tmp_path: Path):
+    children, weights = tmp_path / "children.pkl", tmp_path / "crossover.f32"
+    Children(children, sizes=(40, 80), minutes=0.1).run()
+    tasks, examples = pickle.loads(children.read_bytes())
+    for example in examples:
+        k, (first, second) = tasks[example.task].k, example.parents
+        assert first.max() < k and second.max() < k and (first != second).any() and example.conflicts.min() >= 0
+    Train((children,), weights, epochs=1).run()
+    assert np.abs(np.fromfile(weights, "<f4")).max() > 0 and len(np.fromfile(weights, "<f4")) == NUM_WEIGHTS
 
 
 @pytest.mark.slow
