@@ -68,7 +68,7 @@ GENERATIONS = 10, 100  # that HEAD needs of the graphs to train and measure on
 LIMIT = 60  # generations of a measured search; one without a solution counts as twice as many
 PARENTS, CHILDREN = 10, 12  # pairs of parents of a search that get further children, and these children
 SECONDS = 0.3, 6.0  # of such a search
-LEAST_VARIANCE = 0.3  # of the conflicts of children, so that luck does not count as much as choices
+MORE_VARIANCE = 0.3  # than children have, whose conflicts may be all the same
 CHOOSING = range(1000, 1003)  # seeds of the searches that choose k; others measure
 NEVER = np.zeros(1, dtype=np.uint8)
 
@@ -103,8 +103,8 @@ class Watched(Worker):
     def tabucol(self, colors: np.ndarray, k: int, moves: int) -> Any:
         """As in other threads."""
         found = best, ages, conflicts, made, _ = super().tabucol(colors, k, moves)
-        is_new = k != self.k or len(self.parents) == 2 or conflicts == 0
-        self.parents = [*([] if is_new else self.parents), *([Parent(conflicts, best, ages)] if conflicts else [])]
+        before = [] if k != self.k or len(self.parents) == 2 else self.parents
+        self.parents = [*before, Parent(conflicts, best, ages)] if conflicts else []
         self.moves, self.k = self.moves + made, k
         return found
 
@@ -208,10 +208,9 @@ class Children:
             if time.monotonic() - start > 60 * self.minutes:
                 break
             rng = np.random.default_rng([self.seed, number])
-            lists, first, clique = any_graph(rng, self.sizes)
+            (lists, first, clique), state = any_graph(rng, self.sizes), seeded(self.seed, number)
             for k, parents in self.parents(Watched(lists, first, number), clique, weights, rng):
                 tasks.append(Task("", lists, k))
-                state = seeded(self.seed, number)
                 examples.append(self.example(tasks[-1], len(tasks) - 1, parents, state, weights, rng))
             if number % 100 == 99:
                 print(number + 1, "searches,", len(examples), "pairs of parents", flush=True)
@@ -364,16 +363,14 @@ class Train:
 
 def squared_errors(network: CrossoverNetwork, examples: list[Example], tasks: list[Task]) -> list[Tensor]:
     """Mean squared error of the expected conflicts, of every pair of parents."""
-    errors = []
-    for example, expected in zip(examples, network.expected(examples, tasks), strict=True):
-        errors.append((deviations(example) - expected).square().mean())
-    return errors
+    pairs = zip(examples, network.expected(examples, tasks), strict=True)
+    return [(deviations(example) - expected).square().mean() for example, expected in pairs]
 
 
 def deviations(example: Example) -> Tensor:
     """Conflicts of the children (CHILDREN,) less their mean, in standard deviations."""
     found = torch.from_numpy(example.conflicts)
-    return (found - found.mean()) / (found.var() + LEAST_VARIANCE).sqrt()
+    return (found - found.mean()) / (found.var() + MORE_VARIANCE).sqrt()
 
 
 @dataclass(frozen=True)
