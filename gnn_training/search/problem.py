@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from gnn_training.search import kernels
 from gnn_training.search.engine import Budget, Coloring
 from gnn_training.search.first_colorings import FIRST_SECONDS, clique_size, in_time, seeded
 from gnn_training.search.portfolio import colorings
-
-if TYPE_CHECKING:
-    pass
 
 MAX_NAMED = 1_000  # colors of precolored and allowed are below
 MAX_PAIRS = 10_000_000  # of a node and a color, each 50 bytes
