@@ -177,6 +177,14 @@ def measure_steps(trial: Trial) -> Results:
     return {"rows": [trial.measure(f"steps-{each.batch_size}", "steps", each) for each in settings]}
 
 
+def measure_ranks(trial: Trial) -> Results:
+    """The same steps, on the same graphs, on 1, 2, 4 and 8 GPUs, as far as there are so many. `waiting` is the share of
+    the time in which ranks wait for the slowest of them.
+    """
+    changes: Results = {"steps": 3, "warmup_steps": 1} if trial.options.quick else {}
+    return trial.measure("ranks", "ranks", trial.settings(TrainSettings, **changes))
+
+
 def train(trial: Trial) -> Results:
     """`run`, stopped by SIGTERM in its first steps, then continued. The gaps are those on the validation graphs in
     training; `run/report.html` has those of the exported file on the CPU.
@@ -210,7 +218,7 @@ def train(trial: Trial) -> Results:
 
 STEPS = {
     "machine": look_at_machine, "graphs": find_graphs, "check": check, "compare": compare, "rounds": measure_rounds,
-    "steps": measure_steps, "train": train,
+    "steps": measure_steps, "ranks": measure_ranks, "train": train,
 }  # fmt: skip
 
 

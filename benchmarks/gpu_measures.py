@@ -7,8 +7,9 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -25,7 +26,8 @@ from gnn_training.errors import MachineError, UserError
 from gnn_training.ranks import launch
 from gnn_training.settings import TrainSettings
 from gnn_training.training.learner import Learner
-from gnn_training.training.loader import Batch, GraphLoader
+from gnn_training.training.loader import Batch, GraphLoader, Searcher
+from gnn_training.training.monitor import Monitor
 from gnn_training.training.searcher import search_on_cpu, searcher_for, self_check
 
 GIB = 2**30
@@ -121,11 +123,15 @@ def rounds(settings: TrainSettings, rt: Runtime) -> dict:
 
 
 @in_group
-def steps(settings: TrainSettings, rt: Runtime, seconds: float = TIMED_SECONDS) -> dict:
-    """Speed and memory of `settings.steps`, or of as many as take so many seconds if these are fewer or it is 0."""
+def steps(settings: TrainSettings, rt: Runtime, seconds: float = TIMED_SECONDS, slowdown: float = 1.0) -> dict:
+    """Speed and memory of `settings.steps`, or of as many as take so many seconds if these are fewer or it is 0.
+    slowdown: times as long as it would take rank 0 to search.
+    """
     if rt.device.type == "cpu":
         torch.set_num_threads(1)  # a rank is a core, as where there are as many ranks as cores
     loader, learner = _start(settings, rt)
+    monitor = Monitor(slowed(learner.search, slowdown) if rt.is_main else learner.search, rt)
+    learner.search = monitor.search
     batches = loader.starting_at(0)
     for batch in islice(batches, len(loader.sampler) + WARM_UP):  # an epoch first: every graph is prepared once
         started = time.perf_counter()
@@ -135,6 +141,7 @@ def steps(settings: TrainSettings, rt: Runtime, seconds: float = TIMED_SECONDS) 
     if rt.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     count = rt.broadcast(max(2, min(settings.steps or MOST_STEPS, int(seconds / one))))
+    monitor.report(0.0)
     graphs, started = 0, time.perf_counter()
     for batch in islice(batches, count):
         learner.update(batch)
@@ -143,6 +150,8 @@ def steps(settings: TrainSettings, rt: Runtime, seconds: float = TIMED_SECONDS) 
     taken = time.perf_counter() - started
     return {
         "batch_size": settings.batch_size,
+        "seconds": taken,
+        "waiting": monitor.report(taken)["waiting_share"],
         "steps": count,
         "ms_per_step": 1000 * taken / count,
         "searches_per_second": 2 * graphs / taken,
@@ -150,18 +159,60 @@ def steps(settings: TrainSettings, rt: Runtime, seconds: float = TIMED_SECONDS) 
     }
 
 
+def slowed(search: Searcher, factor: float) -> Searcher:
+    """The same searches, in `factor` times the time."""
+
+    def slow(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:
+        started = time.monotonic()
+        results = search(weights, batch, rounds)
+        time.sleep((factor - 1) * (time.monotonic() - started))
+        return results
+
+    return search if factor == 1 else slow
+
+
+def speed_by_ranks(
+    settings: TrainSettings, ranks: Sequence[int], seconds: float, slowdown: float = 1.0, price_per_hour: float = 0.0
+) -> list[dict]:
+    """Speed of the same steps, on the same graphs, on each number of ranks: the most ranks have batches of
+    `settings.batch_size` graphs and take so many seconds. slowdown: of rank 0 where there are several;
+    price_per_hour: of a machine with as many GPUs as the most ranks.
+    """
+    most, rows = max(ranks), list[dict]()
+    for count in sorted(ranks, reverse=True):
+        batches = {name: getattr(settings, name) * most // count for name in ("batch_size", "batch_states")}
+        limits = {"steps": rows[0]["steps"], "warmup_steps": 1} if rows else {}
+        measure = partial(steps, seconds=1e6 if rows else seconds, slowdown=slowdown if count > 1 else 1.0)
+        rows.append({"ranks": count, **launch(measure, settings.model_copy(update=batches | limits), count)})
+    fewest = rows[-1]
+    for row in rows:
+        row["speed_up"] = row["searches_per_second"] / fewest["searches_per_second"]
+        row["efficiency"] = row["speed_up"] * fewest["ranks"] / row["ranks"]
+        row["cost"] = row["seconds"] / 3600 * price_per_hour * row["ranks"] / most
+    return rows[::-1]
+
+
+def ranks(settings: TrainSettings) -> dict:
+    """The speed of 1, 2, 4 .. ranks, one on every GPU of this machine."""
+    counts = [count for count in (1, 2, 4, 8) if count <= machine.num_gpus()]
+    return {"rows": speed_by_ranks(settings, counts, TIMED_SECONDS)}
+
+
 def _start(settings: TrainSettings, rt: Runtime) -> tuple[GraphLoader, Learner]:
     data = PackedGraphs.open(settings.data)
     return GraphLoader(settings, data, rt), Learner(settings, searcher_for(data, rt.device), rt)
 
 
-PARTS: dict[str, Callable[[TrainSettings], dict]] = {part.__name__: part for part in (describe, compare, rounds, steps)}
+PARTS: dict[str, Callable[[TrainSettings], dict]] = {
+    part.__name__: part for part in (describe, compare, rounds, steps, ranks)
+}
 
 if __name__ == "__main__":
     set_up_logging()
     part, file = sys.argv[1:]
     try:
-        print(json.dumps(launch(PARTS[part], TrainSettings(**json.loads(Path(file).read_text())), 1)))
+        measure, settings = PARTS[part], TrainSettings(**json.loads(Path(file).read_text()))
+        print(json.dumps(measure(settings) if measure is ranks else launch(measure, settings, 1)))
     except UserError as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
         sys.exit(error.exit_code)

@@ -1,4 +1,4 @@
-"""Measure how fast searches are in their forms, and how fast trainings are on one and two ranks.
+"""Measure how fast searches are in their forms, and how fast the same training is on several numbers of ranks.
 
     python -m benchmarks.training_speed --data FOLDER --seconds 30 --page docs/SPEED.md  # replaces the last section
 
@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 import tyro
 
-from benchmarks.gpu_measures import steps
+from benchmarks.gpu_measures import speed_by_ranks
 from gnn_training import files, machine
 from gnn_training.graph import Graph
 from gnn_training.network.graphs import concatenated, pad
@@ -25,7 +24,6 @@ from gnn_training.network.network import first_weights
 from gnn_training.onnx_program import tensor_search
 from gnn_training.onnx_program.program import limits
 from gnn_training.onnx_program.session import Model
-from gnn_training.ranks import launch
 from gnn_training.search import kernels
 from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
 from gnn_training.settings import TrainSettings, of_preset
@@ -44,7 +42,13 @@ class Options:
     data: Path
     """Folder of packed graphs to train on."""
     seconds: float = 30.0
-    """Time for the training on two ranks; every form of the search has a tenth of it at every size."""
+    """Time for the training on most ranks; every form of the search has a tenth of it at every size."""
+    ranks: str = "1,2"
+    """Numbers of ranks, such as 1,2,4,8: each rank on a GPU, or else on a core."""
+    slowdown: float = 1.0
+    """Times as long as it would take rank 0, on a core, to search: what one slow rank does to the others."""
+    price_per_hour: float = 0.0
+    """Price of a machine with as many GPUs as the most ranks."""
     sizes: tuple[int, ...] = (125, 250, 500, 1000)
     """Nodes of the graphs that are searched."""
     page: Path | None = None
@@ -113,25 +117,19 @@ def search_table(options: Options) -> str:
 
 
 def training_table(options: Options) -> str:
-    """Searches per second of the same steps on two ranks and on one."""
-    count, speeds = 0, []
-    for ranks in (2, 1):
-        preset = "single" if DEVICE.type == "cuda" else "cpu"
-        settings = of_preset(TrainSettings, preset, data=options.data)
-        batches = {name: getattr(settings, name) * 2 // ranks for name in ("batch_size", "batch_states")}
-        settings = settings.model_copy(update=batches | {"steps": count})
-        found = launch(partial(steps, seconds=1e6 if count else options.seconds), settings, ranks)
-        count, speed = found["steps"], found["searches_per_second"]
-        speeds.append(speed)
-    quotients = [f"{speed / speeds[1]:.2f}" for speed in speeds]
-    return table({"ranks": [2, 1], "searches/s": [f"{speed:.1f}" for speed in speeds], "speed-up": quotients})
+    """Speed of the same steps on each number of ranks."""
+    settings = of_preset(TrainSettings, "single" if DEVICE.type == "cuda" else "cpu", data=options.data)
+    ranks = [int(number) for number in options.ranks.split(",")]
+    rows = speed_by_ranks(settings, ranks, options.seconds, options.slowdown, options.price_per_hour)
+    formats = {"ranks": "", "searches_per_second": ".1f", "speed_up": ".2f", "efficiency": ".0%", "waiting": ".0%",
+               "seconds": ".1f", "cost": ".4f"}  # fmt: skip
+    return table({title.replace("_", " "): [format(row[title], form) for row in rows] for title, form in formats.items()
+                  if title != "cost" or options.price_per_hour})  # fmt: skip
 
 
 def main(options: Options) -> None:
     """Measure, then print or write the section."""
-    tables = [search_table(options)]
-    if DEVICE.type == "cpu" or torch.cuda.device_count() > 1:
-        tables.append(training_table(options))
+    tables = [search_table(options), training_table(options)]
     names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     where = torch.cuda.get_device_name() if DEVICE.type == "cuda" else names[0].partition(": ")[2] if names else "CPU"
     about = f"{date.today()}, {where}, {machine.num_cores()} cores, torch {version('torch')}."

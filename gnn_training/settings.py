@@ -114,9 +114,13 @@ class TrainSettings(Settings):
     """Number format; auto takes bf16 if the hardware has it, else fp16 with loss scaling on a GPU and fp32 on a CPU."""
     seed: Seed = 0
     """Seed of weights, batches and noise, and of generated graphs."""
-    weights: Path | None = None
+    weights: Path | None = SHIPPED
     """Weights to start with: a run folder, a checkpoint or an exported file, or `shipped` for the file that comes with
     this package; None starts with random weights.
+    """
+    resume_from: Path | None = None
+    """Checkpoint to resume from in the place of the newest: a name such as step-00000200.pt in the run folder, where
+    what is later is moved aside, or the path of one of another run folder.
     """
     rounds: Rounds = 1500
     """Rounds of a search."""
@@ -152,6 +156,8 @@ class TrainSettings(Settings):
     """Rounds of a search in an evaluation."""
     checkpoint_every: Positive = 20
     """Steps between checkpoints. A crash loses at most this many."""
+    keep: Count = 2
+    """Number of checkpoints to keep, the newest; 0 keeps all."""
     log_every: Positive = 10
     """Steps between log lines."""
     logger: Literal["wandb"] | None = None
@@ -175,13 +181,11 @@ class TrainSettings(Settings):
 
 class RunSettings(TrainSettings):
     data: Path | None = None  # type: ignore[assignment]
-    """Your graphs, file or folder: packed, JSON, DIMACS, edge lists or GraphML; None generates graphs."""
+    """Your graphs, file or folder: packed, JSON, DIMACS, edge lists or GraphML; None takes those in training_data, or
+    else generates graphs.
+    """
     recipe: RecipeName = "cpu"
     """Which graphs to generate if no data is given."""
-    weights: Path | None = SHIPPED
-    """Weights to start with: a run folder, a checkpoint or an exported file, or `shipped` for the file that comes with
-    this package; None starts with random weights.
-    """
     models: Path = Path("models")
     """Folder for coloring_gnn.onnx and its companions."""
     tensorboard: Annotated[int, Field(ge=0, lt=65536)] = 0
@@ -206,6 +210,8 @@ class PackSettings(Settings):
     """Folder of the exported model; the archive is written there."""
     price_per_hour: Amount = 0.0
     """Price of the machine, for the cost in the manifest."""
+    checkpoint: bool = False
+    """Pack the newest checkpoint, too, from which another machine can resume."""
 
 
 class PushSettings(Settings):

@@ -21,7 +21,7 @@ from gnn_training.jobs.train import Training, train_rank
 from gnn_training.settings import CheckSettings, of_preset
 from gnn_training.training.loader import GraphLoader
 
-MEASURED = 2**30, 40, 0.5  # bytes, steps, seconds of one
+MEASURED = 2**30, 40, 0.5, 0.04  # bytes, steps, seconds of one, share of them that ranks wait
 LAUNCH = job.launch  # the tests replace it
 
 
@@ -48,17 +48,29 @@ def found(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
 def test_a_job_on_another_machine_is_estimated_without_gpus(capsys):
     job.check(settings("multi", assume="h200x8", price_per_hour=30.0))
     said = capsys.readouterr().out
-    assert "1638400 searches of 1500 rounds in 400 steps of 2048 graphs" in said
-    rounds = 1500 * 1_638_400 + 3000 * 3000 * 12
-    minutes = rounds / (8 * job.ROUNDS_PER_SECOND["h200"]) / 60
-    assert f"8 x H200: about {minutes:.1f} minutes of searches" in said and "at 30 an hour" in said
+    searching = (1500 * 1_638_400 + 3000 * 3000 * 12) / job.ROUNDS_PER_SECOND["h200"] / 60  # minutes of one GPU
+    for gpus in (1, 2, 4, 8):
+        minutes = searching / gpus + job.OTHER_MINUTES
+        numbers = searching / gpus, minutes, (searching + job.OTHER_MINUTES) / (gpus * minutes), minutes / 2 * gpus / 8
+        row = [f"{gpus} x H200", str(3200 // gpus), *(f"{number:.2f}" for number in numbers)]
+        row.append("measured" if gpus == 1 else "estimated")
+        assert re.search(r"^\| " + r" +\| +".join(map(re.escape, row)) + r" +\|$", said, re.MULTILINE), (row, said)
+    assert said.strip().splitlines()[-1].startswith("This job is worth 2 x H200. More would be used for less than half")
+
+
+@pytest.mark.parametrize(("machine", "advice"), [("b200x1", "worth 1 x B200."), ("h100x2", "worth 2 x H100.")])
+def test_a_job_that_is_worth_every_gpu_is_told_so(capsys, machine: str, advice: str):
+    job.check(settings("multi", assume=machine))
+    said = capsys.readouterr().out
+    assert said.strip().endswith(advice) and "cost" not in said
 
 
 def test_job_would_start_without_gpu_and_before_its_data_is_there(capsys):
     job.check(settings(ranks=2))
     table = found(capsys)
     assert {verdict for _, verdict in table.values()} == {"ok"}
-    assert table["graphs"][0] == "208 of recipe smoke, generated first; time and memory are known after that"
+    new = "none in training_data, so 208 of recipe smoke are generated; name yours with --data"
+    assert table["graphs"][0] == f"{new}; time and memory are known after that"
     assert re.match(r"2, each on \d+ of the cores", table["ranks"][0])
     assert "training" not in table
 
@@ -66,8 +78,9 @@ def test_job_would_start_without_gpu_and_before_its_data_is_there(capsys):
 def test_time_and_memory_follow_from_what_was_measured(tiny_data: Path, capsys):
     job.check(settings(data=tiny_data, ranks=2))
     table = found(capsys)
-    assert table["graphs"][0] == f"{tiny_data}: 19 to train on, 5 for validation"
+    assert table["graphs"][0] == f"{tiny_data} (packed): 19 to train on, 5 for validation"
     assert re.match(r"about 1.0 GiB of \S+ free per rank", table["memory"][0])
+    assert table["balance"][0] == "ranks wait for the slowest for 4% of the time"
     assert table["training"][0] == "about 20 s for 40 steps, and the evaluations"
 
 
@@ -75,7 +88,7 @@ def test_time_and_memory_follow_from_what_was_measured(tiny_data: Path, capsys):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_measured_time_is_close_to_what_the_training_then_takes(tiny_data: Path, tmp_path: Path, ranks: int):
     training = tiny_runs.settings(tiny_data, tmp_path / "run", steps=100, evaluate_every=100, ranks=ranks)
-    peak, steps, seconds = LAUNCH(job._measure, training, ranks)
+    peak, steps, seconds, _ = LAUNCH(job._measure, training, ranks)
     assert 2**28 < peak < 2**32  # torch alone takes some hundred MiB
     assert steps == 100
     assert tiny_runs.start_command("train", training).wait() == 0

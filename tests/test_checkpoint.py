@@ -16,15 +16,19 @@ def state(value: float = 1.0) -> dict:
     network = ColoringNetwork().state_dict() | {"rule": torch.full_like(ColoringNetwork().rule, value)}
     progress = dict.fromkeys(("optimizer", "scaler", "progress"), {})
     counts = dict.fromkeys(("num_averaged", "bad_steps", "skipped_steps", "steps_per_epoch"), 1)
-    return {"network": network, "weights": network, "step": 7, "settings": {}, "data_sha256": "0", **progress, **counts}
+    texts = {"data_sha256": "0", "resumed_from": ""}
+    return {"network": network, "weights": network, "step": 7, "settings": {}, **texts, **progress, **counts}
 
 
-def test_only_the_newest_two_are_kept(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("keep", "kept"), [(2, [110, 120]), (1, [120]), (3, [100, 110, 120]), (0, [90, 100, 110, 120])]
+)
+def test_as_many_of_the_newest_are_kept_as_asked(tmp_path: Path, keep: int, kept: list[int]):
     (tmp_path / "step-9-keep.pt").touch()  # by a user
     for step in (90, 100, 110, 120):
-        checkpoint.save_step(tmp_path, step, {**state(), "step": step})
+        checkpoint.save_step(tmp_path, step, {**state(), "step": step}, keep)
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["step-00000110.pt", "step-00000120.pt", "step-9-keep.pt"]
+    assert names == [*(f"step-{step:08d}.pt" for step in kept), "step-9-keep.pt"]
     assert checkpoint.newest(tmp_path)["step"] == 120
 
 

@@ -51,6 +51,7 @@ def test_all_steps_are_done_and_leave_their_numbers(gpus, graphs: Path, tmp_path
     assert [row["device"] for row in found["compare"]["rows"]] == ["cpu fp32", "cuda fp32", "cuda bf16"]
     assert found["compare"]["rows"][0]["same_in_all_steps"] == 1
     assert found["rounds"]["rows"][0]["gpu_rounds_per_second"] > 0
+    assert [row["ranks"] for row in found["ranks"]["rows"]] == [1, 2] and found["ranks"]["rows"][0]["efficiency"] == 1
     assert 0 < found["train"]["stopped_at_step"] < found["train"]["steps"] == 40
     assert [row["step of the job"] for row in found["train"]["rows"]] == ["check", "train", "export"]
     said = (out / "run-continued.log").read_text()
@@ -62,9 +63,9 @@ def test_all_steps_are_done_and_leave_their_numbers(gpus, graphs: Path, tmp_path
 @pytest.mark.parametrize(
     ("options", "sentence", "done"),
     [
-        pytest.param({"gib": 0.5}, "step 3/7 check: the job would not start: a rank needs about", ["machine", "graphs"],
+        pytest.param({"gib": 0.5}, "step 3/8 check: the job would not start: a rank needs about", ["machine", "graphs"],
                      marks=pytest.mark.nightly),
-        ({"CUDA_VISIBLE_DEVICES": ""}, f"step 1/7 machine: torch {torch.__version__} cannot use the GPU", []),
+        ({"CUDA_VISIBLE_DEVICES": ""}, f"step 1/8 machine: torch {torch.__version__} cannot use the GPU", []),
     ],
 )  # fmt: skip
 def test_the_first_failure_stops_it_with_a_sentence_and_a_page(gpus, graphs: Path, tmp_path, options, sentence, done):

@@ -35,6 +35,11 @@ def test_gpus_train_together_each_rank_on_its_own(gpus: FakeCuda, tmp_path: Path
     assert all(ranks), gpus.logs()
     assert sorted(each.groups() for each in ranks) == [(str(rank), str(rank)) for rank in range(number)]
     assert [check["rank"] for check in checks] == list(range(number)) and all(check["peak_gib"] > 0 for check in checks)
+    record = tiny_runs.metrics(gpus.folder / "run", "train")[-1]
+    for rank in range(number):  # what the driver says of the GPU of every rank
+        found = [record[f"gpu{rank}_{name}"] for name in ("busy", "memory_gib", "watts", "celsius")]
+        assert found == pytest.approx([0.5 + rank / 10, rank + 3, rank + 300, rank + 60])
+    assert sum(record[f"{name}_share"] for name in ("search", "gradient", "waiting")) == pytest.approx(1)
 
 
 @pytest.mark.nightly

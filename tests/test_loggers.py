@@ -15,8 +15,11 @@ from gnn_training.__main__ import main
 from gnn_training.errors import UserError
 from gnn_training.jobs.train import train
 from gnn_training.settings import TrainSettings
-from gnn_training.training.logbook import Logbook, Logger, Progress
+from gnn_training.training.logbook import Logbook, Logger
 
+NOTHING = {"train": 0, "validation": -1}  # recorded before
+STEP = {"gap": 1.24, "saved": 0.6, "family": 0.3, "rounds": 0.2, "epoch": 2.5, "graphs_per_second": 91.2,
+        "search_share": 0.9, "gradient_share": 0.06, "waiting_share": 0.04, "seconds_left": 66.0}  # fmt: skip
 Numbers = dict[tuple[str, int], float]  # by name and step
 
 
@@ -78,29 +81,35 @@ def test_a_logger_that_is_not_installed_is_refused_before_any_work(command: str,
 
 
 def test_a_logger_that_fails_does_not_end_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    book = Logbook(TrainSettings(run=tmp_path), {"train": 0, "validation": -1})
+    book = Logbook(TrainSettings(run=tmp_path), NOTHING, 40)
     away = Mock(side_effect=ConnectionError("the server is away"))
     book.loggers.insert(0, Logger("wandb", away, away))
-    book.record("train", 1, {"gap": 0.5})
+    book.record("train", 1, STEP)
     book.close({"status": "stopped"})
-    assert recorded(tmp_path) == {("train/gap", 1): 0.5}
+    assert recorded(tmp_path) == {(f"train/{name}", 1): value for name, value in STEP.items()}
     assert tiny_runs.status(tmp_path) == {"status": "stopped"}
     assert caplog.text.count("wandb does not log this: the server is away") == 2
 
 
-def test_a_line_tells_the_scores_of_an_evaluation_once_and_of_which_step(tmp_path: Path, caplog):
-    book = Logbook(TrainSettings(run=tmp_path), {"train": 0, "validation": -1})
+def test_a_line_tells_where_the_training_stands_and_another_one_what_an_evaluation_has_found(tmp_path: Path, caplog):
+    book = Logbook(TrainSettings(run=tmp_path), NOTHING, 40)
     scores = {"gap": 0.5, "dsatur_gap": 4.0, "gain": 0.25, "gain_error": 0.06}
-    progress = Progress()
     with caplog.at_level("INFO"):
-        for step in (5, 10, 15, 20):
-            progress.judge(scores, step) if step in (5, 20) else None
-            book.say(step, 40, progress, 60)
-    assert ["saves 0.25" in line for line in caplog.messages] == [True, False, False, True]
-    assert "step 5/40 | at step 5 gap +0.50 (untrained +0.75, DSATUR +4.00) |" in caplog.messages[0]
+        book.record("train", 5, STEP)
+        book.record(
+            "train", 10, STEP | {"gpu0_busy": 0.93, "gpu1_busy": 0.71, "gpu1_watts": 700.0, "waiting_share": 0.0}
+        )
+        for is_best in (1, 0):
+            book.record("validation", 10, scores | {"is_best": is_best})
+    losses = "epoch 2.5 | gap 1.24, saved 0.60, family 0.30, rounds 0.20 | 91 graphs/s | 90% search, 6% gradient"
+    found = "step 10/40 | evaluation: gap +0.50 (untrained +0.75, DSATUR +4.00) | training saves 0.25 ± 0.06 colors"
+    assert caplog.messages == [
+        f"step 5/40 | {losses}, 4% waiting | 1:06 left", f"step 10/40 | {losses} | GPUs 71% to 93% busy | 1:06 left",
+        f"{found} | new best", found,
+    ]  # fmt: skip
 
 
 def test_a_logger_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WANDB_MODE", "nonsense")
     with pytest.raises(UserError, match="--logger wandb cannot start: .*nonsense"):
-        Logbook(TrainSettings(run=tmp_path, logger="wandb"), {"train": 0, "validation": -1})
+        Logbook(TrainSettings(run=tmp_path, logger="wandb"), NOTHING, 40)

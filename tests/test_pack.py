@@ -77,6 +77,19 @@ def test_whoever_unpacks_it_can_check_every_file(settings: PackSettings, tmp_pat
         assert (folder / source.name).read_bytes() == source.read_bytes()
 
 
+def test_the_newest_checkpoint_comes_along_if_asked_for(settings: PackSettings, tmp_path: Path):
+    settings = settings.model_copy(update={"checkpoint": True})
+    with pytest.raises(UserError, match=r"checkpoints/step-00000000\.pt: cannot be read .*do the whole job first"):
+        job.pack(settings)
+    (settings.run / "checkpoints").mkdir()
+    for step in (20, 40):
+        (settings.run / f"checkpoints/step-000000{step}.pt").write_bytes(b"state %d" % step)
+    folder = unpacked(job.pack(settings), tmp_path)
+    assert {path.name for path in folder.iterdir()} == {*NAMES, "step-00000040.pt"}
+    assert (folder / "step-00000040.pt").read_bytes() == b"state 40"
+    assert "step-00000040.pt" in (folder / "SHA256SUMS").read_text()
+
+
 def test_the_same_files_give_the_same_bytes(settings: PackSettings):
     archive = job.pack(settings)
     first = archive.read_bytes()

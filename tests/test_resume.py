@@ -20,10 +20,11 @@ from tiny_runs import finish, metrics, newest, records, refusal, status, wait_fo
 from gnn_training.data import packed
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
+from gnn_training.jobs import train as job
 from gnn_training.jobs.train import train
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
-from gnn_training.training.learner import MAX_BAD_STEPS, WEIGHTS
+from gnn_training.training.learner import MAX_BAD_STEPS, NORMS, WEIGHTS
 
 NIGHTLY = pytest.mark.nightly
 Moment = Callable[[], bool]
@@ -45,7 +46,7 @@ def finished(trained: Path, settings: TrainSettings) -> TrainSettings:
 
 def assert_same_run(run: Path, reference: Path) -> None:
     """Final state, best weights and every record are the same, bit for bit, but for clocks and paths."""
-    clocks_and_paths = ("seconds", "/run", "/data", "checkpoint_every")
+    clocks_and_paths = ("seconds", "/run", "/data", "checkpoint_every", "keep", "resume_from", "resumed_from")
     for a, b in ((newest(run), newest(reference)), (checkpoint.load(run), checkpoint.load(reference))):
         assert [name for name in tiny_runs.differences(a, b) if not name.endswith(clocks_and_paths)] == []
     assert records(run) == records(reference)
@@ -199,7 +200,7 @@ def test_tensorboard_shows_every_record_and_compares_settings_and_final_scores(t
     multiplexer = EventMultiplexer().AddRunsFromDirectory(str(trained / "tensorboard")).Reload()
     assert list(multiplexer.Runs()) == ["."]  # a run of TensorBoard for the settings alone would be another one
     events = multiplexer.GetAccumulator(".")
-    shown = {f"train/{name}" for name in (*WEIGHTS, "gradient_norm", "learning_rate", "graphs_per_second")}
+    shown = {f"train/{name}" for name in (*WEIGHTS, *NORMS, "learning_rate", "graphs_per_second")}
     assert shown | {"validation/gap", "validation/dsatur_gap"} < set(events.Tags()["scalars"])
     assert [event.step for event in events.Scalars("validation/gap")] == [0, 7, 14, 21, 28, 35, 40]
     data = events.SummaryMetadata(SESSION_START_INFO_TAG).plugin_data.content
@@ -247,6 +248,70 @@ def test_a_time_budget_ends_with_a_score_and_a_larger_one_goes_on(tiny_data: Pat
     assert status(short.run)["step"] > first["step"]
     steps = [line["step"] for line in metrics(short.run, "train")]
     assert steps == list(range(1, status(short.run)["step"] + 1))
+
+
+def test_a_training_goes_back_to_a_checkpoint_and_loses_nothing(tiny_data: Path, tmp_path: Path, trained: Path):
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run", keep=0)
+    assert finish(train, settings) == 0
+    assert len(list((settings.run / "checkpoints").iterdir())) == 40
+    marks = {name: (settings.run / name).read_bytes() for name in ("best.pt", "metrics.jsonl", "status.json")}
+    back = settings.model_copy(update={"resume_from": Path("step-00000017.pt")})
+    assert interrupt(back, signal.SIGTERM, lambda: any(settings.run.glob("until-*"))) == 143
+    assert 17 <= newest(settings.run)["step"] < 40
+    [aside] = settings.run.glob("until-step-00000040-*")
+    assert {name: (aside / name).read_bytes() for name in marks} == marks
+    steps = sorted(path.name for path in aside.glob("step-*.pt"))
+    assert steps == [f"step-{step:08d}.pt" for step in range(18, 41)]
+    # The same command goes on from where it is then, as after a kill.
+    for _ in range(2):
+        assert finish(train, back) == 0
+        for part in ("network", "weights", "optimizer"):  # the best weights until then are gone, so others are the best
+            assert tiny_runs.differences(newest(settings.run)[part], newest(trained)[part]) == []
+        assert metrics(settings.run, "train")[-1]["step"] == 40 and (settings.run / "best.pt").exists()
+    assert len(list(settings.run.glob("until-*"))) == 1
+
+
+def test_a_training_resumes_from_a_checkpoint_of_another_folder(finished: TrainSettings, trained: Path, tmp_path: Path):
+    path = finished.run / "checkpoints/step-00000039.pt"
+    other = finished.model_copy(update={"run": tmp_path / "other", "resume_from": path})
+    assert finish(train, other) == 0
+    assert tiny_runs.differences(newest(other.run)["network"], newest(trained)["network"]) == []
+    assert [record["step"] for record in metrics(other.run, "train")] == [40]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sentence"),
+    [
+        ("step-00000003.pt", {}, r"step-00000003\.pt: cannot be read \(no such file"),
+        ("step-00000039.pt", {"seed": 5}, "was trained with seed 0, not 5"),
+        ("../other/checkpoints/step-00000039.pt", {}, "has a training of its own: name another --run folder to resume"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused_and_nothing_moves(finished: TrainSettings, name, changes, sentence):
+    files = sorted(finished.run.rglob("*"))
+    with pytest.raises(UserError, match=sentence):
+        raise UserError(refusal(train, finished.model_copy(update={"resume_from": Path(name), **changes})))
+    assert sorted(finished.run.rglob("*")) == files
+
+
+def train_in_one_long_step(settings: TrainSettings) -> None:
+    job.searcher_for = lambda *_: lambda *_: time.sleep(300)
+    train(settings)
+
+
+def test_a_second_signal_ends_a_single_rank_at_once(settings: TrainSettings):
+    """But not one that comes with the first, as `timeout` sends two."""
+    process = tiny_runs.fork(train_in_one_long_step, settings)
+    wait_for((settings.run / "config.json").exists, process)
+    time.sleep(0.5)  # until it is in the evaluation that comes first
+    for _ in range(2):
+        os.kill(process.pid, signal.SIGTERM)
+        time.sleep(0.1)
+    assert process.is_alive()
+    time.sleep(1)
+    os.kill(process.pid, signal.SIGINT)
+    process.join(30)
+    assert process.exitcode == 130
 
 
 def test_a_training_begins_with_the_weights_of_another(settings: TrainSettings, trained: Path):

@@ -64,6 +64,7 @@ def settings(data: Path, run: Path, **changes) -> TrainSettings:
     values = {
         "steps": 40, "precision": "fp32", "warmup_steps": 2, "learning_rate": 2e-3, "rounds": 100, "batch_size": 4,
         "evaluate_every": 7, "validation_rounds": 50, "checkpoint_every": 1, "log_every": 1, "ranks": 1,
+        "weights": None,
     }  # fmt: skip
     return TrainSettings(data=data, run=run, **({"device": "cpu"} | values | changes))
 
@@ -80,7 +81,8 @@ def metrics(run: Path, kind: str = "") -> list[dict]:
 
 def records(run: Path) -> list[dict]:
     """Records of a training without what a clock decides."""
-    return [{k: v for k, v in line.items() if k not in ("graphs_per_second", "seconds_left")} for line in metrics(run)]
+    clock = ("graphs_per_second", "seconds_left", "search_share", "gradient_share", "waiting_share")
+    return [{k: v for k, v in line.items() if k not in clock} for line in metrics(run)]
 
 
 def newest(run: Path) -> dict:

@@ -6,6 +6,7 @@ import platform
 import resource
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -25,6 +26,7 @@ from gnn_training.settings import EVALUATIONS, CheckSettings, RunSettings, Train
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import require_logger
+from gnn_training.training.monitor import Monitor
 from gnn_training.training.searcher import searcher_for, self_check
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,8 @@ Check = tuple[str, Callable[[], str | None]]  # title; function that returns wha
 # Rounds per second of a GPU in a training on recipe cpu: of an H200 as measured (docs/GPU.md), of others by their
 # number of processors.
 ROUNDS_PER_SECOND = {"h100": 12e6, "h200": 12e6, "b200": 13e6}
+MEASURED = ("h200", 1)  # the others by arithmetic
+WORTH = 0.5  # efficiency: the time on one GPU through the time of all GPUs together
 LABEL_SECONDS = 0.3  # of a core, for each graph of recipe full; see docs/LOG.md
 OTHER_MINUTES = 3  # check, export, verify, evaluate and pack, as measured there
 
@@ -45,8 +49,9 @@ def check(settings: CheckSettings) -> None:
     the class is that of the first.
     """
     if settings.assume:
-        estimated = estimate(settings, *settings.assume.split("x"))
-        print_tables(markdown_table({"": list(estimated), f"estimate for {settings.assume}": list(estimated.values())}))
+        about, rows, advice = estimate(settings, *settings.assume.split("x"))
+        print_tables(markdown_table({"": list(about), "the job": list(about.values())}), markdown_table(rows))
+        print(advice)
         return
     machine.select_gpus(settings.gpus)  # before torch looks for them
     table: dict[str, list[str | None]] = {"": [], "found": [], "verdict": []}
@@ -66,25 +71,38 @@ def check(settings: CheckSettings) -> None:
     log.info("the job would start")
 
 
-def estimate(settings: CheckSettings, kind: str, count: str) -> dict[str, str]:
-    """Return what the job would do on `count` GPUs of a kind, how long that would take, and what it would cost."""
-    graphs, per_step = RECIPES[settings.recipe].num_graphs, settings.batch_size * int(count)
-    steps = settings.num_steps(per_step)
-    searches, evaluated = 2 * per_step * steps, settings.validation_graphs or graphs // 5  # see labels.split
-    rounds = settings.rounds * searches + settings.validation_rounds * evaluated * (EVALUATIONS + 2)
-    searching = rounds / (ROUNDS_PER_SECOND[kind] * int(count)) / 60
-    minutes = searching + OTHER_MINUTES
-    price = settings.price_per_hour
-    return {
+def estimate(settings: CheckSettings, kind: str, most: str) -> tuple[dict[str, str], dict[str, list], str]:
+    """Return what the job does, a table of how long that takes on up to `most` GPUs of a kind and what it costs, and
+    how many of them the job is worth.
+    """
+    graphs, rows = RECIPES[settings.recipe].num_graphs, list[dict]()
+    evaluated = settings.validation_graphs or graphs // 5  # see labels.split
+    for count in sorted({1, int(most), *(c for c in (2, 4) if c < int(most))}):
+        per_step = settings.batch_size * count
+        steps = settings.num_steps(per_step)
+        rounds = 2 * per_step * steps * settings.rounds
+        rounds += settings.validation_rounds * evaluated * (EVALUATIONS + 2)
+        searching = rounds / (ROUNDS_PER_SECOND[kind] * count) / 60
+        minutes = searching + OTHER_MINUTES
+        efficiency = (rows[0]["minutes"] if rows else minutes) / (count * minutes)
+        row = {"GPUs": f"{count} x {kind.upper()}", "steps": steps, "minutes of searches": searching,
+               "minutes": minutes, "efficiency": efficiency}  # fmt: skip
+        if settings.price_per_hour:
+            row["cost"] = minutes / 60 * settings.price_per_hour * count / int(most)
+        rows.append(row | {"speed": "measured" if (kind, count) == MEASURED else "estimated"})
+    worth = [row for row in rows if row["efficiency"] >= WORTH][-1]
+    about = {
         "graphs": f"{graphs} of recipe {settings.recipe}; {LABEL_SECONDS * graphs / 60:.0f} minutes of a core to "
         "generate and label them: do that on a machine without GPUs",
-        "training": f"{searches} searches of {settings.rounds} rounds in {steps} steps of {per_step} graphs",
-        "GPUs": f"{count} x {kind.upper()}: about {searching:.1f} minutes of searches, by one training on an H200",
-        "cores": f"about {OTHER_MINUTES} minutes to check, export and evaluate; "
-        f"the GPUs are busy for {100 * searching / minutes:.0f}% of the time",
-        "in all": f"about {minutes:.0f} minutes",
-        "cost": f"about {minutes / 60 * price:.2f} at {price:g} an hour" if price else "name --price-per-hour",
+        "searches": f"{settings.searches if not settings.steps else 'two for every graph of a step'}, of "
+        f"{settings.rounds} rounds",
+        "minutes": f"those of searches, by the rounds per second of one H200, and {OTHER_MINUTES} to check, export and "
+        "evaluate on the cores",
     }
+    advice = f"This job is worth {worth['GPUs']}."
+    if worth is not rows[-1]:
+        advice += " More would be used for less than half of their time; larger graphs and more --searches need them."
+    return about, {title: [row[title] for row in rows] for title in rows[0]}, advice
 
 
 def _rows(settings: RunSettings, problems: list[UserError]) -> Iterator[Check]:
@@ -106,8 +124,9 @@ def _rows(settings: RunSettings, problems: list[UserError]) -> Iterator[Check]:
     yield "graphs", partial(_graphs, settings)
     if not problems and is_packed(graphs := locate(settings).graphs):  # otherwise there is nothing to measure
         ranks, values = num_ranks(settings), settings.model_dump(include=set(TrainSettings.model_fields))
-        peak, steps, seconds = launch(_measure, TrainSettings(**values | {"data": graphs}), ranks)
+        peak, steps, seconds, waiting = launch(_measure, TrainSettings(**values | {"data": graphs}), ranks)
         yield "memory", partial(_memory, settings, peak / GIB, ranks)
+        yield "balance", lambda: f"ranks wait for the slowest for {waiting:.0%} of the time"
         yield "training", lambda: f"about {duration(seconds * steps)} for {steps} steps, and the evaluations"
 
 
@@ -139,43 +158,46 @@ def _free_space(folder: Path) -> str:
 
 def _graphs(settings: RunSettings) -> str:
     source = locate(settings)
-    if source.imported is not None:
-        if not os.path.exists(source.imported):
-            raise UserError(f"{source.imported} does not exist: name another --data")
-        return f"{source.imported}, imported first; time and memory are known after that"
-    if not is_packed(source.graphs):
-        number = RECIPES[settings.recipe].num_graphs
-        return f"{number} of recipe {settings.recipe}, generated first; time and memory are known after that"
+    if source.imported is not None and not os.path.exists(source.imported):
+        raise UserError(f"{source.imported} does not exist: name another --data")
+    if source.imported is not None or not is_packed(source.graphs):
+        return f"{source.description}; time and memory are known after that"
     data = PackedGraphs.open(source.graphs)
     data.verify()
     train, validation = (len(data.indices(split)) for split in ("train", "validation"))
     if not train:
         raise UserError(f"{source.graphs} has no graphs to train on: name another --data")
-    return f"{source.graphs}: {train} to train on, {validation} for validation"
+    return f"{source.description}: {train} to train on, {validation} for validation"
 
 
 @in_group
-def _measure(settings: TrainSettings, rt: Runtime) -> tuple[int, int, float]:
+def _measure(settings: TrainSettings, rt: Runtime) -> tuple[int, int, float, float]:
     """As one rank, take a few steps of the training. Return the bytes that they need, on a GPU those of the GPU, the
-    number of all steps, and the seconds of one.
+    number of all steps, the seconds of one, and the share of them that ranks wait for the slowest.
     """
     data = PackedGraphs.open(settings.data)
-    loader, learner = GraphLoader(settings, data, rt), Learner(settings, searcher_for(data, rt.device), rt)
+    monitor = Monitor(searcher_for(data, rt.device), rt)
+    loader, learner = GraphLoader(settings, data, rt), Learner(settings, monitor.search, rt)
     if not self_check(learner, loader, rt):  # which on GPUs takes the step that needs most memory, too
         learner.try_step(loader.largest())
     batches = list(islice(loader.starting_at(0), STEPS))
     if rt.device.type == "cuda":
         for batch in batches:
             learner.try_step(batch)  # brings their graphs to the GPU
+    monitor.report(0.0)
     started = time.monotonic()
     for batch in batches:
         learner.update(batch)
         learner.reduce()
     seconds = (time.monotonic() - started) / STEPS
+    waiting, kinds = monitor.report(STEPS * seconds)["waiting_share"], Counter(rt.gather(rt.device_name))
+    if rt.is_main and len(kinds) > 1:
+        unequal = " and ".join(f"{number} x {name}" for name, number in kinds.items())
+        log.warning("unequal GPUs, %s: every step waits for the slowest, so leave slow ones out with --gpus", unequal)
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if rt.device.type == "cuda":
         peak = torch.cuda.max_memory_reserved()
-    return peak, settings.num_steps(loader.sampler.graphs_per_step), seconds
+    return peak, settings.num_steps(loader.sampler.graphs_per_step), seconds, waiting
 
 
 def _memory(settings: RunSettings, need: float, ranks: int) -> str:

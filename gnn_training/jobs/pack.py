@@ -9,7 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gnn_training import __version__, files
-from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, MODEL_FILES, PAGE_FILE, SUMS_FILE
+from gnn_training.contract import (
+    ARCHIVE_FILE,
+    CHECKPOINT_FOLDER,
+    CHECKPOINTS,
+    MODEL_FILE,
+    MODEL_FILES,
+    PAGE_FILE,
+    SUMS_FILE,
+)  # fmt: skip
 from gnn_training.errors import StorageError, UserError
 from gnn_training.files import Contents, read_archive, write_archive
 from gnn_training.report.page import Json, page
@@ -27,6 +35,9 @@ def pack(settings: PackSettings) -> Path:
     """
     contents = files.read_checked(settings.models, MODEL_FILES, WAY_OUT)
     records = [settings.run / name for name in ("report.json", "config.json", "metrics.jsonl", "best.pt")]
+    if settings.checkpoint:
+        folder = settings.run / CHECKPOINT_FOLDER
+        records.append(max(folder.glob(CHECKPOINTS), default=folder / "step-00000000.pt"))  # the newest, or an error
     contents |= {path.name: files.read_bytes(path, files.OWN_LIMIT, WAY_OUT) for path in records}
     paths = [*(settings.models / name for name in MODEL_FILES), *records]
     modified = max(int(path.stat().st_mtime) for path in paths)

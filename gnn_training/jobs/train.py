@@ -8,10 +8,11 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
-from pathlib import Path
+from functools import partial
 
 from gnn_training import machine, processes
 from gnn_training.console import duration
+from gnn_training.contract import CHECKPOINT_FOLDER
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime, join
 from gnn_training.errors import StorageError, UserError
@@ -22,11 +23,13 @@ from gnn_training.training import checkpoint
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import Logbook, Progress, Status, require_logger
+from gnn_training.training.monitor import Monitor
 from gnn_training.training.searcher import searcher_for, self_check
 from gnn_training.training.validation import Validation
 
 log = logging.getLogger(__name__)
 
+SAME_SIGNAL_SECONDS = 1.0  # between signals that have one cause, such as a `timeout` that sends two
 GPU_STEPS = 10  # between two looks at what a GPU has computed; each look waits for it
 
 
@@ -46,15 +49,25 @@ def train(settings: TrainSettings) -> None:
 
 def train_rank(settings: TrainSettings) -> None:
     """Train as one rank until the schedule, the time or the patience ends. SystemExit if a signal has stopped it."""
-    signals: list[int] = []  # to stop: the training saves its state and ends
-    processes.handle_stop_signals(lambda number, _frame: signals.append(number))
+    signals: list[float] = []  # when a signal to stop came: the training saves its state and ends
+    processes.handle_stop_signals(partial(_note_signal, signals))
     data = PackedGraphs.open(settings.data)
     with join(settings.device) as rt, lock_folder(settings.run) if rt.is_main else nullcontext():
         if rt.is_main:
-            make_folder(settings.run / checkpoint.FOLDER)
+            make_folder(settings.run / CHECKPOINT_FOLDER)
         ended = Training(settings, data, rt).run(signals)
     if ended == "stopped":
         sys.exit(processes.STOPPED)  # without a result, for which torchrun would keep the process
+
+
+def _note_signal(signals: list[float], number: int, _frame: object) -> None:
+    """Note when a signal to stop came; a later one ends a process that is the only one. Of several, whoever has started
+    them decides: Ctrl-C reaches them directly, too.
+    """
+    now = time.monotonic()
+    if signals and now - signals[0] > SAME_SIGNAL_SECONDS and "RANK" not in os.environ:
+        os._exit(128 + number)
+    signals.append(now)
 
 
 class Training:
@@ -62,18 +75,19 @@ class Training:
 
     def __init__(self, settings: TrainSettings, data: PackedGraphs, rt: Runtime):
         self.settings, self.rt, self.data_sha256 = settings, rt, data.manifest["sha256"]
-        self.loader = GraphLoader(settings, data, rt)
-        self.learner = Learner(settings, searcher_for(data, rt.device), rt)
+        self.loader, search = GraphLoader(settings, data, rt), searcher_for(data, rt.device)
+        self.monitor = Monitor(search, rt)
+        self.learner = Learner(settings, self.monitor.search, rt)
         self.learner.num_steps = settings.num_steps(self.loader.sampler.graphs_per_step)
-        self.validation = Validation(settings, self.loader.dataset, self.learner.search, rt)
+        self.validation = Validation(settings, self.loader.dataset, search, rt)
         self.progress = Progress()
         # A checkpoint may have come before the evaluation of its own step, which is then done again.
         reached = {"train": self._restore(), "validation": self.progress.evaluated_at}
         self.self_check = self_check(self.learner, self.loader, rt)
-        self.logbook = Logbook(settings, reached) if rt.is_main else None
+        self.logbook = Logbook(settings, reached, self.learner.num_steps) if rt.is_main else None
         self.counted_until = time.monotonic()  # see `_add_time`
 
-    def run(self, signals: Sequence[int]) -> str:
+    def run(self, signals: Sequence[float]) -> str:
         """Train until the schedule, the time or the patience ends ("done"), or until there is a signal ("stopped")."""
         try:
             ended = self._loop(signals)
@@ -87,17 +101,22 @@ class Training:
                      "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),
                      **asdict(self.progress)})  # fmt: skip
         if rt.is_main:
-            log.info("%s at step %d after %s", ended, learner.step, duration(self.progress.seconds))
+            log.info(
+                "%s at step %d after %s, %d x %s; the best weights are those of step %d", ended, learner.step,
+                duration(self.progress.seconds), rt.world_size, rt.device_name, self.progress.best_step,
+            )  # fmt: skip
         rt.wait()  # or another machine would not find all files
         return ended
 
-    def _loop(self, signals: Sequence[int]) -> str:
+    def _loop(self, signals: Sequence[float]) -> str:
         """Take the steps. What ends them is known on all ranks alike: a function of the step, or a reduced number."""
         settings, learner, progress, rt = self.settings, self.learner, self.progress, self.rt
         evaluate_every = settings.evaluate_every or -(-learner.num_steps // EVALUATIONS)
         look_every = math.gcd(GPU_STEPS, settings.log_every) if rt.device.type == "cuda" else 1  # a look waits for it
         stopped, late = rt.any(bool(signals), self._is_late())
         batches = self.loader.starting_at(learner.step)
+        self.monitor.report(0.0)  # from here on
+        reported = progress.step_seconds
         while True:
             if learner.step % evaluate_every == 0:
                 self._evaluate()
@@ -115,7 +134,8 @@ class Training:
                 stopped, late = rt.any(bool(signals), self._is_late())
             progress.count(batch.num_graphs, self._add_time())
             if learner.step % settings.log_every == 0:
-                self._log({**losses, "learning_rate": rate})
+                self._log({**losses, "learning_rate": rate, **self.monitor.report(progress.step_seconds - reported)})
+                reported = progress.step_seconds
             if learner.step % settings.checkpoint_every == 0:
                 self._save()
         self._evaluate()
@@ -142,7 +162,6 @@ class Training:
         values |= {"epoch": step / len(self.loader.sampler)}
         values |= {"graphs_per_second": progress.graphs / max(progress.step_seconds, 1e-9), "seconds_left": left}
         self.logbook.record("train", step, values)
-        self.logbook.say(step, self.learner.num_steps, progress, left)
 
     def _evaluate(self) -> None:
         """Score the averaged weights, unless those of this step have been, and keep them if they are the best."""
@@ -150,31 +169,33 @@ class Training:
         if step == self.progress.evaluated_at:
             return
         scores = self.validation.scores(self.learner.average)
+        is_best = self.progress.judge(scores, step)  # reduced scores: the same on every rank
         if self.logbook:
-            self.logbook.record("validation", step, scores)
-        is_kept = self.progress.judge(scores, step)  # reduced scores: the same on every rank
+            self.logbook.record("validation", step, {**scores, "is_best": int(is_best)})
         self._add_time()
-        if is_kept and self.rt.is_main:
+        if is_best and self.rt.is_main:
             best = {**self.learner.best_state(), "data_sha256": self.data_sha256, "scores": scores}
             checkpoint.save(self.settings.run / "best.pt", best)
 
     def _save(self) -> None:
         if self.rt.is_main:
             state = {**self.learner.state(), "data_sha256": self.data_sha256, "progress": asdict(self.progress),
-                     "steps_per_epoch": len(self.loader.sampler)}  # fmt: skip
-            checkpoint.save_step(self.settings.run / checkpoint.FOLDER, self.learner.step, state)
+                     "steps_per_epoch": len(self.loader.sampler),
+                     "resumed_from": str(self.settings.resume_from or "")}  # fmt: skip
+            folder = self.settings.run / CHECKPOINT_FOLDER
+            checkpoint.save_step(folder, self.learner.step, state, self.settings.keep)
 
     def _restore(self) -> int:
-        """Continue from the newest checkpoint, if any; rank 0 reads it, so all ranks start from one file. Returns its
-        step.
+        """Continue from the newest checkpoint, if any, or from the one that was named; rank 0 reads it, so all ranks
+        start from one file. Returns its step.
         """
         settings, rt, sha256 = self.settings, self.rt, self.data_sha256
         if any(rt.any(sha256 != rt.broadcast(sha256))):
             raise UserError(f"{settings.data}: the machines hold different graphs; give all of them the same volume")
-        state, has_best = rt.broadcast(_on_disk(settings.run) if rt.is_main else None)
+        state, has_best = rt.broadcast(_on_disk(settings, sha256) if rt.is_main else None)
         if state is not None:
             _refuse_other_settings(settings, sha256, state)
-            with damaged(f"the newest in {settings.run / checkpoint.FOLDER}", "delete it"):
+            with damaged(f"the newest in {settings.run / CHECKPOINT_FOLDER}", "delete it"):
                 self.learner.load_state(state)
             self.progress = Progress(**state["progress"])
             if not settings.steps and state["steps_per_epoch"] != len(self.loader.sampler):
@@ -198,16 +219,21 @@ class Training:
 
 
 FREE_TO_CHANGE = {
-    "preset", "data", "run", "device", "minutes", "patience", "checkpoint_every", "log_every",
+    "preset", "data", "run", "device", "minutes", "patience", "checkpoint_every", "keep", "resume_from", "log_every",
     "logger", "ranks", "gpus",
 }  # fmt: skip
 
 
-def _on_disk(run: Path) -> tuple[dict | None, bool]:
+def _on_disk(settings: TrainSettings, data_sha256: str) -> tuple[dict | None, bool]:
     """State to resume from, if any, and whether there are best weights that can be read. Raises UserError if a training
     has ended there and its checkpoints are gone, or if the folder has files of these names that are not a training's.
     """
-    state, best, ended = checkpoint.newest(run / checkpoint.FOLDER), run / "best.pt", run / "status.json"
+    run, named = settings.run, settings.resume_from
+    state, best, ended = checkpoint.newest(run / CHECKPOINT_FOLDER), run / "best.pt", run / "status.json"
+    if named and (state is None or state["resumed_from"] != str(named)):  # else a start before has gone back to it
+        state = checkpoint.named(run, named)
+        _refuse_other_settings(settings, data_sha256, state)
+        checkpoint.set_later_aside(run, state)
     way_out = "name another --run folder, or empty this one"
     if state is None and ended.exists():
         with damaged(ended, way_out):

@@ -4,25 +4,24 @@ import io
 import json
 import logging
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import torch
 
-from gnn_training.contract import SHIPPED_MODEL, WEIGHT_NAMES
+from gnn_training.contract import CHECKPOINT_FOLDER, CHECKPOINTS, SHIPPED_MODEL, WEIGHT_NAMES
 from gnn_training.errors import UserError
 from gnn_training.files import OWN_LIMIT, damaged, read_bytes, storage_errors, write_bytes
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.settings import SHIPPED
 
 log = logging.getLogger(__name__)
-FOLDER = "checkpoints"  # in the run folder
-NAMES = f"step-{8 * '[0-9]'}.pt"
-KEEP = 2  # the newest, and the one before in case the disk damaged the newest
 WAY_OUT = "name a run folder, a checkpoint or an exported file"
 EXPORTED = {"network": dict, "settings": dict, "step": int, "data_sha256": str}
 RESUMED = EXPORTED | {
     "weights": dict, "num_averaged": int, "optimizer": dict, "scaler": dict, "bad_steps": int, "skipped_steps": int,
-    "progress": dict, "steps_per_epoch": int,
+    "progress": dict, "steps_per_epoch": int, "resumed_from": str,
 }  # fmt: skip
 
 
@@ -35,13 +34,18 @@ def save(path: Path, state: dict) -> None:
     write_bytes(path, file.getvalue())
 
 
-def save_step(folder: Path, step: int, state: dict) -> None:
-    """Write the checkpoint of `step` and drop all others but the last few before it, and what a kill has left."""
+def save_step(folder: Path, step: int, state: dict, keep: int) -> None:
+    """Write the checkpoint of `step` and drop what is later, what a kill has left, and all but the last `keep`; 0 keeps
+    all before it.
+    """
     path = folder / f"step-{step:08d}.pt"
     save(path, state)
-    before = sorted(old for old in folder.glob(NAMES) if old < path)[-KEEP + 1 :]
+    before = sorted((old for old in folder.glob(CHECKPOINTS) if old < path), reverse=True)
     with storage_errors(folder):
-        for old in {*folder.glob(NAMES), *folder.glob(".step-*.tmp")} - {path, *before}:
+        for old in {*folder.glob(CHECKPOINTS), *folder.glob(".step-*.tmp")} - {
+            path,
+            *before[: keep - 1 if keep else None],
+        }:
             old.unlink()
 
 
@@ -85,7 +89,7 @@ def newest(folder: Path) -> dict | None:
     """State of the newest checkpoint that can be read, None if there is none. UserError if none of them can be read:
     starting again would replace the best weights of a training that may still be saved.
     """
-    for path in (paths := sorted(folder.glob(NAMES), reverse=True)):
+    for path in (paths := sorted(folder.glob(CHECKPOINTS), reverse=True)):
         try:
             return load(path, RESUMED)
         except UserError as error:
@@ -93,3 +97,28 @@ def newest(folder: Path) -> dict | None:
                 raise
             log.warning("%s; taking the one before", error)
     return None
+
+
+def named(run: Path, path: Path) -> dict:
+    """State of a checkpoint of the run folder, given by its name or path, or of another folder. Raises UserError: as
+    `load`, or the run folder has a training of its own.
+    """
+    folder = run / CHECKPOINT_FOLDER
+    path = folder / path if path.parent == Path() else path
+    if path.resolve().parent != folder.resolve() and any(folder.glob(CHECKPOINTS)):
+        raise UserError(f"{run} has a training of its own: name another --run folder to resume from {path}")
+    return load(path, RESUMED)
+
+
+def set_later_aside(run: Path, state: dict) -> None:
+    """Move what the run folder has of later steps than a state into a new folder in it, so that nothing is lost."""
+    path, best = run / CHECKPOINT_FOLDER / f"step-{state['step']:08d}.pt", run / "best.pt"
+    if later := sorted(each for each in path.parent.glob(CHECKPOINTS) if each > path):
+        with storage_errors(run):
+            aside = Path(tempfile.mkdtemp(prefix=f"until-{later[-1].stem}-", dir=run))
+            for record in filter(Path.exists, (run / "metrics.jsonl", run / "status.json")):
+                shutil.copy2(record, aside)
+            moved = [best] if best.exists() and load(best)["step"] != state["progress"]["best_step"] else []
+            for each in (*moved, *later):
+                each.rename(aside / each.name)
+        log.info("what %s has of later steps is now in %s", run, aside)

@@ -26,13 +26,13 @@ from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import Batch, Searcher, StateBatch
 
 WEIGHTS = {"gap": 1.0, "saved": 0.5, "family": 0.05, "rounds": 0.2}
+NORMS = ("rule_gradient_norm", "predictions_gradient_norm")  # before clipping
 SIGMA = 0.2  # standard deviation of the random change of every weight of the rule
 PER_LOG_CONFLICT = 0.15  # colors that a search is worse for conflicts that are left, times the logarithm of 1 + these
 TYPICAL = 0.2  # colors: differences above it count little more, so that no graph dominates
 LR_SCALINGS = {"none": lambda ranks: 1.0, "sqrt": math.sqrt, "linear": float}
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
 PREDICTION_RATE = 0.075  # learning rate of PredictionNetwork relative to that of the rule
-NEVER = 2**31 - 1  # steps after which a loss scale that is not needed would grow
 
 
 class Learner:
@@ -47,15 +47,15 @@ class Learner:
         self.ddp = DistributedDataParallel(self.network, gradient_as_bucket_view=True)
         self.precision = _precision(settings.precision, rt.device)
         # The scaler also skips steps that are not finite, on the device. Only fp16 needs it to scale.
-        scale, growth_interval = (2.0**16, 2000) if self.precision == torch.float16 else (1.0, NEVER)
-        self.scaler = torch.amp.GradScaler(rt.device.type, scale, growth_interval=growth_interval)
+        self.fixed_scale = None if self.precision == torch.float16 else 1.0
+        self.scaler = torch.amp.GradScaler(rt.device.type, self.fixed_scale or 2.0**16)
         self.peak_rate = settings.peak_rate * LR_SCALINGS[settings.lr_scaling](rt.world_size)
         self.parts = [[self.network.rule], [*self.network.predictions.parameters()]]
         decay = settings.weight_decay
         self.optimizer = torch.optim.AdamW([{"params": part} for part in self.parts], weight_decay=decay, fused=True)
         self.step, self.num_steps = 0, settings.steps
         self.bad_steps, self.skipped_steps = (torch.zeros((), device=rt.device) for _ in range(2))
-        self._sums = torch.zeros(len(WEIGHTS) + 1, device=rt.device)  # loss terms, gradient norm
+        self._sums = torch.zeros(len(WEIGHTS) + len(NORMS), device=rt.device)
         self._steps_summed = 0
 
     def update(self, batch: Batch) -> None:
@@ -66,9 +66,9 @@ class Learner:
         for group, rate in zip(self.optimizer.param_groups, (1.0, PREDICTION_RATE), strict=True):
             group["lr"] = rate * self.learning_rate
         self.scaler.unscale_(self.optimizer)
-        norm, other = (clip_grad_norm_(part, self.settings.clip) for part in self.parts)
+        norms = torch.stack([clip_grad_norm_(part, self.settings.clip) for part in self.parts])
         self.scaler.step(self.optimizer)
-        self.scaler.update()
+        self.scaler.update(self.fixed_scale)
         self.optimizer.zero_grad(set_to_none=False)
         averaged, trained = ([p.detach() for p in net.parameters()] for net in (self.average, self.network))
         if self.num_averaged:
@@ -76,10 +76,10 @@ class Learner:
         else:
             torch._foreach_copy_(averaged, trained)
         self.num_averaged += 1
-        is_bad = 1.0 - torch.isfinite(norm + other).float()
+        is_bad = 1.0 - torch.isfinite(norms.sum()).float()
         self.bad_steps.add_(1).mul_(is_bad)
         self.skipped_steps.add_(is_bad)
-        self._sums[-1] += norm
+        self._sums[len(WEIGHTS) :] += norms
         self._steps_summed += 1
         self.step += 1
 
@@ -90,7 +90,7 @@ class Learner:
         self._sums.zero_()
 
     def reduce(self) -> dict[str, float]:
-        """Mean loss terms and gradient norm since the last call over all ranks. Raises UserError after too many steps
+        """Mean loss terms and gradient norms since the last call over all ranks. Raises UserError after too many steps
         in a row that were not finite.
         """
         bad_steps, totals = self.bad_steps.item(), self.rt.total(self._sums.clone()).tolist()
@@ -99,11 +99,10 @@ class Learner:
                 f"the loss was not finite {MAX_BAD_STEPS} steps in a row (step {self.step}): "
                 f"lower --learning-rate ({self.settings.peak_rate}) or --clip ({self.settings.clip})"
             )
-        steps, norm = self._steps_summed, totals.pop() / self.rt.world_size  # the same on all ranks
+        means = {name: total / self._steps_summed for name, total in zip((*WEIGHTS, *NORMS), totals, strict=True)}
         self._sums.zero_()
         self._steps_summed = 0
-        means = {name: total / steps for name, total in zip(WEIGHTS, totals, strict=True)}
-        return {**means, "gradient_norm": norm / steps}
+        return means | {name: means[name] / self.rt.world_size for name in NORMS}  # which are the same on all ranks
 
     def state(self) -> dict:
         """Everything a checkpoint needs to resume, `best_state` included; the next step changes its tensors."""

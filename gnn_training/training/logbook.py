@@ -18,7 +18,6 @@ from gnn_training.machine import require_package
 from gnn_training.settings import TrainSettings
 
 log = logging.getLogger(__name__)
-KINDS = ("train", "validation")
 PROJECT = "coloring-gnn"  # in the logger: project or experiment
 Status = dict[str, Any]  # of status.json: how the run ended ("done", "stopped" or "failed") and its counts
 
@@ -134,12 +133,11 @@ def require_logger(name: str | None) -> None:
 
 class Logbook:
     """Records of one run, which rank 0 alone writes. reached: last step of each kind that the state to resume from
-    knows of; records past it are dropped.
+    knows of; records past it are dropped. num_steps: of the whole training.
     """
 
-    def __init__(self, settings: TrainSettings, reached: dict[str, int]):
-        self.run, self.metrics = settings.run, settings.run / "metrics.jsonl"
-        self.shown = -1  # step of the last evaluation in a line
+    def __init__(self, settings: TrainSettings, reached: dict[str, int], num_steps: int):
+        self.run, self.metrics, self.num_steps = settings.run, settings.run / "metrics.jsonl", num_steps
         kept = [record for record in read_metrics(self.metrics) if record["step"] <= reached[record["kind"]]]
         write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
         with storage_errors(self.run / "tensorboard"):
@@ -148,7 +146,7 @@ class Logbook:
             self.loggers.append(wandb(settings))
 
     def record(self, kind: str, step: int, values: dict[str, float]) -> None:
-        """Append numbers of one kind ("train" or "validation") at a step."""
+        """Append numbers of one kind ("train" or "validation") at a step, and log them as a line for people."""
         with storage_errors(self.metrics), open(self.metrics, "r+", encoding="utf-8") as file:
             # "a" would make another file in the place of a volume that is gone.
             file.seek(0, os.SEEK_END)
@@ -156,17 +154,7 @@ class Logbook:
         for logger in self.loggers:
             with errors_as_warnings(logger.name):
                 logger.log({f"{kind}/{name}": value for name, value in values.items()}, step)
-
-    def say(self, step: int, steps: int, progress: Progress, seconds_left: float) -> None:
-        """Log one line for people: where the training stands, and once what an evaluation has found."""
-        parts = [f"step {step}/{steps}"]
-        if progress.gap is not None and progress.evaluated_at != self.shown:
-            self.shown = progress.evaluated_at
-            others = f"untrained {progress.gap + progress.gain:+.2f}, DSATUR {progress.dsatur_gap:+.2f}"
-            parts.append(f"at step {self.shown} gap {progress.gap:+.2f} ({others})")
-            parts.append(f"training saves {progress.gain:.2f} ± {progress.gain_error:.2f} colors")
-        minutes, seconds = divmod(round(seconds_left), 60)
-        log.info("%s", " | ".join([*parts, f"{minutes}:{seconds:02d} left"]))
+        log.info("step %d/%d | %s", step, self.num_steps, " | ".join(LINES[kind](values)))
 
     def close(self, status: Status) -> None:
         """Leave status.json, and close the loggers."""
@@ -174,6 +162,29 @@ class Logbook:
         for logger in self.loggers:
             with errors_as_warnings(logger.name):
                 logger.close(status)
+
+
+def train_line(values: dict[str, float]) -> list[str]:
+    """Parts of the line of a log step."""
+    losses = ", ".join(f"{name} {values[name]:.2f}" for name in ("gap", "saved", "family", "rounds"))
+    names = (name for name in ("search", "gradient", "waiting") if values[f"{name}_share"])  # one rank never waits
+    shares = (f"{values[f'{name}_share']:.0%} {name}" for name in names)
+    busy = [value for name, value in values.items() if name.startswith("gpu") and name.endswith("_busy")]
+    minutes, seconds = divmod(round(values["seconds_left"]), 60)
+    return [
+        f"epoch {values['epoch']:.1f}", losses, f"{values['graphs_per_second']:.0f} graphs/s", ", ".join(shares),
+        *([f"GPUs {min(busy):.0%} to {max(busy):.0%} busy"] if busy else []), f"{minutes}:{seconds:02d} left",
+    ]  # fmt: skip
+
+
+def validation_line(values: dict[str, float]) -> list[str]:
+    """Parts of the line of an evaluation."""
+    others = f"untrained {values['gap'] + values['gain']:+.2f}, DSATUR {values['dsatur_gap']:+.2f}"
+    saved = f"training saves {values['gain']:.2f} ± {values['gain_error']:.2f} colors"
+    return [f"evaluation: gap {values['gap']:+.2f} ({others})", saved, *["new best"] * int(values["is_best"])]
+
+
+LINES = {"train": train_line, "validation": validation_line}
 
 
 def read_metrics(path: Path) -> list[dict]:
@@ -186,7 +197,7 @@ def read_metrics(path: Path) -> list[dict]:
         try:
             record = json.loads(line)
             numbers = [record["step"], *(value for name, value in record.items() if name != "kind")]
-            if record["kind"] not in KINDS or not all(isinstance(value, int | float) for value in numbers):
+            if record["kind"] not in LINES or not all(isinstance(value, int | float) for value in numbers):
                 raise ValueError("is no record")
             records.append(record)
         except (ValueError, TypeError, KeyError, RecursionError) as error:

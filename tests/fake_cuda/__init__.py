@@ -22,7 +22,8 @@ def build(folder: Path) -> None:
     folder.mkdir()
     flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-w", f"-I{include}", f"-I{HERE}", "-o", folder / LIBRARY]
     subprocess.run(["g++", *flags, HERE / "fake_cuda.cpp", "-ldl"], check=True)
-    (folder / "libcuda.so").symlink_to(LIBRARY)
+    for name in ("libcuda.so", "libnvidia-ml.so.1"):
+        (folder / name).symlink_to(LIBRARY)
     for gpus in (1, 2, 8):
         (folder / str(gpus)).mkdir()
         fake_gpus.nvidia_smi(folder / str(gpus), gpus)

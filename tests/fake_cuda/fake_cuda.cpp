@@ -467,3 +467,13 @@ API int ncclAllGather(const void *from, void *to, size_t n, int type, Group *g, 
 }
 
 SUCCEEDS(ncclCommDestroy) SUCCEEDS(ncclCommFinalize)
+// ------------------------------------------------------------------------------------- NVIDIA's management library
+// Handles are numbers of the machine, from 1 on. Every GPU says something else: the first is 50% busy, the next 60%.
+static unsigned gpu(void *handle) { return (size_t)handle - 1; }
+API int nvmlDeviceGetCount_v2(unsigned *n) { *n = atoi(variable("FAKE_CUDA_DEVICES", "1").c_str()); return 0; }
+API int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = (void *)(size_t)(index + 1); return 0; }
+API int nvmlDeviceGetUtilizationRates(void *handle, unsigned *busy) { busy[0] = busy[1] = 50 + 10 * gpu(handle); return 0; }
+API int nvmlDeviceGetMemoryInfo(void *handle, unsigned long long *bytes) { bytes[2] = (gpu(handle) + 3ull) << 30; return 0; }
+API int nvmlDeviceGetPowerUsage(void *handle, unsigned *milliwatts) { *milliwatts = 1000 * (gpu(handle) + 300); return 0; }
+API int nvmlDeviceGetTemperature(void *handle, int, unsigned *celsius) { *celsius = gpu(handle) + 60; return 0; }
+SUCCEEDS(nvmlInit) SUCCEEDS(nvmlInitWithFlags)
