@@ -102,7 +102,7 @@ def test_tabucol_has_the_seconds_of_the_rules_and_again_those_of_a_call(folder: 
     assert row["clique"] < row["colors"]["tabucol"] <= row["colors"]["dsatur"]
 
 
-def test_beside_a_training_tensorboard_gets_the_table(folder: Path, tiny_model: Path):
+def test_beside_a_training_tensorboard_gets_the_table_and_the_pictures(folder: Path, tiny_model: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     curves = folder.parent / "tensorboard"
@@ -111,6 +111,8 @@ def test_beside_a_training_tensorboard_gets_the_table(folder: Path, tiny_model: 
     events = EventAccumulator(str(curves)).Reload()
     text = events.Tensors("report/text_summary")[-1].tensor_proto.string_val[0].decode()
     assert "| DSATUR   |      5 |" in text and text.count("\n|--") == 1
+    (image,) = events.Images("report")
+    assert image.width > 1.9 * image.height  # two colorings side by side
 
 
 def test_a_page_replaces_only_a_page(folder: Path, tiny_model: Path):
@@ -213,6 +215,36 @@ def test_validation_graphs_of_a_packed_folder_are_summed_up_by_family(
     monkeypatch.setattr(job, "MIN_OTHERS", 2)
     rows = run(packed_folder, tiny_model, chosen_by=2, calls=1)["graphs"]
     assert [(row["name"], "one_call" in row["colors"]) for row in rows] == [("mycielski", True), ("single", False)]
+
+
+def test_labels_of_packed_graphs_are_lowered_to_what_a_method_finds(packed_folder: Path, tiny_model: Path):
+    tensors, _ = packed.read_columns(packed_folder / packed.GRAPHS_FILE)
+    worse = {name: np.array(tensor) for name, tensor in tensors.items()} | {"num_colors": np.full(5, 30, np.int16)}
+    packed.write(packed_folder, worse, ("planted", "small"), {})
+    report = run(packed_folder, tiny_model, tabucol=True)
+    for row in report["graphs"]:
+        assert row["best_known"] == min(row["colors"].values()) < 30
+    # The planted coloring is in no sum, but the verdict has it.
+    assert report["summary"]["graphs"] == 3 and report["families"]["planted coloring"]["graphs"] == 1
+    assert report["verdict"].startswith("On 4 graphs ")
+    known = packed_folder.parent / "known.csv"
+    known.write_text("name,best_known\nmycielski,9\n")
+    rows = by_name(run(packed_folder, tiny_model, best_known=known))
+    assert rows["mycielski"]["best_known"] == 9  # as it is published: fewer colors are news
+
+
+def test_the_picture_is_of_the_smallest_connected_graph_where_colors_are_saved(folder: Path, tiny_model: Path):
+    report = run(folder, tiny_model)
+    assert report["picture"]["graph"] == "mycielski"
+    assert report["picture"]["colorings"].keys() == {"dsatur", "one_call"}
+    write_col(folder, LARGE)
+    report = run(folder, SHIPPED_MODEL, tabucol=True, calls=1)
+    drawn = by_name(report)[report["picture"]["graph"]]
+    assert drawn["colors"]["rule"] < drawn["colors"]["dsatur"]
+    for method, colors in report["picture"]["colorings"].items():
+        assert len(set(colors)) == drawn["colors"][method]
+    assert run(folder / "single.col", tiny_model)["picture"] is None
+    assert run(folder / "parts.col", tiny_model)["picture"] is None
 
 
 def test_packed_graphs_that_are_damaged_or_without_validation_are_refused(packed_folder: Path, tiny_model: Path):

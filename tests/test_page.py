@@ -71,7 +71,18 @@ def test_a_training_shows_what_it_was_and_what_it_has_gained(report: dict, train
     assert f"40 steps, preset {config['preset']}" in said["trained"]
     assert "data 12 s, train 5 min 0 s" in said["time"] and "2.60" in said["cost"] and "30.00 an hour" in said["cost"]
     assert f"1 &times; cpu; {report['machine']['cpus']} cores" in said["machine"]
-    assert text.count("<svg role=") == 3
+    assert text.count("<svg role=") == 3 + 2  # curves, and a graph in two colorings
+
+
+def test_the_page_shows_a_graph_in_the_colors_of_dsatur_and_of_the_rule(report: dict):
+    chosen, text = report["picture"], page(report)
+    assert chosen["graph"] == "queen3_3" and chosen["colorings"].keys() == {"dsatur", "rule"}
+    for method, colors in chosen["colorings"].items():
+        assert f'aria-label="{METHODS[method]}: {len(set(colors))} colors"' in text
+        assert all(colors[u] != colors[v] for u, v in chosen["edges"])
+    assert f"<h2>Graph {chosen['graph']}</h2>" in text
+    without = page(report | {"picture": None})
+    assert "<svg" not in without and "<h2>Graph " not in without
 
 
 def test_no_cost_is_invented(report: dict, training: tuple):
@@ -150,6 +161,20 @@ def test_a_family_with_two_parts_counts_in_the_first_part_too():
         ("b", 1), ("q = 5", 2), ("q = 5, n = 16", 1), ("q = 5, n = 128", 1),
     ]  # fmt: skip
     assert families["q = 5"]["methods"]["one_call"]["solved"] == families["q = 5"]["published"]["other"] == 0.5
+
+
+def test_planted_colorings_count_in_a_row_of_their_own(report: dict):
+    found = [("er", 4, 5), ("geometric", 6, 4), ("planted", 4, 20), ("leighton", 4, 10)]
+    rows = [colored(family, best, dsatur=dsatur) for family, best, dsatur in found]
+    summary, families = scores.summarize(scores.without_planted(rows)), scores.by_family(rows)
+    gaps = {name: group["methods"]["dsatur"]["mean_gap"] for name, group in families.items()}
+    assert gaps == {
+        "er": 1, "geometric": -2, "leighton": 6, "planted": 16, "1 to 99 nodes": -0.5, "planted coloring": 11,
+    }  # fmt: skip
+    text = page(report | {"summary": summary, "families": families})
+    assert summary["methods"]["dsatur"]["mean_gap"] == -0.5 and "below 0, a method has found fewer" in text
+    assert "Graphs with a planted coloring" in text and "Graphs with a planted coloring" not in page(report)
+    assert scores.without_planted(rows[2:]) == rows[2:] and "planted coloring" not in scores.by_family(rows[2:])
 
 
 def test_the_verdict_says_what_to_use():

@@ -24,6 +24,7 @@ from gnn_training.contract import UNKNOWN_TYPE
 from gnn_training.data import formats, sources, tables
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
+from gnn_training.settings import RunSettings
 
 TAILED = Graph.from_edges(4, [(0, 1), (1, 2), (0, 2), (2, 3)])  # a triangle with a tail
 COL = b"p edge 4 4\ne 1 2\ne 1 3\ne 2 3\ne 3 4\n"
@@ -405,6 +406,81 @@ def test_sources_without_graphs_are_named(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(os, "scandir", Mock(side_effect=PermissionError(13, os.strerror(13), str(tmp_path))))
     with pytest.raises(UserError, match=r"the folder cannot be read \(permission denied\)"):
         sources.find([tmp_path])
+
+
+PACKED = ["manifest.json", "graphs.safetensors"]
+FULL, IMPORTED, OTHER = ([f"{folder}/{name}" for name in PACKED] for folder in ("full", "imported", "cpu-1"))
+COLS = ["a.col", "b/c.json.gz"]
+NONE = "none in training_data, so 1,250 of recipe cpu are generated; name yours with --data"
+
+
+def locate(names: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> sources.DataLocation:
+    """Of a job of preset cpu where training_data has these files."""
+    (folder / "training_data").mkdir()
+    for path in map((folder / "training_data").joinpath, names):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    monkeypatch.chdir(folder)
+    return sources.locate(RunSettings())
+
+
+@pytest.mark.parametrize(
+    ("names", "description", "graphs", "imported"),
+    [
+        ([], NONE, "training_data/cpu-0", None),
+        (["README.md", ".hidden.csv", *OTHER], NONE, "training_data/cpu-0", None),
+        ([f"cpu-0/{name}" for name in PACKED], "training_data/cpu-0, generated before", "training_data/cpu-0", None),
+        (PACKED + COLS + FULL, "training_data (packed)", "training_data", None),
+        ([*OTHER, *IMPORTED, "a.txt"], "training_data/imported (packed)", "training_data/imported", None),
+        ([f"x/cpu-1/{name}" for name in PACKED], "training_data/x/cpu-1 (packed)", "training_data/x/cpu-1", None),
+        (COLS, "training_data (2 files to import)", "runs/cpu/data", "training_data"),
+        ([*OTHER, "a.col", "a.csv"], "training_data (1 file to import)", "runs/cpu/data", "training_data"),
+        (["x.tar", "b/y.tgz"], "training_data (2 files to import)", "runs/cpu/data", "training_data"),
+        (
+            ["../training_data.tgz", *OTHER, "a.txt"], "training_data.tgz (to import)", "runs/cpu/data",
+            "training_data.tgz",
+        ),
+        (
+            ["../training_data.tar.gz", *COLS], "training_data (2 files to import); not read: training_data.tar.gz "
+            "beside it", "runs/cpu/data", "training_data",
+        ),
+        (
+            ["../training_data.tar", *FULL], "training_data/full (packed); not read: training_data.tar beside it",
+            "training_data/full", None,
+        ),
+    ],
+)  # fmt: skip
+def test_without_data_the_job_takes_what_is_in_training_data(
+    names, description: str, graphs: str, imported: str | None, tmp_path: Path, monkeypatch
+):
+    place = imported and Path(imported)
+    is_generated = "generated" in description
+    expected = sources.DataLocation(Path(graphs), description, place, is_generated)
+    assert locate(names, tmp_path, monkeypatch) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (FULL + IMPORTED, "training_data/full (packed) and in training_data/imported (packed): name one with --data"),
+        (FULL + COLS, "training_data/full (packed) and in training_data (2 files to import): name one with --data"),
+        (
+            ["../training_data.tar.gz", "../training_data.tar"],
+            "graphs are in training_data.tar.gz (to import) and in training_data.tar (to import): name one with --data",
+        ),
+        (["b/a.csv", "x.tsv"], "training_data/x.tsv: is this a graph? Name it with --data, several with `coloring-gnn"),
+        ([*OTHER, "b/a.txt.gz"], "import training_data/b/*.gz`, or move it out of training_data"),
+    ],
+)
+def test_without_data_the_job_refuses_what_it_cannot_decide(names, said: str, tmp_path: Path, monkeypatch):
+    with pytest.raises(UserError, match=re.escape(said)):
+        locate(names, tmp_path, monkeypatch)
+
+
+def test_training_data_that_cannot_be_searched_is_named(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(os, "scandir", Mock(side_effect=PermissionError(13, os.strerror(13), "training_data")))
+    with pytest.raises(UserError, match=r"^training_data: the folder cannot be read \(permission denied\); allow it"):
+        locate([], tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("name", [".gz", "a.col/.gz", ".col", "absent.col", "n" * 300 + ".col", "graph.xlsx"])

@@ -96,7 +96,7 @@ def test_number_of_ranks_does_not_make_a_training_undone(record: StepRecord):
 
 
 def test_data_is_generated_taken_or_imported(here: Path):
-    """In this order: packed graphs, a folder of graphs, the only archive, those of a recipe."""
+    """tests/test_readers.py has what is taken without --data."""
 
     def first_step(**changes: object) -> Step:
         return job.plan(smoke().model_copy(update=changes))[0]
@@ -104,15 +104,9 @@ def test_data_is_generated_taken_or_imported(here: Path):
     assert first_step().settings == GenerateSettings(recipe="smoke", out=Path("training_data/smoke-0"))
     assert [step.name for step in job.plan(smoke())] == list(job.STEPS)
     (here / "training_data/graphs").mkdir(parents=True)
-    archive = here / "training_data/mine.tar.gz"
-    archive.touch()
-    imported = ImportSettings(sources=(Path("training_data/mine.tar.gz"),), out=Path("runs/smoke/data"))
-    assert first_step().settings == imported
-    (here / "training_data/other.tar.gz").touch()
-    with pytest.raises(UserError, match=r"mine.tar.gz, other.tar.gz .* name one with --data"):
-        first_step()
     (here / "training_data/graphs/train_000000.json").touch()
-    assert first_step().settings == imported.model_copy(update={"sources": (Path("training_data/graphs"),)})
+    imported = ImportSettings(sources=(Path("training_data"),), out=Path("runs/smoke/data"))
+    assert first_step().settings == imported
     assert first_step(data=Path("col")).settings == imported.model_copy(update={"sources": (Path("col"),)})
     for folder in (Path("training_data"), Path("mine")):
         folder.mkdir(exist_ok=True)
@@ -173,6 +167,7 @@ def test_step_that_fails_ends_the_job_with_its_exit_code_and_its_own_words(here:
     out, err = done.communicate(timeout=100)
     assert done.returncode == 2
     assert re.fullmatch(r"coloring-gnn: .*nowhere.*\n", err)
+    assert re.match(r"\S+ graphs: nowhere.* \(to import\)\n", out)
     assert re.search("1/7 data: failed with exit code 2 after .*; the same command continues here", out)
 
 
@@ -220,9 +215,9 @@ def test_whole_job_makes_a_model_and_then_has_nothing_left_to_do(here: Path):
     advice = "(use it|use the shipped|no clear gain)"  # whichever chance gives to so short a training
     compared = "On 26 graphs with 0.2 s each, this file .* TabuCol and .* untrained rule; the shipped file .* TabuCol"
     assert re.search(f"{compared}: {advice}", out)
-    assert re.search("colors above the best known on 26 validation graphs: DSATUR .*TabuCol", out)
+    assert re.search("colors above the best known on 22 validation graphs: DSATUR .*TabuCol", out)
     assert "What was trained" in Path("runs/smoke/report.html").read_text()
-    assert json.loads(Path("runs/smoke/report.json").read_text())["summary"]["graphs"] == 26
+    assert json.loads(Path("runs/smoke/report.json").read_text())["summary"]["graphs"] == 22  # 4 are planted
     second = start(*flags, stdout=subprocess.PIPE)
     out = second.communicate()[0]
     assert second.returncode == 0

@@ -3,12 +3,13 @@
 import gzip
 import io
 import os
+import re
 import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from reprlib import repr as brief
-from typing import BinaryIO, NoReturn, cast
+from typing import BinaryIO, NoReturn, cast, get_args
 
 import numpy as np
 
@@ -17,10 +18,14 @@ from gnn_training.data.packed import GRAPHS_FILE, MANIFEST_FILE, is_packed
 from gnn_training.errors import StorageError, UserError
 from gnn_training.files import DISK_ERRORS, damaged, read_bytes, reason
 from gnn_training.graph import Instance, conflicts
-from gnn_training.settings import RunSettings
+from gnn_training.settings import RecipeName, RunSettings
 
 SUFFIXES = f"{', '.join(FORMATS)} and .gz of them"
+TABLES = (".txt", ".csv", ".tsv")  # in a folder, usually a readme or another table
+BY_NAME = f"{', '.join(TABLES)} are taken only if you name the file"
 HOME = Path("training_data")  # searched when no data is named; generated graphs go below it
+ARCHIVES = [Path(f"{HOME}{ending}") for ending in (".tar.gz", ".tgz", ".tar")]  # of it, beside it
+GENERATED = re.compile(rf"({'|'.join(get_args(RecipeName))})-\d+")  # folders in it, by recipe and seed
 
 
 def read(path: Path) -> Instance:
@@ -74,7 +79,8 @@ def find(sources: Iterable[Path]) -> list[Path]:
         for path in _in_folder(source) if os.path.isdir(source) else [source]:
             paths.setdefault(os.path.realpath(path), path)
     if not paths:
-        raise UserError(f"{', '.join(map(str, sources))}: no graph files here; known are {SUFFIXES}, and .tar.gz")
+        named = ", ".join(map(str, sources))
+        raise UserError(f"{named}: no graph files here; known are {SUFFIXES}, and .tar.gz; {BY_NAME}")
     return list(paths.values())
 
 
@@ -99,7 +105,7 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
             message = f"{archive}: cannot be unpacked to {folder} ({reason(error)}); make room or pack it again"
             raise kind(message) from error
     if not any(folder.iterdir()):
-        raise UserError(f"{archive}: has no graph files; known are {SUFFIXES}")
+        raise UserError(f"{archive}: has no graph files; known are {SUFFIXES}; {BY_NAME}")
     return find([folder])
 
 
@@ -121,44 +127,79 @@ def _unpack(file: BinaryIO, folder: Path) -> None:
 
 def _listed(name: str) -> bool:
     """Whether a file found in a folder or an archive is taken as a graph. The generator adds metadata.json."""
-    suffixes = FORMATS.keys() - {".txt", ".csv", ".tsv"}  # usually a readme, or another table
-    return not name.startswith(".") and name != "metadata.json" and suffix(name) in suffixes
+    return not name.startswith(".") and name != "metadata.json" and suffix(name) in FORMATS.keys() - {*TABLES}
 
 
 def _in_folder(folder: Path) -> Iterator[Path]:
-    def unreadable(error: OSError) -> NoReturn:
-        raise UserError(f"{error.filename}: the folder cannot be read ({reason(error)}); allow it") from error
-
-    for parent, folders, names in os.walk(folder, onerror=unreadable):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))  # as those of an import under way
+    for parent, _, names in _walk(folder):
         ours = {MANIFEST_FILE} if GRAPHS_FILE in names else set()
         yield from (Path(parent, name) for name in sorted(set(names) - ours) if _listed(name) or is_archive(Path(name)))
 
 
+def _walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As os.walk in the order of names, without hidden folders, such as those of an import under way."""
+
+    def unreadable(error: OSError) -> NoReturn:
+        raise UserError(f"{error.filename}: the folder cannot be read ({reason(error)}); allow it") from error
+
+    for parent, folders, names in os.walk(folder, onerror=unreadable):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield parent, folders, names
+
+
 @dataclass(frozen=True)
 class DataLocation:
-    """Folder of the packed graphs, and what fills it if it is empty: files to import, or a recipe."""
+    """Folder of the packed graphs, what fills it if it is empty (files to import, or a recipe), and a description."""
 
     graphs: Path
+    description: str
     imported: Path | None = None
     generated: bool = False
 
 
 def locate(settings: RunSettings) -> DataLocation:
-    """Find the data of the whole job: what was named, else what is in training_data, else generated graphs."""
-    found = [HOME] if is_packed(HOME) else [HOME / "graphs"] if any((HOME / "graphs").glob("*.json")) else []
-    found = found or sorted(HOME.glob("*.tar.gz"))
-    if settings.data is None and not found:
-        return DataLocation(HOME / f"{settings.recipe}-{settings.seed}", generated=True)
-    if settings.data is None and len(found) > 1:
-        raise UserError(f"{HOME} has {found[0].name}, {found[1].name} and perhaps more: name one with --data")
-    named = settings.data or found[0]
-    if is_packed(named):
-        return DataLocation(named)
+    """Find the data of the whole job: what was named, else what is in training_data or in an archive of it, else graphs
+    to generate. UserError if it is not clear which, or a folder cannot be read.
+    """
+    named = settings.data
+    choices = _in_home() if named is None else {named: "packed" if is_packed(named) else "to import"}
+    if len(choices) > 1:
+        listed = " and in ".join(f"{path} ({content})" for path, content in choices.items())
+        raise UserError(f"graphs are in {listed}: name one with --data")
+    if not choices:
+        from gnn_training.data.families import RECIPES  # networkx takes half a second to import
+
+        graphs, number = HOME / f"{settings.recipe}-{settings.seed}", RECIPES[settings.recipe].num_graphs
+        new = f"none in {HOME}, so {number:,} of recipe {settings.recipe} are generated; name yours with --data"
+        return DataLocation(graphs, f"{graphs}, generated before" if is_packed(graphs) else new, generated=True)
+    [(path, content)] = choices.items()
+    unread = [str(archive) for archive in ARCHIVES if named is None and path != archive and os.path.isfile(archive)]
+    description = f"{path} ({content})" + (f"; not read: {' and '.join(unread)} beside it" if unread else "")
+    if is_packed(path):
+        return DataLocation(path, description)
     for folder in (settings.run, settings.models):
-        if Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(named)):
-            raise UserError(f"{folder} is inside {named}, whose graphs are imported; name another --run and --models")
-    return DataLocation(settings.run / "data", imported=named)
+        if Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(path)):
+            raise UserError(f"{folder} is inside {path}, whose graphs are imported; name another --run and --models")
+    return DataLocation(settings.run / "data", description, imported=path)
+
+
+def _in_home() -> dict[Path, str]:
+    """The places without --data that have graphs of the user, and what each has."""
+    if is_packed(HOME):
+        return {HOME: "packed"}
+    tree = list(_walk(HOME)) if os.path.isdir(HOME) else []
+    folders = (Path(parent, name) for parent, names, _ in tree for name in names)
+    own = (folder for folder in folders if not GENERATED.fullmatch(str(folder.relative_to(HOME))))
+    choices = {folder: "packed" for folder in own if is_packed(folder)}
+    if count := sum(1 for _ in _in_folder(HOME)) if tree else 0:
+        choices[HOME] = f"{count:,} {'files' if count > 1 else 'file'} to import"
+    choices = choices or {archive: "to import" for archive in ARCHIVES if os.path.isfile(archive)}
+    tables = [Path(parent, name) for parent, _, names in tree for name in sorted(names)
+              if suffix(name) in TABLES and not name.startswith(".")]  # fmt: skip
+    if tables and not choices:
+        several = f"several with `coloring-gnn import {tables[0].parent}/*{tables[0].suffix}`"
+        raise UserError(f"{tables[0]}: is this a graph? Name it with --data, {several}, or move it out of {HOME}")
+    return choices
 
 
 def written(settings: RunSettings) -> list[Path]:

@@ -10,11 +10,13 @@ import platform
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import starmap
 from pathlib import Path
+from typing import Any
 
+import networkx as nx
 import numpy as np
 
 from gnn_training import files
@@ -29,7 +31,7 @@ from gnn_training.graph import Graph, NeighbourLists, conflicts, from_logits, is
 from gnn_training.network import rule
 from gnn_training.onnx_program.session import Model
 from gnn_training.report import scores
-from gnn_training.report.page import IN_EVERY_PAGE, page
+from gnn_training.report.page import IN_EVERY_PAGE, as_networkx, is_drawable, page, pictures
 from gnn_training.report.scores import COMPARED_SECONDS, METHODS, Row
 from gnn_training.search import engine, first_colorings, kernels, portfolio
 from gnn_training.settings import EvaluateSettings
@@ -39,6 +41,7 @@ logger = logging.getLogger(__name__)
 CALL_SECONDS = 600.0  # a graph that needs longer for one call is too large for the network
 MIN_OTHERS = 20  # validation graphs that have had no part in the choice of the weights, else all are scored
 CSV_LIMIT = 10_000_000  # bytes
+DRAWN = ("rule", "search", "one_call")  # methods of the file; the page shows a coloring of the first that was asked for
 LIBRARIES = ("onnxruntime", "numpy", "networkx")
 
 
@@ -64,14 +67,20 @@ def evaluate(settings: EvaluateSettings) -> None:
             advance(1)
         if settings.tabucol:
             list(pool.map(lambda place: _tabucol_call(cases[place], rows[place]), called))
-    summary, families = scores.summarize(rows), scores.by_family(rows)
+    if not settings.best_known and not settings.suite:
+        for row in rows:
+            if row.best_known is not None:  # a label, which a short search has found
+                row.best_known = min(row.best_known, *row.colors.values())
+    summary, families = scores.summarize(scores.without_planted(rows)), scores.by_family(rows)
     content = {
         "model": {"file": str(model.path), "sha256": files.sha256(model.path), "metadata": model.metadata},
         "settings": settings.model_dump(mode="json"),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
         "machine": {"system": platform.system(), "processor": platform.machine(), "cpus": os.cpu_count(),
                     "threads": model.threads},
-        "summary": summary, "families": families, "graphs": [asdict(row) for row in rows],
+        "summary": summary, "families": families,
+        "graphs": [{name: value for name, value in vars(row).items() if name != "colorings"} for row in rows],
+        "picture": _picture(cases, rows),
         "verdict": (verdict := scores.verdict(rows, settings.seconds or COMPARED_SECONDS)),
     }  # fmt: skip
     tables = {name: markdown_table(columns) for name, columns in scores.tables(content).items()}
@@ -85,6 +94,8 @@ def evaluate(settings: EvaluateSettings) -> None:
         print_tables(tables["methods"], file=(text := io.StringIO()))
         with errors_as_warnings("TensorBoard"), SummaryWriter(curves) as writer:
             writer.add_text("report", f"{verdict}\n\n{text.getvalue()}")
+            if figures := pictures(content):
+                writer.add_figure("report", figures)
     if summary["chromatic_mae"] is not None:
         print(f"The number of colors is predicted with a mean error of {summary['chromatic_mae']:.2f}.")
     if verdict:
@@ -195,6 +206,22 @@ def _tabucol_call(case: Case, row: Row) -> None:
         _watch(row, case.graph, "tabucol_call", _alone(case.graph.csr(), lower, spent, portfolio.tabu_search))
 
 
+def _picture(cases: list[Case], rows: list[Row]) -> dict[str, Any] | None:
+    """A connected graph for the page, with DSATUR's coloring and one of the file: the graph with fewest edges of those
+    that the file colors with fewer colors, else of all.
+    """
+    choices = []
+    for case, row in zip(cases, rows, strict=True):
+        if methods := [method for method in DRAWN if method in row.colorings]:
+            choices.append((row.colors[methods[0]] >= row.colors["dsatur"], row.num_edges, methods[0], case.graph, row))
+    for _, num_edges, method, graph, row in sorted(choices, key=lambda choice: choice[:2]):
+        if num_edges and nx.is_connected(as_networkx(graph)):
+            colorings = {name: row.colorings[name].tolist() for name in ("dsatur", method)}
+            graph_columns = {"graph": graph.name, "num_nodes": graph.num_nodes, "edges": graph.edges.tolist()}
+            return graph_columns | {"colorings": colorings}
+    return None
+
+
 def _watch(row: Row, graph: Graph, method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> None:
     """Note in the row what a method finds, and when; `spent` seconds came before."""
     start = time.monotonic() - spent
@@ -207,6 +234,8 @@ def _watch(row: Row, graph: Graph, method: str, colorings: Iterable[np.ndarray],
         if (used := num_colors(colors)) < row.colors.get(method, math.inf):
             row.colors[method] = used
             row.progress[method].append((moment, used))
+            if is_drawable(graph):
+                row.colorings[method] = colors
 
 
 def _alone(

@@ -71,6 +71,7 @@ def run(settings: RunSettings) -> None:
     this machine or its folders cannot be used. SystemExit: exit code of a step that failed and has said why.
     """
     steps, started = plan(settings), time.monotonic()
+    log.info("graphs: %s", locate(settings).description)
     if settings.stop_pod:
         require_pod(os.environ)
     require_logger(settings.logger)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from gnn_training.console import cell, duration
 from gnn_training.errors import UserError, printable
 from gnn_training.graph import Graph, num_colors
-from gnn_training.report.scores import COMPARED_SECONDS, tables
+from gnn_training.report.scores import COMPARED_SECONDS, METHODS, PLANTED, tables
 
 MAX_NODES, MAX_EDGES = 400, 10_000  # above, a picture is one dark spot
 NUMBERED_NODES = 120  # up to which the number of its color stands in a node
@@ -35,9 +35,14 @@ def as_networkx(graph: Graph) -> nx.Graph:
     return network
 
 
+def is_drawable(graph: Graph) -> bool:
+    """Whether the graph is small enough for a picture."""
+    return graph.num_nodes <= MAX_NODES and graph.num_edges <= MAX_EDGES
+
+
 def require_drawable(graph: Graph) -> None:
     """Raise UserError if the graph is too large for a picture."""
-    if graph.num_nodes > MAX_NODES or graph.num_edges > MAX_EDGES:
+    if not is_drawable(graph):
         size, limit = f"{graph.num_nodes} nodes and {graph.num_edges} edges", f"{MAX_NODES} and {MAX_EDGES}"
         raise UserError(f"{graph.name}: {size} are too many for a picture (at most {limit}); leave picture out")
 
@@ -69,6 +74,14 @@ def draw(graph: Graph, colors: np.ndarray, method: str, names: Sequence[Any] = (
     return figure
 
 
+def pictures(report: Json) -> list[Figure]:
+    """Draw the graph that an evaluation has chosen, in the colors of DSATUR and of the network; nothing without one."""
+    if not (chosen := report.get("picture")):
+        return []
+    graph = Graph.from_edges(chosen["num_nodes"], chosen["edges"], chosen["graph"])
+    return [draw(graph, np.array(colors), METHODS[method]) for method, colors in chosen["colorings"].items()]
+
+
 def page(report: Json, manifest: Json | None = None, config: Json | None = None, metrics: Sequence[Json] = ()) -> str:
     """Return the page of an evaluation, and of the training before it if its manifest, settings and records are given.
     The same numbers give the same page.
@@ -90,10 +103,11 @@ def page(report: Json, manifest: Json | None = None, config: Json | None = None,
             "loss of the graph predictions": losses,
         }
         return environment.get_template("page.html").render(
-            report=report, compared_seconds=COMPARED_SECONDS,
+            report=report, compared_seconds=COMPARED_SECONDS, planted=PLANTED,
             manifest=manifest, config=config, tables=tables(report),
             is_below=any(gap is not None and gap < 0 for gap in gaps), first=checks[0] if checks else None,
             curves="".join(_curves(label, lines) for label, lines in curves.items()) if manifest else "",
+            pictures="".join(_svg(figure, figure.axes[0].get_title()) for figure in pictures(report)),
         )  # fmt: skip
 
 

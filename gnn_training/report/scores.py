@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from gnn_training.data.families import PLANTED_COLORING
+
 METHODS = {
     "dsatur": "DSATUR", "tabucol": "TabuCol", "untrained": "untrained rule", "shipped": "shipped rule",
     "rule": "trained rule", "one_call": "one call", "tabucol_call": "TabuCol in its time", "search": "search",
@@ -24,6 +26,7 @@ SCORE_COLUMNS = {
 COMPARED_SECONDS = 0.2  # of TabuCol and the rules, unless seconds are given
 SIZES = (100, 250, 500, 1000)  # nodes, from which graphs count as larger
 SHOWN_GRAPHS = 100  # with more graphs there is no table of graphs
+PLANTED = "planted coloring"  # row of all families of PLANTED_COLORING
 
 
 @dataclass
@@ -42,11 +45,17 @@ class Row:
     conflicts: int | None = None  # edges whose ends have the same class in one call, before decoding
     chromatic: float | None = None  # number of colors that the network says the graph needs
     published: dict[str, bool] = field(default_factory=dict)  # by solver: whether it reached the best known number
+    colorings: dict[str, np.ndarray] = field(default_factory=dict)  # of a graph that can be drawn; not in the report
 
     def gap(self, method: str) -> int:
         """Gap of the method's coloring, for a graph with a best known number."""
         assert self.best_known is not None
         return self.colors[method] - self.best_known
+
+
+def without_planted(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows whose gap a search can close: those without a planted coloring, or all if there are no others."""
+    return [row for row in rows if row.family not in PLANTED_COLORING] or rows
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, Any]:
@@ -64,8 +73,8 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def by_family(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """The summary of every family and every size; empty if no row has a family. A family such as "q = 3, n = 16" counts
-    in "q = 3" too, and tells its size.
+    """The summary of every family, of every size without planted colorings, and of these; empty if no row has a family.
+    A family such as "q = 3, n = 16" counts in "q = 3" too, and tells its size.
     """
     groups: dict[str, list[Row]] = {}
     for row in rows:
@@ -75,9 +84,12 @@ def by_family(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     if groups and not any("," in name for name in groups):
         for low, high in pairwise((1, *SIZES, math.inf)):
             size = f"{low} to {high - 1} nodes" if math.isfinite(high) else f"{low} nodes and more"
-            if there := [row for row in rows if low <= row.num_nodes < high]:
+            if there := [row for row in without_planted(rows) if low <= row.num_nodes < high]:
                 groups[size] = there
                 names.append(size)
+    if len(without_planted(rows)) < len(rows):
+        groups[PLANTED] = [row for row in rows if row.family in PLANTED_COLORING]
+        names.append(PLANTED)
     return {name: summarize(groups[name]) for name in names}
 
 
