@@ -1,7 +1,6 @@
 """What runs first on a new GPU, on a pretended one and up to the first failure, and the benchmark of training."""
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -137,16 +136,3 @@ def test_compiled_loops_and_tensors_search_the_same_graph_from_the_same_coloring
         _, _, conflicts, *_ = forms["compiled, one thread"](rounds)
         assert forms["tensors"](rounds) == [conflicts] == forms["tensors, 16 graphs"](rounds)[:1]
     assert len(set(forms["tensors, 16 graphs"](60))) > 1
-
-
-@pytest.mark.slow
-@pytest.mark.nightly  # three processes compile everything at once
-def test_benchmark_replaces_the_last_section_of_its_page(tiny_data: Path, tmp_path: Path):
-    page = tmp_path / "page.md"
-    page.write_text(f"# Speed\n\n{training_speed.HEADING}\nold numbers\n")
-    flags = ["--data", tiny_data, "--seconds", "1", "--sizes", "80", "--page", page]
-    subprocess.run([sys.executable, "-m", "benchmarks.training_speed", *flags], cwd=ROOT, check=True)
-    head, _, section = page.read_text().partition(training_speed.HEADING)
-    assert head == "# Speed\n\n" and "old numbers" not in section
-    assert re.search(r"^\| 80 \|( [\d,]+ \|){4}$", section, re.MULTILINE)
-    assert re.search(r"^\| 2 \| [\d.]+ \| [\d.]+ \|\n\| 1 \| [\d.]+ \| 1.00 \|$", section, re.MULTILINE)

@@ -96,7 +96,7 @@ def test_a_pushed_model_is_fetched_checked_and_used_also_without_the_hub(archive
         (files,) = server.repositories["me/tiny"].commits
         assert files.keys() == PUSHED
         packed = read_archive(archive)
-        assert all(files[name] == packed[name] for name in hub.FILES if name != WEIGHTS_FILE)
+        assert all(files[name] == packed[name] for name in hub.FILES if name not in (WEIGHTS_FILE, "report.json"))
         (tmp_path / "best.pt").write_bytes(packed["best.pt"])
         shown = push("me/tiny", archive, "--dry-run")
         assert shown.returncode == 0 and files["README.md"].decode().strip() in shown.stdout, shown
@@ -106,6 +106,8 @@ def test_a_pushed_model_is_fetched_checked_and_used_also_without_the_hub(archive
 
         _, head, text = files["README.md"].decode().split("---\n", 2)
         card, summary = yaml.safe_load(head), (report := json.loads(files["report.json"]))["summary"]
+        assert {**report, "picture": None} == {**json.loads(packed["report.json"]), "picture": None}
+        assert "picture" not in report  # a graph of the user
         assert "pip install '.[hub]'" in text and report["verdict"] and report["verdict"] in text
         assert (card["library_name"], card["license"], card["pipeline_tag"]) == ("coloring-gnn", "mit", "graph-ml")
         scores = [f"{summary['methods']['one_call'][name]:.2f}" for name in ("mean_gap", "mean_colors")]

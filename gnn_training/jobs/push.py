@@ -54,6 +54,8 @@ def _contents(settings: PushSettings) -> Contents:
 
         contents = {file: packed[file] for file in FILES}
         report, manifest = (json.loads(contents[file]) for file in ("report.json", "manifest.json"))
+        report.pop("picture", None)  # the edges of a graph of the user
+        contents["report.json"] = (json.dumps(report, indent=1) + "\n").encode()
         environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)
         environment.filters |= {"cell": cell, "name": METHODS.get}
         card = environment.from_string(CARD.read_text(encoding="utf-8")).render(
