@@ -12,7 +12,7 @@
 #   --allow-dirty   although files differ from the git revision; the revision is then marked
 # DOCKER names the client of the container engine; default docker.
 set -euo pipefail
-root=$(dirname "$(readlink -f "$0")")
+root=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 docker=${DOCKER:-docker}
 export DOCKER_BUILDKIT=1
 
@@ -44,7 +44,7 @@ read_flags() {
       --build-arg) flags+=(--build-arg "$2") && shift ;;
       --no-push) push=no ;;
       --allow-dirty) dirty=allowed ;;
-      -h | --help) sed -n '2,/^set/{/^set/d;s/^# //p}' "$0" && exit ;;
+      -h | --help) sed -n '2,/^set/{/^set/d;s/^# //p}' "${BASH_SOURCE[0]}" && exit ;;
       --) flags+=("${@:2}") && break ;;
       -*) fail "there is no flag $1: see --help; flags of 'docker build' go behind --." ;;
       *) [[ -z $image ]] || fail "one image at a time: $image or $1?" && image=$1 ;;

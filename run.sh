@@ -8,7 +8,7 @@
 # The first start installs a Python environment in .venv (6 GB; 1 GB with TORCH_INDEX_URL of a CPU build of torch).
 # Paths are relative to the current folder.
 set -euo pipefail
-source "$(dirname "$(readlink -f "$0")")/scripts/environment.sh"
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/scripts/environment.sh"
 
 help_if_asked "$@"
 environment requirements.lock

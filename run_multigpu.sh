@@ -5,7 +5,7 @@
 #   ./run_multigpu.sh 2 --preset cpu   two ranks without a GPU, for debugging
 #   ./run_multigpu.sh --help           this text; all flags once the environment is installed
 set -euo pipefail
-source "$(dirname "$(readlink -f "$0")")/scripts/environment.sh"
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/scripts/environment.sh"
 
 help_if_asked "$@"
 environment requirements.lock

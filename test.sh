@@ -7,7 +7,7 @@
 #   ./test.sh tests/test_color.py    some tests; all arguments go to pytest
 #   ./test.sh --all --cov            also measure which lines the tests reach; 4 minutes more
 set -euo pipefail
-source "$(dirname "$(readlink -f "$0")")/scripts/environment.sh"
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/scripts/environment.sh"
 
 help_if_asked "$@"
 environment requirements.lock requirements-oldest.lock requirements-dev.lock

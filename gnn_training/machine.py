@@ -27,6 +27,7 @@ CGROUPS = (
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
 DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))  # in every container that was given a GPU of NVIDIA or of AMD
+PODS = ("RUNPOD_POD_ID", "KUBERNETES_SERVICE_HOST")  # set where files cannot be copied out of an ended container
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SMI_SECONDS = 20  # eight GPUs without persistence mode take ten
 
@@ -93,9 +94,28 @@ def require_package(package: str, user: str, install: str) -> None:
 
 
 def require_storage(folders: Sequence[Path]) -> None:
-    """Raise StorageError if files in one of these folders would not last."""
-    for problem in filter(None, map(_why_lost, folders)):
-        raise StorageError(problem)
+    """Raise StorageError if files in one of these folders could not be fetched after the end of this container. Warn if
+    they could only be copied out of it.
+    """
+    workspace = os.environ.get("GNN_WORKSPACE")
+    mount = f'start with -v "$PWD":{workspace}'
+    for folder in folders:
+        kind = _storage(folder)
+        if kind == "tmpfs" or (kind == "container" and any(name in os.environ for name in PODS)):
+            lost = f"{folder} would be lost with the container, no volume is mounted there"
+            raise StorageError(f"{lost}: {mount}, or with -e GNN_NO_VOLUME=1 for a trial whose results may be lost")
+    if command := next(filter(None, map(copy_command, folders)), ""):
+        log.warning("no volume is mounted at %s, so the results stay in this container, and docker run --rm would "
+                    "delete them with it: %s, or fetch them at the end: %s", workspace, mount, command)  # fmt: skip
+
+
+def copy_command(folder: Path) -> str:
+    """Return the command that copies a folder out of this container, or nothing if it outlives the container."""
+    if _storage(folder) != "container":
+        return ""
+    # Docker and podman mount /etc/hostname from a folder with the name of the container.
+    found = re.search(r"containers/([0-9a-f]{64})/", MOUNTS.read_text(errors="surrogateescape"))
+    return f"docker cp {found[1][:12] if found else socket.gethostname()}:{folder.resolve()} ."
 
 
 def existing_parent(folder: Path) -> Path:
@@ -103,11 +123,10 @@ def existing_parent(folder: Path) -> Path:
     return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
 
 
-def _why_lost(folder: Path) -> str | None:
-    """Why files in `folder` would be lost with a container of the image."""
-    workspace = os.environ.get("GNN_WORKSPACE")
-    if not workspace or os.environ.get("GNN_NO_VOLUME") == "1":
-        return None
+def _storage(folder: Path) -> str:
+    """Where files in `folder` go: to "tmpfs", to the "container" of the image, or to something that lasts, ""."""
+    if not os.environ.get("GNN_WORKSPACE") or os.environ.get("GNN_NO_VOLUME") == "1":
+        return ""
     point, kind, place = Path("/"), "", folder.resolve()
     for line in MOUNTS.read_text(errors="surrogateescape").splitlines():
         mount, _, source = line.partition(" - ")
@@ -115,12 +134,7 @@ def _why_lost(folder: Path) -> str | None:
         # The innermost mount counts, and of two on one point the later one, which hides the other.
         if place.is_relative_to(mounted) and mounted.is_relative_to(point):
             point, kind = mounted, source.split()[0]
-    if point != Path("/") and kind != "tmpfs":
-        return None
-    return (
-        f'{folder} would be lost with the container, no volume is mounted there: start with -v "$PWD":{workspace}, '
-        f"or with -e GNN_NO_VOLUME=1 for a trial whose results may be lost"
-    )
+    return "container" if point == Path("/") else "tmpfs" if kind == "tmpfs" else ""
 
 
 def may_have_gpus() -> bool:

@@ -6,7 +6,7 @@
 #   scripts/first_gpu.sh --minutes 8       longest real training
 # In the image: docker run --gpus all -v "$PWD:/workspace" IMAGE first_gpu.sh
 set -euo pipefail
-source "$(dirname "$(dirname "$(readlink -f "$0")")")/scripts/environment.sh"
+source "$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")/scripts/environment.sh"
 
 help_if_asked "$@"
 environment requirements.lock

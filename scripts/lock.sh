@@ -4,7 +4,7 @@
 #   scripts/lock.sh --upgrade                  take the newest of everything
 #   scripts/lock.sh --upgrade-package numba    take the newest of one package
 set -euo pipefail
-cd "$(dirname "$(readlink -f "$0")")/.."
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 
 compile() { # <lock> <input and options>...
   uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \

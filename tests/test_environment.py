@@ -4,11 +4,13 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -115,12 +117,24 @@ def test_after_the_installation_there_are_the_help_and_the_command_of_the_progra
         assert json.loads(clone.start(*command, GNN_TRAINING_PRESET="cpu").stdout)["args"] == args
 
 
-def test_flags_folder_and_exit_code_pass_through_the_script_and_a_link_to_it(clone: Clone, tmp_path: Path):
+@pytest.mark.parametrize("name", ["run.sh", "run_multigpu.sh"])
+@pytest.mark.parametrize(
+    "command",
+    ["{root}/{name}", "{name}", "bash {name}", "sh -c '{name} \"$@\"' sh", "bash {root}/{name}", "link", "bash link"],
+)
+def test_a_script_starts_from_any_folder_however_it_is_named(clone: Clone, tmp_path: Path, name: str, command: str):
+    """By its path, by PATH, by bash, which finds it by PATH, too, or by a link to it."""
     program = "import os, sys; print(os.getcwd(), sys.argv[1:]); sys.exit(143)"
     (clone.root / "gnn_training/__main__.py").write_text(program)
-    (clone.bin / "link").symlink_to(clone.root / "run.sh")
-    done = clone.start("../bin/link", "--data", "my graphs", cwd=tmp_path)
-    assert (done.stdout, done.returncode) == (f"{tmp_path} ['run', '--data', 'my graphs']\n", 143)
+    (clone.bin / "link").symlink_to(clone.root / name)
+    (clone.bin / "sh").symlink_to(shutil.which("sh"))
+    env = clone.env | {"PATH": f"{clone.bin}:{clone.root}"}
+    words = shlex.split(command.format(root=clone.root, name=name))
+    start = partial(subprocess.run, cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = start([*words, "--help"])
+    assert done.returncode == 0 and f"./{name} --dry-run" in done.stdout, done
+    done = start([*words, "--data", "my graphs"])
+    assert (done.stdout, done.returncode) == (f"{tmp_path} ['run', '--data', 'my graphs']\n", 143), done
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,16 @@ def test_tini_is_the_first_process_and_without_a_command_there_is_a_usage(small:
     assert 'docker run --gpus all -v "$PWD:/workspace" IMAGE run_multigpu.sh' in small.run().stdout
 
 
+@pytest.mark.parametrize("folder", ["/workspace", "/"])
+@pytest.mark.parametrize("name", ["run_multigpu.sh", "first_gpu.sh"])
+@pytest.mark.parametrize("shell", [("bash",), ("sh", "-c"), ()])
+def test_scripts_start_from_any_folder_however_they_are_named(small: Image, shell: tuple, name: str, folder: str):
+    """`sh -c` takes one word with the flags, bash finds its script by PATH, too."""
+    command = (*shell, f"{name} --help") if "-c" in shell else (*shell, name, "--help")
+    done = small.run(*command, flags=("--workdir", folder))
+    assert done.returncode == 0 and f"{name} --" in done.stdout.replace("[N] ", ""), done
+
+
 def test_job_runs_as_the_owner_of_the_volume_who_keeps_no_group_but_those_of_amd_gpus(small: Image, tmp_path: Path):
     """With a file in place of the device node, because a container can be given one everywhere."""
     (tmp_path / "workspace").mkdir()
@@ -217,6 +227,23 @@ def test_whole_job_on_a_volume_is_not_done_again(image: Image, finished: Path, t
 
 
 @nightly
+def test_results_of_a_container_without_a_volume_are_fetched_as_it_says(image: Image, tiny_data: Path, tmp_path: Path):
+    name = f"gnn-alone-{os.getpid()}"
+    run = ("run", "--name", name, "--network", "none", "--volume", f"{tiny_data}:/data:ro", image.name)
+    try:
+        done = image.engine.docker(*run, *JOB, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        lines = done.stdout.splitlines()
+        assert "no volume is mounted at /workspace" in lines[0] and "--rm would delete them" in lines[0]
+        command = lines[-1].partition(": ")[2].split()
+        assert command[:2] == ["docker", "cp"], lines[-3:]
+        image.engine.docker(*command[1:-1], str(tmp_path))
+        subprocess.run(["sha256sum", "--quiet", "--check", "SHA256SUMS"], cwd=tmp_path / "models", check=True)
+    finally:
+        image.engine.docker("rm", "--force", name, check=False)
+
+
+@nightly
 def test_docker_stop_leaves_a_state_that_the_next_start_continues(image: Image, tiny_data: Path, tmp_path: Path):
     docker, name = image.engine.docker, f"gnn-stopped-{os.getpid()}"
     mounts = ("--volume", f"{_owned_by(STRANGER, tmp_path)}:/workspace", "--volume", f"{tiny_data}:/data:ro")
@@ -240,7 +267,8 @@ def test_docker_stop_leaves_a_state_that_the_next_start_continues(image: Image, 
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (("--user", "12345:12345"), 'start with -v "$PWD":/workspace'),
+        (("--user", "12345:12345"), "cannot be written"),
+        (("--env", "RUNPOD_POD_ID=x"), 'start with -v "$PWD":/workspace'),
         (("--read-only", "--volume", "/mnt:/workspace:ro"), "/workspace cannot be written"),
         (("--user", "12345:12345", "--volume", "/mnt:/workspace"), "/workspace cannot be written"),
         (("--env", "GNN_NO_VOLUME=1", "--tmpfs", "/workspace:size=50m"), "may be needed: free some or name another"),

@@ -1,6 +1,7 @@
 """What the machine offers: cores, ports, and folders that can be written and outlive the container."""
 
 import os
+import socket
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import count
@@ -14,6 +15,7 @@ from gnn_training.errors import StorageError
 OVERLAY = "600 500 0:50 / / rw,relatime master:1 - overlay overlay rw,lowerdir=/var/lib/docker/x"
 PROC = "601 600 0:51 / /proc rw,nosuid - proc proc rw"
 BIND = "610 600 254:0 /home/me/results {} rw,relatime - ext4 /dev/vda rw"
+LASTS, WARNED, REFUSED = "lasts", "is warned of", "is refused"
 TMPFS = "611 600 0:60 / {} rw,nosuid shared:7 - tmpfs tmpfs rw,size=65536k"
 
 
@@ -59,7 +61,8 @@ def test_memory_stays_within_the_limit_of_the_container(tmp_path: Path, monkeypa
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The place of the volume in a container of the image."""
     monkeypatch.setenv("GNN_WORKSPACE", str(tmp_path))
-    monkeypatch.delenv("GNN_NO_VOLUME", raising=False)
+    for name in ("GNN_NO_VOLUME", *machine.PODS):
+        monkeypatch.delenv(name, raising=False)
     return tmp_path
 
 
@@ -76,7 +79,9 @@ def mount(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     return mount
 
 
-def test_without_a_volume_the_image_refuses_and_says_how_to_start_it(workspace: Path, mount):
+@pytest.mark.parametrize("pod", machine.PODS)
+def test_without_a_volume_a_pod_refuses_and_says_how_to_start_it(workspace: Path, mount, monkeypatch, pod: str):
+    monkeypatch.setenv(pod, "x")
     with pytest.raises(StorageError) as refused:
         machine.require_storage([workspace / "runs" / "multi"])
     assert f"{workspace}/runs/multi would be lost with the container" in str(refused.value)
@@ -84,31 +89,57 @@ def test_without_a_volume_the_image_refuses_and_says_how_to_start_it(workspace: 
 
 
 @pytest.mark.parametrize(
-    ("folder", "mounts", "is_lost"),
+    ("lines", "name"),
     [
-        ("runs/multi", [(BIND, "")], False),
-        ("", [(BIND, "")], False),
-        ("runs", [(BIND, "/run")], True),
-        ("runs", [(BIND, "/runs/multi")], True),
-        ("", [(TMPFS, "")], True),
-        ("runs", [(TMPFS, ""), (BIND, "/runs")], False),
-        ("runs", [(BIND, ""), (TMPFS, "/runs")], True),
-        ("", [(BIND, ""), (TMPFS, "")], True),  # the later one of two on a point hides the other
-        ("", [(TMPFS, ""), (BIND, "")], False),
-        ("my results", [(BIND, "/my\\040results")], False),
-        ("link/multi", [(BIND, "")], True),
+        ([f"700 600 8:1 /var/lib/docker/containers/{64 * 'a'}/hostname /etc/hostname rw - ext4 /dev/vda rw"], 12 * "a"),
+        (
+            [f"700 600 0:25 /overlay-containers/{64 * 'b'}/userdata/hostname /etc/hostname rw - tmpfs tmpfs rw"],
+            12 * "b",
+        ),
+        ([], socket.gethostname()),
     ],
 )
-def test_files_last_below_the_mount_of_a_volume(workspace: Path, mount, tmp_path_factory, folder, mounts, is_lost):
+def test_without_a_volume_a_container_at_home_warns_once_and_says_how_to_fetch_results(
+    workspace, mount, caplog, lines, name
+):
+    mount(*lines)
+    machine.require_storage([workspace / "runs/multi", workspace / "models"])
+    [said] = caplog.messages
+    assert f"no volume is mounted at {workspace}" in said and "--rm would delete them" in said
+    assert said.endswith(f"docker cp {name}:{workspace}/runs/multi .")
+    assert machine.copy_command(workspace / "models") == f"docker cp {name}:{workspace}/models ."
+
+
+@pytest.mark.parametrize(
+    ("folder", "mounts", "how_long"),
+    [
+        ("runs/multi", [(BIND, "")], LASTS),
+        ("", [(BIND, "")], LASTS),
+        ("runs", [(BIND, "/run")], WARNED),
+        ("runs", [(BIND, "/runs/multi")], WARNED),
+        ("", [(TMPFS, "")], REFUSED),
+        ("runs", [(TMPFS, ""), (BIND, "/runs")], LASTS),
+        ("runs", [(BIND, ""), (TMPFS, "/runs")], REFUSED),
+        ("", [(BIND, ""), (TMPFS, "")], REFUSED),  # the later one of two on a point hides the other
+        ("", [(TMPFS, ""), (BIND, "")], LASTS),
+        ("my results", [(BIND, "/my\\040results")], LASTS),
+        ("link/multi", [(BIND, "")], WARNED),
+    ],
+)
+def test_files_last_below_the_mount_of_a_volume(
+    workspace: Path, mount, tmp_path_factory, caplog, folder, mounts, how_long
+):
+    """And nobody can copy them out of a tmpfs."""
     (workspace / "link").symlink_to(tmp_path_factory.mktemp("elsewhere"))
     mount(*(line.format(f"{workspace}{place}") for line, place in mounts))
-    with pytest.raises(StorageError, match="would be lost") if is_lost else nullcontext():
+    with pytest.raises(StorageError, match="would be lost") if how_long == REFUSED else nullcontext():
         machine.require_storage([workspace / folder])
+    assert bool(caplog.messages) == (how_long == WARNED) == bool(machine.copy_command(workspace / folder))
 
 
 def test_every_folder_needs_a_volume_unless_it_is_a_trial_or_not_in_the_image(workspace: Path, mount, monkeypatch):
     elsewhere = workspace.parent / "elsewhere"
-    mount(BIND.format(workspace))
+    mount(BIND.format(workspace), TMPFS.format(elsewhere))
     with pytest.raises(StorageError, match=f"{elsewhere} would be lost"):
         machine.require_storage([workspace, elsewhere])
     monkeypatch.setenv("GNN_NO_VOLUME", "1")

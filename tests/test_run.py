@@ -14,9 +14,17 @@ import pytest
 from tiny_runs import ROOT, assert_end, marked, status, wait_for
 
 import gnn_training.jobs.run as job
+from gnn_training import __version__
 from gnn_training.errors import UserError
 from gnn_training.jobs.run import Step, StepRecord
-from gnn_training.settings import GenerateSettings, ImportSettings, RunSettings, TrainSettings, smoke
+from gnn_training.settings import (
+    ExportSettings,
+    GenerateSettings,
+    ImportSettings,
+    RunSettings,
+    TrainSettings,
+    smoke,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -79,6 +87,22 @@ def test_damaged_record_makes_no_step_done_and_is_written_again(record: StepReco
 def test_training_whose_records_are_lost_is_not_done():
     train = next(step for step in job.plan(smoke()) if step.name == "train")
     assert {"best.pt", "status.json", "config.json", "metrics.jsonl"} <= {path.name for path in train.files}
+
+
+@pytest.mark.parametrize("version", ["0.6.0", None])
+def test_what_another_version_has_done_is_done_again_and_told(here: Path, record: StepRecord, version, caplog):
+    exported = Step("export", "export", ExportSettings(run=Path("nowhere")), (Path("product"),))
+    record.add(exported, 1.0, is_done=True)
+    states = json.loads(record.path.read_text())
+    assert states["export"]["version"] == __version__
+    states["export"] |= {"version": version}
+    record.path.write_text(json.dumps({"export": {k: v for k, v in states["export"].items() if v is not None}}))
+    (here / "runs/smoke/settings").mkdir(parents=True)
+    with pytest.raises(SystemExit), caplog.at_level("INFO"):
+        job._do(exported, smoke(), StepRecord(record.path))
+    assert f"4/7 export ... again: it was done by version {version or 'before 0.7.0'}" in caplog.text
+    record.add(exported, 1.0, is_done=True)
+    assert record.is_done(exported) and record.other_version(exported) is None
 
 
 def test_step_that_prepares_another_is_done_with_it(record: StepRecord):
@@ -206,7 +230,7 @@ def test_no_process_outlives_a_job_that_is_stopped_or_loses_a_rank(here: Path, t
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_whole_job_makes_a_model_and_then_has_nothing_left_to_do(here: Path):
-    flags = ["--steps", "6", "--warmup-steps", "1", "--evaluate-every", "6", "--ranks", "2"]
+    flags = ["--steps", "6", "--warmup-steps", "1", "--evaluate-every", "6", "--ranks", "2", "--price-per-hour", "30"]
     first = start(*flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     out, err = first.communicate()
     assert first.returncode == 0, out + err
@@ -216,6 +240,9 @@ def test_whole_job_makes_a_model_and_then_has_nothing_left_to_do(here: Path):
     compared = "On 26 graphs with 0.2 s each, this file .* TabuCol and .* untrained rule; the shipped file .* TabuCol"
     assert re.search(f"{compared}: {advice}", out)
     assert re.search("colors above the best known on 22 validation graphs: DSATUR .*TabuCol", out)
+    last, fetch = out.splitlines()[-2:]
+    assert re.search(r" 2 ranks on the cores, [\d ins]+ in all, [\d.]+ at 30 an hour$", last), last
+    assert re.search(r" fetch models/trained_model.tar.gz \([\d.]+ MB\): it has the model", fetch), fetch
     assert "What was trained" in Path("runs/smoke/report.html").read_text()
     assert json.loads(Path("runs/smoke/report.json").read_text())["summary"]["graphs"] == 22  # 4 are planted
     second = start(*flags, stdout=subprocess.PIPE)

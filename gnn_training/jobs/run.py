@@ -17,7 +17,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 from urllib3.util import Retry
 
-from gnn_training import files, machine, processes
+from gnn_training import __version__, files, machine, processes
 from gnn_training.console import duration
 from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE, WEB_FILE
 from gnn_training.data.packed import MANIFEST_FILE
@@ -71,20 +71,20 @@ def run(settings: RunSettings) -> None:
     this machine or its folders cannot be used. SystemExit: exit code of a step that failed and has said why.
     """
     steps, started = plan(settings), time.monotonic()
+    machine.require_storage(written(settings))
     log.info("graphs: %s", locate(settings).description)
     if settings.stop_pod:
         require_pod(os.environ)
     require_logger(settings.logger)
     record = StepRecord(settings.run / "steps.json")
     if is_new := not all(map(record.is_done, steps)):
-        machine.require_storage(written(settings))
         files.make_folder(settings.run / SETTINGS)
         machine.select_gpus(settings.gpus)
         num_ranks(settings)  # GPUs that are missing are found before graphs are made
         with _tensorboard(settings):
             for step in steps:
                 _do(step, settings, record)
-    _finish(settings, f"ready after {duration(time.monotonic() - started)}" if is_new else "already done")
+    _finish(settings, record, f"ready after {duration(time.monotonic() - started)}" if is_new else "already done")
 
 
 def dry_run(settings: RunSettings) -> None:
@@ -146,8 +146,8 @@ def plan(settings: RunSettings) -> list[Step]:
 
 
 class StepRecord:
-    """A JSON file of the steps: with which settings and files each has succeeded, and how long it took in all. If it is
-    damaged, no step is done: they find what they have made.
+    """A JSON file of the steps: with which version of this program, settings and files each has succeeded, and how long
+    it took in all. If it is damaged, no step is done: they find what they have made.
     """
 
     def __init__(self, path: Path):
@@ -161,11 +161,22 @@ class StepRecord:
             log.warning("%s", error)
 
     def is_done(self, step: Step) -> bool:
-        """Return whether the step has succeeded with these settings and its files have not changed since."""
+        """Return whether this version has done the step with these settings and its files have not changed since."""
         if step.prepares:
             return self.is_done(step.prepares)
         then = self._states.get(step.name, {})
         return bool(step.files) and all(then.get(name) == now for name, now in _state(step).items())
+
+    def other_version(self, step: Step) -> str | None:
+        """Return the version that has done the step if it was another one."""
+        then = self._states.get(step.name, {})
+        version = then.get("version", "before 0.7.0")
+        return version if "files" in then and version != __version__ else None
+
+    @property
+    def seconds(self) -> float:
+        """Of all steps in all starts."""
+        return sum(state["seconds"] for state in self._states.values())
 
     def add(self, step: Step, seconds: float, is_done: bool) -> None:
         """Add a start of a step that took so long, and whether it succeeded."""
@@ -177,7 +188,8 @@ class StepRecord:
 
 def _state(step: Step) -> dict[str, Any]:
     settings = step.settings.model_dump(mode="json", exclude={"ranks"})  # any number of ranks makes the same
-    return {"command": step.command, "settings": settings, "files": {str(path): _stamp(path) for path in step.files}}
+    stamps = {str(path): _stamp(path) for path in step.files}
+    return {"version": __version__, "command": step.command, "settings": settings, "files": stamps}
 
 
 def _stamp(path: Path) -> list[int]:
@@ -203,7 +215,8 @@ def _do(step: Step, settings: RunSettings, record: StepRecord) -> None:
     if record.is_done(step):
         log.info("%s: already done", title)
         return
-    log.info("%s ...", title)
+    other = record.other_version(step)
+    log.info("%s ...%s", title, f" again: it was done by version {other}" if other else "")
     started, outcome, advice = time.monotonic(), "stopped", "; the same command continues here"
     try:
         code = processes.run_python(step.arguments(settings.run))
@@ -219,10 +232,15 @@ def _do(step: Step, settings: RunSettings, record: StepRecord) -> None:
         log.info("%s: %s after %s%s", title, outcome, duration(seconds), advice)
 
 
-def _finish(settings: RunSettings, how: str) -> None:
-    """Tell what there is, and where; stop the pod if that was asked for."""
-    model, report = settings.models / MODEL_FILE, settings.run / "report.json"
-    with files.damaged(report, way_out := "delete it, then the same command makes it again"):
+def _finish(settings: RunSettings, record: StepRecord, how: str) -> None:
+    """Tell what there is, what it took, and what to fetch; stop the pod if that was asked for."""
+    model, archive = settings.models / MODEL_FILE, settings.models / ARCHIVE_FILE
+    report, ended = settings.run / "report.json", settings.run / "status.json"
+    way_out = "delete it, then the same command makes it again"
+    with files.damaged(ended, way_out):
+        ranks, device = (files.read_json(ended, way_out)[name] for name in ("ranks", "device"))
+        used = [f"{ranks} ranks on {'the cores' if device == 'cpu' else f'{ranks} x {device}'}"]
+    with files.damaged(report, way_out):
         content = files.read_json(report, way_out)
         graphs, methods = content["summary"]["graphs"], content["summary"]["methods"].items()
         everywhere = {METHODS[method]: score["mean_gap"] for method, score in methods if score["graphs"] == graphs}
@@ -232,6 +250,13 @@ def _finish(settings: RunSettings, how: str) -> None:
     log.info("colors above the best known on %d validation graphs: %s", graphs, ", ".join(scores))
     log.info("%s", verdict)
     log.info("open %s in a browser, or see tensorboard --logdir %s", settings.run / PAGE_FILE, settings.run)
+    used.append(f"{duration(record.seconds)} in all")
+    if price := settings.price_per_hour:
+        used.append(f"{record.seconds / 3600 * price:.2f} at {price:g} an hour")
+    log.info("%s", ", ".join(used))
+    copied = machine.copy_command(settings.models)
+    size = f"{archive.stat().st_size / 1e6:.1f} MB"
+    log.info("fetch %s (%s): it has the model, the report and the weights%s", archive, size, copied and f": {copied}")
     if settings.stop_pod:
         stop_pod(os.environ)
 
