@@ -31,7 +31,6 @@ from gnn_training.training.learner import WEIGHTS, learning_rate, prediction_ter
 from gnn_training.training.loader import DeviceDataset, EqualCostSampler
 
 log = logging.getLogger(__name__)
-SIZES = ((30, 1000, 1.0),)  # nodes
 TEST_SEED = 30_000
 ITERATIONS, LABEL_SECONDS = 10_000, 10.0  # of the search for labels
 RATE, WARM_UP, DECAY, CLIP, EMA = 0.003, 10, 0.01, 1.0, 0.95  # as in training, see learner.py
@@ -49,6 +48,8 @@ class Options:
     """Training graphs."""
     test_graphs: int = 250
     """Fresh graphs, of which those that a call leaves open are scored."""
+    sizes: tuple[int, int] = (30, 1000)
+    """Fewest and most nodes."""
     parts: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0)
     """Shares of the training graphs, with the first of `widths`."""
     widths: tuple[int, ...] = (32, 64, 128)
@@ -76,8 +77,8 @@ def main(options: Options) -> None:
     """Train and score what is missing, then print the table."""
     set_up_logging()
     torch.set_num_threads(1)
-    data = labelled(options.folder / "train", 0, options.graphs)
-    test = labelled(options.folder / "test", TEST_SEED, options.test_graphs)
+    data = labelled(options.folder / "train", 0, options.graphs, options.sizes)
+    test = labelled(options.folder / "test", TEST_SEED, options.test_graphs, options.sizes)
     rows: dict[Cell, dict[str, float]] = {}
     for cell in cells(options):
         place = options.folder / f"{'-'.join(map(str, cell))}-{options.steps}.json"
@@ -103,12 +104,12 @@ def cells(options: Options) -> Iterator[Cell]:
     yield from (Cell(*kind, seed) for kind in kinds for seed in options.seeds)
 
 
-def labelled(folder: Path, seed: int, graphs: int) -> PackedGraphs:
+def labelled(folder: Path, seed: int, graphs: int, sizes: tuple[int, int]) -> PackedGraphs:
     """Graphs in the shares of the recipe cpu, each with a long search by the shipped rule; made at the first call."""
-    recipe = Recipe(RECIPES["cpu"].counts, SIZES, ITERATIONS)
+    recipe = Recipe(RECIPES["cpu"].counts, ((*sizes, 1.0),), ITERATIONS)
     rule = Model().rule
     assert rule is not None
-    origin = {"graphs": graphs, "seed": seed, "rule": rule.tolist()}
+    origin = {"graphs": graphs, "seed": seed, "sizes": [*sizes], "rule": rule.tolist()}
     plan = Plan(
         tuple(recipe.counts), ITERATIONS, LABEL_SECONDS, seed, origin,
         rule=tuple(rule.tolist()), long_search_every=1,

@@ -49,10 +49,10 @@ MIXTURE = {
     "wavelength": 20, "leighton": 120, "clique_union": 60, "geometric": 100, "geometric_complement": 80, "queen": 60,
     "rook": 10, "mycielski": 10, "barabasi_albert": 10, "watts_strogatz": 30,
 }  # fmt: skip
-GRAPHS, ITERATIONS, LABEL_SECONDS = 1200, 200, 0.05  # of training; labels matter for predictions alone
-TEST_SIZES, TEST_SEED, TEST_GRAPHS = ((100, 300), (300, 600), (600, 1000)), 20_000, 84  # graphs of each size
+ITERATIONS, LABEL_SECONDS = 200, 0.05  # of training; labels matter for predictions alone
+TEST_SIZES, TEST_SEED = ((100, 300), (300, 600), (600, 1000)), 20_000
 ROUNDS, SEARCH_SEEDS = 2500, (0, 1)
-RATE = TrainSettings.model_fields["learning_rate"].default
+RATE = TrainSettings(weights=None).peak_rate
 BATCH = 24  # graphs per rank and step
 SCORES, HEADING = "scores.json", "## Measured\n"
 
@@ -77,6 +77,10 @@ class Options:
     """Ranks to simulate on one core: each multiplies the searches of a step and divides the number of steps."""
     lr_scaling: tuple[Literal["none", "sqrt", "linear"], ...] = ("none",)
     """How the learning rate grows with the number of ranks."""
+    graphs: int = 1200
+    """Training graphs."""
+    test_graphs: int = 84
+    """Test graphs of each size; scores of other numbers cannot stand on one page."""
     page: Path = Path("docs/SCALING.md")
     """Markdown page whose section "Measured" is replaced. A .json beside it has the scores, an .svg the figure."""
 
@@ -123,14 +127,15 @@ def main(options: Options) -> None:
             continue
         try:
             with lock_folder(options.folder / str(cell)):
-                run(cell, options.folder)
+                run(cell, options)
         except UserError as error:  # such as another command that trains it
             log.warning("%s is left out: %s", cell, error)
     found = results(options)
     lines = ",\n".join(json.dumps(result._asdict(), separators=(",", ":")) for result in found)
     files.write_text(options.page.with_suffix(".json"), f"[\n{lines}\n]\n")
     draw(found, options.page.with_suffix(".svg"))
-    files.write_text(options.page, options.page.read_text().partition(HEADING)[0] + measured(found))
+    section = measured(found, test_graphs(options.test_graphs))
+    files.write_text(options.page, options.page.read_text().partition(HEADING)[0] + section)
 
 
 def cells(options: Options) -> Iterator[Cell]:
@@ -141,43 +146,44 @@ def cells(options: Options) -> Iterator[Cell]:
             yield from (Cell(multiple, *kind, seed) for kind in kinds)
 
 
-def run(cell: Cell, folder: Path) -> None:
+def run(cell: Cell, options: Options) -> None:
     """Train and score a cell."""
-    data = training_graphs(folder, cell.most_nodes)
+    folder, data = options.folder, training_graphs(options.folder, cell.most_nodes, options.graphs)
     settings = of_preset(
         TrainSettings, "cpu", data=data.folder, run=folder / str(cell) / "run", ranks=1,
-        searches=cell.multiple * ONE, rounds=cell.rounds, seed=cell.seed, validation_graphs=64,
+        weights=None, searches=cell.multiple * ONE, rounds=cell.rounds, seed=cell.seed, validation_graphs=64,
         batch_size=BATCH * cell.ranks, learning_rate=RATE * LR_SCALINGS[cell.lr_scaling](cell.ranks),
         checkpoint_every=100, log_every=50,
     )  # fmt: skip
     train(settings)
     weights = checkpoint.load(settings.run)["network"]["rule"].numpy()
     seconds = json.loads((settings.run / "status.json").read_text())["seconds"]
-    files.write_text(folder / str(cell) / SCORES, json.dumps(score(cell, seconds, weights)._asdict()))
+    result = score(cell, seconds, weights, test_graphs(options.test_graphs))
+    files.write_text(folder / str(cell) / SCORES, json.dumps(result._asdict()))
 
 
-def training_graphs(folder: Path, most_nodes: int) -> PackedGraphs:
+def training_graphs(folder: Path, most_nodes: int, graphs: int) -> PackedGraphs:
     """Graphs of 100 to `most_nodes` nodes in the shares of MIXTURE, made at the first call."""
     recipe = Recipe(MIXTURE, ((100, most_nodes, 1.0),), ITERATIONS)
-    origin = {"most_nodes": most_nodes, "graphs": GRAPHS}
+    origin = {"most_nodes": most_nodes, "graphs": graphs}
     place = folder / f"graphs-{most_nodes}"
     plan = Plan(tuple(recipe.counts), ITERATIONS, LABEL_SECONDS, 0, origin)
-    return label_all(draws(recipe, 0, GRAPHS), place, plan, workers=1)
+    return label_all(draws(recipe, 0, graphs), place, plan, workers=1)
 
 
 @cache
-def test_graphs() -> list[TestGraph]:
+def test_graphs(of_size: int) -> list[TestGraph]:
     """Fresh graphs of the families of MIXTURE, as many of each size, without those whose first coloring is optimal."""
     compile_all()  # before that, cliques are smaller, and so more graphs are left
     found = []
     for low, high in TEST_SIZES:
         recipe, kept = Recipe(dict.fromkeys(MIXTURE, 1), ((low, high, 1.0),), 0), []
-        for draw in draws(recipe, TEST_SEED, 2 * TEST_GRAPHS):
+        for draw in draws(recipe, TEST_SEED, 2 * of_size):
             lists = draw.load().graph.csr()
             first, clique = first_coloring(lists).astype(np.int64), clique_size(lists)
             if first.max() + 1 > clique:
                 kept.append(TestGraph(draw.family, lists, first, clique))
-        found += [kept[i] for i in np.linspace(0, len(kept) - 1, min(TEST_GRAPHS, len(kept))).astype(int)]
+        found += [kept[i] for i in np.linspace(0, len(kept) - 1, min(of_size, len(kept))).astype(int)]
     return found
 
 
@@ -192,13 +198,13 @@ def search(graph: TestGraph, weights: np.ndarray, rounds: int, seed: int) -> tup
     return colors, time.thread_time() - started
 
 
-def score(cell: Cell, train_seconds: float, weights: np.ndarray) -> Result:
+def score(cell: Cell, train_seconds: float, weights: np.ndarray, graphs: list[TestGraph]) -> Result:
     """Search every test graph with the untrained rule, with these weights in as many rounds, and with these weights in
     as many rounds as fit into the seconds of the untrained rule.
     """
     untrained = first_weights().numpy()
     rounds, in_time = [], []
-    for graph in test_graphs():
+    for graph in graphs:
         for seed in SEARCH_SEEDS:
             before, allowed = search(graph, untrained, ROUNDS, seed)
             colors, taken = search(graph, weights, ROUNDS, seed)
@@ -222,9 +228,8 @@ def results(options: Options) -> list[Result]:
     return [Result(**by_cell[cell] | {"cell": cell}) for cell in sorted(by_cell)]
 
 
-def measured(found: Sequence[Result]) -> str:
+def measured(found: Sequence[Result], graphs: list[TestGraph]) -> str:
     """The section with the tables."""
-    graphs = test_graphs()
     columns: dict[str, list[object]] = {}
     for result in found:
         cell = result.cell

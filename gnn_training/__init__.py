@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # or ONNX Runtime reports to Microsoft
 
-__version__ = "0.6.0"
+__version__ = "0.7.0"
 __all__ = ["Model", "NoColoringError", "Solution", "color", "color_many"]
 MODULES = {"Model": "onnx_program.session", "NoColoringError": "errors", "Solution": "search.problem"}
 

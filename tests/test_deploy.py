@@ -17,12 +17,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from gnn_training import __version__
-
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 FILES = sorted(path.name for path in DEPLOY.iterdir() if path.is_file())
-IMAGE = f"registry.example/coloring-gnn:{__version__}"
+IMAGE = "registry.example/coloring-gnn:latest"
 
 
 def check_schema(name: str, part: str = "") -> Callable[[Any], None]:
@@ -56,8 +54,8 @@ def test_reader_accepts_the_file_and_refuses_a_misspelt_name(name: str):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_file_names_the_image_of_this_version_the_volume_and_the_job(name: str):
-    image = IMAGE.replace(__version__, "rocm") if name == "runpod-pod-amd.json" else IMAGE
+def test_file_names_an_image_of_no_version_the_volume_and_the_job(name: str):
+    image = IMAGE.replace("latest", "rocm") if name == "runpod-pod-amd.json" else IMAGE
     assert set(re.findall(r"registry[\w.]+/coloring-gnn:[\w.]+", text(name))) == {image}
     assert re.search(r"(:|[Pp]ath(\": \"|: )|\n  |\")/workspace\b", text(name))
     assert text(name).count("run_multigpu.sh") == 1
@@ -66,16 +64,6 @@ def test_file_names_the_image_of_this_version_the_volume_and_the_job(name: str):
 def text(name: str) -> str:
     """A file without its comments."""
     return re.sub(r"(^| )#(?!SBATCH|!).*", "", (DEPLOY / name).read_text(), flags=re.MULTILINE)
-
-
-def test_requests_of_the_page_fit_version_2_of_the_api_of_runpod():
-    """The JSON of each POST is what the API takes, and there are no others."""
-    page = (ROOT / "docs/PODS.md").read_text()
-    requests = re.findall(r"https://api\.runpod\.io/v2/(\S+?)\"? -H [^']*?--json '(.+?)'", page, re.DOTALL)
-    schemas = {"network-volumes": "CreateNetworkVolumeRequest", "pods/$pod/action": "PodActionRequest"}
-    assert {path for path, _ in requests} == set(schemas) and "rest.runpod" not in page
-    for path, body in requests:
-        check_schema("runpod_schema.json", schemas[path])(json.loads(body))
 
 
 def test_pod_waits_for_a_driver_that_the_locked_torch_can_use():
@@ -174,9 +162,3 @@ def test_workflows_of_github_are_valid():
     lint = ["go", "run", "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12", "-shellcheck"]
     workflows = sorted((ROOT / ".github/workflows").iterdir())
     subprocess.run([*lint, Path(sys.prefix) / "bin/shellcheck", *workflows], check=True, cwd=ROOT)
-
-
-def test_the_citation_and_the_changelog_are_those_of_this_version():
-    assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text()
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert (citation["version"], citation["license"]) == (__version__, "MIT")

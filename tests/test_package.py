@@ -1,12 +1,24 @@
-"""The package: its locks, and what an installation without the extra [train] can do; test_readme.py installs it."""
+"""Version and locks of the package, and what it can do without the extra [train]; test_readme.py installs it."""
 
+import hashlib
+import json
 import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
+
+from gnn_training import __version__, contract
+from gnn_training.data import packed
+from gnn_training.network.network import ColoringNetwork
+from gnn_training.settings import RunSettings, TrainSettings
+from gnn_training.training import checkpoint
+from gnn_training.training.logbook import Progress
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ("requirements.lock", "requirements-oldest.lock", "requirements-dev.lock")
@@ -54,3 +66,37 @@ assert len(set(gnn_training.color(numpy.array([[0, 1], [1, 2]])).tolist())) == 2
 def test_base_installation_colors_and_predicts_and_its_modules_need_no_package_of_the_extra():
     names = [re.match(r"[\w-]+", entry)[0].replace("-", "_") for entry in PROJECT["optional-dependencies"]["train"]]
     subprocess.run([sys.executable, "-c", WITHOUT_EXTRA, " ".join(names), BASE], cwd=ROOT, check=True)
+
+
+# Of files that users keep: what makes those of another version unreadable.
+FORMATS = {
+    "packed graphs": [
+        packed.VERSION,
+        {name: np.dtype(kind).name for name, kind in packed.PER_GRAPH.items()},
+        {name: (offset, np.dtype(kind).name) for name, (offset, kind) in packed.RAGGED.items()},
+    ],
+    "checkpoints": [
+        {name: kind.__name__ for name, kind in checkpoint.RESUMED.items()},
+        sorted(checkpoint.EXPORTED),
+        {name: weight.shape for name, weight in ColoringNetwork().state_dict().items()},
+        sorted(field.name for field in fields(Progress)),
+    ],
+    "settings files": [sorted(kind.model_fields) for kind in (TrainSettings, RunSettings)],
+    "exported files": [
+        contract.INPUTS, contract.OPTIONAL_INPUTS, contract.OUTPUTS, contract.GRAPH_TYPES,
+        contract.NUM_FEATURES, contract.MAX_COLORS,
+    ],
+}  # fmt: skip
+
+
+def test_a_new_format_of_files_that_users_keep_comes_with_a_new_version():
+    digest = hashlib.sha256(json.dumps(FORMATS, sort_keys=True).encode()).hexdigest()[:16]
+    assert json.loads((ROOT / "tests/formats.json").read_text()).get(__version__) == digest, (
+        f"a format of files that users keep has changed: raise __version__, unless {__version__} is not released yet, "
+        f'and write "{digest}" for it into tests/formats.json'
+    )
+
+
+def test_the_changelog_has_this_version_and_the_citation_the_license_of_the_package():
+    assert f"\n## [{__version__}] - 20" in (ROOT / "CHANGELOG.md").read_text()
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["license"] == PROJECT["license"]

@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+import math
 
 import networkx as nx
 import numpy as np
@@ -43,16 +44,19 @@ EdgeList = tuple[np.ndarray, np.ndarray]  # edge_index (2, E) and batch (N,)
 
 def build(network: ColoringNetwork, steps: int, metadata: dict[str, str]) -> onnx.ModelProto:
     """The program with these weights, for at most so many rounds where a call names none. What it computes with them is
-    the same for all, so it is taken from the file that comes with this package (see scripts/trace_program.py).
+    the same for all, so it is taken from the file that comes with this package (see scripts/trace_program.py). Raises
+    UserError: that file is of another network.
     """
     model, state = onnx.load(SHIPPED_MODEL), network.state_dict()
     weights = {RULE: state.pop("rule"), **{WEIGHT_NAMES + name: weight for name, weight in state.items()}}
     values = {"steps": np.array(-steps)} | {name: weight.cpu().numpy() for name, weight in weights.items()}
     for tensor in model.graph.initializer:
-        if tensor.name in values:
-            value = values.pop(tensor.name).reshape(tensor.dims)
-            tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
-    assert not values, f"trace the program again: it has no {list(values)}"
+        if (value := values.get(tensor.name)) is not None and value.size == math.prod(tensor.dims):
+            tensor.CopyFrom(numpy_helper.from_array(value.reshape(tensor.dims), tensor.name))
+            del values[tensor.name]
+    if values:
+        missing = f"{SHIPPED_MODEL}: has no weight {next(iter(values))} of the shape that this network has"
+        raise UserError(f"{missing}: put the network into it with scripts/trace_program.py")
     del model.metadata_props[:]
     helper.set_model_props(model, metadata)
     return model

@@ -105,10 +105,14 @@ class Outcome(NamedTuple):
     state_conflicts: np.ndarray  # (S,) the fewest since the last color saved
 
 
-@cache
 def noise_table(num_colors: int) -> np.ndarray:
-    """Random numbers (NOISE_ROWS, num_colors) float32 between 0 and 1, the same as those of the exported file."""
-    integers = rule.noise(np.arange(rule.NOISE_ROWS)[:, None], np.arange(num_colors))
+    """Random numbers (NOISE_ROWS, num_colors or more) float32 between 0 and 1, those that the exported file has."""
+    return _table_of_width(1 << (num_colors - 1).bit_length())  # one table serves many numbers of colors
+
+
+@cache
+def _table_of_width(columns: int) -> np.ndarray:
+    integers = rule.noise(np.arange(rule.NOISE_ROWS)[:, None], np.arange(columns))
     return integers.astype(np.float32) / np.float32(rule.PRIME)
 
 

@@ -1,0 +1,58 @@
+"""Every benchmark runs as a command, with its smallest sizes; tests/test_first_gpu.py has those of GPUs."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NUMBER, MEAN = r" -?[\d,.]+%? ", r" -?[\d.]+ ± [\d.]+ "
+SECTION = r"# Page\n\n## Measured\n\n"  # to be replaced
+SMALL = "--sizes 60 80"
+# Arguments, and a pattern of what is printed and of the page. A part of `recombination` reads what those before wrote.
+COMMANDS = {
+    "families": {"--graphs 1 --sizes 40 60": rf"\| sudoku \|{MEAN}\|{MEAN}\|\n(.*\n)+\| mean of others \|{MEAN}\|"},
+    "libraries": {"examples --seconds 0.1": r"\| gcol HEA \|(.*\n)+\| color, 0.1 s \| \d"},
+    "portfolio": {"--record searches --seconds 0.1 --shown 0.1 --bounds 60 80 --graphs 1": r"\| 60 to 80 \| 1 \| [+-]"},
+    "predictions": {
+        f"--folder . --graphs 12 --test-graphs 12 {SMALL} --parts 1 --widths 8 --layers 1 --seeds 0 --steps 2":
+        r"\n\| 12 \| 8 \| 1 \|( -?[\d.]+ \(.*?\) \|){6}"
+    },
+    "recombination": {
+        "children --out children.pkl --minutes 0.001 --sizes 60 100 --seed 9": "",
+        "train --children children.pkl --out network.f32 --epochs 1": r" 1 steps, .*\nepoch 1: squared error \d",
+        f"colors --weights network.f32 --seconds 0.05 {SMALL} --graphs 1": r"1 \+0.000 ± 0.000 [+-]\d",
+        f"graphs --out graphs.pkl --seed 0 --kinds 'G(n,0.9)' {SMALL} --seconds 0.01": r"G\(n,0.9\): 1 of 1 graphs",
+        "measure --graphs graphs.pkl --weights network.f32 --searches 1": rf"\| all \| 1 \| \d.*? \|{MEAN}\|{MEAN}\|",
+    },
+    "scaling": {
+        "--folder . --train --multiples 1 --seeds 1 --sizes 120 --rounds 1 --graphs 24 --test-graphs 2 --page page.md":
+        rf"step 0/.*training saves 0.00 ± 0.00 (.*\n)+{SECTION}\|(.*\n)+\| 6,400 \| 100 to 120 .*\|{MEAN}\|{NUMBER}\|"
+    },
+    "training_speed": {
+        "--data data --seconds 0.2 --sizes 80 --ranks 1 --page page.md":
+        rf"{SECTION}.* cores, .*\n\n\|(.*\n)+\| 80 \|({NUMBER}\|){{4}}\n\n\|(.*\n)+\| 1 \|({NUMBER}\|){{5}}\n\Z"
+    },
+}  # fmt: skip
+
+
+def test_this_file_or_that_of_gpus_has_every_benchmark():
+    names = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+    assert names == COMMANDS.keys() | {"first_gpu", "gpu_measures"}
+
+
+@pytest.mark.slow  # ten commands load torch, some more than once
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_benchmark_runs_as_a_command(name: str, tiny_data: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "data").symlink_to(tiny_data)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n\n## Measured\n\nold numbers\n")
+    for arguments, pattern in COMMANDS[name].items():
+        command = [sys.executable, "-m", f"benchmarks.{name}", *shlex.split(arguments)]
+        run = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True)
+        assert re.search(pattern, run.stdout + page.read_text()), run.stdout
