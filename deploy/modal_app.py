@@ -4,6 +4,9 @@ modal run deploy/modal_app.py                             one B200, preset multi
 modal run deploy/modal_app.py --gpus 8 --flags "--searches 800000"
 modal run deploy/modal_app.py --gpu H200 --flags "--preset smoke --models models/trial"
 
+Your own graphs, named with --flags "--data my_graphs.tar.gz":
+modal volume create coloring-gnn && modal volume put coloring-gnn my_graphs.tar.gz
+
 The same command continues a training that was interrupted: graphs, checkpoints and results stay on the volume
 `coloring-gnn` until `modal volume delete coloring-gnn`.
 """
@@ -17,7 +20,7 @@ import modal
 
 ARCHIVE = "trained_model.tar.gz"
 # Modal starts its own program in the container, so the entrypoint of the image has to go.
-image = modal.Image.from_registry("registry.example/coloring-gnn:0.6.0").entrypoint([])
+image = modal.Image.from_registry("registry.example/coloring-gnn:latest").entrypoint([])
 volume = modal.Volume.from_name("coloring-gnn", create_if_missing=True)
 app = modal.App("coloring-gnn")
 

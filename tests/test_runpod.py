@@ -1,19 +1,28 @@
-"""The order to stop the pod, given to a real server: until it is taken, or loudly not."""
+"""What RunPod is asked for, by a real server: the commands of its page, and the order to stop the pod."""
 
 import json
 import logging
+import os
+import re
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.server import ThreadingHTTPServer
+from pathlib import Path
 
+import debian
 import hub_server
 import pytest
+from test_deploy import check_schema
 
 from gnn_training.errors import MachineError, UserError
 from gnn_training.jobs import run as job
 
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/PODS.md").read_text()
+REQUESTS = [block for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL) if "curl " in block]
 KEY = "rpa_0123456789SECRET"
 POD = {"RUNPOD_POD_ID": "abc123xyz", "RUNPOD_API_KEY": KEY}
 Order = tuple[str, str, str | None, object]
@@ -31,7 +40,7 @@ class Server(ThreadingHTTPServer):
 class Handler(hub_server.Handler):
     def answer(self) -> None:
         orders, codes = self.server.orders, self.server.codes
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "null")
         orders.append((self.command, self.path, self.headers["Authorization"], body))
         code = codes[min(len(orders), len(codes)) - 1]
         if code is None:
@@ -39,7 +48,7 @@ class Handler(hub_server.Handler):
         else:
             self.send(code, {"title": "Trouble", "status": code, "detail": "the reason"}, Location=self.server.location)
 
-    do_GET = do_POST = answer
+    do_GET = do_POST = do_DELETE = answer
 
 
 @pytest.fixture
@@ -53,6 +62,52 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
             return stack.enter_context(hub_server.running(Server(*codes, location=location)))
 
         yield start
+
+
+@pytest.fixture
+def send(serve, tmp_path: Path) -> Callable[[str], list[Order]]:
+    """send(commands): what RunPod gets from a shell whose curl takes a server here for every other."""
+
+    def run(commands: str) -> list[Order]:
+        server = serve(200)
+        here = f"--noproxy '*' --connect-to ::127.0.0.1:{server.server_port}"
+        curl = tmp_path / "bin/curl"
+        curl.parent.mkdir()
+        curl.write_text(f'#!/bin/bash\nexec {debian.command("curl")} {here} "${{@/#https:/http:}}"\n')
+        curl.chmod(0o755)
+        variables = os.environ | {"PATH": f"{curl.parent}:{os.environ['PATH']}", "RUNPOD_API_KEY": KEY}
+        subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=ROOT, env=variables, check=True)
+        assert {key for _, _, key, _ in server.orders} == {f"Bearer {KEY}"}
+        return server.orders
+
+    return run
+
+
+def test_commands_of_the_page_are_requests_of_version_2_of_the_api(send):
+    orders = send("\n".join(REQUESTS))
+    assert [(method, path) for method, path, *_ in orders] == [
+        ("POST", "/v2/network-volumes"),
+        ("POST", "/v2/pods"),
+        ("POST", "/v2/pods/xyz789/action"),
+        ("DELETE", "/v2/pods/xyz789"),
+    ]
+    schemas = ("CreateNetworkVolumeRequest", "CreatePodRequest", "PodActionRequest")
+    for schema, (*_, body) in zip(schemas, orders, strict=False):
+        check_schema("runpod_schema.json", schema)(body)
+    assert orders[3][3] is None and "rest.runpod" not in PAGE
+
+
+@pytest.mark.parametrize("other", [None, "other.example:5000/me/gnn@sha256:0a1b"])
+@pytest.mark.parametrize("name", [path.name for path in (ROOT / "deploy").glob("runpod-*.json")])
+def test_pod_is_that_of_a_file_with_the_image_and_the_volume_that_the_page_puts_in(name: str, other: str | None, send):
+    [image] = re.findall(rf"image=(\S+) file=deploy/{name}", PAGE)
+    chosen = f"image={other or image} file=deploy/{name}"
+    commands, choices = re.subn(r"image=\S+ file=\S+", chosen, "\n".join(REQUESTS))
+    pod = send(commands)[1][3]
+    check_schema("runpod_schema.json", "CreatePodRequest")(pod)
+    file = json.loads((ROOT / "deploy" / name).read_text())
+    network = [{"volumeId": "abc123", "path": "/workspace"}]
+    assert choices == 1 and pod == file | {"image": other or image, "mounts": {"network": network}}
 
 
 def refusal(api: str) -> str:
