@@ -280,7 +280,8 @@ def main(options: Options) -> None:
     """Do all steps. Raises UserError: the folder cannot be used. Failed: a step has failed."""
     if (options.out / "first_gpu.json").exists():
         raise UserError(f"{options.out} has the results of a trial: name another folder with --out")
-    machine.require_storage([options.out])
+    if warning := machine.require_storage([options.out]):
+        log.warning("%s", warning)
     make_folder(options.out / SETTINGS)
     trial, seconds, failure = Trial(options), dict[str, float](), "it was interrupted"
     try:

@@ -7,6 +7,7 @@ import importlib.util
 import logging
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -93,9 +94,9 @@ def require_package(package: str, user: str, install: str) -> None:
         raise UserError(f"{user} needs {package}: pip install {install}")
 
 
-def require_storage(folders: Sequence[Path]) -> None:
-    """Raise StorageError if files in one of these folders could not be fetched after the end of this container. Warn if
-    they could only be copied out of it.
+def require_storage(folders: Sequence[Path]) -> str | None:
+    """Return a warning if files in one of these folders, of which the last has the results, stay in this container.
+    Raises StorageError: they could not be fetched from there.
     """
     workspace = os.environ.get("GNN_WORKSPACE")
     mount = f'start with -v "$PWD":{workspace}'
@@ -104,9 +105,11 @@ def require_storage(folders: Sequence[Path]) -> None:
         if kind == "tmpfs" or (kind == "container" and any(name in os.environ for name in PODS)):
             lost = f"{folder} would be lost with the container, no volume is mounted there"
             raise StorageError(f"{lost}: {mount}, or with -e GNN_NO_VOLUME=1 for a trial whose results may be lost")
-    if command := next(filter(None, map(copy_command, folders)), ""):
-        log.warning("no volume is mounted at %s, so the results stay in this container, and docker run --rm would "
-                    "delete them with it: %s, or fetch them at the end: %s", workspace, mount, command)  # fmt: skip
+    commands = [command for folder in folders if (command := copy_command(folder))]
+    if not commands:
+        return None
+    kept = "no volume: results stay in this container, and --rm would delete them"
+    return f"{kept}; {mount}, or fetch them at the end: {commands[-1]}"
 
 
 def copy_command(folder: Path) -> str:
@@ -115,7 +118,8 @@ def copy_command(folder: Path) -> str:
         return ""
     # Docker and podman mount /etc/hostname from a folder with the name of the container.
     found = re.search(r"containers/([0-9a-f]{64})/", MOUNTS.read_text(errors="surrogateescape"))
-    return f"docker cp {found[1][:12] if found else socket.gethostname()}:{folder.resolve()} ."
+    container = found[1][:12] if found else socket.gethostname()
+    return f"docker cp {shlex.quote(f'{container}:{folder.resolve()}')} ."
 
 
 def existing_parent(folder: Path) -> Path:

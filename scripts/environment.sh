@@ -162,8 +162,9 @@ explain() { # say in one sentence why the installation failed; the next start be
 
 help_if_asked() { # <argument of the script>...: before anything is installed, the comment at the script's beginning
   if [[ " $* " != *" --help "* && " $* " != *" -h "* ]]; then return; fi
-  local script=${BASH_SOURCE[-1]} # bash finds `bash run.sh` by PATH, and $0 is then no path
-  if [[ $script == *run* ]] && is_ready requirements.lock; then exec "$python" -m gnn_training run --help; fi
+  local script
+  script=$(readlink -f "${BASH_SOURCE[-1]}") # bash finds `bash run.sh` by PATH, and $0 is then no path
+  if [[ ${script##*/} == run* ]] && is_ready requirements.lock; then exec "$python" -m gnn_training run --help; fi
   sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$script"
   exit
 }

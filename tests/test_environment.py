@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import zipfile
-from functools import partial
 from pathlib import Path
 
 import pytest
 from tiny_runs import ROOT, wait_for
 
 LOCK = "requirements.lock"
+SCRIPTS = ("run.sh", "run_multigpu.sh", "scripts/first_gpu.sh", "test.sh")
+NAMES = ("{path}", "{name}", "bash {name}", "sh -c '{name} \"$@\"' sh", "bash {path}", "link", "bash link")
 TOOLS = (
     "awk", "bash", "cat", "chmod", "df", "dirname", "env", "find", "flock", "ls", "mkdir", "readlink", "rm", "sed",
     "sha256sum", "sleep", "tail", "tee", "touch",
@@ -40,11 +41,11 @@ class Clone:
     """A checkout with the real scripts, a program that only prints its arguments, and a PATH of its own."""
 
     def __init__(self, folder: Path):
-        self.root, self.bin, self.calls = folder / "clone", folder / "bin", folder / "uv.log"
+        self.root, self.bin, self.calls = folder / "runs/clone", folder / "bin", folder / "uv.log"
         self.env = {"PATH": str(self.bin), "HOME": str(folder)}
-        for path in (self.root / "scripts", self.root / "gnn_training", self.bin):
+        for path in (*(self.root / name for name in ("scripts", "gnn_training", "benchmarks")), self.bin):
             path.mkdir(parents=True)
-        for name in ("run.sh", "run_multigpu.sh", "scripts/environment.sh"):
+        for name in (*SCRIPTS, "scripts/environment.sh"):
             (self.root / name).write_text((ROOT / name).read_text())
             (self.root / name).chmod(0o755)
         (self.root / LOCK).write_text(f"torch==2.13.0 \\\n    --hash=sha256:{'0' * 64}\n")
@@ -104,37 +105,45 @@ def test_installation_shows_large_packages_as_they_come(clone: Clone):
     assert "\n  torch 506.0MiB\n" in clone.start().stderr
 
 
-@pytest.mark.parametrize("script", ["run.sh", "run_multigpu.sh"])
-def test_help_needs_no_installation(clone: Clone, script: str):
-    done = clone.start(script, "--help")
-    assert done.returncode == 0 and f"./{script} --dry-run" in done.stdout
+def test_after_the_installation_there_are_the_help_and_the_command_of_the_program(clone: Clone):
+    clone.start()
+    (clone.bin / "link").symlink_to(clone.root / "run.sh")
+    helped = ["run", "--help"]
+    commands = {
+        ("run.sh", "--help"): helped,
+        ("../../bin/link", "--help"): helped,
+        (".venv/bin/coloring-gnn", "b"): ["b"],
+    }
+    for command, args in commands.items():
+        assert json.loads(clone.start(*command, GNN_TRAINING_PRESET="cpu").stdout)["args"] == args
+    assert "./test.sh --all" in clone.start("test.sh", "--help").stdout
+
+
+def start_by_name(clone: Clone, script: str, command: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Start a script by one of NAMES, in a folder that is not the clone's; folders of scripts are on PATH."""
+    (clone.bin / "link").symlink_to(clone.root / script)
+    (clone.bin / "sh").symlink_to(shutil.which("sh"))
+    env = clone.env | {"PATH": f"{clone.bin}:{clone.root}:{clone.root}/scripts"}
+    words = shlex.split(command.format(path=clone.root / script, name=Path(script).name))
+    return subprocess.run([*words, *flags], cwd=clone.bin.parent, env=env, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("command", NAMES)
+def test_help_needs_no_installation_however_a_script_is_named(clone: Clone, script: str, command: str):
+    done = start_by_name(clone, script, command, "--help")
+    assert done.returncode == 0 and f"{Path(script).name} --" in done.stdout, done
     assert not (clone.root / ".venv").exists()
 
 
-def test_after_the_installation_there_are_the_help_and_the_command_of_the_program(clone: Clone):
-    clone.start()
-    for command, args in ((("run.sh", "--help"), ["run", "--help"]), ((".venv/bin/coloring-gnn", "a b"), ["a b"])):
-        assert json.loads(clone.start(*command, GNN_TRAINING_PRESET="cpu").stdout)["args"] == args
-
-
-@pytest.mark.parametrize("name", ["run.sh", "run_multigpu.sh"])
-@pytest.mark.parametrize(
-    "command",
-    ["{root}/{name}", "{name}", "bash {name}", "sh -c '{name} \"$@\"' sh", "bash {root}/{name}", "link", "bash link"],
-)
-def test_a_script_starts_from_any_folder_however_it_is_named(clone: Clone, tmp_path: Path, name: str, command: str):
+@pytest.mark.parametrize("script", SCRIPTS[:3])
+@pytest.mark.parametrize("command", NAMES)
+def test_a_script_starts_from_any_folder_however_it_is_named(clone: Clone, script: str, command: str):
     """By its path, by PATH, by bash, which finds it by PATH, too, or by a link to it."""
-    program = "import os, sys; print(os.getcwd(), sys.argv[1:]); sys.exit(143)"
-    (clone.root / "gnn_training/__main__.py").write_text(program)
-    (clone.bin / "link").symlink_to(clone.root / name)
-    (clone.bin / "sh").symlink_to(shutil.which("sh"))
-    env = clone.env | {"PATH": f"{clone.bin}:{clone.root}"}
-    words = shlex.split(command.format(root=clone.root, name=name))
-    start = partial(subprocess.run, cwd=tmp_path, env=env, capture_output=True, text=True)
-    done = start([*words, "--help"])
-    assert done.returncode == 0 and f"./{name} --dry-run" in done.stdout, done
-    done = start([*words, "--data", "my graphs"])
-    assert (done.stdout, done.returncode) == (f"{tmp_path} ['run', '--data', 'my graphs']\n", 143), done
+    for program in ("gnn_training/__main__.py", "benchmarks/first_gpu.py"):
+        (clone.root / program).write_text("import os, sys; print(os.getcwd(), sys.argv[1:][-2:]); sys.exit(143)")
+    done = start_by_name(clone, script, command, "--data", "my graphs")
+    assert (done.stdout, done.returncode) == (f"{clone.bin.parent} ['--data', 'my graphs']\n", 143), done
 
 
 @pytest.mark.parametrize(

@@ -234,10 +234,9 @@ def test_results_of_a_container_without_a_volume_are_fetched_as_it_says(image: I
         done = image.engine.docker(*run, *JOB, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         lines = done.stdout.splitlines()
-        assert "no volume is mounted at /workspace" in lines[0] and "--rm would delete them" in lines[0]
-        command = lines[-1].partition(": ")[2].split()
-        assert command[:2] == ["docker", "cp"], lines[-3:]
-        image.engine.docker(*command[1:-1], str(tmp_path))
+        copied = lines[-1].partition("fetch them: docker ")[2]
+        assert "--rm would delete them" in lines[0] and lines[0].endswith(f"docker {copied}"), lines
+        image.engine.docker(*copied.split()[:-1], str(tmp_path))
         subprocess.run(["sha256sum", "--quiet", "--check", "SHA256SUMS"], cwd=tmp_path / "models", check=True)
     finally:
         image.engine.docker("rm", "--force", name, check=False)
@@ -267,10 +266,11 @@ def test_docker_stop_leaves_a_state_that_the_next_start_continues(image: Image, 
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (("--user", "12345:12345"), "cannot be written"),
+        (("--user", "12345:12345"), "settings: cannot be written (permission denied)"),
+        (("--tmpfs", "/workspace"), 'start with -v "$PWD":/workspace'),
         (("--env", "RUNPOD_POD_ID=x"), 'start with -v "$PWD":/workspace'),
-        (("--read-only", "--volume", "/mnt:/workspace:ro"), "/workspace cannot be written"),
-        (("--user", "12345:12345", "--volume", "/mnt:/workspace"), "/workspace cannot be written"),
+        (("--read-only", "--volume", "/mnt:/workspace:ro"), "settings: cannot be written (read-only file system)"),
+        (("--user", "12345:12345", "--volume", "/mnt:/workspace"), "settings: cannot be written (permission denied)"),
         (("--env", "GNN_NO_VOLUME=1", "--tmpfs", "/workspace:size=50m"), "may be needed: free some or name another"),
     ],
 )

@@ -109,6 +109,17 @@ def test_changed_files_are_refused_or_marked(checkout: Checkout):
     assert checkout.report()["tags"][1].endswith("-dirty")
 
 
+@pytest.mark.parametrize("command", [["build_and_push.sh"], ["bash", "build_and_push.sh"], ["./link"]])
+def test_the_script_builds_its_own_checkout_however_it_is_named(checkout: Checkout, tmp_path: Path, command):
+    (tmp_path / "link").symlink_to(checkout.root / "build_and_push.sh")
+    checkout.start()  # refused, but then there is a docker
+    env = os.environ | {"PATH": f"{checkout.root}:{os.environ['PATH']}", "DOCKER": str(tmp_path / "docker")}
+    for flags, words in ((("--help",), "build_and_push.sh IMAGE [--tag T]"), (("host/gnn",), "Done: host/gnn")):
+        done = subprocess.run([*command, *flags], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and words in done.stdout + done.stderr, done
+    assert checkout.report()["version"] == "1.0"
+
+
 def test_folder_without_history_is_refused(checkout: Checkout):
     shutil.rmtree(checkout.root / ".git")
     assert_refused(checkout.start("host/gnn", env={"GIT_CEILING_DIRECTORIES": "/"}), "not a git repository")

@@ -14,7 +14,7 @@ import pytest
 from tiny_runs import ROOT, assert_end, marked, status, wait_for
 
 import gnn_training.jobs.run as job
-from gnn_training import __version__
+from gnn_training import __version__, machine
 from gnn_training.errors import UserError
 from gnn_training.jobs.run import Step, StepRecord
 from gnn_training.settings import (
@@ -32,7 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of its own, and an environment without torchrun's variables."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    for name in ("RANK", "LOCAL_RANK", "GNN_TRAINING_PRESET"):
+    for name in ("RANK", "LOCAL_RANK", "GNN_TRAINING_PRESET", "GNN_WORKSPACE", "GNN_NO_VOLUME", *machine.PODS):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -100,9 +100,43 @@ def test_what_another_version_has_done_is_done_again_and_told(here: Path, record
     (here / "runs/smoke/settings").mkdir(parents=True)
     with pytest.raises(SystemExit), caplog.at_level("INFO"):
         job._do(exported, smoke(), StepRecord(record.path))
-    assert f"4/7 export ... again: it was done by version {version or 'before 0.7.0'}" in caplog.text
+    assert f"4/7 export ... again: it was done by version {version or '0.6.0 or older'}" in caplog.text
     record.add(exported, 1.0, is_done=True)
     assert record.is_done(exported) and record.other_version(exported) is None
+
+
+@pytest.mark.parametrize(
+    ("ranks", "device", "where"),
+    [(8, "NVIDIA B200", "8 ranks on 8 x NVIDIA B200"), (1, "AMD MI300X", "1 rank on 1 x AMD MI300X"),
+     (2, "cpu", "2 ranks on the cores")],
+)  # fmt: skip
+def test_the_end_of_a_job_says_what_it_took_and_what_to_fetch(here: Path, caplog, monkeypatch, ranks, device, where):
+    caplog.set_level("INFO")
+    (here / "mine").mkdir()
+    (here / "mine/manifest.json").touch()
+    settings = smoke().model_copy(update={"data": Path("mine"), "price_per_hour": 41.0})
+    contents = {"status.json": {"ranks": ranks, "device": device},
+                "report.json": {"summary": {"graphs": 1, "methods": {}}, "verdict": "use it"}}  # fmt: skip
+    steps = job.plan(settings)
+    for path in {path for step in steps for path in step.files}:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(contents.get(path.name)))
+    (here / "models/trained_model.tar.gz").write_bytes(bytes(1_230_000))
+    record = StepRecord(settings.run / "steps.json")
+    for done in steps:
+        record.add(done, 60.0, is_done=False)  # a start that was stopped counts
+        record.add(done, 60.0, is_done=True)
+    job.run(settings)
+    fetch = "fetch models/trained_model.tar.gz (1.2 MB): it has the model, the report and the weights"
+    assert caplog.messages[-2:] == [f"{where}, 12 min 0 s in all, 8.20 at 41 an hour", fetch]
+    caplog.clear()
+    (here / "mounts").write_text(f"1 0 8:1 /docker/containers/{64 * 'c'}/hostname /etc/hostname rw - ext4 /dev/vda rw")
+    monkeypatch.setattr(machine, "MOUNTS", here / "mounts")
+    monkeypatch.setenv("GNN_WORKSPACE", str(here))
+    job.run(settings)
+    copied = f"docker cp {12 * 'c'}:{here}/models ."
+    assert "--rm would delete them" in caplog.messages[0] and caplog.messages[0].endswith(copied)
+    assert caplog.messages[-1] == f"the results are in this container, fetch them: {copied}"
 
 
 def test_step_that_prepares_another_is_done_with_it(record: StepRecord):

@@ -71,7 +71,8 @@ def run(settings: RunSettings) -> None:
     this machine or its folders cannot be used. SystemExit: exit code of a step that failed and has said why.
     """
     steps, started = plan(settings), time.monotonic()
-    machine.require_storage(written(settings))
+    if warning := machine.require_storage(written(settings)):
+        log.warning("%s", warning)
     log.info("graphs: %s", locate(settings).description)
     if settings.stop_pod:
         require_pod(os.environ)
@@ -170,7 +171,7 @@ class StepRecord:
     def other_version(self, step: Step) -> str | None:
         """Return the version that has done the step if it was another one."""
         then = self._states.get(step.name, {})
-        version = then.get("version", "before 0.7.0")
+        version = then.get("version", "0.6.0 or older")  # which did not record it
         return version if "files" in then and version != __version__ else None
 
     @property
@@ -239,7 +240,8 @@ def _finish(settings: RunSettings, record: StepRecord, how: str) -> None:
     way_out = "delete it, then the same command makes it again"
     with files.damaged(ended, way_out):
         ranks, device = (files.read_json(ended, way_out)[name] for name in ("ranks", "device"))
-        used = [f"{ranks} ranks on {'the cores' if device == 'cpu' else f'{ranks} x {device}'}"]
+        place = "the cores" if device == "cpu" else f"{ranks} x {device}"
+        used = [f"{ranks} rank{'s' * (ranks != 1)} on {place}", f"{duration(record.seconds)} in all"]
     with files.damaged(report, way_out):
         content = files.read_json(report, way_out)
         graphs, methods = content["summary"]["graphs"], content["summary"]["methods"].items()
@@ -250,13 +252,14 @@ def _finish(settings: RunSettings, record: StepRecord, how: str) -> None:
     log.info("colors above the best known on %d validation graphs: %s", graphs, ", ".join(scores))
     log.info("%s", verdict)
     log.info("open %s in a browser, or see tensorboard --logdir %s", settings.run / PAGE_FILE, settings.run)
-    used.append(f"{duration(record.seconds)} in all")
     if price := settings.price_per_hour:
         used.append(f"{record.seconds / 3600 * price:.2f} at {price:g} an hour")
     log.info("%s", ", ".join(used))
-    copied = machine.copy_command(settings.models)
-    size = f"{archive.stat().st_size / 1e6:.1f} MB"
-    log.info("fetch %s (%s): it has the model, the report and the weights%s", archive, size, copied and f": {copied}")
+    if command := machine.copy_command(settings.models):
+        log.info("the results are in this container, fetch them: %s", command)
+    else:
+        size = archive.stat().st_size / 1e6
+        log.info("fetch %s (%.1f MB): it has the model, the report and the weights", archive, size)
     if settings.stop_pod:
         stop_pod(os.environ)
 
