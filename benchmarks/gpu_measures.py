@@ -141,7 +141,7 @@ def steps(settings: TrainSettings, rt: Runtime, seconds: float = TIMED_SECONDS, 
     if rt.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     count = rt.broadcast(max(2, min(settings.steps or MOST_STEPS, int(seconds / one))))
-    monitor.report(0.0)
+    monitor.restart()
     graphs, started = 0, time.perf_counter()
     for batch in islice(batches, count):
         learner.update(batch)

@@ -184,7 +184,7 @@ def _measure(settings: TrainSettings, rt: Runtime) -> tuple[int, int, float, flo
     if rt.device.type == "cuda":
         for batch in batches:
             learner.try_step(batch)  # brings their graphs to the GPU
-    monitor.report(0.0)
+    monitor.restart()
     started = time.monotonic()
     for batch in batches:
         learner.update(batch)

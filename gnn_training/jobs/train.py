@@ -115,7 +115,7 @@ class Training:
         look_every = math.gcd(GPU_STEPS, settings.log_every) if rt.device.type == "cuda" else 1  # a look waits for it
         stopped, late = rt.any(bool(signals), self._is_late())
         batches = self.loader.starting_at(learner.step)
-        self.monitor.report(0.0)  # from here on
+        self.monitor.restart()
         reported = progress.step_seconds
         while True:
             if learner.step % evaluate_every == 0:

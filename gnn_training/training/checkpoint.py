@@ -40,12 +40,9 @@ def save_step(folder: Path, step: int, state: dict, keep: int) -> None:
     """
     path = folder / f"step-{step:08d}.pt"
     save(path, state)
-    before = sorted((old for old in folder.glob(CHECKPOINTS) if old < path), reverse=True)
+    before = sorted((old for old in folder.glob(CHECKPOINTS) if old < path), reverse=True)[: keep - 1 if keep else None]
     with storage_errors(folder):
-        for old in {*folder.glob(CHECKPOINTS), *folder.glob(".step-*.tmp")} - {
-            path,
-            *before[: keep - 1 if keep else None],
-        }:
+        for old in {*folder.glob(CHECKPOINTS), *folder.glob(".step-*.tmp")} - {path, *before}:
             old.unlink()
 
 

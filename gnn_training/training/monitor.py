@@ -93,6 +93,11 @@ class Monitor:
         self.search, self.rt, self.gpu = TimedSearcher(search, rt.device), rt, GpuMonitor(rt.device)
         self._named: set[int] = set()  # slow ranks
 
+    def restart(self) -> None:
+        """Forget what has been so far, such as searches that were compiled first."""
+        self.search.take()
+        self.gpu.take()
+
     def report(self, seconds: float) -> dict[str, float]:
         """Shares of the time since the last report that searches, gradients and waiting for other ranks took, the mean
         over ranks, and what their GPUs did, by the names of docs/TRAINING.md. Every rank calls it; seconds: that all
