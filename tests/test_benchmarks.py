@@ -39,13 +39,18 @@ COMMANDS = {
 }  # fmt: skip
 
 
+LONG = ("predictions", "recombination")  # a minute, in seven processes
+
+
 def test_this_file_or_that_of_gpus_has_every_benchmark():
     names = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
     assert names == COMMANDS.keys() | {"first_gpu", "gpu_measures"}
 
 
-@pytest.mark.slow  # ten commands load torch, some more than once
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.slow  # processes that load torch
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in LONG)) for name in COMMANDS]
+)
 def test_every_benchmark_runs_as_a_command(name: str, tiny_data: Path, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (tmp_path / "data").symlink_to(tiny_data)
