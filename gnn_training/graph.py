@@ -201,7 +201,7 @@ def _neighbour_dict(source: Mapping) -> tuple[list, Iterable[tuple[Any, Any]]]:
             raise TypeError(f"the neighbours of node {node!r} are {others!r}: give a list")
         if isinstance(others, Mapping):
             for other, weight in others.items():
-                if isinstance(weight, Real) and not weight < 0 and not weight > 0:
+                if isinstance(weight, Real) and (weight == 0 or weight != weight):  # 0, or no number
                     raise TypeError(
                         f"node {node!r} has the neighbour {other!r} with {weight}: leave out what is no edge"
                     )
