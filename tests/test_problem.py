@@ -2,7 +2,6 @@
 
 import itertools
 import time
-from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,53 +48,19 @@ def every_coloring(graph: Graph, lists: dict[int, set[int]], colors: range) -> l
 @given(graph=GRAPH)
 def test_small_graphs_are_proven_optimal_by_branch_and_bound(graph: Graph):
     start, lists = kernels.dsatur(*graph.csr()), graph.csr()
-    best, is_proven, left = kernels.branch_and_bound(*lists, start, np.empty(0, dtype=np.int64), 0, 10**6, GO)
+    best, is_proven, left = kernels.branch_and_bound(*lists, start, 0, 10**6, GO)
     assert is_proven and left > 0 and is_proper(graph, best)
     assert find(graph).num_colors == best.max() + 1 == num_colors(best)
     if graph.num_nodes <= 6:
         assert not every_coloring(graph, {}, range(best.max()))
 
 
-def with_clique(graph: nx.Graph, size: int) -> nx.Graph:
-    graph.add_edges_from(itertools.combinations(range(size), 2))
-    return graph
-
-
-@pytest.mark.parametrize(
-    ("graph", "chromatic"),
-    [
-        (PETERSEN, 3),
-        (nx.mycielski_graph(6), 6),
-        (nx.cycle_graph(9), 3),
-        (nx.cycle_graph(151), 3),
-        (nx.wheel_graph(302), 4),  # with a rim of 301 nodes
-        (nx.wheel_graph(301), 3),
-        (nx.disjoint_union(nx.mycielski_graph(5), nx.cycle_graph(301)), 5),
-        (nx.disjoint_union_all([nx.mycielski_graph(5)] * 40), 5),
-        (with_clique(nx.random_labeled_tree(2_000, seed=1), 5), 5),
-        (nx.gnm_random_graph(20_000, 24_000, seed=1), 3),
-        (nx.barabasi_albert_graph(5_000, 3, seed=1), 4),  # its 4-core is empty
-        (with_clique(nx.gnp_random_graph(400, 0.05, seed=1), 14), 14),
-    ],
-    ids=str,
-)
-def test_graphs_whose_cliques_or_cores_are_small_are_proven_optimal_at_once(graph: nx.Graph, chromatic: int):
-    found = gnn_training.color(graph, seconds=60, threads=1, details=True)
+@pytest.mark.parametrize(("graph", "chromatic"), [(PETERSEN, 3), (nx.mycielski_graph(6), 6), (nx.cycle_graph(9), 3)])
+def test_graphs_whose_cliques_are_small_are_proven_optimal_at_once(graph: nx.Graph, chromatic: int):
+    start = time.monotonic()
+    found = gnn_training.color(graph, seconds=60, details=True)
     assert (found.num_colors, found.lower_bound, found.is_optimal) == (chromatic, chromatic, True)
-    assert all(found.colors[u] != found.colors[v] for u, v in graph.edges)
-    assert found.seconds < 5  # measured: below 0.3
-
-
-def test_constraints_hold_for_nodes_outside_the_part_that_is_searched():
-    graph = nx.compose(nx.mycielski_graph(5), nx.random_labeled_tree(400, seed=2))
-    precolored, allowed = {399: 5, 398: 0, 3: 1}, {node: [node % 3, 3, 4] for node in range(100, 300)}
-    found = gnn_training.color(graph, 60, precolored=precolored, threads=1, details=True)
-    assert found.num_colors == found.lower_bound == 5 and all(found.colors[v] == c for v, c in precolored.items())
-    colors = gnn_training.color(graph, 60, k=6, precolored=precolored, allowed=allowed, threads=1)
-    assert all(colors[v] == c for v, c in precolored.items()) and all(colors[v] in own for v, own in allowed.items())
-    assert all(each[u] != each[v] for each in (colors, found.colors) for u, v in graph.edges)
-    with pytest.raises(NoColoringError, match="with at most 4 colors does not exist: at least 5 are needed"):
-        gnn_training.color(graph, 60, k=4, threads=1)
+    assert time.monotonic() - start < 10 and found.seconds < 10
 
 
 def test_k_colors_are_taken_as_soon_as_they_are_found():
@@ -112,8 +77,6 @@ def test_k_colors_that_are_not_found_or_impossible_are_an_error_that_says_how_ma
     start = time.monotonic()
     with pytest.raises(NoColoringError, match="with at most 2 colors does not exist: at least 3 are needed"):
         gnn_training.color(PETERSEN, 60, k=2)  # no clique proves this
-    with pytest.raises(NoColoringError, match="with at most 2 colors does not exist: at least 3 are needed"):
-        gnn_training.color(nx.cycle_graph(151), 60, k=2)
     with pytest.raises(NoColoringError, match="with the colors 0 to 1, as far as they are allowed, does not exist"):
         gnn_training.color(PETERSEN, 60, allowed={0: [0, 1]})
     with pytest.raises(NoColoringError, match="with at most 4 colors does not exist: at least 9 are needed"):
@@ -214,27 +177,6 @@ class Sparse:
         return self
 
 
-class Frame:
-    """What as_graph uses of a pandas DataFrame; pandas is not installed here."""
-
-    def __init__(self, index: Sequence, columns: Sequence, values: list[list]):
-        self.index, self.columns, self.values = index, columns, values
-
-    def to_numpy(self) -> np.ndarray:
-        return np.array(self.values)
-
-
-class DokArray(dict):
-    """The dict that a dok_array of scipy is."""
-
-    def tocoo(self) -> Sparse:
-        row, col = zip(*self, strict=True)
-        return Sparse((2, 2), row, col, list(self.values()))
-
-
-RING = [[1, 3], [0, 2], [1, 3], [0, 2]]  # neighbours of four nodes, or two edges
-
-
 @pytest.mark.parametrize(
     ("options", "error", "sentence"),
     [
@@ -291,29 +233,7 @@ RING = [[1, 3], [0, 2], [1, 3], [0, 2]]  # neighbours of four nodes, or two edge
         ),
         ({"graph": {"a": "bc"}}, TypeError, "the neighbours of node 'a' are 'bc': give a list"),
         ({"graph": {"a": ["b"]}, "num_nodes": 2}, TypeError, "num_nodes is for an edge array only"),
-        ({"graph": Sparse((2, 3), [0], [1], [1])}, ValueError, r"square, not \(2, 3\): A.T @ A with A = matrix != 0"),
-        ({"graph": Sparse((3, 3), [0, 2], [1, 1], [1, 1])}, ValueError, "is not symmetric: .* A.T @ A .* colors the"),
-        ({"graph": Sparse((2, 2), [0, 1], [1, 0], [1, 2])}, ValueError, "is not symmetric: .* A.T @ A .* colors the"),
-        ({"graph": PETERSEN.nodes}, TypeError, "NodeView of networkx is no graph: give the graph itself, its edges"),
-        ({"graph": PETERSEN.degree}, TypeError, "DegreeView of networkx is no graph: give the graph itself, its edges"),
-        ({"graph": PETERSEN[0]}, TypeError, "AtlasView of networkx is no graph: give the graph itself, its edges"),
-        ({"graph": [PETERSEN] * 2, "seconds": 1}, TypeError, "a list of graphs is not one graph: call color_many"),
-        ({"graph": {"nodes": [0, 1], "edges": [(0, 1)]}}, TypeError, "no neighbour is a key: give edges as networkx"),
-        ({"graph": {"nodes": [0, 1], "edges": [[0, 1]]}}, TypeError, "an unhashable type: 'list': give edges as netw"),
-        ({"graph": {"from": [0, 1], "to": [1, 2]}}, TypeError, "no neighbour is a key: give edges as networkx.Graph"),
-        ({"graph": {0: [0, 1, 0], 1: [1, 0, 1], 2: [0, 1, 0]}}, TypeError, "here are rows of 0 and 1: give the matrix"),
-        ({"graph": {"a": {"a": 0, "b": 1}, "b": {"a": 1}}}, TypeError, "node 'a' has the neighbour 'a' with 0: leave"),
-        ({"graph": Frame("ab", "ac", [[0, 1], [1, 0]])}, ValueError, "a Frame is an adjacency matrix with the same la"),
-        ({"graph": Frame("aa", "aa", [[0, 1], [1, 0]])}, ValueError, "with the same labels in rows and columns, each "),
-        ({"graph": Frame([0, 1], "uv", [[0, 1], [1, 2]])}, ValueError, "or the edges as networkx.from_pandas_edgelist"),
-        ({"graph": Frame("ab", "ba", [[0, 1], [0, 1]])}, ValueError, "is not symmetric: give"),
-        ({"graph": Frame("ab", "ab", [[0, "x"], ["x", 0]])}, TypeError, "a graph is a networkx .* not Frame of <U"),
-        ({"graph": RING}, ValueError, r"4 lists of two numbers may be .* give np.array\(edges\) or dict\(enumerate"),
-        ({"graph": [[1], [0]]}, ValueError, r"or dict\(enumerate\(lists\)\) for lists of neighbours"),
-        ({"graph": [[], []], "seconds": 1}, TypeError, r"not list of float64: .*dict\(enumerate\(lists\)\) for lists"),
-        ({"graph": 5}, TypeError, "a graph is a networkx graph, an edge array .* not int"),
-        ({"graph": iter([(0, 1)])}, TypeError, "a graph is a networkx graph, an edge array .* not list_iterator"),
-        ({"graph": [(0, 1)], "num_nodes": 3.7}, TypeError, r"num_nodes \(3.7\) must be an integer, not float"),
+        ({"graph": Sparse((2, 3), [0], [1], [1])}, ValueError, r"an adjacency matrix is square, not \(2, 3\)"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused_in_one_sentence(options: dict, error: type, sentence: str):
@@ -325,15 +245,10 @@ def test_arguments_that_cannot_be_used_are_refused_in_one_sentence(options: dict
             Model(threads=1).predict(options["graph"])
 
 
-@pytest.mark.parametrize(
-    "graph",
-    [PETERSEN, [(0, 1), (1, 2)], [[], [0, 1]], np.zeros((3, 3), int), {0: [1]}, PETERSEN.degree, Data(), "graph.col"],
-)
+@pytest.mark.parametrize("graph", [PETERSEN, [(0, 1), (1, 2)], np.zeros((3, 3), int), {0: [1]}, Data(), "graph.col"])
 def test_a_single_graph_for_color_many_is_refused(graph: object):
     with pytest.raises(TypeError, match=r"color_many takes a list of graphs: give \[graph\], or call color"):
         gnn_training.color_many(graph)
-    with pytest.raises(TypeError, match="color_many takes a list of graphs, not int"):
-        gnn_training.color_many(5)
 
 
 def test_numbers_may_be_those_of_numpy_and_precolored_nodes_any_colors_with_gaps():
@@ -403,17 +318,7 @@ MATRIX = nx.to_numpy_array(nx.path_graph(3))
         (nx.to_dict_of_dicts(nx.path_graph(3)), [0, 1, 2], [(0, 1), (1, 2)]),
         (RUSTWORKX, [0, 2, 5], [(0, 2), (2, 5)]),
         (IGRAPH, 4, [(0, 1), (1, 2)]),
-        ({"a": iter(["b"]), "b": iter(["a"])}, ["a", "b"], [("a", "b")]),
-        (nx.path_graph("abc").edges, ["a", "b", "c"], [("a", "b"), ("b", "c")]),
-        (nx.MultiGraph([(0, 1), (0, 1)]).edges(keys=True, data=True), [0, 1], [(0, 1)]),
-        (nx.path_graph(3).adj, [0, 1, 2], [(0, 1), (1, 2)]),
-        (Sparse((4, 4), [0, 1, 2, 1, 3, 1], [1, 0, 1, 2, 3, 3], [2, 2, 1.5, 1.5, 1, 0]), 4, [(0, 1), (1, 2)]),
-        (Sparse((3, 3), [0, 0, 1, 2], [1, 1, 2, 1], [1, -1, 1, 1]), 3, [(1, 2)]),  # entries of one place are added
-        (DokArray({(0, 1): 1.0, (1, 0): 1.0}), 2, [(0, 1)]),
-        (Frame("abc", "cab", [[1, 0, 0], [0, 0, 0], [0, 1, 0]]), ["a", "b", "c"], [("a", "c")]),
-        (dict(enumerate(RING)), [0, 1, 2, 3], [(0, 1), (1, 2), (2, 3), (3, 0)]),
-        (np.array(RING), 4, [(1, 3), (0, 2)]),
-        ([(1, 2), (2, 0), (0, 1)], 3, [(0, 1), (1, 2), (2, 0)]),  # edges and neighbours of one graph
+        (Sparse((4, 4), [0, 2, 3, 1], [1, 1, 3, 3], [1.5, 2, 1, 0]), 4, [(0, 1), (1, 2)]),
         *((matrix, 3, [(0, 1), (1, 2)]) for matrix in (MATRIX, MATRIX.astype(int), MATRIX > 0, MATRIX.tolist())),
         (np.array([[False, True], [True, False]]), 2, [(0, 1)]),
         (np.array([[0, 1], [1, 2]]), 3, [(0, 1), (1, 2)]),
@@ -433,7 +338,6 @@ def test_without_nodes_the_result_is_empty_and_without_edges_there_is_one_color(
     assert gnn_training.color(Data(edge_index=torch.empty(2, 0, dtype=torch.long), num_nodes=0)).shape == (0,)
     assert gnn_training.color(nx.empty_graph(3), model=model) == {0: 0, 1: 0, 2: 0}
     assert gnn_training.color([], model=model, num_nodes=2).tolist() == [0, 0]
-    assert [colors.shape for colors in gnn_training.color_many([[], [(0, 1)], []])] == [(0,), (2,), (0,)]
 
 
 def test_a_model_predicts_for_a_list_of_graphs_of_any_kind_and_a_list_of_edges_is_one_graph(model: Model):
@@ -448,14 +352,6 @@ def test_a_model_predicts_for_a_list_of_graphs_of_any_kind_and_a_list_of_edges_i
 def test_a_prediction_needs_a_graph_with_nodes(graphs: object, model: Model):
     with pytest.raises(ValueError, match="predict needs a graph, and every graph needs at least one node"):
         model.predict(graphs)
-
-
-@pytest.mark.parametrize("steps", [2**40, 2**63, -(2**63)])
-def test_steps_that_never_end_are_refused(steps: int, model: Model):
-    with pytest.raises(
-        ValueError, match=rf"steps \({steps}\) must be at most 1000000000: call again with another seed"
-    ):
-        model.predict(PETERSEN, steps=steps)
 
 
 def test_the_package_has_no_other_names():
