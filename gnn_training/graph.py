@@ -12,6 +12,7 @@ from gnn_training.contract import UNKNOWN_TYPE
 
 MAX_NODES = 1_000_000  # of any graph: one that claims more is wrong, or too large to color
 UNNAMED_FAMILY = "imported"  # family of graphs whose file does not name a graph type
+PLANTED_COLORING = {"planted", "leighton"}  # families whose label is a planted coloring, which searches rarely find
 
 
 class NeighbourLists(NamedTuple):

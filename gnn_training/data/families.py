@@ -176,7 +176,6 @@ FAMILIES = {
     "matches": Family("leighton", applications.matches, 100, 15),
     "sudoku": Family("queen_geometric", applications.sudoku, 150, 25),
 }
-PLANTED_COLORING = {"planted", "leighton"}  # families whose label is a planted coloring, which searches rarely find
 
 
 def draw(seed: int, family: str, index: int, n: int) -> Instance:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gnn_training.data.families import PLANTED_COLORING
+from gnn_training.graph import PLANTED_COLORING
 
 METHODS = {
     "dsatur": "DSATUR", "tabucol": "TabuCol", "untrained": "untrained rule", "shipped": "shipped rule",
