@@ -17,6 +17,7 @@ import pytest
 from gnn_training import __main__ as program
 from gnn_training import __version__, console, settings
 from gnn_training.__main__ import COMMANDS, main, parse
+from gnn_training.data.sources import locate
 from gnn_training.errors import MachineError, StorageError, TrainingError, UserError
 from gnn_training.jobs import check
 from gnn_training.jobs.run import plan
@@ -115,7 +116,8 @@ def test_a_settings_file_of_a_command_without_presets_keeps_its_defaults(tmp_pat
 def test_folders_whose_names_begin_with_a_dash_reach_every_step(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("-r/settings").mkdir(parents=True)
-    for step in plan(settings.smoke().model_copy(update={"run": Path("-r"), "models": Path("-m")})):
+    job = settings.smoke().model_copy(update={"run": Path("-r"), "models": Path("-m")})
+    for step in plan(job, locate(job)):
         _, _, command, *flags = step.arguments(Path("-r"))
         assert parse(command, flags) == (step.settings, False)
 

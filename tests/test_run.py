@@ -15,6 +15,7 @@ from tiny_runs import ROOT, assert_end, marked, status, wait_for
 
 import gnn_training.jobs.run as job
 from gnn_training import __version__, machine
+from gnn_training.data.sources import locate
 from gnn_training.errors import UserError
 from gnn_training.jobs.run import Step, StepRecord
 from gnn_training.settings import (
@@ -35,6 +36,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("RANK", "LOCAL_RANK", "GNN_TRAINING_PRESET", "GNN_WORKSPACE", "GNN_NO_VOLUME", *machine.PODS):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
+
+
+def plan(settings: RunSettings) -> list[Step]:
+    return job.plan(settings, locate(settings))
 
 
 def step(*files: Path, seed: int = 0, **fields) -> Step:
@@ -85,7 +90,7 @@ def test_damaged_record_makes_no_step_done_and_is_written_again(record: StepReco
 
 
 def test_training_whose_records_are_lost_is_not_done():
-    train = next(step for step in job.plan(smoke()) if step.name == "train")
+    train = next(step for step in plan(smoke()) if step.name == "train")
     assert {"best.pt", "status.json", "config.json", "metrics.jsonl"} <= {path.name for path in train.files}
 
 
@@ -117,7 +122,7 @@ def test_the_end_of_a_job_says_what_it_took_and_what_to_fetch(here: Path, caplog
     settings = smoke().model_copy(update={"data": Path("mine"), "price_per_hour": 41.0})
     contents = {"status.json": {"ranks": ranks, "device": device},
                 "report.json": {"summary": {"graphs": 1, "methods": {}}, "verdict": "use it"}}  # fmt: skip
-    steps = job.plan(settings)
+    steps = plan(settings)
     for path in {path for step in steps for path in step.files}:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(contents.get(path.name)))
@@ -157,10 +162,10 @@ def test_data_is_generated_taken_or_imported(here: Path):
     """tests/test_readers.py has what is taken without --data."""
 
     def first_step(**changes: object) -> Step:
-        return job.plan(smoke().model_copy(update=changes))[0]
+        return plan(smoke().model_copy(update=changes))[0]
 
     assert first_step().settings == GenerateSettings(recipe="smoke", out=Path("training_data/smoke-0"))
-    assert [step.name for step in job.plan(smoke())] == list(job.STEPS)
+    assert [step.name for step in plan(smoke())] == list(job.STEPS)
     (here / "training_data/graphs").mkdir(parents=True)
     (here / "training_data/graphs/train_000000.json").touch()
     imported = ImportSettings(sources=(Path("training_data"),), out=Path("runs/smoke/data"))
@@ -177,11 +182,11 @@ def test_results_inside_the_data_to_import_are_refused(here: Path):
     (here / "mine").mkdir()
     for changes in ({"run": Path("mine/run")}, {"run": here / "mine"}, {"models": Path("other/../mine/models")}):
         with pytest.raises(UserError, match="is inside mine, whose graphs are imported; name another --run"):
-            job.plan(RunSettings(data=Path("mine"), **changes))
+            plan(RunSettings(data=Path("mine"), **changes))
 
 
 def test_gpus_are_selected_once_and_not_again_by_the_steps(here: Path):
-    steps = job.plan(smoke().model_copy(update={"gpus": "1,4", "tensorboard": 6006}))
+    steps = plan(smoke().model_copy(update={"gpus": "1,4", "tensorboard": 6006}))
     settings = [step.settings for step in steps if isinstance(step.settings, TrainSettings)]
     assert [(each.gpus, getattr(each, "tensorboard", 0)) for each in settings] == [(None, 0), (None, 0)]
 
@@ -192,7 +197,7 @@ def test_dry_run_prints_commands_that_do_the_work_when_pasted(here: Path, capsys
     assert lines[0] == f"export PYTHONPATH={ROOT}"
     assert "# ranks on this machine: 2" in lines
     commands = [shlex.split(line)[1:] for line in lines if line.startswith(sys.executable)]
-    assert [command[2] for command in commands] == [step.command for step in job.plan(smoke())]
+    assert [command[2] for command in commands] == [step.command for step in plan(smoke())]
     assert not any("--dry-run" in command for command in commands)
     generate = shlex.join([sys.executable, *commands[0], "--graphs", "8"])
     done = subprocess.run(["bash", "-c", f"{lines[0]}\n{generate}"], capture_output=True, text=True)

@@ -76,7 +76,7 @@ def find(sources: Iterable[Path]) -> list[Path]:
     for source in sources:
         if not os.path.exists(source):
             raise UserError(f"{source}: no such file or folder; name one that you may read")
-        for path in _in_folder(source) if os.path.isdir(source) else [source]:
+        for path in _in_tree(_walk(source)) if os.path.isdir(source) else [source]:
             paths.setdefault(os.path.realpath(path), path)
     if not paths:
         named = ", ".join(map(str, sources))
@@ -130,8 +130,9 @@ def _listed(name: str) -> bool:
     return not name.startswith(".") and name != "metadata.json" and suffix(name) in FORMATS.keys() - {*TABLES}
 
 
-def _in_folder(folder: Path) -> Iterator[Path]:
-    for parent, _, names in _walk(folder):
+def _in_tree(tree: Iterable[tuple[str, list[str], list[str]]]) -> Iterator[Path]:
+    """The graph files and archives of a walk."""
+    for parent, _, names in tree:
         ours = {MANIFEST_FILE} if GRAPHS_FILE in names else set()
         yield from (Path(parent, name) for name in sorted(set(names) - ours) if _listed(name) or is_archive(Path(name)))
 
@@ -191,7 +192,7 @@ def _in_home() -> dict[Path, str]:
     folders = (Path(parent, name) for parent, names, _ in tree for name in names)
     own = (folder for folder in folders if not GENERATED.fullmatch(str(folder.relative_to(HOME))))
     choices = {folder: "packed" for folder in own if is_packed(folder)}
-    if count := sum(1 for _ in _in_folder(HOME)) if tree else 0:
+    if count := sum(1 for _ in _in_tree(tree)):
         choices[HOME] = f"{count:,} {'files' if count > 1 else 'file'} to import"
     choices = choices or {archive: "to import" for archive in ARCHIVES if os.path.isfile(archive)}
     tables = [Path(parent, name) for parent, _, names in tree for name in sorted(names)
@@ -202,8 +203,7 @@ def _in_home() -> dict[Path, str]:
     return choices
 
 
-def written(settings: RunSettings) -> list[Path]:
+def written(settings: RunSettings, source: DataLocation) -> list[Path]:
     """The folders that the whole job writes to, each once."""
-    data = locate(settings)
-    filled = [data.graphs] if data.generated or data.imported else []
+    filled = [source.graphs] if source.generated or source.imported else []
     return list(dict.fromkeys([*filled, settings.run, settings.models]))

@@ -18,7 +18,7 @@ from gnn_training import machine
 from gnn_training.console import duration, markdown_table, print_tables
 from gnn_training.data.families import RECIPES
 from gnn_training.data.packed import PackedGraphs, is_packed
-from gnn_training.data.sources import locate, written
+from gnn_training.data.sources import DataLocation, locate, written
 from gnn_training.distributed import Runtime, in_group
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.ranks import launch, num_ranks, on_gpus
@@ -106,7 +106,8 @@ def estimate(settings: CheckSettings, kind: str, most: str) -> tuple[dict[str, s
 
 
 def _rows(settings: RunSettings, problems: list[UserError]) -> Iterator[Check]:
-    cuda, rocm, folders = torch.version.cuda, torch.version.hip, written(settings)
+    cuda, rocm, source = torch.version.cuda, torch.version.hip, locate(settings)
+    folders = written(settings, source)
     build = f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else "CPU build"
     yield "Python", platform.python_version
     yield "torch", lambda: f"{torch.__version__}, {build}"
@@ -121,10 +122,10 @@ def _rows(settings: RunSettings, problems: list[UserError]) -> Iterator[Check]:
         yield f"TensorBoard, port {port}", partial(machine.require_port, port, settings.tensorboard_host)
     if logger := settings.logger:
         yield f"logger {logger}", partial(require_logger, logger)
-    yield "graphs", partial(_graphs, settings)
-    if not problems and is_packed(graphs := locate(settings).graphs):  # otherwise there is nothing to measure
+    yield "graphs", partial(_graphs, source)
+    if not problems and is_packed(source.graphs):  # otherwise there is nothing to measure
         ranks, values = num_ranks(settings), settings.model_dump(include=set(TrainSettings.model_fields))
-        peak, steps, seconds, waiting = launch(_measure, TrainSettings(**values | {"data": graphs}), ranks)
+        peak, steps, seconds, waiting = launch(_measure, TrainSettings(**values | {"data": source.graphs}), ranks)
         yield "memory", partial(_memory, settings, peak / GIB, ranks)
         yield "balance", lambda: f"ranks wait for the slowest for {waiting:.0%} of the time"
         yield "training", lambda: f"about {duration(seconds * steps)} for {steps} steps, and the evaluations"
@@ -156,8 +157,7 @@ def _free_space(folder: Path) -> str:
     return f"{free:.0f} GiB free"
 
 
-def _graphs(settings: RunSettings) -> str:
-    source = locate(settings)
+def _graphs(source: DataLocation) -> str:
     if source.imported is not None and not os.path.exists(source.imported):
         raise UserError(f"{source.imported} does not exist: name another --data")
     if source.imported is not None or not is_packed(source.graphs):

@@ -21,7 +21,7 @@ from gnn_training import __version__, files, machine, processes
 from gnn_training.console import duration
 from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE, WEB_FILE
 from gnn_training.data.packed import MANIFEST_FILE
-from gnn_training.data.sources import locate, written
+from gnn_training.data.sources import DataLocation, locate, written
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.ranks import num_ranks
 from gnn_training.report.scores import METHODS
@@ -70,10 +70,11 @@ def run(settings: RunSettings) -> None:
     """Do every step that is not done. The same command continues what was interrupted. Raises UserError: the settings,
     this machine or its folders cannot be used. SystemExit: exit code of a step that failed and has said why.
     """
-    steps, started = plan(settings), time.monotonic()
-    if warning := machine.require_storage(written(settings)):
+    started, source = time.monotonic(), locate(settings)
+    steps = plan(settings, source)
+    if warning := machine.require_storage(written(settings, source)):
         log.warning("%s", warning)
-    log.info("graphs: %s", locate(settings).description)
+    log.info("graphs: %s", source.description)
     if settings.stop_pod:
         require_pod(os.environ)
     require_logger(settings.logger)
@@ -92,7 +93,7 @@ def dry_run(settings: RunSettings) -> None:
     """Write the settings files of the steps and print the commands of a shell that do the job. Raises UserError: as
     `run`.
     """
-    steps, variables = plan(settings), machine.select_gpus(settings.gpus)
+    steps, variables = plan(settings, locate(settings)), machine.select_gpus(settings.gpus)
     # A rehearsal of a job for GPUs, on a machine without.
     is_elsewhere = settings.preset in ("single", "multi") and settings.device != "cpu" and not machine.may_have_gpus()
     ranks = "one for each GPU; here is none" if is_elsewhere else num_ranks(settings)
@@ -107,13 +108,13 @@ def dry_run(settings: RunSettings) -> None:
         print(shlex.join([sys.executable, *step.arguments(settings.run)]))
 
 
-def plan(settings: RunSettings) -> list[Step]:
-    """Return the steps of the whole job. The first is missing if the graphs are packed already. Raises UserError: every
-    rank of torchrun would do the whole job.
+def plan(settings: RunSettings, source: DataLocation) -> list[Step]:
+    """Return the steps of the whole job. The first is missing if the graphs of `source` are packed already. Raises
+    UserError: every rank of torchrun would do the whole job.
     """
     if "RANK" in os.environ:
         raise UserError("RANK is set: start the job once and without torchrun, or unset it")
-    source, run, models = locate(settings), settings.run, settings.models
+    run, models = settings.run, settings.models
     manifest, best, report = source.graphs / MANIFEST_FILE, run / "best.pt", run / "report.json"
     model, web, sums = (models / name for name in (MODEL_FILE, WEB_FILE, SUMS_FILE))
     # The GPUs are selected by then, and the port is taken by this job.
