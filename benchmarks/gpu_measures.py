@@ -204,15 +204,14 @@ def _start(settings: TrainSettings, rt: Runtime) -> tuple[GraphLoader, Learner]:
 
 
 PARTS: dict[str, Callable[[TrainSettings], dict]] = {
-    part.__name__: part for part in (describe, compare, rounds, steps, ranks)
-}
+    part.__name__: partial(launch, part, num_ranks=1) for part in (describe, compare, rounds, steps)
+} | {"ranks": ranks}
 
 if __name__ == "__main__":
     set_up_logging()
     part, file = sys.argv[1:]
     try:
-        measure, settings = PARTS[part], TrainSettings(**json.loads(Path(file).read_text()))
-        print(json.dumps(measure(settings) if measure is ranks else launch(measure, settings, 1)))
+        print(json.dumps(PARTS[part](TrainSettings(**json.loads(Path(file).read_text())))))
     except UserError as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
         sys.exit(error.exit_code)

@@ -120,6 +120,8 @@ def training_table(options: Options) -> str:
     """Speed of the same steps on each number of ranks."""
     settings = of_preset(TrainSettings, "single" if DEVICE.type == "cuda" else "cpu", data=options.data)
     ranks = [int(number) for number in options.ranks.split(",")]
+    if DEVICE.type == "cuda":
+        ranks = [number for number in ranks if number <= torch.cuda.device_count()]
     rows = speed_by_ranks(settings, ranks, options.seconds, options.slowdown, options.price_per_hour)
     formats = {"ranks": "", "searches_per_second": ".1f", "speed_up": ".2f", "efficiency": ".0%", "waiting": ".0%",
                "seconds": ".1f", "cost": ".4f"}  # fmt: skip

@@ -33,8 +33,9 @@ COMMANDS = {
         rf"step 0/.*training saves 0.00 ± 0.00 (.*\n)+{SECTION}\|(.*\n)+\| 6,400 \| 100 to 120 .*\|{MEAN}\|{NUMBER}\|"
     },
     "training_speed": {
-        "--data data --seconds 0.2 --sizes 80 --ranks 1 --page page.md":
-        rf"{SECTION}.* cores, .*\n\n\|(.*\n)+\| 80 \|({NUMBER}\|){{4}}\n\n\|(.*\n)+\| 1 \|({NUMBER}\|){{5}}\n\Z"
+        "--data data --seconds 0.2 --sizes 80 --page page.md":
+        rf"{SECTION}.* cores, .*\n\n\|(.*\n)+\| 80 \|({NUMBER}\|){{4}}\n\n\|(.*\n)+"
+        rf"\| 1 \|{NUMBER}\| 1.00 \| 100% \|({NUMBER}\|){{2}}\n\| 2 \|({NUMBER}\|){{5}}\n\Z"
     },
 }  # fmt: skip
 
