@@ -2,7 +2,6 @@
 
 import logging
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import tiny_runs
 import torch
 from tiny_runs import metrics
 
+from benchmarks.gpu_measures import slowed
 from gnn_training.distributed import Runtime
 from gnn_training.jobs import check
 from gnn_training.training import monitor
@@ -47,16 +47,6 @@ def test_a_rank_is_slow_if_others_take_far_less_for_as_much(seconds: list[float]
     assert slow_ranks(np.array(seconds)) == pytest.approx(slow)
 
 
-def search_slowly(factor: float) -> Callable:
-    def search(*arguments):
-        started = time.monotonic()
-        result = search_on_cpu(*arguments)
-        time.sleep((factor - 1) * (time.monotonic() - started))
-        return result
-
-    return search
-
-
 def measured(rt: Runtime, data: Path) -> tuple[float, list[str]]:
     """Share of the time that ranks wait, as `check` finds it, and its warnings. Rank 1 is of another kind, and slow."""
     lines: list[str] = []
@@ -65,7 +55,7 @@ def measured(rt: Runtime, data: Path) -> tuple[float, list[str]]:
     logging.getLogger("gnn_training").addHandler(handler)
     Runtime.device_name = property(lambda self: f"card {self.rank}")
     monitor.SLOW_SECONDS = 0.01
-    check.searcher_for = lambda *_: search_slowly(3.0 if rt.rank else 1.0)
+    check.searcher_for = lambda *_: slowed(search_on_cpu, 3.0 if rt.rank else 1.0)
     *_, waiting = check._measure.__wrapped__(tiny_runs.settings(data, Path("unused"), rounds=2000), rt)
     return waiting, [line for line in lines if "every step waits" in line]
 

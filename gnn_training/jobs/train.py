@@ -232,7 +232,7 @@ def _on_disk(settings: TrainSettings, data_sha256: str) -> tuple[dict | None, bo
     state, best, ended = checkpoint.newest(run / CHECKPOINT_FOLDER), run / "best.pt", run / "status.json"
     if named and (state is None or state["resumed_from"] != str(named)):  # else a start before has gone back to it
         state = checkpoint.named(run, named)
-        _refuse_other_settings(settings, data_sha256, state)
+        _refuse_other_settings(settings, data_sha256, state)  # before anything is moved
         checkpoint.set_later_aside(run, state)
     way_out = "name another --run folder, or empty this one"
     if state is None and ended.exists():

@@ -112,14 +112,13 @@ class Monitor:
         return values
 
     def _name_slow_ranks(self, seconds: np.ndarray, devices: Sequence[str]) -> None:
-        for rank in sorted(slow_ranks(seconds).keys() - self._named):
-            self._named.add(rank)
-            if self.rt.is_main:
-                times, name = slow_ranks(seconds)[rank], devices[rank]
-                log.warning(
-                    "rank %d (%s) takes %.1f times as long as others for its searches, and every step waits for it: "
-                    "see what else it does, or leave it out with --gpus or fewer --ranks", rank, name, times,
-                )  # fmt: skip
+        slow = slow_ranks(seconds)
+        for rank in slow.keys() - self._named if self.rt.is_main else ():
+            log.warning(
+                "rank %d (%s) takes %.1f times as long as others for its searches, and every step waits for it: "
+                "see what else it does, or leave it out with --gpus or fewer --ranks", rank, devices[rank], slow[rank],
+            )  # fmt: skip
+        self._named |= slow.keys()
 
 
 def shares(times: np.ndarray, seconds: float) -> dict[str, float]:
