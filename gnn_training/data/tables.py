@@ -84,7 +84,7 @@ class Rows:
         row = rb"(?m)^[ \t]*(?![#%\s])[^\nX]*X[ \t\v\fX]*[^\sX#]"
         signs = (sign for sign in found if re.search(row.replace(b"X", sign), bare))
         self.content, self.separator = content, next(signs, None)
-        self.skip, self.is_padded = 0, False  # rows to leave out; whether a row so far ended in empty cells
+        self.skip, self.is_padded = 0, False  # rows to leave out; whether a row ended in empty cells
         # Some programs write a colon between a node and its neighbours.
         self.has_colons = False
         self.has_colons = all(cells[0][-1:] == b":" or cells[1:2] == [b":"] for _, cells in self)
@@ -224,8 +224,9 @@ def _counted(number: int, first: Sequence[bytes], pairs: Pairs) -> Instance | No
         return None
     if num_edges != rest:
         if is_full and num_edges > high:
-            found = f"line {number}: says {num_nodes} nodes and {num_edges} edges, but {rest} lines follow"
-            raise UserError(f"{found}; correct it, or remove it if the lines are right")
+            raise UserError(
+                f"line {number}: says {num_nodes} nodes and {num_edges} edges, but {rest} lines follow; fix it"
+            )
         return None
     if low > 0 and num_edges <= num_nodes:
         if is_full and (np.sort(ends[1:], axis=1) == np.sort(ends[0])).all(1).any():
@@ -277,9 +278,7 @@ def _matrix(rows: Rows, pairs: Pairs, has_ends: bool) -> Instance | None:
 def _check_matrix(matrix: np.ndarray, names: Sequence[bytes]) -> None:
     """Set the diagonal to 0. UserError if a square of numbers (N, N), or with names (N,), is not that of one graph."""
     if len(set(names)) < len(names):
-        raise UserError(
-            f"the matrix has the name {brief(max(names, key=names.count).decode())} twice; give each its own"
-        )
+        raise UserError(f"{brief(max(names, key=names.count).decode())} is the name of two nodes; give each its own")
     if (wrong := (matrix != matrix.T)).any():
         i, j = divmod(int(wrong.argmax()), len(matrix))
         shown = f"row {i + 1} has {matrix[i, j]:g} for node {j + 1}, row {j + 1} has {matrix[j, i]:g} for node {i + 1}"
@@ -308,13 +307,14 @@ def _has_neighbours(rows: Rows, pairs: Pairs) -> bool:
             nodes += cell in pairs.position
             numbers += is_fraction or bool(WHOLE.fullmatch(cell))
             fractions += is_fraction
-    if pairs.widths.min() == 1 and not (pairs.widths.max() > 1 and begin_once and all_begin and nodes == cells):
+    may_be_short = begin_once and all_begin and nodes == cells and pairs.widths.max() > 1 and not rows.skip
+    if pairs.widths.min() == 1 and not may_be_short:
         _alone(*next(row for row in rows if len(row[1]) == 1))
-    is_uneven, has_words = not is_even and not rows.is_padded, not are_numbers[seconds].any()
+    is_uneven, has_words = not (is_even or rows.is_padded), not are_numbers[seconds].any()
     are_alike = numbers == (0 if has_words else cells) and (has_words or are_numbers[seconds].all())
-    if begin_once and is_uneven and are_alike and (rows.separator or numbers):
-        return True
-    if begin_once and nodes == cells and (not is_even or (all_begin and _is_mutual(rows))):
+    are_lists = is_uneven and are_alike and (rows.separator or numbers)
+    are_lists = are_lists or (nodes == cells and (not is_even or (all_begin and _is_mutual(rows))))
+    if begin_once and are_lists and not rows.skip:  # such lists have no header
         return True
     if begin_once:
         are_attributes = numbers == cells and (are_numbers.all() if fractions else not are_numbers.any())
@@ -322,11 +322,11 @@ def _has_neighbours(rows: Rows, pairs: Pairs) -> bool:
         are_attributes = not is_uneven and (nodes == 0 or numbers == cells)
     has_sign = any(np.ptp(column) == 0 and not are_numbers[column[0]] for column in (heads, seconds))
     is_narrow = pairs.widths.max() <= 4 and (rows.separator or numbers == cells)
-    if has_sign or not (are_attributes and is_narrow):
-        number, row = next(row for row in rows if len(row[1]) > 2)
-        _check_label(number, row[:2])
-        _refuse(number, row, SEVERAL, WAY_OUT)
-    return False
+    if not has_sign and are_attributes and is_narrow:
+        return False
+    number, row = next(row for row in rows if len(row[1]) > 2)
+    _check_label(number, row[:2])
+    _refuse(number, row, SEVERAL, WAY_OUT)
 
 
 def _is_mutual(rows: Rows) -> bool:
