@@ -276,7 +276,7 @@ FILES = [
     ("a.txt", "4 2\n0 1\n1 2\n", "0-1 1-2 3", "edge list below its numbers of nodes and edges"),
     ("a.txt", "3 3\n0 1 7\n1 2 7\n2 0 9\n", "0-1 0-2 1-2", "edge list below its numbers of nodes and edges"),
     ("a.txt", "3 4\n1 2\n2 3\n3 1\n3 2\n", "1-2 1-3 2-3", "edge list below its numbers of nodes and edges"),
-    ("a.txt", "4 6\n0 1\n0 2\n0 3\n1 2\n1 3\n", None, "line 1: says 4 nodes and 6 edges, but 5 lines follow; fix it"),
+    ("a.txt", "4 6\n0 1\n0 2\n0 3\n1 2\n1 3\n", None, "line 1: says 4 nodes and 6 edges; 5 lines follow; fix it"),
     ("a.txt", "5 4\n1 2\n2 3\n3 4\n4 1\n", None, "line 1: '5 4' may be an edge, or the numbers of nodes and edges"),
     ("a.txt", "4 3\n1 2\n2 3\n3 4\n", "1-2 2-3 3-4", "edge list"),
     ("a.csv", "from,to\nx,y\ny,z\n", "x-y y-z", "edge list without its header 'from to'"),

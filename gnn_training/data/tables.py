@@ -224,9 +224,7 @@ def _counted(number: int, first: Sequence[bytes], pairs: Pairs) -> Instance | No
         return None
     if num_edges != rest:
         if is_full and num_edges > high:
-            raise UserError(
-                f"line {number}: says {num_nodes} nodes and {num_edges} edges, but {rest} lines follow; fix it"
-            )
+            raise UserError(f"line {number}: says {num_nodes} nodes and {num_edges} edges; {rest} lines follow; fix it")
         return None
     if low > 0 and num_edges <= num_nodes:
         if is_full and (np.sort(ends[1:], axis=1) == np.sort(ends[0])).all(1).any():
@@ -268,8 +266,8 @@ def _matrix(rows: Rows, pairs: Pairs, has_ends: bool) -> Instance | None:
             if not np.isin(matrix, (0, 1)).all():
                 _refuse(*next(iter(rows)), SEVERAL, WAY_OUT)
         _check_matrix(matrix, names or above_names)
-        names = [name.decode() for name in names or above_names]
-        return Instance(Graph.from_adjacency(matrix != 0), names=names or range(size), kind="adjacency matrix")
+        labels = [name.decode() for name in names or above_names] or range(size)
+        return Instance(Graph.from_adjacency(matrix != 0), names=labels, kind="adjacency matrix")
     if is_binary and pairs.widths.min() > 2 and height not in (1, width):
         raise UserError(f"has {height} rows of {width} numbers, but a matrix is square; complete it, or {WAY_OUT}")
     return None
