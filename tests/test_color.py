@@ -261,6 +261,26 @@ def test_files_of_precolored_and_allowed_colors_hold(exams: Path, tiny_model: Pa
     assert json.loads(out.read_text())["Algebra"] == 3
 
 
+@pytest.mark.parametrize("name", ["exams.edgelist", "exams.col", "exams.json"])
+@pytest.mark.parametrize("solution", ["a.sol", "a.csv", "a.json", "a.tsv"])
+def test_what_color_writes_can_be_precolored(
+    name: str, solution: str, exams: Path, tiny_model: Path, tmp_path: Path, capsys
+):
+    graph = exams.with_name(name)
+    if name == "exams.col":
+        graph.write_text("p edge 4 4\ne 1 2\ne 1 3\ne 2 3\ne 3 4\n")
+    if name == "exams.json":
+        graph.write_text('{"adjacency": {"data": [0, 1, 1, 0, 1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0]}}')
+    fixed, out = tmp_path / solution, tmp_path / "out.json"
+    write_solution(fixed, np.array([2, 0, 1, 0]), read(graph).names)
+    if solution == "a.tsv":
+        write_solution(tmp_path / "a.csv", np.array([2, 0, 1, 0]), read(graph).names)
+        fixed.write_text((tmp_path / "a.csv").read_text().replace(",", "\t"))
+    assert main(["color", str(graph), "-m", str(tiny_model), "--precolored", str(fixed), "-o", str(out)]) == 0
+    assert list(json.loads(out.read_text()).values()) == [2, 0, 1, 0]
+    assert f"{solution}: colors of 4 nodes, read as " in capsys.readouterr().out
+
+
 def test_more_colors_than_k_are_exit_code_6_and_no_file(hard: Path, tiny_model: Path, capsys):
     assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "0.3", "--k", "9"]) == 6
     assert "hard.col: a coloring with at most 9 colors was not found in " in capsys.readouterr().err
@@ -274,6 +294,9 @@ def test_more_colors_than_k_are_exit_code_6_and_no_file(hard: Path, tiny_model: 
         ("Geology,1\n", 2, "exams.edgelist: precolored names node 'Geology', which is not in the graph"),
         ("Drama,red\n", 2, "fixed.csv: 'red' is not a number; a line has a node, then its colors"),
         ("Drama,1,2\n", 2, "fixed.csv: node 'Drama' stands there twice or without one color"),
+        ('{"Drama": [1, 2]}', 2, "fixed.csv: node 'Drama' stands there twice or without one color"),
+        ("s col 1\nl 1 0\n", 2, "fixed.csv: 'l 1 0' has color 0; in a DIMACS solution, nodes and colors count from 1"),
+        ("s col 1\nl 9 1\n", 2, "exams.edgelist: precolored names node 9, which is not in the graph"),
         ("Drama,1\nChemistry,1\n", 6, "exams.edgelist: nodes 'Chemistry' and 'Drama' are adjacent and both can only"),
     ],
 )

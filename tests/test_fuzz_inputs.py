@@ -84,9 +84,18 @@ def numbered(nodes: list, pairs: list) -> tuple[int, set]:
     return len(nodes), {frozenset((nodes.index(u), nodes.index(v))) for u, v in pairs}
 
 
+def without_brackets(line: str) -> str:
+    """The inside of a line that is one pair of brackets."""
+    inner = line.strip(" \t")
+    inner = (inner[:-1] if inner[-1:] in (",", ";") else inner).strip(" \t")
+    is_pair = inner[:1] + inner[1:][-1:] in ("()", "[]", "{}") and not set("()[]{}") & set(inner[1:-1])
+    return inner[1:-1] if is_pair else line
+
+
 def read_table(content: bytes, kind: str, num_nodes: int) -> tuple[int, set]:
     """The graph of a table, if it is of this kind and has so many nodes."""
     text = b"\n".join(universal_lines(content.removeprefix(b"\xef\xbb\xbf"))).decode()
+    text = "\n".join(map(without_brackets, text.split("\n")))
     text = re.sub(r"[ \t]\{.*\}[ \t]*$", "", text, flags=re.MULTILINE)
     rows = [line for line in text.split("\n") if line.strip(ASCII)[:1] not in ("", "#", "%")]
     bare = [re.sub(r'"[^"]*"', "", line).strip(ASCII) for line in rows]
@@ -94,7 +103,10 @@ def read_table(content: bytes, kind: str, num_nodes: int) -> tuple[int, set]:
         sign for sign in "\t;," if any(line.partition(sign)[2].lstrip(ASCII + sign)[:1] not in "#" for line in bare)
     ]
     if found:
-        table = [[cell.strip(ASCII) for cell in next(csv.reader([line], delimiter=found[0]))] for line in rows]
+        table = [
+            [cell.strip(ASCII) for cell in next(csv.reader([line], delimiter=found[0], skipinitialspace=True))]
+            for line in rows
+        ]
     else:
         words = [
             next(csv.reader([" ".join(re.split(f"[{ASCII}]+", line.strip(ASCII)))], delimiter=" ")) for line in rows
@@ -105,6 +117,7 @@ def read_table(content: bytes, kind: str, num_nodes: int) -> tuple[int, set]:
     u, v, base = 0, 1, 0
     if kind == "adjacency matrix":
         cells = [[float(cell) for cell in row[-num_nodes:]] for row in table[-num_nodes:]]
+        assert all(cells[i][j] == cells[j][i] for i in range(num_nodes) for j in range(num_nodes))
         return len(cells), {frozenset((i, j)) for i, row in enumerate(cells) for j, cell in enumerate(row) if cell}
     if kind == "adjacency lists":
         if all(row[0].endswith(":") or row[1:2] == [":"] for row in table):

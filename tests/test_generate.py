@@ -230,11 +230,13 @@ def test_a_folder_of_training_json_in_both_schemas_is_packed(tmp_path: Path, cap
     write_json(source / "graphs" / "val_000000.json", *planted(0))  # a copy of a training graph
     improper = planted(9)[0]
     write_json(source / "graphs" / "val_000001.json", improper, np.zeros(70, dtype=int))
+    (source / "notes.csv").touch()
     (source / "metadata.json").write_text(json.dumps({"total_graphs": 9, "train_graphs": 6, "val_graphs": 2}))
     with caplog.at_level(logging.INFO):
         graphs = import_graphs(importing(source, out=tmp_path / "packed", label_seconds=0))
     assert f"val_000001.json: its coloring is not proper (conflicts: {improper.num_edges}) and is not" in caplog.text
     assert "7 graphs from 8 sources" in caplog.text
+    assert f"not read: 1 tables, such as {source}/notes.csv; .txt, .csv, .tsv are taken only if you" in caplog.text
     names = named(graphs)
     assert sorted(names) == [f"train_{i:06}" for i in range(6)] + ["val_000001"]
     for name, i in names.items():

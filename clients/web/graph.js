@@ -37,6 +37,9 @@ function parseDimacs(lines) {
   return { size, edges: simple(edges) };
 }
 
+// Brackets, quotes and other signs of programs, fractions, and signs alone, such as ->.
+const NO_NAME = /["#()[\]{};:]|^[-\d. ]*[. ][-\d. ]*$|^-?[\d.]+e[-+]?\d+$|^[!-/:-@[-`{-~]+$/i;
+
 // Two names per line, separated by tabs if a line has one, else by commas, else by blanks. Whole numbers are sorted,
 // others keep their order. What may be more than a plain edge list is refused: `coloring-gnn color` can tell.
 function parseEdgeList(lines) {
@@ -50,7 +53,7 @@ function parseEdgeList(lines) {
     const where = `line ${index + 1}: "${shown(line)}"`;
     if (words.filter((word) => word).length < 2)
       throw new Error(`${where} is alone; an edge list has two nodes per line`);
-    if (words.length !== 2 || words.some((word) => /["#{;:]|^[-\d. ]*[. ][-\d. ]*$|^-?[\d.]+e-?\d+$/i.test(word)))
+    if (words.length !== 2 || words.some((word) => NO_NAME.test(word)))
       throw new Error(`${where} has more than the names of two nodes; keep these`);
     pairs.push(words);
   });

@@ -19,7 +19,7 @@ import numpy as np
 from defusedxml import ElementTree
 
 from gnn_training.contract import GRAPH_TYPES
-from gnn_training.data.tables import checked_size, lines, numbered, parse_adjacency_lists, parse_table
+from gnn_training.data.tables import Rows, adjacency_lists, checked_size, lines, numbered, parse_table
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 
@@ -46,7 +46,7 @@ def parse_dimacs(content: bytes) -> Instance:
                 case [b"e", first, second, *more]:
                     u, v = integer(first), integer(second)
                     if not num_nodes:
-                        raise UserError(f"edge {u}-{v} comes before the header `p edge N M`; move the header up")
+                        raise UserError(f"edge {u}-{v} comes before the header `p edge N M`; begin with it")
                     if not (0 < u <= num_nodes and 0 < v <= num_nodes):
                         raise UserError(f"edge {u}-{v} is outside the nodes 1..{num_nodes} of the header; correct it")
                     edge_ends.append(u - 1)
@@ -79,7 +79,8 @@ def parse_text(content: bytes) -> Instance:
     """Read a table, or what is a .col or .mtx file by its content."""
     if content.removeprefix(codecs.BOM_UTF8)[:14].lower() == b"%%matrixmarket":
         return parse_matrix_market(content)
-    return (parse_dimacs if re.search(rb"(\A|[\r\n])p[ \t]+(edges?|col)[ \t]", content) else parse_table)(content)
+    is_dimacs = re.search(rb"(\A|[\r\n])(p[ \t]+(edges?|col)[ \t]|e[ \t]+[0-9]+[ \t]+[0-9]+[ \t]*(\Z|[\r\n]))", content)
+    return (parse_dimacs if is_dimacs else parse_table)(content)
 
 
 def parse_matrix_market(content: bytes) -> Instance:
@@ -287,6 +288,6 @@ FORMATS = {
     ".mtx": Format(parse_matrix_market, 200_000_000),
     ".graph": Format(parse_metis, 200_000_000),
     ".graphml": Format(parse_graphml, 10_000_000),
-    ".adjlist": Format(parse_adjacency_lists, 200_000_000),
+    ".adjlist": Format(lambda content: adjacency_lists(Rows(content)), 200_000_000),
     **dict.fromkeys((".edgelist", ".edges", ".txt", ".csv", ".tsv"), Format(parse_text, 200_000_000)),
 }

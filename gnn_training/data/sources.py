@@ -22,6 +22,7 @@ from gnn_training.settings import RecipeName, RunSettings
 
 SUFFIXES = f"{', '.join(FORMATS)} and .gz of them"
 TABLES = (".txt", ".csv", ".tsv")  # in a folder, usually a readme or another table
+IN_FOLDER = f"{', '.join(name for name in FORMATS if name not in TABLES)} and .gz of them"
 BY_NAME = f"{', '.join(TABLES)} are taken only if you name the file"
 HOME = Path("training_data")  # searched when no data is named; generated graphs go below it
 ARCHIVES = [Path(f"{HOME}{ending}") for ending in (".tar.gz", ".tgz", ".tar")]  # of it, beside it
@@ -80,7 +81,7 @@ def find(sources: Iterable[Path]) -> list[Path]:
             paths.setdefault(os.path.realpath(path), path)
     if not paths:
         named = ", ".join(map(str, sources))
-        raise UserError(f"{named}: no graph files here; known are {SUFFIXES}, and .tar.gz; {BY_NAME}")
+        raise UserError(f"{named}: no graph files here; known are {IN_FOLDER}, and .tar.gz; {BY_NAME}")
     return list(paths.values())
 
 
@@ -105,7 +106,7 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
             message = f"{archive}: cannot be unpacked to {folder} ({reason(error)}); make room or pack it again"
             raise kind(message) from error
     if not any(folder.iterdir()):
-        raise UserError(f"{archive}: has no graph files; known are {SUFFIXES}; {BY_NAME}")
+        raise UserError(f"{archive}: has no graph files; known are {IN_FOLDER}; {BY_NAME}")
     return find([folder])
 
 
@@ -135,6 +136,12 @@ def _in_tree(tree: Iterable[tuple[str, list[str], list[str]]]) -> Iterator[Path]
     for parent, _, names in tree:
         ours = {MANIFEST_FILE} if GRAPHS_FILE in names else set()
         yield from (Path(parent, name) for name in sorted(set(names) - ours) if _listed(name) or is_archive(Path(name)))
+
+
+def tables_in(folder: Path) -> list[Path]:
+    """The files of a folder that may be tables of graphs, which `find` leaves out."""
+    files = (Path(parent, name) for parent, _, names in _walk(folder) for name in sorted(names))
+    return [path for path in files if suffix(path.name) in TABLES and not path.name.startswith(".")]
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -195,8 +202,7 @@ def _in_home() -> dict[Path, str]:
     if count := sum(1 for _ in _in_tree(tree)):
         choices[HOME] = f"{count:,} {'files' if count > 1 else 'file'} to import"
     choices = choices or {archive: "to import" for archive in ARCHIVES if os.path.isfile(archive)}
-    tables = [Path(parent, name) for parent, _, names in tree for name in sorted(names)
-              if suffix(name) in TABLES and not name.startswith(".")]  # fmt: skip
+    tables = tables_in(HOME) if tree else []
     if tables and not choices:
         several = f"several with `coloring-gnn import {tables[0].parent}/*{tables[0].suffix}`"
         raise UserError(f"{tables[0]}: is this a graph? Name it with --data, {several}, or move it out of {HOME}")

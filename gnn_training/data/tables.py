@@ -1,6 +1,5 @@
-"""Reader of tables of text: edge lists, adjacency lists and adjacency matrices. docs/DATA.md tells how they are told
-apart. What may be read in two ways is refused, if the two are different graphs.
-"""
+"""Reader of tables of text: edge lists, adjacency lists, adjacency matrices. docs/DATA.md has the rules that tell them
+apart. What may be two different graphs is refused."""
 
 import codecs
 import csv
@@ -8,6 +7,7 @@ import io
 import re
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from reprlib import repr as brief
 from typing import NamedTuple, NoReturn
 
@@ -19,10 +19,15 @@ from gnn_training.graph import MAX_NODES, Graph, Instance
 MAX_LINES = 20_000_000  # of which every one may have an edge
 MAX_LINE = 1_000_000  # bytes of a line
 WHOLE = re.compile(rb"-?[0-9]{1,18}")
-FRACTION = re.compile(rb"-?[0-9]*\.[0-9]+(e-?[0-9]+)?|-?[0-9]+\.?[0-9]*e-?[0-9]+", re.IGNORECASE)
+FRACTION = re.compile(rb"-?([0-9]+\.|[0-9]*\.[0-9]+|[0-9]+(?=e))(e[-+]?[0-9]+)?", re.IGNORECASE)
+PRINTED = rb"(?m)^[ \t]*\%c([^][(){}\n]*)\%c[ \t]*[,;]?[ \t]*$"  # a row in brackets
+SIGNS = re.compile(rb"[!-/:-@\[-`{-~]+|[\[{].*|.*;", re.DOTALL)  # such as -> and [1], which are no names
 # The two ends of an edge, as the header of a table names them; digits and other signs do not count.
 ENDS = {"source": "target", "from": "to", "node": "node", "u": "v", "src": "dst", "start": "end", "vertex": "vertex",
         "head": "tail", "tail": "head", "fromnode": "tonode", "sourceid": "targetid", "fromid": "toid"}  # fmt: skip
+BRACKETS = (b"()", b"[]", b"{}")
+APART = "no name is in both columns, so two colors are enough; for exams, write pairs of exams with a common student"
+SEVERAL = "an edge with more about it, or a node and its neighbours"
 WAY_OUT = "begin an edge list with a line `source,target,weight`, or end the name of a file of neighbours in .adjlist"
 
 
@@ -65,11 +70,13 @@ def numbered(position: dict[bytes, int], edge_ends: array | np.ndarray, kind: st
 class Rows:
     """The rows of a table, again at every iteration: the number of the line and its cells, without empty ones at the
     end. A line that begins with # or % is a comment. One sign separates the cells of all rows: tab, semicolon or comma
-    if a row has it, in this order, else blanks. Cells may be quoted. skip: rows to leave out at the beginning.
+    if a row has it, in this order, else blanks. Cells may be quoted.
     """
 
     def __init__(self, content: bytes):
         content = _normalized(content)
+        for brackets in BRACKETS:
+            content = re.sub(PRINTED % tuple(brackets), rb"\1", content) if brackets[:1] in content else content
         if b"{" in content:  # networkx writes the attributes of an edge as a dict
             content = re.sub(rb"(?m)[ \t]\{.*\}[ \t]*$", b"", content)
         bare = re.sub(rb'"[^"\n]*"', b'""', content) if b'"' in content else content
@@ -77,27 +84,24 @@ class Rows:
         row = rb"(?m)^[ \t]*(?![#%\s])[^\nX]*X[ \t\v\fX]*[^\sX#]"
         signs = (sign for sign in found if re.search(row.replace(b"X", sign), bare))
         self.content, self.separator = content, next(signs, None)
-        self.skip = 0
+        self.skip, self.is_padded = 0, False  # rows to leave out; whether a row ended in empty cells
         # Some programs write a colon between a node and its neighbours.
         self.has_colons = False
         self.has_colons = all(cells[0][-1:] == b":" or cells[1:2] == [b":"] for _, cells in self)
 
     def __iter__(self) -> Iterator[tuple[int, list[bytes]]]:
-        skip, is_ascii, has_quotes, separator = self.skip, self.content.isascii(), b'"' in self.content, self.separator
+        skip, is_ascii = self.skip, self.content.isascii()
         for number, line in _lines(self.content):
             try:
                 if not is_ascii:
                     line.decode()
-                if has_quotes or b"#" in line:
-                    cells = self._cells(line)
-                else:
-                    cells = [cell.strip() for cell in line.split(separator)] if separator else line.split()
-            except UnicodeDecodeError:
-                raise UserError(f"line {number}: has bytes that are not UTF-8 text; is this an edge list?") from None
-            except csv.Error as error:
-                raise UserError(f"line {number}: is no CSV ({error}); is this an edge list?") from None
+                cells = self._cells(line)
+            except (UnicodeDecodeError, csv.Error) as error:
+                fault = f"is no CSV ({error})" if isinstance(error, csv.Error) else "has bytes that are not UTF-8 text"
+                raise UserError(f"line {number}: {fault}; is this an edge list?") from None
             while cells and not cells[-1]:
                 cells.pop()
+                self.is_padded = True
             if not cells or cells[0][:1] in (b"#", b"%"):
                 continue
             if self.has_colons:
@@ -111,13 +115,12 @@ class Rows:
         if b'"' in line:
             text = line.strip(b"\n") if self.separator else b" ".join(line.split())
             sign = (self.separator or b" ").decode()
-            return [
-                cell.encode().strip() for cell in next(csv.reader([text.decode()], delimiter=sign, strict=True), [])
-            ]
+            cells = csv.reader([text.decode()], delimiter=sign, strict=True, skipinitialspace=True)
+            return [cell.encode().strip() for cell in next(cells, [])]
         if self.separator:
             return [cell.strip() for cell in line.split(self.separator)]
         words = line.split()
-        return words[: next((i for i, word in enumerate(words) if word[:1] == b"#"), len(words))]
+        return words[: next(i for i, word in enumerate([*words, b"#"]) if word[:1] == b"#")] if b"#" in line else words
 
 
 class Pairs(NamedTuple):
@@ -150,31 +153,27 @@ def parse_table(content: bytes) -> Instance:
     if not number:
         raise UserError("there is no edge; an edge list has two nodes per line")
     if rows.has_colons:
-        return _adjacency_lists(rows)
-    pairs, columns = _pairs(rows), _named_columns(first)
-    if columns is None and (matrix := _matrix(rows, pairs)):
+        return adjacency_lists(rows)
+    pairs, columns, kind = _pairs(rows), _named_columns(first), "edge list"
+    if matrix := _matrix(rows, pairs, columns is not None):
         return matrix
     if columns and len(pairs.ends) == 1:
         raise UserError(f"line {number}: is a header without an edge below it; an edge list has two nodes per line")
     if columns == (0, 1) and not _is_apart(pairs):  # such as the edge between two nodes u and v
         columns = None
     if columns or _is_header(rows, number, first, pairs):
-        rows.skip = 1
-        shown = brief(" ".join(cell.decode() for cell in first))
-        return _edge_list(rows, columns or (0, 1), f"edge list without its header {shown}")
-    if (base := _counted_from(number, first, pairs)) is not None:
-        rows.skip = 1
-        return _counted(rows, int(first[0]), base)
-    if pairs.widths.min() == pairs.widths.max() == 2:
-        return _edge_list(rows, (0, 1), "edge list", pairs)
+        shown = brief(b" ".join(first).decode())
+        if pairs.widths.max() > len(first):
+            raise UserError(f"line {number}: the header {shown} has fewer cells than another row; name all columns")
+        rows.skip, kind = 1, f"edge list without its header {shown}"
+        pairs = _pairs(rows, columns or (0, 1))
+    elif counted := _counted(number, first, pairs):
+        return counted
+    if columns or pairs.widths.min() == pairs.widths.max() == 2:
+        return _edge_list(rows, columns or (0, 1), kind, pairs)
     if _has_neighbours(rows, pairs):
-        return _adjacency_lists(rows)
-    return _edge_list(rows, (0, 1), "edge list, the first two columns", pairs)
-
-
-def parse_adjacency_lists(content: bytes) -> Instance:
-    """Read lines of a node and its neighbours, which networkx calls an adjacency list."""
-    return _adjacency_lists(Rows(content))
+        return adjacency_lists(rows)
+    return _edge_list(rows, (0, 1), f"{kind}, the first two columns", pairs)
 
 
 def _named_columns(first: Sequence[bytes]) -> tuple[int, int] | None:
@@ -210,14 +209,13 @@ def _is_number(cell: bytes) -> bool:
     return bool(WHOLE.fullmatch(cell) or FRACTION.fullmatch(cell))
 
 
-def _counted_from(number: int, first: Sequence[bytes], pairs: Pairs) -> int | None:
-    """The smallest node if the first row has the numbers of nodes and edges. UserError if it may as well be an edge of
-    another graph, or if it does not fit the other rows.
-    """
-    labels, rest = list(pairs.position), len(pairs.ends) - 1
-    if len(first) != 2 or not rest or not all(map(WHOLE.fullmatch, labels)):
+def _counted(number: int, first: Sequence[bytes], pairs: Pairs) -> Instance | None:
+    """The graph of edges below a row with the numbers of nodes and edges, if it is one. UserError if it may be both."""
+    labels, rest, ends = list(pairs.position), len(pairs.ends) - 1, pairs.ends
+    is_even = rest and pairs.widths[1:].min() == pairs.widths[1:].max() > 1
+    if len(first) != 2 or not is_even or not all(map(WHOLE.fullmatch, labels)):
         return None
-    numbers, ends = np.fromiter(map(int, labels), np.int64), pairs.ends
+    numbers = np.fromiter(map(int, labels), np.int64)
     num_nodes, num_edges = numbers[ends[0]].tolist()
     others = numbers[np.bincount(ends[1:].ravel(), minlength=len(labels)) > 0]  # of the rows below, each once
     low, high = int(others.min()), int(others.max())
@@ -226,102 +224,107 @@ def _counted_from(number: int, first: Sequence[bytes], pairs: Pairs) -> int | No
         return None
     if num_edges != rest:
         if is_full and num_edges > high:
-            message = f"line {number}: says {num_nodes} nodes and {num_edges} edges, but {rest} lines follow"
-            raise UserError(f"{message}; correct it, or remove it if the lines are right")
+            raise UserError(f"line {number}: says {num_nodes} nodes and {num_edges} edges; {rest} lines follow; fix it")
         return None
-    if low == 0 or num_edges > num_nodes:
-        return base
-    if is_full and (np.sort(ends[1:], axis=1) == np.sort(ends[0])).all(1).any():
-        return None  # both readings are one graph
-    way_out = "move an edge to another line, or write a .col file"
-    _refuse(number, first, "an edge, or the numbers of nodes and edges", way_out)
-
-
-def _counted(rows: Rows, num_nodes: int, base: int) -> Instance:
-    """The graph of the edges below a line with the numbers of nodes and edges."""
-    pairs = _check_pairs(rows, (0, 1), _pairs(rows))
-    ends = np.fromiter(map(int, pairs.position), np.int64)[pairs.ends] - base
-    graph, names = Graph.from_edges(checked_size(num_nodes), ends), range(base, base + num_nodes)
+    if low > 0 and num_edges <= num_nodes:
+        if is_full and (np.sort(ends[1:], axis=1) == np.sort(ends[0])).all(1).any():
+            return None  # both readings are one graph
+        _refuse(number, first, "an edge, or the numbers of nodes and edges", "move it down, or write a .col file")
+    graph, names = Graph.from_edges(checked_size(num_nodes), numbers[ends[1:]] - base), range(base, base + num_nodes)
     return Instance(graph, names=names, kind="edge list below its numbers of nodes and edges")
 
 
-def _matrix(rows: Rows, pairs: Pairs) -> Instance | None:
-    """The graph of a square, symmetric table of numbers: those that are not 0 are edges. Names of the nodes may stand
-    in a row above it, in a column before it, or in both. None if it is no matrix: numbers other than 0 and 1 are one
-    only if those of the diagonal are 0.
+def _matrix(rows: Rows, pairs: Pairs, has_ends: bool) -> Instance | None:
+    """The graph of a square of numbers, whose names may stand in a row above it, a column before it, or both; has_ends:
+    they must stand in both. None if it is no matrix, UserError if it is not that of one graph.
     """
-    height, width = len(pairs.widths), int(pairs.widths.max())
-    if height < 2 or pairs.widths.min() < width or (height > width + 1 and not pairs.position.keys() <= {b"0", b"1"}):
-        return None
-    if width == 2:
-        is_square = height == 2 and pairs.position.keys() <= {b"0", b"1"} and pairs.ends[0, 0] == pairs.ends[1, 1]
-        if is_square and pairs.ends[0, 1] == pairs.ends[1, 0] and list(pairs.position) != [b"0", b"1"]:
-            _refuse(1, [b"two rows of 0 and 1"], "a matrix or two edges", WAY_OUT)
-    for above, before in ((0, 0), (1, 1), (1, 0), (0, 1))[: 4 * (width > 2)]:
-        names: list[bytes] = []
-        matrix = []
+    height, width, is_binary = len(pairs.widths), int(pairs.widths[-1]), pairs.position.keys() <= {b"0", b"1"}
+    if height == width == 2 and is_binary and [*pairs.position] != [b"0", b"1"]:
+        _refuse(1, [b"two rows of 0 and 1"], "a matrix or two edges", WAY_OUT)
+    for above, before in {0: ((0, 0), (1, 1)), 1: ((1, 0),), -1: ((0, 1),)}.get(height - width, ()):
+        has_both, size = above + before == 2, height - above
+        is_even = (pairs.widths[1:] == width).all() and pairs.widths[0] in (width, width - has_both)
+        if not is_even or size < 3 - has_both or has_ends > has_both:
+            continue
+        above_names, names, matrix = [], [], np.empty((size, size), np.float32)
         try:
             for i, (_, cells) in enumerate(rows, -above):
                 if i < 0:
-                    names = cells[before:]
-                elif cells[:before] != names[i : i + before] and above:
-                    raise ValueError
+                    above_names = cells[-size:]
                 else:
-                    names += cells[: max(0, before - above)]
-                    matrix.append(np.array(cells[before:], dtype=np.float32))
-        except ValueError:
+                    names += cells[:before]
+                    matrix[i] = np.array(cells[before:], dtype=np.float32)
+        except ValueError:  # words
             continue
-        numbers = np.array(matrix)
-        is_binary = bool(((numbers == 0) | (numbers == 1)).all())
-        has_zeros = (above, before) in ((0, 0), (1, 1)) and not numbers.diagonal().any()
-        if not ((numbers >= 0) & (numbers < np.inf)).all() or not (is_binary or has_zeros):
-            continue
-        if height - above != width - before:
-            shape = f"{height - above} rows of {width - before} numbers"
-            raise UserError(f"has {shape}, but an adjacency matrix is square; complete it, or {WAY_OUT}")
-        if len(one_way := np.argwhere((numbers != 0) & (numbers.T == 0))):
-            i, j = one_way[0] + 1
-            message = f"the matrix is not symmetric: row {i} has an edge to node {j}, row {j} has none to node {i}"
-            raise UserError(f"{message}; edges have no direction: set both numbers")
-        labels = [name.decode() for name in names] or range(len(numbers))
-        return Instance(Graph.from_adjacency(numbers != 0), names=labels, kind="adjacency matrix")
+        if has_both and names != above_names:
+            if has_ends:
+                continue
+            raise UserError(f"has rows and columns of different names; name both alike and in one order, or {WAY_OUT}")
+        if above != before and all(map(_is_number, names or above_names)):
+            if (matrix != matrix.T).any():
+                continue
+            if not np.isin(matrix, (0, 1)).all():
+                _refuse(*next(iter(rows)), SEVERAL, WAY_OUT)
+        _check_matrix(matrix, names or above_names)
+        labels = [name.decode() for name in names or above_names] or range(size)
+        return Instance(Graph.from_adjacency(matrix != 0), names=labels, kind="adjacency matrix")
+    if is_binary and pairs.widths.min() > 2 and height not in (1, width):
+        raise UserError(f"has {height} rows of {width} numbers, but a matrix is square; complete it, or {WAY_OUT}")
     return None
 
 
+def _check_matrix(matrix: np.ndarray, names: Sequence[bytes]) -> None:
+    """Set the diagonal to 0. UserError if a square of numbers (N, N), or with names (N,), is not that of one graph."""
+    if len(set(names)) < len(names):
+        raise UserError(f"{brief(max(names, key=names.count).decode())} is the name of two nodes; give each its own")
+    if (wrong := (matrix != matrix.T)).any():
+        i, j = divmod(int(wrong.argmax()), len(matrix))
+        shown = f"row {i + 1} has {matrix[i, j]:g} for node {j + 1}, row {j + 1} has {matrix[j, i]:g} for node {i + 1}"
+        raise UserError(f"the matrix is not symmetric: {shown}; edges have no direction: set both, or {WAY_OUT}")
+    diagonal = matrix.diagonal().copy()
+    np.fill_diagonal(matrix, 0)
+    is_laplacian = matrix.max() <= 0 and np.allclose(-matrix.sum(1), diagonal, 0.01, 0.01)
+    if not np.isfinite(matrix).all() or (matrix.min() < 0 and not is_laplacian):
+        raise UserError("the matrix has inf or numbers below 0, which may be no edges: write 0 where there is no edge")
+    is_counted = matrix[1:, 1:].max() <= 1 and np.ptp(matrix[0, 1:] - np.arange(1, len(matrix))) == 0
+    if is_counted and not names and len(matrix) > 3:
+        raise UserError("the first row and column of the matrix may be names or numbers: leave them out")
+
+
 def _has_neighbours(rows: Rows, pairs: Pairs) -> bool:
-    """Whether further cells of rows are neighbours of the first cell, and not weights or labels of an edge. UserError
-    if that is not certain.
-    """
-    heads = np.unique(pairs.ends[:, 0])
-    are_heads_unique, all_begin = len(heads) == len(pairs.ends), len(heads) == len(pairs.position)
-    is_even = pairs.widths.min() == pairs.widths.max()
+    """Whether further cells of rows are neighbours, not weights or labels of an edge. UserError if not certain."""
+    heads, seconds = pairs.ends.T
+    num_heads, is_even = len(np.unique(heads)), not np.ptp(pairs.widths)
+    begin_once, all_begin = num_heads == len(heads), num_heads == len(pairs.position)
+    are_numbers = np.array([*map(_is_number, pairs.position)])
     cells = nodes = numbers = fractions = 0
-    short = wide = None
-    for number, row in rows:
-        if len(row) == 1:
-            short = short or (number, row)
+    for _, row in rows:
         for cell in row[2:]:
-            wide = wide or (number, row)
+            is_fraction = not cell.isdigit() and bool(FRACTION.fullmatch(cell))
             cells += 1
             nodes += cell in pairs.position
-            if cell.isdigit() or WHOLE.fullmatch(cell):
-                numbers += 1
-            elif FRACTION.fullmatch(cell):
-                numbers += 1
-                fractions += 1
-    if short and not (pairs.widths.max() > 1 and are_heads_unique and all_begin and nodes == cells):
-        _alone(*short)
-    if are_heads_unique and nodes == cells and (not is_even or (all_begin and _is_mutual(rows))):
+            numbers += is_fraction or bool(WHOLE.fullmatch(cell))
+            fractions += is_fraction
+    may_be_short = begin_once and all_begin and nodes == cells and pairs.widths.max() > 1 and not rows.skip
+    if pairs.widths.min() == 1 and not may_be_short:
+        _alone(*next(row for row in rows if len(row[1]) == 1))
+    is_uneven, has_words = not (is_even or rows.is_padded), not are_numbers[seconds].any()
+    are_alike = numbers == (0 if has_words else cells) and (has_words or are_numbers[seconds].all())
+    are_lists = is_uneven and are_alike and (rows.separator or numbers)
+    are_lists = are_lists or (nodes == cells and (not is_even or (all_begin and _is_mutual(rows))))
+    if begin_once and are_lists and not rows.skip:  # such lists have no header
         return True
-    assert wide, "a row is short, or wide, or all have two cells"
-    labels = list(pairs.position)
-    counts_rows = are_heads_unique and not fractions and [labels[i] for i in pairs.ends[:, 0]] in (
-        [b"%d" % i for i in range(start, start + len(pairs.ends))] for start in (0, 1)
-    )  # fmt: skip
-    are_attributes = nodes == 0 or (not are_heads_unique and is_even and numbers == cells)
-    if counts_rows or not are_attributes or not (rows.separator or numbers == cells):
-        _refuse(*wide, "an edge with more about it, or a node and its neighbours", WAY_OUT)
-    return False
+    if begin_once:
+        are_attributes = numbers == cells and (are_numbers.all() if fractions else not are_numbers.any())
+    else:
+        are_attributes = not is_uneven and (nodes == 0 or numbers == cells)
+    has_sign = any(np.ptp(column) == 0 and not are_numbers[column[0]] for column in (heads, seconds))
+    is_narrow = pairs.widths.max() <= 4 and (rows.separator or numbers == cells)
+    if not has_sign and are_attributes and is_narrow:
+        return False
+    number, row = next(row for row in rows if len(row[1]) > 2)
+    _check_label(number, row[:2])
+    _refuse(number, row, SEVERAL, WAY_OUT)
 
 
 def _is_mutual(rows: Rows) -> bool:
@@ -330,8 +333,8 @@ def _is_mutual(rows: Rows) -> bool:
     return all((v, u) in named for u, v in named)
 
 
-def _adjacency_lists(rows: Rows) -> Instance:
-    """The graph of rows of a node and its neighbours."""
+def adjacency_lists(rows: Rows) -> Instance:
+    """The graph of rows of a node and its neighbours. UserError if a cell cannot be the name of a node."""
     position: dict[bytes, int] = {}
     ends = array("i")
     for number, cells in rows:
@@ -344,21 +347,16 @@ def _adjacency_lists(rows: Rows) -> Instance:
     return numbered(position, ends, "adjacency lists")
 
 
-def _edge_list(rows: Rows, columns: tuple[int, int], kind: str, pairs: Pairs | None = None) -> Instance:
-    """The graph of rows with an edge each, whose ends stand in two columns."""
-    pairs = _check_pairs(rows, columns, pairs or _pairs(rows, columns))
-    return numbered(pairs.position, pairs.ends, kind)
-
-
-def _check_pairs(rows: Rows, columns: tuple[int, int], pairs: Pairs) -> Pairs:
-    """Return the cells of all rows in two columns. UserError if one is missing or cannot be the name of a node."""
+def _edge_list(rows: Rows, columns: tuple[int, int], kind: str, pairs: Pairs) -> Instance:
+    """The graph of edges between two columns, with a note if these share no name. UserError for a bad name."""
     is_bad = any(map(_label_error, pairs.position)) or pairs.widths.min() <= max(columns)
     for number, cells in rows if is_bad else ():
         ends = [cells[column] for column in columns if column < len(cells)]
         if len(ends) < 2 or not all(ends):
             _alone(number, cells)
         _check_label(number, ends)
-    return pairs
+    are_apart = len(pairs.ends) > 1 and not np.isin(*pairs.ends.T).any()
+    return replace(numbered(pairs.position, pairs.ends, kind), note=APART if are_apart else "")
 
 
 def _label_error(label: bytes) -> str:
@@ -367,7 +365,9 @@ def _label_error(label: bytes) -> str:
     if not words:
         return "is empty"
     if FRACTION.fullmatch(label):
-        return "is no whole number: is this an edge list?"
+        return "is no whole number: write 1.0 as 1, as numpy does with fmt='%d' and pandas with astype(int)"
+    if SIGNS.fullmatch(label) or any(label.count(left) != label.count(right) for left, right in BRACKETS):
+        return "has signs that no name has: write two names in each line, such as `0 1`, or quote them"
     if len(words) > 1 and all(map(_is_number, words)):
         return "has blanks, and the file another separator, too: use one of them"
     return "has a comment in it: give it a line of its own" if b"#" in words else ""
@@ -385,10 +385,10 @@ def _check_count(number: int, position: dict[bytes, int]) -> None:
 
 
 def _alone(number: int, cells: Sequence[bytes]) -> NoReturn:
-    shown = brief(" ".join(cell.decode() for cell in cells if cell))
+    shown = brief(b" ".join(filter(None, cells)).decode())
     raise UserError(f"line {number}: {shown} is alone; an edge list has two nodes per line")
 
 
 def _refuse(number: int, cells: Sequence[bytes], readings: str, way_out: str) -> NoReturn:
-    shown = brief(" ".join(cell.decode() for cell in cells))
+    shown = brief(b" ".join(cells).decode())
     raise UserError(f"line {number}: {shown} may be {readings}: {way_out}")

@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -95,9 +96,15 @@ def _color(
 
         require_drawable(graph)
     budget = Budget(start + settings.seconds, 1, model.threads if is_one else 1, settings.seed)
-    named = list(map(str, names)) if constraints["precolored"] or constraints["allowed"] else names
+    if constraints["precolored"] or constraints["allowed"]:
+        names = list(map(str, names))
+        of_name = dict(enumerate(names, 1))
+        constraints = constraints | {
+            key: {of_name.get(node, node): colors for node, colors in constraints[key].items()}
+            for key in ("precolored", "allowed")
+        }
     try:
-        problem = Problem.create(graph, named, **constraints, deadline=budget.deadline)
+        problem = Problem.create(graph, names, **constraints, deadline=budget.deadline)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
     best: Coloring | None = None
@@ -147,21 +154,47 @@ def _name(graph: Path) -> str:
     return f"{PurePath(graph.name.removesuffix('.gz')).stem}.sol"
 
 
-def _read_colors(path: Path | None, is_single: bool = False) -> dict[str, Any]:
-    """The colors, or the single color, of every node that a CSV file names. A line `node,color` may come first."""
-    by_node: dict[str, Any] = {}
+def _read_colors(path: Path | None, is_single: bool = False) -> dict[str | int, Any]:
+    """The colors, or the single color, of every node that a file names: one that write_solution writes, or a table with
+    a node and its colors in every line. The nodes of a DIMACS solution without names are int, from 1.
+    """
+    by_node: dict[str | int, Any] = {}
     if path is None:
         return by_node
     try:
-        text = files.read_bytes(path, TABLE_LIMIT).decode("utf-8-sig")
-        rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-        for node, *words in filter(None, rows):
-            if (node, *words) == ("node", "color"):
-                continue
-            colors = [integer(word.strip()) for word in words]
+        kind, entries = _entries(files.read_bytes(path, TABLE_LIMIT).decode("utf-8-sig"))
+        for node, words in entries:
+            colors = [integer(str(word).strip()) for word in words]
             if node in by_node or (is_single and len(colors) != 1):
                 raise ValueError(f"node {node!r} stands there twice or without one color")
             by_node[node] = colors[0] if is_single else colors
-    except (ValueError, csv.Error) as error:
+    except (ValueError, csv.Error, RecursionError) as error:
         raise UserError(f"{path}: {error}; a line has a node, then its colors, such as 7,0,2") from error
+    logger.info("%s: colors of %d nodes, read as %s", path, len(by_node), kind)
     return by_node
+
+
+def _entries(text: str) -> tuple[str, list[tuple[str | int, list[Any]]]]:
+    """What a file of colors is, and its nodes with their colors, from 0. ValueError if a line cannot be understood."""
+    if text.lstrip()[:1] == "{":
+        pairs = json.loads(text, object_pairs_hook=list)
+        return "JSON", [(node, colors if isinstance(colors, list) else [colors]) for node, colors in pairs]
+    if not re.match(r"(c.*\n|\s)*s col ", text):
+        sign = next((sign for sign in "\t;" if sign in text.partition("\n")[0]), ",")
+        rows = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=sign, strict=True))
+        return f"a table with {sign!r} between cells", [
+            (node, words) for node, *words in rows if (node, *words) != ("node", "color")
+        ]
+    found, names = [], {}
+    for line in text.splitlines():
+        match line.split(None, 2):
+            case ["l", node, color]:
+                if not integer(color.strip()):
+                    raise ValueError(f"{line!r} has color 0; in a DIMACS solution, nodes and colors count from 1")
+                found.append((integer(node), [int(color) - 1]))
+            case ["c", node, name] if node.isdecimal():
+                names[int(node)] = name
+            case [word, *_] if word not in ("c", "s"):
+                raise ValueError(f"{line!r} is no line of a DIMACS solution")
+    are_named = names.keys() == {node for node, _ in found}
+    return "a DIMACS solution", [(names[node] if are_named else node, colors) for node, colors in found]

@@ -41,6 +41,9 @@ def generate(settings: GenerateSettings) -> PackedGraphs:
 def import_graphs(settings: ImportSettings) -> PackedGraphs:
     """Read, label, split and pack all graphs of `settings.sources`. Nothing happens if that is already done."""
     paths = sources.find(settings.sources)
+    folders = filter(os.path.isdir, settings.sources)
+    if tables := [path for folder in folders for path in sources.tables_in(folder) if path not in paths]:
+        log.info("not read: %d tables, such as %s; %s", len(tables), tables[0], sources.BY_NAME)
     origin: dict = {"sources": [str(path.resolve()) for path in settings.sources]}
     origin |= {"files": len(paths), "state": _state(paths)}
     families, every = (*GRAPH_TYPES, UNNAMED_FAMILY), -(-len(paths) // LONG_SEARCHES)
