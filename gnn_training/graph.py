@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -199,24 +198,20 @@ def _neighbour_dict(source: Mapping) -> tuple[list, Iterable[tuple[Any, Any]]]:
     for node, others in source.items():
         if isinstance(others, str) or not isinstance(others, Iterable):
             raise TypeError(f"the neighbours of node {node!r} are {others!r}: give a list")
-        if isinstance(others, Mapping):
-            for other, weight in others.items():
-                if isinstance(weight, Real) and not weight < 0 and not weight > 0:
-                    raise TypeError(
-                        f"node {node!r} has the neighbour {other!r} with {weight}: leave out what is no edge"
-                    )
+        for other, weight in others.items() if isinstance(others, Mapping) else ():
+            if isinstance(weight, int | float) and not (weight < 0 or weight > 0):  # such as NaN
+                raise TypeError(f"node {node!r} has the neighbour {other!r} with {weight}: leave out what is no edge")
     lists = {node: list(others) for node, others in source.items()}  # once, because it may be an iterator
     way_out = "give edges as networkx.Graph(edges), or each node with the list of its neighbours"
+    here = "a dict goes from node to neighbours, and here"
     try:
         names = list(dict.fromkeys([*lists, *chain.from_iterable(lists.values())]))
     except TypeError as error:
-        raise TypeError(
-            f"a dict goes from node to neighbours, and here a neighbour has an {error}: {way_out}"
-        ) from None
+        raise TypeError(f"{here} a neighbour has an {error}: {way_out}") from None
     if len(names) > len(lists) and not any(other in lists for others in lists.values() for other in others):
-        raise TypeError(f"a dict goes from node to neighbours, and here no neighbour is a key: {way_out}")
+        raise TypeError(f"{here} no neighbour is a key: {way_out}")
     if len(lists) > 2 and all(len(others) == len(lists) and {0, 1}.issuperset(others) for others in lists.values()):
-        raise TypeError("a dict goes from node to neighbours, and here are rows of 0 and 1: give the matrix")
+        raise TypeError(f"{here} are rows of 0 and 1: give the matrix")
     return names, ((node, other) for node, others in lists.items() for other in others)
 
 
