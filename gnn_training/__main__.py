@@ -58,6 +58,8 @@ def main(args: Sequence[str] | None = None) -> int:
     atexit.register(gc.freeze)  # otherwise the last collection takes a second for what torch has loaded
     _set_up_output()
     os.environ["MPLBACKEND"] = "agg"  # figures are files; a notebook names one that is not there
+    # Before torch loads OpenMP: beside other work, threads that spin while they wait take up to ten times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         with processes.interruptible():
             _run(sys.argv[1:] if args is None else args)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gnn_training.graph import as_graph, is_one_graph, node_names
+from gnn_training.graph import is_one_graph, named_graph
 from gnn_training.machine import num_cores, usable_threads
 from gnn_training.onnx_program.session import Model, cached_model
 from gnn_training.search.engine import Budget
@@ -27,10 +27,11 @@ def color(
 ) -> Any:  # fmt: skip
     """Color a graph properly, with as few colors as the time allows; colors count from 0 without gaps.
 
-    graph: a networkx or rustworkx graph, or a dict from node to neighbours, gives a dict from node to color; a
-    torch_geometric Data gives a tensor (N,); an edge array (E, 2) of integers, a symmetric adjacency matrix (N, N) of 0
-    and 1, a scipy sparse matrix or an igraph graph gives a numpy array (N,). Integers (2, 2) are an edge array.
-    Directions, weights, parallel edges and self loops are ignored.
+    graph: a networkx or rustworkx graph, the edges of a networkx graph, a dict from node to neighbours or a symmetric
+    pandas DataFrame of 0 and 1 gives a dict from node to color; a torch_geometric Data gives a tensor (N,); an edge
+    array (E, 2) of integers, a symmetric adjacency matrix (N, N) of 0 and 1, a symmetric scipy sparse matrix or an
+    igraph graph gives a numpy array (N,). Integers (2, 2) are an edge array. Directions, weights, parallel edges and
+    self loops are ignored.
     seconds: time limit. The search ends earlier if the coloring is proven optimal. The first use after an
     installation compiles the search for some 20 seconds before.
     model: an open Model, the path of an exported file, or hf://owner/name on the Hugging Face Hub; None takes the
@@ -51,14 +52,14 @@ def color(
     seconds, seed = float(_number("seconds", seconds, Real, 0)), int(_number("seed", seed, Integral, 0))
     k = None if k is None else int(_number("k", k, Integral, 1))
     threads = 0 if threads is None else int(_number("threads", threads, Integral, 1))
+    num_nodes = None if num_nodes is None else int(_number("num_nodes", num_nodes, Integral, 0))
     for name, mapping in (("precolored", precolored), ("allowed", allowed)):
         if mapping is not None and not isinstance(mapping, Mapping):
             raise TypeError(f"{name} must be a dict with a node as the key, not {type(mapping).__name__}")
     opened = model if isinstance(model, Model) else cached_model(model)
     compile_all()
     start = time.monotonic()
-    source = as_graph(graph, num_nodes)
-    named = node_names(graph)
+    source, named = named_graph(graph, num_nodes)
     names: Sequence[Any] = range(source.num_nodes) if named is None else named
     solution = Solution(np.empty(0, dtype=np.int64), 0, 0, True, 0, 0.0, "none")
     problem = Problem.create(source, names, k, precolored, allowed, equitable, start + seconds)
@@ -86,6 +87,8 @@ def color_many(graphs: Iterable[Any], seconds: float = 1.0, **options: Any) -> l
 
     if is_one_graph(graphs) or isinstance(graphs, str):
         raise TypeError("color_many takes a list of graphs: give [graph], or call color")
+    if not isinstance(graphs, Iterable):
+        raise TypeError(f"color_many takes a list of graphs, not {type(graphs).__name__}")
     compile_all()
     work = partial(color, seconds=seconds, threads=1, **options)
     return list(in_threads(work, list(graphs), num_cores()))

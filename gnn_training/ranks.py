@@ -69,6 +69,7 @@ def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in __main__, for who calls this from Python
     os.environ.setdefault("OMP_NUM_THREADS", str(machine.threads_per_rank(num_ranks)))
     with tempfile.TemporaryDirectory() as folder:
         start = elastic_launch(_config(num_ranks, folder), _run_rank)

@@ -28,7 +28,7 @@ def rank(what: str) -> object:
     """As one of two ranks, do what the test wants."""
     number = int(os.environ["RANK"])
     if what == "place":
-        return number, os.environ["WORLD_SIZE"], os.environ["OMP_NUM_THREADS"]
+        return number, os.environ["WORLD_SIZE"], os.environ["OMP_NUM_THREADS"], os.environ["OMP_WAIT_POLICY"]
     if what in ("come too late", "wait too long", "freeze"):
         from gnn_training.distributed import join
 

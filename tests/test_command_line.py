@@ -85,6 +85,15 @@ def test_version_is_printed_also_in_a_notebook(capsys, monkeypatch):
     assert os.environ["MPLBACKEND"] == "agg"  # which needs no module
 
 
+@pytest.mark.parametrize("policy", ["passive", "active"])
+def test_threads_of_a_training_wait_without_spinning_unless_the_user_wants_it(policy: str, tmp_path: Path):
+    chosen = {"OMP_DISPLAY_ENV": "true", **({"OMP_WAIT_POLICY": policy} if policy == "active" else {})}
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | chosen
+    command = [sys.executable, "-m", "gnn_training", "train", "--data", tmp_path]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and f"OMP_WAIT_POLICY = '{policy.upper()}'" in done.stderr  # as OpenMP itself says
+
+
 @pytest.mark.parametrize("flags", [["--preset", "smoke"], ["--preset=smoke"]])
 @pytest.mark.parametrize("command", ["run", "train", "check"])
 def test_preset_sets_the_defaults_and_flags_override_them(command: str, flags: list[str]):

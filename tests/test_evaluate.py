@@ -247,7 +247,7 @@ def test_the_picture_is_of_the_smallest_connected_graph_where_colors_are_saved(f
     assert run(folder / "parts.col", tiny_model)["picture"] is None
 
 
-def test_packed_graphs_that_are_damaged_or_without_validation_are_refused(packed_folder: Path, tiny_model: Path):
+def test_damaged_packed_graphs_are_refused_and_without_validation_all_are_scored(packed_folder, tiny_model, caplog):
     path = packed_folder / packed.GRAPHS_FILE
     tensors, _ = packed.read_columns(path)
     kept = {name: np.array(tensor) for name, tensor in tensors.items()}
@@ -256,7 +256,8 @@ def test_packed_graphs_that_are_damaged_or_without_validation_are_refused(packed
     with pytest.raises(UserError, match="differs from its manifest"):
         run(packed_folder, tiny_model)
     packed.write(packed_folder, kept | {"split": np.zeros(5, dtype=np.uint8)}, ("er", "small"), {})
-    assert len(run(packed_folder, tiny_model)["graphs"]) == 5  # without validation graphs, those of the training
+    assert len(run(packed_folder, tiny_model)["graphs"]) == 5
+    assert f"{packed_folder}: no validation graphs: the scores are those of all graphs" in caplog.text
 
 
 def test_an_improper_coloring_ends_the_job_and_names_the_graph(folder: Path, tiny_model: Path, monkeypatch):

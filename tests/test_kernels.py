@@ -1,11 +1,13 @@
 """The compiled loops: DSATUR, first fit, greedy cliques, independent sets, and where their compiled code is kept."""
 
+import os
 import resource
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import networkx as nx
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from small_graphs import GRAPH, random_graph
 
 from gnn_training.graph import Graph, as_graph, from_logits, is_proper, num_colors
+from gnn_training.search.compiled import njit
 from gnn_training.search.first_colorings import clique_size, seeded
 from gnn_training.search.kernels import color_independent_set, dsatur, first_fit
 
@@ -138,3 +141,38 @@ def test_of_sets_of_one_size_the_one_with_more_edges_is_taken():
     for seed in range(10):
         found = independent_set(house, np.ones(5, dtype=bool), 50, seed)
         assert np.flatnonzero(found).tolist() in ([0, 2], [1, 3])
+
+
+def colors_of_a_path() -> int:
+    """Compile first fit, or load it, and color a path; how often it was loaded."""
+    compiled = njit(cache=True)(first_fit.py_func)
+    assert compiled(*PATH.csr(), np.arange(4)).tolist() == [0, 1, 0, 1]
+    return sum(compiled.stats.cache_hits.values())
+
+
+@pytest.mark.parametrize("size", [0, 40])
+@pytest.mark.parametrize("kind", ["*.nbi", "*.nbc"])
+def test_compiled_code_that_is_cut_off_on_the_disk_is_compiled_again(
+    kind: str, size: int, tmp_path: Path, monkeypatch, caplog
+):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    assert (colors_of_a_path(), colors_of_a_path()) == (0, 1)
+    [file] = tmp_path.rglob(kind)
+    os.truncate(file, size)
+    assert (colors_of_a_path(), colors_of_a_path()) == (0, 1)
+    [record] = caplog.records
+    assert record.getMessage() == f"{file.parent}: files of numba are damaged or cannot be read; compiling again"
+
+
+def test_the_search_works_where_compiled_code_cannot_be_written(tmp_path: Path, monkeypatch, caplog):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # as on a full disk
+    try:
+        assert (colors_of_a_path(), colors_of_a_path()) == (0, 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "cannot be written (file too large): the search is compiled at every start; name a folder" in caplog.text
+    monkeypatch.setattr(numba.core.caching.CompileResultCacheImpl, "_locator_classes", [])
+    assert colors_of_a_path() == 0
+    assert "no folder to keep compiled code in: the search is compiled at every start; name a folder" in caplog.text

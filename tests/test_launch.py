@@ -30,8 +30,10 @@ def test_launch_returns_the_first_result_and_shares_the_cores_out(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("OMP_NUM_THREADS", "")  # so that what the launch sets is undone, too
     monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "")
+    monkeypatch.delenv("OMP_WAIT_POLICY")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
-    assert launch(rank, "place", 2) == (0, "2", "3")
+    assert launch(rank, "place", 2) == (0, "2", "3", "passive")
 
 
 def test_single_rank_is_this_process():

@@ -309,9 +309,10 @@ def test_fewer_validation_graphs_are_spread_over_all_and_large_ones_left_out(dat
     assert 0 < len(ids) < 5 and data.num_nodes[ids].max() == 36
 
 
-def test_where_no_graph_is_held_out_those_of_the_training_are_scored(tmp_path: Path, rt: Runtime, network):
+def test_where_no_graph_is_held_out_those_of_the_training_are_scored(tmp_path: Path, rt: Runtime, network, caplog):
     data = tiny_runs.write_data(tmp_path, graphs=1)
     assert start(data, rt).scores(network)["graphs"] == 1
+    assert "no validation graphs up to 2048 nodes: the training graphs judge the weights" in caplog.text
 
 
 @pytest.mark.slow  # labels of 48 graphs

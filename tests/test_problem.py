@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -177,6 +178,27 @@ class Sparse:
         return self
 
 
+class Frame:
+    """What as_graph uses of a pandas DataFrame; pandas is not installed here."""
+
+    def __init__(self, index: Sequence, columns: Sequence, values: list[list]):
+        self.index, self.columns, self.values = index, columns, values
+
+    def to_numpy(self) -> np.ndarray:
+        return np.array(self.values)
+
+
+class DokArray(dict):
+    """The dict that a dok_array of scipy is."""
+
+    def tocoo(self) -> Sparse:
+        row, col = zip(*self, strict=True)
+        return Sparse((2, 2), row, col, list(self.values()))
+
+
+RING = [[1, 3], [0, 2], [1, 3], [0, 2]]  # neighbours of four nodes, or two edges
+
+
 @pytest.mark.parametrize(
     ("options", "error", "sentence"),
     [
@@ -233,7 +255,29 @@ class Sparse:
         ),
         ({"graph": {"a": "bc"}}, TypeError, "the neighbours of node 'a' are 'bc': give a list"),
         ({"graph": {"a": ["b"]}, "num_nodes": 2}, TypeError, "num_nodes is for an edge array only"),
-        ({"graph": Sparse((2, 3), [0], [1], [1])}, ValueError, r"an adjacency matrix is square, not \(2, 3\)"),
+        ({"graph": Sparse((2, 3), [0], [1], [1])}, ValueError, r"square, not \(2, 3\): A.T @ A with A = matrix != 0"),
+        ({"graph": Sparse((3, 3), [0, 2], [1, 1], [1, 1])}, ValueError, "is not symmetric: .* A.T @ A .* colors the"),
+        ({"graph": Sparse((2, 2), [0, 1], [1, 0], [1, 2])}, ValueError, "is not symmetric: .* A.T @ A .* colors the"),
+        ({"graph": PETERSEN.nodes}, TypeError, "NodeView of networkx is no graph: give the graph itself, its edges"),
+        ({"graph": PETERSEN.degree}, TypeError, "DegreeView of networkx is no graph: give the graph itself, its edges"),
+        ({"graph": PETERSEN[0]}, TypeError, "AtlasView of networkx is no graph: give the graph itself, its edges"),
+        ({"graph": [PETERSEN] * 2, "seconds": 1}, TypeError, "a list of graphs is not one graph: call color_many"),
+        ({"graph": {"nodes": [0, 1], "edges": [(0, 1)]}}, TypeError, "no neighbour is a key: give edges as networkx"),
+        ({"graph": {"nodes": [0, 1], "edges": [[0, 1]]}}, TypeError, "an unhashable type: 'list': give edges as netw"),
+        ({"graph": {"from": [0, 1], "to": [1, 2]}}, TypeError, "no neighbour is a key: give edges as networkx.Graph"),
+        ({"graph": {0: [0, 1, 0], 1: [1, 0, 1], 2: [0, 1, 0]}}, TypeError, "here are rows of 0 and 1: give the matrix"),
+        ({"graph": {"a": {"a": 0, "b": 1}, "b": {"a": 1}}}, TypeError, "node 'a' has the neighbour 'a' with 0: leave"),
+        ({"graph": Frame("ab", "ac", [[0, 1], [1, 0]])}, ValueError, "a Frame is an adjacency matrix with the same la"),
+        ({"graph": Frame("aa", "aa", [[0, 1], [1, 0]])}, ValueError, "with the same labels in rows and columns, each "),
+        ({"graph": Frame([0, 1], "uv", [[0, 1], [1, 2]])}, ValueError, "or the edges as networkx.from_pandas_edgelist"),
+        ({"graph": Frame("ab", "ba", [[0, 1], [0, 1]])}, ValueError, "is not symmetric: give"),
+        ({"graph": Frame("ab", "ab", [[0, "x"], ["x", 0]])}, TypeError, "a graph is a networkx .* not Frame of <U"),
+        ({"graph": RING}, ValueError, r"4 lists of two numbers may be .* give np.array\(edges\) or dict\(enumerate"),
+        ({"graph": [[1], [0]]}, ValueError, r"or dict\(enumerate\(lists\)\) for lists of neighbours"),
+        ({"graph": [[], []], "seconds": 1}, TypeError, r"not list of float64: .*dict\(enumerate\(lists\)\) for lists"),
+        ({"graph": 5}, TypeError, "a graph is a networkx graph, an edge array .* not int"),
+        ({"graph": iter([(0, 1)])}, TypeError, "a graph is a networkx graph, an edge array .* not list_iterator"),
+        ({"graph": [(0, 1)], "num_nodes": 3.7}, TypeError, r"num_nodes \(3.7\) must be an integer, not float"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused_in_one_sentence(options: dict, error: type, sentence: str):
@@ -245,10 +289,15 @@ def test_arguments_that_cannot_be_used_are_refused_in_one_sentence(options: dict
             Model(threads=1).predict(options["graph"])
 
 
-@pytest.mark.parametrize("graph", [PETERSEN, [(0, 1), (1, 2)], np.zeros((3, 3), int), {0: [1]}, Data(), "graph.col"])
+@pytest.mark.parametrize(
+    "graph",
+    [PETERSEN, [(0, 1), (1, 2)], [[], [0, 1]], np.zeros((3, 3), int), {0: [1]}, PETERSEN.degree, Data(), "graph.col"],
+)
 def test_a_single_graph_for_color_many_is_refused(graph: object):
     with pytest.raises(TypeError, match=r"color_many takes a list of graphs: give \[graph\], or call color"):
         gnn_training.color_many(graph)
+    with pytest.raises(TypeError, match="color_many takes a list of graphs, not int"):
+        gnn_training.color_many(5)
 
 
 def test_numbers_may_be_those_of_numpy_and_precolored_nodes_any_colors_with_gaps():
@@ -318,7 +367,17 @@ MATRIX = nx.to_numpy_array(nx.path_graph(3))
         (nx.to_dict_of_dicts(nx.path_graph(3)), [0, 1, 2], [(0, 1), (1, 2)]),
         (RUSTWORKX, [0, 2, 5], [(0, 2), (2, 5)]),
         (IGRAPH, 4, [(0, 1), (1, 2)]),
-        (Sparse((4, 4), [0, 2, 3, 1], [1, 1, 3, 3], [1.5, 2, 1, 0]), 4, [(0, 1), (1, 2)]),
+        ({"a": iter(["b"]), "b": iter(["a"])}, ["a", "b"], [("a", "b")]),
+        (nx.path_graph("abc").edges, ["a", "b", "c"], [("a", "b"), ("b", "c")]),
+        (nx.MultiGraph([(0, 1), (0, 1)]).edges(keys=True, data=True), [0, 1], [(0, 1)]),
+        (nx.path_graph(3).adj, [0, 1, 2], [(0, 1), (1, 2)]),
+        (Sparse((4, 4), [0, 1, 2, 1, 3, 1], [1, 0, 1, 2, 3, 3], [2, 2, 1.5, 1.5, 1, 0]), 4, [(0, 1), (1, 2)]),
+        (Sparse((3, 3), [0, 0, 1, 2], [1, 1, 2, 1], [1, -1, 1, 1]), 3, [(1, 2)]),  # entries of one place are added
+        (DokArray({(0, 1): 1.0, (1, 0): 1.0}), 2, [(0, 1)]),
+        (Frame("abc", "cab", [[1, 0, 0], [0, 0, 0], [0, 1, 0]]), ["a", "b", "c"], [("a", "c")]),
+        (dict(enumerate(RING)), [0, 1, 2, 3], [(0, 1), (1, 2), (2, 3), (3, 0)]),
+        (np.array(RING), 4, [(1, 3), (0, 2)]),
+        ([(1, 2), (2, 0), (0, 1)], 3, [(0, 1), (1, 2), (2, 0)]),  # edges and neighbours of one graph
         *((matrix, 3, [(0, 1), (1, 2)]) for matrix in (MATRIX, MATRIX.astype(int), MATRIX > 0, MATRIX.tolist())),
         (np.array([[False, True], [True, False]]), 2, [(0, 1)]),
         (np.array([[0, 1], [1, 2]]), 3, [(0, 1), (1, 2)]),
@@ -338,6 +397,7 @@ def test_without_nodes_the_result_is_empty_and_without_edges_there_is_one_color(
     assert gnn_training.color(Data(edge_index=torch.empty(2, 0, dtype=torch.long), num_nodes=0)).shape == (0,)
     assert gnn_training.color(nx.empty_graph(3), model=model) == {0: 0, 1: 0, 2: 0}
     assert gnn_training.color([], model=model, num_nodes=2).tolist() == [0, 0]
+    assert [colors.shape for colors in gnn_training.color_many([[], [(0, 1)], []])] == [(0,), (2,), (0,)]
 
 
 def test_a_model_predicts_for_a_list_of_graphs_of_any_kind_and_a_list_of_edges_is_one_graph(model: Model):

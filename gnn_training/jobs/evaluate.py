@@ -116,7 +116,10 @@ def _cases(settings: EvaluateSettings) -> list[Case]:
     elif is_packed(settings.graphs):
         data = PackedGraphs.open(settings.graphs)
         data.verify()
-        ids = data.indices("validation").tolist() or list(range(len(data)))  # a single graph is for training
+        ids = data.indices("validation").tolist()
+        if not ids:  # a single graph is for training
+            ids = list(range(len(data)))
+            logger.warning("%s: no validation graphs: the scores are those of all graphs", settings.graphs)
         chosen_by = {ids[place] for place in spread(len(ids), settings.chosen_by)}
         if len(ids) - len(chosen_by) >= MIN_OTHERS:
             ids = [i for i in ids if i not in chosen_by]

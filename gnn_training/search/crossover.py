@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from gnn_training.graph import NeighbourLists
+from gnn_training.search.compiled import njit
 
 # Of a node in its coloring: neighbours of its own color; the largest share of its class that is one class of the other
 # coloring; the share of its class that is one class with it there; its degree; nodes that its class could take; moves

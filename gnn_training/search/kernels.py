@@ -10,7 +10,8 @@ half.
 """
 
 import numpy as np
-from numba import njit
+
+from gnn_training.search.compiled import njit
 
 FORBIDDEN = 1 << 28  # more than any number of conflicts
 NOWHERE = np.uint32(2**32 - 1)

@@ -50,7 +50,8 @@ VISITS_PER_ROUND = 11, 40  # work of a round of the trained rule: per mean degre
 @cache
 def compile_all() -> None:
     """Compile the loops, once and for 20 s, or load them from the disk, before a clock starts."""
-    if not any(Path(search_graph.stats.cache_path).glob(f"search_kernel.{search_graph.py_func.__qualname__}-*.nbi")):
+    folder = Path(search_graph.stats.cache_path or "")
+    if not any(folder.glob(f"search_kernel.{search_graph.py_func.__qualname__}-*.nbi")):
         logger.info("first use: compiling the search, which takes about 20 seconds")
     stop, weights = np.zeros(1, dtype=np.uint8), np.zeros(NUM_WEIGHTS, dtype=np.float32)
     path = NeighbourLists(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], dtype=np.int32))

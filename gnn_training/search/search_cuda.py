@@ -19,8 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import config, cuda, float32, int16, int32, int64, uint32
 
+from gnn_training.files import reason
 from gnn_training.network import rule
 from gnn_training.network.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
+from gnn_training.search.compiled import warn
 from gnn_training.search.search_kernel import (
     ENDS,
     FORMULAS,
@@ -491,7 +493,12 @@ def kernel(in_shared: bool, max_shared: int) -> Any:
     """The kernel for a grid of one block per search, compiled for the present GPU. in_shared: whether the counts are in
     shared memory, else `large` (R, integers) int16 has room for them after what is tabu. max_shared: its bytes.
     """
-    compiled = cuda.jit(SIGNATURE, cache=True, **OPTIONS)(keyed_by_rule(kernel_function(in_shared)))
+    function = keyed_by_rule(kernel_function(in_shared))
+    try:
+        compiled = cuda.jit(SIGNATURE, cache=True, **OPTIONS)(function)
+    except Exception as error:  # of numba's files: damaged, or no room for them
+        warn(f"numba's files of the search on GPUs cannot be used ({reason(error)}): compiling it without them")
+        compiled = cuda.jit(SIGNATURE, **OPTIONS)(function)
     if not SIMULATED:
         allow(compiled, max_shared)
     return compiled

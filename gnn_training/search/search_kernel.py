@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from gnn_training.network import rule
 from gnn_training.network.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
+from gnn_training.search.compiled import njit
 
 ENDS = np.cumsum([0, *(math.prod(shape) for shape in rule.SHAPES.values())])  # of the parts in the vector of weights
 NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES = map(len, (rule.CONTROLS, rule.NODE_FEATURES, rule.GRAPH_FEATURES))

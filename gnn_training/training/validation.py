@@ -1,5 +1,6 @@
 """Scores on the validation graphs: what a caller of the exported program would get, every graph counted once."""
 
+import logging
 import math
 from functools import cached_property
 
@@ -14,6 +15,7 @@ from gnn_training.network.network import ColoringNetwork
 from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import Batch, DeviceDataset, Searcher, search_costs, share
 
+log = logging.getLogger(__name__)
 STATE_BATCH = 16
 MAX_NODES = 2048  # larger graphs are trained on, but would dominate the scores
 
@@ -26,7 +28,10 @@ class Validation:
         data = dataset.data
         held_out = data.indices("validation")
         held_out = held_out[data.num_nodes[held_out] <= MAX_NODES]
-        held_out = held_out if len(held_out) else data.indices("train")
+        if not len(held_out):
+            held_out = data.indices("train")
+            if rt.is_main:
+                log.warning("no validation graphs up to %d nodes: the training graphs judge the weights", MAX_NODES)
         self.ids = held_out[spread(len(held_out), settings.validation_graphs or len(held_out))]
         self.dsatur_gap = float((data.dsatur_colors[self.ids].astype(int) - data.num_colors[self.ids]).mean())
         mine = self.ids[share(search_costs(data, self.ids), rt.world_size)[rt.rank]]
