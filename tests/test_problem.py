@@ -48,7 +48,7 @@ def every_coloring(graph: Graph, lists: dict[int, set[int]], colors: range) -> l
 @given(graph=GRAPH)
 def test_small_graphs_are_proven_optimal_by_branch_and_bound(graph: Graph):
     start, lists = kernels.dsatur(*graph.csr()), graph.csr()
-    best, is_proven, left = kernels.branch_and_bound(*lists, start, 0, 10**6, GO)
+    best, is_proven, left = kernels.branch_and_bound(*lists, start, np.empty(0, dtype=np.int64), 0, 10**6, GO)
     assert is_proven and left > 0 and is_proper(graph, best)
     assert find(graph).num_colors == best.max() + 1 == num_colors(best)
     if graph.num_nodes <= 6:
