@@ -31,9 +31,8 @@ from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_grap
 
 logger = logging.getLogger(__name__)
 CLIQUE_SHARE = 0.2  # of the time, for cliques
-PROOF_BRANCHES = 5_000  # of branch and bound in its first run
-PROOF_NODES, PROOF_SHARE = 150, 0.25  # its share of the work is 1 up to so many nodes, and this beyond
-CLIQUE_WORK = 10_000_000  # of the exact search for cliques in its first run, some 30 ms
+PROOF_WORK, CLIQUE_WORK = 10_000_000, 5_000_000  # of branch and bound for colors and for cliques in a first run, 30 ms
+PROOF_NODES, PROOF_SHARE = 150, 0.1  # its share of the work is 1 up to so many nodes, and this beyond
 WHOLE = 0.9  # share of the nodes in which the whole graph is searched, because to begin again costs more
 SLICE = 20_000  # moves of TabuCol
 ELITE = 10  # generations after which the best child of an earlier such period returns
@@ -200,16 +199,16 @@ def branch_and_bound(worker: Worker) -> Iterator[int]:
     """DSATUR branch and bound for one color less than known, from a large clique of every open part, with ever more
     branches, until it proves that there is no such coloring.
     """
-    lists, stop = worker.lists, worker.stop
+    lists, stop, run = worker.lists, worker.stop, 0
     order, cores = proofs.removal_order(*lists)
-    for run in count():
-        colors = worker.search.best.copy()
-        k, work, num_open = int(colors.max()), EMPTY_SLICE, 0
+    while True:
+        best = worker.search.best
+        k, colors, num_open, work = int(best.max()), best.copy(), 0, EMPTY_SLICE
         worker.look_for(k)
-        for nodes in open_parts(lists, cores, colors, k):
-            part, branches, visits = subgraph(lists, nodes), PROOF_BRANCHES << run, CLIQUE_WORK << run
+        for nodes in open_parts(lists, cores, best, k):
+            part, visits, branches = subgraph(lists, nodes), CLIQUE_WORK << run, (PROOF_WORK << run) // len(nodes)
             clique, _, visits_left = proofs.largest_clique(*part, *proofs.removal_order(*part), k + 1, visits, stop)
-            arguments = compact(colors[nodes]), clique, k, branches, stop
+            arguments = compact(best[nodes]), clique, k, branches, stop
             colors[nodes], is_proven, branches_left = kernels.branch_and_bound(*part, *arguments)
             if is_proven:
                 worker.search.prove(worker.method)
@@ -218,6 +217,7 @@ def branch_and_bound(worker: Worker) -> Iterator[int]:
         if not num_open:
             worker.offer(smallest_last(lists, order, cores, colors, k))
         yield work
+        run = run + 1 if worker.search.best is best else 0
 
 
 def tabu_search(worker: Worker) -> Iterator[int]:
@@ -364,5 +364,5 @@ def methods_for(lists: NeighbourLists, first: Coloring, clique: int, rule: np.nd
     methods: dict[Method, float] = {recombination: 2, trained_rule: 2, fewer_colors: 0.5}
     if is_random and density(lists) >= SETS_FROM and n >= SETS_NODES:
         methods = {recombination: 2, extraction: 4, fewer_colors: 0.5, trained_rule: 0.5}
-    methods = {branch_and_bound: 1, **methods} if n <= PROOF_NODES else {**methods, branch_and_bound: PROOF_SHARE}
+    methods = {branch_and_bound: 1 if n <= PROOF_NODES else PROOF_SHARE, **methods}
     return {method: share for method, share in methods.items() if method is not trained_rule or rule is not None}
