@@ -119,17 +119,17 @@ def test_core_numbers_components_cliques_and_odd_wheels_are_those_of_networkx(gr
     beside = [network.subgraph(network[node]) for node in network]
     assert has_odd_wheel(*lists, GO) == (not all(map(nx.is_bipartite, beside)))
     largest = max(map(len, nx.find_cliques(network)))
-    clique, is_largest, left = largest_clique(*lists, order, cores, graph.num_nodes + 1, 10**6, GO)
+    clique, is_largest, left = largest_clique(*lists, graph.num_nodes + 1, 10**6, GO)
     assert len(set(clique.tolist())) == len(clique) == largest and is_largest and left > 0
     assert network.subgraph(clique.tolist()).size() == largest * (largest - 1) // 2
-    assert len(largest_clique(*lists, order, cores, 2, 10**6, GO)[0]) >= min(2, largest)
+    assert len(largest_clique(*lists, 2, 10**6, GO)[0]) >= min(2, largest)
 
 
 @pytest.mark.parametrize(("work", "stop"), [(50, 0), (10**9, 1)])
 def test_a_search_for_cliques_ends_after_its_work_or_when_it_is_told_to(work: int, stop: int):
     graph = random_graph(300, 0.5)
     stopped = np.full(1, stop, dtype=np.uint8)
-    clique, is_largest, _ = largest_clique(*graph.csr(), *removal_order(*graph.csr()), 300, work, stopped)
+    clique, is_largest, _ = largest_clique(*graph.csr(), 300, work, stopped)
     assert not is_largest and graph.adjacency()[np.ix_(clique, clique)].sum() == len(clique) * (len(clique) - 1)
 
 

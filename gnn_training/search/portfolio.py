@@ -31,8 +31,9 @@ from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_grap
 
 logger = logging.getLogger(__name__)
 CLIQUE_SHARE = 0.2  # of the time, for cliques
-PROOF_WORK, CLIQUE_WORK = 10_000_000, 5_000_000  # of branch and bound for colors and for cliques in a first run, 30 ms
-PROOF_NODES, PROOF_SHARE = 150, 0.1  # its share of the work is 1 up to so many nodes, and this beyond
+CLIQUE_WORK = 2_000_000  # of branch and bound for a clique in its first run, some 10 ms
+PROOF_NODES, PROOF_BRANCHES = 150, 5_000  # of that for colors: up to so many nodes, branches of its first run
+PROOF_SHARE, PROOF_WORK = 0.1, 5_000_000  # beyond: its share of the work, and visits of the first run
 WHOLE = 0.9  # share of the nodes in which the whole graph is searched, because to begin again costs more
 SLICE = 20_000  # moves of TabuCol
 ELITE = 10  # generations after which the best child of an earlier such period returns
@@ -62,7 +63,7 @@ def compile_all() -> None:
     [two] = improvements(path, np.arange(3), Budget(math.inf, lower=2), {tabu_search: 1})
     parent = Parent(0, two.colors, np.zeros(3, dtype=np.int32))
     children(path, [parent, parent], 2, shipped_weights())
-    nodes = proofs.largest_clique(*path, *proofs.removal_order(*path), 3, 1, stop)[0]
+    nodes = proofs.largest_clique(*path, 3, 1, stop)[0]
     kernels.branch_and_bound(*path, two.colors, nodes, 1, 1, stop)
     proofs.components(*path)
     proofs.has_odd_wheel(*path, stop)
@@ -98,8 +99,7 @@ def lower_bound(lists: NeighbourLists, num_colors: int, clique: int, until: floa
     """A number of colors that every coloring has, `clique` at least and `num_colors` at most. num_colors: of a
     coloring; is_dsatur: DSATUR's, which has two colors if the graph is bipartite.
     """
-    order, cores = proofs.removal_order(*lists)
-    nodes, *_ = first_loop(proofs.largest_clique, until, *lists, order, cores, num_colors, CLIQUE_WORK)
+    nodes, *_ = first_loop(proofs.largest_clique, until, *lists, num_colors, CLIQUE_WORK)
     bound = max(clique, len(nodes))
     if bound == 2 and is_dsatur:
         bound = 3
@@ -115,6 +115,8 @@ def _better_ones(
     after the other, and a proof for one of them is a proof for the graph.
     """
     yield best
+    if best.num_colors <= budget.lower:
+        return
     order, cores = proofs.removal_order(*lists)
     colors, is_first = best.colors.copy(), True
     while best.num_colors > budget.lower and time.monotonic() < budget.deadline:
@@ -163,11 +165,12 @@ def open_parts(lists: NeighbourLists, cores: np.ndarray, colors: np.ndarray, k: 
     remains when nodes with fewer than k neighbours are removed again and again. Nodes of each, the smallest first.
     cores (N,): core numbers.
     """
-    inside = np.flatnonzero(cores >= k)
+    inside, base = np.flatnonzero(cores >= k), int(colors.max()) + 1
     component = proofs.components(*subgraph(lists, inside))
+    num_colors = np.bincount(np.unique(component * base + colors[inside]) // base)
     ends = np.cumsum(np.bincount(component))[:-1]
-    parts = np.split(inside[np.argsort(component, kind="stable")], ends) if len(inside) else []
-    return sorted((nodes for nodes in parts if len(np.unique(colors[nodes])) > k), key=len)
+    parts = np.split(inside[np.argsort(component, kind="stable")], ends)
+    return sorted((parts[i] for i in np.flatnonzero(num_colors > k)), key=len)
 
 
 def smallest_last(
@@ -206,8 +209,9 @@ def branch_and_bound(worker: Worker) -> Iterator[int]:
         k, colors, num_open, work = int(best.max()), best.copy(), 0, EMPTY_SLICE
         worker.look_for(k)
         for nodes in open_parts(lists, cores, best, k):
-            part, visits, branches = subgraph(lists, nodes), CLIQUE_WORK << run, (PROOF_WORK << run) // len(nodes)
-            clique, _, visits_left = proofs.largest_clique(*part, *proofs.removal_order(*part), k + 1, visits, stop)
+            part, visits = subgraph(lists, nodes), CLIQUE_WORK << run
+            branches = (PROOF_BRANCHES if len(best) <= PROOF_NODES else PROOF_WORK // len(nodes)) << run
+            clique, _, visits_left = proofs.largest_clique(*part, k + 1, visits, stop)
             arguments = compact(best[nodes]), clique, k, branches, stop
             colors[nodes], is_proven, branches_left = kernels.branch_and_bound(*part, *arguments)
             if is_proven:
@@ -364,5 +368,5 @@ def methods_for(lists: NeighbourLists, first: Coloring, clique: int, rule: np.nd
     methods: dict[Method, float] = {recombination: 2, trained_rule: 2, fewer_colors: 0.5}
     if is_random and density(lists) >= SETS_FROM and n >= SETS_NODES:
         methods = {recombination: 2, extraction: 4, fewer_colors: 0.5, trained_rule: 0.5}
-    methods = {branch_and_bound: 1 if n <= PROOF_NODES else PROOF_SHARE, **methods}
+    methods = {branch_and_bound: 1, **methods} if n <= PROOF_NODES else {**methods, branch_and_bound: PROOF_SHARE}
     return {method: share for method, share in methods.items() if method is not trained_rule or rule is not None}

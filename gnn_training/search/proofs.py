@@ -96,13 +96,14 @@ def has_odd_wheel(offsets, neighbours, stop):
 
 
 @njit(cache=True, nogil=True)
-def largest_clique(offsets, neighbours, order, cores, enough, work, stop):
-    """A large clique: its nodes (size,) int64, whether none is larger, and the work left. order, cores: of
-    `removal_order`. For every node, branch and bound among its neighbours that are removed later, in bits, bounded by
-    a greedy coloring (San Segundo and others 2011). It ends with a clique of `enough` nodes, after the `work`, counted
-    in words of 64 nodes, or as soon as `stop` (1,) uint8 is set.
+def largest_clique(offsets, neighbours, enough, work, stop):
+    """A large clique: its nodes (size,) int64, whether none is larger, and the work left. For every node, branch and
+    bound among its neighbours that are removed later, in bits, bounded by a greedy coloring (San Segundo and others
+    2011). It ends with a clique of `enough` nodes, after the `work`, counted in words of 64 nodes, or as soon as `stop`
+    (1,) uint8 is set.
     """
-    n = len(order)
+    n = len(offsets) - 1
+    order, cores = removal_order(offsets, neighbours)
     rank, begin = np.empty(n, dtype=np.int64), np.zeros(n + 1, dtype=np.int64)  # rank 0 is removed last
     for i in range(n):
         rank[order[i]] = n - 1 - i
@@ -111,7 +112,7 @@ def largest_clique(offsets, neighbours, order, cores, enough, work, stop):
             begin[rank[v] + 1] += rank[neighbours[e]] < rank[v]
     for a in range(n):
         begin[a + 1] += begin[a]
-    before, filled = np.empty(begin[n], dtype=np.int64), begin.copy()  # neighbours that are removed later, by rank
+    before, filled = np.empty(begin[n], dtype=np.int32), begin.copy()  # neighbours that are removed later, by rank
     for a in range(n):
         v = order[n - 1 - a]
         for e in range(offsets[v], offsets[v + 1]):
