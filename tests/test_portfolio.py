@@ -155,6 +155,19 @@ def test_an_error_in_a_method_is_raised_and_ends_the_others():
         list(improvements(GRAPH.csr(), start, budget, {portfolio.tabu_search: 1, broken: 1}))
 
 
+def test_a_method_with_a_small_share_has_no_thread_for_itself():
+    workers = []
+
+    def small(worker: engine.Worker) -> Iterator[int]:
+        workers.append(worker)
+        while True:
+            yield 10**6
+
+    start = kernels.dsatur(*GRAPH.csr())
+    list(improvements(GRAPH.csr(), start, Budget(time.monotonic() + 0.5, threads=4), METHODS | {small: 0.1}))
+    assert len(workers) == 1 and workers[0].work > 10**6
+
+
 def test_a_compiled_loop_is_stopped_at_the_deadline():
     start = time.monotonic()
     colors = np.arange(125, dtype=np.int32) % 5
