@@ -31,7 +31,7 @@ from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_grap
 
 logger = logging.getLogger(__name__)
 CLIQUE_SHARE = 0.2  # of the time, for cliques
-CLIQUE_WORK = 2_000_000  # of branch and bound for a clique in its first run, some 10 ms
+CLIQUE_WORK = 5_000_000  # of branch and bound for a clique in its first run, some 25 ms
 PROOF_NODES, PROOF_BRANCHES = 150, 5_000  # of that for colors: up to so many nodes, branches of its first run
 PROOF_SHARE, PROOF_WORK = 0.1, 5_000_000  # beyond: its share of the work, and visits of the first run
 WHOLE = 0.9  # share of the nodes in which the whole graph is searched, because to begin again costs more
@@ -368,5 +368,5 @@ def methods_for(lists: NeighbourLists, first: Coloring, clique: int, rule: np.nd
     methods: dict[Method, float] = {recombination: 2, trained_rule: 2, fewer_colors: 0.5}
     if is_random and density(lists) >= SETS_FROM and n >= SETS_NODES:
         methods = {recombination: 2, extraction: 4, fewer_colors: 0.5, trained_rule: 0.5}
-    methods = {branch_and_bound: 1, **methods} if n <= PROOF_NODES else {**methods, branch_and_bound: PROOF_SHARE}
+    methods = {branch_and_bound: 1 if n <= PROOF_NODES else PROOF_SHARE, **methods}
     return {method: share for method, share in methods.items() if method is not trained_rule or rule is not None}
