@@ -282,8 +282,8 @@ def test_what_color_writes_can_be_precolored(
 
 
 def test_more_colors_than_k_are_exit_code_6_and_no_file(hard: Path, tiny_model: Path, capsys):
-    assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "0.3", "--k", "9"]) == 6
-    assert "hard.col: a coloring with at most 9 colors was not found in " in capsys.readouterr().err
+    assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "0.3", "--k", "12"]) == 6
+    assert "hard.col: a coloring with at most 12 colors was not found in " in capsys.readouterr().err
     assert not hard.with_suffix(".sol").exists()
     assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "60", "--k", "30"]) == 0
 

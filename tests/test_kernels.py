@@ -18,6 +18,7 @@ from gnn_training.graph import Graph, as_graph, from_logits, is_proper, num_colo
 from gnn_training.search.compiled import njit
 from gnn_training.search.first_colorings import clique_size, seeded
 from gnn_training.search.kernels import color_independent_set, dsatur, first_fit
+from gnn_training.search.proofs import components, has_odd_wheel, largest_clique, removal_order
 
 GO = np.zeros(1, dtype=np.uint8)
 ROOT = Path(__file__).parents[1]
@@ -105,6 +106,34 @@ def test_the_clique_bound_finds_a_planted_clique_and_never_exceeds_the_truth():
     for seed in range(10):
         network = nx.gnp_random_graph(30, 0.5, seed=seed)
         assert clique_size(as_graph(network).csr()) <= max(map(len, nx.find_cliques(network)))
+
+
+@given(graph=GRAPH)
+def test_core_numbers_components_cliques_and_odd_wheels_are_those_of_networkx(graph: Graph):
+    network, lists = nx.from_numpy_array(graph.adjacency()), graph.csr()
+    order, cores = removal_order(*lists)
+    assert dict(enumerate(cores.tolist())) == nx.core_number(network)
+    assert sorted(order.tolist()) == list(network) and (np.diff(cores[order]) >= 0).all()
+    for i, node in enumerate(order.tolist()):
+        assert len(set(network[node]) & set(order[i:].tolist())) <= cores[node]
+    assert components(*lists).tolist() == [
+        next(i for i, part in enumerate(nx.connected_components(network)) if node in part) for node in network
+    ]
+    beside = [network.subgraph(network[node]) for node in network]
+    assert has_odd_wheel(*lists, GO) == (not all(map(nx.is_bipartite, beside)))
+    largest = max(map(len, nx.find_cliques(network)))
+    clique, is_largest, left = largest_clique(*lists, graph.num_nodes + 1, 10**6, GO)
+    assert len(set(clique.tolist())) == len(clique) == largest and is_largest and left > 0
+    assert network.subgraph(clique.tolist()).size() == largest * (largest - 1) // 2
+    assert len(largest_clique(*lists, 2, 10**6, GO)[0]) >= min(2, largest)
+
+
+@pytest.mark.parametrize(("work", "stop"), [(50, 0), (10**9, 1)])
+def test_a_search_for_cliques_ends_after_its_work_or_when_it_is_told_to(work: int, stop: int):
+    graph = random_graph(300, 0.5)
+    stopped = np.full(1, stop, dtype=np.uint8)
+    clique, is_largest, _ = largest_clique(*graph.csr(), 300, work, stopped)
+    assert not is_largest and graph.adjacency()[np.ix_(clique, clique)].sum() == len(clique) * (len(clique) - 1)
 
 
 def independent_set(graph: Graph, is_left: np.ndarray, moves: int, seed: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from small_graphs import planted, random_graph
 
 from gnn_training.graph import Graph, as_graph, conflicts, is_proper, num_colors
-from gnn_training.search import engine, first_colorings, kernels, portfolio
+from gnn_training.search import engine, first_colorings, kernels, portfolio, proofs
 from gnn_training.search.engine import Budget, Method, improvements
 from gnn_training.search.portfolio import colorings
 
@@ -155,6 +155,19 @@ def test_an_error_in_a_method_is_raised_and_ends_the_others():
         list(improvements(GRAPH.csr(), start, budget, {portfolio.tabu_search: 1, broken: 1}))
 
 
+def test_a_method_with_a_small_share_has_no_thread_for_itself():
+    workers = []
+
+    def small(worker: engine.Worker) -> Iterator[int]:
+        workers.append(worker)
+        while True:
+            yield 10**6
+
+    start = kernels.dsatur(*GRAPH.csr())
+    list(improvements(GRAPH.csr(), start, Budget(time.monotonic() + 0.5, threads=4), METHODS | {small: 0.1}))
+    assert len(workers) == 1 and workers[0].work > 10**6
+
+
 def test_a_compiled_loop_is_stopped_at_the_deadline():
     start = time.monotonic()
     colors = np.arange(125, dtype=np.int32) % 5
@@ -167,6 +180,33 @@ def test_without_memory_for_a_search_the_first_colorings_have_the_last_word(monk
     found = [each.method for each in colorings(GRAPH, None, Budget(time.monotonic() + 60))]
     assert found == ["DSATUR", "independent sets"]
     assert "a search needs 0.0 GiB, more than are free" in caplog.text
+
+
+@settings(max_examples=60)
+@given(n=st.integers(1, 60), density=st.floats(0, 0.3), seed=st.integers(0, 2**31), k=st.integers(1, 6))
+def test_nodes_with_few_neighbours_are_colored_last_with_no_color_more(n, density, seed, k):
+    graph = random_graph(n, density, seed)
+    lists, colors = graph.csr(), np.arange(n, dtype=np.int32)
+    order, cores = proofs.removal_order(*lists)
+    parts = portfolio.open_parts(lists, cores, colors, k)
+    for nodes in parts:
+        inside = portfolio.subgraph(lists, nodes)
+        assert np.diff(inside.offsets).min() >= k
+        colors[nodes] = kernels.dsatur(*inside)
+    most = max([k, *(colors[nodes].max() + 1 for nodes in parts)])
+    whole = portfolio.smallest_last(lists, order, cores, colors, k)
+    assert is_proper(graph, whole) and whole.max() < most
+
+
+def test_the_number_of_colors_falls_to_that_of_a_component_and_one_thread_repeats_itself():
+    parts = [nx.gnp_random_graph(120, 0.1 * i, seed=i) for i in range(1, 5)]
+    graph = as_graph(nx.disjoint_union_all(parts))
+    alone, *runs = (
+        list(colorings(each, None, Budget(time.monotonic() + 3, lower=lower)))
+        for each, lower in ((as_graph(parts[-1]), 15), (graph, 15), (graph, 15))
+    )
+    assert [run[-1].num_colors for run in (alone, *runs)] == [15] * 3
+    assert all(np.array_equal(a.colors, b.colors) for a, b in zip(*runs, strict=True))
 
 
 def test_a_wrong_coloring_is_never_given_out(monkeypatch):

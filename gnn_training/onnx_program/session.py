@@ -21,6 +21,7 @@ from gnn_training.network import rule
 from gnn_training.onnx_program import golden
 
 MAX_WEIGHT = 1e6  # of a rule; ours are below 4
+MAX_STEPS = 10**9  # beyond, independent sets, whose patience grows with the steps, keep a call on an optimal graph busy
 MODEL_LIMIT = 20_000_000  # bytes, forty times ours
 WAY_OUT = "name a file written by `coloring-gnn export`"
 
@@ -68,15 +69,17 @@ class Model:
     ) -> Prediction:  # fmt: skip
         """Run a graph, or a list of G graphs as one batch. An option that is left out has the file's own default.
         graphs: of any kind that graph.as_graph takes. num_colors: colors to use per graph, 0 as predicted. Raises
-        TypeError or ValueError for what is not a graph or has no nodes, MemoryError if the batch is too large for this
-        machine, TimeoutError after `seconds`, when the runtime has stopped, and UserError if the file is no coloring
-        network after all.
+        TypeError or ValueError for what is not a graph or has no nodes, and for more than MAX_STEPS steps, MemoryError
+        if the batch is too large for this machine, TimeoutError after `seconds`, when the runtime has stopped, and
+        UserError if the file is no coloring network after all.
         """
         is_batch = isinstance(graphs, list | tuple) and not is_one_graph(graphs)
         batch = [as_graph(graph) for graph in graphs] if is_batch else [as_graph(graphs)]
         sizes = [graph.num_nodes for graph in batch]
         if not batch or 0 in sizes:
             raise ValueError("predict needs a graph, and every graph needs at least one node")
+        if steps is not None and not -MAX_STEPS <= steps <= MAX_STEPS:
+            raise ValueError(f"steps ({steps}) must be at most {MAX_STEPS}: call again with another seed for more")
         need, left = needed_bytes(batch), available_bytes()
         if need > left:
             raise MemoryError(f"the network needs about {need / 2**30:.1f} GiB and {left / 2**30:.1f} GiB are free")

@@ -25,6 +25,7 @@ from gnn_training.search.first_colorings import SIGNAL_SECONDS, seeded
 logger = logging.getLogger(__name__)
 FOREVER = 2**62  # moves: only the clock ends the search
 SEARCH_BYTES = 12  # of a search by the rule for every pair of a node and a color; TabuCol takes 8
+MINOR = 0.5  # a method with a smaller share never has a thread for itself
 EMPTY_SLICE = 10_000  # the work of a slice besides its visits
 
 
@@ -79,11 +80,13 @@ class Search:
 
     def run(self, methods: "Mapping[Method, float]", patience: int) -> Iterator[Coloring]:
         """Yield what `improvements` does."""
-        running, shares = len(self.workers), list(methods.items())
+        running, shares = len(self.workers), [each for each in methods.items() if each[1] >= MINOR]
+        minor = {method: share for method, share in methods.items() if share < MINOR}
         with ThreadPoolExecutor(running) as pool:
             try:
                 for i, worker in enumerate(self.workers):  # each with its part of the methods, or one of them
-                    thread = pool.submit(worker.run, dict(shares[i::running] or [shares[i % len(shares)]]), patience)
+                    part = dict(shares[i::running] or [shares[i % len(shares)]]) | (minor if i == 0 else {})
+                    thread = pool.submit(worker.run, part, patience)
                     thread.add_done_callback(lambda ended: self._events.put(ended.exception()))
                 while running:
                     left = max(0.0, self.budget.deadline - time.monotonic())

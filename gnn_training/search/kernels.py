@@ -82,10 +82,10 @@ def dsatur(offsets, neighbours, stop=None):
 
 
 @njit(cache=True, nogil=True)
-def branch_and_bound(offsets, neighbours, colors, lower, branches, stop):
-    """DSATUR branch and bound (Brélaz 1979) from a proper coloring (N,) without gaps. Returns the best coloring (N,)
-    int32, whether it is proven that no coloring has fewer colors, and the branches left. It ends with `lower` colors,
-    after `branches`, or as soon as `stop` (1,) uint8 is set.
+def branch_and_bound(offsets, neighbours, colors, clique, lower, branches, stop):
+    """DSATUR branch and bound (Brélaz 1979) from a proper coloring (N,) without gaps. It begins with the nodes of a
+    clique (size,) int64. Returns the best coloring (N,) int32, whether it is proven that no coloring has fewer colors,
+    and the branches left. It ends with `lower` colors, after `branches`, or as soon as `stop` (1,) uint8 is set.
     """
     n, k = len(colors), 0
     best, now = np.empty(n, dtype=np.int32), np.full(n, -1, dtype=np.int32)
@@ -107,10 +107,13 @@ def branch_and_bound(offsets, neighbours, colors, lower, branches, stop):
                 break
             branches -= 1
             node, color, highest = -1, 0, -1  # the node with most colors around it, ties by degree
-            for v in range(n):
-                key = saturation[v] * n + offsets[v + 1] - offsets[v]
-                if now[v] < 0 and key > highest:
-                    node, highest = v, key
+            if depth < len(clique):
+                node = clique[depth]
+            else:
+                for v in range(n):
+                    key = saturation[v] * n + offsets[v + 1] - offsets[v]
+                    if now[v] < 0 and key > highest:
+                        node, highest = v, key
             nodes[depth] = node
         else:
             node = nodes[depth]

@@ -14,7 +14,7 @@ import numpy as np
 from gnn_training.contract import SETS_FROM
 from gnn_training.graph import Graph, NeighbourLists, is_proper
 from gnn_training.network.rule import NUM_WEIGHTS
-from gnn_training.search import kernels
+from gnn_training.search import kernels, proofs
 from gnn_training.search.crossover import GENERATION, Parent, children, shipped_weights
 from gnn_training.search.engine import EMPTY_SLICE, Budget, Coloring, Method, Search, Worker, improvements
 from gnn_training.search.first_colorings import (
@@ -31,7 +31,10 @@ from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_grap
 
 logger = logging.getLogger(__name__)
 CLIQUE_SHARE = 0.2  # of the time, for cliques
-PROOF_NODES, PROOF_BRANCHES = 150, 5_000  # of branch and bound: largest graph, and branches of its first run
+CLIQUE_WORK = 5_000_000  # of branch and bound for a clique in its first run, some 25 ms
+PROOF_NODES, PROOF_BRANCHES = 150, 5_000  # of that for colors: up to so many nodes, branches of its first run
+PROOF_SHARE, PROOF_WORK = 0.1, 5_000_000  # beyond: its share of the work, and visits of the first run
+WHOLE = 0.9  # share of the nodes in which the whole graph is searched, because to begin again costs more
 SLICE = 20_000  # moves of TabuCol
 ELITE = 10  # generations after which the best child of an earlier such period returns
 ALIKE = 0.99  # share of the nodes with the same color in two parents, from which on one of them begins again
@@ -61,7 +64,10 @@ def compile_all() -> None:
     [two] = improvements(path, np.arange(3), Budget(math.inf, lower=2), {tabu_search: 1})
     parent = Parent(0, two.colors, np.zeros(3, dtype=np.int32))
     children(path, [parent, parent], 2, shipped_weights())
-    kernels.branch_and_bound(*path, two.colors, 1, 1, stop)
+    nodes = proofs.largest_clique(*path, 3, 1, stop)[0]
+    kernels.branch_and_bound(*path, two.colors, nodes, 1, 1, stop)
+    proofs.components(*path)
+    proofs.has_odd_wheel(*path, stop)
     kernels.balance(*path, two.colors.copy(), np.ones(3, dtype=np.int64), 3, 1, seeded(0), stop)
     set_coloring(*path, 0, 1, stop)
     search_graph(*path, two.colors, 0, 2, weights, noise_table(2), 0, 1, stop, NO_TIMES)
@@ -75,34 +81,114 @@ def colorings(graph: Graph, rule: np.ndarray | None, budget: Budget, clique: int
     compile_all()
     lists = graph.csr()
     now = time.monotonic()
-    clique = clique or clique_size(lists, now + CLIQUE_SHARE * (budget.deadline - now))
-    budget = budget._replace(lower=max(clique, budget.lower))
+    until = now + CLIQUE_SHARE * (budget.deadline - now)
+    clique = clique or clique_size(lists, until)
     colors = first_loop(kernels.dsatur, budget.deadline, *lists)
-    colors = completed(lists, colors)
+    is_complete, colors = colors.min() >= 0, completed(lists, colors)
     first = Coloring("DSATUR", colors, int(colors.max()) + 1)
+    bound = clique
+    if first.num_colors > clique:
+        bound = lower_bound(lists, first.num_colors, clique, until, is_complete)
+    budget = budget._replace(lower=max(bound, budget.lower))
     for coloring in _better_ones(lists, rule, budget, clique, first):
         if not is_proper(graph, coloring.colors):
             raise RuntimeError(f"{graph.name}: the coloring by {coloring.method} is not proper")
-        yield coloring._replace(lower_bound=max(clique, coloring.lower_bound))
+        yield coloring._replace(lower_bound=max(bound, coloring.lower_bound))
+
+
+def lower_bound(lists: NeighbourLists, num_colors: int, clique: int, until: float, is_dsatur: bool) -> int:
+    """A number of colors that every coloring has, `clique` at least and `num_colors` at most. num_colors: of a
+    coloring; is_dsatur: DSATUR's, which has two colors if the graph is bipartite.
+    """
+    nodes, *_ = first_loop(proofs.largest_clique, until, *lists, num_colors, CLIQUE_WORK)
+    bound = max(clique, len(nodes))
+    if bound == 2 and is_dsatur:
+        bound = 3
+    if bound == 3 < num_colors and first_loop(proofs.has_odd_wheel, until, *lists):
+        bound = 4
+    return min(bound, num_colors)
 
 
 def _better_ones(
     lists: NeighbourLists, rule: np.ndarray | None, budget: Budget, clique: int, best: Coloring
 ) -> Iterator[Coloring]:
-    """Yield the first coloring and better ones: that of independent sets if there is time for them, and those of the
-    search.
+    """Yield the first coloring and better ones. While they leave many nodes out, searches are in the `open_parts`, one
+    after the other, and a proof for one of them is a proof for the graph.
     """
     yield best
+    if best.num_colors <= budget.lower:
+        return
+    order, cores = proofs.removal_order(*lists)
+    colors, is_first = best.colors.copy(), True
+    while best.num_colors > budget.lower and time.monotonic() < budget.deadline:
+        k, method, num_done = best.num_colors - 1, "smallest last", 0
+        parts = open_parts(lists, cores, colors, k)
+        if parts and len(parts[-1]) >= WHOLE * len(colors):
+            yield from _search(lists, rule, budget, clique, best, is_first)
+            return
+        for i, nodes in enumerate(parts):
+            now, part = time.monotonic(), subgraph(lists, nodes)
+            limits = budget._replace(deadline=now + (budget.deadline - now) / (len(parts) - i), lower=k)
+            start = found = Coloring(method, compact(colors[nodes]), k + 1)
+            for found in _search(part, rule, limits, clique, start, is_first):
+                if found.lower_bound > k:
+                    yield best._replace(method=found.method, lower_bound=found.lower_bound)
+                    return
+            if found.num_colors <= k:
+                colors[nodes], method, num_done = found.colors, found.method, num_done + 1
+        if parts and not num_done:  # the time is over, or the memory too small
+            return
+        is_first = False
+        if num_done == len(parts):
+            colors = smallest_last(lists, order, cores, colors, k)
+            best = Coloring(method, colors.copy(), int(colors.max()) + 1)
+            yield best
+
+
+def _search(
+    lists: NeighbourLists, rule: np.ndarray | None, budget: Budget, clique: int, best: Coloring, with_sets: bool
+) -> Iterator[Coloring]:
+    """Yield better colorings: that of independent sets if there is time for them, and those of the methods."""
     methods = methods_for(lists, best, clique, rule)
     now = time.monotonic()
     left = budget.deadline - now
-    moves = set_moves(lists, best.num_colors, SET_SHARE * left)
+    moves = set_moves(lists, best.num_colors, SET_SHARE * left) if with_sets else 0
     if moves and best.num_colors > budget.lower:
         colors = completed(lists, in_time(now + SET_STOP * left, set_coloring, *lists, budget.seed, moves))
         if colors.max() + 1 < best.num_colors:
             best = Coloring("independent sets", colors, int(colors.max()) + 1)
             yield best
     yield from improvements(lists, best.colors, budget, methods, rule)
+
+
+def open_parts(lists: NeighbourLists, cores: np.ndarray, colors: np.ndarray, k: int) -> list[np.ndarray]:
+    """What decides whether k colors suffice: the components, with more than k of the colors (N,), of the k-core, which
+    remains when nodes with fewer than k neighbours are removed again and again. Nodes of each, the smallest first.
+    cores (N,): core numbers.
+    """
+    inside, base = np.flatnonzero(cores >= k), int(colors.max()) + 1
+    component = proofs.components(*subgraph(lists, inside))
+    num_colors = np.bincount(np.unique(component * base + colors[inside]) // base)
+    ends = np.cumsum(np.bincount(component))[:-1]
+    parts = np.split(inside[np.argsort(component, kind="stable")], ends)
+    return sorted((parts[i] for i in np.flatnonzero(num_colors > k)), key=len)
+
+
+def smallest_last(
+    lists: NeighbourLists, order: np.ndarray, cores: np.ndarray, colors: np.ndarray, k: int
+) -> np.ndarray:
+    """A coloring (N,) int32 with k colors at most, from one of the k-core, colors (N,): the other nodes are colored in
+    the reverse order of their removal, where each has fewer than k neighbours before it (Matula and Beck 1983).
+    """
+    inside = np.flatnonzero(cores >= k)
+    inside = inside[np.argsort(colors[inside], kind="stable")]
+    others = order[: len(order) - len(inside)][::-1]
+    return kernels.first_fit(*lists, np.concatenate([inside, others])).astype(np.int32)
+
+
+def compact(colors: np.ndarray) -> np.ndarray:
+    """The same classes (N,) int32 with colors from 0 without gaps."""
+    return np.unique(colors, return_inverse=True)[1].astype(np.int32)
 
 
 def largest_classes(colors: np.ndarray, k: int) -> np.ndarray:
@@ -114,16 +200,29 @@ def largest_classes(colors: np.ndarray, k: int) -> np.ndarray:
 
 
 def branch_and_bound(worker: Worker) -> Iterator[int]:
-    """DSATUR branch and bound from the best coloring known, with ever more branches, until it proves it optimal."""
-    for branches in (PROOF_BRANCHES << run for run in count()):
+    """DSATUR branch and bound for one color less than known, from a large clique of every open part, with ever more
+    branches, until it proves that there is no such coloring.
+    """
+    lists, stop, run = worker.lists, worker.stop, 0
+    order, cores = proofs.removal_order(*lists)
+    while True:
         best = worker.search.best
-        worker.look_for(int(best.max()))
-        arguments = best, worker.search.budget.lower, branches, worker.stop
-        colors, is_proven, left = kernels.branch_and_bound(*worker.lists, *arguments)
-        worker.offer(colors)
-        if is_proven:
-            worker.search.prove(worker.method)
-        yield (branches - left) * len(best) + EMPTY_SLICE
+        k, colors, num_open, work = int(best.max()), best.copy(), 0, EMPTY_SLICE
+        worker.look_for(k)
+        for nodes in open_parts(lists, cores, best, k):
+            part, visits = subgraph(lists, nodes), CLIQUE_WORK << run
+            branches = (PROOF_BRANCHES if len(best) <= PROOF_NODES else PROOF_WORK // len(nodes)) << run
+            clique, _, visits_left = proofs.largest_clique(*part, k + 1, visits, stop)
+            arguments = compact(best[nodes]), clique, k, branches, stop
+            colors[nodes], is_proven, branches_left = kernels.branch_and_bound(*part, *arguments)
+            if is_proven:
+                worker.search.prove(worker.method)
+            num_open += colors[nodes].max() == k
+            work += (branches - branches_left) * len(nodes) + visits - visits_left
+        if not num_open:
+            worker.offer(smallest_last(lists, order, cores, colors, k))
+        yield work
+        run = run + 1 if worker.search.best is best else 0
 
 
 def tabu_search(worker: Worker) -> Iterator[int]:
@@ -232,10 +331,11 @@ def subgraph(lists: NeighbourLists, nodes: np.ndarray) -> NeighbourLists:
     """Neighbour lists of the graph among `nodes`, which are sorted."""
     place = np.full(len(lists.offsets) - 1, -1, dtype=np.int32)
     place[nodes] = np.arange(len(nodes))
-    source, target = np.repeat(place, np.diff(lists.offsets)), place[lists.neighbours]
-    is_inside = (source >= 0) & (target >= 0)
-    degrees = np.bincount(source[is_inside], minlength=len(nodes))
-    return NeighbourLists(np.concatenate([[0], np.cumsum(degrees)]), target[is_inside])
+    begins, sizes = lists.offsets[nodes], lists.offsets[nodes + 1] - lists.offsets[nodes]
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    target = place[lists.neighbours[np.repeat(begins - ends[:-1], sizes) + np.arange(ends[-1])]]
+    inside = np.concatenate([[0], np.cumsum(target >= 0)])
+    return NeighbourLists(inside[ends], target[target >= 0])
 
 
 def extraction(worker: Worker) -> Iterator[int]:
@@ -267,8 +367,7 @@ def methods_for(lists: NeighbourLists, first: Coloring, clique: int, rule: np.nd
     """The portfolio for a graph with a first coloring: methods and their shares of the work. The first one begins."""
     n, is_random = len(first.colors), first.num_colors >= RANDOM_RATIO * clique
     methods: dict[Method, float] = {recombination: 2, trained_rule: 2, fewer_colors: 0.5}
-    if n <= PROOF_NODES:
-        methods = {branch_and_bound: 1, **methods}
     if is_random and density(lists) >= SETS_FROM and n >= SETS_NODES:
         methods = {recombination: 2, extraction: 4, fewer_colors: 0.5, trained_rule: 0.5}
+    methods = {branch_and_bound: 1 if n <= PROOF_NODES else PROOF_SHARE, **methods}
     return {method: share for method, share in methods.items() if method is not trained_rule or rule is not None}
