@@ -42,13 +42,13 @@ class Graph:
         if pairs.size and (pairs.min() < 0 or pairs.max() >= num_nodes):
             bad = pairs[(pairs.min(1) < 0) | (pairs.max(1) >= num_nodes)][0]
             raise ValueError(f"edge {bad[0]}-{bad[1]} leaves the nodes 0..{num_nodes - 1}")
-        low, high = np.minimum(*pairs.T), np.maximum(*pairs.T)
-        keys = low.astype(np.int64)
-        keys *= num_nodes  # in place, because a graph may have 20 million edges
-        keys += high
+        low, high, key = np.minimum(*pairs.T), np.maximum(*pairs.T), _key_type(num_nodes)
+        keys = low.astype(key)
+        keys *= key(num_nodes)  # in place, because a graph may have 20 million edges
+        keys += high.astype(key)
         keys = keys[low != high]
         keys.sort()
-        keys = keys[np.diff(keys, prepend=-1) != 0]  # a tenth of the time of np.unique
+        keys = keys[np.append(keys[1:] != keys[:-1], [True] * len(keys[:1]))]  # a tenth of the time of np.unique
         unique = np.empty((len(keys), 2), dtype=np.int32)
         np.floor_divide(keys, num_nodes, out=unique[:, 0], casting="unsafe")
         np.remainder(keys, num_nodes, out=unique[:, 1], casting="unsafe")
@@ -76,11 +76,12 @@ class Graph:
 
     def csr(self) -> NeighbourLists:
         """Neighbour lists of all nodes."""
-        low, high = self.edges.T.astype(np.int64)
-        keys = np.concatenate([low * self.num_nodes + high, high * self.num_nodes + low])
+        key = _key_type(self.num_nodes)
+        (low, high), n = self.edges.T.astype(key), key(max(1, self.num_nodes))
+        keys = np.concatenate([low * n + high, high * n + low])
         keys.sort()  # a fifth of the time of np.lexsort
-        offsets = np.concatenate([[0], np.cumsum(self.degrees())])
-        return NeighbourLists(offsets, (keys % max(1, self.num_nodes)).astype(np.int32))
+        keys %= n
+        return NeighbourLists(np.concatenate([[0], np.cumsum(self.degrees())]), keys.astype(np.int32))
 
     def edge_index(self) -> np.ndarray:
         """Both directions of every edge: (2, 2M) int64, sources in row 0 and targets in row 1."""
@@ -103,6 +104,11 @@ class Instance:
     note: str = ""
     names: Sequence[Any] = ()
     kind: str = ""
+
+
+def _key_type(num_nodes: int) -> type[np.unsignedinteger]:
+    """The type of u * N + v for an edge u-v: sorting takes half as long in 32 bits."""
+    return np.uint32 if num_nodes <= 2**16 else np.uint64
 
 
 def as_graph(source: Any, num_nodes: int | None = None) -> Graph:

@@ -1,7 +1,8 @@
 """The compiled loops of lower bounds: cores, components, cliques, odd wheels. They take the lists of `Graph.csr()`."""
 
 import numpy as np
-from numba import njit
+
+from gnn_training.search.compiled import njit
 
 MOST_CANDIDATES = 2_000  # beside a node, for the exact search: two matrices of so many rows and columns
 ONE = np.uint64(1)
