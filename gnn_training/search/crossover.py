@@ -25,19 +25,48 @@ from gnn_training.search.compiled import njit
 FEATURES = (
     "conflicts", "class_agreement", "agreement", "degree", "takes", "age", "free", "size", "density", "nodes_per_color",
 )  # fmt: skip
-WIDTH, LAYERS = 24, 2
+WIDTH, LAYERS = 24, 2  # of the network that ships
 MESSAGES = 4  # that a node gets: of itself, of its class, of itself in the other coloring, of its class there
-F, D = len(FEATURES), WIDTH
-NUM_WEIGHTS = (F + 1) * D + LAYERS * (MESSAGES * D + 1) * D + D + F
+F = len(FEATURES)
 WEIGHTS = Path(__file__).with_name("crossover.f32")
 GENERATION = 5_000  # moves of TabuCol on a child
 LOG_GENERATION = math.log1p(GENERATION)
 
 
+class Weights(NamedTuple):
+    """The numbers of the network with L layers, all float32."""
+
+    first: np.ndarray  # (F, D)
+    first_bias: np.ndarray  # (D,)
+    layers: np.ndarray  # (L, MESSAGES, D, D)
+    layer_biases: np.ndarray  # (L, D)
+    out: np.ndarray  # (D,)
+    direct: np.ndarray  # (F,)
+
+
+def shapes(width: int, layers: int) -> Weights:
+    """Shapes of the weights."""
+    d = width
+    return Weights((F, d), (d,), (layers, MESSAGES, d, d), (layers, d), (d,), (F,))
+
+
 @cache
-def shipped_weights() -> np.ndarray:
-    """The trained weights (NUM_WEIGHTS,) float32."""
-    return np.fromfile(WEIGHTS, dtype="<f4", count=NUM_WEIGHTS)
+def shipped_weights() -> Weights:
+    """The trained weights, until a file carries them."""
+    flat, end, parts = np.fromfile(WEIGHTS, dtype="<f4"), 0, []
+    one = shapes(WIDTH, 1)
+    sizes = [one.first, one.first_bias, *LAYERS * [one.layers, one.layer_biases], one.out, one.direct]
+    for shape in sizes:
+        parts.append(flat[end : end + math.prod(shape)].reshape(shape))
+        end += math.prod(shape)
+    first, first_bias, *between, out, direct = parts
+    layers, biases = np.concatenate(between[::2]), np.concatenate(between[1::2])
+    return Weights(first, first_bias, layers, biases, out, direct)
+
+
+def by_size(width: int = 1, layers: int = 0) -> Weights:
+    """Weights of zero, with which every node is worth 1, so that the class with most nodes left is taken."""
+    return Weights(*(np.zeros(shape, dtype=np.float32) for shape in shapes(width, layers)))
 
 
 class Parent(NamedTuple):
@@ -53,7 +82,7 @@ def stacked(parents: Sequence[Parent]) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([parent.colors for parent in parents]), np.stack([parent.ages for parent in parents])
 
 
-def children(lists: NeighbourLists, parents: Sequence[Parent], k: int, weights: np.ndarray) -> list[np.ndarray]:
+def children(lists: NeighbourLists, parents: Sequence[Parent], k: int, weights: Weights) -> list[np.ndarray]:
     """The two children (N,) int32 of two parents, in which some nodes have no color, -1."""
     colors, ages = stacked(parents)
     values = node_values(features_of(*lists, colors, ages, k), colors, k, weights)
@@ -136,54 +165,47 @@ def features_of(offsets, neighbours, parents, ages, k):
 
 @njit(cache=True, nogil=True)
 def node_values(x, parents, k, weights):
-    """What the network with weights (NUM_WEIGHTS,) float32 says that the nodes of two colorings (2, N) int32 are worth:
-    (2, N) float32. x: their features, see `features_of`.
+    """What the network says that the nodes of two colorings (2, N) int32 are worth: (2, N) float32. x: their features,
+    see `features_of`.
     """
-    n, end = len(x), F * D
-    first, bias = weights[:end].reshape(F, D), weights[end : end + D]
-    end += D
-    h, e = np.zeros((n, 2, D), dtype=np.float32), np.zeros((n, 2, D), dtype=np.float32)
+    n, d_end, layers = len(x), weights.first.shape[1], weights.layers
+    h, e = np.zeros((n, 2, d_end), dtype=np.float32), np.zeros((n, 2, d_end), dtype=np.float32)
     sizes = np.zeros((2, k), dtype=np.float32)
     for v in range(n):
         for p in range(2):
             sizes[p, parents[p, v]] += 1
-            for d in range(D):
-                h[v, p, d] = bias[d]
-            add_product(x[v, p], first, h[v, p])
-    for _ in range(LAYERS):
-        layer = weights[end : end + MESSAGES * D * D].reshape(MESSAGES, D, D)
-        end += MESSAGES * D * D
-        bias = weights[end : end + D]
-        end += D
+            h[v, p] = weights.first_bias
+            add_product(x[v, p], weights.first, h[v, p])
+    for i in range(len(layers)):
+        layer, bias = layers[i], weights.layer_biases[i]
         # Sums of nodes of either coloring (first index) by their classes in coloring 0 and 1 (second index).
-        sums, said = np.zeros((2, 2, k, D), dtype=np.float32), np.zeros((2, 2, k, D), dtype=np.float32)
+        sums, said = np.zeros((2, 2, k, d_end), dtype=np.float32), np.zeros((2, 2, k, d_end), dtype=np.float32)
         for v in range(n):
             for p in range(2):
-                for d in range(D):
+                for d in range(d_end):
                     e[v, p, d] = max(h[v, p, d], np.float32(0))
                 for q in range(2):
-                    for d in range(D):
+                    for d in range(d_end):
                         sums[p, q, parents[q, v], d] += e[v, p, d]
         for p in range(2):
             for q in range(2):
                 for c in range(k):
-                    for d in range(D):
+                    for d in range(d_end):
                         sums[p, q, c, d] /= max(sizes[q, c], np.float32(1))
                     add_product(sums[p, q, c], layer[1 if p == q else 3], said[p, q, c])
         for v in range(n):
             for p in range(2):
-                for d in range(D):
+                for d in range(d_end):
                     h[v, p, d] += bias[d] + said[p, 0, parents[0, v], d] + said[p, 1, parents[1, v], d]
                 add_product(e[v, p], layer[0], h[v, p])
                 add_product(e[v, 1 - p], layer[2], h[v, p])
-    out, direct = weights[end : end + D], weights[end + D : end + D + F]
     values = np.ones((2, n), dtype=np.float32)
     for v in range(n):
         for p in range(2):
-            for d in range(D):
-                values[p, v] += max(h[v, p, d], np.float32(0)) * out[d]
+            for d in range(d_end):
+                values[p, v] += max(h[v, p, d], np.float32(0)) * weights.out[d]
             for i in range(F):
-                values[p, v] += x[v, p, i] * direct[i]
+                values[p, v] += x[v, p, i] * weights.direct[i]
     return values
 
 
@@ -191,5 +213,5 @@ def node_values(x, parents, k, weights):
 def add_product(x, matrix, total):
     """Add the product of a vector (I,) and a matrix (I, D) to total (D,)."""
     for i in range(len(x)):
-        for d in range(D):
+        for d in range(matrix.shape[1]):
             total[d] += x[i] * matrix[i, d]

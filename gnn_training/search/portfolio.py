@@ -15,7 +15,7 @@ from gnn_training.contract import SETS_FROM
 from gnn_training.graph import Graph, NeighbourLists, is_proper
 from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.search import kernels, proofs
-from gnn_training.search.crossover import GENERATION, Parent, children, shipped_weights
+from gnn_training.search.crossover import GENERATION, Parent, Weights, children, shipped_weights
 from gnn_training.search.engine import EMPTY_SLICE, Budget, Coloring, Method, Search, Worker, improvements
 from gnn_training.search.first_colorings import (
     clique_size,
@@ -253,10 +253,10 @@ def fewer_colors(worker: Worker) -> Iterator[int]:
         moves *= 2
 
 
-def recombination(worker: Worker, weights: np.ndarray | None = None) -> Iterator[int]:
+def recombination(worker: Worker, weights: Weights | None = None) -> Iterator[int]:
     """HEAD (Moalic and Gondran 2018): crossover of two colorings both ways, and TabuCol on the two children. After a
-    better coloring is known, it and the second parent lose classes and are the next parents. weights (NUM_WEIGHTS,): of
-    the network that chooses the classes, instead of those that ship.
+    better coloring is known, it and the second parent lose classes and are the next parents. weights: of the network
+    that chooses the classes, instead of those that ship.
     """
     weights, second = shipped_weights() if weights is None else weights, worker.uncolored()
     while True:
