@@ -44,29 +44,28 @@ class Weights(NamedTuple):
     direct: np.ndarray  # (F,)
 
 
-def shapes(width: int, layers: int) -> Weights:
-    """Shapes of the weights."""
+def shapes(width: int, layers: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of the weights by name."""
     d = width
-    return Weights((F, d), (d,), (layers, MESSAGES, d, d), (layers, d), (d,), (F,))
+    sizes = (F, d), (d,), (layers, MESSAGES, d, d), (layers, d), (d,), (F,)
+    return dict(zip(Weights._fields, sizes, strict=True))
 
 
 @cache
 def shipped_weights() -> Weights:
     """The trained weights, until a file carries them."""
-    flat, end, parts = np.fromfile(WEIGHTS, dtype="<f4"), 0, []
-    one = shapes(WIDTH, 1)
-    sizes = [one.first, one.first_bias, *LAYERS * [one.layers, one.layer_biases], one.out, one.direct]
-    for shape in sizes:
+    flat, end, parts = np.fromfile(WEIGHTS, dtype="<f4"), 0, list[np.ndarray]()
+    one, one_bias, layer, bias, *last = shapes(WIDTH, 1).values()
+    for shape in (one, one_bias, *LAYERS * [layer, bias], *last):
         parts.append(flat[end : end + math.prod(shape)].reshape(shape))
         end += math.prod(shape)
     first, first_bias, *between, out, direct = parts
-    layers, biases = np.concatenate(between[::2]), np.concatenate(between[1::2])
-    return Weights(first, first_bias, layers, biases, out, direct)
+    return Weights(first, first_bias, np.concatenate(between[::2]), np.concatenate(between[1::2]), out, direct)
 
 
 def by_size(width: int = 1, layers: int = 0) -> Weights:
     """Weights of zero, with which every node is worth 1, so that the class with most nodes left is taken."""
-    return Weights(*(np.zeros(shape, dtype=np.float32) for shape in shapes(width, layers)))
+    return Weights(*(np.zeros(shape, dtype=np.float32) for shape in shapes(width, layers).values()))
 
 
 class Parent(NamedTuple):
