@@ -134,6 +134,18 @@ class TrainSettings(Settings):
     """Graphs per rank and step; each is searched twice."""
     batch_states: Positive = 4
     """States of long searches per rank and step, from which the network learns to predict."""
+    self_play: Amount = 1.25
+    """Minutes of self-play on all cores, from which the crossover network learns; 0 leaves it as it is."""
+    games: Count = 0
+    """Searches in each of the ten rounds of self-play; 0 takes as many as its minutes allow."""
+    replay_mib: Positive = 1024
+    """Memory of a rank for what self-play has brought, in MiB; the oldest rounds go first."""
+    batch_pairs: Positive = 16
+    """Pairs of parents per rank and step, from which the crossover network learns."""
+    width: Annotated[int, Field(ge=1, le=1024)] = 24
+    """Hidden units of the crossover network for every node."""
+    layers: Annotated[int, Field(ge=1, le=16)] = 2
+    """Layers of messages of the crossover network."""
     learning_rate: Rate | None = None
     """Learning rate after the warm-up, on one rank; None takes 0.01 if --weights names some, else 0.04."""
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"

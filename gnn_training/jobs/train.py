@@ -7,8 +7,10 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
+
+from torch import Tensor
 
 from gnn_training import machine, processes
 from gnn_training.console import duration
@@ -17,6 +19,7 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime, join
 from gnn_training.errors import StorageError, UserError
 from gnn_training.files import damaged, lock_folder, make_folder, read_json, write_text
+from gnn_training.network.network import ColoringNetwork
 from gnn_training.ranks import launch, num_ranks
 from gnn_training.settings import EVALUATIONS, TrainSettings
 from gnn_training.training import checkpoint
@@ -25,6 +28,7 @@ from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import Logbook, Progress, Status, require_logger
 from gnn_training.training.monitor import Monitor
 from gnn_training.training.searcher import searcher_for, self_check
+from gnn_training.training.self_play import SelfPlay
 from gnn_training.training.validation import Validation
 
 log = logging.getLogger(__name__)
@@ -80,6 +84,8 @@ class Training:
         self.learner = Learner(settings, self.monitor.search, rt)
         self.learner.num_steps = settings.num_steps(self.loader.sampler.graphs_per_step)
         self.validation = Validation(settings, self.loader.dataset, search, rt)
+        self.self_play = SelfPlay(settings, self.loader.dataset, self.loader.sampler.indices, rt)
+        self.best: dict[str, Tensor] = {}  # weights to keep, the best of every part of the network
         self.progress = Progress()
         # A checkpoint may have come before the evaluation of its own step, which is then done again.
         reached = {"train": self._restore(), "validation": self.progress.evaluated_at}
@@ -92,10 +98,12 @@ class Training:
         try:
             ended = self._loop(signals)
         except UserError as error:
+            self.self_play.close()
             with suppress(StorageError):  # the first error is the one to tell
                 self._close({"status": "failed", "reason": str(error), "self_check": self.self_check})
             raise
         self._save()
+        self.self_play.close()
         learner, rt = self.learner, self.rt
         self._close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
                      "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),
@@ -125,9 +133,11 @@ class Training:
             lost_patience = 0 < settings.patience <= progress.evaluations_without_gain
             if late or lost_patience or learner.step >= learner.num_steps:
                 break
+            self.self_play.advance(learner.step, learner.num_steps, learner.average.crossover, signals)
             rate = learner.learning_rate
             self._add_time()  # of what came between
-            batch = next(batches)
+            pairs, num_pairs = self.self_play.batch(learner.step)
+            batch = replace(next(batches), pairs=pairs, num_pairs=num_pairs)
             learner.update(batch)  # search, loss, backward, clip, step
             if learner.step % look_every == 0:
                 losses = learner.reduce()
@@ -168,18 +178,25 @@ class Training:
         step = self.learner.step
         if step == self.progress.evaluated_at:
             return
-        scores = self.validation.scores(self.learner.average)
-        is_best = self.progress.judge(scores, step)  # reduced scores: the same on every rank
+        average, weights = self.learner.average, self.learner.average.state_dict()
+        self.best = self.best or {name: weight.clone() for name, weight in weights.items()}
+        scores = self.validation.scores(average)
+        scores |= self.self_play.scores(
+            average.crossover, ColoringNetwork.from_state(self.best).crossover.to(self.rt.device)
+        )
+        better = self.progress.judge(scores, step)  # reduced scores: the same on every rank
         if self.logbook:
-            self.logbook.record("validation", step, {**scores, "is_best": int(is_best)})
+            self.logbook.record("validation", step, {**scores, "is_best": int("rule" in better)})
         self._add_time()
-        if is_best and self.rt.is_main:
-            best = {**self.learner.best_state(), "data_sha256": self.data_sha256, "scores": scores}
-            checkpoint.save(self.settings.run / "best.pt", best)
+        self.best |= {name: weight.clone() for name, weight in weights.items() if name.split(".")[0] in better}
+        if better and self.rt.is_main:
+            best = {**self.learner.best_state(), "network": self.best, "data_sha256": self.data_sha256}
+            checkpoint.save(self.settings.run / "best.pt", best | {"scores": scores})
 
     def _save(self) -> None:
         if self.rt.is_main:
             state = {**self.learner.state(), "data_sha256": self.data_sha256, "progress": asdict(self.progress),
+                     "self_play": self.self_play.state(),
                      "steps_per_epoch": len(self.loader.sampler),
                      "resumed_from": str(self.settings.resume_from or "")}  # fmt: skip
             folder = self.settings.run / CHECKPOINT_FOLDER
@@ -192,17 +209,18 @@ class Training:
         settings, rt, sha256 = self.settings, self.rt, self.data_sha256
         if any(rt.any(sha256 != rt.broadcast(sha256))):
             raise UserError(f"{settings.data}: the machines hold different graphs; give all of them the same volume")
-        state, has_best = rt.broadcast(_on_disk(settings, sha256) if rt.is_main else None)
+        state, self.best = rt.broadcast(_on_disk(settings, sha256) if rt.is_main else None)
         if state is not None:
             _refuse_other_settings(settings, sha256, state)
             with damaged(f"the newest in {settings.run / CHECKPOINT_FOLDER}", "delete it"):
                 self.learner.load_state(state)
+                self.self_play.load_state(state["self_play"])
             self.progress = Progress(**state["progress"])
             if not settings.steps and state["steps_per_epoch"] != len(self.loader.sampler):
                 # Another number of ranks takes other steps for the same searches.
                 self.learner.step = round(state["step"] * len(self.loader.sampler) / state["steps_per_epoch"])
                 self._save()
-            if not has_best:  # evaluate again, whatever the checkpoint remembers
+            if not self.best:  # evaluate again, whatever the checkpoint remembers
                 self.progress.lowest, self.progress.evaluated_at = None, -1
         elif settings.weights:
             self.learner.load_weights(rt.broadcast(checkpoint.load_weights(settings.weights) if rt.is_main else None))
@@ -224,8 +242,8 @@ FREE_TO_CHANGE = {
 }  # fmt: skip
 
 
-def _on_disk(settings: TrainSettings, data_sha256: str) -> tuple[dict | None, bool]:
-    """State to resume from, if any, and whether there are best weights that can be read. Raises UserError if a training
+def _on_disk(settings: TrainSettings, data_sha256: str) -> tuple[dict | None, dict[str, Tensor]]:
+    """State to resume from, if any, and the best weights, if they can be read. Raises UserError if a training
     has ended there and its checkpoints are gone, or if the folder has files of these names that are not a training's.
     """
     run, named = settings.run, settings.resume_from
@@ -244,13 +262,12 @@ def _on_disk(settings: TrainSettings, data_sha256: str) -> tuple[dict | None, bo
             if "learning_rate" not in read_json(config, way_out):
                 raise UserError(f"{config}: is not of a training: {way_out}")
     if state is None or not best.exists():
-        return state, False
+        return state, {}
     try:
-        checkpoint.load(best)
+        return state, checkpoint.load(best)["network"]
     except UserError as error:
         log.warning("%s; taking the weights of the next evaluation", error)
-        return state, False
-    return state, True
+        return state, {}
 
 
 def _refuse_other_settings(settings: TrainSettings, data_sha256: str, state: dict) -> None:

@@ -1,20 +1,24 @@
-"""The networks that are trained: the rule of the search, and PredictionNetwork, a graph neural network that sees how
-far a search has come and predicts what more rounds will bring.
+"""The networks that are trained: the rule of the search, CrossoverNetwork, which says what a child takes from two
+colorings, and PredictionNetwork, which sees how far a search has come and predicts what more rounds will bring.
 
 Letters in shapes: G graphs, N nodes (padded) or V nodes of all graphs in a row, E edges in both directions, K colors,
 W wedges, H hidden width, T entries of SAVED.
 """
 
 import warnings
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, silu
+from torch_geometric.data import HeteroData
 
 from gnn_training.contract import GRAPH_TYPES
 from gnn_training.network import rule
+from gnn_training.network.crossover import CrossoverNetwork, size_of
 from gnn_training.network.graphs import FEW_ROWS, Graphs, noise_table, take
+from gnn_training.search import crossover
 
 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
 NUM_NODE_FEATURES, NUM_GRAPH_FEATURES = 5, 5  # of `structure`
@@ -101,16 +105,27 @@ def first_weights() -> Tensor:
 
 
 class ColoringNetwork(nn.Module):
-    """Everything that is trained."""
+    """Everything that is trained. width, layers: of the crossover network."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = crossover.WIDTH, layers: int = crossover.LAYERS) -> None:
         super().__init__()
         self.rule = nn.Parameter(first_weights())  # by evolution strategies
         self.predictions = PredictionNetwork()  # by gradient
+        self.crossover = CrossoverNetwork(width, layers)  # by gradient, from the pairs of self-play
 
-    def forward(self, states: States | None) -> tuple[Tensor, Predictions | None]:
-        """The weights of the rule, and the predictions for some searches."""
-        return self.rule, None if states is None else self.predictions(states)
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor]) -> "ColoringNetwork":
+        """The network with a state dict, of whatever width and number of layers."""
+        network = cls(*size_of(state, "crossover."))
+        network.load_state_dict(state)
+        return network
+
+    def forward(
+        self, states: States | None, pairs: HeteroData | None
+    ) -> tuple[Tensor, Predictions | None, Tensor | None]:
+        """The weights of the rule, the predictions for some searches, and the conflicts of the children of pairs."""
+        predictions = None if states is None else self.predictions(states)
+        return self.rule, predictions, None if pairs is None else self.crossover(pairs)
 
 
 class PredictionNetwork(nn.Module):

@@ -85,15 +85,16 @@ def children(lists: NeighbourLists, parents: Sequence[Parent], k: int, weights: 
     """The two children (N,) int32 of two parents, in which some nodes have no color, -1."""
     colors, ages = stacked(parents)
     values = node_values(features_of(*lists, colors, ages, k), colors, k, weights)
-    first, second = colors
-    return [crossover(first, second, values, k), crossover(second, first, values[::-1].copy(), k)]
+    (first, second), no_noise = colors, np.zeros((1, k))
+    return [crossover(first, second, values, k, no_noise), crossover(second, first, values[::-1].copy(), k, no_noise)]
 
 
 @njit(cache=True, nogil=True)
-def crossover(first, second, values, k):
+def crossover(first, second, values, k, noise):
     """A child of two colorings (N,) int32 with the colors 0..k-1: the class of the first, then of the second, and so
     on, whose nodes left have the largest sum of values (2, N) becomes a class. Returns a coloring (N,) int32, in which
-    nodes of no such class have -1.
+    nodes of no such class have -1. noise (k, k): is added to the sums of the classes, another row for every choice; or
+    a single row (1, k) for all.
     """
     n, child = len(first), np.full(len(first), -1, dtype=np.int32)
     left, worth = np.zeros((2, k), dtype=np.int64), np.zeros((2, k))
@@ -103,10 +104,11 @@ def crossover(first, second, values, k):
         worth[0, first[v]] += values[0, v]
         worth[1, second[v]] += values[1, v]
     for c in range(k):
-        p, best = c % 2, -1
+        p, best, most = c % 2, -1, 0.0
         for x in range(k):
-            if left[p, x] > 0 and (best < 0 or worth[p, x] > worth[p, best]):
-                best = x
+            value = worth[p, x] + noise[c % len(noise), x]
+            if left[p, x] > 0 and (best < 0 or value > most):
+                best, most = x, value
         parent = first if p == 0 else second
         for v in range(n):
             if child[v] < 0 and parent[v] == best:

@@ -8,7 +8,7 @@ the same.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from threading import Lock
@@ -20,6 +20,7 @@ from gnn_training.graph import NeighbourLists
 from gnn_training.machine import available_bytes
 from gnn_training.processes import interrupts
 from gnn_training.search import kernels
+from gnn_training.search.crossover import Parent
 from gnn_training.search.first_colorings import SIGNAL_SECONDS, seeded
 
 logger = logging.getLogger(__name__)
@@ -169,6 +170,9 @@ class Worker:
         if conflicts == 0:
             self.offer(best)
         return best, ages, conflicts, made, work + EMPTY_SLICE
+
+    def meet(self, parents: Sequence[Parent], k: int) -> None:
+        """Called with the parents of every generation of recombination, for who wants to look at them."""
 
     def uncolored(self) -> np.ndarray:
         """-1 for every node: (N,) int32."""

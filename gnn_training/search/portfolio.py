@@ -280,6 +280,7 @@ def recombination(worker: Worker, weights: Weights | None = None) -> Iterator[in
             if generation % ELITE == 0:
                 parents[0] = elite[1]
                 elite = [top, elite[0]]
+            worker.meet(parents, k)
             first, second = (parent.colors for parent in parents)
             same = np.bincount(first * k + second, minlength=k * k).reshape(k, k).max(1).sum()
             if same > ALIKE * len(first):

@@ -14,6 +14,7 @@ from gnn_training.contract import CHECKPOINT_FOLDER, CHECKPOINTS, SHIPPED_MODEL,
 from gnn_training.errors import UserError
 from gnn_training.files import OWN_LIMIT, damaged, read_bytes, storage_errors, write_bytes
 from gnn_training.network.network import ColoringNetwork
+from gnn_training.search.crossover import shipped_weights
 from gnn_training.settings import SHIPPED
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,7 @@ WAY_OUT = "name a run folder, a checkpoint or an exported file"
 EXPORTED = {"network": dict, "settings": dict, "step": int, "data_sha256": str}
 RESUMED = EXPORTED | {
     "weights": dict, "num_averaged": int, "optimizer": dict, "scaler": dict, "bad_steps": int, "skipped_steps": int,
-    "progress": dict, "steps_per_epoch": int, "resumed_from": str,
+    "progress": dict, "self_play": dict, "steps_per_epoch": int, "resumed_from": str,
 }  # fmt: skip
 
 
@@ -57,7 +58,7 @@ def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
         if wrong := [key for key, kind in needed.items() if not isinstance(state.get(key), kind)]:
             raise ValueError(f"it has no {wrong[0]}")
         for key in needed.keys() & {"network", "weights"}:
-            ColoringNetwork().load_state_dict(state[key])
+            ColoringNetwork.from_state(state[key])
     return state
 
 
@@ -76,9 +77,10 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
         named = {weight.name.removeprefix(WEIGHT_NAMES): weight for weight in model.graph.initializer}
         metadata = {entry.key: entry.value for entry in model.metadata_props}
         rule = torch.tensor(json.loads(metadata["rule"]))
-        predictions = [name for name in network.state_dict() if name != "rule"]
+        predictions = [name for name in network.state_dict() if name.startswith("predictions.")]
         weights = {name: torch.tensor(onnx.numpy_helper.to_array(named[name])) for name in predictions}
-        network.load_state_dict({"rule": rule, **weights})
+        network.load_state_dict({"rule": rule, **weights}, strict=False)
+        network.crossover.load_weights(shipped_weights())
     return network.state_dict()
 
 

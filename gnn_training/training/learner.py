@@ -3,7 +3,8 @@
 The rule of moving is trained by what comes out of whole searches, which have no gradient. So every graph is searched
 twice, with the weights plus and minus a random change, and the gradient points away from the worse one (evolution
 strategies: Rechenberg 1973, Salimans et al. 2017; the same is REINFORCE on the weights, Sehnke et al. 2010). The
-predictions are trained by the gradient of their likelihood.
+predictions are trained by the gradient of their likelihood, and the crossover network by that of the squared error of
+what it expects of the children of self-play.
 """
 
 import copy
@@ -21,18 +22,19 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from gnn_training.contract import UNKNOWN_TYPE
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
+from gnn_training.network.crossover import size_of
 from gnn_training.network.network import SAVED, ColoringNetwork, Predictions
 from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import Batch, Searcher, StateBatch
 
-WEIGHTS = {"gap": 1.0, "saved": 0.5, "family": 0.05, "rounds": 0.2}
-NORMS = ("rule_gradient_norm", "predictions_gradient_norm")  # before clipping
+WEIGHTS = {"gap": 1.0, "saved": 0.5, "family": 0.05, "rounds": 0.2, "crossover": 1.0}
+NORMS = ("rule_gradient_norm", "predictions_gradient_norm", "crossover_gradient_norm")  # before clipping
 SIGMA = 0.2  # standard deviation of the random change of every weight of the rule
 PER_LOG_CONFLICT = 0.15  # colors that a search is worse for conflicts that are left, times the logarithm of 1 + these
 TYPICAL = 0.2  # colors: differences above it count little more, so that no graph dominates
 LR_SCALINGS = {"none": lambda ranks: 1.0, "sqrt": math.sqrt, "linear": float}
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
-PREDICTION_RATE = 0.075  # learning rate of PredictionNetwork relative to that of the rule
+PREDICTION_RATE, CROSSOVER_RATE = 0.075, 0.05  # learning rates of these networks relative to that of the rule
 
 
 class Learner:
@@ -41,7 +43,7 @@ class Learner:
     def __init__(self, settings: TrainSettings, search: Searcher, rt: Runtime):
         self.settings, self.search, self.rt = settings, search, rt
         torch.manual_seed(settings.seed)  # the same first weights on every rank
-        self.network = ColoringNetwork().to(rt.device)
+        self.network = ColoringNetwork(settings.width, settings.layers).to(rt.device)
         self.average, self.num_averaged = copy.deepcopy(self.network), 0
         self._blend = get_ema_multi_avg_fn(settings.ema)  # without AveragedModel, which waits for the GPU in every step
         self.ddp = DistributedDataParallel(self.network, gradient_as_bucket_view=True)
@@ -50,7 +52,8 @@ class Learner:
         self.fixed_scale = None if self.precision == torch.float16 else 1.0
         self.scaler = torch.amp.GradScaler(rt.device.type, self.fixed_scale or 2.0**16)
         self.peak_rate = settings.peak_rate * LR_SCALINGS[settings.lr_scaling](rt.world_size)
-        self.parts = [[self.network.rule], [*self.network.predictions.parameters()]]
+        others = self.network.predictions, self.network.crossover
+        self.parts = [[self.network.rule], *([*part.parameters()] for part in others)]
         decay = settings.weight_decay
         self.optimizer = torch.optim.AdamW([{"params": part} for part in self.parts], weight_decay=decay, fused=True)
         self.step, self.num_steps = 0, settings.steps
@@ -63,7 +66,8 @@ class Learner:
         finite, which all ranks see alike, the weights stay as they are; the device decides that.
         """
         self._backward(batch, 1.0)
-        for group, rate in zip(self.optimizer.param_groups, (1.0, PREDICTION_RATE), strict=True):
+        rates = 1.0, PREDICTION_RATE, CROSSOVER_RATE if batch.num_pairs else 0.0  # without pairs, it stays as it is
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * self.learning_rate
         self.scaler.unscale_(self.optimizer)
         norms = torch.stack([clip_grad_norm_(part, self.settings.clip) for part in self.parts])
@@ -123,6 +127,12 @@ class Learner:
 
     def load_weights(self, weights: dict[str, torch.Tensor]) -> None:
         """Start with the averaged weights of another training."""
+        then, now = (size_of(state, "crossover.") for state in (weights, self.network.state_dict()))
+        if then != now:
+            raise UserError(
+                f"the crossover network of {self.settings.weights} has the width {then[0]} and {then[1]} layers, not "
+                f"{now[0]} and {now[1]}: name these with --width and --layers, or --weights none"
+            )
         for network in (self.network, self.average):
             network.load_state_dict(weights)
 
@@ -156,8 +166,8 @@ def loss_terms(network: nn.Module, batch: Batch, search: Searcher, rounds: int) 
     graphs, or of states, of the step on all ranks. `gap` is the mean number of colors above the best known after so
     many rounds.
     """
-    states = batch.states
-    rule, predicted = network(states and states.inputs)
+    states, pairs = batch.states, batch.pairs
+    rule, predicted, expected = network(states and states.inputs, pairs)
     with torch.no_grad():
         change = SIGMA * batch.change
         fewest, conflicts = search(torch.stack([rule + change, rule - change]), batch, rounds)
@@ -167,10 +177,10 @@ def loss_terms(network: nn.Module, batch: Batch, search: Searcher, rounds: int) 
     slope = worse * (batch.change * rule).sum(1)
     gap = fewest.mean(0) - batch.num_colors + (slope - slope.detach())
     terms = {"gap": gap.sum() / batch.num_graphs}
-    if states:
-        return terms | prediction_terms(predicted, states)
     nothing = torch.stack([0.0 * weight.sum() for weight in network.parameters()]).sum()  # all ranks need a gradient
-    return terms | dict.fromkeys(("saved", "family", "rounds"), nothing)
+    terms |= prediction_terms(predicted, states) if states else dict.fromkeys(("saved", "family", "rounds"), nothing)
+    error = (pairs.deviations - expected).square().mean(1).sum() / batch.num_pairs if pairs else 0.0
+    return terms | {"crossover": nothing + error}
 
 
 def prediction_terms(predicted: Predictions, batch: StateBatch) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DistributedSampler
+from torch_geometric.data import HeteroData
 
 from gnn_training.contract import HORIZON
 from gnn_training.data.packed import STATE, STATE_NODES, PackedGraphs, cut
@@ -45,6 +46,8 @@ class Batch:
     change: Tensor  # (G, NUM_WEIGHTS) float, of the rule, standard normal
     num_graphs: int
     states: "StateBatch | None" = None  # None: this rank has none
+    pairs: HeteroData | None = None  # of self-play, see self_play.as_data
+    num_pairs: int = 0  # of the step on all ranks
 
 
 @dataclass(frozen=True)

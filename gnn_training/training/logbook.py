@@ -29,7 +29,7 @@ class Progress:
     best known on the validation graphs at the last evaluation; first_gap: at step 0; gain, gain_error: colors
     fewer than the untrained rule finds, and the standard error of that mean; lowest: gap so far, None before the
     first evaluation; evaluations_without_gain: since then; best, best_step: gap and step of the weights to keep;
-    evaluated_at: step of the last evaluation.
+    evaluated_at: step of the last evaluation; crossover_step: of the weights of the crossover network to keep.
     """
 
     seconds: float = 0.0
@@ -45,14 +45,15 @@ class Progress:
     best_step: int = 0
     evaluations_without_gain: int = 0
     evaluated_at: int = -1
+    crossover_step: int = 0
 
     def count(self, graphs: int, seconds: float) -> None:
         """Add one step."""
         self.graphs += graphs
         self.step_seconds += seconds
 
-    def judge(self, scores: dict[str, float], step: int) -> bool:
-        """Note the scores of an evaluation; True if these weights are the ones to keep."""
+    def judge(self, scores: dict[str, float], step: int) -> list[str]:
+        """Note the scores of an evaluation; returns the parts of the network whose weights are the ones to keep."""
         self.gap, self.dsatur_gap, self.evaluated_at = scores["gap"], scores["dsatur_gap"], step
         self.gain, self.gain_error = scores["gain"], scores["gain_error"]
         if step == 0:
@@ -66,7 +67,11 @@ class Progress:
         is_kept = self.gap <= min(self.lowest + 2 * self.gain_error, first)
         if is_kept:
             self.best, self.best_step = self.gap, step
-        return is_kept
+        # Of the crossover network, none that the pairs kept aside cannot tell from those that are kept.
+        is_better = scores.get("crossover_gain", 0.0) > scores.get("crossover_gain_error", 0.0)
+        if is_better:
+            self.crossover_step = step
+        return is_kept * ["rule", "predictions"] + is_better * ["crossover"]
 
     def seconds_left(self, step: int, steps: int, minutes: float) -> float:
         """Until the schedule or the time limit ends, whichever comes first, at the speed so far."""

@@ -1,0 +1,94 @@
+"""The graph neural network of crossover as torch trains it. `search/crossover.py` has the features, what a child is,
+and the same formulas in the compiled loops of a search.
+
+Letters in shapes: V rows of nodes, a row for each of the two colorings of a pair; C children of a pair, P pairs.
+"""
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import HeteroData
+from torch_geometric.nn import MessagePassing
+
+from gnn_training.search.crossover import FEATURES, LAYERS, MESSAGES, WIDTH, Weights
+
+FIRST_LOG_CONFLICTS = -3.9  # of an untrained network, about as a trained one has it
+
+
+class ClassMeans(MessagePassing):
+    """Messages from nodes to classes, which take their mean, and back to the same nodes."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="mean")
+
+    def forward(self, x: Tensor, edge_index: Tensor, num_classes: int) -> Tensor:
+        """Means (V, D) of x (V, D) over the class of every node. edge_index (2, V): nodes in a row, and their class."""
+        means = self.propagate(edge_index, x=(x, None), size=(len(x), num_classes))
+        return means.index_select(0, edge_index[1])
+
+
+class CrossoverNetwork(nn.Module):
+    """What nodes are worth to a child: equivariant to the names of nodes and colors and to the order of the parents.
+    Before training, every node is worth 1, so that the largest class is taken.
+    """
+
+    def __init__(self, width: int = WIDTH, layers: int = LAYERS):
+        super().__init__()
+        self.first = nn.Linear(len(FEATURES), width)
+        self.layers = nn.ModuleList(nn.Linear(MESSAGES * width, width) for _ in range(layers))
+        self.out, self.direct = nn.Linear(width, 1, bias=False), nn.Linear(len(FEATURES), 1, bias=False)
+        for last in (self.out, self.direct):
+            nn.init.zeros_(last.weight)
+        # Of a child, for each unit of value that it lacks: standard deviations of conflicts among its siblings.
+        self.log_conflicts = nn.Parameter(torch.tensor(FIRST_LOG_CONFLICTS))
+        self.class_means = ClassMeans()
+
+    def values(self, pairs: HeteroData) -> Tensor:
+        """What the nodes (V,) of pairs are worth; see `self_play.as_data`."""
+        node, num_classes = pairs["node"], int(pairs["class"].num_nodes)
+        own, other = (pairs["node", relation, "class"].edge_index for relation in ("in", "beside"))
+        twin = pairs["node", "twin", "node"].edge_index[1]
+        h = self.first(node.x)
+        for layer in self.layers:
+            e = h.relu().float()
+            of_class, of_other = (self.class_means(e, classes, num_classes) for classes in (own, other))
+            h = h + layer(torch.cat([e, of_class, e.index_select(0, twin), of_other], 1))
+        return 1 + (self.out(h.relu()) + self.direct(node.x))[:, 0].float()
+
+    def forward(self, pairs: HeteroData) -> Tensor:
+        """Conflicts of every child (P, C) that its classes let one expect, less the mean of its siblings, in standard
+        deviations.
+        """
+        node = pairs["node"]
+        taken = node.taken * self.values(pairs)[:, None]  # (V, C)
+        worth = taken.new_zeros(len(pairs.deviations), taken.shape[1]).index_add(0, node.batch, taken)
+        return (worth.mean(1, keepdim=True) - worth) * self.log_conflicts.exp()
+
+    def weights(self) -> Weights:
+        """What the loops of a search need."""
+        layers: list[Tensor] = [*self.layers.parameters()]
+        width = self.first.out_features
+        matrices = torch.stack([matrix.T.reshape(MESSAGES, width, width) for matrix in layers[::2]])
+        first, biases = (self.first.weight.T, self.first.bias), torch.stack(layers[1::2])
+        parts = *first, matrices, biases, self.out.weight[0], self.direct.weight[0]
+        return Weights(*(np.ascontiguousarray(part.detach().float().cpu().numpy()) for part in parts))
+
+    def load_weights(self, weights: Weights) -> None:
+        """Take weights of the same width and number of layers."""
+        sources = [weights.first.T, weights.first_bias]
+        for matrices, bias in zip(weights.layers, weights.layer_biases, strict=True):
+            sources += [np.concatenate(matrices).T, bias]
+        sources += [weights.out[None], weights.direct[None]]
+        parts = self.first, self.layers, self.out, self.direct
+        targets = [parameter.data for part in parts for parameter in part.parameters()]
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(torch.from_numpy(np.ascontiguousarray(source)))
+
+
+def size_of(state: Mapping[str, Tensor], prefix: str) -> tuple[int, int]:
+    """Width and number of layers of the network whose names in a state dict begin with the prefix."""
+    biases = [name for name in state if re.fullmatch(rf"{re.escape(prefix)}layers\.\d+\.bias", name)]
+    return len(state[f"{prefix}first.bias"]), len(biases)

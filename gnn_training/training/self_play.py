@@ -1,0 +1,321 @@
+"""Self-play: searches in the background, whose pairs of parents the crossover network learns from.
+
+A game is a search as `color` makes it, by recombination alone, on one graph. For some of the pairs of parents that it
+meets, further children are made, whose classes are drawn by a softmax over what the network says that they are worth.
+TabuCol has one generation on each, and the conflicts that it leaves are what is learned. A round is many games with the
+same weights. Everything is a function of seed, round and game: the same on any number of ranks.
+"""
+
+import io
+import logging
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import cached_property
+from itertools import chain
+from operator import itemgetter
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Batch, HeteroData
+
+from gnn_training.distributed import Runtime
+from gnn_training.files import OWN_LIMIT, damaged, make_folder, read_bytes, write_bytes
+from gnn_training.graph import NeighbourLists
+from gnn_training.network.crossover import CrossoverNetwork
+from gnn_training.search import kernels
+from gnn_training.search.crossover import (
+    GENERATION,
+    Parent,
+    Weights,
+    crossover,
+    features_of,
+    node_values,
+    stacked,
+)  # fmt: skip
+from gnn_training.search.engine import Budget, Search, Worker
+from gnn_training.search.first_colorings import seeded
+from gnn_training.search.portfolio import compile_all, recombination
+from gnn_training.settings import TrainSettings
+from gnn_training.training.loader import DeviceDataset
+
+log = logging.getLogger(__name__)
+ROUNDS = 10  # of a training, with the same number of steps between them
+FIRST_GAMES = 8  # of the first round, which measures how many games the others can have
+KEPT_ASIDE = 8  # one of so many games is on a validation graph
+MAX_NODES = 2048  # of the graph of a game
+PAIRS = 8, 128  # of parents that a game meets; their number is drawn
+RECORDED = 16  # of these, at most
+CHILDREN = 8  # that are made of a recorded pair
+TEMPERATURE = 0.03, 0.3  # of the softmax, in mean values of a class
+MORE_VARIANCE = 0.3  # than siblings have, whose conflicts may be almost the same
+GAMES, CHOICE = 10, 11  # purposes of random generators
+EVALUATED = 64  # pairs at a time
+WAIT_SECONDS = 0.5  # between two looks whether another rank has got a signal to stop
+FOLDER, WAY_OUT = "self_play", "name another --run folder"
+
+
+class Pair(NamedTuple):
+    """Two parents of a child with k colors, and what became of children."""
+
+    graph: int  # position in the packed graphs
+    k: int
+    colors: np.ndarray  # (2, N) int16
+    ages: np.ndarray  # (2, N) uint16, see `Parent`
+    origin: np.ndarray  # (CHILDREN, N) int8: the coloring from which the child has the class of the node, -1 for none
+    conflicts: np.ndarray  # (CHILDREN,) int32, after TabuCol
+
+    @property
+    def deviations(self) -> np.ndarray:
+        """Conflicts of the children (CHILDREN,) less their mean, in standard deviations."""
+        return (self.conflicts - self.conflicts.mean()) / math.sqrt(self.conflicts.var(ddof=1) + MORE_VARIANCE)
+
+
+class Player(Worker):
+    """The only thread of a search, which records pairs of parents. seed: of the game."""
+
+    def __init__(self, graph: int, lists: NeighbourLists, colors: np.ndarray, lower: int, weights: Weights, seed: int):
+        super().__init__(Search(lists, colors, Budget(math.inf, lower, seed=seed), None), 0)
+        self.search.workers = [self]
+        self.graph, self.weights, self.random = graph, weights, np.random.default_rng(seed)
+        self.children_rng = seeded(seed, CHILDREN)
+        self.num_pairs = round(math.exp(self.random.uniform(*np.log(PAIRS))))
+        self.met, self.pairs = 0, list[Pair]()
+
+    def play(self) -> list[Pair]:
+        """Search until there were `num_pairs`, and return those that were recorded."""
+        for _ in recombination(self, self.weights):
+            if self.met >= self.num_pairs or self.search.is_over or self.search.num_colors <= self.search.budget.lower:
+                break
+        return self.pairs
+
+    def meet(self, parents: Sequence[Parent], k: int) -> None:
+        """Record the pair if it is its turn and its children differ."""
+        self.met += 1
+        if self.met % math.ceil(self.num_pairs / RECORDED):
+            return
+        colors, ages = stacked(parents)
+        values = node_values(features_of(*self.lists, colors, ages, k), colors, k, self.weights)
+        origin, conflicts = np.empty((CHILDREN, colors.shape[1]), np.int8), np.empty(CHILDREN, np.int32)
+        for i in range(CHILDREN):
+            first, temperature = i % 2, math.exp(self.random.uniform(*np.log(TEMPERATURE)))
+            noise = temperature * abs(values.sum()) / (2 * k) * self.random.gumbel(size=(k, k))
+            child = crossover(colors[first], colors[1 - first], values[:: 1 - 2 * first].copy(), k, noise)
+            origin[i] = np.where(child < 0, -1, (child % 2) ^ first)
+            conflicts[i] = self.conflicts_left(child, k)
+        if conflicts.min() < conflicts.max() and not self.search.is_over:
+            small = np.minimum(ages, np.iinfo(np.uint16).max).astype(np.uint16)
+            self.pairs.append(Pair(self.graph, k, colors.astype(np.int16), small, origin, conflicts))
+
+    def conflicts_left(self, child: np.ndarray, k: int) -> int:
+        """Conflicts that a generation of TabuCol leaves."""
+        self.look_for(k)
+        kernels.complete(*self.lists, child, k, self.children_rng, self.stop)
+        return kernels.tabucol(*self.lists, child, k, GENERATION, self.children_rng, self.stop)[2]
+
+
+class SelfPlay:
+    """Rounds of games in the background, and a replay buffer of the pairs that they have brought."""
+
+    def __init__(self, settings: TrainSettings, dataset: DeviceDataset, graphs: np.ndarray, rt: Runtime):
+        """graphs: positions of the training graphs to play on."""
+        self.settings, self.dataset, self.rt, data = settings, dataset, rt, dataset.data
+        graphs, aside = (ids[data.num_nodes[ids] <= MAX_NODES] for ids in (graphs, data.indices("validation")))
+        self.graphs, self.aside = graphs, aside
+        self.is_on = settings.self_play > 0 and len(graphs) > 0
+        self.num_played, self.games = 0, settings.games  # rounds, and the games of each, 0 until they are counted
+        self.weights: Weights | None = None  # of the players of the round that is being played
+        self.rounds = dict[int, list[Pair]]()  # the buffer
+        self._pool, self._games = ThreadPoolExecutor(torch.get_num_threads()), list[Future]()
+        self._players = list[Player]()
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """All to learn from."""
+        return [pair for pairs in self.rounds.values() for pair in pairs if pair.graph not in self._aside]
+
+    @cached_property
+    def _aside(self) -> set[int]:
+        return set(self.aside.tolist())
+
+    def advance(self, step: int, num_steps: int, network: CrossoverNetwork, signals: Sequence[float]) -> None:
+        """Before a step: take in the rounds that are due, and begin the next one with this network. A signal to stop
+        that has come to any rank leaves them out.
+        """
+        while self.is_on and self.num_played < ROUNDS and self.num_played <= step * ROUNDS // num_steps:
+            if self.weights is None:
+                self._begin(network.weights())
+            if not self._end(signals):
+                return
+            if self.num_played < ROUNDS:
+                self._begin(network.weights())
+
+    def batch(self, step: int) -> tuple[HeteroData | None, int]:
+        """Pairs of a step for this rank, drawn by (seed, step), and their number on all ranks."""
+        if not (pairs := self.pairs):
+            return None, 0
+        rng, ranks = np.random.default_rng([self.settings.seed, step, CHOICE]), self.rt.world_size
+        places = rng.integers(len(pairs), size=self.settings.batch_pairs * ranks)
+        return self.joined([pairs[i] for i in places[self.rt.rank :: ranks]]), len(places)
+
+    def joined(self, pairs: list[Pair]) -> HeteroData:
+        """Pairs in one graph of PyG."""
+        data = Batch.from_data_list([as_data(pair, self.dataset.lists(pair.graph)) for pair in pairs])
+        return data.to(self.rt.device)
+
+    @torch.no_grad()
+    def scores(self, network: CrossoverNetwork, kept: CrossoverNetwork) -> dict[str, float]:
+        """How well two networks foretell what became of the pairs kept aside, on all ranks, by the names of
+        docs/TRAINING.md; empty if there are none.
+        """
+        pairs = [pair for pairs in self.rounds.values() for pair in pairs if pair.graph in self._aside]
+        if not pairs:
+            return {}
+        mine = range(self.rt.rank, len(pairs), self.rt.world_size)
+        errors = np.zeros((len(pairs), 2))
+        for start in range(0, len(mine), EVALUATED):
+            places = list(mine[start : start + EVALUATED])
+            batch = self.joined([pairs[i] for i in places])
+            errors[places] = np.stack([squared_errors(each, batch).cpu().numpy() for each in (network, kept)], 1)
+        errors = self.rt.total(torch.from_numpy(errors)).numpy()
+        variance = np.mean([np.square(pair.deviations).mean() for pair in pairs])
+        explained, of_kept = 1 - errors.mean(0) / variance
+        # Pairs of one graph are alike: the error is that of a mean over graphs.
+        _, graph = np.unique([pair.graph for pair in pairs], return_inverse=True)
+        gains = (errors[:, 1] - errors[:, 0]) / variance
+        deviations = np.bincount(graph, gains - gains.mean())
+        return {
+            "crossover_explained": explained, "crossover_gain": explained - of_kept,
+            "crossover_gain_error": math.sqrt(np.square(deviations).sum()) / len(pairs), "pairs_aside": len(pairs),
+        }  # fmt: skip
+
+    def state(self) -> dict:
+        """What a checkpoint needs; the pairs are in files beside it."""
+        weights = [torch.from_numpy(part) for part in self.weights or ()]
+        return {"num_played": self.num_played, "games": self.games, "weights": weights}
+
+    def load_state(self, state: dict) -> None:
+        """Read the pairs, and begin the round again that was being played."""
+        self.num_played, self.games = state["num_played"], state["games"]
+        for number in range(self.num_played):
+            path = self._file(number)
+            content = read_bytes(path, OWN_LIMIT, WAY_OUT) if self.rt.is_main else b""
+            with damaged(path, WAY_OUT):
+                self._add(number, from_bytes(self.rt.broadcast(content), self.dataset.data.num_nodes))
+        if state["weights"] and self.num_played < ROUNDS:
+            self._begin(Weights(*(part.numpy() for part in state["weights"])))
+
+    def close(self) -> None:
+        """End the games that are being played."""
+        for game in self._games:
+            game.cancel()
+        for player in self._players:
+            player.search.finish()
+        self._pool.shutdown()
+
+    def _file(self, number: int) -> Path:
+        return self.settings.run / FOLDER / f"round-{number:02d}.npz"
+
+    def _add(self, number: int, pairs: list[Pair]) -> None:
+        """Add pairs to the buffer, and drop the oldest rounds that it has no room for."""
+        self.rounds[number] = pairs
+        room = 2**20 * self.settings.replay_mib
+        while len(self.rounds) > 1 and sum(map(num_bytes, chain(*self.rounds.values()))) > room:
+            del self.rounds[min(self.rounds)]
+
+    def _begin(self, weights: Weights) -> None:
+        """Let this rank's games of the next round run."""
+        compile_all()
+        self.weights, self._players = weights, []
+        rng, ranks = np.random.default_rng([self.settings.seed, self.num_played, GAMES]), self.rt.world_size
+        games = []
+        for number in range(self.games or FIRST_GAMES):
+            is_aside = number % KEPT_ASIDE == KEPT_ASIDE - 1 and len(self.aside)
+            games.append((number, int(rng.choice(self.aside if is_aside else self.graphs)), int(rng.integers(2**31))))
+        self._games = [self._pool.submit(self._play, *game) for game in games[self.rt.rank :: ranks]]
+
+    def _play(self, number: int, graph: int, seed: int) -> tuple[int, list[Pair], float]:
+        """Number of a game, its pairs and its seconds of a core."""
+        start, lists, lower = time.thread_time(), self.dataset.lists(graph), int(self.dataset.data.lower_bound[graph])
+        assert self.weights is not None
+        player = Player(graph, lists, kernels.dsatur(*lists), lower, self.weights, seed)
+        self._players.append(player)
+        return number, player.play(), time.thread_time() - start
+
+    def _end(self, signals: Sequence[float]) -> bool:
+        """Wait for the games of all ranks, and add what they brought; False if a signal has come."""
+        rt, is_open = self.rt, True
+        while is_open:
+            wait(self._games, WAIT_SECONDS)
+            stopped, is_open = rt.any(bool(signals), not all(game.done() for game in self._games))
+            if stopped:
+                return False
+        played = sorted(chain(*rt.gather([game.result() for game in self._games])), key=itemgetter(0))
+        pairs, seconds = [pair for _, found, _ in played for pair in found], sum(each[2] for each in played)
+        if not self.games:  # as many as the minutes allow on all threads
+            threads = sum(rt.gather(torch.get_num_threads()))
+            left = 60 * self.settings.self_play * threads / seconds * len(played) - len(played)
+            self.games = max(1, round(left / (ROUNDS - 1)))
+        self._add(self.num_played, pairs)
+        if rt.is_main:
+            make_folder(self._file(0).parent)
+            write_bytes(self._file(self.num_played), to_bytes(pairs))
+            log.info(
+                "self-play: round %d of %d: %d pairs of parents from %d games in %.0f s of a core",
+                self.num_played + 1, ROUNDS, len(pairs), len(played), seconds,
+            )  # fmt: skip
+        self.num_played, self.weights = self.num_played + 1, None
+        return True
+
+
+def as_data(pair: Pair, lists: NeighbourLists) -> HeteroData:
+    """A pair with 2 N rows of nodes, one for each coloring, and 2 k classes: for `CrossoverNetwork`, and its targets
+    taken (2 N, CHILDREN), whether a child has the class of a node, and deviations (1, CHILDREN).
+    """
+    colors, n = pair.colors.astype(np.int32), pair.colors.shape[1]
+    x = features_of(*lists, colors, pair.ages.astype(np.int32), pair.k)  # (N, 2, F)
+    own = np.concatenate([colors[0], colors[1] + pair.k]).astype(np.int64)
+    rows, twin = np.arange(2 * n), np.roll(np.arange(2 * n), n)
+    taken = np.concatenate([pair.origin == 0, pair.origin == 1], 1).T.copy()
+    data = HeteroData()
+    data["node"].x = torch.from_numpy(x.swapaxes(0, 1).reshape(2 * n, -1))
+    data["node"].taken = torch.from_numpy(taken)
+    data["class"].num_nodes = 2 * pair.k
+    for relation, target, index in (("in", "class", own), ("beside", "class", own[twin]), ("twin", "node", twin)):
+        data["node", relation, target].edge_index = torch.from_numpy(np.stack([rows, index]))
+    data.deviations = torch.from_numpy(pair.deviations[None].astype(np.float32))
+    return data
+
+
+def squared_errors(network: nn.Module, pairs: HeteroData) -> Tensor:
+    """Mean squared error (P,) of what a network expects of the children of every pair."""
+    return (pairs.deviations - network(pairs)).square().mean(1)
+
+
+def num_bytes(pair: Pair) -> int:
+    """Memory of a pair."""
+    return sum(part.nbytes for part in pair[2:])
+
+
+def to_bytes(pairs: list[Pair]) -> bytes:
+    """A file of pairs, with the parts of all of them in a row."""
+    parts = zip(*pairs, strict=True) if pairs else iter(())
+    joined = [np.array(part) if np.ndim(part[0]) < 2 else np.concatenate(part, 1) for part in parts]
+    np.savez_compressed(file := io.BytesIO(), *joined)
+    return file.getvalue()
+
+
+def from_bytes(content: bytes, num_nodes: np.ndarray) -> list[Pair]:
+    """The pairs of a file. num_nodes: of all graphs."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        parts = [file[name] for name in file.files]
+    if not parts:
+        return []
+    graphs, ks, *long, conflicts = parts
+    ends = np.cumsum(num_nodes[graphs].astype(int))[:-1]
+    rows = zip(graphs, ks, *(np.split(part, ends, 1) for part in long), conflicts, strict=True)
+    return [Pair(int(graph), int(k), *others) for graph, k, *others in rows]
