@@ -2,7 +2,7 @@
 
 A game is a search as `color` makes it, by recombination alone, on one graph. For some of the pairs of parents that it
 meets, further children are made, whose classes are drawn by a softmax over what the network says that they are worth.
-TabuCol has one generation on each, and the conflicts that it leaves are what is learned. A round is many games with the
+What is learned are the conflicts that TabuCol leaves of each. A round is many games with the
 same weights. Everything is a function of seed, round and game: the same on any number of ranks.
 """
 
@@ -29,7 +29,6 @@ from gnn_training.graph import NeighbourLists
 from gnn_training.network.crossover import CrossoverNetwork
 from gnn_training.search import kernels
 from gnn_training.search.crossover import (
-    GENERATION,
     Parent,
     Weights,
     crossover,
@@ -49,8 +48,9 @@ FIRST_GAMES = 8  # of the first round, which measures how many games the others 
 KEPT_ASIDE = 8  # one of so many games is on a validation graph
 MAX_NODES = 2048  # of the graph of a game
 PAIRS = 8, 128  # of parents that a game meets; their number is drawn
-RECORDED = 16  # of these, at most
-CHILDREN = 8  # that are made of a recorded pair
+RECORDED = 32  # of these, at most
+CHILDREN = 12  # that are made of a recorded pair
+MOVES = 1_000  # of TabuCol on such a child: chance hides the choice of classes less than after a generation
 TEMPERATURE = 0.03, 0.3  # of the softmax, in mean values of a class
 MORE_VARIANCE = 0.3  # than siblings have, whose conflicts may be almost the same
 GAMES, CHOICE = 10, 11  # purposes of random generators
@@ -112,10 +112,10 @@ class Player(Worker):
             self.pairs.append(Pair(self.graph, k, colors.astype(np.int16), small, origin, conflicts))
 
     def conflicts_left(self, child: np.ndarray, k: int) -> int:
-        """Conflicts that a generation of TabuCol leaves."""
+        """Conflicts that some moves of TabuCol leave."""
         self.look_for(k)
         kernels.complete(*self.lists, child, k, self.children_rng, self.stop)
-        return kernels.tabucol(*self.lists, child, k, GENERATION, self.children_rng, self.stop)[2]
+        return kernels.tabucol(*self.lists, child, k, MOVES, self.children_rng, self.stop)[2]
 
 
 class SelfPlay:
