@@ -9,10 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_graphs import random_graph
+from torch_geometric.data import Batch
 
-from benchmarks.recombination import Children, CrossoverNetwork, Example, Task, Train, solve
+from benchmarks.recombination import Task, solve
 from gnn_training.graph import Graph
-from gnn_training.search.crossover import NUM_WEIGHTS, crossover, features_of, node_values, shipped_weights
+from gnn_training.network.crossover import CrossoverNetwork, size_of
+from gnn_training.search.crossover import crossover, features_of, node_values, shipped_weights
+from gnn_training.training.self_play import Pair, as_data
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -28,17 +31,17 @@ def random_parents(n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def test_a_child_has_the_most_valuable_class_of_the_first_parent_and_parts_of_others(n, k, seed):
     (first, second), _ = random_parents(n, k, seed)
     values = np.random.default_rng(seed).integers(1, 4, (2, n)).astype(np.float32)
-    child = crossover(first, second, values, k)
+    child = crossover(first, second, values, k, np.zeros((1, k)))
     worth = np.bincount(first, values[0])
     assert (first[child == 0] == worth.argmax()).all() and values[0][child == 0].sum() == worth.max()
     for color in range(k):
         assert len(set((second if color % 2 else first)[child == color].tolist())) <= 1
 
 
-def trained(seed: int) -> CrossoverNetwork:
+def trained(seed: int, width: int = 24, layers: int = 2) -> CrossoverNetwork:
     """A network with random weights."""
     torch.manual_seed(seed)
-    network = CrossoverNetwork()
+    network = CrossoverNetwork(width, layers)
     for parameter in network.parameters():
         parameter.data.normal_(0, 0.3)
     return network
@@ -46,17 +49,28 @@ def trained(seed: int) -> CrossoverNetwork:
 
 @settings(max_examples=20)
 @given(n=st.integers(1, 40), k=st.integers(1, 9), density=st.floats(0, 1), seed=st.integers(0, 2**31))
-def test_compiled_values_are_those_of_the_network_that_is_trained(n, k, density, seed):
+@pytest.mark.parametrize(("width", "layers"), [(24, 2), (5, 3)])
+def test_compiled_values_are_those_of_the_network_that_is_trained(width, layers, n, k, density, seed):
     lists = random_graph(n, density, seed).csr()
-    parents, ages = random_parents(n, k, seed)
-    x, network = features_of(*lists, parents, ages, k), trained(seed)
-    origin = np.random.default_rng(seed).integers(-1, 2, (3, n)).astype(np.int8)
-    example = Example(0, parents.astype(np.int16), x, origin, np.zeros(3, np.float32))
-    [expected] = network.expected([example], [Task("", lists, k)])
-    values = node_values(x, parents, k, network.weights())
+    colors, ages = random_parents(n, k, seed)
+    network, rng = trained(seed, width, layers), np.random.default_rng(seed)
+    origin, conflicts = rng.integers(-1, 2, (3, n)).astype(np.int8), rng.integers(0, 9, 3)
+    pair = Pair(0, k, colors.astype(np.int16), ages.astype(np.uint16), origin, conflicts)
+    data = Batch.from_data_list([as_data(pair, lists)] * 2)
+    values = node_values(features_of(*lists, colors, ages, k), colors, k, network.weights())
+    torch.testing.assert_close(network.values(data)[: 2 * n], torch.from_numpy(values.ravel()), rtol=1e-3, atol=1e-3)
     worth = np.array([values[0][row == 0].sum() + values[1][row == 1].sum() for row in origin])
     scale = network.log_conflicts.exp().item()
-    np.testing.assert_allclose(expected.detach().numpy(), scale * (worth.mean() - worth), rtol=1e-3, atol=1e-3 * scale)
+    for expected in network(data).detach().numpy():  # of either of the two pairs in the batch
+        np.testing.assert_allclose(expected, scale * (worth.mean() - worth), rtol=1e-3, atol=2e-3 * scale)
+
+
+def test_weights_of_a_search_go_back_into_the_network():
+    network, other = trained(0, 7, 3), trained(1, 7, 3)
+    other.load_weights(network.weights())
+    assert size_of(other.state_dict(), "") == (7, 3)
+    for name, weight in network.state_dict().items():
+        assert torch.equal(weight, other.state_dict()[name]) == (name != "log_conflicts")
 
 
 @pytest.mark.parametrize("seed", range(3))

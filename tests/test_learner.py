@@ -18,6 +18,7 @@ from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.training.learner import (
+    CROSSOVER_RATE,
     MAX_BAD_STEPS,
     NORMS,
     PREDICTION_RATE,
@@ -119,7 +120,7 @@ def test_steps_are_those_of_adamw_on_the_plain_network_and_their_average_is_kept
     assert one.learner.learning_rate == settings.learning_rate / 2  # the first of two steps of warm-up
     plain = ColoringNetwork()
     plain.load_state_dict(one.learner.network.state_dict())
-    parts = [plain.rule], list(plain.predictions.parameters())
+    parts = [plain.rule], list(plain.predictions.parameters()), list(plain.crossover.parameters())
     optimizer = torch.optim.AdamW([{"params": part} for part in parts], weight_decay=settings.weight_decay)
     for _ in range(5):
         batch = one.batch()
@@ -128,7 +129,8 @@ def test_steps_are_those_of_adamw_on_the_plain_network_and_their_average_is_kept
         optimizer.zero_grad(set_to_none=False)
         sum(weight * terms[name] for name, weight in WEIGHTS.items()).backward()
         norms = [clip_grad_norm_(part, settings.clip) for part in parts]
-        for group, factor in zip(optimizer.param_groups, (1, PREDICTION_RATE), strict=True):
+        rates = 1, PREDICTION_RATE, CROSSOVER_RATE if batch.num_pairs else 0
+        for group, factor in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = factor * rate
         optimizer.step()
         mine = parameters_to_vector(plain.parameters()).detach()
@@ -221,8 +223,9 @@ def test_progress_counts_and_judges():
     assert progress.seconds_left(step=2, steps=62, minutes=0) == 60
     assert progress.seconds_left(step=2, steps=62, minutes=0.5) == 28
 
-    def judge(gap: float, step: int) -> bool:
-        return progress.judge({"gap": gap, "dsatur_gap": 5.0, "gain": 2.5 - gap, "gain_error": 0.1}, step)
+    def judge(gap: float, step: int, **crossover: float) -> list[str]:
+        scores = {"gap": gap, "dsatur_gap": 5.0, "gain": 2.5 - gap, "gain_error": 0.1}
+        return progress.judge(scores | {f"crossover_{name}": value for name, value in crossover.items()}, step)
 
     assert judge(2.5, step=0) and progress.first_gap == 2.5
     # Later weights are kept if they are not worse than the best by more than twice the error, 0.1, but are no reason
@@ -234,6 +237,11 @@ def test_progress_counts_and_judges():
     assert progress.evaluations_without_gain == 4 and judge(0.5, step=60) and progress.evaluations_without_gain == 0
     progress = Progress()
     assert judge(2.0, step=0) and not judge(2.1, step=10) and judge(2.0, step=20)  # none that are worse than the first
+    # Of the crossover network, only weights that are better by more than the error.
+    assert judge(2.0, step=30, gain=0.02, gain_error=0.01) == ["rule", "predictions", "crossover"]
+    assert judge(3.0, step=40, gain=0.02, gain_error=0.01) == ["crossover"] and progress.crossover_step == 40
+    assert judge(3.0, step=50, gain=0.02, gain_error=0.03) == judge(3.0, step=60, gain=-1, gain_error=0.1) == []
+    assert (progress.crossover_step, progress.best_step) == (40, 30)
 
 
 ROUNDS = 100

@@ -64,7 +64,7 @@ def settings(data: Path, run: Path, **changes) -> TrainSettings:
     values = {
         "steps": 40, "precision": "fp32", "warmup_steps": 2, "learning_rate": 2e-3, "rounds": 100, "batch_size": 4,
         "evaluate_every": 7, "validation_rounds": 50, "checkpoint_every": 1, "log_every": 1, "ranks": 1,
-        "weights": None,
+        "weights": None, "self_play": 0.0,
     }  # fmt: skip
     return TrainSettings(data=data, run=run, **({"device": "cpu"} | values | changes))
 

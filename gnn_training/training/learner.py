@@ -177,10 +177,13 @@ def loss_terms(network: nn.Module, batch: Batch, search: Searcher, rounds: int) 
     slope = worse * (batch.change * rule).sum(1)
     gap = fewest.mean(0) - batch.num_colors + (slope - slope.detach())
     terms = {"gap": gap.sum() / batch.num_graphs}
-    nothing = torch.stack([0.0 * weight.sum() for weight in network.parameters()]).sum()  # all ranks need a gradient
-    terms |= prediction_terms(predicted, states) if states else dict.fromkeys(("saved", "family", "rounds"), nothing)
-    error = (pairs.deviations - expected).square().mean(1).sum() / batch.num_pairs if pairs else 0.0
-    return terms | {"crossover": nothing + error}
+    if not (states and pairs):  # DDP waits for a gradient of every weight
+        terms |= dict.fromkeys(WEIGHTS.keys() - terms, torch.stack([0.0 * x.sum() for x in network.parameters()]).sum())
+    if states:
+        terms |= prediction_terms(predicted, states)
+    if pairs:
+        terms["crossover"] = (pairs.deviations - expected).square().mean(1).sum() / batch.num_pairs
+    return terms
 
 
 def prediction_terms(predicted: Predictions, batch: StateBatch) -> dict[str, Tensor]:

@@ -171,7 +171,7 @@ class Logbook:
 
 def train_line(values: dict[str, float]) -> list[str]:
     """Parts of the line of a log step."""
-    losses = ", ".join(f"{name} {values[name]:.2f}" for name in ("gap", "saved", "family", "rounds"))
+    losses = ", ".join(f"{name} {values[name]:.2f}" for name in ("gap", "saved", "family", "rounds", "crossover"))
     names = (name for name in ("search", "gradient", "waiting") if values[f"{name}_share"])  # one rank never waits
     shares = (f"{values[f'{name}_share']:.0%} {name}" for name in names)
     busy = [value for name, value in values.items() if name.startswith("gpu") and name.endswith("_busy")]
@@ -185,8 +185,11 @@ def train_line(values: dict[str, float]) -> list[str]:
 def validation_line(values: dict[str, float]) -> list[str]:
     """Parts of the line of an evaluation."""
     others = f"untrained {values['gap'] + values['gain']:+.2f}, DSATUR {values['dsatur_gap']:+.2f}"
-    saved = f"training saves {values['gain']:.2f} ± {values['gain_error']:.2f} colors"
-    return [f"evaluation: gap {values['gap']:+.2f} ({others})", saved, *["new best"] * int(values["is_best"])]
+    parts = [f"training saves {values['gain']:.2f} ± {values['gain_error']:.2f} colors"]
+    if "crossover_gain" in values:
+        gain, error = values["crossover_gain"], values["crossover_gain_error"]
+        parts += [f"crossover explains {values['crossover_explained']:.4f} ({gain:+.4f} ± {error:.4f} to the best)"]
+    return [f"evaluation: gap {values['gap']:+.2f} ({others})", *parts, *["new best"] * int(values["is_best"])]
 
 
 LINES = {"train": train_line, "validation": validation_line}

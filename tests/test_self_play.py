@@ -1,0 +1,159 @@
+"""Self-play: games, rounds on several ranks, the replay buffer, and what is kept."""
+
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_runs
+import torch
+from small_graphs import random_graph
+from tiny_runs import in_group
+
+from gnn_training.data.packed import PackedGraphs
+from gnn_training.distributed import Runtime
+from gnn_training.graph import conflicts
+from gnn_training.network.crossover import CrossoverNetwork
+from gnn_training.search import kernels
+from gnn_training.search.crossover import by_size
+from gnn_training.settings import TrainSettings
+from gnn_training.training import self_play
+from gnn_training.training.loader import DeviceDataset
+from gnn_training.training.self_play import CHILDREN, RECORDED, ROUNDS, Pair, Player, SelfPlay, from_bytes, to_bytes
+
+pytestmark = pytest.mark.usefixtures("compiled")
+
+
+def play(seed: int, n: int = 60) -> tuple[list[Pair], Player]:
+    """A game on a dense random graph."""
+    lists = random_graph(n, 0.5, seed).csr()
+    player = Player(3, lists, kernels.dsatur(*lists), 1, by_size(), seed)
+    return player.play(), player
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_game_records_parents_and_different_children_and_repeats_itself(seed: int):
+    pairs, player = play(seed)
+    assert 0 < len(pairs) <= RECORDED and player.met >= player.num_pairs
+    graph = random_graph(60, 0.5, seed)
+    for pair in pairs:
+        assert pair.graph == 3 and pair.colors.shape == pair.ages.shape == (2, 60)
+        assert pair.colors.min() == 0 and pair.colors.max() < pair.k <= 20
+        assert all(conflicts(graph, colors.astype(int)) > 0 for colors in pair.colors)  # parents are not proper
+        assert pair.origin.shape == (CHILDREN, 60) and set(np.unique(pair.origin)) <= {-1, 0, 1}
+        assert len(set(map(bytes, pair.origin))) > CHILDREN // 2 and pair.conflicts.min() < pair.conflicts.max()
+        for origin in pair.origin:  # a child takes half of its classes from each, and few nodes are left
+            taken = [len(np.unique(pair.colors[p][origin == p])) for p in range(2)]
+            assert max(taken) <= (pair.k + 1) // 2 + 2 * pair.k and (origin < 0).mean() < 0.7
+    again, _ = play(seed)
+    assert to_bytes(again) == to_bytes(pairs) != to_bytes(play(seed + 10)[0])
+
+
+def test_a_game_ends_at_the_lower_bound_and_when_it_is_stopped():
+    lists = random_graph(40, 0.9, 0).csr()
+    colors = kernels.dsatur(*lists)
+    player = Player(0, lists, colors, int(colors.max()) + 1, by_size(), 0)
+    assert player.play() == [] and player.met == 0
+    player = Player(0, lists, colors, 1, by_size(), 0)
+    player.search.finish()
+    assert player.play() == []
+
+
+def test_pairs_of_several_graphs_survive_a_file():
+    pairs = [pair for seed in range(2) for pair in play(seed, 40 + 20 * seed)[0]]
+    pairs = [pair._replace(graph=int(pair.colors.shape[1] == 60)) for pair in pairs]
+    read = from_bytes(to_bytes(pairs), np.array([40, 60]))
+    assert len(read) == len(pairs) > 2 and from_bytes(to_bytes([]), np.array([40])) == []
+    for a, b in zip(pairs, read, strict=True):
+        assert all(
+            np.array_equal(x, y) and np.asarray(x).dtype == np.asarray(y).dtype for x, y in zip(a, b, strict=True)
+        )
+
+
+def start(rt: Runtime, settings: TrainSettings) -> SelfPlay:
+    data = PackedGraphs.open(settings.data)
+    return SelfPlay(settings, DeviceDataset(data, rt.device), data.indices("train"), rt)
+
+
+def rounds_of(rt: Runtime, settings: TrainSettings) -> tuple[bytes, list[list[int]], dict, int]:
+    """Play all rounds of a training of 20 steps: the buffer, the pairs of this rank in three steps, scores, games."""
+    torch.manual_seed(0)
+    games, network = start(rt, settings), CrossoverNetwork()
+    for step in range(20):
+        games.advance(step, 20, network, [])
+    batches = [[pair.graph for pair in drawn(games, step)] for step in range(3)]
+    other = CrossoverNetwork()
+    other.direct.weight.data[0, 0] = -1.0  # conflicts are bad
+    scores = games.scores(other, network)
+    games.close()
+    return to_bytes([pair for pairs in games.rounds.values() for pair in pairs]), batches, scores, games.num_played
+
+
+def drawn(games: SelfPlay, step: int) -> list[Pair]:
+    """The pairs of a step for this rank."""
+    seen = []
+    games.joined = lambda pairs: seen.extend(pairs)  # type: ignore[method-assign]
+    games.batch(step)
+    del games.joined
+    return seen
+
+
+def test_two_ranks_play_the_games_of_one_and_share_its_batches(tiny_data: Path, tmp_path: Path):
+    def playing(name: str, **changes) -> TrainSettings:
+        return tiny_runs.settings(tiny_data, tmp_path / name, self_play=1.0, games=8, **changes)
+
+    [(alone, batches, scores, played)] = in_group(1, rounds_of, playing("one", batch_pairs=8))
+    group = in_group(2, rounds_of, playing("two", batch_pairs=4))
+    assert played == ROUNDS and len(from_bytes(alone, PackedGraphs.open(tiny_data).num_nodes)) > 20
+    for mine, _, its_scores, _ in group:
+        assert mine == alone and its_scores == pytest.approx(scores)
+    assert scores["pairs_aside"] > 0 and scores["crossover_explained"] != scores["crossover_gain"] != 0
+    for step, whole in enumerate(batches):
+        halves = [batches[step] for _, batches, *_ in group]
+        assert len(halves[0]) == len(halves[1]) == 4 and sorted(sum(halves, [])) == sorted(whole)
+    files = [sorted((tmp_path / name / "self_play").glob("*")) for name in ("one", "two")]
+    assert len(files[0]) == ROUNDS and [f.read_bytes() for f in files[0]] == [f.read_bytes() for f in files[1]]
+
+
+def test_minutes_decide_how_many_games_a_round_has(tiny_data: Path, tmp_path: Path, monkeypatch, rt: Runtime):
+    monkeypatch.setattr(self_play, "ROUNDS", 3)
+    games = start(rt, tiny_runs.settings(tiny_data, tmp_path / "run", self_play=0.05))
+    games.advance(0, 10, CrossoverNetwork(), [])
+    assert games.num_played == 1 and games.games > 1  # 3 s on all threads, less the first round, in two rounds
+    games.close()
+
+
+def test_a_signal_leaves_the_round_out_and_no_game_goes_on(tiny_data: Path, tmp_path: Path, rt: Runtime):
+    games = start(rt, tiny_runs.settings(tiny_data, tmp_path / "run", self_play=1.0, games=1000))
+    games.advance(0, 10, CrossoverNetwork(), [1.0])
+    games.close()
+    assert games.num_played == 0 and games.rounds == {} and not any((tmp_path / "run").glob("self_play/*"))
+
+
+def test_the_oldest_rounds_leave_a_buffer_that_is_full(tiny_data: Path, tmp_path: Path, rt: Runtime):
+    games = start(rt, tiny_runs.settings(tiny_data, tmp_path / "run", self_play=1.0, replay_mib=1))
+    pair = play(0)[0][0]
+    room = 2**20 // self_play.num_bytes(pair)
+    for number in range(3):
+        games._add(number, [pair] * (room // 2))
+    assert list(games.rounds) == [1, 2]
+    games._add(3, [pair] * 2 * room)  # at least the last round stays
+    assert list(games.rounds) == [3]
+
+
+def test_kill_9_while_games_are_played_changes_nothing(tiny_data: Path, tmp_path: Path):
+    from test_resume import assert_same_run, interrupt, reached
+
+    from gnn_training.jobs.train import train
+
+    reference = tiny_runs.settings(tiny_data, tmp_path / "reference", self_play=1.0, games=2)
+    assert tiny_runs.finish(train, reference) == 0
+    settings = reference.model_copy(update={"run": tmp_path / "run", "checkpoint_every": 3})
+    for step in (5, 14, 30):
+        code = interrupt(settings, signal.SIGKILL, lambda step=step: reached(settings.run, step))
+        assert code == -signal.SIGKILL
+    assert tiny_runs.finish(train, settings) == 0
+    assert_same_run(settings.run, reference.run)
+    best = tiny_runs.newest(reference.run)["network"]
+    assert best["crossover.first.weight"].isfinite().all()
+    assert any(record["crossover"] > 0 for record in tiny_runs.metrics(reference.run, "train"))
