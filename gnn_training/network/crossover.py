@@ -74,7 +74,7 @@ class CrossoverNetwork(nn.Module):
         matrices = torch.stack([matrix.T.reshape(MESSAGES, width, width) for matrix in layers[::2]])
         first, biases = (self.first.weight.T, self.first.bias), torch.stack(layers[1::2])
         parts = *first, matrices, biases, self.out.weight[0], self.direct.weight[0]
-        return Weights(*(np.ascontiguousarray(part.detach().float().cpu().numpy()) for part in parts))
+        return Weights(*(part.detach().float().cpu().numpy().copy(order="C") for part in parts))  # copies
 
     def load_weights(self, weights: Weights) -> None:
         """Take weights of the same width and number of layers."""

@@ -88,9 +88,9 @@ class Player(Worker):
 
     def play(self) -> list[Pair]:
         """Search until there were `num_pairs`, and return those that were recorded."""
-        for _ in recombination(self, self.weights):
-            if self.met >= self.num_pairs or self.search.is_over or self.search.num_colors <= self.search.budget.lower:
-                break
+        search, turns = self.search, recombination(self, self.weights)
+        while self.met < self.num_pairs and not search.is_over and search.num_colors > search.budget.lower:
+            next(turns)
         return self.pairs
 
     def meet(self, parents: Sequence[Parent], k: int) -> None:
