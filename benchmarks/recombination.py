@@ -1,10 +1,10 @@
 """Train and measure the network that says which classes a child of two colorings takes.
 
     python -m benchmarks.recombination children --out children.pkl --minutes 60
-    python -m benchmarks.recombination train --children children.pkl --out crossover.f32
-    python -m benchmarks.recombination colors --weights crossover.f32      # that are left after some seconds
+    python -m benchmarks.recombination train --children children.pkl --out crossover.json
+    python -m benchmarks.recombination colors --weights crossover.json      # that are left after some seconds
     python -m benchmarks.recombination graphs --out graphs.pkl --seed 1    # where crossover decides, and their k
-    python -m benchmarks.recombination measure --graphs graphs.pkl --weights crossover.f32
+    python -m benchmarks.recombination measure --graphs graphs.pkl --weights crossover.json
 
 `children` takes parents from searches as `color` makes them, makes several children of the same parents by random
 choices of classes, and counts the conflicts that TabuCol leaves of each. `train` fits the network: the fewer conflicts,
@@ -33,22 +33,25 @@ from benchmarks.families import latin_square
 from benchmarks.training_speed import table
 from gnn_training.data import applications, families
 from gnn_training.graph import Instance, NeighbourLists, as_graph
+from gnn_training.onnx_program.session import Model
 from gnn_training.search import kernels
 from gnn_training.search.crossover import (
     FEATURES,
     GENERATION,
     LAYERS,
     MESSAGES,
-    NUM_WEIGHTS,
     WIDTH,
     Parent,
+    Weights,
+    by_size,
     crossover,
     features_of,
+    from_text,
     node_values,
-    shipped_weights,
     stacked,
+    to_text,
 )  # fmt: skip
-from gnn_training.search.engine import Budget, Search, Worker
+from gnn_training.search.engine import Budget, Search, Trained, Worker
 from gnn_training.search.first_colorings import clique_size, seeded
 from gnn_training.search.portfolio import recombination
 from gnn_training.training.learner import learning_rate
@@ -94,9 +97,9 @@ class Example(NamedTuple):
 class Watched(Worker):
     """A thread of a search that counts its moves and keeps the last parents."""
 
-    def __init__(self, lists: NeighbourLists, colors: np.ndarray, seed: int):
+    def __init__(self, lists: NeighbourLists, colors: np.ndarray, weights: Weights, seed: int):
         """colors (N,): a coloring without gaps, whose number of colors is to fall."""
-        super().__init__(Search(lists, colors, Budget(math.inf, seed=seed), None), seed)
+        super().__init__(Search(lists, colors, Budget(math.inf, seed=seed), Trained(None, weights)), seed)
         self.search.workers = [self]
         self.moves, self.k, self.parents = 0, 0, list[Parent]()
 
@@ -108,20 +111,20 @@ class Watched(Worker):
         self.moves, self.k = self.moves + made, k
         return found
 
-    def recombine(self, seconds: float, clique: int, weights: np.ndarray) -> Iterator[None]:
+    def recombine(self, seconds: float, clique: int) -> Iterator[None]:
         """Search for so many seconds of a core, with a stop after every call of TabuCol. clique: size of one."""
         end = time.process_time() + seconds
-        for _ in recombination(self, weights):
+        for _ in recombination(self):
             if time.process_time() > end or self.search.num_colors <= max(2, clique):
                 return
             yield
 
 
-def solve(task: Task, weights: np.ndarray, seed: int, limit: int = LIMIT) -> tuple[float, float, bool]:
+def solve(task: Task, weights: Weights, seed: int, limit: int = LIMIT) -> tuple[float, float, bool]:
     """Moves and seconds until a graph has k colors, and whether it has; twice those of `limit` generations, if not."""
     n, start = len(task.lists.offsets) - 1, time.process_time()
-    worker = Watched(task.lists, np.arange(n) % (task.k + 1), seed)  # no better than a random coloring
-    turns = recombination(worker, weights)
+    worker = Watched(task.lists, np.arange(n) % (task.k + 1), weights, seed)  # no better than a random coloring
+    turns = recombination(worker)
     for _ in range(2 * limit):
         next(turns)
         if worker.search.num_colors <= task.k:
@@ -163,13 +166,13 @@ class Graphs:
 
     def colors(self, kind: str, lists: NeighbourLists) -> int | None:
         """The most colors for which the median of three searches needs GENERATIONS; None if no number has it."""
-        size, (fewest, most) = np.zeros(NUM_WEIGHTS, np.float32), GENERATIONS
+        fewest, most = GENERATIONS
         k = int(kernels.dsatur(*lists).max()) + 1
         step = max(1, k // 12)
         while k > 2:
             limit = most if step == 1 else fewest
             task = Task(kind, lists, k - step)
-            moves, _, is_solved = sorted(solve(task, size, seed, limit) for seed in CHOOSING)[1]
+            moves, _, is_solved = sorted(solve(task, by_size(), seed, limit) for seed in CHOOSING)[1]
             if moves < 2 * fewest * GENERATION:
                 k -= step
             elif step > 1:
@@ -209,7 +212,7 @@ class Children:
                 break
             rng = np.random.default_rng([self.seed, number])
             (lists, first, clique), state = any_graph(rng, self.sizes), seeded(self.seed, number)
-            for k, parents in self.parents(Watched(lists, first, number), clique, weights, rng):
+            for k, parents in self.parents(Watched(lists, first, weights, number), clique, rng):
                 tasks.append(Task("", lists, k))
                 examples.append(self.example(tasks[-1], len(tasks) - 1, parents, state, weights, rng))
             if number % 100 == 99:
@@ -217,12 +220,10 @@ class Children:
         self.out.write_bytes(pickle.dumps((tasks, examples)))
 
     @staticmethod
-    def parents(
-        worker: Watched, clique: int, weights: np.ndarray, rng: np.random.Generator
-    ) -> list[tuple[int, list[Parent]]]:
+    def parents(worker: Watched, clique: int, rng: np.random.Generator) -> list[tuple[int, list[Parent]]]:
         """PARENTS of all pairs of a search, each as likely as others (Vitter 1985), and their numbers of colors."""
         kept, met = list[tuple[int, list[Parent]]](), 0
-        for _ in worker.recombine(np.exp(rng.uniform(*np.log(SECONDS))), clique, weights):
+        for _ in worker.recombine(np.exp(rng.uniform(*np.log(SECONDS))), clique):
             if len(worker.parents) == 2:
                 met += 1
                 place = int(rng.integers(met)) if len(kept) == PARENTS else len(kept)
@@ -231,7 +232,7 @@ class Children:
 
     @staticmethod
     def example(
-        task: Task, number: int, parents: list[Parent], state: np.ndarray, weights: np.ndarray, rng: np.random.Generator
+        task: Task, number: int, parents: list[Parent], state: np.ndarray, weights: Weights, rng: np.random.Generator
     ) -> Example:
         """Children of two parents."""
         colors, ages = stacked(parents)
@@ -275,11 +276,13 @@ class CrossoverNetwork(nn.Module):
             h = h + layer(torch.cat([e, of_class, e[twin], of_other], 1))
         return 1 + (self.out(h.relu()) + self.direct(features))[:, 0]
 
-    def weights(self) -> np.ndarray:
-        """All that `search.crossover` needs, in its order: (NUM_WEIGHTS,) float32."""
-        parts = [part for each in (self.first, *self.layers) for part in (each.weight.T, each.bias)]
-        parts += [self.out.weight, self.direct.weight]
-        return torch.cat([part.detach().flatten() for part in parts]).numpy().astype("<f4")
+    @torch.no_grad()
+    def weights(self) -> Weights:
+        """All that `search.crossover` needs."""
+        layers = torch.stack([layer.weight.T.reshape(MESSAGES, WIDTH, WIDTH) for layer in self.layers])
+        biases, first = torch.stack([layer.bias for layer in self.layers]), self.first.weight.T
+        parts = first, self.first.bias, layers, biases, self.out.weight[0], self.direct.weight[0]
+        return Weights(*(part.numpy().copy() for part in parts))
 
     def expected(self, examples: list[Example], tasks: list[Task]) -> list[Tensor]:
         """Of every pair of parents, the conflicts of its children (CHILDREN,) that their classes let one expect, less
@@ -335,7 +338,7 @@ class Train:
         trained = [network.direct.weight, network.log_conflicts] if self.features_alone else network.parameters()
         optimizer = torch.optim.AdamW(trained, weight_decay=1e-2)
         num_steps = self.epochs * -(-len(examples) // self.batch)
-        print(f"{len(examples)} pairs of parents, {num_steps} steps, {NUM_WEIGHTS} numbers")
+        print(f"{len(examples)} pairs of parents, {num_steps} steps, {sum(map(np.size, network.weights()))} numbers")
         for epoch in range(1, self.epochs + 1):
             errors = []
             for places in np.array_split(rng.permutation(len(examples)), num_steps // self.epochs):
@@ -350,7 +353,7 @@ class Train:
                 done += 1
             explained = f", explained on other graphs {self.explained(network, *test):.4f}" if test else ""
             print(f"epoch {epoch}: squared error {np.mean(errors):.4f}{explained}", flush=True)
-            network.weights().tofile(self.out)
+            self.out.write_text(to_text(network.weights()))
 
     @staticmethod
     @torch.no_grad()
@@ -397,10 +400,10 @@ class Colors:
             error = saved.std(0) / math.sqrt(len(saved))
             print(len(found), *(f"{m:+.3f} ± {e:.3f}" for m, e in zip(saved.mean(0), error, strict=True)), flush=True)
 
-    def colors(self, lists: NeighbourLists, first: np.ndarray, clique: int, weights: np.ndarray, seed: int) -> int:
+    def colors(self, lists: NeighbourLists, first: np.ndarray, clique: int, weights: Weights, seed: int) -> int:
         """Colors that a search reaches."""
-        worker = Watched(lists, first, seed)
-        for _ in worker.recombine(self.seconds, clique, weights):
+        worker = Watched(lists, first, weights, seed)
+        for _ in worker.recombine(self.seconds, clique):
             pass
         return worker.search.num_colors
 
@@ -442,14 +445,14 @@ def cells(found: np.ndarray) -> list[str]:
     return [str(len(found)), solved, *(f"{m:.2f} ± {m * e:.2f}" for m, e in zip(means, errors, strict=True))]
 
 
-def arms_of(paths: tuple[Path, ...]) -> list[np.ndarray]:
+def arms_of(paths: tuple[Path, ...]) -> list[Weights]:
     """Weights of HEAD, then of the networks in files, or of the one that ships."""
-    return [read_weights(None), *([read_weights(path) for path in paths] or [shipped_weights()])]
+    return [read_weights(None), *([read_weights(path) for path in paths] or [Model().crossover])]
 
 
-def read_weights(path: Path | None) -> np.ndarray:
-    """Weights (NUM_WEIGHTS,) in a file; zeros, with which every node is worth 1, for none."""
-    return np.zeros(NUM_WEIGHTS, np.float32) if path is None else np.fromfile(path, dtype="<f4", count=NUM_WEIGHTS)
+def read_weights(path: Path | None) -> Weights:
+    """Weights in a file; those with which every node is worth 1, for none."""
+    return by_size() if path is None else from_text(path.read_text())
 
 
 if __name__ == "__main__":

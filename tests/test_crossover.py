@@ -12,7 +12,8 @@ from small_graphs import random_graph
 
 from benchmarks.recombination import Children, CrossoverNetwork, Example, Task, Train, solve
 from gnn_training.graph import Graph
-from gnn_training.search.crossover import NUM_WEIGHTS, crossover, features_of, node_values, shipped_weights
+from gnn_training.onnx_program.session import Model
+from gnn_training.search.crossover import by_size, crossover, features_of, from_text, node_values
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -75,21 +76,21 @@ def test_values_do_not_depend_on_the_order_of_nodes_colors_and_parents(seed: int
 
 @pytest.mark.slow
 def test_parents_that_a_search_meets_train_a_network(tmp_path: Path):
-    children, weights = tmp_path / "children.pkl", tmp_path / "crossover.f32"
+    children, weights = tmp_path / "children.pkl", tmp_path / "crossover.json"
     Children(children, sizes=(40, 80), minutes=0.1).run()
     tasks, examples = pickle.loads(children.read_bytes())
     for example in examples:
         k, (first, second) = tasks[example.task].k, example.parents
         assert first.max() < k and second.max() < k and (first != second).any() and example.conflicts.min() >= 0
     Train((children,), weights, epochs=1).run()
-    assert np.abs(np.fromfile(weights, "<f4")).max() > 0 and len(np.fromfile(weights, "<f4")) == NUM_WEIGHTS
+    assert all(np.abs(part).max() > 0 for part in from_text(weights.read_text()))
 
 
 @pytest.mark.slow
 def test_the_shipped_network_saves_a_fifth_of_the_moves():
     """Of dense graphs of 160 nodes with as few colors as HEAD just finds."""
     tasks = [Task("", random_graph(160, 0.9, seed).csr(), k) for seed, k in [(1, 52), (5, 52), (6, 53)]]
-    networks = np.zeros(NUM_WEIGHTS, np.float32), shipped_weights()
+    networks = by_size(), Model().crossover
     moves = [[solve(task, weights, seed)[0] for task in tasks for seed in range(8)] for weights in networks]
     before, after = np.log(moves).mean(1)
     assert after < before + np.log(0.8)

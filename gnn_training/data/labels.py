@@ -235,8 +235,8 @@ def label(instance: Instance, iterations: int, seconds: float, seed: int, rule: 
     methods: dict[engine.Method, float] = {portfolio.recombination: 2, portfolio.fewer_colors: 0.5}
     if rule:
         methods[portfolio.trained_rule] = 1
-    budget, weights = engine.Budget(deadline, lower, seed=seed), np.array(rule, dtype=np.float32)
-    for better in engine.improvements(lists, best, budget, methods, weights, patience):
+    budget, trained = engine.Budget(deadline, lower, seed=seed), engine.Trained(np.array(rule, dtype=np.float32))
+    for better in engine.improvements(lists, best, budget, methods, trained, patience):
         best = better.colors
     num_colors = int(best.max()) + 1
     return Label(best.astype(np.int16), first, num_colors, lower, dsatur_colors, lower == num_colors)

@@ -10,6 +10,7 @@ from gnn_training import __version__, contract, files
 from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, MODEL_FILES, SUMS_FILE, WEB_FILE, WEIGHTS_FILE
 from gnn_training.errors import UserError
 from gnn_training.onnx_program import golden
+from gnn_training.onnx_program.session import Model
 from gnn_training.settings import ExportSettings
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ def _metadata(settings: ExportSettings, state: dict, weights: bytes) -> dict[str
         "max_colors": str(contract.MAX_COLORS),
         "steps": str(settings.steps),
         "rule": json.dumps([float(f"{weight:.9g}") for weight in state["network"]["rule"].tolist()]),
+        "crossover": Model(contract.SHIPPED_MODEL, 1).metadata["crossover"],
         "graph_types": json.dumps(contract.GRAPH_TYPES),
         **contract.DEFINITIONS,
         "data_sha256": state["data_sha256"],
