@@ -48,7 +48,9 @@ class Graph:
         keys += high.astype(key)
         keys = keys[low != high]
         keys.sort()
-        keys = keys[np.append(keys[1:] != keys[:-1], np.ones(len(keys[:1]), dtype=bool))]  # a tenth of the time of np.unique
+        is_last = np.ones(len(keys), dtype=bool)  # of its equals; takes a tenth of the time of np.unique
+        is_last[:-1] = keys[1:] != keys[:-1]
+        keys = keys[is_last]
         unique = np.empty((len(keys), 2), dtype=np.int32)
         np.floor_divide(keys, num_nodes, out=unique[:, 0], casting="unsafe")
         np.remainder(keys, num_nodes, out=unique[:, 1], casting="unsafe")
