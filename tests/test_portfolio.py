@@ -84,7 +84,8 @@ def test_a_search_takes_the_weights_of_crossover_from_the_file(method: Method, t
     entry.value = to_text(Weights(*(-part for part in shipped.crossover)))
     onnx.save(file, tmp_path / "other.onnx")
     models = shipped.trained, Model(tmp_path / "other.onnx").trained, UNTRAINED
-    runs = [found(GRAPH, {method: 1}, 3_000_000, trained=trained)[-1].tolist() for trained in (*models, models[0])]
+    graph = random_graph(200, 0.7)
+    runs = [found(graph, {method: 1}, 30_000_000, trained=each)[-1].tolist() for each in (*models, models[0])]
     assert runs[0] not in runs[1:3] and runs[1] != runs[2] and runs[0] == runs[3]
 
 
