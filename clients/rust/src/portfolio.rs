@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::crossover::{self, GENERATION, Parent};
+use crate::crossover::{self, GENERATION, Parent, Weights};
 use crate::kernels::{self, Classes, Lists, NONE, Rng, Stop, Tabu};
 use crate::rule::{Noise, Rule};
 use crate::rule_search::{Task, search_graph};
@@ -317,13 +317,13 @@ impl Recombination {
         let found = worker.tabucol(problem, start, k, GENERATION);
         self.parents.push(Parent { conflicts: found.conflicts, colors: found.best, ages: found.ages });
         if self.parents.len() == 2 && problem.num_colors() == num_colors {
-            self.breed(&problem.lists, k);
+            self.breed(&problem.lists, k, &worker.search.rule.crossover);
         }
         found.work
     }
 
     /// The next generation.
-    fn breed(&mut self, lists: &Lists, k: usize) {
+    fn breed(&mut self, lists: &Lists, k: usize, weights: &Weights) {
         let Ok(mut parents) = <[Parent; 2]>::try_from(std::mem::take(&mut self.parents)) else { return };
         self.generation += 1;
         let top = parents[usize::from(parents[1].conflicts < parents[0].conflicts)].clone();
@@ -344,7 +344,7 @@ impl Recombination {
         self.starts = if same as f64 > ALIKE * first.len() as f64 {
             [first.clone(), vec![NONE; first.len()]]
         } else {
-            crossover::children(lists, &parents, k)
+            crossover::children(lists, &parents, k, weights)
         };
         let [_, second] = parents;
         self.second = second.colors;
