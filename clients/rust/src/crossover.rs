@@ -261,9 +261,13 @@ mod tests {
                 let colors = (0..graph.num_nodes()).map(|_| below(k)).collect();
                 Parent { conflicts: 1, colors, ages: (0..graph.num_nodes()).map(|_| below(5000)).collect() }
             });
-            let found = children(&Lists::new(&graph), &parents, k as usize, &Rule::default().crossover);
-            let found = found.map(|child| checksum(&child.iter().map(|&c| c.min(k as u32)).collect::<Vec<_>>()));
-            assert_eq!(json!(found), case["found"], "{}", case["graph"]);
+            let found = |weights: &Weights| {
+                let children = children(&Lists::new(&graph), &parents, k as usize, weights);
+                children.map(|child| checksum(&child.iter().map(|&c| c.min(k as u32)).collect::<Vec<_>>()))
+            };
+            assert_eq!(json!(found(&Rule::default().crossover)), case["found"], "{}", case["graph"]);
+            let is_same = json!(found(&Weights::by_size())) == case["found"];
+            assert_eq!(is_same, graph.num_nodes() == 1, "{}", case["graph"]);
         }
     }
 }

@@ -532,13 +532,17 @@ mod tests {
         Graph::from_edges(nodes, edges).unwrap()
     }
 
-    /// Colors after so many steps of a method alone, each coloring proper.
+    /// Colors after so many steps of a method alone with the shipped rule, see `found_by`.
     fn colors_after(steps: usize, graph: &Graph, method: &mut dyn Method) -> Vec<usize> {
+        found_by(&Rule::default(), steps, graph, method).0
+    }
+
+    /// Numbers of colors in so many steps of a method alone, each coloring proper, and the last coloring.
+    fn found_by(rule: &Rule, steps: usize, graph: &Graph, method: &mut dyn Method) -> (Vec<usize>, Arc<[u32]>) {
         let lists = Lists::new(graph);
         let first = kernels::dsatur(&lists, None);
-        let rule = Rule::default();
         let whole = Problem::new(lists, first);
-        let search = Search { whole, rule: &rule, lower: 1, is_over: AtomicBool::new(false) };
+        let search = Search { whole, rule, lower: 1, is_over: AtomicBool::new(false) };
         let (found, improvements) = mpsc::channel();
         let mut worker = Worker { search: &search, rng: Rng::new(3, 0), found, method: "" };
         let mut numbers = vec![search.whole.num_colors()];
@@ -549,7 +553,15 @@ mod tests {
             }
         }
         assert_eq!(*numbers.last().unwrap(), search.whole.num_colors());
-        numbers
+        (numbers, search.whole.best())
+    }
+
+    #[test]
+    fn a_search_takes_the_weights_of_crossover_from_its_rule() {
+        let graph = graph(150, 150);
+        let by_size = Rule { crossover: Weights::by_size(), ..Rule::default() };
+        let found = |rule| found_by(rule, 150, &graph, &mut Recombination::default()).1;
+        assert_ne!(found(&Rule::default()), found(&by_size));
     }
 
     #[test]

@@ -191,3 +191,53 @@ impl Noise {
         &self.numbers[start..start + self.num_colors]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    /// A file with these metadata alone; lengths take four bytes.
+    fn file(metadata: &[(&[u8], &[u8])]) -> Vec<u8> {
+        let field = |number: u8, content: &[u8]| {
+            let length = [0, 7, 14].map(|shift| (content.len() >> shift) as u8 | 128);
+            [&[number << 3 | 2], &length[..], &[(content.len() >> 21) as u8], content].concat()
+        };
+        metadata.iter().flat_map(|(key, value)| field(14, &[field(1, key), field(2, value)].concat())).collect()
+    }
+
+    #[test]
+    fn weights_of_crossover_are_those_of_the_file_and_none_are_by_size() {
+        let shipped = metadata(MODEL).unwrap();
+        let text = |name: &[u8]| shipped.iter().find(|(key, _)| *key == name).unwrap().1;
+        let read = |crossover: &[u8]| Rule::from_onnx(&file(&[(b"rule", text(b"rule")), (b"crossover", crossover)]));
+        assert_eq!(read(text(b"crossover")).unwrap(), Rule::default());
+        let old = Rule::from_onnx(&file(&[(b"rule", text(b"rule"))])).unwrap();
+        assert_eq!(old, Rule { crossover: Weights::by_size(), ..Rule::default() });
+        let numbers: Value = serde_json::from_slice(text(b"crossover")).unwrap();
+        let changed = |pointer: &str, value: Value| {
+            let mut numbers = numbers.clone();
+            *numbers.pointer_mut(pointer).unwrap() = value;
+            read(numbers.to_string().as_bytes())
+        };
+        assert_ne!(changed("/layers/1/3/23/23", 0.5.into()).unwrap(), Rule::default());
+        for (pointer, value) in [
+            ("/out", Value::Null),
+            ("/layers", Value::Null),
+            ("/layers/0", [0.0].to_vec().into()),
+            ("/direct", 1.into()),
+            ("/first/9/23", 1e7.into()),
+            ("/first/9/23", "1".into()),
+            ("/first_bias", vec![0.0; 25].into()),
+            ("/out", Value::Array(Vec::new())),
+        ] {
+            assert!(matches!(changed(pointer, value), Err(Error::Crossover)), "{pointer}");
+        }
+        for damaged in [&b""[..], b"[]", b"{}", b"\xff", &text(b"crossover")[1..]] {
+            assert!(matches!(read(damaged), Err(Error::Crossover)));
+        }
+        let text = std::str::from_utf8(text(b"crossover")).unwrap();
+        assert!(matches!(read(text.replacen("[[-0", "[[NaN, -0", 1).as_bytes()), Err(Error::Crossover)));
+    }
+}
