@@ -13,7 +13,16 @@ from small_graphs import random_graph
 from benchmarks.recombination import Children, CrossoverNetwork, Example, Task, Train, solve
 from gnn_training.graph import Graph
 from gnn_training.onnx_program.session import Model
-from gnn_training.search.crossover import by_size, crossover, features_of, from_text, node_values
+from gnn_training.search.crossover import (
+    Weights,
+    by_size,
+    crossover,
+    features_of,
+    from_text,
+    node_values,
+    shapes,
+    to_text,
+)
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -72,6 +81,14 @@ def test_values_do_not_depend_on_the_order_of_nodes_colors_and_parents(seed: int
     parents, ages = colors[parents[::-1][:, nodes]], ages[::-1][:, nodes].copy()
     again = node_values(features_of(*other.csr(), parents, ages, k), parents, k, weights)
     np.testing.assert_allclose(again, values[::-1][:, nodes], rtol=1e-3, atol=1e-3)
+
+
+@given(width=st.integers(1, 5), layers=st.integers(0, 3), seed=st.integers(0, 2**31))
+def test_weights_of_any_size_are_read_back_exactly(width: int, layers: int, seed: int):
+    rng = np.random.default_rng(seed)
+    parts = [rng.normal(size=each) * 10.0 ** rng.integers(-12, 5, each) for each in shapes(width, layers).values()]
+    weights = Weights(*(part.astype(np.float32) for part in parts))
+    assert all(map(np.array_equal, from_text(to_text(weights)), weights))
 
 
 @pytest.mark.slow

@@ -247,6 +247,5 @@ def _alone(
     """Yield DSATUR's colors, then those of one method on one thread, each with fewer colors, down to `lower`."""
     budget, colors = engine.Budget(time.monotonic() + seconds, lower), kernels.dsatur(*lists)
     yield colors
-    yield from (
-        better.colors for better in engine.improvements(lists, colors, budget, {method: 1}, engine.Trained(rule))
-    )
+    found = engine.improvements(lists, colors, budget, {method: 1}, engine.Trained(rule))
+    yield from (better.colors for better in found)

@@ -368,7 +368,6 @@ def methods_for(lists: NeighbourLists, first: Coloring, clique: int, trained: Tr
     methods: dict[Method, float] = {recombination: 2, trained_rule: 2, fewer_colors: 0.5}
     if is_random and density(lists) >= SETS_FROM and n >= SETS_NODES:
         methods = {recombination: 2, extraction: 4, fewer_colors: 0.5, trained_rule: 0.5}
-    methods = {branch_and_bound: 1 if n <= PROOF_NODES else PROOF_SHARE, **methods}
-    return {
-        method: share for method, share in methods.items() if method is not trained_rule or trained.rule is not None
-    }
+    if trained.rule is None:
+        del methods[trained_rule]
+    return {branch_and_bound: 1 if n <= PROOF_NODES else PROOF_SHARE, **methods}
