@@ -25,7 +25,7 @@ from gnn_training.data.families import FAMILIES, Recipe, draws
 from gnn_training.graph import NeighbourLists
 from gnn_training.onnx_program.session import Model
 from gnn_training.search import kernels
-from gnn_training.search.engine import FOREVER, Budget, Coloring, Method, Search
+from gnn_training.search.engine import FOREVER, Budget, Coloring, Method, Search, Trained
 from gnn_training.search.first_colorings import clique_size
 from gnn_training.search.portfolio import compile_all, methods_for, tabu_search, trained_rule
 
@@ -60,7 +60,7 @@ class Trial(NamedTuple):
     portfolio: Mapping[Method, float]
 
 
-def trials(options: Options, rule: np.ndarray) -> Iterator[Trial]:
+def trials(options: Options, trained: Trained) -> Iterator[Trial]:
     """Graphs of all families whose first coloring may not be optimal."""
     for low, high in pairwise(options.bounds):
         recipe, found = Recipe(dict.fromkeys(FAMILIES, 1), ((low, high, 1.0),), 0), []
@@ -70,7 +70,7 @@ def trials(options: Options, rule: np.ndarray) -> Iterator[Trial]:
             clique, colors = clique_size(lists), kernels.dsatur(*lists, np.zeros(1, np.uint8))
             first = Coloring("DSATUR", colors.astype(np.int32), int(colors.max()) + 1)
             if first.num_colors > clique:
-                methods = methods_for(lists, first, clique, rule)
+                methods = methods_for(lists, first, clique, trained)
                 found.append(Trial(graph.name, lists, draw.family, f"{low} to {high}", clique, first, methods))
         for i in np.linspace(0, len(found) - 1, min(options.graphs, len(found))).astype(int):
             yield found[i]
@@ -86,10 +86,10 @@ def variants(trial: Trial) -> dict[str, Mapping[Method, float]]:
     return {"portfolio": all_methods, **without, "trained rule": {trained_rule: 1}, "TabuCol": {tabu_search: 1}}
 
 
-def search(trial: Trial, methods: Mapping[Method, float], rule: np.ndarray, seconds: float) -> list[tuple[float, int]]:
+def search(trial: Trial, methods: Mapping[Method, float], trained: Trained, seconds: float) -> list[tuple[float, int]]:
     """CPU seconds and number of colors of every better coloring."""
     start = time.process_time()
-    run = Search(trial.lists, trial.first.colors, Budget(math.inf, trial.clique), rule)
+    run = Search(trial.lists, trial.first.colors, Budget(math.inf, trial.clique), trained)
 
     def stop_in_time() -> None:
         while time.process_time() < start + seconds and not run.is_over:
@@ -104,17 +104,16 @@ def search(trial: Trial, methods: Mapping[Method, float], rule: np.ndarray, seco
 
 def main(options: Options) -> None:
     """Measure what is missing, then print the tables."""
-    rule = Model(str(SHIPPED_MODEL), 1).rule
-    assert rule is not None
+    trained = Model(SHIPPED_MODEL, 1).trained
     compile_all()
     options.record.touch()
     lines = [json.loads(line) for line in options.record.read_text().splitlines()]
     done = {(line["graph"], line["bounds"], line["variant"]): line for line in lines}
-    for trial in trials(options, rule):
+    for trial in trials(options, trained):
         for variant, methods in variants(trial).items():
             key = {"graph": trial.graph, "bounds": trial.bounds, "variant": variant}
             if tuple(key.values()) not in done:
-                line = {**key, "family": trial.family, "found": search(trial, methods, rule, options.seconds)}
+                line = {**key, "family": trial.family, "found": search(trial, methods, trained, options.seconds)}
                 done[trial.graph, trial.bounds, variant] = line
                 with options.record.open("a") as file:
                     file.write(json.dumps(line) + "\n")

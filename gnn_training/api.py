@@ -65,7 +65,7 @@ def color(
     problem = Problem.create(source, names, k, precolored, allowed, equitable, start + seconds)
     if source.num_nodes:
         budget = Budget(start + seconds, 1, usable_threads(threads or opened.threads), seed)
-        *_, best = problem.colorings(opened.rule, budget)
+        *_, best = problem.colorings(opened.trained, budget)
         solution = problem.solution(best, start, budget)
     colors = solution.colors
     if named is not None:

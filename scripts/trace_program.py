@@ -134,9 +134,8 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 def main(folder: Path) -> None:
     """Write the files of the shipped weights."""
-    old, network = onnx.load(SHIPPED_MODEL), ColoringNetwork()
+    old, network = onnx.load(SHIPPED_MODEL), ColoringNetwork.from_state(checkpoint.load_weights(SHIPPED))
     metadata = {entry.key: entry.value for entry in old.metadata_props}
-    network.load_state_dict(checkpoint.load_weights(SHIPPED))
     model = trace(Program(network).eval(), int(metadata["steps"]), metadata)
     make_folder(folder)
     publish(folder, verified(model, network))

@@ -1,8 +1,5 @@
 """Crossover: classes by the values of their nodes, and the network that gives these values."""
 
-import pickle
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +11,17 @@ from torch_geometric.data import Batch
 from benchmarks.recombination import Task, solve
 from gnn_training.graph import Graph
 from gnn_training.network.crossover import CrossoverNetwork, size_of
-from gnn_training.search.crossover import crossover, features_of, node_values, shipped_weights
+from gnn_training.onnx_program.session import Model
+from gnn_training.search.crossover import (
+    Weights,
+    by_size,
+    crossover,
+    features_of,
+    from_text,
+    node_values,
+    shapes,
+    to_text,
+)
 from gnn_training.training.self_play import Pair, as_data
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -87,23 +94,19 @@ def test_values_do_not_depend_on_the_order_of_nodes_colors_and_parents(seed: int
     np.testing.assert_allclose(again, values[::-1][:, nodes], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.slow
-def test_parents_that_a_search_meets_train_a_network(tmp_path: Path):
-    children, weights = tmp_path / "children.pkl", tmp_path / "crossover.f32"
-    Children(children, sizes=(40, 80), minutes=0.1).run()
-    tasks, examples = pickle.loads(children.read_bytes())
-    for example in examples:
-        k, (first, second) = tasks[example.task].k, example.parents
-        assert first.max() < k and second.max() < k and (first != second).any() and example.conflicts.min() >= 0
-    Train((children,), weights, epochs=1).run()
-    assert np.abs(np.fromfile(weights, "<f4")).max() > 0 and len(np.fromfile(weights, "<f4")) == NUM_WEIGHTS
+@given(width=st.integers(1, 5), layers=st.integers(0, 3), seed=st.integers(0, 2**31))
+def test_weights_of_any_size_are_read_back_exactly(width: int, layers: int, seed: int):
+    rng = np.random.default_rng(seed)
+    parts = [rng.normal(size=each) * 10.0 ** rng.integers(-12, 5, each) for each in shapes(width, layers).values()]
+    weights = Weights(*(part.astype(np.float32) for part in parts))
+    assert all(map(np.array_equal, from_text(to_text(weights)), weights))
 
 
 @pytest.mark.slow
 def test_the_shipped_network_saves_a_fifth_of_the_moves():
     """Of dense graphs of 160 nodes with as few colors as HEAD just finds."""
     tasks = [Task("", random_graph(160, 0.9, seed).csr(), k) for seed, k in [(1, 52), (5, 52), (6, 53)]]
-    networks = np.zeros(NUM_WEIGHTS, np.float32), shipped_weights()
+    networks = by_size(), Model().crossover
     moves = [[solve(task, weights, seed)[0] for task in tasks for seed in range(8)] for weights in networks]
     before, after = np.log(moves).mean(1)
     assert after < before + np.log(0.8)

@@ -173,6 +173,7 @@ def test_metadata_have_the_rule_and_say_where_the_file_comes_from(exported: Path
     model = Model(exported / MODEL_FILE)
     metadata = model.metadata
     assert np.array_equal(model.rule, program.search.rule.detach().numpy())
+    assert all(map(np.array_equal, model.crossover, Model(SHIPPED_MODEL).crossover))
     best = checkpoint.load(trained)
     assert metadata["model_version"] == __version__
     assert metadata["max_colors"] == str(contract.MAX_COLORS) and metadata["steps"] == str(STEPS)

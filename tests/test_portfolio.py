@@ -5,17 +5,22 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_graphs import planted, random_graph
 
+from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.graph import Graph, as_graph, conflicts, is_proper, num_colors
+from gnn_training.onnx_program.session import Model
 from gnn_training.search import engine, first_colorings, kernels, portfolio, proofs
-from gnn_training.search.engine import Budget, Method, improvements
+from gnn_training.search.crossover import Weights, to_text
+from gnn_training.search.engine import UNTRAINED, Budget, Method, Trained, improvements
 from gnn_training.search.portfolio import colorings
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -27,12 +32,19 @@ GRAPH = replace(random_graph(125, 0.5), name="random")
 FEW_COLORS = 17  # as TabuCol finds them in a second; DSATUR takes 22
 
 
-def found(graph: Graph, methods: dict[Method, float], patience: int, seed: int = 0, lower: int = 1) -> list[np.ndarray]:
+def found(
+    graph: Graph,
+    methods: dict[Method, float],
+    patience: int,
+    seed: int = 0,
+    lower: int = 1,
+    trained: Trained = UNTRAINED,
+) -> list[np.ndarray]:
     """What one thread finds with a limit of work; each is proper, without gaps, and has fewer colors than the last."""
     lists = graph.csr()
     start = kernels.dsatur(*lists)
     budget = Budget(time.monotonic() + 60, lower, 1, seed)
-    result = [start, *(each.colors for each in improvements(lists, start, budget, methods, patience=patience))]
+    result = [start, *(each.colors for each in improvements(lists, start, budget, methods, trained, patience))]
     assert all(is_proper(graph, colors) and colors.max() + 1 == num_colors(colors) for colors in result)
     assert all(after.max() < before.max() for before, after in zip(result, result[1:], strict=False))
     return result
@@ -65,6 +77,18 @@ def test_every_method_colors_a_random_graph_as_well_as_published(method: Method)
     assert found(GRAPH, {method: 1}, 100_000_000, lower=FEW_COLORS)[-1].max() + 1 == FEW_COLORS
 
 
+@pytest.mark.parametrize("method", [portfolio.recombination, portfolio.extraction])
+def test_a_search_takes_the_weights_of_crossover_from_the_file(method: Method, tmp_path: Path):
+    shipped, file = Model(), onnx.load(SHIPPED_MODEL)
+    [entry] = [entry for entry in file.metadata_props if entry.key == "crossover"]
+    entry.value = to_text(Weights(*(-part for part in shipped.crossover)))
+    onnx.save(file, tmp_path / "other.onnx")
+    models = shipped.trained, Model(tmp_path / "other.onnx").trained, UNTRAINED
+    graph = random_graph(200, 0.7)
+    runs = [found(graph, {method: 1}, 30_000_000, trained=each)[-1].tolist() for each in (*models, models[0])]
+    assert runs[0] not in runs[1:3] and runs[1] != runs[2] and runs[0] == runs[3]
+
+
 def test_independent_sets_first_color_dense_random_graphs_with_far_fewer_colors_than_dsatur():
     start, *_, last = found(random_graph(400, 0.7), {portfolio.extraction: 1}, 100_000_000)
     assert last.max() <= start.max() - 12
@@ -94,7 +118,7 @@ def test_a_search_ends_at_the_bound():
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_search_keeps_the_time(seconds: float, threads: int):
     before, start = threading.active_count(), time.monotonic()
-    for coloring in colorings(GRAPH, None, Budget(start + seconds, threads=threads)):
+    for coloring in colorings(GRAPH, UNTRAINED, Budget(start + seconds, threads=threads)):
         assert is_proper(GRAPH, coloring.colors) and coloring.num_colors == num_colors(coloring.colors)
     assert max(0, seconds) <= time.monotonic() - start < max(0, seconds) + 2
     assert threading.active_count() == before
@@ -103,14 +127,14 @@ def test_a_search_keeps_the_time(seconds: float, threads: int):
 @pytest.mark.parametrize("num_nodes", [1, 125, 400, 1500])
 def test_without_time_the_first_coloring_is_proper(num_nodes: int):
     graph = random_graph(num_nodes, 0.5)
-    [only] = colorings(graph, None, Budget(time.monotonic() - 1))
+    [only] = colorings(graph, UNTRAINED, Budget(time.monotonic() - 1))
     assert is_proper(graph, only.colors) and only.num_colors == num_colors(only.colors)
 
 
 def test_a_dense_graph_begins_with_independent_sets_and_what_they_leave_is_colored_too():
     graph = random_graph(400, 0.7)
     lists = graph.csr()
-    first, sets, *_ = colorings(graph, None, Budget(time.monotonic() + 1))
+    first, sets, *_ = colorings(graph, UNTRAINED, Budget(time.monotonic() + 1))
     assert (first.method, sets.method) == ("DSATUR", "independent sets") and sets.num_colors <= first.num_colors - 8
     colors = first_colorings.set_coloring(*lists, 0, 100, GO)
     left = np.where(colors < 5, colors, -1)
@@ -138,7 +162,7 @@ def test_threads_continue_from_the_best_of_them():
 
 def test_a_search_that_is_left_ends_its_threads():
     before = threading.active_count()
-    search = colorings(GRAPH, None, Budget(time.monotonic() + 60, threads=2))
+    search = colorings(GRAPH, UNTRAINED, Budget(time.monotonic() + 60, threads=2))
     assert [next(search).method for _ in range(2)][0] == "DSATUR"
     search.close()
     assert threading.active_count() == before
@@ -177,7 +201,7 @@ def test_a_compiled_loop_is_stopped_at_the_deadline():
 
 def test_without_memory_for_a_search_the_first_colorings_have_the_last_word(monkeypatch, caplog):
     monkeypatch.setattr("gnn_training.search.engine.available_bytes", lambda: 1000)
-    found = [each.method for each in colorings(GRAPH, None, Budget(time.monotonic() + 60))]
+    found = [each.method for each in colorings(GRAPH, UNTRAINED, Budget(time.monotonic() + 60))]
     assert found == ["DSATUR", "independent sets"]
     assert "a search needs 0.0 GiB, more than are free" in caplog.text
 
@@ -202,7 +226,7 @@ def test_the_number_of_colors_falls_to_that_of_a_component_and_one_thread_repeat
     parts = [nx.gnp_random_graph(120, 0.1 * i, seed=i) for i in range(1, 5)]
     graph = as_graph(nx.disjoint_union_all(parts))
     alone, *runs = (
-        list(colorings(each, None, Budget(time.monotonic() + 3, lower=lower)))
+        list(colorings(each, UNTRAINED, Budget(time.monotonic() + 3, lower=lower)))
         for each, lower in ((as_graph(parts[-1]), 15), (graph, 15), (graph, 15))
     )
     assert [run[-1].num_colors for run in (alone, *runs)] == [15] * 3
@@ -212,4 +236,4 @@ def test_the_number_of_colors_falls_to_that_of_a_component_and_one_thread_repeat
 def test_a_wrong_coloring_is_never_given_out(monkeypatch):
     monkeypatch.setattr(kernels, "dsatur", lambda offsets, *_: np.zeros(len(offsets) - 1, dtype=int))
     with pytest.raises(RuntimeError, match="random: the coloring by DSATUR is not proper"):
-        next(colorings(GRAPH, None, Budget(time.monotonic() + 1)))
+        next(colorings(GRAPH, UNTRAINED, Budget(time.monotonic() + 1)))

@@ -24,6 +24,7 @@ from gnn_training.jobs.color import color
 from gnn_training.machine import num_cores
 from gnn_training.onnx_program import golden, session
 from gnn_training.onnx_program.session import Model, needed_bytes
+from gnn_training.search import crossover
 from gnn_training.settings import ColorSettings, EvaluateSettings, RunSettings
 
 ROOT = Path(__file__).parents[1]
@@ -165,12 +166,34 @@ def test_a_file_that_is_not_onnx_is_refused_in_a_sentence(tmp_path: Path, conten
         ('"steps": "2", ', "", ": is damaged .KeyError: 'steps'.; name a file written by"),
         *(('"steps": "2"', f'"steps": "{steps}"', ": is damaged .ValueError: ") for steps in ("", "-1", "9" * 5000)),
         *(("[0, ", rule, ": is damaged .[A-Za-z]*Error: ") for rule in ("[", "[NaN, ", "[1e9, ", "[0, [0], ", "0, ")),
+        (r"\"out\"", r"\"in\"", ": is damaged .KeyError: 'out'.; name a file written by"),
+        (tiny_onnx.CROSSOVER, "[0]", ": is damaged .TypeError: "),
+        (
+            r"\"out\": [0.0]",
+            r"\"out\": [0.0, 0.0]",
+            r": is damaged .ValueError: first of crossover has shape \(10, 1\)",
+        ),
+        (r"\"direct\": [0.0, ", r"\"direct\": [", r": is damaged .ValueError: direct of crossover has shape \(9,\)"),
+        *((r"\"out\": [0.0]", rf"\"out\": [{x}]", ": is damaged .ValueError: out of") for x in ("NaN", "-1e7")),
     ],
 )
 def test_a_model_with_other_tensors_or_other_steps_is_refused(tmp_path: Path, old: str, new: str, sentence: str):
     path = tiny_onnx.write(tmp_path / "other.onnx", tiny_onnx.MODEL.replace(old, new))
     with pytest.raises(UserError, match=f"other.onnx{sentence}"):
         Model(path)
+
+
+def test_a_file_of_an_older_version_colors_by_size_and_says_so_once(tmp_path: Path, caplog):
+    text = tiny_onnx.MODEL.replace(f', "crossover": "{tiny_onnx.CROSSOVER}"', "")
+    path = tiny_onnx.write(tmp_path / "old.onnx", text)
+    with caplog.at_level("INFO"):
+        old, again = Model(path), Model(path)
+    assert caplog.messages == [
+        f"{path}: has no weights of crossover, so children take the largest classes; export it again"
+    ]
+    for part, expected in zip(old.crossover, crossover.by_size(), strict=True):
+        assert np.array_equal(part, expected)
+    assert again.crossover is old.crossover
 
 
 def test_predictions_that_are_not_finite_are_refused(tmp_path: Path):

@@ -5,9 +5,12 @@ from pathlib import Path
 import onnx
 
 from gnn_training.network.rule import NUM_WEIGHTS
+from gnn_training.search.crossover import by_size, to_text
 
+CROSSOVER = to_text(by_size(1, 1)).replace('"', '\\"')
 MODEL = """
-<ir_version: 9, opset_import: ["" : 18], metadata_props: ["steps": "2", "rule": "[RULE]", "max_colors": "256"]>
+<ir_version: 9, opset_import: ["" : 18],
+ metadata_props: ["steps": "2", "rule": "[RULE]", "crossover": "CROSSOVER", "max_colors": "256"]>
 tiny (float[N, 16] node_features, int64[2, E] edge_index, int64[N] batch,
       int64[B] num_colors, int64 seed, int64 steps)
     => (float[N, 256] color_logits, float[B] chromatic, float[B, 8] graph_type_logits, float[B] difficulty)
@@ -54,7 +57,7 @@ tiny (float[N, 16] node_features, int64[2, E] edge_index, int64[N] batch,
     count = Add(done, rest)
     difficulty = Expand(count, B)
 }
-""".replace("RULE", ", ".join(["0"] * NUM_WEIGHTS))
+""".replace("RULE", ", ".join(["0"] * NUM_WEIGHTS)).replace("CROSSOVER", CROSSOVER)
 
 
 def write(path: Path, text: str = MODEL) -> Path:

@@ -57,6 +57,7 @@ class Plan:
     origin: dict = field(default_factory=dict)  # JSON for the manifest
     skip_bad: bool = False  # leave out sources whose load raises UserError, instead of stopping at the first
     rule: tuple[float, ...] = ()  # weights of the trained rule, which then searches too
+    crossover: str = ""  # weights of the crossover network, JSON; without, children take the largest classes
     long_search_every: int = 0  # of so many graphs, one gets a long search; 0 for none
 
 
@@ -201,7 +202,7 @@ def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan, is_va
             notes.append(f"left out: {error}")
             continue
         notes += [instance.note] if instance.note else []
-        best = label(instance, iterations, plan.seconds, plan.seed, plan.rule)
+        best = label(instance, iterations, plan.seconds, plan.seed, plan.rule, plan.crossover)
         if every and plan.rule and position % every == 0 and instance.graph.num_nodes <= SEARCHED_NODES:
             best = long_search(best, instance.graph, np.array(plan.rule, np.float32), plan.seed)
         rows.append(packed.row(instance, best, plan.families) | {"fingerprint": fingerprint(instance.graph)})
@@ -213,10 +214,13 @@ def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan, is_va
     packed.write_columns(path, packed.join(rows), metadata)
 
 
-def label(instance: Instance, iterations: int, seconds: float, seed: int, rule: tuple[float, ...] = ()) -> Label:
-    """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone. rule:
-    weights of the trained rule, which then searches, too: on geometric graphs, other methods need up to 5 colors more.
+def label(
+    instance: Instance, iterations: int, seconds: float, seed: int, rule: tuple[float, ...] = (), crossover: str = ""
+) -> Label:
+    """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone. rule,
+    crossover: see `Plan`; on geometric graphs, other methods need up to 5 colors more than the trained rule.
     """
+    from gnn_training.search import crossover as network
     from gnn_training.search import engine, first_colorings, kernels, portfolio  # compiled, which only workers need
 
     portfolio.compile_all()
@@ -235,8 +239,9 @@ def label(instance: Instance, iterations: int, seconds: float, seed: int, rule: 
     methods: dict[engine.Method, float] = {portfolio.recombination: 2, portfolio.fewer_colors: 0.5}
     if rule:
         methods[portfolio.trained_rule] = 1
-    budget, weights = engine.Budget(deadline, lower, seed=seed), np.array(rule, dtype=np.float32)
-    for better in engine.improvements(lists, best, budget, methods, weights, patience):
+    values = network.from_text(crossover) if crossover else network.by_size()
+    budget, trained = engine.Budget(deadline, lower, seed=seed), engine.Trained(np.array(rule, np.float32), values)
+    for better in engine.improvements(lists, best, budget, methods, trained, patience):
         best = better.colors
     num_colors = int(best.max()) + 1
     return Label(best.astype(np.int16), first, num_colors, lower, dsatur_colors, lower == num_colors)

@@ -109,7 +109,7 @@ def _color(
         raise UserError(f"{path}: {error}") from error
     best: Coloring | None = None
     try:
-        for best in problem.colorings(model.rule, budget):
+        for best in problem.colorings(model.trained, budget):
             if is_one:
                 logger.info("%s: %d colors (%s)", graph.name, best.num_colors, best.method)
     except KeyboardInterrupt:

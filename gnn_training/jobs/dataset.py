@@ -18,6 +18,7 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import UNNAMED_FAMILY
 from gnn_training.onnx_program.session import Model
+from gnn_training.search.crossover import to_text
 from gnn_training.settings import GenerateSettings, ImportSettings, LabelSettings
 
 log = logging.getLogger(__name__)
@@ -62,8 +63,9 @@ def _plan(
 ) -> Plan:
     """How to label, with the trained rule of the shipped file. every: of so many graphs, one gets a long search."""
     origin |= {"iterations": iterations} | settings.model_dump(include={"seed", "label_seconds"})
-    rule = tuple(Model(SHIPPED_MODEL, 1).rule.tolist())
-    return Plan(families, iterations, settings.label_seconds, settings.seed, origin, skip_bad, rule, every)
+    model = Model(SHIPPED_MODEL, 1)
+    trained = tuple(model.rule.tolist()), to_text(model.crossover)
+    return Plan(families, iterations, settings.label_seconds, settings.seed, origin, skip_bad, *trained, every)
 
 
 def _state(paths: Iterable[Path]) -> str:

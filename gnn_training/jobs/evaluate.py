@@ -198,7 +198,7 @@ def _call(case: Case, row: Row, model: Model, settings: EvaluateSettings) -> Non
         row.chromatic = float(prediction.chromatic[0])
     if settings.seconds:
         budget = engine.Budget(time.monotonic() + settings.seconds, lower, model.threads)
-        found = portfolio.colorings(graph, model.rule, budget, row.clique)
+        found = portfolio.colorings(graph, model.trained, budget, row.clique)
         _watch(row, graph, "search", (coloring.colors for coloring in found))
 
 
@@ -247,4 +247,5 @@ def _alone(
     """Yield DSATUR's colors, then those of one method on one thread, each with fewer colors, down to `lower`."""
     budget, colors = engine.Budget(time.monotonic() + seconds, lower), kernels.dsatur(*lists)
     yield colors
-    yield from (better.colors for better in engine.improvements(lists, colors, budget, {method: 1}, rule))
+    found = engine.improvements(lists, colors, budget, {method: 1}, engine.Trained(rule))
+    yield from (better.colors for better in found)

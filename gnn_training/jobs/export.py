@@ -10,6 +10,7 @@ from gnn_training import __version__, contract, files
 from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, MODEL_FILES, SUMS_FILE, WEB_FILE, WEIGHTS_FILE
 from gnn_training.errors import UserError
 from gnn_training.onnx_program import golden
+from gnn_training.search.crossover import to_text
 from gnn_training.settings import ExportSettings
 
 log = logging.getLogger(__name__)
@@ -30,11 +31,10 @@ def export(settings: ExportSettings) -> Path:
 
     state = checkpoint.load(settings.run)
     files.make_folder(settings.models)
-    network = ColoringNetwork()
-    network.load_state_dict(state["network"])
+    network = ColoringNetwork.from_state(state["network"])
     log.info("exporting %s (step %d) to ONNX", settings.run, state["step"])
     weights = save(state["network"], metadata={"format": "pt"})
-    model = build(network, settings.steps, _metadata(settings, state, weights))
+    model = build(network, settings.steps, _metadata(settings, state, to_text(network.crossover.weights()), weights))
     made = verified(model, network) | {WEIGHTS_FILE: weights}
     with tempfile.TemporaryDirectory() as folder:
         publish(Path(folder), made)
@@ -70,7 +70,7 @@ def publish(folder: Path, contents: dict[str, bytes]) -> None:
     files.write_text(folder / SUMS_FILE, files.checksums(contents))
 
 
-def _metadata(settings: ExportSettings, state: dict, weights: bytes) -> dict[str, str]:
+def _metadata(settings: ExportSettings, state: dict, crossover: str, weights: bytes) -> dict[str, str]:
     """Where the file comes from. The same checkpoint gives the same file."""
     scores = state.get("scores", {})
     gap = scores.get("gap")
@@ -79,6 +79,7 @@ def _metadata(settings: ExportSettings, state: dict, weights: bytes) -> dict[str
         "max_colors": str(contract.MAX_COLORS),
         "steps": str(settings.steps),
         "rule": json.dumps([float(f"{weight:.9g}") for weight in state["network"]["rule"].tolist()]),
+        "crossover": crossover,
         "graph_types": json.dumps(contract.GRAPH_TYPES),
         **contract.DEFINITIONS,
         "data_sha256": state["data_sha256"],

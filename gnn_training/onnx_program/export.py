@@ -47,9 +47,10 @@ def build(network: ColoringNetwork, steps: int, metadata: dict[str, str]) -> onn
     the same for all, so it is taken from the file that comes with this package (see scripts/trace_program.py). Raises
     UserError: that file is of another network.
     """
-    model, state = onnx.load(SHIPPED_MODEL), network.state_dict()
-    weights = {RULE: state.pop("rule"), **{WEIGHT_NAMES + name: weight for name, weight in state.items()}}
-    values = {"steps": np.array(-steps)} | {name: weight.cpu().numpy() for name, weight in weights.items()}
+    model = onnx.load(SHIPPED_MODEL)
+    predictions = network.predictions.state_dict(prefix=f"{WEIGHT_NAMES}predictions.")
+    weights = {name: weight.detach().cpu().numpy() for name, weight in {RULE: network.rule, **predictions}.items()}
+    values = {"steps": np.array(-steps), **weights}
     for tensor in model.graph.initializer:
         if (value := values.get(tensor.name)) is not None and value.size == math.prod(tensor.dims):
             tensor.CopyFrom(numpy_helper.from_array(value.reshape(tensor.dims), tensor.name))

@@ -1,6 +1,7 @@
 """An exported file as its callers use it: ONNX Runtime and numpy, without torch."""
 
 import json
+import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,14 +14,16 @@ import numpy as np
 import onnxruntime
 
 from gnn_training import contract, files, hub
-from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, OPTIONAL_INPUTS, OUTPUTS
+from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, MAX_WEIGHT, OPTIONAL_INPUTS, OUTPUTS
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, as_graph, is_one_graph
 from gnn_training.machine import available_bytes, usable_threads
 from gnn_training.network import rule
 from gnn_training.onnx_program import golden
+from gnn_training.search import crossover
+from gnn_training.search.engine import Trained
 
-MAX_WEIGHT = 1e6  # of a rule; ours are below 4
+logger = logging.getLogger(__name__)
 MAX_STEPS = 10**9  # beyond, independent sets, whose patience grows with the steps, keep a call on an optimal graph busy
 MODEL_LIMIT = 20_000_000  # bytes, forty times ours
 WAY_OUT = "name a file written by `coloring-gnn export`"
@@ -58,10 +61,17 @@ class Model:
             self.rule = np.array(json.loads(self.metadata["rule"]), np.float32).reshape(rule.NUM_WEIGHTS)
             if self.steps < 0 or not np.abs(self.rule).max() <= MAX_WEIGHT:
                 raise ValueError(f"steps must be 0 or more, and weights of the rule at most {MAX_WEIGHT:g}")
+            text = self.metadata.get("crossover")
+            self.crossover = _by_size(self.path) if text is None else crossover.from_text(text)
 
     def __reduce__(self) -> tuple:
         """Pickle the path; the copy opens it again."""
         return Model, (self.path, self.threads)
+
+    @property
+    def trained(self) -> Trained:
+        """What a search takes from the file."""
+        return Trained(self.rule, self.crossover)
 
     def predict(
         self, graphs: Any, num_colors: Sequence[int] | None = None, seed: int | None = None,
@@ -138,6 +148,13 @@ def needed_bytes(graphs: Sequence[Graph]) -> int:
     dense = (size + 1) ** 2 if size <= contract.SETS_UP_TO else 0  # adjacency
     every = 25 * starts * (size + degree) + 60 * active * (degree + MAX_COLORS) + 10 * dense  # for every graph
     return 20_000_000 + 500 * edges + 2700 * nodes + 7 * pairs + len(graphs) * every
+
+
+@cache  # so that it is said once
+def _by_size(path: Path) -> crossover.Weights:
+    """The crossover of a file without weights for it."""
+    logger.info("%s: has no weights of crossover, so children take the largest classes; export it again", path)
+    return crossover.by_size()
 
 
 def _cause(error: Exception) -> str:

@@ -3,19 +3,20 @@
 Greedy partition crossover (Galinier and Hao 1999) makes the class with most nodes left a class of the child, first of
 one parent, then of the other, and so on. Here it is the class whose nodes left are worth most together. The messages of
 the network go from the nodes to the classes that they have in both colorings, and back. `benchmarks/recombination.py`
-trains it on what became of children, and writes the file that ships.
+trains it on what became of children. An exported file has the weights in its metadata.
 
 Letters in shapes: N nodes, K colors, F features, D width; the two colorings are 0 and 1.
 """
 
+import json
 import math
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from gnn_training.contract import MAX_WEIGHT
 from gnn_training.graph import NeighbourLists
 from gnn_training.search.compiled import njit
 
@@ -25,10 +26,9 @@ from gnn_training.search.compiled import njit
 FEATURES = (
     "conflicts", "class_agreement", "agreement", "degree", "takes", "age", "free", "size", "density", "nodes_per_color",
 )  # fmt: skip
-WIDTH, LAYERS = 24, 2  # of the network that ships
+WIDTH, LAYERS = 24, 2  # of the network that is trained
 MESSAGES = 4  # that a node gets: of itself, of its class, of itself in the other coloring, of its class there
 F = len(FEATURES)
-WEIGHTS = Path(__file__).with_name("crossover.f32")
 GENERATION = 5_000  # moves of TabuCol on a child
 LOG_GENERATION = math.log1p(GENERATION)
 
@@ -43,6 +43,11 @@ class Weights(NamedTuple):
     out: np.ndarray  # (D,)
     direct: np.ndarray  # (F,)
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and number of layers."""
+        return len(self.out), len(self.layers)
+
 
 def shapes(width: int, layers: int) -> dict[str, tuple[int, ...]]:
     """Shapes of the weights by name."""
@@ -51,16 +56,26 @@ def shapes(width: int, layers: int) -> dict[str, tuple[int, ...]]:
     return dict(zip(Weights._fields, sizes, strict=True))
 
 
+def to_text(weights: Weights) -> str:
+    """JSON from names to nested lists, which reads back exactly."""
+    digits = np.vectorize(lambda weight: float(f"{weight:.9g}"), otypes=[float])
+    return json.dumps({name: digits(part).tolist() for name, part in weights._asdict().items()})
+
+
 @cache
-def shipped_weights() -> Weights:
-    """The trained weights, until a file carries them."""
-    flat, end, parts = np.fromfile(WEIGHTS, dtype="<f4"), 0, list[np.ndarray]()
-    one, one_bias, layer, bias, *last = shapes(WIDTH, 1).values()
-    for shape in (one, one_bias, *LAYERS * [layer, bias], *last):
-        parts.append(flat[end : end + math.prod(shape)].reshape(shape))
-        end += math.prod(shape)
-    first, first_bias, *between, out, direct = parts
-    return Weights(first, first_bias, np.concatenate(between[::2]), np.concatenate(between[1::2]), out, direct)
+def from_text(text: str) -> Weights:
+    """Weights of any width and number of layers, as `to_text` writes them. Raises KeyError, TypeError or ValueError if
+    an array is missing or has another shape, or a weight is no number up to MAX_WEIGHT.
+    """
+    numbers = json.loads(text)
+    parts = [np.array(numbers[name], dtype=np.float32) for name in Weights._fields]
+    expected = shapes(width=len(numbers["out"]), layers=len(numbers["layers"]))
+    for part, (name, shape) in zip(parts, expected.items(), strict=True):
+        if part.shape != (shape if math.prod(shape) else (0,)):  # JSON keeps no shape of an empty array
+            raise ValueError(f"{name} of crossover has shape {part.shape}, not {shape}")
+        if not np.abs(part).max(initial=0) <= MAX_WEIGHT:
+            raise ValueError(f"{name} of crossover must be {MAX_WEIGHT:g} at most")
+    return Weights(*(part.reshape(shape) for part, shape in zip(parts, expected.values(), strict=True)))
 
 
 def by_size(width: int = 1, layers: int = 0) -> Weights:

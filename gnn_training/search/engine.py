@@ -20,7 +20,7 @@ from gnn_training.graph import NeighbourLists
 from gnn_training.machine import available_bytes
 from gnn_training.processes import interrupts
 from gnn_training.search import kernels
-from gnn_training.search.crossover import Parent
+from gnn_training.search.crossover import Parent, Weights, by_size
 from gnn_training.search.first_colorings import SIGNAL_SECONDS, seeded
 
 logger = logging.getLogger(__name__)
@@ -39,6 +39,16 @@ class Coloring(NamedTuple):
     lower_bound: int = 1  # no coloring of the graph has fewer colors
 
 
+class Trained(NamedTuple):
+    """What a search takes from a model file."""
+
+    rule: np.ndarray | None = None  # (NUM_WEIGHTS,) float32
+    crossover: Weights = by_size()
+
+
+UNTRAINED = Trained()
+
+
 class Budget(NamedTuple):
     """What a search may use."""
 
@@ -50,7 +60,7 @@ class Budget(NamedTuple):
 
 def improvements(
     lists: NeighbourLists, colors: np.ndarray, budget: Budget, methods: "Mapping[Method, float]",
-    rule: np.ndarray | None = None, patience: int = FOREVER,
+    trained: Trained = UNTRAINED, patience: int = FOREVER,
 ) -> Iterator[Coloring]:  # fmt: skip
     """Yield colorings with ever fewer colors than the proper `colors` (N,), which has no gaps, until the budget is
     spent or every thread has done `patience` work in vain. With one thread and no deadline they depend on the arguments
@@ -62,14 +72,14 @@ def improvements(
     if need > available_bytes():
         logger.warning("a search needs %.1f GiB, more than are free: this coloring is the last", need / 2**30)
         return
-    yield from Search(lists, colors, budget, rule).run(methods, patience)
+    yield from Search(lists, colors, budget, trained).run(methods, patience)
 
 
 class Search:
     """The best coloring known of a graph, and the threads that look for a better one."""
 
-    def __init__(self, lists: NeighbourLists, colors: np.ndarray, budget: Budget, rule: np.ndarray | None):
-        self.lists, self.best, self.budget, self.rule = lists, colors.astype(np.int32), budget, rule
+    def __init__(self, lists: NeighbourLists, colors: np.ndarray, budget: Budget, trained: Trained):
+        self.lists, self.best, self.budget, self.trained = lists, colors.astype(np.int32), budget, trained
         self.workers = [Worker(self, number) for number in range(budget.threads)]
         self.is_over, self._lock = False, Lock()
         self._events: SimpleQueue[Coloring | BaseException | None] = SimpleQueue()  # None: a thread has ended

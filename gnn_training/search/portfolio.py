@@ -15,8 +15,8 @@ from gnn_training.contract import SETS_FROM
 from gnn_training.graph import Graph, NeighbourLists, is_proper
 from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.search import kernels, proofs
-from gnn_training.search.crossover import GENERATION, Parent, Weights, children, shipped_weights
-from gnn_training.search.engine import EMPTY_SLICE, Budget, Coloring, Method, Search, Worker, improvements
+from gnn_training.search.crossover import GENERATION, Parent, by_size, children
+from gnn_training.search.engine import EMPTY_SLICE, Budget, Coloring, Method, Search, Trained, Worker, improvements
 from gnn_training.search.first_colorings import (
     clique_size,
     completed,
@@ -63,7 +63,7 @@ def compile_all() -> None:
     kernels.first_fit(*path, np.arange(3))
     [two] = improvements(path, np.arange(3), Budget(math.inf, lower=2), {tabu_search: 1})
     parent = Parent(0, two.colors, np.zeros(3, dtype=np.int32))
-    children(path, [parent, parent], 2, shipped_weights())
+    children(path, [parent, parent], 2, by_size(1, 1))
     nodes = proofs.largest_clique(*path, 3, 1, stop)[0]
     kernels.branch_and_bound(*path, two.colors, nodes, 1, 1, stop)
     proofs.components(*path)
@@ -73,10 +73,9 @@ def compile_all() -> None:
     search_graph(*path, two.colors, 0, 2, weights, noise_table(2), 0, 1, stop, NO_TIMES)
 
 
-def colorings(graph: Graph, rule: np.ndarray | None, budget: Budget, clique: int = 0) -> Iterator[Coloring]:
+def colorings(graph: Graph, trained: Trained, budget: Budget, clique: int = 0) -> Iterator[Coloring]:
     """Yield proper colorings with ever fewer colors, DSATUR's first, until the budget is spent or one has `lower`
-    colors. The last one may be yielded again, because it is proven optimal. rule (NUM_WEIGHTS,): weights of the trained
-    rule, if there is one. clique: size of one, 0 to look for it.
+    colors. The last one may be yielded again, because it is proven optimal. clique: size of one, 0 to look for it.
     """
     compile_all()
     lists = graph.csr()
@@ -90,7 +89,7 @@ def colorings(graph: Graph, rule: np.ndarray | None, budget: Budget, clique: int
     if first.num_colors > clique:
         bound = lower_bound(lists, first.num_colors, clique, until, is_complete)
     budget = budget._replace(lower=max(bound, budget.lower))
-    for coloring in _better_ones(lists, rule, budget, clique, first):
+    for coloring in _better_ones(lists, trained, budget, clique, first):
         if not is_proper(graph, coloring.colors):
             raise RuntimeError(f"{graph.name}: the coloring by {coloring.method} is not proper")
         yield coloring._replace(lower_bound=max(bound, coloring.lower_bound))
@@ -110,7 +109,7 @@ def lower_bound(lists: NeighbourLists, num_colors: int, clique: int, until: floa
 
 
 def _better_ones(
-    lists: NeighbourLists, rule: np.ndarray | None, budget: Budget, clique: int, best: Coloring
+    lists: NeighbourLists, trained: Trained, budget: Budget, clique: int, best: Coloring
 ) -> Iterator[Coloring]:
     """Yield the first coloring and better ones. While they leave many nodes out, searches are in the `open_parts`, one
     after the other, and a proof for one of them is a proof for the graph.
@@ -124,13 +123,13 @@ def _better_ones(
         k, method, num_done = best.num_colors - 1, "smallest last", 0
         parts = open_parts(lists, cores, colors, k)
         if parts and len(parts[-1]) >= WHOLE * len(colors):
-            yield from _search(lists, rule, budget, clique, best, is_first)
+            yield from _search(lists, trained, budget, clique, best, is_first)
             return
         for i, nodes in enumerate(parts):
             now, part = time.monotonic(), subgraph(lists, nodes)
             limits = budget._replace(deadline=now + (budget.deadline - now) / (len(parts) - i), lower=k)
             start = found = Coloring(method, compact(colors[nodes]), k + 1)
-            for found in _search(part, rule, limits, clique, start, is_first):
+            for found in _search(part, trained, limits, clique, start, is_first):
                 if found.lower_bound > k:
                     yield best._replace(method=found.method, lower_bound=found.lower_bound)
                     return
@@ -146,10 +145,10 @@ def _better_ones(
 
 
 def _search(
-    lists: NeighbourLists, rule: np.ndarray | None, budget: Budget, clique: int, best: Coloring, with_sets: bool
+    lists: NeighbourLists, trained: Trained, budget: Budget, clique: int, best: Coloring, with_sets: bool
 ) -> Iterator[Coloring]:
     """Yield better colorings: that of independent sets if there is time for them, and those of the methods."""
-    methods = methods_for(lists, best, clique, rule)
+    methods = methods_for(lists, best, clique, trained)
     now = time.monotonic()
     left = budget.deadline - now
     moves = set_moves(lists, best.num_colors, SET_SHARE * left) if with_sets else 0
@@ -158,7 +157,7 @@ def _search(
         if colors.max() + 1 < best.num_colors:
             best = Coloring("independent sets", colors, int(colors.max()) + 1)
             yield best
-    yield from improvements(lists, best.colors, budget, methods, rule)
+    yield from improvements(lists, best.colors, budget, methods, trained)
 
 
 def open_parts(lists: NeighbourLists, cores: np.ndarray, colors: np.ndarray, k: int) -> list[np.ndarray]:
@@ -253,12 +252,11 @@ def fewer_colors(worker: Worker) -> Iterator[int]:
         moves *= 2
 
 
-def recombination(worker: Worker, weights: Weights | None = None) -> Iterator[int]:
+def recombination(worker: Worker) -> Iterator[int]:
     """HEAD (Moalic and Gondran 2018): crossover of two colorings both ways, and TabuCol on the two children. After a
-    better coloring is known, it and the second parent lose classes and are the next parents. weights: of the network
-    that chooses the classes, instead of those that ship.
+    better coloring is known, it and the second parent lose classes and are the next parents.
     """
-    weights, second = shipped_weights() if weights is None else weights, worker.uncolored()
+    weights, second = worker.search.trained.crossover, worker.uncolored()
     while True:
         best = worker.search.best
         k = int(best.max())
@@ -291,7 +289,7 @@ def recombination(worker: Worker, weights: Weights | None = None) -> Iterator[in
 
 def trained_rule(worker: Worker) -> Iterator[int]:
     """The trained rule on the best coloring known: runs of 1, 2, 1, 4, 1, 2, 1, 8 .. times FIRST_ROUNDS."""
-    best, weights = worker.search.best, worker.search.rule
+    best, weights = worker.search.best, worker.search.trained.rule
     table = noise_table(int(best.max()) + 1)
     per_degree, besides = VISITS_PER_ROUND
     visits = per_degree * len(worker.lists.neighbours) // len(worker.search.best) + besides
@@ -312,7 +310,8 @@ class Part(Worker):
         """colors (N,): -1 for the nodes of the part."""
         self.parent, self.colors, self.nodes = worker, colors, np.flatnonzero(colors < 0)
         lists = subgraph(worker.lists, self.nodes)
-        search = Search(lists, kernels.dsatur(*lists, np.zeros(1, dtype=np.uint8)), Budget(math.inf), None)
+        first = kernels.dsatur(*lists, np.zeros(1, dtype=np.uint8))
+        search = Search(lists, first, Budget(math.inf), worker.search.trained)
         super().__init__(search, 0)
         search.workers, self.rng, self.stop = [], worker.rng, worker.stop
 
@@ -364,11 +363,13 @@ def extraction(worker: Worker) -> Iterator[int]:
         moves = min(3 * moves, LAST_SET_MOVES)
 
 
-def methods_for(lists: NeighbourLists, first: Coloring, clique: int, rule: np.ndarray | None) -> dict[Method, float]:
+def methods_for(lists: NeighbourLists, first: Coloring, clique: int, trained: Trained) -> dict[Method, float]:
     """The portfolio for a graph with a first coloring: methods and their shares of the work. The first one begins."""
     n, is_random = len(first.colors), first.num_colors >= RANDOM_RATIO * clique
     proof = 1 if n <= PROOF_NODES else PROOF_SHARE
     methods: dict[Method, float] = {branch_and_bound: proof, recombination: 2, trained_rule: 2, fewer_colors: 0.5}
     if is_random and density(lists) >= SETS_FROM and n >= SETS_NODES:  # where nobody proves anything
         methods = {recombination: 2, extraction: 4, fewer_colors: 0.5, trained_rule: 0.5}
-    return {method: share for method, share in methods.items() if method is not trained_rule or rule is not None}
+    if trained.rule is None:
+        del methods[trained_rule]
+    return methods

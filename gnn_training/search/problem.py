@@ -11,7 +11,7 @@ import numpy as np
 from gnn_training.errors import NoColoringError
 from gnn_training.graph import Graph
 from gnn_training.search import kernels
-from gnn_training.search.engine import Budget, Coloring
+from gnn_training.search.engine import Budget, Coloring, Trained
 from gnn_training.search.first_colorings import FIRST_SECONDS, clique_size, in_time, seeded
 from gnn_training.search.portfolio import colorings
 
@@ -73,12 +73,12 @@ class Problem:
             most, bound = bound, clique_size(graph.csr(), deadline)
         return cls(extended, place, color_ids, most, bool(allowed), equitable, bound)
 
-    def colorings(self, rule: np.ndarray, budget: Budget) -> Iterator[Coloring]:
+    def colorings(self, trained: Trained, budget: Budget) -> Iterator[Coloring]:
         """Yield what portfolio.colorings does for `graph`, and end as soon as `most` colors suffice or never can."""
         left = max(0.0, budget.deadline - time.monotonic())
         deadline = budget.deadline - BALANCE_SHARE * left if self.is_equitable else budget.deadline
         budget = budget._replace(deadline=deadline, lower=self.most or 1)
-        for coloring in colorings(self.graph, rule, budget):
+        for coloring in colorings(self.graph, trained, budget):
             yield coloring
             if self.most is not None and coloring.lower_bound > self.most:
                 return

@@ -36,7 +36,7 @@ from gnn_training.search.crossover import (
     node_values,
     stacked,
 )  # fmt: skip
-from gnn_training.search.engine import Budget, Search, Worker
+from gnn_training.search.engine import Budget, Search, Trained, Worker
 from gnn_training.search.first_colorings import seeded
 from gnn_training.search.portfolio import compile_all, recombination
 from gnn_training.settings import TrainSettings
@@ -79,7 +79,7 @@ class Player(Worker):
     """The only thread of a search, which records pairs of parents. seed: of the game."""
 
     def __init__(self, graph: int, lists: NeighbourLists, colors: np.ndarray, lower: int, weights: Weights, seed: int):
-        super().__init__(Search(lists, colors, Budget(math.inf, lower, seed=seed), None), 0)
+        super().__init__(Search(lists, colors, Budget(math.inf, lower, seed=seed), Trained(None, weights)), 0)
         self.search.workers = [self]
         self.graph, self.weights, self.random = graph, weights, np.random.default_rng(seed)
         self.children_rng = seeded(seed, CHILDREN)
@@ -88,7 +88,7 @@ class Player(Worker):
 
     def play(self) -> list[Pair]:
         """Search until there were `num_pairs`, and return those that were recorded."""
-        search, turns = self.search, recombination(self, self.weights)
+        search, turns = self.search, recombination(self)
         while self.met < self.num_pairs and not search.is_over and search.num_colors > search.budget.lower:
             next(turns)
         return self.pairs

@@ -1,27 +1,70 @@
 //! Crossover of two colorings, in which a message passing network says what every node is worth, as
 //! `gnn_training/search/crossover.py`. Letters in shapes: N nodes, K colors, F features, D width.
 
-use std::sync::LazyLock;
+use serde_json::Value;
 
-use crate::kernels::{Lists, NONE};
+use crate::kernels::{Lists, NONE, dispatch};
 
 const FEATURES: usize = 10;
-const WIDTH: usize = 24;
-const LAYERS: usize = 2;
 const MESSAGES: usize = 4; // of the node, of its class, of the node in the other coloring, of its class there
-const NUM_WEIGHTS: usize = (FEATURES + 1) * WIDTH + LAYERS * (MESSAGES * WIDTH + 1) * WIDTH + WIDTH + FEATURES;
+const MAX_WEIGHT: f64 = 1e6;
 pub(crate) const GENERATION: usize = 5_000; // moves of TabuCol on a child
 
-type Hidden = [f32; WIDTH];
+/// The numbers of the network with L layers, row by row.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Weights {
+    first: Vec<f32>,        // (F, D)
+    first_bias: Vec<f32>,   // (D,)
+    layers: Vec<f32>,       // (L, MESSAGES, D, D)
+    layer_biases: Vec<f32>, // (L, D)
+    out: Vec<f32>,          // (D,)
+    direct: Vec<f32>,       // (F,)
+}
 
-/// The trained weights, little-endian.
-static WEIGHTS: LazyLock<Vec<f32>> = LazyLock::new(|| {
-    let bytes = include_bytes!("../crossover.f32");
-    let weights: Vec<f32> =
-        bytes.chunks_exact(4).map(|each| f32::from_le_bytes([each[0], each[1], each[2], each[3]])).collect();
-    assert_eq!(weights.len(), NUM_WEIGHTS, "crossover.f32 is of another network");
-    weights
-});
+impl Weights {
+    /// Every node is worth 1, so that the class with most nodes left is taken.
+    pub(crate) fn by_size() -> Self {
+        let zeros = |count| vec![0.0; count];
+        Self {
+            first: zeros(FEATURES),
+            first_bias: zeros(1),
+            layers: zeros(0),
+            layer_biases: zeros(0),
+            out: zeros(1),
+            direct: zeros(FEATURES),
+        }
+    }
+
+    /// From JSON, names to nested lists, of any width and number of layers. None if an array is missing or has another
+    /// shape, or a weight is no number up to `MAX_WEIGHT`.
+    pub(crate) fn from_text(text: &str) -> Option<Self> {
+        let numbers: Value = serde_json::from_str(text).ok()?;
+        let size = |name: &str| numbers[name].as_array().map(Vec::len);
+        let (d, layers) = (size("out").filter(|&width| width > 0)?, size("layers")?);
+        let array = |name: &str, shape: &[usize]| {
+            let mut flat = Vec::new();
+            flatten(&numbers[name], shape, &mut flat).map(|()| flat)
+        };
+        Some(Self {
+            first: array("first", &[FEATURES, d])?,
+            first_bias: array("first_bias", &[d])?,
+            layers: array("layers", &[layers, MESSAGES, d, d])?,
+            layer_biases: array("layer_biases", &[layers, d])?,
+            out: array("out", &[d])?,
+            direct: array("direct", &[FEATURES])?,
+        })
+    }
+}
+
+/// Appends the numbers of nested lists of this shape; None if they are others.
+fn flatten(value: &Value, shape: &[usize], numbers: &mut Vec<f32>) -> Option<()> {
+    let Some((&size, inner)) = shape.split_first() else {
+        numbers.push(value.as_f64().filter(|number| number.abs() <= MAX_WEIGHT)? as f32);
+        return Some(());
+    };
+    let list = value.as_array().filter(|list| list.len() == size)?;
+    list.iter().try_for_each(|each| flatten(each, inner, numbers))
+}
 
 /// A coloring of a generation.
 #[derive(Clone)]
@@ -33,8 +76,8 @@ pub(crate) struct Parent {
 }
 
 /// The two children of two parents with k colors, in which some nodes have no color.
-pub(crate) fn children(lists: &Lists, parents: &[Parent; 2], k: usize) -> [Vec<u32>; 2] {
-    let [a, b] = node_values(&features(lists, parents, k), parents, k, &WEIGHTS);
+pub(crate) fn children(lists: &Lists, parents: &[Parent; 2], k: usize, weights: &Weights) -> [Vec<u32>; 2] {
+    let [a, b] = node_values(&features(lists, parents, k), parents, k, weights);
     let [first, second] = parents;
     [crossover([&first.colors, &second.colors], [&a, &b], k), crossover([&second.colors, &first.colors], [&b, &a], k)]
 }
@@ -126,78 +169,75 @@ fn features(lists: &Lists, parents: &[Parent; 2], k: usize) -> Vec<[[f32; FEATUR
 }
 
 /// What the network says that every node is worth in both colorings.
-fn node_values(x: &[[[f32; FEATURES]; 2]], parents: &[Parent; 2], k: usize, weights: &[f32]) -> [Vec<f32>; 2] {
-    let n = x.len();
-    let mut rest = weights;
-    let mut next = |count: usize| {
-        let (part, others) = rest.split_at(count);
-        rest = others;
-        part
-    };
-    let (first, bias) = (next(FEATURES * WIDTH), next(WIDTH));
-    let mut h = vec![[[0.0; WIDTH]; 2]; n];
-    let mut e = h.clone();
-    for (h, x) in h.iter_mut().zip(x) {
+fn node_values(x: &[[[f32; FEATURES]; 2]], parents: &[Parent; 2], k: usize, weights: &Weights) -> [Vec<f32>; 2] {
+    dispatch!(run(x: &[[[f32; FEATURES]; 2]], parents: &[Parent; 2], k: usize, weights: &Weights) -> [Vec<f32>; 2])
+}
+
+#[inline(always)]
+fn run(x: &[[[f32; FEATURES]; 2]], parents: &[Parent; 2], k: usize, weights: &Weights) -> [Vec<f32>; 2] {
+    let (n, d) = (x.len(), weights.out.len());
+    let class = |q: usize, v: usize| parents[q].colors[v] as usize;
+    let node = |v: usize, p: usize| (2 * v + p) * d..(2 * v + p + 1) * d;
+    let row = |i: usize, c: usize| (i * k + c) * d..(i * k + c + 1) * d;
+    let (mut h, mut e) = (vec![0.0_f32; 2 * n * d], vec![0.0_f32; 2 * n * d]);
+    let mut sizes = [vec![0.0_f32; k], vec![0.0_f32; k]];
+    for v in 0..n {
         for p in 0..2 {
-            h[p].copy_from_slice(bias);
-            add_product(&x[p], first, &mut h[p]);
+            sizes[p][class(p, v)] += 1.0;
+            h[node(v, p)].copy_from_slice(&weights.first_bias);
+            add_product(&x[v][p], &weights.first, &mut h[node(v, p)]);
         }
     }
-    let class = |q: usize, v: usize| parents[q].colors[v] as usize;
-    let mut sizes = [vec![0.0_f32; k], vec![0.0_f32; k]];
-    for q in 0..2 {
-        (0..n).for_each(|v| sizes[q][class(q, v)] += 1.0);
-    }
-    for _ in 0..LAYERS {
-        let (layer, bias) = (next(MESSAGES * WIDTH * WIDTH), next(WIDTH));
-        let of = |message: usize| &layer[message * WIDTH * WIDTH..][..WIDTH * WIDTH];
+    for (layer, bias) in weights.layers.chunks_exact(MESSAGES * d * d).zip(weights.layer_biases.chunks_exact(d)) {
+        let of = |message: usize| &layer[message * d * d..][..d * d];
+        e.iter_mut().zip(&h).for_each(|(e, h)| *e = h.max(0.0));
         // Sums of the nodes in coloring p by their classes in coloring q, at 2 p + q.
-        let mut sums = vec![vec![[0.0_f32; WIDTH]; k]; 4];
+        let mut sums = vec![0.0_f32; 4 * k * d];
         for v in 0..n {
-            for p in 0..2 {
-                e[v][p] = h[v][p].map(|value| value.max(0.0));
-                for q in 0..2 {
-                    add(&e[v][p], &mut sums[2 * p + q][class(q, v)]);
-                }
+            for i in 0..4 {
+                add(&e[node(v, i / 2)], &mut sums[row(i, class(i % 2, v))]);
             }
         }
-        let mut said = vec![vec![[0.0_f32; WIDTH]; k]; 4];
+        let mut said = vec![0.0_f32; 4 * k * d];
         for i in 0..4 {
             let (p, q) = (i / 2, i % 2);
             for c in 0..k {
-                let mean: Hidden = sums[i][c].map(|sum| sum / sizes[q][c].max(1.0));
-                add_product(&mean, of(if p == q { 1 } else { 3 }), &mut said[i][c]);
+                let mean = &mut sums[row(i, c)];
+                mean.iter_mut().for_each(|sum| *sum /= sizes[q][c].max(1.0));
+                add_product(mean, of(if p == q { 1 } else { 3 }), &mut said[row(i, c)]);
             }
         }
         for v in 0..n {
             for p in 0..2 {
-                let (a, b) = (&said[2 * p][class(0, v)], &said[2 * p + 1][class(1, v)]);
-                for d in 0..WIDTH {
-                    h[v][p][d] += bias[d] + a[d] + b[d];
+                let (a, b) = (&said[row(2 * p, class(0, v))], &said[row(2 * p + 1, class(1, v))]);
+                let h = &mut h[node(v, p)];
+                for (((h, bias), a), b) in h.iter_mut().zip(bias).zip(a).zip(b) {
+                    *h += bias + a + b;
                 }
-                add_product(&e[v][p], of(0), &mut h[v][p]);
-                add_product(&e[v][1 - p], of(2), &mut h[v][p]);
+                add_product(&e[node(v, p)], of(0), h);
+                add_product(&e[node(v, 1 - p)], of(2), h);
             }
         }
     }
-    let (out, direct) = (next(WIDTH), next(FEATURES));
     [0, 1].map(|p: usize| {
         let sum = |values: &[f32], weights: &[f32]| values.iter().zip(weights).map(|(a, b)| a * b).sum::<f32>();
-        (0..n).map(|v| 1.0 + sum(&h[v][p].map(|value| value.max(0.0)), out) + sum(&x[v][p], direct)).collect()
+        let hidden = |v: usize| h[node(v, p)].iter().zip(&weights.out).map(|(h, out)| h.max(0.0) * out).sum::<f32>();
+        (0..n).map(|v| 1.0 + hidden(v) + sum(&x[v][p], &weights.direct)).collect()
     })
 }
 
 /// Adds the product of a vector (I,) and a matrix (I, D).
 #[inline(always)]
-fn add_product(x: &[f32], matrix: &[f32], total: &mut Hidden) {
-    for (value, row) in x.iter().zip(matrix.chunks_exact(WIDTH)) {
+fn add_product(x: &[f32], matrix: &[f32], total: &mut [f32]) {
+    for (value, row) in x.iter().zip(matrix.chunks_exact(total.len())) {
         for (sum, weight) in total.iter_mut().zip(row) {
             *sum += value * weight;
         }
     }
 }
 
-fn add(x: &Hidden, total: &mut Hidden) {
+#[inline(always)]
+fn add(x: &[f32], total: &mut [f32]) {
     total.iter_mut().zip(x).for_each(|(sum, value)| *sum += value);
 }
 
@@ -206,6 +246,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::Rule;
     use crate::rule_search::tests::{checksum, graph_of, integers, random_numbers};
 
     /// tests/test_rust_search.py makes them.
@@ -220,9 +261,13 @@ mod tests {
                 let colors = (0..graph.num_nodes()).map(|_| below(k)).collect();
                 Parent { conflicts: 1, colors, ages: (0..graph.num_nodes()).map(|_| below(5000)).collect() }
             });
-            let found = children(&Lists::new(&graph), &parents, k as usize);
-            let found = found.map(|child| checksum(&child.iter().map(|&c| c.min(k as u32)).collect::<Vec<_>>()));
-            assert_eq!(json!(found), case["found"], "{}", case["graph"]);
+            let found = |weights: &Weights| {
+                let children = children(&Lists::new(&graph), &parents, k as usize, weights);
+                children.map(|child| checksum(&child.iter().map(|&c| c.min(k as u32)).collect::<Vec<_>>()))
+            };
+            assert_eq!(json!(found(&Rule::default().crossover)), case["found"], "{}", case["graph"]);
+            let is_same = json!(found(&Weights::by_size())) == case["found"];
+            assert_eq!(is_same, graph.num_nodes() == 1, "{}", case["graph"]);
         }
     }
 }

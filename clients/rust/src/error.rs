@@ -26,6 +26,8 @@ pub enum Error {
     Improper(String),
     #[error("the file has no trained rule; name a coloring_gnn.onnx of version 0.6 or newer")]
     Rule,
+    #[error("the weights of crossover in the file are damaged; export it again")]
+    Crossover,
     #[cfg(feature = "onnxruntime")]
     #[error("ONNX Runtime: {0}")]
     Runtime(#[from] ort::Error),

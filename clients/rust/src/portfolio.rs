@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::crossover::{self, GENERATION, Parent};
+use crate::crossover::{self, GENERATION, Parent, Weights};
 use crate::kernels::{self, Classes, Lists, NONE, Rng, Stop, Tabu};
 use crate::rule::{Noise, Rule};
 use crate::rule_search::{Task, search_graph};
@@ -317,13 +317,13 @@ impl Recombination {
         let found = worker.tabucol(problem, start, k, GENERATION);
         self.parents.push(Parent { conflicts: found.conflicts, colors: found.best, ages: found.ages });
         if self.parents.len() == 2 && problem.num_colors() == num_colors {
-            self.breed(&problem.lists, k);
+            self.breed(&problem.lists, k, &worker.search.rule.crossover);
         }
         found.work
     }
 
     /// The next generation.
-    fn breed(&mut self, lists: &Lists, k: usize) {
+    fn breed(&mut self, lists: &Lists, k: usize, weights: &Weights) {
         let Ok(mut parents) = <[Parent; 2]>::try_from(std::mem::take(&mut self.parents)) else { return };
         self.generation += 1;
         let top = parents[usize::from(parents[1].conflicts < parents[0].conflicts)].clone();
@@ -344,7 +344,7 @@ impl Recombination {
         self.starts = if same as f64 > ALIKE * first.len() as f64 {
             [first.clone(), vec![NONE; first.len()]]
         } else {
-            crossover::children(lists, &parents, k)
+            crossover::children(lists, &parents, k, weights)
         };
         let [_, second] = parents;
         self.second = second.colors;
@@ -532,13 +532,17 @@ mod tests {
         Graph::from_edges(nodes, edges).unwrap()
     }
 
-    /// Colors after so many steps of a method alone, each coloring proper.
+    /// Colors after so many steps of a method alone with the shipped rule, see `found_by`.
     fn colors_after(steps: usize, graph: &Graph, method: &mut dyn Method) -> Vec<usize> {
+        found_by(&Rule::default(), steps, graph, method).0
+    }
+
+    /// Numbers of colors in so many steps of a method alone, each coloring proper, and the last coloring.
+    fn found_by(rule: &Rule, steps: usize, graph: &Graph, method: &mut dyn Method) -> (Vec<usize>, Arc<[u32]>) {
         let lists = Lists::new(graph);
         let first = kernels::dsatur(&lists, None);
-        let rule = Rule::default();
         let whole = Problem::new(lists, first);
-        let search = Search { whole, rule: &rule, lower: 1, is_over: AtomicBool::new(false) };
+        let search = Search { whole, rule, lower: 1, is_over: AtomicBool::new(false) };
         let (found, improvements) = mpsc::channel();
         let mut worker = Worker { search: &search, rng: Rng::new(3, 0), found, method: "" };
         let mut numbers = vec![search.whole.num_colors()];
@@ -549,7 +553,15 @@ mod tests {
             }
         }
         assert_eq!(*numbers.last().unwrap(), search.whole.num_colors());
-        numbers
+        (numbers, search.whole.best())
+    }
+
+    #[test]
+    fn a_search_takes_the_weights_of_crossover_from_its_rule() {
+        let graph = graph(150, 150);
+        let by_size = Rule { crossover: Weights::by_size(), ..Rule::default() };
+        let found = |rule| found_by(rule, 150, &graph, &mut Recombination::default()).1;
+        assert_ne!(found(&Rule::default()), found(&by_size));
     }
 
     #[test]

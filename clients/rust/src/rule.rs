@@ -1,5 +1,8 @@
 //! The trained rule by which nodes change their color: its weights, and the formulas of `gnn_training/network/rule.py`.
 
+use std::sync::LazyLock;
+
+use crate::crossover::Weights;
 use crate::{Error, Result};
 
 /// The model file that comes with the crate, for [`Rule::from_onnx`] and ONNX Runtime.
@@ -24,7 +27,8 @@ pub(crate) const TURNS: i64 = 1_048_573;
 const NODE_STRIDE: i64 = 648_071;
 const ROUND_STRIDE: i64 = 50_461;
 
-/// The weights of the network that steers the search, as an exported file has them in its metadata.
+/// The weights of the networks that steer the search, as an exported file has them in its metadata: of the rule, and of
+/// crossover.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     pub(crate) by_graph: [[f32; GRAPH_FEATURES]; OUTPUTS],
@@ -34,30 +38,38 @@ pub struct Rule {
     pub(crate) direct: [f32; NODE_FEATURES],
     /// Of plain conflicts, the size of the new class, and the rounds since the last move.
     pub(crate) moves: [f32; 3],
+    pub(crate) crossover: Weights,
 }
 
 impl Default for Rule {
     /// The rule of the model that comes with the crate.
     fn default() -> Self {
-        Self::from_onnx(MODEL).expect("the shipped file has a rule")
+        static SHIPPED: LazyLock<Rule> = LazyLock::new(|| Rule::from_onnx(MODEL).expect("the shipped file has a rule"));
+        SHIPPED.clone()
     }
 }
 
 impl Rule {
-    /// The rule of a file that the trainer has exported, version 0.6 or newer, from the file's bytes.
+    /// The rule of a file that the trainer has exported, version 0.6 or newer, from the file's bytes. Without weights of
+    /// crossover, which files have from version 0.7 on, children take the largest classes.
     ///
     /// # Errors
-    /// [`Error::Rule`] if the file is none or has no such rule.
+    /// [`Error::Rule`] if the file is none or has no such rule, [`Error::Crossover`] if those weights are damaged.
     pub fn from_onnx(model: &[u8]) -> Result<Self> {
-        let text = metadata(model, b"rule").and_then(|text| std::str::from_utf8(text).ok());
-        Self::from_text(text.ok_or(Error::Rule)?)
+        let metadata = metadata(model).ok_or(Error::Rule)?;
+        let text = |key: &[u8]| metadata.iter().find(|(found, _)| *found == key).map(|&(_, value)| value);
+        let rule = text(b"rule").and_then(|rule| std::str::from_utf8(rule).ok()).ok_or(Error::Rule)?;
+        let mut rule = Self::from_text(rule)?;
+        if let Some(crossover) = text(b"crossover") {
+            let text = std::str::from_utf8(crossover).ok();
+            rule.crossover = text.and_then(Weights::from_text).ok_or(Error::Crossover)?;
+        }
+        Ok(rule)
     }
 
-    /// From the weights in JSON.
+    /// From the weights of the rule in JSON.
     pub(crate) fn from_text(text: &str) -> Result<Self> {
-        let numbers = text.trim().strip_prefix('[').and_then(|text| text.strip_suffix(']')).ok_or(Error::Rule)?;
-        let weights = numbers.split(',').map(|number| number.trim().parse().map(|weight: f64| weight as f32));
-        let weights: Vec<f32> = weights.collect::<std::result::Result<_, _>>().map_err(|_| Error::Rule)?;
+        let weights: Vec<f32> = serde_json::from_str(text).map_err(|_| Error::Rule)?;
         if weights.iter().any(|weight| !weight.is_finite()) {
             return Err(Error::Rule);
         }
@@ -69,6 +81,7 @@ impl Rule {
             out: row(&mut rest)?,
             direct: row(&mut rest)?,
             moves: row(&mut rest)?,
+            crossover: Weights::by_size(),
         };
         if rest.is_empty() { Ok(rule) } else { Err(Error::Rule) }
     }
@@ -88,29 +101,31 @@ fn rows<const N: usize, const M: usize>(rest: &mut &[f32]) -> Result<[[f32; N]; 
     Ok(rows)
 }
 
-/// The value of a key in the metadata of an ONNX file: field 14 of its protocol buffer has key and value as 1 and 2.
-fn metadata<'a>(model: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
-    let entries = Fields(model).filter_map(|(number, content)| (number == 14).then_some(content));
-    let mut pairs = entries.map(|entry| [1, 2].map(|part| Fields(entry).find(|&(number, _)| number == part)));
-    pairs.find(|pair| pair[0].is_some_and(|(_, found)| found == key))?[1].map(|(_, value)| value)
+/// Keys and values in the metadata of a whole ONNX file: field 14 of its protocol buffer has them as 1 and 2.
+fn metadata(model: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
+    let mut fields = Fields(model);
+    let entries: Vec<_> = fields.by_ref().filter(|&(number, _)| number == 14).collect();
+    let part = |entry, part| Fields(entry).find(|&(number, _)| number == part).map_or(&[][..], |(_, content)| content);
+    fields.0.is_empty().then(|| entries.iter().map(|&(_, entry)| (part(entry, 1), part(entry, 2))).collect())
 }
 
-/// Numbers and contents of the fields of a protocol buffer; the content of a number is empty.
+/// Numbers and contents of the fields of a protocol buffer, before one that is cut; the content of a number is empty.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Iterator for Fields<'a> {
     type Item = (u64, &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let tag = self.varint()?;
+        let mut rest = Fields(self.0);
+        let tag = rest.varint()?;
         let length = match tag & 7 {
-            0 => self.varint().map(|_| 0)?,
+            0 => rest.varint().map(|_| 0)?,
             1 => 8,
-            2 => self.varint()?,
+            2 => rest.varint()?,
             5 => 4,
             _ => return None,
         };
-        let (content, rest) = self.0.split_at_checked(usize::try_from(length).ok()?)?;
+        let (content, rest) = rest.0.split_at_checked(usize::try_from(length).ok()?)?;
         self.0 = rest;
         Some((tag >> 3, content))
     }
@@ -174,5 +189,55 @@ impl Noise {
     pub(crate) fn row(&self, turn: i64) -> &[f32] {
         let start = turn as usize % NOISE_ROWS * self.num_colors;
         &self.numbers[start..start + self.num_colors]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    /// A file with these metadata alone; lengths take four bytes.
+    fn file(metadata: &[(&[u8], &[u8])]) -> Vec<u8> {
+        let field = |number: u8, content: &[u8]| {
+            let length = [0, 7, 14].map(|shift| (content.len() >> shift) as u8 | 128);
+            [&[number << 3 | 2], &length[..], &[(content.len() >> 21) as u8], content].concat()
+        };
+        metadata.iter().flat_map(|(key, value)| field(14, &[field(1, key), field(2, value)].concat())).collect()
+    }
+
+    #[test]
+    fn weights_of_crossover_are_those_of_the_file_and_none_are_by_size() {
+        let shipped = metadata(MODEL).unwrap();
+        let text = |name: &[u8]| shipped.iter().find(|(key, _)| *key == name).unwrap().1;
+        let read = |crossover: &[u8]| Rule::from_onnx(&file(&[(b"rule", text(b"rule")), (b"crossover", crossover)]));
+        assert_eq!(read(text(b"crossover")).unwrap(), Rule::default());
+        let old = Rule::from_onnx(&file(&[(b"rule", text(b"rule"))])).unwrap();
+        assert_eq!(old, Rule { crossover: Weights::by_size(), ..Rule::default() });
+        let numbers: Value = serde_json::from_slice(text(b"crossover")).unwrap();
+        let changed = |pointer: &str, value: Value| {
+            let mut numbers = numbers.clone();
+            *numbers.pointer_mut(pointer).unwrap() = value;
+            read(numbers.to_string().as_bytes())
+        };
+        assert_ne!(changed("/layers/1/3/23/23", 0.5.into()).unwrap(), Rule::default());
+        for (pointer, value) in [
+            ("/out", Value::Null),
+            ("/layers", Value::Null),
+            ("/layers/0", [0.0].to_vec().into()),
+            ("/direct", 1.into()),
+            ("/first/9/23", 1e7.into()),
+            ("/first/9/23", "1".into()),
+            ("/first_bias", vec![0.0; 25].into()),
+            ("/out", Value::Array(Vec::new())),
+        ] {
+            assert!(matches!(changed(pointer, value), Err(Error::Crossover)), "{pointer}");
+        }
+        for damaged in [&b""[..], b"[]", b"{}", b"\xff", &text(b"crossover")[1..]] {
+            assert!(matches!(read(damaged), Err(Error::Crossover)));
+        }
+        let text = std::str::from_utf8(text(b"crossover")).unwrap();
+        assert!(matches!(read(text.replacen("[[-0", "[[NaN, -0", 1).as_bytes()), Err(Error::Crossover)));
     }
 }

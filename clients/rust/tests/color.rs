@@ -56,10 +56,7 @@ fn the_time_is_kept_and_every_coloring_is_better_than_the_last() {
 fn the_rule_is_read_from_the_file_and_from_no_part_of_it() {
     assert_eq!(Rule::from_onnx(MODEL).unwrap(), Rule::default());
     for length in (0..MODEL.len()).step_by(997) {
-        match Rule::from_onnx(&MODEL[..length]) {
-            Ok(rule) => assert_eq!((rule, length > MODEL.len() - 5000), (Rule::default(), true)), // only the end is cut
-            Err(error) => assert!(matches!(error, Error::Rule)),
-        }
+        assert!(matches!(Rule::from_onnx(&MODEL[..length]), Err(Error::Rule)));
     }
     assert!(matches!(Rule::from_onnx(b"no model"), Err(Error::Rule)));
 }
