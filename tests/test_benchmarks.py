@@ -22,11 +22,9 @@ COMMANDS = {
         r"\n\| 12 \| 8 \| 1 \|( -?[\d.]+ \(.*?\) \|){6}"
     },
     "recombination": {
-        "children --out children.pkl --minutes 0.001 --sizes 60 100 --seed 9": "",
-        "train --children children.pkl --out network.json --epochs 1": r" 1 steps, .*\nepoch 1: squared error \d",
-        f"colors --weights network.json --seconds 0.05 {SMALL} --graphs 1": r"1 \+0.000 ± 0.000 [+-]\d",
+        f"colors --seconds 0.05 {SMALL} --graphs 1": r"1 \+0.000 ± 0.000 [+-]\d",
         f"graphs --out graphs.pkl --seed 0 --kinds 'G(n,0.9)' {SMALL} --seconds 0.01": r"G\(n,0.9\): 1 of 1 graphs",
-        "measure --graphs graphs.pkl --weights network.json --searches 1": rf"\| all \| 1 \| \d.*? \|{MEAN}\|{MEAN}\|",
+        "measure --graphs graphs.pkl --searches 1": rf"\| all \| 1 \| \d.*? \|{MEAN}\|{MEAN}\|",
     },
     "scaling": {
         "--folder . --train --multiples 1 --seeds 1 --sizes 120 --rounds 1 --graphs 24 --test-graphs 2 --page page.md":

@@ -14,7 +14,7 @@ from gnn_training.training import checkpoint
 def state(value: float = 1.0) -> dict:
     torch.manual_seed(0)
     network = ColoringNetwork().state_dict() | {"rule": torch.full_like(ColoringNetwork().rule, value)}
-    progress = dict.fromkeys(("optimizer", "scaler", "progress"), {})
+    progress = dict.fromkeys(("optimizer", "scaler", "progress", "self_play"), {})
     counts = dict.fromkeys(("num_averaged", "bad_steps", "skipped_steps", "steps_per_epoch"), 1)
     texts = {"data_sha256": "0", "resumed_from": ""}
     return {"network": network, "weights": network, "step": 7, "settings": {}, **texts, **progress, **counts}
