@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 import networkx as nx
 import numpy as np
@@ -15,6 +16,7 @@ from small_graphs import planted, random_graph
 
 from gnn_training.graph import Graph, as_graph, conflicts, is_proper, num_colors
 from gnn_training.search import engine, first_colorings, kernels, portfolio, proofs
+from gnn_training.search.crossover import Weights, by_size
 from gnn_training.search.engine import Budget, Method, improvements
 from gnn_training.search.portfolio import colorings
 
@@ -63,6 +65,23 @@ def test_completion_colors_the_rest_and_properly_where_colors_are_enough(n, dens
 @pytest.mark.parametrize("method", [portfolio.tabu_search, portfolio.recombination])
 def test_every_method_colors_a_random_graph_as_well_as_published(method: Method):
     assert found(GRAPH, {method: 1}, 100_000_000, lower=FEW_COLORS)[-1].max() + 1 == FEW_COLORS
+
+
+@pytest.mark.parametrize("graph_seed", [4, 20])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_recombination_learns_not_to_follow_a_network_that_does_harm(graph_seed: int, seed: int, monkeypatch):
+    """Every node is worth -1 to it, so the class with fewest nodes is taken."""
+    lists, k = random_graph(200, 0.5, graph_seed).csr(), 24
+    harmful = by_size()._replace(first_bias=np.ones(1, np.float32), out=np.full(1, -2, np.float32))
+
+    def is_solved(generations: int, weights: Weights) -> bool:
+        search = engine.Search(lists, np.arange(200) % (k + 1), Budget(math.inf, seed=seed), None)
+        turns = portfolio.recombination(search.workers[0], weights)
+        return any(search.num_colors <= k for _ in islice(turns, 2 * generations))
+
+    assert is_solved(30, by_size()) and is_solved(60, harmful)
+    monkeypatch.setattr(portfolio, "EVEN", 0)  # always the network's choice
+    assert not is_solved(60, harmful)
 
 
 def test_independent_sets_first_color_dense_random_graphs_with_far_fewer_colors_than_dsatur():
