@@ -380,8 +380,8 @@ def extraction(worker: Worker) -> Iterator[int]:
 def methods_for(lists: NeighbourLists, first: Coloring, clique: int, rule: np.ndarray | None) -> dict[Method, float]:
     """The portfolio for a graph with a first coloring: methods and their shares of the work. The first one begins."""
     n, is_random = len(first.colors), first.num_colors >= RANDOM_RATIO * clique
-    methods: dict[Method, float] = {recombination: 2, trained_rule: 2, fewer_colors: 0.5}
-    if is_random and density(lists) >= SETS_FROM and n >= SETS_NODES:
+    proof = 1 if n <= PROOF_NODES else PROOF_SHARE
+    methods: dict[Method, float] = {branch_and_bound: proof, recombination: 2, trained_rule: 2, fewer_colors: 0.5}
+    if is_random and density(lists) >= SETS_FROM and n >= SETS_NODES:  # where nobody proves anything
         methods = {recombination: 2, extraction: 4, fewer_colors: 0.5, trained_rule: 0.5}
-    methods = {branch_and_bound: 1 if n <= PROOF_NODES else PROOF_SHARE, **methods}
     return {method: share for method, share in methods.items() if method is not trained_rule or rule is not None}
