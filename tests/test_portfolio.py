@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import networkx as nx
@@ -19,7 +20,7 @@ from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.graph import Graph, as_graph, conflicts, is_proper, num_colors
 from gnn_training.onnx_program.session import Model
 from gnn_training.search import engine, first_colorings, kernels, portfolio, proofs
-from gnn_training.search.crossover import Weights, to_text
+from gnn_training.search.crossover import Weights, by_size, to_text
 from gnn_training.search.engine import UNTRAINED, Budget, Method, Trained, improvements
 from gnn_training.search.portfolio import colorings
 
@@ -87,6 +88,23 @@ def test_a_search_takes_the_weights_of_crossover_from_the_file(method: Method, t
     graph = random_graph(200, 0.7)
     runs = [found(graph, {method: 1}, 30_000_000, trained=each)[-1].tolist() for each in (*models, models[0])]
     assert runs[0] not in runs[1:3] and runs[1] != runs[2] and runs[0] == runs[3]
+
+
+@pytest.mark.parametrize("graph_seed", [4, 20])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_recombination_learns_not_to_follow_a_network_that_does_harm(graph_seed: int, seed: int, monkeypatch):
+    """Every node is worth -1 to it, so the class with fewest nodes is taken."""
+    lists, k = random_graph(200, 0.5, graph_seed).csr(), 24
+    harmful = by_size()._replace(first_bias=np.ones(1, np.float32), out=np.full(1, -2, np.float32))
+
+    def is_solved(generations: int, weights: Weights) -> bool:
+        search = engine.Search(lists, np.arange(200) % (k + 1), Budget(math.inf, seed=seed), Trained(None, weights))
+        turns = portfolio.recombination(search.workers[0])
+        return any(search.num_colors <= k for _ in islice(turns, 2 * generations))
+
+    assert is_solved(30, by_size()) and is_solved(60, harmful)
+    monkeypatch.setattr(portfolio, "EVEN", 0)  # always the network's choice
+    assert not is_solved(60, harmful)
 
 
 def test_independent_sets_first_color_dense_random_graphs_with_far_fewer_colors_than_dsatur():

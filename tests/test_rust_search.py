@@ -11,7 +11,7 @@ import numpy as np
 
 from gnn_training.graph import Graph
 from gnn_training.onnx_program.session import Model
-from gnn_training.search.crossover import GENERATION, Parent, children
+from gnn_training.search.crossover import GENERATION, Parent, by_size, children
 from gnn_training.search.kernels import first_fit
 from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
 
@@ -72,9 +72,11 @@ def crossovers() -> list[dict]:
         limits = [k] * nodes + [GENERATION] * nodes
         numbers = [number % limit for number, limit in zip(random_numbers(k), limits * 2, strict=False)]
         parents = [Parent(1, *each) for each in np.array(numbers, np.int32).reshape(2, 2, nodes)]
-        found = children(graph_of(nodes, groups, percent).csr(), parents, k, Model().crossover)
-        sums = [checksum(np.where(child < 0, k, child)) for child in found]
-        cases.append({"graph": [nodes, groups, percent], "k": k, "found": sums})
+        lists, sums = graph_of(nodes, groups, percent).csr(), {}
+        for name, weights in (("found", Model().crossover), ("by_size", by_size())):
+            found = children(lists, parents, k, weights)
+            sums[name] = [checksum(np.where(child < 0, k, child)) for child in found]
+        cases.append({"graph": [nodes, groups, percent], "k": k, **sums})
     return cases
 
 

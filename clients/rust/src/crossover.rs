@@ -75,11 +75,22 @@ pub(crate) struct Parent {
     pub(crate) ages: Vec<u32>,
 }
 
-/// The two children of two parents with k colors, in which some nodes have no color.
-pub(crate) fn children(lists: &Lists, parents: &[Parent; 2], k: usize, weights: &Weights) -> [Vec<u32>; 2] {
-    let [a, b] = node_values(&features(lists, parents, k), parents, k, weights);
-    let [first, second] = parents;
-    [crossover([&first.colors, &second.colors], [&a, &b], k), crossover([&second.colors, &first.colors], [&b, &a], k)]
+/// The two children of two parents with k colors, in which some nodes have no color. by_network: whether the network
+/// says what nodes are worth; else every node is worth 1.
+pub(crate) fn children(
+    lists: &Lists,
+    parents: &[Parent; 2],
+    k: usize,
+    weights: &Weights,
+    by_network: [bool; 2],
+) -> [Vec<u32>; 2] {
+    let ones = [0, 1].map(|_| vec![1.0; lists.num_nodes()]);
+    let network = by_network.contains(&true).then(|| node_values(&features(lists, parents, k), parents, k, weights));
+    [0, 1].map(|p: usize| {
+        let values = network.as_ref().filter(|_| by_network[p]).unwrap_or(&ones);
+        let order = [p, 1 - p];
+        crossover(order.map(|q| &parents[q].colors[..]), order.map(|q| &values[q][..]), k)
+    })
 }
 
 /// Greedy partition crossover (Galinier and Hao 1999): the class of the first parent, then of the second, and so on,
@@ -261,13 +272,12 @@ mod tests {
                 let colors = (0..graph.num_nodes()).map(|_| below(k)).collect();
                 Parent { conflicts: 1, colors, ages: (0..graph.num_nodes()).map(|_| below(5000)).collect() }
             });
-            let found = |weights: &Weights| {
-                let children = children(&Lists::new(&graph), &parents, k as usize, weights);
-                children.map(|child| checksum(&child.iter().map(|&c| c.min(k as u32)).collect::<Vec<_>>()))
-            };
-            assert_eq!(json!(found(&Rule::default().crossover)), case["found"], "{}", case["graph"]);
-            let is_same = json!(found(&Weights::by_size())) == case["found"];
-            assert_eq!(is_same, graph.num_nodes() == 1, "{}", case["graph"]);
+            let weights = &Rule::default().crossover;
+            for (by_network, name) in [([true; 2], "found"), ([false; 2], "by_size")] {
+                let found = children(&Lists::new(&graph), &parents, k as usize, weights, by_network);
+                let found = found.map(|child| checksum(&child.iter().map(|&c| c.min(k as u32)).collect::<Vec<_>>()));
+                assert_eq!(json!(found), case[name], "{}", case["graph"]);
+            }
         }
     }
 }

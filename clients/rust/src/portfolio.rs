@@ -4,6 +4,7 @@
 //! A step of a method takes some 30 ms and returns its work in visits of a neighbor. Every thread has a share of the
 //! methods. It continues the one that has just found a better coloring, else the one that has done least.
 
+use std::cmp::Ordering;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
@@ -18,6 +19,9 @@ use crate::{Coloring, Graph};
 const SLICE: usize = 20_000; // moves of TabuCol
 const ELITE: usize = 10; // generations after which the best child of an earlier such period returns
 const ALIKE: f64 = 0.99; // share of the nodes with the same color in two parents, from which on one begins again
+const EVEN: usize = 16; // odds to EVEN that the network chooses the classes of a child:
+const ODDS: usize = 64; // at first,
+const MOST_ODDS: usize = 256; // and at most; at least 1
 const RATIOS: [f64; 5] = [0.5, 0.6, 0.7, 0.8, 0.9]; // of the present number of colors that `Fewer` asks for
 const FIRST_MOVES: usize = 20_000; // of TabuCol on each of them; doubled after all of them
 const SET_MOVES: usize = 600; // of the search for an independent set, at first,
@@ -290,7 +294,10 @@ impl<'a> Worker<'a> {
 
 /// HEAD (Moalic and Gondran 2018): crossover of two colorings both ways, and TabuCol on the two children. After a
 /// better coloring is known, it and the second parent lose classes and are the next parents.
-#[derive(Default)]
+///
+/// A child is the network's or HEAD's by chance, with the probability that this choice is the better one
+/// (Thompson 1933), if the better one leaves fewer conflicts in two of three generations whose children differ in choice
+/// and conflicts.
 struct Recombination {
     num_colors: usize, // of the best coloring when the parents began; 0 before the first
     starts: [Vec<u32>; 2],
@@ -298,6 +305,23 @@ struct Recombination {
     parents: Vec<Parent>,       // children that TabuCol has improved
     elite: Option<[Parent; 2]>, // the best child of the last ELITE generations, and of those before
     generation: usize,
+    by_network: [bool; 2], // the children; alike also if they are none
+    odds: usize,
+}
+
+impl Default for Recombination {
+    fn default() -> Self {
+        Self {
+            num_colors: 0,
+            starts: Default::default(),
+            second: Vec::new(),
+            parents: Vec::new(),
+            elite: None,
+            generation: 0,
+            by_network: [false; 2],
+            odds: ODDS,
+        }
+    }
 }
 
 impl Recombination {
@@ -311,21 +335,29 @@ impl Recombination {
                 second => largest_classes(&second, k),
             };
             let starts = [largest_classes(&best, k), second.clone()];
-            *self = Self { num_colors, starts, second, ..Self::default() };
+            *self = Self { num_colors, starts, second, odds: self.odds, ..Self::default() };
         }
         let start = &mut self.starts[self.parents.len()];
         let found = worker.tabucol(problem, start, k, GENERATION);
         self.parents.push(Parent { conflicts: found.conflicts, colors: found.best, ages: found.ages });
         if self.parents.len() == 2 && problem.num_colors() == num_colors {
-            self.breed(&problem.lists, k, &worker.search.rule.crossover);
+            self.breed(&problem.lists, k, &worker.search.rule.crossover, &mut worker.rng);
         }
         found.work
     }
 
     /// The next generation.
-    fn breed(&mut self, lists: &Lists, k: usize, weights: &Weights) {
+    fn breed(&mut self, lists: &Lists, k: usize, weights: &Weights, rng: &mut Rng) {
         let Ok(mut parents) = <[Parent; 2]>::try_from(std::mem::take(&mut self.parents)) else { return };
         self.generation += 1;
+        if self.by_network[0] != self.by_network[1] {
+            let network = usize::from(self.by_network[1]);
+            match parents[network].conflicts.cmp(&parents[1 - network].conflicts) {
+                Ordering::Less => self.odds = MOST_ODDS.min(2 * self.odds),
+                Ordering::Greater => self.odds = 1.max(self.odds / 2),
+                Ordering::Equal => (),
+            }
+        }
         let top = parents[usize::from(parents[1].conflicts < parents[0].conflicts)].clone();
         let elite = self.elite.get_or_insert_with(|| [top.clone(), top.clone()]);
         if top.conflicts < elite[0].conflicts {
@@ -341,10 +373,12 @@ impl Recombination {
             both[a as usize * k + b as usize] += 1;
         }
         let same: usize = both.chunks_exact(k).map(|row| row.iter().max().unwrap_or(&0)).sum();
-        self.starts = if same as f64 > ALIKE * first.len() as f64 {
+        let is_alike = same as f64 > ALIKE * first.len() as f64;
+        self.by_network = [0, 1].map(|_| !is_alike && rng.below(EVEN + self.odds) >= EVEN);
+        self.starts = if is_alike {
             [first.clone(), vec![NONE; first.len()]]
         } else {
-            crossover::children(lists, &parents, k, weights)
+            crossover::children(lists, &parents, k, weights, self.by_network)
         };
         let [_, second] = parents;
         self.second = second.colors;
