@@ -14,6 +14,7 @@ PresetName = Literal["smoke", "cpu", "single", "multi"]
 RecipeName = Literal["smoke", "cpu", "full"]
 Device = Literal["auto", "cpu", "cuda"]
 SHIPPED = Path("shipped")  # as weights to start with: those of the file that comes with this package
+SEARCHES = 51_200  # of a training whose settings name none
 EVALUATIONS = 10  # of a training, beside the one before it
 LARGEST = 10**9  # rounds, steps or seconds: years, and clocks and libraries can still count as far
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -126,8 +127,10 @@ class TrainSettings(Settings):
     """Rounds of a search."""
     steps: Count = 0
     """Number of optimizer steps; 0 counts searches instead."""
-    searches: Positive = 51_200
-    """Without --steps: searches in the whole training, two for every graph of a step. More ranks take fewer steps."""
+    searches: Positive | None = None
+    """Without --steps: searches in the whole training, two for every graph of a step; None takes 51,200, and `run` a
+    quarter of them where the rule has little left to learn: shipped weights, generated graphs.
+    """
     minutes: Amount = 0.0
     """Stop training after this many minutes; 0 sets no limit."""
     batch_size: Positive = 24
@@ -135,7 +138,7 @@ class TrainSettings(Settings):
     batch_states: Positive = 4
     """States of long searches per rank and step, from which the network learns to predict."""
     self_play: Amount = 1.25
-    """Minutes of self-play on all cores, from which the crossover network learns; 0 leaves it as it is."""
+    """Minutes of self-play on all cores, from which the crossover network learns; 0 leaves that as it is."""
     games: Count = 0
     """Searches in each of the ten rounds of self-play; 0 takes as many as its minutes allow."""
     replay_mib: Positive = 1024
@@ -188,7 +191,7 @@ class TrainSettings(Settings):
 
     def num_steps(self, graphs_per_step: float) -> int:
         """Return the number of optimizer steps of the whole training. graphs_per_step: on all ranks, the mean."""
-        return self.steps or max(self.warmup_steps + 1, round(self.searches / (2 * graphs_per_step)))
+        return self.steps or max(self.warmup_steps + 1, round((self.searches or SEARCHES) / (2 * graphs_per_step)))
 
 
 class RunSettings(TrainSettings):
@@ -208,6 +211,13 @@ class RunSettings(TrainSettings):
     """Price of the machine, for the cost in the manifest of the packed model."""
     stop_pod: bool = False
     """On RunPod: stop this pod when the packed model is verified. Needs RUNPOD_API_KEY."""
+
+    def of_training(self, graphs: Path, are_generated: bool) -> TrainSettings:
+        """What `train` is told when the GPUs are selected. graphs: packed."""
+        values = self.model_dump(include=set(TrainSettings.model_fields)) | {"data": graphs, "gpus": None}
+        if not self.searches and are_generated and self.weights == SHIPPED:
+            values["searches"] = SEARCHES // 4
+        return TrainSettings(**values)
 
 
 class CheckSettings(RunSettings):
@@ -331,7 +341,7 @@ def smoke() -> RunSettings:
     return RunSettings(
         preset="smoke", run=Path("runs/smoke"), recipe="smoke", steps=40, warmup_steps=5, rounds=100,
         batch_size=8, evaluate_every=20, validation_graphs=16, validation_rounds=100, checkpoint_every=20,
-        log_every=5, weights=None,
+        log_every=5, weights=None, games=4,
     )  # fmt: skip
 
 
@@ -344,7 +354,7 @@ def single() -> RunSettings:
     """Return the settings for one GPU and the full recipe."""
     return RunSettings(
         preset="single", run=Path("runs/single"), recipe="full", searches=409_600, warmup_steps=10, batch_size=256,
-        checkpoint_every=200, log_every=20,
+        checkpoint_every=200, log_every=20, self_play=3.0, batch_pairs=64,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from gnn_training.data.sources import DataLocation, locate, written
 from gnn_training.distributed import Runtime, in_group
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.ranks import launch, num_ranks, on_gpus
-from gnn_training.settings import EVALUATIONS, CheckSettings, RunSettings, TrainSettings
+from gnn_training.settings import EVALUATIONS, SEARCHES, CheckSettings, RunSettings, TrainSettings
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import require_logger
@@ -83,7 +83,7 @@ def estimate(settings: CheckSettings, kind: str, most: str) -> tuple[dict[str, s
         rounds = 2 * per_step * steps * settings.rounds
         rounds += settings.validation_rounds * evaluated * (EVALUATIONS + 2)
         searching = rounds / (ROUNDS_PER_SECOND[kind] * count) / 60
-        minutes = searching + OTHER_MINUTES
+        minutes = max(searching, settings.self_play) + OTHER_MINUTES  # games run on the cores meanwhile
         efficiency = (rows[0]["minutes"] if rows else minutes) / (count * minutes)
         row = {"GPUs": f"{count} x {kind.upper()}", "steps": steps, "minutes of searches": searching,
                "minutes": minutes, "efficiency": efficiency}  # fmt: skip
@@ -94,10 +94,10 @@ def estimate(settings: CheckSettings, kind: str, most: str) -> tuple[dict[str, s
     about = {
         "graphs": f"{graphs} of recipe {settings.recipe}; {LABEL_SECONDS * graphs / 60:.0f} minutes of a core to "
         "generate and label them: do that on a machine without GPUs",
-        "searches": f"{settings.searches if not settings.steps else 'two for every graph of a step'}, of "
+        "searches": f"{settings.searches or SEARCHES if not settings.steps else 'two for every graph of a step'}, of "
         f"{settings.rounds} rounds",
-        "minutes": f"those of searches, by the rounds per second of one H200, and {OTHER_MINUTES} to check, export and "
-        "evaluate on the cores",
+        "minutes": "those of searches, by the rounds per second of one H200, or of self-play on the cores meanwhile, "
+        f"and {OTHER_MINUTES} to check, export and evaluate on the cores",
     }
     advice = f"This job is worth {worth['GPUs']}."
     if worth is not rows[-1]:
@@ -124,11 +124,12 @@ def _rows(settings: RunSettings, problems: list[UserError]) -> Iterator[Check]:
         yield f"logger {logger}", partial(require_logger, logger)
     yield "graphs", partial(_graphs, source)
     if not problems and is_packed(source.graphs):  # otherwise there is nothing to measure
-        ranks, values = num_ranks(settings), settings.model_dump(include=set(TrainSettings.model_fields))
-        peak, steps, seconds, waiting = launch(_measure, TrainSettings(**values | {"data": source.graphs}), ranks)
+        ranks, training = num_ranks(settings), settings.of_training(source.graphs, source.generated)
+        peak, steps, seconds, waiting = launch(_measure, training, ranks)
         yield "memory", partial(_memory, settings, peak / GIB, ranks)
         yield "balance", lambda: f"ranks wait for the slowest for {waiting:.0%} of the time"
-        yield "training", lambda: f"about {duration(seconds * steps)} for {steps} steps, and the evaluations"
+        total = duration(seconds * steps + 60 * settings.self_play)
+        yield "training", lambda: f"about {total} for {steps} steps and self-play, and the evaluations"
 
 
 def _gpu_rows() -> Iterator[Check]:

@@ -34,7 +34,6 @@ from gnn_training.settings import (
     PackSettings,
     RunSettings,
     Settings,
-    TrainSettings,
 )  # fmt: skip
 from gnn_training.training.logbook import require_logger
 
@@ -117,9 +116,8 @@ def plan(settings: RunSettings, source: DataLocation) -> list[Step]:
     run, models = settings.run, settings.models
     manifest, best, report = source.graphs / MANIFEST_FILE, run / "best.pt", run / "report.json"
     model, web, sums = (models / name for name in (MODEL_FILE, WEB_FILE, SUMS_FILE))
-    # The GPUs are selected by then, and the port is taken by this job.
-    shared = settings.model_dump() | {"data": source.graphs, "gpus": None, "tensorboard": 0}
-    training = TrainSettings(**{name: shared[name] for name in TrainSettings.model_fields})
+    training = settings.of_training(source.graphs, source.generated)
+    checked = settings.model_dump() | training.model_dump() | {"tensorboard": 0}  # whose port is taken by this job
     exporting = ExportSettings(run=run, models=models)
     verifying = exporting.model_copy(update={"verify_only": True})
     evaluating = EvaluateSettings(
@@ -138,7 +136,7 @@ def plan(settings: RunSettings, source: DataLocation) -> list[Step]:
     train = Step("train", "train", training, (manifest, best, *records))
     return [
         *steps,
-        Step("check", "check", CheckSettings(**shared), prepares=train),
+        Step("check", "check", CheckSettings(**checked), prepares=train),
         train,
         Step("export", "export", exporting, (best, model, web, sums)),
         Step("verify", "export", verifying, (model, web, sums)),
