@@ -26,7 +26,7 @@ from gnn_training.errors import MachineError, UserError
 from gnn_training.ranks import launch
 from gnn_training.settings import TrainSettings
 from gnn_training.training.learner import Learner
-from gnn_training.training.loader import Batch, GraphLoader, Searcher
+from gnn_training.training.loader import GraphBatch, GraphLoader, Searcher
 from gnn_training.training.monitor import Monitor
 from gnn_training.training.searcher import search_on_cpu, searcher_for, self_check
 
@@ -86,7 +86,7 @@ def _learn(settings: TrainSettings, rt: Runtime) -> tuple[dict[str, float], list
     loader, learner = _start(settings, rt)
     search = learner.search
 
-    def note(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:
+    def note(weights: Tensor, batch: GraphBatch, rounds: int) -> tuple[Tensor, Tensor]:
         result = search(weights, batch, rounds)
         results.append(torch.stack(result).cpu().flatten(1))
         return result
@@ -162,7 +162,7 @@ def steps(settings: TrainSettings, rt: Runtime, seconds: float = TIMED_SECONDS, 
 def slowed(search: Searcher, factor: float) -> Searcher:
     """The same searches, in `factor` times the time."""
 
-    def slow(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:
+    def slow(weights: Tensor, batch: GraphBatch, rounds: int) -> tuple[Tensor, Tensor]:
         started = time.monotonic()
         results = search(weights, batch, rounds)
         time.sleep((factor - 1) * (time.monotonic() - started))

@@ -12,7 +12,7 @@ from gnn_training.network.graphs import Graphs, concatenated, pad
 from gnn_training.network.network import Edges
 from gnn_training.onnx_program import tensor_search
 from gnn_training.onnx_program.program import limits
-from gnn_training.training.loader import Batch
+from gnn_training.training.loader import GraphBatch
 
 
 def random_graph(num_nodes: int, density: float, seed: int = 0) -> Graph:
@@ -43,7 +43,7 @@ def edges_of(graphs: Sequence[Graph]) -> Edges:
     return Edges(node_graph, torch.bincount(edge_index[0], minlength=len(node_graph)), *edge_index[:, order])
 
 
-def search_in_tensors(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:
+def search_in_tensors(weights: Tensor, batch: GraphBatch, rounds: int) -> tuple[Tensor, Tensor]:
     """What `training.learner.Searcher` finds, by the definition that is exported."""
     graphs = [graph_of(batch.lists(row)) for row in range(len(batch.ids))]
     colors = torch.zeros(len(graphs), max(graph.num_nodes for graph in graphs), dtype=torch.int64)

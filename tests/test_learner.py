@@ -27,7 +27,7 @@ from gnn_training.training.learner import (
     learning_rate,
     loss_terms,
 )
-from gnn_training.training.loader import Batch, DeviceDataset, GraphLoader, Searcher
+from gnn_training.training.loader import DeviceDataset, GraphBatch, GraphLoader, Searcher
 from gnn_training.training.logbook import Progress
 from gnn_training.training.searcher import search_on_cpu
 from gnn_training.training.validation import Validation
@@ -40,7 +40,7 @@ class Trainer:
         settings = tiny_runs.settings(data.folder, Path("nowhere"), **changes)
         self.loader, self.learner = GraphLoader(settings, data, rt), Learner(settings, search_on_cpu, rt)
 
-    def batch(self) -> Batch:
+    def batch(self) -> GraphBatch:
         return next(self.loader.starting_at(self.learner.step))
 
     def update(self, steps: int = 1) -> dict[str, float]:

@@ -20,7 +20,7 @@ from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.onnx_program.program import Program
 from gnn_training.search.first_colorings import first_coloring
 from gnn_training.search.search_kernel import noise_table, search_graph
-from gnn_training.training.loader import Batch, DeviceDataset, EqualCostSampler, GraphLoader, perturbations
+from gnn_training.training.loader import DeviceDataset, EqualCostSampler, GraphBatch, GraphLoader, perturbations
 
 CPU = torch.device("cpu")
 IDS = [3, 17, 8]
@@ -31,7 +31,7 @@ def dataset(data: PackedGraphs) -> DeviceDataset:
     return DeviceDataset(data, CPU)
 
 
-def batch_of(dataset: DeviceDataset, ids: list[int], seed: int = 0, step: int = 0) -> Batch:
+def batch_of(dataset: DeviceDataset, ids: list[int], seed: int = 0, step: int = 0) -> GraphBatch:
     return dataset.batch(np.array(ids, dtype=np.int64), len(ids), seed, step)
 
 

@@ -12,7 +12,7 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import MachineError
 from gnn_training.training.learner import Learner
-from gnn_training.training.loader import Batch, GraphLoader, Searcher
+from gnn_training.training.loader import GraphBatch, GraphLoader, Searcher
 from gnn_training.training.searcher import search_on_cpu, self_check
 
 NO_GPU = {
@@ -21,7 +21,7 @@ NO_GPU = {
 }  # fmt: skip
 
 
-def one_color_more(weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:
+def one_color_more(weights: Tensor, batch: GraphBatch, rounds: int) -> tuple[Tensor, Tensor]:
     colors, conflicts = search_on_cpu(weights, batch, rounds)
     return colors + (torch.arange(len(batch.ids)) % 4 == 0), conflicts
 
@@ -30,9 +30,9 @@ class OldInputs:
     """What a launch would do that does not see the inputs of the next one."""
 
     def __init__(self) -> None:
-        self.first: tuple[Tensor, Batch] | None = None
+        self.first: tuple[Tensor, GraphBatch] | None = None
 
-    def __call__(self, weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, weights: Tensor, batch: GraphBatch, rounds: int) -> tuple[Tensor, Tensor]:
         if not self.first or len(self.first[1].ids) != len(batch.ids):
             self.first = weights, batch
         return search_on_cpu(*self.first, rounds)

@@ -1,6 +1,7 @@
 """Self-play: games, rounds on several ranks, the replay buffer, and what is kept."""
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +10,20 @@ import tiny_runs
 import torch
 from small_graphs import random_graph
 from tiny_runs import in_group
+from torch.nn.utils import parameters_to_vector
 
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.graph import conflicts
 from gnn_training.network.crossover import CrossoverNetwork
+from gnn_training.network.network import ColoringNetwork
 from gnn_training.search import kernels
 from gnn_training.search.crossover import by_size
 from gnn_training.settings import TrainSettings
 from gnn_training.training import self_play
-from gnn_training.training.loader import DeviceDataset
+from gnn_training.training.learner import Learner
+from gnn_training.training.loader import DeviceDataset, GraphLoader
+from gnn_training.training.searcher import search_on_cpu
 from gnn_training.training.self_play import CHILDREN, RECORDED, ROUNDS, Pair, Player, SelfPlay, from_bytes, to_bytes
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -113,6 +118,50 @@ def test_two_ranks_play_the_games_of_one_and_share_its_batches(tiny_data: Path, 
         assert len(halves[0]) == len(halves[1]) == 4 and sorted(sum(halves, [])) == sorted(whole)
     files = [sorted((tmp_path / name / "self_play").glob("*")) for name in ("one", "two")]
     assert len(files[0]) == ROUNDS and [f.read_bytes() for f in files[0]] == [f.read_bytes() for f in files[1]]
+
+
+def learned(rt: Runtime, settings: TrainSettings) -> tuple[np.ndarray, dict]:
+    """Weights of the crossover network after three steps with pairs, and its gradient norm in each."""
+    loader = GraphLoader(settings, PackedGraphs.open(settings.data), rt)
+    learner, games, reports = Learner(settings, search_on_cpu, rt), start(rt, settings), []
+    games.advance(0, 20, learner.average.crossover, [])
+    for step, batch in zip(range(3), loader.starting_at(0), strict=False):
+        pairs, num_pairs = games.batch(step)
+        learner.update(replace(batch, pairs=pairs, num_pairs=num_pairs))
+        reports.append({name: value for name, value in learner.reduce().items() if "crossover" in name})
+    games.close()
+    return parameters_to_vector(learner.network.crossover.parameters()).detach().numpy(), reports
+
+
+def test_two_ranks_learn_from_half_of_the_pairs_each_what_one_learns_from_all(tiny_data: Path, tmp_path: Path):
+    def playing(ranks: int) -> TrainSettings:
+        sizes = {"batch_size": 4 // ranks, "batch_states": 4 // ranks, "batch_pairs": 8 // ranks}
+        return tiny_runs.settings(tiny_data, tmp_path / str(ranks), self_play=1.0, games=8, **sizes)
+
+    [(weights, reports)] = in_group(1, learned, playing(1))
+    group = in_group(2, learned, playing(2))
+    torch.manual_seed(playing(1).seed)
+    moved = np.linalg.norm(weights - parameters_to_vector(ColoringNetwork().crossover.parameters()).detach().numpy())
+    assert np.array_equal(group[0][0], group[1][0]) and np.linalg.norm(group[0][0] - weights) < 1e-3 * moved
+    for mine, other in zip(group[0][1], reports, strict=True):
+        assert mine == pytest.approx(other, rel=1e-3) and other["crossover"] > 0
+
+
+def test_the_network_learns_from_pairs_what_becomes_of_children(tiny_data: Path, tmp_path: Path, rt: Runtime):
+    games, network = start(rt, tiny_runs.settings(tiny_data, tmp_path, self_play=1.0, games=40)), CrossoverNetwork()
+    games.advance(0, 20, network, [])
+    first, optimizer = CrossoverNetwork(), torch.optim.AdamW(network.parameters(), 5e-3)
+    first.load_state_dict(network.state_dict())
+    pairs = games.joined(games.pairs)
+    errors = []
+    for _ in range(80):
+        error = self_play.squared_errors(network, pairs).mean()
+        optimizer.zero_grad()
+        error.backward()
+        optimizer.step()
+        errors.append(error.item())
+    games.close()
+    assert errors[-1] < 0.97 * errors[0]
 
 
 def test_minutes_decide_how_many_games_a_round_has(tiny_data: Path, tmp_path: Path, monkeypatch, rt: Runtime):

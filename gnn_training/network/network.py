@@ -136,7 +136,7 @@ class PredictionNetwork(nn.Module):
     def __init__(self, hidden: int = HIDDEN, layers: int = LAYERS):
         super().__init__()
         self.node = nn.Sequential(nn.Linear(NODE_INPUTS + GRAPH_INPUTS, hidden), nn.SiLU(), nn.Linear(hidden, hidden))
-        self.layers = nn.ModuleList(MessagePassing(hidden) for _ in range(layers))
+        self.layers = nn.ModuleList(MessageLayer(hidden) for _ in range(layers))
         self.norm = nn.LayerNorm(hidden)
         self.graph = nn.Linear(3 * hidden + GRAPH_INPUTS, 4 * hidden)
         self.head = nn.Linear(4 * hidden, len(SAVED) + len(GRAPH_TYPES) + 1)
@@ -158,7 +158,7 @@ class PredictionNetwork(nn.Module):
         return Predictions(saved, types, rounds[:, 0])
 
 
-class MessagePassing(nn.Module):
+class MessageLayer(nn.Module):
     """One exchange of messages."""
 
     def __init__(self, hidden: int):

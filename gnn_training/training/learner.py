@@ -25,7 +25,7 @@ from gnn_training.errors import UserError
 from gnn_training.network.crossover import size_of
 from gnn_training.network.network import SAVED, ColoringNetwork, Predictions
 from gnn_training.settings import TrainSettings
-from gnn_training.training.loader import Batch, Searcher, StateBatch
+from gnn_training.training.loader import GraphBatch, Searcher, StateBatch
 
 WEIGHTS = {"gap": 1.0, "saved": 0.5, "family": 0.05, "rounds": 0.2, "crossover": 1.0}
 NORMS = ("rule_gradient_norm", "predictions_gradient_norm", "crossover_gradient_norm")  # before clipping
@@ -61,7 +61,7 @@ class Learner:
         self._sums = torch.zeros(len(WEIGHTS) + len(NORMS), device=rt.device)
         self._steps_summed = 0
 
-    def update(self, batch: Batch) -> None:
+    def update(self, batch: GraphBatch) -> None:
         """Take one optimizer step. The loss is the mean over its graphs on all ranks. If the gradient is not
         finite, which all ranks see alike, the weights stay as they are; the device decides that.
         """
@@ -87,7 +87,7 @@ class Learner:
         self._steps_summed += 1
         self.step += 1
 
-    def try_step(self, batch: Batch) -> None:
+    def try_step(self, batch: GraphBatch) -> None:
         """Do the searches and the gradient of a step, for what they need, and leave everything as it was."""
         self._backward(batch, 0.0)
         self.optimizer.zero_grad(set_to_none=False)
@@ -147,7 +147,7 @@ class Learner:
         self.skipped_steps.fill_(state["skipped_steps"])
         self.step = state["step"]
 
-    def _backward(self, batch: Batch, weight: float) -> None:
+    def _backward(self, batch: GraphBatch, weight: float) -> None:
         """Add a batch to the gradient, times `weight`; one without graphs adds 0."""
         with torch.autocast(self.rt.device.type, self.precision, enabled=self.precision != torch.float32):
             terms = loss_terms(self.ddp, batch, self.search, self.settings.rounds)
@@ -161,7 +161,7 @@ class Learner:
         return learning_rate(self.step, self.peak_rate, self.settings.warmup_steps, self.num_steps)
 
 
-def loss_terms(network: nn.Module, batch: Batch, search: Searcher, rounds: int) -> dict[str, Tensor]:
+def loss_terms(network: nn.Module, batch: GraphBatch, search: Searcher, rounds: int) -> dict[str, Tensor]:
     """Loss terms (scalars) of a ColoringNetwork, perhaps in DistributedDataParallel, each divided by the number of
     graphs, or of states, of the step on all ranks. `gap` is the mean number of colors above the best known after so
     many rounds.

@@ -34,7 +34,7 @@ GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # 2^64 divided by the golden ratio, in the 
 
 
 @dataclass(frozen=True)
-class Batch:
+class GraphBatch:
     """G graphs with their labels, all tensors on one device. num_graphs: of the step on all ranks."""
 
     ids: np.ndarray  # (G,) int64, positions in the packed graphs
@@ -64,7 +64,7 @@ class StateBatch:
 
 # Searches every graph S times, with weights (S, G, NUM_WEIGHTS), for so many rounds: fewest colors (S, G) float, and
 # the fewest conflicts (S, G) since, 0 where the lower bound is reached.
-Searcher = Callable[[Tensor, Batch, int], tuple[Tensor, Tensor]]
+Searcher = Callable[[Tensor, GraphBatch, int], tuple[Tensor, Tensor]]
 
 
 class PlannedStep(NamedTuple):
@@ -149,17 +149,17 @@ class GraphLoader:
         edges = data.num_edges[self.dataset.state_graph[ids]]
         self.states = EqualCostSampler(ids, edges, settings.batch_states, *ranks)
 
-    def starting_at(self, step: int) -> Iterator[Batch]:
+    def starting_at(self, step: int) -> Iterator[GraphBatch]:
         """Yield the batches of optimizer step `step`, counted over all epochs, and of all that follow, without end."""
         plans = zip(self.sampler.starting_at(step), self.states.starting_at(step), strict=False)
         for number, (graphs, states) in enumerate(plans, step):
             yield self._batch(graphs, states, number)
 
-    def largest(self) -> Batch:
+    def largest(self) -> GraphBatch:
         """A batch of the graphs that take most, as many as a step has."""
         return self._batch(self.sampler.largest(), self.states.largest(), 0)
 
-    def _batch(self, graphs: PlannedStep, states: PlannedStep, step: int) -> Batch:
+    def _batch(self, graphs: PlannedStep, states: PlannedStep, step: int) -> GraphBatch:
         dataset, seed = self.dataset, self.seed
         return replace(dataset.batch(*graphs, seed, step), states=dataset.states(*states, seed, step))
 
@@ -184,7 +184,7 @@ class DeviceDataset:
         """The states of the graphs of `train` or `validation`, ascending."""
         return np.flatnonzero(np.isin(self.state_graph, self.data.indices(split)))
 
-    def batch(self, ids: np.ndarray, num_graphs: int, seed: int = 0, step: int = 0) -> Batch:
+    def batch(self, ids: np.ndarray, num_graphs: int, seed: int = 0, step: int = 0) -> GraphBatch:
         """The graphs `ids`, with random numbers drawn by (seed, step, graph), without states. num_graphs: of the step
         on all ranks.
         """
@@ -193,7 +193,9 @@ class DeviceDataset:
         key = int(np.random.SeedSequence([seed, step, SEARCH]).generate_state(1, np.uint64).view(np.int64)[0])
         change, seeds = perturbations(key, graph)
         first = [cut(self.data.tensors, "first", i) for i in ids]
-        return Batch(ids, lambda row: self.lists(int(ids[row])), first, num_colors, lower, seeds, change, num_graphs)
+        return GraphBatch(
+            ids, lambda row: self.lists(int(ids[row])), first, num_colors, lower, seeds, change, num_graphs
+        )
 
     def states(self, ids: np.ndarray, num_states: int, seed: int = 0, step: int | None = None) -> StateBatch | None:
         """The states `ids`, each with a horizon drawn by (seed, step, state); without a step with that of the file, or

@@ -22,7 +22,7 @@ from gnn_training.distributed import Runtime
 from gnn_training.errors import MachineError
 from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
 from gnn_training.training.learner import SIGMA, Learner
-from gnn_training.training.loader import Batch, GraphLoader, Searcher, copied_to
+from gnn_training.training.loader import GraphBatch, GraphLoader, Searcher, copied_to
 
 log = logging.getLogger(__name__)
 GRAPHS, ROUNDS = 16, 200  # of a batch that is compared, and of a search
@@ -41,7 +41,7 @@ def searcher_for(data: PackedGraphs, device: torch.device) -> Searcher:
 
 @torch.no_grad()
 def search_on_cpu(
-    weights: Tensor, batch: Batch, rounds: int, rows: Sequence[int] | None = None
+    weights: Tensor, batch: GraphBatch, rounds: int, rows: Sequence[int] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Search graph after graph, on as many threads as torch may use; see `Searcher`. rows: only these graphs."""
     rows = range(len(batch.ids)) if rows is None else rows
@@ -87,7 +87,7 @@ class BlockSearcher:
         )  # fmt: skip
 
     @torch.no_grad()
-    def __call__(self, weights: Tensor, batch: Batch, rounds: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, weights: Tensor, batch: GraphBatch, rounds: int) -> tuple[Tensor, Tensor]:
         """Search; see `Searcher`. Nothing here waits for the GPU, unless a search is too large for a block."""
         for i, first in zip(batch.ids.tolist(), batch.first, strict=True):
             if not self.num_colors[i]:

@@ -13,7 +13,7 @@ from gnn_training.distributed import Runtime
 from gnn_training.network import rule
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.settings import TrainSettings
-from gnn_training.training.loader import Batch, DeviceDataset, Searcher, search_costs, share
+from gnn_training.training.loader import DeviceDataset, GraphBatch, Searcher, search_costs, share
 
 log = logging.getLogger(__name__)
 STATE_BATCH = 16
@@ -81,11 +81,11 @@ class Validation:
         right = predicted.graph_type_logits.argmax(1) == batch.graph_type
         return _sums(error.abs(), right)
 
-    def _batch(self, ids: np.ndarray) -> Batch:
+    def _batch(self, ids: np.ndarray) -> GraphBatch:
         return self.dataset.batch(ids, len(ids))
 
     @torch.no_grad()
-    def _colors(self, weights: Tensor, batch: Batch) -> Tensor:
+    def _colors(self, weights: Tensor, batch: GraphBatch) -> Tensor:
         """Colors (G,) that a search with the weights (NUM_WEIGHTS,) finds."""
         return self.search(weights.expand_as(batch.change)[None], batch, self.rounds)[0][0]
 
