@@ -206,3 +206,4 @@ def test_kill_9_while_games_are_played_changes_nothing(tiny_data: Path, tmp_path
     best = tiny_runs.newest(reference.run)["network"]
     assert best["crossover.first.weight"].isfinite().all()
     assert any(record["crossover"] > 0 for record in tiny_runs.metrics(reference.run, "train"))
+    assert any("crossover_gain" in record for record in tiny_runs.metrics(reference.run, "validation"))

@@ -5,7 +5,7 @@ from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, Batch
+from torch_geometric.data import Batch, Data
 
 from gnn_training.graph import Graph
 from gnn_training.network import rule

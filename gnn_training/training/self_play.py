@@ -183,7 +183,7 @@ class SelfPlay:
             errors[places] = np.stack([squared_errors(each, batch).cpu().numpy() for each in (network, kept)], 1)
         errors = self.rt.total(torch.from_numpy(errors)).numpy()
         variance = np.mean([np.square(pair.deviations).mean() for pair in pairs])
-        explained, of_kept = 1 - errors.mean(0) / variance
+        explained, of_kept = (1 - errors.mean(0) / variance).tolist()
         # Pairs of one graph are alike: the error is that of a mean over graphs.
         _, graph = np.unique([pair.graph for pair in pairs], return_inverse=True)
         gains = (errors[:, 1] - errors[:, 0]) / variance
@@ -233,8 +233,8 @@ class SelfPlay:
         self.weights, self._players = weights, []
         rng, ranks = np.random.default_rng([self.settings.seed, self.num_played, GAMES]), self.rt.world_size
         games = []
-        for number in range(self.games or FIRST_GAMES):
-            is_aside = number % KEPT_ASIDE == KEPT_ASIDE - 1 and len(self.aside)
+        for number in range(count := self.games or FIRST_GAMES):
+            is_aside = (self.num_played * count + number) % KEPT_ASIDE == KEPT_ASIDE - 1 and len(self.aside)
             games.append((number, int(rng.choice(self.aside if is_aside else self.graphs)), int(rng.integers(2**31))))
         self._games = [self._pool.submit(self._play, *game) for game in games[self.rt.rank :: ranks]]
 
