@@ -195,7 +195,7 @@ def test_kill_9_while_games_are_played_changes_nothing(tiny_data: Path, tmp_path
 
     from gnn_training.jobs.train import train
 
-    reference = tiny_runs.settings(tiny_data, tmp_path / "reference", self_play=1.0, games=2)
+    reference = tiny_runs.settings(tiny_data, tmp_path / "reference", self_play=1.0, games=4)
     assert tiny_runs.finish(train, reference) == 0
     settings = reference.model_copy(update={"run": tmp_path / "run", "checkpoint_every": 3})
     for step in (5, 14, 30):

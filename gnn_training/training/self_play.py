@@ -124,7 +124,8 @@ class SelfPlay:
     def __init__(self, settings: TrainSettings, dataset: DeviceDataset, graphs: np.ndarray, rt: Runtime):
         """graphs: positions of the training graphs to play on."""
         self.settings, self.dataset, self.rt, data = settings, dataset, rt, dataset.data
-        graphs, aside = (ids[data.num_nodes[ids] <= MAX_NODES] for ids in (graphs, data.indices("validation")))
+        is_played = (data.num_nodes <= MAX_NODES) & (data.dsatur_colors > data.lower_bound)
+        graphs, aside = (ids[is_played[ids]] for ids in (graphs, data.indices("validation")))
         self.graphs, self.aside = graphs, aside
         self.is_on = settings.self_play > 0 and len(graphs) > 0
         self.num_played, self.games = 0, settings.games  # rounds, and the games of each, 0 until they are counted
