@@ -12,6 +12,7 @@ from small_graphs import random_graph
 from tiny_runs import in_group
 from torch.nn.utils import parameters_to_vector
 
+from gnn_training.data.families import draw
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.graph import conflicts
@@ -75,6 +76,13 @@ def test_pairs_of_several_graphs_survive_a_file():
         )
 
 
+@pytest.fixture(scope="module")
+def hard_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random graphs, where DSATUR takes too many colors: enough of them for validation."""
+    folder = tmp_path_factory.mktemp("hard")
+    return tiny_runs.pack(folder, [draw(1, "er_dense", i, 36 + i % 12) for i in range(60)]).folder
+
+
 def start(rt: Runtime, settings: TrainSettings) -> SelfPlay:
     data = PackedGraphs.open(settings.data)
     return SelfPlay(settings, DeviceDataset(data, rt.device), data.indices("train"), rt)
@@ -103,13 +111,13 @@ def drawn(games: SelfPlay, step: int) -> list[Pair]:
     return seen
 
 
-def test_two_ranks_play_the_games_of_one_and_share_its_batches(tiny_data: Path, tmp_path: Path):
+def test_two_ranks_play_the_games_of_one_and_share_its_batches(hard_data: Path, tmp_path: Path):
     def playing(name: str, **changes) -> TrainSettings:
-        return tiny_runs.settings(tiny_data, tmp_path / name, self_play=1.0, games=8, **changes)
+        return tiny_runs.settings(hard_data, tmp_path / name, self_play=1.0, games=8, **changes)
 
     [(alone, batches, scores, played)] = in_group(1, rounds_of, playing("one", batch_pairs=8))
     group = in_group(2, rounds_of, playing("two", batch_pairs=4))
-    assert played == ROUNDS and len(from_bytes(alone, PackedGraphs.open(tiny_data).num_nodes)) > 20
+    assert played == ROUNDS and len(from_bytes(alone, PackedGraphs.open(hard_data).num_nodes)) > 20
     for mine, _, its_scores, _ in group:
         assert mine == alone and its_scores == pytest.approx(scores)
     assert scores["pairs_aside"] > 0 and scores["crossover_explained"] != scores["crossover_gain"] != 0
@@ -190,12 +198,12 @@ def test_the_oldest_rounds_leave_a_buffer_that_is_full(tiny_data: Path, tmp_path
     assert list(games.rounds) == [3]
 
 
-def test_kill_9_while_games_are_played_changes_nothing(tiny_data: Path, tmp_path: Path):
+def test_kill_9_while_games_are_played_changes_nothing(hard_data: Path, tmp_path: Path):
     from test_resume import assert_same_run, interrupt, reached
 
     from gnn_training.jobs.train import train
 
-    reference = tiny_runs.settings(tiny_data, tmp_path / "reference", self_play=1.0, games=4)
+    reference = tiny_runs.settings(hard_data, tmp_path / "reference", self_play=1.0, games=8)
     assert tiny_runs.finish(train, reference) == 0
     settings = reference.model_copy(update={"run": tmp_path / "run", "checkpoint_every": 3})
     for step in (5, 14, 30):

@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 ROUNDS = 10  # of a training, with the same number of steps between them
 FIRST_GAMES = 8  # of the first round, which measures how many games the others can have
 KEPT_ASIDE = 8  # one of so many games is on a validation graph
+JUDGES = 6  # such graphs that a comparison needs at least, or it could not know its error
 MAX_NODES = 2048  # of the graph of a game
 PAIRS = 8, 128  # of parents that a game meets; their number is drawn
 RECORDED = 32  # of these, at most
@@ -126,7 +127,7 @@ class SelfPlay:
         self.settings, self.dataset, self.rt, data = settings, dataset, rt, dataset.data
         is_played = (data.num_nodes <= MAX_NODES) & (data.dsatur_colors > data.lower_bound)
         graphs, aside = (ids[is_played[ids]] for ids in (graphs, data.indices("validation")))
-        self.graphs, self.aside = graphs, aside
+        self.graphs, self.aside = graphs, np.random.default_rng(settings.seed).permutation(aside)
         self.is_on = settings.self_play > 0 and len(graphs) > 0
         self.num_played, self.games = 0, settings.games  # rounds, and the games of each, 0 until they are counted
         self.weights: Weights | None = None  # of the players of the round that is being played
@@ -171,10 +172,11 @@ class SelfPlay:
     @torch.no_grad()
     def scores(self, network: CrossoverNetwork, kept: CrossoverNetwork) -> dict[str, float]:
         """How well two networks foretell what became of the pairs kept aside, on all ranks, by the names of
-        docs/TRAINING.md; empty if there are none.
+        docs/TRAINING.md; empty if these are of too few graphs.
         """
         pairs = [pair for pairs in self.rounds.values() for pair in pairs if pair.graph in self._aside]
-        if not pairs:
+        _, graph = np.unique([pair.graph for pair in pairs], return_inverse=True)
+        if len(set(graph.tolist())) < JUDGES:
             return {}
         mine = range(self.rt.rank, len(pairs), self.rt.world_size)
         errors = np.zeros((len(pairs), 2))
@@ -186,7 +188,6 @@ class SelfPlay:
         variance = np.mean([np.square(pair.deviations).mean() for pair in pairs])
         explained, of_kept = (1 - errors.mean(0) / variance).tolist()
         # Pairs of one graph are alike: the error is that of a mean over graphs.
-        _, graph = np.unique([pair.graph for pair in pairs], return_inverse=True)
         gains = (errors[:, 1] - errors[:, 0]) / variance
         deviations = np.bincount(graph, gains - gains.mean())
         return {
@@ -235,8 +236,10 @@ class SelfPlay:
         rng, ranks = np.random.default_rng([self.settings.seed, self.num_played, GAMES]), self.rt.world_size
         games = []
         for number in range(count := self.games or FIRST_GAMES):
-            is_aside = (self.num_played * count + number) % KEPT_ASIDE == KEPT_ASIDE - 1 and len(self.aside)
-            games.append((number, int(rng.choice(self.aside if is_aside else self.graphs)), int(rng.integers(2**31))))
+            graph, (turn, place) = rng.choice(self.graphs), divmod(self.num_played * count + number, KEPT_ASIDE)
+            if place == 0 and len(self.aside):
+                graph = self.aside[turn % len(self.aside)]
+            games.append((number, int(graph), int(rng.integers(2**31))))
         self._games = [self._pool.submit(self._play, *game) for game in games[self.rt.rank :: ranks]]
 
     def _play(self, number: int, graph: int, seed: int) -> tuple[int, list[Pair], float]:
