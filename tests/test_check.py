@@ -50,7 +50,7 @@ def test_a_job_on_another_machine_is_estimated_without_gpus(capsys):
     said = capsys.readouterr().out
     searching = (1500 * 1_638_400 + 3000 * 3000 * 12) / job.ROUNDS_PER_SECOND["h200"] / 60  # minutes of one GPU
     for gpus in (1, 2, 4, 8):
-        minutes = searching / gpus + job.OTHER_MINUTES
+        minutes = max(searching / gpus, 3) + job.OTHER_MINUTES  # 3 of self-play
         numbers = searching / gpus, minutes, (searching + job.OTHER_MINUTES) / (gpus * minutes), minutes / 2 * gpus / 8
         row = [f"{gpus} x H200", str(3200 // gpus), *(f"{number:.2f}" for number in numbers)]
         row.append("measured" if gpus == 1 else "estimated")
@@ -81,7 +81,7 @@ def test_time_and_memory_follow_from_what_was_measured(tiny_data: Path, capsys):
     assert table["graphs"][0] == f"{tiny_data} (packed): 19 to train on, 5 for validation"
     assert re.match(r"about 1.0 GiB of \S+ free per rank", table["memory"][0])
     assert table["balance"][0] == "ranks wait for the slowest for 4% of the time"
-    assert table["training"][0] == "about 20 s for 40 steps, and the evaluations"
+    assert table["training"][0] == "about 20 s for 40 steps and self-play, and the evaluations"
 
 
 @pytest.mark.slow  # compares with a whole training

@@ -128,7 +128,8 @@ def _rows(settings: RunSettings, problems: list[UserError]) -> Iterator[Check]:
         peak, steps, seconds, waiting = launch(_measure, training, ranks)
         yield "memory", partial(_memory, settings, peak / GIB, ranks)
         yield "balance", lambda: f"ranks wait for the slowest for {waiting:.0%} of the time"
-        total = duration(seconds * steps + 60 * settings.self_play)
+        playing = 0 if settings.games else 60 * settings.self_play
+        total = duration(seconds * steps + playing)
         yield "training", lambda: f"about {total} for {steps} steps and self-play, and the evaluations"
 
 
