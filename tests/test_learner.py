@@ -238,9 +238,9 @@ def test_progress_counts_and_judges():
     progress = Progress()
     assert judge(2.0, step=0) and not judge(2.1, step=10) and judge(2.0, step=20)  # none that are worse than the first
     # Of the crossover network, only weights that are better by more than the error.
-    assert judge(2.0, step=30, gain=0.02, gain_error=0.01) == ["rule", "predictions", "crossover"]
-    assert judge(3.0, step=40, gain=0.02, gain_error=0.01) == ["crossover"] and progress.crossover_step == 40
-    assert judge(3.0, step=50, gain=0.02, gain_error=0.03) == judge(3.0, step=60, gain=-1, gain_error=0.1) == []
+    assert judge(2.0, step=30, change=0.02, change_error=0.01) == ["rule", "predictions", "crossover"]
+    assert judge(3.0, step=40, change=0.02, change_error=0.01) == ["crossover"] and progress.crossover_step == 40
+    assert judge(3.0, step=50, change=0.02, change_error=0.03) == judge(3.0, step=60, change=-1, change_error=0.1) == []
     assert (progress.crossover_step, progress.best_step) == (40, 30)
 
 

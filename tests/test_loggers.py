@@ -18,8 +18,9 @@ from gnn_training.settings import TrainSettings
 from gnn_training.training.logbook import Logbook, Logger
 
 NOTHING = {"train": 0, "validation": -1}  # recorded before
-STEP = {"gap": 1.24, "saved": 0.6, "family": 0.3, "rounds": 0.2, "crossover": 0.58, "epoch": 2.5, "graphs_per_second": 91.2,
-        "search_share": 0.9, "gradient_share": 0.06, "waiting_share": 0.04, "seconds_left": 66.0}  # fmt: skip
+STEP = {"gap": 1.24, "saved": 0.6, "family": 0.3, "rounds": 0.2, "crossover": 0.58, "epoch": 2.5,
+        "graphs_per_second": 91.2, "search_share": 0.9, "gradient_share": 0.06, "waiting_share": 0.04,
+        "seconds_left": 66.0}  # fmt: skip
 Numbers = dict[tuple[str, int], float]  # by name and step
 
 
@@ -101,11 +102,14 @@ def test_a_line_tells_where_the_training_stands_and_another_one_what_an_evaluati
         )
         for is_best in (1, 0):
             book.record("validation", 10, scores | {"is_best": is_best})
-    losses = "epoch 2.5 | gap 1.24, saved 0.60, family 0.30, rounds 0.20, crossover 0.58 | 91 graphs/s | 90% search, 6% gradient"
+        crossover = {"crossover_explained": 0.0211, "crossover_gain": 0.0024, "crossover_gain_error": 0.001}
+        book.record("validation", 10, scores | crossover | {"is_best": 0})
+    losses = "epoch 2.5 | gap 1.24, saved 0.60, family 0.30, rounds 0.20, crossover 0.58"
+    losses += " | 91 graphs/s | 90% search, 6% gradient"
     found = "step 10/40 | evaluation: gap +0.50 (untrained +0.75, DSATUR +4.00) | training saves 0.25 ± 0.06 colors"
     assert caplog.messages == [
         f"step 5/40 | {losses}, 4% waiting | 1:06 left", f"step 10/40 | {losses} | GPUs 71% to 93% busy | 1:06 left",
-        f"{found} | new best", found,
+        f"{found} | new best", found, f"{found} | crossover explains 0.0211 (+0.0024 ± 0.0010 by training)",
     ]  # fmt: skip
 
 

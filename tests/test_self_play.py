@@ -85,11 +85,11 @@ def hard_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(rt: Runtime, settings: TrainSettings) -> SelfPlay:
     data = PackedGraphs.open(settings.data)
-    return SelfPlay(settings, DeviceDataset(data, rt.device), data.indices("train"), rt)
+    return SelfPlay(settings, DeviceDataset(data, rt.device), data.indices("train"), CrossoverNetwork(), rt)
 
 
 def rounds_of(rt: Runtime, settings: TrainSettings) -> tuple[bytes, list[list[int]], dict, int]:
-    """Play half of the rounds of a training of 20 steps: the buffer, the pairs of this rank in three steps, scores, games."""
+    """Play half of the rounds: the buffer, the pairs of this rank in three steps, scores, number of rounds."""
     torch.manual_seed(0)
     games, network = start(rt, settings), CrossoverNetwork()
     for step in range(0, 10, 2):
@@ -122,6 +122,7 @@ def test_two_ranks_play_the_games_of_one_and_share_its_batches(hard_data: Path, 
     for mine, _, its_scores, _ in group:
         assert mine == alone and its_scores == pytest.approx(scores)
     assert scores["pairs_aside"] > 0 and scores["crossover_explained"] != scores["crossover_gain"] != 0
+    assert scores["crossover_change"] == pytest.approx(scores["crossover_gain"], abs=1e-2)
     for step, whole in enumerate(batches):
         halves = [batches[step] for _, batches, *_ in group]
         assert len(halves[0]) == len(halves[1]) == 4 and sorted(sum(halves, [])) == sorted(whole)

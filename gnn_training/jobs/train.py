@@ -28,7 +28,7 @@ from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import Logbook, Progress, Status, require_logger
 from gnn_training.training.monitor import Monitor
 from gnn_training.training.searcher import searcher_for, self_check
-from gnn_training.training.self_play import SelfPlay
+from gnn_training.training.self_play import SelfPlay, verdict
 from gnn_training.training.validation import Validation
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,8 @@ class Training:
         self.learner = Learner(settings, self.monitor.search, rt)
         self.learner.num_steps = settings.num_steps(self.loader.sampler.graphs_per_step)
         self.validation = Validation(settings, self.loader.dataset, search, rt)
-        self.self_play = SelfPlay(settings, self.loader.dataset, self.loader.sampler.indices, rt)
+        first = self.learner.average.crossover
+        self.self_play = SelfPlay(settings, self.loader.dataset, self.loader.sampler.indices, first, rt)
         self.best: dict[str, Tensor] = {}  # weights to keep, the best of every part of the network
         self.progress = Progress()
         # A checkpoint may have come before the evaluation of its own step, which is then done again.
@@ -105,14 +106,17 @@ class Training:
         self._save()
         self.self_play.close()
         learner, rt = self.learner, self.rt
+        kept = ColoringNetwork.from_state(self.best).crossover.to(rt.device)
+        crossover = verdict(self.progress.crossover_step, self.self_play.scores(kept, kept))
         self._close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
                      "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),
-                     **asdict(self.progress)})  # fmt: skip
+                     "crossover": crossover, **asdict(self.progress)})  # fmt: skip
         if rt.is_main:
             log.info(
                 "%s at step %d after %s, %d x %s; the best weights are those of step %d", ended, learner.step,
                 duration(self.progress.seconds), rt.world_size, rt.device_name, self.progress.best_step,
             )  # fmt: skip
+            log.info("crossover: %s", crossover)
         rt.wait()  # or another machine would not find all files
         return ended
 
@@ -190,8 +194,9 @@ class Training:
         self._add_time()
         self.best |= {name: weight.clone() for name, weight in weights.items() if name.split(".")[0] in better}
         if better and self.rt.is_main:
-            best = {**self.learner.best_state(), "network": self.best, "data_sha256": self.data_sha256}
-            checkpoint.save(self.settings.run / "best.pt", best | {"scores": scores})
+            best = self.learner.best_state() | {"network": self.best, "step": self.progress.best_step}
+            best |= {"data_sha256": self.data_sha256, "scores": {"gap": self.progress.best}}
+            checkpoint.save(self.settings.run / "best.pt", best)
 
     def _save(self) -> None:
         if self.rt.is_main:
@@ -224,6 +229,7 @@ class Training:
                 self.progress.lowest, self.progress.evaluated_at = None, -1
         elif settings.weights:
             self.learner.load_weights(rt.broadcast(checkpoint.load_weights(settings.weights) if rt.is_main else None))
+            self.self_play.first.load_state_dict(self.learner.average.crossover.state_dict())
         if rt.is_main:
             write_text(settings.run / "config.json", settings.model_dump_json(indent=2) + "\n")
             sampler, num_parameters = self.loader.sampler, sum(p.numel() for p in self.learner.network.parameters())

@@ -102,6 +102,10 @@ def page(report: Json, manifest: Json | None = None, config: Json | None = None,
             "mean gap": {"training graphs": (steps, "gap")},
             "loss of the graph predictions": losses,
         }
+        if judged := [record for record in checks if "crossover_gain" in record]:
+            curves["share of siblings' variance that training explains"] = {
+                "pairs kept aside": (judged, "crossover_gain")
+            }
         return environment.get_template("page.html").render(
             report=report, compared_seconds=COMPARED_SECONDS, planted=PLANTED,
             manifest=manifest, config=config, tables=tables(report),

@@ -68,7 +68,7 @@ class Progress:
         if is_kept:
             self.best, self.best_step = self.gap, step
         # Of the crossover network, none that the pairs kept aside cannot tell from those that are kept.
-        is_better = scores.get("crossover_gain", 0.0) > scores.get("crossover_gain_error", 0.0)
+        is_better = scores.get("crossover_change", 0.0) > scores.get("crossover_change_error", 0.0)
         if is_better:
             self.crossover_step = step
         return is_kept * ["rule", "predictions"] + is_better * ["crossover"]
@@ -188,7 +188,7 @@ def validation_line(values: dict[str, float]) -> list[str]:
     parts = [f"training saves {values['gain']:.2f} ± {values['gain_error']:.2f} colors"]
     if "crossover_gain" in values:
         gain, error = values["crossover_gain"], values["crossover_gain_error"]
-        parts += [f"crossover explains {values['crossover_explained']:.4f} ({gain:+.4f} ± {error:.4f} to the best)"]
+        parts += [f"crossover explains {values['crossover_explained']:.4f} ({gain:+.4f} ± {error:.4f} by training)"]
     return [f"evaluation: gap {values['gap']:+.2f} ({others})", *parts, *["new best"] * int(values["is_best"])]
 
 

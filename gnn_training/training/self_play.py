@@ -6,11 +6,12 @@ What is learned are the conflicts that TabuCol leaves of each. A round is many g
 same weights. Everything is a function of seed, round and game: the same on any number of ranks.
 """
 
+import copy
 import io
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cached_property
 from itertools import chain
@@ -122,8 +123,10 @@ class Player(Worker):
 class SelfPlay:
     """Rounds of games in the background, and a replay buffer of the pairs that they have brought."""
 
-    def __init__(self, settings: TrainSettings, dataset: DeviceDataset, graphs: np.ndarray, rt: Runtime):
-        """graphs: positions of the training graphs to play on."""
+    def __init__(
+        self, settings: TrainSettings, dataset: DeviceDataset, graphs: np.ndarray, first: CrossoverNetwork, rt: Runtime
+    ):
+        """graphs: positions of the training graphs to play on; first: the network before the training."""
         self.settings, self.dataset, self.rt, data = settings, dataset, rt, dataset.data
         is_played = (data.num_nodes <= MAX_NODES) & (data.dsatur_colors > data.lower_bound)
         graphs, aside = (ids[is_played[ids]] for ids in (graphs, data.indices("validation")))
@@ -132,6 +135,7 @@ class SelfPlay:
         self.num_played, self.games = 0, settings.games  # rounds, and the games of each, 0 until they are counted
         self.weights: Weights | None = None  # of the players of the round that is being played
         self.rounds = dict[int, list[Pair]]()  # the buffer
+        self.first = copy.deepcopy(first)
         self._pool, self._games = ThreadPoolExecutor(torch.get_num_threads()), list[Future]()
         self._players = list[Player]()
 
@@ -171,38 +175,38 @@ class SelfPlay:
 
     @torch.no_grad()
     def scores(self, network: CrossoverNetwork, kept: CrossoverNetwork) -> dict[str, float]:
-        """How well two networks foretell what became of the pairs kept aside, on all ranks, by the names of
-        docs/TRAINING.md; empty if these are of too few graphs.
+        """How well a network foretells what became of the pairs kept aside, on all ranks, beside the first weights and
+        those that are kept, by the names of docs/TRAINING.md; empty if these pairs are of too few graphs.
         """
         pairs = [pair for pairs in self.rounds.values() for pair in pairs if pair.graph in self._aside]
         _, graph = np.unique([pair.graph for pair in pairs], return_inverse=True)
         if len(set(graph.tolist())) < JUDGES:
             return {}
         mine = range(self.rt.rank, len(pairs), self.rt.world_size)
-        errors = np.zeros((len(pairs), 2))
+        errors, networks = np.zeros((len(pairs), 3)), (network, self.first, kept)
         for start in range(0, len(mine), EVALUATED):
             places = list(mine[start : start + EVALUATED])
             batch = self.joined([pairs[i] for i in places])
-            errors[places] = np.stack([squared_errors(each, batch).cpu().numpy() for each in (network, kept)], 1)
+            errors[places] = np.stack([squared_errors(each, batch).cpu().numpy() for each in networks], 1)
         errors = self.rt.total(torch.from_numpy(errors)).numpy()
-        variance = np.mean([np.square(pair.deviations).mean() for pair in pairs])
-        explained, of_kept = (1 - errors.mean(0) / variance).tolist()
-        # Pairs of one graph are alike: the error is that of a mean over graphs.
-        gains = (errors[:, 1] - errors[:, 0]) / variance
-        deviations = np.bincount(graph, gains - gains.mean())
-        return {
-            "crossover_explained": explained, "crossover_gain": explained - of_kept,
-            "crossover_gain_error": math.sqrt(np.square(deviations).sum()) / len(pairs), "pairs_aside": len(pairs),
-        }  # fmt: skip
+        errors /= np.mean([np.square(pair.deviations).mean() for pair in pairs])
+        found = {"pairs_aside": len(pairs), "crossover_explained": 1 - float(errors[:, 0].mean())}
+        for name, other in (("crossover_gain", errors[:, 1]), ("crossover_change", errors[:, 2])):
+            gains = other - errors[:, 0]
+            of_graph = np.bincount(graph, gains - gains.mean())  # pairs of one graph are alike
+            found |= {name: float(gains.mean()), f"{name}_error": math.sqrt((of_graph**2).sum()) / len(pairs)}
+        return found
 
     def state(self) -> dict:
         """What a checkpoint needs; the pairs are in files beside it."""
         weights = [torch.from_numpy(part) for part in self.weights or ()]
-        return {"num_played": self.num_played, "games": self.games, "weights": weights}
+        first = self.first.state_dict()
+        return {"num_played": self.num_played, "games": self.games, "weights": weights, "first": first}
 
     def load_state(self, state: dict) -> None:
         """Read the pairs, and begin the round again that was being played."""
         self.num_played, self.games = state["num_played"], state["games"]
+        self.first.load_state_dict(state["first"])
         for number in range(self.num_played):
             path = self._file(number)
             content = read_bytes(path, OWN_LIMIT, WAY_OUT) if self.rt.is_main else b""
@@ -274,6 +278,17 @@ class SelfPlay:
             )  # fmt: skip
         self.num_played, self.weights = self.num_played + 1, None
         return True
+
+
+def verdict(step: int, scores: Mapping[str, float]) -> str:
+    """Which weights of the crossover network are kept, and why. step: of these; scores: theirs."""
+    if "crossover_gain" not in scores:
+        return "the first weights are kept: there was no self-play, or too few validation graphs to judge it"
+    gain, error, pairs = (scores[name] for name in ("crossover_gain", "crossover_gain_error", "pairs_aside"))
+    if not step:
+        return f"the first weights are kept: no others are better on {pairs} pairs of parents kept aside"
+    explained = f"{scores['crossover_explained']:.4f} of the variance among the children of {pairs} pairs kept aside"
+    return f"the weights of step {step} are kept: they explain {explained}, {gain:+.4f} ± {error:.4f} to the first ones"
 
 
 def as_data(pair: Pair, lists: NeighbourLists) -> HeteroData:
