@@ -184,7 +184,7 @@ def test_minutes_decide_how_many_games_a_round_has(tiny_data: Path, tmp_path: Pa
 
 def test_a_signal_leaves_the_round_out_and_no_game_goes_on(tiny_data: Path, tmp_path: Path, rt: Runtime):
     games = start(rt, tiny_runs.settings(tiny_data, tmp_path / "run", self_play=1.0, games=1000))
-    games.advance(0, 10, CrossoverNetwork(), [1.0])
+    assert not games.advance(0, 10, CrossoverNetwork(), [1.0])
     games.close()
     assert games.num_played == 0 and games.rounds == {} and not any((tmp_path / "run").glob("self_play/*"))
 
@@ -209,9 +209,8 @@ def test_kill_9_while_games_are_played_changes_nothing(tiny_data: Path, tmp_path
     reference = tiny_runs.settings(tiny_data, tmp_path / "reference", self_play=1.0, games=2)
     assert tiny_runs.finish(train, reference) == 0
     settings = reference.model_copy(update={"run": tmp_path / "run", "checkpoint_every": 3})
-    for step in (5, 14, 30):
-        code = interrupt(settings, signal.SIGKILL, lambda step=step: reached(settings.run, step))
-        assert code == -signal.SIGKILL
+    for step, number, code in ((5, signal.SIGKILL, -9), (14, signal.SIGTERM, 143), (30, signal.SIGKILL, -9)):
+        assert interrupt(settings, number, lambda step=step: reached(settings.run, step)) == code
     assert tiny_runs.finish(train, settings) == 0
     assert_same_run(settings.run, reference.run)
     best = tiny_runs.newest(reference.run)["network"]

@@ -99,12 +99,12 @@ class Training:
         try:
             ended = self._loop(signals)
         except UserError as error:
-            self.self_play.close()
             with suppress(StorageError):  # the first error is the one to tell
                 self._close({"status": "failed", "reason": str(error), "self_check": self.self_check})
             raise
+        finally:
+            self.self_play.close()
         self._save()
-        self.self_play.close()
         learner, rt = self.learner, self.rt
         kept = ColoringNetwork.from_state(self.best).crossover.to(rt.device)
         crossover = verdict(self.progress.crossover_step, self.self_play.scores(kept, kept))
@@ -137,7 +137,8 @@ class Training:
             lost_patience = 0 < settings.patience <= progress.evaluations_without_gain
             if late or lost_patience or learner.step >= learner.num_steps:
                 break
-            self.self_play.advance(learner.step, learner.num_steps, learner.average.crossover, signals)
+            if not self.self_play.advance(learner.step, learner.num_steps, learner.average.crossover, signals):
+                return "stopped"
             rate = learner.learning_rate
             self._add_time()  # of what came between
             pairs, num_pairs = self.self_play.batch(learner.step)

@@ -2,8 +2,8 @@
 
 A game is a search as `color` makes it, by recombination alone, on one graph. For some of the pairs of parents that it
 meets, further children are made, whose classes are drawn by a softmax over what the network says that they are worth.
-What is learned are the conflicts that TabuCol leaves of each. A round is many games with the
-same weights. Everything is a function of seed, round and game: the same on any number of ranks.
+What is learned are the conflicts that TabuCol leaves of each. A round is many games with the same weights. Everything
+is a function of seed, round and game: the same on any number of ranks.
 """
 
 import copy
@@ -148,17 +148,18 @@ class SelfPlay:
     def _aside(self) -> set[int]:
         return set(self.aside.tolist())
 
-    def advance(self, step: int, num_steps: int, network: CrossoverNetwork, signals: Sequence[float]) -> None:
-        """Before a step: take in the rounds that are due, and begin the next one with this network. A signal to stop
-        that has come to any rank leaves them out.
+    def advance(self, step: int, num_steps: int, network: CrossoverNetwork, signals: Sequence[float]) -> bool:
+        """Before a step: take in the rounds that are due, and begin the next one with this network. False if a signal
+        to stop has come to any rank while they were played; they are then left out.
         """
         while self.is_on and self.num_played < ROUNDS and self.num_played <= step * ROUNDS // num_steps:
             if self.weights is None:
                 self._begin(network.weights())
             if not self._end(signals):
-                return
+                return False
             if self.num_played < ROUNDS:
                 self._begin(network.weights())
+        return True
 
     def batch(self, step: int) -> tuple[HeteroData | None, int]:
         """Pairs of a step for this rank, drawn by (seed, step), and their number on all ranks."""
