@@ -12,7 +12,7 @@ from tiny_runs import status
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # several processes that load torch and compile for a GPU
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", 2)
-LAUNCHES = {"step": 700, "evaluation": 200}  # at most
+LAUNCHES = {"step": 750, "evaluation": 200}  # at most
 
 
 def train(gpus: FakeCuda, data: Path, number: int, launcher: tuple = (), precision: str = "fp32", **options) -> dict:

@@ -106,7 +106,7 @@ class Training:
             self.self_play.close()
         self._save()
         learner, rt = self.learner, self.rt
-        kept = ColoringNetwork.from_state(self.best).crossover.to(rt.device)
+        kept = ColoringNetwork.from_state(self.best or learner.average.state_dict()).crossover.to(rt.device)
         crossover = verdict(self.progress.crossover_step, self.self_play.scores(kept, kept))
         self._close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
                      "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),

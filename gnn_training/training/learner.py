@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, smooth_l1_loss
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from gnn_training.contract import UNKNOWN_TYPE
@@ -178,7 +178,7 @@ def loss_terms(network: nn.Module, batch: GraphBatch, search: Searcher, rounds: 
     gap = fewest.mean(0) - batch.num_colors + (slope - slope.detach())
     terms = {"gap": gap.sum() / batch.num_graphs}
     if not (states and pairs):  # DDP waits for a gradient of every weight
-        terms |= dict.fromkeys(WEIGHTS.keys() - terms, torch.stack([0.0 * x.sum() for x in network.parameters()]).sum())
+        terms |= dict.fromkeys(WEIGHTS.keys() - terms, 0.0 * parameters_to_vector(network.parameters()).sum())
     if states:
         terms |= prediction_terms(predicted, states)
     if pairs:
