@@ -131,7 +131,7 @@ class Learner:
         if then != now:
             raise UserError(
                 f"the crossover network of {self.settings.weights} has the width {then[0]} and {then[1]} layers, not "
-                f"{now[0]} and {now[1]}: name these with --width and --layers, or --weights none"
+                f"{now[0]} and {now[1]}: name these with --width and --layers, or --weights None"
             )
         for network in (self.network, self.average):
             network.load_state_dict(weights)
