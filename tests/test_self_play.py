@@ -165,7 +165,7 @@ def test_the_network_learns_from_pairs_what_becomes_of_children(tiny_data: Path,
     pairs = games.joined(games.pairs)
     errors = []
     for _ in range(80):
-        error = self_play.squared_errors(network, pairs).mean()
+        error = self_play.squared_errors(network(pairs), pairs).mean()
         optimizer.zero_grad()
         error.backward()
         optimizer.step()

@@ -19,6 +19,7 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime, join
 from gnn_training.errors import StorageError, UserError
 from gnn_training.files import damaged, lock_folder, make_folder, read_json, write_text
+from gnn_training.network.crossover import CrossoverNetwork
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.ranks import launch, num_ranks
 from gnn_training.settings import EVALUATIONS, TrainSettings
@@ -106,7 +107,7 @@ class Training:
             self.self_play.close()
         self._save()
         learner, rt = self.learner, self.rt
-        kept = ColoringNetwork.from_state(self.best or learner.average.state_dict()).crossover.to(rt.device)
+        kept = self._kept_crossover()
         crossover = verdict(self.progress.crossover_step, self.self_play.scores(kept, kept))
         self._close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
                      "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),
@@ -186,9 +187,7 @@ class Training:
         average, weights = self.learner.average, self.learner.average.state_dict()
         self.best = self.best or {name: weight.clone() for name, weight in weights.items()}
         scores = self.validation.scores(average)
-        scores |= self.self_play.scores(
-            average.crossover, ColoringNetwork.from_state(self.best).crossover.to(self.rt.device)
-        )
+        scores |= self.self_play.scores(average.crossover, self._kept_crossover())
         better = self.progress.judge(scores, step)  # reduced scores: the same on every rank
         if self.logbook:
             self.logbook.record("validation", step, {**scores, "is_best": int("rule" in better)})
@@ -198,6 +197,10 @@ class Training:
             best = self.learner.best_state() | {"network": self.best, "step": self.progress.best_step}
             best |= {"data_sha256": self.data_sha256, "scores": {"gap": self.progress.best}}
             checkpoint.save(self.settings.run / "best.pt", best)
+
+    def _kept_crossover(self) -> CrossoverNetwork:
+        """With the weights to keep; the present ones before the first evaluation."""
+        return ColoringNetwork.from_state(self.best or self.learner.average.state_dict()).crossover.to(self.rt.device)
 
     def _save(self) -> None:
         if self.rt.is_main:

@@ -88,6 +88,11 @@ class CrossoverNetwork(nn.Module):
             target.copy_(torch.from_numpy(np.ascontiguousarray(source)))
 
 
+def squared_errors(expected: Tensor, pairs: HeteroData) -> Tensor:
+    """Mean squared error (P,) of the conflicts (P, C) that are expected of the children of every pair."""
+    return (pairs.deviations - expected).square().mean(1)
+
+
 def size_of(state: Mapping[str, Tensor], prefix: str) -> tuple[int, int]:
     """Width and number of layers of the network whose names in a state dict begin with the prefix."""
     biases = [name for name in state if re.fullmatch(rf"{re.escape(prefix)}layers\.\d+\.bias", name)]

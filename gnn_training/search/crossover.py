@@ -2,8 +2,8 @@
 
 Greedy partition crossover (Galinier and Hao 1999) makes the class with most nodes left a class of the child, first of
 one parent, then of the other, and so on. Here it is the class whose nodes left are worth most together. The messages of
-the network go from the nodes to the classes that they have in both colorings, and back. `benchmarks/recombination.py`
-trains it on what became of children. An exported file has the weights in its metadata.
+the network go from the nodes to the classes that they have in both colorings, and back. `network/crossover.py` is the
+same network in torch, which self-play trains. An exported file has the weights in its metadata.
 
 Letters in shapes: N nodes, K colors, F features, D width; the two colorings are 0 and 1.
 """
@@ -96,12 +96,24 @@ def stacked(parents: Sequence[Parent]) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([parent.colors for parent in parents]), np.stack([parent.ages for parent in parents])
 
 
-def children(lists: NeighbourLists, parents: Sequence[Parent], k: int, weights: Weights) -> list[np.ndarray]:
-    """The two children (N,) int32 of two parents, in which some nodes have no color, -1."""
+def children(
+    lists: NeighbourLists,
+    parents: Sequence[Parent],
+    k: int,
+    weights: Weights,
+    by_network: Sequence[bool] = (True, True),
+) -> list[np.ndarray]:
+    """The two children (N,) int32 of two parents, in which some nodes have no color, -1. by_network: whether the
+    network says what nodes are worth to a child; else every node is worth 1.
+    """
     colors, ages = stacked(parents)
-    values = node_values(features_of(*lists, colors, ages, k), colors, k, weights)
-    (first, second), no_noise = colors, np.zeros((1, k))
-    return [crossover(first, second, values, k, no_noise), crossover(second, first, values[::-1].copy(), k, no_noise)]
+    (first, second), no_noise, ones = colors, np.zeros((1, k)), np.ones(colors.shape, dtype=np.float32)
+    values = node_values(features_of(*lists, colors, ages, k), colors, k, weights) if any(by_network) else ones
+    of_first, of_second = (values if each else ones for each in by_network)
+    return [
+        crossover(first, second, of_first, k, no_noise),
+        crossover(second, first, of_second[::-1].copy(), k, no_noise),
+    ]
 
 
 @njit(cache=True, nogil=True)

@@ -75,6 +75,11 @@ def improvements(
     yield from Search(lists, colors, budget, trained).run(methods, patience)
 
 
+def compact(colors: np.ndarray) -> np.ndarray:
+    """The same classes (N,) int32 with colors from 0 without gaps."""
+    return np.unique(colors, return_inverse=True)[1].astype(np.int32)
+
+
 class Search:
     """The best coloring known of a graph, and the threads that look for a better one."""
 
@@ -117,7 +122,7 @@ class Search:
 
     def offer(self, colors: np.ndarray, method: str) -> None:
         """Take a proper coloring (N,) if it has fewer colors than the best, and stop all who look for no fewer."""
-        colors = np.unique(colors, return_inverse=True)[1].astype(np.int32)
+        colors = compact(colors)
         with self._lock:
             if colors.max() < self.best.max():
                 self.best = colors

@@ -16,7 +16,17 @@ from gnn_training.graph import Graph, NeighbourLists, is_proper
 from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.search import kernels, proofs
 from gnn_training.search.crossover import GENERATION, Parent, by_size, children
-from gnn_training.search.engine import EMPTY_SLICE, Budget, Coloring, Method, Search, Trained, Worker, improvements
+from gnn_training.search.engine import (
+    EMPTY_SLICE,
+    Budget,
+    Coloring,
+    Method,
+    Search,
+    Trained,
+    Worker,
+    compact,
+    improvements,
+)
 from gnn_training.search.first_colorings import (
     clique_size,
     completed,
@@ -186,11 +196,6 @@ def smallest_last(
     return kernels.first_fit(*lists, np.concatenate([inside, others])).astype(np.int32)
 
 
-def compact(colors: np.ndarray) -> np.ndarray:
-    """The same classes (N,) int32 with colors from 0 without gaps."""
-    return np.unique(colors, return_inverse=True)[1].astype(np.int32)
-
-
 def largest_classes(colors: np.ndarray, k: int) -> np.ndarray:
     """The k largest classes of colors (N,) as 0..k-1, and -1 for all other nodes: (N,) int32."""
     color_ids = np.argsort(-np.bincount(colors), kind="stable")[:k]
@@ -296,9 +301,7 @@ def recombination(worker: Worker) -> Iterator[int]:
             else:
                 chance, total = int(worker.rng[0]) >> 16, EVEN + odds
                 by_network = [chance % total >= EVEN, chance // total % total >= EVEN]
-                lists, choices = worker.lists, set(by_network)
-                made = {each: children(lists, parents, k, weights if each else by_size()) for each in choices}
-                starts = [made[choice][i] for i, choice in enumerate(by_network)]
+                starts = children(worker.lists, parents, k, weights, by_network)
 
 
 def trained_rule(worker: Worker) -> Iterator[int]:

@@ -22,7 +22,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from gnn_training.contract import UNKNOWN_TYPE
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
-from gnn_training.network.crossover import size_of
+from gnn_training.network.crossover import size_of, squared_errors
 from gnn_training.network.network import SAVED, ColoringNetwork, Predictions
 from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import GraphBatch, Searcher, StateBatch
@@ -182,7 +182,7 @@ def loss_terms(network: nn.Module, batch: GraphBatch, search: Searcher, rounds: 
     if states:
         terms |= prediction_terms(predicted, states)
     if pairs:
-        terms["crossover"] = (pairs.deviations - expected).square().mean(1).sum() / batch.num_pairs
+        terms["crossover"] = squared_errors(expected, pairs).sum() / batch.num_pairs
     return terms
 
 

@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import cached_property
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -21,22 +20,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 from torch_geometric.data import Batch, HeteroData
 
 from gnn_training.distributed import Runtime
 from gnn_training.files import OWN_LIMIT, damaged, make_folder, read_bytes, write_bytes
 from gnn_training.graph import NeighbourLists
-from gnn_training.network.crossover import CrossoverNetwork
+from gnn_training.network.crossover import CrossoverNetwork, squared_errors
 from gnn_training.search import kernels
-from gnn_training.search.crossover import (
-    Parent,
-    Weights,
-    crossover,
-    features_of,
-    node_values,
-    stacked,
-)  # fmt: skip
+from gnn_training.search.crossover import Parent, Weights, crossover, features_of, node_values, stacked
 from gnn_training.search.engine import Budget, Search, Trained, Worker
 from gnn_training.search.first_colorings import seeded
 from gnn_training.search.portfolio import compile_all, recombination
@@ -131,6 +122,7 @@ class SelfPlay:
         is_played = (data.num_nodes <= MAX_NODES) & (data.dsatur_colors > data.lower_bound)
         graphs, aside = (ids[is_played[ids]] for ids in (graphs, data.indices("validation")))
         self.graphs, self.aside = graphs, np.random.default_rng(settings.seed).permutation(aside)
+        self.pairs, self.pairs_aside = list[Pair](), list[Pair]()  # of all rounds below, to learn from and to judge by
         self.is_on = settings.self_play > 0 and len(graphs) > 0
         self.num_played, self.games = 0, settings.games  # rounds, and the games of each, 0 until they are counted
         self.weights: Weights | None = None  # of the players of the round that is being played
@@ -138,15 +130,6 @@ class SelfPlay:
         self.first = copy.deepcopy(first)
         self._pool, self._games = ThreadPoolExecutor(torch.get_num_threads()), list[Future]()
         self._players = list[Player]()
-
-    @property
-    def pairs(self) -> list[Pair]:
-        """All to learn from."""
-        return [pair for pairs in self.rounds.values() for pair in pairs if pair.graph not in self._aside]
-
-    @cached_property
-    def _aside(self) -> set[int]:
-        return set(self.aside.tolist())
 
     def advance(self, step: int, num_steps: int, network: CrossoverNetwork, signals: Sequence[float]) -> bool:
         """Before a step: take in the rounds that are due, and begin the next one with this network. False if a signal
@@ -163,7 +146,8 @@ class SelfPlay:
 
     def batch(self, step: int) -> tuple[HeteroData | None, int]:
         """Pairs of a step for this rank, drawn by (seed, step), and their number on all ranks."""
-        if not (pairs := self.pairs):
+        pairs = self.pairs
+        if not pairs:
             return None, 0
         rng, ranks = np.random.default_rng([self.settings.seed, step, CHOICE]), self.rt.world_size
         places = rng.integers(len(pairs), size=self.settings.batch_pairs * ranks)
@@ -179,21 +163,22 @@ class SelfPlay:
         """How well a network foretells what became of the pairs kept aside, on all ranks, beside the first weights and
         those that are kept, by the names of docs/TRAINING.md; empty if these pairs are of too few graphs.
         """
-        pairs = [pair for pairs in self.rounds.values() for pair in pairs if pair.graph in self._aside]
+        pairs, networks = self.pairs_aside, list(dict.fromkeys((network, self.first, kept)))  # each is asked once
         _, graph = np.unique([pair.graph for pair in pairs], return_inverse=True)
         if len(set(graph.tolist())) < JUDGES:
             return {}
         mine = range(self.rt.rank, len(pairs), self.rt.world_size)
-        errors, networks = np.zeros((len(pairs), 3)), (network, self.first, kept)
+        errors = np.zeros((len(pairs), len(networks)))
         for start in range(0, len(mine), EVALUATED):
             places = list(mine[start : start + EVALUATED])
             batch = self.joined([pairs[i] for i in places])
-            errors[places] = np.stack([squared_errors(each, batch).cpu().numpy() for each in networks], 1)
+            errors[places] = np.stack([squared_errors(each(batch), batch).cpu().numpy() for each in networks], 1)
         errors = self.rt.total(torch.from_numpy(errors)).numpy()
         errors /= np.mean([np.square(pair.deviations).mean() for pair in pairs])
-        found = {"pairs_aside": len(pairs), "crossover_explained": 1 - float(errors[:, 0].mean())}
-        for name, other in (("crossover_gain", errors[:, 1]), ("crossover_change", errors[:, 2])):
-            gains = other - errors[:, 0]
+        of_network = dict(zip(networks, errors.T, strict=True))
+        found = {"pairs_aside": len(pairs), "crossover_explained": 1 - float(of_network[network].mean())}
+        for name, other in (("crossover_gain", self.first), ("crossover_change", kept)):
+            gains = of_network[other] - of_network[network]
             of_graph = np.bincount(graph, gains - gains.mean())  # pairs of one graph are alike
             found |= {name: float(gains.mean()), f"{name}_error": math.sqrt((of_graph**2).sum()) / len(pairs)}
         return found
@@ -233,6 +218,10 @@ class SelfPlay:
         room = 2**20 * self.settings.replay_mib
         while len(self.rounds) > 1 and sum(map(num_bytes, chain(*self.rounds.values()))) > room:
             del self.rounds[min(self.rounds)]
+        aside = set(self.aside.tolist())
+        self.pairs, self.pairs_aside = [], []
+        for pair in chain(*self.rounds.values()):
+            (self.pairs_aside if pair.graph in aside else self.pairs).append(pair)
 
     def _begin(self, weights: Weights) -> None:
         """Let this rank's games of the next round run."""
@@ -309,11 +298,6 @@ def as_data(pair: Pair, lists: NeighbourLists) -> HeteroData:
         data["node", relation, target].edge_index = torch.from_numpy(np.stack([rows, index]))
     data.deviations = torch.from_numpy(pair.deviations[None].astype(np.float32))
     return data
-
-
-def squared_errors(network: nn.Module, pairs: HeteroData) -> Tensor:
-    """Mean squared error (P,) of what a network expects of the children of every pair."""
-    return (pairs.deviations - network(pairs)).square().mean(1)
 
 
 def num_bytes(pair: Pair) -> int:
