@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import tyro
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from gnn_training.contract import CALL_ROUNDS, SHIPPED_MODEL
+from gnn_training.contract import CALL_ROUNDS, CROSSOVER_LAYERS, CROSSOVER_WIDTH, SHIPPED_MODEL
 from gnn_training.errors import UserError
 
 PresetName = Literal["smoke", "cpu", "single", "multi"]
@@ -145,9 +145,9 @@ class TrainSettings(Settings):
     """Memory of a rank for what self-play has brought, in MiB; the oldest rounds go first."""
     batch_pairs: Positive = 16
     """Pairs of parents per rank and step, from which the crossover network learns."""
-    width: Annotated[int, Field(ge=1, le=1024)] = 24
+    width: Annotated[int, Field(ge=1, le=1024)] = CROSSOVER_WIDTH
     """Hidden units of the crossover network for every node."""
-    layers: Annotated[int, Field(ge=1, le=16)] = 2
+    layers: Annotated[int, Field(ge=1, le=16)] = CROSSOVER_LAYERS
     """Layers of messages of the crossover network."""
     learning_rate: Rate | None = None
     """Learning rate after the warm-up, on one rank; None takes 0.01 if --weights names some, else 0.04."""

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, silu
 from torch_geometric.data import HeteroData
 
-from gnn_training.contract import GRAPH_TYPES
+from gnn_training.contract import CROSSOVER_LAYERS, CROSSOVER_WIDTH, GRAPH_TYPES
 from gnn_training.network import rule
 from gnn_training.network.crossover import CrossoverNetwork, size_of
 from gnn_training.network.graphs import FEW_ROWS, Graphs, noise_table, take
-from gnn_training.search import crossover
 
 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
 NUM_NODE_FEATURES, NUM_GRAPH_FEATURES = 5, 5  # of `structure`
@@ -107,7 +106,7 @@ def first_weights() -> Tensor:
 class ColoringNetwork(nn.Module):
     """Everything that is trained. width, layers: of the crossover network."""
 
-    def __init__(self, width: int = crossover.WIDTH, layers: int = crossover.LAYERS) -> None:
+    def __init__(self, width: int = CROSSOVER_WIDTH, layers: int = CROSSOVER_LAYERS) -> None:
         super().__init__()
         self.rule = nn.Parameter(first_weights())  # by evolution strategies
         self.predictions = PredictionNetwork()  # by gradient

@@ -26,7 +26,6 @@ from gnn_training.search.compiled import njit
 FEATURES = (
     "conflicts", "class_agreement", "agreement", "degree", "takes", "age", "free", "size", "density", "nodes_per_color",
 )  # fmt: skip
-WIDTH, LAYERS = 24, 2  # of the network that is trained
 MESSAGES = 4  # that a node gets: of itself, of its class, of itself in the other coloring, of its class there
 F = len(FEATURES)
 GENERATION = 5_000  # moves of TabuCol on a child

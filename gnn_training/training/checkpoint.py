@@ -14,7 +14,7 @@ from gnn_training.contract import CHECKPOINT_FOLDER, CHECKPOINTS, SHIPPED_MODEL,
 from gnn_training.errors import UserError
 from gnn_training.files import OWN_LIMIT, damaged, read_bytes, storage_errors, write_bytes
 from gnn_training.network.network import ColoringNetwork
-from gnn_training.search.crossover import LAYERS, WIDTH, by_size, from_text
+from gnn_training.search.crossover import from_text
 from gnn_training.settings import SHIPPED
 
 log = logging.getLogger(__name__)
@@ -76,9 +76,11 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
         model = onnx.load_from_string(content)
         named = {weight.name.removeprefix(WEIGHT_NAMES): weight for weight in model.graph.initializer}
         metadata = {entry.key: entry.value for entry in model.metadata_props}
-        crossover = from_text(metadata["crossover"]) if "crossover" in metadata else by_size(WIDTH, LAYERS)
-        network = ColoringNetwork(*crossover.size)
-        network.crossover.load_weights(crossover)
+        network = ColoringNetwork()
+        if "crossover" in metadata:  # a file of an older version has none
+            crossover = from_text(metadata["crossover"])
+            network = ColoringNetwork(*crossover.size)
+            network.crossover.load_weights(crossover)
         predictions = [name for name in network.state_dict() if name.startswith("predictions.")]
         weights = {name: torch.tensor(onnx.numpy_helper.to_array(named[name])) for name in predictions}
         state = network.state_dict() | {"rule": torch.tensor(json.loads(metadata["rule"])), **weights}
