@@ -28,7 +28,8 @@ COMMANDS = {
     },
     "scaling": {
         "--folder . --train --multiples 1 --seeds 1 --sizes 120 --rounds 1 --graphs 24 --test-graphs 2 --page page.md":
-        rf"step 0/.*training saves 0.00 ± 0.00 (.*\n)+{SECTION}\|(.*\n)+\| 6,400 \| 100 to 120 .*\|{MEAN}\|{NUMBER}\|"
+        rf"step 0/.*training saves 0.00 ± 0.00 (.*\n)+{SECTION}.*\n\n\|(.*\n)+"
+        r"\| 6,400 \| 1 \| 1 \| none \| -?[\d.]+, -?[\d.]+ \(1\) \|"
     },
     "training_speed": {
         "--data data --seconds 0.2 --sizes 80 --page page.md":
