@@ -160,6 +160,7 @@ ADDED = {
             "./run_multigpu.sh", "./run_multigpu.sh --gpus 0,1,4",
             "./run_multigpu.sh 2 --preset cpu", "./run_multigpu.sh --data training_data/full",
             "coloring-gnn train --data training_data/cpu-0 --run runs/wandb --logger wandb",
+            "coloring-gnn export runs/multi",
         ],
         "--dry-run",
     ),
@@ -180,6 +181,9 @@ REPLACED = {
     "cargo run --manifest-path clients/rust/Cargo.toml --release --example calls -- "
     "gnn_training/shipped/coloring_gnn.onnx examples/queen8_8.col": "cargo run --manifest-path "
     "clients/rust/Cargo.toml --example calls -- gnn_training/shipped/coloring_gnn.onnx examples/queen8_8.col",
+    "cargo run --manifest-path clients/rust/Cargo.toml --release --example latency -- "
+    "gnn_training/shipped/coloring_gnn.onnx 20 examples/queen8_8.col": "cargo run --manifest-path "
+    "clients/rust/Cargo.toml --example latency -- gnn_training/shipped/coloring_gnn.onnx 2 examples/queen8_8.col",
     "cargo test --manifest-path clients/rust/Cargo.toml --tests -- --include-ignored": "cargo test --manifest-path "
     "clients/rust/Cargo.toml --test model -- --include-ignored",
 }
