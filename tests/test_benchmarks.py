@@ -23,6 +23,7 @@ COMMANDS = {
     },
     "recombination": {
         f"colors --seconds 0.05 {SMALL} --graphs 1": r"1 \+0.000 ± 0.000 [+-]\d",
+        "target --seconds 0.1 --sizes 150 200 --graphs 1 --least 0 --searches 1": rf"1 {MEAN[1:-1]}",
         f"graphs --out graphs.pkl --seed 0 --kinds 'G(n,0.9)' {SMALL} --seconds 0.01": r"G\(n,0.9\): 1 of 1 graphs",
         "measure --graphs graphs.pkl --searches 1": rf"\| all \| 1 \| \d.*? \|{MEAN}\|{MEAN}\|",
     },
