@@ -23,7 +23,7 @@ import numpy as np
 import tyro
 
 from benchmarks.families import latin_square
-from benchmarks.training_speed import table
+from benchmarks.search_speed import table
 from gnn_training.data import applications, families
 from gnn_training.graph import Graph, Instance, NeighbourLists, as_graph
 from gnn_training.network.network import ColoringNetwork

@@ -23,7 +23,7 @@ import numpy as np
 import tyro
 from matplotlib.figure import Figure
 
-from benchmarks.training_speed import table
+from benchmarks.search_speed import table
 from gnn_training import files
 from gnn_training.console import set_up_logging
 from gnn_training.data.families import Recipe, draws
