@@ -15,19 +15,12 @@ from tiny_runs import ROOT
 
 from benchmarks import gpu
 from benchmarks.gpu import PARTS, Options, measure_part
-from gnn_training.data.families import draw
-from gnn_training.errors import MachineError, UserError
+from gnn_training.errors import UserError
 
 
-@pytest.fixture(scope="module")
-def graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of packed graphs."""
-    return tiny_runs.pack(tmp_path_factory.mktemp("graphs"), [draw(1, "er_dense", i, 300) for i in range(12)]).folder
-
-
-def start(graphs: Path, out: Path, environment: dict[str, str], *flags: object) -> tuple[str, str, dict]:
+def start(data: Path, out: Path, environment: dict[str, str], *flags: object) -> tuple[str, str, dict]:
     """Measure in small; stderr, the page and the numbers."""
-    command = [sys.executable, "-m", "benchmarks.gpu", "--preset", "smoke", "--seconds", "0.2", "--data", graphs]
+    command = [sys.executable, "-m", "benchmarks.gpu", "--preset", "smoke", "--seconds", "0.2", "--data", data]
     command = [*map(str, [*command, "--out", out, *flags])]
     done = subprocess.run(command, env=environment, cwd=out.parent, capture_output=True, text=True, timeout=500)
     page = (out / "gpu.md").read_text()
@@ -35,11 +28,13 @@ def start(graphs: Path, out: Path, environment: dict[str, str], *flags: object) 
     return done.stderr, page, json.loads((out / "gpu.json").read_text())
 
 
-@pytest.mark.slow  # ten processes that load torch
+@pytest.mark.nightly  # ten processes that load torch
 @pytest.mark.timeout(600)
-def test_on_pretended_gpus_all_is_measured_and_another_gap_than_on_the_cpu_is_told(gpus, graphs: Path, tmp_path: Path):
+def test_on_pretended_gpus_all_is_measured_and_another_gap_than_on_the_cpu_is_told(
+    gpus, tiny_data: Path, tmp_path: Path
+):
     """They compute nothing, so the gap is another one."""
-    said, page, found = start(graphs, tmp_path / "out", gpus.environment(2))
+    said, page, found = start(tiny_data, tmp_path / "out", gpus.environment(2))
     assert re.fullmatch(r"gpu: agreement: the mean gap is \S+ on the GPU and \S+ on the CPU: report it\n", said), said
     assert list(found) == list(PARTS)
     assert [row["device"] for row in found["agreement"]["rows"]] == ["cpu fp32", "cuda fp32", "cuda bf16"]
@@ -56,13 +51,15 @@ def test_on_pretended_gpus_all_is_measured_and_another_gap_than_on_the_cpu_is_to
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_without_a_gpu_a_part_says_so_and_the_cores_are_measured_by_the_one_file_of_the_image(graphs, tmp_path: Path):
+def test_without_a_gpu_a_part_says_so_and_the_cores_are_measured_by_the_one_file_of_the_image(
+    tiny_data, tmp_path: Path
+):
     (tmp_path / "benchmarks").mkdir()
     shutil.copy(ROOT / "benchmarks/gpu.py", tmp_path / "benchmarks")
     (tmp_path / "gnn_training").symlink_to(ROOT / "gnn_training")
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     flags = ("--parts", "rounds", "ranks", "--ranks", 1, 2, "--slowdown", 4, "--price-per-hour", 3)
-    said, page, found = start(graphs, tmp_path / "out", environment, *flags)
+    said, page, found = start(tiny_data, tmp_path / "out", environment, *flags)
     assert said.startswith("gpu: rounds: ") and said.count("\n") == 1 and said[len("gpu: rounds: ") : -1] in page
     alone, both = found["ranks"]["rows"]
     assert alone["efficiency"] == 1 == 2 * both["efficiency"] / both["speed-up"]
@@ -70,38 +67,41 @@ def test_without_a_gpu_a_part_says_so_and_the_cores_are_measured_by_the_one_file
     assert both["cost"] == pytest.approx(both["seconds"] * 3 / 3600) and alone["cost"] < alone["seconds"] * 3 / 3600
 
 
-def test_results_are_not_overwritten_and_parts_are_those_there_are(graphs: Path, tmp_path: Path):
+def test_results_are_not_overwritten_and_parts_are_those_there_are(tiny_data: Path, tmp_path: Path):
     with pytest.raises(UserError, match="--parts step2: the parts are machine, agreement"):
-        gpu.main(Options(graphs, tmp_path, ("machine", "step2")))
+        gpu.main(Options(tiny_data, tmp_path, ("machine", "step2")))
     (tmp_path / "gpu.json").touch()
     with pytest.raises(UserError, match="name another folder with --out"):
-        gpu.main(Options(graphs, tmp_path))
+        gpu.main(Options(tiny_data, tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("end", "failed"),
-    [("os.kill(os.getpid(), 9)", "it was interrupted"), ("raise ValueError('a mistake')", "ValueError: a mistake"),
-     ("raise MachineError('no GPU')", "no GPU"), ("pass", "")],
-)  # fmt: skip
-def test_what_was_measured_before_the_end_is_kept(monkeypatch, tmp_path: Path, end: str, failed: str):
+def measure(out: Path, end: str) -> None:
+    """Measure a part that ends so."""
+
     def part(options: Options) -> Iterator[dict]:
         """Two of *a*."""
         yield {"a": 1}
         yield {"a": 12345.6}
-        exec(end, globals() | {"MachineError": MachineError})
+        exec(end)
 
-    def measure() -> None:
-        gpu.note(tmp_path, "step", failed="it was interrupted")
-        measure_part("step", Options(tmp_path, tmp_path), os.getppid())
+    PARTS["step"] = part
+    gpu.note(out, "step", failed="it was interrupted")
+    measure_part("step", Options(out, out), os.getppid())
 
-    monkeypatch.setitem(PARTS, "step", part)
-    assert tiny_runs.finish(measure) == (-9 if "kill" in end else 0)
+
+@pytest.mark.parametrize(
+    ("end", "code", "failed"),
+    [("os.kill(os.getpid(), 9)", -9, "it was interrupted"), ("raise UserError('no GPU')", 0, "no GPU"),
+     ("raise ValueError('a mistake')", 0, "ValueError: a mistake"), ("pass", 0, "")],
+)  # fmt: skip
+def test_what_was_measured_before_the_end_is_kept(tmp_path: Path, end: str, code: int, failed: str):
+    assert tiny_runs.finish(measure, tmp_path, end) == code
     found, page = json.loads((tmp_path / "gpu.json").read_text()), (tmp_path / "gpu.md").read_text()
     assert found["step"] == {"rows": [{"a": 1}, {"a": 12345.6}], "failed": failed}
-    assert "## step\n\nTwo of *a*.\n\n| a      |\n|--------|\n| 1      |\n| 12,346 |\n" in page
+    assert "| a      |\n|--------|\n| 1      |\n| 12,346 |\n" in page
     assert (f"**It failed: {failed}**" in page) == bool(failed)
 
 
-def test_a_part_that_takes_too_long_ends(graphs: Path, tmp_path: Path):
+def test_a_part_that_takes_too_long_ends(tiny_data: Path, tmp_path: Path):
     with pytest.raises(UserError, match=r"^machine: 0 minutes are over: --minutes allows more$"):
-        gpu.main(Options(graphs, tmp_path, ("machine",), minutes=0.0))
+        gpu.main(Options(tiny_data, tmp_path, ("machine",), minutes=0.0))
