@@ -30,7 +30,7 @@ def start(data: Path, out: Path, environment: dict[str, str], *flags: object) ->
 
 @pytest.mark.nightly  # ten processes that load torch
 @pytest.mark.timeout(600)
-def test_on_pretended_gpus_all_is_measured_and_another_gap_than_on_the_cpu_is_told(
+def test_on_pretended_gpus_all_is_measured_and_a_gap_unlike_that_of_the_cpu_is_told(
     gpus, tiny_data: Path, tmp_path: Path
 ):
     """They compute nothing, so the gap is another one."""
@@ -51,9 +51,7 @@ def test_on_pretended_gpus_all_is_measured_and_another_gap_than_on_the_cpu_is_to
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_without_a_gpu_a_part_says_so_and_the_cores_are_measured_by_the_one_file_of_the_image(
-    tiny_data, tmp_path: Path
-):
+def test_without_a_gpu_a_part_says_so_and_cores_are_measured_by_the_one_file_of_the_image(tiny_data, tmp_path: Path):
     (tmp_path / "benchmarks").mkdir()
     shutil.copy(ROOT / "benchmarks/gpu.py", tmp_path / "benchmarks")
     (tmp_path / "gnn_training").symlink_to(ROOT / "gnn_training")
