@@ -147,7 +147,7 @@ def test_labels_name_the_revision_of_the_image(small: Image):
 def test_only_what_runs_is_in_the_image(small: Image):
     found = set(small.run("ls", "-A", "/opt/gnn", "/opt/gnn/scripts", "/opt/gnn/benchmarks").stdout.split())
     scripts = {"environment.sh", "entrypoint.sh", "run.sh", "run_multigpu.sh"}
-    others = {"LICENSE", "benchmarks", "gpu.py", "gnn_training", "scripts", "requirements.lock"}
+    others = {"LICENSE", "benchmarks", "gpu.py", "__pycache__", "gnn_training", "scripts", "requirements.lock"}
     assert found == {"/opt/gnn:", "/opt/gnn/scripts:", "/opt/gnn/benchmarks:"} | scripts | others
 
 
