@@ -323,8 +323,9 @@ class ColorSettings(Settings):
     model: ModelName = str(SHIPPED_MODEL)
     """An exported file, or hf://owner/name[@revision] on the Hugging Face Hub; by default the file that ships."""
     out: Annotated[Path | None, _optional("PATH", "-o")] = None
-    """Solution file: .csv (lines node,color), .json (node to color), else DIMACS (lines "s col K" and "l v color"). Of
-    several graphs or a folder: folder for .sol files. By default a .sol file beside the graph."""
+    """Solution file, written at every better coloring: .csv (lines node,color), .json (node to color), else DIMACS
+    (lines "s col K" and "l v color"). Of several graphs or a folder: folder for .sol files. By default a .sol file beside
+    the graph."""
     k: Count = 0
     """Stop at a coloring with at most this many colors, or fail; 0 looks for as few as possible."""
     precolored: PathOrNone = None
@@ -333,6 +334,8 @@ class ColorSettings(Settings):
     """CSV file of nodes that may have some colors only: lines node,color,color,... All other nodes may have the colors
     0 to k - 1, without --k those up to the largest one in the file.
     """
+    start: PathOrNone = None
+    """Solution file of this graph, as -o writes it, to go on from; -o may name the same file."""
     equitable: bool = False
     """Of colorings with the same number of colors, look for one whose classes have almost the same size."""
     picture: PathOrNone = None
