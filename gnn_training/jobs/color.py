@@ -56,9 +56,8 @@ def color(settings: ColorSettings) -> list[Path]:
     pictures = [settings.picture] if settings.picture else []
     inputs = filter(None, [*graphs, Path(settings.model), settings.precolored, settings.allowed])
     files.require_places([*outs, *pictures], inputs)
-    constraints = {
-        "k": settings.k or None, "precolored": _read_colors(settings.precolored, True),
-        "allowed": _read_colors(settings.allowed), "equitable": settings.equitable,
+    by_node = {
+        "precolored": _read_colors(settings.precolored, True), "allowed": _read_colors(settings.allowed),
         "start": _read_colors(settings.start, True),
     }  # fmt: skip
     model = Model(settings.model, settings.threads)
@@ -66,7 +65,7 @@ def color(settings: ColorSettings) -> list[Path]:
 
     def error_of(paths: tuple[Path, Path]) -> UserError | None:
         try:
-            _color(settings, model, constraints, is_one, *paths)
+            _color(settings, model, by_node, is_one, *paths)
         except NoColoringError as error:
             return NoColoringError(f"{paths[0]}: {error}")
         except UserError as error:
@@ -85,9 +84,9 @@ def color(settings: ColorSettings) -> list[Path]:
 
 
 def _color(
-    settings: ColorSettings, model: Model, constraints: dict[str, Any], is_one: bool, path: Path, out: Path
+    settings: ColorSettings, model: Model, by_node: dict[str, dict], is_one: bool, path: Path, out: Path
 ) -> None:  # fmt: skip
-    """Color the graph of a file and write its solution. constraints: of Problem.create, and the start."""
+    """Color the graph of a file and write its solution. by_node: what the files precolored, allowed and start name."""
     start = time.monotonic()
     instance = read(path)
     if instance.note:
@@ -99,19 +98,17 @@ def _color(
 
         require_drawable(graph)
     budget = Budget(start + settings.seconds, 1, model.threads if is_one else 1, settings.seed)
-    by_node = ("precolored", "allowed", "start")
-    if any(constraints[key] for key in by_node):
+    if any(by_node.values()):
         names = list(map(str, names))
         of_name = dict(enumerate(names, 1))
-        constraints = constraints | {
-            key: {of_name.get(node, node): colors for node, colors in constraints[key].items()} for key in by_node
-        }
-    first, blamed = constraints.pop("start"), path
+        by_node = {key: {of_name.get(node, node): colors for node, colors in by_node[key].items()} for key in by_node}
+    blamed = path
     try:
-        problem = Problem.create(graph, names, **constraints, deadline=budget.deadline)
+        constraints = settings.k or None, by_node["precolored"], by_node["allowed"], settings.equitable
+        problem = Problem.create(graph, names, *constraints, budget.deadline)
         if settings.start:
             blamed = settings.start
-            problem = problem.begun_with(graph, names, first)
+            problem = problem.begun_with(graph, names, by_node["start"])
     except ValueError as error:
         raise UserError(f"{blamed}: {error}") from error
 
