@@ -324,8 +324,8 @@ class ColorSettings(Settings):
     """An exported file, or hf://owner/name[@revision] on the Hugging Face Hub; by default the file that ships."""
     out: Annotated[Path | None, _optional("PATH", "-o")] = None
     """Solution file, written at every better coloring: .csv (lines node,color), .json (node to color), else DIMACS
-    (lines "s col K" and "l v color"). Of several graphs or a folder: folder for .sol files. By default a .sol file beside
-    the graph."""
+    (lines "s col K" and "l v color"). Of several graphs or a folder: folder for .sol files. By default a .sol file
+    beside the graph."""
     k: Count = 0
     """Stop at a coloring with at most this many colors, or fail; 0 looks for as few as possible."""
     precolored: PathOrNone = None
