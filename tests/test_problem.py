@@ -153,7 +153,7 @@ def test_constraints_hold_wherever_a_coloring_exists_and_precolored_graphs_get_t
         assert found.is_optimal and found.num_colors == min(len(set(each)) for each in colorings)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     graph=SMALL, k=st.none() | st.integers(1, 5), allowed=st.dictionaries(st.integers(0, 5), LISTS, max_size=3),
     precolored=st.dictionaries(st.integers(0, 5), COLORS, max_size=2), start=st.lists(COLORS, min_size=6, max_size=6),
