@@ -24,11 +24,12 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime, in_group
 from gnn_training.errors import MachineError, UserError
 from gnn_training.ranks import launch
+from gnn_training.search.batches import Searcher, search_on_cpu, searcher_for
 from gnn_training.settings import TrainSettings
 from gnn_training.training.learner import Learner
-from gnn_training.training.loader import GraphBatch, GraphLoader, Searcher
+from gnn_training.training.loader import GraphBatch, GraphLoader
 from gnn_training.training.monitor import Monitor
-from gnn_training.training.searcher import search_on_cpu, searcher_for, self_check
+from gnn_training.training.self_check import self_check
 
 GIB = 2**30
 COPIES = 20  # of a GiB if there is room, to measure the bandwidth
@@ -200,7 +201,8 @@ def ranks(settings: TrainSettings) -> dict:
 
 def _start(settings: TrainSettings, rt: Runtime) -> tuple[GraphLoader, Learner]:
     data = PackedGraphs.open(settings.data)
-    return GraphLoader(settings, data, rt), Learner(settings, searcher_for(data, rt.device), rt)
+    loader, search = GraphLoader(settings, data, rt), searcher_for(data, rt.device)
+    return loader, Learner(settings, search, rt, settings.num_steps(loader.sampler.graphs_per_step))
 
 
 PARTS: dict[str, Callable[[TrainSettings], dict]] = {

@@ -9,7 +9,6 @@ import tiny_runs
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DistributedSampler
 
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
@@ -99,7 +98,7 @@ def test_searches_begin_with_proper_colorings_of_as_many_colors_as_those_of_the_
 
 def test_changes_and_seeds_depend_on_step_and_graph_and_not_on_batch_mates(dataset: DeviceDataset):
     one, other = batch_of(dataset, IDS, 7, 5), batch_of(dataset, [8, 1, 3], 7, 5)
-    for name in ("seeds", "change"):
+    for name in ("seeds", "epsilon"):
         mine = getattr(one, name)
         assert torch.equal(mine[[2, 0]], getattr(other, name)[[0, 2]])
         assert len({tuple(row) for row in mine.view(3, -1).tolist()}) == 3
@@ -139,7 +138,7 @@ def test_graphs_that_dsatur_colors_with_the_fewest_colors_are_not_trained_on(dat
     train = data.indices("train")
     is_easy = data.dsatur_colors[train] == data.lower_bound[train]
     assert 0 < is_easy.sum() < len(train)
-    seen = [i for step in loader(data, rt).sampler for i in step.ids]
+    seen = [i for step in loader(data, rt).sampler.epoch(0) for i in step.ids]
     assert sorted(seen) == sorted(train[~is_easy])
 
 
@@ -161,10 +160,8 @@ def sampler(costs, batch_size: int = 5, ranks: int = 2, rank: int = 0, **options
 def epoch(costs, batch_size: int = 5, ranks: int = 2, number: int = 0, **options) -> list[list[np.ndarray]]:
     """Graphs of every step on every rank; every rank says the same about a step."""
     samplers = [sampler(costs, batch_size, ranks, rank, **options) for rank in range(ranks)]
-    for each in samplers:
-        each.set_epoch(number)
     steps = []
-    for planned in zip(*samplers, strict=True):
+    for planned in zip(*(each.epoch(number) for each in samplers), strict=True):
         steps.append([one.ids for one in planned])
         assert {one.num_graphs for one in planned} == {sum(map(len, steps[-1]))}
     return steps
@@ -179,10 +176,12 @@ def taken(steps: list[list[np.ndarray]]) -> list[int]:
     return sorted(np.concatenate([ids for step in steps for ids in step]).tolist())
 
 
-def test_it_is_a_distributed_sampler():
+def test_the_plan_of_any_step_is_found_at_once():
     one = sampler(mixed(), ranks=4, rank=3)
-    assert isinstance(one, DistributedSampler) and (one.num_replicas, one.rank) == (4, 3)
-    assert len(list(one)) == len(one) == 15 and one.graphs_per_step == 20
+    assert len(list(one.epoch(0))) == len(one) == 15 and one.graphs_per_step == 20
+    every = [each.ids for number in range(3) for each in one.epoch(number)]
+    for mine, other in zip(one.starting_at(17), every[17:], strict=False):
+        assert np.array_equal(mine.ids, other)
 
 
 @settings(max_examples=60)
