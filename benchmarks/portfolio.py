@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import tyro
 
-from benchmarks.training_speed import table
+from gnn_training.console import as_text, markdown_table
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data.families import FAMILIES, Recipe, draws
 from gnn_training.graph import NeighbourLists
@@ -139,7 +139,7 @@ def compared(lines: list[dict], seconds: float) -> str:
             )
             error = more.std() / math.sqrt(max(1, len(more)))
             columns[name].append(f"{more.mean():+.2f} ± {error:.2f}" if len(more) else "-")
-    return table({"": groups, **columns})
+    return as_text(markdown_table({"": groups, **columns}))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import numpy as np
 import tyro
 
 from benchmarks.families import latin_square
-from benchmarks.training_speed import table
+from gnn_training.console import markdown_table, print_tables
 from gnn_training.data import applications, families
 from gnn_training.graph import Instance, NeighbourLists, as_graph
 from gnn_training.network.network import ColoringNetwork
@@ -202,7 +202,7 @@ class Measure:
         rows = [[kind, *cells(each)] for kind, each in found.items()]
         names = ["kind", "graphs", "solved"]
         names += [f"{what}, network {number}" for number in range(1, len(arms)) for what in ("moves", "seconds")]
-        print(table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))))
+        print_tables(markdown_table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))))
 
 
 def cells(found: np.ndarray) -> list[str]:

@@ -23,9 +23,8 @@ import numpy as np
 import tyro
 from matplotlib.figure import Figure
 
-from benchmarks.training_speed import table
 from gnn_training import files
-from gnn_training.console import set_up_logging
+from gnn_training.console import as_text, markdown_table, set_up_logging
 from gnn_training.data.families import Recipe, draws
 from gnn_training.data.labels import Plan, label_all
 from gnn_training.data.packed import PackedGraphs
@@ -253,8 +252,9 @@ def measured(found: Sequence[Result], graphs: list[TestGraph]) -> str:
     for (multiple, most_nodes), group in by_kind(found, lambda cell: (cell.multiple, cell.most_nodes)).items():
         mean = np.mean([saved(result, "time") for result in group], axis=0)
         by_family[f"{multiple}x, to {most_nodes}"] = [f"{mean[places[family]].mean():.2f}" for family in families]
-    tables = table(columns), "Colors saved in equal time by family, trainings on one rank:", table(by_family)
-    return "\n\n".join([HEADING.strip(), *tables]) + "\n"
+    first, second = (as_text(markdown_table(each)) for each in (columns, by_family))
+    between = "Colors saved in equal time by family, trainings on one rank:"
+    return "\n\n".join([HEADING.strip(), first, between, second]) + "\n"
 
 
 def by_kind(found: Sequence[Result], kind: Callable[[Cell], Any]) -> dict[Any, list[Result]]:

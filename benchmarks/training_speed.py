@@ -6,7 +6,7 @@ docs/SPEED.md says how the numbers are obtained.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
@@ -18,6 +18,7 @@ import tyro
 
 from benchmarks.gpu_measures import speed_by_ranks
 from gnn_training import files, machine
+from gnn_training.console import as_text, markdown_table
 from gnn_training.graph import Graph
 from gnn_training.network.graphs import concatenated, pad
 from gnn_training.network.network import first_weights
@@ -99,12 +100,6 @@ def forms(num_nodes: int) -> dict[str, Callable[[int], object]]:
     }
 
 
-def table(columns: Mapping[str, Sequence[object]]) -> str:
-    """A Markdown table, numbers on the right."""
-    rows = [list(columns), ["---:"] * len(columns), *zip(*columns.values(), strict=True)]
-    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
-
-
 @torch.no_grad()
 def search_table(options: Options) -> str:
     """Rounds per second of all graphs together, by size and form."""
@@ -113,7 +108,7 @@ def search_table(options: Options) -> str:
         for name, run in forms(size).items():
             rate = rounds_per_second(run, options.seconds / 10) * (BATCH if name.endswith("graphs") else 1)
             columns.setdefault(name, []).append(f"{rate:,.0f}")
-    return table(columns)
+    return as_text(markdown_table(columns))
 
 
 def training_table(options: Options) -> str:
@@ -125,8 +120,9 @@ def training_table(options: Options) -> str:
     rows = speed_by_ranks(settings, ranks, options.seconds, options.slowdown, options.price_per_hour)
     formats = {"ranks": "", "searches_per_second": ".1f", "speed_up": ".2f", "efficiency": ".0%", "waiting": ".0%",
                "seconds": ".1f", "cost": ".4f"}  # fmt: skip
-    return table({title.replace("_", " "): [format(row[title], form) for row in rows] for title, form in formats.items()
-                  if title != "cost" or options.price_per_hour})  # fmt: skip
+    columns = {title.replace("_", " "): [format(row[title], form) for row in rows] for title, form in formats.items()
+               if title != "cost" or options.price_per_hour}  # fmt: skip
+    return as_text(markdown_table(columns))
 
 
 def main(options: Options) -> None:
