@@ -32,7 +32,7 @@ from gnn_training.search.crossover import (
     Weights,
     by_size,
 )  # fmt: skip
-from gnn_training.search.engine import Budget, Search, Trained, Worker
+from gnn_training.search.engine import Budget, Portfolio, Trained, Worker
 from gnn_training.search.first_colorings import clique_size
 from gnn_training.search.portfolio import recombination
 from gnn_training.settings import SHIPPED
@@ -67,7 +67,7 @@ class Watched(Worker):
 
     def __init__(self, lists: NeighbourLists, colors: np.ndarray, weights: Weights, seed: int):
         """colors (N,): a coloring without gaps, whose number of colors is to fall."""
-        super().__init__(Search(lists, colors, Budget(math.inf, seed=seed), Trained(None, weights)), seed)
+        super().__init__(Portfolio(lists, colors, Budget(math.inf, seed=seed), Trained(None, weights)), seed)
         self.search.workers = [self]
         self.moves = 0
 
