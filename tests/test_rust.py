@@ -98,6 +98,11 @@ def test_the_search_colors_a_file_with_the_rule_of_a_model(tmp_path: Path):
     assert is_proper(queens(8, 8), colors) and num_colors(colors) == 9
 
 
+def test_help_is_no_error():
+    run = search("--help")
+    assert run.returncode == 0 and run.stdout.startswith("usage: coloring-gnn-rs color GRAPH.col")
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -6,10 +6,14 @@ use std::time::Instant;
 
 use coloring_gnn::{Budget, Coloring, Graph, Rule};
 
-const USAGE: &str = "coloring-gnn-rs color GRAPH.col [--seconds S] [--threads T] [--seed N] [--target COLORS] \
+const USAGE: &str = "usage: coloring-gnn-rs color GRAPH.col [--seconds S] [--threads T] [--seed N] [--target COLORS] \
                      [--model FILE.onnx]";
 
 fn main() -> ExitCode {
+    if std::env::args().any(|argument| argument == "--help" || argument == "-h") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     match run() {
         Ok(coloring) => {
             print!("{}", coloring.to_dimacs());
