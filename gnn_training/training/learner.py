@@ -31,7 +31,7 @@ from gnn_training.training.loader import GraphBatch, StateBatch
 
 WEIGHTS = {"gap": 1.0, "saved": 0.5, "family": 0.05, "rounds": 0.2, "crossover": 1.0}
 NORMS = ("rule_gradient_norm", "predictions_gradient_norm", "crossover_gradient_norm")  # before clipping
-SIGMA = 0.2  # of the random change of every weight of the rule: standard deviation, times epsilon
+SIGMA = 0.2  # standard deviation of the random change of every weight of the rule, which is SIGMA times epsilon
 PER_LOG_CONFLICT = 0.15  # colors that a search is worse for conflicts that are left, times the logarithm of 1 + these
 TYPICAL = 0.2  # colors: differences above it count little more, so that no graph dominates
 LR_SCALINGS = {"none": lambda ranks: 1.0, "sqrt": math.sqrt, "linear": float}
