@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 SAMPLER, SEARCH, HORIZONS = range(3)  # purposes of random generators
 EVER, AS_CALLED = 0.2, 0.6  # shares of states asked for all times, and, including these, for that of the file
 KEPT = 2**28  # neighbours of all graphs: up to a GiB, lists are kept
-GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # 2^64 divided by the golden ratio, in the integers of torch
 
 
 @dataclass(frozen=True)
@@ -177,10 +176,8 @@ class DeviceDataset:
         """The graphs `ids`, with random numbers drawn by (seed, step, graph), without states. num_graphs: of the step
         on all ranks.
         """
-        graph = copied_to(self.device, ids)
-        num_colors, lower = self._columns[:, graph]
-        key = int(np.random.SeedSequence([seed, step, SEARCH]).generate_state(1, np.uint64).view(np.int64)[0])
-        epsilon, seeds = perturbations(key, graph)
+        num_colors, lower = self._columns[:, copied_to(self.device, ids)]
+        epsilon, seeds = (copied_to(self.device, values) for values in perturbations(seed, step, ids))
         first = [cut(self.data.tensors, "first", i) for i in ids]
         return GraphBatch(
             ids, lambda row: self.lists(int(ids[row])), first, lower, seeds, num_colors, epsilon, num_graphs
@@ -254,20 +251,13 @@ class DeviceDataset:
         return node[0].numpy(), graph.numpy()
 
 
-def perturbations(key: int, graph: Tensor) -> tuple[Tensor, Tensor]:
-    """Standard normal changes of the weights (G, NUM_WEIGHTS) and seeds (G,) for graphs (G,) int64, on their device:
-    SplitMix64 (Steele, Lea and Flood 2014) of key, graph and place, then Box and Muller 1958.
+def perturbations(seed: int, step: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Standard normal epsilon (G, NUM_WEIGHTS) float32 and seeds of searches (G,) int64 for the graphs `ids` in a step.
+    The counter of Philox (Salmon et al. 2011) begins with step and graph, so batch mates and ranks make no difference.
     """
-    place = torch.arange(NUM_WEIGHTS + 1, device=graph.device)
-    z = key + GOLDEN * (graph[:, None] * len(place) + place + 1)
-    z = (z ^ shifted(z, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
-    z = (z ^ shifted(z, 27)) * (0x94D049BB133111EB - 2**64)
-    z = z ^ shifted(z, 31)
-    radius = (-2 * (((shifted(z, 40) + 1).float() / 2**24).log())).sqrt()
-    angle = 2 * torch.pi * (z & (2**24 - 1)).float() / 2**24
-    return (radius * angle.cos())[:, :-1], shifted(z[:, -1], 33)
-
-
-def shifted(x: Tensor, bits: int) -> Tensor:
-    """The bits of int64 moved to the right, with zeros from the left."""
-    return (x >> bits) & (2 ** (64 - bits) - 1)
+    epsilon, seeds = np.empty((len(ids), NUM_WEIGHTS), np.float32), np.empty(len(ids), np.int64)
+    for row, graph in enumerate(ids.tolist()):
+        rng = np.random.Generator(np.random.Philox(key=[seed, SEARCH], counter=[0, 0, step, graph]))
+        rng.standard_normal(out=epsilon[row], dtype=np.float32)
+        seeds[row] = rng.integers(2**31)
+    return epsilon, seeds
