@@ -37,7 +37,9 @@ FREE_TO_CHANGE = {
 
 
 class Trainer:
-    """The parts of one training and its progress. Before `run`, it asks no other rank and touches no run folder."""
+    """The parts of one training and its progress. Before `run`, nothing asks other ranks, but for DDP, which copies the
+    first weights, and nothing touches the run folder.
+    """
 
     def __init__(self, settings: TrainSettings, data: PackedGraphs, rt: Runtime):
         self.settings, self.rt, self.data_sha256 = settings, rt, data.manifest["sha256"]
