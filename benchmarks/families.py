@@ -16,7 +16,7 @@ import numpy as np
 import tyro
 
 from benchmarks.scaling import ROUNDS, SEARCH_SEEDS, TestGraph, search
-from benchmarks.search_speed import table
+from gnn_training.console import markdown_table, print_tables
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data.applications import sharing
 from gnn_training.data.families import FAMILIES, Generator, Instance
@@ -124,7 +124,7 @@ def main(options: Options) -> None:
             cells = [(rows[:, i, j].mean(), rows[:, i, j].std() / math.sqrt(len(rows))) for rows in saved.values()]
             title = f"{path.parent.name}/{path.name}, equal {kind}"
             columns[title] = [f"{mean:.2f} ± {error:.2f}" for mean, error in cells]
-    print(table(columns))
+    print_tables(markdown_table(columns))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,10 @@ gpu.md and the numbers gpu.json, both written after every row, so that a killed 
 """
 
 import inspect
-import io
 import json
 import logging
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import time
@@ -30,18 +28,19 @@ import tyro
 from torch import Tensor
 
 from gnn_training import files, machine
-from gnn_training.console import markdown_table, print_tables, set_up_logging
+from gnn_training.console import as_text, markdown_table, set_up_logging
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime, in_group
 from gnn_training.errors import MachineError, UserError
 from gnn_training.network.network import first_weights
 from gnn_training.processes import die_with_parent
 from gnn_training.ranks import launch
+from gnn_training.search.batches import Searcher, searcher_for
 from gnn_training.settings import PresetName, TrainSettings, of_preset
 from gnn_training.training.learner import Learner
-from gnn_training.training.loader import DeviceDataset, GraphBatch, GraphLoader, Searcher
+from gnn_training.training.loader import DeviceDataset, GraphBatch, GraphLoader
 from gnn_training.training.monitor import Monitor
-from gnn_training.training.searcher import searcher_for, self_check
+from gnn_training.training.self_check import self_check
 
 log = logging.getLogger("gnn_training")
 GIB = 2**30
@@ -257,7 +256,8 @@ def slowed(search: Searcher, factor: float) -> Searcher:
 
 def _start(settings: TrainSettings, rt: Runtime) -> tuple[GraphLoader, Learner]:
     data = PackedGraphs.open(settings.data)
-    return GraphLoader(settings, data, rt), Learner(settings, searcher_for(data, rt.device), rt)
+    loader, search = GraphLoader(settings, data, rt), searcher_for(data, rt.device)
+    return loader, Learner(settings, search, rt, settings.num_steps(loader.sampler.graphs_per_step))
 
 
 PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
@@ -274,15 +274,14 @@ def shown(value: Any) -> str:
 
 def page(found: dict[str, Row]) -> str:
     """What was found, and what the columns mean."""
-    text = io.StringIO(f"# GPUs\n\n{datetime.now():%Y-%m-%d %H:%M}\n")
-    text.seek(0, os.SEEK_END)
+    parts = ["# GPUs", f"{datetime.now():%Y-%m-%d %H:%M}"]
     for name, part in found.items():
-        text.write(f"\n## {name}\n\n{inspect.getdoc(PARTS[name])}\n\n")
+        parts += [f"## {name}", str(inspect.getdoc(PARTS[name]))]
         if rows := part["rows"]:
-            print_tables(markdown_table({title: [shown(row[title]) for row in rows] for title in rows[0]}), file=text)
+            parts.append(as_text(markdown_table({title: [shown(row[title]) for row in rows] for title in rows[0]})))
         if part["failed"]:
-            text.write(f"\n**It failed: {part['failed']}**\n")
-    return re.sub(r"\n\s+\n", "\n\n", text.getvalue()).strip() + "\n"  # a table comes with lines of spaces
+            parts.append(f"**It failed: {part['failed']}**")
+    return "\n\n".join(parts) + "\n"
 
 
 def note(out: Path, name: str, **changes: Any) -> None:

@@ -17,6 +17,7 @@ import gcol
 import networkx as nx
 
 import gnn_training
+from gnn_training.console import markdown_table, print_tables
 from gnn_training.data import suites
 from gnn_training.data.sources import read
 from gnn_training.report.page import as_networkx
@@ -79,8 +80,10 @@ def main() -> None:
             print(f"{path.stem},{name},{colors},{spent:.2f}", flush=True)
             gaps.setdefault(name, []).append(colors - best_known[path.stem])
             seconds.setdefault(name, []).append(spent)
-    for name, gap in gaps.items():
-        print(f"| {name} | {fmean(gap):.2f} | {gap.count(0)} | {fmean(seconds[name]):.2f} |")
+    columns: dict[str, list[object]] = {"method": [*gaps], "mean gap": [fmean(gap) for gap in gaps.values()]}
+    columns["at best known"] = [gap.count(0) for gap in gaps.values()]
+    columns["seconds"] = [fmean(each) for each in seconds.values()]
+    print_tables(markdown_table(columns))
 
 
 if __name__ == "__main__":

@@ -19,13 +19,13 @@ from typing import NamedTuple
 import numpy as np
 import tyro
 
-from benchmarks.search_speed import table
+from gnn_training.console import as_text, markdown_table
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data.families import FAMILIES, Recipe, draws
 from gnn_training.graph import NeighbourLists
 from gnn_training.onnx_program.session import Model
 from gnn_training.search import kernels
-from gnn_training.search.engine import FOREVER, Budget, Coloring, Method, Search, Trained
+from gnn_training.search.engine import FOREVER, Budget, Coloring, Method, Portfolio, Trained
 from gnn_training.search.first_colorings import clique_size
 from gnn_training.search.portfolio import compile_all, methods_for, tabu_search, trained_rule
 
@@ -89,7 +89,7 @@ def variants(trial: Trial) -> dict[str, Mapping[Method, float]]:
 def search(trial: Trial, methods: Mapping[Method, float], trained: Trained, seconds: float) -> list[tuple[float, int]]:
     """CPU seconds and number of colors of every better coloring."""
     start = time.process_time()
-    run = Search(trial.lists, trial.first.colors, Budget(math.inf, trial.clique), trained)
+    run = Portfolio(trial.lists, trial.first.colors, Budget(math.inf, trial.clique), trained)
 
     def stop_in_time() -> None:
         while time.process_time() < start + seconds and not run.is_over:
@@ -139,7 +139,7 @@ def compared(lines: list[dict], seconds: float) -> str:
             )
             error = more.std() / math.sqrt(max(1, len(more)))
             columns[name].append(f"{more.mean():+.2f} ± {error:.2f}" if len(more) else "-")
-    return table({"": groups, **columns})
+    return as_text(markdown_table({"": groups, **columns}))
 
 
 if __name__ == "__main__":

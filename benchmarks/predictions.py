@@ -18,9 +18,8 @@ import numpy as np
 import torch
 import tyro
 
-from benchmarks.search_speed import table
 from gnn_training import files
-from gnn_training.console import set_up_logging
+from gnn_training.console import markdown_table, print_tables, set_up_logging
 from gnn_training.contract import CALL_ROUNDS, rounds_by_size
 from gnn_training.data.families import RECIPES, Recipe, draws
 from gnn_training.data.labels import Plan, label_all
@@ -92,7 +91,7 @@ def main(options: Options) -> None:
     for name in next(iter(rows.values())):
         values = [[rows[cell][name] for cell in rows if cell[:3] == kind] for kind in kinds]
         columns[name] = [f"{np.mean(each):.3f} ({min(each):.3f} to {max(each):.3f})" for each in values]
-    print(table(columns))
+    print_tables(markdown_table(columns))
 
 
 def cells(options: Options) -> Iterator[Cell]:

@@ -23,13 +23,13 @@ import numpy as np
 import tyro
 
 from benchmarks.families import latin_square
-from benchmarks.search_speed import table
+from gnn_training.console import markdown_table, print_tables
 from gnn_training.data import applications, families
 from gnn_training.graph import Graph, Instance, NeighbourLists, as_graph
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search import kernels
 from gnn_training.search.crossover import GENERATION, Weights, by_size
-from gnn_training.search.engine import Budget, Search, Trained, Worker
+from gnn_training.search.engine import Budget, Portfolio, Trained, Worker
 from gnn_training.search.first_colorings import clique_size
 from gnn_training.search.portfolio import colorings, compile_all, recombination
 from gnn_training.settings import SHIPPED
@@ -64,7 +64,7 @@ class Watched(Worker):
 
     def __init__(self, lists: NeighbourLists, colors: np.ndarray, weights: Weights, seed: int):
         """colors (N,): a coloring without gaps, whose number of colors is to fall."""
-        super().__init__(Search(lists, colors, Budget(math.inf, seed=seed), Trained(None, weights)), seed)
+        super().__init__(Portfolio(lists, colors, Budget(math.inf, seed=seed), Trained(None, weights)), seed)
         self.search.workers = [self]
         self.moves = 0
 
@@ -243,7 +243,7 @@ class Measure:
         rows = [[kind, *cells(each)] for kind, each in found.items()]
         names = ["kind", "graphs", "solved"]
         names += [f"{what}, network {number}" for number in range(1, len(arms)) for what in ("moves", "seconds")]
-        print(table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))))
+        print_tables(markdown_table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))))
 
 
 def cells(found: np.ndarray) -> list[str]:

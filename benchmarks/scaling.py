@@ -23,9 +23,8 @@ import numpy as np
 import tyro
 from matplotlib.figure import Figure
 
-from benchmarks.search_speed import table
 from gnn_training import files
-from gnn_training.console import set_up_logging
+from gnn_training.console import as_text, markdown_table, set_up_logging
 from gnn_training.data.families import Recipe, draws
 from gnn_training.data.labels import Plan, label_all
 from gnn_training.data.packed import PackedGraphs
@@ -240,7 +239,7 @@ def measured(found: Sequence[Result]) -> str:
         for name, value in zip([*list(columns)[:4], *(f"to {size} nodes" for size in sizes)], row, strict=True):
             columns.setdefault(name, []).append(value)
     meaning = "Colors saved in equal rounds, in equal time; means of so many seeds."
-    return f"{HEADING}\n{meaning}\n\n{table(columns)}\n"
+    return f"{HEADING}\n{meaning}\n\n{as_text(markdown_table(columns))}\n"
 
 
 def by_kind(found: Sequence[Result], kind: Callable[[Cell], Any]) -> dict[Any, list[Result]]:

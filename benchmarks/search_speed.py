@@ -6,7 +6,7 @@ docs/SPEED.md says how the numbers are obtained.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
@@ -17,6 +17,7 @@ import torch
 import tyro
 
 from gnn_training import files, machine
+from gnn_training.console import as_text, markdown_table
 from gnn_training.graph import Graph
 from gnn_training.network.graphs import concatenated, pad
 from gnn_training.network.network import first_weights
@@ -89,12 +90,6 @@ def forms(num_nodes: int) -> dict[str, Callable[[int], object]]:
     }
 
 
-def table(columns: Mapping[str, Sequence[object]]) -> str:
-    """A Markdown table, numbers on the right."""
-    rows = [list(columns), ["---:"] * len(columns), *zip(*columns.values(), strict=True)]
-    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
-
-
 @torch.no_grad()
 def search_table(options: Options) -> str:
     """Rounds per second of all graphs together, by size and form."""
@@ -103,7 +98,7 @@ def search_table(options: Options) -> str:
         for name, run in forms(size).items():
             rate = rounds_per_second(run, options.seconds) * (BATCH if name.endswith("graphs") else 1)
             columns.setdefault(name, []).append(f"{rate:,.0f}")
-    return table(columns)
+    return as_text(markdown_table(columns))
 
 
 def main(options: Options) -> None:

@@ -1,5 +1,6 @@
 """What people see: log lines, progress, tables and durations."""
 
+import io
 import logging
 import signal
 import sys
@@ -124,6 +125,12 @@ def print_tables(*tables: Table, file: TextIO | None = None) -> None:
     """Print tables to stdout or to a file. A log and a file get lines as wide as the tables."""
     console = _Console(markup=False, highlight=False, file=file)
     if not console.is_terminal:
-        console.width = 200
+        console.width = 1000  # at most
     for table in tables:
         console.print(table)
+
+
+def as_text(table: Table) -> str:
+    """A table as lines of Markdown, as wide as it is."""
+    print_tables(table, file=(text := io.StringIO()))
+    return text.getvalue().strip()

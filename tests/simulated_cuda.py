@@ -91,7 +91,7 @@ if __name__ == "__main__":
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
     from gnn_training.search import search_cuda
-    from gnn_training.training.searcher import BlockSearcher
+    from gnn_training.search.batches import BlockSearcher
 
     # The memory of the GPU is that of the CPU.
     search_cuda.as_array = lambda tensor: FakeCUDAArray(tensor.contiguous().numpy())

@@ -9,9 +9,11 @@ from torch import Tensor
 
 from gnn_training.graph import Graph, NeighbourLists
 from gnn_training.network.graphs import Graphs, concatenated, pad
-from gnn_training.network.network import Edges
+from gnn_training.network.network import ColoringNetwork, Edges
 from gnn_training.onnx_program import tensor_search
 from gnn_training.onnx_program.program import limits
+from gnn_training.search.batches import Searcher
+from gnn_training.training.learner import SIGMA, loss_terms
 from gnn_training.training.loader import GraphBatch
 
 
@@ -44,7 +46,7 @@ def edges_of(graphs: Sequence[Graph]) -> Edges:
 
 
 def search_in_tensors(weights: Tensor, batch: GraphBatch, rounds: int) -> tuple[Tensor, Tensor]:
-    """What `training.learner.Searcher` finds, by the definition that is exported."""
+    """What `search.batches.Searcher` finds, by the definition that is exported."""
     graphs = [graph_of(batch.lists(row)) for row in range(len(batch.ids))]
     colors = torch.zeros(len(graphs), max(graph.num_nodes for graph in graphs), dtype=torch.int64)
     for row, first in enumerate(batch.first):
@@ -59,6 +61,12 @@ def search_in_tensors(weights: Tensor, batch: GraphBatch, rounds: int) -> tuple[
         ]
     fewest = torch.stack([each.num_colors for each in found]).float()
     return fewest, torch.where(fewest > batch.lower, torch.stack([each.conflicts for each in found]), 0)
+
+
+def terms_of(network: ColoringNetwork, batch: GraphBatch, search: Searcher, rounds: int) -> dict[str, Tensor]:
+    """Loss terms of a batch: the searches, then the network."""
+    found = search(network.rule.detach() + SIGMA * torch.stack([batch.epsilon, -batch.epsilon]), batch, rounds)
+    return loss_terms(network(batch.states and batch.states.inputs, batch.pairs), batch, *found)
 
 
 def graph_of(lists: NeighbourLists) -> Graph:

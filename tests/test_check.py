@@ -17,9 +17,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.jobs import check as job
-from gnn_training.jobs.train import Training, train_rank
+from gnn_training.jobs.train import train_rank
 from gnn_training.settings import CheckSettings, of_preset
 from gnn_training.training.loader import GraphLoader
+from gnn_training.training.trainer import Trainer
 
 MEASURED = 2**30, 40, 0.5, 0.04  # bytes, steps, seconds of one, share of them that ranks wait
 LAUNCH = job.launch  # the tests replace it
@@ -97,7 +98,7 @@ def test_measured_time_is_close_to_what_the_training_then_takes(tiny_data: Path,
 
 
 def test_the_time_of_a_training_counts_the_loader_and_what_comes_between(tiny_data: Path, tmp_path: Path, monkeypatch):
-    load, save = GraphLoader.starting_at, Training._save
+    load, save = GraphLoader.starting_at, Trainer._save
 
     def slow_load(self, step):
         for batch in load(self, step):
@@ -109,7 +110,7 @@ def test_the_time_of_a_training_counts_the_loader_and_what_comes_between(tiny_da
         save(self)
 
     monkeypatch.setattr(GraphLoader, "starting_at", slow_load)
-    monkeypatch.setattr(Training, "_save", slow_save)
+    monkeypatch.setattr(Trainer, "_save", slow_save)
     train_rank(tiny_runs.settings(tiny_data, tmp_path / "run", steps=6, evaluate_every=6, rounds=5))
     status = tiny_runs.status(tmp_path / "run")
     assert status["step_seconds"] >= 6 * 0.05 and status["seconds"] >= status["step_seconds"] + 5 * 0.05

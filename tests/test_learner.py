@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny_runs
 import torch
-from small_graphs import search_in_tensors
+from small_graphs import search_in_tensors, terms_of
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 
 from gnn_training import distributed
@@ -17,19 +17,11 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.network.network import ColoringNetwork
-from gnn_training.training.learner import (
-    CROSSOVER_RATE,
-    MAX_BAD_STEPS,
-    NORMS,
-    PREDICTION_RATE,
-    WEIGHTS,
-    Learner,
-    learning_rate,
-    loss_terms,
-)
-from gnn_training.training.loader import DeviceDataset, GraphBatch, GraphLoader, Searcher
+from gnn_training.search.batches import Searcher, search_on_cpu
+from gnn_training.training.learner import MAX_BAD_STEPS, NORMS, RATES, WEIGHTS, Learner, learning_rate
+from gnn_training.training.loader import DeviceDataset, GraphBatch, GraphLoader
 from gnn_training.training.logbook import Progress
-from gnn_training.training.searcher import search_on_cpu
+from gnn_training.training.self_check import try_step
 from gnn_training.training.validation import Validation
 
 
@@ -38,7 +30,8 @@ class Trainer:
 
     def __init__(self, data: PackedGraphs, rt: Runtime, **changes):
         settings = tiny_runs.settings(data.folder, Path("nowhere"), **changes)
-        self.loader, self.learner = GraphLoader(settings, data, rt), Learner(settings, search_on_cpu, rt)
+        self.loader = GraphLoader(settings, data, rt)
+        self.learner = Learner(settings, search_on_cpu, rt, settings.steps)
 
     def batch(self) -> GraphBatch:
         return next(self.loader.starting_at(self.learner.step))
@@ -125,12 +118,12 @@ def test_steps_are_those_of_adamw_on_the_plain_network_and_their_average_is_kept
     for _ in range(5):
         batch = one.batch()
         rate = one.learner.learning_rate
-        terms = loss_terms(plain, batch, one.learner.search, settings.rounds)
-        optimizer.zero_grad(set_to_none=False)
+        terms = terms_of(plain, batch, one.learner.search, settings.rounds)
+        for weight in plain.parameters():
+            weight.grad = torch.zeros_like(weight)
         sum(weight * terms[name] for name, weight in WEIGHTS.items()).backward()
         norms = [clip_grad_norm_(part, settings.clip) for part in parts]
-        rates = 1, PREDICTION_RATE, CROSSOVER_RATE if batch.num_pairs else 0
-        for group, factor in zip(optimizer.param_groups, rates, strict=True):
+        for group, factor in zip(optimizer.param_groups, (*RATES[:2], 0), strict=True):  # there are no pairs
             group["lr"] = factor * rate
         optimizer.step()
         mine = parameters_to_vector(plain.parameters()).detach()
@@ -152,7 +145,7 @@ def test_a_trial_step_searches_and_leaves_everything_as_it_was(data: PackedGraph
     searches, search, before = [], one.learner.search, deepcopy(one.learner.state())
     one.learner.search = lambda *inputs: searches.append(inputs) or search(*inputs)
     truth = one.poison()
-    one.learner.try_step(one.batch())
+    try_step(one.learner, one.batch())
     one.learner.search = truth
     assert len(searches) == 1 and tiny_runs.differences(before, one.learner.state()) == []
     assert one.update(steps=2) == other.update(steps=2)
@@ -185,9 +178,8 @@ def test_a_step_that_is_not_finite_changes_no_weight_and_is_counted(data, rt, pr
     assert (one.learner.step, one.learner.skipped_steps, one.learner.bad_steps) == (2, 1, 1)
     after = one.learner.state()
     changed = {name.split("/")[1] for name in tiny_runs.differences(before, after)}
-    scale = {"scaler"} if precision == "fp16" else set()  # which alone is halved
-    assert changed == {"step", "skipped_steps", "bad_steps", "num_averaged", "optimizer", *scale}
-    assert tiny_runs.differences(before["optimizer"]["state"], after["optimizer"]["state"]) == []
+    scale = {"scaler"} if precision == "fp16" else set()  # which alone is halved; both steps have the peak rate
+    assert changed == {"step", "skipped_steps", "bad_steps", "num_averaged", *scale}
     assert torch.equal(one.averaged, averaged)
     hook.remove()
     one.learner.search = truth
@@ -325,12 +317,11 @@ def test_where_no_graph_is_held_out_those_of_the_training_are_scored(tmp_path: P
 
 @pytest.mark.slow  # labels of 48 graphs
 def test_forty_steps_save_colors_on_other_graphs(tmp_path: Path, rt: Runtime):
-    """Geometric graphs of 250 nodes. With the seeds 0, 1 and 2, the rule saves .92, .75 and 1.12 colors."""
+    """Geometric graphs of 250 nodes. With the seeds 0, 1 and 2, the rule saves 1.08, .92 and .67 colors."""
     data = tiny_runs.pack(tmp_path, [draw(1, "geometric", i, 250) for i in range(48)])
     data.split = data.tensors["split"] = np.arange(48, dtype=np.uint8) % 2
     size = {"rounds": 500, "validation_rounds": 500, "batch_size": 16, "learning_rate": 0.1, "warmup_steps": 5}
     one = Trainer(data, rt, steps=40, **size)
-    one.learner.num_steps = 40
     one.update(steps=40)
     scores = start(data, rt, **size).scores(one.learner.average)
     assert scores["graphs"] == 24 and scores["gain"] > 0.5 and scores["gain"] > 3 * scores["gain_error"]

@@ -9,7 +9,6 @@ import tiny_runs
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DistributedSampler
 
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
@@ -99,7 +98,7 @@ def test_searches_begin_with_proper_colorings_of_as_many_colors_as_those_of_the_
 
 def test_changes_and_seeds_depend_on_step_and_graph_and_not_on_batch_mates(dataset: DeviceDataset):
     one, other = batch_of(dataset, IDS, 7, 5), batch_of(dataset, [8, 1, 3], 7, 5)
-    for name in ("seeds", "change"):
+    for name in ("seeds", "epsilon"):
         mine = getattr(one, name)
         assert torch.equal(mine[[2, 0]], getattr(other, name)[[0, 2]])
         assert len({tuple(row) for row in mine.view(3, -1).tolist()}) == 3
@@ -108,16 +107,16 @@ def test_changes_and_seeds_depend_on_step_and_graph_and_not_on_batch_mates(datas
 
 
 def test_changes_are_standard_normal_and_independent():
-    changes, seeds = perturbations(12345, torch.arange(2000))
-    values = np.sort(changes.numpy().ravel()).astype(float)
+    changes, seeds = perturbations(1, 5, np.arange(2000))
+    values = np.sort(changes.ravel()).astype(float)
     assert values.mean() == pytest.approx(0, abs=0.01) and values.std() == pytest.approx(1, abs=0.01)
     expected = 0.5 * (1 + np.vectorize(math.erf)(values[:: len(values) // 1000] / math.sqrt(2)))
     assert np.abs(expected - np.linspace(0, 1, len(expected))).max() < 0.01
-    between = np.corrcoef(changes.numpy().T) - np.eye(NUM_WEIGHTS)
-    assert np.abs(between).max() < 0.12 and np.abs(np.corrcoef(changes[:100].numpy()) - np.eye(100)).max() < 0.4
-    assert len(seeds.unique()) == 2000 and seeds.min() >= 0 and seeds.max() < 2**31
-    other, _ = perturbations(12346, torch.arange(2000))
-    assert abs(np.corrcoef(changes.numpy().ravel(), other.numpy().ravel())[0, 1]) < 0.01
+    between = np.corrcoef(changes.T) - np.eye(NUM_WEIGHTS)
+    assert np.abs(between).max() < 0.12 and np.abs(np.corrcoef(changes[:100]) - np.eye(100)).max() < 0.4
+    assert len(np.unique(seeds)) == 2000 and seeds.min() >= 0 and seeds.max() < 2**31
+    for other, _ in (perturbations(1, 6, np.arange(2000)), perturbations(2, 5, np.arange(2000))):
+        assert abs(np.corrcoef(changes.ravel(), other.ravel())[0, 1]) < 0.01
 
 
 def test_batches_share_no_memory_with_the_dataset(dataset: DeviceDataset):
@@ -139,7 +138,7 @@ def test_graphs_that_dsatur_colors_with_the_fewest_colors_are_not_trained_on(dat
     train = data.indices("train")
     is_easy = data.dsatur_colors[train] == data.lower_bound[train]
     assert 0 < is_easy.sum() < len(train)
-    seen = [i for step in loader(data, rt).sampler for i in step.ids]
+    seen = [i for step in loader(data, rt).sampler.epoch(0) for i in step.ids]
     assert sorted(seen) == sorted(train[~is_easy])
 
 
@@ -161,10 +160,8 @@ def sampler(costs, batch_size: int = 5, ranks: int = 2, rank: int = 0, **options
 def epoch(costs, batch_size: int = 5, ranks: int = 2, number: int = 0, **options) -> list[list[np.ndarray]]:
     """Graphs of every step on every rank; every rank says the same about a step."""
     samplers = [sampler(costs, batch_size, ranks, rank, **options) for rank in range(ranks)]
-    for each in samplers:
-        each.set_epoch(number)
     steps = []
-    for planned in zip(*samplers, strict=True):
+    for planned in zip(*(each.epoch(number) for each in samplers), strict=True):
         steps.append([one.ids for one in planned])
         assert {one.num_graphs for one in planned} == {sum(map(len, steps[-1]))}
     return steps
@@ -179,10 +176,12 @@ def taken(steps: list[list[np.ndarray]]) -> list[int]:
     return sorted(np.concatenate([ids for step in steps for ids in step]).tolist())
 
 
-def test_it_is_a_distributed_sampler():
+def test_the_plan_of_any_step_is_found_at_once():
     one = sampler(mixed(), ranks=4, rank=3)
-    assert isinstance(one, DistributedSampler) and (one.num_replicas, one.rank) == (4, 3)
-    assert len(list(one)) == len(one) == 15 and one.graphs_per_step == 20
+    assert len(list(one.epoch(0))) == len(one) == 15 and one.graphs_per_step == 20
+    every = [each.ids for number in range(3) for each in one.epoch(number)]
+    for mine, other in zip(one.starting_at(17), every[17:], strict=False):
+        assert np.array_equal(mine.ids, other)
 
 
 @settings(max_examples=60)

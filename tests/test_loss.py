@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_graphs import edges_of, padded, random_graph, search_in_tensors
+from small_graphs import edges_of, padded, random_graph, search_in_tensors, terms_of
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
@@ -15,10 +15,10 @@ from gnn_training.graph import Graph
 from gnn_training.network import network as network_module
 from gnn_training.network.network import ColoringNetwork, structure
 from gnn_training.network.rule import NUM_WEIGHTS
+from gnn_training.search.batches import Searcher, search_on_cpu
 from gnn_training.search.first_colorings import first_coloring
-from gnn_training.training.learner import SIGMA, WEIGHTS, loss_terms
-from gnn_training.training.loader import GraphBatch, Searcher, StateBatch
-from gnn_training.training.searcher import search_on_cpu
+from gnn_training.training.learner import SIGMA, WEIGHTS
+from gnn_training.training.loader import GraphBatch, StateBatch
 
 SINGLE = Graph.from_edges(1, [])
 HARD = random_graph(70, 0.5, seed=2)
@@ -39,7 +39,7 @@ def batch(graphs: list[Graph]) -> GraphBatch:
         num_colors=(used - 2).clamp(min=1),
         lower=(used - 3).clamp(min=1),
         seeds=torch.tensor([graph.num_nodes for graph in graphs]),
-        change=torch.tensor(np.stack([each.standard_normal(NUM_WEIGHTS) for each in rng]), dtype=torch.float32),
+        epsilon=torch.tensor(np.stack([each.standard_normal(NUM_WEIGHTS) for each in rng]), dtype=torch.float32),
         num_graphs=1,  # so that terms are sums
         states=states(graphs),
     )
@@ -68,7 +68,7 @@ def states(graphs: list[Graph]) -> StateBatch:
 def singles(count: int) -> GraphBatch:
     """So many graphs of one node, with random changes: what their searches find, a test decides."""
     b = batch([SINGLE] * count)
-    return replace(b, states=None, change=torch.randn(count, NUM_WEIGHTS))
+    return replace(b, states=None, epsilon=torch.randn(count, NUM_WEIGHTS))
 
 
 @pytest.fixture
@@ -88,12 +88,12 @@ def finds(fewest: Callable, conflicts: Callable = lambda weights: 0.0) -> Search
 
 def gradient(network: ColoringNetwork, b: GraphBatch, search: Searcher = search_on_cpu) -> Tensor:
     """Of the rule, by the gap."""
-    return torch.autograd.grad(loss_terms(network, b, search, ROUNDS)["gap"], network.rule)[0]
+    return torch.autograd.grad(terms_of(network, b, search, ROUNDS)["gap"], network.rule)[0]
 
 
 def test_the_terms_of_a_batch_are_the_sums_of_its_graphs_and_so_is_the_gradient(network: ColoringNetwork):
     together, *alone = (
-        loss_terms(network, batch(graphs), search_on_cpu, ROUNDS) for graphs in (GRAPHS, *([g] for g in GRAPHS))
+        terms_of(network, batch(graphs), search_on_cpu, ROUNDS) for graphs in (GRAPHS, *([g] for g in GRAPHS))
     )
     assert together.keys() == WEIGHTS.keys()
     for name in WEIGHTS:
@@ -105,9 +105,9 @@ def test_the_terms_of_a_batch_are_the_sums_of_its_graphs_and_so_is_the_gradient(
 
 def test_the_gap_is_the_mean_of_both_searches_above_the_best_known(network: ColoringNetwork):
     plus = network.rule[0] + SIGMA * 2
-    b = replace(batch([HARD]), change=torch.full((1, NUM_WEIGHTS), 2.0))
+    b = replace(batch([HARD]), epsilon=torch.full((1, NUM_WEIGHTS), 2.0))
     search = finds(lambda weights: torch.where(weights[..., 0].isclose(plus), 12.0, 9.0))
-    assert loss_terms(network, b, search, ROUNDS)["gap"].item() == pytest.approx(10.5 - b.num_colors.item())
+    assert terms_of(network, b, search, ROUNDS)["gap"].item() == pytest.approx(10.5 - b.num_colors.item())
 
 
 @pytest.mark.parametrize("by", ["colors", "conflicts"])
@@ -125,12 +125,12 @@ def test_the_gradient_points_where_searches_get_worse(network: ColoringNetwork, 
 def test_graphs_without_a_difference_say_nothing_and_none_can_outweigh_the_others(network: ColoringNetwork):
     assert (gradient(network, singles(20), finds(lambda weights: 9.0, lambda weights: 5.0)) == 0).all()
     b = singles(1)
-    assert gradient(network, b, finds(lambda weights: 1000 * weights[..., 0])).norm() <= b.change.norm()
+    assert gradient(network, b, finds(lambda weights: 1000 * weights[..., 0])).norm() <= b.epsilon.norm()
 
 
 def test_a_change_and_its_opposite_give_the_same_gradient(network: ColoringNetwork):
     b = batch(GRAPHS)
-    one, other = gradient(network, b), gradient(network, replace(b, change=-b.change))
+    one, other = gradient(network, b), gradient(network, replace(b, epsilon=-b.epsilon))
     assert one.norm() > 0
     torch.testing.assert_close(one, other)
 
@@ -141,7 +141,7 @@ def test_searches_with_the_found_weights_get_better_by_training(network: Colorin
     optimizer = torch.optim.AdamW(network.parameters(), 2e-2, weight_decay=0)
     b, history = batch(GRAPHS), []
     for _ in range(60):
-        terms = loss_terms(network, replace(b, change=torch.randn(len(GRAPHS), NUM_WEIGHTS)), search, ROUNDS)
+        terms = terms_of(network, replace(b, epsilon=torch.randn(len(GRAPHS), NUM_WEIGHTS)), search, ROUNDS)
         history.append({name: term.item() for name, term in terms.items()})
         optimizer.zero_grad()
         sum(terms.values()).backward()
@@ -158,9 +158,9 @@ def test_a_graph_of_unknown_family_adds_no_family_loss(network: ColoringNetwork)
     known = batch(GRAPHS)
     types = known.states.graph_type
     some = typed(known, torch.where(torch.arange(4) == 0, types, UNKNOWN_TYPE))
-    terms, alone = (loss_terms(network, b, search_on_cpu, 1) for b in (some, batch([HARD])))
+    terms, alone = (terms_of(network, b, search_on_cpu, 1) for b in (some, batch([HARD])))
     torch.testing.assert_close(terms["family"], alone["family"], rtol=1e-5, atol=1e-6)
-    none = loss_terms(network, typed(known, torch.full((4,), UNKNOWN_TYPE)), search_on_cpu, 1)
+    none = terms_of(network, typed(known, torch.full((4,), UNKNOWN_TYPE)), search_on_cpu, 1)
     assert none["family"].item() == 0
     none["family"].backward()
     assert all(w.grad is None or (w.grad == 0).all() for w in network.parameters())
@@ -168,12 +168,13 @@ def test_a_graph_of_unknown_family_adds_no_family_loss(network: ColoringNetwork)
 
 @pytest.mark.parametrize("graphs", [GRAPHS, [SINGLE], [Graph.from_edges(5, [])]], ids=["several", "one", "edgeless"])
 def test_every_weight_gets_a_finite_gradient(network: ColoringNetwork, graphs: list[Graph]):
-    sum(loss_terms(network, batch(graphs), search_on_cpu, ROUNDS).values()).backward()
-    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in network.parameters())
+    sum(terms_of(network, batch(graphs), search_on_cpu, ROUNDS).values()).backward()
+    weights = network.rule, *network.predictions.parameters()  # there are no pairs for the crossover network
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in weights)
 
 
 def test_the_predictions_have_no_gradient_in_the_rule_and_the_gap_none_in_them(network: ColoringNetwork):
-    terms = loss_terms(network, batch(GRAPHS), search_on_cpu, ROUNDS)
+    terms = terms_of(network, batch(GRAPHS), search_on_cpu, ROUNDS)
     (terms["saved"] + terms["family"] + terms["rounds"]).backward(retain_graph=True)
     assert network.rule.grad is None
     network.zero_grad()
@@ -185,7 +186,7 @@ def found(b: GraphBatch, rounds: int = ROUNDS, search: Searcher = search_on_cpu)
     """What two searches of every graph find, with weights that differ from graph to graph."""
     torch.manual_seed(1)
     first = ColoringNetwork().rule.detach()
-    return search(first + SIGMA * torch.stack([b.change, -b.change]), b, rounds)
+    return search(first + SIGMA * torch.stack([b.epsilon, -b.epsilon]), b, rounds)
 
 
 def test_more_rounds_find_fewer_colors_and_conflicts_count_only_above_the_bound():
@@ -213,8 +214,8 @@ def test_the_number_of_threads_changes_no_result():
 
 
 def test_searches_find_what_tensors_find():
-    change = torch.randn(12, NUM_WEIGHTS, generator=torch.manual_seed(0))
-    b = replace(batch(GRAPHS[:2] * 6), seeds=torch.arange(12), change=change)
+    epsilon = torch.randn(12, NUM_WEIGHTS, generator=torch.manual_seed(0))
+    b = replace(batch(GRAPHS[:2] * 6), seeds=torch.arange(12), epsilon=epsilon)
     for rounds in (1, 20, 400):
         expected, compiled = found(b, rounds, search_in_tensors), found(b, rounds)
         for mine, other in zip(compiled, expected, strict=True):
@@ -225,6 +226,6 @@ def test_searches_find_what_tensors_find():
 
 def test_only_some_graphs_of_a_batch_can_be_searched():
     b = batch(GRAPHS)
-    weights = ColoringNetwork().rule.detach() + SIGMA * torch.stack([b.change, -b.change])
+    weights = ColoringNetwork().rule.detach() + SIGMA * torch.stack([b.epsilon, -b.epsilon])
     every, some = search_on_cpu(weights, b, ROUNDS), search_on_cpu(weights, b, ROUNDS, [3, 0])
     assert all(torch.equal(mine[:, [3, 0]], other) for mine, other in zip(every, some, strict=True))

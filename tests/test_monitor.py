@@ -14,9 +14,9 @@ from tiny_runs import metrics
 from benchmarks.gpu import slowed
 from gnn_training.distributed import Runtime
 from gnn_training.jobs import check
+from gnn_training.search.batches import search_on_cpu
 from gnn_training.training import monitor
 from gnn_training.training.monitor import GpuMonitor, Monitor, shares, slow_ranks
-from gnn_training.training.searcher import search_on_cpu
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_recombination_learns_not_to_follow_a_network_that_does_harm(graph_seed:
     harmful = by_size()._replace(first_bias=np.ones(1, np.float32), out=np.full(1, -2, np.float32))
 
     def is_solved(generations: int, weights: Weights) -> bool:
-        search = engine.Search(lists, np.arange(200) % (k + 1), Budget(math.inf, seed=seed), Trained(None, weights))
+        search = engine.Portfolio(lists, np.arange(200) % (k + 1), Budget(math.inf, seed=seed), Trained(None, weights))
         turns = portfolio.recombination(search.workers[0])
         return any(search.num_colors <= k for _ in islice(turns, 2 * generations))
 

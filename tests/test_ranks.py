@@ -14,12 +14,13 @@ from tiny_runs import finish, in_group, metrics, newest, status, wait_for
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
-from gnn_training.jobs.train import Training, train
+from gnn_training.jobs.train import train
+from gnn_training.search.batches import search_on_cpu
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import MAX_BAD_STEPS, WEIGHTS, Learner
 from gnn_training.training.loader import GraphLoader
-from gnn_training.training.searcher import search_on_cpu
+from gnn_training.training.trainer import Trainer
 from gnn_training.training.validation import Validation
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "gnn_training"]
@@ -46,7 +47,8 @@ def learn(
     data = PackedGraphs.open(settings.data)
     if rt.rank == poisoned:
         data.tensors["reached"] = np.full_like(data.reached, -2)  # whose logarithm is NaN
-    loader, learner, reports, error = GraphLoader(settings, data, rt), Learner(settings, search_on_cpu, rt), [], ""
+    loader, reports, error = GraphLoader(settings, data, rt), [], ""
+    learner = Learner(settings, search_on_cpu, rt, settings.steps)
     if resume:
         learner.load_state(checkpoint.load(resume))
     before = weights(learner).copy()
@@ -89,7 +91,7 @@ def begin(rt: Runtime, settings: TrainSettings) -> str:
     if rt.rank == rt.world_size - 1:
         data.manifest["sha256"] = "another"
     with pytest.raises(UserError) as refused:
-        Training(settings, data, rt)
+        Trainer(settings, data, rt).run([])
     return str(refused.value)
 
 

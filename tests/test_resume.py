@@ -20,10 +20,9 @@ from tiny_runs import finish, metrics, newest, records, refusal, status, wait_fo
 from gnn_training.data import packed
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import UserError
-from gnn_training.jobs import train as job
 from gnn_training.jobs.train import train
 from gnn_training.settings import TrainSettings
-from gnn_training.training import checkpoint
+from gnn_training.training import checkpoint, trainer
 from gnn_training.training.learner import MAX_BAD_STEPS, NORMS, WEIGHTS
 
 NIGHTLY = pytest.mark.nightly
@@ -295,7 +294,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_nothing_moves(finished: T
 
 
 def train_in_one_long_step(settings: TrainSettings) -> None:
-    job.searcher_for = lambda *_: lambda *_: time.sleep(300)
+    trainer.searcher_for = lambda *_: lambda *_: time.sleep(300)
     train(settings)
 
 

@@ -11,9 +11,10 @@ from torch import Tensor
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import MachineError
+from gnn_training.search.batches import Searcher, search_on_cpu
 from gnn_training.training.learner import Learner
-from gnn_training.training.loader import GraphBatch, GraphLoader, Searcher
-from gnn_training.training.searcher import search_on_cpu, self_check
+from gnn_training.training.loader import GraphBatch, GraphLoader
+from gnn_training.training.self_check import self_check
 
 NO_GPU = {
     "get_device_name": "a GPU", "reset_peak_memory_stats": None, "max_memory_reserved": 2**30,
@@ -44,7 +45,7 @@ def checked(rt: Runtime, folder: Path, search: Searcher) -> list[dict] | str:
         setattr(torch.cuda, name, lambda *_, value=value: value)
     settings = tiny_runs.settings(folder, Path("nowhere"))
     loader = GraphLoader(settings, PackedGraphs.open(folder), rt)
-    learner = Learner(settings, search if rt.rank == 1 else search_on_cpu, rt)
+    learner = Learner(settings, search if rt.rank == 1 else search_on_cpu, rt, settings.steps)
     try:
         return self_check(learner, loader, replace(rt, device=torch.device("cuda")))
     except MachineError as error:

@@ -19,12 +19,12 @@ from gnn_training.graph import conflicts
 from gnn_training.network.crossover import CrossoverNetwork
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search import kernels
+from gnn_training.search.batches import search_on_cpu
 from gnn_training.search.crossover import by_size
 from gnn_training.settings import TrainSettings
 from gnn_training.training import self_play
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import DeviceDataset, GraphLoader
-from gnn_training.training.searcher import search_on_cpu
 from gnn_training.training.self_play import CHILDREN, RECORDED, ROUNDS, Pair, Player, SelfPlay, from_bytes, to_bytes
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -133,7 +133,7 @@ def test_two_ranks_play_the_games_of_one_and_share_its_batches(hard_data: Path, 
 def learned(rt: Runtime, settings: TrainSettings) -> tuple[np.ndarray, dict]:
     """Weights of the crossover network after three steps with pairs, and its gradient norm in each."""
     loader = GraphLoader(settings, PackedGraphs.open(settings.data), rt)
-    learner, games, reports = Learner(settings, search_on_cpu, rt), start(rt, settings), []
+    learner, games, reports = Learner(settings, search_on_cpu, rt, settings.steps), start(rt, settings), []
     games.advance(0, 20, learner.average.crossover, [])
     for step, batch in zip(range(3), loader.starting_at(0), strict=False):
         pairs, num_pairs = games.batch(step)

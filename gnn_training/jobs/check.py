@@ -22,12 +22,13 @@ from gnn_training.data.sources import DataLocation, locate, written
 from gnn_training.distributed import Runtime, in_group
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.ranks import launch, num_ranks, on_gpus
+from gnn_training.search.batches import searcher_for
 from gnn_training.settings import EVALUATIONS, SEARCHES, CheckSettings, RunSettings, TrainSettings
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import require_logger
 from gnn_training.training.monitor import Monitor
-from gnn_training.training.searcher import searcher_for, self_check
+from gnn_training.training.self_check import self_check, try_step
 
 log = logging.getLogger(__name__)
 DISK_GIB = 2  # the full recipe packed, checkpoints, logs and the model
@@ -179,13 +180,15 @@ def _measure(settings: TrainSettings, rt: Runtime) -> tuple[int, int, float, flo
     """
     data = PackedGraphs.open(settings.data)
     monitor = Monitor(searcher_for(data, rt.device), rt)
-    loader, learner = GraphLoader(settings, data, rt), Learner(settings, monitor.search, rt)
+    loader = GraphLoader(settings, data, rt)
+    num_steps = settings.num_steps(loader.sampler.graphs_per_step)
+    learner = Learner(settings, monitor.search, rt, num_steps)
     if not self_check(learner, loader, rt):  # which on GPUs takes the step that needs most memory, too
-        learner.try_step(loader.largest())
+        try_step(learner, loader.largest())
     batches = list(islice(loader.starting_at(0), STEPS))
     if rt.device.type == "cuda":
         for batch in batches:
-            learner.try_step(batch)  # brings their graphs to the GPU
+            try_step(learner, batch)  # brings their graphs to the GPU
     monitor.restart()
     started = time.monotonic()
     for batch in batches:
@@ -199,7 +202,7 @@ def _measure(settings: TrainSettings, rt: Runtime) -> tuple[int, int, float, flo
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if rt.device.type == "cuda":
         peak = torch.cuda.max_memory_reserved()
-    return peak, settings.num_steps(loader.sampler.graphs_per_step), seconds, waiting
+    return peak, num_steps, seconds, waiting
 
 
 def _memory(settings: RunSettings, need: float, ranks: int) -> str:

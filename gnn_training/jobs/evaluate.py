@@ -20,7 +20,7 @@ import networkx as nx
 import numpy as np
 
 from gnn_training import files
-from gnn_training.console import markdown_table, print_tables, progress
+from gnn_training.console import as_text, markdown_table, print_tables, progress
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import sources, suites
 from gnn_training.data.formats import integer
@@ -91,9 +91,8 @@ def evaluate(settings: EvaluateSettings) -> None:
     if (curves := settings.report.parent / "tensorboard").is_dir():  # of the training whose model this is
         from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
 
-        print_tables(tables["methods"], file=(text := io.StringIO()))
         with errors_as_warnings("TensorBoard"), SummaryWriter(curves) as writer:
-            writer.add_text("report", f"{verdict}\n\n{text.getvalue()}")
+            writer.add_text("report", f"{verdict}\n\n{as_text(tables['methods'])}")
             if figures := pictures(content):
                 writer.add_figure("report", figures)
     if summary["chromatic_mae"] is not None:

@@ -1,41 +1,22 @@
 """Train a coloring network. The same command on the same folder resumes."""
 
-import logging
-import math
 import os
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import asdict, replace
+from contextlib import nullcontext
 from functools import partial
 
-from torch import Tensor
-
 from gnn_training import machine, processes
-from gnn_training.console import duration
 from gnn_training.contract import CHECKPOINT_FOLDER
 from gnn_training.data.packed import PackedGraphs
-from gnn_training.distributed import Runtime, join
-from gnn_training.errors import StorageError, UserError
-from gnn_training.files import damaged, lock_folder, make_folder, read_json, write_text
-from gnn_training.network.crossover import CrossoverNetwork
-from gnn_training.network.network import ColoringNetwork
+from gnn_training.distributed import join
+from gnn_training.files import lock_folder, make_folder
 from gnn_training.ranks import launch, num_ranks
-from gnn_training.settings import EVALUATIONS, TrainSettings
-from gnn_training.training import checkpoint
-from gnn_training.training.learner import Learner
-from gnn_training.training.loader import GraphLoader
-from gnn_training.training.logbook import Logbook, Progress, Status, require_logger
-from gnn_training.training.monitor import Monitor
-from gnn_training.training.searcher import searcher_for, self_check
-from gnn_training.training.self_play import SelfPlay, verdict
-from gnn_training.training.validation import Validation
-
-log = logging.getLogger(__name__)
+from gnn_training.settings import TrainSettings
+from gnn_training.training.logbook import require_logger
+from gnn_training.training.trainer import Trainer
 
 SAME_SIGNAL_SECONDS = 1.0  # between signals that have one cause, such as a `timeout` that sends two
-GPU_STEPS = 10  # between two looks at what a GPU has computed; each look waits for it
 
 
 def train(settings: TrainSettings) -> None:
@@ -60,7 +41,7 @@ def train_rank(settings: TrainSettings) -> None:
     with join(settings.device) as rt, lock_folder(settings.run) if rt.is_main else nullcontext():
         if rt.is_main:
             make_folder(settings.run / CHECKPOINT_FOLDER)
-        ended = Training(settings, data, rt).run(signals)
+        ended = Trainer(settings, data, rt).run(signals)
     if ended == "stopped":
         sys.exit(processes.STOPPED)  # without a result, for which torchrun would keep the process
 
@@ -73,221 +54,3 @@ def _note_signal(signals: list[float], number: int, _frame: object) -> None:
     if signals and now - signals[0] > SAME_SIGNAL_SECONDS and "RANK" not in os.environ:
         os._exit(128 + number)
     signals.append(now)
-
-
-class Training:
-    """The parts of one training and its progress."""
-
-    def __init__(self, settings: TrainSettings, data: PackedGraphs, rt: Runtime):
-        self.settings, self.rt, self.data_sha256 = settings, rt, data.manifest["sha256"]
-        self.loader, search = GraphLoader(settings, data, rt), searcher_for(data, rt.device)
-        self.monitor = Monitor(search, rt)
-        self.learner = Learner(settings, self.monitor.search, rt)
-        self.learner.num_steps = settings.num_steps(self.loader.sampler.graphs_per_step)
-        self.validation = Validation(settings, self.loader.dataset, search, rt)
-        first = self.learner.average.crossover
-        self.self_play = SelfPlay(settings, self.loader.dataset, self.loader.sampler.indices, first, rt)
-        self.best: dict[str, Tensor] = {}  # weights to keep, the best of every part of the network
-        self.progress = Progress()
-        # A checkpoint may have come before the evaluation of its own step, which is then done again.
-        reached = {"train": self._restore(), "validation": self.progress.evaluated_at}
-        self.self_check = self_check(self.learner, self.loader, rt)
-        self.logbook = Logbook(settings, reached, self.learner.num_steps) if rt.is_main else None
-        self.counted_until = time.monotonic()  # see `_add_time`
-
-    def run(self, signals: Sequence[float]) -> str:
-        """Train until the schedule, the time or the patience ends ("done"), or until there is a signal ("stopped")."""
-        try:
-            ended = self._loop(signals)
-        except UserError as error:
-            with suppress(StorageError):  # the first error is the one to tell
-                self._close({"status": "failed", "reason": str(error), "self_check": self.self_check})
-            raise
-        finally:
-            self.self_play.close()
-        self._save()
-        learner, rt = self.learner, self.rt
-        kept = self._kept_crossover()
-        crossover = verdict(self.progress.crossover_step, self.self_play.scores(kept, kept))
-        self._close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
-                     "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),
-                     "crossover": crossover, **asdict(self.progress)})  # fmt: skip
-        if rt.is_main:
-            log.info(
-                "%s at step %d after %s, %d x %s; the best weights are those of step %d", ended, learner.step,
-                duration(self.progress.seconds), rt.world_size, rt.device_name, self.progress.best_step,
-            )  # fmt: skip
-            log.info("crossover: %s", crossover)
-        rt.wait()  # or another machine would not find all files
-        return ended
-
-    def _loop(self, signals: Sequence[float]) -> str:
-        """Take the steps. What ends them is known on all ranks alike: a function of the step, or a reduced number."""
-        settings, learner, progress, rt = self.settings, self.learner, self.progress, self.rt
-        evaluate_every = settings.evaluate_every or -(-learner.num_steps // EVALUATIONS)
-        look_every = math.gcd(GPU_STEPS, settings.log_every) if rt.device.type == "cuda" else 1  # a look waits for it
-        stopped, late = rt.any(bool(signals), self._is_late())
-        batches = self.loader.starting_at(learner.step)
-        self.monitor.restart()
-        reported = progress.step_seconds
-        while True:
-            if learner.step % evaluate_every == 0:
-                self._evaluate()
-            if stopped:
-                return "stopped"
-            lost_patience = 0 < settings.patience <= progress.evaluations_without_gain
-            if late or lost_patience or learner.step >= learner.num_steps:
-                break
-            if not self.self_play.advance(learner.step, learner.num_steps, learner.average.crossover, signals):
-                return "stopped"
-            rate = learner.learning_rate
-            self._add_time()  # of what came between
-            pairs, num_pairs = self.self_play.batch(learner.step)
-            batch = replace(next(batches), pairs=pairs, num_pairs=num_pairs)
-            learner.update(batch)  # search, loss, backward, clip, step
-            if learner.step % look_every == 0:
-                losses = learner.reduce()
-                stopped, late = rt.any(bool(signals), self._is_late())
-            progress.count(batch.num_graphs, self._add_time())
-            if learner.step % settings.log_every == 0:
-                self._log({**losses, "learning_rate": rate, **self.monitor.report(progress.step_seconds - reported)})
-                reported = progress.step_seconds
-            if learner.step % settings.checkpoint_every == 0:
-                self._save()
-        self._evaluate()
-        return "done"
-
-    def _add_time(self) -> float:
-        """Count the time since the last call, and return it."""
-        before, self.counted_until = self.counted_until, time.monotonic()
-        self.progress.seconds += self.counted_until - before
-        return self.counted_until - before
-
-    def _is_late(self) -> bool:
-        return 0 < 60 * self.settings.minutes <= self.progress.seconds
-
-    def _close(self, status: Status) -> None:
-        if self.logbook:
-            self.logbook.close(status)
-
-    def _log(self, values: dict[str, float]) -> None:
-        if not self.logbook:
-            return
-        step, progress = self.learner.step, self.progress
-        left = progress.seconds_left(step, self.learner.num_steps, self.settings.minutes)
-        values |= {"epoch": step / len(self.loader.sampler)}
-        values |= {"graphs_per_second": progress.graphs / max(progress.step_seconds, 1e-9), "seconds_left": left}
-        self.logbook.record("train", step, values)
-
-    def _evaluate(self) -> None:
-        """Score the averaged weights, unless those of this step have been, and keep them if they are the best."""
-        step = self.learner.step
-        if step == self.progress.evaluated_at:
-            return
-        average, weights = self.learner.average, self.learner.average.state_dict()
-        self.best = self.best or {name: weight.clone() for name, weight in weights.items()}
-        scores = self.validation.scores(average)
-        scores |= self.self_play.scores(average.crossover, self._kept_crossover())
-        better = self.progress.judge(scores, step)  # reduced scores: the same on every rank
-        if self.logbook:
-            self.logbook.record("validation", step, {**scores, "is_best": int("rule" in better)})
-        self._add_time()
-        self.best |= {name: weight.clone() for name, weight in weights.items() if name.split(".")[0] in better}
-        if better and self.rt.is_main:
-            best = self.learner.best_state() | {"network": self.best, "step": self.progress.best_step}
-            best |= {"data_sha256": self.data_sha256, "scores": {"gap": self.progress.best}}
-            checkpoint.save(self.settings.run / "best.pt", best)
-
-    def _kept_crossover(self) -> CrossoverNetwork:
-        """With the weights to keep; the present ones before the first evaluation."""
-        return ColoringNetwork.from_state(self.best or self.learner.average.state_dict()).crossover.to(self.rt.device)
-
-    def _save(self) -> None:
-        if self.rt.is_main:
-            state = {**self.learner.state(), "data_sha256": self.data_sha256, "progress": asdict(self.progress),
-                     "self_play": self.self_play.state(),
-                     "steps_per_epoch": len(self.loader.sampler),
-                     "resumed_from": str(self.settings.resume_from or "")}  # fmt: skip
-            folder = self.settings.run / CHECKPOINT_FOLDER
-            checkpoint.save_step(folder, self.learner.step, state, self.settings.keep)
-
-    def _restore(self) -> int:
-        """Continue from the newest checkpoint, if any, or from the one that was named; rank 0 reads it, so all ranks
-        start from one file. Returns its step.
-        """
-        settings, rt, sha256 = self.settings, self.rt, self.data_sha256
-        if any(rt.any(sha256 != rt.broadcast(sha256))):
-            raise UserError(f"{settings.data}: the machines hold different graphs; give all of them the same volume")
-        state, self.best = rt.broadcast(_on_disk(settings, sha256) if rt.is_main else None)
-        if state is not None:
-            _refuse_other_settings(settings, sha256, state)
-            with damaged(f"the newest in {settings.run / CHECKPOINT_FOLDER}", "delete it"):
-                self.learner.load_state(state)
-                self.self_play.load_state(state["self_play"])
-            self.progress = Progress(**state["progress"])
-            if not settings.steps and state["steps_per_epoch"] != len(self.loader.sampler):
-                # Another number of ranks takes other steps for the same searches.
-                self.learner.step = round(state["step"] * len(self.loader.sampler) / state["steps_per_epoch"])
-                self._save()
-            if not self.best:  # evaluate again, whatever the checkpoint remembers
-                self.progress.lowest, self.progress.evaluated_at = None, -1
-        elif settings.weights:
-            self.learner.load_weights(rt.broadcast(checkpoint.load_weights(settings.weights) if rt.is_main else None))
-            self.self_play.first.load_state_dict(self.learner.average.crossover.state_dict())
-        if rt.is_main:
-            write_text(settings.run / "config.json", settings.model_dump_json(indent=2) + "\n")
-            sampler, num_parameters = self.loader.sampler, sum(p.numel() for p in self.learner.network.parameters())
-            log.info(
-                "%s: %d steps, %d graphs in %d steps an epoch, %d for validation, %d x %s, %d parameters",
-                f"resuming at step {self.learner.step}" if state else "starting", self.learner.num_steps,
-                len(sampler.indices), len(sampler), len(self.validation.ids), rt.world_size, rt.device.type,
-                num_parameters,
-            )  # fmt: skip
-        return state["step"] if state else 0
-
-
-FREE_TO_CHANGE = {
-    "preset", "data", "run", "device", "minutes", "patience", "checkpoint_every", "keep", "resume_from", "log_every",
-    "logger", "ranks", "gpus",
-}  # fmt: skip
-
-
-def _on_disk(settings: TrainSettings, data_sha256: str) -> tuple[dict | None, dict[str, Tensor]]:
-    """State to resume from, if any, and the best weights, if they can be read. Raises UserError if a training
-    has ended there and its checkpoints are gone, or if the folder has files of these names that are not a training's.
-    """
-    run, named = settings.run, settings.resume_from
-    state, best, ended = checkpoint.newest(run / CHECKPOINT_FOLDER), run / "best.pt", run / "status.json"
-    if named and (state is None or state["resumed_from"] != str(named)):  # else a start before has gone back to it
-        state = checkpoint.named(run, named)
-        _refuse_other_settings(settings, data_sha256, state)  # before anything is moved
-        checkpoint.set_later_aside(run, state)
-    way_out = "name another --run folder, or empty this one"
-    if state is None and ended.exists():
-        with damaged(ended, way_out):
-            if read_json(ended, way_out)["status"] != "failed":
-                raise UserError(f"{run} has a training without its checkpoints, which would begin again: {way_out}")
-    if state is None and any((run / name).exists() for name in ("config.json", "metrics.jsonl")):
-        with damaged(config := run / "config.json", way_out):
-            if "learning_rate" not in read_json(config, way_out):
-                raise UserError(f"{config}: is not of a training: {way_out}")
-    if state is None or not best.exists():
-        return state, {}
-    try:
-        return state, checkpoint.load(best)["network"]
-    except UserError as error:
-        log.warning("%s; taking the weights of the next evaluation", error)
-        return state, {}
-
-
-def _refuse_other_settings(settings: TrainSettings, data_sha256: str, state: dict) -> None:
-    """A run resumes only with its own settings and graphs: others belong in another folder."""
-    then, now = state["settings"], settings.model_dump(mode="json")
-    run, way_out = settings.run, "name another --run folder"
-    if then.keys() != now.keys() or state["progress"].keys() != asdict(Progress()).keys():
-        raise UserError(f"{run} was started by another version of this program: finish it there or {way_out}")
-    for name in sorted(now.keys() - FREE_TO_CHANGE):
-        if then[name] != now[name]:
-            raise UserError(f"{run} was trained with {name} {then[name]}, not {now[name]}: go back or {way_out}")
-    if state["data_sha256"] != data_sha256:
-        raise UserError(f"{run} was trained on other graphs than {settings.data}: {way_out}")

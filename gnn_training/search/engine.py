@@ -72,7 +72,7 @@ def improvements(
     if need > available_bytes():
         logger.warning("a search needs %.1f GiB, more than are free: this coloring is the last", need / 2**30)
         return
-    yield from Search(lists, colors, budget, trained).run(methods, patience)
+    yield from Portfolio(lists, colors, budget, trained).run(methods, patience)
 
 
 def compact(colors: np.ndarray) -> np.ndarray:
@@ -80,7 +80,7 @@ def compact(colors: np.ndarray) -> np.ndarray:
     return np.unique(colors, return_inverse=True)[1].astype(np.int32)
 
 
-class Search:
+class Portfolio:
     """The best coloring known of a graph, and the threads that look for a better one."""
 
     def __init__(self, lists: NeighbourLists, colors: np.ndarray, budget: Budget, trained: Trained):
@@ -146,7 +146,7 @@ class Search:
 class Worker:
     """A thread of a search, and what its methods do."""
 
-    def __init__(self, search: Search, number: int):
+    def __init__(self, search: Portfolio, number: int):
         self.search, self.lists, self.rng = search, search.lists, seeded(search.budget.seed, number)
         self.stop, self.target = np.zeros(1, dtype=np.uint8), 0  # stops who looks for `target` colors
         self.method, self.work = "", 0

@@ -21,7 +21,7 @@ from gnn_training.search.engine import (
     Budget,
     Coloring,
     Method,
-    Search,
+    Portfolio,
     Trained,
     Worker,
     compact,
@@ -333,7 +333,7 @@ class Part(Worker):
         self.parent, self.colors, self.nodes = worker, colors, np.flatnonzero(colors < 0)
         lists = subgraph(worker.lists, self.nodes)
         first = kernels.dsatur(*lists, np.zeros(1, dtype=np.uint8))
-        search = Search(lists, first, Budget(math.inf), worker.search.trained)
+        search = Portfolio(lists, first, Budget(math.inf), worker.search.trained)
         super().__init__(search, 0)
         search.workers, self.rng, self.stop = [], worker.rng, worker.stop
 

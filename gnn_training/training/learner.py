@@ -1,22 +1,23 @@
 """What training minimizes, and one optimizer step on as many ranks as there are.
 
 The rule of moving is trained by what comes out of whole searches, which have no gradient. So every graph is searched
-twice, with the weights plus and minus a random change, and the gradient points away from the worse one (evolution
-strategies: Rechenberg 1973, Salimans et al. 2017; the same is REINFORCE on the weights, Sehnke et al. 2010). The
-predictions are trained by the gradient of their likelihood, and the crossover network by that of the squared error of
-what it expects of the children of self-play.
+twice, with the weights plus and minus a random epsilon, and a surrogate loss has the gradient that an evolution
+strategy estimates (Rechenberg 1973, Salimans et al. 2017; the same is REINFORCE on the weights, Sehnke et al. 2010).
+The predictions are trained by the gradient of their likelihood, and the crossover network by that of the squared error
+of what it expects of the children of self-play.
 """
 
 import copy
 import math
+from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, smooth_l1_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector
+from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from gnn_training.contract import UNKNOWN_TYPE
@@ -24,24 +25,25 @@ from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.network.crossover import size_of, squared_errors
 from gnn_training.network.network import SAVED, ColoringNetwork, Predictions
+from gnn_training.search.batches import Searcher
 from gnn_training.settings import TrainSettings
-from gnn_training.training.loader import GraphBatch, Searcher, StateBatch
+from gnn_training.training.loader import GraphBatch, StateBatch
 
 WEIGHTS = {"gap": 1.0, "saved": 0.5, "family": 0.05, "rounds": 0.2, "crossover": 1.0}
 NORMS = ("rule_gradient_norm", "predictions_gradient_norm", "crossover_gradient_norm")  # before clipping
-SIGMA = 0.2  # standard deviation of the random change of every weight of the rule
+SIGMA = 0.2  # standard deviation of the random change of every weight of the rule, which is SIGMA times epsilon
 PER_LOG_CONFLICT = 0.15  # colors that a search is worse for conflicts that are left, times the logarithm of 1 + these
 TYPICAL = 0.2  # colors: differences above it count little more, so that no graph dominates
 LR_SCALINGS = {"none": lambda ranks: 1.0, "sqrt": math.sqrt, "linear": float}
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
-PREDICTION_RATE, CROSSOVER_RATE = 0.075, 0.05  # learning rates of these networks relative to that of the rule
+RATES = 1.0, 0.075, 0.05  # learning rates of rule, predictions and crossover, relative to that of the training
 
 
 class Learner:
-    """The network with its optimizer and averaged weights, and the number of steps taken."""
+    """The network with its optimizer, schedule and averaged weights. num_steps: of the whole training."""
 
-    def __init__(self, settings: TrainSettings, search: Searcher, rt: Runtime):
-        self.settings, self.search, self.rt = settings, search, rt
+    def __init__(self, settings: TrainSettings, search: Searcher, rt: Runtime, num_steps: int):
+        self.settings, self.search, self.rt, self.num_steps = settings, search, rt, num_steps
         torch.manual_seed(settings.seed)  # the same first weights on every rank
         self.network = ColoringNetwork(settings.width, settings.layers).to(rt.device)
         self.average, self.num_averaged = copy.deepcopy(self.network), 0
@@ -54,9 +56,9 @@ class Learner:
         self.peak_rate = settings.peak_rate * LR_SCALINGS[settings.lr_scaling](rt.world_size)
         others = self.network.predictions, self.network.crossover
         self.parts = [[self.network.rule], *([*part.parameters()] for part in others)]
-        decay = settings.weight_decay
-        self.optimizer = torch.optim.AdamW([{"params": part} for part in self.parts], weight_decay=decay, fused=True)
-        self.step, self.num_steps = 0, settings.steps
+        groups, decay = [{"params": part} for part in self.parts], settings.weight_decay
+        self.optimizer = torch.optim.AdamW(groups, lr=1.0, weight_decay=decay, fused=True)  # times the schedule
+        self.go_to(0)
         self.bad_steps, self.skipped_steps = (torch.zeros((), device=rt.device) for _ in range(2))
         self._sums = torch.zeros(len(WEIGHTS) + len(NORMS), device=rt.device)
         self._steps_summed = 0
@@ -65,33 +67,68 @@ class Learner:
         """Take one optimizer step. The loss is the mean over its graphs on all ranks. If the gradient is not
         finite, which all ranks see alike, the weights stay as they are; the device decides that.
         """
-        self._backward(batch, 1.0)
-        rates = 1.0, PREDICTION_RATE, CROSSOVER_RATE if batch.num_pairs else 0.0  # without pairs, it stays as it is
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * self.learning_rate
+        # Search
+        rule, epsilon = self.network.rule.detach(), torch.stack([batch.epsilon, -batch.epsilon])
+        fewest, conflicts = self.search(rule + SIGMA * epsilon, batch, self.settings.rounds)
+        # Loss
+        with torch.autocast(self.rt.device.type, self.precision, enabled=self.precision != torch.float32):
+            outputs = self.ddp(batch.states and batch.states.inputs, batch.pairs)
+            terms = loss_terms(outputs, batch, fewest, conflicts)
+            loss = torch.stack([weight * terms[name] for name, weight in WEIGHTS.items()]).sum()
+            if not (batch.states and batch.pairs):  # DDP waits for a gradient of every weight
+                loss = loss + 0.0 * parameters_to_vector(self.network.parameters()).sum()
+        # Backward
+        self.scaler.scale(loss * self.rt.world_size).backward()  # DDP divides the sum over ranks by their number
+        # Clip
         self.scaler.unscale_(self.optimizer)
         norms = torch.stack([clip_grad_norm_(part, self.settings.clip) for part in self.parts])
+        # Step
+        if not batch.num_pairs:
+            self.optimizer.param_groups[-1]["lr"] = 0.0  # the crossover network stays as it is
         self.scaler.step(self.optimizer)
         self.scaler.update(self.fixed_scale)
+        self.schedule.step()
         self.optimizer.zero_grad(set_to_none=False)
+        self._average()
+        self._count(torch.stack([terms[name].detach() for name in WEIGHTS]), norms)
+
+    def _average(self) -> None:
+        """Take the weights into their exponential mean, which begins with those after the first step."""
         averaged, trained = ([p.detach() for p in net.parameters()] for net in (self.average, self.network))
         if self.num_averaged:
             self._blend(averaged, trained, None)
         else:
             torch._foreach_copy_(averaged, trained)
         self.num_averaged += 1
+
+    def _count(self, terms: Tensor, norms: Tensor) -> None:
+        """Add to what `reduce` tells."""
         is_bad = 1.0 - torch.isfinite(norms.sum()).float()
         self.bad_steps.add_(1).mul_(is_bad)
         self.skipped_steps.add_(is_bad)
-        self._sums[len(WEIGHTS) :] += norms
+        self._sums += torch.cat([terms, norms])
         self._steps_summed += 1
-        self.step += 1
 
-    def try_step(self, batch: GraphBatch) -> None:
-        """Do the searches and the gradient of a step, for what they need, and leave everything as it was."""
-        self._backward(batch, 0.0)
-        self.optimizer.zero_grad(set_to_none=False)
-        self._sums.zero_()
+    @property
+    def step(self) -> int:
+        """Number of steps taken."""
+        return self.schedule.last_epoch
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next step."""
+        return float(self.schedule.get_last_lr()[0])
+
+    def go_to(self, step: int) -> None:
+        """Let the next step be this one, with its learning rate."""
+        for group in self.optimizer.param_groups:
+            group["initial_lr"] = 1.0
+        size = self.peak_rate, self.settings.warmup_steps, self.num_steps
+
+        def rate_of(share: float) -> Callable[[int], float]:
+            return lambda step: share * learning_rate(step, *size)
+
+        self.schedule = LambdaLR(self.optimizer, [*map(rate_of, RATES)], last_epoch=step - 1)
 
     def reduce(self) -> dict[str, float]:
         """Mean loss terms and gradient norms since the last call over all ranks. Raises UserError after too many steps
@@ -145,44 +182,30 @@ class Learner:
         self.scaler.load_state_dict(state["scaler"])
         self.bad_steps.fill_(state["bad_steps"])
         self.skipped_steps.fill_(state["skipped_steps"])
-        self.step = state["step"]
-
-    def _backward(self, batch: GraphBatch, weight: float) -> None:
-        """Add a batch to the gradient, times `weight`; one without graphs adds 0."""
-        with torch.autocast(self.rt.device.type, self.precision, enabled=self.precision != torch.float32):
-            terms = loss_terms(self.ddp, batch, self.search, self.settings.rounds)
-            loss: Any = sum(part * terms[name] for name, part in WEIGHTS.items()) * weight
-        self.scaler.scale(loss * self.rt.world_size).backward()  # DDP divides the sum over ranks by their number
-        self._sums[: len(WEIGHTS)] += torch.stack([terms[name].detach() for name in WEIGHTS]) * weight
-
-    @property
-    def learning_rate(self) -> float:
-        """Of the next step."""
-        return learning_rate(self.step, self.peak_rate, self.settings.warmup_steps, self.num_steps)
+        self.go_to(state["step"])
+        self._sums.zero_()
+        self._steps_summed = 0
 
 
-def loss_terms(network: nn.Module, batch: GraphBatch, search: Searcher, rounds: int) -> dict[str, Tensor]:
-    """Loss terms (scalars) of a ColoringNetwork, perhaps in DistributedDataParallel, each divided by the number of
-    graphs, or of states, of the step on all ranks. `gap` is the mean number of colors above the best known after so
-    many rounds.
+def loss_terms(
+    outputs: tuple[Tensor, Predictions | None, Tensor | None], batch: GraphBatch, fewest: Tensor, conflicts: Tensor
+) -> dict[str, Tensor]:
+    """Loss terms (scalars), each divided by the number of graphs, states or pairs of the step on all ranks; 0 for what
+    this rank has none of. outputs: of ColoringNetwork; fewest, conflicts (2, G): found with its rule plus and minus
+    SIGMA times epsilon. `gap` is the mean number of colors above the best known.
     """
-    states, pairs = batch.states, batch.pairs
-    rule, predicted, expected = network(states and states.inputs, pairs)
-    with torch.no_grad():
-        change = SIGMA * batch.change
-        fewest, conflicts = search(torch.stack([rule + change, rule - change]), batch, rounds)
-        plus, minus = fewest + PER_LOG_CONFLICT * conflicts.log1p()  # (G,) each
-        worse = (plus - minus) / ((plus - minus).abs() + TYPICAL)  # (G,) within -1 and 1
-    # Its gradient is that of the expected result, up to a factor; products and sums stay float32 under autocast.
-    slope = worse * (batch.change * rule).sum(1)
-    gap = fewest.mean(0) - batch.num_colors + (slope - slope.detach())
-    terms = {"gap": gap.sum() / batch.num_graphs}
-    if not (states and pairs):  # DDP waits for a gradient of every weight
-        terms |= dict.fromkeys(WEIGHTS.keys() - terms, 0.0 * parameters_to_vector(network.parameters()).sum())
-    if states:
-        terms |= prediction_terms(predicted, states)
-    if pairs:
-        terms["crossover"] = squared_errors(expected, pairs).sum() / batch.num_pairs
+    rule, predicted, expected = outputs
+    terms = dict.fromkeys(WEIGHTS, torch.zeros((), device=rule.device))
+    plus, minus = fewest + PER_LOG_CONFLICT * conflicts.log1p()  # (G,) each, costs
+    advantage = (minus - plus) / ((minus - plus).abs() + TYPICAL)  # (G,) of plus, within -1 and 1
+    # Its gradient is that of the expected cost, up to a factor; products and sums stay float32 under autocast.
+    surrogate = -advantage * (batch.epsilon * rule).sum(1)
+    gap = fewest.mean(0) - batch.num_colors + (surrogate - surrogate.detach())
+    terms["gap"] = gap.sum() / batch.num_graphs
+    if predicted and batch.states:
+        terms |= prediction_terms(predicted, batch.states)
+    if expected is not None:
+        terms["crossover"] = squared_errors(expected, batch.pairs).sum() / batch.num_pairs
     return terms
 
 

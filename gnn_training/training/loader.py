@@ -3,7 +3,7 @@ the device.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from heapq import heapreplace
@@ -13,37 +13,30 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DistributedSampler
 from torch_geometric.data import HeteroData
 
 from gnn_training.contract import HORIZON
 from gnn_training.data.packed import STATE, STATE_NODES, PackedGraphs, cut
 from gnn_training.distributed import Runtime
-from gnn_training.graph import NeighbourLists
 from gnn_training.network import network
 from gnn_training.network.graphs import concatenated, pad
 from gnn_training.network.network import NONE_SINCE, Edges, SearchState, States
 from gnn_training.network.rule import NUM_WEIGHTS
+from gnn_training.search.batches import SearchBatch, copied_to
 from gnn_training.settings import TrainSettings
 
 log = logging.getLogger(__name__)
 SAMPLER, SEARCH, HORIZONS = range(3)  # purposes of random generators
 EVER, AS_CALLED = 0.2, 0.6  # shares of states asked for all times, and, including these, for that of the file
 KEPT = 2**28  # neighbours of all graphs: up to a GiB, lists are kept
-GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # 2^64 divided by the golden ratio, in the integers of torch
 
 
 @dataclass(frozen=True)
-class GraphBatch:
+class GraphBatch(SearchBatch):
     """G graphs with their labels, all tensors on one device. num_graphs: of the step on all ranks."""
 
-    ids: np.ndarray  # (G,) int64, positions in the packed graphs
-    lists: Callable[[int], NeighbourLists]  # of the graph in a row of the batch
-    first: Sequence[np.ndarray]  # (N,) int16 each, colorings to start with
     num_colors: Tensor  # (G,) int64, best known
-    lower: Tensor  # (G,) int64, bounds on the chromatic number
-    seeds: Tensor  # (G,) int64, of the search
-    change: Tensor  # (G, NUM_WEIGHTS) float, of the rule, standard normal
+    epsilon: Tensor  # (G, NUM_WEIGHTS) float, change of the rule, standard normal
     num_graphs: int
     states: "StateBatch | None" = None  # None: this rank has none
     pairs: HeteroData | None = None  # of self-play, see self_play.as_data
@@ -62,11 +55,6 @@ class StateBatch:
     num_states: int
 
 
-# Searches every graph S times, with weights (S, G, NUM_WEIGHTS), for so many rounds: fewest colors (S, G) float, and
-# the fewest conflicts (S, G) since, 0 where the lower bound is reached.
-Searcher = Callable[[Tensor, GraphBatch, int], tuple[Tensor, Tensor]]
-
-
 class PlannedStep(NamedTuple):
     """One step of one rank."""
 
@@ -74,43 +62,43 @@ class PlannedStep(NamedTuple):
     num_graphs: int  # of the step on all ranks
 
 
-class EqualCostSampler(DistributedSampler):
-    """Yields one PlannedStep after the other; an epoch takes every graph exactly once over all ranks. `set_epoch`
-    shuffles, the same way on all ranks. indices (G,): the graphs to sample from, perhaps none; costs (G,): what a
+class EqualCostSampler:
+    """Deals out the graphs of one step after the other; an epoch takes every graph exactly once over all ranks, in an
+    order that is the same on all of them. indices (G,): the graphs to sample from, perhaps none; costs (G,): what a
     search of each takes, in any unit; batch_size: graphs of one rank in a step, at most on the mean.
     """
 
     def __init__(
-        self, indices: np.ndarray, costs: np.ndarray, batch_size: int, num_replicas: int, rank: int, seed: int = 0
+        self, indices: np.ndarray, costs: np.ndarray, batch_size: int, num_ranks: int, rank: int, seed: int = 0
     ):
-        super().__init__(indices, num_replicas, rank, seed=seed)  # type: ignore[arg-type] # it only takes the length
         self.indices, self.costs, self.batch_size = indices, costs, batch_size
+        self.num_ranks, self.rank, self.seed = num_ranks, rank, seed
 
     def __len__(self) -> int:
         """Steps of an epoch."""
-        return max(1, -(-len(self.indices) // (self.batch_size * self.num_replicas)))
+        return max(1, -(-len(self.indices) // (self.batch_size * self.num_ranks)))
 
     @property
     def graphs_per_step(self) -> float:
         """Mean number of graphs of a step on all ranks."""
         return len(self.indices) / len(self)
 
-    def __iter__(self) -> Iterator[PlannedStep]:
-        rng = np.random.default_rng([self.seed, self.epoch, SAMPLER])
+    def epoch(self, number: int) -> Iterator[PlannedStep]:
+        """Yield the plans of the steps of an epoch."""
+        rng = np.random.default_rng([self.seed, number, SAMPLER])
         for places in np.array_split(rng.permutation(len(self.indices)), len(self)):
-            mine = share(self.costs[places], self.num_replicas)[self.rank]
+            mine = share(self.costs[places], self.num_ranks)[self.rank]
             yield PlannedStep(self.indices[places[mine]], len(places))
 
     def starting_at(self, step: int) -> Iterator[PlannedStep]:
         """Yield the plan of step `step`, counted over all epochs, and of all that follow, without end."""
-        for epoch in count(step // len(self)):
-            self.set_epoch(epoch)
-            yield from islice(self, max(0, step - epoch * len(self)), None)
+        for number in count(step // len(self)):
+            yield from islice(self.epoch(number), max(0, step - number * len(self)), None)
 
     def largest(self) -> PlannedStep:
         """A step of the graphs that cost most, as many on every rank."""
         ids = self.indices[np.argsort(-self.costs, kind="stable")][: self.batch_size]
-        return PlannedStep(ids, len(ids) * self.num_replicas)
+        return PlannedStep(ids, len(ids) * self.num_ranks)
 
 
 def share(costs: np.ndarray, num_parts: int) -> list[np.ndarray]:
@@ -188,13 +176,11 @@ class DeviceDataset:
         """The graphs `ids`, with random numbers drawn by (seed, step, graph), without states. num_graphs: of the step
         on all ranks.
         """
-        graph = copied_to(self.device, ids)
-        num_colors, lower = self._columns[:, graph]
-        key = int(np.random.SeedSequence([seed, step, SEARCH]).generate_state(1, np.uint64).view(np.int64)[0])
-        change, seeds = perturbations(key, graph)
+        num_colors, lower = self._columns[:, copied_to(self.device, ids)]
+        epsilon, seeds = (copied_to(self.device, values) for values in perturbations(seed, step, ids))
         first = [cut(self.data.tensors, "first", i) for i in ids]
         return GraphBatch(
-            ids, lambda row: self.lists(int(ids[row])), first, num_colors, lower, seeds, change, num_graphs
+            ids, lambda row: self.lists(int(ids[row])), first, lower, seeds, num_colors, epsilon, num_graphs
         )
 
     def states(self, ids: np.ndarray, num_states: int, seed: int = 0, step: int | None = None) -> StateBatch | None:
@@ -265,26 +251,13 @@ class DeviceDataset:
         return node[0].numpy(), graph.numpy()
 
 
-def copied_to(device: torch.device, values: np.ndarray) -> Tensor:
-    """The same values on a GPU, without waiting for it; on a CPU the same memory."""
-    tensor = torch.from_numpy(values)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
-
-
-def perturbations(key: int, graph: Tensor) -> tuple[Tensor, Tensor]:
-    """Standard normal changes of the weights (G, NUM_WEIGHTS) and seeds (G,) for graphs (G,) int64, on their device:
-    SplitMix64 (Steele, Lea and Flood 2014) of key, graph and place, then Box and Muller 1958.
+def perturbations(seed: int, step: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Standard normal epsilon (G, NUM_WEIGHTS) float32 and seeds of searches (G,) int64 for the graphs `ids` in a step.
+    The counter of Philox (Salmon et al. 2011) begins with step and graph, so batch mates and ranks make no difference.
     """
-    place = torch.arange(NUM_WEIGHTS + 1, device=graph.device)
-    z = key + GOLDEN * (graph[:, None] * len(place) + place + 1)
-    z = (z ^ shifted(z, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
-    z = (z ^ shifted(z, 27)) * (0x94D049BB133111EB - 2**64)
-    z = z ^ shifted(z, 31)
-    radius = (-2 * (((shifted(z, 40) + 1).float() / 2**24).log())).sqrt()
-    angle = 2 * torch.pi * (z & (2**24 - 1)).float() / 2**24
-    return (radius * angle.cos())[:, :-1], shifted(z[:, -1], 33)
-
-
-def shifted(x: Tensor, bits: int) -> Tensor:
-    """The bits of int64 moved to the right, with zeros from the left."""
-    return (x >> bits) & (2 ** (64 - bits) - 1)
+    epsilon, seeds = np.empty((len(ids), NUM_WEIGHTS), np.float32), np.empty(len(ids), np.int64)
+    for row, graph in enumerate(ids.tolist()):
+        rng = np.random.Generator(np.random.Philox(key=[seed, SEARCH], counter=[0, 0, step, graph]))
+        rng.standard_normal(out=epsilon[row], dtype=np.float32)
+        seeds[row] = rng.integers(2**31)
+    return epsilon, seeds

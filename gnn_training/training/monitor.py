@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnn_training.distributed import Runtime
-from gnn_training.training.loader import GraphBatch, Searcher
+from gnn_training.search.batches import SearchBatch, Searcher
 
 log = logging.getLogger(__name__)
 SAMPLE_SECONDS = 1.0  # between two looks at a GPU
@@ -25,7 +25,7 @@ class TimedSearcher:
         self.search, self.device = search, device
         self._spans: list[tuple] = []
 
-    def __call__(self, weights: Tensor, batch: GraphBatch, rounds: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, weights: Tensor, batch: SearchBatch, rounds: int) -> tuple[Tensor, Tensor]:
         """Search; see `Searcher`."""
         began = self._now()
         results = self.search(weights, batch, rounds)

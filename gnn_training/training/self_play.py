@@ -28,7 +28,7 @@ from gnn_training.graph import NeighbourLists
 from gnn_training.network.crossover import CrossoverNetwork, squared_errors
 from gnn_training.search import kernels
 from gnn_training.search.crossover import Parent, Weights, crossover, features_of, node_values, stacked
-from gnn_training.search.engine import Budget, Search, Trained, Worker
+from gnn_training.search.engine import Budget, Portfolio, Trained, Worker
 from gnn_training.search.first_colorings import seeded
 from gnn_training.search.portfolio import compile_all, recombination
 from gnn_training.settings import TrainSettings
@@ -72,7 +72,7 @@ class Player(Worker):
     """The only thread of a search, which records pairs of parents. seed: of the game."""
 
     def __init__(self, graph: int, lists: NeighbourLists, colors: np.ndarray, lower: int, weights: Weights, seed: int):
-        super().__init__(Search(lists, colors, Budget(math.inf, lower, seed=seed), Trained(None, weights)), 0)
+        super().__init__(Portfolio(lists, colors, Budget(math.inf, lower, seed=seed), Trained(None, weights)), 0)
         self.search.workers = [self]
         self.graph, self.weights, self.random = graph, weights, np.random.default_rng(seed)
         self.children_rng = seeded(seed, CHILDREN)

@@ -12,8 +12,9 @@ from gnn_training.data.packed import spread
 from gnn_training.distributed import Runtime
 from gnn_training.network import rule
 from gnn_training.network.network import ColoringNetwork
+from gnn_training.search.batches import Searcher
 from gnn_training.settings import TrainSettings
-from gnn_training.training.loader import DeviceDataset, GraphBatch, Searcher, search_costs, share
+from gnn_training.training.loader import DeviceDataset, GraphBatch, search_costs, share
 
 log = logging.getLogger(__name__)
 STATE_BATCH = 16
@@ -87,7 +88,7 @@ class Validation:
     @torch.no_grad()
     def _colors(self, weights: Tensor, batch: GraphBatch) -> Tensor:
         """Colors (G,) that a search with the weights (NUM_WEIGHTS,) finds."""
-        return self.search(weights.expand_as(batch.change)[None], batch, self.rounds)[0][0]
+        return self.search(weights.expand_as(batch.epsilon)[None], batch, self.rounds)[0][0]
 
 
 def _sums(*values: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ import torch
 
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import join
-from gnn_training.jobs.train import Training
 from gnn_training.settings import TrainSettings
+from gnn_training.training.trainer import Trainer
 
 COUNTS = ("launches", "searches", "syncs", "reads", "pageable copies", "allocations", "problems", "all-reduces",
           "streams")  # fmt: skip
@@ -29,8 +29,8 @@ def main(data: str, rounds: str) -> None:
     settings = TrainSettings(data=Path(data), device="cuda", **changes)
     result = {}
     with join("cuda") as rt:
-        training = Training(settings, PackedGraphs.open(settings.data), rt)
-        learner, validation, step = training.learner, training.validation, training.loader.starting_at(0)
+        trainer = Trainer(settings, PackedGraphs.open(settings.data), rt)
+        learner, validation, step = trainer.learner, trainer.validation, trainer.loader.starting_at(0)
         for _ in range(WARM_UP):
             learner.update(next(step))
         torch.cuda.synchronize()

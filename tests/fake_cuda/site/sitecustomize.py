@@ -10,7 +10,7 @@ class Finder(PathFinder):
 
     @classmethod
     def find_spec(cls, name: str, *arguments: Any) -> Any:
-        spec = super().find_spec(name, *arguments) if name == "gnn_training.training.searcher" else None
+        spec = super().find_spec(name, *arguments) if name == "gnn_training.training.self_check" else None
         if spec:
             load, same = spec.loader.exec_module, {"agreement_with_cpu": lambda *_: 1.0}
             spec.loader.exec_module = lambda module: load(module) or vars(module).update(same)

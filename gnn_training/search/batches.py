@@ -1,35 +1,55 @@
-"""Searches with given weights, as training and evaluation need them: many graphs, each several times.
+"""Searches with given weights in batches, as training and evaluation need them: many graphs, each several times.
 
 The cores of a CPU search graph after graph in compiled loops. An NVIDIA GPU runs hundreds of searches at once, one per
-thread block, and makes the same moves, which a self-check shows before the first step. Other GPUs leave the searches to
-the cores.
+thread block, and makes the same moves. Other GPUs leave the searches to the cores.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import product
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_training.data.packed import PackedGraphs
-from gnn_training.distributed import Runtime
-from gnn_training.errors import MachineError
+from gnn_training.graph import Graph, NeighbourLists
 from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
-from gnn_training.training.learner import SIGMA, Learner
-from gnn_training.training.loader import GraphBatch, GraphLoader, Searcher, copied_to
 
 log = logging.getLogger(__name__)
-GRAPHS, ROUNDS = 16, 200  # of a batch that is compared, and of a search
-MIN_AGREEMENT = 0.98  # share of searches that must find the same: rounding may make one go another way
 
 
-def searcher_for(data: PackedGraphs, device: torch.device) -> Searcher:
+@dataclass(frozen=True)
+class SearchBatch:
+    """G graphs to search, all tensors on one device."""
+
+    ids: np.ndarray  # (G,) int64, positions in the packed graphs
+    lists: Callable[[int], NeighbourLists]  # of the graph in a row of the batch
+    first: Sequence[np.ndarray]  # (N,) int16 each, colorings to start with
+    lower: Tensor  # (G,) int64, bounds on the chromatic number
+    seeds: Tensor  # (G,) int64
+
+
+class GraphStore(Protocol):
+    """Where the graphs of all batches are, such as PackedGraphs."""
+
+    num_nodes: np.ndarray
+    num_edges: np.ndarray
+
+    def graph(self, i: int) -> Graph:
+        """Graph i."""
+
+
+# Searches every graph S times, with weights (S, G, NUM_WEIGHTS), for so many rounds: fewest colors (S, G) float, and
+# the fewest conflicts (S, G) since, 0 where the lower bound is reached.
+Searcher = Callable[[Tensor, SearchBatch, int], tuple[Tensor, Tensor]]
+
+
+def searcher_for(data: GraphStore, device: torch.device) -> Searcher:
     """The fastest way to search on a device."""
     if device.type == "cpu":
         return search_on_cpu
@@ -41,7 +61,7 @@ def searcher_for(data: PackedGraphs, device: torch.device) -> Searcher:
 
 @torch.no_grad()
 def search_on_cpu(
-    weights: Tensor, batch: GraphBatch, rounds: int, rows: Sequence[int] | None = None
+    weights: Tensor, batch: SearchBatch, rounds: int, rows: Sequence[int] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Search graph after graph, on as many threads as torch may use; see `Searcher`. rows: only these graphs."""
     rows = range(len(batch.ids)) if rows is None else rows
@@ -67,7 +87,7 @@ class BlockSearcher:
     around `search.search_cuda`. Each graph stays on the GPU from its first search on.
     """
 
-    def __init__(self, data: PackedGraphs, device: torch.device):
+    def __init__(self, data: GraphStore, device: torch.device):
         from gnn_training.search import search_cuda  # loads numba's CUDA
 
         self.data, self.device, self.search_cuda = data, device, search_cuda
@@ -76,18 +96,18 @@ class BlockSearcher:
         nodes = data.num_nodes.astype(np.int64)
         self.first_node = np.cumsum([0, *nodes])
         self.first_word = np.cumsum([0, *nodes * -(-nodes // self.search_cuda.BITS)])
-        self.num_colors = np.zeros(len(data), int)  # of the colorings to start with, 0 if a graph is not there yet
+        self.num_colors = np.zeros(len(nodes), int)  # of the colorings to start with, 0 if a graph is not there yet
         self._tables = lru_cache(1)(self._make_tables)
         self._streams = [torch.cuda.Stream(device) for _ in range(2)]  # of launches, which run at the same time
         self.graphs = search_cuda.DeviceGraphs(
             nodes=self._copied(data.num_nodes), ends=self._copied(2 * data.num_edges),
-            num_colors=self._empty(torch.int32, len(data)), first_node=self._copied(self.first_node),
+            num_colors=self._empty(torch.int32, len(nodes)), first_node=self._copied(self.first_node),
             first_word=self._copied(self.first_word), first=self._empty(torch.int16, self.first_node[-1]),
             adjacency=self._empty(torch.uint32, self.first_word[-1]),
         )  # fmt: skip
 
     @torch.no_grad()
-    def __call__(self, weights: Tensor, batch: GraphBatch, rounds: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, weights: Tensor, batch: SearchBatch, rounds: int) -> tuple[Tensor, Tensor]:
         """Search; see `Searcher`. Nothing here waits for the GPU, unless a search is too large for a block."""
         for i, first in zip(batch.ids.tolist(), batch.first, strict=True):
             if not self.num_colors[i]:
@@ -147,46 +167,7 @@ class BlockSearcher:
         return torch.empty(*map(int, shape), dtype=dtype, device=self.device)
 
 
-def self_check(learner: Learner, loader: GraphLoader, rt: Runtime) -> list[dict]:
-    """Search two batches twice on every GPU, compare with the CPU, and take the largest step of the training, all
-    without changing anything. Return what every rank found; nothing on CPUs. Raises MachineError on all ranks: a GPU
-    searches wrongly.
-    """
-    if rt.device.type == "cpu":
-        return []
-    agreement = agreement_with_cpu(learner, loader)
-    torch.cuda.reset_peak_memory_stats()
-    learner.try_step(loader.largest())
-    ranks = rt.gather(
-        {
-            "rank": rt.rank,
-            "device": rt.device_name,
-            "precision": str(learner.precision).removeprefix("torch."),
-            "agreement": agreement,
-            "peak_gib": round(torch.cuda.max_memory_reserved() / 2**30, 3),
-            "total_gib": round(torch.cuda.mem_get_info()[1] / 2**30, 1),
-        }
-    )
-    for rank in ranks:
-        if rank["agreement"] < MIN_AGREEMENT:
-            share = f"only {rank['agreement']:.0%} of the searches of rank {rank['rank']} ({rank['device']})"
-            raise MachineError(f"{share} find what a CPU finds: take another host, or train with --device cpu")
-    if rt.is_main:
-        log.info(
-            "self-check: at least %.0f%% of the searches on each of %d GPUs find what a CPU finds; the largest batch "
-            "takes %.1f of %.0f GiB", 100 * min(rank["agreement"] for rank in ranks), len(ranks),
-            max(rank["peak_gib"] for rank in ranks), ranks[0]["total_gib"],
-        )  # fmt: skip
-    return ranks
-
-
-def agreement_with_cpu(learner: Learner, loader: GraphLoader) -> float:
-    """Share of the searches in two batches that find the colors and conflicts of a CPU, both times."""
-    ids, rule, right = loader.sampler.indices, learner.network.rule.detach(), []
-    ids = ids[np.linspace(0, len(ids) - 1, 2 * GRAPHS).astype(int)]
-    for number in (0, 1, 0, 1):  # what is left from one launch would show in the next
-        batch = loader.dataset.batch(ids[number::2], GRAPHS, step=number)
-        weights = rule + SIGMA * torch.stack([batch.change, -batch.change])
-        outcomes, expected = (search(weights, batch, ROUNDS) for search in (learner.search, search_on_cpu))
-        right.append((torch.stack(outcomes) == torch.stack(expected)).all(0).flatten().cpu())
-    return torch.cat(right).float().mean().item()
+def copied_to(device: torch.device, values: np.ndarray) -> Tensor:
+    """The same values on a GPU, without waiting for it; on a CPU the same memory."""
+    tensor = torch.from_numpy(values)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
