@@ -27,7 +27,7 @@ from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, OPTIONAL_INPUTS, OUTP
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, from_logits, is_proper, num_colors
 from gnn_training.jobs import export as job
-from gnn_training.network.network import HIDDEN, LAYERS, ColoringNetwork, PredictionNetwork
+from gnn_training.network.network import HIDDEN, ColoringNetwork, PredictionNetwork
 from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.onnx_program import export as onnx_export
 from gnn_training.onnx_program import golden
@@ -207,7 +207,7 @@ def test_an_export_changes_weights_and_metadata_alone(loaded: onnx.ModelProto):
     assert [(entry.key, entry.value) for entry in made.metadata_props] == [("a", "b")]
 
 
-@pytest.mark.parametrize("predictions", [PredictionNetwork(layers=LAYERS + 1), PredictionNetwork(HIDDEN + 1)])
+@pytest.mark.parametrize("predictions", [PredictionNetwork(HIDDEN - 1), PredictionNetwork(HIDDEN + 1)])
 def test_a_network_that_was_not_traced_is_not_exported(predictions: PredictionNetwork):
     network = ColoringNetwork()
     network.predictions = predictions
