@@ -91,7 +91,7 @@ def test_everybody_may_read_what_is_written(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 3}, "has version 3, this program reads 4"),
+        ({"version": 3}, "has version 3, this program reads 5"),
         ({"format": "something else"}, "not a manifest of packed graphs"),
         ({"graphs": 6}, "has 5 values of num_nodes, not 6"),
         ({"families": None}, "damaged"),
