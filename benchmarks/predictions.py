@@ -1,4 +1,4 @@
-"""Measure what more graphs, wider networks and more layers buy for the predictions of a search's end.
+"""Measure what more graphs and wider networks buy for the predictions of a search's end.
 
     python -m benchmarks.predictions --folder FOLDER
 
@@ -51,10 +51,8 @@ class Options:
     """Fewest and most nodes."""
     parts: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0)
     """Shares of the training graphs, with the first of `widths`."""
-    widths: tuple[int, ...] = (32, 64, 128)
-    """Widths of the network, with all graphs."""
-    layers: tuple[int, ...] = (3, 1)
-    """Exchanges of messages; all but the first with all graphs and the first of `widths`."""
+    widths: tuple[int, ...] = (64, 32, 128)
+    """Hidden units of the network; all but the first with all graphs."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of trainings."""
     steps: int = 3000
@@ -68,7 +66,6 @@ class Cell(NamedTuple):
 
     graphs: int
     width: int
-    layers: int
     seed: int
 
 
@@ -86,20 +83,18 @@ def main(options: Options) -> None:
             files.write_text(place, json.dumps(scores))
             log.info("%s: %s", cell, scores)
         rows[cell] = json.loads(place.read_text())
-    kinds = list(dict.fromkeys(cell[:3] for cell in rows))
-    columns: dict[str, list[object]] = {name: [kind[i] for kind in kinds] for i, name in enumerate(Cell._fields[:3])}
+    kinds = list(dict.fromkeys(cell[:2] for cell in rows))
+    columns: dict[str, list[object]] = {name: [kind[i] for kind in kinds] for i, name in enumerate(Cell._fields[:2])}
     for name in next(iter(rows.values())):
-        values = [[rows[cell][name] for cell in rows if cell[:3] == kind] for kind in kinds]
+        values = [[rows[cell][name] for cell in rows if cell[:2] == kind] for kind in kinds]
         columns[name] = [f"{np.mean(each):.3f} ({min(each):.3f} to {max(each):.3f})" for each in values]
     print_tables(markdown_table(columns))
 
 
 def cells(options: Options) -> Iterator[Cell]:
     """All trainings, the smallest first."""
-    width, layers = options.widths[0], options.layers[0]
-    kinds = [(round(part * options.graphs), width, layers) for part in options.parts]
-    kinds += [(options.graphs, width, other) for other in options.layers[1:]]
-    kinds += [(options.graphs, other, layers) for other in options.widths[1:]]
+    kinds = [(round(part * options.graphs), options.widths[0]) for part in options.parts]
+    kinds += [(options.graphs, width) for width in options.widths[1:]]
     yield from (Cell(*kind, seed) for kind in kinds for seed in options.seeds)
 
 
@@ -119,7 +114,7 @@ def labelled(folder: Path, seed: int, graphs: int, sizes: tuple[int, int]) -> Pa
 def trained(data: PackedGraphs, cell: Cell, options: Options) -> PredictionNetwork:
     """A network that has learned from the first states of an order by chance, its averaged weights."""
     torch.manual_seed(cell.seed)
-    network = PredictionNetwork(cell.width, cell.layers)
+    network = PredictionNetwork(cell.width)
     dataset = DeviceDataset(data, CPU)
     chosen = np.random.default_rng(cell.seed).permutation(len(data))[: cell.graphs]
     ids = np.flatnonzero(np.isin(dataset.state_graph, chosen))
@@ -144,26 +139,23 @@ def trained(data: PackedGraphs, cell: Cell, options: Options) -> PredictionNetwo
 def score(network: PredictionNetwork, test: PackedGraphs) -> dict[str, float]:
     """What the network says after the rounds of a call about a hundred times as many, on graphs that are open then."""
     dataset = DeviceDataset(test, CPU)
-    nll, error, before, log_rounds, covered, held = [], [], [], [], [], []
-    for i in dataset.state_ids("train").tolist() + dataset.state_ids("validation").tolist():
-        batch = dataset.states(np.array([i]), 1)
-        call = min(CALL_ROUNDS, rounds_by_size(int(test.num_nodes[dataset.state_graph[i]])))
-        if batch is None or batch.search.rounds != call:
-            continue
-        predicted = network(batch.inputs)
-        saved, search = float(batch.saved), batch.search
-        nll.append(float(prediction_terms(predicted, batch)["saved"]))
-        error.append(abs(float(predicted.chromatic(search) - search.num_colors) + saved))
-        before.append(saved)
-        log_rounds.append((float(predicted.log_rounds), float(batch.log_rounds)))
-        low, high = distribution_at(predicted.chances()[0].numpy(), saved)
+    sizes = test.num_nodes[dataset.state_graph].astype(np.int64)
+    after_call = np.flatnonzero(test.state_rounds == np.minimum(CALL_ROUNDS, rounds_by_size(sizes)))
+    batch = dataset.states(after_call, len(after_call))
+    assert batch is not None
+    predicted, saved = network(batch.inputs), batch.saved
+    error = predicted.chromatic(batch.num_colors, batch.lower) - batch.num_colors + saved
+    log_rounds = torch.stack([predicted.log_rounds, batch.log_rounds], 1).numpy()
+    covered, held = [], []
+    for chances, number in zip(predicted.chances().numpy(), saved.tolist(), strict=True):
+        low, high = distribution_at(chances, number)
         covered.append(low < INTERVAL[1] and high > INTERVAL[0])
         held.append((np.clip(INTERVAL[1], low, high) - np.clip(INTERVAL[0], low, high)) / max(high - low, 1e-9))
-    ranks = np.argsort(np.argsort(np.array(log_rounds), axis=0), axis=0)
+    ranks = np.argsort(np.argsort(log_rounds, axis=0), axis=0)
     return {
-        "negative log likelihood": float(np.mean(nll)),
-        "error of the median, colors": float(np.mean(error)),
-        "error of the colors of the call": float(np.mean(before)),
+        "negative log likelihood": float(prediction_terms(predicted, batch)["saved"]),
+        "error of the median, colors": float(error.abs().mean()),
+        "error of the colors of the call": float(saved.mean()),
         "rank correlation of the rounds": float(np.corrcoef(ranks.T)[0, 1]),
         "in the 80% interval": float(np.mean(covered)),
         "in it, ends shared": float(np.mean(held)),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gnn_training.graph import Graph, NeighbourLists
 from gnn_training.network.graphs import Graphs, concatenated, pad
-from gnn_training.network.network import ColoringNetwork, Edges
+from gnn_training.network.network import ColoringNetwork
 from gnn_training.onnx_program import tensor_search
 from gnn_training.onnx_program.program import limits
 from gnn_training.search.batches import Searcher
@@ -36,13 +36,6 @@ def planted(num_nodes: int, num_colors: int, density: float, seed: int = 0) -> t
 def padded(graphs: Sequence[Graph]) -> Graphs:
     """Graphs padded to the largest."""
     return pad(*concatenated(graphs))[0]
-
-
-def edges_of(graphs: Sequence[Graph]) -> Edges:
-    """Nodes and edges of the graphs in a row, as PredictionNetwork takes them."""
-    edge_index, node_graph = concatenated(graphs)
-    order = edge_index[0].argsort(stable=True)
-    return Edges(node_graph, torch.bincount(edge_index[0], minlength=len(node_graph)), *edge_index[:, order])
 
 
 def search_in_tensors(weights: Tensor, batch: GraphBatch, rounds: int) -> tuple[Tensor, Tensor]:

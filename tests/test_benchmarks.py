@@ -22,8 +22,8 @@ COMMANDS = {
         "--record searches --seconds 0.1 --shown 0.1 --bounds 60 80 --graphs 1": r"\| 60 to 80 *\| *1 \| [+-]"
     },
     "predictions": {
-        f"--folder . --graphs 12 --test-graphs 12 {SMALL} --parts 1 --widths 8 --layers 1 --seeds 0 --steps 2":
-        r"\n\| *12 \| *8 \| *1 \|( -?[\d.]+ \(.*?\) *\|){6}"
+        f"--folder . --graphs 12 --test-graphs 12 {SMALL} --parts 1 --widths 8 --seeds 0 --steps 2":
+        r"\n\| *12 \| *8 \|( -?[\d.]+ \(.*?\) *\|){6}"
     },
     "recombination": {
         f"colors --seconds 0.05 {SMALL} --graphs 1": r"1 \+0.000 ± 0.000 [+-]\d",

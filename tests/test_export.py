@@ -27,7 +27,7 @@ from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, OPTIONAL_INPUTS, OUTP
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, from_logits, is_proper, num_colors
 from gnn_training.jobs import export as job
-from gnn_training.network.network import HIDDEN, LAYERS, ColoringNetwork, PredictionNetwork
+from gnn_training.network.network import HIDDEN, ColoringNetwork, PredictionNetwork
 from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.onnx_program import export as onnx_export
 from gnn_training.onnx_program import golden
@@ -207,7 +207,7 @@ def test_an_export_changes_weights_and_metadata_alone(loaded: onnx.ModelProto):
     assert [(entry.key, entry.value) for entry in made.metadata_props] == [("a", "b")]
 
 
-@pytest.mark.parametrize("predictions", [PredictionNetwork(layers=LAYERS + 1), PredictionNetwork(HIDDEN + 1)])
+@pytest.mark.parametrize("predictions", [PredictionNetwork(HIDDEN - 1), PredictionNetwork(HIDDEN + 1)])
 def test_a_network_that_was_not_traced_is_not_exported(predictions: PredictionNetwork):
     network = ColoringNetwork()
     network.predictions = predictions
@@ -227,6 +227,17 @@ def test_a_training_can_begin_with_the_shipped_file_and_with_no_other_kind_of_fi
     (tmp_path / "other.onnx").write_bytes(onnx.helper.make_model(onnx.GraphProto()).SerializeToString())
     with pytest.raises(UserError, match=r"other.onnx: is damaged .*; name a run folder, a checkpoint or an exported"):
         checkpoint.load_weights(tmp_path / "other.onnx")
+
+
+def test_a_training_takes_all_but_the_predictions_from_a_file_of_an_older_version(tmp_path: Path, caplog):
+    model = onnx.load(SHIPPED_MODEL)
+    for tensor in model.graph.initializer:
+        tensor.name = tensor.name.replace("predictions.layers.", "predictions.node.")
+    onnx.save(model, tmp_path / "old.onnx")
+    old, shipped = (checkpoint.load_weights(path) for path in (tmp_path / "old.onnx", SHIPPED))
+    assert "old.onnx: its predictions are those of an older version, so they begin untrained" in caplog.text
+    differ = {name for name in shipped if not torch.equal(old[name], shipped[name])}
+    assert differ == {name for name in shipped if name.startswith("predictions.")}
 
 
 @pytest.mark.slow
@@ -352,7 +363,7 @@ def test_a_published_file_that_was_changed_or_lost_is_named(models: Path, name: 
     assert re.fullmatch(f"coloring-gnn: .*/{place}: {what}; export again\n", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("shape", [[1, NUM_WEIGHTS], [22, 128]], ids=["rule of moving", "predictions"])
+@pytest.mark.parametrize("shape", [[1, NUM_WEIGHTS], [22, 64]], ids=["rule of moving", "predictions"])
 @pytest.mark.parametrize("damaged", [MODEL_FILE, WEB_FILE])
 def test_a_file_that_gives_other_answers_is_caught(models, loaded: onnx.ModelProto, capsys, damaged, shape: list[int]):
     (weights,) = [tensor for tensor in loaded.graph.initializer if list(tensor.dims) == shape]

@@ -266,7 +266,7 @@ def test_the_scores_are_those_of_searches_in_tensors(data: PackedGraphs, rt: Run
     for i in range(len(one.dataset.state_graph)):  # one by one
         batch = one.dataset.states(np.array([i]), 1)
         predicted = network.predictions(batch.inputs)
-        errors.append(abs(predicted.chromatic(batch.search) - (batch.search.num_colors - batch.saved)).item())
+        errors.append(abs(predicted.chromatic(batch.num_colors, batch.lower) - (batch.num_colors - batch.saved)).item())
         right.append(predicted.graph_type_logits.argmax().item() == batch.graph_type.item())
     scores = one.scores(network)
     assert scores["graphs"] == len(gap) == 24

@@ -14,8 +14,9 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.graph import Graph, Instance, is_proper
 from gnn_training.network.graphs import concatenated, pad
-from gnn_training.network.network import ColoringNetwork, structure
+from gnn_training.network.network import ColoringNetwork
 from gnn_training.network.rule import NUM_WEIGHTS
+from gnn_training.network.states import SearchState, features
 from gnn_training.onnx_program.program import Program
 from gnn_training.search.first_colorings import first_coloring
 from gnn_training.search.search_kernel import noise_table, search_graph
@@ -40,23 +41,24 @@ def test_a_state_carries_what_its_search_has_seen_and_found_later(data: PackedGr
     torch.manual_seed(0)
     rule = ColoringNetwork().rule.detach().numpy()
     batch = dataset.states(ids[:9], 9)
-    graphs = pad(*concatenated([data.graph(i) for i in dataset.state_graph[ids[:9]]]))[0]
-    node, graph = structure(graphs)
-    torch.testing.assert_close(batch.inputs.node[:, : node.shape[2]], node[graphs.exists])
-    torch.testing.assert_close(batch.inputs.graph[:, : graph.shape[1]], graph)
+    horizons = [
+        dataset._later(int(i), int(r), None)[0] for i, r in zip(dataset.state_graph, data.state_rounds, strict=True)
+    ]
     for row, i in enumerate(dataset.state_graph[ids[:9]].tolist()):
-        lists, search, mine = data.graph(i).csr(), batch.search, batch.inputs.edges.node_graph == row
+        lists, rounds, horizon = data.graph(i).csr(), int(data.state_rounds[ids[row]]), horizons[ids[row]]
         first, clique = first_coloring(lists).astype(np.int64), int(data.clique[i])
         arguments = *lists, first, 0, clique, rule, noise_table(int(first.max()) + 1), 0
-        now, then = (
-            search_graph(*arguments, int(r), np.zeros(1, np.uint8), np.array([int(r)]))
-            for r in (search.rounds[row], search.horizon[row])
-        )
-        for name, values in zip(("colors", "free", "one", "conflicts", "moves"), now.states[0], strict=True):
-            assert getattr(search, name)[mine].tolist() == values.tolist()
-        assert (search.num_colors[row], search.lower[row]) == (now.num_colors, clique)
-        assert search.reached[row] == now.reached[now.num_colors]
-        assert batch.saved[row] == now.num_colors - then.num_colors
+        now, then = (search_graph(*arguments, r, np.zeros(1, np.uint8), np.array([r])) for r in (rounds, horizon))
+        k, reached = now.num_colors, now.reached[now.num_colors]
+        of_graph = (torch.tensor([float(x)]) for x in (k, clique, rounds, reached, now.conflicts))
+        colors, *counts = torch.from_numpy(now.states[:1]).unbind(1)
+        seen = SearchState(colors.long(), *(x.float() for x in counts), *of_graph)
+        graph = pad(*concatenated([data.graph(i)]))[0]
+        expected = features(graph.exists, graph.degrees, seen, torch.arange(first.max() + 1))
+        torch.testing.assert_close(batch.inputs[row, :-2], expected[0])
+        assert batch.inputs[row, -2] == pytest.approx(math.log((1 + horizon) / (1 + rounds)) / 2, rel=1e-5)
+        assert (batch.inputs[row, -1], batch.num_colors[row], batch.lower[row]) == (0, k, clique)
+        assert batch.saved[row] == k - then.num_colors
         assert 10 ** batch.log_rounds[row].item() - 1 == pytest.approx(then.reached[then.num_colors], rel=1e-4)
         assert batch.graph_type[row] == data.graph_type[i]
     assert batch.saved.max() > 0
@@ -65,14 +67,14 @@ def test_a_state_carries_what_its_search_has_seen_and_found_later(data: PackedGr
 def test_horizons_depend_on_step_and_state_and_not_on_batch_mates(dataset: DeviceDataset):
     ids = dataset.state_ids("train")
     one, other = dataset.states(ids[:6], 6, 3, 8), dataset.states(ids[2:9], 7, 3, 8)
-    assert torch.equal(one.search.horizon[2:], other.search.horizon[:4])
-    assert not torch.equal(one.search.horizon, dataset.states(ids[:6], 6, 3, 9).search.horizon)
-    many = torch.cat([dataset.states(ids[:6], 6, 3, step).search.horizon for step in range(30)])
-    assert 0.1 < (many == 0).float().mean() < 0.3
-    ever = dataset.states(ids[:6], 6, 3, int((many.view(30, 6) == 0).sum(1).argmax()))
+    assert torch.equal(one.inputs[2:], other.inputs[:4])
+    assert not torch.equal(one.inputs, dataset.states(ids[:6], 6, 3, 9).inputs)
+    many = torch.cat([dataset.states(ids[:6], 6, 3, step).inputs[:, -1] for step in range(30)])
+    assert 0.1 < many.mean() < 0.3
+    ever = dataset.states(ids[:6], 6, 3, int(many.view(30, 6).sum(1).argmax()))
     best = torch.from_numpy(dataset.data.num_colors[dataset.state_graph[ids[:6]]].astype(float))
-    rows = ever.search.horizon == 0
-    assert (ever.search.num_colors - ever.saved <= best)[rows].all()
+    rows = ever.inputs[:, -1] == 1
+    assert (ever.num_colors - ever.saved <= best)[rows].all()
 
 
 def test_a_batch_carries_the_labels_of_its_graphs(data: PackedGraphs, dataset: DeviceDataset):
@@ -122,12 +124,12 @@ def test_changes_are_standard_normal_and_independent():
 def test_batches_share_no_memory_with_the_dataset(dataset: DeviceDataset):
     first, expected = (batch_of(dataset, IDS) for _ in range(2))
     states, others = (dataset.states(np.arange(3), 3) for _ in range(2))
-    for tensor in (*states.search, *states.inputs.edges, *states.inputs[1:], first.num_colors, first.lower):
+    for tensor in (states.inputs, states.num_colors, states.lower, states.saved, first.num_colors, first.lower):
         tensor.zero_()
     again = batch_of(dataset, IDS)
     assert torch.equal(again.num_colors, expected.num_colors) and torch.equal(again.lower, expected.lower)
     kept = dataset.states(np.arange(3), 3)
-    assert all(map(torch.equal, kept.search, others.search)) and torch.equal(kept.inputs.node, others.inputs.node)
+    assert torch.equal(kept.inputs, others.inputs) and torch.equal(kept.saved, others.saved)
 
 
 def loader(data: PackedGraphs, rt: Runtime, **changes) -> GraphLoader:

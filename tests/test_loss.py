@@ -6,15 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_graphs import edges_of, padded, random_graph, search_in_tensors, terms_of
+from small_graphs import random_graph, search_in_tensors, terms_of
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from gnn_training.contract import GRAPH_TYPES, UNKNOWN_TYPE
 from gnn_training.graph import Graph
-from gnn_training.network import network as network_module
-from gnn_training.network.network import ColoringNetwork, structure
+from gnn_training.network.network import ColoringNetwork
 from gnn_training.network.rule import NUM_WEIGHTS
+from gnn_training.network.states import FEATURES
 from gnn_training.search.batches import Searcher, search_on_cpu
 from gnn_training.search.first_colorings import first_coloring
 from gnn_training.training.learner import SIGMA, WEIGHTS
@@ -47,21 +47,11 @@ def batch(graphs: list[Graph]) -> GraphBatch:
 
 def states(graphs: list[Graph]) -> StateBatch:
     """Of searches in these graphs, as if much came later."""
-    lists = [graph.csr() for graph in graphs]
-    first = [first_coloring(each).astype(int) for each in lists]
-    node, graph = structure(batch := padded(graphs))
-    edges = edges_of(graphs)
-    per_node = [torch.full((len(edges.node_graph),), float(i)) for i in range(4)]
     sizes = torch.tensor([float(graph.num_nodes) for graph in graphs])
-    colors = torch.from_numpy(np.concatenate(first))
-    used = torch.tensor([float(each.max()) + 1 for each in first])
-    search = network_module.SearchState(
-        colors, *per_node, used, (used - 3).clamp(min=1), sizes, sizes / 2, sizes, 100 * sizes
-    )
-    color_ids = torch.arange(int(used.max()))
+    inputs = torch.stack([torch.randn(FEATURES + 2, generator=torch.manual_seed(graph.num_edges)) for graph in graphs])
     return StateBatch(
-        network_module.states(edges, node[batch.exists], graph, search, color_ids), search,
-        saved=sizes % 4, log_rounds=sizes.log10(), graph_type=sizes.long() % len(GRAPH_TYPES), num_states=1,
+        inputs, sizes, sizes / 2, saved=sizes % 4, log_rounds=sizes.log10(),
+        graph_type=sizes.long() % len(GRAPH_TYPES), num_states=1,
     )  # fmt: skip
 
 

@@ -1,16 +1,19 @@
 """PredictionNetwork sees a search in a graph: not the numbers of nodes and colors, not padding, not other graphs."""
 
-import networkx as nx
 import numpy as np
 import pytest
 import torch
-from small_graphs import edges_of, padded, random_graph
+from small_graphs import padded, random_graph
+from torch import Tensor
+from torch.nn.functional import pad
 
 from gnn_training.contract import OUTPUTS
-from gnn_training.graph import Graph, as_graph
+from gnn_training.graph import Graph
 from gnn_training.network import network as network_module
+from gnn_training.network import states
 from gnn_training.network.graphs import concatenated
-from gnn_training.network.network import ColoringNetwork, SearchState, structure
+from gnn_training.network.network import ColoringNetwork
+from gnn_training.network.states import SearchState, features
 from gnn_training.onnx_program.program import Program
 
 GRAPHS = [random_graph(12, 0.5, 1), random_graph(30, 0.2, 2), Graph.from_edges(4, []), Graph.from_edges(1, [])]
@@ -30,45 +33,55 @@ def predict(program: Program, *graphs: Graph, rounds: int = 0) -> list[torch.Ten
 
 def test_permuting_the_nodes_changes_no_prediction(program: Program):
     halves = random_graph(30, 0.4).adjacency()
-    halves[:15, :15] = halves[15:, 15:] = False  # no triangles, so that the estimate of clustering is exact
+    halves[:15, :15] = halves[15:, 15:] = False
     order = np.random.default_rng(4).permutation(30)  # two colors, whatever the order
     permuted, plain = (predict(program, Graph.from_adjacency(x)) for x in (halves[order][:, order], halves))
     torch.testing.assert_close(permuted, plain, rtol=1e-4, atol=1e-4)
 
 
-def test_the_numbers_of_the_colors_change_no_prediction():
-    torch.manual_seed(1)
-    network, states = network_module.PredictionNetwork(), some_states()
-    renamed = states.node_class.max() - states.node_class
-    other = states._replace(node_class=renamed, class_sizes=states.class_sizes.flip(0))
-    torch.testing.assert_close(network(states), network(other))
+def test_features_do_not_depend_on_the_numbers_of_nodes_and_colors_or_on_padding():
+    graph, colors, counts = random_graph(40, 0.3, 5), torch.arange(40) % 7, torch.randint(9, (4, 40))
+    order, names = torch.randperm(40), torch.randperm(9)
+    plain = features_of(graph, colors, counts, 7)
+    permuted = Graph.from_adjacency(graph.adjacency()[order][:, order])
+    for other in (
+        features_of(permuted, colors[order], counts[:, order], 7),
+        features_of(graph, names[colors], counts, 9),
+        features_of(graph, colors, counts, 7, padding=5),
+    ):
+        torch.testing.assert_close(other, plain)
+    assert not torch.allclose(features_of(graph, colors, counts, 7, num_colors=8), plain)
 
 
-def test_messages_pass_along_the_edges_and_through_the_color_classes():
-    torch.manual_seed(1)
-    network, states = network_module.PredictionNetwork(), some_states()
-    before = network(states).saved_logits
-    edges = states.edges._replace(neighbours=states.edges.neighbours.flip(0))
-    assert not torch.allclose(network(states._replace(edges=edges)).saved_logits, before)
-    assert not torch.allclose(network(states._replace(node_class=states.node_class.roll(1))).saved_logits, before)
+def test_features_are_means_spreads_and_peaks_of_the_nodes():
+    graph, colors = random_graph(40, 0.3, 5), torch.arange(40) % 7
+    moves = torch.arange(40)
+    values = features_of(graph, colors, torch.stack([0 * moves, 0 * moves, 0 * moves, moves]), 7)
+    center, scale = torch.tensor(states.TYPICAL).T
+    logs = moves.float().log1p()
+    expected = torch.stack([logs.mean(), (logs.var(correction=0) + 1e-6).sqrt(), (1 + moves.float().mean()).log()])
+    places = torch.tensor([13, 20, 27])  # nine of the whole search, then the fifth of three times seven
+    torch.testing.assert_close(values[0, places] * scale[places] + center[places], expected)
 
 
-def some_states() -> network_module.States:
-    graph = random_graph(40, 0.3, 5)
-    edges, colors = edges_of([graph]), torch.arange(40) % 7
-    ones, (node, of_graph) = torch.ones(1), structure(padded([graph]))
-    search = SearchState(colors, *torch.rand(4, 40), 7 * ones, 3 * ones, 100 * ones, 50 * ones, 4 * ones, 10_000 * ones)
-    return network_module.states(edges, node[0], of_graph, search, torch.arange(7))
+def test_features_stay_within_their_bounds_for_any_search():
+    graph, ones = Graph.from_edges(30_000, [(0, 1)]), torch.ones(1)
+    search = SearchState(*torch.full((5, 1, 30_000), 250_000).unbind(), 250 * ones, 2 * ones, *[250_000 * ones] * 3)
+    batch = padded([graph])
+    values = features(batch.exists, batch.degrees, search._replace(colors=0 * search.colors), torch.arange(250))
+    assert values.isfinite().all() and values.abs().max() == states.LARGEST
 
 
-def test_the_sparse_matrix_sums_as_indices_do_and_so_does_its_gradient():
-    edges, x = some_states().edges, torch.randn(40, 3, requires_grad=True)
-    matrix, weight = network_module.sparse(edges), torch.randn(40, 3)
-    results = []
-    for adjacency in (matrix, None):
-        total = network_module.sum_neighbours(x, edges, adjacency)
-        results.append((total, *torch.autograd.grad((total * weight).sum(), x)))
-    torch.testing.assert_close(*results)
+def features_of(
+    graph: Graph, colors: Tensor, counts: Tensor, ids: int, num_colors: int = 7, padding: int = 0
+) -> Tensor:
+    """Of a search in a graph that is padded by so many nodes. counts: (4, N) free, one, conflicts, moves."""
+    batch, ones = padded([graph]), torch.ones(1)
+    exists, degrees, colors, *counts = (
+        pad(x, (0, padding)) for x in (batch.exists, batch.degrees, colors[None], *counts[:, None].float())
+    )
+    search = SearchState(colors, *counts, num_colors * ones, 3 * ones, 100 * ones, 50 * ones, 4 * ones)
+    return features(exists, degrees, search, torch.arange(ids))
 
 
 def test_chances_fall_and_the_median_stays_between_the_bounds():
@@ -82,30 +95,8 @@ def test_chances_fall_and_the_median_stays_between_the_bounds():
         predicted = network_module.Predictions(logits, torch.zeros(50, 8), scale * torch.randn(50))
         chances = predicted.chances()
         assert (chances[:, 1:] <= chances[:, :-1]).all() and chances.min() >= 0 and chances.max() <= 1
-        search = SearchState(*[torch.zeros(50)] * 5, k, lower, *[torch.zeros(50)] * 4)
-        chromatic, hard = predicted.chromatic(search), predicted.difficulty(search)
+        chromatic, hard = predicted.chromatic(k, lower), predicted.difficulty(k, lower, torch.zeros(50))
         assert (chromatic >= lower).all() and (chromatic <= k).all() and hard.min() >= 0 and hard.max() <= 100
         saved = torch.tensor([0, *network_module.SAVED])[(chances > 0.5).sum(1)]
         clear = ((chances - 0.5).abs() > 0.05).all(1)
         torch.testing.assert_close(chromatic[clear], torch.maximum(k - saved, lower)[clear])
-
-
-def clustering(network: nx.Graph) -> np.ndarray:
-    return network_module.clustering_coefficients(padded([as_graph(network), random_graph(500, 0.01)]))[
-        0, : len(network)
-    ].numpy()
-
-
-def test_clustering_is_exact_where_every_pair_of_neighbours_is_alike():
-    tail = nx.Graph([(0, 1), (1, 2), (0, 2), (0, 3)])
-    assert clustering(tail)[1:].tolist() == [1, 1, 0]
-    assert clustering(nx.complete_graph(9)).tolist() == [1] * 9
-    for network in (nx.empty_graph(3), nx.star_graph(8), nx.complete_bipartite_graph(5, 8)):
-        assert not clustering(network).any()
-
-
-@pytest.mark.parametrize("network", [nx.watts_strogatz_graph(400, 12, 0.2, 1), nx.gnp_random_graph(400, 0.3, 2)])
-def test_clustering_is_estimated_without_bias(network: nx.Graph):
-    exact, estimated = np.array(list(nx.clustering(network).values())), clustering(network)
-    assert abs((estimated - exact).mean()) < 0.02
-    assert (estimated - exact).std() < 0.2

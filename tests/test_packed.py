@@ -21,7 +21,7 @@ FAMILIES = ("er_dense", "imported")
 def row(graph: Graph) -> packed.Row:
     """A graph with as many colors as nodes."""
     n = graph.num_nodes
-    search = 700, 3, n, np.arange(n % 5 + 1), [[20, 7], [90, 3]], np.arange(10 * n).reshape(2, 5, n)
+    search = 700, 3, n, np.arange(n % 5 + 1), [20, 90], np.arange(60).reshape(2, 30) / 4
     label = Label(np.arange(n, dtype=np.int16), np.arange(n, dtype=np.int16), n, 1, n, n == 1, *search)
     return packed.row(Instance(graph), label, FAMILIES) | {"fingerprint": 2**64 - 1}
 
@@ -91,7 +91,7 @@ def test_everybody_may_read_what_is_written(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 3}, "has version 3, this program reads 4"),
+        ({"version": 3}, "has version 3, this program reads 5"),
         ({"format": "something else"}, "not a manifest of packed graphs"),
         ({"graphs": 6}, "has 5 values of num_nodes, not 6"),
         ({"families": None}, "damaged"),

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from gnn_training.graph import Graph, as_graph, is_proper, num_colors
 from gnn_training.network import rule
 from gnn_training.network.graphs import Graphs, pad
-from gnn_training.network.network import first_weights, structure
+from gnn_training.network.network import first_weights
 from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.onnx_program import greedy
 from gnn_training.onnx_program import tensor_search as search
@@ -270,7 +270,6 @@ def test_memory_grows_with_the_edges():
         run([graph], random_weights(5), 5)
         batch = padded([graph])
         clique_bound(batch, torch.arange(16))
-        structure(batch)
     assert largest.elements < 40 * (n + 2 * graph.num_edges)
 
 
@@ -289,7 +288,7 @@ def sets(batch: Graphs, chains: int, colors: Tensor | None = None, seed: int = 0
 def test_edge_lists_become_neighbour_lists_and_a_dense_matrix(graphs: list[Graph]):
     made, position = pad(*map(torch.from_numpy, edge_list(graphs)))
     size = made.exists.shape[1]
-    dense, x = made.adjacency(torch.arange(size + 1)), torch.arange(len(graphs) * size).view(-1, size).float()
+    dense = made.adjacency(torch.arange(size + 1))
     lists = made.lists(torch.arange(size + 1).expand(len(graphs), -1))
     for i, graph in enumerate(graphs):
         expected = np.zeros((size, size), dtype=bool)
@@ -298,7 +297,6 @@ def test_edge_lists_become_neighbour_lists_and_a_dense_matrix(graphs: list[Graph
             *(np.flatnonzero(row).tolist() for row in expected), []
         ]  # fmt: skip
         assert np.array_equal(dense[i].numpy(), np.pad(expected, (0, 1)))
-        assert made.sum_neighbours(x)[i].tolist() == (expected @ x[i].numpy()).tolist()
         assert made.exists[i].tolist() == [v < graph.num_nodes for v in range(size)]
     assert position.tolist() == [v for graph in graphs for v in range(graph.num_nodes)]
     assert not made.adjacency(torch.arange(1)).any()  # not wanted

@@ -254,6 +254,9 @@ def long_search(known: Label, graph: Graph, rule: np.ndarray, seed: int) -> Labe
     """The label with a search of HORIZON times the rounds of a call: when it had how few colors, and what it had seen
     after the rounds of a call and at STATES other times, which are drawn by `seed`.
     """
+    import torch  # which only such workers need
+
+    from gnn_training.network.states import SearchState, features
     from gnn_training.search.first_colorings import clique_size
     from gnn_training.search.search_kernel import noise_table, search_graph
 
@@ -268,14 +271,26 @@ def long_search(known: Label, graph: Graph, rule: np.ndarray, seed: int) -> Labe
     times = sorted({call, *np.exp(rng.uniform(math.log(FIRST_STATE), math.log(latest), STATES)).astype(int).tolist()})
     arguments = *lists, first, 0, clique, rule, noise_table(num_colors), seed, HORIZON * call, np.zeros(1, np.uint8)
     end = search_graph(*arguments, np.array(times))
+    reached, rounds = end.reached[end.num_colors :][::-1], np.array(times[: len(end.states)], np.int64)
+    saved = np.searchsorted(reached, rounds, "right") - 1
+    of_graph = num_colors - saved, np.full(len(rounds), clique), rounds, reached[saved], end.state_conflicts
+    colors, *counts = end.states.swapaxes(0, 1)
+    exists = np.ones(colors.shape, bool)
+    degrees = np.broadcast_to(np.diff(lists.offsets), colors.shape)
+
+    def floats(x: np.ndarray) -> torch.Tensor:
+        return torch.tensor(x, dtype=torch.float32)
+
+    seen = SearchState(torch.tensor(colors, dtype=torch.int64), *map(floats, (*counts, *of_graph)))
+    vectors = features(torch.tensor(exists), floats(degrees), seen, torch.arange(num_colors))
     return replace(
         known,
         search_rounds=HORIZON * call,
         clique=clique,
         search_colors=end.num_colors,
-        reached=end.reached[end.num_colors :][::-1],
-        states=list(zip(times, 2 * end.state_conflicts, strict=False)),
-        state_nodes=end.states.clip(max=np.iinfo(np.int16).max),
+        reached=reached,
+        state_rounds=rounds,
+        states=vectors.numpy(),
     )
 
 

@@ -17,7 +17,7 @@ from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 
 FORMAT = "gnn_training packed graphs"
-VERSION = 4
+VERSION = 5
 GRAPHS_FILE = "graphs.safetensors"
 MANIFEST_FILE = "manifest.json"
 MAX_NODES = 32_767  # nodes are numbers of 16 bits
@@ -36,14 +36,12 @@ RAGGED = {
     "first": ("node_offset", np.int16),
     "names": ("name_offset", np.uint8),
     "reached": ("reached_offset", np.int32),
-    "states": ("state_offset", np.int32),
-    "state_nodes": ("state_node_offset", np.int16),
+    "state_rounds": ("state_offset", np.int32),
+    "states": ("feature_offset", np.float32),
 }
 _DTYPES = PER_GRAPH | {name: dtype for name, (_, dtype) in RAGGED.items()} | {o: np.int64 for o, _ in RAGGED.values()}
 Columns = dict[str, np.ndarray]  # every tensor of the file by its name
 Row = dict[str, Any]  # of one graph: its value of every tensor of PER_GRAPH, its piece of every one of RAGGED
-STATE = 2  # entries of `states` for each: rounds, and twice the fewest conflicts since the last color saved
-STATE_NODES = 5  # entries of `state_nodes` for every node of a state: as `search_kernel.note` writes them
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,8 @@ class Label:
     clique: int = 0  # size of one
     search_colors: int = 0  # fewest
     reached: ArrayLike = ()  # rounds of ever fewer colors, first 0
-    states: ArrayLike = ()  # (S, STATE)
-    state_nodes: ArrayLike = ()  # (S, STATE_NODES, N)
+    state_rounds: ArrayLike = ()  # (S,)
+    states: ArrayLike = ()  # (S, FEATURES), see network/states.py
 
 
 def row(instance: Instance, label: Label, families: Sequence[str]) -> Row:

@@ -35,13 +35,6 @@ class Graphs(NamedTuple):
         place = torch.where(self.window < degrees[:, :, None], place, self.neighbours.shape[0] - 1)
         return take(self.neighbours, place)
 
-    def sum_neighbours(self, x: Tensor) -> Tensor:
-        """Sum over the neighbours of every node: (G, N) float to (G, N)."""
-        size = x.shape[1]
-        values = take(x.flatten(), self.graph * size + self.neighbours.clamp(max=size - 1))
-        values = torch.where(self.neighbours < size, values, 0)
-        return torch.zeros_like(x).flatten().scatter_add(0, self.graph * size + self.source, values).view_as(x)
-
     def adjacency(self, node_ids: Tensor) -> Tensor:
         """Dense adjacency (G, P, P) float of 0 and 1 with node N; node_ids (P,) is 0, 1, ..., P - 1. It has no edges if
         P is not N + 1.

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from gnn_training import contract
-from gnn_training.network import network, rule
+from gnn_training.network import rule, states
 from gnn_training.network.graphs import Graphs, pad
-from gnn_training.network.network import ColoringNetwork, Edges, structure
+from gnn_training.network.network import ColoringNetwork
 from gnn_training.onnx_program import tensor_search
 from gnn_training.onnx_program.greedy import at_once, clique_bound, dsatur, independent_sets
 
@@ -127,7 +127,6 @@ class Search(nn.Module):
     def forward(
         self,
         graphs: Graphs,
-        position: Tensor,
         bounds: Bounds,
         limits: tensor_search.Limits,
         options: Options,
@@ -144,30 +143,23 @@ class Search(nn.Module):
         fewer = (rounds * rule.ACTIVE + limits.active_ids.max()) // (limits.active_ids.max() + 1)
         rounds = torch.minimum(rounds, fewer)
         result = tensor_search.search(tensor_search.split(self.rule[None]), graphs, task, limits, rounds)
-        place = numbers.node_graph * graphs.exists.shape[1] + position                    # (V,)
-        heads = self.predict(graphs, numbers.node_graph, place, result, bounds.clique.float(), limits.color_ids)
+        heads = self.predict(graphs, result, bounds.clique.float(), limits.color_ids)
         of_numbers = [torch.cat([x, torch.zeros_like(x[:1])]).index_select(0, numbers.rows) for x in heads]
         return Searched(without_gaps(result.colors, graphs, limits.color_ids), result.counts, *of_numbers)
 
     def predict(
-        self, graphs: Graphs, node_graph: Tensor, place: Tensor, result: tensor_search.Result, lower: Tensor,
-        color_ids: Tensor,
+        self, graphs: Graphs, result: tensor_search.Result, lower: Tensor, color_ids: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The predictions (G,), (G, 8), (G,) of the contract. place (V,): of the nodes in padded graphs."""
-        (node, graph), start = structure(graphs), (graphs.num_nodes.cumsum(0) - graphs.num_nodes).long()
-        degrees, last = (x.flatten()[place] for x in (graphs.degrees, result.last))
-        free, one, conflicts, moves = result.nodes.transpose(0, 1).flatten(1)[:, place].unbind()
-        before = start[graphs.graph[:-1]]                                                 # (E,)
-        edges = Edges(node_graph, degrees, before + graphs.source[:-1], before + graphs.neighbours[:-1])
-        k = result.num_colors.float()
-        rounds = torch.where(k > lower, result.rounds, result.reached)  # whatever the rest of the batch takes
-        seen = network.SearchState(
-            last, free, one, conflicts, moves, k, lower, rounds, result.reached, result.conflicts,
-            contract.HORIZON * rounds.clamp(min=1),
-        )  # fmt: skip
-        states = network.states(edges, node.flatten(0, 1)[place], graph, seen, color_ids)
-        predicted = self.predictions(states)
-        return predicted.chromatic(seen), predicted.graph_type_logits, predicted.difficulty(seen)
+        """The predictions (G,), (G, 8), (G,) of the contract."""
+        k, reached = result.num_colors.float(), result.reached
+        rounds = torch.where(k > lower, result.rounds, reached)  # whatever the rest of the batch takes
+        free, one, conflicts, moves = result.nodes.unbind(1)
+        seen = states.SearchState(
+            result.last, free, one, conflicts, moves, k, lower, rounds, reached, result.conflicts
+        )
+        values = states.features(graphs.exists, graphs.degrees, seen, color_ids)
+        predicted = self.predictions(states.asked(values, rounds, contract.HORIZON * rounds.clamp(min=1)))
+        return predicted.chromatic(k, lower), predicted.graph_type_logits, predicted.difficulty(k, lower, reached)
 
 
 class Readout(nn.Module):
@@ -195,7 +187,7 @@ class Program(nn.Module):
         options = Options(num_colors, seed, steps)
         graphs, position, ranges, numbers = self.pad(edge_index, batch)
         bounds, limits = self.bound(graphs, ranges, seed, steps)
-        searched = self.search(graphs, position, bounds, limits, options, numbers)
+        searched = self.search(graphs, bounds, limits, options, numbers)
         logits = self.readout(searched.colors, numbers.node_graph, position)
         tensors = {"edge_index": edge_index, "batch": batch, "position": position, "color_logits": logits}
         for group in (options, graphs, ranges, numbers, bounds, limits, searched):

@@ -82,6 +82,9 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
             network = ColoringNetwork(*crossover.size)
             network.crossover.load_weights(crossover)
         predictions = [name for name in network.state_dict() if name.startswith("predictions.")]
+        if named.keys().isdisjoint(predictions):
+            log.warning("%s: its predictions are those of an older version, so they begin untrained", path)
+            predictions = []
         weights = {name: torch.tensor(onnx.numpy_helper.to_array(named[name])) for name in predictions}
         state = network.state_dict() | {"rule": torch.tensor(json.loads(metadata["rule"])), **weights}
         network.load_state_dict(state)

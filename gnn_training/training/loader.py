@@ -5,7 +5,7 @@ the device.
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from heapq import heapreplace
 from itertools import count, islice
 from typing import NamedTuple
@@ -16,12 +16,10 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 from gnn_training.contract import HORIZON
-from gnn_training.data.packed import STATE, STATE_NODES, PackedGraphs, cut
+from gnn_training.data.packed import PackedGraphs, cut
 from gnn_training.distributed import Runtime
-from gnn_training.network import network
-from gnn_training.network.graphs import concatenated, pad
-from gnn_training.network.network import NONE_SINCE, Edges, SearchState, States
 from gnn_training.network.rule import NUM_WEIGHTS
+from gnn_training.network.states import FEATURES, asked
 from gnn_training.search.batches import SearchBatch, copied_to
 from gnn_training.settings import TrainSettings
 
@@ -47,8 +45,9 @@ class GraphBatch(SearchBatch):
 class StateBatch:
     """States of G long searches and what came later, on one device. num_states: of the step on all ranks."""
 
-    inputs: States
-    search: SearchState
+    inputs: Tensor  # (G, FEATURES + 2) float, see states.asked
+    num_colors: Tensor  # (G,) float, fewest so far
+    lower: Tensor  # (G,) float, bound on them
     saved: Tensor  # (G,) float, colors saved until the horizon
     log_rounds: Tensor  # (G,) float, decimal logarithm of 1 + the rounds up to the last of them
     graph_type: Tensor  # (G,) int64
@@ -134,8 +133,7 @@ class GraphLoader:
         ranks = rt.world_size, rt.rank, settings.seed
         self.sampler = EqualCostSampler(train, search_costs(data, train), settings.batch_size, *ranks)
         ids = self.dataset.state_ids("train")
-        edges = data.num_edges[self.dataset.state_graph[ids]]
-        self.states = EqualCostSampler(ids, edges, settings.batch_states, *ranks)
+        self.states = EqualCostSampler(ids, np.ones(len(ids)), settings.batch_states, *ranks)
 
     def starting_at(self, step: int) -> Iterator[GraphBatch]:
         """Yield the batches of optimizer step `step`, counted over all epochs, and of all that follow, without end."""
@@ -161,12 +159,9 @@ class DeviceDataset:
         self.data, self.device = data, device
         keeps_lists = device.type == "cpu" and 2 * int(data.num_edges.sum(dtype=np.int64)) <= KEPT  # a GPU keeps graphs
         self.lists = lru_cache(None if keeps_lists else 0)(lambda i: data.graph(i).csr())  # of graph i
-        self._structure = cache(self._make_structure)
         columns = data.num_colors, data.lower_bound
         self._columns = torch.from_numpy(np.stack(columns).astype(np.int64)).to(device)
-        self.state_graph = np.repeat(np.arange(len(data)), np.diff(data.state_offset) // STATE)  # (S,) of every state
-        sizes = STATE_NODES * data.num_nodes[self.state_graph].astype(np.int64)
-        self._state_nodes = np.cumsum(sizes) - sizes  # (S,) where the nodes of every state begin
+        self.state_graph = np.repeat(np.arange(len(data)), np.diff(data.state_offset))  # (S,) of every state
 
     def state_ids(self, split: str) -> np.ndarray:
         """The states of the graphs of `train` or `validation`, ascending."""
@@ -189,46 +184,29 @@ class DeviceDataset:
         """
         if not len(ids):
             return None
-        data, graphs = self.data, self.state_graph[ids].tolist()
-        lists, structures = [self.lists(i) for i in graphs], [self._structure(i) for i in graphs]
-        sizes, begins = data.num_nodes[graphs].astype(np.int64), self._state_nodes[ids]
-        starts = np.cumsum(sizes) - sizes
-        nodes = [data.state_nodes[begin : begin + STATE_NODES * size].reshape(STATE_NODES, size)
-                 for begin, size in zip(begins, sizes, strict=True)]  # fmt: skip
-        colors, *counts = np.concatenate(nodes, 1)
-        rounds, conflicts = data.states.reshape(-1, STATE)[ids].T
-        conflicts = np.where(conflicts < 2 * NONE_SINCE, conflicts / 2, 10 * NONE_SINCE)
+        data, graphs, rounds = self.data, self.state_graph[ids], self.data.state_rounds[ids]
         draws = [[seed, step, HORIZONS, state] if step is not None else None for state in ids.tolist()]
-        later = [self._later(*each) for each in zip(graphs, rounds.tolist(), draws, strict=True)]
-        horizons, num_colors, reached, saved, last = np.array(later).T
+        later = [self._later(*each) for each in zip(graphs.tolist(), rounds.tolist(), draws, strict=True)]
+        horizons, num_colors, saved, last = np.array(later).T
 
         def copied(values: np.ndarray, dtype: type = np.float32) -> Tensor:
             return copied_to(self.device, values.astype(dtype))
 
-        degrees = np.concatenate([np.diff(each.offsets) for each in lists])
-        edges = Edges(
-            node_graph=copied(np.repeat(np.arange(len(graphs)), sizes), np.int64),
-            degrees=copied(degrees, np.int64),
-            source=copied(np.repeat(np.arange(len(degrees)), degrees), np.int64),
-            neighbours=copied(np.concatenate([x.neighbours + s for x, s in zip(lists, starts, strict=True)]), np.int64),
-        )
-        of_graphs = num_colors, data.clique[graphs], rounds, reached, conflicts, horizons
-        search = SearchState(copied(colors, np.int64), *map(copied, counts), *map(copied, of_graphs))
-        node, graph = (copied(np.concatenate(each)) for each in zip(*structures, strict=True))
-        color_ids = copied(np.arange(colors.max() + 1), np.int64)
+        features = copied(data.states.reshape(-1, FEATURES)[ids])
         return StateBatch(
-            inputs=network.states(edges, node, graph, search, color_ids),
-            search=search,
+            inputs=asked(features, copied(rounds), copied(horizons)),
+            num_colors=copied(num_colors),
+            lower=copied(data.clique[graphs]),
             saved=copied(saved),
             log_rounds=copied(np.log10(1 + last)),
             graph_type=copied(data.graph_type[graphs], np.int64),
             num_states=num_states,
         )
 
-    def _later(self, i: int, rounds: int, draw: list[int] | None) -> tuple[int, int, int, int, int]:
+    def _later(self, i: int, rounds: int, draw: list[int] | None) -> tuple[int, int, int, int]:
         """Of the long search of graph i after `rounds`: a horizon in rounds, or 0 for the colors of its label; the
-        colors after `rounds`, the round in which there were so few, colors saved from then to the horizon, and the
-        round of the last of them. draw: seed of a random horizon.
+        colors after `rounds`, colors saved from then to the horizon, and the round of the last of them. draw: seed of a
+        random horizon.
         """
         data, longest, reached = self.data, int(self.data.search_rounds[i]), cut(self.data.tensors, "reached", i)
         is_over = data.search_colors[i] <= data.clique[i]  # nothing will change
@@ -243,12 +221,7 @@ class DeviceDataset:
         num_colors, saved = int(data.search_colors[i]) + len(reached) - 1 - now, then - now
         if not horizon:
             saved = max(saved, num_colors - int(data.num_colors[i]))
-        return horizon, num_colors, int(reached[now]), saved, int(reached[then])
-
-    def _make_structure(self, i: int) -> tuple[np.ndarray, np.ndarray]:
-        """Features of nodes (N, 5) and graph (1, 5)."""
-        node, graph = network.structure(pad(*concatenated([self.data.graph(i)]))[0])
-        return node[0].numpy(), graph.numpy()
+        return horizon, num_colors, saved, int(reached[then])
 
 
 def perturbations(seed: int, step: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -39,7 +39,7 @@ class Validation:
         self.batches = np.array_split(mine, -(-len(mine) // settings.batch_size)) if len(mine) else []
         states = dataset.state_ids("validation")
         states = states[np.isin(dataset.state_graph[states], self.ids)]
-        states = states[share(data.num_edges[dataset.state_graph[states]], rt.world_size)[rt.rank]]
+        states = states[rt.rank :: rt.world_size]
         self.states = [states[start : start + STATE_BATCH] for start in range(0, len(states), STATE_BATCH)]
 
     @cached_property
@@ -77,8 +77,8 @@ class Validation:
         """Sums over these states: error of the number of colors, and whether the type of graph is right."""
         batch = self.dataset.states(ids, len(ids))
         assert batch is not None
-        predicted, search = network.predictions(batch.inputs), batch.search
-        error = predicted.chromatic(search) - (search.num_colors - batch.saved)
+        predicted = network.predictions(batch.inputs)
+        error = predicted.chromatic(batch.num_colors, batch.lower) - (batch.num_colors - batch.saved)
         right = predicted.graph_type_logits.argmax(1) == batch.graph_type
         return _sums(error.abs(), right)
 
