@@ -1,6 +1,7 @@
 """Searches in numba's CUDA simulator, in a process of its own: python simulated_cuda.py <tasks> <found>, two pickles.
 
-A task is a `Task`; what is found are colors and conflicts (S, G) and the colorings of all searches.
+A task is a `Task`; what is found are colors and conflicts (S, G) and the colorings of all searches. Or it is a
+`Generation`; what is found are `Children`.
 """
 
 import os
@@ -49,12 +50,41 @@ class Task:
         return np.array([graph.num_edges for graph in self.graphs], np.int32)
 
 
-def search(task: Task) -> tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]:
-    """Run a task; the task stands for the packed graphs."""
+@dataclass
+class Generation:
+    """Children of some graphs."""
+
+    graphs: list[Graph]
+    graph: np.ndarray  # (R,), as are k and seeds
+    k: np.ndarray
+    starts: np.ndarray  # (R, N)
+    seeds: np.ndarray
+    weights: np.ndarray  # (R, NUM_WEIGHTS) float32
+    rounds: int
+    threads: int = 4
+    max_shared: int = 98_304
+    late: int | None = None
+
+
+def make_children(task: Generation) -> tuple[np.ndarray, ...]:
+    """Run a task."""
+    prepare(task)
+    generations = Generations([graph.csr() for graph in task.graphs], torch.device("cpu"))
+    children = generations(task.graph, task.k, task.starts, task.seeds, task.weights, task.rounds)
+    return tuple(each.numpy() for each in children)
+
+
+def prepare(task: Task | Generation) -> None:
+    """Give the GPU the threads and the memory of a task."""
     search_cuda.THREADS = task.threads
     vars(search_cuda).update(PHASES if task.late is None else {name: late(PHASES[name], task.late) for name in PHASES})
-    properties = SimpleNamespace(shared_memory_per_block_optin=task.max_shared)
+    properties = SimpleNamespace(shared_memory_per_block_optin=task.max_shared, multi_processor_count=1)
     torch.cuda.get_device_properties = lambda device: properties
+
+
+def search(task: Task) -> tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]:
+    """Run a task; the task stands for the packed graphs."""
+    prepare(task)
     searcher, colorings = BlockSearcher(task, torch.device("cpu")), {}
     run = searcher.run
 
@@ -91,6 +121,7 @@ if __name__ == "__main__":
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
     from gnn_training.search import search_cuda
+    from gnn_training.search.generations import Generations
     from gnn_training.training.searcher import BlockSearcher
 
     # The memory of the GPU is that of the CPU.
@@ -103,5 +134,8 @@ if __name__ == "__main__":
     # device functions, which find their `cuda` without them, too.
     sys.setswitchinterval(1e-5)
     vars(search_cuda).update({k: v.py_func for k, v in vars(search_cuda).items() if getattr(v, "_device", False)})
-    PHASES = {name: vars(search_cuda)[name] for name in ("close", "weigh", "draw", "choose", "move", "apply", "leave")}
-    Path(sys.argv[2]).write_bytes(pickle.dumps([search(task) for task in pickle.loads(Path(sys.argv[1]).read_bytes())]))
+    names = ("begin", "complete", "give_color", "close", "weigh", "draw", "choose", "move", "apply", "leave")
+    PHASES = {name: vars(search_cuda)[name] for name in (*names, "count_conflicts", "count_colors")}
+    tasks = pickle.loads(Path(sys.argv[1]).read_bytes())
+    found = [search(task) if isinstance(task, Task) else make_children(task) for task in tasks]
+    Path(sys.argv[2]).write_bytes(pickle.dumps(found))
