@@ -319,6 +319,8 @@ class ColorSettings(Settings):
     """Seed of network and search."""
     threads: Workers = 0
     """Threads of ONNX Runtime and of the search; 0 takes every core."""
+    gpus: str = "none"
+    """NVIDIA GPUs that search beside the cores for one graph, as pays in minutes: all, numbers such as 0,1, or none."""
 
     @model_validator(mode="after")
     def _picture_has_a_format(self) -> Self:

@@ -5,7 +5,7 @@ Letters in shapes: R children, N nodes of the largest graph.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ class Generations:
         words = [search_cuda.words(adjacency(lists)) for lists in graphs]
         first_word = np.cumsum([0, *map(len, words)])[:-1]
         self.graphs = [self._copied(values) for values in (self.nodes, ends, first_word, np.concatenate(words))]
-        properties = torch.cuda.get_device_properties(device)
+        properties: Any = torch.cuda.get_device_properties(device)
         self.max_shared = properties.shared_memory_per_block_optin
         self.processors = properties.multi_processor_count
         self._tables = lru_cache(1)(self._make_tables)
@@ -70,7 +70,8 @@ class Generations:
         assert not len(too_large) and rounds <= MOST_ROUNDS
         kinds = np.int32, np.int32, np.int64, np.int16, np.float32
         given = [
-            self._copied(each.astype(kind)) for each, kind in zip((graph, k, seeds, starts, weights), kinds, strict=True)
+            self._copied(each.astype(kind))
+            for each, kind in zip((graph, k, seeds, starts, weights), kinds, strict=True)
         ]
         stream = search_cuda.cuda.external_stream(torch.cuda.current_stream(self.device).cuda_stream)
         for launch in launches:
@@ -82,7 +83,12 @@ class Generations:
             kernel[blocks, search_cuda.THREADS, stream, launch.shared](*map(search_cuda.as_array, tensors), rounds)
             for all_of_them, some in zip(children, found, strict=True):
                 all_of_them[places] = some
+        self._event = torch.cuda.current_stream(self.device).record_event()
         return children
+
+    def is_done(self) -> bool:
+        """Whether the last children are there. RuntimeError: the GPU reports an error."""
+        return self._event.query()
 
     def _make_tables(self, num_colors: int, count: int) -> tuple[Tensor, Tensor]:
         """Noise of so many colors, and logarithms."""
