@@ -1,7 +1,7 @@
 """Searches in numba's CUDA simulator, in a process of its own: python simulated_cuda.py <tasks> <found>, two pickles.
 
 A task is a `Task`; what is found are colors and conflicts (S, G) and the colorings of all searches. Or it is a
-`Generation`; what is found are `Children`.
+`Generation`, and `Children` are found; or `Islands`, with what `color` returns.
 """
 
 import os
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,7 +75,61 @@ def make_children(task: Generation) -> tuple[np.ndarray, ...]:
     return tuple(each.numpy() for each in children)
 
 
-def prepare(task: Task | Generation) -> None:
+@dataclass
+class Islands:
+    """A search on GPUs alone, each for two islands in two groups."""
+
+    graph: Graph
+    gpus: tuple[int, ...] = (0, 1)
+    seconds: float = 10.0
+    lower: int = 1
+    problem: str = ""  # of GPU 0: "error" at its third launch, "wrong" conflicts, or it "hangs"
+    threads: int = 1
+    max_shared: int = 98_304
+    late: int | None = None
+
+
+def color(task: Islands) -> tuple[list, list[int], list[str], float]:
+    """Run a task; the better colorings, launches of every GPU, warnings and seconds."""
+    prepare(task)
+    islands.GENERATION, lock, messages = 20, Lock(), list[str]()
+    launches = [0] * len(task.gpus)
+
+    class Simulated(Generations):
+        """On the memory of the CPU; a launch at a time, as the simulator needs it."""
+
+        def __init__(self, graphs: Any, device: Any):
+            self.gpu = device.index
+            super().__init__(graphs, torch.device("cpu"))
+
+        def __call__(self, *arguments: Any) -> Any:
+            with lock:
+                children = super().__call__(*arguments)
+            launches[self.gpu] += 1
+            if self.gpu == 0 and task.problem == "error" and launches[0] >= 3:
+                raise RuntimeError("CUDA error: an illegal memory access was encountered\nand a long story")
+            if self.gpu == 0 and task.problem == "wrong":
+                children.conflicts[:] = 0
+            return children
+
+        def is_done(self) -> bool:
+            return not (self.gpu == 0 and task.problem == "hangs")
+
+    def idle(worker: Any) -> Any:
+        while True:
+            time.sleep(0.01)
+            yield 0
+
+    generations.Generations = Simulated  # type: ignore[misc]
+    islands.logger.warning = lambda text, *arguments: messages.append(text % arguments)  # type: ignore[method-assign]
+    lists, start = task.graph.csr(), time.monotonic()
+    budget, beside = Budget(start + task.seconds, task.lower), islands.on_gpus(task.gpus, 2)
+    first = kernels.dsatur(*lists, np.zeros(1, np.uint8))
+    colorings = list(improvements(lists, first, budget, {idle: 1}, beside=beside))
+    return colorings, launches, messages, time.monotonic() - start
+
+
+def prepare(task: Task | Generation | Islands) -> None:
     """Give the GPU the threads and the memory of a task."""
     search_cuda.THREADS = task.threads
     vars(search_cuda).update(PHASES if task.late is None else {name: late(PHASES[name], task.late) for name in PHASES})
@@ -120,15 +175,18 @@ if __name__ == "__main__":
     import torch
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
-    from gnn_training.search import search_cuda
+    from gnn_training.search import generations, islands, kernels, search_cuda
+    from gnn_training.search.engine import Budget, improvements
     from gnn_training.search.generations import Generations
     from gnn_training.training.searcher import BlockSearcher
 
     # The memory of the GPU is that of the CPU.
     search_cuda.as_array = lambda tensor: FakeCUDAArray(tensor.contiguous().numpy())
-    stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda other: None)
+    event = SimpleNamespace(query=lambda: True)
+    stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda other: None, record_event=lambda: event)
     torch.cuda.Stream = torch.cuda.current_stream = lambda device: stream
-    torch.cuda.stream = lambda stream: nullcontext()
+    torch.cuda.stream = torch.cuda.device = lambda stream: nullcontext()
+    torch.cuda.mem_get_info = lambda device: (2**30, 2**30)
     search_cuda.cuda.external_stream = lambda pointer: 0
     # Half of the time went into waiting for the thread that polls the others, and into the simulator's wrappers of
     # device functions, which find their `cuda` without them, too.
@@ -137,5 +195,6 @@ if __name__ == "__main__":
     names = ("begin", "complete", "give_color", "close", "weigh", "draw", "choose", "move", "apply", "leave")
     PHASES = {name: vars(search_cuda)[name] for name in (*names, "count_conflicts", "count_colors")}
     tasks = pickle.loads(Path(sys.argv[1]).read_bytes())
-    found = [search(task) if isinstance(task, Task) else make_children(task) for task in tasks]
+    run = {"Task": search, "Generation": make_children, "Islands": color}
+    found = [run[type(task).__name__](task) for task in tasks]
     Path(sys.argv[2]).write_bytes(pickle.dumps(found))

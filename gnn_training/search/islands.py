@@ -125,7 +125,7 @@ def chosen_gpus(which: str) -> tuple[int, ...]:
         raise UserError(f"gpus ({which}) are counted from 0, and there are {count}: name lower ones")
     from gnn_training.search import search_cuda
 
-    logger.info("compiling the search for GPUs, the first time for a minute")
+    logger.info("GPUs %s: their first use compiles the search, which takes a minute", ", ".join(map(str, numbers)))
     for gpu in numbers:
         properties: Any = torch.cuda.get_device_properties(gpu)
         with torch.cuda.device(gpu):
@@ -184,7 +184,7 @@ class Group:
             worker.look_for(k)
             for i, island in enumerate(self.islands):
                 island.begin(island.first if i else best, k)
-            while search.best is best and (generation := self.generation(k)):
+            while search.best is best and not search.is_over and (generation := self.generation(k)):
                 for island, parents in zip(self.islands, generation, strict=True):
                     island.first, island.second = (parent.colors for parent in parents)
                 if search.best is best:
