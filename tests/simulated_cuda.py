@@ -120,10 +120,11 @@ def color(task: Islands) -> tuple[list, list[int], list[str], float]:
             time.sleep(0.01)
             yield 0
 
-    generations.Generations = Simulated  # type: ignore[misc]
+    generations.Generations, crossing = Simulated, generations.Crossing  # type: ignore[misc]
+    generations.Crossing = lambda lists, weights, device: crossing(lists, weights, torch.device("cpu"))
     islands.logger.warning = lambda text, *arguments: messages.append(text % arguments)  # type: ignore[method-assign]
     lists, start = task.graph.csr(), time.monotonic()
-    budget, beside = Budget(start + task.seconds, task.lower), islands.on_gpus(task.gpus, 2)
+    budget, beside = Budget(start + task.seconds, task.lower), islands.on_gpus(task.gpus)
     first = kernels.dsatur(*lists, np.zeros(1, np.uint8))
     colorings = list(improvements(lists, first, budget, {idle: 1}, beside=beside))
     return colorings, launches, messages, time.monotonic() - start

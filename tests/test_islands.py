@@ -10,16 +10,19 @@ import fake_gpus
 import numpy as np
 import pytest
 import simulated_cuda
+import torch
 from dimacs import assert_proper, read_solution, write_col
 from fake_cuda import FakeCuda
 from simulated_cuda import Islands
 from small_graphs import random_graph
 
 from gnn_training import machine
+from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.errors import UserError
 from gnn_training.graph import is_proper
+from gnn_training.onnx_program.session import Model
 from gnn_training.search import islands
-from gnn_training.search.crossover import Parent, by_size
+from gnn_training.search.crossover import Parent, children, features_of, node_values
 from gnn_training.search.islands import Island, chosen_gpus
 
 GRAPH = random_graph(40, 0.5, 1)
@@ -98,12 +101,41 @@ def test_what_gpus_cannot_be_is_said(which: str, count: int, message: str, tmp_p
 
 def test_an_island_whose_parents_are_alike_meets_another_that_is_far_and_else_begins_again():
     """Far: another color for more than a tenth of the nodes, under the best names of the colors."""
-    island, colors = Island(GRAPH.csr(), by_size()), np.arange(40, dtype=np.int32) % 4
+    island, colors = Island(GRAPH.csr()), np.arange(40, dtype=np.int32) % 4
     parents = [Parent(3, colors, colors)] * 2
     island.begin(colors, 4)
     for changed, is_far in ((3, False), (8, True)):
         other = (colors + 1) % 4  # other names
         other[:changed] = (other[:changed] + 1) % 4
-        island.cross(parents, 0, other)
+        assert not island.is_crossed(parents, 0, other)
         assert island.starts[0].tolist() == colors.tolist()
         assert (island.starts[1] == (other if is_far else -1)).all()
+
+
+@pytest.mark.parametrize(("nodes", "density", "k"), [(60, 0.5, 8), (90, 0.1, 3), (50, 0.9, 17)])
+def test_many_pairs_are_crossed_at_once_as_one_pair_is(nodes: int, density: float, k: int):
+    pytest.importorskip("numba_cuda")
+    from gnn_training.search.generations import Crossing
+
+    lists, rng = random_graph(nodes, density).csr(), np.random.default_rng(0)
+    colors = rng.integers(0, k, (12, 2, nodes)).astype(np.int32)
+    colors[:, 1] = np.where(
+        rng.random((12, nodes)) < 0.6, (colors[:, 0] + 1) % k, colors[:, 1]
+    )  # have classes in common
+    ages = rng.integers(0, 5000, colors.shape).astype(np.int32)
+    by_network = rng.random((12, 2)) < 0.5
+    weights = Model(SHIPPED_MODEL, 1).trained.crossover
+    crossing = Crossing(lists, weights, torch.device("cpu"))
+    found, number_same = crossing(colors, ages, k, by_network), 0
+    x = crossing.features(torch.from_numpy(colors).long(), torch.from_numpy(ages), k)
+    values = crossing.values(x, torch.from_numpy(colors).long(), k).detach().numpy()
+    for i in range(12):
+        expected = features_of(*lists, colors[i], ages[i], k)
+        np.testing.assert_allclose(x[i].numpy().swapaxes(0, 1), expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(values[i], node_values(expected, colors[i], k, weights), rtol=1e-3, atol=1e-4)
+        parents = [Parent(0, *each) for each in zip(colors[i], ages[i], strict=True)]
+        one = children(lists, parents, k, weights, by_network[i])
+        for flag, child, same in zip(by_network[i], found[i], one, strict=True):
+            assert flag or child.tolist() == same.tolist()
+            number_same += child.tolist() == same.tolist()
+    assert number_same >= 22  # rounding may make the network prefer another class

@@ -1,6 +1,6 @@
-"""Generations of children on an NVIDIA GPU: memory, launches and results around `search.search_cuda`.
+"""Generations of children on an NVIDIA GPU: memory, launches and results around `search.search_cuda`, and crossover.
 
-Letters in shapes: R children, N nodes of the largest graph.
+Letters in shapes: R children, N nodes of the largest graph, P pairs of parents, F features.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric.data import HeteroData
 
 from gnn_training.graph import NeighbourLists
+from gnn_training.network.crossover import CrossoverNetwork
 from gnn_training.network.rule import NOT_MOVED
 from gnn_training.search import search_cuda
+from gnn_training.search.crossover import LOG_GENERATION, Weights
 from gnn_training.search.search_kernel import noise_table
 
 MOST_ROUNDS = search_cuda.LAST - NOT_MOVED  # of a child
+EXACT = 2048  # up to which float16 has all integers
+CROSSED = 2**27  # numbers of colorings, nodes and colors that are crossed at a time
 MEMORY_SHARE = 0.4  # of the free memory of a GPU, for what children keep there
 
 
@@ -96,6 +101,78 @@ class Generations:
 
     def _copied(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(self.device)
+
+
+class Crossing:
+    """Crossover for many pairs of parents of a graph at once, as `search.crossover.children` does it for one."""
+
+    def __init__(self, lists: NeighbourLists, weights: Weights, device: torch.device):
+        matrix = torch.from_numpy(adjacency(lists)).to(device)
+        is_half = device.type == "cuda" and len(matrix) <= EXACT
+        self.adjacency, self.degree = matrix.to(torch.half if is_half else torch.float), matrix.sum(1).float()
+        self.network = CrossoverNetwork(*weights.size)
+        self.network.load_weights(weights)
+        self.network.to(device)
+
+    @torch.no_grad()
+    def __call__(self, parents: np.ndarray, ages: np.ndarray, k: int, by_network: np.ndarray) -> np.ndarray:
+        """The two children (P, 2, N) int16 of every pair, in which some nodes have no color, -1. parents, ages:
+        (P, 2, N); by_network (P, 2): see `children`.
+        """
+        size = max(1, CROSSED // (2 * k * parents.shape[2]))
+        device, found = self.degree.device, []
+        for start in range(0, len(parents), size):
+            part = (torch.from_numpy(each[start : start + size]).to(device) for each in (parents, ages, by_network))
+            colors, ages_of, flags = part
+            found.append(self._children(colors.long(), ages_of, k, flags).short().cpu().numpy())
+        return np.concatenate(found)
+
+    def _children(self, parents: Tensor, ages: Tensor, k: int, by_network: Tensor) -> Tensor:
+        values = self.values(self.features(parents, ages, k), parents, k).double()
+        turns = torch.stack([parents, parents.flip(1)], 1)  # (P, child, whose turn it is, N)
+        values = torch.where(by_network[:, :, None, None], torch.stack([values, values.flip(1)], 1), 1.0)
+        child = torch.full_like(parents, -1)
+        for c in range(k):
+            parent, is_left = turns[:, :, c % 2], child < 0
+            worth = values.new_zeros(*parents.shape[:2], k)
+            left = worth.scatter_add(2, parent, is_left.double())
+            worth = worth.scatter_add(2, parent, values[:, :, c % 2] * is_left).masked_fill(left == 0, -torch.inf)
+            child = torch.where(is_left & (parent == worth.argmax(2, keepdim=True)), c, child)
+        return child
+
+    def values(self, x: Tensor, parents: Tensor, k: int) -> Tensor:
+        """What the nodes of pairs are worth: (P, 2, N). x (P, 2, N, F): their features."""
+        rows = torch.arange(parents.numel(), device=parents.device).view_as(parents)
+        own = parents + k * torch.arange(2 * len(parents), device=parents.device).view(-1, 2, 1)
+        data = HeteroData()
+        data["node"].x, data["class"].num_nodes = x.flatten(0, 2), 2 * k * len(parents)
+        for name, target, index in (
+            ("in", "class", own),
+            ("beside", "class", own.flip(1)),
+            ("twin", "node", rows.flip(1)),
+        ):
+            data["node", name, target].edge_index = torch.stack([rows.flatten(), index.flatten()])
+        return self.network.values(data).view_as(parents)
+
+    def features(self, parents: Tensor, ages: Tensor, k: int) -> Tensor:
+        """What `search.crossover.features_of` says of pairs: (P, 2, N, F)."""
+        n, mean = parents.shape[2], self.degree.mean()
+        own = self.adjacency.new_zeros(*parents.shape, k).scatter_(3, parents[..., None], 1)
+        counts = self.adjacency @ own
+        free = (counts == 0) & (own == 0)
+        both = (own[:, 0].mT @ own[:, 1]).float()  # (P, k, k)
+        sizes = torch.stack([both.sum(2), both.sum(1)], 1).gather(2, parents)
+        largest = torch.stack([both.amax(2), both.amax(1)], 1).gather(2, parents)
+        shared = both.flatten(1).gather(1, parents[:, 0] * k + parents[:, 1])[:, None]
+        deviation = (self.degree - mean).square().mean().clamp(min=1e-6).sqrt()
+        conflicts = counts.gather(3, parents[..., None])[..., 0].float()
+        takes, colors = free.sum(2).log1p().gather(2, parents), free.sum(3).log1p()
+        x = (
+            conflicts, largest / sizes, shared / sizes, (self.degree - mean) / deviation, takes,
+            ages.float().log1p() / LOG_GENERATION, colors, (sizes * k / n + 0.1).log(), mean / n - 0.5,
+            torch.full_like(mean, n / k).log() - 1.5,
+        )  # fmt: skip
+        return torch.stack([each.expand(parents.shape) for each in x], -1)
 
 
 def adjacency(lists: NeighbourLists) -> np.ndarray:

@@ -5,7 +5,6 @@ NVIDIA GPU makes the children of hundreds in one launch.
 import logging
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 from operator import itemgetter
@@ -18,17 +17,17 @@ from gnn_training.errors import MachineError, UserError
 from gnn_training.files import reason
 from gnn_training.graph import NeighbourLists
 from gnn_training.network import rule
-from gnn_training.search.crossover import GENERATION, Parent, Weights, children
+from gnn_training.search.crossover import GENERATION, Parent, stacked
 from gnn_training.search.engine import Beside, Worker
 
 if TYPE_CHECKING:
-    from gnn_training.search.generations import Generations
+    from gnn_training.search.generations import Crossing, Generations
 
 logger = logging.getLogger(__name__)
 ELITE = 10  # generations after which the best child of an earlier such period returns
 ALIKE = 0.99  # share of the nodes with the same color in two parents, from which on one of them begins again
 EVEN, ODDS, MOST_ODDS = 16, 64, 256  # odds to EVEN that the network chooses the classes of a child; at least 1
-GROUPS = 2  # of the islands on a GPU, in threads: it makes the children of one while the cores cross those of the other
+GROUPS = 2  # of the islands on a GPU, each with a thread: it searches for one while that of the other is at work
 MEETING, SPACING = 0.5, 0.1  # probability that an island whose parents are alike meets another, if they differ so much
 POLL_SECONDS = 1e-3
 
@@ -43,8 +42,8 @@ class Island:
     of other families .34 ± .04 (.31 ± .04).
     """
 
-    def __init__(self, lists: NeighbourLists, weights: Weights):
-        self.lists, self.weights, self.odds, self.k = lists, weights, ODDS, 0
+    def __init__(self, lists: NeighbourLists):
+        self.lists, self.odds, self.k = lists, ODDS, 0
         self.first = self.second = uncolored(lists)  # the parents
 
     def begin(self, first: np.ndarray, k: int) -> None:
@@ -68,20 +67,20 @@ class Island:
             parents[0] = self.elite[1]
             self.elite = [top, self.elite[0]]
 
-    def cross(self, parents: Sequence[Parent], chance: int, other: np.ndarray | None = None) -> None:
-        """Make the next starts. chance: random bits; other (N,): takes the place of the second parent if the two are
-        alike and it is far from them, else nodes without a color do.
+    def is_crossed(self, parents: Sequence[Parent], chance: int, other: np.ndarray | None = None) -> bool:
+        """Whether the next starts are to be the children of the parents, `by_network` or not; else they are there.
+        chance: random bits; other (N,): takes the place of the second parent if the two are alike and it is far from
+        them, else nodes without a color do.
         """
         self.first, self.second = (parent.colors for parent in parents)
-        n = len(self.first)
-        if same(self.first, self.second, self.k) > ALIKE * n:
-            is_far = other is not None and same(self.first, other, self.k) < (1 - SPACING) * n
-            self.starts = [self.first, uncolored(self.lists) if other is None or not is_far else other]
-            self.by_network = [False, False]
-        else:
-            total = EVEN + self.odds
-            self.by_network = [chance % total >= EVEN, chance // total % total >= EVEN]
-            self.starts = children(self.lists, parents, self.k, self.weights, self.by_network)
+        n, total = len(self.first), EVEN + self.odds
+        self.by_network = [chance % total >= EVEN, chance // total % total >= EVEN]
+        if same(self.first, self.second, self.k) <= ALIKE * n:
+            return True
+        is_far = other is not None and same(self.first, other, self.k) < (1 - SPACING) * n
+        self.starts = [self.first, uncolored(self.lists) if other is None or not is_far else other]
+        self.by_network = [False, False]
+        return False
 
 
 def uncolored(lists: NeighbourLists) -> np.ndarray:
@@ -134,26 +133,23 @@ def chosen_gpus(which: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def on_gpus(gpus: Sequence[int], threads: int) -> list[Beside]:
-    """The groups of islands of these GPUs, each for a thread. threads: that cross parents for all of them."""
-    each, failed = max(1, threads // (GROUPS * max(1, len(gpus)))), set[int]()
-    return [partial(_color, gpu=gpu, threads=each, failed=failed) for gpu in gpus for _ in range(GROUPS)]
+def on_gpus(gpus: Sequence[int]) -> list[Beside]:
+    """The groups of islands of these GPUs, each for a thread."""
+    failed = set[int]()
+    return [partial(_color, gpu=gpu, failed=failed) for gpu in gpus for _ in range(GROUPS)]
 
 
-def _color(worker: Worker, gpu: int, threads: int, failed: set[int]) -> None:
+def _color(worker: Worker, gpu: int, failed: set[int]) -> None:
     """Keep a group of islands until the search is over. failed: GPUs of which an error was told; the cores go on."""
     import torch
 
-    from gnn_training.search.generations import Generations
+    from gnn_training.search.generations import Crossing, Generations
 
     worker.method, device = f"recombination on GPU {gpu}", torch.device("cuda", gpu)
     try:
-        with (
-            torch.cuda.device(device),
-            torch.cuda.stream(torch.cuda.Stream(device)),
-            ThreadPoolExecutor(threads) as pool,
-        ):
-            Group(worker, Generations([worker.lists], device), pool).search()
+        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+            crossing = Crossing(worker.lists, worker.search.trained.crossover, device)
+            Group(worker, Generations([worker.lists], device), crossing).search()
     except Exception as error:  # whatever torch, numba and the driver raise
         if gpu not in failed:
             failed.add(gpu)
@@ -163,14 +159,14 @@ def _color(worker: Worker, gpu: int, threads: int, failed: set[int]) -> None:
 class Group:
     """Islands whose generations are one launch each. An island that has found k colors pulls the others down."""
 
-    def __init__(self, worker: Worker, generations: "Generations", pool: ThreadPoolExecutor):
+    def __init__(self, worker: Worker, generations: "Generations", crossing: "Crossing"):
         """MachineError: the graph is too large."""
-        self.worker, self.generations, self.pool = worker, generations, pool
+        self.worker, self.generations, self.crossing = worker, generations, crossing
         self.random, trained = np.random.default_rng(worker.rng), worker.search.trained
         count = generations.room(0, int(worker.search.best.max())) // 2
         if not count:
             raise MachineError("the graph is too large for a thread block")
-        self.islands = [Island(worker.lists, trained.crossover) for _ in range(count)]
+        self.islands = [Island(worker.lists) for _ in range(count)]
         moves = np.array(rule.untrained(), dtype=np.float32)  # of TabuCol; every other island takes those of the rule
         rules = moves, moves if trained.rule is None else trained.rule
         self.rules = np.stack([rules[i % 2] for i in range(count) for _ in range(2)])
@@ -188,8 +184,7 @@ class Group:
                 for island, parents in zip(self.islands, generation, strict=True):
                     island.first, island.second = (parent.colors for parent in parents)
                 if search.best is best:
-                    chances = self.random.integers(2**63, size=len(self.islands)).tolist()
-                    list(self.pool.map(_next, self.islands, generation, chances, self.others()))
+                    self.cross(generation, k)
 
     def generation(self, k: int) -> list[list[Parent]]:
         """The two children of every island; nothing if the search is over."""
@@ -214,13 +209,22 @@ class Group:
         parents = list(map(Parent, conflicts.tolist(), colors, ages))
         return [parents[i : i + 2] for i in range(0, count, 2)]
 
+    def cross(self, generation: list[list[Parent]], k: int) -> None:
+        """Make the next starts of all islands."""
+        chances, crossed = self.random.integers(2**63, size=len(self.islands)).tolist(), []
+        for island, parents, chance, other in zip(self.islands, generation, chances, self.others(), strict=True):
+            island.take(parents)
+            if island.is_crossed(parents, chance, other):
+                crossed.append((island, *stacked(parents), island.by_network))
+        if crossed:
+            crossed_islands, *parts = zip(*crossed, strict=True)
+            colors, ages, by_network = map(np.stack, parts)
+            children = self.crossing(colors, ages, k, by_network)
+            for island, starts in zip(crossed_islands, children, strict=True):
+                island.starts = list(starts)
+
     def others(self) -> list[np.ndarray | None]:
         """For every island the best coloring of another one that it may meet, or none."""
         mates = [self.islands[i] for i in self.random.permutation(len(self.islands))]
         meets = self.random.random(len(mates)) < MEETING
         return [mate.elite[0].colors if met and mate.elite else None for mate, met in zip(mates, meets, strict=True)]
-
-
-def _next(island: Island, parents: list[Parent], chance: int, other: np.ndarray | None) -> None:
-    island.take(parents)
-    island.cross(parents, chance, other)

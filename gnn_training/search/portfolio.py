@@ -165,10 +165,7 @@ def _search(
         if colors.max() + 1 < best.num_colors:
             best = Coloring("independent sets", colors, int(colors.max()) + 1)
             yield best
-    beside = on_gpus(budget.gpus, budget.threads)
-    if beside:  # half of the cores cross the parents
-        budget = budget._replace(threads=max(1, budget.threads // 2))
-    yield from improvements(lists, best.colors, budget, methods, trained, beside=beside)
+    yield from improvements(lists, best.colors, budget, methods, trained, beside=on_gpus(budget.gpus))
 
 
 def open_parts(lists: NeighbourLists, cores: np.ndarray, colors: np.ndarray, k: int) -> list[np.ndarray]:
@@ -252,7 +249,7 @@ def fewer_colors(worker: Worker) -> Iterator[int]:
 
 def recombination(worker: Worker) -> Iterator[int]:
     """HEAD (Moalic and Gondran 2018) with TabuCol, see `Island`; from the best coloring known."""
-    island = Island(worker.lists, worker.search.trained.crossover)
+    island, weights = Island(worker.lists), worker.search.trained.crossover
     while True:
         best = worker.search.best
         island.begin(best, int(best.max()))
@@ -267,7 +264,8 @@ def recombination(worker: Worker) -> Iterator[int]:
             else:
                 island.take(parents)
                 worker.meet(parents, island.k)
-                island.cross(parents, int(worker.rng[0]) >> 16)
+                if island.is_crossed(parents, int(worker.rng[0]) >> 16):
+                    island.starts = children(worker.lists, parents, island.k, weights, island.by_network)
 
 
 def trained_rule(worker: Worker) -> Iterator[int]:
