@@ -47,8 +47,8 @@ RUN --mount=type=bind,source=scripts/install_image.sh,target=/install_image.sh -
     /install_image.sh
 
 COPY LICENSE run.sh run_multigpu.sh ./
-COPY scripts/entrypoint.sh scripts/first_gpu.sh scripts/
-COPY benchmarks benchmarks
+COPY scripts/entrypoint.sh scripts/
+COPY benchmarks/gpu.py benchmarks/
 COPY gnn_training gnn_training
 RUN python -m compileall -q benchmarks gnn_training
 

@@ -16,7 +16,7 @@ import numpy as np
 import tyro
 
 from benchmarks.scaling import ROUNDS, SEARCH_SEEDS, TestGraph, search
-from benchmarks.training_speed import table
+from benchmarks.search_speed import table
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data.applications import sharing
 from gnn_training.data.families import FAMILIES, Generator, Instance

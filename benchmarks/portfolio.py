@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import tyro
 
-from benchmarks.training_speed import table
+from benchmarks.search_speed import table
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data.families import FAMILIES, Recipe, draws
 from gnn_training.graph import NeighbourLists

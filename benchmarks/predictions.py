@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import tyro
 
-from benchmarks.training_speed import table
+from benchmarks.search_speed import table
 from gnn_training import files
 from gnn_training.console import set_up_logging
 from gnn_training.contract import CALL_ROUNDS, rounds_by_size

@@ -1,12 +1,13 @@
 """Measure the network that says which classes a child of two colorings takes; `train` trains it, by self-play.
 
     python -m benchmarks.recombination colors --weights runs/cpu           # that are left after some seconds
+    python -m benchmarks.recombination target --weights runs/cpu           # until `color` has the colors of HEAD
     python -m benchmarks.recombination graphs --out graphs.pkl --seed 1    # where crossover decides, and their k
     python -m benchmarks.recombination measure --graphs graphs.pkl --weights runs/cpu
 
-`colors` compares what is reached in the same time. `graphs` looks for graphs and k for which HEAD needs 10 to 100
-generations; `measure` counts moves and seconds until they are solved. Weights are run folders, checkpoints or exported
-files.
+`colors` compares what is reached in the same time, `target` the time until the same is reached. `graphs` looks for
+graphs and k for which HEAD needs 10 to 100 generations; `measure` counts moves and seconds until they are solved.
+Weights are run folders, checkpoints or exported files.
 """
 
 import math
@@ -22,19 +23,15 @@ import numpy as np
 import tyro
 
 from benchmarks.families import latin_square
-from benchmarks.training_speed import table
+from benchmarks.search_speed import table
 from gnn_training.data import applications, families
-from gnn_training.graph import Instance, NeighbourLists, as_graph
+from gnn_training.graph import Graph, Instance, NeighbourLists, as_graph
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search import kernels
-from gnn_training.search.crossover import (
-    GENERATION,
-    Weights,
-    by_size,
-)  # fmt: skip
+from gnn_training.search.crossover import GENERATION, Weights, by_size
 from gnn_training.search.engine import Budget, Search, Trained, Worker
 from gnn_training.search.first_colorings import clique_size
-from gnn_training.search.portfolio import recombination
+from gnn_training.search.portfolio import colorings, compile_all, recombination
 from gnn_training.settings import SHIPPED
 from gnn_training.training import checkpoint
 
@@ -133,15 +130,24 @@ class Graphs:
         return None
 
 
-def any_graph(rng: np.random.Generator, sizes: tuple[int, int]) -> tuple[NeighbourLists, np.ndarray, int]:
+def any_graph(rng: np.random.Generator, sizes: tuple[int, int]) -> tuple[Graph, np.ndarray, int]:
     """A graph of KINDS or of a family that training has, its coloring by DSATUR, and the size of a clique."""
     kinds = [*KINDS.values(), *(family.draw for family in families.FAMILIES.values())]
     while True:
         nodes = round(np.exp(rng.uniform(*np.log(sizes))))
-        lists = kinds[rng.integers(len(kinds))](rng, nodes).graph.csr()
-        first, clique = kernels.dsatur(*lists), clique_size(lists)
+        graph = kinds[rng.integers(len(kinds))](rng, nodes).graph
+        first, clique = kernels.dsatur(*graph.csr()), clique_size(graph.csr())
         if first.max() >= clique:
-            return lists, first, clique
+            return graph, first, clique
+
+
+def colors_after(seconds: float, lists: NeighbourLists, first: np.ndarray, clique: int, *arm: Any) -> int:
+    """Colors that recombination alone reaches in some seconds of a core. arm: weights and seed."""
+    worker = Watched(lists, first, *arm)
+    end, turns = time.process_time() + seconds, recombination(worker)
+    while time.process_time() < end and worker.search.num_colors > max(2, clique):
+        next(turns)
+    return worker.search.num_colors
 
 
 @dataclass(frozen=True)
@@ -161,20 +167,55 @@ class Colors:
         """Print the mean colors of every network less those of HEAD, with one standard error over graphs."""
         arms, found = arms_of(self.weights), []
         for number in range(self.graphs):
-            lists, first, clique = any_graph(np.random.default_rng([self.seed, number]), self.sizes)
-            each = [[self.colors(lists, first, clique, arm, s) for s in range(self.searches)] for arm in arms]
+            graph, first, clique = any_graph(np.random.default_rng([self.seed, number]), self.sizes)
+            start, seeds = (self.seconds, graph.csr(), first, clique), range(self.searches)
+            each = [[colors_after(*start, arm, seed) for seed in seeds] for arm in arms]
             found.append(np.mean(each, 1))
             saved = np.array(found) - np.array(found)[:, :1]
             error = saved.std(0) / math.sqrt(len(saved))
             print(len(found), *(f"{m:+.3f} ± {e:.3f}" for m, e in zip(saved.mean(0), error, strict=True)), flush=True)
 
-    def colors(self, lists: NeighbourLists, first: np.ndarray, clique: int, weights: Weights, seed: int) -> int:
-        """Colors that a search reaches."""
-        worker = Watched(lists, first, weights, seed)
-        end, turns = time.process_time() + self.seconds, recombination(worker)
-        while time.process_time() < end and worker.search.num_colors > max(2, clique):
-            next(turns)
-        return worker.search.num_colors
+
+@dataclass(frozen=True)
+class Target:
+    """Compare networks with HEAD in the whole of `color`: seconds of a core until a graph has as few colors as HEAD's
+    crossover alone reaches in `seconds`. A search that has not after `limit` times as many counts as twice that.
+    """
+
+    weights: tuple[Path, ...] = ()
+    """Of networks, instead of the one that ships."""
+    seconds: float = 10.0
+    limit: float = 3.0
+    sizes: tuple[int, int] = (150, 1000)
+    graphs: int = 30
+    """Where it takes more than `least` seconds."""
+    least: float = 1.0
+    searches: int = 2
+    """Of every graph, each with a seed of its own."""
+    seed: int = 1
+
+    def run(self) -> None:
+        """Print geometric means of the ratios to HEAD, with one standard error over graphs."""
+        arms, found, rng = arms_of(self.weights), list[np.ndarray](), np.random.default_rng(self.seed)
+        compile_all()
+        while len(found) < self.graphs:
+            graph, first, clique = any_graph(rng, self.sizes)
+            target = colors_after(self.seconds, graph.csr(), first, clique, arms[0], 0)
+            seeds = range(self.searches)
+            seconds = np.array([[self.seconds_until(target, graph, arm, seed) for arm in arms] for seed in seeds])
+            if seconds[:, 0].mean() > self.least:
+                found.append(np.log(seconds).mean(0))
+                ratios = np.array(found)[:, 1:] - np.array(found)[:, :1]
+                means, errors = np.exp(ratios.mean(0)), ratios.std(0) / math.sqrt(len(found))
+                print(len(found), *(f"{m:.2f} ± {m * e:.2f}" for m, e in zip(means, errors, strict=True)), flush=True)
+
+    def seconds_until(self, target: int, graph: Graph, weights: Weights, seed: int) -> float:
+        """Seconds of a core until `color` has so few colors."""
+        start, most = time.process_time(), self.limit * self.seconds
+        for best in colorings(graph, Trained(None, weights), Budget(time.monotonic() + most, seed=seed)):
+            if best.num_colors <= target:
+                return time.process_time() - start
+        return 2 * most
 
 
 @dataclass(frozen=True)
@@ -223,4 +264,4 @@ def arms_of(paths: tuple[Path, ...]) -> list[Weights]:
 if __name__ == "__main__":
     from benchmarks import recombination as this  # files name its classes, not those of __main__
 
-    tyro.cli(this.Colors | this.Graphs | this.Measure, description=__doc__).run()
+    tyro.cli(this.Colors | this.Target | this.Graphs | this.Measure, description=__doc__).run()

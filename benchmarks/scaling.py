@@ -23,7 +23,7 @@ import numpy as np
 import tyro
 from matplotlib.figure import Figure
 
-from benchmarks.training_speed import table
+from benchmarks.search_speed import table
 from gnn_training import files
 from gnn_training.console import set_up_logging
 from gnn_training.data.families import Recipe, draws
@@ -134,8 +134,7 @@ def main(options: Options) -> None:
     lines = ",\n".join(json.dumps(result._asdict(), separators=(",", ":")) for result in found)
     files.write_text(options.page.with_suffix(".json"), f"[\n{lines}\n]\n")
     draw(found, options.page.with_suffix(".svg"))
-    section = measured(found, test_graphs(options.test_graphs))
-    files.write_text(options.page, options.page.read_text().partition(HEADING)[0] + section)
+    files.write_text(options.page, options.page.read_text().partition(HEADING)[0] + measured(found))
 
 
 def cells(options: Options) -> Iterator[Cell]:
@@ -228,33 +227,20 @@ def results(options: Options) -> list[Result]:
     return [Result(**by_cell[cell] | {"cell": cell}) for cell in sorted(by_cell)]
 
 
-def measured(found: Sequence[Result], graphs: list[TestGraph]) -> str:
-    """The section with the tables."""
-    columns: dict[str, list[object]] = {}
-    for result in found:
-        cell = result.cell
-        row = {"searches": f"{cell.multiple * ONE:,}", "nodes": f"100 to {cell.most_nodes}", "rounds": cell.rounds}
-        row |= {"ranks": cell.ranks, "rate": cell.lr_scaling, "seed": cell.seed}
-        row["minutes"] = f"{result.train_seconds / 60:.1f}"
-        for measure in ("rounds", "time"):
-            colors = saved(result, measure)
-            row[f"saved, equal {measure}"] = f"{colors.mean():.3f} ± {colors.std() / math.sqrt(len(colors)):.3f}"
-            parts = np.array_split(colors, len(TEST_SIZES))  # of equal length, in the order of sizes
-            for (low, high), part in zip(TEST_SIZES, parts, strict=True):
-                row[f"{low} to {high}, {measure}"] = f"{part.mean():.2f}"
-        for name, value in row.items():
+def measured(found: Sequence[Result]) -> str:
+    """The section with the table, a row for each kind of training, a column for each size of training graphs."""
+    columns: dict[str, list[str]] = {"searches": [], "rounds": [], "ranks": [], "rate": []}
+    sizes = sorted({result.cell.most_nodes for result in found})
+    for kind in sorted({(cell.multiple, cell.rounds, cell.ranks, cell.lr_scaling) for cell, *_ in found}):
+        row = [f"{kind[0] * ONE:,}", *map(str, kind[1:])]
+        for most_nodes in sizes:
+            seeds = [result for result in found if result.cell[:5] == (kind[0], most_nodes, *kind[1:])]
+            means = [np.mean([saved(result, measure) for result in seeds]) for measure in ("rounds", "time") if seeds]
+            row.append(", ".join(f"{mean:.2f}" for mean in means) + f" ({len(seeds)})" * bool(seeds))
+        for name, value in zip([*list(columns)[:4], *(f"to {size} nodes" for size in sizes)], row, strict=True):
             columns.setdefault(name, []).append(value)
-    families = sorted({graph.family for graph in graphs})
-    places = {family: [i for i, graph in enumerate(graphs) if graph.family == family] for family in families}
-    by_family: dict[str, Sequence[object]] = {
-        "family": families,
-        "graphs": [len(places[family]) for family in families],
-    }
-    for (multiple, most_nodes), group in by_kind(found, lambda cell: (cell.multiple, cell.most_nodes)).items():
-        mean = np.mean([saved(result, "time") for result in group], axis=0)
-        by_family[f"{multiple}x, to {most_nodes}"] = [f"{mean[places[family]].mean():.2f}" for family in families]
-    tables = table(columns), "Colors saved in equal time by family, trainings on one rank:", table(by_family)
-    return "\n\n".join([HEADING.strip(), *tables]) + "\n"
+    meaning = "Colors saved in equal rounds, in equal time; means of so many seeds."
+    return f"{HEADING}\n{meaning}\n\n{table(columns)}\n"
 
 
 def by_kind(found: Sequence[Result], kind: Callable[[Cell], Any]) -> dict[Any, list[Result]]:

@@ -136,9 +136,10 @@ def parse(name: str, flags: Sequence[str]) -> "tuple[Settings, bool]":
     from pydantic import BaseModel
 
     from gnn_training import settings
+    from gnn_training.settings import PathOrNone
 
     class CommandLine(BaseModel):
-        settings: Path | None = None
+        settings: PathOrNone = None
         """JSON file of settings, as --dry-run prints them. Flags override it."""
         dry_run: bool = False
         """Show what would be done and stop."""

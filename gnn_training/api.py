@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,8 @@ from gnn_training.search.problem import Problem, Solution
 def color(
     graph: Any, seconds: float = 1.0, seed: int = 0, model: Model | Path | str | None = None,
     num_nodes: int | None = None, *, k: int | None = None, precolored: Mapping[Any, int] | None = None,
-    allowed: Mapping[Any, Collection[int]] | None = None, equitable: bool = False, threads: int | None = None,
-    gpus: str = "none", details: bool = False,
+    allowed: Mapping[Any, Collection[int]] | None = None, equitable: bool = False, start: Any = None,
+    threads: int | None = None, gpus: str = "none", details: bool = False,
 ) -> Any:  # fmt: skip
     """Color a graph properly, with as few colors as the time allows; colors count from 0 without gaps.
 
@@ -44,6 +43,8 @@ def color(
     allowed: colors that nodes may have, node to colors, 0 to 999. All nodes then have the colors 0 to k - 1; without k,
     0 to the largest one named. The first coloring found is taken, and some of these colors may not occur.
     equitable: among colorings with the same number of colors, look for one whose classes have almost the same size.
+    start: a proper coloring that obeys precolored and allowed, as this function returns it for the graph; the search
+    begins with it, unless it finds one with fewer colors at once.
     threads: of the search, at most one per core; None takes those of the model.
     gpus: NVIDIA GPUs that search beside the cores, "all", numbers such as "0,1", or "none"; they pay in searches of
     minutes, and need torch and numba-cuda.
@@ -62,15 +63,17 @@ def color(
     opened = model if isinstance(model, Model) else cached_model(model)
     compile_all()
     numbers = chosen_gpus(gpus)
-    start = time.monotonic()
+    begin = time.monotonic()
     source, named = named_graph(graph, num_nodes)
     names: Sequence[Any] = range(source.num_nodes) if named is None else named
     solution = Solution(np.empty(0, dtype=np.int64), 0, 0, True, 0, 0.0, "none")
-    problem = Problem.create(source, names, k, precolored, allowed, equitable, start + seconds)
+    problem = Problem.create(source, names, k, precolored, allowed, equitable, begin + seconds)
+    if start is not None:
+        problem = problem.begun_with(source, names, _by_node(start, named is not None))
     if source.num_nodes:
-        budget = Budget(start + seconds, 1, usable_threads(threads or opened.threads), seed, numbers)
+        budget = Budget(begin + seconds, 1, usable_threads(threads or opened.threads), seed, numbers)
         *_, best = problem.colorings(opened.trained, budget)
-        solution = problem.solution(best, start, budget)
+        solution = problem.solution(best, begin, budget)
     colors = solution.colors
     if named is not None:
         colors = dict(zip(named, colors.tolist(), strict=True))
@@ -81,11 +84,14 @@ def color(
     return replace(solution, colors=colors) if details else colors
 
 
-def color_many(graphs: Iterable[Any], seconds: float = 1.0, **options: Any) -> list[Any]:
+def color_many(
+    graphs: Iterable[Any], seconds: float = 1.0, *, starts: Iterable[Any] | None = None, **options: Any
+) -> list[Any]:
     """Color many graphs on all cores, each with one thread, and return what `color` returns for each, in their order.
 
-    seconds: time limit of each graph. options: of `color`. Raises the first error, and TypeError for a single graph.
-    Progress is shown on a terminal.
+    seconds: time limit of each graph. starts: the `start` of each graph, None for those without. options: of `color`,
+    the same for all graphs. Raises the first error, TypeError for a single graph, and ValueError for another number of
+    starts than of graphs. Progress is shown on a terminal.
     """
     from gnn_training.console import in_threads  # here, because rich takes long to import
 
@@ -93,9 +99,27 @@ def color_many(graphs: Iterable[Any], seconds: float = 1.0, **options: Any) -> l
         raise TypeError("color_many takes a list of graphs: give [graph], or call color")
     if not isinstance(graphs, Iterable):
         raise TypeError(f"color_many takes a list of graphs, not {type(graphs).__name__}")
+    if "start" in options:
+        raise TypeError("color_many takes starts, a list with one for each graph, in the place of start")
+    graphs = list(graphs)
+    pairs = list(zip(graphs, [None] * len(graphs) if starts is None else starts, strict=True))
     compile_all()
-    work = partial(color, seconds=seconds, threads=1, **options)
-    return list(in_threads(work, list(graphs), num_cores()))
+
+    def work(pair: tuple[Any, Any]) -> Any:
+        return color(pair[0], seconds, threads=1, start=pair[1], **options)
+
+    return list(in_threads(work, pairs, num_cores()))
+
+
+def _by_node(start: Any, is_named: bool) -> Mapping[Any, int]:
+    """A coloring as a dict from node to color. TypeError if it is none, or an array for nodes that have names."""
+    if isinstance(start, Mapping):
+        return start
+    colors = np.asarray(start.cpu() if hasattr(start, "cpu") else start)
+    if is_named or colors.ndim != 1:
+        kind = "dict from node to color" if is_named else "color per node, or a dict from node to color"
+        raise TypeError(f"start must be a {kind}, as color returns it, not {type(start).__name__}")
+    return dict(enumerate(colors.tolist()))
 
 
 def _number(name: str, value: Any, kind: type, least: int) -> Any:

@@ -24,7 +24,21 @@ Amount = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Workers = Annotated[int, Field(ge=0, le=1024)]  # processes or threads
-ModelName = Annotated[str, BeforeValidator(str), tyro.conf.arg(aliases=["-m"])]  # a Path would make hf:// to hf:/
+
+
+def _default(text: str) -> str:
+    return "" if text in ("None", "") else f"(default: {text})"
+
+
+def _optional(metavar: str, *aliases: str) -> object:
+    """How --help shows a flag that is None by default: without a value that nobody types."""
+    return tyro.conf.arg(metavar=metavar, aliases=aliases, help_behavior_hint=_default)
+
+
+PathOrNone = Annotated[Path | None, _optional("PATH")]
+ModelName = Annotated[  # a Path would make hf:// to hf:/
+    str, BeforeValidator(str), tyro.conf.arg(metavar="FILE", aliases=["-m"], help_behavior_hint="")
+]
 
 
 def _check_gpus(value: str) -> str:
@@ -73,27 +87,29 @@ class LabelSettings(Settings):
     """What `generate` and `import` have in common."""
 
     seed: Seed = 0
-    """Seed of the graphs and of their split into training and validation graphs."""
+    """Seed of all random numbers: another one splits the graphs otherwise into training and validation graphs, and lets
+    `generate` draw other graphs.
+    """
     label_seconds: Amount = 10.0
-    """Longest search for a good coloring, in seconds per graph."""
+    """Most seconds to search for a good coloring of a graph, its label."""
     workers: Workers = 0
-    """Number of processes; 0 takes one per core."""
+    """Number of processes that work side by side; 0 takes one per core."""
 
 
 class GenerateSettings(LabelSettings):
     recipe: RecipeName = "full"
     """Which graphs: smoke makes 208 small ones, cpu 1,250 of 100 to 1,000 nodes, full 15,000 of all sizes."""
     out: Path = Path("training_data/full")
-    """Folder for the packed graphs."""
+    """Folder to write the packed graphs to."""
     graphs: Annotated[int, Field(ge=0, le=10**6)] = 0
     """Number of graphs; 0 takes the number of the recipe."""
 
 
 class ImportSettings(LabelSettings):
-    sources: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1)]]
-    """Files and folders."""
+    sources: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1), _optional("PATH ...")]]
+    """Files of graphs, folders of them, or .tar.gz archives; docs/DATA.md has the formats."""
     out: Path = Path("training_data/imported")
-    """Folder for the packed graphs."""
+    """Folder to write the packed graphs to."""
     skip_bad: bool = False
     """List unreadable files and go on, instead of stopping at the first."""
 
@@ -102,65 +118,67 @@ class TrainSettings(Settings):
     device: Device = "auto"
     """Where to compute; auto takes the GPUs if there are any."""
     ranks: Workers = 0
-    """Number of ranks on this machine; 0 takes one per GPU, or one per core if there are no GPUs."""
-    gpus: GpuNumbers | None = None
-    """Numbers of the GPUs to take, such as 0,1,4; None takes all."""
+    """Training processes (ranks) on this machine; 0 takes one per GPU, or one per core if there are no GPUs."""
+    gpus: Annotated[GpuNumbers | None, _optional("NUMBERS")] = None
+    """Numbers of the GPUs to take, such as 0,1,4; by default all."""
     preset: PresetName = "cpu"
     """Defaults of the other flags: smoke (a test of one minute), cpu, single (one GPU) or multi (all GPUs)."""
     data: Path = Path("training_data")
-    """Folder of packed graphs."""
+    """Folder of packed graphs, which `generate` and `import` write."""
     run: Annotated[Path, tyro.conf.arg(aliases=["--run-folder"])] = Path("runs/cpu")
-    """Folder for all that the training writes. A training that it holds resumes."""
+    """Folder for all that the training writes, the run folder. A training that it holds resumes."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Number format; auto takes bf16 if the hardware has it, else fp16 with loss scaling on a GPU and fp32 on a CPU."""
     seed: Seed = 0
-    """Seed of weights, batches and noise, and of generated graphs."""
-    weights: Path | None = SHIPPED
-    """Weights to start with: a run folder, a checkpoint or an exported file, or `shipped` for the file that comes with
-    this package; None starts with random weights.
+    """Seed of all random numbers: another one gives another training and, in `run`, other generated graphs."""
+    weights: PathOrNone = SHIPPED
+    """Weights to start with: `shipped` for those of the file that comes with this package, or a run folder, a
+    checkpoint or an exported file. `--weights None` starts with random weights.
     """
-    resume_from: Path | None = None
-    """Checkpoint to resume from in the place of the newest: a name such as step-00000200.pt in the run folder, where
-    what is later is moved aside, or the path of one of another run folder.
+    resume_from: PathOrNone = None
+    """Checkpoint to resume from, by default the newest of the run folder: a name such as step-00000200.pt there (what
+    is later is moved aside), or the path of a checkpoint of another run folder.
     """
     rounds: Rounds = 1500
-    """Rounds of a search."""
+    """Rounds of a search in training; a round moves a few nodes."""
     steps: Count = 0
-    """Number of optimizer steps; 0 counts searches instead."""
-    searches: Positive | None = None
-    """Without --steps: searches in the whole training, two for every graph of a step; None takes 51,200, and `run` a
-    quarter of them where the rule has little left to learn: shipped weights, generated graphs.
+    """Number of optimizer steps of the whole training; 0 makes as many as --searches needs."""
+    searches: Annotated[Positive | None, _optional("INT")] = None
+    """Searches of the whole training, two for every graph of a step, if --steps is 0. By default 51,200; in `run` a
+    quarter of them for generated graphs with the shipped weights, which have little left to learn there.
     """
     minutes: Amount = 0.0
     """Stop training after this many minutes; 0 sets no limit."""
     batch_size: Positive = 24
-    """Graphs per rank and step; each is searched twice."""
+    """Graphs that a rank searches in a step, each of them twice."""
     batch_states: Positive = 4
-    """States of long searches per rank and step, from which the network learns to predict."""
+    """States of long searches that a rank takes in a step, from which the network learns to predict."""
     self_play: Amount = 1.25
-    """Minutes of self-play on all cores, from which the crossover network learns; 0 leaves that as it is."""
+    """Minutes of self-play: searches on all cores from which the crossover network learns, the one that combines two
+    colorings; 0 leaves it as it is.
+    """
     games: Count = 0
     """Searches in each of the ten rounds of self-play; 0 takes as many as its minutes allow."""
     replay_mib: Positive = 1024
-    """Memory of a rank for what self-play has brought, in MiB; the oldest rounds go first."""
+    """Memory of a rank for the results of self-play, in MiB; the oldest are forgotten first."""
     batch_pairs: Positive = 16
-    """Pairs of parents per rank and step, from which the crossover network learns."""
+    """Pairs of colorings that a rank takes in a step, from which the crossover network learns."""
     width: Annotated[int, Field(ge=1, le=1024)] = CROSSOVER_WIDTH
-    """Hidden units of the crossover network for every node."""
+    """Hidden units per node of the crossover network."""
     layers: Annotated[int, Field(ge=1, le=16)] = CROSSOVER_LAYERS
-    """Layers of messages of the crossover network."""
-    learning_rate: Rate | None = None
-    """Learning rate after the warm-up, on one rank; None takes 0.01 if --weights names some, else 0.04."""
+    """Layers of message passing of the crossover network."""
+    learning_rate: Annotated[Rate | None, _optional("FLOAT")] = None
+    """Learning rate after the warm-up, on one rank. By default 0.01, or 0.04 with random weights at the start."""
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
     """How the learning rate grows with the number of ranks."""
     warmup_steps: Count = 10
-    """Steps of linear warm-up. A half cosine down to 0 follows."""
+    """Steps in which the learning rate grows to its full value; then it falls to 0, as half a cosine."""
     weight_decay: Amount = 0.01
-    """Weight decay of AdamW."""
+    """Weight decay of the optimizer, AdamW."""
     clip: Rate = 1.0
     """Largest gradient norm; larger gradients are scaled down to it."""
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    """Decay of the averaged weights, which are evaluated and exported."""
+    """Decay of the moving average of the weights; the averaged weights are evaluated and exported."""
     evaluate_every: Count = 0
     """Steps between evaluations on the validation graphs; 0 spreads ten over the training."""
     patience: Count = 0
@@ -175,8 +193,8 @@ class TrainSettings(Settings):
     """Number of checkpoints to keep, the newest; 0 keeps all."""
     log_every: Positive = 10
     """Steps between log lines."""
-    logger: Literal["wandb"] | None = None
-    """Where to log beside TensorBoard: wandb (Weights & Biases); None logs nowhere else."""
+    logger: Annotated[Literal["wandb"] | None, _optional("{wandb}")] = None
+    """Where to log beside TensorBoard: wandb (Weights & Biases)."""
 
     @model_validator(mode="after")
     def _warmup_fits(self) -> Self:
@@ -195,14 +213,14 @@ class TrainSettings(Settings):
 
 
 class RunSettings(TrainSettings):
-    data: Path | None = None  # type: ignore[assignment]
-    """Your graphs, file or folder: packed, JSON, DIMACS, edge lists or GraphML; None takes those in training_data, or
-    else generates graphs.
+    data: PathOrNone = None  # type: ignore[assignment]
+    """Your graphs, a file, folder or archive in any format that `import` reads. By default the graphs in training_data,
+    and if there are none, generated ones.
     """
     recipe: RecipeName = "cpu"
     """Which graphs to generate if no data is given."""
     models: Path = Path("models")
-    """Folder for coloring_gnn.onnx and its companions."""
+    """Folder to write coloring_gnn.onnx to, with its golden vectors, checksums and archive."""
     tensorboard: Annotated[int, Field(ge=0, lt=65536)] = 0
     """Port on which TensorBoard shows the curves while the job runs; 0 starts none."""
     tensorboard_host: str = "127.0.0.1"
@@ -221,13 +239,13 @@ class RunSettings(TrainSettings):
 
 
 class CheckSettings(RunSettings):
-    assume: Annotated[str, Field(pattern=r"^(h100|h200|b200)x[1-8]$")] | None = None
+    assume: Annotated[Annotated[str, Field(pattern=r"^(h100|h200|b200)x[1-8]$")] | None, _optional("GPUS")] = None
     """Only estimate the job on a machine that is not here, such as h200x8: h100, h200 or b200, and how many of them."""
 
 
 class PackSettings(Settings):
     run: tyro.conf.Positional[Path] = Path("runs/cpu")
-    """Run folder of the training."""
+    """Run folder of the training, the --run of `train`."""
     models: Path = Path("models")
     """Folder of the exported model; the archive is written there."""
     price_per_hour: Amount = 0.0
@@ -249,40 +267,42 @@ class PushSettings(Settings):
 
 class ExportSettings(Settings):
     run: tyro.conf.Positional[Path] = Path("runs/cpu")
-    """Run folder, or a checkpoint file."""
+    """Run folder of the training, the --run of `train`, or a checkpoint file."""
     models: Path = Path("models")
-    """Folder for coloring_gnn.onnx, golden vectors and SHA256SUMS."""
+    """Folder to write coloring_gnn.onnx to, with golden vectors and SHA256SUMS."""
     steps: Positive = CALL_ROUNDS
-    """Rounds of a call with the three plain inputs, at most; small graphs take fewer."""
+    """Most rounds of the search in a call that names no `steps`; small graphs take fewer."""
     verify_only: bool = False
-    """Write nothing; verify the file in `models`: checksums and golden vectors."""
+    """Write nothing; check the file in --models against its checksums and golden vectors."""
 
 
 class EvaluateSettings(Settings):
-    graphs: tyro.conf.Positional[Path | None] = None
-    """Folder of .col files or of packed graphs, or one file; none for a suite that makes its graphs."""
-    suite: Literal["q-coloring", "dimacs"] | None = None
-    """A public benchmark: q-coloring makes its graphs; dimacs knows the best numbers of your files."""
+    graphs: tyro.conf.Positional[Annotated[Path | None, _optional("[PATH]")]] = None
+    """Folder of graph files or of packed graphs, or one file. Suite q-coloring takes none."""
+    suite: Annotated[Literal["q-coloring", "dimacs"] | None, _optional("{q-coloring,dimacs}")] = None
+    """Public benchmark: q-coloring makes its graphs; dimacs knows the best numbers of colors of your .col files."""
     model: ModelName = str(SHIPPED_MODEL)
-    """An exported file, or hf://owner/name[@revision] on the Hugging Face Hub; the default is the shipped model."""
-    best_known: Path | None = None
-    """CSV file with the columns name and best_known."""
+    """An exported file, or hf://owner/name[@revision] on the Hugging Face Hub; by default the file that ships."""
+    best_known: PathOrNone = None
+    """CSV file with the columns name and best_known: the fewest colors known for each graph."""
     seconds: Amount = 0.0
-    """Time per graph for the search; 0 leaves it out."""
+    """Seconds that `color` gets for each graph, beside one call of the file; 0 leaves it out."""
     calls: Count = 0
-    """Number of graphs to color by one call, too, at most; 0 takes all."""
+    """Most graphs that the file itself colors, by one call each, which takes longer than DSATUR; 0 takes all."""
     tabucol: bool = False
-    """Compare TabuCol and the rules (trained, untrained, shipped) on one thread each, for `seconds` or 0.2, and one
-    call with TabuCol in the time of the call.
+    """Also let TabuCol, a classic tabu search, and the trained, untrained and shipped rules search each graph, on one
+    thread each, for --seconds or 0.2 s; and TabuCol once more for as long as the call of the file took.
     """
     limit: Count = 0
-    """Number of graphs to take, at most (of packed data: validation graphs); 0 takes all."""
+    """Most graphs to take, from everywhere in the list; of packed graphs, validation graphs. 0 takes all."""
     chosen_by: Count = 0
-    """Of packed data: --validation-graphs of the training, which are left out if enough others remain; 0 keeps all."""
+    """Number of validation graphs that have chosen the weights, the --validation-graphs of the training. They are left
+    out if at least 20 others remain; 0 leaves none out. For packed graphs.
+    """
     report: Path = Path("report.json")
-    """File for the numbers, JSON. A page of the same name for a browser, with the suffix .html, stands beside it."""
+    """JSON file to write the numbers to. A page for a browser, with the suffix .html, is written beside it."""
     threads: Workers = 0
-    """Threads of ONNX Runtime and of the search; 0 takes every core."""
+    """Threads of the search and of ONNX Runtime; 0 takes every core."""
 
     @model_validator(mode="after")
     def _settings_fit(self) -> Self:
@@ -296,31 +316,40 @@ class EvaluateSettings(Settings):
 
 
 class ColorSettings(Settings):
-    graphs: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1)]]
-    """A DIMACS .col file, edge list, GraphML or JSON file; or several, or folders of them, each with one thread."""
+    graphs: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1), _optional("PATH ...")]]
+    """A file of a graph, such as DIMACS .col, an edge list, GraphML or JSON; or several files, or folders of them,
+    which are colored side by side, each on one thread.
+    """
     model: ModelName = str(SHIPPED_MODEL)
-    """An exported file, or hf://owner/name[@revision] on the Hugging Face Hub; the default is the shipped model."""
-    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
-    """Solution file: .csv (lines node,color), .json (node to color), else DIMACS (lines "s col K" and "l v color"). Of
-    several graphs or a folder: folder for .sol files. None writes the .sol file of one graph beside it."""
+    """An exported file, or hf://owner/name[@revision] on the Hugging Face Hub; by default the file that ships."""
+    out: Annotated[Path | None, _optional("PATH", "-o")] = None
+    """Solution file, written at every better coloring: .csv (lines node,color), .json (node to color), else DIMACS
+    (lines "s col K" and "l v color"). Of several graphs or a folder: folder for .sol files. By default a .sol file
+    beside the graph."""
     k: Count = 0
     """Stop at a coloring with at most this many colors, or fail; 0 looks for as few as possible."""
-    precolored: Path | None = None
+    precolored: PathOrNone = None
     """CSV file of colors that nodes must have: lines node,color. Colors count from 0."""
-    allowed: Path | None = None
-    """CSV file of colors that nodes may have: lines node,color,color,... All nodes then have the colors 0 to k - 1."""
+    allowed: PathOrNone = None
+    """CSV file of nodes that may have some colors only: lines node,color,color,... All other nodes may have the colors
+    0 to k - 1, without --k those up to the largest one in the file.
+    """
+    start: PathOrNone = None
+    """Solution file of this graph, as -o writes it, to go on from; -o may name the same file."""
     equitable: bool = False
     """Of colorings with the same number of colors, look for one whose classes have almost the same size."""
-    picture: Path | None = None
-    """PNG or SVG file: the colored graph, of 400 nodes at most. Needs the extra [picture]."""
+    picture: PathOrNone = None
+    """PNG or SVG file to draw the colored graph to, of 400 nodes at most. Needs the extra [picture]."""
     seconds: Amount = 10.0
-    """Time to spend on each graph, at most."""
+    """Most seconds to spend on each graph."""
     seed: Seed = 0
-    """Seed of network and search."""
+    """Seed of the search: another one may find another coloring, of the same quality."""
     threads: Workers = 0
-    """Threads of ONNX Runtime and of the search; 0 takes every core."""
+    """Threads of the search; 0 takes every core."""
     gpus: str = "none"
-    """NVIDIA GPUs that search beside the cores for one graph, as pays in minutes: all, numbers such as 0,1, or none."""
+    """NVIDIA GPUs that search for one graph beside the cores: all, numbers such as 0,1, or none. They pay in searches
+    of minutes.
+    """
 
     @model_validator(mode="after")
     def _picture_has_a_format(self) -> Self:
@@ -330,12 +359,12 @@ class ColorSettings(Settings):
 
 
 class ServeSettings(Settings):
-    models: Path = SHIPPED_MODEL.parent
-    """Folder of coloring_gnn_web.onnx, such as models; the default is that of the shipped model."""
+    models: Annotated[Path, tyro.conf.arg(help_behavior_hint="")] = SHIPPED_MODEL.parent
+    """Folder of coloring_gnn_web.onnx, such as models; by default that of the file that ships."""
     port: Annotated[int, Field(ge=0, lt=65536)] = 8000
-    """Port on 127.0.0.1; 0 takes a free one."""
-    runtime: Path | None = None
-    """Folder `dist` of onnxruntime-web; None takes the one that npm has installed beside the page."""
+    """Port on this machine, 127.0.0.1; 0 takes a free one."""
+    runtime: PathOrNone = None
+    """Folder `dist` of onnxruntime-web; by default the one that npm has installed beside the page."""
 
 
 def smoke() -> RunSettings:

@@ -1,4 +1,4 @@
-"""Every benchmark runs as a command, with its smallest sizes; tests/test_first_gpu.py has those of GPUs."""
+"""Every benchmark runs as a command, with its smallest sizes; tests/test_gpu.py has that of GPUs."""
 
 import re
 import shlex
@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from benchmarks import search_speed
 
 ROOT = Path(__file__).parents[1]
 NUMBER, MEAN = r" -?[\d,.]+%? ", r" -?[\d.]+ ± [\d.]+ "
@@ -23,17 +25,17 @@ COMMANDS = {
     },
     "recombination": {
         f"colors --seconds 0.05 {SMALL} --graphs 1": r"1 \+0.000 ± 0.000 [+-]\d",
+        "target --seconds 0.1 --sizes 150 200 --graphs 1 --least 0 --searches 1": rf"1 {MEAN[1:-1]}",
         f"graphs --out graphs.pkl --seed 0 --kinds 'G(n,0.9)' {SMALL} --seconds 0.01": r"G\(n,0.9\): 1 of 1 graphs",
         "measure --graphs graphs.pkl --searches 1": rf"\| all \| 1 \| \d.*? \|{MEAN}\|{MEAN}\|",
     },
     "scaling": {
         "--folder . --train --multiples 1 --seeds 1 --sizes 120 --rounds 1 --graphs 24 --test-graphs 2 --page page.md":
-        rf"step 0/.*training saves 0.00 ± 0.00 (.*\n)+{SECTION}\|(.*\n)+\| 6,400 \| 100 to 120 .*\|{MEAN}\|{NUMBER}\|"
+        rf"step 0/.*training saves 0.00 ± 0.00 (.*\n)+{SECTION}.*\n\n\|(.*\n)+"
+        r"\| 6,400 \| 1 \| 1 \| none \| -?[\d.]+, -?[\d.]+ \(1\) \|"
     },
-    "training_speed": {
-        "--data data --seconds 0.2 --sizes 80 --page page.md":
-        rf"{SECTION}.* cores, .*\n\n\|(.*\n)+\| 80 \|({NUMBER}\|){{4}}\n\n\|(.*\n)+"
-        rf"\| 1 \|{NUMBER}\| 1.00 \| 100% \|({NUMBER}\|){{2}}\n\| 2 \|({NUMBER}\|){{5}}\n\Z"
+    "search_speed": {
+        "--seconds 0.02 --sizes 80 --page page.md": rf"{SECTION}.* cores, .*\n\n\|(.*\n)+\| 80 \|({NUMBER}\|){{4}}\n\Z"
     },
 }  # fmt: skip
 
@@ -43,16 +45,15 @@ LONG = ("predictions", "recombination")  # a minute, in seven processes
 
 def test_this_file_or_that_of_gpus_has_every_benchmark():
     names = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
-    assert names == COMMANDS.keys() | {"first_gpu", "gpu_measures"}
+    assert names == COMMANDS.keys() | {"gpu"}
 
 
 @pytest.mark.slow  # processes that load torch
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in LONG)) for name in COMMANDS]
 )
-def test_every_benchmark_runs_as_a_command(name: str, tiny_data: Path, tmp_path: Path, monkeypatch):
+def test_every_benchmark_runs_as_a_command(name: str, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    (tmp_path / "data").symlink_to(tiny_data)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     page = tmp_path / "page.md"
     page.write_text("# Page\n\n## Measured\n\nold numbers\n")
@@ -60,3 +61,22 @@ def test_every_benchmark_runs_as_a_command(name: str, tiny_data: Path, tmp_path:
         command = [sys.executable, "-m", f"benchmarks.{name}", *shlex.split(arguments)]
         run = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True)
         assert re.search(pattern, run.stdout + page.read_text()), run.stdout
+
+
+@pytest.mark.parametrize(("call", "each"), [(5.0, 0.01), (0.0, 1e-6), (0.1, 2.0)])
+def test_what_a_call_costs_besides_its_rounds_does_not_count(monkeypatch, call: float, each: float):
+    clock = [0.0]
+    monkeypatch.setattr(search_speed.time, "perf_counter", lambda: clock[0])
+
+    def run(rounds: int) -> None:
+        clock[0] += call + each * rounds
+
+    assert search_speed.rounds_per_second(run, seconds=3.0) == pytest.approx(1 / each)
+
+
+def test_compiled_loops_and_tensors_search_the_same_graph_from_the_same_coloring():
+    forms = search_speed.forms(40)
+    for rounds in (1, 30, 60):
+        _, _, conflicts, *_ = forms["compiled, one thread"](rounds)
+        assert forms["tensors"](rounds) == [conflicts] == forms["tensors, 16 graphs"](rounds)[:1]
+    assert len(set(forms["tensors, 16 graphs"](60))) > 1

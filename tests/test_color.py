@@ -1,5 +1,6 @@
 """The coloring job: any graph, a time budget, Ctrl-C, and places that cannot be used."""
 
+import csv
 import json
 import logging
 import os
@@ -16,12 +17,12 @@ from dimacs import assert_proper, read_solution, write_col
 from hypothesis import given
 from hypothesis import strategies as st
 from small_graphs import random_graph
-from tiny_runs import ROOT
+from tiny_runs import ROOT, start_command, wait_for
 
 import gnn_training
 from gnn_training.__main__ import main
 from gnn_training.data.sources import read
-from gnn_training.errors import UserError
+from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import Graph, is_proper, num_colors
 from gnn_training.jobs import color as job
 from gnn_training.jobs.color import color, write_solution
@@ -30,6 +31,7 @@ from gnn_training.report.page import draw
 from gnn_training.settings import ColorSettings
 
 pytestmark = pytest.mark.usefixtures("compiled")
+PROPER = "Algebra,0\nBiology,1\nChemistry,2\nDrama,0\n"
 
 
 @pytest.fixture
@@ -80,22 +82,166 @@ def test_the_solution_is_written_beside_the_graph_and_replaces_nothing(hard: Pat
     run(hard, tiny_model, out=hard.with_suffix(".sol"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_sigterm_write_the_best_so_far(number: signal.Signals, hard: Path, tiny_model: Path, capsys):
+def test_a_signal_before_a_coloring_is_on_its_way_to_the_file_writes_it_too(hard: Path, tiny_model: Path, capsys):
     class Stop(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if "(DSATUR)" in record.getMessage():
-                os.kill(os.getpid(), number)
+            if "colors (recombination)" in record.getMessage():
+                os.kill(os.getpid(), signal.SIGTERM)
 
-    start, handler = time.monotonic(), Stop()
+    handler = Stop()
     job.logger.addHandler(handler)
     try:
         assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "300", "--threads", "1"]) == 0
     finally:
         job.logger.removeHandler(handler)
-    assert time.monotonic() - start < 60
-    assert "interrupted, taking the best coloring so far" in capsys.readouterr().out
-    assert_proper(hard, read_solution(hard.with_suffix(".sol")))
+    colors, said = read_solution(hard.with_suffix(".sol")), capsys.readouterr().out
+    assert "interrupted, taking the best coloring so far" in said
+    assert f" hard: {num_colors(colors)} colors by recombination" in said
+    assert_proper(hard, colors)
+
+
+def read_colors(path: Path) -> np.ndarray:
+    """The colors of a whole file of any kind that `color` writes for a .col file."""
+    if path.suffix == ".json":
+        by_node = json.loads(path.read_text())
+    elif path.suffix == ".csv":
+        title, *rows = csv.reader(path.read_text().splitlines())
+        assert title == ["node", "color"]
+        by_node = dict(rows)
+    else:
+        return read_solution(path)
+    assert list(by_node) == [str(node) for node in range(1, len(by_node) + 1)]
+    return np.array(list(map(int, by_node.values())))
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(signal.SIGTERM, "a.sol"), (signal.SIGINT, "a.csv"), (signal.SIGHUP, "a.json"), (signal.SIGKILL, "a.sol")],
+)
+def test_a_search_of_hours_that_is_stopped_or_killed_leaves_its_best_coloring_and_goes_on_from_it(
+    number: signal.Signals, name: str, hard: Path, tiny_model: Path, tmp_path: Path
+):
+    out, log = tmp_path / name, tmp_path / "log"
+    values = {"graphs": (hard,), "model": tiny_model, "out": out, "threads": 1}
+    with open(log, "w") as file:
+        process = start_command("color", ColorSettings(seconds=36_000, **values), stdout=file)
+
+    def is_better() -> bool:
+        if not out.exists():
+            return False
+        assert_proper(hard, read_colors(out))  # whole at any time
+        return num_colors(read_colors(out)) < 23
+
+    wait_for(is_better, process, seconds=60)
+    process.send_signal(number)
+    started = time.monotonic()
+    assert process.wait() == (-number if number == signal.SIGKILL else 0) and time.monotonic() - started < 10
+    colors, said = read_colors(out), log.read_text()
+    assert_proper(hard, colors)
+    if number != signal.SIGKILL:
+        assert "hard: interrupted, taking the best coloring so far\n" in said
+        assert f" hard: {num_colors(colors)} colors by " in said and said.endswith(f"written to {out}\n")
+        assert not list(tmp_path.glob(".*"))
+    color(ColorSettings(seconds=0, start=out, **values))
+    assert num_colors(read_colors(out)) == num_colors(colors)
+
+
+def test_a_start_is_the_first_coloring_unless_dsatur_has_fewer_colors(hard: Path, tiny_model: Path, caplog):
+    caplog.set_level("INFO")
+    start, out = hard.with_name("start.csv"), hard.with_name("out.csv")
+    write_solution(start, np.arange(120), range(1, 121))
+    for best in ("DSATUR", "start"):
+        color(ColorSettings(graphs=(hard,), model=tiny_model, seconds=0, start=start, out=out))
+        assert f"colors ({best})" in caplog.text and f" by {best}, " in caplog.text
+        caplog.clear()
+        color(ColorSettings(graphs=(hard,), model=tiny_model, seconds=1, out=start))
+    assert read_colors(out).max() < 23
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "sentence"),
+    [
+        (
+            "Algebra,0\nBiology,1\nChemistry,2\nDrama,2\n",
+            [],
+            "start has color 2 for nodes 'Chemistry' and 'Drama', which",
+        ),
+        (
+            "Algebra,0\nBiology,1\nChemistry,2\n",
+            [],
+            "start has no color for node 'Drama': give a proper coloring of this",
+        ),
+        ("s col 1\nl 9 1\n", [], "start names node 9, which is not in the graph: give a proper coloring of this graph"),
+        ("", [], "start has no color for node 'Algebra': give a proper coloring of this graph"),
+        ("s col 3\nl 1 1\nl 2 2\nl 3 3\nl 4", [], "'l 4' is no line of a DIMACS solution; a line has a node, then"),
+        ("Drama,1,2\n", [], "node 'Drama' stands there twice or without one color"),
+        (
+            PROPER,
+            ["--precolored", "lists.csv"],
+            "start has color 0 for node 'Drama', which precolored or allowed forbids",
+        ),
+        (
+            PROPER,
+            ["--allowed", "lists.csv", "--k", "3"],
+            "start has color 0 for node 'Drama', which precolored or allowed forbids",
+        ),
+        (None, [], "cannot be read (no such file or directory); name a file that you may read"),
+        (
+            PROPER,
+            ["other.col"],
+            "several graphs need a folder for solutions, with -o, no picture and no start: name one",
+        ),
+    ],
+)
+def test_a_start_that_cannot_be_is_refused_in_one_sentence_and_nothing_is_written(
+    content: str | None,
+    flags: list[str],
+    sentence: str,
+    exams: Path,
+    tiny_model: Path,
+    tmp_path: Path,
+    capsys,
+    monkeypatch,
+):
+    monkeypatch.chdir(tmp_path)
+    Path("lists.csv").write_text("Drama,1\n")
+    shutil.copy(exams, "other.col")
+    if content is not None:
+        Path("start.csv").write_text(content)
+    command = [
+        "color",
+        *flags,
+        exams.name,
+        "-m",
+        str(tiny_model),
+        "--start",
+        "start.csv",
+        "-o",
+        "out.csv",
+        "--seconds",
+        "60",
+    ]
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and said.count("\n") == 1
+    assert "start.csv: " in said or flags == ["other.col"]
+    assert not Path("out.csv").exists()
+
+
+def test_a_disk_that_refuses_a_coloring_is_told_at_once_and_the_search_goes_on(
+    hard: Path, tiny_model: Path, monkeypatch
+):
+    said, write = [], job.write_solution
+    monkeypatch.setattr(job.logger, "warning", lambda text, *values: said.append(text % values))
+
+    def full(path: Path, colors: np.ndarray, names: object = ()) -> None:
+        if not said:
+            raise StorageError(f"{path}: cannot be written")
+        write(path, colors, names)
+
+    monkeypatch.setattr(job, "write_solution", full)
+    run(hard, tiny_model, seconds=0)
+    assert said == [f"{hard.with_suffix('.sol')}: cannot be written; the search goes on"]
 
 
 def test_a_signal_ends_the_searches_of_several_graphs_which_write_their_best(hard: Path, tiny_model: Path):

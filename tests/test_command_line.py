@@ -64,6 +64,7 @@ def test_help_of_a_command_explains_every_flag(command: str, capsys):
     assert not leaving.value.code
     text = capsys.readouterr().out
     assert text.startswith(f"usage: coloring-gnn {command}")
+    assert not re.search(r"\{None|None\}|default: (None)?\)", text)  # read as if one typed them
     kind = getattr(settings, COMMANDS[command].settings)
     assert [name for name, field in kind.model_fields.items() if not field.description] == []
     on = [name for name, field in kind.model_fields.items() if field.default is True]

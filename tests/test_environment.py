@@ -16,7 +16,7 @@ import pytest
 from tiny_runs import ROOT, wait_for
 
 LOCK = "requirements.lock"
-SCRIPTS = ("run.sh", "run_multigpu.sh", "scripts/first_gpu.sh", "test.sh")
+SCRIPTS = ("run.sh", "run_multigpu.sh", "test.sh")
 NAMES = ("{path}", "{name}", "bash {name}", "sh -c '{name} \"$@\"' sh", "bash {path}", "link", "bash link")
 TOOLS = (
     "awk", "bash", "cat", "chmod", "df", "dirname", "env", "find", "flock", "ls", "mkdir", "readlink", "rm", "sed",
@@ -43,7 +43,7 @@ class Clone:
     def __init__(self, folder: Path):
         self.root, self.bin, self.calls = folder / "runs/clone", folder / "bin", folder / "uv.log"
         self.env = {"PATH": str(self.bin), "HOME": str(folder)}
-        for path in (*(self.root / name for name in ("scripts", "gnn_training", "benchmarks")), self.bin):
+        for path in (*(self.root / name for name in ("scripts", "gnn_training")), self.bin):
             path.mkdir(parents=True)
         for name in (*SCRIPTS, "scripts/environment.sh"):
             (self.root / name).write_text((ROOT / name).read_text())
@@ -120,10 +120,10 @@ def test_after_the_installation_there_are_the_help_and_the_command_of_the_progra
 
 
 def start_by_name(clone: Clone, script: str, command: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Start a script by one of NAMES, in a folder that is not the clone's; folders of scripts are on PATH."""
+    """Start a script by one of NAMES, in a folder that is not the clone's, which is on PATH."""
     (clone.bin / "link").symlink_to(clone.root / script)
     (clone.bin / "sh").symlink_to(shutil.which("sh"))
-    env = clone.env | {"PATH": f"{clone.bin}:{clone.root}:{clone.root}/scripts"}
+    env = clone.env | {"PATH": f"{clone.bin}:{clone.root}"}
     words = shlex.split(command.format(path=clone.root / script, name=Path(script).name))
     return subprocess.run([*words, *flags], cwd=clone.bin.parent, env=env, capture_output=True, text=True, timeout=60)
 
@@ -136,12 +136,12 @@ def test_help_needs_no_installation_however_a_script_is_named(clone: Clone, scri
     assert not (clone.root / ".venv").exists()
 
 
-@pytest.mark.parametrize("script", SCRIPTS[:3])
+@pytest.mark.parametrize("script", SCRIPTS[:2])
 @pytest.mark.parametrize("command", NAMES)
 def test_a_script_starts_from_any_folder_however_it_is_named(clone: Clone, script: str, command: str):
     """By its path, by PATH, by bash, which finds it by PATH, too, or by a link to it."""
-    for program in ("gnn_training/__main__.py", "benchmarks/first_gpu.py"):
-        (clone.root / program).write_text("import os, sys; print(os.getcwd(), sys.argv[1:][-2:]); sys.exit(143)")
+    program = "import os, sys; print(os.getcwd(), sys.argv[1:][-2:]); sys.exit(143)"
+    (clone.root / "gnn_training/__main__.py").write_text(program)
     done = start_by_name(clone, script, command, "--data", "my graphs")
     assert (done.stdout, done.returncode) == (f"{clone.bin.parent} ['--data', 'my graphs']\n", 143), done
 

@@ -37,7 +37,7 @@ from gnn_training.settings import SHIPPED, ExportSettings
 from gnn_training.training import checkpoint
 
 ROOT = Path(__file__).parents[1]
-STEPS = 24  # of an exported file, see conftest.py
+ROUNDS = 24  # of an exported file, see conftest.py
 OLDEST_RUNTIME = Path(sys.prefix) / "oldest-onnxruntime"  # where ./test.sh installs it; `done` when it is complete
 OLDEST_RUNTIME = Path(sys.prefix) / "oldest-onnxruntime"  # where ./test.sh installs it; `done` when it is complete
 
@@ -177,7 +177,7 @@ def test_metadata_have_the_rule_and_say_where_the_file_comes_from(exported: Path
     trained_crossover = ColoringNetwork.from_state(best["network"]).crossover.weights()
     assert all(map(np.array_equal, model.crossover, trained_crossover)) and np.any(model.crossover.first)
     assert metadata["model_version"] == __version__
-    assert metadata["max_colors"] == str(contract.MAX_COLORS) and metadata["steps"] == str(STEPS)
+    assert metadata["max_colors"] == str(contract.MAX_COLORS) and metadata["steps"] == str(ROUNDS)
     assert json.loads(metadata["graph_types"]) == list(contract.GRAPH_TYPES)
     assert metadata["data_sha256"] == json.loads((tiny_data / "manifest.json").read_text())["sha256"]
     weights = (exported / contract.WEIGHTS_FILE).read_bytes()
@@ -196,7 +196,7 @@ def test_the_program_that_ships_is_what_torch_exports_now(tmp_path: Path):
 
 def test_an_export_changes_weights_and_metadata_alone(loaded: onnx.ModelProto):
     network = ColoringNetwork()
-    made = onnx_export.build(network, STEPS, {"a": "b"})
+    made = onnx_export.build(network, ROUNDS, {"a": "b"})
     for part in ("node", "input", "output"):
         assert list(getattr(made.graph, part)) == list(getattr(loaded.graph, part))
     before, after = ({x.name: x for x in model.graph.initializer} for model in (loaded, made))
@@ -212,7 +212,7 @@ def test_a_network_that_was_not_traced_is_not_exported(predictions: PredictionNe
     network = ColoringNetwork()
     network.predictions = predictions
     with pytest.raises(UserError, match=r"has no weight Search/predictions\.\S+ of .* with scripts/trace_program.py"):
-        onnx_export.build(network, STEPS, {})
+        onnx_export.build(network, ROUNDS, {})
 
 
 @pytest.mark.slow
@@ -241,12 +241,12 @@ def test_no_path_of_the_machine_is_in_the_file(exported: Path, trained: Path):
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 40), st.floats(0, 1)), min_size=1, max_size=4),
     seed=st.integers(0, 2**40),
-    steps=st.integers(-1, 30),
+    rounds=st.integers(-1, 30),
     asked=st.integers(0, 9),
 )
-def test_the_file_computes_what_torch_computes(exported: Path, program: Program, sizes, seed, steps, asked):
+def test_the_file_computes_what_torch_computes(exported: Path, program: Program, sizes, seed, rounds, asked):
     graphs = [random_graph(n, density, seed + i) for i, (n, density) in enumerate(sizes)]
-    inputs = feeds(*graphs, num_colors=[asked], seed=seed, steps=steps)
+    inputs = feeds(*graphs, num_colors=[asked], seed=seed, steps=rounds)
     outputs = run(golden.session(exported / MODEL_FILE), inputs)
     expected = program(**{name: torch.tensor(value) for name, value in inputs.items()})
     onnx_export.compare("a batch", {name: expected[name].numpy() for name in OUTPUTS}, outputs)

@@ -1,7 +1,9 @@
-"""Trainings on pretended GPUs: every rank on its own, no waiting, few launches; a whole job is in test_first_gpu.py."""
+"""Trainings on pretended GPUs: every rank on its own, no waiting, few launches."""
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import fake_cuda
@@ -9,6 +11,8 @@ import pytest
 import tiny_runs
 from fake_cuda import FakeCuda
 from tiny_runs import status
+
+from gnn_training.processes import STOPPED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # several processes that load torch and compile for a GPU
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", 2)
@@ -40,6 +44,18 @@ def test_gpus_train_together_each_rank_on_its_own(gpus: FakeCuda, tmp_path: Path
         found = [record[f"gpu{rank}_{name}"] for name in ("busy", "memory_gib", "watts", "celsius")]
         assert found == pytest.approx([0.5 + rank / 10, rank + 3, rank + 300, rank + 60])
     assert sum(record[f"{name}_share"] for name in ("search", "gradient", "waiting")) == pytest.approx(1)
+
+
+@pytest.mark.nightly
+def test_a_training_on_a_gpu_that_is_stopped_goes_on_to_its_end(gpus: FakeCuda, tiny_data: Path):
+    file, run = gpus.folder / "train.json", gpus.folder / "run"
+    file.write_text(tiny_runs.settings(tiny_data, run, device="cuda", ranks=0, rounds=20).model_dump_json())
+    command = ("-m", "gnn_training", "train", "--settings", str(file))
+    process = subprocess.Popen([sys.executable, *command], env=gpus.environment(1), cwd=tiny_runs.ROOT)
+    tiny_runs.wait_for(lambda: (run / "metrics.jsonl").exists() and tiny_runs.metrics(run, "train"), process)
+    process.terminate()
+    assert process.wait(60) == STOPPED and 0 < (stopped := status(run))["step"] < 40 and stopped["status"] == "stopped"
+    assert f"resuming at step {stopped['step']}" in gpus.run(*command) and status(run)["step"] == 40
 
 
 @pytest.mark.nightly

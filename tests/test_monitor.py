@@ -11,7 +11,7 @@ import tiny_runs
 import torch
 from tiny_runs import metrics
 
-from benchmarks.gpu_measures import slowed
+from benchmarks.gpu import slowed
 from gnn_training.distributed import Runtime
 from gnn_training.jobs import check
 from gnn_training.training import monitor

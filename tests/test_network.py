@@ -22,8 +22,8 @@ def program() -> Program:
     return Program(ColoringNetwork()).eval()
 
 
-def predict(program: Program, *graphs: Graph, steps: int = 0) -> list[torch.Tensor]:
-    options = (torch.tensor(value) for value in ([0], 0, steps))
+def predict(program: Program, *graphs: Graph, rounds: int = 0) -> list[torch.Tensor]:
+    options = (torch.tensor(value) for value in ([0], 0, rounds))
     answer = program(*concatenated(graphs), *options)
     return [answer[name] for name in OUTPUTS[1:]]
 

@@ -23,6 +23,7 @@ from gnn_training.errors import UserError
 from gnn_training.graph import Graph, is_proper, num_colors
 from gnn_training.search import kernels, problem
 from gnn_training.search.first_colorings import clique_size, seeded
+from gnn_training.search.problem import Problem
 
 pytestmark = pytest.mark.usefixtures("compiled")
 PETERSEN, RANDOM = nx.petersen_graph(), random_graph(150, 0.5)
@@ -150,6 +151,49 @@ def test_constraints_hold_wherever_a_coloring_exists_and_precolored_graphs_get_t
     assert found.num_colors <= (k or most)
     if not allowed and k is None:
         assert found.is_optimal and found.num_colors == min(len(set(each)) for each in colorings)
+
+
+@settings(max_examples=150)
+@given(
+    graph=SMALL, k=st.none() | st.integers(1, 5), allowed=st.dictionaries(st.integers(0, 5), LISTS, max_size=3),
+    precolored=st.dictionaries(st.integers(0, 5), COLORS, max_size=2), start=st.lists(COLORS, min_size=6, max_size=6),
+)  # fmt: skip
+def test_a_start_is_taken_if_it_is_a_coloring_that_obeys_the_constraints(
+    graph: Graph, k: int | None, precolored: dict[int, int], allowed: dict[int, set[int]], start: list[int]
+):
+    precolored, allowed = ({v: c for v, c in each.items() if v < graph.num_nodes} for each in (precolored, allowed))
+    colors, names = np.array(start[: graph.num_nodes]), range(graph.num_nodes)
+    most = (k or max(itertools.chain([0], *allowed.values(), precolored.values())) + 1) if allowed else 6
+    obeys = all(colors[v] == c for v, c in precolored.items()) and all(colors[v] in own for v, own in allowed.items())
+    try:
+        created = Problem.create(graph, names, k, precolored, allowed)
+    except NoColoringError:
+        return
+    if is_proper(graph, colors) and obeys and colors.max() < most:
+        begun = created.begun_with(graph, names, dict(enumerate(start[: graph.num_nodes])))
+        assert begun.start is not None and is_proper(begun.graph, begun.start)
+        named = begun.named(begun.start)  # the same classes and, of nodes with constraints, the same colors
+        assert len({*zip(named.tolist(), colors.tolist(), strict=True)}) == num_colors(named) == num_colors(colors)
+        assert all(named[v] == colors[v] for v in ({*precolored} | {*(names if allowed else ())}))
+    else:
+        with pytest.raises(ValueError, match="start has color"):
+            created.begun_with(graph, names, dict(enumerate(start[: graph.num_nodes])))
+
+
+def test_a_search_begins_with_the_start_unless_it_finds_fewer_colors_at_once():
+    good = find(RANDOM, 1)
+    again = find(RANDOM, 0, start=good.colors)
+    assert (again.num_colors, again.method) == (good.num_colors, "start")
+    assert find(RANDOM, 0).num_colors > good.num_colors
+    assert find(RANDOM, 1, start=good.colors).num_colors <= good.num_colors
+    assert find(RANDOM, 0, start=np.arange(150)).method == "DSATUR"
+    assert find(RANDOM, 60, start=good.colors, k=good.num_colors).method == "start"  # which ends the search
+    assert find(RANDOM, 0.1, start=torch.arange(150), k=149, precolored={3: 3}).colors[3] == 3
+    names = dict(enumerate(good.colors.tolist()))
+    assert find(RANDOM, 0, start=names, equitable=True).num_colors == good.num_colors
+    graphs = [nx.Graph(RANDOM.edges.tolist()), RANDOM]
+    found = gnn_training.color_many(graphs, 0, starts=[names, None], details=True)
+    assert [each.method for each in found] == ["start", "DSATUR"]
 
 
 def test_constraints_hold_in_a_graph_that_no_proof_ends_and_names_are_those_of_the_caller():

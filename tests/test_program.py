@@ -18,7 +18,7 @@ from gnn_training.onnx_program import golden
 from gnn_training.onnx_program.program import Program
 from gnn_training.search import kernels
 
-STEPS = 20
+ROUNDS = 20
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def around(weights: Tensor) -> Program:
     return Program(network).eval()
 
 
-def call(model: Program, edge_index, batch, num_colors=(0,), seed: int = 0, steps: int = STEPS) -> dict[str, Tensor]:
-    feeds = golden.feeds(edge_index, batch, num_colors=num_colors, seed=seed, steps=steps)
+def call(model: Program, edge_index, batch, num_colors=(0,), seed: int = 0, rounds: int = ROUNDS) -> dict[str, Tensor]:
+    feeds = golden.feeds(edge_index, batch, num_colors=num_colors, seed=seed, steps=rounds)
     return model(**{name: torch.from_numpy(value) for name, value in feeds.items()})
 
 
@@ -55,12 +55,12 @@ def dsatur_colors(graph: Graph) -> int:
 @given(
     graphs=st.lists(GRAPH, min_size=1, max_size=3),
     seed=st.integers(-(2**40), 2**63 - 10**6),
-    steps=st.integers(-1, 20),
+    rounds=st.integers(-1, 20),
     asked=st.integers(0, 20),
 )
-def test_any_batch_is_colored_properly_with_no_more_colors_than_dsatur(model: Program, graphs, seed, steps, asked):
+def test_any_batch_is_colored_properly_with_no_more_colors_than_dsatur(model: Program, graphs, seed, rounds, asked):
     edge_index, batch = edge_list(graphs)
-    outputs = call(model, edge_index, batch, [asked], seed, steps)
+    outputs = call(model, edge_index, batch, [asked], seed, rounds)
     logits = outputs["color_logits"]
     assert [tuple(outputs[name].shape) for name in OUTPUTS] == [
         (len(batch), MAX_COLORS), (len(graphs),), (len(graphs), 8), (len(graphs),)
@@ -102,7 +102,7 @@ def test_a_large_graph_in_the_batch_does_not_spoil_the_small_ones(model: Program
     monkeypatch.setattr(contract, "SETS_UP_TO", 30)
     graphs = [Graph.from_edges(5, list(nx.complete_graph(5).edges)), random_graph(31, 0.3)]
     edge_index, batch = edge_list(graphs)
-    colors = call(model, edge_index, batch, steps=0)["color_logits"].argmax(1).numpy()
+    colors = call(model, edge_index, batch, rounds=0)["color_logits"].argmax(1).numpy()
     assert all(is_proper(graph, colors[batch == i]) for i, graph in enumerate(graphs))
 
 
@@ -128,7 +128,7 @@ def test_only_dense_graphs_that_are_not_large_are_also_colored_with_independent_
 
 def test_the_same_call_gives_the_same_answer_and_another_seed_another_search(model: Program):
     edge_index, batch = edge_list([random_graph(100, 0.14), random_graph(60, 0.5)])
-    outputs = [call(model, edge_index, batch, seed=seed, steps=60) for seed in (0, 0, 1, 2**31, 2**62)]
+    outputs = [call(model, edge_index, batch, seed=seed, rounds=60) for seed in (0, 0, 1, 2**31, 2**62)]
     assert all(torch.equal(outputs[0][name], outputs[1][name]) for name in outputs[0])
     for i in range(2):
         assert len({tuple(other["last"][i].flatten().tolist()) for other in outputs}) == 4
@@ -139,8 +139,8 @@ def test_the_search_saves_colors_and_the_network_decides_how():
     tenure = torch.tensor([rule.OUTPUTS * len(rule.GRAPH_FEATURES)])
     for weights in (first_weights(), first_weights().index_fill(0, tenure, 9.0)):  # a tenure of exp(9) rounds
         model = around(weights)
-        assert used(model, graph, steps=0) >= 7
-        answers.append(used(model, graph, steps=300))
+        assert used(model, graph, rounds=0) >= 7
+        answers.append(used(model, graph, rounds=300))
     assert answers[0] == 5 < answers[1]
 
 
@@ -154,19 +154,19 @@ def test_one_number_of_colors_serves_all_graphs(model: Program):
 def test_a_call_ends_early_when_every_graph_is_down_to_its_clique(model: Program):
     graph, colors = planted(30, 3, 0.2)
     triangle = Graph.from_edges(30, [*graph.edges, (0, 1), (0, 2), (1, 2)])
-    assert used(model, triangle, steps=10**12) == 3
+    assert used(model, triangle, rounds=10**12) == 3
 
 
 def test_small_graphs_take_fewer_rounds_if_the_call_leaves_the_number_to_the_program(model: Program):
     graph = edge_list([random_graph(24, 0.5)])
-    for steps, rounds in [(-2500, 20 + 24**3 // 1000), (-30, 30)]:
-        mine, other = (call(model, *graph, steps=number)["last"] for number in (steps, rounds))
+    for asked, rounds in [(-2500, 20 + 24**3 // 1000), (-30, 30)]:
+        mine, other = (call(model, *graph, rounds=number)["last"] for number in (asked, rounds))
         assert torch.equal(mine, other)
-    assert not torch.equal(mine, call(model, *graph, steps=29)["last"])
+    assert not torch.equal(mine, call(model, *graph, rounds=29)["last"])
 
 
 def test_a_graph_that_needs_more_colors_than_columns_still_gets_scores(model: Program):
     complete = Graph.from_edges(MAX_COLORS + 4, list(nx.complete_graph(MAX_COLORS + 4).edges))
-    logits = call(model, *edge_list([complete]), steps=1)["color_logits"]
+    logits = call(model, *edge_list([complete]), rounds=1)["color_logits"]
     assert logits.shape == (MAX_COLORS + 4, MAX_COLORS) and logits.isfinite().all()
     assert is_proper(complete, from_logits(complete, logits.numpy()))

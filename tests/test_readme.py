@@ -134,13 +134,14 @@ GIVEN = {
     "docs/DATA.md": "mkdir my_graphs && cp examples/*.col my_graphs && echo '1 2' | tee a.edgelist b.edgelist && "
     "tar -czf more_graphs.tar.gz a.edgelist",
     "docs/PODS.md": "export RUNPOD_API_KEY=key && cp $MADE/models/trained_model.tar.gz .",
-    "docs/TRAINING.md": "mkdir my_graphs && cp examples/*.col my_graphs && cp examples/queen8_8.col graph.col",
+    "docs/TRAINING.md": "mkdir my_graphs && cp examples/*.col my_graphs && cp examples/queen8_8.col graph.col && "
+    "coloring-gnn generate --recipe smoke --graphs 8 --out training_data/cpu-0",  # as ./run.sh does
 }
 # Commands that take long, and what the test runs in their place, or adds to them. All others run as they stand.
 ADDED = {
     "coloring-gnn color examples exams.csv -o solutions": "--seconds 1",
     "coloring-gnn evaluate my_graphs --model models/coloring_gnn.onnx --report mine.json --tabucol": "--seconds 0.1",
-    "coloring-gnn color graph.col --picture graph.png": "--seconds 0.1",
+    "coloring-gnn color graph.col -o graph.sol --picture graph.png": "--seconds 0.1",
     "tensorboard --logdir runs": "--inspect",
     "coloring-gnn evaluate --suite q-coloring --seconds 5": "--limit 1",
     "coloring-gnn push owner/name": "--dry-run",
@@ -148,14 +149,18 @@ ADDED = {
     "pip install wandb": "--dry-run",
     "coloring-gnn generate --recipe cpu --out training_data/cpu-0": "--recipe smoke --graphs 8",
     "coloring-gnn generate --recipe full --out training_data/full": "--recipe smoke --graphs 8",
+    **{
+        f"coloring-gnn train --data training_data/cpu-0 --seed {seed} --run runs/seed{seed}": "--steps 1 "
+        "--warmup-steps 0 --rounds 10 --validation-rounds 10 --self-play 0 --ranks 1"
+        for seed in (1, 2)
+    },
     **dict.fromkeys(  # tests of the image and of the loggers train
         [
             "./run.sh --preset smoke", "./run.sh --logger wandb", "./run.sh --data my_graphs --run runs/mine",
-            "./run_multigpu.sh", "./run_multigpu.sh 2", "./run_multigpu.sh --gpus 0,1,4",
+            "./run_multigpu.sh", "./run_multigpu.sh --gpus 0,1,4",
             "./run_multigpu.sh 2 --preset cpu", "./run_multigpu.sh --data training_data/full",
-            "coloring-gnn train --logger wandb",
-            "coloring-gnn train --preset multi --data training_data/full --seed 1 --run runs/seed1",
-            "coloring-gnn train --preset multi --data training_data/full --seed 2 --run runs/seed2",
+            "coloring-gnn train --data training_data/cpu-0 --run runs/wandb --logger wandb",
+            "coloring-gnn export runs/multi",
         ],
         "--dry-run",
     ),
@@ -176,6 +181,9 @@ REPLACED = {
     "cargo run --manifest-path clients/rust/Cargo.toml --release --example calls -- "
     "gnn_training/shipped/coloring_gnn.onnx examples/queen8_8.col": "cargo run --manifest-path "
     "clients/rust/Cargo.toml --example calls -- gnn_training/shipped/coloring_gnn.onnx examples/queen8_8.col",
+    "cargo run --manifest-path clients/rust/Cargo.toml --release --example latency -- "
+    "gnn_training/shipped/coloring_gnn.onnx 20 examples/queen8_8.col": "cargo run --manifest-path "
+    "clients/rust/Cargo.toml --example latency -- gnn_training/shipped/coloring_gnn.onnx 2 examples/queen8_8.col",
     "cargo test --manifest-path clients/rust/Cargo.toml --tests -- --include-ignored": "cargo test --manifest-path "
     "clients/rust/Cargo.toml --test model -- --include-ignored",
 }
@@ -185,7 +193,7 @@ NOT_RUN = {
     "FUZZ_SEED=7 FUZZ_RESULTS=/tmp ./test.sh": "starts this test",
     "cc ": "needs a header; the test of the program in C looks for it",
     "docker run": "needs a GPU and the image",
-    "scripts/first_gpu.sh": "needs a GPU; tests/test_first_gpu.py has a pretended one",
+    "python -m benchmarks.gpu": "needs a GPU; tests/test_gpu.py has a pretended one",
     "torchrun": "needs two machines; tests/test_ranks.py trains under a torchrun on one",
     "docker login": "needs an account of a registry",
     "./build_and_push.sh": "needs a container engine; tests/test_image.py has one, and a registry on loopback",

@@ -96,6 +96,13 @@ def test_the_search_colors_a_file_with_the_rule_of_a_model(tmp_path: Path):
     path.with_suffix(".sol").write_text(run.stdout)
     colors = read_solution(path.with_suffix(".sol"))
     assert is_proper(queens(8, 8), colors) and num_colors(colors) == 9
+    again = search("color", str(path), "--seconds", "0", "--start", str(path.with_suffix(".sol")))
+    assert again.returncode == 0 and " 9 colors (start)" in again.stderr and again.stdout.startswith("s col 9"), again
+
+
+def test_help_is_no_error():
+    run = search("--help")
+    assert run.returncode == 0 and run.stdout.startswith("usage: coloring-gnn-rs color GRAPH.col")
 
 
 @pytest.mark.parametrize(
@@ -107,6 +114,7 @@ def test_the_search_colors_a_file_with_the_rule_of_a_model(tmp_path: Path):
         (("color", "examples/queen8_8.col", "--seconds", "soon"), '--seconds is a number, not "soon"'),
         (("color", "examples/queen8_8.col", "--seconds", "-1"), "--seconds is 0 to 1e9"),
         (("color", "examples/queen8_8.col", "--model", "LICENSE"), "LICENSE: the file has no trained rule"),
+        (("color", "examples/queen8_8.col", "--start", "LICENSE"), "LICENSE: line 1: "),
     ],
 )
 def test_the_program_says_what_is_wrong_in_one_line(arguments: tuple[str, ...], complaint: str):

@@ -174,6 +174,31 @@ def test_the_network_learns_from_pairs_what_becomes_of_children(tiny_data: Path,
     assert errors[-1] < 0.97 * errors[0]
 
 
+@pytest.mark.slow
+@pytest.mark.nightly  # two minutes of games
+def test_from_nothing_games_teach_what_holds_for_other_graphs(tmp_path: Path, monkeypatch, rt: Runtime):
+    monkeypatch.setattr(self_play, "KEPT_ASIDE", 2)
+    families = ("er_dense", "er_heavy", "leighton", "course_timetable", "geometric", "exam_timetable")
+    graphs = [draw(0, family, i, 120 + 5 * i) for family in families for i in range(16)]
+    data, rng = tiny_runs.pack(tmp_path / "data", graphs).folder, np.random.default_rng(0)
+    games = start(rt, tiny_runs.settings(data, tmp_path / "run", self_play=1.0, games=200))
+    torch.manual_seed(0)
+    network = CrossoverNetwork()
+    games.first.load_state_dict(network.state_dict())
+    games.advance(0, 20, network, [])
+    optimizer, steps = torch.optim.AdamW(network.parameters(), 2e-3), 300
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(steps):
+        pairs = games.joined([games.pairs[i] for i in rng.integers(len(games.pairs), size=16)])
+        optimizer.zero_grad()
+        self_play.squared_errors(network(pairs), pairs).mean().backward()
+        optimizer.step()
+        schedule.step()
+    scores = games.scores(network, network)
+    games.close()
+    assert scores["crossover_gain"] > 2 * scores["crossover_gain_error"] > 0
+
+
 def test_minutes_decide_how_many_games_a_round_has(tiny_data: Path, tmp_path: Path, monkeypatch, rt: Runtime):
     monkeypatch.setattr(self_play, "ROUNDS", 3)
     games = start(rt, tiny_runs.settings(tiny_data, tmp_path / "run", self_play=0.05))

@@ -148,8 +148,10 @@ def test_without_a_number_of_threads_all_cores_work_and_a_pickled_model_opens_it
     ("content", "sentence"),
     [
         (None, r"model.onnx: cannot be read \(no such file or directory\); name a file"),
-        (b"", "model.onnx: ONNX Runtime .* refuses it .*export"),
-        (b"\x08\x07", "model.onnx: ONNX Runtime .* refuses it .*export"),
+        (b"", "model.onnx is not a coloring network: its inputs are none instead of node_features, .*export"),
+        (b"\x08\x07", "model.onnx is not a coloring network: its inputs are none instead of node_features, .*export"),
+        (b"p edge 3 2", "model.onnx: is damaged .ValueError: it is no ONNX file or ends too early.; .*export"),
+        (b"\xff" * 10**6, "model.onnx: is damaged .ValueError: it is no ONNX file or ends too early.; .*export"),
     ],
 )
 def test_a_file_that_is_not_onnx_is_refused_in_a_sentence(tmp_path: Path, content: bytes | None, sentence: str):
@@ -157,6 +159,35 @@ def test_a_file_that_is_not_onnx_is_refused_in_a_sentence(tmp_path: Path, conten
         (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(UserError, match=sentence):
         Model(tmp_path / "model.onnx")
+
+
+def test_a_part_of_a_file_is_no_model(tmp_path: Path):
+    content, path = SHIPPED_MODEL.read_bytes(), tmp_path / "part.onnx"
+    for length in range(0, len(content), 9973):
+        path.write_bytes(content[:length])
+        with pytest.raises(UserError, match="part.onnx( is not a coloring network|: is damaged)"):
+            Model(path)
+
+
+@pytest.mark.parametrize("path", [SHIPPED_MODEL, "tiny"])
+def test_the_metadata_are_those_that_onnx_reads_and_a_search_does_not_load_the_runtime(
+    path: Path | str, tiny_model: Path, tmp_path: Path
+):
+    path = tiny_model if path == "tiny" else path
+    assert Model(path).metadata == {entry.key: entry.value for entry in onnx.load(path).metadata_props}
+    command = ["color", str(ROOT / "examples" / "queen8_8.col"), "-m", str(path), "--seconds", "0", "-o", "a.sol"]
+    code = (
+        f"import sys; from gnn_training.__main__ import main; sys.exit(main({command}) or 'onnxruntime' in sys.modules)"
+    )
+    assert not subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}).returncode
+
+
+def test_what_the_runtime_refuses_is_said_at_the_first_call(tmp_path: Path):
+    model = onnx.parser.parse_model(tiny_onnx.MODEL)
+    model.graph.node[0].op_type = "Unheard"
+    onnx.save(model, tmp_path / "other.onnx")
+    with pytest.raises(UserError, match="other.onnx: ONNX Runtime .* refuses it .*Unheard.*export"):
+        Model(tmp_path / "other.onnx").predict([TRIANGLE])
 
 
 @pytest.mark.parametrize(

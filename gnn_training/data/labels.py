@@ -80,7 +80,8 @@ def label_all(
             raise UserError(f"{folder}: there is no graph to write; name sources that have at least one")
         labelled = [row for _, row in kept]
         every = min(5, max(2, len(labelled) // FEW))  # of few graphs, more are needed to see what training gains
-        for row, part in zip(labelled, split(packed.join(labelled), plan.seed, every), strict=True):
+        columns = {name: np.array([row[name] for row in labelled]) for name in ("num_nodes", "family")}
+        for row, part in zip(labelled, split(columns, plan.seed, every), strict=True):
             row["split"] = part
         validation = [i for i, row in enumerate(labelled) if row["split"]]
         found = _label([kept[i][0] for i in validation], f"{parts}/validation", plan, workers)
@@ -111,7 +112,9 @@ def _is_finished(folder: Path, origin: dict) -> bool:
 
 
 def split(tensors: Columns, seed: int, every: int = 5) -> np.ndarray:
-    """The split (G,) uint8, 0 train and 1 validation: one graph in so many, in an order by family, size and chance."""
+    """The split (G,) uint8, 0 train and 1 validation: one graph in so many, in an order by family, size and chance.
+    tensors: num_nodes and family (G,) are read.
+    """
     graphs = len(tensors["num_nodes"])
     chance = np.random.default_rng([seed, graphs]).random(graphs)
     order = np.lexsort((chance, np.searchsorted(SIZE_BOUNDS, tensors["num_nodes"], side="right"), tensors["family"]))

@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -32,10 +33,11 @@ TABLE_LIMIT = 100_000_000  # bytes of the files of colors
 
 
 def color(settings: ColorSettings) -> list[Path]:
-    """Write the best coloring found of every graph and return the paths; of a single graph, Ctrl-C takes the best so
-    far. Without `out`, the solution of a single graph stands beside it and replaces nothing. Raises UserError if a
-    graph or the model cannot be read, a solution or the picture has no place, or a graph is too large for a picture;
-    NoColoringError if there is no coloring as asked for. What cannot be colored does not stop the other graphs.
+    """Write the best coloring of every graph as soon as it is found, and return the paths; of a single graph, Ctrl-C
+    takes the best so far. Without `out`, the solution of a single graph stands beside it and replaces nothing. Raises
+    UserError if a graph, the start or the model cannot be read, a solution or the picture has no place, or a graph is
+    too large for a picture; NoColoringError if there is no coloring as asked for. What cannot be colored does not stop
+    the other graphs.
     """
     is_one = len(settings.graphs) == 1 and not os.path.isdir(settings.graphs[0])
     graphs = [path for path in find(settings.graphs) if is_one or not is_archive(path)]
@@ -43,8 +45,8 @@ def color(settings: ColorSettings) -> list[Path]:
         outs = [settings.out or graphs[0].with_name(_name(graphs[0]))]
         if settings.out is None and os.path.lexists(outs[0]):
             raise UserError(f"{outs[0]} exists already: name it with -o to replace it, or name another file")
-    elif settings.out is None or settings.picture:
-        raise UserError("several graphs need a folder for solutions, with -o, and have no picture: name one graph")
+    elif settings.out is None or settings.picture or settings.start:
+        raise UserError("several graphs need a folder for solutions, with -o, no picture and no start: name one graph")
     else:
         files.make_folder(settings.out)
         outs = [settings.out / _name(path) for path in graphs]
@@ -55,9 +57,9 @@ def color(settings: ColorSettings) -> list[Path]:
     pictures = [settings.picture] if settings.picture else []
     inputs = filter(None, [*graphs, Path(settings.model), settings.precolored, settings.allowed])
     files.require_places([*outs, *pictures], inputs)
-    constraints = {
-        "k": settings.k or None, "precolored": _read_colors(settings.precolored, True),
-        "allowed": _read_colors(settings.allowed), "equitable": settings.equitable,
+    by_node = {
+        "precolored": _read_colors(settings.precolored, True), "allowed": _read_colors(settings.allowed),
+        "start": _read_colors(settings.start, True),
     }  # fmt: skip
     if settings.gpus != "none" and not is_one:
         raise UserError("GPUs search for one graph: name one, or leave out --gpus")
@@ -67,7 +69,7 @@ def color(settings: ColorSettings) -> list[Path]:
 
     def error_of(paths: tuple[Path, Path]) -> UserError | None:
         try:
-            _color(settings, model, constraints, is_one, gpus, *paths)
+            _color(settings, model, by_node, is_one, gpus, *paths)
         except NoColoringError as error:
             return NoColoringError(f"{paths[0]}: {error}")
         except UserError as error:
@@ -86,10 +88,10 @@ def color(settings: ColorSettings) -> list[Path]:
 
 
 def _color(
-    settings: ColorSettings, model: Model, constraints: dict[str, Any], is_one: bool, gpus: tuple[int, ...], path: Path,
+    settings: ColorSettings, model: Model, by_node: dict[str, dict], is_one: bool, gpus: tuple[int, ...], path: Path,
     out: Path,
 ) -> None:  # fmt: skip
-    """Color the graph of a file and write its solution. constraints: of Problem.create."""
+    """Color the graph of a file and write its solution. by_node: what the files precolored, allowed and start name."""
     start = time.monotonic()
     instance = read(path)
     if instance.note:
@@ -101,29 +103,48 @@ def _color(
 
         require_drawable(graph)
     budget = Budget(start + settings.seconds, 1, model.threads if is_one else 1, settings.seed, gpus)
-    if constraints["precolored"] or constraints["allowed"]:
+    if any(by_node.values()):
         names = list(map(str, names))
         of_name = dict(enumerate(names, 1))
-        constraints = constraints | {
-            key: {of_name.get(node, node): colors for node, colors in constraints[key].items()}
-            for key in ("precolored", "allowed")
-        }
+        by_node = {key: {of_name.get(node, node): colors for node, colors in by_node[key].items()} for key in by_node}
+    blamed = path
     try:
-        problem = Problem.create(graph, names, **constraints, deadline=budget.deadline)
+        constraints = settings.k or None, by_node["precolored"], by_node["allowed"], settings.equitable
+        problem = Problem.create(graph, names, *constraints, budget.deadline)
+        if settings.start:
+            blamed = settings.start
+            problem = problem.begun_with(graph, names, by_node["start"])
     except ValueError as error:
-        raise UserError(f"{path}: {error}") from error
+        raise UserError(f"{blamed}: {error}") from error
+
     best: Coloring | None = None
-    try:
-        for best in problem.colorings(model.trained, budget):
-            if is_one:
-                logger.info("%s: %d colors (%s)", graph.name, best.num_colors, best.method)
-    except KeyboardInterrupt:
-        if best is None:
-            raise
-        logger.warning("%s: interrupted, taking the best coloring so far", graph.name)
+    kept = waiting = None  # the colors that the file has, and the write that waits or runs
+
+    def keep(colors: np.ndarray) -> None:
+        nonlocal kept
+        try:
+            write_solution(out, problem.named(colors), instance.names)
+            kept = colors
+        except UserError as error:
+            logger.warning("%s; the search goes on", error)
+
+    with ThreadPoolExecutor(1) as pool:  # the search does not wait for the disk
+        try:
+            for best in problem.colorings(model.trained, budget):
+                if is_one:
+                    logger.info("%s: %d colors (%s)", graph.name, best.num_colors, best.method)
+                if problem.is_enough(best):
+                    if waiting:
+                        waiting.cancel()  # has no effect if it runs
+                    waiting = pool.submit(keep, best.colors)
+        except KeyboardInterrupt:
+            if best is None:
+                raise
+            logger.warning("%s: interrupted, taking the best coloring so far", graph.name)
     assert best is not None, "colorings yields one at least"
     solution = problem.solution(best, start, budget)
-    write_solution(out, solution.colors, instance.names)
+    if kept is not best.colors or settings.equitable:
+        write_solution(out, solution.colors, instance.names)
     bound = "optimal" if solution.is_optimal else f"at least {solution.lower_bound} needed"
     classes = f", classes differ by {solution.imbalance} nodes" if settings.equitable else ""
     summary = f"{solution.num_colors} colors by {solution.method}, {bound}{classes}"

@@ -1,17 +1,16 @@
-"""An exported file as its callers use it: ONNX Runtime and numpy, without torch."""
+"""An exported file as its callers use it: ONNX Runtime and numpy, without torch. A search needs its metadata alone."""
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from threading import TIMEOUT_MAX
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
 from gnn_training import contract, files, hub
 from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, MAX_WEIGHT, OPTIONAL_INPUTS, OUTPUTS
@@ -19,7 +18,6 @@ from gnn_training.errors import UserError
 from gnn_training.graph import Graph, as_graph, is_one_graph
 from gnn_training.machine import available_bytes, usable_threads
 from gnn_training.network import rule
-from gnn_training.onnx_program import golden
 from gnn_training.search import crossover
 from gnn_training.search.engine import Trained
 
@@ -50,13 +48,13 @@ class Model:
     def __init__(self, path: Path | str | None = None, threads: int = 0):
         """Open `path`, or the shipped file, for `threads` threads, at most one per core; 0 takes every core. A path
         hf://owner/name[@revision] is fetched from the Hugging Face Hub. Raises UserError if the file is missing, is not
-        ONNX, or has other tensors than the contract's.
+        ONNX, or has other tensors than the contract's; ONNX Runtime reads it at the first call.
         """
         self.path = hub.model_file(path or contract.SHIPPED_MODEL)
         self.threads = usable_threads(threads)
-        self._session = _open(self.path, self.threads)
+        self._content = files.read_bytes(self.path, MODEL_LIMIT, WAY_OUT)
+        self.metadata = _metadata(self.path, self._content)
         with files.damaged(f"the metadata of {self.path}", WAY_OUT):
-            self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
             self.steps = int(self.metadata["steps"])  # rounds of a call that does not name them
             self.rule = np.array(json.loads(self.metadata["rule"]), np.float32).reshape(rule.NUM_WEIGHTS)
             if self.steps < 0 or not np.abs(self.rule).max() <= MAX_WEIGHT:
@@ -73,6 +71,19 @@ class Model:
         """What a search takes from the file."""
         return Trained(self.rule, self.crossover)
 
+    @cached_property
+    def _session(self) -> Any:
+        """The onnxruntime.InferenceSession; UserError if ONNX Runtime refuses the file."""
+        import onnxruntime
+
+        from gnn_training.onnx_program import golden
+
+        try:
+            return golden.session(self._content, self.threads)
+        except Exception as error:  # the runtime's errors have no base class of their own
+            version = onnxruntime.__version__
+            raise UserError(f"{self.path}: ONNX Runtime {version} refuses it ({_cause(error)}): {WAY_OUT}") from error
+
     def predict(
         self, graphs: Any, num_colors: Sequence[int] | None = None, seed: int | None = None,
         steps: int | None = None, seconds: float | None = None,
@@ -83,6 +94,8 @@ class Model:
         if the batch is too large for this machine, TimeoutError after `seconds`, when the runtime has stopped, and
         UserError if the file is no coloring network after all.
         """
+        from gnn_training.onnx_program import golden
+
         is_batch = isinstance(graphs, list | tuple) and not is_one_graph(graphs)
         batch = [as_graph(graph) for graph in graphs] if is_batch else [as_graph(graphs)]
         sizes = [graph.num_nodes for graph in batch]
@@ -100,7 +113,7 @@ class Model:
         feeds = golden.feeds(np.concatenate(edges, axis=1), np.repeat(np.arange(len(batch)), sizes), **given)
         try:
             results = [np.asarray(output) for output in self._run(feeds, seconds)]
-        except (MemoryError, TimeoutError):
+        except (MemoryError, TimeoutError, UserError):
             raise
         except Exception as error:  # the runtime's errors have no base class of their own
             raise UserError(f"{self.path}: a call fails in ONNX Runtime ({_cause(error)}); {WAY_OUT}") from error
@@ -114,6 +127,8 @@ class Model:
         return Prediction(np.split(logits, offsets[1:-1]), chromatic, types, difficulty)
 
     def _run(self, feeds: dict[str, np.ndarray], seconds: float | None) -> list[np.ndarray]:
+        import onnxruntime
+
         # In its own thread: a call into the runtime does not notice the clock or Ctrl-C, a waiting thread does.
         options = onnxruntime.RunOptions()
         options.log_severity_level = 4  # a stopped run is not an error, and errors are raised
@@ -162,21 +177,54 @@ def _cause(error: Exception) -> str:
     return str(error).splitlines()[0].rpartition(" : ")[2].rstrip(".")
 
 
-def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
-    content = files.read_bytes(path, MODEL_LIMIT, WAY_OUT)
-    try:
-        session = golden.session(content, threads)
-    except Exception as error:  # the runtime's errors have no base class of their own
-        version = onnxruntime.__version__
-        raise UserError(f"{path}: ONNX Runtime {version} refuses it ({_cause(error)}): {WAY_OUT}") from error
-    with files.damaged(path, WAY_OUT):  # names may be no text
-        for what, tensors, expected in (
-            ("inputs", session.get_inputs(), INPUTS),
-            ("optional inputs", session.get_overridable_initializers(), OPTIONAL_INPUTS),
-            ("outputs", session.get_outputs(), OUTPUTS),
+def _metadata(path: Path, content: bytes) -> dict[str, str]:
+    """The metadata of an ONNX file whose tensors are the contract's; UserError for another file. The numbers of fields
+    are those of onnx.proto.
+    """
+    with files.damaged(path, WAY_OUT):
+        model = list(_fields(content))
+        graph = [field for number, part in model if number == 7 for field in _fields(part)]
+        constants, inputs, outputs = (_texts(graph, *place) for place in ((5, 8), (11, 1), (12, 1)))
+        for what, names, expected in (
+            ("inputs", [name for name in inputs if name not in constants], INPUTS),
+            ("optional inputs", [name for name in inputs if name in constants], OPTIONAL_INPUTS),
+            ("outputs", outputs, OUTPUTS),
         ):
-            names = [tensor.name for tensor in tensors]
             if sorted(names) != sorted(expected):
                 differ = f"{', '.join(names) or 'none'} instead of {', '.join(expected)}"
                 raise UserError(f"{path} is not a coloring network: its {what} are {differ}; {WAY_OUT}")
-    return session
+        return dict(zip(_texts(model, 14, 1), _texts(model, 14, 2), strict=True))
+
+
+def _texts(fields: Sequence[tuple[int, bytes]], number: int, part: int) -> list[str]:
+    """The text that is field `part` in every field `number`."""
+    return [dict(_fields(content)).get(part, b"").decode() for found, content in fields if found == number]
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Numbers and contents of the fields of a protocol buffer, the content of a number is empty. ValueError if it is
+    none or ends too early.
+    """
+    place = 0
+
+    def integer() -> int:
+        nonlocal place
+        value = 0
+        for shift in range(0, 64, 7):
+            if place == len(message):
+                break
+            place += 1
+            value |= (message[place - 1] & 127) << shift
+            if message[place - 1] < 128:
+                return value
+        raise ValueError("it is no ONNX file or ends too early")
+
+    while place < len(message):
+        tag = integer()
+        kind = tag & 7
+        length = integer() if kind in (0, 2) else {1: 8, 5: 4}.get(kind, len(message))
+        begin = place
+        place += length if kind else 0
+        if place > len(message):
+            raise ValueError("it is no ONNX file or ends too early")
+        yield tag >> 3, message[begin:place]

@@ -81,9 +81,12 @@ def compile_all() -> None:
     search_graph(*path, two.colors, 0, 2, weights, noise_table(2), 0, 1, stop, NO_TIMES)
 
 
-def colorings(graph: Graph, trained: Trained, budget: Budget, clique: int = 0) -> Iterator[Coloring]:
+def colorings(
+    graph: Graph, trained: Trained, budget: Budget, clique: int = 0, start: np.ndarray | None = None
+) -> Iterator[Coloring]:
     """Yield proper colorings with ever fewer colors, DSATUR's first, until the budget is spent or one has `lower`
     colors. The last one may be yielded again, because it is proven optimal. clique: size of one, 0 to look for it.
+    start (N,) int32: a coloring without gaps, which is the first unless DSATUR's has fewer colors.
     """
     compile_all()
     lists = graph.csr()
@@ -93,6 +96,8 @@ def colorings(graph: Graph, trained: Trained, budget: Budget, clique: int = 0) -
     colors = first_loop(kernels.dsatur, budget.deadline, *lists)
     is_complete, colors = colors.min() >= 0, completed(lists, colors)
     first = Coloring("DSATUR", colors, int(colors.max()) + 1)
+    if start is not None and start.max() < first.num_colors:
+        first = Coloring("start", start, int(start.max()) + 1)
     bound = clique
     if first.num_colors > clique:
         bound = lower_bound(lists, first.num_colors, clique, until, is_complete)

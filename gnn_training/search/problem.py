@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from gnn_training.errors import NoColoringError
 from gnn_training.graph import Graph
 from gnn_training.search import kernels
-from gnn_training.search.engine import Budget, Coloring, Trained
+from gnn_training.search.engine import Budget, Coloring, Trained, compact
 from gnn_training.search.first_colorings import FIRST_SECONDS, clique_size, in_time, seeded
 from gnn_training.search.portfolio import colorings
 
@@ -48,6 +48,7 @@ class Problem:
     is_list_coloring: bool  # there are no other colors than color_ids
     is_equitable: bool
     lower_bound: int  # of the number of colors, from cliques of the caller's graph or what precolored names
+    start: np.ndarray | None = None  # (N of `graph`,) int32: a coloring that the search begins with
 
     @classmethod
     def create(
@@ -73,21 +74,49 @@ class Problem:
             most, bound = bound, clique_size(graph.csr(), deadline)
         return cls(extended, place, color_ids, most, bool(allowed), equitable, bound)
 
+    def begun_with(self, graph: Graph, names: Sequence[Any], start: Mapping[Any, int]) -> Self:
+        """The problem with a coloring to begin with. graph, names: as for `create`; start: the color of every node.
+        ValueError if that is not a proper coloring of the graph, or does not obey the constraints.
+        """
+        index, colors = {name: number for number, name in enumerate(names)}, np.full(len(names), -1, dtype=np.int64)
+        way_out = "give a proper coloring of this graph"
+        for name, color in start.items():
+            if name not in index:
+                raise ValueError(f"start names node {name!r}, which is not in the graph: {way_out}")
+            if not isinstance(color, int | np.integer) or not 0 <= color < 2**31:
+                raise ValueError(f"start has color {color!r} for node {name!r}, not an integer from 0: {way_out}")
+            colors[index[name]] = color
+        for node in np.flatnonzero(colors < 0).tolist():
+            raise ValueError(f"start has no color for node {names[node]!r}: {way_out}")
+        for u, v in graph.edges[colors[graph.edges[:, 0]] == colors[graph.edges[:, 1]]]:
+            both = f"nodes {names[u]!r} and {names[v]!r}, which are adjacent"
+            raise ValueError(f"start has color {colors[u]} for {both}: {way_out}")
+        num_free, extended = self.graph.num_nodes - len(self.color_ids), np.empty(self.graph.num_nodes, dtype=np.int64)
+        extended[self.place] = colors
+        extended[num_free:] = self.color_ids
+        ends = self.graph.edges[extended[self.graph.edges[:, 0]] == extended[self.graph.edges[:, 1]]]
+        is_wrong = np.isin(self.place, ends.min(axis=1)) | (extended[self.place] != colors)
+        is_wrong |= self.is_list_coloring & (colors >= len(self.color_ids))
+        for node in np.flatnonzero(is_wrong).tolist():
+            what = f"start has color {colors[node]} for node {names[node]!r}"
+            raise ValueError(f"{what}, which precolored or allowed forbids: change one")
+        return replace(self, start=compact(extended))
+
     def colorings(self, trained: Trained, budget: Budget) -> Iterator[Coloring]:
         """Yield what portfolio.colorings does for `graph`, and end as soon as `most` colors suffice or never can."""
         left = max(0.0, budget.deadline - time.monotonic())
         deadline = budget.deadline - BALANCE_SHARE * left if self.is_equitable else budget.deadline
         budget = budget._replace(deadline=deadline, lower=self.most or 1)
-        for coloring in colorings(self.graph, trained, budget):
+        for coloring in colorings(self.graph, trained, budget, start=self.start):
             yield coloring
             if self.most is not None and coloring.lower_bound > self.most:
                 return
 
     def solution(self, best: Coloring, start: float, budget: Budget) -> Solution:
-        """The solution that a coloring of `graph` gives, with the colors as an array (N,) int64. start: when the search
-        began. NoColoringError if it has too many colors.
+        """The solution that a coloring of `graph` gives, with the colors as in `named`. start: when the search began.
+        NoColoringError if it has too many colors.
         """
-        if self.most is not None and best.num_colors > self.most:
+        if self.most is not None and not self.is_enough(best):
             wish = f"a coloring with at most {self.most} colors"
             if self.is_list_coloring:
                 wish = f"a coloring with the colors 0 to {len(self.color_ids) - 1}, as far as they are allowed,"
@@ -95,21 +124,30 @@ class Problem:
                 raise NoColoringError(f"{wish} does not exist: at least {best.lower_bound} are needed")
             result = f"{time.monotonic() - start:.1f} s; the fewest found are {best.num_colors} colors"
             raise NoColoringError(f"{wish} was not found in {result}: allow more time or colors")
-        colors, num_free = best.colors.copy(), self.graph.num_nodes - len(self.color_ids)
+        colors = best.colors.copy()
         if self.is_equitable:
             until = max(budget.deadline, time.monotonic() + FIRST_SECONDS)
+            num_free = self.graph.num_nodes - len(self.color_ids)
             sizes = np.bincount(self.place, minlength=self.graph.num_nodes)
             arguments = colors, sizes, num_free, BALANCE_SWAPS * num_free, seeded(budget.seed)
             in_time(until, kernels.balance, *self.graph.csr(), *arguments)
-        color_ids = np.full(best.num_colors, -1)
-        color_ids[colors[num_free:]] = self.color_ids
-        is_new = color_ids < 0
-        color_ids[is_new] = np.setdiff1d(np.arange(MAX_NAMED + len(color_ids)), self.color_ids)[: is_new.sum()]
-        colors = color_ids[colors[self.place]]
+        colors = self.named(colors)
         sizes = np.unique(colors, return_counts=True)[1]
         bound = self.lower_bound if self.is_list_coloring else max(self.lower_bound, best.lower_bound)
         seconds = time.monotonic() - start
         return Solution(colors, len(sizes), bound, len(sizes) == bound, int(np.ptp(sizes)), seconds, best.method)
+
+    def is_enough(self, coloring: Coloring) -> bool:
+        """Whether a coloring of `graph` has no more colors than a solution may have."""
+        return self.most is None or coloring.num_colors <= self.most
+
+    def named(self, colors: np.ndarray) -> np.ndarray:
+        """The colors (N,) int64 of the caller's graph that those of a coloring of `graph`, without gaps, stand for."""
+        color_ids = np.full(int(colors.max()) + 1, -1)
+        color_ids[colors[self.graph.num_nodes - len(self.color_ids) :]] = self.color_ids
+        is_new = color_ids < 0
+        color_ids[is_new] = np.setdiff1d(np.arange(MAX_NAMED + len(color_ids)), self.color_ids)[: is_new.sum()]
+        return color_ids[colors[self.place]]
 
 
 def _lists(

@@ -1,6 +1,6 @@
 use std::fmt::Write;
 
-use crate::Graph;
+use crate::{Error, Graph, Result};
 
 /// A proper coloring: one color per node, no edge with two equal ends, colors `0..num_colors()` without gaps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +31,34 @@ impl Coloring {
         }
         assert!(!colors.contains(&NONE), "the order leaves a node out");
         Self { colors, num_colors }
+    }
+
+    /// From the text of a DIMACS solution of the graph, such as [`Coloring::to_dimacs`] gives; with first fit along its
+    /// classes, which may save colors.
+    ///
+    /// # Errors
+    /// [`Error::Dimacs`] for a line of another kind, [`Error::Improper`] if a node has no color or an edge has one color.
+    pub fn from_dimacs(graph: &Graph, text: &str) -> Result<Self> {
+        let mut colors = vec![None; graph.num_nodes()];
+        for (number, line) in text.lines().enumerate() {
+            let begin: String = line.chars().take(40).collect();
+            let fail = |what: &str| Error::Dimacs { line: number + 1, reason: format!("{begin:?} {what}") };
+            let place = |word: &str| word.parse::<usize>().ok().and_then(|counted| counted.checked_sub(1));
+            match line.split_whitespace().collect::<Vec<_>>()[..] {
+                [] | ["c" | "s", ..] => {}
+                ["l", node, color] => {
+                    let node = place(node).and_then(|node| colors.get_mut(node));
+                    *node.ok_or_else(|| fail("names a node that the graph does not have"))? =
+                        Some(place(color).ok_or_else(|| fail("has no color from 1 on"))?);
+                }
+                _ => return Err(fail("is neither `c`, one `s col K` nor `l v c`")),
+            }
+        }
+        let missing = |node| Error::Improper(format!("node {} has no color", node + 1));
+        let colors = (0..colors.len()).map(|node| colors[node].ok_or_else(|| missing(node)));
+        let colors = colors.collect::<Result<Vec<_>>>()?;
+        graph.check(&colors)?;
+        Ok(Self::greedy(graph, &by_class(&colors)))
     }
 
     /// Color of every node.

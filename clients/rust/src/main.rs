@@ -6,10 +6,14 @@ use std::time::Instant;
 
 use coloring_gnn::{Budget, Coloring, Graph, Rule};
 
-const USAGE: &str = "coloring-gnn-rs color GRAPH.col [--seconds S] [--threads T] [--seed N] [--target COLORS] \
-                     [--model FILE.onnx]";
+const USAGE: &str = "usage: coloring-gnn-rs color GRAPH.col [--seconds S] [--threads T] [--seed N] [--target COLORS] \
+                     [--model FILE.onnx] [--start FILE.sol]";
 
 fn main() -> ExitCode {
+    if std::env::args().any(|argument| argument == "--help" || argument == "-h") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     match run() {
         Ok(coloring) => {
             print!("{}", coloring.to_dimacs());
@@ -23,7 +27,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<Coloring, Box<dyn std::error::Error>> {
-    let (mut budget, mut rule, mut path) = (Budget::seconds(10.0), Rule::default(), None);
+    let (mut budget, mut rule, mut path, mut start) = (Budget::seconds(10.0), Rule::default(), None, None);
     let mut arguments = std::env::args().skip(1);
     if arguments.next().as_deref() != Some("color") {
         return Err(USAGE.into());
@@ -47,15 +51,20 @@ fn run() -> Result<Coloring, Box<dyn std::error::Error>> {
                 let file = std::fs::read(&value).map_err(|error| format!("{value}: {error}"))?;
                 rule = Rule::from_onnx(&file).map_err(|error| format!("{value}: {error}"))?;
             }
+            "--start" => start = Some(value),
             _ => return Err(USAGE.into()),
         }
     }
     let path = path.ok_or(USAGE)?;
     let text = std::fs::read(&path).map_err(|error| format!("{path}: {error}"))?;
     let graph = Graph::from_dimacs(&text).map_err(|error| format!("{path}: {error}"))?;
-    let start = Instant::now();
-    let best = rule.color(&graph, &budget, |coloring, method| {
-        eprintln!("{:6.2} s: {} colors ({method})", start.elapsed().as_secs_f64(), coloring.num_colors());
+    let read = |file: String| {
+        let text = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;
+        Coloring::from_dimacs(&graph, &text).map_err(|error| format!("{file}: {error}"))
+    };
+    let (start, begin) = (start.map(read).transpose()?, Instant::now());
+    let best = rule.color_from(&graph, &budget, start.as_ref(), |coloring, method| {
+        eprintln!("{:6.2} s: {} colors ({method})", begin.elapsed().as_secs_f64(), coloring.num_colors());
     });
     eprintln!("{path}: {} colors, at least {} needed", best.num_colors(), graph.clique_size());
     Ok(best)

@@ -90,10 +90,24 @@ pub fn color(graph: &Graph, budget: &Budget) -> Coloring {
 impl Rule {
     /// As [`color`], with this rule. `better` gets every coloring that is better than those before, and the name of the
     /// method that found it.
-    pub fn color(&self, graph: &Graph, budget: &Budget, mut better: impl FnMut(&Coloring, &'static str)) -> Coloring {
-        let start = Instant::now();
-        let deadline = start.checked_add(budget.time);
-        let clique = graph.clique_until(start.checked_add(budget.time.mul_f64(CLIQUE_SHARE)));
+    pub fn color(&self, graph: &Graph, budget: &Budget, better: impl FnMut(&Coloring, &'static str)) -> Coloring {
+        self.color_from(graph, budget, None, better)
+    }
+
+    /// As [`Rule::color`]. The search begins with `start`, unless DSATUR needs fewer colors.
+    ///
+    /// # Panics
+    /// If `start` is not a proper coloring of the graph.
+    pub fn color_from(
+        &self,
+        graph: &Graph,
+        budget: &Budget,
+        start: Option<&Coloring>,
+        mut better: impl FnMut(&Coloring, &'static str),
+    ) -> Coloring {
+        let begin = Instant::now();
+        let deadline = begin.checked_add(budget.time);
+        let clique = graph.clique_until(begin.checked_add(budget.time.mul_f64(CLIQUE_SHARE)));
         let lists = Lists::new(graph);
         let proper = |colors: &[u32]| {
             let plain: Vec<usize> = colors.iter().map(|&color| color as usize).collect();
@@ -102,7 +116,13 @@ impl Rule {
         };
         let mut first = kernels::dsatur(&lists, deadline);
         let mut best = proper(&first);
-        better(&best, "DSATUR");
+        let start = start.filter(|start| start.num_colors() <= best.num_colors());
+        if let Some(start) = start {
+            graph.check(start.colors()).expect("start is a proper coloring");
+            first = start.colors().iter().map(|&color| color as u32).collect();
+            best = start.clone();
+        }
+        better(&best, start.map_or("DSATUR", |_| "start"));
         let threads = match budget.threads {
             0 => thread::available_parallelism().map_or(1, |cores| cores.get()),
             threads => threads,

@@ -1,6 +1,6 @@
-"""Measure how fast searches are in their forms, and how fast the same training is on several numbers of ranks.
+"""Measure how fast searches are in their forms.
 
-    python -m benchmarks.training_speed --data FOLDER --seconds 30 --page docs/SPEED.md  # replaces the last section
+    python -m benchmarks.search_speed --page docs/SPEED.md  # replaces the last section
 
 docs/SPEED.md says how the numbers are obtained.
 """
@@ -16,7 +16,6 @@ import numpy as np
 import torch
 import tyro
 
-from benchmarks.gpu_measures import speed_by_ranks
 from gnn_training import files, machine
 from gnn_training.graph import Graph
 from gnn_training.network.graphs import concatenated, pad
@@ -26,7 +25,6 @@ from gnn_training.onnx_program.program import limits
 from gnn_training.onnx_program.session import Model
 from gnn_training.search import kernels
 from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
-from gnn_training.settings import TrainSettings, of_preset
 
 HEADING = "## Measured\n"  # the last section of a page, which is replaced
 DENSITY, BATCH = 0.5, 16
@@ -39,16 +37,8 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 class Options:
     """What to measure, and for how long."""
 
-    data: Path
-    """Folder of packed graphs to train on."""
-    seconds: float = 30.0
-    """Time for the training on most ranks; every form of the search has a tenth of it at every size."""
-    ranks: str = "1,2"
-    """Numbers of ranks, such as 1,2,4,8: each rank on a GPU, or else on a core."""
-    slowdown: float = 1.0
-    """Times as long as it would take rank 0, on a core, to search: what one slow rank does to the others."""
-    price_per_hour: float = 0.0
-    """Price of a machine with as many GPUs as the most ranks."""
+    seconds: float = 3.0
+    """Time for every form at every size."""
     sizes: tuple[int, ...] = (125, 250, 500, 1000)
     """Nodes of the graphs that are searched."""
     page: Path | None = None
@@ -111,31 +101,17 @@ def search_table(options: Options) -> str:
     columns: dict[str, list[object]] = {"nodes": list(options.sizes)}
     for size in options.sizes:
         for name, run in forms(size).items():
-            rate = rounds_per_second(run, options.seconds / 10) * (BATCH if name.endswith("graphs") else 1)
+            rate = rounds_per_second(run, options.seconds) * (BATCH if name.endswith("graphs") else 1)
             columns.setdefault(name, []).append(f"{rate:,.0f}")
     return table(columns)
 
 
-def training_table(options: Options) -> str:
-    """Speed of the same steps on each number of ranks."""
-    settings = of_preset(TrainSettings, "single" if DEVICE.type == "cuda" else "cpu", data=options.data)
-    ranks = [int(number) for number in options.ranks.split(",")]
-    if DEVICE.type == "cuda":
-        ranks = [number for number in ranks if number <= torch.cuda.device_count()]
-    rows = speed_by_ranks(settings, ranks, options.seconds, options.slowdown, options.price_per_hour)
-    formats = {"ranks": "", "searches_per_second": ".1f", "speed_up": ".2f", "efficiency": ".0%", "waiting": ".0%",
-               "seconds": ".1f", "cost": ".4f"}  # fmt: skip
-    return table({title.replace("_", " "): [format(row[title], form) for row in rows] for title, form in formats.items()
-                  if title != "cost" or options.price_per_hour})  # fmt: skip
-
-
 def main(options: Options) -> None:
     """Measure, then print or write the section."""
-    tables = [search_table(options), training_table(options)]
     names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     where = torch.cuda.get_device_name() if DEVICE.type == "cuda" else names[0].partition(": ")[2] if names else "CPU"
     about = f"{date.today()}, {where}, {machine.num_cores()} cores, torch {version('torch')}."
-    section = "\n\n".join([HEADING.strip(), about, *tables]) + "\n"
+    section = "\n\n".join([HEADING.strip(), about, search_table(options)]) + "\n"
     if options.page:
         files.write_text(options.page, options.page.read_text().partition(HEADING)[0] + section)
     else:
