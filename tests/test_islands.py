@@ -80,6 +80,21 @@ def test_color_takes_two_gpus_and_believes_no_wrong_coloring(gpus: FakeCuda):
     assert all(re.search(rf"device {gpu} launches [1-9]", log) for gpu in (0, 1)) and "problem" not in log
 
 
+@pytest.mark.slow
+def test_pairs_are_crossed_on_a_gpu(gpus: FakeCuda):
+    said = gpus.run("-c", """if True:
+        import numpy, torch
+        from gnn_training.contract import SHIPPED_MODEL
+        from gnn_training.graph import Graph
+        from gnn_training.onnx_program.session import Model
+        from gnn_training.search.generations import Crossing
+        graph, colors = Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)]), numpy.zeros((5, 2, 4), dtype=numpy.int32)
+        crossing = Crossing(graph.csr(), Model(SHIPPED_MODEL, 1).trained.crossover, torch.device("cuda", 0))
+        print(crossing(colors, colors, 3, numpy.ones((5, 2), dtype=bool)).shape)
+    """)  # fmt: skip
+    assert said.strip() == "(5, 2, 4)"
+
+
 @pytest.mark.parametrize(
     ("which", "count", "message"),
     [

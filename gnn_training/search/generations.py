@@ -157,16 +157,17 @@ class Crossing:
     def features(self, parents: Tensor, ages: Tensor, k: int) -> Tensor:
         """What `search.crossover.features_of` says of pairs: (P, 2, N, F)."""
         n, mean = parents.shape[2], self.degree.mean()
-        own = self.adjacency.new_zeros(*parents.shape, k).scatter_(3, parents[..., None], 1)
-        counts = self.adjacency @ own
+        own = self.adjacency.new_zeros(len(parents), 2, k, n).scatter_(2, parents[:, :, None], 1)
+        counts = own @ self.adjacency  # neighbours of a node with a color
         free = (counts == 0) & (own == 0)
-        both = (own[:, 0].mT @ own[:, 1]).float()  # (P, k, k)
+        together, ones = parents[:, 0] * k + parents[:, 1], torch.ones_like(parents[:, 0], dtype=torch.float)
+        both = ones.new_zeros(len(parents), k * k).scatter_add_(1, together, ones).view(-1, k, k)
         sizes = torch.stack([both.sum(2), both.sum(1)], 1).gather(2, parents)
         largest = torch.stack([both.amax(2), both.amax(1)], 1).gather(2, parents)
-        shared = both.flatten(1).gather(1, parents[:, 0] * k + parents[:, 1])[:, None]
+        shared = both.flatten(1).gather(1, together)[:, None]
         deviation = (self.degree - mean).square().mean().clamp(min=1e-6).sqrt()
-        conflicts = counts.gather(3, parents[..., None])[..., 0].float()
-        takes, colors = free.sum(2).log1p().gather(2, parents), free.sum(3).log1p()
+        conflicts = counts.gather(2, parents[:, :, None])[:, :, 0].float()
+        takes, colors = free.sum(3).log1p().gather(2, parents), free.sum(2).log1p()
         x = (
             conflicts, largest / sizes, shared / sizes, (self.degree - mean) / deviation, takes,
             ages.float().log1p() / LOG_GENERATION, colors, (sizes * k / n + 0.1).log(), mean / n - 0.5,
