@@ -29,22 +29,29 @@ from torch import Tensor
 
 from gnn_training import files, machine
 from gnn_training.console import as_text, markdown_table, set_up_logging
+from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime, in_group
 from gnn_training.errors import MachineError, UserError
+from gnn_training.graph import NeighbourLists
 from gnn_training.network.network import first_weights
+from gnn_training.onnx_program.session import Model
 from gnn_training.processes import die_with_parent
 from gnn_training.ranks import launch
+from gnn_training.search import kernels
 from gnn_training.search.batches import Searcher, searcher_for
+from gnn_training.search.crossover import GENERATION
+from gnn_training.search.search_kernel import child, noise_table
 from gnn_training.settings import PresetName, TrainSettings, of_preset
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import DeviceDataset, GraphBatch, GraphLoader
 from gnn_training.training.monitor import Monitor
-from gnn_training.training.self_check import self_check
+from gnn_training.training.self_check import MIN_AGREEMENT, self_check
 
 log = logging.getLogger("gnn_training")
 GIB = 2**30
 COPIES = 20  # of a GiB if there is room, to measure the bandwidth
+COMPARED_CHILDREN = 64  # of a generation, at most
 COMPARED = {"steps": 20, "rounds": 500, "batch_size": 24, "warmup_steps": 1}  # seconds of a few cores
 MAX_DIFFERENCE = 0.1  # between the mean gaps on GPU and CPU
 NUM_SIZES = 5  # of graphs, from the smallest to the largest
@@ -62,7 +69,7 @@ class Options:
     """Folder of packed graphs, such as `coloring-gnn generate --recipe cpu` writes."""
     out: Path = Path("runs/gpu")
     """Folder for the page and the numbers, without results of an earlier measurement."""
-    parts: tuple[str, ...] = ("machine", "agreement", "rounds", "step", "ranks")
+    parts: tuple[str, ...] = ("machine", "agreement", "rounds", "children", "step", "ranks")
     """Parts to measure, in this order."""
     preset: PresetName | None = None
     """Settings of the training; None takes single, or cpu where there is no GPU."""
@@ -151,9 +158,7 @@ def rounds_by_size(options: Options) -> Iterator[Row]:
     torch.set_num_threads(cores)
     ways = [(device, DeviceDataset(data, device), searcher_for(data, device), searches) for device, searches in
             ((torch.device("cuda"), GPU_SEARCHES), (torch.device("cpu"), CORE_SEARCHES * cores))]  # fmt: skip
-    ids = data.indices("train")
-    ids = ids[np.argsort(data.num_nodes[ids], kind="stable")]
-    for i in ids[np.linspace(0, len(ids) - 1, NUM_SIZES).astype(int)]:
+    for i, _ in graphs_of_sizes(data):
         speeds = []
         for device, dataset, search, searches in ways:
             batch = dataset.batch(np.full(searches, i), searches)
@@ -165,6 +170,46 @@ def rounds_by_size(options: Options) -> Iterator[Row]:
             speeds.append(searches * rounds / (time.perf_counter() - started))
         yield {"nodes": int(data.num_nodes[i]), "edges": int(data.num_edges[i]), "colors": int(data.dsatur_colors[i]),
                "GPU": speeds[0], "cores": speeds[1], "cores replaced": cores * speeds[0] / speeds[1]}  # fmt: skip
+
+
+def children_by_size(options: Options) -> Iterator[Row]:
+    """Generations of `color --gpus` on graphs of the same five sizes, from nothing, with four fifths of the *colors* of
+    DSATUR. *same children* is the share of a generation of 500 rounds that the CPU makes, too: below 98% the part
+    fails. *children per second* is of whole generations, *crossed per second* of pairs of them.
+    """
+    require_gpu()
+    from gnn_training.search.generations import Crossing, Generations
+
+    model, device, rng = Model(SHIPPED_MODEL, 1), torch.device("cuda", 0), np.random.default_rng(0)
+    for i, lists in graphs_of_sizes(PackedGraphs.open(options.data)):
+        n, k = len(lists.offsets) - 1, max(2, 4 * (int(kernels.dsatur(*lists).max()) + 1) // 5)
+        generations, crossing = Generations([lists], device), Crossing(lists, model.trained.crossover, device)
+        count = max(2, generations.room(0, k) // 2 * 2)
+        starts, weights = np.full((count, n), -1), np.tile(model.rule, (count, 1))
+        arguments = np.zeros(count, int), np.full(count, k), starts, rng.integers(2**31, size=count), weights
+        rows = generations(*arguments, COMPARED["rounds"]).colors.cpu().numpy()  # compiles
+        same = [
+            np.array_equal(row, child(*lists, start.astype(np.int32), k, rule, noise_table(k), seed, COMPARED["rounds"],
+                                      np.zeros(1, np.uint8))[0])
+            for row, start, rule, seed in zip(rows[:COMPARED_CHILDREN], starts, weights, arguments[3], strict=False)
+        ]  # fmt: skip
+        started = time.perf_counter()
+        found = [each.cpu().numpy().reshape(-1, 2, n) for each in generations(*arguments, GENERATION)[2:]]
+        middle = time.perf_counter()
+        crossing(*found, k, np.ones((count // 2, 2), dtype=bool))
+        yield {"nodes": n, "colors": k, "same children": float(np.mean(same)),
+               "children per second": count / (middle - started),
+               "crossed per second": count / 2 / (time.perf_counter() - middle)}  # fmt: skip
+        if np.mean(same) < MIN_AGREEMENT:
+            raise MachineError(f"only {np.mean(same):.0%} of the children of graph {i} are those of the CPU: report it")
+
+
+def graphs_of_sizes(data: PackedGraphs) -> Iterator[tuple[int, NeighbourLists]]:
+    """Places and lists of training graphs of five sizes."""
+    ids = data.indices("train")
+    ids = ids[np.argsort(data.num_nodes[ids], kind="stable")]
+    for i in ids[np.linspace(0, len(ids) - 1, NUM_SIZES).astype(int)].tolist():
+        yield i, data.graph(i).csr()
 
 
 def step_by_batch(options: Options) -> Iterator[Row]:
@@ -261,7 +306,8 @@ def _start(settings: TrainSettings, rt: Runtime) -> tuple[GraphLoader, Learner]:
 
 
 PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
-    "machine": describe, "agreement": compare, "rounds": rounds_by_size, "step": step_by_batch, "ranks": steps_by_ranks,
+    "machine": describe, "agreement": compare, "rounds": rounds_by_size, "children": children_by_size,
+    "step": step_by_batch, "ranks": steps_by_ranks,
 }  # fmt: skip
 
 

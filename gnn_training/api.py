@@ -14,6 +14,7 @@ from gnn_training.graph import is_one_graph, named_graph
 from gnn_training.machine import num_cores, usable_threads
 from gnn_training.onnx_program.session import Model, cached_model
 from gnn_training.search.engine import Budget
+from gnn_training.search.islands import chosen_gpus
 from gnn_training.search.portfolio import compile_all
 from gnn_training.search.problem import Problem, Solution
 
@@ -22,7 +23,7 @@ def color(
     graph: Any, seconds: float = 1.0, seed: int = 0, model: Model | Path | str | None = None,
     num_nodes: int | None = None, *, k: int | None = None, precolored: Mapping[Any, int] | None = None,
     allowed: Mapping[Any, Collection[int]] | None = None, equitable: bool = False, start: Any = None,
-    threads: int | None = None, details: bool = False,
+    threads: int | None = None, gpus: str = "none", details: bool = False,
 ) -> Any:  # fmt: skip
     """Color a graph properly, with as few colors as the time allows; colors count from 0 without gaps.
 
@@ -45,6 +46,8 @@ def color(
     start: a proper coloring that obeys precolored and allowed, as this function returns it for the graph; the search
     begins with it, unless it finds one with fewer colors at once.
     threads: of the search, at most one per core; None takes those of the model.
+    gpus: NVIDIA GPUs that search beside the cores, "all", numbers such as "0,1", or "none"; they pay in searches of
+    minutes, and need torch and numba-cuda.
     details: return a Solution, which also has the number of colors, a lower bound and whether this proves it optimal.
 
     Raises TypeError or ValueError for an argument that cannot be used, UserError if the model file cannot be read, and
@@ -59,6 +62,7 @@ def color(
             raise TypeError(f"{name} must be a dict with a node as the key, not {type(mapping).__name__}")
     opened = model if isinstance(model, Model) else cached_model(model)
     compile_all()
+    numbers = chosen_gpus(gpus)
     begin = time.monotonic()
     source, named = named_graph(graph, num_nodes)
     names: Sequence[Any] = range(source.num_nodes) if named is None else named
@@ -67,7 +71,7 @@ def color(
     if start is not None:
         problem = problem.begun_with(source, names, _by_node(start, named is not None))
     if source.num_nodes:
-        budget = Budget(begin + seconds, 1, usable_threads(threads or opened.threads), seed)
+        budget = Budget(begin + seconds, 1, usable_threads(threads or opened.threads), seed, numbers)
         *_, best = problem.colorings(opened.trained, budget)
         solution = problem.solution(best, begin, budget)
     colors = solution.colors

@@ -346,6 +346,10 @@ class ColorSettings(Settings):
     """Seed of the search: another one may find another coloring, of the same quality."""
     threads: Workers = 0
     """Threads of the search; 0 takes every core."""
+    gpus: str = "none"
+    """NVIDIA GPUs that search for one graph beside the cores: all, numbers such as 0,1, or none. They pay in searches
+    of minutes.
+    """
 
     @model_validator(mode="after")
     def _picture_has_a_format(self) -> Self:

@@ -1,6 +1,7 @@
 """Searches in numba's CUDA simulator, in a process of its own: python simulated_cuda.py <tasks> <found>, two pickles.
 
-A task is a `Task`; what is found are colors and conflicts (S, G) and the colorings of all searches.
+A task is a `Task`; what is found are colors and conflicts (S, G) and the colorings of all searches. Or it is a
+`Generation`, and `Children` are found; or `Islands`, with what `color` returns.
 """
 
 import os
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,12 +51,96 @@ class Task:
         return np.array([graph.num_edges for graph in self.graphs], np.int32)
 
 
-def search(task: Task) -> tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]:
-    """Run a task; the task stands for the packed graphs."""
+@dataclass
+class Generation:
+    """Children of some graphs."""
+
+    graphs: list[Graph]
+    graph: np.ndarray  # (R,), as are k and seeds
+    k: np.ndarray
+    starts: np.ndarray  # (R, N)
+    seeds: np.ndarray
+    weights: np.ndarray  # (R, NUM_WEIGHTS) float32
+    rounds: int
+    threads: int = 4
+    max_shared: int = 98_304
+    late: int | None = None
+
+
+def make_children(task: Generation) -> tuple[np.ndarray, ...]:
+    """Run a task."""
+    prepare(task)
+    generations = Generations([graph.csr() for graph in task.graphs], torch.device("cpu"))
+    children = generations(task.graph, task.k, task.starts, task.seeds, task.weights, task.rounds)
+    return tuple(each.numpy() for each in children)
+
+
+@dataclass
+class Islands:
+    """A search on GPUs alone, each for two islands in two groups."""
+
+    graph: Graph
+    gpus: tuple[int, ...] = (0, 1)
+    seconds: float = 10.0
+    lower: int = 1
+    problem: str = ""  # of GPU 0: "error" at its third launch, "wrong" conflicts, or it "hangs"
+    threads: int = 1
+    max_shared: int = 98_304
+    late: int | None = None
+
+
+def color(task: Islands) -> tuple[list, list[int], list[str], float]:
+    """Run a task; the better colorings, launches of every GPU, warnings and seconds."""
+    prepare(task)
+    islands.GENERATION, lock, messages = 20, Lock(), list[str]()
+    launches = [0] * len(task.gpus)
+
+    class Simulated(Generations):
+        """On the memory of the CPU; a launch at a time, as the simulator needs it."""
+
+        def __init__(self, graphs: Any, device: Any):
+            self.gpu = device.index
+            super().__init__(graphs, torch.device("cpu"))
+
+        def __call__(self, *arguments: Any) -> Any:
+            with lock:
+                children = super().__call__(*arguments)
+            launches[self.gpu] += 1
+            if self.gpu == 0 and task.problem == "error" and launches[0] >= 3:
+                raise RuntimeError("CUDA error: an illegal memory access was encountered\nand a long story")
+            if self.gpu == 0 and task.problem == "wrong":
+                children.conflicts[:] = 0
+            return children
+
+        def is_done(self) -> bool:
+            return not (self.gpu == 0 and task.problem == "hangs")
+
+    def idle(worker: Any) -> Any:
+        while True:
+            time.sleep(0.01)
+            yield 0
+
+    generations.Generations, crossing = Simulated, generations.Crossing  # type: ignore[misc]
+    generations.Crossing = lambda lists, weights, device: crossing(lists, weights, torch.device("cpu"))
+    islands.logger.warning = lambda text, *arguments: messages.append(text % arguments)  # type: ignore[method-assign]
+    lists, start = task.graph.csr(), time.monotonic()
+    budget, beside = Budget(start + task.seconds, task.lower), islands.on_gpus(task.gpus)
+    first = kernels.dsatur(*lists, np.zeros(1, np.uint8))
+    colorings = list(improvements(lists, first, budget, {idle: 1}, beside=beside))
+    return colorings, launches, messages, time.monotonic() - start
+
+
+def prepare(task: Task | Generation | Islands) -> None:
+    """Give the GPU the threads and the memory of a task."""
     search_cuda.THREADS = task.threads
     vars(search_cuda).update(PHASES if task.late is None else {name: late(PHASES[name], task.late) for name in PHASES})
-    properties = SimpleNamespace(shared_memory_per_block_optin=task.max_shared)
+    properties = SimpleNamespace(shared_memory_per_block_optin=task.max_shared, multi_processor_count=1)
     torch.cuda.get_device_properties = lambda device: properties
+
+
+def search(task: Task) -> tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]:
+    """Run a task; the task stands for the packed graphs."""
+    prepare(task)
     searcher, colorings = BlockSearcher(task, torch.device("cpu")), {}
     run = searcher.run
 
@@ -90,18 +176,26 @@ if __name__ == "__main__":
     import torch
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
-    from gnn_training.search import search_cuda
+    from gnn_training.search import generations, islands, kernels, search_cuda
     from gnn_training.search.batches import BlockSearcher
+    from gnn_training.search.engine import Budget, improvements
+    from gnn_training.search.generations import Generations
 
     # The memory of the GPU is that of the CPU.
     search_cuda.as_array = lambda tensor: FakeCUDAArray(tensor.contiguous().numpy())
-    stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda other: None)
+    event = SimpleNamespace(query=lambda: True)
+    stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda other: None, record_event=lambda: event)
     torch.cuda.Stream = torch.cuda.current_stream = lambda device: stream
-    torch.cuda.stream = lambda stream: nullcontext()
+    torch.cuda.stream = torch.cuda.device = lambda stream: nullcontext()
+    torch.cuda.mem_get_info = lambda device: (2**30, 2**30)
     search_cuda.cuda.external_stream = lambda pointer: 0
     # Half of the time went into waiting for the thread that polls the others, and into the simulator's wrappers of
     # device functions, which find their `cuda` without them, too.
     sys.setswitchinterval(1e-5)
     vars(search_cuda).update({k: v.py_func for k, v in vars(search_cuda).items() if getattr(v, "_device", False)})
-    PHASES = {name: vars(search_cuda)[name] for name in ("close", "weigh", "draw", "choose", "move", "apply", "leave")}
-    Path(sys.argv[2]).write_bytes(pickle.dumps([search(task) for task in pickle.loads(Path(sys.argv[1]).read_bytes())]))
+    names = ("begin", "complete", "give_color", "close", "weigh", "draw", "choose", "move", "apply", "leave")
+    PHASES = {name: vars(search_cuda)[name] for name in (*names, "count_conflicts", "count_colors")}
+    tasks = pickle.loads(Path(sys.argv[1]).read_bytes())
+    run = {"Task": search, "Generation": make_children, "Islands": color}
+    found = [run[type(task).__name__](task) for task in tasks]
+    Path(sys.argv[2]).write_bytes(pickle.dumps(found))

@@ -19,7 +19,7 @@ from small_graphs import planted, random_graph
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.graph import Graph, as_graph, conflicts, is_proper, num_colors
 from gnn_training.onnx_program.session import Model
-from gnn_training.search import engine, first_colorings, kernels, portfolio, proofs
+from gnn_training.search import engine, first_colorings, islands, kernels, portfolio, proofs
 from gnn_training.search.crossover import Weights, by_size, to_text
 from gnn_training.search.engine import UNTRAINED, Budget, Method, Trained, improvements
 from gnn_training.search.portfolio import colorings
@@ -103,7 +103,7 @@ def test_recombination_learns_not_to_follow_a_network_that_does_harm(graph_seed:
         return any(search.num_colors <= k for _ in islice(turns, 2 * generations))
 
     assert is_solved(30, by_size()) and is_solved(60, harmful)
-    monkeypatch.setattr(portfolio, "EVEN", 0)  # always the network's choice
+    monkeypatch.setattr(islands, "EVEN", 0)  # always the network's choice
     assert not is_solved(60, harmful)
 
 

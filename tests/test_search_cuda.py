@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 import simulated_cuda
 import torch
-from simulated_cuda import Task
+from simulated_cuda import Generation, Task
 from small_graphs import random_graph
 from test_search import MANY_MOVERS, random_weights, with_control
 from torch import Tensor
 
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data.families import FAMILIES, draw
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, conflicts
 from gnn_training.onnx_program.session import Model
 from gnn_training.search import kernels, search_cuda
-from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
+from gnn_training.search.search_kernel import NO_TIMES, child, noise_table, search_graph
 
 SEED, UNTRAINED = 2**40 + 1, random_weights(0, 0)
 NO_JITTER = -200.0  # exp(-200) is 0: no noise breaks ties
@@ -67,6 +67,37 @@ def check(task: Task, found: tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]
             assert found[2][s * count + g][: len(best)].tolist() == best.tolist()
 
 
+def children(graphs: list[Graph], weights: Tensor, rounds: int, left: float, **options: Any) -> Generation:
+    """Four children of every graph, with about three quarters of DSATUR's colors. left: share of the nodes without a
+    color.
+    """
+    rng, count, n = np.random.default_rng(5), 4 * len(graphs), max(graph.num_nodes for graph in graphs)
+    graph = np.arange(count) % len(graphs)
+    colors = [int(kernels.dsatur(*each.csr()).max()) + 1 for each in graphs]
+    k = np.array([max(1, colors[g] * 3 // 4 + i % 2) for i, g in enumerate(graph)])
+    starts = np.where(rng.random((count, n)) < left, -1, rng.integers(0, k[:, None], (count, n)))
+    each = weights.numpy() * (1 + 0.01 * np.arange(count, dtype=np.float32)[:, None])
+    return Generation(graphs, graph, k, starts, SEED + np.arange(count), each, rounds, **options)
+
+
+def check_children(task: Generation, found: tuple[np.ndarray, ...]) -> None:
+    """Assert that the compiled loops make the same children."""
+    for i, g in enumerate(task.graph):
+        graph = task.graphs[g]
+        start = task.starts[i, : graph.num_nodes].astype(np.int32)
+        best, ages, left, made = child(
+            *graph.csr(), start, task.k[i], task.weights[i], noise_table(256), task.seeds[i], task.rounds,
+            np.zeros(1, np.uint8),
+        )  # fmt: skip
+        assert (conflicts(graph, best), best.max() < task.k[i], made) == (
+            left,
+            True,
+            made if left == 0 else task.rounds,
+        )
+        expected = (left, made, best.tolist(), ages.tolist())
+        assert (found[0][i], found[1][i], *(each[i, : graph.num_nodes].tolist() for each in found[2:])) == expected
+
+
 def with_margin(value: float) -> Tensor:
     return with_control(random_weights(1), "margin", value)
 
@@ -96,13 +127,33 @@ CASES = {
 }
 
 
+GENERATIONS = {
+    "untrained children": lambda: children(small(3), UNTRAINED, 20, 1.0),
+    "shipped children": lambda: children(small(3), shipped(), 40, 0.3),
+    "children without rounds": lambda: children(small(4), shipped(), 0, 0.7),
+    "children with all colors": lambda: children(small(5), shipped(), 20, 0.0),
+    "children of one thread": lambda: children(planted(), shipped(), 20, 0.5, threads=1),
+    "children with counts in global memory": lambda: children(small(5), shipped(), 20, 0.5, max_shared=6000),
+    "children in each memory": lambda: children(
+        [*small(7), random_graph(40, 0.9), random_graph(80, 0.1)], shipped(), 10, 0.5, max_shared=15_000
+    ),
+    "children whose first thread is late": lambda: children(
+        [*planted(), random_graph(40, 0.5)], noisy(), 20, 0.5, late=0
+    ),
+    "children whose last thread is late": lambda: children(
+        [*planted(), random_graph(40, 0.5)], noisy(), 20, 0.5, late=3
+    ),
+}
+
+
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the simulator finds for every case."""
     tasks, found = (tmp_path_factory.mktemp("simulated") / name for name in ("tasks", "found"))
-    tasks.write_bytes(pickle.dumps([make() for make in CASES.values()]))
+    makers = CASES | GENERATIONS
+    tasks.write_bytes(pickle.dumps([make() for make in makers.values()]))
     subprocess.run([sys.executable, simulated_cuda.__file__, tasks, found], check=True, timeout=500)
-    return dict(zip(CASES, pickle.loads(found.read_bytes()), strict=True))
+    return dict(zip(makers, pickle.loads(found.read_bytes()), strict=True))
 
 
 @pytest.mark.slow
@@ -110,6 +161,13 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.mark.parametrize("name", CASES)
 def test_a_thread_block_makes_the_moves_of_the_compiled_loops(name: str, simulated: dict[str, Any]):
     check(CASES[name](), simulated[name])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", GENERATIONS)
+def test_a_thread_block_makes_the_children_of_the_compiled_loops(name: str, simulated: dict[str, Any]):
+    check_children(GENERATIONS[name](), simulated[name])
 
 
 def test_launches_hold_every_search_once_and_none_gets_more_memory_than_there_is():
@@ -125,18 +183,20 @@ def test_launches_hold_every_search_once_and_none_gets_more_memory_than_there_is
 
 @pytest.mark.slow
 @pytest.mark.parametrize("in_shared", [True, False])
-def test_the_kernel_compiles_for_gpus_and_spills_few_registers(in_shared: bool, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("of_children", [False, True])
+def test_the_kernels_compile_for_gpus_and_spill_few_registers(
+    in_shared: bool, of_children: bool, monkeypatch: pytest.MonkeyPatch
+):
     pytest.importorskip("numba_cuda")
     from numba import cuda
 
     for capability in [(8, 0), (9, 0), (10, 0), (12, 0)]:
         device = SimpleNamespace(compute_capability=capability)
         monkeypatch.setattr("numba.cuda.dispatcher.get_current_device", lambda device=device: device)
-        ptx, _ = cuda.compile_ptx(
-            search_cuda.kernel_function(in_shared), search_cuda.SIGNATURE, cc=capability, **search_cuda.OPTIONS
-        )
+        function, signature = search_cuda.to_compile(in_shared, of_children)
+        ptx, _ = cuda.compile_ptx(function, signature, cc=capability, **search_cuda.OPTIONS)
         used = resources(ptx, capability)
-        print(capability, in_shared, used)
+        print(capability, in_shared, of_children, used)
         assert used["registers"] <= REGISTERS and used["bytes lmem"] == 0 and used["stack"] <= SPILLED
         assert used["bytes smem"] <= 1024  # which newer GPUs keep for themselves
 

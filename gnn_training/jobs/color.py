@@ -23,6 +23,7 @@ from gnn_training.graph import num_colors
 from gnn_training.machine import require_package
 from gnn_training.onnx_program.session import Model
 from gnn_training.search.engine import Budget, Coloring
+from gnn_training.search.islands import chosen_gpus
 from gnn_training.search.portfolio import compile_all
 from gnn_training.search.problem import Problem
 from gnn_training.settings import ColorSettings
@@ -60,12 +61,15 @@ def color(settings: ColorSettings) -> list[Path]:
         "precolored": _read_colors(settings.precolored, True), "allowed": _read_colors(settings.allowed),
         "start": _read_colors(settings.start, True),
     }  # fmt: skip
+    if settings.gpus != "none" and not is_one:
+        raise UserError("GPUs search for one graph: name one, or leave out --gpus")
     model = Model(settings.model, settings.threads)
     compile_all()
+    gpus = chosen_gpus(settings.gpus)
 
     def error_of(paths: tuple[Path, Path]) -> UserError | None:
         try:
-            _color(settings, model, by_node, is_one, *paths)
+            _color(settings, model, by_node, is_one, gpus, *paths)
         except NoColoringError as error:
             return NoColoringError(f"{paths[0]}: {error}")
         except UserError as error:
@@ -84,7 +88,8 @@ def color(settings: ColorSettings) -> list[Path]:
 
 
 def _color(
-    settings: ColorSettings, model: Model, by_node: dict[str, dict], is_one: bool, path: Path, out: Path
+    settings: ColorSettings, model: Model, by_node: dict[str, dict], is_one: bool, gpus: tuple[int, ...], path: Path,
+    out: Path,
 ) -> None:  # fmt: skip
     """Color the graph of a file and write its solution. by_node: what the files precolored, allowed and start name."""
     start = time.monotonic()
@@ -97,7 +102,7 @@ def _color(
         from gnn_training.report.page import draw, require_drawable  # needs [picture]
 
         require_drawable(graph)
-    budget = Budget(start + settings.seconds, 1, model.threads if is_one else 1, settings.seed)
+    budget = Budget(start + settings.seconds, 1, model.threads if is_one else 1, settings.seed, gpus)
     if any(by_node.values()):
         names = list(map(str, names))
         of_name = dict(enumerate(names, 1))

@@ -56,15 +56,16 @@ class Budget(NamedTuple):
     lower: int = 1  # number of colors at which it ends early, such as the size of a clique
     threads: int = 1
     seed: int = 0
+    gpus: tuple[int, ...] = ()
 
 
 def improvements(
     lists: NeighbourLists, colors: np.ndarray, budget: Budget, methods: "Mapping[Method, float]",
-    trained: Trained = UNTRAINED, patience: int = FOREVER,
+    trained: Trained = UNTRAINED, patience: int = FOREVER, beside: "Sequence[Beside]" = (),
 ) -> Iterator[Coloring]:  # fmt: skip
     """Yield colorings with ever fewer colors than the proper `colors` (N,), which has no gaps, until the budget is
-    spent or every thread has done `patience` work in vain. With one thread and no deadline they depend on the arguments
-    alone.
+    spent or every thread has done `patience` work in vain. beside: what searches in threads of its own. With one thread
+    and no deadline they depend on the arguments alone.
     """
     need = SEARCH_BYTES * budget.threads * len(colors) * (int(colors.max()) + 8)
     if time.monotonic() >= budget.deadline or colors.max() < budget.lower:
@@ -72,7 +73,7 @@ def improvements(
     if need > available_bytes():
         logger.warning("a search needs %.1f GiB, more than are free: this coloring is the last", need / 2**30)
         return
-    yield from Portfolio(lists, colors, budget, trained).run(methods, patience)
+    yield from Portfolio(lists, colors, budget, trained).run(methods, patience, beside)
 
 
 def compact(colors: np.ndarray) -> np.ndarray:
@@ -94,13 +95,19 @@ class Portfolio:
         """Fewest colors so far."""
         return int(self.best.max()) + 1
 
-    def run(self, methods: "Mapping[Method, float]", patience: int) -> Iterator[Coloring]:
+    def run(
+        self, methods: "Mapping[Method, float]", patience: int, beside: "Sequence[Beside]" = ()
+    ) -> Iterator[Coloring]:  # fmt: skip
         """Yield what `improvements` does."""
         running, shares = len(self.workers), [each for each in methods.items() if each[1] >= MINOR]
         minor = {method: share for method, share in methods.items() if share < MINOR}
-        with ThreadPoolExecutor(running) as pool:
+        workers = self.workers.copy()
+        self.workers += [Worker(self, running + number) for number in range(len(beside))]
+        with ThreadPoolExecutor(len(self.workers)) as pool:
             try:
-                for i, worker in enumerate(self.workers):  # each with its part of the methods, or one of them
+                for search, worker in zip(beside, self.workers[running:], strict=True):
+                    pool.submit(search, worker)
+                for i, worker in enumerate(workers):  # each with its part of the methods, or one of them
                     part = dict(shares[i::running] or [shares[i % len(shares)]]) | (minor if i == 0 else {})
                     thread = pool.submit(worker.run, part, patience)
                     thread.add_done_callback(lambda ended: self._events.put(ended.exception()))
@@ -195,3 +202,4 @@ class Worker:
 
 
 Method = Callable[[Worker], Iterator[int]]
+Beside = Callable[[Worker], None]  # raises nothing

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from functools import cache
 from itertools import count
-from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +36,7 @@ from gnn_training.search.first_colorings import (
     set_coloring,
     set_moves,
 )
+from gnn_training.search.islands import Island, largest_classes, on_gpus
 from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
 
 logger = logging.getLogger(__name__)
@@ -46,9 +46,6 @@ PROOF_NODES, PROOF_BRANCHES = 150, 5_000  # of that for colors: up to so many no
 PROOF_SHARE, PROOF_WORK = 0.1, 5_000_000  # beyond: its share of the work, and visits of the first run
 WHOLE = 0.9  # share of the nodes in which the whole graph is searched, because to begin again costs more
 SLICE = 20_000  # moves of TabuCol
-ELITE = 10  # generations after which the best child of an earlier such period returns
-ALIKE = 0.99  # share of the nodes with the same color in two parents, from which on one of them begins again
-EVEN, ODDS, MOST_ODDS = 16, 64, 256  # odds to EVEN that the network chooses the classes of a child; at least 1
 RATIOS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the present number of colors that `fewer_colors` asks for
 FIRST_MOVES = 20_000  # of TabuCol on each of them; doubled after all of them
 SET_MOVES, LAST_SET_MOVES = 600, 19_200  # of the search for an independent set, at first and at last
@@ -173,7 +170,7 @@ def _search(
         if colors.max() + 1 < best.num_colors:
             best = Coloring("independent sets", colors, int(colors.max()) + 1)
             yield best
-    yield from improvements(lists, best.colors, budget, methods, trained)
+    yield from improvements(lists, best.colors, budget, methods, trained, beside=on_gpus(budget.gpus))
 
 
 def open_parts(lists: NeighbourLists, cores: np.ndarray, colors: np.ndarray, k: int) -> list[np.ndarray]:
@@ -199,14 +196,6 @@ def smallest_last(
     inside = inside[np.argsort(colors[inside], kind="stable")]
     others = order[: len(order) - len(inside)][::-1]
     return kernels.first_fit(*lists, np.concatenate([inside, others])).astype(np.int32)
-
-
-def largest_classes(colors: np.ndarray, k: int) -> np.ndarray:
-    """The k largest classes of colors (N,) as 0..k-1, and -1 for all other nodes: (N,) int32."""
-    color_ids = np.argsort(-np.bincount(colors), kind="stable")[:k]
-    rank = np.full(int(colors.max()) + 1, -1, dtype=np.int32)
-    rank[color_ids] = np.arange(len(color_ids))
-    return rank[colors]
 
 
 def branch_and_bound(worker: Worker) -> Iterator[int]:
@@ -264,49 +253,24 @@ def fewer_colors(worker: Worker) -> Iterator[int]:
 
 
 def recombination(worker: Worker) -> Iterator[int]:
-    """HEAD (Moalic and Gondran 2018): crossover of two colorings both ways, and TabuCol on the two children. After a
-    better coloring is known, it and the second parent lose classes and are the next parents.
-
-    A child is the network's or HEAD's by chance, with the probability that this choice is the better one (Thompson
-    1933), if the better one leaves fewer conflicts in two of three generations whose children differ in choice and
-    conflicts. In 33 graphs of Latin squares it takes .97 ± .09 of HEAD's moves (the network alone 1.27 ± .12), in 30
-    of other families .34 ± .04 (.31 ± .04).
-    """
-    weights, second, odds = worker.search.trained.crossover, worker.uncolored(), ODDS
+    """HEAD (Moalic and Gondran 2018) with TabuCol, see `Island`; from the best coloring known."""
+    island, weights = Island(worker.lists), worker.search.trained.crossover
     while True:
         best = worker.search.best
-        k = int(best.max())
-        starts = [largest_classes(best, k), second if second.max() < k else largest_classes(second, k)]
-        by_network = [False, False]  # the children; alike also if they are none
-        elite: list[Parent] = []  # the best child of the last ELITE generations, and of those before
-        for generation in count(1):
+        island.begin(best, int(best.max()))
+        while worker.search.best is best:
             parents = []
-            for colors in starts:
-                child, ages, conflicts, _, work = worker.tabucol(colors, k, GENERATION)
+            for colors in island.starts:
+                child, ages, conflicts, _, work = worker.tabucol(colors, island.k, GENERATION)
                 parents.append(Parent(conflicts, child, ages))
                 yield work
                 if worker.search.best is not best:
                     break
-            if worker.search.best is not best:
-                break
-            if by_network[0] != by_network[1]:
-                network, size = (parents[by_network.index(choice)].conflicts for choice in (True, False))
-                odds = min(2 * odds, MOST_ODDS) if network < size else max(odds // 2, 1) if network > size else odds
-            top = min(parents, key=itemgetter(0))
-            elite = elite or [top, top]
-            elite[0] = min(elite[0], top, key=itemgetter(0))
-            if generation % ELITE == 0:
-                parents[0] = elite[1]
-                elite = [top, elite[0]]
-            worker.meet(parents, k)
-            first, second = (parent.colors for parent in parents)
-            same = np.bincount(first * k + second, minlength=k * k).reshape(k, k).max(1).sum()
-            if same > ALIKE * len(first):
-                starts, by_network = [first, worker.uncolored()], [False, False]
             else:
-                chance, total = int(worker.rng[0]) >> 16, EVEN + odds
-                by_network = [chance % total >= EVEN, chance // total % total >= EVEN]
-                starts = children(worker.lists, parents, k, weights, by_network)
+                island.take(parents)
+                worker.meet(parents, island.k)
+                if island.is_crossed(parents, int(worker.rng[0]) >> 16):
+                    island.starts = children(worker.lists, parents, island.k, weights, island.by_network)
 
 
 def trained_rule(worker: Worker) -> Iterator[int]:

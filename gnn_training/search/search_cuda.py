@@ -1,4 +1,4 @@
-"""The search of `search.search_kernel` on a GPU: one thread block keeps one search for all its rounds.
+"""The searches of `search.search_kernel` on a GPU: one thread block keeps one search for all its rounds.
 
 The phases have the same names and make the same moves, which tests/test_search_cuda.py checks. A warp finds the best
 move of an active node; all warps decide alike which of these moves are made, and a move changes the counts of all
@@ -8,7 +8,7 @@ conflict.
 The state of a search is in shared memory. What is tabu is in global memory, and so are the counts where BLOCKS searches
 would not fit into a multiprocessor with them. Their integers have 16 bits, which limits nodes and rounds to LAST.
 
-Letters in shapes: G graphs, R searches, N nodes and K colors of a graph, W words of N bits, A active nodes.
+Letters in shapes: G graphs, R searches or children, N nodes and K colors of a graph, W words of N bits, A active nodes.
 """
 
 import math
@@ -29,6 +29,7 @@ from gnn_training.search.search_kernel import (
     NUM_CONTROLS,
     NUM_FEATURES,
     NUM_GRAPH_FEATURES,
+    PLACES,
     keyed_by_rule,
 )  # fmt: skip
 
@@ -54,6 +55,10 @@ NONE_FOUND = 1e6  # fewest conflicts where no coloring with conflicts was met
 SIGNATURE = (
     *(int32[::1],) * 3, *(int64[::1],) * 2, int16[::1], uint32[::1], *(int64[::1],) * 3, *(float32[:, ::1],) * 2,
     float32[::1], int16[:, ::1], int32[::1], float32[::1], int16[:, ::1], int64,
+)  # fmt: skip
+CHILD_SIGNATURE = (
+    *(int32[::1],) * 2, int64[::1], uint32[::1], *(int32[::1],) * 2, int64[::1], int16[:, ::1],
+    *(float32[:, ::1],) * 2, float32[::1], int16[:, ::1], *(int32[::1],) * 2, *(int16[:, ::1],) * 2, int64,
 )  # fmt: skip
 device: Any = cuda.jit(device=True)
 (
@@ -142,7 +147,7 @@ def lay_out(n, K, ends, in_global, until, counts, start):
 
 @device
 def begin(s, first, weights):
-    """Count what the first coloring (N,) says, with an empty memory."""
+    """Count what the first coloring (N,) says, -1 for nodes without a color, with an empty memory."""
     thread = cuda.threadIdx.x
     for i in range(thread, rule.NUM_WEIGHTS, THREADS):
         s.weights[at(i)] = weights[i]
@@ -156,9 +161,9 @@ def begin(s, first, weights):
     for v in range(thread, s.n, THREADS):
         s.colors[at(v)], s.moved[at(v)] = first[at(v)], -NOT_MOVED
         s.conflicts[at(v)] = s.moves[at(v)] = 0
-        cuda.atomic.add(s.sizes, np.int32(first[at(v)]), 1)
+        if first[at(v)] >= 0:
+            cuda.atomic.add(s.sizes, np.int32(first[at(v)]), 1)
         begin_node(s, first, v)
-    cuda.syncthreads()
 
 
 @device
@@ -167,14 +172,94 @@ def begin_node(s, first, v):
     for w in range(s.W):
         word = s.adjacency[at(v * s.W + w)]
         while word != 0:
-            s.counts[at(first[at(w * BITS + cuda.ffs(word) - 1)] * s.n + v)] += 1
+            color = np.int32(first[at(w * BITS + cuda.ffs(word) - 1)])
+            if color >= 0:
+                s.counts[at(color * s.n + v)] += 1
             word = np.uint32(word & np.uint32(word - np.uint32(1)))
+
+
+@device
+def count_colors(s, v):
+    """Count the colors without and with one conflict for node v."""
     without = one = 0
     for x in range(s.K):
         count = s.counts[at(x * s.n + v)]
         without += count == 0
         one += count == 1
     s.without[at(v)], s.one[at(v)] = without, one
+
+
+@device
+def complete(s, seed):
+    """Give every node without a color one; see `search_kernel.complete`."""
+    thread, i = cuda.threadIdx.x, at(cuda.threadIdx.x)
+    if thread == 0:
+        count = np.int32(0)
+        for v in range(s.n):
+            if s.colors[at(v)] < 0:
+                s.conflicted[at(count)] = v
+                count += np.int32(1)
+        s.totals[TOUCHED] = count
+    cuda.syncthreads()
+    count = at(s.totals[TOUCHED])
+    while i < count:
+        row = noise_row(turn_of(np.int64(s.conflicted[i]), seed, 0))
+        s.turns[i] = np.int32(s.table[at(row), 0] * np.float32(PLACES))
+        i = at(i + THREADS)
+    cuda.syncthreads()
+    i = at(thread)
+    while i < count:
+        turn, rank, j = s.turns[i], at(0), at(0)
+        while j < count:
+            rank = at(rank + at((s.turns[j] < turn) | ((s.turns[j] == turn) & (j < i))))
+            j = at(j + 1)
+        s.touched[rank] = s.conflicted[i]
+        i = at(i + THREADS)
+    cuda.syncthreads()
+    i = at(0)
+    while i < count:
+        give_color(s, at(s.touched[i]), seed)
+        i = at(i + 1)
+
+
+@device
+def give_color(s, v, seed):
+    """Give node v a color that fewest neighbours have, ties at random. All warps decide it."""
+    x, u, random = lane_of_warp(), at(cuda.threadIdx.x), s.table[at(noise_row(turn_of(np.int64(v), seed, 1)))]
+    top, color = NO_MOVE, np.int32(0)
+    while x < s.K:
+        value = np.float32(random[x] - np.float32(s.counts[at(x * s.n + v)]))
+        if value > top:
+            top, color = value, np.int32(x)
+        x = at(x + WARP)
+    new = at(best_of_warp(top, color)[1])
+    while u < s.n:
+        if are_adjacent(s, v, u):
+            s.counts[at(new * s.n + u)] += 1
+        u = at(u + THREADS)
+    if cuda.threadIdx.x == 0:
+        s.colors[v] = new
+        s.sizes[new] += 1
+    cuda.syncthreads()
+
+
+@device
+def count_conflicts(s):
+    """Count the conflicts of a coloring, which may be improper, and list the nodes that have any."""
+    thread = cuda.threadIdx.x
+    for v in range(thread, s.n, THREADS):
+        s.conflicts[at(v)] = s.counts[at(s.colors[at(v)] * s.n + v)]
+        count_colors(s, v)
+    cuda.syncthreads()
+    if thread == 0:
+        count, total = np.int32(0), np.int32(0)
+        for v in range(s.n):
+            if s.conflicts[at(v)] > 0:
+                total += np.int32(s.conflicts[at(v)])
+                s.conflicted[at(count)], s.place[at(v)] = v, count
+                count += np.int32(1)
+        s.totals[CONFLICTED], s.totals[CONFLICTS], s.totals[TOUCHED] = count, total, 0
+    cuda.syncthreads()
 
 
 @device
@@ -321,6 +406,16 @@ def add_costs(s, v, start, lane):
             w = at(w + 1)
         first = at(first + WARP)
     wait_for_warp()
+
+
+@device
+def make_moves(s, A, M, seed, t):
+    """Choose among the moves of A nodes, and make M at most."""
+    num_active = draw(s, at(A), seed, t)
+    cuda.syncthreads()
+    choose(s, num_active, t)
+    cuda.syncthreads()
+    move(s, num_active, at(M), t)
 
 
 @device
@@ -489,23 +584,30 @@ def leave(s, v, count):
 
 
 @cache
-def kernel(in_shared: bool, max_shared: int) -> Any:
-    """The kernel for a grid of one block per search, compiled for the present GPU. in_shared: whether the counts are in
-    shared memory, else `large` (R, integers) int16 has room for them after what is tabu. max_shared: its bytes.
+def kernel(in_shared: bool, max_shared: int, of_children: bool = False, _gpu: int | None = None) -> Any:
+    """The kernel for a grid of one block per search or child, compiled for the present GPU, one of several in this
+    process. in_shared: whether the counts are in shared memory, else `large` (R, integers) int16 has room for them
+    after what is tabu. max_shared: its bytes.
     """
-    function = keyed_by_rule(kernel_function(in_shared))
+    function, signature = to_compile(in_shared, of_children)
+    function = keyed_by_rule(function)
     try:
-        compiled = cuda.jit(SIGNATURE, cache=True, **OPTIONS)(function)
+        compiled = cuda.jit(signature, cache=True, **OPTIONS)(function)
     except Exception as error:  # of numba's files: damaged, or no room for them
         warn(f"numba's files of the search on GPUs cannot be used ({reason(error)}): compiling it without them")
-        compiled = cuda.jit(SIGNATURE, **OPTIONS)(function)
+        compiled = cuda.jit(signature, **OPTIONS)(function)
     if not SIMULATED:
         allow(compiled, max_shared)
     return compiled
 
 
-def kernel_function(in_shared: bool) -> Any:
-    """What `kernel` compiles."""
+def to_compile(in_shared: bool, of_children: bool) -> tuple[Any, Any]:
+    """What `kernel` compiles, and its signature."""
+    return (child_function(in_shared), CHILD_SIGNATURE) if of_children else (search_function(in_shared), SIGNATURE)
+
+
+def search_function(in_shared: bool) -> Any:
+    """The kernel of searches for ever fewer colors."""
 
     def search(
         nodes, ends, num_colors, first_node, first_word, first, adjacency, graph, lower, seeds, weights, table, logs,
@@ -521,6 +623,9 @@ def kernel_function(in_shared: bool) -> Any:
         else:
             s = lay_out(n, K, ends[g], in_global, large[block], large[block], table_size)
         begin(s, first[first_node[g] :], weights[block])
+        for v in range(thread, n, THREADS):
+            count_colors(s, v)
+        cuda.syncthreads()
         num_found, fewest_conflicts = K, np.float32(NONE_FOUND)
         for round in range(rounds):
             t = np.int32(round)
@@ -537,16 +642,54 @@ def kernel_function(in_shared: bool) -> Any:
                 close(s)
             else:
                 fewest_conflicts = min(fewest_conflicts, np.float32(s.totals[CONFLICTS]) / np.float32(2))
-                num_active = draw(s, at(A), seeds[block], t)
-                cuda.syncthreads()
-                choose(s, num_active, t)
-                cuda.syncthreads()
-                move(s, num_active, at(M), t)
+                make_moves(s, A, M, seeds[block], t)
         if thread == 0:
             fewest[block] = num_found
             conflicts[block] = fewest_conflicts if num_found > lower[block] else np.float32(0)
 
     return search
+
+
+def child_function(in_shared: bool) -> Any:
+    """The kernel of children, see `search_kernel.child`. Several graphs and numbers of colors k (R,) may
+    be in one launch, with starts (R, N) and, for each child, conflicts, rounds made, best coloring and ages.
+    """
+
+    def child(
+        nodes, ends, first_word, adjacency, graph, k, seeds, starts, weights, table, logs, large, conflicts, made,
+        best, ages, rounds,
+    ):  # fmt: skip
+        block, thread = cuda.blockIdx.x, cuda.threadIdx.x
+        g, K = graph[block], k[block]
+        n = nodes[g]
+        A, M, _, words, integers, table_size = device_layout(n, K)
+        in_global = adjacency[first_word[g] :], table, logs
+        if in_shared:
+            s = lay_out(n, K, ends[g], in_global, large[block], cuda.shared.array(0, int16), 2 * words + integers)
+        else:
+            s = lay_out(n, K, ends[g], in_global, large[block], large[block], table_size)
+        begin(s, starts[block], weights[block])
+        cuda.syncthreads()
+        complete(s, seeds[block])
+        count_conflicts(s)
+        fewest, t = np.int32(s.totals[CONFLICTS] + 1), np.int32(0)
+        while True:
+            if s.totals[CONFLICTS] < fewest:
+                fewest = s.totals[CONFLICTS]
+                for v in range(thread, n, THREADS):
+                    best[block, v], ages[block, v] = s.colors[at(v)], t - max(0, s.moved[at(v)] + 1)
+            if fewest == 0 or t >= rounds:
+                break
+            if t % rule.PERIOD == 0:
+                ask(s)
+                cuda.syncthreads()
+                weigh(s, t)
+            make_moves(s, A, M, seeds[block], t)
+            t += np.int32(1)
+        if thread == 0:
+            conflicts[block], made[block] = fewest // 2, t
+
+    return child
 
 
 class Launch(NamedTuple):

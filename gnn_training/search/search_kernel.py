@@ -23,6 +23,7 @@ ENDS = np.cumsum([0, *(math.prod(shape) for shape in rule.SHAPES.values())])  # 
 NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES = map(len, (rule.CONTROLS, rule.NODE_FEATURES, rule.GRAPH_FEATURES))
 CONFLICTED, CONFLICTS, COLORS, MOVES = range(4)  # places in `totals`
 NO_TIMES = np.empty(0, np.int64)
+PLACES = 1 << 24  # in the random order of nodes without a color; float32 has them all
 OLDEST = 1_000_000  # rounds since the last move of a node, and moves, that make a difference
 # Without Python's checks for divisions by zero, and with fused multiplications and additions, loops become vectors.
 options: Any = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
@@ -132,25 +133,14 @@ def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, 
 
     Returns `Outcome`. A search of fewer rounds is the beginning of one of more rounds.
     """
-    ends = neighbours.view(np.uint32)
-    n = len(first)
-    logs = np.log1p(np.arange(max(min(rounds, OLDEST), n) + NOT_MOVED + 2)).astype(np.float32)
-    coloring, memory = begin(offsets, ends, first, num_colors)
-    K = len(coloring.sizes)
-    network = Network(
-        weights[: ENDS[1]].reshape(OUTPUTS, NUM_GRAPH_FEATURES), weights[ENDS[1] : ENDS[2]],
-        weights[ENDS[2] : ENDS[3]].reshape(HIDDEN, NUM_FEATURES), weights[ENDS[3] : ENDS[4]],
-        weights[ENDS[4] : ENDS[5]], weights[ENDS[5] :], logs, np.zeros(OUTPUTS, np.float32),
-        np.zeros((NUM_FEATURES, n), np.float32), np.zeros(n, np.float32), np.zeros(n, np.int32),
-    )  # fmt: skip
-    A = min(max(ACTIVE, n // NODES_PER_ACTIVE), n)
-    M = min(max(MOVERS, n // NODES_PER_MOVER), A)
-    choice = Choice(
-        np.zeros(A, np.uint32), turn_of(np.arange(n), 0, 0).astype(np.int32), np.zeros(A, np.int32),
-        np.zeros(A, np.uint32), np.zeros(A, np.float32),
-        np.zeros(M, np.int64), np.zeros(M, np.int64), np.zeros((n, K), np.int32), np.full(n, -1, np.int32),
-        np.zeros(K, np.float32), np.zeros(K, np.float32), np.zeros(K, np.float32),
-    )  # fmt: skip
+    ends, n, K = neighbours.view(np.uint32), len(first), 0
+    for v in range(n):
+        K = max(K, first[v] + 1)
+    coloring, memory = begin(offsets, ends, first, K)
+    count_colors(coloring)
+    while 0 < num_colors < coloring.totals[COLORS]:
+        close(coloring)
+    network, choice = begin_network(n, weights, rounds), begin_choice(n, K)
     best, fewest, conflicts, reached = first.astype(np.int64), K, 1e6, np.full(K + 1, -1, np.int64)
     reached[K] = 0
     states, state_conflicts, number = np.zeros((len(times), 5, n), np.int32), np.zeros(len(times)), 0
@@ -174,11 +164,75 @@ def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, 
             close(coloring)
             continue
         conflicts = min(conflicts, coloring.totals[CONFLICTS] / 2)
-        num_active = draw(coloring, choice, seed, t)
-        choose(offsets, ends, coloring, memory, network, choice, num_active, table, seed, t)
-        num_movers = settle(offsets, ends, network, choice, num_active)
-        apply(offsets, ends, coloring, memory, network, choice, num_movers, table, seed, t)
+        make_moves(offsets, ends, coloring, memory, network, choice, table, seed, t)
     return Outcome(best, fewest, conflicts, reached, states[:number], state_conflicts[:number])
+
+
+@njit(**options, cache=True)
+def child(offsets, neighbours, start, k, weights, table, seed, rounds, stop):
+    """What a generation makes of a child: the search at a fixed number of colors. offsets, neighbours: of
+    `Graph.csr()`; start (N,): colors 0 to k - 1, also with conflicts, -1 for nodes without one, which get it first;
+    weights, table, seed, stop: as for `search_graph`. With `rule.untrained()`, a round is one of TabuCol.
+
+    Returns the coloring (N,) int32 with fewest conflicts, rounds (N,) int32 since its nodes took their colors, its
+    conflicts, and the rounds made. It ends without a conflict or after `rounds`.
+    """
+    ends, n, t = neighbours.view(np.uint32), len(start), 0
+    coloring, memory = begin(offsets, ends, start, k)
+    complete(offsets, ends, coloring, start, table, seed)
+    count_colors(coloring)
+    for v in range(n):
+        add_conflicts(coloring, v, coloring.counts[coloring.colors[v], v])
+    network, choice = begin_network(n, weights, rounds), begin_choice(n, k)
+    best, ages, fewest = np.zeros(n, np.int32), np.zeros(n, np.int32), coloring.totals[CONFLICTS] + 1
+    while True:
+        if coloring.totals[CONFLICTS] < fewest:
+            fewest = coloring.totals[CONFLICTS]
+            for v in range(n):
+                best[v], ages[v] = coloring.colors[v], t - max(0, memory.moved[v] + 1)
+        if fewest == 0 or t >= rounds or stop[0]:
+            break
+        if t % rule.PERIOD == 0:
+            ask(n, len(ends), coloring, network)
+            weigh(coloring, memory, network, t)
+        make_moves(offsets, ends, coloring, memory, network, choice, table, seed, t)
+        t += 1
+    return best, ages, fewest // 2, t
+
+
+@compiled
+def complete(offsets, ends, coloring, start, table, seed):
+    """Give the nodes without a color in start (N,), -1, one each: in a random order, a color that fewest neighbours
+    have, ties at random.
+    """
+    n, num_left = len(start), 0
+    left, turns = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    for v in range(n):
+        if start[v] < 0:
+            left[num_left] = v
+            turn = np.int64(table[noise_row(turn_of(np.int64(v), seed, 0)), 0] * np.float32(PLACES))
+            turns[num_left] = turn * n + v
+            num_left += 1
+    for place in np.argsort(turns[:num_left]):
+        v, new, top = left[place], 0, np.float32(-np.inf)
+        random = table[noise_row(turn_of(np.int64(v), seed, 1))]
+        for x in range(len(coloring.sizes)):
+            value = random[x] - np.float32(coloring.counts[x, v])
+            if value > top:
+                top, new = value, x
+        coloring.colors[v] = new
+        coloring.sizes[new] += 1
+        for i in range(offsets[v], offsets[v + 1]):
+            coloring.counts[new, ends[i]] += 1
+
+
+@compiled
+def make_moves(offsets, ends, coloring, memory, network, choice, table, seed, t):
+    """Choose the moves of a round, and make them."""
+    num_active = draw(coloring, choice, seed, t)
+    choose(offsets, ends, coloring, memory, network, choice, num_active, table, seed, t)
+    num_movers = settle(offsets, ends, network, choice, num_active)
+    apply(offsets, ends, coloring, memory, network, choice, num_movers, table, seed, t)
 
 
 @compiled
@@ -191,11 +245,34 @@ def note(coloring, memory, state):
 
 
 @compiled
-def begin(offsets, ends, first, num_colors):
-    """The coloring, where as many of the largest classes are open as asked for, and an empty memory."""
-    n, K = len(first), 0
-    for v in range(n):
-        K = max(K, first[v] + 1)
+def begin_network(n, weights, rounds):
+    """The network of a search of so many rounds."""
+    logs = np.log1p(np.arange(max(min(rounds, OLDEST), n) + NOT_MOVED + 2)).astype(np.float32)
+    return Network(
+        weights[: ENDS[1]].reshape(OUTPUTS, NUM_GRAPH_FEATURES), weights[ENDS[1] : ENDS[2]],
+        weights[ENDS[2] : ENDS[3]].reshape(HIDDEN, NUM_FEATURES), weights[ENDS[3] : ENDS[4]],
+        weights[ENDS[4] : ENDS[5]], weights[ENDS[5] :], logs, np.zeros(OUTPUTS, np.float32),
+        np.zeros((NUM_FEATURES, n), np.float32), np.zeros(n, np.float32), np.zeros(n, np.int32),
+    )  # fmt: skip
+
+
+@compiled
+def begin_choice(n, K):
+    """Room for the best moves of a round."""
+    A = min(max(ACTIVE, n // NODES_PER_ACTIVE), n)
+    M = min(max(MOVERS, n // NODES_PER_MOVER), A)
+    return Choice(
+        np.zeros(A, np.uint32), turn_of(np.arange(n), 0, 0).astype(np.int32), np.zeros(A, np.int32),
+        np.zeros(A, np.uint32), np.zeros(A, np.float32),
+        np.zeros(M, np.int64), np.zeros(M, np.int64), np.zeros((n, K), np.int32), np.full(n, -1, np.int32),
+        np.zeros(K, np.float32), np.zeros(K, np.float32), np.zeros(K, np.float32),
+    )  # fmt: skip
+
+
+@compiled
+def begin(offsets, ends, first, K):
+    """The coloring (N,) with K colors, -1 for nodes without one, and an empty memory."""
+    n = len(first)
     counts, sizes = np.zeros((K, n), np.int32), np.zeros(K, np.int32)
     zeros = np.zeros((4, n), np.int32)
     coloring = CountedColoring(
@@ -203,17 +280,23 @@ def begin(offsets, ends, first, num_colors):
         np.zeros(n, np.uint32), np.full(n, -1, np.int32), np.zeros(4, np.int64),
     )  # fmt: skip
     for v in range(n):
-        sizes[first[v]] += 1
+        if first[v] >= 0:
+            sizes[first[v]] += 1
         for i in range(offsets[v], offsets[v + 1]):
-            counts[first[ends[i]], v] += 1
-    for x in range(K):
-        for v in range(n):
+            if first[ends[i]] >= 0:
+                counts[first[ends[i]], v] += 1
+    coloring.totals[COLORS] = K
+    return coloring, Memory(np.full((n, K), -1, np.int32), np.full(n, -NOT_MOVED, np.int32), zeros[3])
+
+
+@compiled
+def count_colors(coloring):
+    """Count the colors without and with one conflict for every node."""
+    counts = coloring.counts
+    for x in range(len(counts)):
+        for v in range(len(coloring.colors)):
             coloring.without[v] += counts[x, v] == 0
             coloring.one[v] += counts[x, v] == 1
-    coloring.totals[COLORS] = K
-    while 0 < num_colors < coloring.totals[COLORS]:
-        close(coloring)
-    return coloring, Memory(np.full((n, K), -1, np.int32), np.full(n, -NOT_MOVED, np.int32), zeros[3])
 
 
 @compiled

@@ -1,0 +1,230 @@
+"""Islands: pairs of parents and the children of these, generation after generation. A thread of a CPU has one; an
+NVIDIA GPU makes the children of hundreds in one launch.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gnn_training import machine
+from gnn_training.errors import MachineError, UserError
+from gnn_training.files import reason
+from gnn_training.graph import NeighbourLists
+from gnn_training.network import rule
+from gnn_training.search.crossover import GENERATION, Parent, stacked
+from gnn_training.search.engine import Beside, Worker
+
+if TYPE_CHECKING:
+    from gnn_training.search.generations import Crossing, Generations
+
+logger = logging.getLogger(__name__)
+ELITE = 10  # generations after which the best child of an earlier such period returns
+ALIKE = 0.99  # share of the nodes with the same color in two parents, from which on one of them begins again
+EVEN, ODDS, MOST_ODDS = 16, 64, 256  # odds to EVEN that the network chooses the classes of a child; at least 1
+GROUPS = 2  # of the islands on a GPU, each with a thread: it searches for one while that of the other is at work
+MEETING, SPACING = 0.5, 0.1  # probability that an island whose parents are alike meets another, if they differ so much
+POLL_SECONDS = 1e-3
+
+
+class Island:
+    """HEAD (Moalic and Gondran 2018) with k colors: crossover of two colorings both ways, and a local search on the two
+    children. After a better coloring is known, both parents lose classes and are the next ones.
+
+    A child is the network's or HEAD's by chance, with the probability that this choice is the better one (Thompson
+    1933), if the better one leaves fewer conflicts in two of three generations whose children differ in choice and
+    conflicts. In 33 graphs of Latin squares it takes .97 ± .09 of HEAD's moves (the network alone 1.27 ± .12), in 30
+    of other families .34 ± .04 (.31 ± .04).
+    """
+
+    def __init__(self, lists: NeighbourLists):
+        self.lists, self.odds, self.k = lists, ODDS, 0
+        self.first = self.second = uncolored(lists)  # the parents
+
+    def begin(self, first: np.ndarray, k: int) -> None:
+        """Look for k colors from a coloring (N,), and from the second parent so far. The search may change `starts`."""
+        self.k, self.generation = k, 0
+        self.starts = [each if each.max() < k else largest_classes(each, k) for each in (first, self.second)]
+        self.by_network = [False, False]  # the children; alike also if they are none
+        self.elite: list[Parent] = []  # the best child of the last ELITE generations, and of those before
+
+    def take(self, parents: list[Parent]) -> None:
+        """What the search has made of the starts; the parents of the next generation are left in the list."""
+        if self.by_network[0] != self.by_network[1]:
+            network, size = (parents[self.by_network.index(choice)].conflicts for choice in (True, False))
+            change = 2 * self.odds if network < size else self.odds // 2 if network > size else self.odds
+            self.odds = min(max(change, 1), MOST_ODDS)
+        top = min(parents, key=itemgetter(0))
+        self.elite = self.elite or [top, top]
+        self.elite[0] = min(self.elite[0], top, key=itemgetter(0))
+        self.generation += 1
+        if self.generation % ELITE == 0:
+            parents[0] = self.elite[1]
+            self.elite = [top, self.elite[0]]
+
+    def is_crossed(self, parents: Sequence[Parent], chance: int, other: np.ndarray | None = None) -> bool:
+        """Whether the next starts are to be the children of the parents, `by_network` or not; else they are there.
+        chance: random bits; other (N,): takes the place of the second parent if the two are alike and it is far from
+        them, else nodes without a color do.
+        """
+        self.first, self.second = (parent.colors for parent in parents)
+        n, total = len(self.first), EVEN + self.odds
+        self.by_network = [chance % total >= EVEN, chance // total % total >= EVEN]
+        if same(self.first, self.second, self.k) <= ALIKE * n:
+            return True
+        is_far = other is not None and same(self.first, other, self.k) < (1 - SPACING) * n
+        self.starts = [self.first, uncolored(self.lists) if other is None or not is_far else other]
+        self.by_network = [False, False]
+        return False
+
+
+def uncolored(lists: NeighbourLists) -> np.ndarray:
+    """-1 for every node: (N,) int32."""
+    return np.full(len(lists.offsets) - 1, -1, dtype=np.int32)
+
+
+def same(first: np.ndarray, second: np.ndarray, k: int) -> int:
+    """Nodes of two colorings (N,) with k colors that every class has in common with its most similar one."""
+    return int(np.bincount(first * k + second, minlength=k * k).reshape(k, k).max(1).sum())
+
+
+def largest_classes(colors: np.ndarray, k: int) -> np.ndarray:
+    """The k largest classes of colors (N,) as 0..k-1, and -1 for all other nodes: (N,) int32."""
+    color_ids = np.argsort(-np.bincount(colors), kind="stable")[:k]
+    rank = np.full(int(colors.max()) + 1, -1, dtype=np.int32)
+    rank[color_ids] = np.arange(len(color_ids))
+    return rank[colors]
+
+
+def chosen_gpus(which: str) -> tuple[int, ...]:
+    """The GPUs that `all`, `none` or numbers such as 0,1 name, after their kernels were compiled. UserError or
+    MachineError: there are no such GPUs, or they cannot be used.
+    """
+    if which == "none":
+        return ()
+    if which != "all" and not all(number.isdecimal() for number in which.split(",")):
+        raise UserError(f"gpus ({which}) must be all, none, or numbers of GPUs such as 0,1")
+    if not machine.may_have_gpus():
+        raise UserError("there is no GPU here: leave out --gpus")
+    if not find_spec("numba_cuda"):
+        raise UserError("--gpus needs the package numba-cuda: pip install numba-cuda, or leave out --gpus")
+    if not (count := machine.num_gpus()):
+        raise MachineError(f"{machine.why_no_gpu()}, or leave out --gpus")
+    import torch
+
+    if torch.version.hip:
+        raise UserError("--gpus needs GPUs of NVIDIA: leave it out, and the cores color")
+    numbers = range(count) if which == "all" else sorted({int(number) for number in which.split(",")})
+    if max(numbers) >= count:
+        raise UserError(f"gpus ({which}) are counted from 0, and there are {count}: name lower ones")
+    from gnn_training.search.generations import search_cuda  # both are loaded before a clock starts
+
+    logger.info("GPUs %s: their first use compiles the search, which takes a minute", ", ".join(map(str, numbers)))
+    for gpu in numbers:
+        properties: Any = torch.cuda.get_device_properties(gpu)
+        with torch.cuda.device(gpu):
+            for in_shared in (True, False):
+                search_cuda.kernel(in_shared, properties.shared_memory_per_block_optin, True, gpu)
+    return tuple(numbers)
+
+
+def on_gpus(gpus: Sequence[int]) -> list[Beside]:
+    """The groups of islands of these GPUs, each for a thread."""
+    failed = set[int]()
+    return [partial(_color, gpu=gpu, failed=failed) for gpu in gpus for _ in range(GROUPS)]
+
+
+def _color(worker: Worker, gpu: int, failed: set[int]) -> None:
+    """Keep a group of islands until the search is over. failed: GPUs of which an error was told; the cores go on."""
+    import torch
+
+    from gnn_training.search.generations import Crossing, Generations
+
+    worker.method, device = f"recombination on GPU {gpu}", torch.device("cuda", gpu)
+    try:
+        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+            crossing = Crossing(worker.lists, worker.search.trained.crossover, device)
+            Group(worker, Generations([worker.lists], device), crossing).search()
+    except Exception as error:  # whatever torch, numba and the driver raise
+        if gpu not in failed:
+            failed.add(gpu)
+            logger.warning("GPU %d colors no more, the cores go on: %s", gpu, reason(error).partition("\n")[0])
+
+
+class Group:
+    """Islands whose generations are one launch each. An island that has found k colors pulls the others down."""
+
+    def __init__(self, worker: Worker, generations: "Generations", crossing: "Crossing"):
+        """MachineError: the graph is too large."""
+        self.worker, self.generations, self.crossing = worker, generations, crossing
+        self.random, trained = np.random.default_rng(worker.rng), worker.search.trained
+        count = generations.room(0, int(worker.search.best.max())) // 2
+        if not count:
+            raise MachineError("the graph is too large for a thread block")
+        self.islands = [Island(worker.lists) for _ in range(count)]
+        moves = np.array(rule.untrained(), dtype=np.float32)  # of TabuCol; every other island takes those of the rule
+        rules = moves, moves if trained.rule is None else trained.rule
+        self.rules = np.stack([rules[i % 2] for i in range(count) for _ in range(2)])
+        self.sources = np.repeat(np.arange(len(worker.lists.offsets) - 1), np.diff(worker.lists.offsets))
+
+    def search(self) -> None:
+        """Search until the search is over. MachineError: what the GPU returns is wrong."""
+        worker, search = self.worker, self.worker.search
+        while not search.is_over and search.num_colors > search.budget.lower:
+            best, k = search.best, int(search.best.max())
+            worker.look_for(k)
+            for i, island in enumerate(self.islands):
+                island.begin(island.first if i else best, k)
+            while search.best is best and not search.is_over and (generation := self.generation(k)):
+                for island, parents in zip(self.islands, generation, strict=True):
+                    island.first, island.second = (parent.colors for parent in parents)
+                if search.best is best:
+                    self.cross(generation, k)
+
+    def generation(self, k: int) -> list[list[Parent]]:
+        """The two children of every island; nothing if the search is over."""
+        starts = np.concatenate([island.starts for island in self.islands])
+        count = len(starts)
+        graph, seeds = np.zeros(count, dtype=int), self.random.integers(2**31, size=count)
+        found = self.generations(graph, np.full(count, k), starts, seeds, self.rules, GENERATION)
+        while not self.generations.is_done():
+            if self.worker.search.is_over:
+                return []
+            time.sleep(POLL_SECONDS)
+        conflicts, _, colors, ages = (each.cpu().numpy().astype(np.int32) for each in found)
+        solved = np.flatnonzero(conflicts == 0)[:1].tolist()
+        if colors.min() < 0 or colors.max() >= k:
+            raise MachineError(f"it returns colors that are not 0 to {k - 1}")
+        for i in [*solved, self.random.integers(count)]:
+            counted = int((colors[i, self.sources] == colors[i, self.worker.lists.neighbours]).sum()) // 2
+            if counted != conflicts[i]:
+                raise MachineError(f"it returns a coloring with {counted} conflicts and counts {conflicts[i]}")
+        for i in solved:
+            self.worker.offer(colors[i])
+        parents = list(map(Parent, conflicts.tolist(), colors, ages))
+        return [parents[i : i + 2] for i in range(0, count, 2)]
+
+    def cross(self, generation: list[list[Parent]], k: int) -> None:
+        """Make the next starts of all islands."""
+        chances, crossed = self.random.integers(2**63, size=len(self.islands)).tolist(), []
+        for island, parents, chance, other in zip(self.islands, generation, chances, self.others(), strict=True):
+            island.take(parents)
+            if island.is_crossed(parents, chance, other):
+                crossed.append((island, *stacked(parents), island.by_network))
+        if crossed:
+            crossed_islands, *parts = zip(*crossed, strict=True)
+            colors, ages, by_network = map(np.stack, parts)
+            children = self.crossing(colors, ages, k, by_network)
+            for island, starts in zip(crossed_islands, children, strict=True):
+                island.starts = list(starts)
+
+    def others(self) -> list[np.ndarray | None]:
+        """For every island the best coloring of another one that it may meet, or none."""
+        mates = [self.islands[i] for i in self.random.permutation(len(self.islands))]
+        meets = self.random.random(len(mates)) < MEETING
+        return [mate.elite[0].colors if met and mate.elite else None for mate, met in zip(mates, meets, strict=True)]

@@ -1,0 +1,156 @@
+"""Islands of recombination on GPUs: in numba's simulator, on a pretended GPU, and what is said where there is none."""
+
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import fake_gpus
+import numpy as np
+import pytest
+import simulated_cuda
+import torch
+from dimacs import assert_proper, read_solution, write_col
+from fake_cuda import FakeCuda
+from simulated_cuda import Islands
+from small_graphs import random_graph
+
+from gnn_training import machine
+from gnn_training.contract import SHIPPED_MODEL
+from gnn_training.errors import UserError
+from gnn_training.graph import is_proper
+from gnn_training.onnx_program.session import Model
+from gnn_training.search import islands
+from gnn_training.search.crossover import Parent, children, features_of, node_values
+from gnn_training.search.islands import Island, chosen_gpus
+
+GRAPH = random_graph(40, 0.5, 1)
+FEW = 9  # colors that the islands come down to, from 11
+CASES = {
+    "two GPUs": Islands(GRAPH, seconds=60, lower=FEW),
+    "an error": Islands(GRAPH, seconds=60, lower=FEW, problem="error"),
+    "wrong": Islands(GRAPH, (0,), seconds=10, problem="wrong"),
+    "a GPU that hangs": Islands(GRAPH, (0,), seconds=3, problem="hangs"),
+    "until the deadline": Islands(GRAPH, seconds=6),
+    "too large": Islands(GRAPH, (0,), seconds=1, max_shared=1500),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", CASES)
+def test_islands_color_on_gpus_that_work_and_end_without_those_that_do_not(name: str, tmp_path: Path):
+    tasks, results = tmp_path / "tasks", tmp_path / "found"
+    tasks.write_bytes(pickle.dumps([CASES[name]]))
+    subprocess.run([sys.executable, simulated_cuda.__file__, tasks, results], check=True, timeout=250)
+    [(colorings, launches, warnings, seconds)] = pickle.loads(results.read_bytes())
+    numbers = [coloring.num_colors for coloring in colorings]
+    assert all(is_proper(GRAPH, coloring.colors) for coloring in colorings)
+    assert numbers == sorted(set(numbers), reverse=True)
+    assert {coloring.method for coloring in colorings} <= {f"recombination on GPU {gpu}" for gpu in (0, 1)}
+    assert seconds < CASES[name].seconds + 5
+    expected = {
+        "an error": "GPU 0 colors no more, the cores go on: cuda error: an illegal memory access was encountered",
+        "wrong": "GPU 0 colors no more, the cores go on: it returns a coloring with [1-9].* conflicts and counts 0",
+        "too large": "GPU 0 colors no more, the cores go on: the graph is too large for a thread block",
+    }
+    assert len(warnings) == (name in expected) and all(re.fullmatch(expected[name], each) for each in warnings)
+    if name in ("two GPUs", "an error"):
+        assert numbers[-1] == FEW and all(count >= 3 for count in launches)
+    if name in ("a GPU that hangs", "until the deadline"):
+        assert seconds >= CASES[name].seconds
+    if name == "a GPU that hangs":
+        assert launches == [islands.GROUPS] and not colorings
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_color_takes_two_gpus_and_believes_no_wrong_coloring(gpus: FakeCuda):
+    """The pretended GPUs return zeros: one color for all nodes, and no conflict."""
+    graph = write_col(gpus.folder, random_graph(120, 0.5, 3), "hard")
+    command = [sys.executable, "-m", "gnn_training", "color", str(graph), "--gpus", "all", "--seconds", "4"]
+    done = subprocess.run(command, env=gpus.environment(2), capture_output=True, text=True, timeout=250)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    for gpu in (0, 1):
+        assert said.count(f"GPU {gpu} colors no more, the cores go on: it returns a coloring with 3558 conflicts") == 1
+    assert_proper(graph, read_solution(graph.with_suffix(".sol")))
+    [log] = gpus.logs()
+    assert all(re.search(rf"device {gpu} launches [1-9]", log) for gpu in (0, 1)) and "problem" not in log
+
+
+@pytest.mark.slow
+def test_pairs_are_crossed_on_a_gpu(gpus: FakeCuda):
+    said = gpus.run("-c", """if True:
+        import numpy, torch
+        from gnn_training.contract import SHIPPED_MODEL
+        from gnn_training.graph import Graph
+        from gnn_training.onnx_program.session import Model
+        from gnn_training.search.generations import Crossing
+        graph, colors = Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)]), numpy.zeros((5, 2, 4), dtype=numpy.int32)
+        crossing = Crossing(graph.csr(), Model(SHIPPED_MODEL, 1).trained.crossover, torch.device("cuda", 0))
+        print(crossing(colors, colors, 3, numpy.ones((5, 2), dtype=bool)).shape)
+    """)  # fmt: skip
+    assert said.strip() == "(5, 2, 4)"
+
+
+@pytest.mark.parametrize(
+    ("which", "count", "message"),
+    [
+        ("all", 0, "there is no GPU here: leave out --gpus"),
+        ("0,2", 2, r"gpus \(0,2\) are counted from 0, and there are 2: name lower ones"),
+        ("first", 2, r"gpus \(first\) must be all, none, or numbers of GPUs such as 0,1"),
+    ],
+)
+def test_what_gpus_cannot_be_is_said(which: str, count: int, message: str, tmp_path: Path, monkeypatch):
+    pytest.importorskip("numba_cuda")
+    fake_gpus.no_gpus(monkeypatch, tmp_path)
+    if count:
+        monkeypatch.setattr(machine, "may_have_gpus", lambda: True)
+        monkeypatch.setattr(machine, "num_gpus", lambda: count)
+    with pytest.raises(UserError, match=message):
+        chosen_gpus(which)
+    assert chosen_gpus("none") == ()
+
+
+def test_an_island_whose_parents_are_alike_meets_another_that_is_far_and_else_begins_again():
+    """Far: another color for more than a tenth of the nodes, under the best names of the colors."""
+    island, colors = Island(GRAPH.csr()), np.arange(40, dtype=np.int32) % 4
+    parents = [Parent(3, colors, colors)] * 2
+    island.begin(colors, 4)
+    for changed, is_far in ((3, False), (8, True)):
+        other = (colors + 1) % 4  # other names
+        other[:changed] = (other[:changed] + 1) % 4
+        assert not island.is_crossed(parents, 0, other)
+        assert island.starts[0].tolist() == colors.tolist()
+        assert (island.starts[1] == (other if is_far else -1)).all()
+
+
+@pytest.mark.parametrize(("nodes", "density", "k"), [(60, 0.5, 8), (90, 0.1, 3), (50, 0.9, 17)])
+def test_many_pairs_are_crossed_at_once_as_one_pair_is(nodes: int, density: float, k: int):
+    pytest.importorskip("numba_cuda")
+    from gnn_training.search.generations import Crossing
+
+    lists, rng = random_graph(nodes, density).csr(), np.random.default_rng(0)
+    colors = rng.integers(0, k, (12, 2, nodes)).astype(np.int32)
+    colors[:, 1] = np.where(
+        rng.random((12, nodes)) < 0.6, (colors[:, 0] + 1) % k, colors[:, 1]
+    )  # have classes in common
+    ages = rng.integers(0, 5000, colors.shape).astype(np.int32)
+    by_network = rng.random((12, 2)) < 0.5
+    weights = Model(SHIPPED_MODEL, 1).trained.crossover
+    crossing = Crossing(lists, weights, torch.device("cpu"))
+    found, number_same = crossing(colors, ages, k, by_network), 0
+    x = crossing.features(torch.from_numpy(colors).long(), torch.from_numpy(ages), k)
+    values = crossing.values(x, torch.from_numpy(colors).long(), k).detach().numpy()
+    for i in range(12):
+        expected = features_of(*lists, colors[i], ages[i], k)
+        np.testing.assert_allclose(x[i].numpy().swapaxes(0, 1), expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(values[i], node_values(expected, colors[i], k, weights), rtol=1e-3, atol=1e-4)
+        parents = [Parent(0, *each) for each in zip(colors[i], ages[i], strict=True)]
+        one = children(lists, parents, k, weights, by_network[i])
+        for flag, child, same in zip(by_network[i], found[i], one, strict=True):
+            assert flag or child.tolist() == same.tolist()
+            number_same += child.tolist() == same.tolist()
+    assert number_same >= 22  # rounding may make the network prefer another class
