@@ -56,7 +56,7 @@ def test_color_opens_no_connection_and_writes_only_the_solution_and_caches(strac
 
 
 def test_a_trace_shows_sockets_and_the_device_id_that_a_user_allows(strace: str, tmp_path: Path):
-    program = "import socket, gnn_training.onnx_program.session; socket.socket().connect_ex(('127.0.0.1', 9))"
+    program = "import socket, gnn_training.onnx_program.golden; socket.socket().connect_ex(('127.0.0.1', 9))"
     sockets, written = trace(strace, tmp_path, "-c", program, ORT_DISABLE_TELEMETRY="0")
     assert len(sockets) == 2
     assert any(path.is_relative_to(tmp_path / "home") for path in written)
@@ -65,7 +65,7 @@ def test_a_trace_shows_sockets_and_the_device_id_that_a_user_allows(strace: str,
 @pytest.mark.parametrize(
     "program",
     [
-        "import gnn_training.onnx_program.session",
+        "from gnn_training.onnx_program.session import Model; Model()._session",
         f"import runpy; runpy.run_path('{ROOT}/gnn_training/onnx_program/golden.py')",
     ],
     ids=["package", "script"],

@@ -74,12 +74,10 @@ class Model:
     @cached_property
     def _session(self) -> Any:
         """The onnxruntime.InferenceSession; UserError if ONNX Runtime refuses the file."""
-        import onnxruntime
-
-        from gnn_training.onnx_program import golden
+        from gnn_training.onnx_program.golden import onnxruntime, session
 
         try:
-            return golden.session(self._content, self.threads)
+            return session(self._content, self.threads)
         except Exception as error:  # the runtime's errors have no base class of their own
             version = onnxruntime.__version__
             raise UserError(f"{self.path}: ONNX Runtime {version} refuses it ({_cause(error)}): {WAY_OUT}") from error
