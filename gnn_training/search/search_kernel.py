@@ -164,7 +164,10 @@ def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, 
             close(coloring)
             continue
         conflicts = min(conflicts, coloring.totals[CONFLICTS] / 2)
-        make_moves(offsets, ends, coloring, memory, network, choice, table, seed, t)
+        num_active = draw(coloring, choice, seed, t)
+        choose(offsets, ends, coloring, memory, network, choice, num_active, table, seed, t)
+        num_movers = settle(offsets, ends, network, choice, num_active)
+        apply(offsets, ends, coloring, memory, network, choice, num_movers, table, seed, t)
     return Outcome(best, fewest, conflicts, reached, states[:number], state_conflicts[:number])
 
 
@@ -195,7 +198,10 @@ def child(offsets, neighbours, start, k, weights, table, seed, rounds, stop):
         if t % rule.PERIOD == 0:
             ask(n, len(ends), coloring, network)
             weigh(coloring, memory, network, t)
-        make_moves(offsets, ends, coloring, memory, network, choice, table, seed, t)
+        num_active = draw(coloring, choice, seed, t)
+        choose(offsets, ends, coloring, memory, network, choice, num_active, table, seed, t)
+        num_movers = settle(offsets, ends, network, choice, num_active)
+        apply(offsets, ends, coloring, memory, network, choice, num_movers, table, seed, t)
         t += 1
     return best, ages, fewest // 2, t
 
@@ -224,15 +230,6 @@ def complete(offsets, ends, coloring, start, table, seed):
         coloring.sizes[new] += 1
         for i in range(offsets[v], offsets[v + 1]):
             coloring.counts[new, ends[i]] += 1
-
-
-@compiled
-def make_moves(offsets, ends, coloring, memory, network, choice, table, seed, t):
-    """Choose the moves of a round, and make them."""
-    num_active = draw(coloring, choice, seed, t)
-    choose(offsets, ends, coloring, memory, network, choice, num_active, table, seed, t)
-    num_movers = settle(offsets, ends, network, choice, num_active)
-    apply(offsets, ends, coloring, memory, network, choice, num_movers, table, seed, t)
 
 
 @compiled
