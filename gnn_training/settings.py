@@ -295,7 +295,7 @@ class EvaluateSettings(Settings):
     """
     limit: Count = 0
     """Most graphs to take, from everywhere in the list; of packed graphs, validation graphs. 0 takes all."""
-    chosen_by: Count = 0
+    exclude_selection: Count = 0
     """Number of validation graphs that have chosen the weights, the --validation-graphs of the training. They are left
     out if at least 20 others remain; 0 leaves none out. For packed graphs.
     """

@@ -211,9 +211,9 @@ def test_validation_graphs_of_a_packed_folder_are_summed_up_by_family(
     assert [row["name"] for row in run(packed_folder, tiny_model, limit=2)["graphs"]] == ["random", "edgeless"]
     assert len(run(packed_folder, tiny_model, limit=99)["graphs"]) == 4
     # Those that have chosen the weights are left out where others remain; the calls are spread over the rest.
-    assert len(run(packed_folder, tiny_model, chosen_by=2)["graphs"]) == 4
+    assert len(run(packed_folder, tiny_model, exclude_selection=2)["graphs"]) == 4
     monkeypatch.setattr(job, "MIN_OTHERS", 2)
-    rows = run(packed_folder, tiny_model, chosen_by=2, calls=1)["graphs"]
+    rows = run(packed_folder, tiny_model, exclude_selection=2, calls=1)["graphs"]
     assert [(row["name"], "one_call" in row["colors"]) for row in rows] == [("mycielski", True), ("single", False)]
 
 

@@ -275,7 +275,7 @@ def test_the_scores_are_those_of_searches_in_tensors(data: PackedGraphs, rt: Run
     assert scores["dsatur_gap"] == pytest.approx((data.dsatur_colors.astype(int) - data.num_colors).mean())
     assert scores["gain"] == scores["gain_error"] == 0  # the network is untrained
     assert scores["chromatic_error"] == pytest.approx(np.mean(errors), abs=1e-4)
-    assert scores["family_accuracy"] == pytest.approx(np.mean(right))
+    assert scores["graph_type_accuracy"] == pytest.approx(np.mean(right))
 
 
 def test_every_graph_is_scored_once_easy_ones_too_and_batches_make_no_difference(data, rt: Runtime, network):

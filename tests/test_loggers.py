@@ -18,7 +18,7 @@ from gnn_training.settings import TrainSettings
 from gnn_training.training.logbook import Logbook, Logger
 
 NOTHING = {"train": 0, "validation": -1}  # recorded before
-STEP = {"gap": 1.24, "saved": 0.6, "family": 0.3, "rounds": 0.2, "crossover": 0.58, "epoch": 2.5,
+STEP = {"gap": 1.24, "saved": 0.6, "graph_type": 0.3, "rounds": 0.2, "crossover": 0.58, "epoch": 2.5,
         "graphs_per_second": 91.2, "search_share": 0.9, "gradient_share": 0.06, "waiting_share": 0.04,
         "seconds_left": 66.0}  # fmt: skip
 Numbers = dict[tuple[str, int], float]  # by name and step
@@ -104,7 +104,7 @@ def test_a_line_tells_where_the_training_stands_and_another_one_what_an_evaluati
             book.record("validation", 10, scores | {"is_best": is_best})
         crossover = {"crossover_explained": 0.0211, "crossover_gain": 0.0024, "crossover_gain_error": 0.001}
         book.record("validation", 10, scores | crossover | {"is_best": 0})
-    losses = "epoch 2.5 | gap 1.24, saved 0.60, family 0.30, rounds 0.20, crossover 0.58"
+    losses = "epoch 2.5 | gap 1.24, saved 0.60, graph_type 0.30, rounds 0.20, crossover 0.58"
     losses += " | 91 graphs/s | 90% search, 6% gradient"
     found = "step 10/40 | evaluation: gap +0.50 (untrained +0.75, DSATUR +4.00) | training saves 0.25 ± 0.06 colors"
     assert caplog.messages == [

@@ -149,10 +149,10 @@ def test_a_graph_of_unknown_family_adds_no_family_loss(network: ColoringNetwork)
     types = known.states.graph_type
     some = typed(known, torch.where(torch.arange(4) == 0, types, UNKNOWN_TYPE))
     terms, alone = (terms_of(network, b, search_on_cpu, 1) for b in (some, batch([HARD])))
-    torch.testing.assert_close(terms["family"], alone["family"], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(terms["graph_type"], alone["graph_type"], rtol=1e-5, atol=1e-6)
     none = terms_of(network, typed(known, torch.full((4,), UNKNOWN_TYPE)), search_on_cpu, 1)
-    assert none["family"].item() == 0
-    none["family"].backward()
+    assert none["graph_type"].item() == 0
+    none["graph_type"].backward()
     assert all(w.grad is None or (w.grad == 0).all() for w in network.parameters())
 
 
@@ -165,7 +165,7 @@ def test_every_weight_gets_a_finite_gradient(network: ColoringNetwork, graphs: l
 
 def test_the_predictions_have_no_gradient_in_the_rule_and_the_gap_none_in_them(network: ColoringNetwork):
     terms = terms_of(network, batch(GRAPHS), search_on_cpu, ROUNDS)
-    (terms["saved"] + terms["family"] + terms["rounds"]).backward(retain_graph=True)
+    (terms["saved"] + terms["graph_type"] + terms["rounds"]).backward(retain_graph=True)
     assert network.rule.grad is None
     network.zero_grad()
     terms["gap"].backward()

@@ -119,7 +119,7 @@ def _cases(settings: EvaluateSettings) -> list[Case]:
         if not ids:  # a single graph is for training
             ids = list(range(len(data)))
             logger.warning("%s: no validation graphs: the scores are those of all graphs", settings.graphs)
-        chosen_by = {ids[place] for place in spread(len(ids), settings.chosen_by)}
+        chosen_by = {ids[place] for place in spread(len(ids), settings.exclude_selection)}
         if len(ids) - len(chosen_by) >= MIN_OTHERS:
             ids = [i for i in ids if i not in chosen_by]
         cases = [Case(data.graph(i), int(data.num_colors[i]), data.families[data.family[i]]) for i in ids]

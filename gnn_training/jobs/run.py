@@ -121,7 +121,7 @@ def plan(settings: RunSettings, source: DataLocation) -> list[Step]:
     exporting = ExportSettings(run=run, models=models)
     verifying = exporting.model_copy(update={"verify_only": True})
     evaluating = EvaluateSettings(
-        graphs=source.graphs, model=str(model), chosen_by=settings.validation_graphs, limit=SCORED_GRAPHS,
+        graphs=source.graphs, model=str(model), exclude_selection=settings.validation_graphs, limit=SCORED_GRAPHS,
         calls=CALLED_GRAPHS, tabucol=True, report=report,
     )  # fmt: skip
     packing = PackSettings(run=run, models=models, price_per_hour=settings.price_per_hour)

@@ -96,7 +96,7 @@ def page(report: Json, manifest: Json | None = None, config: Json | None = None,
     with matplotlib.rc_context(STYLE):
         steps, checks = ([record for record in metrics if record["kind"] == k] for k in ("train", "validation"))
         gains = [record for record in checks if "gain" in record]  # not in those of earlier versions
-        losses = {name: (steps, name) for name in ("saved", "family", "rounds")}
+        losses = {name: (steps, name) for name in ("saved", "graph_type", "rounds")}
         curves = {
             "colors that training saves": {"validation graphs": (gains, "gain")},
             "mean gap": {"training graphs": (steps, "gap")},

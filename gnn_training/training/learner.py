@@ -29,7 +29,7 @@ from gnn_training.search.batches import Searcher
 from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import GraphBatch, StateBatch
 
-WEIGHTS = {"gap": 1.0, "saved": 0.5, "family": 0.05, "rounds": 0.2, "crossover": 1.0}
+WEIGHTS = {"gap": 1.0, "saved": 0.5, "graph_type": 0.05, "rounds": 0.2, "crossover": 1.0}
 NORMS = ("rule_gradient_norm", "predictions_gradient_norm", "crossover_gradient_norm")  # before clipping
 SIGMA = 0.2  # standard deviation of the random change of every weight of the rule, which is SIGMA times epsilon
 PER_LOG_CONFLICT = 0.15  # colors that a search is worse for conflicts that are left, times the logarithm of 1 + these
@@ -216,7 +216,7 @@ def prediction_terms(predicted: Predictions, batch: StateBatch) -> dict[str, Ten
     entropy = binary_cross_entropy_with_logits(predicted.saved_logits, has_saved, reduction="none")
     terms = {
         "saved": (entropy * had_saved).sum(1),
-        "family": cross_entropy(
+        "graph_type": cross_entropy(
             predicted.graph_type_logits, batch.graph_type, ignore_index=UNKNOWN_TYPE, reduction="none"
         ),
         "rounds": smooth_l1_loss(predicted.log_rounds, batch.log_rounds, reduction="none", beta=0.2),

@@ -171,7 +171,7 @@ class Logbook:
 
 def train_line(values: dict[str, float]) -> list[str]:
     """Parts of the line of a log step."""
-    losses = ", ".join(f"{name} {values[name]:.2f}" for name in ("gap", "saved", "family", "rounds", "crossover"))
+    losses = ", ".join(f"{name} {values[name]:.2f}" for name in ("gap", "saved", "graph_type", "rounds", "crossover"))
     names = (name for name in ("search", "gradient", "waiting") if values[f"{name}_share"])  # one rank never waits
     shares = (f"{values[f'{name}_share']:.0%} {name}" for name in names)
     busy = [value for name, value in values.items() if name.startswith("gpu") and name.endswith("_busy")]

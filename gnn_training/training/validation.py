@@ -59,7 +59,7 @@ class Validation:
         totals = self.rt.total(torch.tensor([*sums.tolist(), *counts], dtype=torch.float64))
         *of_graphs, error, right, graphs, states = totals.tolist()
         means = {name: total / graphs for name, total in zip(("gap", "at_best_known", "gain"), of_graphs, strict=False)}
-        means |= {"chromatic_error": error / max(1, states), "family_accuracy": right / max(1, states)}
+        means |= {"chromatic_error": error / max(1, states), "graph_type_accuracy": right / max(1, states)}
         variance = max(0.0, of_graphs[3] / graphs - means["gain"] ** 2)
         means |= {"gain_error": math.sqrt(variance / graphs), "dsatur_gap": self.dsatur_gap}
         return {**means, "graphs": int(graphs)}
