@@ -33,7 +33,6 @@ from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime, in_group
 from gnn_training.errors import MachineError, UserError
-from gnn_training.graph import NeighbourLists
 from gnn_training.network.network import first_weights
 from gnn_training.onnx_program.session import Model
 from gnn_training.processes import die_with_parent
@@ -158,7 +157,7 @@ def rounds_by_size(options: Options) -> Iterator[Row]:
     torch.set_num_threads(cores)
     ways = [(device, DeviceDataset(data, device), searcher_for(data, device), searches) for device, searches in
             ((torch.device("cuda"), GPU_SEARCHES), (torch.device("cpu"), CORE_SEARCHES * cores))]  # fmt: skip
-    for i, _ in graphs_of_sizes(data):
+    for i in graphs_of_sizes(data):
         speeds = []
         for device, dataset, search, searches in ways:
             batch = dataset.batch(np.full(searches, i), searches)
@@ -181,7 +180,9 @@ def children_by_size(options: Options) -> Iterator[Row]:
     from gnn_training.search.generations import Crossing, Generations
 
     model, device, rng = Model(SHIPPED_MODEL, 1), torch.device("cuda", 0), np.random.default_rng(0)
-    for i, lists in graphs_of_sizes(PackedGraphs.open(options.data)):
+    data = PackedGraphs.open(options.data)
+    for i in graphs_of_sizes(data):
+        lists = data.graph(i).csr()
         n, k = len(lists.offsets) - 1, max(2, 4 * (int(kernels.dsatur(*lists).max()) + 1) // 5)
         generations, crossing = Generations([lists], device), Crossing(lists, model.trained.crossover, device)
         count = max(2, generations.room(0, k) // 2 * 2)
@@ -204,12 +205,11 @@ def children_by_size(options: Options) -> Iterator[Row]:
             raise MachineError(f"only {np.mean(same):.0%} of the children of graph {i} are those of the CPU: report it")
 
 
-def graphs_of_sizes(data: PackedGraphs) -> Iterator[tuple[int, NeighbourLists]]:
-    """Places and lists of training graphs of five sizes."""
+def graphs_of_sizes(data: PackedGraphs) -> list[int]:
+    """Places of training graphs of five sizes."""
     ids = data.indices("train")
     ids = ids[np.argsort(data.num_nodes[ids], kind="stable")]
-    for i in ids[np.linspace(0, len(ids) - 1, NUM_SIZES).astype(int)].tolist():
-        yield i, data.graph(i).csr()
+    return ids[np.linspace(0, len(ids) - 1, NUM_SIZES).astype(int)].tolist()
 
 
 def step_by_batch(options: Options) -> Iterator[Row]:

@@ -23,6 +23,11 @@ class NeighbourLists(NamedTuple):
     offsets: np.ndarray  # (N + 1,) int64
     neighbours: np.ndarray  # (2M,) int32
 
+    @property
+    def sources(self) -> np.ndarray:
+        """The node (2M,) whose neighbour each entry of `neighbours` is."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
 
 @dataclass(frozen=True)
 class Graph:

@@ -208,19 +208,8 @@ def test_a_start_that_cannot_be_is_refused_in_one_sentence_and_nothing_is_writte
     shutil.copy(exams, "other.col")
     if content is not None:
         Path("start.csv").write_text(content)
-    command = [
-        "color",
-        *flags,
-        exams.name,
-        "-m",
-        str(tiny_model),
-        "--start",
-        "start.csv",
-        "-o",
-        "out.csv",
-        "--seconds",
-        "60",
-    ]
+    out = ["-o", "out.csv", "--seconds", "60"]
+    command = ["color", *flags, exams.name, "-m", str(tiny_model), "--start", "start.csv", *out]
     assert main(command) == 2
     said = capsys.readouterr().err
     assert sentence in said and said.count("\n") == 1

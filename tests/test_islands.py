@@ -134,9 +134,8 @@ def test_many_pairs_are_crossed_at_once_as_one_pair_is(nodes: int, density: floa
 
     lists, rng = random_graph(nodes, density).csr(), np.random.default_rng(0)
     colors = rng.integers(0, k, (12, 2, nodes)).astype(np.int32)
-    colors[:, 1] = np.where(
-        rng.random((12, nodes)) < 0.6, (colors[:, 0] + 1) % k, colors[:, 1]
-    )  # have classes in common
+    in_common = rng.random((12, nodes)) < 0.6
+    colors[:, 1] = np.where(in_common, (colors[:, 0] + 1) % k, colors[:, 1])
     ages = rng.integers(0, 5000, colors.shape).astype(np.int32)
     by_network = rng.random((12, 2)) < 0.5
     weights = Model(SHIPPED_MODEL, 1).trained.crossover

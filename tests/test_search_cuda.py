@@ -89,11 +89,8 @@ def check_children(task: Generation, found: tuple[np.ndarray, ...]) -> None:
             *graph.csr(), start, task.k[i], task.weights[i], noise_table(256), task.seeds[i], task.rounds,
             np.zeros(1, np.uint8),
         )  # fmt: skip
-        assert (conflicts(graph, best), best.max() < task.k[i], made) == (
-            left,
-            True,
-            made if left == 0 else task.rounds,
-        )
+        assert conflicts(graph, best) == left and best.max() < task.k[i]
+        assert left == 0 or made == task.rounds
         expected = (left, made, best.tolist(), ages.tolist())
         assert (found[0][i], found[1][i], *(each[i, : graph.num_nodes].tolist() for each in found[2:])) == expected
 

@@ -48,7 +48,7 @@ class CrossoverNetwork(nn.Module):
         self.class_means = ClassMeans()
 
     def values(self, pairs: HeteroData) -> Tensor:
-        """What the nodes (V,) of pairs are worth; see `self_play.as_data`."""
+        """What the nodes (V,) of pairs are worth; see `pairs_of`."""
         node, num_classes = pairs["node"], int(pairs["class"].num_nodes)
         own, other = (pairs["node", relation, "class"].edge_index for relation in ("in", "beside"))
         twin = pairs["node", "twin", "node"].edge_index[1]
@@ -87,6 +87,21 @@ class CrossoverNetwork(nn.Module):
         targets = [parameter.data for part in parts for parameter in part.parameters()]
         for target, source in zip(targets, sources, strict=True):
             target.copy_(torch.from_numpy(np.ascontiguousarray(source)))
+
+
+def pairs_of(x: Tensor, parents: Tensor, k: int) -> HeteroData:
+    """P pairs of parents (P, 2, N) int64 with k colors, as CrossoverNetwork takes them: 2 P N nodes, a row for each of
+    the two colorings, with features x (P, 2, N, F), and 2 P k classes.
+    """
+    rows = torch.arange(parents.numel(), device=parents.device).view_as(parents)
+    own = parents + k * torch.arange(2 * len(parents), device=parents.device).view(-1, 2, 1)
+    data = HeteroData()
+    data["node"].x, data["class"].num_nodes = x.flatten(0, 2), 2 * k * len(parents)
+    for relation, target, index in (
+        ("in", "class", own), ("beside", "class", own.flip(1)), ("twin", "node", rows.flip(1)),
+    ):  # fmt: skip
+        data["node", relation, target].edge_index = torch.stack([rows.flatten(), index.flatten()])
+    return data
 
 
 def squared_errors(expected: Tensor, pairs: HeteroData) -> Tensor:

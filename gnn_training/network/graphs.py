@@ -10,8 +10,6 @@ from torch_geometric.data import Batch, Data
 from gnn_training.graph import Graph
 from gnn_training.network import rule
 
-FEW_ROWS = 509  # of small tables of random numbers
-
 
 class Graphs(NamedTuple):
     """G graphs, padded to N nodes. Node N, which no graph has, stands for "no node".

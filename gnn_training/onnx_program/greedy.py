@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from gnn_training.network import rule
-from gnn_training.network.graphs import FEW_ROWS, Graphs, noise_table
+from gnn_training.network.graphs import Graphs, noise_table
 
 ONE_BY_ONE, NODES_PER_RANK = 2048, 128  # DSATUR: nodes up to which a round colors one; above, one more for so many,
 COLORED_PER_RANK = 16  # but one more only for so many colored ones, so that a grid still gets two colors
@@ -19,6 +19,7 @@ SPEED, HEAD_START = 4000, 1 / 64  # if rounds color fewer than c nodes of 4000, 
 SCATTER = 1_327_217_885  # .618 of rule.PRIME, so that multiples modulo it are in no order
 DEGREE_WORTH, DEGREE_LEVELS = 1 / 4, 256  # in members: what one of the largest degree counts besides, in so many levels
 INSIDE = 4096.0  # more than any number of neighbours
+FEW_ROWS = 509  # of a small table of random numbers
 STAYS_OUT = 7  # steps that a node stays out of a set after it has left
 State = TypeVar("State")
 

@@ -101,13 +101,12 @@ class Portfolio:
         """Yield what `improvements` does."""
         running, shares = len(self.workers), [each for each in methods.items() if each[1] >= MINOR]
         minor = {method: share for method, share in methods.items() if share < MINOR}
-        workers = self.workers.copy()
         self.workers += [Worker(self, running + number) for number in range(len(beside))]
         with ThreadPoolExecutor(len(self.workers)) as pool:
             try:
                 for search, worker in zip(beside, self.workers[running:], strict=True):
                     pool.submit(search, worker)
-                for i, worker in enumerate(workers):  # each with its part of the methods, or one of them
+                for i, worker in enumerate(self.workers[:running]):  # each with its part of the methods, or one of them
                     part = dict(shares[i::running] or [shares[i % len(shares)]]) | (minor if i == 0 else {})
                     thread = pool.submit(worker.run, part, patience)
                     thread.add_done_callback(lambda ended: self._events.put(ended.exception()))
@@ -195,10 +194,6 @@ class Worker:
 
     def meet(self, parents: Sequence[Parent], k: int) -> None:
         """Called with the parents of every generation of recombination, for who wants to look at them."""
-
-    def uncolored(self) -> np.ndarray:
-        """-1 for every node: (N,) int32."""
-        return np.full(len(self.search.best), -1, dtype=np.int32)
 
 
 Method = Callable[[Worker], Iterator[int]]

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import HeteroData
 
 from gnn_training.graph import NeighbourLists
-from gnn_training.network.crossover import CrossoverNetwork
+from gnn_training.network.crossover import CrossoverNetwork, pairs_of
 from gnn_training.network.rule import NOT_MOVED
 from gnn_training.search import search_cuda
+from gnn_training.search.batches import copied_to
 from gnn_training.search.crossover import LOG_GENERATION, Weights
 from gnn_training.search.search_kernel import noise_table
 
@@ -100,7 +100,7 @@ class Generations:
         return self._copied(noise_table(num_colors)), self._copied(search_cuda.logarithms(count))
 
     def _copied(self, values: np.ndarray) -> Tensor:
-        return torch.from_numpy(values).to(self.device)
+        return copied_to(self.device, values)
 
 
 class Crossing:
@@ -142,17 +142,7 @@ class Crossing:
 
     def values(self, x: Tensor, parents: Tensor, k: int) -> Tensor:
         """What the nodes of pairs are worth: (P, 2, N). x (P, 2, N, F): their features."""
-        rows = torch.arange(parents.numel(), device=parents.device).view_as(parents)
-        own = parents + k * torch.arange(2 * len(parents), device=parents.device).view(-1, 2, 1)
-        data = HeteroData()
-        data["node"].x, data["class"].num_nodes = x.flatten(0, 2), 2 * k * len(parents)
-        for name, target, index in (
-            ("in", "class", own),
-            ("beside", "class", own.flip(1)),
-            ("twin", "node", rows.flip(1)),
-        ):
-            data["node", name, target].edge_index = torch.stack([rows.flatten(), index.flatten()])
-        return self.network.values(data).view_as(parents)
+        return self.network.values(pairs_of(x, parents, k)).view_as(parents)
 
     def features(self, parents: Tensor, ages: Tensor, k: int) -> Tensor:
         """What `search.crossover.features_of` says of pairs: (P, 2, N, F)."""
@@ -180,5 +170,5 @@ def adjacency(lists: NeighbourLists) -> np.ndarray:
     """(N, N) bool."""
     n = len(lists.offsets) - 1
     matrix = np.zeros((n, n), dtype=bool)
-    matrix[np.repeat(np.arange(n), np.diff(lists.offsets)), lists.neighbours] = True
+    matrix[lists.sources, lists.neighbours] = True
     return matrix

@@ -170,7 +170,7 @@ class Group:
         moves = np.array(rule.untrained(), dtype=np.float32)  # of TabuCol; every other island takes those of the rule
         rules = moves, moves if trained.rule is None else trained.rule
         self.rules = np.stack([rules[i % 2] for i in range(count) for _ in range(2)])
-        self.sources = np.repeat(np.arange(len(worker.lists.offsets) - 1), np.diff(worker.lists.offsets))
+        self.sources = worker.lists.sources
 
     def search(self) -> None:
         """Search until the search is over. MachineError: what the GPU returns is wrong."""

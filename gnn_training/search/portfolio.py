@@ -36,7 +36,7 @@ from gnn_training.search.first_colorings import (
     set_coloring,
     set_moves,
 )
-from gnn_training.search.islands import Island, largest_classes, on_gpus
+from gnn_training.search.islands import Island, largest_classes, on_gpus, uncolored
 from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
 
 logger = logging.getLogger(__name__)
@@ -243,7 +243,7 @@ def fewer_colors(worker: Worker) -> Iterator[int]:
     while True:
         for ratio in RATIOS:
             k, left = int(ratio * worker.search.num_colors), moves
-            colors = worker.uncolored()
+            colors = uncolored(worker.lists)
             while left > 0 and max(1, worker.search.budget.lower - 1) < k < worker.search.num_colors:
                 *_, made, work = worker.tabucol(colors, k, min(left, SLICE))
                 left -= made
@@ -330,7 +330,7 @@ def extraction(worker: Worker) -> Iterator[int]:
     """
     num_nodes, moves = len(worker.search.best), SET_MOVES
     while True:
-        colors, degree, spent, done = worker.uncolored(), np.diff(worker.lists.offsets), 0, 0
+        colors, degree, spent, done = uncolored(worker.lists), np.diff(worker.lists.offsets), 0, 0
         while (colors < 0).sum() > max(PART_SHARE * num_nodes, min(PART_NODES, 0.75 * num_nodes)):
             worker.look_for(0)
             work = kernels.color_independent_set(*worker.lists, colors, degree, moves, worker.rng, worker.stop)

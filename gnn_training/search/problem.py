@@ -91,9 +91,9 @@ class Problem:
         for u, v in graph.edges[colors[graph.edges[:, 0]] == colors[graph.edges[:, 1]]]:
             both = f"nodes {names[u]!r} and {names[v]!r}, which are adjacent"
             raise ValueError(f"start has color {colors[u]} for {both}: {way_out}")
-        num_free, extended = self.graph.num_nodes - len(self.color_ids), np.empty(self.graph.num_nodes, dtype=np.int64)
+        extended = np.empty(self.graph.num_nodes, dtype=np.int64)
         extended[self.place] = colors
-        extended[num_free:] = self.color_ids
+        extended[self.num_free :] = self.color_ids
         ends = self.graph.edges[extended[self.graph.edges[:, 0]] == extended[self.graph.edges[:, 1]]]
         is_wrong = np.isin(self.place, ends.min(axis=1)) | (extended[self.place] != colors)
         is_wrong |= self.is_list_coloring & (colors >= len(self.color_ids))
@@ -127,15 +127,19 @@ class Problem:
         colors = best.colors.copy()
         if self.is_equitable:
             until = max(budget.deadline, time.monotonic() + FIRST_SECONDS)
-            num_free = self.graph.num_nodes - len(self.color_ids)
             sizes = np.bincount(self.place, minlength=self.graph.num_nodes)
-            arguments = colors, sizes, num_free, BALANCE_SWAPS * num_free, seeded(budget.seed)
+            arguments = colors, sizes, self.num_free, BALANCE_SWAPS * self.num_free, seeded(budget.seed)
             in_time(until, kernels.balance, *self.graph.csr(), *arguments)
         colors = self.named(colors)
         sizes = np.unique(colors, return_counts=True)[1]
         bound = self.lower_bound if self.is_list_coloring else max(self.lower_bound, best.lower_bound)
         seconds = time.monotonic() - start
         return Solution(colors, len(sizes), bound, len(sizes) == bound, int(np.ptp(sizes)), seconds, best.method)
+
+    @property
+    def num_free(self) -> int:
+        """Nodes of `graph` before those that stand for color_ids."""
+        return self.graph.num_nodes - len(self.color_ids)
 
     def is_enough(self, coloring: Coloring) -> bool:
         """Whether a coloring of `graph` has no more colors than a solution may have."""
@@ -144,7 +148,7 @@ class Problem:
     def named(self, colors: np.ndarray) -> np.ndarray:
         """The colors (N,) int64 of the caller's graph that those of a coloring of `graph`, without gaps, stand for."""
         color_ids = np.full(int(colors.max()) + 1, -1)
-        color_ids[colors[self.graph.num_nodes - len(self.color_ids) :]] = self.color_ids
+        color_ids[colors[self.num_free :]] = self.color_ids
         is_new = color_ids < 0
         color_ids[is_new] = np.setdiff1d(np.arange(MAX_NAMED + len(color_ids)), self.color_ids)[: is_new.sum()]
         return color_ids[colors[self.place]]

@@ -25,7 +25,7 @@ from torch_geometric.data import Batch, HeteroData
 from gnn_training.distributed import Runtime
 from gnn_training.files import OWN_LIMIT, damaged, make_folder, read_bytes, write_bytes
 from gnn_training.graph import NeighbourLists
-from gnn_training.network.crossover import CrossoverNetwork, squared_errors
+from gnn_training.network.crossover import CrossoverNetwork, pairs_of, squared_errors
 from gnn_training.search import kernels
 from gnn_training.search.crossover import Parent, Weights, crossover, features_of, node_values, stacked
 from gnn_training.search.engine import Budget, Portfolio, Trained, Worker
@@ -285,17 +285,11 @@ def as_data(pair: Pair, lists: NeighbourLists) -> HeteroData:
     """A pair with 2 N rows of nodes, one for each coloring, and 2 k classes: for `CrossoverNetwork`, and its targets
     taken (2 N, CHILDREN), whether a child has the class of a node, and deviations (1, CHILDREN).
     """
-    colors, n = pair.colors.astype(np.int32), pair.colors.shape[1]
-    x = features_of(*lists, colors, pair.ages.astype(np.int32), pair.k)  # (N, 2, F)
-    own = np.concatenate([colors[0], colors[1] + pair.k]).astype(np.int64)
-    rows, twin = np.arange(2 * n), np.roll(np.arange(2 * n), n)
+    colors = pair.colors.astype(np.int32)
+    x = torch.from_numpy(features_of(*lists, colors, pair.ages.astype(np.int32), pair.k))  # (N, 2, F)
+    data = pairs_of(x.swapaxes(0, 1)[None], torch.from_numpy(colors).long()[None], pair.k)
     taken = np.concatenate([pair.origin == 0, pair.origin == 1], 1).T.copy()
-    data = HeteroData()
-    data["node"].x = torch.from_numpy(x.swapaxes(0, 1).reshape(2 * n, -1))
     data["node"].taken = torch.from_numpy(taken)
-    data["class"].num_nodes = 2 * pair.k
-    for relation, target, index in (("in", "class", own), ("beside", "class", own[twin]), ("twin", "node", twin)):
-        data["node", relation, target].edge_index = torch.from_numpy(np.stack([rows, index]))
     data.deviations = torch.from_numpy(pair.deviations[None].astype(np.float32))
     return data
 
