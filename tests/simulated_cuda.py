@@ -92,7 +92,7 @@ class Islands:
 def color(task: Islands) -> tuple[list, list[int], list[str], float]:
     """Run a task; the better colorings, launches of every GPU, warnings and seconds."""
     prepare(task)
-    islands.GENERATION, lock, messages = 20, Lock(), list[str]()
+    islands.GENERATION, lock, messages = 3, Lock(), list[str]()
     launches = [0] * len(task.gpus)
 
     class Simulated(Generations):
