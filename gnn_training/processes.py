@@ -121,6 +121,17 @@ def handle_stop_signals(handler: Callable[[int, object], object]) -> dict[int, A
 
 
 @contextmanager
+def as_interrupt() -> Iterator[None]:
+    """Raise KeyboardInterrupt again where numba has made a SystemError of one that came while it called a function."""
+    try:
+        yield
+    except SystemError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise error.__cause__ from None
+        raise
+
+
+@contextmanager
 def interruptible() -> Iterator[None]:
     """Turn signals to stop into KeyboardInterrupt(number) while the body runs, and note them in `interrupts`."""
 
@@ -130,7 +141,8 @@ def interruptible() -> Iterator[None]:
 
     before = handle_stop_signals(interrupt)
     try:
-        yield
+        with as_interrupt():
+            yield
     finally:
         interrupts.clear()
         for number, handler in before.items():

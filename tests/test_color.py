@@ -100,6 +100,24 @@ def test_a_signal_before_a_coloring_is_on_its_way_to_the_file_writes_it_too(hard
     assert_proper(hard, colors)
 
 
+def test_a_signal_of_which_numba_makes_an_error_of_its_own_ends_the_search_as_others_do(
+    hard: Path, tiny_model: Path, monkeypatch, capsys
+):
+    def interrupted(*_: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        except KeyboardInterrupt as error:
+            raise SystemError("CPUDispatcher returned a result with an exception set") from error
+
+    monkeypatch.setattr("gnn_training.search.portfolio.proofs.removal_order", interrupted)
+    assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "300"]) == 0
+    assert "interrupted, taking the best coloring so far" in capsys.readouterr().out
+    assert_proper(hard, read_solution(hard.with_suffix(".sol")))
+    monkeypatch.setattr("gnn_training.jobs.color.compile_all", interrupted)
+    assert main(["color", str(hard), "-m", str(tiny_model), "-o", str(hard.with_suffix(".csv"))]) == 143
+
+
 def read_colors(path: Path) -> np.ndarray:
     """The colors of a whole file of any kind that `color` writes for a .col file."""
     if path.suffix == ".json":

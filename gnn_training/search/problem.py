@@ -10,6 +10,7 @@ import numpy as np
 
 from gnn_training.errors import NoColoringError
 from gnn_training.graph import Graph
+from gnn_training.processes import as_interrupt
 from gnn_training.search import kernels
 from gnn_training.search.engine import Budget, Coloring, Trained, compact
 from gnn_training.search.first_colorings import FIRST_SECONDS, clique_size, in_time, seeded
@@ -107,10 +108,11 @@ class Problem:
         left = max(0.0, budget.deadline - time.monotonic())
         deadline = budget.deadline - BALANCE_SHARE * left if self.is_equitable else budget.deadline
         budget = budget._replace(deadline=deadline, lower=self.most or 1)
-        for coloring in colorings(self.graph, trained, budget, start=self.start):
-            yield coloring
-            if self.most is not None and coloring.lower_bound > self.most:
-                return
+        with as_interrupt():
+            for coloring in colorings(self.graph, trained, budget, start=self.start):
+                yield coloring
+                if self.most is not None and coloring.lower_bound > self.most:
+                    return
 
     def solution(self, best: Coloring, start: float, budget: Budget) -> Solution:
         """The solution that a coloring of `graph` gives, with the colors as in `named`. start: when the search began.
