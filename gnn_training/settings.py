@@ -276,13 +276,24 @@ class ExportSettings(Settings):
     """Write nothing; check the file in --models against its checksums and golden vectors."""
 
 
-class EvaluateSettings(Settings):
+class SearchSettings(Settings):
+    """What `evaluate` and `color` have in common."""
+
+    model: ModelName = str(SHIPPED_MODEL)
+    """An exported file, or hf://owner/name[@revision] on the Hugging Face Hub; by default the file that ships."""
+    threads: Workers = 0
+    """Number of threads; 0 takes every core."""
+    gpus: str = "none"
+    """NVIDIA GPUs that search beside the cores: all, numbers such as 0,1, or none. `color` takes all of them for one
+    graph, `evaluate` one for each. They pay in searches of minutes.
+    """
+
+
+class EvaluateSettings(SearchSettings):
     graphs: tyro.conf.Positional[Annotated[Path | None, _optional("[PATH]")]] = None
     """Folder of graph files or of packed graphs, or one file. Suite q-coloring takes none."""
     suite: Annotated[Literal["q-coloring", "dimacs"] | None, _optional("{q-coloring,dimacs}")] = None
     """Public benchmark: q-coloring makes its graphs; dimacs knows the best numbers of colors of your .col files."""
-    model: ModelName = str(SHIPPED_MODEL)
-    """An exported file, or hf://owner/name[@revision] on the Hugging Face Hub; by default the file that ships."""
     best_known: PathOrNone = None
     """CSV file with the columns name and best_known: the fewest colors known for each graph."""
     seconds: Amount = 0.0
@@ -301,8 +312,6 @@ class EvaluateSettings(Settings):
     """
     report: Path = Path("report.json")
     """JSON file to write the numbers to. A page for a browser, with the suffix .html, is written beside it."""
-    threads: Workers = 0
-    """Threads of the search and of ONNX Runtime; 0 takes every core."""
 
     @model_validator(mode="after")
     def _settings_fit(self) -> Self:
@@ -312,16 +321,16 @@ class EvaluateSettings(Settings):
             raise ValueError(f"suite {self.suite} makes its own graphs: leave out {self.graphs}")
         if self.report.suffix == ".html" or not self.report.name:
             raise ValueError(f"report ({self.report}) is for the numbers: name a .json file; a page stands beside it")
+        if self.gpus != "none" and not self.seconds:
+            raise ValueError("GPUs search for --seconds: give them, or leave out --gpus")
         return self
 
 
-class ColorSettings(Settings):
+class ColorSettings(SearchSettings):
     graphs: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1), _optional("PATH ...")]]
     """A file of a graph, such as DIMACS .col, an edge list, GraphML or JSON; or several files, or folders of them,
     which are colored side by side, each on one thread.
     """
-    model: ModelName = str(SHIPPED_MODEL)
-    """An exported file, or hf://owner/name[@revision] on the Hugging Face Hub; by default the file that ships."""
     out: Annotated[Path | None, _optional("PATH", "-o")] = None
     """Solution file, written at every better coloring: .csv (lines node,color), .json (node to color), else DIMACS
     (lines "s col K" and "l v color"). Of several graphs or a folder: folder for .sol files. By default a .sol file
@@ -344,12 +353,6 @@ class ColorSettings(Settings):
     """Most seconds to spend on each graph."""
     seed: Seed = 0
     """Seed of the search: another one may find another coloring, of the same quality."""
-    threads: Workers = 0
-    """Threads of the search; 0 takes every core."""
-    gpus: str = "none"
-    """NVIDIA GPUs that search for one graph beside the cores: all, numbers such as 0,1, or none. They pay in searches
-    of minutes.
-    """
 
     @model_validator(mode="after")
     def _picture_has_a_format(self) -> Self:
