@@ -160,7 +160,7 @@ def note(seconds: float, threads: int, gpus: Mapping[int, str]) -> str:
         return f"{had}."
     names = ", ".join(f"GPU {gpu} ({name})" for gpu, name in gpus.items())
     compared = "its seconds do not compare with those of the other methods, which have cores alone"
-    return f"{had}, and one of these beside: {names}; {compared}. The log tells of a GPU that failed."
+    return f"{had}, and one of these beside: {names}; {compared}. If one failed, the log says so."
 
 
 def tables(report: dict[str, Any]) -> dict[str, dict[str, Sequence[object]]]:
