@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import fake_gpus
 import numpy as np
@@ -13,8 +14,9 @@ import simulated_cuda
 import torch
 from dimacs import assert_proper, read_solution, write_col
 from fake_cuda import FakeCuda
-from simulated_cuda import Islands
+from simulated_cuda import Islands, Playing
 from small_graphs import random_graph
+from test_self_play import check_pairs
 
 from gnn_training import machine
 from gnn_training.contract import SHIPPED_MODEL
@@ -24,6 +26,7 @@ from gnn_training.onnx_program.session import Model
 from gnn_training.search import islands
 from gnn_training.search.crossover import Parent, children, crossover, features_of, node_values
 from gnn_training.search.islands import Island, chosen_gpus
+from gnn_training.training.self_play import to_bytes
 
 GRAPH = random_graph(40, 0.5, 1)
 FEW = 9  # colors that the islands come down to, from 11
@@ -37,14 +40,31 @@ CASES = {
 }
 
 
+PLAYING = Playing([random_graph(24, 0.5, 0), random_graph(40, 0.3, 1)], [(0, 5), (1, 6), (0, 7)])
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the simulator finds for every case, and for the games."""
+    tasks, found = (tmp_path_factory.mktemp("islands") / name for name in ("tasks", "found"))
+    tasks.write_bytes(pickle.dumps([*CASES.values(), PLAYING]))
+    subprocess.run([sys.executable, simulated_cuda.__file__, tasks, found], check=True, timeout=500)
+    return dict(zip([*CASES, "playing"], pickle.loads(found.read_bytes()), strict=True))
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
+def test_games_on_a_gpu_record_what_the_compiled_loops_make_of_the_same_children(simulated: dict[str, Any]):
+    for (graph, _), pairs, same in zip(PLAYING.games, *simulated["playing"], strict=True):
+        assert len(pairs) > 0 and to_bytes(pairs) == to_bytes(same)
+        check_pairs(pairs, PLAYING.graphs[graph], graph)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", CASES)
-def test_islands_color_on_gpus_that_work_and_end_without_those_that_do_not(name: str, tmp_path: Path):
-    tasks, results = tmp_path / "tasks", tmp_path / "found"
-    tasks.write_bytes(pickle.dumps([CASES[name]]))
-    subprocess.run([sys.executable, simulated_cuda.__file__, tasks, results], check=True, timeout=250)
-    [(colorings, launches, warnings, seconds)] = pickle.loads(results.read_bytes())
+def test_islands_color_on_gpus_that_work_and_end_without_those_that_do_not(name: str, simulated: dict[str, Any]):
+    colorings, launches, warnings, seconds = simulated[name]
     numbers = [coloring.num_colors for coloring in colorings]
     assert all(is_proper(GRAPH, coloring.colors) for coloring in colorings)
     assert numbers == sorted(set(numbers), reverse=True)

@@ -1,10 +1,7 @@
 """Self-play: games, rounds on several ranks, the replay buffer, and what is kept."""
 
 import itertools
-import pickle
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +10,6 @@ import pytest
 import simulated_cuda
 import tiny_runs
 import torch
-from simulated_cuda import Playing
 from small_graphs import random_graph
 from tiny_runs import in_group
 from torch.nn.utils import parameters_to_vector
@@ -47,9 +43,6 @@ from gnn_training.training.self_play import (
 pytestmark = pytest.mark.usefixtures("compiled")
 
 
-SIMULATED = Playing([random_graph(24, 0.5, 0), random_graph(40, 0.3, 1)], [(0, 5), (1, 6), (0, 7)])
-
-
 def play(seed: int, n: int = 60) -> tuple[list[Pair], Player]:
     """A game on a dense random graph."""
     lists = random_graph(n, 0.5, seed).csr()
@@ -64,18 +57,6 @@ def test_a_game_records_parents_and_different_children_and_repeats_itself(seed: 
     check_pairs(pairs, random_graph(60, 0.5, seed), 3)
     again, _ = play(seed)
     assert to_bytes(again) == to_bytes(pairs) != to_bytes(play(seed + 10)[0])
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_games_on_a_gpu_record_what_the_compiled_loops_make_of_the_same_children(tmp_path: Path):
-    tasks, found = tmp_path / "tasks", tmp_path / "found"
-    tasks.write_bytes(pickle.dumps([SIMULATED]))
-    subprocess.run([sys.executable, simulated_cuda.__file__, tasks, found], check=True, timeout=250)
-    [(by_kernel, by_loops)] = pickle.loads(found.read_bytes())
-    for (graph, _), pairs, same in zip(SIMULATED.games, by_kernel, by_loops, strict=True):
-        assert len(pairs) > 0 and to_bytes(pairs) == to_bytes(same)
-        check_pairs(pairs, SIMULATED.graphs[graph], graph)
 
 
 def test_classes_are_drawn_on_a_gpu_as_they_are_on_cores(monkeypatch: pytest.MonkeyPatch):
