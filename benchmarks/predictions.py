@@ -31,7 +31,7 @@ from gnn_training.training.loader import DeviceDataset, EqualCostSampler
 
 log = logging.getLogger(__name__)
 TEST_SEED = 30_000
-ITERATIONS, LABEL_SECONDS = 10_000, 10.0  # of the search for labels
+MOVES, LABEL_SECONDS = 10_000, 10.0  # of the search for labels
 RATE, WARM_UP, DECAY, CLIP, EMA = 0.003, 10, 0.01, 1.0, 0.95  # as in training, see learner.py
 INTERVAL = 0.1, 0.9  # quantiles
 CPU = torch.device("cpu")
@@ -100,12 +100,12 @@ def cells(options: Options) -> Iterator[Cell]:
 
 def labelled(folder: Path, seed: int, graphs: int, sizes: tuple[int, int]) -> PackedGraphs:
     """Graphs in the shares of the recipe cpu, each with a long search by the shipped rule; made at the first call."""
-    recipe = Recipe(RECIPES["cpu"].counts, ((*sizes, 1.0),), ITERATIONS)
+    recipe = Recipe(RECIPES["cpu"].counts, ((*sizes, 1.0),), MOVES)
     rule = Model().rule
     assert rule is not None
     origin = {"graphs": graphs, "seed": seed, "sizes": [*sizes], "rule": rule.tolist()}
     plan = Plan(
-        tuple(recipe.counts), ITERATIONS, LABEL_SECONDS, seed, origin,
+        tuple(recipe.counts), MOVES, LABEL_SECONDS, seed, origin,
         rule=tuple(rule.tolist()), long_search_every=1,
     )  # fmt: skip
     return label_all(draws(recipe, seed, graphs), folder, plan, workers=1)

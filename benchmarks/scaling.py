@@ -48,7 +48,7 @@ MIXTURE = {
     "wavelength": 20, "leighton": 120, "clique_union": 60, "geometric": 100, "geometric_complement": 80, "queen": 60,
     "rook": 10, "mycielski": 10, "barabasi_albert": 10, "watts_strogatz": 30,
 }  # fmt: skip
-ITERATIONS, LABEL_SECONDS = 200, 0.05  # of training; labels matter for predictions alone
+MOVES, LABEL_SECONDS = 200, 0.05  # of training; labels matter for predictions alone
 TEST_SIZES, TEST_SEED = ((100, 300), (300, 600), (600, 1000)), 20_000
 ROUNDS, SEARCH_SEEDS = 2500, (0, 1)
 RATE = TrainSettings(weights=None).peak_rate
@@ -162,10 +162,10 @@ def run(cell: Cell, options: Options) -> None:
 
 def training_graphs(folder: Path, most_nodes: int, graphs: int) -> PackedGraphs:
     """Graphs of 100 to `most_nodes` nodes in the shares of MIXTURE, made at the first call."""
-    recipe = Recipe(MIXTURE, ((100, most_nodes, 1.0),), ITERATIONS)
+    recipe = Recipe(MIXTURE, ((100, most_nodes, 1.0),), MOVES)
     origin = {"most_nodes": most_nodes, "graphs": graphs}
     place = folder / f"graphs-{most_nodes}"
-    plan = Plan(tuple(recipe.counts), ITERATIONS, LABEL_SECONDS, 0, origin)
+    plan = Plan(tuple(recipe.counts), MOVES, LABEL_SECONDS, 0, origin)
     return label_all(draws(recipe, 0, graphs), place, plan, workers=1)
 
 

@@ -42,7 +42,7 @@ SMALL = 200  # nodes of a probe that is also searched as long as the file does b
 EdgeList = tuple[np.ndarray, np.ndarray]  # edge_index (2, E) and batch (N,)
 
 
-def build(network: ColoringNetwork, steps: int, metadata: dict[str, str]) -> onnx.ModelProto:
+def build(network: ColoringNetwork, rounds: int, metadata: dict[str, str]) -> onnx.ModelProto:
     """The program with these weights, for at most so many rounds where a call names none. What it computes with them is
     the same for all, so it is taken from the file that comes with this package (see scripts/trace_program.py). Raises
     UserError: that file is of another network.
@@ -50,7 +50,7 @@ def build(network: ColoringNetwork, steps: int, metadata: dict[str, str]) -> onn
     model = onnx.load(SHIPPED_MODEL)
     predictions = network.predictions.state_dict(prefix=f"{WEIGHT_NAMES}predictions.")
     weights = {name: weight.detach().cpu().numpy() for name, weight in {RULE: network.rule, **predictions}.items()}
-    values = {"steps": np.array(-steps), **weights}
+    values = {"steps": np.array(-rounds), **weights}
     for tensor in model.graph.initializer:
         if (value := values.get(tensor.name)) is not None and value.size == math.prod(tensor.dims):
             tensor.CopyFrom(numpy_helper.from_array(value.reshape(tensor.dims), tensor.name))

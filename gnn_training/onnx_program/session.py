@@ -38,7 +38,7 @@ class Prediction:
 
     @property
     def graph_types(self) -> list[str]:
-        """Most likely family of every graph."""
+        """Most likely type of every graph."""
         return [GRAPH_TYPES[i] for i in self.graph_type_logits.argmax(1)]
 
 
