@@ -114,7 +114,7 @@ class TestGraph(NamedTuple):
 
     family: str
     lists: NeighbourLists
-    first: np.ndarray  # (N,) int64, coloring to start with
+    first: np.ndarray  # (N,) int32, coloring to start with
     clique: int
 
 
@@ -178,7 +178,7 @@ def test_graphs(of_size: int) -> list[TestGraph]:
         recipe, kept = Recipe(dict.fromkeys(MIXTURE, 1), ((low, high, 1.0),), 0), []
         for draw in draws(recipe, TEST_SEED, 2 * of_size):
             lists = draw.load().graph.csr()
-            first, clique = first_coloring(lists).astype(np.int64), clique_size(lists)
+            first, clique = first_coloring(lists).astype(np.int32), clique_size(lists)
             if first.max() + 1 > clique:
                 kept.append(TestGraph(draw.family, lists, first, clique))
         found += [kept[i] for i in np.linspace(0, len(kept) - 1, min(of_size, len(kept))).astype(int)]

@@ -261,7 +261,7 @@ def long_search(known: Label, graph: Graph, rule: np.ndarray, seed: int) -> Labe
     from gnn_training.search.search_kernel import noise_table, search_graph
 
     lists = graph.csr()
-    first = known.first.astype(np.int64)
+    first = known.first.astype(np.int32)
     n, num_colors, clique = len(first), int(first.max()) + 1, clique_size(lists)
     if num_colors <= clique:
         return known

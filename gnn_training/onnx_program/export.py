@@ -24,8 +24,7 @@ from gnn_training.contract import (
     WEIGHT_NAMES,
 )  # fmt: skip
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph
-from gnn_training.network.graphs import concatenated
+from gnn_training.graph import Graph, concatenated
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.onnx_program import golden
 from gnn_training.onnx_program.program import Program
@@ -109,8 +108,7 @@ def probes() -> dict[str, EdgeList]:
 
 def edge_list(*graphs: nx.Graph) -> EdgeList:
     """Edges in the order of an adjacency matrix: only there a caller who reshapes pairs to (2, E) always fails."""
-    tensors = concatenated([Graph.from_edges(len(graph), list(graph.edges)) for graph in graphs])
-    edge_index, batch = (tensor.numpy() for tensor in tensors)
+    edge_index, batch = concatenated([Graph.from_edges(len(graph), list(graph.edges)) for graph in graphs])
     return edge_index[:, np.lexsort(edge_index[::-1])], batch
 
 
