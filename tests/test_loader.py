@@ -132,6 +132,11 @@ def test_batches_share_no_memory_with_the_dataset(dataset: DeviceDataset):
     assert torch.equal(kept.inputs, others.inputs) and torch.equal(kept.saved, others.saved)
 
 
+def test_neighbour_lists_are_made_once_also_where_gpus_search(data: PackedGraphs):
+    lists = DeviceDataset(data, torch.device("meta")).lists
+    assert lists(0) is lists(0)
+
+
 def loader(data: PackedGraphs, rt: Runtime, **changes) -> GraphLoader:
     return GraphLoader(tiny_runs.settings(data.folder, Path("nowhere"), **changes), data, rt)
 

@@ -54,12 +54,7 @@ def import_graphs(settings: ImportSettings) -> PackedGraphs:
 
 
 def _plan(
-    settings: LabelSettings,
-    origin: dict,
-    families: tuple[str, ...],
-    moves: int,
-    every: int,
-    skip_bad: bool = False,
+    settings: LabelSettings, origin: dict, families: tuple[str, ...], moves: int, every: int, skip_bad: bool = False
 ) -> Plan:
     """How to label, with the trained rule of the shipped file. every: of so many graphs, one gets a long search."""
     origin |= {"iterations": moves} | settings.model_dump(include={"seed", "label_seconds"})
