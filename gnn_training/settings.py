@@ -268,13 +268,24 @@ class ExportSettings(Settings):
     """Write nothing; check the model in --models against its checksums and golden vectors."""
 
 
-class EvaluateSettings(Settings):
+class SearchSettings(Settings):
+    """What `evaluate` and `color` have in common."""
+
+    model: ModelName = str(SHIPPED_MODEL)
+    """Exported model, or hf://owner/name[@revision] on the Hugging Face Hub; by default the one that ships."""
+    threads: Workers = 0
+    """Number of threads; 0 takes every core."""
+    gpus: str = "none"
+    """NVIDIA GPUs that search beside the cores: all, numbers such as 0,1, or none; for searches of minutes. `color`
+    takes all of them for one graph, `evaluate` one for each.
+    """
+
+
+class EvaluateSettings(SearchSettings):
     graphs: tyro.conf.Positional[Annotated[Path | None, _optional("[PATH]")]] = None
     """File of a graph, folder of files, or a folder that `generate` or `import` wrote, for its validation graphs."""
     suite: Annotated[Literal["q-coloring", "dimacs"] | None, _optional("{q-coloring,dimacs}")] = None
     """Public benchmark: q-coloring makes its own graphs; dimacs knows the best results for the .col files you name."""
-    model: ModelName = str(SHIPPED_MODEL)
-    """Exported model, or hf://owner/name[@revision] on the Hugging Face Hub; by default the one that ships."""
     best_known: PathOrNone = None
     """CSV file with the columns name and best_known: the fewest colors known for each graph."""
     seconds: Amount = 0.0
@@ -291,8 +302,6 @@ class EvaluateSettings(Settings):
     """Leave out the validation graphs that chose the weights, as many as --validation-graphs, if 20 others remain."""
     report: Path = Path("report.json")
     """JSON file for the results; a page for a browser, with the suffix .html, is written beside it."""
-    threads: Workers = 0
-    """Number of threads; 0 takes every core."""
 
     @model_validator(mode="after")
     def _settings_fit(self) -> Self:
@@ -302,14 +311,14 @@ class EvaluateSettings(Settings):
             raise ValueError(f"suite {self.suite} makes its own graphs: leave out {self.graphs}")
         if self.report.suffix == ".html" or not self.report.name:
             raise ValueError(f"report ({self.report}) is for the numbers: name a .json file; a page stands beside it")
+        if self.gpus != "none" and not self.seconds:
+            raise ValueError("GPUs search for --seconds: give them, or leave out --gpus")
         return self
 
 
-class ColorSettings(Settings):
+class ColorSettings(SearchSettings):
     graphs: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1), _optional("PATH ...")]]
     """File of a graph (DIMACS .col, edge list, GraphML, JSON, ...), or several, or folders, colored side by side."""
-    model: ModelName = str(SHIPPED_MODEL)
-    """Exported model, or hf://owner/name[@revision] on the Hugging Face Hub; by default the one that ships."""
     out: Annotated[Path | None, _optional("PATH", "-o")] = None
     """File for the coloring, written at every better one: .csv (lines node,color), .json (node to color), else DIMACS.
     Of several graphs: folder for .sol files. By default a .sol file beside each graph.
@@ -332,10 +341,6 @@ class ColorSettings(Settings):
     """Most seconds to spend on each graph."""
     seed: Seed = 0
     """Random seed: another one may find another coloring, of the same quality."""
-    threads: Workers = 0
-    """Number of threads; 0 takes every core."""
-    gpus: str = "none"
-    """NVIDIA GPUs that help the cores with one graph: all, numbers such as 0,1, or none; for searches of minutes."""
 
     @model_validator(mode="after")
     def _picture_has_a_format(self) -> Self:
