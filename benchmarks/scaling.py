@@ -27,7 +27,7 @@ from gnn_training import files
 from gnn_training.console import as_text, markdown_table, set_up_logging
 from gnn_training.data.families import Recipe, draws
 from gnn_training.data.labels import Plan, label_all
-from gnn_training.data.packed import PackedGraphs
+from gnn_training.data.packed import PackedGraphs, spread
 from gnn_training.errors import UserError
 from gnn_training.files import lock_folder
 from gnn_training.graph import NeighbourLists
@@ -181,7 +181,7 @@ def test_graphs(of_size: int) -> list[TestGraph]:
             first, clique = first_coloring(lists).astype(np.int32), clique_size(lists)
             if first.max() + 1 > clique:
                 kept.append(TestGraph(draw.family, lists, first, clique))
-        found += [kept[i] for i in np.linspace(0, len(kept) - 1, min(of_size, len(kept))).astype(int)]
+        found += [kept[i] for i in spread(len(kept), of_size)]
     return found
 
 
