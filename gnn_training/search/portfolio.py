@@ -197,7 +197,7 @@ def smallest_last(
     inside = np.flatnonzero(cores >= k)
     inside = inside[np.argsort(colors[inside], kind="stable")]
     others = order[: len(order) - len(inside)][::-1]
-    return kernels.first_fit(*lists, np.concatenate([inside, others])).astype(np.int32)
+    return kernels.first_fit(*lists, np.concatenate([inside, others]))
 
 
 def branch_and_bound(worker: Worker) -> Iterator[int]:
