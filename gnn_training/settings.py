@@ -92,6 +92,8 @@ class LabelSettings(Settings):
     """Most seconds to look for a good coloring of each graph, which is stored with it."""
     workers: Workers = 0
     """Number of processes that work side by side; 0 starts one per core."""
+    gpus: str = "none"
+    """NVIDIA GPUs for the longer searches on validation graphs: all, numbers such as 0,1, or none."""
 
 
 class GenerateSettings(LabelSettings):

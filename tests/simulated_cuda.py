@@ -121,6 +121,26 @@ def play(task: Playing) -> list[list[list]]:
 
 
 @dataclass
+class Labels:
+    """Rows of packed graphs whose labels two GPUs improve."""
+
+    rows: list[dict]
+    moves: int = 60
+    threads: int = 4
+    max_shared: int = 98_304
+    late: int | None = None
+
+
+def improve(task: Labels) -> tuple[list[dict], list[int]]:
+    """Run a task: the rows, and the places of graphs that are too large."""
+    prepare(task)
+    gpu_labels.GENERATION = gpu_islands.GENERATION = 10
+    gpu_islands.Generations = Simulated
+    trained, moves = Trained(None, by_size()), [task.moves] * len(task.rows)
+    return task.rows, gpu_labels.improve_labels(task.rows, moves, 100.0, trained, 0, [0, 1])
+
+
+@dataclass
 class Islands:
     """A search on GPUs alone, each for two islands in two groups."""
 
@@ -137,19 +157,12 @@ class Islands:
 def color(task: Islands) -> tuple[list, list[int], list[str], float]:
     """Run a task; the better colorings, launches of every GPU, warnings and seconds."""
     prepare(task)
-    gpu_islands.GENERATION, lock, messages = 3, Lock(), list[str]()
+    gpu_islands.GENERATION, messages = 3, list[str]()
     launches = [0] * len(task.gpus)
 
-    class Simulated(Generations):
-        """On the memory of the CPU; a launch at a time, as the simulator needs it."""
-
-        def __init__(self, graphs: Any, device: Any):
-            self.gpu = device.index
-            super().__init__(graphs, torch.device("cpu"))
-
+    class Failing(Simulated):
         def __call__(self, *arguments: Any) -> Any:
-            with lock:
-                children = super().__call__(*arguments)
+            children = super().__call__(*arguments)
             launches[self.gpu] += 1
             if self.gpu == 0 and task.problem == "error" and launches[0] >= 3:
                 raise RuntimeError("CUDA error: an illegal memory access was encountered\nand a long story")
@@ -165,7 +178,7 @@ def color(task: Islands) -> tuple[list, list[int], list[str], float]:
             time.sleep(0.01)
             yield 0
 
-    gpu_islands.Generations = Simulated
+    gpu_islands.Generations = Failing
     islands.logger.warning = lambda text, *arguments: messages.append(text % arguments)  # type: ignore[method-assign]
     lists, start = task.graph.csr(), time.monotonic()
     budget, beside = Budget(start + task.seconds, task.lower), islands.on_gpus(task.gpus)
@@ -174,7 +187,7 @@ def color(task: Islands) -> tuple[list, list[int], list[str], float]:
     return colorings, launches, messages, time.monotonic() - start
 
 
-def prepare(task: Task | Generation | Islands | Playing) -> None:
+def prepare(task: Task | Generation | Islands | Playing | Labels) -> None:
     """Give the GPU the threads and the memory of a task."""
     search_cuda.THREADS = task.threads
     vars(search_cuda).update(PHASES if task.late is None else {name: late(PHASES[name], task.late) for name in PHASES})
@@ -224,13 +237,27 @@ if __name__ == "__main__":
     import torch
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
+    from gnn_training.data import gpu_labels
     from gnn_training.search import gpu_islands, islands, kernels, search_cuda
     from gnn_training.search.batches import BlockSearcher
     from gnn_training.search.crossover import by_size
-    from gnn_training.search.engine import Budget, improvements
+    from gnn_training.search.engine import Budget, Trained, improvements
     from gnn_training.search.generations import Children, Generations
     from gnn_training.search.search_kernel import child, noise_table
     from gnn_training.training import games_on_gpu
+
+    class Simulated(Generations):
+        """On the memory of the CPU; a launch at a time, as the simulator needs it."""
+
+        lock = Lock()
+
+        def __init__(self, graphs: Any, device: Any):
+            self.gpu = device.index
+            super().__init__(graphs, torch.device("cpu"))
+
+        def __call__(self, *arguments: Any) -> Any:
+            with self.lock:
+                return super().__call__(*arguments)
 
     # The memory of the GPU is that of the CPU.
     search_cuda.as_array = lambda tensor: FakeCUDAArray(tensor.contiguous().numpy())
@@ -247,6 +274,6 @@ if __name__ == "__main__":
     names = ("begin", "complete", "give_color", "close", "weigh", "draw", "choose", "move", "apply", "leave")
     PHASES = {name: vars(search_cuda)[name] for name in (*names, "count_conflicts", "count_colors")}
     tasks = pickle.loads(Path(sys.argv[1]).read_bytes())
-    run = {"Task": search, "Generation": make_children, "Islands": color, "Playing": play}
+    run = {"Task": search, "Generation": make_children, "Islands": color, "Playing": play, "Labels": improve}
     found = [run[type(task).__name__](task) for task in tasks]
     Path(sys.argv[2]).write_bytes(pickle.dumps(found))

@@ -14,14 +14,16 @@ import simulated_cuda
 import torch
 from dimacs import assert_proper, read_solution, write_col
 from fake_cuda import FakeCuda
-from simulated_cuda import Islands, Playing
+from simulated_cuda import Islands, Labels, Playing
 from small_graphs import random_graph
 from test_self_play import check_pairs
 
 from gnn_training import machine
 from gnn_training.contract import SHIPPED_MODEL
+from gnn_training.data import packed
+from gnn_training.data.labels import label
 from gnn_training.errors import UserError
-from gnn_training.graph import is_proper
+from gnn_training.graph import UNNAMED_FAMILY, Instance, is_proper
 from gnn_training.onnx_program.session import Model
 from gnn_training.search import islands
 from gnn_training.search.crossover import Parent, children, crossover, features_of, node_values
@@ -41,15 +43,30 @@ CASES = {
 
 
 PLAYING = Playing([random_graph(24, 0.5, 0), random_graph(40, 0.3, 1)], [(0, 5), (1, 6), (0, 7)])
+LARGE = random_graph(500, 0.5, 2)
+ROWS = [
+    packed.row(Instance(graph), label(Instance(graph), 0, 0, 0), [UNNAMED_FAMILY]) for graph in (*PLAYING.graphs, LARGE)
+]
 
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the simulator finds for every case, and for the games."""
     tasks, found = (tmp_path_factory.mktemp("islands") / name for name in ("tasks", "found"))
-    tasks.write_bytes(pickle.dumps([*CASES.values(), PLAYING]))
+    tasks.write_bytes(pickle.dumps([*CASES.values(), PLAYING, Labels([dict(row) for row in ROWS], max_shared=14_000)]))
     subprocess.run([sys.executable, simulated_cuda.__file__, tasks, found], check=True, timeout=500)
-    return dict(zip([*CASES, "playing"], pickle.loads(found.read_bytes()), strict=True))
+    return dict(zip([*CASES, "playing", "labels"], pickle.loads(found.read_bytes()), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_labels_get_fewer_colors_on_gpus_and_graphs_that_are_too_large_are_named(simulated: dict[str, Any]):
+    rows, too_large = simulated["labels"]
+    assert too_large == [2] and rows[2]["num_colors"] == ROWS[2]["num_colors"]
+    for before, row, graph in zip(ROWS, rows, [*PLAYING.graphs, LARGE], strict=True):
+        assert is_proper(graph, row["coloring"]) and row["coloring"].max() + 1 == row["num_colors"]
+        assert row.keys() == before.keys() and row["optimal"] == (row["num_colors"] == row["lower_bound"])
+    assert sum(int(row["num_colors"]) for row in rows[:2]) < sum(int(row["num_colors"]) for row in ROWS[:2])
 
 
 @pytest.mark.slow

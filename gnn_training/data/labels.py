@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from gnn_training.data.sources import read
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 from gnn_training.processes import run_in_processes
+
+if TYPE_CHECKING:
+    from gnn_training.search import engine
 
 log = logging.getLogger(__name__)
 CHUNK = 16  # graphs per part: what a kill can lose per worker
@@ -60,13 +63,23 @@ class Plan:
     crossover: str = ""  # weights of the crossover network, JSON; without, children take the largest classes
     long_search_every: int = 0  # of so many graphs, one gets a long search; 0 for none
 
+    @property
+    def trained(self) -> "engine.Trained":
+        """What a search takes of the model."""
+        from gnn_training.search import crossover, engine  # compiled, which only workers need
+
+        weights = crossover.from_text(self.crossover) if self.crossover else crossover.by_size()
+        return engine.Trained(np.array(self.rule, np.float32) if self.rule else None, weights)
+
 
 def label_all(
-    sources: Iterable[Source], folder: Path, plan: Plan, workers: int = 0, redraw: Redraw | None = None
-) -> PackedGraphs:
+    sources: Iterable[Source], folder: Path, plan: Plan, workers: int = 0, redraw: Redraw | None = None,
+    gpus: Sequence[int] = (),
+) -> PackedGraphs:  # fmt: skip
     """Label every source with `workers` processes (0: one per core), write the packed graphs to `folder`, return them.
-    Copies, skipped sources and the notes of instances are logged. If the folder has graphs of this origin already,
-    nothing happens. UserError for a bad source, graphs of another origin, or a folder that another process is writing.
+    The longer searches for validation graphs are those of the GPUs, if there are any. Copies, skipped sources and the
+    notes of instances are logged. If the folder has graphs of this origin already, nothing happens. UserError for a bad
+    source, graphs of another origin, or a folder that another process is writing.
     """
     with files.lock_folder(folder):
         if _is_finished(folder, plan.origin):
@@ -84,6 +97,13 @@ def label_all(
         for row, part in zip(labelled, split(columns, plan.seed, every), strict=True):
             row["split"] = part
         validation = [i for i, row in enumerate(labelled) if row["split"]]
+        if gpus:
+            from gnn_training.data.gpu_labels import improve_labels  # loads numba's CUDA
+
+            moves = [int(plan.moves * more_moves(labelled[i]["num_nodes"])) for i in validation]
+            limits = plan.seconds, plan.trained, plan.seed
+            left = improve_labels([labelled[i] for i in validation], moves, *limits, gpus)
+            validation = [validation[place] for place in left]  # too large
         found = _label([kept[i][0] for i in validation], f"{parts}/validation", plan, workers)
         for i, (_, better) in zip(validation, found, strict=True):
             labelled[i] |= {name: better[name] for name in BETTER}
@@ -205,7 +225,7 @@ def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan, is_va
             notes.append(f"left out: {error}")
             continue
         notes += [instance.note] if instance.note else []
-        best = label(instance, moves, plan.seconds, plan.seed, plan.rule, plan.crossover)
+        best = label(instance, moves, plan.seconds, plan.seed, plan.trained)
         if every and plan.rule and position % every == 0 and instance.graph.num_nodes <= SEARCHED_NODES:
             best = long_search(best, instance.graph, np.array(plan.rule, np.float32), plan.seed)
         rows.append(packed.row(instance, best, plan.families) | {"fingerprint": fingerprint(instance.graph)})
@@ -217,16 +237,14 @@ def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan, is_va
     packed.write_columns(path, packed.join(rows), metadata)
 
 
-def label(
-    instance: Instance, moves: int, seconds: float, seed: int, rule: tuple[float, ...] = (), crossover: str = ""
-) -> Label:
-    """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone. rule,
-    crossover: see `Plan`; on geometric graphs, other methods need up to 5 colors more than the trained rule.
+def label(instance: Instance, moves: int, seconds: float, seed: int, trained: "engine.Trained | None" = None) -> Label:
+    """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone. On
+    geometric graphs, other methods need up to 5 colors more than the trained rule.
     """
-    from gnn_training.search import crossover as network
-    from gnn_training.search import engine, first_colorings, kernels, portfolio  # compiled, which only workers need
+    from gnn_training.search import engine, first_colorings, kernels, portfolio
 
     portfolio.compile_all()
+    trained = trained or engine.UNTRAINED
     deadline, graph = time.monotonic() + seconds, instance.graph
     lists = graph.csr()
     greedy = kernels.dsatur(*lists)
@@ -238,16 +256,20 @@ def label(
         assert given is not None
         lower = int(given.max()) + 1
     work = len(lists.neighbours) / graph.num_nodes + MOVE_WORK  # of a move
-    patience = int(moves * work * max(1.0, graph.num_nodes / PATIENCE_NODES))
+    patience = int(moves * work * more_moves(graph.num_nodes))
     methods: dict[engine.Method, float] = {portfolio.recombination: 2, portfolio.fewer_colors: 0.5}
-    if rule:
+    if trained.rule is not None:
         methods[portfolio.trained_rule] = 1
-    values = network.from_text(crossover) if crossover else network.by_size()
-    budget, trained = engine.Budget(deadline, lower, seed=seed), engine.Trained(np.array(rule, np.float32), values)
+    budget = engine.Budget(deadline, lower, seed=seed)
     for better in engine.improvements(lists, best, budget, methods, trained, patience):
         best = better.colors
     num_colors = int(best.max()) + 1
     return Label(best.astype(np.int16), first, num_colors, lower, dsatur_colors, lower == num_colors)
+
+
+def more_moves(num_nodes: int) -> float:
+    """By how much a graph of so many nodes needs more moves than a small one."""
+    return max(1.0, num_nodes / PATIENCE_NODES)
 
 
 def long_search(known: Label, graph: Graph, rule: np.ndarray, seed: int) -> Label:

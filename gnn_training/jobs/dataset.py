@@ -19,6 +19,7 @@ from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import UNNAMED_FAMILY
 from gnn_training.onnx_program.session import Model
 from gnn_training.search.crossover import to_text
+from gnn_training.search.islands import chosen_gpus
 from gnn_training.settings import GenerateSettings, ImportSettings, LabelSettings
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def generate(settings: GenerateSettings) -> PackedGraphs:
 
     origin = {"recipe": settings.recipe, "graphs": len(graphs)}
     plan = _plan(settings, origin, tuple(recipe.counts), recipe.moves, recipe.long_search_every)
-    return label_all(graphs, settings.out, plan, settings.workers, redraw)
+    return label_all(graphs, settings.out, plan, settings.workers, redraw, chosen_gpus(settings.gpus))
 
 
 def import_graphs(settings: ImportSettings) -> PackedGraphs:
@@ -50,7 +51,7 @@ def import_graphs(settings: ImportSettings) -> PackedGraphs:
     families, every = (*GRAPH_TYPES, UNNAMED_FAMILY), -(-len(paths) // LONG_SEARCHES)
     plan = _plan(settings, origin, families, RECIPES["full"].moves, every, settings.skip_bad)
     graph_files = _unpack_archives(paths, settings.out / PARTS / "unpacked", settings.skip_bad)
-    return label_all(graph_files, settings.out, plan, settings.workers)
+    return label_all(graph_files, settings.out, plan, settings.workers, gpus=chosen_gpus(settings.gpus))
 
 
 def _plan(
@@ -58,6 +59,8 @@ def _plan(
 ) -> Plan:
     """How to label, with the trained rule of the shipped file. every: of so many graphs, one gets a long search."""
     origin |= {"iterations": moves} | settings.model_dump(include={"seed", "label_seconds"})
+    if settings.gpus != "none":  # other labels
+        origin |= {"gpus": settings.gpus}
     model = Model(SHIPPED_MODEL, 1)
     trained = tuple(model.rule.tolist()), to_text(model.crossover)
     return Plan(families, moves, settings.label_seconds, settings.seed, origin, skip_bad, *trained, every)

@@ -43,6 +43,14 @@ def compile_children(device: torch.device) -> None:
             search_cuda.kernel(in_shared, properties.shared_memory_per_block_optin, True, device.index)
 
 
+def fitting(nodes: np.ndarray, colors: np.ndarray, device: torch.device) -> np.ndarray:
+    """Which graphs of so many nodes and colors (G,) a GPU can search."""
+    properties: Any = torch.cuda.get_device_properties(device)
+    fits = np.ones(len(nodes), dtype=bool)
+    fits[search_cuda.plan(nodes.tolist(), colors.tolist(), properties.shared_memory_per_block_optin)[1]] = False
+    return fits
+
+
 class Generations:
     """Graphs on a GPU, one child per thread block. It launches on the current stream of torch."""
 

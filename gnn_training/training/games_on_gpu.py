@@ -3,7 +3,6 @@ for the children of all pairs that are recorded.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -71,11 +70,3 @@ class Games(Group):
 def slots(device: torch.device) -> int:
     """Games that a GPU can play at the same time, if their graphs are small."""
     return torch.cuda.get_device_properties(device).multi_processor_count * search_cuda.BLOCKS // 2
-
-
-def fitting(nodes: np.ndarray, colors: np.ndarray, device: torch.device) -> np.ndarray:
-    """Which graphs of so many nodes and colors (G,) a GPU can search."""
-    properties: Any = torch.cuda.get_device_properties(device)
-    fits = np.ones(len(nodes), dtype=bool)
-    fits[search_cuda.plan(nodes.tolist(), colors.tolist(), properties.shared_memory_per_block_optin)[1]] = False
-    return fits

@@ -150,7 +150,8 @@ class SelfPlay:
         self.first = copy.deepcopy(first)
         self.fits_gpu, self.slots = np.zeros(len(data), dtype=bool), 0  # games that the GPU plays at the same time
         if has_kernels(rt.device):
-            from gnn_training.training.games_on_gpu import fitting, slots  # loads numba's CUDA
+            from gnn_training.search.generations import fitting  # loads numba's CUDA
+            from gnn_training.training.games_on_gpu import slots
 
             self.fits_gpu, self.slots = fitting(data.num_nodes, data.dsatur_colors, rt.device), slots(rt.device)
         self._pool, self._games = ThreadPoolExecutor(torch.get_num_threads()), list[Future]()

@@ -1,0 +1,85 @@
+"""Longer searches for labels of validation graphs on GPUs: islands of many graphs, with a launch for a generation."""
+
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import numpy as np
+import torch
+
+from gnn_training.console import progress
+from gnn_training.data.packed import Row
+from gnn_training.errors import MachineError
+from gnn_training.files import reason
+from gnn_training.graph import Graph
+from gnn_training.search.crossover import GENERATION, Parent
+from gnn_training.search.engine import Budget, Portfolio, Trained, Worker
+from gnn_training.search.generations import fitting
+from gnn_training.search.gpu_islands import Group
+
+ISLANDS = 4  # of a graph
+
+
+class Labeller(Worker):
+    """The search for the label of a graph, until so many moves of TabuCol were in vain or its seconds are over."""
+
+    def __init__(self, row: Row, moves: int, seconds: float, trained: Trained, seed: int):
+        lists = Graph.from_edges(int(row["num_nodes"]), row["edges"]).csr()
+        budget = Budget(math.inf, int(row["lower_bound"]), seed=seed)
+        super().__init__(Portfolio(lists, np.asarray(row["coloring"]), budget, trained), 0)
+        self.search.workers, self.seconds, self.until = [], seconds, math.inf
+        self.left = self.generations = math.ceil(moves / (2 * GENERATION))
+
+    def offer(self, colors: np.ndarray) -> None:
+        """Take a better coloring, and begin to count again."""
+        super().offer(colors)
+        self.left = self.generations
+
+    def meet(self, parents: Sequence[Parent], k: int) -> None:
+        """Count a generation of an island."""
+        self.left -= 1
+        self.until = min(self.until, time.monotonic() + self.seconds)
+        if self.left <= 0 or time.monotonic() >= self.until:
+            self.search.finish()
+
+
+def improve_labels(
+    rows: Sequence[Row], moves: Sequence[int], seconds: float, trained: Trained, seed: int, gpus: Sequence[int]
+) -> list[int]:
+    """Search longer for the labels in these rows, and change them. Returns the places of the graphs that are too large.
+    moves: in vain, for every graph; seconds: at most, for a graph. MachineError: a GPU does not work.
+    """
+    nodes, colors = (np.array([row[name] for row in rows]) for name in ("num_nodes", "num_colors"))
+    fits = fitting(nodes, colors, torch.device("cuda", gpus[0]))
+    places = np.flatnonzero(fits).tolist()
+    searches = [Labeller(rows[i], moves[i], seconds, trained, seed) for i in places]
+
+    def search(gpu: int, mine: Sequence[Labeller]) -> None:
+        device = torch.device("cuda", gpu)
+        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+            group = Group([each.lists for each in mine], trained.crossover, device)
+            group.search(enumerate(mine), max(ISLANDS, group.room([each.search.num_colors for each in mine])), ISLANDS)
+
+    with ThreadPoolExecutor(len(gpus)) as pool, progress("labelling validation graphs", 0, len(places)) as advance:
+        parts = [searches[i :: len(gpus)] for i in range(len(gpus))]
+        running = {pool.submit(search, gpu, part): gpu for gpu, part in zip(gpus, parts, strict=True) if part}
+        try:
+            done, pending = 0, set(running)
+            while pending:
+                _, pending = wait(pending, 1)
+                done, before = sum(not each.search.goes_on for each in searches), done
+                advance(done - before)
+            for future, gpu in running.items():
+                try:
+                    future.result()
+                except Exception as error:  # whatever torch, numba and the driver raise
+                    raise MachineError(f"GPU {gpu}: {reason(error).partition(chr(10))[0]}; leave out --gpus") from error
+        finally:
+            for each in searches:
+                each.search.finish()
+    for i, each in zip(places, searches, strict=True):
+        if each.search.num_colors < rows[i]["num_colors"]:
+            rows[i] |= {"coloring": each.search.best.astype(np.int16), "num_colors": each.search.num_colors}
+            rows[i] |= {"optimal": each.search.num_colors == rows[i]["lower_bound"]}
+    return np.flatnonzero(~fits).tolist()
