@@ -83,7 +83,7 @@ def graphs_of(family: str, options: Options) -> Iterator[TestGraph]:
     for index in range(options.graphs):
         rng = np.random.default_rng([options.seed, *family.encode(), index])
         lists = draw(rng, int(rng.integers(options.sizes[0], options.sizes[1] + 1))).graph.csr()
-        first, clique = first_coloring(lists).astype(np.int64), clique_size(lists)
+        first, clique = first_coloring(lists).astype(np.int32), clique_size(lists)
         if first.max() + 1 > clique:
             yield TestGraph(family, lists, first, clique)
 

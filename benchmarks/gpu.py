@@ -184,8 +184,11 @@ def children_by_size(options: Options) -> Iterator[Row]:
     for i in graphs_of_sizes(data):
         lists = data.graph(i).csr()
         n, k = len(lists.offsets) - 1, max(2, 4 * (int(kernels.dsatur(*lists).max()) + 1) // 5)
-        generations, crossing = Generations([lists], device), Crossing(lists, model.trained.crossover, device)
-        count = max(2, generations.room(0, k) // 2 * 2)
+        generations = Generations([lists], device)
+        crossing, count = (
+            Crossing(generations, [lists], model.trained.crossover),
+            max(2, generations.room([k]) // 2 * 2),
+        )
         starts, weights = np.full((count, n), -1), np.tile(model.rule, (count, 1))
         arguments = np.zeros(count, int), np.full(count, k), starts, rng.integers(2**31, size=count), weights
         rows = generations(*arguments, COMPARED["rounds"]).colors.cpu().numpy()  # compiles
@@ -195,9 +198,11 @@ def children_by_size(options: Options) -> Iterator[Row]:
             for row, start, rule, seed in zip(rows[:COMPARED_CHILDREN], starts, weights, arguments[3], strict=False)
         ]  # fmt: skip
         started = time.perf_counter()
-        found = [each.cpu().numpy().reshape(-1, 2, n) for each in generations(*arguments, GENERATION)[2:]]
+        found = [each.long().view(-1, 2, n) for each in generations(*arguments, GENERATION)[2:]]
+        torch.cuda.synchronize()
         middle = time.perf_counter()
-        crossing(*found, k, np.ones((count // 2, 2), dtype=bool))
+        zeros = torch.zeros(count // 2, dtype=torch.long, device=device)
+        crossing(zeros, zeros + k, *found, torch.ones(count // 2, 2, dtype=torch.bool, device=device)).cpu()
         yield {"nodes": n, "colors": k, "same children": float(np.mean(same)),
                "children per second": count / (middle - started),
                "crossed per second": count / 2 / (time.perf_counter() - middle)}  # fmt: skip

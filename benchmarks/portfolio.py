@@ -22,6 +22,7 @@ import tyro
 from gnn_training.console import as_text, markdown_table
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data.families import FAMILIES, Recipe, draws
+from gnn_training.data.packed import spread
 from gnn_training.graph import NeighbourLists
 from gnn_training.onnx_program.session import Model
 from gnn_training.search import kernels
@@ -68,12 +69,11 @@ def trials(options: Options, trained: Trained) -> Iterator[Trial]:
             graph = draw.load().graph
             lists = graph.csr()
             clique, colors = clique_size(lists), kernels.dsatur(*lists, np.zeros(1, np.uint8))
-            first = Coloring("DSATUR", colors.astype(np.int32), int(colors.max()) + 1)
+            first = Coloring("DSATUR", colors, int(colors.max()) + 1)
             if first.num_colors > clique:
                 methods = methods_for(lists, first, clique, trained)
                 found.append(Trial(graph.name, lists, draw.family, f"{low} to {high}", clique, first, methods))
-        for i in np.linspace(0, len(found) - 1, min(options.graphs, len(found))).astype(int):
-            yield found[i]
+        yield from (found[i] for i in spread(len(found), options.graphs))
 
 
 def variants(trial: Trial) -> dict[str, Mapping[Method, float]]:

@@ -17,6 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import tyro
+from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gnn_training import files
 from gnn_training.console import markdown_table, print_tables, set_up_logging
@@ -31,7 +33,7 @@ from gnn_training.training.loader import DeviceDataset, EqualCostSampler
 
 log = logging.getLogger(__name__)
 TEST_SEED = 30_000
-ITERATIONS, LABEL_SECONDS = 10_000, 10.0  # of the search for labels
+MOVES, LABEL_SECONDS = 10_000, 10.0  # of the search for labels
 RATE, WARM_UP, DECAY, CLIP, EMA = 0.003, 10, 0.01, 1.0, 0.95  # as in training, see learner.py
 INTERVAL = 0.1, 0.9  # quantiles
 CPU = torch.device("cpu")
@@ -100,12 +102,12 @@ def cells(options: Options) -> Iterator[Cell]:
 
 def labelled(folder: Path, seed: int, graphs: int, sizes: tuple[int, int]) -> PackedGraphs:
     """Graphs in the shares of the recipe cpu, each with a long search by the shipped rule; made at the first call."""
-    recipe = Recipe(RECIPES["cpu"].counts, ((*sizes, 1.0),), ITERATIONS)
+    recipe = Recipe(RECIPES["cpu"].counts, ((*sizes, 1.0),), MOVES)
     rule = Model().rule
     assert rule is not None
     origin = {"graphs": graphs, "seed": seed, "sizes": [*sizes], "rule": rule.tolist()}
     plan = Plan(
-        tuple(recipe.counts), ITERATIONS, LABEL_SECONDS, seed, origin,
+        tuple(recipe.counts), MOVES, LABEL_SECONDS, seed, origin,
         rule=tuple(rule.tolist()), long_search_every=1,
     )  # fmt: skip
     return label_all(draws(recipe, seed, graphs), folder, plan, workers=1)
@@ -119,11 +121,10 @@ def trained(data: PackedGraphs, cell: Cell, options: Options) -> PredictionNetwo
     chosen = np.random.default_rng(cell.seed).permutation(len(data))[: cell.graphs]
     ids = np.flatnonzero(np.isin(dataset.state_graph, chosen))
     sampler = EqualCostSampler(ids, np.ones(len(ids)), options.batch, 1, 0, cell.seed)
-    average = torch.optim.swa_utils.AveragedModel(network, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(EMA))
-    optimizer = torch.optim.AdamW(network.parameters(), weight_decay=DECAY)
+    average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(EMA))
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1.0, weight_decay=DECAY)  # times the schedule
+    schedule = LambdaLR(optimizer, lambda step: learning_rate(step, RATE, WARM_UP, options.steps))
     for step, plan in enumerate(islice(sampler.starting_at(0), options.steps)):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, RATE, WARM_UP, options.steps)
         batch = dataset.states(plan.ids, len(plan.ids), cell.seed, step)
         assert batch is not None
         losses = prediction_terms(network(batch.inputs), batch)
@@ -131,6 +132,7 @@ def trained(data: PackedGraphs, cell: Cell, options: Options) -> PredictionNetwo
         sum(WEIGHTS[name] * loss for name, loss in losses.items()).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP)
         optimizer.step()
+        schedule.step()
         average.update_parameters(network)
     return average.module
 

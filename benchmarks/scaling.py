@@ -27,7 +27,7 @@ from gnn_training import files
 from gnn_training.console import as_text, markdown_table, set_up_logging
 from gnn_training.data.families import Recipe, draws
 from gnn_training.data.labels import Plan, label_all
-from gnn_training.data.packed import PackedGraphs
+from gnn_training.data.packed import PackedGraphs, spread
 from gnn_training.errors import UserError
 from gnn_training.files import lock_folder
 from gnn_training.graph import NeighbourLists
@@ -48,7 +48,7 @@ MIXTURE = {
     "wavelength": 20, "leighton": 120, "clique_union": 60, "geometric": 100, "geometric_complement": 80, "queen": 60,
     "rook": 10, "mycielski": 10, "barabasi_albert": 10, "watts_strogatz": 30,
 }  # fmt: skip
-ITERATIONS, LABEL_SECONDS = 200, 0.05  # of training; labels matter for predictions alone
+MOVES, LABEL_SECONDS = 200, 0.05  # of training; labels matter for predictions alone
 TEST_SIZES, TEST_SEED = ((100, 300), (300, 600), (600, 1000)), 20_000
 ROUNDS, SEARCH_SEEDS = 2500, (0, 1)
 RATE = TrainSettings(weights=None).peak_rate
@@ -114,7 +114,7 @@ class TestGraph(NamedTuple):
 
     family: str
     lists: NeighbourLists
-    first: np.ndarray  # (N,) int64, coloring to start with
+    first: np.ndarray  # (N,) int32, coloring to start with
     clique: int
 
 
@@ -162,10 +162,10 @@ def run(cell: Cell, options: Options) -> None:
 
 def training_graphs(folder: Path, most_nodes: int, graphs: int) -> PackedGraphs:
     """Graphs of 100 to `most_nodes` nodes in the shares of MIXTURE, made at the first call."""
-    recipe = Recipe(MIXTURE, ((100, most_nodes, 1.0),), ITERATIONS)
+    recipe = Recipe(MIXTURE, ((100, most_nodes, 1.0),), MOVES)
     origin = {"most_nodes": most_nodes, "graphs": graphs}
     place = folder / f"graphs-{most_nodes}"
-    plan = Plan(tuple(recipe.counts), ITERATIONS, LABEL_SECONDS, 0, origin)
+    plan = Plan(tuple(recipe.counts), MOVES, LABEL_SECONDS, 0, origin)
     return label_all(draws(recipe, 0, graphs), place, plan, workers=1)
 
 
@@ -178,10 +178,10 @@ def test_graphs(of_size: int) -> list[TestGraph]:
         recipe, kept = Recipe(dict.fromkeys(MIXTURE, 1), ((low, high, 1.0),), 0), []
         for draw in draws(recipe, TEST_SEED, 2 * of_size):
             lists = draw.load().graph.csr()
-            first, clique = first_coloring(lists).astype(np.int64), clique_size(lists)
+            first, clique = first_coloring(lists).astype(np.int32), clique_size(lists)
             if first.max() + 1 > clique:
                 kept.append(TestGraph(draw.family, lists, first, clique))
-        found += [kept[i] for i in np.linspace(0, len(kept) - 1, min(of_size, len(kept))).astype(int)]
+        found += [kept[i] for i in spread(len(kept), of_size)]
     return found
 
 

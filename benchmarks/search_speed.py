@@ -18,8 +18,8 @@ import tyro
 
 from gnn_training import files, machine
 from gnn_training.console import as_text, markdown_table
-from gnn_training.graph import Graph
-from gnn_training.network.graphs import concatenated, pad
+from gnn_training.graph import Graph, concatenated
+from gnn_training.network.graphs import pad
 from gnn_training.network.network import first_weights
 from gnn_training.onnx_program import tensor_search
 from gnn_training.onnx_program.program import limits
@@ -67,12 +67,12 @@ def forms(num_nodes: int) -> dict[str, Callable[[int], object]]:
     rng, rule, model = np.random.default_rng(num_nodes), first_weights(), Model()
     graphs = [Graph.from_adjacency(rng.random((num_nodes, num_nodes)) < DENSITY) for _ in range(BATCH)]
     lists = [graph.csr() for graph in graphs]
-    first = np.stack([kernels.dsatur(*each) for each in lists]).astype(np.int64)
+    first = np.stack([kernels.dsatur(*each) for each in lists])
     table = noise_table(int(first.max()) + 1)
 
     def tensors(count: int) -> Callable[[int], object]:
-        padded, _ = pad(*concatenated(graphs[:count], DEVICE))
-        colors = torch.from_numpy(first[:count]).to(DEVICE)
+        padded, _ = pad(*(torch.from_numpy(values).to(DEVICE) for values in concatenated(graphs[:count])))
+        colors = torch.from_numpy(first[:count]).long().to(DEVICE)
         sizes = limits(torch.tensor(num_nodes, device=DEVICE), colors.max() + 1)
         weights, zeros = tensor_search.split(rule[None].to(DEVICE)), torch.zeros_like(colors[:, 0])
         task = tensor_search.Task(colors, zeros, zeros, torch.arange(len(zeros)), zeros)

@@ -38,14 +38,14 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "run": Command("Do the whole job: data, check, train, export, verify, evaluate, pack.", "RunSettings", "run.run"),
-    "check": Command("Tell whether the job would start here, and what it would take.", "CheckSettings", "check.check"),
-    "generate": Command("Generate training graphs with good colorings.", "GenerateSettings", "dataset.generate"),
-    "import": Command("Read your graphs, color them and pack them.", "ImportSettings", "dataset.import_graphs"),
-    "train": Command("Train the network on packed graphs, or resume a training.", "TrainSettings", "train.train"),
+    "check": Command("Tell whether `run` would start here, and what it would take.", "CheckSettings", "check.check"),
+    "generate": Command("Generate graphs with good colorings to train on.", "GenerateSettings", "dataset.generate"),
+    "import": Command("Read and color your graphs to train on them.", "ImportSettings", "dataset.import_graphs"),
+    "train": Command("Train the network on such graphs, or resume a training.", "TrainSettings", "train.train"),
     "export": Command("Write the trained network as one verified ONNX file.", "ExportSettings", "export.export"),
-    "evaluate": Command("Count colors beside DSATUR and TabuCol.", "EvaluateSettings", "evaluate.evaluate"),
+    "evaluate": Command("Compare with classic methods, DSATUR and TabuCol.", "EvaluateSettings", "evaluate.evaluate"),
     "pack": Command("Pack the exported model and its records into one archive.", "PackSettings", "pack.pack"),
-    "push": Command("Push the packed model to the Hugging Face Hub.", "PushSettings", "push.push"),
+    "push": Command("Push the packed archive to the Hugging Face Hub.", "PushSettings", "push.push"),
     "color": Command("Color one graph, or many.", "ColorSettings", "color.color"),
     "serve": Command("Show a page on this machine that colors graphs.", "ServeSettings", "serve.serve"),
 }  # fmt: skip
@@ -145,7 +145,9 @@ def parse(name: str, flags: Sequence[str]) -> "tuple[Settings, bool]":
         """Show what would be done and stop."""
 
     kind = getattr(settings, COMMANDS[name].settings)
-    both = type(kind.__name__, (CommandLine, kind), {})
+    both: Any = type(kind.__name__, (CommandLine, kind), {})
+    for field in both.model_fields.values():  # without the line breaks of the code
+        field.description = " ".join(field.description.split()) if field.description else None
     scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in ("--preset", "--settings"):
         scan.add_argument(flag, nargs="?")

@@ -112,6 +112,13 @@ class Instance:
     kind: str = ""
 
 
+def concatenated(graphs: Sequence[Graph]) -> tuple[np.ndarray, np.ndarray]:
+    """Graphs one after the other, as the exported file takes them: edge_index (2, E) and batch (N,) int64."""
+    sizes = [graph.num_nodes for graph in graphs]
+    edges = [graph.edge_index() + first for graph, first in zip(graphs, np.cumsum([0, *sizes]), strict=False)]
+    return np.concatenate(edges, axis=1), np.repeat(np.arange(len(graphs)), sizes)
+
+
 def _key_type(num_nodes: int) -> type[np.unsignedinteger]:
     """The type of u * N + v for an edge u-v: sorting takes half as long in 32 bits."""
     return np.uint32 if num_nodes <= 2**16 else np.uint64
@@ -339,7 +346,7 @@ def num_colors(colors: np.ndarray) -> int:
 
 
 def from_logits(graph: Graph, logits: np.ndarray) -> np.ndarray:
-    """Decode logits (N, C) to proper colors (N,) int64: best class per node, stable sort by class, first fit."""
+    """Decode logits (N, C) to proper colors (N,) int32: best class per node, stable sort by class, first fit."""
     from gnn_training.search.kernels import first_fit  # here, because numba takes half a second to import
 
     return first_fit(*graph.csr(), np.argsort(np.argmax(logits, axis=1), kind="stable"))

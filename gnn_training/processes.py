@@ -126,9 +126,10 @@ def as_interrupt() -> Iterator[None]:
     try:
         yield
     except SystemError as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):
-            raise error.__cause__ from None
-        raise
+        cause: BaseException | None = error
+        while cause and not isinstance(cause, KeyboardInterrupt):
+            cause = cause.__cause__ or cause.__context__
+        raise cause or error from None
 
 
 @contextmanager

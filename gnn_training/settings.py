@@ -87,114 +87,108 @@ class LabelSettings(Settings):
     """What `generate` and `import` have in common."""
 
     seed: Seed = 0
-    """Seed of all random numbers: another one splits the graphs otherwise into training and validation graphs, and lets
-    `generate` draw other graphs.
-    """
+    """Random seed: another one gives another split for validation and, in `generate`, other graphs."""
     label_seconds: Amount = 10.0
-    """Most seconds to search for a good coloring of a graph, its label."""
+    """Most seconds to look for a good coloring of each graph, which is stored with it."""
     workers: Workers = 0
-    """Number of processes that work side by side; 0 takes one per core."""
+    """Number of processes that work side by side; 0 starts one per core."""
 
 
 class GenerateSettings(LabelSettings):
     recipe: RecipeName = "full"
-    """Which graphs: smoke makes 208 small ones, cpu 1,250 of 100 to 1,000 nodes, full 15,000 of all sizes."""
+    """Which graphs to make: 208 small ones (smoke), 1,250 of 100 to 1,000 nodes (cpu) or 15,000 of 10 to 999 (full)."""
     out: Path = Path("training_data/full")
-    """Folder to write the packed graphs to."""
+    """Folder for the graphs with their colorings."""
     graphs: Annotated[int, Field(ge=0, le=10**6)] = 0
-    """Number of graphs; 0 takes the number of the recipe."""
+    """Number of graphs to make; 0 makes as many as the recipe says."""
 
 
 class ImportSettings(LabelSettings):
     sources: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1), _optional("PATH ...")]]
-    """Files of graphs, folders of them, or .tar.gz archives; docs/DATA.md has the formats."""
+    """Files of graphs, folders of them, or .tar.gz archives; docs/DATA.md lists the formats."""
     out: Path = Path("training_data/imported")
-    """Folder to write the packed graphs to."""
+    """Folder for the graphs with their colorings."""
     skip_bad: bool = False
-    """List unreadable files and go on, instead of stopping at the first."""
+    """Skip the files that cannot be read, and list them, instead of stopping at the first."""
 
 
 class TrainSettings(Settings):
     device: Device = "auto"
-    """Where to compute; auto takes the GPUs if there are any."""
+    """Where to compute: auto takes the GPUs, or the CPU if there are none."""
     ranks: Workers = 0
-    """Training processes (ranks) on this machine; 0 takes one per GPU, or one per core if there are no GPUs."""
+    """Number of training processes (ranks); 0 starts one per GPU, or one per core if there are no GPUs."""
     gpus: Annotated[GpuNumbers | None, _optional("NUMBERS")] = None
-    """Numbers of the GPUs to take, such as 0,1,4; by default all."""
+    """Numbers of the GPUs to use, such as 0,1,4; by default all."""
     preset: PresetName = "cpu"
-    """Defaults of the other flags: smoke (a test of one minute), cpu, single (one GPU) or multi (all GPUs)."""
+    """Set of defaults for all flags: smoke (a test of one minute), cpu, single (one GPU) or multi (all GPUs)."""
     data: Path = Path("training_data")
-    """Folder of packed graphs, which `generate` and `import` write."""
+    """Folder of graphs to train on, as `generate` or `import` has written it."""
     run: Annotated[Path, tyro.conf.arg(aliases=["--run-folder"])] = Path("runs/cpu")
-    """Folder for all that the training writes, the run folder. A training that it holds resumes."""
+    """Run folder: for the checkpoints and records of a training. A training that is there already goes on."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Number format; auto takes bf16 if the hardware has it, else fp16 with loss scaling on a GPU and fp32 on a CPU."""
+    """Number format; auto takes bf16 if the hardware has it, else fp16 on a GPU and fp32 on a CPU."""
     seed: Seed = 0
-    """Seed of all random numbers: another one gives another training and, in `run`, other generated graphs."""
+    """Random seed. Another one gives another training and, in `run`, other generated graphs."""
     weights: PathOrNone = SHIPPED
-    """Weights to start with: `shipped` for those of the file that comes with this package, or a run folder, a
-    checkpoint or an exported file. `--weights None` starts with random weights.
+    """Weights to start with: of a run folder, a checkpoint or an exported file, or `shipped` for those that come with
+    this program. `None` starts with random weights.
     """
     resume_from: PathOrNone = None
-    """Checkpoint to resume from, by default the newest of the run folder: a name such as step-00000200.pt there (what
-    is later is moved aside), or the path of a checkpoint of another run folder.
-    """
+    """Checkpoint to go on from, step-00000200.pt of the run folder or another path; by default the newest there."""
     rounds: Rounds = 1500
-    """Rounds of a search in training; a round moves a few nodes."""
+    """Rounds of every search in training; in a round, a few nodes change their color."""
     steps: Count = 0
-    """Number of optimizer steps of the whole training; 0 makes as many as --searches needs."""
+    """Number of optimizer steps of the whole training; 0 takes as many as --searches needs."""
     searches: Annotated[Positive | None, _optional("INT")] = None
-    """Searches of the whole training, two for every graph of a step, if --steps is 0. By default 51,200; in `run` a
-    quarter of them for generated graphs with the shipped weights, which have little left to learn there.
+    """Number of searches of the whole training if --steps is 0; a step searches each of its graphs twice. By default
+    51,200, in `run` a quarter of them if shipped weights are trained on generated graphs.
     """
     minutes: Amount = 0.0
     """Stop training after this many minutes; 0 sets no limit."""
     batch_size: Positive = 24
-    """Graphs that a rank searches in a step, each of them twice."""
+    """Number of graphs that each process searches in a step."""
     batch_states: Positive = 4
-    """States of long searches that a rank takes in a step, from which the network learns to predict."""
+    """Number of states of searches from which each process learns, in a step, to predict how they end."""
     self_play: Amount = 1.25
-    """Minutes of self-play: searches on all cores from which the crossover network learns, the one that combines two
-    colorings; 0 leaves it as it is.
-    """
+    """Minutes of self-play, searches that train the network that combines two colorings, crossover; 0 for none."""
     games: Count = 0
-    """Searches in each of the ten rounds of self-play; 0 takes as many as its minutes allow."""
+    """Number of searches in each of the ten rounds of self-play; 0 takes as many as its minutes allow."""
     replay_mib: Positive = 1024
-    """Memory of a rank for the results of self-play, in MiB; the oldest are forgotten first."""
+    """Memory of each process for the results of self-play, in MiB; the oldest are dropped first."""
     batch_pairs: Positive = 16
-    """Pairs of colorings that a rank takes in a step, from which the crossover network learns."""
+    """Number of pairs of colorings from which each process trains the crossover network in a step."""
     width: Annotated[int, Field(ge=1, le=1024)] = CROSSOVER_WIDTH
     """Hidden units per node of the crossover network."""
     layers: Annotated[int, Field(ge=1, le=16)] = CROSSOVER_LAYERS
-    """Layers of message passing of the crossover network."""
+    """Message-passing layers of the crossover network."""
     learning_rate: Annotated[Rate | None, _optional("FLOAT")] = None
-    """Learning rate after the warm-up, on one rank. By default 0.01, or 0.04 with random weights at the start."""
+    """Learning rate after the warm-up, for one process. By default 0.01, or 0.04 from random weights."""
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
-    """How the learning rate grows with the number of ranks."""
+    """How the learning rate grows with the number of processes: not, like its square root, or in proportion."""
     warmup_steps: Count = 10
-    """Steps in which the learning rate grows to its full value; then it falls to 0, as half a cosine."""
+    """Number of steps in which the learning rate rises, before it falls to 0 along half a cosine."""
     weight_decay: Amount = 0.01
     """Weight decay of the optimizer, AdamW."""
     clip: Rate = 1.0
     """Largest gradient norm; larger gradients are scaled down to it."""
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    """Decay of the moving average of the weights; the averaged weights are evaluated and exported."""
+    """Decay of the moving average of the weights, which is evaluated and exported."""
     evaluate_every: Count = 0
     """Steps between evaluations on the validation graphs; 0 spreads ten over the training."""
     patience: Count = 0
     """Stop after this many evaluations in a row without a better score; 0 never stops early."""
     validation_graphs: Count = 0
-    """Number of validation graphs to use, at most; 0 uses all."""
+    """Most validation graphs to use; 0 uses all."""
     validation_rounds: Rounds = 3000
-    """Rounds of a search in an evaluation."""
+    """Rounds of every search in an evaluation."""
     checkpoint_every: Positive = 20
-    """Steps between checkpoints. A crash loses at most this many."""
+    """Steps between checkpoints, the most that a crash can lose."""
     keep: Count = 2
     """Number of checkpoints to keep, the newest; 0 keeps all."""
     log_every: Positive = 10
     """Steps between log lines."""
     logger: Annotated[Literal["wandb"] | None, _optional("{wandb}")] = None
-    """Where to log beside TensorBoard: wandb (Weights & Biases)."""
+    """Where to log besides TensorBoard: wandb (Weights & Biases)."""
 
     @model_validator(mode="after")
     def _warmup_fits(self) -> Self:
@@ -214,21 +208,19 @@ class TrainSettings(Settings):
 
 class RunSettings(TrainSettings):
     data: PathOrNone = None  # type: ignore[assignment]
-    """Your graphs, a file, folder or archive in any format that `import` reads. By default the graphs in training_data,
-    and if there are none, generated ones.
-    """
+    """Your graphs, in any format that `import` reads; by default those in training_data, or else generated ones."""
     recipe: RecipeName = "cpu"
-    """Which graphs to generate if no data is given."""
+    """Which graphs to generate if there are no others; `generate --help` lists them."""
     models: Path = Path("models")
-    """Folder to write coloring_gnn.onnx to, with its golden vectors, checksums and archive."""
+    """Folder for the exported model, coloring_gnn.onnx, and for the archive of all results."""
     tensorboard: Annotated[int, Field(ge=0, lt=65536)] = 0
-    """Port on which TensorBoard shows the curves while the job runs; 0 starts none."""
+    """Port on which TensorBoard shows the curves while the job runs; 0 does not start it."""
     tensorboard_host: str = "127.0.0.1"
     """Address on which TensorBoard listens; 0.0.0.0 lets other machines in, which a container needs."""
     price_per_hour: Amount = 0.0
-    """Price of the machine, for the cost in the manifest of the packed model."""
+    """Price of this machine per hour, so that the results tell what the job has cost."""
     stop_pod: bool = False
-    """On RunPod: stop this pod when the packed model is verified. Needs RUNPOD_API_KEY."""
+    """Stop this RunPod pod as soon as the results are packed and verified; needs RUNPOD_API_KEY."""
 
     def of_training(self, graphs: Path, are_generated: bool) -> TrainSettings:
         """What `train` is told when the GPUs are selected. graphs: packed."""
@@ -240,69 +232,76 @@ class RunSettings(TrainSettings):
 
 class CheckSettings(RunSettings):
     assume: Annotated[Annotated[str, Field(pattern=r"^(h100|h200|b200)x[1-8]$")] | None, _optional("GPUS")] = None
-    """Only estimate the job on a machine that is not here, such as h200x8: h100, h200 or b200, and how many of them."""
+    """Only estimate the job on another machine, such as h200x8: h100, h200 or b200, and how many of them."""
 
 
 class PackSettings(Settings):
     run: tyro.conf.Positional[Path] = Path("runs/cpu")
-    """Run folder of the training, the --run of `train`."""
+    """Run folder of the training, the --run-folder of `train`."""
     models: Path = Path("models")
-    """Folder of the exported model; the archive is written there."""
+    """Folder of the exported model, where the archive is written, too."""
     price_per_hour: Amount = 0.0
-    """Price of the machine, for the cost in the manifest."""
+    """Price of this machine per hour, so that the archive tells what the job has cost."""
     checkpoint: bool = False
-    """Pack the newest checkpoint, too, from which another machine can resume."""
+    """Pack the newest checkpoint, too, from which another machine can go on."""
 
 
 class PushSettings(Settings):
     repo: tyro.conf.Positional[str]
-    """Model repository on the Hugging Face Hub, as owner/name; it is created if there is none."""
+    """Repository on the Hugging Face Hub, as owner/name; it is created if it does not exist."""
     archive: Path = Path("models/trained_model.tar.gz")
-    """The packed model, as `run` and `pack` write it."""
+    """Archive to push, as `run` and `pack` write it."""
     license: str = "mit"
-    """License in the model card, as the Hub abbreviates it, such as mit or apache-2.0."""
+    """License to name in the model card, such as mit or apache-2.0."""
     private: bool = False
-    """If the repository is created: only you can see it."""
+    """If the repository is created, let only you see it."""
 
 
 class ExportSettings(Settings):
     run: tyro.conf.Positional[Path] = Path("runs/cpu")
-    """Run folder of the training, the --run of `train`, or a checkpoint file."""
+    """Run folder of the training, the --run-folder of `train`, or a checkpoint file."""
     models: Path = Path("models")
-    """Folder to write coloring_gnn.onnx to, with golden vectors and SHA256SUMS."""
+    """Folder for the model, coloring_gnn.onnx, with its golden vectors (inputs and their outputs) and checksums."""
     steps: Positive = CALL_ROUNDS
-    """Most rounds of the search in a call that names no `steps`; small graphs take fewer."""
+    """Most rounds of the search in a call of the model that names no `steps`; small graphs take fewer."""
     verify_only: bool = False
-    """Write nothing; check the file in --models against its checksums and golden vectors."""
+    """Write nothing; check the model in --models against its checksums and golden vectors."""
 
 
-class EvaluateSettings(Settings):
-    graphs: tyro.conf.Positional[Annotated[Path | None, _optional("[PATH]")]] = None
-    """Folder of graph files or of packed graphs, or one file. Suite q-coloring takes none."""
-    suite: Annotated[Literal["q-coloring", "dimacs"] | None, _optional("{q-coloring,dimacs}")] = None
-    """Public benchmark: q-coloring makes its graphs; dimacs knows the best numbers of colors of your .col files."""
+class SearchSettings(Settings):
+    """What `evaluate` and `color` have in common."""
+
     model: ModelName = str(SHIPPED_MODEL)
-    """An exported file, or hf://owner/name[@revision] on the Hugging Face Hub; by default the file that ships."""
+    """Exported model, or hf://owner/name[@revision] on the Hugging Face Hub; by default the one that ships."""
+    threads: Workers = 0
+    """Number of threads; 0 takes every core."""
+    gpus: str = "none"
+    """NVIDIA GPUs that search beside the cores: all, numbers such as 0,1, or none; for searches of minutes. `color`
+    takes all of them for one graph, `evaluate` one for each.
+    """
+
+
+class EvaluateSettings(SearchSettings):
+    graphs: tyro.conf.Positional[Annotated[Path | None, _optional("[PATH]")]] = None
+    """File of a graph, folder of files, or a folder that `generate` or `import` wrote, for its validation graphs."""
+    suite: Annotated[Literal["q-coloring", "dimacs"] | None, _optional("{q-coloring,dimacs}")] = None
+    """Public benchmark: q-coloring makes its own graphs; dimacs knows the best results for the .col files you name."""
     best_known: PathOrNone = None
     """CSV file with the columns name and best_known: the fewest colors known for each graph."""
     seconds: Amount = 0.0
-    """Seconds that `color` gets for each graph, beside one call of the file; 0 leaves it out."""
+    """Let `color` search each graph for so many seconds, too; 0 leaves it out."""
     calls: Count = 0
-    """Most graphs that the file itself colors, by one call each, which takes longer than DSATUR; 0 takes all."""
+    """Most graphs to color by one call of the model, which takes longer than DSATUR; 0 takes all."""
     tabucol: bool = False
-    """Also let TabuCol, a classic tabu search, and the trained, untrained and shipped rules search each graph, on one
-    thread each, for --seconds or 0.2 s; and TabuCol once more for as long as the call of the file took.
+    """Compare also TabuCol, a classic tabu search, and the search with trained, untrained and shipped weights, each for
+    --seconds or 0.2 s on one thread; and TabuCol for as long as the call of the model took.
     """
     limit: Count = 0
-    """Most graphs to take, from everywhere in the list; of packed graphs, validation graphs. 0 takes all."""
+    """Most graphs to take, from everywhere in the list; 0 takes all."""
     exclude_selection: Count = 0
-    """Number of validation graphs that have chosen the weights, the --validation-graphs of the training. They are left
-    out if at least 20 others remain; 0 leaves none out. For packed graphs.
-    """
+    """Leave out the validation graphs that chose the weights, as many as --validation-graphs, if 20 others remain."""
     report: Path = Path("report.json")
-    """JSON file to write the numbers to. A page for a browser, with the suffix .html, is written beside it."""
-    threads: Workers = 0
-    """Threads of the search and of ONNX Runtime; 0 takes every core."""
+    """JSON file for the results; a page for a browser, with the suffix .html, is written beside it."""
 
     @model_validator(mode="after")
     def _settings_fit(self) -> Self:
@@ -312,44 +311,36 @@ class EvaluateSettings(Settings):
             raise ValueError(f"suite {self.suite} makes its own graphs: leave out {self.graphs}")
         if self.report.suffix == ".html" or not self.report.name:
             raise ValueError(f"report ({self.report}) is for the numbers: name a .json file; a page stands beside it")
+        if self.gpus != "none" and not self.seconds:
+            raise ValueError("GPUs search for --seconds: give them, or leave out --gpus")
         return self
 
 
-class ColorSettings(Settings):
+class ColorSettings(SearchSettings):
     graphs: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1), _optional("PATH ...")]]
-    """A file of a graph, such as DIMACS .col, an edge list, GraphML or JSON; or several files, or folders of them,
-    which are colored side by side, each on one thread.
-    """
-    model: ModelName = str(SHIPPED_MODEL)
-    """An exported file, or hf://owner/name[@revision] on the Hugging Face Hub; by default the file that ships."""
+    """File of a graph (DIMACS .col, edge list, GraphML, JSON, ...), or several, or folders, colored side by side."""
     out: Annotated[Path | None, _optional("PATH", "-o")] = None
-    """Solution file, written at every better coloring: .csv (lines node,color), .json (node to color), else DIMACS
-    (lines "s col K" and "l v color"). Of several graphs or a folder: folder for .sol files. By default a .sol file
-    beside the graph."""
+    """File for the coloring, written at every better one: .csv (lines node,color), .json (node to color), else DIMACS.
+    Of several graphs: folder for .sol files. By default a .sol file beside each graph.
+    """
     k: Count = 0
-    """Stop at a coloring with at most this many colors, or fail; 0 looks for as few as possible."""
+    """Stop at a coloring with at most this many colors, and fail if none is found; 0 looks for as few as possible."""
     precolored: PathOrNone = None
     """CSV file of colors that nodes must have: lines node,color. Colors count from 0."""
     allowed: PathOrNone = None
-    """CSV file of nodes that may have some colors only: lines node,color,color,... All other nodes may have the colors
-    0 to k - 1, without --k those up to the largest one in the file.
+    """CSV file of the colors that some nodes may have: lines node,color,color,... All others may have the colors 0 to
+    k - 1 or, without --k, up to the largest in the file.
     """
     start: PathOrNone = None
-    """Solution file of this graph, as -o writes it, to go on from; -o may name the same file."""
+    """Coloring of this graph to improve, a file as -o writes it; -o may name the same file."""
     equitable: bool = False
-    """Of colorings with the same number of colors, look for one whose classes have almost the same size."""
+    """Of colorings with equally few colors, look for one whose classes have almost the same size."""
     picture: PathOrNone = None
-    """PNG or SVG file to draw the colored graph to, of 400 nodes at most. Needs the extra [picture]."""
+    """PNG or SVG file for a picture of the colored graph, of 400 nodes at most; needs the extra [picture]."""
     seconds: Amount = 10.0
     """Most seconds to spend on each graph."""
     seed: Seed = 0
-    """Seed of the search: another one may find another coloring, of the same quality."""
-    threads: Workers = 0
-    """Threads of the search; 0 takes every core."""
-    gpus: str = "none"
-    """NVIDIA GPUs that search for one graph beside the cores: all, numbers such as 0,1, or none. They pay in searches
-    of minutes.
-    """
+    """Random seed: another one may find another coloring, of the same quality."""
 
     @model_validator(mode="after")
     def _picture_has_a_format(self) -> Self:
@@ -360,9 +351,9 @@ class ColorSettings(Settings):
 
 class ServeSettings(Settings):
     models: Annotated[Path, tyro.conf.arg(help_behavior_hint="")] = SHIPPED_MODEL.parent
-    """Folder of coloring_gnn_web.onnx, such as models; by default that of the file that ships."""
+    """Folder of coloring_gnn_web.onnx, such as models; by default that of the model that ships."""
     port: Annotated[int, Field(ge=0, lt=65536)] = 8000
-    """Port on this machine, 127.0.0.1; 0 takes a free one."""
+    """Port of the page on this machine, 127.0.0.1; 0 takes a free one."""
     runtime: PathOrNone = None
     """Folder `dist` of onnxruntime-web; by default the one that npm has installed beside the page."""
 

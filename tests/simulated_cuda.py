@@ -1,7 +1,7 @@
 """Searches in numba's CUDA simulator, in a process of its own: python simulated_cuda.py <tasks> <found>, two pickles.
 
 A task is a `Task`; what is found are colors and conflicts (S, G) and the colorings of all searches. Or it is a
-`Generation`, and `Children` are found; or `Islands`, with what `color` returns.
+`Generation`, and `Children` are found; or `Islands`, with what `color` returns; or `Playing`, with pairs.
 """
 
 import os
@@ -70,9 +70,54 @@ class Generation:
 def make_children(task: Generation) -> tuple[np.ndarray, ...]:
     """Run a task."""
     prepare(task)
-    generations = Generations([graph.csr() for graph in task.graphs], torch.device("cpu"))
-    children = generations(task.graph, task.k, task.starts, task.seeds, task.weights, task.rounds)
+    children = Generations([graph.csr() for graph in task.graphs], torch.device("cpu"))(
+        task.graph, task.k, task.starts, task.seeds, task.weights, task.rounds
+    )
     return tuple(each.numpy() for each in children)
+
+
+@dataclass
+class Playing:
+    """Games of self-play, two at a time, with a few rounds for every child."""
+
+    graphs: list[Graph]
+    games: list[tuple[int, int]]  # graph and seed
+    rounds: int = 4
+    threads: int = 4
+    max_shared: int = 98_304
+    late: int | None = None
+
+
+def play(task: Playing) -> list[list[list]]:
+    """Run a task: the pairs of every game with the children of the kernel, and with those of the compiled loops."""
+    prepare(task)
+    gpu_islands.GENERATION, games_on_gpu.MOVES = task.rounds, task.rounds // 2
+
+    class OnCores(Generations):
+        def __call__(self, graph: Any, k: Any, starts: Any, seeds: Any, weights: Any, rounds: int) -> Children:
+            found = Children(*(np.full(size, -1, np.int32) for size in (len(k), len(k), starts.shape, starts.shape)))
+            for i, n in enumerate(self.nodes[graph]):
+                of_child = starts[i, :n].astype(np.int32), k[i], weights[i], noise_table(256), seeds[i], rounds
+                made = child(*lists[graph[i]], *of_child, np.zeros(1, np.uint8))
+                found.colors[i, :n], found.ages[i, :n], found.conflicts[i], found.made[i] = made
+            return Children(*map(torch.from_numpy, found))
+
+        def is_done(self) -> bool:
+            return True
+
+    lists, found = [graph.csr() for graph in task.graphs], []
+    for kind in (Generations, OnCores):
+        gpu_islands.Generations = kind  # type: ignore[misc]
+        first = [kernels.dsatur(*lists[graph]) for graph, _ in task.games]
+        players = [
+            games_on_gpu.GpuPlayer(graph, lists[graph], colors, 1, by_size(), seed)
+            for colors, (graph, seed) in zip(first, task.games, strict=True)
+        ]
+        games = games_on_gpu.Games(lists, by_size(), torch.device("cpu"))
+        games.search(((player.graph, player) for player in players), games.room([10] * len(lists)))
+        assert all(player.search.is_over and player.met == player.num_pairs for player in players)
+        found.append([player.pairs for player in players])
+    return found
 
 
 @dataclass
@@ -92,7 +137,7 @@ class Islands:
 def color(task: Islands) -> tuple[list, list[int], list[str], float]:
     """Run a task; the better colorings, launches of every GPU, warnings and seconds."""
     prepare(task)
-    islands.GENERATION, lock, messages = 3, Lock(), list[str]()
+    gpu_islands.GENERATION, lock, messages = 3, Lock(), list[str]()
     launches = [0] * len(task.gpus)
 
     class Simulated(Generations):
@@ -120,8 +165,7 @@ def color(task: Islands) -> tuple[list, list[int], list[str], float]:
             time.sleep(0.01)
             yield 0
 
-    generations.Generations, crossing = Simulated, generations.Crossing  # type: ignore[misc]
-    generations.Crossing = lambda lists, weights, device: crossing(lists, weights, torch.device("cpu"))
+    gpu_islands.Generations = Simulated
     islands.logger.warning = lambda text, *arguments: messages.append(text % arguments)  # type: ignore[method-assign]
     lists, start = task.graph.csr(), time.monotonic()
     budget, beside = Budget(start + task.seconds, task.lower), islands.on_gpus(task.gpus)
@@ -130,12 +174,16 @@ def color(task: Islands) -> tuple[list, list[int], list[str], float]:
     return colorings, launches, messages, time.monotonic() - start
 
 
-def prepare(task: Task | Generation | Islands) -> None:
+def prepare(task: Task | Generation | Islands | Playing) -> None:
     """Give the GPU the threads and the memory of a task."""
     search_cuda.THREADS = task.threads
     vars(search_cuda).update(PHASES if task.late is None else {name: late(PHASES[name], task.late) for name in PHASES})
-    properties = SimpleNamespace(shared_memory_per_block_optin=task.max_shared, multi_processor_count=1)
-    torch.cuda.get_device_properties = lambda device: properties
+    torch.cuda.get_device_properties = lambda device: properties(task.max_shared)
+
+
+def properties(max_shared: int = 98_304) -> SimpleNamespace:
+    """Of a GPU for two islands."""
+    return SimpleNamespace(shared_memory_per_block_optin=max_shared, multi_processor_count=1)
 
 
 def search(task: Task) -> tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]:
@@ -176,10 +224,13 @@ if __name__ == "__main__":
     import torch
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
-    from gnn_training.search import generations, islands, kernels, search_cuda
+    from gnn_training.search import gpu_islands, islands, kernels, search_cuda
     from gnn_training.search.batches import BlockSearcher
+    from gnn_training.search.crossover import by_size
     from gnn_training.search.engine import Budget, improvements
-    from gnn_training.search.generations import Generations
+    from gnn_training.search.generations import Children, Generations
+    from gnn_training.search.search_kernel import child, noise_table
+    from gnn_training.training import games_on_gpu
 
     # The memory of the GPU is that of the CPU.
     search_cuda.as_array = lambda tensor: FakeCUDAArray(tensor.contiguous().numpy())
@@ -196,6 +247,6 @@ if __name__ == "__main__":
     names = ("begin", "complete", "give_color", "close", "weigh", "draw", "choose", "move", "apply", "leave")
     PHASES = {name: vars(search_cuda)[name] for name in (*names, "count_conflicts", "count_colors")}
     tasks = pickle.loads(Path(sys.argv[1]).read_bytes())
-    run = {"Task": search, "Generation": make_children, "Islands": color}
+    run = {"Task": search, "Generation": make_children, "Islands": color, "Playing": play}
     found = [run[type(task).__name__](task) for task in tasks]
     Path(sys.argv[2]).write_bytes(pickle.dumps(found))

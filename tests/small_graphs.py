@@ -7,8 +7,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnn_training.graph import Graph, NeighbourLists
-from gnn_training.network.graphs import Graphs, concatenated, pad
+from gnn_training.graph import Graph, NeighbourLists, concatenated
+from gnn_training.network.graphs import Graphs, pad
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.onnx_program import tensor_search
 from gnn_training.onnx_program.program import limits
@@ -35,7 +35,7 @@ def planted(num_nodes: int, num_colors: int, density: float, seed: int = 0) -> t
 
 def padded(graphs: Sequence[Graph]) -> Graphs:
     """Graphs padded to the largest."""
-    return pad(*concatenated(graphs))[0]
+    return pad(*map(torch.from_numpy, concatenated(graphs)))[0]
 
 
 def search_in_tensors(weights: Tensor, batch: GraphBatch, rounds: int) -> tuple[Tensor, Tensor]:
@@ -64,11 +64,4 @@ def terms_of(network: ColoringNetwork, batch: GraphBatch, search: Searcher, roun
 
 def graph_of(lists: NeighbourLists) -> Graph:
     """The graph with these neighbour lists."""
-    sources = np.repeat(np.arange(len(lists.offsets) - 1), np.diff(lists.offsets))
-    return Graph.from_edges(len(lists.offsets) - 1, np.stack([sources, lists.neighbours], 1))
-
-
-def edge_list(graphs: Sequence[Graph]) -> tuple[np.ndarray, np.ndarray]:
-    """edge_index (2, E) and batch (N,) of the graphs, in numpy."""
-    edge_index, batch = concatenated(graphs)
-    return edge_index.numpy(), batch.numpy()
+    return Graph.from_edges(len(lists.offsets) - 1, np.stack([lists.sources, lists.neighbours], 1))

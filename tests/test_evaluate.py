@@ -3,13 +3,20 @@
 import io
 import json
 import sys
+import time
+from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from threading import Lock
 
+import fake_gpus
 import networkx as nx
 import numpy as np
 import pytest
 from dimacs import queens, write_col
+from fake_cuda import FakeCuda
+from small_graphs import random_graph
 
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import packed
@@ -310,3 +317,74 @@ def test_many_graphs_are_summed_up_on_the_screen(folder: Path, tiny_model: Path,
     run(folder, tiny_model)
     shown = capsys.readouterr().out
     assert "mycielski" not in shown and "DSATUR" in shown
+
+
+def test_a_graph_shares_its_gpu_with_no_other_and_the_report_names_it(
+    tmp_path: Path, tiny_model: Path, monkeypatch, capsys
+):
+    """GPUs that find nothing, and count the graphs that they have at the same time."""
+    lock, has, most = Lock(), Counter[int](), Counter[int | str]()
+
+    def keep(worker, gpu: int) -> None:
+        with lock:
+            has[gpu] += 1
+            most[gpu], most["all"] = max(most[gpu], has[gpu]), max(most["all"], has.total())
+        while not worker.search.is_over:
+            time.sleep(0.01)
+        with lock:
+            has[gpu] -= 1
+
+    monkeypatch.setattr(job.portfolio, "on_gpus", lambda gpus: [partial(keep, gpu=gpu) for gpu in gpus])
+    monkeypatch.setattr(job, "chosen_gpus", lambda which: {"1,3": (1, 3), "none": ()}[which])
+    monkeypatch.setattr(job, "describe_gpu", lambda gpu: f"H{gpu}00")
+    for name in "abcde":
+        write_col(tmp_path / "graphs", queens(3, 3) if name == "b" else LARGE, name)  # b gives its GPU back at once
+    report = run(tmp_path / "graphs", tiny_model, gpus="1,3", seconds=0.6)
+    assert most == {1: 1, 3: 1, "all": 2}
+    rows, note = by_name(report), report["note"]
+    assert {row["gpu"] for row in rows.values()} == {1, 3} and report["machine"]["gpus"] == {"1": "H100", "3": "H300"}
+    assert all(row["clique"] <= row["colors"]["search"] <= row["colors"]["dsatur"] for row in rows.values())
+    assert note.startswith(
+        "Search had 1 thread and 0.6 s for a graph, and one of these beside: GPU 1 (H100), GPU 3 (H300); its"
+    )
+    shown, page = capsys.readouterr().out, (tmp_path / "report.html").read_text()
+    assert note in shown and note in page and "| gpu |" in shown and "<th>gpu</th>" in page
+    note = run(tmp_path / "graphs" / "b.col", tiny_model, seconds=0.1)["note"]
+    assert note == "Search had 1 thread and 0.1 s for a graph." and "gpu" not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_gpus_that_fail_are_told_once_for_each_graph_which_the_cores_color(gpus: FakeCuda):
+    """The pretended GPUs return zeros: one color for all nodes, and no conflict. One graph has two parts to search."""
+    hard, folder, report = random_graph(120, 0.5, 3), gpus.folder / "graphs", gpus.folder / "report.json"
+    twice = Graph.from_edges(240, np.concatenate([hard.edges, hard.edges + 120]), "twice")
+    for name, graph in (("a", hard), ("b", hard), ("twice", twice)):
+        write_col(folder, graph, name)
+    flags = ("--gpus", "all", "--seconds", 4, "--report", report)
+    said = gpus.run("-m", "gnn_training", "evaluate", folder, *flags, gpus=2)
+    made = json.loads(report.read_text())
+    rows = by_name(made)
+    assert all(row["clique"] < row["colors"]["search"] < row["colors"]["dsatur"] for row in rows.values())
+    for gpu in (0, 1):
+        there = [row for row in rows.values() if row["gpu"] == gpu]
+        assert there and said.count(f"GPU {gpu} colors no more, the cores go on: it returns a coloring") == len(there)
+        assert f"GPU {gpu} (NVIDIA B200, 178 GiB" in made["note"]
+    [log] = gpus.logs()
+    assert all(f"device {gpu} launches " in log for gpu in (0, 1)) and "problem" not in log
+
+
+@pytest.mark.parametrize(
+    ("which", "seconds", "message"),
+    [
+        ("all", 1.0, "there is no GPU here: leave out --gpus"),
+        ("first", 1.0, r"gpus \(first\) must be all, none, or numbers of GPUs such as 0,1"),
+        ("all", 0.0, "GPUs search for --seconds: give them, or leave out --gpus"),
+    ],
+)
+def test_gpus_that_are_not_there_or_have_nothing_to_do_are_refused(
+    folder: Path, tiny_model, tmp_path, monkeypatch, which, seconds, message
+):
+    fake_gpus.no_gpus(monkeypatch, tmp_path)
+    with pytest.raises(UserError, match=message):
+        run(folder, tiny_model, gpus=which, seconds=seconds)

@@ -19,13 +19,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
-from small_graphs import edge_list, random_graph
+from small_graphs import random_graph
 
 from gnn_training import __version__, contract
 from gnn_training.__main__ import main
 from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, OPTIONAL_INPUTS, OUTPUTS, SHIPPED_MODEL, SUMS_FILE, WEB_FILE
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph, from_logits, is_proper, num_colors
+from gnn_training.graph import Graph, concatenated, from_logits, is_proper, num_colors
 from gnn_training.jobs import export as job
 from gnn_training.network.network import HIDDEN, ColoringNetwork, PredictionNetwork
 from gnn_training.network.rule import NUM_WEIGHTS
@@ -86,7 +86,7 @@ def loaded() -> onnx.ModelProto:
 
 
 def feeds(*graphs: Graph, **options: int | list[int]) -> dict[str, np.ndarray]:
-    return golden.feeds(*edge_list(graphs), **options)
+    return golden.feeds(*concatenated(graphs), **options)
 
 
 def run(session: onnxruntime.InferenceSession, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ import tiny_runs
 from fake_cuda import FakeCuda
 from tiny_runs import status
 
+from gnn_training.errors import MachineError
 from gnn_training.processes import STOPPED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # several processes that load torch and compile for a GPU
@@ -44,6 +45,17 @@ def test_gpus_train_together_each_rank_on_its_own(gpus: FakeCuda, tmp_path: Path
         found = [record[f"gpu{rank}_{name}"] for name in ("busy", "memory_gib", "watts", "celsius")]
         assert found == pytest.approx([0.5 + rank / 10, rank + 3, rank + 300, rank + 60])
     assert sum(record[f"{name}_share"] for name in ("search", "gradient", "waiting")) == pytest.approx(1)
+
+
+def test_games_are_played_on_the_gpu_and_what_it_returns_is_checked(gpus: FakeCuda, tiny_data: Path):
+    """The pretended GPU returns zeros: colorings of one color, which have more than no conflict."""
+    file = gpus.folder / "train.json"
+    settings = tiny_runs.settings(tiny_data, gpus.folder / "run", device="cuda", ranks=0, self_play=1.0, games=4)
+    file.write_text(settings.model_dump_json())
+    command = [sys.executable, "-m", "gnn_training", "train", "--settings", file]
+    done = subprocess.run(command, env=gpus.environment(1), capture_output=True, text=True, timeout=280)
+    expected = r"self-play on cuda:0: it returns a coloring with [1-9]\d* conflicts and counts 0: report it; "
+    assert done.returncode == MachineError.exit_code and re.search(expected, done.stderr)
 
 
 @pytest.mark.nightly

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import fake_gpus
 import numpy as np
@@ -13,8 +14,9 @@ import simulated_cuda
 import torch
 from dimacs import assert_proper, read_solution, write_col
 from fake_cuda import FakeCuda
-from simulated_cuda import Islands
+from simulated_cuda import Islands, Playing
 from small_graphs import random_graph
+from test_self_play import check_pairs
 
 from gnn_training import machine
 from gnn_training.contract import SHIPPED_MODEL
@@ -22,8 +24,9 @@ from gnn_training.errors import UserError
 from gnn_training.graph import is_proper
 from gnn_training.onnx_program.session import Model
 from gnn_training.search import islands
-from gnn_training.search.crossover import Parent, children, features_of, node_values
+from gnn_training.search.crossover import Parent, children, crossover, features_of, node_values
 from gnn_training.search.islands import Island, chosen_gpus
+from gnn_training.training.self_play import to_bytes
 
 GRAPH = random_graph(40, 0.5, 1)
 FEW = 9  # colors that the islands come down to, from 11
@@ -33,18 +36,35 @@ CASES = {
     "wrong": Islands(GRAPH, (0,), seconds=10, problem="wrong"),
     "a GPU that hangs": Islands(GRAPH, (0,), seconds=3, problem="hangs"),
     "until the deadline": Islands(GRAPH, seconds=6),
-    "too large": Islands(GRAPH, (0,), seconds=1, max_shared=1500),
+    "too large": Islands(GRAPH, (0,), seconds=3, max_shared=1500),
 }
 
 
+PLAYING = Playing([random_graph(24, 0.5, 0), random_graph(40, 0.3, 1)], [(0, 5), (1, 6), (0, 7)])
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the simulator finds for every case, and for the games."""
+    tasks, found = (tmp_path_factory.mktemp("islands") / name for name in ("tasks", "found"))
+    tasks.write_bytes(pickle.dumps([*CASES.values(), PLAYING]))
+    subprocess.run([sys.executable, simulated_cuda.__file__, tasks, found], check=True, timeout=500)
+    return dict(zip([*CASES, "playing"], pickle.loads(found.read_bytes()), strict=True))
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
+def test_games_on_a_gpu_record_what_the_compiled_loops_make_of_the_same_children(simulated: dict[str, Any]):
+    for (graph, _), pairs, same in zip(PLAYING.games, *simulated["playing"], strict=True):
+        assert len(pairs) > 0 and to_bytes(pairs) == to_bytes(same)
+        check_pairs(pairs, PLAYING.graphs[graph], graph)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", CASES)
-def test_islands_color_on_gpus_that_work_and_end_without_those_that_do_not(name: str, tmp_path: Path):
-    tasks, results = tmp_path / "tasks", tmp_path / "found"
-    tasks.write_bytes(pickle.dumps([CASES[name]]))
-    subprocess.run([sys.executable, simulated_cuda.__file__, tasks, results], check=True, timeout=250)
-    [(colorings, launches, warnings, seconds)] = pickle.loads(results.read_bytes())
+def test_islands_color_on_gpus_that_work_and_end_without_those_that_do_not(name: str, simulated: dict[str, Any]):
+    colorings, launches, warnings, seconds = simulated[name]
     numbers = [coloring.num_colors for coloring in colorings]
     assert all(is_proper(GRAPH, coloring.colors) for coloring in colorings)
     assert numbers == sorted(set(numbers), reverse=True)
@@ -83,16 +103,17 @@ def test_color_takes_two_gpus_and_believes_no_wrong_coloring(gpus: FakeCuda):
 @pytest.mark.slow
 def test_pairs_are_crossed_on_a_gpu(gpus: FakeCuda):
     said = gpus.run("-c", """if True:
-        import numpy, torch
+        import torch
         from gnn_training.contract import SHIPPED_MODEL
         from gnn_training.graph import Graph
         from gnn_training.onnx_program.session import Model
-        from gnn_training.search.generations import Crossing
-        graph, colors = Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)]), numpy.zeros((5, 2, 4), dtype=numpy.int32)
-        crossing = Crossing(graph.csr(), Model(SHIPPED_MODEL, 1).trained.crossover, torch.device("cuda", 0))
-        print(crossing(colors, colors, 3, numpy.ones((5, 2), dtype=bool)).shape)
+        from gnn_training.search.generations import Crossing, Generations
+        graph, device = Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)]).csr(), torch.device("cuda", 0)
+        crossing = Crossing(Generations([graph], device), [graph], Model(SHIPPED_MODEL, 1).trained.crossover)
+        zeros, colors = torch.zeros(5, dtype=int, device=device), torch.zeros(5, 2, 4, dtype=int, device=device)
+        print(crossing(zeros, zeros + 3, colors, colors, colors[..., 0] == 0).shape)
     """)  # fmt: skip
-    assert said.strip() == "(5, 2, 4)"
+    assert said.strip() == "torch.Size([2, 5, 4])"
 
 
 @pytest.mark.parametrize(
@@ -127,29 +148,53 @@ def test_an_island_whose_parents_are_alike_meets_another_that_is_far_and_else_be
         assert (island.starts[1] == (other if is_far else -1)).all()
 
 
-@pytest.mark.parametrize(("nodes", "density", "k"), [(60, 0.5, 8), (90, 0.1, 3), (50, 0.9, 17)])
-def test_many_pairs_are_crossed_at_once_as_one_pair_is(nodes: int, density: float, k: int):
-    pytest.importorskip("numba_cuda")
-    from gnn_training.search.generations import Crossing
+KINDS = ((60, 0.5, 8), (90, 0.1, 3), (50, 0.9, 17))  # nodes, density and k
 
-    lists, rng = random_graph(nodes, density).csr(), np.random.default_rng(0)
-    colors = rng.integers(0, k, (12, 2, nodes)).astype(np.int32)
-    in_common = rng.random((12, nodes)) < 0.6
-    colors[:, 1] = np.where(in_common, (colors[:, 0] + 1) % k, colors[:, 1])
-    ages = rng.integers(0, 5000, colors.shape).astype(np.int32)
-    by_network = rng.random((12, 2)) < 0.5
+
+@pytest.mark.parametrize("kinds", [KINDS[:1], KINDS[1:2], KINDS[2:], KINDS])
+def test_many_pairs_of_some_graphs_are_crossed_at_once_as_one_pair_is(kinds: tuple, monkeypatch):
+    pytest.importorskip("numba_cuda")
+    from gnn_training.search import generations
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: simulated_cuda.properties())
+    monkeypatch.setattr(generations, "CROSSED", 50_000)  # some pairs at a time
+    graphs, rng, pairs = [random_graph(n, density).csr() for n, density, _ in kinds], np.random.default_rng(0), []
+    for place in np.arange(12) % len(kinds):
+        n, _, k = kinds[place]
+        colors = rng.integers(0, k, (2, n)).astype(np.int32)
+        colors[1] = np.where(rng.random(n) < 0.6, (colors[0] + 1) % k, colors[1])
+        pairs.append((place, k, colors, rng.integers(0, 5000, colors.shape).astype(np.int32)))
     weights = Model(SHIPPED_MODEL, 1).trained.crossover
-    crossing = Crossing(lists, weights, torch.device("cpu"))
-    found, number_same = crossing(colors, ages, k, by_network), 0
-    x = crossing.features(torch.from_numpy(colors).long(), torch.from_numpy(ages), k)
-    values = crossing.values(x, torch.from_numpy(colors).long(), k).detach().numpy()
-    for i in range(12):
-        expected = features_of(*lists, colors[i], ages[i], k)
-        np.testing.assert_allclose(x[i].numpy().swapaxes(0, 1), expected, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(values[i], node_values(expected, colors[i], k, weights), rtol=1e-3, atol=1e-4)
-        parents = [Parent(0, *each) for each in zip(colors[i], ages[i], strict=True)]
+    crossing = generations.Crossing(generations.Generations(graphs, torch.device("cpu")), graphs, weights)
+    places, ks, *both = zip(*pairs, strict=True)
+    given = [torch.tensor(each) for each in (places, ks)]
+    given += [torch.from_numpy(generations.filled_up(each)).long() for each in both]
+    by_network, number_same = rng.random((12, 2)) < 0.5, 0
+    x, values, found = crossing.features(*given), crossing.values(*given), crossing(*given, torch.tensor(by_network))
+    for i, (place, k, colors, ages) in enumerate(pairs):
+        n, lists = colors.shape[1], graphs[place]
+        expected = features_of(*lists, colors, ages, k)
+        np.testing.assert_allclose(x[i, :, :n].numpy().swapaxes(0, 1), expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(values[i, :, :n], node_values(expected, colors, k, weights), rtol=1e-3, atol=1e-4)
+        assert (found[:, i, n:] == -1).all()
+        parents = [Parent(0, *each) for each in zip(colors, ages, strict=True)]
         one = children(lists, parents, k, weights, by_network[i])
-        for flag, child, same in zip(by_network[i], found[i], one, strict=True):
+        for flag, child, same in zip(by_network[i], found[:, i, :n], one, strict=True):
             assert flag or child.tolist() == same.tolist()
             number_same += child.tolist() == same.tolist()
     assert number_same >= 22  # rounding may make the network prefer another class
+
+
+def test_noise_changes_children_of_pairs_as_it_changes_one_child():
+    pytest.importorskip("numba_cuda")
+    from gnn_training.search import generations
+
+    rng, k = np.random.default_rng(0), np.array([5, 9])
+    parents = [rng.integers(0, k[i], (2, 40 + 10 * i)).astype(np.int32) for i in range(2)]
+    values = [rng.integers(0, 9, each.shape).astype(np.float32) for each in parents]
+    noise = rng.integers(0, 99, (2, 9, 9)).astype(float)
+    filled = (torch.from_numpy(generations.filled_up(each)) for each in (parents, values))
+    found = generations.crossover(next(filled).long(), next(filled), torch.from_numpy(k), torch.from_numpy(noise))
+    for child, pair, of_nodes, of_pair, colors in zip(found, parents, values, noise, k.tolist(), strict=True):
+        one = crossover(*pair, of_nodes, colors, of_pair[:colors, :colors].copy())
+        assert child[: len(one)].tolist() == one.tolist() and (child[len(one) :] == -1).all()

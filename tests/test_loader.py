@@ -9,11 +9,11 @@ import tiny_runs
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_graphs import padded
 
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
-from gnn_training.graph import Graph, Instance, is_proper
-from gnn_training.network.graphs import concatenated, pad
+from gnn_training.graph import Graph, Instance, concatenated, is_proper
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.network.states import SearchState, features
@@ -46,14 +46,14 @@ def test_a_state_carries_what_its_search_has_seen_and_found_later(data: PackedGr
     ]
     for row, i in enumerate(dataset.state_graph[ids[:9]].tolist()):
         lists, rounds, horizon = data.graph(i).csr(), int(data.state_rounds[ids[row]]), horizons[ids[row]]
-        first, clique = first_coloring(lists).astype(np.int64), int(data.clique[i])
+        first, clique = first_coloring(lists).astype(np.int32), int(data.clique[i])
         arguments = *lists, first, 0, clique, rule, noise_table(int(first.max()) + 1), 0
         now, then = (search_graph(*arguments, r, np.zeros(1, np.uint8), np.array([r])) for r in (rounds, horizon))
         k, reached = now.num_colors, now.reached[now.num_colors]
         of_graph = (torch.tensor([float(x)]) for x in (k, clique, rounds, reached, now.conflicts))
         colors, *counts = torch.from_numpy(now.states[:1]).unbind(1)
         seen = SearchState(colors.long(), *(x.float() for x in counts), *of_graph)
-        graph = pad(*concatenated([data.graph(i)]))[0]
+        graph = padded([data.graph(i)])
         expected = features(graph.exists, graph.degrees, seen, torch.arange(first.max() + 1))
         torch.testing.assert_close(batch.inputs[row, :-2], expected[0])
         assert batch.inputs[row, -2] == pytest.approx(math.log((1 + horizon) / (1 + rounds)) / 2, rel=1e-5)
@@ -90,7 +90,7 @@ def test_searches_begin_with_proper_colorings_of_as_many_colors_as_those_of_the_
     batch = batch_of(dataset, list(range(24)))
     graphs, network = [data.graph(i) for i in range(24)], ColoringNetwork()
     options = (torch.tensor(value) for value in ([0], 0, 0))
-    program = Program(network)(*concatenated(graphs), *options)["greedy"]
+    program = Program(network)(*map(torch.from_numpy, concatenated(graphs)), *options)["greedy"]
     for row, graph in enumerate(graphs):
         first = batch.first[row]
         assert is_proper(graph, first) and len(np.unique(first)) == first.max() + 1 <= data.dsatur_colors[row]
@@ -130,6 +130,11 @@ def test_batches_share_no_memory_with_the_dataset(dataset: DeviceDataset):
     assert torch.equal(again.num_colors, expected.num_colors) and torch.equal(again.lower, expected.lower)
     kept = dataset.states(np.arange(3), 3)
     assert torch.equal(kept.inputs, others.inputs) and torch.equal(kept.saved, others.saved)
+
+
+def test_neighbour_lists_are_made_once_also_where_gpus_search(data: PackedGraphs):
+    lists = DeviceDataset(data, torch.device("meta")).lists
+    assert lists(0) is lists(0)
 
 
 def loader(data: PackedGraphs, rt: Runtime, **changes) -> GraphLoader:

@@ -8,10 +8,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from gnn_training.contract import OUTPUTS
-from gnn_training.graph import Graph
+from gnn_training.graph import Graph, concatenated
 from gnn_training.network import network as network_module
 from gnn_training.network import states
-from gnn_training.network.graphs import concatenated
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.network.states import SearchState, features
 from gnn_training.onnx_program.program import Program
@@ -27,7 +26,7 @@ def program() -> Program:
 
 def predict(program: Program, *graphs: Graph, rounds: int = 0) -> list[torch.Tensor]:
     options = (torch.tensor(value) for value in ([0], 0, rounds))
-    answer = program(*concatenated(graphs), *options)
+    answer = program(*map(torch.from_numpy, concatenated(graphs)), *options)
     return [answer[name] for name in OUTPUTS[1:]]
 
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_graphs import GRAPH, edge_list, planted, random_graph
+from small_graphs import GRAPH, planted, random_graph
 from torch import Tensor
 
 from gnn_training import contract
 from gnn_training.contract import MAX_COLORS, OUTPUTS
-from gnn_training.graph import Graph, from_logits, is_proper, num_colors
+from gnn_training.graph import Graph, concatenated, from_logits, is_proper, num_colors
 from gnn_training.network import rule
 from gnn_training.network.network import ColoringNetwork, first_weights
 from gnn_training.onnx_program import golden
@@ -42,7 +42,7 @@ def call(model: Program, edge_index, batch, num_colors=(0,), seed: int = 0, roun
 
 def used(model: Program, graph: Graph, **options) -> int:
     """Colors of one graph; its coloring is proven."""
-    colors = call(model, *edge_list([graph]), **options)["color_logits"].argmax(1).numpy()
+    colors = call(model, *concatenated([graph]), **options)["color_logits"].argmax(1).numpy()
     assert is_proper(graph, colors)
     return num_colors(colors)
 
@@ -59,7 +59,7 @@ def dsatur_colors(graph: Graph) -> int:
     asked=st.integers(0, 20),
 )
 def test_any_batch_is_colored_properly_with_no_more_colors_than_dsatur(model: Program, graphs, seed, rounds, asked):
-    edge_index, batch = edge_list(graphs)
+    edge_index, batch = concatenated(graphs)
     outputs = call(model, edge_index, batch, [asked], seed, rounds)
     logits = outputs["color_logits"]
     assert [tuple(outputs[name].shape) for name in OUTPUTS] == [
@@ -78,7 +78,7 @@ def test_any_batch_is_colored_properly_with_no_more_colors_than_dsatur(model: Pr
 
 def test_how_careless_callers_write_the_edges_does_not_matter(model: Program):
     graphs = [random_graph(8, 0.4, 1), random_graph(15, 0.5, 2)]
-    edge_index, batch = edge_list(graphs)
+    edge_index, batch = concatenated(graphs)
     once = edge_index[:, edge_index[0] < edge_index[1]]
     loops_and_an_edge_between_graphs = np.array([[0, 3, 14, 2], [0, 3, 14, 11]])
     expected = call(model, edge_index, batch)
@@ -89,10 +89,10 @@ def test_how_careless_callers_write_the_edges_does_not_matter(model: Program):
 
 def test_the_answer_for_a_graph_does_not_depend_on_its_batch_mates(model: Program):
     graphs = [random_graph(12, 0.4, 1), random_graph(60, 0.5, 2), Graph.from_edges(3, []), random_graph(40, 0.1, 3)]
-    edge_index, batch = edge_list(graphs)
+    edge_index, batch = concatenated(graphs)
     together = call(model, edge_index, batch)
     for i, graph in enumerate(graphs):
-        alone = call(model, *edge_list([graph]))
+        alone = call(model, *concatenated([graph]))
         assert torch.equal(together["color_logits"][torch.from_numpy(batch == i)], alone["color_logits"])
         for name in OUTPUTS[1:]:
             torch.testing.assert_close(together[name][i], alone[name][0], rtol=1e-4, atol=1e-4)
@@ -101,14 +101,14 @@ def test_the_answer_for_a_graph_does_not_depend_on_its_batch_mates(model: Progra
 def test_a_large_graph_in_the_batch_does_not_spoil_the_small_ones(model: Program, monkeypatch):
     monkeypatch.setattr(contract, "SETS_UP_TO", 30)
     graphs = [Graph.from_edges(5, list(nx.complete_graph(5).edges)), random_graph(31, 0.3)]
-    edge_index, batch = edge_list(graphs)
+    edge_index, batch = concatenated(graphs)
     colors = call(model, edge_index, batch, rounds=0)["color_logits"].argmax(1).numpy()
     assert all(is_proper(graph, colors[batch == i]) for i, graph in enumerate(graphs))
 
 
 def first_colors(model: Program, graphs: list[Graph]) -> Tensor:
     """Numbers of colors (G,) with which the searches start."""
-    padded, _, ranges, _ = model.pad(*(torch.from_numpy(x) for x in edge_list(graphs)))
+    padded, _, ranges, _ = model.pad(*(torch.from_numpy(x) for x in concatenated(graphs)))
     return model.bound(padded, ranges, torch.tensor(0), torch.tensor(2500))[0].greedy.max(1).values + 1
 
 
@@ -127,7 +127,7 @@ def test_only_dense_graphs_that_are_not_large_are_also_colored_with_independent_
 
 
 def test_the_same_call_gives_the_same_answer_and_another_seed_another_search(model: Program):
-    edge_index, batch = edge_list([random_graph(100, 0.14), random_graph(60, 0.5)])
+    edge_index, batch = concatenated([random_graph(100, 0.14), random_graph(60, 0.5)])
     outputs = [call(model, edge_index, batch, seed=seed, rounds=60) for seed in (0, 0, 1, 2**31, 2**62)]
     assert all(torch.equal(outputs[0][name], outputs[1][name]) for name in outputs[0])
     for i in range(2):
@@ -145,7 +145,7 @@ def test_the_search_saves_colors_and_the_network_decides_how():
 
 
 def test_one_number_of_colors_serves_all_graphs(model: Program):
-    edge_index, batch = edge_list([random_graph(30, 0.14, 1), random_graph(40, 0.5, 2)])
+    edge_index, batch = concatenated([random_graph(30, 0.14, 1), random_graph(40, 0.5, 2)])
     one, each, other = (call(model, edge_index, batch, asked) for asked in ([4], [4, 4], [4, 9]))
     assert torch.equal(one["last"], each["last"]) and torch.equal(one["last"][0], other["last"][0])
     assert not torch.equal(one["last"][1], other["last"][1])
@@ -158,7 +158,7 @@ def test_a_call_ends_early_when_every_graph_is_down_to_its_clique(model: Program
 
 
 def test_small_graphs_take_fewer_rounds_if_the_call_leaves_the_number_to_the_program(model: Program):
-    graph = edge_list([random_graph(24, 0.5)])
+    graph = concatenated([random_graph(24, 0.5)])
     for asked, rounds in [(-2500, 20 + 24**3 // 1000), (-30, 30)]:
         mine, other = (call(model, *graph, rounds=number)["last"] for number in (asked, rounds))
         assert torch.equal(mine, other)
@@ -167,6 +167,6 @@ def test_small_graphs_take_fewer_rounds_if_the_call_leaves_the_number_to_the_pro
 
 def test_a_graph_that_needs_more_colors_than_columns_still_gets_scores(model: Program):
     complete = Graph.from_edges(MAX_COLORS + 4, list(nx.complete_graph(MAX_COLORS + 4).edges))
-    logits = call(model, *edge_list([complete]), rounds=1)["color_logits"]
+    logits = call(model, *concatenated([complete]), rounds=1)["color_logits"]
     assert logits.shape == (MAX_COLORS + 4, MAX_COLORS) and logits.isfinite().all()
     assert is_proper(complete, from_logits(complete, logits.numpy()))

@@ -12,12 +12,12 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from small_graphs import GRAPH, edge_list, padded, planted, random_graph
+from small_graphs import GRAPH, padded, planted, random_graph
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gnn_training.graph import Graph, as_graph, is_proper, num_colors
+from gnn_training.graph import Graph, as_graph, concatenated, is_proper, num_colors
 from gnn_training.network import rule
 from gnn_training.network.graphs import Graphs, pad
 from gnn_training.network.network import first_weights
@@ -286,7 +286,7 @@ def sets(batch: Graphs, chains: int, colors: Tensor | None = None, seed: int = 0
 @settings(max_examples=30)
 @given(graphs=GRAPHS)
 def test_edge_lists_become_neighbour_lists_and_a_dense_matrix(graphs: list[Graph]):
-    made, position = pad(*map(torch.from_numpy, edge_list(graphs)))
+    made, position = pad(*map(torch.from_numpy, concatenated(graphs)))
     size = made.exists.shape[1]
     dense = made.adjacency(torch.arange(size + 1))
     lists = made.lists(torch.arange(size + 1).expand(len(graphs), -1))

@@ -1,11 +1,13 @@
 """Self-play: games, rounds on several ranks, the replay buffer, and what is kept."""
 
+import itertools
 import signal
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import simulated_cuda
 import tiny_runs
 import torch
 from small_graphs import random_graph
@@ -16,12 +18,12 @@ from torch_geometric.data import Batch
 from gnn_training.data.families import draw
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
-from gnn_training.graph import conflicts
+from gnn_training.graph import Graph, conflicts
 from gnn_training.network.crossover import FIRST_LOG_CONFLICTS, CrossoverNetwork
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search import kernels
 from gnn_training.search.batches import search_on_cpu
-from gnn_training.search.crossover import by_size, features_of, node_values
+from gnn_training.search.crossover import Parent, by_size, children, features_of, node_values
 from gnn_training.settings import TrainSettings
 from gnn_training.training import self_play
 from gnn_training.training.learner import Learner
@@ -52,18 +54,56 @@ def play(seed: int, n: int = 60) -> tuple[list[Pair], Player]:
 def test_a_game_records_parents_and_different_children_and_repeats_itself(seed: int):
     pairs, player = play(seed)
     assert 0 < len(pairs) <= RECORDED and player.met >= player.num_pairs
-    graph = random_graph(60, 0.5, seed)
+    check_pairs(pairs, random_graph(60, 0.5, seed), 3)
+    again, _ = play(seed)
+    assert to_bytes(again) == to_bytes(pairs) != to_bytes(play(seed + 10)[0])
+
+
+def test_classes_are_drawn_on_a_gpu_as_they_are_on_cores(monkeypatch: pytest.MonkeyPatch):
+    """The share of the nodes that a child has from elsewhere than without noise, in 720 children each."""
+    pytest.importorskip("numba_cuda")
+    from gnn_training.training.games_on_gpu import Games, GpuIsland, GpuPlayer
+
+    lists, k, ages, left = random_graph(60, 0.5).csr(), 10, np.zeros(60, np.int32), itertools.count()
+    made = [Parent(i, ages, ages) for i in range(CHILDREN)]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: simulated_cuda.properties())
+    monkeypatch.setattr(Games, "launch", lambda _, islands, *others: [made for _ in islands])
+    monkeypatch.setattr(Player, "conflicts_left", lambda *_: next(left))
+    torch.manual_seed(0)
+    network, rng = CrossoverNetwork(width=4, layers=1), np.random.default_rng(0)
+    torch.nn.init.normal_(network.direct.weight, std=0.1)
+    weights, colors = network.weights(), kernels.dsatur(*lists)
+    pairs = [[Parent(0, rng.integers(0, k, 60).astype(np.int32), ages) for _ in range(2)] for _ in range(60)]
+    shares = {}
+    for kind in (Player, GpuPlayer):
+        players = [kind(0, lists, colors, 1, weights, seed) for seed in range(len(pairs))]
+        for player, parents in zip(players, pairs, strict=True):
+            player.record(parents, k)
+        if kind is GpuPlayer:
+            islands = [GpuIsland(player, 0, 0, []) for player in players]
+            for island in islands:
+                island.k, island.first = k, ages
+            Games([lists], weights, torch.device("cpu")).record(dict(zip(islands, players, strict=True)))
+        shares[kind] = np.mean([
+            (origin != np.where(child < 0, -1, (child + i) % 2)).mean()
+            for player, parents in zip(players, pairs, strict=True)
+            for both in [children(lists, parents, k, weights)]
+            for i, (origin, child) in enumerate(zip(player.pairs[0].origin, both * (CHILDREN // 2), strict=True))
+        ])  # fmt: skip
+    assert shares[GpuPlayer] == pytest.approx(shares[Player], rel=0.1) and 0.15 < shares[Player] < 0.3
+
+
+def check_pairs(pairs: list[Pair], graph: Graph, place: int) -> None:
+    """Assert what holds for the pairs of a game."""
     for pair in pairs:
-        assert pair.graph == 3 and pair.colors.shape == pair.ages.shape == (2, 60)
+        assert pair.graph == place and pair.colors.shape == pair.ages.shape == (2, graph.num_nodes)
         assert pair.colors.min() == 0 and pair.colors.max() < pair.k <= 20
         assert all(conflicts(graph, colors.astype(int)) > 0 for colors in pair.colors)  # parents are not proper
-        assert pair.origin.shape == (CHILDREN, 60) and set(np.unique(pair.origin)) <= {-1, 0, 1}
-        assert len(set(map(bytes, pair.origin))) > CHILDREN // 2 and pair.conflicts.min() < pair.conflicts.max()
+        assert pair.origin.shape == (CHILDREN, graph.num_nodes) and set(np.unique(pair.origin)) <= {-1, 0, 1}
+        assert len(set(map(bytes, pair.origin))) > 2 and pair.conflicts.min() < pair.conflicts.max()
         for origin in pair.origin:  # a child takes half of its classes from each, and few nodes are left
             taken = [len(np.unique(pair.colors[p][origin == p])) for p in range(2)]
             assert max(taken) <= (pair.k + 1) // 2 + 2 * pair.k and (origin < 0).mean() < 0.7
-    again, _ = play(seed)
-    assert to_bytes(again) == to_bytes(pairs) != to_bytes(play(seed + 10)[0])
 
 
 def test_a_game_ends_at_the_lower_bound_and_when_it_is_stopped():

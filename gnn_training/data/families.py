@@ -191,13 +191,13 @@ Sizes = tuple[tuple[int, int, float], ...]  # (fewest nodes, most nodes, share o
 
 @dataclass(frozen=True)
 class Recipe:
-    """Number of graphs per family, their sizes, the iterations after which the search for a label gives up, and of how
+    """Number of graphs per family, their sizes, the moves after which the search for a label gives up, and of how
     many graphs one gets a long search.
     """
 
     counts: dict[str, int]
     sizes: Sizes
-    iterations: int
+    moves: int
     long_search_every: int = 0
 
     @property
@@ -242,14 +242,14 @@ RECIPES = {
     "full": Recipe(
         counts={name: family.full for name, family in FAMILIES.items()},
         sizes=((10, 49, 0.30), (50, 199, 0.40), (200, 499, 0.25), (500, 999, 0.05)),
-        iterations=200_000,
+        moves=200_000,
         long_search_every=5,
     ),
     "cpu": Recipe(
         counts={name: family.cpu for name, family in FAMILIES.items()},
         sizes=((100, 249, 0.4), (250, 499, 0.35), (500, 1000, 0.25)),
-        iterations=20_000,
+        moves=20_000,
         long_search_every=24,
     ),
-    "smoke": Recipe(dict.fromkeys(FAMILIES, 8), ((10, 60, 1.0),), iterations=5_000, long_search_every=2),
+    "smoke": Recipe(dict.fromkeys(FAMILIES, 8), ((10, 60, 1.0),), moves=5_000, long_search_every=2),
 }

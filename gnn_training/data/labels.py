@@ -32,12 +32,12 @@ from gnn_training.processes import run_in_processes
 log = logging.getLogger(__name__)
 CHUNK = 16  # graphs per part: what a kill can lose per worker
 MOVE_WORK = 50  # of the search on one move, besides the visits of neighbours
-PATIENCE_NODES = 36  # up to so many, `Plan.iterations` moves; on larger graphs more in proportion
+PATIENCE_NODES = 36  # up to so many, `Plan.moves`; on larger graphs more in proportion
 SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these numbers of nodes
 FEW = 20  # validation graphs that a folder of fewer than five times as many graphs should have
 STATES, FIRST_STATE, LATEST_STATE = 5, 16, 5  # of a long search that are kept, from round 16 to a fifth of all
 SEARCHED_NODES = 2048  # larger graphs have no long search
-TRAIN_ITERATIONS = 500  # at most, of the search for labels of training graphs: rules learn without labels
+TRAIN_MOVES = 500  # at most, of the search for labels of training graphs: rules learn without labels
 BETTER = ("coloring", "num_colors", "lower_bound", "optimal")  # what a longer search for a label may change
 PARTS = ".parts"
 
@@ -51,7 +51,7 @@ class Plan:
     """How to label: everything besides the sources that the result depends on."""
 
     families: tuple[str, ...]  # every family that an instance may have
-    iterations: int  # after which the search for a number of colors gives up
+    moves: int  # of TabuCol in vain after which the search for fewer colors gives up
     seconds: float  # limit per graph
     seed: int
     origin: dict = field(default_factory=dict)  # JSON for the manifest
@@ -192,7 +192,7 @@ def _read_part(path: Path) -> tuple[Columns, dict[str, str]] | None:
 
 def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan, is_validation: bool) -> None:
     """Label the sources of one chunk and write its part, with positions and notes as metadata."""
-    iterations = plan.iterations if is_validation else min(plan.iterations, TRAIN_ITERATIONS)
+    moves = plan.moves if is_validation else min(plan.moves, TRAIN_MOVES)
     every = 0 if is_validation else plan.long_search_every
     rows, positions, kinds, notes = [], [], [], []
     for position, source in places:
@@ -205,7 +205,7 @@ def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan, is_va
             notes.append(f"left out: {error}")
             continue
         notes += [instance.note] if instance.note else []
-        best = label(instance, iterations, plan.seconds, plan.seed, plan.rule, plan.crossover)
+        best = label(instance, moves, plan.seconds, plan.seed, plan.rule, plan.crossover)
         if every and plan.rule and position % every == 0 and instance.graph.num_nodes <= SEARCHED_NODES:
             best = long_search(best, instance.graph, np.array(plan.rule, np.float32), plan.seed)
         rows.append(packed.row(instance, best, plan.families) | {"fingerprint": fingerprint(instance.graph)})
@@ -218,7 +218,7 @@ def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan, is_va
 
 
 def label(
-    instance: Instance, iterations: int, seconds: float, seed: int, rule: tuple[float, ...] = (), crossover: str = ""
+    instance: Instance, moves: int, seconds: float, seed: int, rule: tuple[float, ...] = (), crossover: str = ""
 ) -> Label:
     """Search a coloring, `seconds` at most. Below that limit the label depends on the other arguments alone. rule,
     crossover: see `Plan`; on geometric graphs, other methods need up to 5 colors more than the trained rule.
@@ -237,8 +237,8 @@ def label(
     if instance.optimal:
         assert given is not None
         lower = int(given.max()) + 1
-    move = len(lists.neighbours) / graph.num_nodes + MOVE_WORK
-    patience = int(iterations * move * max(1.0, graph.num_nodes / PATIENCE_NODES))
+    work = len(lists.neighbours) / graph.num_nodes + MOVE_WORK  # of a move
+    patience = int(moves * work * max(1.0, graph.num_nodes / PATIENCE_NODES))
     methods: dict[engine.Method, float] = {portfolio.recombination: 2, portfolio.fewer_colors: 0.5}
     if rule:
         methods[portfolio.trained_rule] = 1
@@ -261,7 +261,7 @@ def long_search(known: Label, graph: Graph, rule: np.ndarray, seed: int) -> Labe
     from gnn_training.search.search_kernel import noise_table, search_graph
 
     lists = graph.csr()
-    first = known.first.astype(np.int64)
+    first = known.first.astype(np.int32)
     n, num_colors, clique = len(first), int(first.max()) + 1, clique_size(lists)
     if num_colors <= clique:
         return known

@@ -127,7 +127,7 @@ def _unpack(file: BinaryIO, folder: Path) -> None:
 
 
 def _listed(name: str) -> bool:
-    """Whether a file found in a folder or an archive is taken as a graph. The generator adds metadata.json."""
+    """Whether a file found in a folder or an archive is taken as a graph. PRISM's generator adds metadata.json."""
     return not name.startswith(".") and name != "metadata.json" and suffix(name) in FORMATS.keys() - {*TABLES}
 
 

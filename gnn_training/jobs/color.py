@@ -22,6 +22,7 @@ from gnn_training.errors import NoColoringError, UserError
 from gnn_training.graph import num_colors
 from gnn_training.machine import require_package
 from gnn_training.onnx_program.session import Model
+from gnn_training.processes import interrupts
 from gnn_training.search.engine import Budget, Coloring
 from gnn_training.search.islands import chosen_gpus
 from gnn_training.search.portfolio import compile_all
@@ -137,9 +138,12 @@ def _color(
                     if waiting:
                         waiting.cancel()  # has no effect if it runs
                     waiting = pool.submit(keep, best.colors)
+            is_interrupted = is_one and bool(interrupts)  # a destructor drops KeyboardInterrupt, and the search ends
         except KeyboardInterrupt:
             if best is None:
                 raise
+            is_interrupted = True
+        if is_interrupted:
             logger.warning("%s: interrupted, taking the best coloring so far", graph.name)
     assert best is not None, "colorings yields one at least"
     solution = problem.solution(best, start, budget)

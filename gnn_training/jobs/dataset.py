@@ -35,7 +35,7 @@ def generate(settings: GenerateSettings) -> PackedGraphs:
         return [replace(copy, index=next(unused[copy.family])) for copy in copies]
 
     origin = {"recipe": settings.recipe, "graphs": len(graphs)}
-    plan = _plan(settings, origin, tuple(recipe.counts), recipe.iterations, recipe.long_search_every)
+    plan = _plan(settings, origin, tuple(recipe.counts), recipe.moves, recipe.long_search_every)
     return label_all(graphs, settings.out, plan, settings.workers, redraw)
 
 
@@ -48,24 +48,19 @@ def import_graphs(settings: ImportSettings) -> PackedGraphs:
     origin: dict = {"sources": [str(path.resolve()) for path in settings.sources]}
     origin |= {"files": len(paths), "state": _state(paths)}
     families, every = (*GRAPH_TYPES, UNNAMED_FAMILY), -(-len(paths) // LONG_SEARCHES)
-    plan = _plan(settings, origin, families, RECIPES["full"].iterations, every, settings.skip_bad)
+    plan = _plan(settings, origin, families, RECIPES["full"].moves, every, settings.skip_bad)
     graph_files = _unpack_archives(paths, settings.out / PARTS / "unpacked", settings.skip_bad)
     return label_all(graph_files, settings.out, plan, settings.workers)
 
 
 def _plan(
-    settings: LabelSettings,
-    origin: dict,
-    families: tuple[str, ...],
-    iterations: int,
-    every: int,
-    skip_bad: bool = False,
+    settings: LabelSettings, origin: dict, families: tuple[str, ...], moves: int, every: int, skip_bad: bool = False
 ) -> Plan:
     """How to label, with the trained rule of the shipped file. every: of so many graphs, one gets a long search."""
-    origin |= {"iterations": iterations} | settings.model_dump(include={"seed", "label_seconds"})
+    origin |= {"iterations": moves} | settings.model_dump(include={"seed", "label_seconds"})
     model = Model(SHIPPED_MODEL, 1)
     trained = tuple(model.rule.tolist()), to_text(model.crossover)
-    return Plan(families, iterations, settings.label_seconds, settings.seed, origin, skip_bad, *trained, every)
+    return Plan(families, moves, settings.label_seconds, settings.seed, origin, skip_bad, *trained, every)
 
 
 def _state(paths: Iterable[Path]) -> str:

@@ -8,12 +8,13 @@ import math
 import os
 import platform
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import starmap
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import networkx as nx
@@ -28,12 +29,14 @@ from gnn_training.data.packed import PackedGraphs, is_packed, spread
 from gnn_training.data.suites import Case
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, NeighbourLists, conflicts, from_logits, is_proper, num_colors
+from gnn_training.machine import describe_gpu
 from gnn_training.network import rule
 from gnn_training.onnx_program.session import Model
 from gnn_training.report import scores
 from gnn_training.report.page import IN_EVERY_PAGE, as_networkx, is_drawable, page, pictures
 from gnn_training.report.scores import COMPARED_SECONDS, METHODS, Row
 from gnn_training.search import engine, first_colorings, kernels, portfolio
+from gnn_training.search.islands import chosen_gpus
 from gnn_training.settings import EvaluateSettings
 from gnn_training.training.logbook import errors_as_warnings
 
@@ -55,18 +58,24 @@ def evaluate(settings: EvaluateSettings) -> None:
         raise UserError(f"{web_page}: is not a page of `evaluate`, which would replace it; name another --report")
     model = Model(settings.model, settings.threads)
     portfolio.compile_all()
+    gpus = {gpu: describe_gpu(gpu) for gpu in chosen_gpus(settings.gpus)}
     cases, rules, rows = _cases(settings), _rules(model), []
     called = spread(len(cases), settings.calls or len(cases))
-    with progress("evaluate", 0, len(cases) + len(called)) as advance, ThreadPoolExecutor(model.threads) as pool:
+    searched, threads = called if settings.seconds else [], max(1, model.threads // max(1, len(gpus)))
+    total = len(cases) + len(called) + len(searched)
+    with progress("evaluate", 0, total) as advance, ThreadPoolExecutor(model.threads) as pool:
         # One method on one thread is compared with others on other graphs at the same time; a call takes all threads.
         for row in pool.map(lambda case: _row(case, rules, settings), cases):
             rows.append(row)
             advance(1)
         for place in called:
-            _call(cases[place], rows[place], model, settings)
+            _call(cases[place], rows[place], model)
             advance(1)
         if settings.tabucol:
             list(pool.map(lambda place: _tabucol_call(cases[place], rows[place]), called))
+        graphs = [(cases[place], rows[place]) for place in searched]
+        for _ in _search(graphs, model.trained, settings.seconds, threads, [*gpus] or [None]):
+            advance(1)
     if not settings.best_known and not settings.suite:
         for row in rows:
             if row.best_known is not None:  # a label, which a short search has found
@@ -77,10 +86,11 @@ def evaluate(settings: EvaluateSettings) -> None:
         "settings": settings.model_dump(mode="json"),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
         "machine": {"system": platform.system(), "processor": platform.machine(), "cpus": os.cpu_count(),
-                    "threads": model.threads},
+                    "threads": model.threads, "gpus": gpus},
         "summary": summary, "families": families,
         "graphs": [{name: value for name, value in vars(row).items() if name != "colorings"} for row in rows],
         "picture": _picture(cases, rows),
+        "note": (note := scores.note(settings.seconds, threads, gpus)),
         "verdict": (verdict := scores.verdict(rows, settings.seconds or COMPARED_SECONDS)),
     }  # fmt: skip
     tables = {name: markdown_table(columns) for name, columns in scores.tables(content).items()}
@@ -92,13 +102,13 @@ def evaluate(settings: EvaluateSettings) -> None:
         from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
 
         with errors_as_warnings("TensorBoard"), SummaryWriter(curves) as writer:
-            writer.add_text("report", f"{verdict}\n\n{as_text(tables['methods'])}")
+            writer.add_text("report", f"{verdict}\n\n{as_text(tables['methods'])}\n\n{note}")
             if figures := pictures(content):
                 writer.add_figure("report", figures)
     if summary["chromatic_mae"] is not None:
         print(f"The number of colors is predicted with a mean error of {summary['chromatic_mae']:.2f}.")
-    if verdict:
-        print(verdict)
+    for sentence in filter(None, (note, verdict)):
+        print(sentence)
 
 
 def _inputs(settings: EvaluateSettings) -> list[Path]:
@@ -183,9 +193,9 @@ def _row(case: Case, rules: dict[str, np.ndarray], settings: EvaluateSettings) -
     return row
 
 
-def _call(case: Case, row: Row, model: Model, settings: EvaluateSettings) -> None:
-    """Add what takes all threads: one call, and the search for `seconds`."""
-    graph, lower, start = case.graph, max(row.clique, case.target), time.monotonic()
+def _call(case: Case, row: Row, model: Model) -> None:
+    """Add one call, which takes all threads."""
+    graph, start = case.graph, time.monotonic()
     try:
         prediction = model.predict(graph, seconds=CALL_SECONDS)  # with the three required inputs only
         one_call, spent = from_logits(graph, prediction.logits[0]), time.monotonic() - start
@@ -195,10 +205,33 @@ def _call(case: Case, row: Row, model: Model, settings: EvaluateSettings) -> Non
         _watch(row, graph, "one_call", [one_call], spent)
         row.conflicts = conflicts(graph, prediction.logits[0].argmax(1))
         row.chromatic = float(prediction.chromatic[0])
-    if settings.seconds:
-        budget = engine.Budget(time.monotonic() + settings.seconds, lower, model.threads)
-        found = portfolio.colorings(graph, model.trained, budget, row.clique)
-        _watch(row, graph, "search", (coloring.colors for coloring in found))
+
+
+def _search(
+    graphs: Sequence[tuple[Case, Row]],
+    trained: engine.Trained,
+    seconds: float,
+    threads: int,
+    gpus: Sequence[int | None],
+) -> Iterator[None]:
+    """Add the search to every row, of as many graphs at a time as there are gpus; None: a graph without one."""
+    free = SimpleQueue[int | None]()
+    for gpu in gpus:
+        free.put(gpu)
+
+    def search(graph: tuple[Case, Row]) -> None:
+        case, row = graph
+        row.gpu = free.get()  # nobody else has it until it is put back
+        try:
+            deadline, lower = time.monotonic() + seconds, max(row.clique, case.target)
+            budget = engine.Budget(deadline, lower, threads, gpus=() if row.gpu is None else (row.gpu,))
+            found = portfolio.colorings(case.graph, trained, budget, row.clique)
+            _watch(row, case.graph, "search", (coloring.colors for coloring in found))
+        finally:
+            free.put(row.gpu)
+
+    with ThreadPoolExecutor(len(gpus)) as pool:
+        yield from pool.map(search, graphs)
 
 
 def _tabucol_call(case: Case, row: Row) -> None:

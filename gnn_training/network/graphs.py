@@ -1,13 +1,10 @@
 """Graphs as the program sees them: neighbour lists of a padded batch, whose memory grows with the edges."""
 
-from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data
 
-from gnn_training.graph import Graph
 from gnn_training.network import rule
 
 
@@ -91,13 +88,6 @@ def pad(edge_index: Tensor, batch: Tensor) -> tuple[Graphs, Tensor]:
         torch.cat([position[keys % total], torch.full_like(ones[:1], size)]),
         torch.arange(widest, device=batch.device),
     ), position
-
-
-def concatenated(graphs: Sequence[Graph], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    """Graphs one after the other, as the contract has them: edge_index (2, E) and batch (N,)."""
-    data = [Data(edge_index=torch.from_numpy(graph.edge_index()), num_nodes=graph.num_nodes) for graph in graphs]
-    batch = Batch.from_data_list(data).to(device)
-    return batch.edge_index, batch.batch
 
 
 def noise_table(columns: Tensor, rows: int = rule.NOISE_ROWS) -> Tensor:

@@ -24,8 +24,7 @@ from gnn_training.contract import (
     WEIGHT_NAMES,
 )  # fmt: skip
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph
-from gnn_training.network.graphs import concatenated
+from gnn_training.graph import Graph, concatenated
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.onnx_program import golden
 from gnn_training.onnx_program.program import Program
@@ -42,7 +41,7 @@ SMALL = 200  # nodes of a probe that is also searched as long as the file does b
 EdgeList = tuple[np.ndarray, np.ndarray]  # edge_index (2, E) and batch (N,)
 
 
-def build(network: ColoringNetwork, steps: int, metadata: dict[str, str]) -> onnx.ModelProto:
+def build(network: ColoringNetwork, rounds: int, metadata: dict[str, str]) -> onnx.ModelProto:
     """The program with these weights, for at most so many rounds where a call names none. What it computes with them is
     the same for all, so it is taken from the file that comes with this package (see scripts/trace_program.py). Raises
     UserError: that file is of another network.
@@ -50,7 +49,7 @@ def build(network: ColoringNetwork, steps: int, metadata: dict[str, str]) -> onn
     model = onnx.load(SHIPPED_MODEL)
     predictions = network.predictions.state_dict(prefix=f"{WEIGHT_NAMES}predictions.")
     weights = {name: weight.detach().cpu().numpy() for name, weight in {RULE: network.rule, **predictions}.items()}
-    values = {"steps": np.array(-steps), **weights}
+    values = {"steps": np.array(-rounds), **weights}
     for tensor in model.graph.initializer:
         if (value := values.get(tensor.name)) is not None and value.size == math.prod(tensor.dims):
             tensor.CopyFrom(numpy_helper.from_array(value.reshape(tensor.dims), tensor.name))
@@ -109,8 +108,7 @@ def probes() -> dict[str, EdgeList]:
 
 def edge_list(*graphs: nx.Graph) -> EdgeList:
     """Edges in the order of an adjacency matrix: only there a caller who reshapes pairs to (2, E) always fails."""
-    tensors = concatenated([Graph.from_edges(len(graph), list(graph.edges)) for graph in graphs])
-    edge_index, batch = (tensor.numpy() for tensor in tensors)
+    edge_index, batch = concatenated([Graph.from_edges(len(graph), list(graph.edges)) for graph in graphs])
     return edge_index[:, np.lexsort(edge_index[::-1])], batch
 
 

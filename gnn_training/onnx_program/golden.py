@@ -14,7 +14,7 @@ import numpy as np
 import onnxruntime
 
 TOLERANCE = 2e-3  # on every output, after rounding in the file
-STEPS = 50  # enough for the search to matter; in far more rounds, rounding errors may decide a move
+ROUNDS = 50  # enough for the search to matter; in far more rounds, rounding errors may decide a move
 
 
 def session(model: Path | bytes, threads: int = 1) -> onnxruntime.InferenceSession:
@@ -45,7 +45,7 @@ def make(model: bytes, graphs: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict
     """Golden vectors of a model for every named (edge_index, batch). node_features are zeros."""
     runtime, cases = session(model), []
     for name, (edge_index, batch) in graphs.items():
-        inputs = feeds(edge_index, batch, num_colors=[0], seed=1, steps=STEPS)
+        inputs = feeds(edge_index, batch, num_colors=[0], seed=1, steps=ROUNDS)
         outputs = dict(zip([o.name for o in runtime.get_outputs()], runtime.run(None, inputs), strict=True))
         given = {key: value.tolist() for key, value in inputs.items() if key != "node_features"}
         expected = {key: np.round(value.astype(float), 5).tolist() for key, value in outputs.items()}

@@ -15,7 +15,7 @@ import numpy as np
 from gnn_training import contract, files, hub
 from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, MAX_WEIGHT, OPTIONAL_INPUTS, OUTPUTS
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph, as_graph, is_one_graph
+from gnn_training.graph import Graph, as_graph, concatenated, is_one_graph
 from gnn_training.machine import available_bytes, usable_threads
 from gnn_training.network import rule
 from gnn_training.search import crossover
@@ -38,7 +38,7 @@ class Prediction:
 
     @property
     def graph_types(self) -> list[str]:
-        """Most likely family of every graph."""
+        """Most likely type of every graph."""
         return [GRAPH_TYPES[i] for i in self.graph_type_logits.argmax(1)]
 
 
@@ -104,11 +104,9 @@ class Model:
         need, left = needed_bytes(batch), available_bytes()
         if need > left:
             raise MemoryError(f"the network needs about {need / 2**30:.1f} GiB and {left / 2**30:.1f} GiB are free")
-        offsets = np.cumsum([0, *sizes])
-        edges = [graph.edge_index() + offset for graph, offset in zip(batch, offsets[:-1], strict=True)]
         options = dict(zip(OPTIONAL_INPUTS, (num_colors, seed, steps), strict=True))
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        feeds = golden.feeds(np.concatenate(edges, axis=1), np.repeat(np.arange(len(batch)), sizes), **given)
+        feeds = golden.feeds(*concatenated(batch), **given)
         try:
             results = [np.asarray(output) for output in self._run(feeds, seconds)]
         except (MemoryError, TimeoutError, UserError):
@@ -122,7 +120,7 @@ class Model:
         logits, chromatic, types, difficulty = results
         if not (np.isfinite(chromatic).all() and np.isfinite(difficulty).all()):
             raise UserError(f"{self.path} is not a coloring network: its predictions are not finite; {WAY_OUT}")
-        return Prediction(np.split(logits, offsets[1:-1]), chromatic, types, difficulty)
+        return Prediction(np.split(logits, np.cumsum(sizes)[:-1]), chromatic, types, difficulty)
 
     def _run(self, feeds: dict[str, np.ndarray], seconds: float | None) -> list[np.ndarray]:
         import onnxruntime

@@ -4,7 +4,7 @@ The gap of a coloring is its number of colors above the best known.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, median
@@ -44,6 +44,7 @@ class Row:
     progress: dict[str, list[tuple[float, int]]] = field(default_factory=dict)  # seconds and colors, each time fewer
     conflicts: int | None = None  # edges whose ends have the same class in one call, before decoding
     chromatic: float | None = None  # number of colors that the network says the graph needs
+    gpu: int | None = None  # number of the GPU that search had beside its threads
     published: dict[str, bool] = field(default_factory=dict)  # by solver: whether it reached the best known number
     colorings: dict[str, np.ndarray] = field(default_factory=dict)  # of a graph that can be drawn; not in the report
 
@@ -150,6 +151,18 @@ def verdict(rows: Sequence[Row], seconds: float) -> str:
     return f"{sentence}: {advice}."
 
 
+def note(seconds: float, threads: int, gpus: Mapping[int, str]) -> str:
+    """What search had for a graph; "" if it was not asked for. gpus: names by number."""
+    if not seconds:
+        return ""
+    had = f"Search had {threads} thread{'s' * (threads > 1)} and {seconds:g} s for a graph"
+    if not gpus:
+        return f"{had}."
+    names = ", ".join(f"GPU {gpu} ({name})" for gpu, name in gpus.items())
+    compared = "its seconds do not compare with those of the other methods, which have cores alone"
+    return f"{had}, and one of these beside: {names}; {compared}. If one failed, the log says so."
+
+
 def tables(report: dict[str, Any]) -> dict[str, dict[str, Sequence[object]]]:
     """Columns by title of the tables of a report: "graphs" unless there are many, "families" if there are any, by the
     score in the title of their names, and "methods". A column without any value is left out.
@@ -159,7 +172,7 @@ def tables(report: dict[str, Any]) -> dict[str, dict[str, Sequence[object]]]:
     if rows and len(rows) <= SHOWN_GRAPHS:
         made["graphs"] = {title: [row[field] for row in rows] for field, title in GRAPH_COLUMNS.items()}
         made["graphs"] |= {title: [row["colors"].get(method) for row in rows] for method, title in METHODS.items()}
-        made["graphs"] |= {title: [row[title] for row in rows] for title in ("conflicts", "chromatic")}
+        made["graphs"] |= {title: [row.get(title) for row in rows] for title in ("conflicts", "chromatic", "gpu")}
         for title, method in (("call s", "one_call"), ("search s", "search")):
             made["graphs"][title] = [row["seconds"].get(method) for row in rows]
     if families:

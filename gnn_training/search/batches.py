@@ -51,12 +51,16 @@ Searcher = Callable[[Tensor, SearchBatch, int], tuple[Tensor, Tensor]]
 
 def searcher_for(data: GraphStore, device: torch.device) -> Searcher:
     """The fastest way to search on a device."""
-    if device.type == "cpu":
-        return search_on_cpu
-    if torch.version.hip or not find_spec("numba_cuda"):
+    if has_kernels(device):
+        return BlockSearcher(data, device)
+    if device.type != "cpu":
         log.warning("the cores of the CPU do the searches: on GPUs, they need NVIDIA's and the package numba-cuda")
-        return search_on_cpu
-    return BlockSearcher(data, device)
+    return search_on_cpu
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Whether searches can run on a device in thread blocks."""
+    return device.type == "cuda" and not torch.version.hip and find_spec("numba_cuda") is not None
 
 
 @torch.no_grad()

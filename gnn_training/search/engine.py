@@ -95,6 +95,11 @@ class Portfolio:
         """Fewest colors so far."""
         return int(self.best.max()) + 1
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether fewer colors are looked for."""
+        return not self.is_over and self.num_colors > self.budget.lower
+
     def run(
         self, methods: "Mapping[Method, float]", patience: int, beside: "Sequence[Beside]" = ()
     ) -> Iterator[Coloring]:  # fmt: skip
@@ -161,10 +166,10 @@ class Worker:
         """Continue the method that has just found a better coloring, which makes the first descent fast; else the one
         that has done least for its share.
         """
-        search, lower = self.search, self.search.budget.lower
+        search = self.search
         turns, done = {method: method(self) for method in methods}, dict.fromkeys(methods, 0.0)
         best, since, method = search.best, 0, next(iter(methods))
-        while self.work - since < patience and not search.is_over and search.num_colors > lower:
+        while self.work - since < patience and search.goes_on:
             self.method = method.__name__.replace("_", " ")
             work = next(turns[method])
             done[method] += work / methods[method]

@@ -90,7 +90,7 @@ def completed(lists: NeighbourLists, colors: np.ndarray) -> np.ndarray:
     """A coloring (N,) int32 with colors also for the nodes that have none, -1, because the time was over."""
     if colors.min() < 0:
         colors = kernels.first_fit(*lists, np.argsort(np.where(colors < 0, len(colors), colors), kind="stable"))
-    return colors.astype(np.int32)
+    return colors
 
 
 def first_loop(kernel: Any, deadline: float, *arguments: Any) -> Any:

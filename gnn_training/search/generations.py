@@ -3,6 +3,7 @@
 Letters in shapes: R children, N nodes of the largest graph, P pairs of parents, F features.
 """
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -34,6 +35,14 @@ class Children(NamedTuple):
     ages: Tensor  # (R, N) int16, rounds since a node took its color
 
 
+def compile_children(device: torch.device) -> None:
+    """Compile the kernels for a GPU, once and for a minute, before a clock starts."""
+    properties: Any = torch.cuda.get_device_properties(device)
+    with torch.cuda.device(device):
+        for in_shared in (True, False):
+            search_cuda.kernel(in_shared, properties.shared_memory_per_block_optin, True, device.index)
+
+
 class Generations:
     """Graphs on a GPU, one child per thread block. It launches on the current stream of torch."""
 
@@ -49,15 +58,17 @@ class Generations:
         self.processors = properties.multi_processor_count
         self._tables = lru_cache(1)(self._make_tables)
 
-    def room(self, graph: int, k: int) -> int:
-        """Children that the GPU has at the same time, 0 if they are too large for a block."""
-        launches, _ = search_cuda.plan([int(self.nodes[graph])], [k], self.max_shared)
+    def room(self, colors: Sequence[int]) -> int:
+        """Children that the GPU has at the same time, also of the largest graph; 0 if a graph is too large for a block.
+        colors: of every graph.
+        """
+        launches, too_large = search_cuda.plan(self.nodes.tolist(), colors, self.max_shared)
+        free, reserved = MEMORY_SHARE * torch.cuda.mem_get_info(self.device)[0], search_cuda.RESERVED
+        rooms = [0] * min(1, len(too_large))
         for launch in launches:
-            reserved = search_cuda.RESERVED
             blocks = min(search_cuda.BLOCKS, (self.max_shared + reserved) // (launch.shared + reserved))
-            free = MEMORY_SHARE * torch.cuda.mem_get_info(self.device)[0]
-            return max(1, min(self.processors * blocks, int(free / (2 * launch.large))))
-        return 0
+            rooms.append(max(1, min(self.processors * blocks, int(free / (2 * launch.large)))))
+        return min(rooms)
 
     def __call__(
         self, graph: np.ndarray, k: np.ndarray, starts: np.ndarray, seeds: np.ndarray, weights: np.ndarray, rounds: int
@@ -104,66 +115,101 @@ class Generations:
 
 
 class Crossing:
-    """Crossover for many pairs of parents of a graph at once, as `search.crossover.children` does it for one."""
+    """Crossover for many pairs of parents at once, as `search.crossover` does it for one. Shorter graphs are filled up
+    with nodes without a color, -1.
+    """
 
-    def __init__(self, lists: NeighbourLists, weights: Weights, device: torch.device):
-        matrix = torch.from_numpy(adjacency(lists)).to(device)
-        is_half = device.type == "cuda" and len(matrix) <= EXACT
-        self.adjacency, self.degree = matrix.to(torch.half if is_half else torch.float), matrix.sum(1).float()
+    def __init__(self, generations: Generations, graphs: Sequence[NeighbourLists], weights: Weights):
+        """graphs: those of the generations."""
+        self.graphs, device = generations.graphs, generations.device
+        degrees = [np.diff(lists.offsets) for lists in graphs]
+        self.degree = copied_to(device, filled_up(degrees))
+        moments = [(each.mean(), math.sqrt(max(each.var(), 1e-6))) for each in degrees]
+        self.moments = torch.tensor(moments, dtype=torch.float, device=device)  # mean and standard deviation of degrees
+        self.kind = torch.half if device.type == "cuda" and self.degree.shape[1] <= EXACT else torch.float
+        self.only = None
+        if len(graphs) == 1:
+            self.only = self._adjacency(torch.zeros(1, dtype=torch.long, device=device), self.degree.shape[1])[0]
         self.network = CrossoverNetwork(*weights.size)
         self.network.load_weights(weights)
         self.network.to(device)
 
+    def __call__(self, graph: Tensor, k: Tensor, parents: Tensor, ages: Tensor, by_network: Tensor) -> Tensor:
+        """Both children (2, P, N) of every pair. by_network (P, 2): see `search.crossover.children`; else `values`."""
+        values = self.values(graph, k, parents, ages)
+        both = torch.where(by_network.T[:, :, None, None], torch.stack([values, values.flip(1)]), 1.0)
+        children = crossover(torch.cat([parents, parents.flip(1)]), both.flatten(0, 1), k.repeat(2))
+        return children.view(2, *parents[:, 0].shape)
+
     @torch.no_grad()
-    def __call__(self, parents: np.ndarray, ages: np.ndarray, k: int, by_network: np.ndarray) -> np.ndarray:
-        """The two children (P, 2, N) int16 of every pair, in which some nodes have no color, -1. parents, ages:
-        (P, 2, N); by_network (P, 2): see `children`.
+    def values(self, graph: Tensor, k: Tensor, parents: Tensor, ages: Tensor) -> Tensor:
+        """What the nodes of pairs are worth: (P, 2, N). graph (P,): place among the graphs; k (P,); parents, ages
+        (P, 2, N): see `Parent`, all int64.
         """
-        size = max(1, CROSSED // (2 * k * parents.shape[2]))
-        device, found = self.degree.device, []
-        for start in range(0, len(parents), size):
-            part = (torch.from_numpy(each[start : start + size]).to(device) for each in (parents, ages, by_network))
-            colors, ages_of, flags = part
-            found.append(self._children(colors.long(), ages_of, k, flags).short().cpu().numpy())
-        return np.concatenate(found)
+        n = parents.shape[2]
+        size = max(1, CROSSED // (2 * n * (int(k.max()) + 1 + (n if self.only is None else 0))))
+        parts = zip(*(x.split(size) for x in (graph, k, parents, ages)), strict=True)
+        return torch.cat([self._values(*part) for part in parts])
 
-    def _children(self, parents: Tensor, ages: Tensor, k: int, by_network: Tensor) -> Tensor:
-        values = self.values(self.features(parents, ages, k), parents, k).double()
-        turns = torch.stack([parents, parents.flip(1)], 1)  # (P, child, whose turn it is, N)
-        values = torch.where(by_network[:, :, None, None], torch.stack([values, values.flip(1)], 1), 1.0)
-        child = torch.full_like(parents, -1)
-        for c in range(k):
-            parent, is_left = turns[:, :, c % 2], child < 0
-            worth = values.new_zeros(*parents.shape[:2], k)
-            left = worth.scatter_add(2, parent, is_left.double())
-            worth = worth.scatter_add(2, parent, values[:, :, c % 2] * is_left).masked_fill(left == 0, -torch.inf)
-            child = torch.where(is_left & (parent == worth.argmax(2, keepdim=True)), c, child)
-        return child
+    def _values(self, graph: Tensor, k: Tensor, parents: Tensor, ages: Tensor) -> Tensor:
+        filled = parents.where(parents >= 0, k.max())
+        pairs = pairs_of(self.features(graph, k, parents, ages), filled, int(k.max()) + 1)
+        return self.network.values(pairs).view_as(parents)
 
-    def values(self, x: Tensor, parents: Tensor, k: int) -> Tensor:
-        """What the nodes of pairs are worth: (P, 2, N). x (P, 2, N, F): their features."""
-        return self.network.values(pairs_of(x, parents, k)).view_as(parents)
-
-    def features(self, parents: Tensor, ages: Tensor, k: int) -> Tensor:
+    def features(self, graph: Tensor, k: Tensor, parents: Tensor, ages: Tensor) -> Tensor:
         """What `search.crossover.features_of` says of pairs: (P, 2, N, F)."""
-        n, mean = parents.shape[2], self.degree.mean()
-        own = self.adjacency.new_zeros(len(parents), 2, k, n).scatter_(2, parents[:, :, None], 1)
-        counts = own @ self.adjacency  # neighbours of a node with a color
-        free = (counts == 0) & (own == 0)
-        together, ones = parents[:, 0] * k + parents[:, 1], torch.ones_like(parents[:, 0], dtype=torch.float)
-        both = ones.new_zeros(len(parents), k * k).scatter_add_(1, together, ones).view(-1, k, k)
-        sizes = torch.stack([both.sum(2), both.sum(1)], 1).gather(2, parents)
-        largest = torch.stack([both.amax(2), both.amax(1)], 1).gather(2, parents)
-        shared = both.flatten(1).gather(1, together)[:, None]
-        deviation = (self.degree - mean).square().mean().clamp(min=1e-6).sqrt()
+        is_node, num_colors = parents >= 0, int(k.max()) + 1
+        parents = parents.where(is_node, num_colors - 1)  # what only fills up has a class of its own
+        n = is_node[:, :1].sum(2, keepdim=True)
+        degree = self.degree[graph, : parents.shape[2]][:, None]
+        mean, deviation = self.moments[graph].T[:, :, None, None]
+        own = degree.new_zeros(len(parents), 2, num_colors, parents.shape[2], dtype=self.kind)
+        own.scatter_(2, parents[:, :, None], 1)
+        matrix = self._adjacency(graph, parents.shape[2]) if self.only is None else self.only
+        counts = (own.flatten(1, 2) @ matrix).view_as(own)  # neighbours of a node with a color
+        is_color = torch.arange(num_colors, device=k.device) < k[:, None]
+        free = (counts == 0) & (own == 0) & is_color[:, None, :, None] & is_node[:, :, None]
+        together, ones = parents[:, 0] * num_colors + parents[:, 1], torch.ones_like(parents[:, 0], dtype=torch.float)
+        both = ones.new_zeros(len(parents), num_colors**2).scatter_add_(1, together, ones)
+        square = both.view(-1, num_colors, num_colors)
+        sizes = torch.stack([square.sum(2), square.sum(1)], 1).gather(2, parents)
+        largest = torch.stack([square.amax(2), square.amax(1)], 1).gather(2, parents)
+        shared = both.gather(1, together)[:, None]
         conflicts = counts.gather(2, parents[:, :, None])[:, :, 0].float()
-        takes, colors = free.sum(3).log1p().gather(2, parents), free.sum(2).log1p()
+        takes, colors, k = free.sum(3).log1p().gather(2, parents), free.sum(2).log1p(), k[:, None, None]
         x = (
-            conflicts, largest / sizes, shared / sizes, (self.degree - mean) / deviation, takes,
-            ages.float().log1p() / LOG_GENERATION, colors, (sizes * k / n + 0.1).log(), mean / n - 0.5,
-            torch.full_like(mean, n / k).log() - 1.5,
+            conflicts, largest / sizes, shared / sizes, (degree - mean) / deviation, takes,
+            ages.clamp(min=0).float().log1p() / LOG_GENERATION, colors, (sizes * k / n + 0.1).log(), mean / n - 0.5,
+            (n / k).log() - 1.5,
         )  # fmt: skip
         return torch.stack([each.expand(parents.shape) for each in x], -1)
+
+    def _adjacency(self, graph: Tensor, num_nodes: int) -> Tensor:
+        """Of graphs (P,): (P, N, N), filled up with zeros."""
+        nodes, _, first_word, words = self.graphs
+        bit = torch.arange(search_cuda.BITS, dtype=torch.int32, device=graph.device)
+        v = torch.arange(num_nodes, device=graph.device)
+        n, first = (each[graph][:, None, None] for each in (nodes, first_word))
+        width, place = (n + len(bit) - 1) // len(bit), v[: -(-len(v) // len(bit))]  # words of a node
+        at = first + v[:, None] * width + place
+        found = words.view(torch.int32)[at.clamp(max=len(words) - 1)].where((v[:, None] < n) & (place < width), 0)
+        return (found[..., None] >> bit & 1).flatten(2)[:, :, : len(v)].to(self.kind)
+
+
+@torch.no_grad()
+def crossover(parents: Tensor, values: Tensor, k: Tensor, noise: Tensor | None = None) -> Tensor:
+    """`search.crossover.crossover` of P pairs: (P, N). parents, values (P, 2, N); k (P,); noise (P, K, K)."""
+    values, num_colors = values.double(), int(k.max())
+    child, of_node = torch.full_like(parents[:, 0], -1), parents.clamp(min=0)
+    for c in range(num_colors):
+        p, is_left = c % 2, (parents[:, 0] >= 0) & (child < 0)
+        left = values.new_zeros(len(k), num_colors)
+        worth = left.scatter_add(1, of_node[:, p], values[:, p] * is_left)
+        left = left.scatter_add(1, of_node[:, p], is_left.double())
+        worth = (worth if noise is None else worth + noise[:, c]).masked_fill(left == 0, -torch.inf)
+        is_chosen = is_left & (of_node[:, p] == worth.argmax(1, keepdim=True)) & (c < k)[:, None]
+        child = torch.where(is_chosen, c, child)
+    return child
 
 
 def adjacency(lists: NeighbourLists) -> np.ndarray:
@@ -172,3 +218,12 @@ def adjacency(lists: NeighbourLists) -> np.ndarray:
     matrix = np.zeros((n, n), dtype=bool)
     matrix[lists.sources, lists.neighbours] = True
     return matrix
+
+
+def filled_up(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays (..., N) of different N in one, with -1 at the ends."""
+    longest = max(row.shape[-1] for row in rows)
+    filled = np.full((len(rows), *rows[0].shape[:-1], longest), -1, dtype=rows[0].dtype)
+    for place, row in zip(filled, rows, strict=True):
+        place[..., : row.shape[-1]] = row
+    return filled

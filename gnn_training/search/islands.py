@@ -1,14 +1,12 @@
 """Islands: pairs of parents and the children of these, generation after generation. A thread of a CPU has one; an
-NVIDIA GPU makes the children of hundreds in one launch.
+NVIDIA GPU makes the children of hundreds in one launch, see `search/gpu_islands.py`.
 """
 
 import logging
-import time
 from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,20 +14,15 @@ from gnn_training import machine
 from gnn_training.errors import MachineError, UserError
 from gnn_training.files import reason
 from gnn_training.graph import NeighbourLists
-from gnn_training.network import rule
-from gnn_training.search.crossover import GENERATION, Parent, stacked
+from gnn_training.search.crossover import Parent
 from gnn_training.search.engine import Beside, Worker
-
-if TYPE_CHECKING:
-    from gnn_training.search.generations import Crossing, Generations
 
 logger = logging.getLogger(__name__)
 ELITE = 10  # generations after which the best child of an earlier such period returns
 ALIKE = 0.99  # share of the nodes with the same color in two parents, from which on one of them begins again
 EVEN, ODDS, MOST_ODDS = 16, 64, 256  # odds to EVEN that the network chooses the classes of a child; at least 1
 GROUPS = 2  # of the islands on a GPU, each with a thread: it searches for one while that of the other is at work
-MEETING, SPACING = 0.5, 0.1  # probability that an island whose parents are alike meets another, if they differ so much
-POLL_SECONDS = 1e-3
+SPACING = 0.1  # share of the nodes in which another island must differ to be met
 
 
 class Island:
@@ -122,14 +115,11 @@ def chosen_gpus(which: str) -> tuple[int, ...]:
     numbers = range(count) if which == "all" else sorted({int(number) for number in which.split(",")})
     if max(numbers) >= count:
         raise UserError(f"gpus ({which}) are counted from 0, and there are {count}: name lower ones")
-    from gnn_training.search.generations import search_cuda  # both are loaded before a clock starts
+    from gnn_training.search.generations import compile_children
 
     logger.info("GPUs %s: their first use compiles the search, which takes a minute", ", ".join(map(str, numbers)))
     for gpu in numbers:
-        properties: Any = torch.cuda.get_device_properties(gpu)
-        with torch.cuda.device(gpu):
-            for in_shared in (True, False):
-                search_cuda.kernel(in_shared, properties.shared_memory_per_block_optin, True, gpu)
+        compile_children(torch.device("cuda", gpu))
     return tuple(numbers)
 
 
@@ -143,88 +133,15 @@ def _color(worker: Worker, gpu: int, failed: set[int]) -> None:
     """Keep a group of islands until the search is over. failed: GPUs of which an error was told; the cores go on."""
     import torch
 
-    from gnn_training.search.generations import Crossing, Generations
+    from gnn_training.search.gpu_islands import Group
 
     worker.method, device = f"recombination on GPU {gpu}", torch.device("cuda", gpu)
     try:
         with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
-            crossing = Crossing(worker.lists, worker.search.trained.crossover, device)
-            Group(worker, Generations([worker.lists], device), crossing).search()
+            group = Group([worker.lists], worker.search.trained.crossover, device)
+            count = group.room([int(worker.search.best.max())])
+            group.search([(0, worker)], count, count)
     except Exception as error:  # whatever torch, numba and the driver raise
         if gpu not in failed:
             failed.add(gpu)
             logger.warning("GPU %d colors no more, the cores go on: %s", gpu, reason(error).partition("\n")[0])
-
-
-class Group:
-    """Islands whose generations are one launch each. An island that has found k colors pulls the others down."""
-
-    def __init__(self, worker: Worker, generations: "Generations", crossing: "Crossing"):
-        """MachineError: the graph is too large."""
-        self.worker, self.generations, self.crossing = worker, generations, crossing
-        self.random, trained = np.random.default_rng(worker.rng), worker.search.trained
-        count = generations.room(0, int(worker.search.best.max())) // 2
-        if not count:
-            raise MachineError("the graph is too large for a thread block")
-        self.islands = [Island(worker.lists) for _ in range(count)]
-        moves = np.array(rule.untrained(), dtype=np.float32)  # of TabuCol; every other island takes those of the rule
-        rules = moves, moves if trained.rule is None else trained.rule
-        self.rules = np.stack([rules[i % 2] for i in range(count) for _ in range(2)])
-        self.sources = worker.lists.sources
-
-    def search(self) -> None:
-        """Search until the search is over. MachineError: what the GPU returns is wrong."""
-        worker, search = self.worker, self.worker.search
-        while not search.is_over and search.num_colors > search.budget.lower:
-            best, k = search.best, int(search.best.max())
-            worker.look_for(k)
-            for i, island in enumerate(self.islands):
-                island.begin(island.first if i else best, k)
-            while search.best is best and not search.is_over and (generation := self.generation(k)):
-                for island, parents in zip(self.islands, generation, strict=True):
-                    island.first, island.second = (parent.colors for parent in parents)
-                if search.best is best:
-                    self.cross(generation, k)
-
-    def generation(self, k: int) -> list[list[Parent]]:
-        """The two children of every island; nothing if the search is over."""
-        starts = np.concatenate([island.starts for island in self.islands])
-        count = len(starts)
-        graph, seeds = np.zeros(count, dtype=int), self.random.integers(2**31, size=count)
-        found = self.generations(graph, np.full(count, k), starts, seeds, self.rules, GENERATION)
-        while not self.generations.is_done():
-            if self.worker.search.is_over:
-                return []
-            time.sleep(POLL_SECONDS)
-        conflicts, _, colors, ages = (each.cpu().numpy().astype(np.int32) for each in found)
-        solved = np.flatnonzero(conflicts == 0)[:1].tolist()
-        if colors.min() < 0 or colors.max() >= k:
-            raise MachineError(f"it returns colors that are not 0 to {k - 1}")
-        for i in [*solved, self.random.integers(count)]:
-            counted = int((colors[i, self.sources] == colors[i, self.worker.lists.neighbours]).sum()) // 2
-            if counted != conflicts[i]:
-                raise MachineError(f"it returns a coloring with {counted} conflicts and counts {conflicts[i]}")
-        for i in solved:
-            self.worker.offer(colors[i])
-        parents = list(map(Parent, conflicts.tolist(), colors, ages))
-        return [parents[i : i + 2] for i in range(0, count, 2)]
-
-    def cross(self, generation: list[list[Parent]], k: int) -> None:
-        """Make the next starts of all islands."""
-        chances, crossed = self.random.integers(2**63, size=len(self.islands)).tolist(), []
-        for island, parents, chance, other in zip(self.islands, generation, chances, self.others(), strict=True):
-            island.take(parents)
-            if island.is_crossed(parents, chance, other):
-                crossed.append((island, *stacked(parents), island.by_network))
-        if crossed:
-            crossed_islands, *parts = zip(*crossed, strict=True)
-            colors, ages, by_network = map(np.stack, parts)
-            children = self.crossing(colors, ages, k, by_network)
-            for island, starts in zip(crossed_islands, children, strict=True):
-                island.starts = list(starts)
-
-    def others(self) -> list[np.ndarray | None]:
-        """For every island the best coloring of another one that it may meet, or none."""
-        mates = [self.islands[i] for i in self.random.permutation(len(self.islands))]
-        meets = self.random.random(len(mates)) < MEETING
-        return [mate.elite[0].colors if met and mate.elite else None for mate, met in zip(mates, meets, strict=True)]

@@ -142,8 +142,8 @@ def branch_and_bound(offsets, neighbours, colors, clique, lower, branches, stop)
 
 @njit(cache=True, nogil=True)
 def first_fit(offsets, neighbours, order):
-    """Give each node of `order` (N,) the smallest free color: colors (N,) int64, proper if it names every node."""
-    colors = np.full(len(order), -1, dtype=np.int64)
+    """Give each node of `order` (N,) the smallest free color: colors (N,) int32, proper if it names every node."""
+    colors = np.full(len(order), -1, dtype=np.int32)
     taken = np.full(len(order) + 1, -1, dtype=np.int64)  # the last node that met color c beside it
     for v in order:
         for i in range(offsets[v], offsets[v + 1]):

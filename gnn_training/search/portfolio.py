@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -17,6 +17,7 @@ from gnn_training.search import kernels, proofs
 from gnn_training.search.crossover import GENERATION, Parent, by_size, children
 from gnn_training.search.engine import (
     EMPTY_SLICE,
+    Beside,
     Budget,
     Coloring,
     Method,
@@ -131,18 +132,18 @@ def _better_ones(
     if best.num_colors <= budget.lower:
         return
     order, cores = proofs.removal_order(*lists)
-    colors, is_first = best.colors.copy(), True
+    colors, is_first, beside = best.colors.copy(), True, on_gpus(budget.gpus)
     while best.num_colors > budget.lower and time.monotonic() < budget.deadline:
         k, method, num_done = best.num_colors - 1, "smallest last", 0
         parts = open_parts(lists, cores, colors, k)
         if parts and len(parts[-1]) >= WHOLE * len(colors):
-            yield from _search(lists, trained, budget, clique, best, is_first)
+            yield from _search(lists, trained, budget, clique, best, is_first, beside)
             return
         for i, nodes in enumerate(parts):
             now, part = time.monotonic(), subgraph(lists, nodes)
             limits = budget._replace(deadline=now + (budget.deadline - now) / (len(parts) - i), lower=k)
             start = found = Coloring(method, compact(colors[nodes]), k + 1)
-            for found in _search(part, trained, limits, clique, start, is_first):
+            for found in _search(part, trained, limits, clique, start, is_first, beside):
                 if found.lower_bound > k:
                     yield best._replace(method=found.method, lower_bound=found.lower_bound)
                     return
@@ -158,8 +159,9 @@ def _better_ones(
 
 
 def _search(
-    lists: NeighbourLists, trained: Trained, budget: Budget, clique: int, best: Coloring, with_sets: bool
-) -> Iterator[Coloring]:
+    lists: NeighbourLists, trained: Trained, budget: Budget, clique: int, best: Coloring, with_sets: bool,
+    beside: Sequence[Beside],
+) -> Iterator[Coloring]:  # fmt: skip
     """Yield better colorings: that of independent sets if there is time for them, and those of the methods."""
     methods = methods_for(lists, best, clique, trained)
     now = time.monotonic()
@@ -170,7 +172,7 @@ def _search(
         if colors.max() + 1 < best.num_colors:
             best = Coloring("independent sets", colors, int(colors.max()) + 1)
             yield best
-    yield from improvements(lists, best.colors, budget, methods, trained, beside=on_gpus(budget.gpus))
+    yield from improvements(lists, best.colors, budget, methods, trained, beside=beside)
 
 
 def open_parts(lists: NeighbourLists, cores: np.ndarray, colors: np.ndarray, k: int) -> list[np.ndarray]:
@@ -195,7 +197,7 @@ def smallest_last(
     inside = np.flatnonzero(cores >= k)
     inside = inside[np.argsort(colors[inside], kind="stable")]
     others = order[: len(order) - len(inside)][::-1]
-    return kernels.first_fit(*lists, np.concatenate([inside, others])).astype(np.int32)
+    return kernels.first_fit(*lists, np.concatenate([inside, others]))
 
 
 def branch_and_bound(worker: Worker) -> Iterator[int]:

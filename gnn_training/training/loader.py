@@ -157,7 +157,7 @@ class DeviceDataset:
 
     def __init__(self, data: PackedGraphs, device: torch.device):
         self.data, self.device = data, device
-        keeps_lists = device.type == "cpu" and 2 * int(data.num_edges.sum(dtype=np.int64)) <= KEPT  # a GPU keeps graphs
+        keeps_lists = 2 * int(data.num_edges.sum(dtype=np.int64)) <= KEPT
         self.lists = lru_cache(None if keeps_lists else 0)(lambda i: data.graph(i).csr())  # of graph i
         columns = data.num_colors, data.lower_bound
         self._columns = torch.from_numpy(np.stack(columns).astype(np.int64)).to(device)

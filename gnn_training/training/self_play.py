@@ -11,22 +11,23 @@ import io
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import chain
-from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch_geometric.data import Batch, HeteroData
 
 from gnn_training.distributed import Runtime
+from gnn_training.errors import MachineError
 from gnn_training.files import OWN_LIMIT, damaged, make_folder, read_bytes, write_bytes
 from gnn_training.graph import NeighbourLists
 from gnn_training.network.crossover import CrossoverNetwork, pairs_of, squared_errors
 from gnn_training.search import kernels
+from gnn_training.search.batches import has_kernels
 from gnn_training.search.crossover import Parent, Weights, crossover, features_of, node_values, stacked
 from gnn_training.search.engine import Budget, Portfolio, Trained, Worker
 from gnn_training.search.first_colorings import seeded
@@ -36,7 +37,7 @@ from gnn_training.training.loader import DeviceDataset
 
 log = logging.getLogger(__name__)
 ROUNDS = 10  # of a training, with the same number of steps between them
-FIRST_GAMES = 8  # of the first round, which measures how many games the others can have
+FIRST_GAMES = 8  # of the first round on cores, which measures how many games the others can have
 KEPT_ASIDE = 8  # one of so many games is on a validation graph
 JUDGES = 6  # such graphs that a comparison needs at least, or it could not know its error
 MAX_NODES = 2048  # of the graph of a game
@@ -68,6 +69,14 @@ class Pair(NamedTuple):
         return (self.conflicts - self.conflicts.mean()) / math.sqrt(self.conflicts.var(ddof=1) + MORE_VARIANCE)
 
 
+class Played(NamedTuple):
+    """A game that is over."""
+
+    number: int  # in its round
+    pairs: list[Pair]
+    seconds: float  # of a core, or of a GPU
+
+
 class Player(Worker):
     """The only thread of a search, which records pairs of parents. seed: of the game."""
 
@@ -81,26 +90,34 @@ class Player(Worker):
 
     def play(self) -> list[Pair]:
         """Search until there were `num_pairs`, and return those that were recorded."""
-        search, turns = self.search, recombination(self)
-        while self.met < self.num_pairs and not search.is_over and search.num_colors > search.budget.lower:
+        turns = recombination(self)
+        while self.met < self.num_pairs and self.search.goes_on:
             next(turns)
         return self.pairs
 
     def meet(self, parents: Sequence[Parent], k: int) -> None:
         """Record the pair if it is its turn and its children differ."""
         self.met += 1
-        if self.met % math.ceil(self.num_pairs / RECORDED):
-            return
+        if self.met % math.ceil(self.num_pairs / RECORDED) == 0:
+            self.record(parents, k)
+
+    def record(self, parents: Sequence[Parent], k: int) -> None:
+        """Make children of a pair."""
         colors, ages = stacked(parents)
         values = node_values(features_of(*self.lists, colors, ages, k), colors, k, self.weights)
-        origin, conflicts = np.empty((CHILDREN, colors.shape[1]), np.int8), np.empty(CHILDREN, np.int32)
+        children, conflicts = np.empty((CHILDREN, colors.shape[1]), np.int32), np.empty(CHILDREN, np.int32)
         for i in range(CHILDREN):
             first, temperature = i % 2, math.exp(self.random.uniform(*np.log(TEMPERATURE)))
             noise = temperature * abs(values.sum()) / (2 * k) * self.random.gumbel(size=(k, k))
-            child = crossover(colors[first], colors[1 - first], values[:: 1 - 2 * first].copy(), k, noise)
-            origin[i] = np.where(child < 0, -1, (child % 2) ^ first)
-            conflicts[i] = self.conflicts_left(child, k)
+            children[i] = crossover(colors[first], colors[1 - first], values[:: 1 - 2 * first].copy(), k, noise)
+            conflicts[i] = self.conflicts_left(children[i].copy(), k)
+        self.add(parents, k, children, conflicts)
+
+    def add(self, parents: Sequence[Parent], k: int, children: np.ndarray, conflicts: np.ndarray) -> None:
+        """Keep a pair if its children (CHILDREN, N) differ in conflicts; every other one begins with the second."""
+        colors, ages = stacked(parents)
         if conflicts.min() < conflicts.max() and not self.search.is_over:
+            origin = np.where(children < 0, -1, (children + np.arange(CHILDREN)[:, None]) % 2).astype(np.int8)
             small = np.minimum(ages, np.iinfo(np.uint16).max).astype(np.uint16)
             self.pairs.append(Pair(self.graph, k, colors.astype(np.int16), small, origin, conflicts))
 
@@ -109,6 +126,9 @@ class Player(Worker):
         self.look_for(k)
         kernels.complete(*self.lists, child, k, self.children_rng, self.stop)
         return kernels.tabucol(*self.lists, child, k, MOVES, self.children_rng, self.stop)[2]
+
+
+P = TypeVar("P", bound=Player)
 
 
 class SelfPlay:
@@ -128,8 +148,13 @@ class SelfPlay:
         self.weights: Weights | None = None  # of the players of the round that is being played
         self.rounds = dict[int, list[Pair]]()  # the buffer
         self.first = copy.deepcopy(first)
+        self.fits_gpu, self.slots = np.zeros(len(data), dtype=bool), 0  # games that the GPU plays at the same time
+        if has_kernels(rt.device):
+            from gnn_training.training.games_on_gpu import fitting, slots  # loads numba's CUDA
+
+            self.fits_gpu, self.slots = fitting(data.num_nodes, data.dsatur_colors, rt.device), slots(rt.device)
         self._pool, self._games = ThreadPoolExecutor(torch.get_num_threads()), list[Future]()
-        self._players = list[Player]()
+        self._players, self._is_closed = list[Player](), False
 
     def advance(self, step: int, num_steps: int, network: CrossoverNetwork, signals: Sequence[float]) -> bool:
         """Before a step: take in the rounds that are due, and begin the next one with this network. False if a signal
@@ -205,6 +230,7 @@ class SelfPlay:
         """End the games that are being played."""
         for game in self._games:
             game.cancel()
+        self._is_closed = True
         for player in self._players:
             player.search.finish()
         self._pool.shutdown()
@@ -229,20 +255,62 @@ class SelfPlay:
         self.weights, self._players = weights, []
         rng, ranks = np.random.default_rng([self.settings.seed, self.num_played, GAMES]), self.rt.world_size
         games = []
-        for number in range(count := self.games or FIRST_GAMES):
+        for number in range(count := self.games or self._first_games()):
             graph, (turn, place) = rng.choice(self.graphs), divmod(self.num_played * count + number, KEPT_ASIDE)
             if place == 0 and len(self.aside):
                 graph = self.aside[turn % len(self.aside)]
             games.append((number, int(graph), int(rng.integers(2**31))))
-        self._games = [self._pool.submit(self._play, *game) for game in games[self.rt.rank :: ranks]]
+        mine = games[self.rt.rank :: ranks]
+        on_gpu = [game for game in mine if self.fits_gpu[game[1]]]
+        self._games = [self._pool.submit(self._play, *game) for game in mine if not self.fits_gpu[game[1]]]
+        if on_gpu:
+            self._games.append(self._pool.submit(self._play_on_gpu, on_gpu))
 
-    def _play(self, number: int, graph: int, seed: int) -> tuple[int, list[Pair], float]:
-        """Number of a game, its pairs and its seconds of a core."""
-        start, lists, lower = time.thread_time(), self.dataset.lists(graph), int(self.dataset.data.lower_bound[graph])
+    def _first_games(self) -> int:
+        """Games of the first round: enough for all GPUs."""
+        return sum(self.rt.gather(self.slots)) or FIRST_GAMES
+
+    def _play(self, number: int, graph: int, seed: int) -> list[Played]:
+        """Play a game on a core."""
+        start = time.thread_time()
+        player = self._player(Player, graph, seed)
+        return [Played(number, player.play(), time.thread_time() - start)]
+
+    def _play_on_gpu(self, games: list[tuple[int, int, int]]) -> list[Played]:
+        """Play games side by side. The seconds of a game are its share of those of all."""
+        from gnn_training.search.generations import compile_children
+        from gnn_training.training.games_on_gpu import Games, GpuPlayer
+
         assert self.weights is not None
-        player = Player(graph, lists, kernels.dsatur(*lists), lower, self.weights, seed)
+
+        device, data, players = self.rt.device, self.dataset.data, dict[int, GpuPlayer]()
+        places = {graph: place for place, graph in enumerate(sorted({graph for _, graph, _ in games}))}
+
+        def begun() -> Iterator[tuple[int, GpuPlayer]]:
+            for number, graph, seed in games:
+                if self._is_closed:
+                    return
+                players[number] = self._player(GpuPlayer, graph, seed)
+                yield places[graph], players[number]
+
+        compile_children(device)
+        start = time.monotonic()
+        try:
+            with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+                group = Games([self.dataset.lists(graph) for graph in places], self.weights, device)
+                group.search(begun(), group.room(data.dsatur_colors[list(places)].tolist()))
+        except MachineError as error:
+            raise MachineError(f"self-play on {device}: {error}: report it; --self-play 0 leaves it out") from error
+        seconds = (time.monotonic() - start) / len(games)
+        return [Played(number, player.pairs, seconds) for number, player in players.items()]
+
+    def _player(self, kind: type[P], graph: int, seed: int) -> P:
+        """Who plays a game."""
+        assert self.weights is not None
+        lists, lower = self.dataset.lists(graph), int(self.dataset.data.lower_bound[graph])
+        player = kind(graph, lists, kernels.dsatur(*lists), lower, self.weights, seed)
         self._players.append(player)
-        return number, player.play(), time.thread_time() - start
+        return player
 
     def _end(self, signals: Sequence[float]) -> bool:
         """Wait for the games of all ranks, and add what they brought; False if a signal has come."""
@@ -252,19 +320,19 @@ class SelfPlay:
             stopped, is_open = rt.any(bool(signals), not all(game.done() for game in self._games))
             if stopped:
                 return False
-        played = sorted(chain(*rt.gather([game.result() for game in self._games])), key=itemgetter(0))
-        pairs, seconds = [pair for _, found, _ in played for pair in found], sum(each[2] for each in played)
-        if not self.games:  # as many as the minutes allow on all threads
-            threads = sum(rt.gather(torch.get_num_threads()))
-            left = 60 * self.settings.self_play * threads / seconds * len(played) - len(played)
+        played = sorted(chain(*rt.gather([each for game in self._games for each in game.result()])))
+        pairs, seconds = [pair for game in played for pair in game.pairs], sum(game.seconds for game in played)
+        if not self.games:  # as many as the minutes allow on all GPUs or threads
+            players = sum(rt.gather(1 if self.slots else torch.get_num_threads()))
+            left = 60 * self.settings.self_play * players / seconds * len(played) - len(played)
             self.games = max(1, round(left / (ROUNDS - 1)))
         self._add(self.num_played, pairs)
         if rt.is_main:
             make_folder(self._file(0).parent)
             write_bytes(self._file(self.num_played), to_bytes(pairs))
             log.info(
-                "self-play: round %d of %d: %d pairs of parents from %d games in %.0f s of a core",
-                self.num_played + 1, ROUNDS, len(pairs), len(played), seconds,
+                "self-play: round %d of %d: %d pairs of parents from %d games in %.0f s of a %s",
+                self.num_played + 1, ROUNDS, len(pairs), len(played), seconds, "GPU" if self.slots else "core",
             )  # fmt: skip
         self.num_played, self.weights = self.num_played + 1, None
         return True

@@ -1,0 +1,145 @@
+"""Islands on an NVIDIA GPU: of one search or of many, with a launch for a generation of all of them."""
+
+import time
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_training.errors import MachineError
+from gnn_training.graph import NeighbourLists
+from gnn_training.network import rule
+from gnn_training.search.batches import copied_to
+from gnn_training.search.crossover import GENERATION, Parent, Weights, stacked
+from gnn_training.search.engine import Worker
+from gnn_training.search.generations import Crossing, Generations, filled_up
+from gnn_training.search.islands import Island
+
+MEETING = 0.5  # probability that an island whose parents are alike meets another
+POLL_SECONDS = 1e-3
+
+
+class GpuIsland(Island):
+    """An island of a worker's search, whose children a GPU makes."""
+
+    def __init__(self, worker: Worker, graph: int, number: int, others: "list[GpuIsland]"):
+        """graph: place among those of the GPU; number: among the islands of the search, which are in others."""
+        super().__init__(worker.lists)
+        self.worker, self.graph, self.others = worker, graph, others
+        self.random = np.random.default_rng([*worker.rng, number])
+        self.best: np.ndarray | None = None  # of the search, when the island began
+        trained = worker.search.trained.rule  # every other island moves by it, if there is one
+        self.rule = np.array(rule.untrained() if trained is None or number % 2 == 0 else trained, np.float32)
+
+    def follow(self) -> None:
+        """Look for one color less than is known: the first island from the best coloring, the others from their own."""
+        self.best = self.worker.search.best
+        self.begin(self.best if self is self.others[0] else self.first, int(self.best.max()))
+
+    def cross(self, parents: list[Parent]) -> bool:
+        """Take the children as parents; see `is_crossed`."""
+        self.take(parents)
+        self.worker.meet(parents, self.k)
+        mate = self.others[self.random.integers(len(self.others))]
+        meets = self.random.random() < MEETING and mate is not self and mate.elite
+        return self.is_crossed(parents, int(self.random.integers(2**63)), mate.elite[0].colors if meets else None)
+
+    def keep(self, children: list[Parent]) -> bool:
+        """Keep the children, and offer one without a conflict; whether the search still looks for as many colors."""
+        self.first, self.second = (child.colors for child in children)
+        for child in children:
+            if not child.conflicts and self.worker.search.best is self.best:
+                self.worker.offer(child.colors)
+        return self.worker.search.best is self.best
+
+
+class Group:
+    """Searches in some graphs, whose islands have a generation in one launch. An island that has found k colors pulls
+    the others of its search down.
+    """
+
+    def __init__(self, graphs: Sequence[NeighbourLists], weights: Weights, device: torch.device):
+        """The device must be that of the present thread. weights: of the crossover of all searches."""
+        self.generations = Generations(graphs, device)
+        self.device = self.generations.device
+        self.crossing = Crossing(self.generations, graphs, weights)
+
+    def room(self, colors: Sequence[int]) -> int:
+        """Islands that the GPU has at the same time. MachineError: a graph is too large. colors: of every graph."""
+        if not (count := self.generations.room(colors) // 2):
+            raise MachineError("the graph is too large for a thread block")
+        return count
+
+    def search(self, searches: Iterable[tuple[int, Worker]], room: int, each: int = 1) -> None:
+        """Search until all searches are over. searches: places among the graphs, and workers; one begins when there is
+        room for its islands, of which it has `each`. MachineError: what the GPU returns is wrong.
+        """
+        waiting, islands = iter(searches), list[GpuIsland]()
+        while True:
+            islands = [island for island in islands if island.worker.search.goes_on]
+            for graph, worker in islice(waiting, (room - len(islands)) // each):
+                others = list[GpuIsland]()
+                others += (GpuIsland(worker, graph, number, others) for number in range(each))
+                islands += others
+            if not islands:
+                return
+            for island in islands:
+                if island.best is not island.worker.search.best:
+                    island.follow()
+            made = self.launch(islands, [island.starts for island in islands], GENERATION)
+            generation = zip(islands, made, strict=False)  # nothing was made if all searches are over
+            self.cross([(island, children) for island, children in generation if island.keep(children)])
+
+    def launch(
+        self, islands: Sequence[GpuIsland], starts: Sequence[Sequence[np.ndarray]], rounds: int
+    ) -> list[list[Parent]]:
+        """What becomes of so many starts (N,) of every island; nothing if all searches are over meanwhile."""
+        owners = [island for island, several in zip(islands, starts, strict=True) for _ in several]
+        graph, k, seeds = np.array([(each.graph, each.k, each.random.integers(2**31)) for each in owners]).T
+        rules = np.stack([each.rule for each in owners])
+        found = self.generations(graph, k, filled_up([x for several in starts for x in several]), seeds, rules, rounds)
+        while not self.generations.is_done():
+            if all(island.worker.search.is_over for island in islands):
+                return []
+            time.sleep(POLL_SECONDS)
+        conflicts, _, colors, ages = (each.cpu().numpy().astype(np.int32) for each in found)
+        made = [
+            Parent(int(left), *(x[: len(owner.first)] for x in (of_nodes, since)))
+            for owner, left, of_nodes, since in zip(owners, conflicts, colors, ages, strict=True)
+        ]
+        solved = np.flatnonzero(conflicts == 0).tolist()
+        for i in [*solved, int(owners[0].random.integers(len(made)))]:
+            check(owners[i], made[i])
+        ends = np.cumsum([0, *map(len, starts)])
+        return [made[i:end] for i, end in zip(ends, ends[1:], strict=False)]
+
+    def cross(self, generation: Sequence[tuple[GpuIsland, list[Parent]]]) -> None:
+        """Make the next starts of islands with these children."""
+        crossed = [(island, parents) for island, parents in generation if island.cross(parents)]
+        if not crossed:
+            return
+        islands, pairs = zip(*crossed, strict=True)
+        by_network = torch.tensor([island.by_network for island in islands], device=self.device)
+        children = self.crossing(*self.tensors(islands, pairs), by_network).int().cpu().numpy()
+        for island, *starts in zip(islands, *children, strict=True):
+            island.starts = [start[: len(island.first)] for start in starts]
+
+    def tensors(
+        self, islands: Sequence[GpuIsland], pairs: Sequence[Sequence[Parent]]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Graph, k, colors and ages of pairs, as `Crossing` takes them."""
+        graph, k = np.array([(island.graph, island.k) for island in islands]).T
+        colors, ages = (filled_up(each) for each in zip(*map(stacked, pairs), strict=True))
+        a, b, c, d = (copied_to(self.device, x.astype(np.int64)) for x in (graph, k, colors, ages))
+        return a, b, c, d
+
+
+def check(island: GpuIsland, child: Parent) -> None:
+    """MachineError if what the GPU says of a child is wrong."""
+    colors, (sources, neighbours) = child.colors, (island.lists.sources, island.lists.neighbours)
+    if colors.min() < 0 or colors.max() >= island.k:
+        raise MachineError(f"it returns colors that are not 0 to {island.k - 1}")
+    if (counted := int((colors[sources] == colors[neighbours]).sum()) // 2) != child.conflicts:
+        raise MachineError(f"it returns a coloring with {counted} conflicts and counts {child.conflicts}")

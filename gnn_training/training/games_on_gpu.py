@@ -1,0 +1,81 @@
+"""The games of self-play on an NVIDIA GPU: those of a rank side by side, with a launch for a generation of all, and one
+for the children of all pairs that are recorded.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from gnn_training.search import search_cuda
+from gnn_training.search.crossover import Parent
+from gnn_training.search.generations import crossover
+from gnn_training.search.gpu_islands import GpuIsland, Group
+from gnn_training.training.self_play import CHILDREN, MOVES, TEMPERATURE, Player
+
+
+class GpuPlayer(Player):
+    """A player whose pairs wait until those of the others are there, too."""
+
+    waiting: Sequence[Parent] = ()
+
+    def record(self, parents: Sequence[Parent], k: int) -> None:
+        """Wait with a pair."""
+        self.waiting = tuple(parents)
+
+
+class Games(Group):
+    """Games as `Player` plays them, each with one island."""
+
+    def cross(self, generation: Sequence[tuple[GpuIsland, list[Parent]]]) -> None:
+        """Make the next starts, and record the pairs that are waiting."""
+        super().cross(generation)
+        players = {island: island.worker for island, _ in generation if isinstance(island.worker, GpuPlayer)}
+        self.record({island: player for island, player in players.items() if player.waiting})
+        for player in players.values():
+            player.waiting = ()
+            if player.met >= player.num_pairs:
+                player.search.finish()
+
+    def record(self, players: dict[GpuIsland, GpuPlayer]) -> None:
+        """Make children of the pairs of these players, whose classes are drawn by a softmax; see `Player.record`."""
+        if not players:
+            return
+        islands, pairs = list(players), [player.waiting for player in players.values()]
+        graph, k, parents, ages = self.tensors(islands, pairs)
+        values = self.crossing.values(graph, k, parents, ages).masked_fill(parents < 0, 0)
+        noise = torch.ones(len(islands), CHILDREN, int(k.max()), int(k.max()), device=self.device)
+        generator, (coldest, hottest) = torch.Generator(self.device), np.log(TEMPERATURE)
+        for of_pair, (island, player), total in zip(noise, players.items(), values.sum((1, 2)), strict=True):
+            generator.manual_seed(int(player.random.integers(2**63)))
+            temperature = np.exp(player.random.uniform(coldest, hottest, size=CHILDREN))
+            gumbel = -of_pair[:, : island.k, : island.k].exponential_(generator=generator).log()
+            scale = torch.from_numpy(temperature).to(gumbel)[:, None, None] * total.abs() / (2 * island.k)
+            of_pair[:, : island.k, : island.k] = gumbel * scale
+        is_turned = torch.arange(CHILDREN, device=self.device)[:, None, None] % 2 == 1
+        parents, values = (
+            torch.where(is_turned, x[:, None].flip(2), x[:, None].expand(-1, CHILDREN, -1, -1)).flatten(0, 1)
+            for x in (parents, values)
+        )
+        found = crossover(parents, values, k.repeat_interleave(CHILDREN), noise.flatten(0, 1)).int().cpu().numpy()
+        children = [
+            list(rows[:, : len(island.first)])
+            for island, rows in zip(islands, found.reshape(len(islands), CHILDREN, -1), strict=True)
+        ]
+        made = self.launch(islands, children, MOVES)
+        for (island, player), pair, rows, after in zip(players.items(), pairs, children, made, strict=False):
+            player.add(pair, island.k, np.stack(rows), np.array([child.conflicts for child in after], np.int32))
+
+
+def slots(device: torch.device) -> int:
+    """Games that a GPU can play at the same time, if their graphs are small."""
+    return torch.cuda.get_device_properties(device).multi_processor_count * search_cuda.BLOCKS // 2
+
+
+def fitting(nodes: np.ndarray, colors: np.ndarray, device: torch.device) -> np.ndarray:
+    """Which graphs of so many nodes and colors (G,) a GPU can search."""
+    properties: Any = torch.cuda.get_device_properties(device)
+    fits = np.ones(len(nodes), dtype=bool)
+    fits[search_cuda.plan(nodes.tolist(), colors.tolist(), properties.shared_memory_per_block_optin)[1]] = False
+    return fits
