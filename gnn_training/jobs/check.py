@@ -84,7 +84,7 @@ def estimate(settings: CheckSettings, kind: str, most: str) -> tuple[dict[str, s
         rounds = 2 * per_step * steps * settings.rounds
         rounds += settings.validation_rounds * evaluated * (EVALUATIONS + 2)
         searching = rounds / (ROUNDS_PER_SECOND[kind] * count) / 60
-        minutes = max(searching, settings.self_play) + OTHER_MINUTES  # games run on the cores meanwhile
+        minutes = searching + settings.self_play + OTHER_MINUTES  # the GPUs play the games, too
         efficiency = (rows[0]["minutes"] if rows else minutes) / (count * minutes)
         row = {"GPUs": f"{count} x {kind.upper()}", "steps": steps, "minutes of searches": searching,
                "minutes": minutes, "efficiency": efficiency}  # fmt: skip
@@ -97,7 +97,7 @@ def estimate(settings: CheckSettings, kind: str, most: str) -> tuple[dict[str, s
         "generate and label them: do that on a machine without GPUs",
         "searches": f"{settings.searches or SEARCHES if not settings.steps else 'two for every graph of a step'}, of "
         f"{settings.rounds} rounds",
-        "minutes": "those of searches, by the rounds per second of one H200, or of self-play on the cores meanwhile, "
+        "minutes": f"those of searches, by the rounds per second of one H200, {settings.self_play:g} of self-play, "
         f"and {OTHER_MINUTES} to check, export and evaluate on the cores",
     }
     advice = f"This job is worth {worth['GPUs']}."
