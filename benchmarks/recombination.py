@@ -26,9 +26,10 @@ from benchmarks.families import latin_square
 from gnn_training.console import markdown_table, print_tables
 from gnn_training.data import applications, families
 from gnn_training.graph import Graph, Instance, NeighbourLists, as_graph
+from gnn_training.network.crossover_weights import Weights, by_size
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search import kernels
-from gnn_training.search.crossover import GENERATION, Weights, by_size
+from gnn_training.search.crossover import GENERATION
 from gnn_training.search.engine import Budget, Portfolio, Trained, Worker
 from gnn_training.search.first_colorings import clique_size
 from gnn_training.search.portfolio import colorings, compile_all, recombination

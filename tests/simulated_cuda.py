@@ -179,9 +179,9 @@ def color(task: Islands) -> tuple[list, list[int], list[str], float]:
             yield 0
 
     gpu_islands.Generations = Failing
-    islands.logger.warning = lambda text, *arguments: messages.append(text % arguments)  # type: ignore[method-assign]
+    search_gpus.logger.warning = lambda text, *arguments: messages.append(text % arguments)  # type: ignore[method-assign]
     lists, start = task.graph.csr(), time.monotonic()
-    budget, beside = Budget(start + task.seconds, task.lower), islands.on_gpus(task.gpus)
+    budget, beside = Budget(start + task.seconds, task.lower), search_gpus.on_gpus(task.gpus)
     first = kernels.dsatur(*lists, np.zeros(1, np.uint8))
     colorings = list(improvements(lists, first, budget, {idle: 1}, beside=beside))
     return colorings, launches, messages, time.monotonic() - start
@@ -238,9 +238,10 @@ if __name__ == "__main__":
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
     from gnn_training.data import gpu_labels
-    from gnn_training.search import gpu_islands, islands, kernels, search_cuda
+    from gnn_training.network.crossover_weights import by_size
+    from gnn_training.search import gpu_islands, kernels, search_cuda
+    from gnn_training.search import gpus as search_gpus
     from gnn_training.search.batches import BlockSearcher
-    from gnn_training.search.crossover import by_size
     from gnn_training.search.engine import Budget, Trained, improvements
     from gnn_training.search.generations import Children, Generations
     from gnn_training.search.search_kernel import child, noise_table

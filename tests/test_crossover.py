@@ -11,18 +11,10 @@ from torch_geometric.data import Batch
 from benchmarks.recombination import Task, solve
 from gnn_training.graph import Graph
 from gnn_training.network.crossover import CrossoverNetwork, size_of
+from gnn_training.network.crossover_weights import Weights, by_size, from_text, shapes, to_text
 from gnn_training.onnx_program.session import Model
-from gnn_training.search.crossover import (
-    Weights,
-    by_size,
-    crossover,
-    features_of,
-    from_text,
-    node_values,
-    shapes,
-    to_text,
-)
-from gnn_training.training.self_play import Pair, as_data
+from gnn_training.search.crossover import crossover, features_of, node_values
+from gnn_training.training.games import Pair, as_data
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

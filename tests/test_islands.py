@@ -25,10 +25,10 @@ from gnn_training.data.labels import label
 from gnn_training.errors import UserError
 from gnn_training.graph import UNNAMED_FAMILY, Instance, is_proper
 from gnn_training.onnx_program.session import Model
-from gnn_training.search import islands
 from gnn_training.search.crossover import Parent, children, crossover, features_of, node_values
-from gnn_training.search.islands import Island, chosen_gpus
-from gnn_training.training.self_play import to_bytes
+from gnn_training.search.gpus import GROUPS, chosen_gpus
+from gnn_training.search.islands import Island
+from gnn_training.training.games import to_bytes
 
 GRAPH = random_graph(40, 0.5, 1)
 FEW = 9  # colors that the islands come down to, from 11
@@ -98,7 +98,7 @@ def test_islands_color_on_gpus_that_work_and_end_without_those_that_do_not(name:
     if name in ("a GPU that hangs", "until the deadline"):
         assert seconds >= CASES[name].seconds
     if name == "a GPU that hangs":
-        assert launches == [islands.GROUPS] and not colorings
+        assert launches == [GROUPS] and not colorings
 
 
 @pytest.mark.slow

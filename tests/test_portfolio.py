@@ -18,9 +18,9 @@ from small_graphs import planted, random_graph
 
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.graph import Graph, as_graph, conflicts, is_proper, num_colors
+from gnn_training.network.crossover_weights import Weights, by_size, to_text
 from gnn_training.onnx_program.session import Model
 from gnn_training.search import engine, first_colorings, islands, kernels, portfolio, proofs
-from gnn_training.search.crossover import Weights, by_size, to_text
 from gnn_training.search.engine import UNTRAINED, Budget, Method, Trained, improvements
 from gnn_training.search.portfolio import colorings
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from gnn_training.graph import Graph
+from gnn_training.network.crossover_weights import by_size
 from gnn_training.onnx_program.session import Model
-from gnn_training.search.crossover import GENERATION, Parent, by_size, children
+from gnn_training.search.crossover import GENERATION, Parent, children
 from gnn_training.search.kernels import first_fit
 from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
 

@@ -20,25 +20,17 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.graph import Graph, conflicts
 from gnn_training.network.crossover import FIRST_LOG_CONFLICTS, CrossoverNetwork
+from gnn_training.network.crossover_weights import by_size
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search import kernels
 from gnn_training.search.batches import search_on_cpu
-from gnn_training.search.crossover import Parent, by_size, children, features_of, node_values
+from gnn_training.search.crossover import Parent, children, features_of, node_values
 from gnn_training.settings import TrainSettings
 from gnn_training.training import self_play
+from gnn_training.training.games import CHILDREN, RECORDED, Pair, Player, as_data, from_bytes, num_bytes, to_bytes
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import DeviceDataset, GraphLoader
-from gnn_training.training.self_play import (
-    CHILDREN,
-    RECORDED,
-    ROUNDS,
-    Pair,
-    Player,
-    SelfPlay,
-    as_data,
-    from_bytes,
-    to_bytes,
-)
+from gnn_training.training.self_play import ROUNDS, SelfPlay
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -280,7 +272,7 @@ def test_a_signal_leaves_the_round_out_and_no_game_goes_on(tiny_data: Path, tmp_
 def test_the_oldest_rounds_leave_a_buffer_that_is_full(tiny_data: Path, tmp_path: Path, rt: Runtime):
     games = start(rt, tiny_runs.settings(tiny_data, tmp_path / "run", self_play=1.0, replay_mib=1))
     pair = play(0)[0][0]
-    room = 2**20 // self_play.num_bytes(pair)
+    room = 2**20 // num_bytes(pair)
     for number in range(3):
         games._add(number, [pair] * (room // 2))
     assert list(games.rounds) == [1, 2]

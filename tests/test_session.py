@@ -22,9 +22,9 @@ from gnn_training.errors import UserError
 from gnn_training.graph import Graph, num_colors
 from gnn_training.jobs.color import color
 from gnn_training.machine import num_cores
+from gnn_training.network import crossover_weights
 from gnn_training.onnx_program import golden, session
 from gnn_training.onnx_program.session import Model, needed_bytes
-from gnn_training.search import crossover
 from gnn_training.settings import ColorSettings, EvaluateSettings, RunSettings
 
 ROOT = Path(__file__).parents[1]
@@ -222,7 +222,7 @@ def test_a_file_of_an_older_version_colors_by_size_and_says_so_once(tmp_path: Pa
     assert caplog.messages == [
         f"{path}: has no weights of crossover, so children take the largest classes; export it again"
     ]
-    for part, expected in zip(old.crossover, crossover.by_size(), strict=True):
+    for part, expected in zip(old.crossover, crossover_weights.by_size(), strict=True):
         assert np.array_equal(part, expected)
     assert again.crossover is old.crossover
 

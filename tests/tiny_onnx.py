@@ -4,8 +4,8 @@ from pathlib import Path
 
 import onnx
 
+from gnn_training.network.crossover_weights import by_size, to_text
 from gnn_training.network.rule import NUM_WEIGHTS
-from gnn_training.search.crossover import by_size, to_text
 
 CROSSOVER = to_text(by_size(1, 1)).replace('"', '\\"')
 MODEL = """

@@ -27,6 +27,7 @@ from gnn_training.data.packed import Columns, Label, PackedGraphs, Row
 from gnn_training.data.sources import read
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
+from gnn_training.network.crossover_weights import by_size, from_text
 from gnn_training.processes import run_in_processes
 
 if TYPE_CHECKING:
@@ -66,9 +67,9 @@ class Plan:
     @property
     def trained(self) -> "engine.Trained":
         """What a search takes of the model."""
-        from gnn_training.search import crossover, engine  # compiled, which only workers need
+        from gnn_training.search import engine  # compiled, which only workers need
 
-        weights = crossover.from_text(self.crossover) if self.crossover else crossover.by_size()
+        weights = from_text(self.crossover) if self.crossover else by_size()
         return engine.Trained(np.array(self.rule, np.float32) if self.rule else None, weights)
 
 

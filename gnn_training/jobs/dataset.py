@@ -17,9 +17,9 @@ from gnn_training.data.labels import PARTS, Plan, label_all
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import StorageError, UserError
 from gnn_training.graph import UNNAMED_FAMILY
+from gnn_training.network.crossover_weights import to_text
 from gnn_training.onnx_program.session import Model
-from gnn_training.search.crossover import to_text
-from gnn_training.search.islands import chosen_gpus
+from gnn_training.search.gpus import chosen_gpus
 from gnn_training.settings import GenerateSettings, ImportSettings, LabelSettings
 
 log = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ from gnn_training.report import scores
 from gnn_training.report.page import IN_EVERY_PAGE, as_networkx, is_drawable, page, pictures
 from gnn_training.report.scores import COMPARED_SECONDS, METHODS, Row
 from gnn_training.search import engine, first_colorings, kernels, portfolio
-from gnn_training.search.islands import chosen_gpus
+from gnn_training.search.gpus import chosen_gpus
 from gnn_training.settings import EvaluateSettings
 from gnn_training.training.logbook import errors_as_warnings
 

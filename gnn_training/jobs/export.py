@@ -9,8 +9,8 @@ from pathlib import Path
 from gnn_training import __version__, contract, files
 from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, MODEL_FILES, SUMS_FILE, WEB_FILE, WEIGHTS_FILE
 from gnn_training.errors import UserError
+from gnn_training.network.crossover_weights import to_text
 from gnn_training.onnx_program import golden
-from gnn_training.search.crossover import to_text
 from gnn_training.settings import ExportSettings
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.nn import MessagePassing
 
 from gnn_training.contract import CROSSOVER_LAYERS, CROSSOVER_WIDTH
-from gnn_training.search.crossover import FEATURES, MESSAGES, Weights
+from gnn_training.network.crossover_weights import FEATURES, MESSAGES, Weights
 
 FIRST_LOG_CONFLICTS = -3.9  # of an untrained network, about as a trained one has it
 

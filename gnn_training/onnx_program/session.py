@@ -17,8 +17,7 @@ from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, MAX_WEIGHT, O
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, as_graph, concatenated, is_one_graph
 from gnn_training.machine import available_bytes, usable_threads
-from gnn_training.network import rule
-from gnn_training.search import crossover
+from gnn_training.network import crossover_weights, rule
 from gnn_training.search.engine import Trained
 
 logger = logging.getLogger(__name__)
@@ -60,7 +59,7 @@ class Model:
             if self.steps < 0 or not np.abs(self.rule).max() <= MAX_WEIGHT:
                 raise ValueError(f"steps must be 0 or more, and weights of the rule at most {MAX_WEIGHT:g}")
             text = self.metadata.get("crossover")
-            self.crossover = _by_size(self.path) if text is None else crossover.from_text(text)
+            self.crossover = _by_size(self.path) if text is None else crossover_weights.from_text(text)
 
     def __reduce__(self) -> tuple:
         """Pickle the path; the copy opens it again."""
@@ -162,10 +161,10 @@ def needed_bytes(graphs: Sequence[Graph]) -> int:
 
 
 @cache  # so that it is said once
-def _by_size(path: Path) -> crossover.Weights:
+def _by_size(path: Path) -> crossover_weights.Weights:
     """The crossover of a file without weights for it."""
     logger.info("%s: has no weights of crossover, so children take the largest classes; export it again", path)
-    return crossover.by_size()
+    return crossover_weights.by_size()
 
 
 def _cause(error: Exception) -> str:

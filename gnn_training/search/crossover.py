@@ -8,78 +8,18 @@ same network in torch, which self-play trains. An exported file has the weights 
 Letters in shapes: N nodes, K colors, F features, D width; the two colorings are 0 and 1.
 """
 
-import json
 import math
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from gnn_training.contract import MAX_WEIGHT
 from gnn_training.graph import NeighbourLists
+from gnn_training.network.crossover_weights import F, Weights
 from gnn_training.search.compiled import njit
 
-# Of a node in its coloring: neighbours of its own color; the largest share of its class that is one class of the other
-# coloring; the share of its class that is one class with it there; its degree; nodes that its class could take; moves
-# since its last one; other colors without a conflict; size of its class. Of all nodes: density, nodes for each color.
-FEATURES = (
-    "conflicts", "class_agreement", "agreement", "degree", "takes", "age", "free", "size", "density", "nodes_per_color",
-)  # fmt: skip
-MESSAGES = 4  # that a node gets: of itself, of its class, of itself in the other coloring, of its class there
-F = len(FEATURES)
 GENERATION = 5_000  # moves of TabuCol on a child
 LOG_GENERATION = math.log1p(GENERATION)
-
-
-class Weights(NamedTuple):
-    """The numbers of the network with L layers, all float32."""
-
-    first: np.ndarray  # (F, D)
-    first_bias: np.ndarray  # (D,)
-    layers: np.ndarray  # (L, MESSAGES, D, D)
-    layer_biases: np.ndarray  # (L, D)
-    out: np.ndarray  # (D,)
-    direct: np.ndarray  # (F,)
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Width and number of layers."""
-        return len(self.out), len(self.layers)
-
-
-def shapes(width: int, layers: int) -> dict[str, tuple[int, ...]]:
-    """Shapes of the weights by name."""
-    d = width
-    sizes = (F, d), (d,), (layers, MESSAGES, d, d), (layers, d), (d,), (F,)
-    return dict(zip(Weights._fields, sizes, strict=True))
-
-
-def to_text(weights: Weights) -> str:
-    """JSON from names to nested lists, which reads back exactly."""
-    digits = np.vectorize(lambda weight: float(f"{weight:.9g}"), otypes=[float])
-    return json.dumps({name: digits(part).tolist() for name, part in weights._asdict().items()})
-
-
-@cache
-def from_text(text: str) -> Weights:
-    """Weights of any width and number of layers, as `to_text` writes them. Raises KeyError, TypeError or ValueError if
-    an array is missing or has another shape, or a weight is no number up to MAX_WEIGHT.
-    """
-    numbers = json.loads(text)
-    parts = [np.array(numbers[name], dtype=np.float32) for name in Weights._fields]
-    expected = shapes(width=len(numbers["out"]), layers=len(numbers["layers"]))
-    for part, (name, shape) in zip(parts, expected.items(), strict=True):
-        if part.shape != (shape if math.prod(shape) else (0,)):  # JSON keeps no shape of an empty array
-            raise ValueError(f"{name} of crossover has shape {part.shape}, not {shape}")
-        if not np.abs(part).max(initial=0) <= MAX_WEIGHT:
-            raise ValueError(f"{name} of crossover must be {MAX_WEIGHT:g} at most")
-    return Weights(*(part.reshape(shape) for part, shape in zip(parts, expected.values(), strict=True)))
-
-
-def by_size(width: int = 1, layers: int = 0) -> Weights:
-    """Weights of zero, with which every node is worth 1, so that the class with most nodes left is taken."""
-    return Weights(*(np.zeros(shape, dtype=np.float32) for shape in shapes(width, layers).values()))
 
 
 class Parent(NamedTuple):

@@ -18,9 +18,10 @@ import numpy as np
 
 from gnn_training.graph import NeighbourLists
 from gnn_training.machine import available_bytes
+from gnn_training.network.crossover_weights import Weights, by_size
 from gnn_training.processes import interrupts
 from gnn_training.search import kernels
-from gnn_training.search.crossover import Parent, Weights, by_size
+from gnn_training.search.crossover import Parent
 from gnn_training.search.first_colorings import SIGNAL_SECONDS, seeded
 
 logger = logging.getLogger(__name__)

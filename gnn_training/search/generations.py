@@ -14,10 +14,11 @@ from torch import Tensor
 
 from gnn_training.graph import NeighbourLists
 from gnn_training.network.crossover import CrossoverNetwork, pairs_of
+from gnn_training.network.crossover_weights import Weights
 from gnn_training.network.rule import NOT_MOVED
 from gnn_training.search import search_cuda
 from gnn_training.search.batches import copied_to
-from gnn_training.search.crossover import LOG_GENERATION, Weights
+from gnn_training.search.crossover import LOG_GENERATION
 from gnn_training.search.search_kernel import noise_table
 
 MOST_ROUNDS = search_cuda.LAST - NOT_MOVED  # of a child

@@ -11,8 +11,9 @@ from torch import Tensor
 from gnn_training.errors import MachineError
 from gnn_training.graph import NeighbourLists
 from gnn_training.network import rule
+from gnn_training.network.crossover_weights import Weights
 from gnn_training.search.batches import copied_to
-from gnn_training.search.crossover import GENERATION, Parent, Weights, stacked
+from gnn_training.search.crossover import GENERATION, Parent, stacked
 from gnn_training.search.engine import Worker
 from gnn_training.search.generations import Crossing, Generations, filled_up
 from gnn_training.search.islands import Island

@@ -12,9 +12,10 @@ import numpy as np
 
 from gnn_training.contract import SETS_FROM
 from gnn_training.graph import Graph, NeighbourLists, is_proper
+from gnn_training.network.crossover_weights import by_size
 from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.search import kernels, proofs
-from gnn_training.search.crossover import GENERATION, Parent, by_size, children
+from gnn_training.search.crossover import GENERATION, Parent, children
 from gnn_training.search.engine import (
     EMPTY_SLICE,
     Beside,
@@ -37,7 +38,8 @@ from gnn_training.search.first_colorings import (
     set_coloring,
     set_moves,
 )
-from gnn_training.search.islands import Island, largest_classes, on_gpus, uncolored
+from gnn_training.search.gpus import on_gpus
+from gnn_training.search.islands import Island, largest_classes, uncolored
 from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ import torch
 from gnn_training.contract import CHECKPOINT_FOLDER, CHECKPOINTS, SHIPPED_MODEL, WEIGHT_NAMES
 from gnn_training.errors import UserError
 from gnn_training.files import OWN_LIMIT, damaged, read_bytes, storage_errors, write_bytes
+from gnn_training.network.crossover_weights import from_text
 from gnn_training.network.network import ColoringNetwork
-from gnn_training.search.crossover import from_text
 from gnn_training.settings import SHIPPED
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from gnn_training.search import search_cuda
 from gnn_training.search.crossover import Parent
 from gnn_training.search.generations import crossover
 from gnn_training.search.gpu_islands import GpuIsland, Group
-from gnn_training.training.self_play import CHILDREN, MOVES, TEMPERATURE, Player
+from gnn_training.training.games import CHILDREN, MOVES, TEMPERATURE, Player
 
 
 class GpuPlayer(Player):

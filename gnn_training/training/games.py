@@ -1,0 +1,135 @@
+"""A game of self-play: a search as `color` makes it, by recombination alone, on one graph.
+
+For some of the pairs of parents that it meets, further children are made, whose classes are drawn by a softmax over
+what the network says that they are worth. What is learned are the conflicts that TabuCol leaves of each.
+"""
+
+import io
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch_geometric.data import HeteroData
+
+from gnn_training.graph import NeighbourLists
+from gnn_training.network.crossover import pairs_of
+from gnn_training.network.crossover_weights import Weights
+from gnn_training.search import kernels
+from gnn_training.search.crossover import Parent, crossover, features_of, node_values, stacked
+from gnn_training.search.engine import Budget, Portfolio, Trained, Worker
+from gnn_training.search.first_colorings import seeded
+from gnn_training.search.portfolio import recombination
+
+PAIRS = 8, 128  # of parents that a game meets; their number is drawn
+RECORDED = 32  # of these, at most
+CHILDREN = 12  # that are made of a recorded pair
+MOVES = 1_000  # of TabuCol on such a child: chance hides the choice of classes less than after a generation
+TEMPERATURE = 0.03, 0.3  # of the softmax, in mean values of a class
+MORE_VARIANCE = 0.3  # than siblings have, whose conflicts may be almost the same
+
+
+class Pair(NamedTuple):
+    """Two parents of a child with k colors, and what became of children."""
+
+    graph: int  # position in the packed graphs
+    k: int
+    colors: np.ndarray  # (2, N) int16
+    ages: np.ndarray  # (2, N) uint16, see `Parent`
+    origin: np.ndarray  # (CHILDREN, N) int8: the coloring from which the child has the class of the node, -1 for none
+    conflicts: np.ndarray  # (CHILDREN,) int32, after TabuCol
+
+    @property
+    def deviations(self) -> np.ndarray:
+        """Conflicts of the children (CHILDREN,) less their mean, in standard deviations."""
+        return (self.conflicts - self.conflicts.mean()) / math.sqrt(self.conflicts.var(ddof=1) + MORE_VARIANCE)
+
+
+class Player(Worker):
+    """The only thread of a search, which records pairs of parents. seed: of the game."""
+
+    def __init__(self, graph: int, lists: NeighbourLists, colors: np.ndarray, lower: int, weights: Weights, seed: int):
+        super().__init__(Portfolio(lists, colors, Budget(math.inf, lower, seed=seed), Trained(None, weights)), 0)
+        self.search.workers = [self]
+        self.graph, self.weights, self.random = graph, weights, np.random.default_rng(seed)
+        self.children_rng = seeded(seed, CHILDREN)
+        self.num_pairs = round(math.exp(self.random.uniform(*np.log(PAIRS))))
+        self.met, self.pairs = 0, list[Pair]()
+
+    def play(self) -> list[Pair]:
+        """Search until there were `num_pairs`, and return those that were recorded."""
+        turns = recombination(self)
+        while self.met < self.num_pairs and self.search.goes_on:
+            next(turns)
+        return self.pairs
+
+    def meet(self, parents: Sequence[Parent], k: int) -> None:
+        """Record the pair if it is its turn and its children differ."""
+        self.met += 1
+        if self.met % math.ceil(self.num_pairs / RECORDED) == 0:
+            self.record(parents, k)
+
+    def record(self, parents: Sequence[Parent], k: int) -> None:
+        """Make children of a pair."""
+        colors, ages = stacked(parents)
+        values = node_values(features_of(*self.lists, colors, ages, k), colors, k, self.weights)
+        children, conflicts = np.empty((CHILDREN, colors.shape[1]), np.int32), np.empty(CHILDREN, np.int32)
+        for i in range(CHILDREN):
+            first, temperature = i % 2, math.exp(self.random.uniform(*np.log(TEMPERATURE)))
+            noise = temperature * abs(values.sum()) / (2 * k) * self.random.gumbel(size=(k, k))
+            children[i] = crossover(colors[first], colors[1 - first], values[:: 1 - 2 * first].copy(), k, noise)
+            conflicts[i] = self.conflicts_left(children[i].copy(), k)
+        self.add(parents, k, children, conflicts)
+
+    def add(self, parents: Sequence[Parent], k: int, children: np.ndarray, conflicts: np.ndarray) -> None:
+        """Keep a pair if its children (CHILDREN, N) differ in conflicts; every other one begins with the second."""
+        colors, ages = stacked(parents)
+        if conflicts.min() < conflicts.max() and not self.search.is_over:
+            origin = np.where(children < 0, -1, (children + np.arange(CHILDREN)[:, None]) % 2).astype(np.int8)
+            small = np.minimum(ages, np.iinfo(np.uint16).max).astype(np.uint16)
+            self.pairs.append(Pair(self.graph, k, colors.astype(np.int16), small, origin, conflicts))
+
+    def conflicts_left(self, child: np.ndarray, k: int) -> int:
+        """Conflicts that some moves of TabuCol leave."""
+        self.look_for(k)
+        kernels.complete(*self.lists, child, k, self.children_rng, self.stop)
+        return kernels.tabucol(*self.lists, child, k, MOVES, self.children_rng, self.stop)[2]
+
+
+def as_data(pair: Pair, lists: NeighbourLists) -> HeteroData:
+    """A pair with 2 N rows of nodes, one for each coloring, and 2 k classes: for `CrossoverNetwork`, and its targets
+    taken (2 N, CHILDREN), whether a child has the class of a node, and deviations (1, CHILDREN).
+    """
+    colors = pair.colors.astype(np.int32)
+    x = torch.from_numpy(features_of(*lists, colors, pair.ages.astype(np.int32), pair.k))  # (N, 2, F)
+    data = pairs_of(x.swapaxes(0, 1)[None], torch.from_numpy(colors).long()[None], pair.k)
+    taken = np.concatenate([pair.origin == 0, pair.origin == 1], 1).T.copy()
+    data["node"].taken = torch.from_numpy(taken)
+    data.deviations = torch.from_numpy(pair.deviations[None].astype(np.float32))
+    return data
+
+
+def num_bytes(pair: Pair) -> int:
+    """Memory of a pair."""
+    return sum(part.nbytes for part in pair[2:])
+
+
+def to_bytes(pairs: list[Pair]) -> bytes:
+    """A file of pairs, with the parts of all of them in a row."""
+    parts = zip(*pairs, strict=True) if pairs else iter(())
+    joined = [np.array(part) if np.ndim(part[0]) < 2 else np.concatenate(part, 1) for part in parts]
+    np.savez_compressed(file := io.BytesIO(), *joined)
+    return file.getvalue()
+
+
+def from_bytes(content: bytes, num_nodes: np.ndarray) -> list[Pair]:
+    """The pairs of a file. num_nodes: of all graphs."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        parts = [file[name] for name in file.files]
+    if not parts:
+        return []
+    graphs, ks, *long, conflicts = parts
+    ends = np.cumsum(num_nodes[graphs].astype(int))[:-1]
+    rows = zip(graphs, ks, *(np.split(part, ends, 1) for part in long), conflicts, strict=True)
+    return [Pair(int(graph), int(k), *others) for graph, k, *others in rows]
