@@ -1,5 +1,6 @@
 """Islands of recombination on GPUs: in numba's simulator, on a pretended GPU, and what is said where there is none."""
 
+import math
 import pickle
 import re
 import subprocess
@@ -24,8 +25,10 @@ from gnn_training.data import packed
 from gnn_training.data.labels import label
 from gnn_training.errors import UserError
 from gnn_training.graph import UNNAMED_FAMILY, Instance, is_proper
+from gnn_training.network.crossover_weights import by_size
 from gnn_training.onnx_program.session import Model
 from gnn_training.search.crossover import Parent, children, crossover, features_of, node_values
+from gnn_training.search.engine import UNTRAINED, Budget, Portfolio
 from gnn_training.search.gpus import GROUPS, chosen_gpus
 from gnn_training.search.islands import Island
 from gnn_training.training.games import to_bytes
@@ -200,6 +203,24 @@ def test_many_pairs_of_some_graphs_are_crossed_at_once_as_one_pair_is(kinds: tup
             assert flag or child.tolist() == same.tolist()
             number_same += child.tolist() == same.tolist()
     assert number_same >= 22  # rounding may make the network prefer another class
+
+
+def test_islands_of_a_search_exchange_their_second_parents(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("numba_cuda")
+    from gnn_training.search.gpu_islands import GpuIsland, Group
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: simulated_cuda.properties())
+    monkeypatch.setattr(GpuIsland, "is_mated", lambda island, parents: False)
+    lists, colors, islands = GRAPH.csr(), np.arange(40, dtype=np.int32) % 4, list[GpuIsland]()
+    for seed in range(2):
+        worker, others = Portfolio(lists, colors, Budget(math.inf, seed=seed), UNTRAINED).workers[0], list[GpuIsland]()
+        others += (GpuIsland(worker, 0, number, others) for number in range(8))
+        islands += others
+    parents = [[Parent(2 * i + j, colors, colors) for j in range(2)] for i in range(16)]
+    Group([lists], by_size(), torch.device("cpu")).cross(list(zip(islands, parents, strict=True)))
+    firsts, seconds = ([pair[j].conflicts for pair in parents] for j in range(2))
+    assert firsts == list(range(0, 32, 2)) and seconds != list(range(1, 32, 2))
+    assert [sorted(part) for part in (seconds[:8], seconds[8:])] == [list(range(1, 17, 2)), list(range(17, 33, 2))]
 
 
 def test_noise_changes_children_of_pairs_as_it_changes_one_child():

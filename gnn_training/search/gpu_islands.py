@@ -18,7 +18,6 @@ from gnn_training.search.engine import Worker
 from gnn_training.search.generations import Crossing, Generations, filled_up
 from gnn_training.search.islands import Island
 
-MEETING = 0.5  # probability that an island whose parents are alike meets another
 POLL_SECONDS = 1e-3
 
 
@@ -39,21 +38,25 @@ class GpuIsland(Island):
         self.best = self.worker.search.best
         self.begin(self.best if self is self.others[0] else self.first, int(self.best.max()))
 
-    def cross(self, parents: list[Parent]) -> bool:
-        """Take the children as parents; see `is_crossed`."""
-        self.take(parents)
-        self.worker.meet(parents, self.k)
-        mate = self.others[self.random.integers(len(self.others))]
-        meets = self.random.random() < MEETING and mate is not self and mate.elite
-        return self.is_crossed(parents, int(self.random.integers(2**63)), mate.elite[0].colors if meets else None)
-
     def keep(self, children: list[Parent]) -> bool:
-        """Keep the children, and offer one without a conflict; whether the search still looks for as many colors."""
+        """Keep the children, and offer one without a conflict; whether the search still looks for as many colors. Then
+        the children are parents.
+        """
         self.first, self.second = (child.colors for child in children)
         for child in children:
             if not child.conflicts and self.worker.search.best is self.best:
                 self.worker.offer(child.colors)
-        return self.worker.search.best is self.best
+        if self.worker.search.best is not self.best:
+            return False
+        self.take(children)
+        self.worker.meet(children, self.k)
+        return True
+
+    def is_mated(self, parents: list[Parent]) -> bool:
+        """See `is_crossed`; the elite of any island may take the place of the second parent."""
+        mate = self.others[self.random.integers(len(self.others))]
+        other = mate.elite[0].colors if mate is not self and mate.elite else None
+        return self.is_crossed(parents, int(self.random.integers(2**63)), other)
 
 
 class Group:
@@ -117,8 +120,14 @@ class Group:
         return [made[i:end] for i, end in zip(ends, ends[1:], strict=False)]
 
     def cross(self, generation: Sequence[tuple[GpuIsland, list[Parent]]]) -> None:
-        """Make the next starts of islands with these children."""
-        crossed = [(island, parents) for island, parents in generation if island.cross(parents)]
+        """Make the next starts of islands with these parents. Islands of a search exchange their second parents."""
+        for island, _ in generation:
+            if island is island.others[0]:
+                pairs = [parents for other, parents in generation if other.others is island.others]
+                seconds = [parents[1] for parents in pairs]
+                for parents, place in zip(pairs, island.random.permutation(len(pairs)), strict=True):
+                    parents[1] = seconds[place]
+        crossed = [(island, parents) for island, parents in generation if island.is_mated(parents)]
         if not crossed:
             return
         islands, pairs = zip(*crossed, strict=True)
