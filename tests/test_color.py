@@ -179,38 +179,23 @@ def test_a_start_is_the_first_coloring_unless_dsatur_has_fewer_colors(hard: Path
 @pytest.mark.parametrize(
     ("content", "flags", "sentence"),
     [
-        (
-            "Algebra,0\nBiology,1\nChemistry,2\nDrama,2\n",
-            [],
-            "start has color 2 for nodes 'Chemistry' and 'Drama', which",
-        ),
-        (
-            "Algebra,0\nBiology,1\nChemistry,2\n",
-            [],
-            "start has no color for node 'Drama': give a proper coloring of this",
-        ),
+        ("Algebra,0\nBiology,1\nChemistry,2\nDrama,2\n", [],
+         "start has color 2 for nodes 'Chemistry' and 'Drama', which"),
+        ("Algebra,0\nBiology,1\nChemistry,2\n", [],
+         "start has no color for node 'Drama': give a proper coloring of this"),
         ("s col 1\nl 9 1\n", [], "start names node 9, which is not in the graph: give a proper coloring of this graph"),
         ("", [], "start has no color for node 'Algebra': give a proper coloring of this graph"),
         ("s col 3\nl 1 1\nl 2 2\nl 3 3\nl 4", [], "'l 4' is no line of a DIMACS solution; a line has a node, then"),
         ("Drama,1,2\n", [], "node 'Drama' stands there twice or without one color"),
-        (
-            PROPER,
-            ["--precolored", "lists.csv"],
-            "start has color 0 for node 'Drama', which precolored or allowed forbids",
-        ),
-        (
-            PROPER,
-            ["--allowed", "lists.csv", "--k", "3"],
-            "start has color 0 for node 'Drama', which precolored or allowed forbids",
-        ),
+        (PROPER, ["--precolored", "lists.csv"],
+         "start has color 0 for node 'Drama', which precolored or allowed forbids"),
+        (PROPER, ["--allowed", "lists.csv", "--k", "3"],
+         "start has color 0 for node 'Drama', which precolored or allowed forbids"),
         (None, [], "cannot be read (no such file or directory); name a file that you may read"),
-        (
-            PROPER,
-            ["other.col"],
-            "several graphs need a folder for solutions, with -o, no picture and no start: name one",
-        ),
+        (PROPER, ["other.col"],
+         "several graphs need a folder for solutions, with -o, no picture and no start: name one"),
     ],
-)
+)  # fmt: skip
 def test_a_start_that_cannot_be_is_refused_in_one_sentence_and_nothing_is_written(
     content: str | None,
     flags: list[str],

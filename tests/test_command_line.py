@@ -200,10 +200,8 @@ def test_every_number_of_every_command_has_an_upper_limit():
         (StorageError("no room"), 4, "coloring-gnn: no room\n"),
         (TrainingError("a rank died"), 5, "coloring-gnn: a rank died\n"),
         (KeyboardInterrupt(), 130, ""),
-        (
-            ModuleNotFoundError(name="torch"), 2,
-            "coloring-gnn: this command needs torch: install the extra, pip install '.[train]' in a clone\n",
-        ),
+        (ModuleNotFoundError(name="torch"), 2,
+         "coloring-gnn: this command needs torch: install the extra, pip install '.[train]' in a clone\n"),
     ],
 )  # fmt: skip
 def test_endings_of_a_job_become_exit_codes(error, code, said, monkeypatch, capsys):

@@ -67,16 +67,12 @@ def assert_same_steps(a: torch.Tensor, b: torch.Tensor, first: torch.Tensor) -> 
     ("device", "gpus", "variables", "sentence"),
     [
         ("cuda", 0, {}, "device is cuda but torch finds no GPU"),
-        (
-            "auto",
-            2,
-            {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2"},
-            "rank 2 has no GPU: there are 2, lower --ranks",
-        ),
+        ("auto", 2, {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2"},
+         "rank 2 has no GPU: there are 2, lower --ranks"),
         ("cpu", 0, {"RANK": "0"}, "RANK is set, .*'WORLD_SIZE'; unset RANK, or"),
         ("cpu", 0, {"RANK": "0", "WORLD_SIZE": "two"}, "RANK is set, .*'two'; unset RANK, or"),
     ],
-)
+)  # fmt: skip
 def test_a_machine_and_variables_that_do_not_fit_are_named(monkeypatch, device, gpus, variables, sentence: str):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)

@@ -199,15 +199,12 @@ def test_what_the_runtime_refuses_is_said_at_the_first_call(tmp_path: Path):
         *(("[0, ", rule, ": is damaged .[A-Za-z]*Error: ") for rule in ("[", "[NaN, ", "[1e9, ", "[0, [0], ", "0, ")),
         (r"\"out\"", r"\"in\"", ": is damaged .KeyError: 'out'.; name a file written by"),
         (tiny_onnx.CROSSOVER, "[0]", ": is damaged .TypeError: "),
-        (
-            r"\"out\": [0.0]",
-            r"\"out\": [0.0, 0.0]",
-            r": is damaged .ValueError: first of crossover has shape \(10, 1\)",
-        ),
+        (r"\"out\": [0.0]", r"\"out\": [0.0, 0.0]",
+         r": is damaged .ValueError: first of crossover has shape \(10, 1\)"),
         (r"\"direct\": [0.0, ", r"\"direct\": [", r": is damaged .ValueError: direct of crossover has shape \(9,\)"),
         *((r"\"out\": [0.0]", rf"\"out\": [{x}]", ": is damaged .ValueError: out of") for x in ("NaN", "-1e7")),
     ],
-)
+)  # fmt: skip
 def test_a_model_with_other_tensors_or_other_steps_is_refused(tmp_path: Path, old: str, new: str, sentence: str):
     path = tiny_onnx.write(tmp_path / "other.onnx", tiny_onnx.MODEL.replace(old, new))
     with pytest.raises(UserError, match=f"other.onnx{sentence}"):
