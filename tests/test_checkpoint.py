@@ -1,10 +1,10 @@
 """Checkpoints: whole or not there, readable without running code, the same for any number of ranks."""
 
-import resource
 from pathlib import Path
 
 import pytest
 import torch
+from tiny_runs import full_disk
 
 from gnn_training.errors import StorageError, UserError
 from gnn_training.network.network import ColoringNetwork
@@ -42,13 +42,8 @@ def test_a_checkpoint_without_a_key_is_named(tmp_path: Path, key: str):
 def test_a_disk_that_takes_no_more_is_told_in_a_sentence_and_the_old_file_stays(tmp_path: Path):
     path = tmp_path / "best.pt"
     checkpoint.save(path, state())
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    try:
-        with pytest.raises(StorageError, match=r"best\.pt: cannot be written \(file too large\)"):
-            checkpoint.save(path, state(2.0))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with full_disk(), pytest.raises(StorageError, match=r"best\.pt: cannot be written \(file too large\)"):
+        checkpoint.save(path, state(2.0))
     assert checkpoint.load(path)["network"]["rule"].max() == 1
     assert list(tmp_path.iterdir()) == [path]
 

@@ -27,8 +27,6 @@ from gnn_training.search.portfolio import colorings
 pytestmark = pytest.mark.usefixtures("compiled")
 METHODS: dict[Method, float] = {portfolio.extraction: 2, portfolio.recombination: 2, portfolio.fewer_colors: 1}
 GO = np.zeros(1, dtype=np.uint8)
-
-
 GRAPH = replace(random_graph(125, 0.5), name="random")
 FEW_COLORS = 17  # as TabuCol finds them in a second; DSATUR takes 22
 

@@ -26,6 +26,7 @@ from gnn_training.search.first_colorings import clique_size, seeded
 from gnn_training.search.problem import Problem
 
 pytestmark = pytest.mark.usefixtures("compiled")
+RING = [[1, 3], [0, 2], [1, 3], [0, 2]]  # neighbours of four nodes, or two edges
 PETERSEN, RANDOM = nx.petersen_graph(), random_graph(150, 0.5)
 GO = np.zeros(1, dtype=np.uint8)
 SMALL = st.builds(random_graph, st.integers(1, 6), st.floats(0, 1), st.integers(0, 10**6))
@@ -276,9 +277,6 @@ class DokArray(dict):
         return Sparse((2, 2), row, col, list(self.values()))
 
 
-RING = [[1, 3], [0, 2], [1, 3], [0, 2]]  # neighbours of four nodes, or two edges
-
-
 @pytest.mark.parametrize(
     ("options", "error", "sentence"),
     [
@@ -382,11 +380,6 @@ def test_ctrl_c_ends_the_searches_of_color_many():
 def test_the_lower_bound_of_a_list_coloring_is_that_of_the_graph():
     found = gnn_training.color(PETERSEN, allowed={0: [9]}, details=True)
     assert found.colors[0] == 9 and found.lower_bound == clique_size(gnn_training.graph.as_graph(PETERSEN).csr()) == 2
-
-
-@pytest.fixture(scope="module")
-def model(tiny_model: Path) -> Model:
-    return Model(tiny_model, threads=1)
 
 
 def is_named_proper(graph: nx.Graph, colors: dict) -> bool:

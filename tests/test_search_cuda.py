@@ -105,13 +105,13 @@ def noisy() -> Tensor:
 
 
 CASES = {
-    "untrained": lambda: case(small(), UNTRAINED, 20),
-    "shipped": lambda: case(small(), shipped(), 40),
+    "untrained": lambda: case(small()[::2], UNTRAINED, 20),
+    "shipped": lambda: case(small()[1::2], shipped(), 40),
     "many movers": lambda: case(small(3), with_margin(MANY_MOVERS), 20),
     "ties": lambda: case(small(3), with_control(UNTRAINED, "jitter", NO_JITTER), 20),
     "two rounds": lambda: case(small(4), shipped(), 2),
     "down to a lower bound": lambda: case(small(4), shipped(), 40, lower=5),
-    "more threads than nodes": lambda: case(planted(), shipped(), 20, threads=70),
+    "more threads than nodes": lambda: case(planted()[:2], shipped(), 6, threads=70),
     "one thread": lambda: case(planted(), random_weights(1), 20, threads=1),
     "counts in global memory": lambda: case(small(5), shipped(), 20, max_shared=2400),
     "some in each memory": lambda: case(
@@ -122,11 +122,9 @@ CASES = {
     "the last thread is late": lambda: case([*planted(), random_graph(60, 0.5)], noisy(), 30, late=3),
     "a large graph": lambda: case([random_graph(1500, 0.004)], with_margin(1.0), 5),
 }
-
-
 GENERATIONS = {
-    "untrained children": lambda: children(small(3), UNTRAINED, 20, 1.0),
-    "shipped children": lambda: children(small(3), shipped(), 40, 0.3),
+    "untrained children": lambda: children(small(4), UNTRAINED, 12, 1.0),
+    "shipped children": lambda: children(small(5), shipped(), 25, 0.3),
     "children without rounds": lambda: children(small(4), shipped(), 0, 0.7),
     "children with all colors": lambda: children(small(5), shipped(), 20, 0.0),
     "children of one thread": lambda: children(planted(), shipped(), 20, 0.5, threads=1),

@@ -35,11 +35,6 @@ FOREVER = 10**9
 ROWS = "color_logits = OneHot(color, depth, levels)"  # of tiny_onnx
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model: Path) -> Model:
-    return Model(tiny_model, threads=1)
-
-
 def test_a_batch_gives_every_graph_its_own_rows(model: Model):
     prediction = model.predict([TRIANGLE, SINGLETON, TRIANGLE])
     assert [rows.shape for rows in prediction.logits] == [(3, 256), (1, 256), (3, 256)]
@@ -95,8 +90,6 @@ FAMILIES = {
     "clique and path": [Graph.from_edges(1000, CLIQUE + [(v, v + 1) for v in range(269, 999)])],
     "random": [random_graph(700, 0.5)], "small ones": [random_graph(60, 0.5)] * 40,
 }  # fmt: skip
-
-
 CALLS = """
 import os, pickle, resource, sys
 from gnn_training.graph import Graph, num_colors

@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 WEB = ROOT / "clients" / "web"
 QUEENS = ROOT / "examples" / "queen8_8.col"
 pytestmark = pytest.mark.slow
+MAY_BE = "may be a header or an edge; remove it, or move it to the end"
 GOLDEN = """
 import { readFileSync } from "node:fs";
 import * as ort from "onnxruntime-web";
@@ -91,14 +92,11 @@ FRAMES = """() => {  // the longest time between two frames from now on
   };
   requestAnimationFrame(tick);
 }"""
-
 TRANSFER = """() => {
   const transfer = new DataTransfer();
   transfer.items.add(new File(["8 9\\n9 10\\n10 8"], "triangle.txt"));
   return transfer;
 }"""
-
-
 READ = """
 import { readFileSync } from "node:fs";
 import { readGraph } from "%s";
@@ -360,9 +358,6 @@ def test_the_picture_is_on_the_first_screen_of_a_phone(page: Page, tmp_path: Pat
     page.set_viewport_size(size)
     assert picture["y"] + picture["height"] <= 844 and picture["width"] == wide == 390
     assert picture["y"] + picture["height"] <= buttons["y"]
-
-
-MAY_BE = "may be a header or an edge; remove it, or move it to the end"
 
 
 @pytest.mark.parametrize(
