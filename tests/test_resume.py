@@ -1,15 +1,15 @@
 """Interrupted and continued is the same as never interrupted, bit for bit, whatever ended it."""
 
 import os
-import random
 import re
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -25,7 +25,6 @@ from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint, trainer
 from gnn_training.training.learner import MAX_BAD_STEPS, NORMS, WEIGHTS
 
-NIGHTLY = pytest.mark.nightly
 Moment = Callable[[], bool]
 """True when it has come."""
 
@@ -99,12 +98,6 @@ def evaluated(run: Path) -> bool:
     return len(metrics(run, "validation")) > 1
 
 
-def random_moments(run: Path, rng: random.Random, kills: int, reach: int) -> Iterator[Moment]:
-    """1 to `reach` steps after where the killed one came, somewhere within a step."""
-    for _ in range(kills):
-        yield partial(reached, run, last_step(run) + rng.randint(1, reach), rng.uniform(0, 0.04))
-
-
 def test_stops_just_before_and_after_an_evaluation_record_it_once(settings: TrainSettings, trained: Path):
     assert interrupt(settings, signal.SIGTERM, partial(reached, settings.run, 6)) == 143
     stopped = status(settings.run)
@@ -121,12 +114,13 @@ def test_kill_9_after_an_evaluation_and_while_a_checkpoint_is_written_changes_no
     assert_same_run(run, trained)
 
 
-@pytest.mark.parametrize(("steps", "kills", "reach"), [(40, 2, 18), pytest.param(200, 20, 12, marks=NIGHTLY)])
-def test_kill_9_at_random_moments_changes_nothing(tiny_data, tmp_path: Path, steps: int, kills: int, reach: int):
-    reference = tiny_runs.settings(tiny_data, tmp_path / "reference", steps=steps)
+@pytest.mark.nightly  # the long way of the test before
+def test_kill_9_at_random_moments_changes_nothing(tiny_data: Path, tmp_path: Path):
+    reference = tiny_runs.settings(tiny_data, tmp_path / "reference", steps=200)
     assert finish(train, reference) == 0
-    settings = reference.model_copy(update={"run": tmp_path / "run", "checkpoint_every": 2})
-    kill_until_done(settings, random_moments(settings.run, random.Random(1), kills, reach))
+    settings, rng = reference.model_copy(update={"run": (run := tmp_path / "run"), "checkpoint_every": 2}), Random(1)
+    kills = (partial(reached, run, last_step(run) + rng.randint(1, 12), rng.uniform(0, 0.04)) for _ in range(20))
+    kill_until_done(settings, kills)
     assert_same_run(settings.run, reference.run)
 
 
