@@ -157,7 +157,6 @@ def gpus(once: Once, tmp_path: Path) -> fake_cuda.FakeCuda:
 
 @pytest.fixture
 def data(tiny_data: Path) -> PackedGraphs:
-    """The graphs of tiny_data."""
     return PackedGraphs.open(tiny_data)
 
 

@@ -41,7 +41,6 @@ GRAPHS = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The graphs as .col files."""
     return [write_col(tmp_path / "graphs", graph).parent for graph in GRAPHS][0]
 
 

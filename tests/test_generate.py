@@ -37,7 +37,6 @@ def settings(out: Path, **changes) -> GenerateSettings:
 
 
 def start(out: Path, **changes) -> subprocess.Popen:
-    """A process of its own that generates."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
     return start_command("generate", settings(out, **changes), **options)
 

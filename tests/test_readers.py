@@ -51,9 +51,6 @@ def complaint(name: str, content: bytes) -> str:
     return message.removeprefix(f"{name}: ")
 
 
-# ---------------------------------------------------------------- JSON
-
-
 @given(GRAPH, st.booleans())
 def test_both_json_schemas_read_back_as_written(graph: Graph, older: bool):
     read = parse_json(json_graph(graph, range(graph.num_nodes), older))
@@ -122,8 +119,6 @@ def test_node_link_data_of_networkx_is_read_with_isolated_nodes_and_names(edges:
     instance = parse_json(nx.node_link_data(graph, edges=edges))
     assert list(instance.names) == list(graph) and instance.graph.edges.tolist() == [[0, 1], [1, 2]]
 
-
-# ---------------------------------------------------------------- text
 
 GRAPHML = b'<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph>%s</graph></graphml>'
 DTD = b'<!DOCTYPE graphml [<!ENTITY a "aaa">]><graphml><graph><node id="&a;"/></graph></graphml>'
@@ -371,9 +366,6 @@ def test_graphml_has_its_nodes_in_order_without_directions_parallel_edges_and_fo
     assert read.graph.num_nodes == 4 and read.graph.edges.tolist() == [[2, 3]]
 
 
-# ---------------------------------------------------------------- memory
-
-
 def peak_bytes(work: Callable[[], object]) -> int:
     """The most memory that Python and numpy had in addition."""
     tracemalloc.start()
@@ -408,9 +400,6 @@ def test_an_edge_takes_less_than_fifty_bytes_while_it_is_read(name: str):
     content = b"\n".join([b"p edge 20000 40000"] * (name == "a.col") + lines)
     nodes = 200 * 20_000 * (name == "a.edges")  # their labels
     assert peak_bytes(lambda: sources.parse(name, content)) < 50 * 40_000 + nodes
-
-
-# ---------------------------------------------------------------- files, folders and archives
 
 
 def test_folders_are_searched_to_the_bottom_in_the_order_of_names(tmp_path: Path):

@@ -281,7 +281,6 @@ def test_the_program_in_c_colors_a_ring(tmp_path: Path):
 
 
 def made(request: pytest.FixtureRequest, folder: Path) -> Path:
-    """A folder with what a job leaves in a clone."""
     archive = request.getfixturevalue("archive")
     for source, target in ((archive.parent, "models"), (request.getfixturevalue("trained"), "runs/cpu")):
         shutil.copytree(source, folder / target)

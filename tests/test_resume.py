@@ -76,7 +76,6 @@ def saved_step(run: Path) -> int:
 
 
 def last_step(run: Path) -> int:
-    """The last that is recorded."""
     return max((record["step"] for record in metrics(run)), default=0)
 
 
@@ -94,7 +93,6 @@ def saving(run: Path, step: int) -> bool:
 
 
 def evaluated(run: Path) -> bool:
-    """Whether an evaluation of trained weights is recorded."""
     return len(metrics(run, "validation")) > 1
 
 

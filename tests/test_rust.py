@@ -50,7 +50,6 @@ def library() -> str:
 
 
 def color(*arguments: str, crate: Path = CRATE) -> subprocess.CompletedProcess:
-    """Run the example program that calls the file."""
     variables = os.environ | {"ORT_DYLIB_PATH": library(), "CARGO_TARGET_DIR": str(CRATE / "target")}
     command = ["cargo", "run", "--quiet", "--locked", "--example", "calls", "--", *arguments]
     return subprocess.run(command, cwd=crate, env=variables, capture_output=True, text=True)

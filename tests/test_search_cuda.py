@@ -55,7 +55,6 @@ def case(graphs: list[Graph], weights: Tensor, rounds: int, lower: int = 1, **op
 
 
 def check(task: Task, found: tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]) -> None:
-    """Assert that the compiled loops find the same."""
     count = len(task)
     for s, g in np.ndindex(2, count):
         best, num_colors, conflicts, *_ = search_graph(
@@ -81,7 +80,6 @@ def children(graphs: list[Graph], weights: Tensor, rounds: int, left: float, **o
 
 
 def check_children(task: Generation, found: tuple[np.ndarray, ...]) -> None:
-    """Assert that the compiled loops make the same children."""
     for i, g in enumerate(task.graph):
         graph = task.graphs[g]
         start = task.starts[i, : graph.num_nodes].astype(np.int32)
@@ -143,7 +141,6 @@ GENERATIONS = {
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the simulator finds for every case."""
     tasks, found = (tmp_path_factory.mktemp("simulated") / name for name in ("tasks", "found"))
     makers = CASES | GENERATIONS
     tasks.write_bytes(pickle.dumps([make() for make in makers.values()]))

@@ -114,7 +114,6 @@ console.log(JSON.stringify(answers));
 
 @pytest.fixture(scope="module")
 def address(modules: Path) -> Iterator[str]:
-    """Where `serve` shows the page."""
     command = [sys.executable, "-m", "gnn_training", "serve", "--port", "0"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         yield re.search(r"http://\S+", process.stdout.readline())[0]
@@ -124,7 +123,6 @@ def address(modules: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def page(address: str, chromium: Browser) -> Iterator[Page]:
-    """The page in Chromium."""
     page, requests, errors = chromium.new_page(), [], []
     page.on("request", lambda request: requests.append(request.url))
     page.on("requestfailed", lambda request: errors.append(request.url))

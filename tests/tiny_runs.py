@@ -87,7 +87,6 @@ def records(run: Path) -> list[dict]:
 
 
 def newest(run: Path) -> dict:
-    """The newest checkpoint."""
     return checkpoint.newest(run / "checkpoints")
 
 
