@@ -285,7 +285,7 @@ def test_whole_job_makes_a_model_and_then_has_nothing_left_to_do(here: Path):
     assert re.search(f"{compared}: {advice}", out)
     assert re.search("colors above the best known on 2 validation graphs: DSATUR .*TabuCol", out)
     last, fetch = out.splitlines()[-2:]
-    assert re.search(r" 2 ranks on the cores, [\d ins]+ in all, [\d.]+ at 30 an hour$", last), last
+    assert re.search(r" 2 ranks on the cores, [\d a-z]+ in all, [\d.]+ at 30 an hour$", last), last
     assert re.search(r" fetch models/trained_model.tar.gz \([\d.]+ MB\): it has the model", fetch), fetch
     assert "What was trained" in Path("runs/smoke/report.html").read_text()
     assert json.loads(Path("runs/smoke/report.json").read_text())["summary"]["graphs"] == 2
