@@ -104,7 +104,7 @@ def noisy() -> Tensor:
 
 CASES = {
     "untrained": lambda: case(small()[::2], UNTRAINED, 20),
-    "shipped": lambda: case(small()[1::2], shipped(), 40),
+    "shipped": lambda: case(small()[1::2], shipped(), 30),
     "many movers": lambda: case(small(3), with_margin(MANY_MOVERS), 20),
     "ties": lambda: case(small(3), with_control(UNTRAINED, "jitter", NO_JITTER), 20),
     "two rounds": lambda: case(small(4), shipped(), 2),
@@ -116,8 +116,8 @@ CASES = {
         [*small(4), random_graph(40, 0.9), random_graph(80, 0.1)], shipped(), 20, max_shared=3700
     ),
     "a second call": lambda: case(small(4), shipped(), 20, calls=2),
-    "the first thread is late": lambda: case([*planted(), random_graph(60, 0.5)], noisy(), 30, late=0),
-    "the last thread is late": lambda: case([*planted(), random_graph(60, 0.5)], noisy(), 30, late=3),
+    "the first thread is late": lambda: case([*planted(), random_graph(60, 0.5)], noisy(), 15, late=0),
+    "the last thread is late": lambda: case([*planted(), random_graph(60, 0.5)], noisy(), 15, late=3),
     "a large graph": lambda: case([random_graph(1500, 0.004)], with_margin(1.0), 5),
 }
 GENERATIONS = {
@@ -131,10 +131,10 @@ GENERATIONS = {
         [*small(7), random_graph(40, 0.9), random_graph(80, 0.1)], shipped(), 10, 0.5, max_shared=15_000
     ),
     "children whose first thread is late": lambda: children(
-        [*planted(), random_graph(40, 0.5)], noisy(), 20, 0.5, late=0
+        [*planted(), random_graph(40, 0.5)], noisy(), 10, 0.5, late=0
     ),
     "children whose last thread is late": lambda: children(
-        [*planted(), random_graph(40, 0.5)], noisy(), 20, 0.5, late=3
+        [*planted(), random_graph(40, 0.5)], noisy(), 10, 0.5, late=3
     ),
 }
 
