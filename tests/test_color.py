@@ -172,15 +172,9 @@ def test_a_start_is_the_first_coloring_unless_dsatur_has_fewer_colors(hard: Path
     ],
 )  # fmt: skip
 def test_a_start_that_cannot_be_is_refused_in_one_sentence_and_nothing_is_written(
-    content: str | None,
-    flags: list[str],
-    sentence: str,
-    exams: Path,
-    tiny_model: Path,
-    tmp_path: Path,
-    capsys,
+    content: str | None, flags: list[str], sentence: str, exams: Path, tiny_model: Path, tmp_path: Path, capsys,
     monkeypatch,
-):
+):  # fmt: skip
     monkeypatch.chdir(tmp_path)
     Path("lists.csv").write_text("Drama,1\n")
     shutil.copy(exams, "other.col")

@@ -32,13 +32,9 @@ FEW_COLORS = 17  # as TabuCol finds them in a second; DSATUR takes 22
 
 
 def found(
-    graph: Graph,
-    methods: dict[Method, float],
-    patience: int,
-    seed: int = 0,
-    lower: int = 1,
+    graph: Graph, methods: dict[Method, float], patience: int, seed: int = 0, lower: int = 1,
     trained: Trained = UNTRAINED,
-) -> list[np.ndarray]:
+) -> list[np.ndarray]:  # fmt: skip
     """What one thread finds with a limit of work; each is proper, without gaps, and has fewer colors than the last."""
     lists = graph.csr()
     start = kernels.dsatur(*lists)
