@@ -121,11 +121,8 @@ def test_flags_override_the_settings_file_which_overrides_the_preset(tmp_path: P
     file.write_text('{"preset": "smoke", "steps": 7, "warmup_steps": 3}')
     resolved, _ = parse("train", ["--settings", str(file), "--steps", "8"])
     assert resolved == settings.of_preset(settings.TrainSettings, "smoke", steps=8, warmup_steps=3)
-
-
-def test_a_settings_file_of_a_command_without_presets_keeps_its_defaults(tmp_path: Path):
-    (tmp_path / "settings.json").write_text('{"seed": 3}')
-    assert parse("generate", ["--settings", str(tmp_path / "settings.json")])[0] == settings.GenerateSettings(seed=3)
+    file.write_text('{"seed": 3}')  # for a command without presets
+    assert parse("generate", ["--settings", str(file)])[0] == settings.GenerateSettings(seed=3)
 
 
 def test_folders_whose_names_begin_with_a_dash_reach_every_step(tmp_path: Path, monkeypatch):
