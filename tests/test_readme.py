@@ -172,7 +172,7 @@ NOT_RUN = {
     "FUZZ_SEED=7 FUZZ_RESULTS=/tmp ./test.sh": "starts this test",
     "cc ": "needs a header; the test of the program in C looks for it",
     "docker run": "needs a GPU and the image",
-    "python -m benchmarks.gpu": "needs a GPU; tests/test_benchmarks.py has a pretended one",
+    "python -m benchmarks.gpu": "needs a GPU; tests/test_gpu.py has a pretended one",
     "torchrun": "needs two machines; tests/test_ranks.py trains under a torchrun on one",
     "docker login": "needs an account of a registry",
     "./build_and_push.sh": "needs a container engine; tests/test_image.py has one, and a registry on loopback",
