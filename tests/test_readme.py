@@ -146,7 +146,7 @@ ADDED = {
     "coloring-gnn evaluate --suite": "--limit 1",
     "coloring-gnn push": "--dry-run",
     "coloring-gnn generate": "--recipe smoke --graphs 8",
-    "coloring-gnn train --data training_data/cpu-0 --seed": "--steps 1 --warmup-steps 0 --rounds 10 "
+    "coloring-gnn train --data training_data/cpu-0 --seed 2": "--steps 1 --warmup-steps 0 --rounds 10 "
     "--validation-rounds 10 --self-play 0 --ranks 1",
     "tensorboard": "--inspect",
     "pip install '.[hub]'": "--no-deps --dry-run",
@@ -154,9 +154,9 @@ ADDED = {
     "python -m benchmarks.libraries": "--seconds 0.2",
     "cargo run --manifest-path clients/rust/Cargo.toml --release --no-default-features": "--seconds 1",
     "uvx": "--help",  # the test of README.md colors after an installation
-    **dict.fromkeys(  # tests of the image and of the loggers train
+    **dict.fromkeys(  # the second seed, and tests of the image and of the loggers, train
         ["./run.sh --", "./run_multigpu.sh", "coloring-gnn train --data training_data/cpu-0 --run",
-         "coloring-gnn export runs/multi"], "--dry-run",
+         "coloring-gnn train --data training_data/cpu-0 --seed 1", "coloring-gnn export runs/multi"], "--dry-run",
     ),
 }  # fmt: skip
 REPLACED = {
