@@ -151,7 +151,7 @@ def run(cell: Cell, options: Options) -> None:
         TrainSettings, "cpu", data=data.folder, run=folder / str(cell) / "run", ranks=1,
         weights=None, searches=cell.multiple * ONE, rounds=cell.rounds, seed=cell.seed, validation_graphs=64,
         batch_size=BATCH * cell.ranks, learning_rate=RATE * LR_SCALINGS[cell.lr_scaling](cell.ranks),
-        checkpoint_every=100, log_every=50,
+        checkpoint_every=100, log_every=50, self_play=0.0,  # which trains crossover alone
     )  # fmt: skip
     train(settings)
     weights = checkpoint.load(settings.run)["network"]["rule"].numpy()

@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 import tiny_onnx
 import tiny_runs
+import torch
 from filelock import FileLock
 from playwright.sync_api import Browser, sync_playwright
 
@@ -24,6 +25,8 @@ from gnn_training.jobs.evaluate import evaluate
 from gnn_training.jobs.export import export
 from gnn_training.jobs.pack import pack
 from gnn_training.jobs.train import train
+from gnn_training.network.network import ColoringNetwork
+from gnn_training.onnx_program.session import Model
 from gnn_training.search.portfolio import compile_all
 from gnn_training.settings import EvaluateSettings, ExportSettings, PackSettings
 
@@ -78,6 +81,19 @@ def tiny_data(once: Once) -> Path:
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An ONNX file with the contract's inputs and outputs and no network inside, see tiny_onnx."""
     return tiny_onnx.write(tmp_path_factory.mktemp("model") / "coloring_gnn.onnx")
+
+
+@pytest.fixture(scope="session")
+def model(tiny_model: Path) -> Model:
+    """That file, in ONNX Runtime."""
+    return Model(tiny_model, threads=1)
+
+
+@pytest.fixture
+def network() -> ColoringNetwork:
+    """A network before any training, always the same."""
+    torch.manual_seed(0)
+    return ColoringNetwork()
 
 
 @pytest.fixture(scope="session")
@@ -141,7 +157,6 @@ def gpus(once: Once, tmp_path: Path) -> fake_cuda.FakeCuda:
 
 @pytest.fixture
 def data(tiny_data: Path) -> PackedGraphs:
-    """The graphs of tiny_data."""
     return PackedGraphs.open(tiny_data)
 
 

@@ -51,7 +51,6 @@ class Engine:
         self._lock.release()
 
     def docker(self, *args: str, check: bool = True, **options) -> subprocess.CompletedProcess[str]:
-        """Run the engine's client."""
         command = [self.client, *args]
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, **options)
         assert not check or done.returncode == 0, (command, done.stderr)

@@ -34,7 +34,6 @@ def planted(num_nodes: int, num_colors: int, density: float, seed: int = 0) -> t
 
 
 def padded(graphs: Sequence[Graph]) -> Graphs:
-    """Graphs padded to the largest."""
     return pad(*map(torch.from_numpy, concatenated(graphs)))[0]
 
 
@@ -63,5 +62,4 @@ def terms_of(network: ColoringNetwork, batch: GraphBatch, search: Searcher, roun
 
 
 def graph_of(lists: NeighbourLists) -> Graph:
-    """The graph with these neighbour lists."""
     return Graph.from_edges(len(lists.offsets) - 1, np.stack([lists.sources, lists.neighbours], 1))

@@ -40,8 +40,6 @@ COMMANDS = {
         "--seconds 0.02 --sizes 80 --page page.md": rf"{SECTION}.* cores, .*\n\n\|(.*\n)+\| *80 \|({NUMBER}\|){{4}}\n\Z"
     },
 }  # fmt: skip
-
-
 LONG = ("predictions", "recombination")  # a minute, in seven processes
 
 

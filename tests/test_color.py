@@ -48,31 +48,6 @@ def run(graph: Path, model: Path, seconds: float = 0.2, **settings) -> np.ndarra
     return colors
 
 
-@pytest.mark.parametrize(
-    ("num_nodes", "edges", "expected"),
-    [
-        (1, [], 1),
-        (5, [], 1),
-        (7, [(0, 1), (1, 2), (2, 0), (4, 5)], 3),
-        (6, [(u, v) for u in range(6) for v in range(u)], 6),
-    ],
-    ids=["one node", "edgeless", "disconnected", "complete"],
-)
-def test_small_and_odd_graphs_get_their_fewest_colors(tmp_path: Path, tiny_model: Path, num_nodes, edges, expected):
-    start = time.monotonic()
-    graph = write_col(tmp_path, Graph.from_edges(num_nodes, edges, "graph"))
-    assert num_colors(run(graph, tiny_model, seconds=60)) == expected
-    assert time.monotonic() - start < 30  # a clique of that size proves it: no need to use the time up
-
-
-def test_the_log_names_every_method_and_its_colors_and_the_time_is_kept(hard: Path, tiny_model: Path, caplog):
-    caplog.set_level("INFO")
-    start = time.monotonic()
-    run(hard, tiny_model, seconds=1)
-    assert 0.9 < time.monotonic() - start < 4
-    assert "colors (DSATUR)" in caplog.text and "colors (recombination)" in caplog.text
-
-
 def test_the_solution_is_written_beside_the_graph_and_replaces_nothing(hard: Path, tiny_model: Path):
     run(hard, tiny_model)
     written = hard.with_suffix(".sol").read_text()
@@ -179,48 +154,27 @@ def test_a_start_is_the_first_coloring_unless_dsatur_has_fewer_colors(hard: Path
 @pytest.mark.parametrize(
     ("content", "flags", "sentence"),
     [
-        (
-            "Algebra,0\nBiology,1\nChemistry,2\nDrama,2\n",
-            [],
-            "start has color 2 for nodes 'Chemistry' and 'Drama', which",
-        ),
-        (
-            "Algebra,0\nBiology,1\nChemistry,2\n",
-            [],
-            "start has no color for node 'Drama': give a proper coloring of this",
-        ),
+        ("Algebra,0\nBiology,1\nChemistry,2\nDrama,2\n", [],
+         "start has color 2 for nodes 'Chemistry' and 'Drama', which"),
+        ("Algebra,0\nBiology,1\nChemistry,2\n", [],
+         "start has no color for node 'Drama': give a proper coloring of this"),
         ("s col 1\nl 9 1\n", [], "start names node 9, which is not in the graph: give a proper coloring of this graph"),
         ("", [], "start has no color for node 'Algebra': give a proper coloring of this graph"),
         ("s col 3\nl 1 1\nl 2 2\nl 3 3\nl 4", [], "'l 4' is no line of a DIMACS solution; a line has a node, then"),
         ("Drama,1,2\n", [], "node 'Drama' stands there twice or without one color"),
-        (
-            PROPER,
-            ["--precolored", "lists.csv"],
-            "start has color 0 for node 'Drama', which precolored or allowed forbids",
-        ),
-        (
-            PROPER,
-            ["--allowed", "lists.csv", "--k", "3"],
-            "start has color 0 for node 'Drama', which precolored or allowed forbids",
-        ),
+        (PROPER, ["--precolored", "lists.csv"],
+         "start has color 0 for node 'Drama', which precolored or allowed forbids"),
+        (PROPER, ["--allowed", "lists.csv", "--k", "3"],
+         "start has color 0 for node 'Drama', which precolored or allowed forbids"),
         (None, [], "cannot be read (no such file or directory); name a file that you may read"),
-        (
-            PROPER,
-            ["other.col"],
-            "several graphs need a folder for solutions, with -o, no picture and no start: name one",
-        ),
+        (PROPER, ["other.col"],
+         "several graphs need a folder for solutions, with -o, no picture and no start: name one"),
     ],
-)
+)  # fmt: skip
 def test_a_start_that_cannot_be_is_refused_in_one_sentence_and_nothing_is_written(
-    content: str | None,
-    flags: list[str],
-    sentence: str,
-    exams: Path,
-    tiny_model: Path,
-    tmp_path: Path,
-    capsys,
+    content: str | None, flags: list[str], sentence: str, exams: Path, tiny_model: Path, tmp_path: Path, capsys,
     monkeypatch,
-):
+):  # fmt: skip
     monkeypatch.chdir(tmp_path)
     Path("lists.csv").write_text("Drama,1\n")
     shutil.copy(exams, "other.col")
@@ -270,27 +224,6 @@ def test_a_name_may_begin_with_a_dash(names: list[str], hard: Path, tiny_model: 
     shutil.copy(tiny_model, "-m")
     assert main(["color", "--model=-m", "--seconds", "0", "--picture=-x.svg", *names]) == 0
     assert Path("-x.sol").exists() and Path("-x.svg").exists()
-
-
-@pytest.mark.parametrize(
-    ("setting", "place", "sentence"),
-    [
-        ("out", "nowhere/hard.sol", "nowhere/hard.sol: its folder does not exist"),
-        ("picture", "nowhere/hard.png", "nowhere/hard.png: its folder does not exist"),
-    ],
-)
-def test_an_output_that_has_no_place_is_refused_before_any_work(setting, place, sentence, hard: Path, tmp_path: Path):
-    with pytest.raises(UserError, match=sentence):
-        run(hard, tmp_path / "never_opened.onnx", seconds=100, **{setting: tmp_path / place})
-
-
-@pytest.mark.parametrize(
-    ("graph", "sentence"),
-    [("scripts", "no graph files here"), ("tests", "need a folder"), ("none.col", "no such file")],
-)
-def test_what_is_no_graph_is_refused(graph: str, sentence: str, tiny_model: Path):
-    with pytest.raises(UserError, match=sentence):
-        run(Path(graph), tiny_model)
 
 
 @pytest.mark.parametrize("name", ["hard.col", "link.col", "model.onnx", "picture.png", "colors.csv"])

@@ -23,6 +23,9 @@ from gnn_training.jobs import check
 from gnn_training.jobs.run import plan
 
 ROOT = Path(__file__).parents[1]
+AS_PROGRAM = ["-c", "import sys; sys.argv[0] = 'coloring-gnn'; import gnn_training.__main__"]
+COLOR = ["-m", "gnn_training", "color", "x"]
+FULL = "coloring-gnn: the output cannot be written (no space left on device); make room"
 REQUIRED = {"import": ["x"], "evaluate": ["x"], "color": ["x"], "push": ["me/x"]}
 
 
@@ -118,11 +121,8 @@ def test_flags_override_the_settings_file_which_overrides_the_preset(tmp_path: P
     file.write_text('{"preset": "smoke", "steps": 7, "warmup_steps": 3}')
     resolved, _ = parse("train", ["--settings", str(file), "--steps", "8"])
     assert resolved == settings.of_preset(settings.TrainSettings, "smoke", steps=8, warmup_steps=3)
-
-
-def test_a_settings_file_of_a_command_without_presets_keeps_its_defaults(tmp_path: Path):
-    (tmp_path / "settings.json").write_text('{"seed": 3}')
-    assert parse("generate", ["--settings", str(tmp_path / "settings.json")])[0] == settings.GenerateSettings(seed=3)
+    file.write_text('{"seed": 3}')  # for a command without presets
+    assert parse("generate", ["--settings", str(file)])[0] == settings.GenerateSettings(seed=3)
 
 
 def test_folders_whose_names_begin_with_a_dash_reach_every_step(tmp_path: Path, monkeypatch):
@@ -200,10 +200,8 @@ def test_every_number_of_every_command_has_an_upper_limit():
         (StorageError("no room"), 4, "coloring-gnn: no room\n"),
         (TrainingError("a rank died"), 5, "coloring-gnn: a rank died\n"),
         (KeyboardInterrupt(), 130, ""),
-        (
-            ModuleNotFoundError(name="torch"), 2,
-            "coloring-gnn: this command needs torch: install the extra, pip install '.[train]' in a clone\n",
-        ),
+        (ModuleNotFoundError(name="torch"), 2,
+         "coloring-gnn: this command needs torch: install the extra, pip install '.[train]' in a clone\n"),
     ],
 )  # fmt: skip
 def test_endings_of_a_job_become_exit_codes(error, code, said, monkeypatch, capsys):
@@ -229,10 +227,6 @@ def test_log_lines_of_the_package_go_to_stdout_with_their_time(monkeypatch, caps
     assert re.fullmatch(r"\d\d:\d\d:\d\d all well\n", capsys.readouterr().out)
 
 
-AS_PROGRAM = ["-c", "import sys; sys.argv[0] = 'coloring-gnn'; import gnn_training.__main__"]
-COLOR = ["-m", "gnn_training", "color", "x"]
-
-
 @pytest.mark.parametrize(
     ("number", "module", "command", "code"),
     [("SIGINT", "multiprocessing", AS_PROGRAM, -2), ("SIGINT", "tyro", COLOR, 130), ("SIGHUP", "tyro", COLOR, 129)],
@@ -254,9 +248,6 @@ def test_shared_memory_that_is_full_is_named(monkeypatch, tmp_path: Path, capfd)
     monkeypatch.setattr(program.shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
     assert main(["check"]) == 4
     assert f"{tmp_path} cannot be written (no space); make room, in a container with --" in capfd.readouterr().err
-
-
-FULL = "coloring-gnn: the output cannot be written (no space left on device); make room"
 
 
 @pytest.mark.parametrize(
@@ -285,9 +276,6 @@ def test_output_that_cannot_be_written_leaves_no_traceback(job: str, redirection
     assert (done.returncode, done.stdout.strip(), done.stderr.strip()) == (code, out, err)
 
 
-log = logging.getLogger("gnn_training.test")
-
-
 @pytest.mark.parametrize(("pause", "lines"), [(60.0, 1), (0.0, 3)])
 def test_progress_in_a_log_is_a_line_every_few_seconds_and_at_the_end(caplog, monkeypatch, pause: float, lines: int):
     caplog.set_level("INFO")
@@ -302,7 +290,7 @@ def test_progress_in_a_log_is_a_line_every_few_seconds_and_at_the_end(caplog, mo
 
 def test_escape_sequences_in_names_do_not_reach_the_terminal(capsys):
     console.set_up_logging()
-    log.info("wrote %s", "\x1b[31mred.col")
+    logging.getLogger("gnn_training.test").info("wrote %s", "\x1b[31mred.col")
     console.print_tables(console.markdown_table({"graph": ["\x1b[31mred"]}))
     assert capsys.readouterr().out.count(r"\x1b[31mred") == 2
 

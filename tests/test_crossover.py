@@ -38,7 +38,6 @@ def test_a_child_has_the_most_valuable_class_of_the_first_parent_and_parts_of_ot
 
 
 def trained(seed: int, width: int = 24, layers: int = 2) -> CrossoverNetwork:
-    """A network with random weights."""
     torch.manual_seed(seed)
     network = CrossoverNetwork(width, layers)
     for parameter in network.parameters():

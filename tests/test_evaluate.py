@@ -29,8 +29,6 @@ from gnn_training.report import scores
 from gnn_training.settings import EvaluateSettings
 
 pytestmark = pytest.mark.usefixtures("compiled")
-
-
 LARGE = replace(as_graph(nx.gnp_random_graph(120, 0.5, seed=1)), name="large")
 GRAPHS = [
     replace(as_graph(nx.gnp_random_graph(40, 0.5, seed=1)), name="random"),
@@ -43,7 +41,6 @@ GRAPHS = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The graphs as .col files."""
     return [write_col(tmp_path / "graphs", graph).parent for graph in GRAPHS][0]
 
 

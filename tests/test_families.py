@@ -1,4 +1,12 @@
-"""Families draw what they promise: the same graph every time, proper colorings, true optima, no benchmark."""
+"""Families draw what they promise: the same graph every time, proper colorings, true optima, no benchmark. Labels are
+proper, within their bounds, as good as TabuCol should be. Graphs of the public benchmarks are as published.
+"""
+
+import csv
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
 
 import gcol
 import networkx as nx
@@ -7,11 +15,16 @@ import pytest
 from dimacs import queens
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_runs import ROOT
 
 from gnn_training.contract import GRAPH_TYPES
+from gnn_training.data import suites
 from gnn_training.data.families import FAMILIES, RECIPES, draw, draws
-from gnn_training.data.labels import fingerprint
-from gnn_training.graph import Graph, as_graph, is_proper, num_colors
+from gnn_training.data.labels import fingerprint, label
+from gnn_training.graph import Graph, Instance, as_graph, is_proper, num_colors
+from gnn_training.search.first_colorings import clique_size
+
+pytestmark = pytest.mark.usefixtures("compiled")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -103,3 +116,123 @@ def test_another_total_keeps_the_shares_of_the_families():
     chosen = [graph_draw.family for graph_draw in draws(RECIPES["cpu"], seed=0, graphs=122)]
     assert len(chosen) == 122
     assert all(abs(chosen.count(family) - count / 10) <= 1 for family, count in RECIPES["cpu"].counts.items())
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 40), st.floats(0, 1), st.integers(0, 10**6))
+def test_labels_of_any_graph_are_proper_and_within_their_bounds(n, p, seed):
+    graph = Graph.from_adjacency(np.random.default_rng(seed).random((n, n)) < p)
+    found = label(Instance(graph), moves=500, seconds=5, seed=0)
+    assert is_proper(graph, found.coloring)
+    assert set(found.coloring) == set(range(found.num_colors))
+    assert 1 <= found.lower_bound <= found.num_colors <= found.dsatur_colors <= n
+    assert found.optimal == (found.lower_bound == found.num_colors)
+
+
+@pytest.mark.parametrize(
+    ("graph", "colors"), [(nx.empty_graph(9), 1), (nx.complete_graph(9), 9), (queens(7, 7), 7)], ids=str
+)
+def test_optimal_colorings_of_easy_graphs_are_found_and_proven(graph, colors: int):
+    found = label(Instance(as_graph(graph)), moves=100_000, seconds=30, seed=0)
+    assert found.num_colors == colors and found.optimal
+
+
+def test_a_random_graph_is_labelled_as_well_as_published():
+    """G(200, .5) takes DSATUR about 31 colors and TabuCol about 24."""
+    graph = as_graph(nx.gnp_random_graph(200, 0.5, seed=0))
+    found = label(Instance(graph), moves=100_000, seconds=30, seed=0)
+    assert found.dsatur_colors >= 29 and found.num_colors <= 25
+
+
+def test_without_time_the_label_is_what_is_known():
+    instance = draw(0, "planted", 6, 100)  # a coloring that greedy methods miss by far
+    greedy = label(Instance(instance.graph), moves=10_000, seconds=0, seed=0)
+    planted = label(instance, moves=10_000, seconds=0, seed=0)
+    assert greedy.num_colors == greedy.dsatur_colors
+    assert planted.num_colors == num_colors(instance.coloring) < greedy.num_colors
+    path = Instance(as_graph(nx.path_graph(6)), np.arange(6))  # with a coloring that is worse than DSATUR's
+    assert label(path, 100, 1, 0).num_colors == 2
+
+
+def test_what_the_family_proves_is_the_lower_bound():
+    instance = next(i for i in (draw(0, "mycielski", index, 60) for index in range(20)) if i.optimal)
+    found = label(instance, moves=1_000, seconds=5, seed=0)
+    assert found.optimal and found.lower_bound == found.num_colors > clique_size(instance.graph.csr())
+
+
+def test_q_coloring_has_the_graphs_that_published_solvers_solved():
+    cases = list(suites.q_coloring())
+    # Counted in the published results, ids up to 20.
+    assert Counter(case.family for case in cases if case.best_known == 3) == {
+        "q = 3, n = 16": 76, "q = 3, n = 32": 100, "q = 3, n = 64": 116, "q = 3, n = 128": 144, "q = 3, n = 256": 147,
+    }  # fmt: skip
+    assert sum(case.best_known == 5 for case in cases) == 455
+    # Of random graphs of these sizes, most need more colors: other graphs than the published ones would fail here.
+    small = [case for case in cases if case.graph.num_nodes == 16]
+    assert all(gcol.chromatic_number(nx.from_numpy_array(case.graph.adjacency())) <= case.best_known for case in small)
+    first = small[0]
+    assert (first.graph.name, first.graph.num_edges) == ("q3_n16_m27_2", 27) and first.published["rPI-GNN"]
+
+
+@pytest.mark.parametrize("path", [suites.DIMACS, suites.Q_COLORING])
+def test_tables_of_a_suite_name_every_graph_once(path):
+    lines = path.read_text().splitlines()
+    keys = [line.split(",")[: 3 if path == suites.Q_COLORING else 1] for line in lines]
+    assert len({tuple(key) for key in keys}) == len(keys) > 60
+
+
+# Nodes and edges as the collection's pages list them.
+SIZES = {
+    **{"myciel3": (11, 20), "myciel4": (23, 71), "myciel5": (47, 236), "myciel6": (95, 755), "myciel7": (191, 2360)},
+    **{"queen5_5": (25, 160), "queen6_6": (36, 290), "queen7_7": (49, 476), "queen8_8": (64, 728)},
+    **{"queen8_12": (96, 1368), "queen9_9": (81, 1056), "queen10_10": (100, 1470), "queen11_11": (121, 1980)},
+    **{"queen12_12": (144, 2596), "queen13_13": (169, 3328), "queen14_14": (196, 4186), "queen15_15": (225, 5180)},
+    **{"queen16_16": (256, 6320), "qg.order30": (900, 26100)},
+    **{"1-Insertions_4": (67, 232), "1-Insertions_5": (202, 1227), "1-Insertions_6": (607, 6337)},
+    **{"2-Insertions_3": (37, 72), "2-Insertions_4": (149, 541), "2-Insertions_5": (597, 3936)},
+    **{"3-Insertions_3": (56, 110), "3-Insertions_4": (281, 1046)},
+    **{"4-Insertions_3": (79, 156), "4-Insertions_4": (475, 1795)},
+    **{"1-FullIns_3": (30, 100), "1-FullIns_4": (93, 593), "1-FullIns_5": (282, 3247)},
+    **{"2-FullIns_3": (52, 201), "2-FullIns_4": (212, 1621), "2-FullIns_5": (852, 12201)},
+    **{"3-FullIns_3": (80, 346), "3-FullIns_4": (405, 3524), "4-FullIns_3": (114, 541), "4-FullIns_4": (690, 6650)},
+    **{"5-FullIns_3": (154, 792), "5-FullIns_4": (1085, 11395)},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("known") / "graphs"
+    subprocess.run([sys.executable, ROOT / "scripts/known_graphs.py", folder], check=True)
+    return folder
+
+
+def read(path: Path) -> nx.Graph:
+    (_, _, nodes, edges), *rows = (line.split() for line in path.read_text().splitlines())
+    graph = nx.empty_graph(range(1, int(nodes) + 1))
+    graph.add_edges_from((int(u), int(v)) for _, u, v in rows)
+    assert graph.size() == int(edges)
+    return graph
+
+
+def best_known(folder: Path) -> dict[str, int]:
+    with open(folder / "best_known.csv") as file:
+        return {row["name"]: int(row["best_known"]) for row in csv.DictReader(file)}
+
+
+def test_all_graphs_have_their_published_sizes(folder: Path):
+    graphs = {path.stem: read(path) for path in folder.glob("*.col")}
+    assert {name: (len(graph), graph.size()) for name, graph in graphs.items()} == SIZES
+    assert best_known(folder).keys() == SIZES.keys()
+
+
+@pytest.mark.parametrize("name", ["myciel4", "queen5_5", "queen6_6", "2-Insertions_3", "1-FullIns_3", "2-FullIns_3"])
+def test_small_graphs_need_as_many_colors_as_stated(folder: Path, name: str):
+    assert gcol.chromatic_number(read(folder / f"{name}.col")) == best_known(folder)[name]
+
+
+def test_nodes_are_numbered_as_in_the_published_files(folder: Path):
+    graph = read(folder / "2-FullIns_3.col")
+    assert sorted(graph[1]) == [2, 4, 14, 16]
+    assert sorted(graph[9]) == [7, 8, 10, 11, 12, 19, 20, 22, 23, 24]
+    assert sorted(graph[49]) == [*range(37, 49), 50, 51, 52]
+    assert sorted(graph[50]) == [*range(13, 25), 49, 51, 52]

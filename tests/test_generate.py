@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import numpy as np
 import pytest
 import small_graphs
 from dimacs import json_graph, write_col
-from tiny_runs import ROOT, start_command, wait_for
+from tiny_runs import ROOT, full_disk, start_command, wait_for
 
 from gnn_training import files
 from gnn_training.data import labels, packed
@@ -38,7 +37,6 @@ def settings(out: Path, **changes) -> GenerateSettings:
 
 
 def start(out: Path, **changes) -> subprocess.Popen:
-    """A process of its own that generates."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
     return start_command("generate", settings(out, **changes), **options)
 
@@ -157,13 +155,8 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_no_manifest(tmp_path):
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, limits[1]))
-    try:
-        with pytest.raises(StorageError, match=r"cannot be written \(file too large\); make room"):
-            generate(settings(tmp_path, workers=1))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with full_disk(2000), pytest.raises(StorageError, match=r"cannot be written \(file too large\); make room"):
+        generate(settings(tmp_path, workers=1))
     assert not (tmp_path / packed.MANIFEST_FILE).exists() and not list(tmp_path.glob("*.tmp"))
 
 
@@ -204,8 +197,6 @@ def test_the_manifest_says_what_the_graphs_were_made_from(generated):
 
 
 PLANTED_COLORS = 7
-
-
 planted = partial(small_graphs.planted, 70, PLANTED_COLORS, 0.5)  # of a seed; DSATUR colors these graphs badly
 
 

@@ -78,7 +78,6 @@ def test_results_are_not_overwritten_and_parts_are_those_there_are(tiny_data: Pa
 
 
 def measure(out: Path, end: str) -> None:
-    """Measure a part that ends so."""
 
     def part(options: Options) -> Iterator[dict]:
         """Two of *a*."""

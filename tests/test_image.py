@@ -90,7 +90,6 @@ def small(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Image:
 
 @pytest.fixture(scope="module")
 def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Image:
-    """The image as people use it."""
     return Image(engine, tmp_path_factory.mktemp("coloring-gnn-"), {}, "--no-push")
 
 
@@ -128,7 +127,6 @@ def test_registry_holds_what_was_built_under_version_revision_and_latest(small: 
 
 
 def _digest(image: Image, tag: str) -> str:
-    """What the registry answers."""
     registry = http.client.HTTPConnection(image.engine.registry)
     accepted = "application/vnd.docker.distribution.manifest.v2+json"
     registry.request("HEAD", f"/v2/{image.checkout.name}/manifests/{tag}", headers={"Accept": accepted})

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_graphs import GRAPH, random_graph
+from tiny_runs import full_disk
 
 from gnn_training.graph import Graph, as_graph, from_logits, is_proper, num_colors
 from gnn_training.search.compiled import njit
@@ -21,7 +22,6 @@ from gnn_training.search.kernels import color_independent_set, dsatur, first_fit
 from gnn_training.search.proofs import components, has_odd_wheel, largest_clique, removal_order
 
 GO = np.zeros(1, dtype=np.uint8)
-ROOT = Path(__file__).parents[1]
 PATH = Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)])
 TRIANGLE_WITH_TAIL = Graph.from_edges(4, [(0, 1), (1, 2), (0, 2), (2, 3)])
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -195,12 +195,8 @@ def test_compiled_code_that_is_cut_off_on_the_disk_is_compiled_again(
 
 def test_the_search_works_where_compiled_code_cannot_be_written(tmp_path: Path, monkeypatch, caplog):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # as on a full disk
-    try:
+    with full_disk():
         assert (colors_of_a_path(), colors_of_a_path()) == (0, 0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "cannot be written (file too large): the search is compiled at every start; name a folder" in caplog.text
     monkeypatch.setattr(numba.core.caching.CompileResultCacheImpl, "_locator_classes", [])
     assert colors_of_a_path() == 0

@@ -67,16 +67,12 @@ def assert_same_steps(a: torch.Tensor, b: torch.Tensor, first: torch.Tensor) -> 
     ("device", "gpus", "variables", "sentence"),
     [
         ("cuda", 0, {}, "device is cuda but torch finds no GPU"),
-        (
-            "auto",
-            2,
-            {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2"},
-            "rank 2 has no GPU: there are 2, lower --ranks",
-        ),
+        ("auto", 2, {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2"},
+         "rank 2 has no GPU: there are 2, lower --ranks"),
         ("cpu", 0, {"RANK": "0"}, "RANK is set, .*'WORLD_SIZE'; unset RANK, or"),
         ("cpu", 0, {"RANK": "0", "WORLD_SIZE": "two"}, "RANK is set, .*'two'; unset RANK, or"),
     ],
-)
+)  # fmt: skip
 def test_a_machine_and_variables_that_do_not_fit_are_named(monkeypatch, device, gpus, variables, sentence: str):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
@@ -236,17 +232,8 @@ def test_progress_counts_and_judges():
     assert (progress.crossover_step, progress.best_step) == (40, 30)
 
 
-ROUNDS = 100
-
-
-@pytest.fixture
-def network() -> ColoringNetwork:
-    torch.manual_seed(0)
-    return ColoringNetwork()
-
-
 def start(data: PackedGraphs, rt: Runtime, search: Searcher = search_on_cpu, **changes) -> Validation:
-    settings = tiny_runs.settings(data.folder, Path("nowhere"), **({"validation_rounds": ROUNDS} | changes))
+    settings = tiny_runs.settings(data.folder, Path("nowhere"), **({"validation_rounds": 100} | changes))
     return Validation(settings, DeviceDataset(data, rt.device), search, rt)
 
 
@@ -261,7 +248,7 @@ def test_the_scores_are_those_of_searches_in_tensors(data: PackedGraphs, rt: Run
     for ids in one.batches:
         batch = one.dataset.batch(ids, len(ids))
         with torch.no_grad():
-            used, _ = search_in_tensors(network.rule.expand(1, len(ids), -1), batch, ROUNDS)
+            used, _ = search_in_tensors(network.rule.expand(1, len(ids), -1), batch, 100)
         gap += (used[0].numpy() - data.num_colors[ids]).tolist()
     for i in range(len(one.dataset.state_graph)):  # one by one
         batch = one.dataset.states(np.array([i]), 1)

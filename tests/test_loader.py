@@ -179,7 +179,6 @@ def mixed(count: int = 300) -> list[int]:
 
 
 def taken(steps: list[list[np.ndarray]]) -> list[int]:
-    """All graphs of these steps, sorted."""
     return sorted(np.concatenate([ids for step in steps for ids in step]).tolist())
 
 

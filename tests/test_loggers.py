@@ -25,7 +25,6 @@ Numbers = dict[tuple[str, int], float]  # by name and step
 
 
 def recorded(run: Path) -> Numbers:
-    """The numbers of metrics.jsonl."""
     lines = ((line, name) for line in tiny_runs.metrics(run) for name in line.keys() - {"kind", "step"})
     return {(f"{line['kind']}/{name}", line["step"]): line[name] for line, name in lines}
 

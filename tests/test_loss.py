@@ -61,12 +61,6 @@ def singles(count: int) -> GraphBatch:
     return replace(b, states=None, epsilon=torch.randn(count, NUM_WEIGHTS))
 
 
-@pytest.fixture
-def network() -> ColoringNetwork:
-    torch.manual_seed(0)
-    return ColoringNetwork()
-
-
 def finds(fewest: Callable, conflicts: Callable = lambda weights: 0.0) -> Searcher:
     """A search whose results are these functions of the weights (S, G, NUM_WEIGHTS)."""
 

@@ -92,13 +92,11 @@ def test_without_a_volume_a_pod_refuses_and_says_how_to_start_it(workspace: Path
     ("lines", "name"),
     [
         ([f"700 600 8:1 /var/lib/docker/containers/{64 * 'a'}/hostname /etc/hostname rw - ext4 /dev/vda rw"], 12 * "a"),
-        (
-            [f"700 600 0:25 /overlay-containers/{64 * 'b'}/userdata/hostname /etc/hostname rw - tmpfs tmpfs rw"],
-            12 * "b",
-        ),
+        ([f"700 600 0:25 /overlay-containers/{64 * 'b'}/userdata/hostname /etc/hostname rw - tmpfs tmpfs rw"],
+         12 * "b"),
         ([], socket.gethostname()),
     ],
-)
+)  # fmt: skip
 def test_without_a_volume_a_container_at_home_warns_and_says_how_to_fetch_results(workspace, mount, lines, name):
     mount(*lines)
     warning = machine.require_storage([workspace / "runs/multi", workspace / "models"])

@@ -15,8 +15,6 @@ from gnn_training.network.network import ColoringNetwork
 from gnn_training.network.states import SearchState, features
 from gnn_training.onnx_program.program import Program
 
-GRAPHS = [random_graph(12, 0.5, 1), random_graph(30, 0.2, 2), Graph.from_edges(4, []), Graph.from_edges(1, [])]
-
 
 @pytest.fixture(scope="module")
 def program() -> Program:

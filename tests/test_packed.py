@@ -140,10 +140,7 @@ def test_selecting_cuts_graphs_out_of_several_files(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["graphs.safetensors", "manifest.json"])
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [(Path.mkdir, r"cannot be read \("), (Path.touch, "is damaged")],
-)
+@pytest.mark.parametrize(("make", "reason"), [(Path.mkdir, r"cannot be read \("), (Path.touch, "is damaged")])
 def test_a_file_that_cannot_be_read_is_named(folder, name, make, reason):
     path = folder / name
     path.unlink()

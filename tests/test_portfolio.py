@@ -27,20 +27,14 @@ from gnn_training.search.portfolio import colorings
 pytestmark = pytest.mark.usefixtures("compiled")
 METHODS: dict[Method, float] = {portfolio.extraction: 2, portfolio.recombination: 2, portfolio.fewer_colors: 1}
 GO = np.zeros(1, dtype=np.uint8)
-
-
 GRAPH = replace(random_graph(125, 0.5), name="random")
 FEW_COLORS = 17  # as TabuCol finds them in a second; DSATUR takes 22
 
 
 def found(
-    graph: Graph,
-    methods: dict[Method, float],
-    patience: int,
-    seed: int = 0,
-    lower: int = 1,
+    graph: Graph, methods: dict[Method, float], patience: int, seed: int = 0, lower: int = 1,
     trained: Trained = UNTRAINED,
-) -> list[np.ndarray]:
+) -> list[np.ndarray]:  # fmt: skip
     """What one thread finds with a limit of work; each is proper, without gaps, and has fewer colors than the last."""
     lists = graph.csr()
     start = kernels.dsatur(*lists)

@@ -26,6 +26,7 @@ from gnn_training.search.first_colorings import clique_size, seeded
 from gnn_training.search.problem import Problem
 
 pytestmark = pytest.mark.usefixtures("compiled")
+RING = [[1, 3], [0, 2], [1, 3], [0, 2]]  # neighbours of four nodes, or two edges
 PETERSEN, RANDOM = nx.petersen_graph(), random_graph(150, 0.5)
 GO = np.zeros(1, dtype=np.uint8)
 SMALL = st.builds(random_graph, st.integers(1, 6), st.floats(0, 1), st.integers(0, 10**6))
@@ -276,9 +277,6 @@ class DokArray(dict):
         return Sparse((2, 2), row, col, list(self.values()))
 
 
-RING = [[1, 3], [0, 2], [1, 3], [0, 2]]  # neighbours of four nodes, or two edges
-
-
 @pytest.mark.parametrize(
     ("options", "error", "sentence"),
     [
@@ -306,33 +304,18 @@ RING = [[1, 3], [0, 2], [1, 3], [0, 2]]  # neighbours of four nodes, or two edge
         ({"graph": np.zeros((2, 5), int)}, ValueError, r"shape \(E, 2\), not \(2, 5\): give one row per edge"),
         ({"graph": [(0, -1)]}, ValueError, "edge 0--1 leaves the nodes 0..0"),
         ({"graph": Data(num_nodes=3)}, ValueError, "this Data has no edge_index: set it"),
-        (
-            {"graph": Data(edge_index=torch.zeros(3, 2, dtype=int))},
-            ValueError,
-            r"has shape \(3, 2\); .* \(2, E\): transpose",
-        ),
-        (
-            {"graph": Data(edge_index=torch.zeros(3, dtype=int))},
-            ValueError,
-            r"shape \(3,\); .*: give two nodes per edge",
-        ),
-        (
-            {"graph": Data(edge_index=torch.zeros(2, 3))},
-            TypeError,
-            "has numbers of type float32; they must be integers",
-        ),
-        (
-            {"graph": Data(edge_index=torch.tensor([[0], [7]]), num_nodes=4)},
-            ValueError,
-            "edge 0-7 leaves the nodes 0..3",
-        ),
+        ({"graph": Data(edge_index=torch.zeros(3, 2, dtype=int))}, ValueError,
+         r"has shape \(3, 2\); .* \(2, E\): transpose"),
+        ({"graph": Data(edge_index=torch.zeros(3, dtype=int))}, ValueError,
+         r"shape \(3,\); .*: give two nodes per edge"),
+        ({"graph": Data(edge_index=torch.zeros(2, 3))}, TypeError,
+         "has numbers of type float32; they must be integers"),
+        ({"graph": Data(edge_index=torch.tensor([[0], [7]]), num_nodes=4)}, ValueError,
+         "edge 0-7 leaves the nodes 0..3"),
         ({"graph": HeteroData()}, TypeError, r"several kinds of nodes: give data.to_homogeneous\(\)"),
         ({"graph": np.triu(np.ones((3, 3)))}, ValueError, r"is not symmetric: give matrix \+ matrix.T != 0"),
-        (
-            {"graph": [(0, 1, 5), (1, 2, 3), (2, 0, 4)]},
-            ValueError,
-            r"array \(3, 3\) is an adjacency matrix, whose numbers",
-        ),
+        ({"graph": [(0, 1, 5), (1, 2, 3), (2, 0, 4)]}, ValueError,
+         r"array \(3, 3\) is an adjacency matrix, whose numbers"),
         ({"graph": {"a": "bc"}}, TypeError, "the neighbours of node 'a' are 'bc': give a list"),
         ({"graph": {"a": ["b"]}, "num_nodes": 2}, TypeError, "num_nodes is for an edge array only"),
         ({"graph": Sparse((2, 3), [0], [1], [1])}, ValueError, r"square, not \(2, 3\): A.T @ A with A = matrix != 0"),
@@ -359,7 +342,7 @@ RING = [[1, 3], [0, 2], [1, 3], [0, 2]]  # neighbours of four nodes, or two edge
         ({"graph": iter([(0, 1)])}, TypeError, "a graph is a networkx graph, an edge array .* not list_iterator"),
         ({"graph": [(0, 1)], "num_nodes": 3.7}, TypeError, r"num_nodes \(3.7\) must be an integer, not float"),
     ],
-)
+)  # fmt: skip
 def test_arguments_that_cannot_be_used_are_refused_in_one_sentence(options: dict, error: type, sentence: str):
     with pytest.raises(error, match=sentence) as caught:
         gnn_training.color(**{"graph": PETERSEN} | options)
@@ -397,11 +380,6 @@ def test_ctrl_c_ends_the_searches_of_color_many():
 def test_the_lower_bound_of_a_list_coloring_is_that_of_the_graph():
     found = gnn_training.color(PETERSEN, allowed={0: [9]}, details=True)
     assert found.colors[0] == 9 and found.lower_bound == clique_size(gnn_training.graph.as_graph(PETERSEN).csr()) == 2
-
-
-@pytest.fixture(scope="module")
-def model(tiny_model: Path) -> Model:
-    return Model(tiny_model, threads=1)
 
 
 def is_named_proper(graph: nx.Graph, colors: dict) -> bool:

@@ -23,7 +23,6 @@ ROUNDS = 20
 
 @pytest.fixture(scope="module")
 def model() -> Program:
-    """The program around random weights."""
     torch.manual_seed(0)
     return around(first_weights() + 0.3 * torch.randn(rule.NUM_WEIGHTS))
 

@@ -1,8 +1,11 @@
-"""Several ranks, real ones: they take the steps of one rank on the whole batch; all stop, skip and resume together."""
+"""Several ranks, real ones: they take the steps of one rank on the whole batch; all stop, skip and resume together, and
+before the first step on GPUs, all stop if one of them searches wrongly.
+"""
 
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,19 +13,25 @@ import pytest
 import tiny_runs
 import torch
 from tiny_runs import finish, in_group, metrics, newest, status, wait_for
+from torch import Tensor
 
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
-from gnn_training.errors import UserError
+from gnn_training.errors import MachineError, UserError
 from gnn_training.jobs.train import train
-from gnn_training.search.batches import search_on_cpu
+from gnn_training.search.batches import Searcher, search_on_cpu
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import MAX_BAD_STEPS, WEIGHTS, Learner
-from gnn_training.training.loader import GraphLoader
+from gnn_training.training.loader import GraphBatch, GraphLoader
+from gnn_training.training.self_check import self_check
 from gnn_training.training.trainer import Trainer
 from gnn_training.training.validation import Validation
 
+NO_GPU = {
+    "get_device_name": "a GPU", "reset_peak_memory_stats": None, "max_memory_reserved": 2**30,
+    "mem_get_info": (0, 2**31),
+}  # fmt: skip
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "gnn_training"]
 
 
@@ -168,11 +177,14 @@ def test_two_ranks_of_torchrun_train_as_one_process_would(tiny_data: Path, train
         assert counts[0] == counts[1]
 
 
-@pytest.mark.slow  # two ranks load torch
+def to_the_end(rt: Runtime, settings: TrainSettings) -> str:
+    return Trainer(settings, PackedGraphs.open(settings.data), rt).run([])
+
+
 def test_early_stop_stops_every_rank(tiny_data: Path, tmp_path: Path):
     still = {"learning_rate": 1e-12, "weight_decay": 0, "evaluate_every": 1, "patience": 2, "steps": 100_000}
-    output_of(start(tiny_runs.settings(tiny_data, tmp_path / "run", **still)))
-    assert status(tmp_path / "run")["status"] == "done"
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    assert in_group(2, to_the_end, tiny_runs.settings(tiny_data, tmp_path / "run", **still)) == ["done"] * 2
     assert status(tmp_path / "run")["step"] == 2 and status(tmp_path / "run")["evaluations_without_gain"] == 2
 
 
@@ -195,3 +207,45 @@ def test_sigterm_leaves_a_state_of_two_ranks_that_one_rank_continues(tiny_data: 
     after = status(run)
     assert after["status"] == "done" and after["ranks"] == 1 and after["step"] > before["step"]
     assert [line["step"] for line in metrics(run, "train")] == list(range(1, after["step"] + 1))
+
+
+def one_color_more(weights: Tensor, batch: GraphBatch, rounds: int) -> tuple[Tensor, Tensor]:
+    colors, conflicts = search_on_cpu(weights, batch, rounds)
+    return colors + (torch.arange(len(batch.ids)) % 4 == 0), conflicts
+
+
+class OldInputs:
+    """What a launch would do that does not see the inputs of the next one."""
+
+    def __init__(self) -> None:
+        self.first: tuple[Tensor, GraphBatch] | None = None
+
+    def __call__(self, weights: Tensor, batch: GraphBatch, rounds: int) -> tuple[Tensor, Tensor]:
+        if not self.first or len(self.first[1].ids) != len(batch.ids):
+            self.first = weights, batch
+        return search_on_cpu(*self.first, rounds)
+
+
+def checked(rt: Runtime, folder: Path, search: Searcher) -> list[dict] | str:
+    """What the self-check finds or raises where rank 1 has this search."""
+    for name, value in NO_GPU.items():
+        setattr(torch.cuda, name, lambda *_, value=value: value)
+    settings = tiny_runs.settings(folder, Path("nowhere"))
+    loader = GraphLoader(settings, PackedGraphs.open(folder), rt)
+    learner = Learner(settings, search if rt.rank == 1 else search_on_cpu, rt, settings.steps)
+    try:
+        return self_check(learner, loader, replace(rt, device=torch.device("cuda")))
+    except MachineError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("search", [one_color_more, OldInputs()])
+def test_all_ranks_stop_where_one_searches_wrongly(tiny_data: Path, search: Searcher):
+    said = in_group(2, checked, tiny_data, search)
+    assert said[0] == said[1] and "of the searches of rank 1" in said[0] and "or train with --device cpu" in said[0]
+
+
+def test_where_all_search_rightly_every_rank_knows_it(tiny_data: Path):
+    found = in_group(2, checked, tiny_data, search_on_cpu)
+    assert [[rank["agreement"] for rank in ranks] for ranks in found] == [[1.0, 1.0]] * 2
+    assert found[0][0]["peak_gib"] == 1

@@ -51,9 +51,6 @@ def complaint(name: str, content: bytes) -> str:
     return message.removeprefix(f"{name}: ")
 
 
-# ---------------------------------------------------------------- JSON
-
-
 @given(GRAPH, st.booleans())
 def test_both_json_schemas_read_back_as_written(graph: Graph, older: bool):
     read = parse_json(json_graph(graph, range(graph.num_nodes), older))
@@ -64,27 +61,18 @@ def test_both_json_schemas_read_back_as_written(graph: Graph, older: bool):
 @pytest.mark.parametrize(
     ("older", "changes", "expected"),
     [
-        (
-            False,
-            {"adjacency": {"shape": [3, 4], "data": [0] * 12}},
-            "shape of `adjacency` is [3, 4]; it must be [n, n]",
-        ),
+        (False, {"adjacency": {"shape": [3, 4], "data": [0] * 12}},
+         "shape of `adjacency` is [3, 4]; it must be [n, n]"),
         (False, {"adjacency": {"shape": [0, 0], "data": []}}, "the graph has 0 nodes; it needs at least one"),
         (False, {"adjacency": {"shape": [10**9, 10**9], "data": []}}, "the graph has 0 nodes"),
-        (
-            False,
-            {"adjacency": {"shape": [4, 4], "data": [0] * 10}},
-            "shape of `adjacency` is [4, 4]; it must be [n, n], with n x n numbers",
-        ),
+        (False, {"adjacency": {"shape": [4, 4], "data": [0] * 10}},
+         "shape of `adjacency` is [4, 4]; it must be [n, n], with n x n numbers"),
         (False, {"adjacency": {"shape": [4, 4], "data": [[0] * 4] * 3 + [[0]]}}, "or its rows are uneven"),
         (False, {"adjacency": {"shape": [4, 4], "data": ["0"] * 16}}, "`adjacency` is not a list of numbers"),
         (False, {"adjacency": [[0]]}, "`adjacency` is [[0]]; it must be an object"),
         (False, {"adjacency": {"shape": [2, 2], "data": [0, 1, 0, 0]}}, "not symmetric: (0, 1) is 1, (1, 0)"),
-        (
-            False,
-            {"adjacency": {"shape": [2, 2], "data": [0, 2, 2, 0]}},
-            "`adjacency` has 2 at place 1; it takes whole numbers in 0..1",
-        ),
+        (False, {"adjacency": {"shape": [2, 2], "data": [0, 2, 2, 0]}},
+         "`adjacency` has 2 at place 1; it takes whole numbers in 0..1"),
         (False, {"coloring": [0, 1, 2]}, "`coloring` has 3 numbers; 4 nodes need 4"),
         (False, {"coloring": [0, 1, 2, 4]}, "`coloring` has 4 at place 3; it takes whole numbers in 0..3"),
         (False, {"coloring": [0, 1, 1.5, 0]}, "`coloring` has 1.5 at place 2"),
@@ -98,7 +86,7 @@ def test_both_json_schemas_read_back_as_written(graph: Graph, older: bool):
         (True, {"ground_truth": {"graph_type_id": -1}}, "`graph_type_id` is -1"),
     ],
     ids=count(),
-)
+)  # fmt: skip
 def test_a_bad_value_in_json_is_named(older: bool, changes: dict, expected: str):
     assert expected in complaint("graph.json", json.dumps(tailed_json(older, **changes)).encode())
 
@@ -131,8 +119,6 @@ def test_node_link_data_of_networkx_is_read_with_isolated_nodes_and_names(edges:
     instance = parse_json(nx.node_link_data(graph, edges=edges))
     assert list(instance.names) == list(graph) and instance.graph.edges.tolist() == [[0, 1], [1, 2]]
 
-
-# ---------------------------------------------------------------- text
 
 GRAPHML = b'<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph>%s</graph></graphml>'
 DTD = b'<!DOCTYPE graphml [<!ENTITY a "aaa">]><graphml><graph><node id="&a;"/></graph></graphml>'
@@ -380,9 +366,6 @@ def test_graphml_has_its_nodes_in_order_without_directions_parallel_edges_and_fo
     assert read.graph.num_nodes == 4 and read.graph.edges.tolist() == [[2, 3]]
 
 
-# ---------------------------------------------------------------- memory
-
-
 def peak_bytes(work: Callable[[], object]) -> int:
     """The most memory that Python and numpy had in addition."""
     tracemalloc.start()
@@ -417,9 +400,6 @@ def test_an_edge_takes_less_than_fifty_bytes_while_it_is_read(name: str):
     content = b"\n".join([b"p edge 20000 40000"] * (name == "a.col") + lines)
     nodes = 200 * 20_000 * (name == "a.edges")  # their labels
     assert peak_bytes(lambda: sources.parse(name, content)) < 50 * 40_000 + nodes
-
-
-# ---------------------------------------------------------------- files, folders and archives
 
 
 def test_folders_are_searched_to_the_bottom_in_the_order_of_names(tmp_path: Path):
@@ -479,18 +459,12 @@ def locate(names: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> s
         (COLS, "training_data (2 files to import)", "runs/cpu/data", "training_data"),
         ([*OTHER, "a.col", "a.csv"], "training_data (1 file to import)", "runs/cpu/data", "training_data"),
         (["x.tar", "b/y.tgz"], "training_data (2 files to import)", "runs/cpu/data", "training_data"),
-        (
-            ["../training_data.tgz", *OTHER, "a.txt"], "training_data.tgz (to import)", "runs/cpu/data",
-            "training_data.tgz",
-        ),
-        (
-            ["../training_data.tar.gz", *COLS], "training_data (2 files to import); not read: training_data.tar.gz "
-            "beside it", "runs/cpu/data", "training_data",
-        ),
-        (
-            ["../training_data.tar", *FULL], "training_data/full (packed); not read: training_data.tar beside it",
-            "training_data/full", None,
-        ),
+        (["../training_data.tgz", *OTHER, "a.txt"], "training_data.tgz (to import)", "runs/cpu/data",
+         "training_data.tgz"),
+        (["../training_data.tar.gz", *COLS], "training_data (2 files to import); not read: training_data.tar.gz "
+         "beside it", "runs/cpu/data", "training_data"),
+        (["../training_data.tar", *FULL], "training_data/full (packed); not read: training_data.tar beside it",
+         "training_data/full", None),
     ],
 )  # fmt: skip
 def test_without_data_the_job_takes_what_is_in_training_data(
@@ -507,14 +481,12 @@ def test_without_data_the_job_takes_what_is_in_training_data(
     [
         (FULL + IMPORTED, "training_data/full (packed) and in training_data/imported (packed): name one with --data"),
         (FULL + COLS, "training_data/full (packed) and in training_data (2 files to import): name one with --data"),
-        (
-            ["../training_data.tar.gz", "../training_data.tar"],
-            "graphs are in training_data.tar.gz (to import) and in training_data.tar (to import): name one with --data",
-        ),
+        (["../training_data.tar.gz", "../training_data.tar"],
+         "graphs are in training_data.tar.gz (to import) and in training_data.tar (to import): name one with --data"),
         (["b/a.csv", "x.tsv"], "training_data/x.tsv: is this a graph? Name it with --data, several with `coloring-gnn"),
         ([*OTHER, "b/a.txt.gz"], "import training_data/b/*.gz`, or move it out of training_data"),
     ],
-)
+)  # fmt: skip
 def test_without_data_the_job_refuses_what_it_cannot_decide(names, said: str, tmp_path: Path, monkeypatch):
     with pytest.raises(UserError, match=re.escape(said)):
         locate(names, tmp_path, monkeypatch)

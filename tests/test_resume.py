@@ -1,31 +1,31 @@
-"""Interrupted and continued is the same as never interrupted, bit for bit, whatever ended it."""
+"""Interrupted and continued is the same as never interrupted, bit for bit; checkpoints are whole, and run no code."""
 
 import os
-import random
 import re
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
 import tiny_runs
 import torch
-from tiny_runs import finish, metrics, newest, records, refusal, status, wait_for
+from tiny_runs import finish, full_disk, metrics, newest, records, refusal, status, wait_for
 
 from gnn_training.data import packed
 from gnn_training.data.packed import PackedGraphs
-from gnn_training.errors import UserError
+from gnn_training.errors import StorageError, UserError
 from gnn_training.jobs.train import train
+from gnn_training.network.network import ColoringNetwork
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint, trainer
 from gnn_training.training.learner import MAX_BAD_STEPS, NORMS, WEIGHTS
 
-NIGHTLY = pytest.mark.nightly
 Moment = Callable[[], bool]
 """True when it has come."""
 
@@ -77,7 +77,6 @@ def saved_step(run: Path) -> int:
 
 
 def last_step(run: Path) -> int:
-    """The last that is recorded."""
     return max((record["step"] for record in metrics(run)), default=0)
 
 
@@ -95,14 +94,7 @@ def saving(run: Path, step: int) -> bool:
 
 
 def evaluated(run: Path) -> bool:
-    """Whether an evaluation of trained weights is recorded."""
     return len(metrics(run, "validation")) > 1
-
-
-def random_moments(run: Path, rng: random.Random, kills: int, reach: int) -> Iterator[Moment]:
-    """1 to `reach` steps after where the killed one came, somewhere within a step."""
-    for _ in range(kills):
-        yield partial(reached, run, last_step(run) + rng.randint(1, reach), rng.uniform(0, 0.04))
 
 
 def test_stops_just_before_and_after_an_evaluation_record_it_once(settings: TrainSettings, trained: Path):
@@ -121,12 +113,13 @@ def test_kill_9_after_an_evaluation_and_while_a_checkpoint_is_written_changes_no
     assert_same_run(run, trained)
 
 
-@pytest.mark.parametrize(("steps", "kills", "reach"), [(40, 2, 18), pytest.param(200, 20, 12, marks=NIGHTLY)])
-def test_kill_9_at_random_moments_changes_nothing(tiny_data, tmp_path: Path, steps: int, kills: int, reach: int):
-    reference = tiny_runs.settings(tiny_data, tmp_path / "reference", steps=steps)
+@pytest.mark.nightly  # the long way of the test before
+def test_kill_9_at_random_moments_changes_nothing(tiny_data: Path, tmp_path: Path):
+    reference = tiny_runs.settings(tiny_data, tmp_path / "reference", steps=200)
     assert finish(train, reference) == 0
-    settings = reference.model_copy(update={"run": tmp_path / "run", "checkpoint_every": 2})
-    kill_until_done(settings, random_moments(settings.run, random.Random(1), kills, reach))
+    settings, rng = reference.model_copy(update={"run": (run := tmp_path / "run"), "checkpoint_every": 2}), Random(1)
+    kills = (partial(reached, run, last_step(run) + rng.randint(1, 12), rng.uniform(0, 0.04)) for _ in range(20))
+    kill_until_done(settings, kills)
     assert_same_run(settings.run, reference.run)
 
 
@@ -337,3 +330,70 @@ def test_a_loss_that_stays_non_finite_ends_with_a_sentence_and_is_told_in_the_st
     said = refusal(train, tiny_runs.settings(tmp_path / "bad", tmp_path / "run"))
     assert f"not finite {MAX_BAD_STEPS} steps in a row" in said
     assert status(tmp_path / "run") == {"status": "failed", "reason": said, "self_check": []}
+
+
+def state(value: float = 1.0) -> dict:
+    torch.manual_seed(0)
+    network = ColoringNetwork().state_dict() | {"rule": torch.full_like(ColoringNetwork().rule, value)}
+    progress = dict.fromkeys(("optimizer", "scaler", "progress", "self_play"), {})
+    counts = dict.fromkeys(("num_averaged", "bad_steps", "skipped_steps", "steps_per_epoch"), 1)
+    texts = {"data_sha256": "0", "resumed_from": ""}
+    return {"network": network, "weights": network, "step": 7, "settings": {}, **texts, **progress, **counts}
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"), [(2, [110, 120]), (1, [120]), (3, [100, 110, 120]), (0, [90, 100, 110, 120])]
+)
+def test_as_many_of_the_newest_are_kept_as_asked(tmp_path: Path, keep: int, kept: list[int]):
+    (tmp_path / "step-9-keep.pt").touch()  # by a user
+    for step in (90, 100, 110, 120):
+        checkpoint.save_step(tmp_path, step, {**state(), "step": step}, keep)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [*(f"step-{step:08d}.pt" for step in kept), "step-9-keep.pt"]
+    assert checkpoint.newest(tmp_path)["step"] == 120
+
+
+@pytest.mark.parametrize("key", [*checkpoint.RESUMED])
+def test_a_checkpoint_without_a_key_is_named(tmp_path: Path, key: str):
+    checkpoint.save(tmp_path / "step-00000007.pt", {name: value for name, value in state().items() if name != key})
+    with pytest.raises(UserError, match=rf"step-00000007\.pt: is damaged .ValueError: it has no {key}.; delete it"):
+        checkpoint.newest(tmp_path)
+
+
+def test_a_disk_that_takes_no_more_is_told_in_a_sentence_and_the_old_file_stays(tmp_path: Path):
+    path = tmp_path / "best.pt"
+    checkpoint.save(path, state())
+    with full_disk(), pytest.raises(StorageError, match=r"best\.pt: cannot be written \(file too large\)"):
+        checkpoint.save(path, state(2.0))
+    assert checkpoint.load(path)["network"]["rule"].max() == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_training_without_a_checkpoint_that_can_be_read_is_not_begun_again(tmp_path: Path):
+    for step in (10, 20):
+        (tmp_path / f"step-000000{step}.pt").touch()
+    with pytest.raises(UserError, match="step-00000010.pt: is damaged"):
+        checkpoint.newest(tmp_path)
+
+
+def test_a_missing_file_and_a_strange_one_are_named(tmp_path: Path):
+    with pytest.raises(UserError, match="best.pt: cannot be read .no such file or directory.; train first"):
+        checkpoint.load(tmp_path / "best.pt")
+    checkpoint.save(tmp_path / "list.pt", [1, 2])
+    checkpoint.save(tmp_path / "other.pt", {"weights": {}})
+    changed = state()
+    checkpoint.save(tmp_path / "shape.pt", changed | {"network": changed["network"] | {"rule": torch.ones(2, 3)}})
+    for name in ("list.pt", "other.pt", "shape.pt"):
+        with pytest.raises(UserError, match=f"{name}: is damaged .*; delete it or name another file"):
+            checkpoint.load(tmp_path / name)
+
+
+def test_code_in_a_checkpoint_is_not_run(tmp_path: Path):
+    class Trap:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "sprung",)
+
+    checkpoint.save(tmp_path / "best.pt", {"network": Trap()})
+    with pytest.raises(UserError, match="damaged"):
+        checkpoint.load(tmp_path / "best.pt")
+    assert not (tmp_path / "sprung").exists()

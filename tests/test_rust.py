@@ -1,10 +1,13 @@
-"""The Rust crate: style, its own tests, its search, and calls of the file that give the same colors as in Python."""
+"""The Rust crate: style, its own tests, its search, calls of the file that give the same colors as in Python, and its
+reader, which agrees with that of Python.
+"""
 
 import os
 import re
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +15,12 @@ import networkx as nx
 import onnxruntime
 import pytest
 from dimacs import queens, read_solution, write_col
+from fuzzing import col, damaged, explore, random_graph, refusal
 
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import suites
+from gnn_training.data.formats import parse_dimacs
+from gnn_training.errors import UserError
 from gnn_training.graph import as_graph, from_logits, is_proper, num_colors
 from gnn_training.onnx_program.session import Model
 from gnn_training.search.first_colorings import clique_size
@@ -50,7 +56,6 @@ def library() -> str:
 
 
 def color(*arguments: str, crate: Path = CRATE) -> subprocess.CompletedProcess:
-    """Run the example program that calls the file."""
     variables = os.environ | {"ORT_DYLIB_PATH": library(), "CARGO_TARGET_DIR": str(CRATE / "target")}
     command = ["cargo", "run", "--quiet", "--locked", "--example", "calls", "--", *arguments]
     return subprocess.run(command, cwd=crate, env=variables, capture_output=True, text=True)
@@ -149,10 +154,10 @@ def test_a_call_in_rust_and_in_python_gives_ten_benchmark_graphs_the_same_colors
 
 
 def test_rust_solves_by_later_calls_what_one_call_leaves(tmp_path: Path):
-    model, cases = Model(), (case for case in suites.q_coloring() if case.family == "q = 5, n = 64")
-    calls = ((case.graph, model.predict(case.graph, seconds=60).logits[0]) for case in cases)
+    model, hard = Model(), (case.graph for case in suites.q_coloring() if "q5_n64_m368" in case.graph.name)
+    calls = ((graph, model.predict(graph, seconds=60).logits[0]) for graph in hard)
     graph = next(graph for graph, logits in calls if num_colors(from_logits(graph, logits)) > 5)
-    run = color(str(SHIPPED_MODEL), str(write_col(tmp_path, graph)), "20")
+    run = color(str(SHIPPED_MODEL), str(write_col(tmp_path, graph)), "10")  # the second call finds them after 3
     assert run.stdout.startswith("s col 5\n"), run.stdout + run.stderr
 
 
@@ -170,3 +175,29 @@ def test_the_packed_crate_colors_its_own_example(tmp_path: Path):
     ):
         assert run.returncode == 0 and run.stdout.startswith("s col 9"), run.stdout + run.stderr
     assert (unpacked / "README.md").read_text() == (CRATE / "../../docs/RUST.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def crate() -> Iterator[subprocess.Popen[str]]:
+    """The program that reads a file per line."""
+    command = ["cargo", "run", "--quiet", "--locked", "--example", "edges"]
+    subprocess.run([*command[:1], "build", *command[2:]], cwd=CRATE, check=True)
+    with subprocess.Popen(command, cwd=CRATE, stdin=-1, stdout=-1, text=True, bufsize=1) as process:
+        yield process
+        process.stdin.close()
+
+
+@pytest.mark.fuzz
+def test_python_and_rust_read_the_same_graph_or_refuse_it(crate: subprocess.Popen[str]):
+    def check(content: bytes) -> str:
+        print(content.hex(), file=crate.stdin)
+        by_rust = crate.stdout.readline()
+        try:
+            graph = parse_dimacs(content).graph
+        except UserError as error:
+            assert by_rust.startswith("line "), by_rust
+            return refusal(error)
+        assert by_rust == " ".join([str(graph.num_nodes), *(f"{u}-{v}" for u, v in graph.edges.tolist())]) + "\n"
+        return "accepted"
+
+    explore(check, damaged(lambda rng: col(random_graph(rng))), quick=500)

@@ -35,11 +35,6 @@ FOREVER = 10**9
 ROWS = "color_logits = OneHot(color, depth, levels)"  # of tiny_onnx
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model: Path) -> Model:
-    return Model(tiny_model, threads=1)
-
-
 def test_a_batch_gives_every_graph_its_own_rows(model: Model):
     prediction = model.predict([TRIANGLE, SINGLETON, TRIANGLE])
     assert [rows.shape for rows in prediction.logits] == [(3, 256), (1, 256), (3, 256)]
@@ -95,8 +90,6 @@ FAMILIES = {
     "clique and path": [Graph.from_edges(1000, CLIQUE + [(v, v + 1) for v in range(269, 999)])],
     "random": [random_graph(700, 0.5)], "small ones": [random_graph(60, 0.5)] * 40,
 }  # fmt: skip
-
-
 CALLS = """
 import os, pickle, resource, sys
 from gnn_training.graph import Graph, num_colors
@@ -199,15 +192,12 @@ def test_what_the_runtime_refuses_is_said_at_the_first_call(tmp_path: Path):
         *(("[0, ", rule, ": is damaged .[A-Za-z]*Error: ") for rule in ("[", "[NaN, ", "[1e9, ", "[0, [0], ", "0, ")),
         (r"\"out\"", r"\"in\"", ": is damaged .KeyError: 'out'.; name a file written by"),
         (tiny_onnx.CROSSOVER, "[0]", ": is damaged .TypeError: "),
-        (
-            r"\"out\": [0.0]",
-            r"\"out\": [0.0, 0.0]",
-            r": is damaged .ValueError: first of crossover has shape \(10, 1\)",
-        ),
+        (r"\"out\": [0.0]", r"\"out\": [0.0, 0.0]",
+         r": is damaged .ValueError: first of crossover has shape \(10, 1\)"),
         (r"\"direct\": [0.0, ", r"\"direct\": [", r": is damaged .ValueError: direct of crossover has shape \(9,\)"),
         *((r"\"out\": [0.0]", rf"\"out\": [{x}]", ": is damaged .ValueError: out of") for x in ("NaN", "-1e7")),
     ],
-)
+)  # fmt: skip
 def test_a_model_with_other_tensors_or_other_steps_is_refused(tmp_path: Path, old: str, new: str, sentence: str):
     path = tiny_onnx.write(tmp_path / "other.onnx", tiny_onnx.MODEL.replace(old, new))
     with pytest.raises(UserError, match=f"other.onnx{sentence}"):

@@ -47,7 +47,7 @@ def trace(strace: str, folder: Path, *arguments: str, **variables: str) -> tuple
 def test_color_opens_no_connection_and_writes_only_the_solution_and_caches(strace: str, tmp_path: Path):
     shutil.copy(ROOT / "examples/queen8_8.col", tmp_path)
     # ONNX Runtime makes its first connection nine seconds after its import. No clique proves nine colors best.
-    command = ["-m", "gnn_training", "color", "queen8_8.col", "--seconds", "14", "--threads", "1"]
+    command = ["-m", "gnn_training", "color", "queen8_8.col", "--seconds", "12", "--threads", "1"]
     sockets, written = trace(strace, tmp_path, *command)
     assert not sockets
     assert tmp_path / "queen8_8.sol" in written

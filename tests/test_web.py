@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 WEB = ROOT / "clients" / "web"
 QUEENS = ROOT / "examples" / "queen8_8.col"
 pytestmark = pytest.mark.slow
+MAY_BE = "may be a header or an edge; remove it, or move it to the end"
 GOLDEN = """
 import { readFileSync } from "node:fs";
 import * as ort from "onnxruntime-web";
@@ -91,14 +92,11 @@ FRAMES = """() => {  // the longest time between two frames from now on
   };
   requestAnimationFrame(tick);
 }"""
-
 TRANSFER = """() => {
   const transfer = new DataTransfer();
   transfer.items.add(new File(["8 9\\n9 10\\n10 8"], "triangle.txt"));
   return transfer;
 }"""
-
-
 READ = """
 import { readFileSync } from "node:fs";
 import { readGraph } from "%s";
@@ -116,7 +114,6 @@ console.log(JSON.stringify(answers));
 
 @pytest.fixture(scope="module")
 def address(modules: Path) -> Iterator[str]:
-    """Where `serve` shows the page."""
     command = [sys.executable, "-m", "gnn_training", "serve", "--port", "0"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         yield re.search(r"http://\S+", process.stdout.readline())[0]
@@ -126,7 +123,6 @@ def address(modules: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def page(address: str, chromium: Browser) -> Iterator[Page]:
-    """The page in Chromium."""
     page, requests, errors = chromium.new_page(), [], []
     page.on("request", lambda request: requests.append(request.url))
     page.on("requestfailed", lambda request: errors.append(request.url))
@@ -360,9 +356,6 @@ def test_the_picture_is_on_the_first_screen_of_a_phone(page: Page, tmp_path: Pat
     page.set_viewport_size(size)
     assert picture["y"] + picture["height"] <= 844 and picture["width"] == wide == 390
     assert picture["y"] + picture["height"] <= buttons["y"]
-
-
-MAY_BE = "may be a header or an edge; remove it, or move it to the end"
 
 
 @pytest.mark.parametrize(

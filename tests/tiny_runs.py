@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -86,7 +87,6 @@ def records(run: Path) -> list[dict]:
 
 
 def newest(run: Path) -> dict:
-    """The newest checkpoint."""
     return checkpoint.newest(run / "checkpoints")
 
 
@@ -171,6 +171,17 @@ def differences(a: object, b: object, name: str = "") -> list[str]:
         return [found for key in a for found in differences(a[key], b[key], f"{name}/{key}")]
     same = torch.equal(a, b) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
     return [] if same else [name]
+
+
+@contextmanager
+def full_disk(size: int = 1000) -> Iterator[None]:
+    """No file can be longer than so many bytes, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @contextmanager
