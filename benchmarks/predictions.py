@@ -104,7 +104,6 @@ def labelled(folder: Path, seed: int, graphs: int, sizes: tuple[int, int]) -> Pa
     """Graphs in the shares of the recipe cpu, each with a long search by the shipped rule; made at the first call."""
     recipe = Recipe(RECIPES["cpu"].counts, ((*sizes, 1.0),), MOVES)
     rule = Model().rule
-    assert rule is not None
     origin = {"graphs": graphs, "seed": seed, "sizes": [*sizes], "rule": rule.tolist()}
     plan = Plan(
         tuple(recipe.counts), MOVES, LABEL_SECONDS, seed, origin,
