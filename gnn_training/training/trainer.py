@@ -118,7 +118,8 @@ class Trainer:
             if learner.step % look_every == 0:
                 losses = learner.reduce()
                 stopped, late = rt.any(bool(signals), self._is_late())
-            progress.count(batch.num_graphs, self._add_time())
+            progress.graphs += batch.num_graphs
+            progress.step_seconds += self._add_time()
             if learner.step % settings.log_every == 0:
                 self._log({**losses, "learning_rate": rate, **self.monitor.report(progress.step_seconds - reported)})
                 reported = progress.step_seconds
