@@ -206,12 +206,8 @@ def test_the_learning_rate_warms_up_and_falls_to_zero():
     assert learning_rate(0, 2e-3, 0, 100) == 2e-3
 
 
-def test_progress_counts_and_judges():
-    progress = Progress()
-    progress.count(graphs=30, seconds=1.5)
-    progress.count(graphs=30, seconds=0.5)
-    assert (progress.graphs, progress.step_seconds) == (60, 2.0)
-    progress.seconds = 2.0  # which the training counts
+def test_progress_tells_the_time_left_and_judges():
+    progress = Progress(seconds=2.0)
     assert progress.seconds_left(step=2, steps=62, minutes=0) == 60
     assert progress.seconds_left(step=2, steps=62, minutes=0.5) == 28
 
