@@ -44,7 +44,7 @@ def num_ranks(settings: TrainSettings) -> int:
     return requested or count or min(machine.num_cores(), MAX_CPU_RANKS)
 
 
-def on_gpus(settings: TrainSettings) -> bool:
+def uses_gpus(settings: TrainSettings) -> bool:
     """Return whether the ranks would run on GPUs here."""
     return settings.device != "cpu" and machine.num_gpus() > 0
 

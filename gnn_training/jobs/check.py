@@ -21,7 +21,7 @@ from gnn_training.data.packed import PackedGraphs, is_packed
 from gnn_training.data.sources import DataLocation, locate, written
 from gnn_training.distributed import Runtime, in_group
 from gnn_training.errors import MachineError, StorageError, UserError
-from gnn_training.ranks import launch, num_ranks, on_gpus
+from gnn_training.ranks import launch, num_ranks, uses_gpus
 from gnn_training.search.batches import searcher_for
 from gnn_training.settings import EVALUATIONS, SEARCHES, CheckSettings, RunSettings, TrainSettings
 from gnn_training.training.learner import Learner
@@ -148,7 +148,7 @@ def _gpu_rows() -> Iterator[Check]:
 
 def _ranks(settings: RunSettings) -> str:
     ranks = num_ranks(settings)
-    place = "a GPU" if on_gpus(settings) else f"{machine.threads_per_rank(ranks)} of the cores"
+    place = "a GPU" if uses_gpus(settings) else f"{machine.threads_per_rank(ranks)} of the cores"
     return f"{ranks}, each on {place}"
 
 
@@ -206,7 +206,7 @@ def _measure(settings: TrainSettings, rt: Runtime) -> tuple[int, int, float, flo
 
 
 def _memory(settings: RunSettings, need: float, ranks: int) -> str:
-    if on_gpus(settings):
+    if uses_gpus(settings):
         need, free = need + CUDA_GIB, torch.cuda.mem_get_info()[0] / GIB
     else:
         free = machine.available_bytes() / GIB / ranks
