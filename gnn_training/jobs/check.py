@@ -153,7 +153,9 @@ def _ranks(settings: RunSettings) -> str:
 
 
 def _free_space(folder: Path) -> str:
-    free = shutil.disk_usage(machine.existing_parent(folder)).free / GIB
+    # Path.exists raises where searching is forbidden.
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
+    free = shutil.disk_usage(there).free / GIB
     if free < DISK_GIB:
         few = f"{folder} has {free:.1f} GiB free and {DISK_GIB} may be needed"
         raise StorageError(f"{few}: free some or name another folder")
