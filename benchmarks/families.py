@@ -15,14 +15,12 @@ from pathlib import Path
 import numpy as np
 import tyro
 
-from benchmarks.scaling import ROUNDS, SEARCH_SEEDS, TestGraph, search
+from benchmarks.scaling import SEARCH_SEEDS, TestGraph, savings
 from gnn_training.console import markdown_table, print_tables
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data.applications import sharing
 from gnn_training.data.families import FAMILIES, Generator, Instance
 from gnn_training.graph import Graph
-from gnn_training.network.network import first_weights
-from gnn_training.onnx_program.session import Model
 from gnn_training.search.first_colorings import clique_size, first_coloring
 from gnn_training.search.portfolio import compile_all
 from gnn_training.training import checkpoint
@@ -88,28 +86,16 @@ def graphs_of(family: str, options: Options) -> Iterator[TestGraph]:
             yield TestGraph(family, lists, first, clique)
 
 
-def rule_of(path: Path) -> np.ndarray:
-    """Weights of the rule in an exported file, a run folder or a checkpoint."""
-    if path.suffix == ".onnx":
-        return Model(path, 1).rule
-    return checkpoint.load(path)["network"]["rule"].numpy()
-
-
 def main(options: Options) -> None:
     """Search and print the table."""
     compile_all()
-    untrained, rules = first_weights().numpy(), [rule_of(path) for path in options.models]
+    rules = [checkpoint.load_weights(path)["rule"].numpy() for path in options.models]
     saved: dict[str, np.ndarray] = {}  # by family: (graphs, models, 2), of a graph without a search 0
     for family in (*REALISTIC, *KEPT_OUT, *RANDOM):
         rows = np.zeros((options.graphs, len(rules), 2))
         for row, graph in zip(rows, graphs_of(family, options), strict=False):
-            for seed in SEARCH_SEEDS:
-                before, allowed = search(graph, untrained, ROUNDS, seed)
-                for own, rule in zip(row, rules, strict=True):
-                    colors, taken = search(graph, rule, ROUNDS, seed)
-                    fitting = min(math.ceil(ROUNDS * allowed / max(taken, 1e-6)), 4 * ROUNDS)
-                    own += [before - colors, before - search(graph, rule, fitting, seed)[0]]
-        saved[family] = rows / len(SEARCH_SEEDS)
+            row[:] = np.mean([[savings(graph, rule, seed) for rule in rules] for seed in SEARCH_SEEDS], 0)
+        saved[family] = rows
         print(family, saved[family].mean(0).round(2).tolist(), flush=True)
     groups = {
         "mean of those that people color": REALISTIC,

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import torch
 import tyro
-from torch import Tensor
 
 from gnn_training import files, machine
 from gnn_training.console import as_text, markdown_table, set_up_logging
@@ -38,12 +37,12 @@ from gnn_training.onnx_program.session import Model
 from gnn_training.processes import die_with_parent
 from gnn_training.ranks import launch
 from gnn_training.search import kernels
-from gnn_training.search.batches import Searcher, searcher_for
+from gnn_training.search.batches import searcher_for
 from gnn_training.search.crossover import GENERATION
 from gnn_training.search.search_kernel import child, noise_table
 from gnn_training.settings import PresetName, TrainSettings, of_preset
 from gnn_training.training.learner import Learner
-from gnn_training.training.loader import DeviceDataset, GraphBatch, GraphLoader
+from gnn_training.training.loader import DeviceDataset, GraphLoader
 from gnn_training.training.monitor import Monitor
 from gnn_training.training.self_check import MIN_AGREEMENT, self_check
 
@@ -78,8 +77,6 @@ class Options:
     """Longest time of a part."""
     ranks: tuple[int, ...] = (1, 2, 4, 8)
     """Numbers of ranks in `ranks`, as far as there are so many GPUs, or else cores."""
-    slowdown: float = 1.0
-    """Times as long as it would take rank 0, on a core, to search: what one slow rank does to the others."""
     price_per_hour: float = 0.0
     """Price of a machine with as many GPUs as the most ranks."""
 
@@ -241,7 +238,7 @@ def steps_by_ranks(options: Options) -> Iterator[Row]:
         sizes = {name: getattr(settings, name) * counts[-1] // count for name in ("batch_size", "batch_states")}
         limits = {"steps": first["steps"], "warmup_steps": 1} if first else {}
         seconds = 1e6 if first else options.seconds * counts[-1] / count  # the most ranks take about options.seconds
-        measure = partial(timed_steps, seconds=seconds, slowdown=options.slowdown if count > 1 else 1.0)
+        measure = partial(timed_steps, seconds=seconds)
         row = launch(measure, settings.model_copy(update=sizes | limits), count)
         first = first or {**row, "ranks": count}
         speed_up = row["searches per second"] / first["searches per second"]
@@ -251,14 +248,12 @@ def steps_by_ranks(options: Options) -> Iterator[Row]:
 
 
 @in_group
-def timed_steps(settings: TrainSettings, rt: Runtime, seconds: float, slowdown: float = 1.0) -> Row:
-    """Speed and memory of `settings.steps`, or of as many as take so many seconds if these are fewer or it is 0.
-    slowdown: times as long as it would take rank 0 to search.
-    """
+def timed_steps(settings: TrainSettings, rt: Runtime, seconds: float) -> Row:
+    """Speed and memory of `settings.steps`, or of as many as take so many seconds if these are fewer or it is 0."""
     if rt.device.type == "cpu":
         torch.set_num_threads(1)  # a rank is a core, as where there are as many ranks as cores
     loader, learner = _start(settings, rt)
-    monitor = Monitor(slowed(learner.search, slowdown) if rt.is_main else learner.search, rt)
+    monitor = Monitor(learner.search, rt)
     learner.search = monitor.search
     batches = loader.starting_at(0)
     for batch in islice(batches, len(loader.sampler) + WARM_UP):  # an epoch first: every graph is prepared once
@@ -290,18 +285,6 @@ def timed_steps(settings: TrainSettings, rt: Runtime, seconds: float, slowdown: 
         "busy": float(np.mean(busy)) if busy else None,
         "peak GiB": torch.cuda.max_memory_reserved() / GIB if rt.device.type == "cuda" else None,
     }
-
-
-def slowed(search: Searcher, factor: float) -> Searcher:
-    """The same searches, in `factor` times the time."""
-
-    def slow(weights: Tensor, batch: GraphBatch, rounds: int) -> tuple[Tensor, Tensor]:
-        started = time.monotonic()
-        results = search(weights, batch, rounds)
-        time.sleep((factor - 1) * (time.monotonic() - started))
-        return results
-
-    return search if factor == 1 else slow
 
 
 def _start(settings: TrainSettings, rt: Runtime) -> tuple[GraphLoader, Learner]:

@@ -5,7 +5,6 @@ networkx's strategies and gcol's constructions end by themselves. gcol's local s
 how many fill the seconds. `color` takes the seconds.
 """
 
-import argparse
 import csv
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from statistics import fmean
 
 import gcol
 import networkx as nx
+import tyro
 
 import gnn_training
 from gnn_training.console import markdown_table, print_tables
@@ -61,30 +61,26 @@ def methods(graph: nx.Graph, seconds: float) -> Iterator[tuple[str, Callable[[],
         yield f"color, {limit:g} s", partial(gnn_training.color, graph, limit, threads=1)
 
 
-def main() -> None:
+def main(folder: tyro.conf.Positional[Path], seconds: float = 5.0) -> None:
     """Print a line per graph and method, then the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seconds", type=float, default=5)
-    arguments = parser.parse_args()
     compile_all()
     gaps: dict[str, list[int]] = {}
-    seconds: dict[str, list[float]] = {}
+    taken: dict[str, list[float]] = {}
     with open(suites.DIMACS, newline="") as file:
         best_known = {row["name"]: int(row["best_known"]) for row in csv.DictReader(file)}
-    for path in sorted(arguments.folder.glob("*.col")):
+    for path in sorted(folder.glob("*.col")):
         source = read(path).graph
         graph = as_networkx(source)
-        for name, color in methods(graph, arguments.seconds):
+        for name, color in methods(graph, seconds):
             colors, spent = measured(color)
             print(f"{path.stem},{name},{colors},{spent:.2f}", flush=True)
             gaps.setdefault(name, []).append(colors - best_known[path.stem])
-            seconds.setdefault(name, []).append(spent)
+            taken.setdefault(name, []).append(spent)
     columns: dict[str, list[object]] = {"method": [*gaps], "mean gap": [fmean(gap) for gap in gaps.values()]}
     columns["at best known"] = [gap.count(0) for gap in gaps.values()]
-    columns["seconds"] = [fmean(each) for each in seconds.values()]
+    columns["seconds"] = [fmean(each) for each in taken.values()]
     print_tables(markdown_table(columns))
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import tyro
-from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gnn_training import files
@@ -104,7 +103,6 @@ def labelled(folder: Path, seed: int, graphs: int, sizes: tuple[int, int]) -> Pa
     """Graphs in the shares of the recipe cpu, each with a long search by the shipped rule; made at the first call."""
     recipe = Recipe(RECIPES["cpu"].counts, ((*sizes, 1.0),), MOVES)
     rule = Model().rule
-    assert rule is not None
     origin = {"graphs": graphs, "seed": seed, "sizes": [*sizes], "rule": rule.tolist()}
     plan = Plan(
         tuple(recipe.counts), MOVES, LABEL_SECONDS, seed, origin,
@@ -122,8 +120,7 @@ def trained(data: PackedGraphs, cell: Cell, options: Options) -> PredictionNetwo
     ids = np.flatnonzero(np.isin(dataset.state_graph, chosen))
     sampler = EqualCostSampler(ids, np.ones(len(ids)), options.batch, 1, 0, cell.seed)
     average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(EMA))
-    optimizer = torch.optim.AdamW(network.parameters(), lr=1.0, weight_decay=DECAY)  # times the schedule
-    schedule = LambdaLR(optimizer, lambda step: learning_rate(step, RATE, WARM_UP, options.steps))
+    optimizer = torch.optim.AdamW(network.parameters(), weight_decay=DECAY)
     for step, plan in enumerate(islice(sampler.starting_at(0), options.steps)):
         batch = dataset.states(plan.ids, len(plan.ids), cell.seed, step)
         assert batch is not None
@@ -131,8 +128,8 @@ def trained(data: PackedGraphs, cell: Cell, options: Options) -> PredictionNetwo
         optimizer.zero_grad()
         sum(WEIGHTS[name] * loss for name, loss in losses.items()).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP)
+        optimizer.param_groups[0]["lr"] = learning_rate(step, RATE, WARM_UP, options.steps)
         optimizer.step()
-        schedule.step()
         average.update_parameters(network)
     return average.module
 

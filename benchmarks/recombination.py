@@ -152,17 +152,23 @@ def colors_after(seconds: float, lists: NeighbourLists, first: np.ndarray, cliqu
 
 
 @dataclass(frozen=True)
-class Colors:
-    """Compare networks with HEAD: colors after the same seconds of a core, of this method alone, on new graphs."""
+class Comparison:
+    """Of networks with HEAD, where every node is worth 1."""
 
     weights: tuple[Path, ...] = ()
     """Of networks, instead of the one that ships."""
-    seconds: float = 3.0
     sizes: tuple[int, int] = (150, 1000)
-    graphs: int = 100
     searches: int = 2
     """Of every graph, each with a seed of its own."""
     seed: int = 1
+
+
+@dataclass(frozen=True)
+class Colors(Comparison):
+    """Compare networks with HEAD: colors after the same seconds of a core, of this method alone, on new graphs."""
+
+    seconds: float = 3.0
+    graphs: int = 100
 
     def run(self) -> None:
         """Print the mean colors of every network less those of HEAD, with one standard error over graphs."""
@@ -178,22 +184,16 @@ class Colors:
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(Comparison):
     """Compare networks with HEAD in the whole of `color`: seconds of a core until a graph has as few colors as HEAD's
     crossover alone reaches in `seconds`. A search that has not after `limit` times as many counts as twice that.
     """
 
-    weights: tuple[Path, ...] = ()
-    """Of networks, instead of the one that ships."""
     seconds: float = 10.0
     limit: float = 3.0
-    sizes: tuple[int, int] = (150, 1000)
     graphs: int = 30
     """Where it takes more than `least` seconds."""
     least: float = 1.0
-    searches: int = 2
-    """Of every graph, each with a seed of its own."""
-    seed: int = 1
 
     def run(self) -> None:
         """Print geometric means of the ratios to HEAD, with one standard error over graphs."""

@@ -12,12 +12,12 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby, product
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import tyro
@@ -32,7 +32,7 @@ from gnn_training.errors import UserError
 from gnn_training.files import lock_folder
 from gnn_training.graph import NeighbourLists
 from gnn_training.jobs.train import train
-from gnn_training.network.network import first_weights
+from gnn_training.network import rule
 from gnn_training.search.first_colorings import clique_size, first_coloring
 from gnn_training.search.portfolio import compile_all
 from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
@@ -104,8 +104,8 @@ class Result(NamedTuple):
 
     cell: Cell
     train_seconds: int
-    rounds: list[int]  # with equal rounds
-    time: list[int]  # in equal time
+    rounds: Sequence[int]  # with equal rounds
+    time: Sequence[int]  # in equal time
     weights: list[float]  # of the rule
 
 
@@ -196,19 +196,19 @@ def search(graph: TestGraph, weights: np.ndarray, rounds: int, seed: int) -> tup
     return colors, time.thread_time() - started
 
 
-def score(cell: Cell, train_seconds: float, weights: np.ndarray, graphs: list[TestGraph]) -> Result:
-    """Search every test graph with the untrained rule, with these weights in as many rounds, and with these weights in
-    as many rounds as fit into the seconds of the untrained rule.
+def savings(graph: TestGraph, weights: np.ndarray, seed: int) -> tuple[int, int]:
+    """Colors that these weights save over the untrained rule in as many rounds, and in as many as fit into its
+    seconds.
     """
-    untrained = first_weights().numpy()
-    rounds, in_time = [], []
-    for graph in graphs:
-        for seed in SEARCH_SEEDS:
-            before, allowed = search(graph, untrained, ROUNDS, seed)
-            colors, taken = search(graph, weights, ROUNDS, seed)
-            fitting = min(math.ceil(ROUNDS * allowed / max(taken, 1e-6)), 4 * ROUNDS)
-            rounds.append(before - colors)
-            in_time.append(before - search(graph, weights, fitting, seed)[0])
+    before, allowed = search(graph, np.array(rule.untrained(), np.float32), ROUNDS, seed)
+    colors, taken = search(graph, weights, ROUNDS, seed)
+    fitting = min(math.ceil(ROUNDS * allowed / max(taken, 1e-6)), 4 * ROUNDS)
+    return before - colors, before - search(graph, weights, fitting, seed)[0]
+
+
+def score(cell: Cell, train_seconds: float, weights: np.ndarray, graphs: list[TestGraph]) -> Result:
+    """Search every test graph."""
+    rounds, in_time = zip(*(savings(graph, weights, seed) for graph in graphs for seed in SEARCH_SEEDS), strict=True)
     return Result(cell, round(train_seconds), rounds, in_time, [float(f"{x:.7g}") for x in weights])
 
 
@@ -228,40 +228,35 @@ def results(options: Options) -> list[Result]:
 
 def measured(found: Sequence[Result]) -> str:
     """The section with the table, a row for each kind of training, a column for each size of training graphs."""
-    columns: dict[str, list[str]] = {"searches": [], "rounds": [], "ranks": [], "rate": []}
-    sizes = sorted({result.cell.most_nodes for result in found})
-    for kind in sorted({(cell.multiple, cell.rounds, cell.ranks, cell.lr_scaling) for cell, *_ in found}):
-        row = [f"{kind[0] * ONE:,}", *map(str, kind[1:])]
-        for most_nodes in sizes:
-            seeds = [result for result in found if result.cell[:5] == (kind[0], most_nodes, *kind[1:])]
+    kinds = sorted({(cell.multiple, cell.rounds, cell.ranks, cell.lr_scaling) for cell, *_ in found})
+    columns = {"searches": [f"{multiple * ONE:,}" for multiple, *_ in kinds]}
+    columns |= {name: [str(kind[i]) for kind in kinds] for i, name in enumerate(("rounds", "ranks", "rate"), 1)}
+    for size in sorted({result.cell.most_nodes for result in found}):
+        means_of_size = columns[f"to {size} nodes"] = []
+        for multiple, *others in kinds:
+            seeds = [result for result in found if result.cell[:5] == (multiple, size, *others)]
             means = [np.mean([saved(result, measure) for result in seeds]) for measure in ("rounds", "time") if seeds]
-            row.append(", ".join(f"{mean:.2f}" for mean in means) + f" ({len(seeds)})" * bool(seeds))
-        for name, value in zip([*list(columns)[:4], *(f"to {size} nodes" for size in sizes)], row, strict=True):
-            columns.setdefault(name, []).append(value)
+            means_of_size.append(", ".join(f"{mean:.2f}" for mean in means) + f" ({len(seeds)})" * bool(seeds))
     meaning = "Colors saved in equal rounds, in equal time; means of so many seeds."
     return f"{HEADING}\n{meaning}\n\n{as_text(markdown_table(columns))}\n"
 
 
-def by_kind(found: Sequence[Result], kind: Callable[[Cell], Any]) -> dict[Any, list[Result]]:
-    """Trainings on one rank with the rounds of the preset, grouped by what `kind` returns."""
-    plain = [result for result in found if (result.cell.rounds, result.cell.ranks) == (1500, 1)]
-    return {
-        key: list(group) for key, group in groupby(sorted(plain, key=lambda r: kind(r.cell)), lambda r: kind(r.cell))
-    }
-
-
 def draw(found: Sequence[Result], file: Path) -> None:
-    """Colors saved against searches, a line for every size of training graphs, bars from worst to best seed."""
+    """Colors saved against searches, a line for every size of training graphs, bars from worst to best seed: the
+    trainings, the shortest first, on one rank with the rounds of the preset.
+    """
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
-    for most_nodes, group in by_kind(found, lambda cell: cell.most_nodes).items():
-        by_searches = by_kind(group, lambda cell: cell.multiple * ONE)
-        scores = [[saved(result, "rounds").mean() for result in seeds] for seeds in by_searches.values()]
-        means = np.array([np.mean(one) for one in scores])
-        ends = np.array([[min(one), max(one)] for one in scores]).T
-        axes.errorbar(
-            [*by_searches], means, abs(ends - means), marker="o", capsize=3, label=f"100 to {most_nodes} nodes"
-        )
+    plain = [result for result in found if (result.cell.rounds, result.cell.ranks) == (1500, 1)]
+    for most_nodes in sorted({result.cell.most_nodes for result in plain}):
+        scores: dict[int, list[float]] = {}  # by searches
+        for result in plain:
+            if result.cell.most_nodes == most_nodes:
+                scores.setdefault(result.cell.multiple * ONE, []).append(saved(result, "rounds").mean())
+        means = np.array([np.mean(one) for one in scores.values()])
+        ends = np.array([[min(one), max(one)] for one in scores.values()]).T
+        label = f"100 to {most_nodes} nodes"
+        axes.errorbar([*scores], means, abs(ends - means), marker="o", capsize=3, label=label)
     axes.set(xscale="log", xlabel="searches in training", ylabel="colors saved, equal rounds")
     axes.legend()
     figure.savefig(file)

@@ -124,18 +124,18 @@ def _key_type(num_nodes: int) -> type[np.unsignedinteger]:
     return np.uint32 if num_nodes <= 2**16 else np.uint64
 
 
-def as_graph(source: Any, num_nodes: int | None = None) -> Graph:
-    """Graph of one of the objects that docs/COLOR.md lists; it may have no nodes. Nodes keep their order. num_nodes
-    is for an edge array only; without it, the largest node of an edge is the last. TypeError for another kind of
-    object, ValueError for an array of another shape, a matrix that is not symmetric, lists that may be edges or
-    neighbours, or an edge to a missing node.
-    """
-    return named_graph(source, num_nodes)[0]
+def as_graph(source: Any) -> Graph:
+    """Graph of one of the objects that docs/COLOR.md lists, see `named_graph`."""
+    return named_graph(source)[0]
 
 
 def named_graph(source: Any, num_nodes: int | None = None) -> tuple[Graph, list | None]:
-    """What `as_graph` returns, and the nodes of a networkx graph or of its edges, of a dict from node to neighbours, of
-    a DataFrame, or of a rustworkx graph, whose node indices may have gaps; None for nodes that are numbers from 0.
+    """Graph of one of the objects that docs/COLOR.md lists; it may have no nodes. Nodes keep their order. And the nodes
+    of a networkx graph or of its edges, of a dict from node to neighbours, of a DataFrame, or of a rustworkx graph,
+    whose node indices may have gaps; None for nodes that are numbers from 0. num_nodes is for an edge array only;
+    without it, the largest node of an edge is the last. TypeError for another kind of object, ValueError for an array
+    of another shape, a matrix that is not symmetric, lists that may be edges or neighbours, or an edge to a missing
+    node.
     """
     if isinstance(source, Graph):
         return source, None

@@ -122,11 +122,6 @@ def copy_command(folder: Path) -> str:
     return f"docker cp {shlex.quote(f'{container}:{folder.resolve()}')} ."
 
 
-def existing_parent(folder: Path) -> Path:
-    """Return `folder`, or the first of its parents that exists. (Path.exists raises where searching is forbidden.)"""
-    return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
-
-
 def _storage(folder: Path) -> str:
     """Where files in `folder` go: to "tmpfs", to the "container" of the image, or to something that lasts, ""."""
     if not os.environ.get("GNN_WORKSPACE") or os.environ.get("GNN_NO_VOLUME") == "1":

@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import pickle
-import socket
 import sys
 import tempfile
 from collections.abc import Callable
@@ -45,7 +44,7 @@ def num_ranks(settings: TrainSettings) -> int:
     return requested or count or min(machine.num_cores(), MAX_CPU_RANKS)
 
 
-def on_gpus(settings: TrainSettings) -> bool:
+def uses_gpus(settings: TrainSettings) -> bool:
     """Return whether the ranks would run on GPUs here."""
     return settings.device != "cpu" and machine.num_gpus() > 0
 
@@ -90,6 +89,7 @@ def _run_rank(parent: int, call: bytes) -> object:
 
 def _config(num_ranks: int, folder: str) -> "LaunchConfig":
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.elastic.utils.distributed import get_free_port
     from torch.distributed.launcher.api import LaunchConfig
 
     for name in ("torch.distributed.elastic", "torch.multiprocessing"):  # they log what _cause tells in one sentence
@@ -101,17 +101,12 @@ def _config(num_ranks: int, folder: str) -> "LaunchConfig":
         nproc_per_node=num_ranks,
         run_id="coloring-gnn",
         rdzv_backend="static",
-        rdzv_endpoint=f"127.0.0.1:{_free_port()}",
+        rdzv_endpoint=f"127.0.0.1:{get_free_port()}",
         rdzv_configs={"rank": 0},
         max_restarts=0,
         monitor_interval=0.05,
         logs_specs=DefaultLogsSpecs(log_dir=folder),
     )
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def _cause(error: "ChildFailedError", folder: Path) -> UserError:

@@ -1,4 +1,4 @@
-"""Settings of every command: typed, frozen, unknown names refused. Presets are functions; flags override them."""
+"""Settings of every command: typed, frozen, unknown names refused. Flags override presets."""
 
 import re
 from pathlib import Path
@@ -360,40 +360,24 @@ class ServeSettings(Settings):
     """Folder `dist` of onnxruntime-web; by default the one that npm has installed beside the page."""
 
 
-def smoke() -> RunSettings:
-    """Return the settings of a test of the whole job: a minute on two cores. The colors are not good."""
-    return RunSettings(
-        preset="smoke", run=Path("runs/smoke"), recipe="smoke", steps=40, warmup_steps=5, rounds=100,
-        batch_size=8, evaluate_every=20, validation_graphs=16, validation_rounds=100, checkpoint_every=20,
-        log_every=5, weights=None, games=4,
-    )  # fmt: skip
-
-
-def cpu() -> RunSettings:
-    """Return the settings for a machine without a GPU."""
-    return RunSettings(preset="cpu", validation_graphs=120)
-
-
-def single() -> RunSettings:
-    """Return the settings for one GPU and the full recipe."""
-    return RunSettings(
-        preset="single", run=Path("runs/single"), recipe="full", searches=409_600, warmup_steps=10, batch_size=256,
-        checkpoint_every=200, log_every=20, self_play=3.0, batch_pairs=64,
-    )  # fmt: skip
-
-
-def multi() -> RunSettings:
-    """Return the settings for every GPU of the machine and the full recipe."""
-    changes = {"preset": "multi", "run": Path("runs/multi"), "searches": 1_638_400, "lr_scaling": "sqrt"}
-    return single().model_copy(update=changes)
-
-
-PRESETS = {preset.__name__: preset for preset in (smoke, cpu, single, multi)}
+PRESETS: dict[str, dict[str, Any]] = {  # what differs from the defaults of RunSettings
+    "smoke": {  # a test of the whole job, a minute on two cores; the colors are not good
+        "run": Path("runs/smoke"), "recipe": "smoke", "steps": 40, "warmup_steps": 5, "rounds": 100, "batch_size": 8,
+        "evaluate_every": 20, "validation_graphs": 16, "validation_rounds": 100, "checkpoint_every": 20, "log_every": 5,
+        "weights": None, "games": 4,
+    },
+    "cpu": {"validation_graphs": 120},
+    "single": {
+        "run": Path("runs/single"), "recipe": "full", "searches": 409_600, "batch_size": 256, "checkpoint_every": 200,
+        "log_every": 20, "self_play": 3.0, "batch_pairs": 64,
+    },
+}  # fmt: skip
+PRESETS["multi"] = PRESETS["single"] | {"run": Path("runs/multi"), "searches": 1_638_400, "lr_scaling": "sqrt"}
 Kind = TypeVar("Kind", bound=Settings)
 
 
 def of_preset(kind: type[Kind], name: str, /, **changes: Any) -> Kind:
     """Return the settings of a command with the values of a preset, as far as the command has them, and changes."""
-    # What differs from the defaults. A name that is no preset is refused by the settings.
-    preset = PRESETS[name]().model_dump(exclude_unset=True) if name in PRESETS else {"preset": name}
-    return kind(**{field: value for field, value in preset.items() if field in kind.model_fields} | changes)
+    # A name that is no preset is refused by the settings.
+    values = PRESETS.get(name, {}) | {"preset": name}
+    return kind(**{field: value for field, value in values.items() if field in kind.model_fields} | changes)

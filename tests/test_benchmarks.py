@@ -18,9 +18,6 @@ SMALL = "--sizes 60 80"
 COMMANDS = {
     "families": {"--graphs 1 --sizes 40 60": rf"\| sudoku *\|{MEAN}\|{MEAN}\|\n(.*\n)+\| mean of others *\|{MEAN}\|"},
     "libraries": {"examples --seconds 0.1": r"\| gcol HEA *\|(.*\n)+\| color, 0.1 s *\| *\d"},
-    "portfolio": {
-        "--record searches --seconds 0.1 --shown 0.1 --bounds 60 80 --graphs 1": r"\| 60 to 80 *\| *1 \| [+-]"
-    },
     "predictions": {
         f"--folder . --graphs 12 --test-graphs 12 {SMALL} --parts 1 --widths 8 --seeds 0 --steps 2":
         r"\n\| *12 \| *8 \|( -?[\d.]+ \(.*?\) *\|){6}"

@@ -60,7 +60,7 @@ def test_without_a_gpu_a_part_says_so_and_cores_are_measured_by_the_one_file_of_
     shutil.copy(ROOT / "benchmarks/gpu.py", tmp_path / "benchmarks")
     (tmp_path / "gnn_training").symlink_to(ROOT / "gnn_training")
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    flags = ("--parts", "rounds", "ranks", "--ranks", 1, 2, "--slowdown", 4, "--price-per-hour", 3)
+    flags = ("--parts", "rounds", "ranks", "--ranks", 1, 2, "--price-per-hour", 3)
     said, page, found = start(tiny_data, tmp_path / "out", environment, *flags)
     assert said.startswith("gpu: rounds: ") and said.count("\n") == 1 and said[len("gpu: rounds: ") : -1] in page
     alone, both = found["ranks"]["rows"]

@@ -18,7 +18,9 @@ from gnn_training import machine
 from gnn_training.errors import MachineError, UserError
 from gnn_training.jobs import run
 from gnn_training.ranks import MAX_CPU_RANKS, num_ranks
-from gnn_training.settings import RunSettings, TrainSettings, multi, single
+from gnn_training.settings import RunSettings, TrainSettings, of_preset
+
+SINGLE, MULTI = (of_preset(RunSettings, name) for name in ("single", "multi"))
 
 
 @pytest.fixture(autouse=True)
@@ -131,16 +133,16 @@ def test_there_is_one_rank_per_gpu_or_per_core_unless_told_otherwise(here: Path,
 
 def test_settings_made_for_gpus_are_refused_without_one_and_told_why():
     cuda = {"device": "cuda"}
-    for settings in (RunSettings(**cuda), RunSettings(gpus="0"), TrainSettings(**cuda), single(), multi()):
+    for settings in (RunSettings(**cuda), RunSettings(gpus="0"), TrainSettings(**cuda), SINGLE, MULTI):
         with pytest.raises(MachineError, match="^there is no GPU: start a container with --gpus all"):
             num_ranks(settings)
-    assert num_ranks(single().model_copy(update={"device": "cpu", "ranks": 1})) == 1
+    assert num_ranks(SINGLE.model_copy(update={"device": "cpu", "ranks": 1})) == 1
 
 
 def test_a_job_for_gpus_can_be_rehearsed_without_one_but_makes_no_graphs(here: Path, monkeypatch, capsys):
     monkeypatch.chdir(here)
     with pytest.raises(MachineError, match="^there is no GPU"):
-        run.run(multi())
-    run.dry_run(multi())
+        run.run(MULTI)
+    run.dry_run(MULTI)
     assert "# ranks on this machine: one for each GPU; here is none" in capsys.readouterr().out
     assert not (here / "training_data").exists()

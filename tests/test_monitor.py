@@ -2,6 +2,7 @@
 
 import logging
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import tiny_runs
 import torch
 from tiny_runs import metrics
 
-from benchmarks.gpu import slowed
 from gnn_training.distributed import Runtime
 from gnn_training.jobs import check
 from gnn_training.search.batches import search_on_cpu
@@ -55,7 +55,14 @@ def measured(rt: Runtime, data: Path) -> tuple[float, list[str]]:
     logging.getLogger("gnn_training").addHandler(handler)
     Runtime.device_name = property(lambda self: f"card {self.rank}")
     monitor.SLOW_SECONDS = 0.01
-    check.searcher_for = lambda *_: slowed(search_on_cpu, 3.0 if rt.rank else 1.0)
+
+    def slow(*search: object) -> tuple[torch.Tensor, torch.Tensor]:
+        started = time.monotonic()
+        results = search_on_cpu(*search)
+        time.sleep(2 * rt.rank * (time.monotonic() - started))
+        return results
+
+    check.searcher_for = lambda *_: slow
     *_, waiting = check._measure.__wrapped__(tiny_runs.settings(data, Path("unused"), rounds=2000), rt)
     return waiting, [line for line in lines if "every step waits" in line]
 

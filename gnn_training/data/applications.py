@@ -5,6 +5,7 @@ resource, a matrix of nodes and resources makes the graph.
 """
 
 import math
+from collections.abc import Sequence
 from itertools import combinations, pairwise
 
 import networkx as nx
@@ -19,6 +20,15 @@ def sharing(uses: np.ndarray) -> Graph:
     """Graph of the rows of a matrix (N, R): two are adjacent if they have a column where neither is 0."""
     used = (uses != 0).astype(np.float32)
     return Graph.from_adjacency(used @ used.T > 0)
+
+
+def sharing_links(network: nx.Graph, paths: Sequence[Sequence[int]]) -> Graph:
+    """Graph of paths of nodes in a network: two are adjacent if they share a link."""
+    link = {frozenset(edge): number for number, edge in enumerate(network.edges)}
+    uses = np.zeros((len(paths), len(link)))
+    for row, path in zip(uses, paths, strict=True):
+        row[[link[frozenset(hop)] for hop in pairwise(path)]] = 1
+    return sharing(uses)
 
 
 def between(rng: Generator, low: float, high: float) -> float:
@@ -164,13 +174,9 @@ def lightpaths(rng: Generator, n: int) -> Instance:
     away = ((place[:, None] - place) ** 2).sum(2)
     is_between = away[:, None, :] + away[None] < away[:, :, None]  # a third city in the circle of two
     network = nx.from_numpy_array(np.where(is_between.any(2), 0, np.sqrt(away)))
-    link = {frozenset(edge): number for number, edge in enumerate(network.edges)}
     paths = dict(nx.all_pairs_dijkstra_path(network))
-    uses = np.zeros((n, len(link)))
-    for path in uses:
-        source, target = rng.choice(size, 2, replace=False, p=people / people.sum()).tolist()
-        path[[link[frozenset(hop)] for hop in pairwise(paths[source][target])]] = 1
-    return Instance(sharing(uses))
+    ends = (rng.choice(size, 2, replace=False, p=people / people.sum()).tolist() for _ in range(n))
+    return Instance(sharing_links(network, [paths[source][target] for source, target in ends]))
 
 
 def registers(rng: Generator, n: int) -> Instance:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations, count, pairwise
+from itertools import combinations, count
 from typing import NamedTuple
 
 import networkx as nx
@@ -118,13 +118,8 @@ def _wavelength(rng: Generator, n: int) -> Instance:
     network = nx.cycle_graph(size)
     chords = rng.integers(size, size=(int(rng.integers(size // 4, size)), 2))
     network.add_edges_from((int(a), int(b)) for a, b in chords if a != b)
-    link = {frozenset(edge): number for number, edge in enumerate(network.edges)}
-    uses = np.zeros((n, len(link)), dtype=np.float32)
-    for path in uses:
-        source, target = rng.choice(size, 2, replace=False).tolist()
-        for hop in pairwise(nx.shortest_path(network, source, target)):
-            path[link[frozenset(hop)]] = 1
-    return Instance(applications.sharing(uses))
+    paths = [nx.shortest_path(network, *rng.choice(size, 2, replace=False).tolist()) for _ in range(n)]
+    return Instance(applications.sharing_links(network, paths))
 
 
 def _clique_union(rng: Generator, n: int) -> Instance:

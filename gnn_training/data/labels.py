@@ -43,8 +43,7 @@ STATES, FIRST_STATE, LATEST_STATE = 5, 16, 5  # of a long search that are kept, 
 SEARCHED_NODES = 2048  # larger graphs have no long search
 TRAIN_MOVES = 500  # at most, of the search for labels of training graphs: rules learn without labels
 BETTER = ("coloring", "num_colors", "lower_bound", "optimal")  # what a longer search for a label may change
-PARTS = ".parts"
-
+PARTS, VALIDATION = ".parts", "validation"  # a folder, and the parts in it of validation graphs
 
 Source = Draw | Path  # what a worker makes a graph of; its repr identifies it
 Redraw = Callable[[list[Any]], Sequence[Source]]  # returns other sources in the place of copies
@@ -105,7 +104,7 @@ def label_all(
             limits = plan.seconds, plan.trained, plan.seed
             left = improve_labels([labelled[i] for i in validation], moves, *limits, gpus)
             validation = [validation[place] for place in left]  # too large
-        found = _label([kept[i][0] for i in validation], f"{parts}/validation", plan, workers)
+        found = _label([kept[i][0] for i in validation], parts, VALIDATION, plan, workers)
         for i, (_, better) in zip(validation, found, strict=True):
             labelled[i] |= {name: better[name] for name in BETTER}
         graphs = packed.write(folder, packed.join(labelled), plan.families, plan.origin)
@@ -151,7 +150,7 @@ def _label_without_copies(
     kept: dict[int, tuple[Source, Row]] = {}  # by fingerprint
     for number in range(10):  # a family of few small graphs runs out of new ones
         copies = []
-        for position, row in _label(pending, f"{parts}/{number}", plan, workers):
+        for position, row in _label(pending, parts, str(number), plan, workers):
             if kept.setdefault(int(row["fingerprint"]), (pending[position], row))[1] is not row:
                 copies.append(pending[position])
         if copies:
@@ -162,14 +161,13 @@ def _label_without_copies(
     return list(kept.values())
 
 
-def _label(pending: Sequence[Source], prefix: str, plan: Plan, workers: int) -> list[tuple[int, Row]]:
+def _label(pending: Sequence[Source], parts: Path, name: str, plan: Plan, workers: int) -> list[tuple[int, Row]]:
     """Label sources, or read what an earlier run labelled. Return positions and graphs in the order of the sources.
     Validation graphs, which have been labelled once, get longer searches; all else has been told.
     """
-    is_validation = prefix.endswith("validation")
-    count = -(-len(pending) // CHUNK)
+    is_validation, count = name == VALIDATION, -(-len(pending) // CHUNK)
     # Every count-th source makes all chunks alike, so the speed and the time left can be trusted.
-    chunks = {Path(f"{prefix}-{c:06d}.safetensors"): range(c, len(pending), count) for c in range(count)}
+    chunks = {parts / f"{name}-{c:06d}.safetensors": range(c, len(pending), count) for c in range(count)}
     done = {path: _read_part(path) for path in chunks}
     missing = [(path, [(i, pending[i]) for i in chunks[path]], plan) for path, part in done.items() if part is None]
     ready = len(pending) - sum(len(places) for _, places, _ in missing)

@@ -33,21 +33,18 @@ WAY_OUT = "begin an edge list with a line `source,target,weight`, or end the nam
 
 def lines(content: bytes) -> Iterator[tuple[int, bytes]]:
     """Every line with its number, from 1. UserError if there are too many, or if one is too long."""
-    return _lines(_normalized(content))
-
-
-def _normalized(content: bytes) -> bytes:
-    """The content without a byte order mark, and with one kind of line ends."""
-    return content.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-
-
-def _lines(text: bytes) -> Iterator[tuple[int, bytes]]:
+    text = _normalized(content)
     if text.count(b"\n") > MAX_LINES:
         raise UserError(f"has more than {MAX_LINES} lines; a larger file is not read")
     for number, line in enumerate(io.BytesIO(text), 1):
         if len(line) > MAX_LINE:
             raise UserError(f"line {number}: has more than {MAX_LINE} bytes; is this the file of a graph?")
         yield number, line
+
+
+def _normalized(content: bytes) -> bytes:
+    """The content without a byte order mark, and with one kind of line ends."""
+    return content.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 def checked_size(num_nodes: int) -> int:
@@ -91,7 +88,7 @@ class Rows:
 
     def __iter__(self) -> Iterator[tuple[int, list[bytes]]]:
         skip, is_ascii = self.skip, self.content.isascii()
-        for number, line in _lines(self.content):
+        for number, line in lines(self.content):
             try:
                 if not is_ascii:
                     line.decode()

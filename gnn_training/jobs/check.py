@@ -21,7 +21,7 @@ from gnn_training.data.packed import PackedGraphs, is_packed
 from gnn_training.data.sources import DataLocation, locate, written
 from gnn_training.distributed import Runtime, in_group
 from gnn_training.errors import MachineError, StorageError, UserError
-from gnn_training.ranks import launch, num_ranks, on_gpus
+from gnn_training.ranks import launch, num_ranks, uses_gpus
 from gnn_training.search.batches import searcher_for
 from gnn_training.settings import EVALUATIONS, SEARCHES, CheckSettings, RunSettings, TrainSettings
 from gnn_training.training.learner import Learner
@@ -148,12 +148,14 @@ def _gpu_rows() -> Iterator[Check]:
 
 def _ranks(settings: RunSettings) -> str:
     ranks = num_ranks(settings)
-    place = "a GPU" if on_gpus(settings) else f"{machine.threads_per_rank(ranks)} of the cores"
+    place = "a GPU" if uses_gpus(settings) else f"{machine.threads_per_rank(ranks)} of the cores"
     return f"{ranks}, each on {place}"
 
 
 def _free_space(folder: Path) -> str:
-    free = shutil.disk_usage(machine.existing_parent(folder)).free / GIB
+    # Path.exists raises where searching is forbidden.
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
+    free = shutil.disk_usage(there).free / GIB
     if free < DISK_GIB:
         few = f"{folder} has {free:.1f} GiB free and {DISK_GIB} may be needed"
         raise StorageError(f"{few}: free some or name another folder")
@@ -206,7 +208,7 @@ def _measure(settings: TrainSettings, rt: Runtime) -> tuple[int, int, float, flo
 
 
 def _memory(settings: RunSettings, need: float, ranks: int) -> str:
-    if on_gpus(settings):
+    if uses_gpus(settings):
         need, free = need + CUDA_GIB, torch.cuda.mem_get_info()[0] / GIB
     else:
         free = machine.available_bytes() / GIB / ranks

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -11,6 +11,9 @@ from threading import TIMEOUT_MAX
 from typing import Any
 
 import numpy as np
+from google.protobuf import empty_pb2
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from gnn_training import contract, files, hub
 from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, MAX_WEIGHT, OPTIONAL_INPUTS, OUTPUTS
@@ -177,7 +180,7 @@ def _metadata(path: Path, content: bytes) -> dict[str, str]:
     are those of onnx.proto.
     """
     with files.damaged(path, WAY_OUT):
-        model = list(_fields(content))
+        model = _fields(content)
         graph = [field for number, part in model if number == 7 for field in _fields(part)]
         constants, inputs, outputs = (_texts(graph, *place) for place in ((5, 8), (11, 1), (12, 1)))
         for what, names, expected in (
@@ -191,35 +194,17 @@ def _metadata(path: Path, content: bytes) -> dict[str, str]:
         return dict(zip(_texts(model, 14, 1), _texts(model, 14, 2), strict=True))
 
 
-def _texts(fields: Sequence[tuple[int, bytes]], number: int, part: int) -> list[str]:
+def _texts(fields: Sequence[tuple[int, Any]], number: int, part: int) -> list[str]:
     """The text that is field `part` in every field `number`."""
     return [dict(_fields(content)).get(part, b"").decode() for found, content in fields if found == number]
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Numbers and contents of the fields of a protocol buffer, the content of a number is empty. ValueError if it is
-    none or ends too early.
+def _fields(content: bytes) -> list[tuple[int, Any]]:
+    """Numbers and contents of the fields of a protocol buffer, of which a message is bytes. ValueError if it is none or
+    ends too early.
     """
-    place = 0
-
-    def integer() -> int:
-        nonlocal place
-        value = 0
-        for shift in range(0, 64, 7):
-            if place == len(message):
-                break
-            place += 1
-            value |= (message[place - 1] & 127) << shift
-            if message[place - 1] < 128:
-                return value
-        raise ValueError("it is no ONNX file or ends too early")
-
-    while place < len(message):
-        tag = integer()
-        kind = tag & 7
-        length = integer() if kind in (0, 2) else {1: 8, 5: 4}.get(kind, len(message))
-        begin = place
-        place += length if kind else 0
-        if place > len(message):
-            raise ValueError("it is no ONNX file or ends too early")
-        yield tag >> 3, message[begin:place]
+    try:
+        message = empty_pb2.Empty.FromString(content)
+    except DecodeError as error:
+        raise ValueError("it is no ONNX file or ends too early") from error
+    return [(field.field_number, field.data) for field in UnknownFieldSet(message)]

@@ -35,9 +35,13 @@ class Coloring(NamedTuple):
     """A proper coloring and the method that found it."""
 
     method: str
-    colors: np.ndarray  # (N,) int32, 0 to num_colors - 1
-    num_colors: int
+    colors: np.ndarray  # (N,) int32, without gaps
     lower_bound: int = 1  # no coloring of the graph has fewer colors
+
+    @property
+    def num_colors(self) -> int:
+        """Number of colors."""
+        return int(self.colors.max()) + 1
 
 
 class Trained(NamedTuple):
@@ -138,14 +142,14 @@ class Portfolio:
         with self._lock:
             if colors.max() < self.best.max():
                 self.best = colors
-                self._events.put(Coloring(method, colors, self.num_colors))
+                self._events.put(Coloring(method, colors))
                 for worker in self.workers:
                     worker.stop[0] |= worker.target >= self.num_colors
 
     def prove(self, method: str) -> None:
         """End the search, because no coloring has fewer colors than the best."""
         with self._lock:
-            self._events.put(Coloring(method, self.best, self.num_colors, self.num_colors))
+            self._events.put(Coloring(method, self.best, self.num_colors))
         self.finish()
 
     def finish(self) -> None:

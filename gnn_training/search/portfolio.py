@@ -98,9 +98,9 @@ def colorings(
     clique = clique or clique_size(lists, until)
     colors = first_loop(kernels.dsatur, budget.deadline, *lists)
     is_complete, colors = colors.min() >= 0, completed(lists, colors)
-    first = Coloring("DSATUR", colors, int(colors.max()) + 1)
+    first = Coloring("DSATUR", colors)
     if start is not None and start.max() < first.num_colors:
-        first = Coloring("start", start, int(start.max()) + 1)
+        first = Coloring("start", start)
     bound = clique
     if first.num_colors > clique:
         bound = lower_bound(lists, first.num_colors, clique, until, is_complete)
@@ -144,7 +144,7 @@ def _better_ones(
         for i, nodes in enumerate(parts):
             now, part = time.monotonic(), subgraph(lists, nodes)
             limits = budget._replace(deadline=now + (budget.deadline - now) / (len(parts) - i), lower=k)
-            start = found = Coloring(method, compact(colors[nodes]), k + 1)
+            start = found = Coloring(method, compact(colors[nodes]))
             for found in _search(part, trained, limits, clique, start, is_first, beside):
                 if found.lower_bound > k:
                     yield best._replace(method=found.method, lower_bound=found.lower_bound)
@@ -156,7 +156,7 @@ def _better_ones(
         is_first = False
         if num_done == len(parts):
             colors = smallest_last(lists, order, cores, colors, k)
-            best = Coloring(method, colors.copy(), int(colors.max()) + 1)
+            best = Coloring(method, colors.copy())
             yield best
 
 
@@ -172,7 +172,7 @@ def _search(
     if moves and best.num_colors > budget.lower:
         colors = completed(lists, in_time(now + SET_STOP * left, set_coloring, *lists, budget.seed, moves))
         if colors.max() + 1 < best.num_colors:
-            best = Coloring("independent sets", colors, int(colors.max()) + 1)
+            best = Coloring("independent sets", colors)
             yield best
     yield from improvements(lists, best.colors, budget, methods, trained, beside=beside)
 

@@ -47,11 +47,6 @@ class Progress:
     evaluated_at: int = -1
     crossover_step: int = 0
 
-    def count(self, graphs: int, seconds: float) -> None:
-        """Add one step."""
-        self.graphs += graphs
-        self.step_seconds += seconds
-
     def judge(self, scores: dict[str, float], step: int) -> list[str]:
         """Note the scores of an evaluation; returns the parts of the network whose weights are the ones to keep."""
         self.gap, self.dsatur_gap, self.evaluated_at = scores["gap"], scores["dsatur_gap"], step

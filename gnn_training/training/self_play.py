@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -48,9 +48,6 @@ class Played(NamedTuple):
     number: int  # in its round
     pairs: list[Pair]
     seconds: float  # of a core, or of a GPU
-
-
-P = TypeVar("P", bound=Player)
 
 
 class SelfPlay:
@@ -177,8 +174,8 @@ class SelfPlay:
         compile_all()
         self.weights, self._players = weights, []
         rng, ranks = np.random.default_rng([self.settings.seed, self.num_played, GAMES]), self.rt.world_size
-        games = []
-        for number in range(count := self.games or self._first_games()):
+        games, count = [], self.games or sum(self.rt.gather(self.slots)) or FIRST_GAMES  # at first, enough for all GPUs
+        for number in range(count):
             graph, (turn, place) = rng.choice(self.graphs), divmod(self.num_played * count + number, KEPT_ASIDE)
             if place == 0 and len(self.aside):
                 graph = self.aside[turn % len(self.aside)]
@@ -188,10 +185,6 @@ class SelfPlay:
         self._games = [self._pool.submit(self._play, *game) for game in mine if not self.fits_gpu[game[1]]]
         if on_gpu:
             self._games.append(self._pool.submit(self._play_on_gpu, on_gpu))
-
-    def _first_games(self) -> int:
-        """Games of the first round: enough for all GPUs."""
-        return sum(self.rt.gather(self.slots)) or FIRST_GAMES
 
     def _play(self, number: int, graph: int, seed: int) -> list[Played]:
         """Play a game on a core."""
@@ -206,10 +199,10 @@ class SelfPlay:
 
         assert self.weights is not None
 
-        device, data, players = self.rt.device, self.dataset.data, dict[int, GpuPlayer]()
+        device, data, players = self.rt.device, self.dataset.data, dict[int, Player]()
         places = {graph: place for place, graph in enumerate(sorted({graph for _, graph, _ in games}))}
 
-        def begun() -> Iterator[tuple[int, GpuPlayer]]:
+        def begun() -> Iterator[tuple[int, Player]]:
             for number, graph, seed in games:
                 if self._is_closed:
                     return
@@ -227,7 +220,7 @@ class SelfPlay:
         seconds = (time.monotonic() - start) / len(games)
         return [Played(number, player.pairs, seconds) for number, player in players.items()]
 
-    def _player(self, kind: type[P], graph: int, seed: int) -> P:
+    def _player(self, kind: type[Player], graph: int, seed: int) -> Player:
         """Who plays a game."""
         assert self.weights is not None
         lists, lower = self.dataset.lists(graph), int(self.dataset.data.lower_bound[graph])

@@ -118,7 +118,8 @@ class Trainer:
             if learner.step % look_every == 0:
                 losses = learner.reduce()
                 stopped, late = rt.any(bool(signals), self._is_late())
-            progress.count(batch.num_graphs, self._add_time())
+            progress.graphs += batch.num_graphs
+            progress.step_seconds += self._add_time()
             if learner.step % settings.log_every == 0:
                 self._log({**losses, "learning_rate": rate, **self.monitor.report(progress.step_seconds - reported)})
                 reported = progress.step_seconds
@@ -207,7 +208,7 @@ class Trainer:
         self.progress = Progress(**state["progress"])
         steps_per_epoch = len(self.loader.sampler)
         if not self.settings.steps and state["steps_per_epoch"] != steps_per_epoch:  # other steps for the same searches
-            self.learner.go_to(round(state["step"] * steps_per_epoch / state["steps_per_epoch"]))
+            self.learner.step = round(state["step"] * steps_per_epoch / state["steps_per_epoch"])
             self._save()
         if not self.best:  # evaluate again, whatever the checkpoint remembers
             self.progress.lowest, self.progress.evaluated_at = None, -1

@@ -46,44 +46,31 @@ class Validation:
     def untrained(self) -> list[Tensor]:
         """Colors (G,) that the untrained rule finds, of every batch."""
         weights = torch.tensor(rule.untrained(), device=self.rt.device)
-        return [self._colors(weights, self._batch(ids)) for ids in self.batches]
+        return [self._colors(weights, self.dataset.batch(ids, len(ids))) for ids in self.batches]
 
+    @torch.no_grad()
     def scores(self, network: ColoringNetwork) -> dict[str, float]:
         """Means over all graphs on all ranks, and their number, by the names of docs/TRAINING.md."""
-        sums = torch.zeros(6, dtype=torch.float64, device=self.rt.device)
-        for number in range(len(self.batches)):
-            sums[:4] += self.score_batch(network, number)
+        of_graphs, of_states = (torch.zeros(n, dtype=torch.float64, device=self.rt.device) for n in (5, 3))
+        for number, ids in enumerate(self.batches):
+            batch = self.dataset.batch(ids, len(ids))
+            used = self._colors(network.rule, batch)
+            gap, gain = used - batch.num_colors, self.untrained[number] - used
+            of_graphs += _sums(torch.ones_like(gap), gap, gap <= 0, gain, gain**2)
         for ids in self.states:
-            sums[4:] += self.score_predictions(network, ids)
-        counts = (sum(map(len, batches)) for batches in (self.batches, self.states))
-        totals = self.rt.total(torch.tensor([*sums.tolist(), *counts], dtype=torch.float64))
-        *of_graphs, error, right, graphs, states = totals.tolist()
-        means = {name: total / graphs for name, total in zip(("gap", "at_best_known", "gain"), of_graphs, strict=False)}
-        means |= {"chromatic_error": error / max(1, states), "graph_type_accuracy": right / max(1, states)}
-        variance = max(0.0, of_graphs[3] / graphs - means["gain"] ** 2)
+            states = self.dataset.states(ids, len(ids))
+            assert states is not None
+            predicted = network.predictions(states.inputs)
+            error = predicted.chromatic(states.num_colors, states.lower) - (states.num_colors - states.saved)
+            right = predicted.graph_type_logits.argmax(1) == states.graph_type
+            of_states += _sums(torch.ones_like(error), error.abs(), right)
+        totals = self.rt.total(torch.cat([of_graphs, of_states]).cpu()).tolist()
+        graphs, *sums, squares, num_states, errors, num_right = totals
+        means = {name: total / graphs for name, total in zip(("gap", "at_best_known", "gain"), sums, strict=True)}
+        means |= {"chromatic_error": errors / max(1, num_states), "graph_type_accuracy": num_right / max(1, num_states)}
+        variance = max(0.0, squares / graphs - means["gain"] ** 2)
         means |= {"gain_error": math.sqrt(variance / graphs), "dsatur_gap": self.dsatur_gap}
         return {**means, "graphs": int(graphs)}
-
-    @torch.no_grad()
-    def score_batch(self, network: ColoringNetwork, number: int) -> Tensor:
-        """Sums over this rank's graphs of a batch: gap, whether it is at most 0, gain and its square."""
-        batch = self._batch(self.batches[number])
-        used = self._colors(network.rule, batch)
-        gap, gain = used - batch.num_colors, self.untrained[number] - used
-        return _sums(gap, gap <= 0, gain, gain**2)
-
-    @torch.no_grad()
-    def score_predictions(self, network: ColoringNetwork, ids: np.ndarray) -> Tensor:
-        """Sums over these states: error of the number of colors, and whether the type of graph is right."""
-        batch = self.dataset.states(ids, len(ids))
-        assert batch is not None
-        predicted = network.predictions(batch.inputs)
-        error = predicted.chromatic(batch.num_colors, batch.lower) - (batch.num_colors - batch.saved)
-        right = predicted.graph_type_logits.argmax(1) == batch.graph_type
-        return _sums(error.abs(), right)
-
-    def _batch(self, ids: np.ndarray) -> GraphBatch:
-        return self.dataset.batch(ids, len(ids))
 
     @torch.no_grad()
     def _colors(self, weights: Tensor, batch: GraphBatch) -> Tensor:
