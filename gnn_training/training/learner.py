@@ -9,6 +9,7 @@ of what it expects of the children of self-play.
 
 import copy
 import math
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, smooth_l1_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector
+from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from gnn_training.contract import UNKNOWN_TYPE
@@ -55,8 +57,8 @@ class Learner:
         others = self.network.predictions, self.network.crossover
         self.parts = [[self.network.rule], *([*part.parameters()] for part in others)]
         groups, decay = [{"params": part} for part in self.parts], settings.weight_decay
-        self.optimizer = torch.optim.AdamW(groups, weight_decay=decay, fused=True)  # every step sets its rates
-        self.step = 0  # number of steps taken
+        self.optimizer = torch.optim.AdamW(groups, lr=1.0, weight_decay=decay, fused=True)  # times the schedule
+        self.go_to(0)
         self.bad_steps, self.skipped_steps = (torch.zeros((), device=rt.device) for _ in range(2))
         self._sums = torch.zeros(len(WEIGHTS) + len(NORMS), device=rt.device)
         self._steps_summed = 0
@@ -81,13 +83,11 @@ class Learner:
         self.scaler.unscale_(self.optimizer)
         norms = torch.stack([clip_grad_norm_(part, self.settings.clip) for part in self.parts])
         # Step
-        for group, share in zip(self.optimizer.param_groups, RATES, strict=True):
-            group["lr"] = share * self.learning_rate
         if not batch.num_pairs:
             self.optimizer.param_groups[-1]["lr"] = 0.0  # the crossover network stays as it is
         self.scaler.step(self.optimizer)
         self.scaler.update(self.fixed_scale)
-        self.step += 1
+        self.schedule.step()
         self.optimizer.zero_grad(set_to_none=False)
         self._average()
         self._count(torch.stack([terms[name].detach() for name in WEIGHTS]), norms)
@@ -110,9 +110,25 @@ class Learner:
         self._steps_summed += 1
 
     @property
+    def step(self) -> int:
+        """Number of steps taken."""
+        return self.schedule.last_epoch
+
+    @property
     def learning_rate(self) -> float:
         """Of the next step."""
-        return learning_rate(self.step, self.peak_rate, self.settings.warmup_steps, self.num_steps)
+        return float(self.schedule.get_last_lr()[0])
+
+    def go_to(self, step: int) -> None:
+        """Let the next step be this one, with its learning rate."""
+        for group in self.optimizer.param_groups:
+            group["initial_lr"] = 1.0
+        size = self.peak_rate, self.settings.warmup_steps, self.num_steps
+
+        def rate_of(share: float) -> Callable[[int], float]:
+            return lambda step: share * learning_rate(step, *size)
+
+        self.schedule = LambdaLR(self.optimizer, [*map(rate_of, RATES)], last_epoch=step - 1)
 
     def reduce(self) -> dict[str, float]:
         """Mean loss terms and gradient norms since the last call over all ranks. Raises UserError after too many steps
@@ -166,7 +182,7 @@ class Learner:
         self.scaler.load_state_dict(state["scaler"])
         self.bad_steps.fill_(state["bad_steps"])
         self.skipped_steps.fill_(state["skipped_steps"])
-        self.step = state["step"]
+        self.go_to(state["step"])
         self._sums.zero_()
         self._steps_summed = 0
 

@@ -208,7 +208,7 @@ class Trainer:
         self.progress = Progress(**state["progress"])
         steps_per_epoch = len(self.loader.sampler)
         if not self.settings.steps and state["steps_per_epoch"] != steps_per_epoch:  # other steps for the same searches
-            self.learner.step = round(state["step"] * steps_per_epoch / state["steps_per_epoch"])
+            self.learner.go_to(round(state["step"] * steps_per_epoch / state["steps_per_epoch"]))
             self._save()
         if not self.best:  # evaluate again, whatever the checkpoint remembers
             self.progress.lowest, self.progress.evaluated_at = None, -1
