@@ -91,7 +91,7 @@ class Playing:
 def play(task: Playing) -> list[list[list]]:
     """Run a task: the pairs of every game with the children of the kernel, and with those of the compiled loops."""
     prepare(task)
-    gpu_islands.GENERATION, games_on_gpu.MOVES = task.rounds, task.rounds // 2
+    games_on_gpu.MOVES = task.rounds // 2
 
     class OnCores(Generations):
         def __call__(self, graph: Any, k: Any, starts: Any, seeds: Any, weights: Any, rounds: int) -> Children:
@@ -114,7 +114,7 @@ def play(task: Playing) -> list[list[list]]:
             for colors, (graph, seed) in zip(first, task.games, strict=True)
         ]
         games = games_on_gpu.Games(lists, by_size(), torch.device("cpu"))
-        games.search(((player.graph, player) for player in players), games.room([10] * len(lists)))
+        games.search(((player.graph, player) for player in players), games.room([10] * len(lists)), 1, task.rounds)
         assert all(player.search.is_over and player.met == player.num_pairs for player in players)
         found.append([player.pairs for player in players])
     return found
@@ -134,7 +134,7 @@ class Labels:
 def improve(task: Labels) -> tuple[list[dict], list[int]]:
     """Run a task: the rows, and the places of graphs that are too large."""
     prepare(task)
-    gpu_labels.GENERATION = gpu_islands.GENERATION = 10
+    gpu_labels.GENERATION = 10
     gpu_islands.Generations = Simulated
     trained, moves = Trained(None, by_size()), [task.moves] * len(task.rows)
     return task.rows, gpu_labels.improve_labels(task.rows, moves, 100.0, trained, 0, [0, 1])
@@ -157,7 +157,7 @@ class Islands:
 def color(task: Islands) -> tuple[list, list[int], list[str], float]:
     """Run a task; the better colorings, launches of every GPU, warnings and seconds."""
     prepare(task)
-    gpu_islands.GENERATION, messages = 3, list[str]()
+    search_gpus.ROUNDS, messages = 3, list[str]()
     launches = [0] * len(task.gpus)
 
     class Failing(Simulated):

@@ -13,7 +13,7 @@ from gnn_training.graph import NeighbourLists
 from gnn_training.network import rule
 from gnn_training.network.crossover_weights import Weights
 from gnn_training.search.batches import copied_to
-from gnn_training.search.crossover import GENERATION, Parent, stacked
+from gnn_training.search.crossover import Parent, stacked
 from gnn_training.search.engine import Worker
 from gnn_training.search.generations import Crossing, Generations, filled_up
 from gnn_training.search.islands import Island
@@ -76,9 +76,9 @@ class Group:
             raise MachineError("the graph is too large for a thread block")
         return count
 
-    def search(self, searches: Iterable[tuple[int, Worker]], room: int, each: int = 1) -> None:
+    def search(self, searches: Iterable[tuple[int, Worker]], room: int, each: int, rounds: int) -> None:
         """Search until all searches are over. searches: places among the graphs, and workers; one begins when there is
-        room for its islands, of which it has `each`. MachineError: what the GPU returns is wrong.
+        room for its islands, of which it has `each`. rounds: of a child. MachineError: what the GPU returns is wrong.
         """
         waiting, islands = iter(searches), list[GpuIsland]()
         while True:
@@ -92,7 +92,7 @@ class Group:
             for island in islands:
                 if island.best is not island.worker.search.best:
                     island.follow()
-            made = self.launch(islands, [island.starts for island in islands], GENERATION)
+            made = self.launch(islands, [island.starts for island in islands], rounds)
             generation = zip(islands, made, strict=False)  # nothing was made if all searches are over
             self.cross([(island, children) for island, children in generation if island.keep(children)])
 

@@ -11,6 +11,7 @@ from gnn_training.files import reason
 from gnn_training.search.engine import Beside, Worker
 
 logger = logging.getLogger(__name__)
+ROUNDS = 1_500  # of a child: many islands that exchange parents need fewer than one, see docs/LOG.md
 GROUPS = 2  # of the islands on a GPU, each with a thread: it searches for one while that of the other is at work
 
 
@@ -60,7 +61,7 @@ def _color(worker: Worker, gpu: int, failed: set[int]) -> None:
         with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
             group = Group([worker.lists], worker.search.trained.crossover, device)
             count = group.room([int(worker.search.best.max())])
-            group.search([(0, worker)], count, count)
+            group.search([(0, worker)], count, count, ROUNDS)
     except Exception as error:  # whatever torch, numba and the driver raise
         if gpu not in failed:
             failed.add(gpu)

@@ -25,6 +25,7 @@ from gnn_training.network.crossover import CrossoverNetwork, squared_errors
 from gnn_training.network.crossover_weights import Weights
 from gnn_training.search import kernels
 from gnn_training.search.batches import has_kernels
+from gnn_training.search.crossover import GENERATION
 from gnn_training.search.portfolio import compile_all
 from gnn_training.settings import TrainSettings
 from gnn_training.training.games import Pair, Player, as_data, from_bytes, num_bytes, to_bytes
@@ -214,7 +215,7 @@ class SelfPlay:
         try:
             with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
                 group = Games([self.dataset.lists(graph) for graph in places], self.weights, device)
-                group.search(begun(), group.room(data.dsatur_colors[list(places)].tolist()))
+                group.search(begun(), group.room(data.dsatur_colors[list(places)].tolist()), 1, GENERATION)
         except MachineError as error:
             raise MachineError(f"self-play on {device}: {error}: report it; --self-play 0 leaves it out") from error
         seconds = (time.monotonic() - start) / len(games)
