@@ -59,12 +59,8 @@ def improve_labels(
         device = torch.device("cuda", gpu)
         with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
             group = Group([each.lists for each in mine], trained.crossover, device)
-            group.search(
-                enumerate(mine),
-                max(ISLANDS, group.room([each.search.num_colors for each in mine])),
-                ISLANDS,
-                GENERATION,
-            )
+            room = max(ISLANDS, group.room([each.search.num_colors for each in mine]))
+            group.search(enumerate(mine), room, ISLANDS, GENERATION)
 
     with ThreadPoolExecutor(len(gpus)) as pool, progress("labelling validation graphs", 0, len(places)) as advance:
         parts = [searches[i :: len(gpus)] for i in range(len(gpus))]
