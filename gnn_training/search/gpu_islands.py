@@ -45,12 +45,19 @@ class GpuIsland(Island):
         self.first, self.second = (child.colors for child in children)
         for child in children:
             if not child.conflicts and self.worker.search.best is self.best:
+                self.check(child)
                 self.worker.offer(child.colors)
         if self.worker.search.best is not self.best:
             return False
         self.take(children)
         self.worker.meet(children, self.k)
         return True
+
+    def check(self, child: Parent) -> None:
+        """MachineError if the conflicts of a child are others than the GPU has counted."""
+        counted = int((child.colors[self.lists.sources] == child.colors[self.lists.neighbours]).sum()) // 2
+        if counted != child.conflicts:
+            raise MachineError(f"it returns a coloring with {counted} conflicts and counts {child.conflicts}")
 
     def is_mated(self, parents: list[Parent]) -> bool:
         """See `is_crossed`; the elite of any island may take the place of the second parent."""
@@ -113,16 +120,17 @@ class Group:
             Parent(int(left), *(x[: len(owner.first)] for x in (of_nodes, since)))
             for owner, left, of_nodes, since in zip(owners, conflicts, colors, ages, strict=True)
         ]
-        solved = np.flatnonzero(conflicts == 0).tolist()
-        for i in [*solved, int(owners[0].random.integers(len(made)))]:
-            check(owners[i], made[i])
+        if any(child.colors.min() < 0 or child.colors.max() >= most for most, child in zip(k, made, strict=True)):
+            raise MachineError("it returns other colors than it was given")
+        i = int(owners[0].random.integers(len(made)))
+        owners[i].check(made[i])
         ends = np.cumsum([0, *map(len, starts)])
         return [made[i:end] for i, end in zip(ends, ends[1:], strict=False)]
 
     def cross(self, generation: Sequence[tuple[GpuIsland, list[Parent]]]) -> None:
         """Make the next starts of islands with these parents. Islands of a search exchange their second parents."""
         for island, _ in generation:
-            if island is island.others[0]:
+            if island is island.others[0] and len(island.others) > 1:
                 pairs = [parents for other, parents in generation if other.others is island.others]
                 seconds = [parents[1] for parents in pairs]
                 for parents, place in zip(pairs, island.random.permutation(len(pairs)), strict=True):
@@ -144,12 +152,3 @@ class Group:
         colors, ages = (filled_up(each) for each in zip(*map(stacked, pairs), strict=True))
         a, b, c, d = (copied_to(self.device, x.astype(np.int64)) for x in (graph, k, colors, ages))
         return a, b, c, d
-
-
-def check(island: GpuIsland, child: Parent) -> None:
-    """MachineError if what the GPU says of a child is wrong."""
-    colors, (sources, neighbours) = child.colors, (island.lists.sources, island.lists.neighbours)
-    if colors.min() < 0 or colors.max() >= island.k:
-        raise MachineError(f"it returns colors that are not 0 to {island.k - 1}")
-    if (counted := int((colors[sources] == colors[neighbours]).sum()) // 2) != child.conflicts:
-        raise MachineError(f"it returns a coloring with {counted} conflicts and counts {child.conflicts}")
