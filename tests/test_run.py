@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,10 @@ from gnn_training.settings import (
     ImportSettings,
     RunSettings,
     TrainSettings,
-    smoke,
+    of_preset,
 )  # fmt: skip
+
+smoke = partial(of_preset, RunSettings, "smoke")
 
 
 @pytest.fixture

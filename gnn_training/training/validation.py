@@ -48,9 +48,19 @@ class Validation:
         weights = torch.tensor(rule.untrained(), device=self.rt.device)
         return [self._colors(weights, self.dataset.batch(ids, len(ids))) for ids in self.batches]
 
-    @torch.no_grad()
     def scores(self, network: ColoringNetwork) -> dict[str, float]:
         """Means over all graphs on all ranks, and their number, by the names of docs/TRAINING.md."""
+        totals = self.rt.total(self.sums(network).cpu()).tolist()
+        graphs, *sums, squares, num_states, errors, num_right = totals
+        means = {name: total / graphs for name, total in zip(("gap", "at_best_known", "gain"), sums, strict=True)}
+        means |= {"chromatic_error": errors / max(1, num_states), "graph_type_accuracy": num_right / max(1, num_states)}
+        variance = max(0.0, squares / graphs - means["gain"] ** 2)
+        means |= {"gain_error": math.sqrt(variance / graphs), "dsatur_gap": self.dsatur_gap}
+        return {**means, "graphs": int(graphs)}
+
+    @torch.no_grad()
+    def sums(self, network: ColoringNetwork) -> Tensor:
+        """What `scores` needs of this rank's graphs and states: (8,). The host does not wait for a GPU."""
         of_graphs, of_states = (torch.zeros(n, dtype=torch.float64, device=self.rt.device) for n in (5, 3))
         for number, ids in enumerate(self.batches):
             batch = self.dataset.batch(ids, len(ids))
@@ -64,13 +74,7 @@ class Validation:
             error = predicted.chromatic(states.num_colors, states.lower) - (states.num_colors - states.saved)
             right = predicted.graph_type_logits.argmax(1) == states.graph_type
             of_states += _sums(torch.ones_like(error), error.abs(), right)
-        totals = self.rt.total(torch.cat([of_graphs, of_states]).cpu()).tolist()
-        graphs, *sums, squares, num_states, errors, num_right = totals
-        means = {name: total / graphs for name, total in zip(("gap", "at_best_known", "gain"), sums, strict=True)}
-        means |= {"chromatic_error": errors / max(1, num_states), "graph_type_accuracy": num_right / max(1, num_states)}
-        variance = max(0.0, squares / graphs - means["gain"] ** 2)
-        means |= {"gain_error": math.sqrt(variance / graphs), "dsatur_gap": self.dsatur_gap}
-        return {**means, "graphs": int(graphs)}
+        return torch.cat([of_graphs, of_states])
 
     @torch.no_grad()
     def _colors(self, weights: Tensor, batch: GraphBatch) -> Tensor:
