@@ -60,7 +60,7 @@ class Validation:
 
     @torch.no_grad()
     def sums(self, network: ColoringNetwork) -> Tensor:
-        """What `scores` needs of this rank's graphs and states: (8,). The host does not wait for a GPU."""
+        """What `scores` needs of this rank's graphs and states: (8,). Searches do not make the host wait for a GPU."""
         of_graphs, of_states = (torch.zeros(n, dtype=torch.float64, device=self.rt.device) for n in (5, 3))
         for number, ids in enumerate(self.batches):
             batch = self.dataset.batch(ids, len(ids))

@@ -40,6 +40,7 @@ def main(data: str, rounds: str) -> None:
         validation.scores(learner.average)
         with torch.cuda.stream(torch.cuda.Stream()):  # not the one that numba would take by itself
             fake.fake_cuda_reset()
+            validation.states = []  # the searches alone
             validation.sums(learner.average)
             result["evaluation"] = counts()
     print(json.dumps(result))
