@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change goes in: style, types, scripts, tests.
 #   ./test.sh                        the quick tests; 3 minutes
-#   ./test.sh --all                  what CI runs: also containers, compilation, killed trainings, Rust; 10 minutes
+#   ./test.sh --all                  what CI runs: also containers, compilation, killed trainings, Rust; 16 minutes
 #   ./test.sh --nightly              the long forms: generated input, pretended GPUs, the whole image
 #   ./test.sh --fuzz 60              only generated input, a minute for each target; see docs/RELIABILITY.md
 #   ./test.sh tests/test_color.py    some tests; all arguments go to pytest
