@@ -29,7 +29,7 @@ import tyro
 from gnn_training import files, machine
 from gnn_training.console import as_text, markdown_table, set_up_logging
 from gnn_training.contract import SHIPPED_MODEL
-from gnn_training.data.packed import PackedGraphs
+from gnn_training.data.packed import PackedGraphs, spread
 from gnn_training.distributed import Runtime, in_group
 from gnn_training.errors import MachineError, UserError
 from gnn_training.network.network import first_weights
@@ -182,10 +182,8 @@ def children_by_size(options: Options) -> Iterator[Row]:
         lists = data.graph(i).csr()
         n, k = len(lists.offsets) - 1, max(2, 4 * (int(kernels.dsatur(*lists).max()) + 1) // 5)
         generations = Generations([lists], device)
-        crossing, count = (
-            Crossing(generations, [lists], model.trained.crossover),
-            max(2, generations.room([k]) // 2 * 2),
-        )
+        crossing = Crossing(generations, [lists], model.trained.crossover)
+        count = max(2, generations.room([k]) // 2 * 2)
         starts, weights = np.full((count, n), -1), np.tile(model.rule, (count, 1))
         arguments = np.zeros(count, int), np.full(count, k), starts, rng.integers(2**31, size=count), weights
         rows = generations(*arguments, COMPARED["rounds"]).colors.cpu().numpy()  # compiles
@@ -211,7 +209,7 @@ def graphs_of_sizes(data: PackedGraphs) -> list[int]:
     """Places of training graphs of five sizes."""
     ids = data.indices("train")
     ids = ids[np.argsort(data.num_nodes[ids], kind="stable")]
-    return ids[np.linspace(0, len(ids) - 1, NUM_SIZES).astype(int)].tolist()
+    return ids[spread(len(ids), NUM_SIZES)].tolist()
 
 
 def step_by_batch(options: Options) -> Iterator[Row]:

@@ -56,9 +56,7 @@ def improve_labels(
     searches = [Labeller(rows[i], moves[i], seconds, trained, seed) for i in places]
 
     def search(gpu: int, mine: Sequence[Labeller]) -> None:
-        device = torch.device("cuda", gpu)
-        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
-            group = Group([each.lists for each in mine], trained.crossover, device)
+        with Group.on_stream([each.lists for each in mine], trained.crossover, torch.device("cuda", gpu)) as group:
             room = max(ISLANDS, group.room([each.search.num_colors for each in mine]))
             group.search(enumerate(mine), room, ISLANDS, GENERATION)
 

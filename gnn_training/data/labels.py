@@ -100,9 +100,9 @@ def label_all(
         if gpus:
             from gnn_training.data.gpu_labels import improve_labels  # loads numba's CUDA
 
-            moves = [int(plan.moves * more_moves(labelled[i]["num_nodes"])) for i in validation]
-            limits = plan.seconds, plan.trained, plan.seed
-            left = improve_labels([labelled[i] for i in validation], moves, *limits, gpus)
+            rows = [labelled[i] for i in validation]
+            moves = [int(plan.moves * more_moves(row["num_nodes"])) for row in rows]
+            left = improve_labels(rows, moves, plan.seconds, plan.trained, plan.seed, gpus)
             validation = [validation[place] for place in left]  # too large
         found = _label([kept[i][0] for i in validation], parts, VALIDATION, plan, workers)
         for i, (_, better) in zip(validation, found, strict=True):

@@ -63,6 +63,12 @@ def has_kernels(device: torch.device) -> bool:
     return device.type == "cuda" and not torch.version.hip and find_spec("numba_cuda") is not None
 
 
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a thread block of a GPU may have."""
+    properties: Any = torch.cuda.get_device_properties(device)
+    return properties.shared_memory_per_block_optin
+
+
 @torch.no_grad()
 def search_on_cpu(
     weights: Tensor, batch: SearchBatch, rounds: int, rows: Sequence[int] | None = None
@@ -95,8 +101,7 @@ class BlockSearcher:
         from gnn_training.search import search_cuda  # loads numba's CUDA
 
         self.data, self.device, self.search_cuda = data, device, search_cuda
-        properties: Any = torch.cuda.get_device_properties(device)
-        self.max_shared = properties.shared_memory_per_block_optin
+        self.max_shared = shared_memory(device)
         nodes = data.num_nodes.astype(np.int64)
         self.first_node = np.cumsum([0, *nodes])
         self.first_word = np.cumsum([0, *nodes * -(-nodes // self.search_cuda.BITS)])

@@ -6,7 +6,7 @@ Letters in shapes: R children, N nodes of the largest graph, P pairs of parents,
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from gnn_training.network.crossover import CrossoverNetwork, pairs_of
 from gnn_training.network.crossover_weights import Weights
 from gnn_training.network.rule import NOT_MOVED
 from gnn_training.search import search_cuda
-from gnn_training.search.batches import copied_to
+from gnn_training.search.batches import copied_to, shared_memory
 from gnn_training.search.crossover import LOG_GENERATION
 from gnn_training.search.search_kernel import noise_table
 
@@ -38,17 +38,15 @@ class Children(NamedTuple):
 
 def compile_children(device: torch.device) -> None:
     """Compile the kernels for a GPU, once and for a minute, before a clock starts."""
-    properties: Any = torch.cuda.get_device_properties(device)
     with torch.cuda.device(device):
         for in_shared in (True, False):
-            search_cuda.kernel(in_shared, properties.shared_memory_per_block_optin, True, device.index)
+            search_cuda.kernel(in_shared, shared_memory(device), True, device.index)
 
 
 def fitting(nodes: np.ndarray, colors: np.ndarray, device: torch.device) -> np.ndarray:
     """Which graphs of so many nodes and colors (G,) a GPU can search."""
-    properties: Any = torch.cuda.get_device_properties(device)
     fits = np.ones(len(nodes), dtype=bool)
-    fits[search_cuda.plan(nodes.tolist(), colors.tolist(), properties.shared_memory_per_block_optin)[1]] = False
+    fits[search_cuda.plan(nodes.tolist(), colors.tolist(), shared_memory(device))[1]] = False
     return fits
 
 
@@ -62,9 +60,8 @@ class Generations:
         words = [search_cuda.words(adjacency(lists)) for lists in graphs]
         first_word = np.cumsum([0, *map(len, words)])[:-1]
         self.graphs = [self._copied(values) for values in (self.nodes, ends, first_word, np.concatenate(words))]
-        properties: Any = torch.cuda.get_device_properties(device)
-        self.max_shared = properties.shared_memory_per_block_optin
-        self.processors = properties.multi_processor_count
+        self.max_shared = shared_memory(device)
+        self.processors = torch.cuda.get_device_properties(device).multi_processor_count
         self._tables = lru_cache(1)(self._make_tables)
 
     def room(self, colors: Sequence[int]) -> int:

@@ -1,8 +1,10 @@
 """Islands on an NVIDIA GPU: of one search or of many, with a launch for a generation of all of them."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
+from typing import Self
 
 import numpy as np
 import torch
@@ -76,6 +78,13 @@ class Group:
         self.generations = Generations(graphs, device)
         self.device = self.generations.device
         self.crossing = Crossing(self.generations, graphs, weights)
+
+    @classmethod
+    @contextmanager
+    def on_stream(cls, graphs: Sequence[NeighbourLists], weights: Weights, device: torch.device) -> Iterator[Self]:
+        """A group for the present thread, which gets the device and a stream of its own."""
+        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+            yield cls(graphs, weights, device)
 
     def room(self, colors: Sequence[int]) -> int:
         """Islands that the GPU has at the same time. MachineError: a graph is too large. colors: of every graph."""

@@ -58,8 +58,7 @@ def _color(worker: Worker, gpu: int, failed: set[int]) -> None:
 
     worker.method, device = f"recombination on GPU {gpu}", torch.device("cuda", gpu)
     try:
-        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
-            group = Group([worker.lists], worker.search.trained.crossover, device)
+        with Group.on_stream([worker.lists], worker.search.trained.crossover, device) as group:
             count = group.room([int(worker.search.best.max())])
             group.search([(0, worker)], count, count, ROUNDS)
     except Exception as error:  # whatever torch, numba and the driver raise

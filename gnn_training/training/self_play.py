@@ -213,8 +213,8 @@ class SelfPlay:
         compile_children(device)
         start = time.monotonic()
         try:
-            with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
-                group = Games([self.dataset.lists(graph) for graph in places], self.weights, device)
+            lists = [self.dataset.lists(graph) for graph in places]
+            with Games.on_stream(lists, self.weights, device) as group:
                 group.search(begun(), group.room(data.dsatur_colors[list(places)].tolist()), 1, GENERATION)
         except MachineError as error:
             raise MachineError(f"self-play on {device}: {error}: report it; --self-play 0 leaves it out") from error
