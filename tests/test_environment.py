@@ -19,7 +19,7 @@ LOCK = "requirements.lock"
 SCRIPTS = ("run.sh", "run_multigpu.sh", "test.sh")
 NAMES = ("{path}", "{name}", "bash {name}", "sh -c '{name} \"$@\"' sh", "bash {path}", "link", "bash link")
 TOOLS = (
-    "awk", "bash", "cat", "chmod", "df", "dirname", "env", "find", "flock", "ls", "mkdir", "readlink", "rm", "sed",
+    "awk", "bash", "cat", "chmod", "dirname", "env", "find", "flock", "ls", "mkdir", "readlink", "rm", "sed",
     "sha256sum", "sleep", "tail", "tee", "touch",
 )  # fmt: skip
 PROGRAM = "import json, os, sys; print(json.dumps({'args': sys.argv[1:], 'preset': os.environ['GNN_TRAINING_PRESET']}))"
@@ -53,6 +53,7 @@ class Clone:
         for tool in TOOLS:
             (self.bin / tool).symlink_to(shutil.which(tool))
         self.tool("python3", f'exec {sys.executable} "$@"')
+        self.tool("df", "printf 'Filesystem\\n/dev/x 99999 0 99999 0%% /\\n'")  # whatever this machine has free
 
     def tool(self, name: str, script: str) -> None:
         """Put a command on the clone's PATH."""
