@@ -39,7 +39,7 @@ from gnn_training.ranks import launch
 from gnn_training.search import kernels
 from gnn_training.search.batches import searcher_for
 from gnn_training.search.crossover import GENERATION
-from gnn_training.search.search_kernel import child, noise_table
+from gnn_training.search.search_kernel import search_child
 from gnn_training.settings import PresetName, TrainSettings, of_preset
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import DeviceDataset, GraphLoader
@@ -188,8 +188,7 @@ def children_by_size(options: Options) -> Iterator[Row]:
         arguments = np.zeros(count, int), np.full(count, k), starts, rng.integers(2**31, size=count), weights
         rows = generations(*arguments, COMPARED["rounds"]).colors.cpu().numpy()  # compiles
         same = [
-            np.array_equal(row, child(*lists, start.astype(np.int32), k, rule, noise_table(k), seed, COMPARED["rounds"],
-                                      np.zeros(1, np.uint8))[0])
+            np.array_equal(row, search_child(lists, start, k, rule, COMPARED["rounds"], seed)[0])
             for row, start, rule, seed in zip(rows[:COMPARED_CHILDREN], starts, weights, arguments[3], strict=False)
         ]  # fmt: skip
         started = time.perf_counter()

@@ -66,7 +66,6 @@ class Watched(Worker):
     def __init__(self, lists: NeighbourLists, colors: np.ndarray, weights: Weights, seed: int):
         """colors (N,): a coloring without gaps, whose number of colors is to fall."""
         super().__init__(Portfolio(lists, colors, Budget(math.inf, seed=seed), Trained(None, weights)), seed)
-        self.search.workers = [self]
         self.moves = 0
 
     def tabucol(self, colors: np.ndarray, k: int, moves: int) -> Any:

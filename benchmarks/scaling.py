@@ -35,7 +35,7 @@ from gnn_training.jobs.train import train
 from gnn_training.network import rule
 from gnn_training.search.first_colorings import clique_size, first_coloring
 from gnn_training.search.portfolio import compile_all
-from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
+from gnn_training.search.search_kernel import SearchTask, search_graph
 from gnn_training.settings import TrainSettings, of_preset
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import LR_SCALINGS
@@ -188,12 +188,8 @@ def test_graphs(of_size: int) -> list[TestGraph]:
 def search(graph: TestGraph, weights: np.ndarray, rounds: int, seed: int) -> tuple[int, float]:
     """Colors found in so many rounds, and the seconds of this thread."""
     started = time.thread_time()
-    table = noise_table(int(graph.first.max()) + 1)
-    stop = np.zeros(1, np.uint8)
-    _, colors, *_ = search_graph(
-        *graph.lists, graph.first, 0, graph.clique, weights, table, seed, rounds, stop, NO_TIMES
-    )
-    return colors, time.thread_time() - started
+    found = search_graph(graph.lists, SearchTask(graph.first, rounds, seed, graph.clique), weights)
+    return found.num_colors, time.thread_time() - started
 
 
 def savings(graph: TestGraph, weights: np.ndarray, seed: int) -> tuple[int, int]:

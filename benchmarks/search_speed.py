@@ -25,7 +25,7 @@ from gnn_training.onnx_program import tensor_search
 from gnn_training.onnx_program.program import limits
 from gnn_training.onnx_program.session import Model
 from gnn_training.search import kernels
-from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
+from gnn_training.search.search_kernel import SearchTask, search_graph
 
 HEADING = "## Measured\n"  # the last section of a page, which is replaced
 DENSITY, BATCH = 0.5, 16
@@ -68,7 +68,6 @@ def forms(num_nodes: int) -> dict[str, Callable[[int], object]]:
     graphs = [Graph.from_adjacency(rng.random((num_nodes, num_nodes)) < DENSITY) for _ in range(BATCH)]
     lists = [graph.csr() for graph in graphs]
     first = np.stack([kernels.dsatur(*each) for each in lists])
-    table = noise_table(int(first.max()) + 1)
 
     def tensors(count: int) -> Callable[[int], object]:
         padded, _ = pad(*(torch.from_numpy(values).to(DEVICE) for values in concatenated(graphs[:count])))
@@ -81,9 +80,7 @@ def forms(num_nodes: int) -> dict[str, Callable[[int], object]]:
         ).conflicts.tolist()
 
     return {
-        "compiled, one thread": lambda rounds: search_graph(
-            *lists[0], first[0], 0, 0, rule.numpy(), table, 0, rounds, np.zeros(1, np.uint8), NO_TIMES
-        ),
+        "compiled, one thread": lambda rounds: search_graph(lists[0], SearchTask(first[0], rounds), rule.numpy()),
         "exported file": lambda rounds: model.predict(graphs[0], steps=rounds),
         "tensors": tensors(1),
         f"tensors, {BATCH} graphs": tensors(BATCH),

@@ -97,8 +97,7 @@ def play(task: Playing) -> list[list[list]]:
         def __call__(self, graph: Any, k: Any, starts: Any, seeds: Any, weights: Any, rounds: int) -> Children:
             found = Children(*(np.full(size, -1, np.int32) for size in (len(k), len(k), starts.shape, starts.shape)))
             for i, n in enumerate(self.nodes[graph]):
-                of_child = starts[i, :n].astype(np.int32), k[i], weights[i], noise_table(256), seeds[i], rounds
-                made = child(*lists[graph[i]], *of_child, np.zeros(1, np.uint8))
+                made = search_child(lists[graph[i]], starts[i, :n], k[i], weights[i], rounds, seeds[i])
                 found.colors[i, :n], found.ages[i, :n], found.conflicts[i], found.made[i] = made
             return Children(*map(torch.from_numpy, found))
 
@@ -182,7 +181,7 @@ def color(task: Islands) -> tuple[list, list[int], list[str], float]:
     search_gpus.logger.warning = lambda text, *arguments: messages.append(text % arguments)  # type: ignore[method-assign]
     lists, start = task.graph.csr(), time.monotonic()
     budget, beside = Budget(start + task.seconds, task.lower), search_gpus.on_gpus(task.gpus)
-    first = kernels.dsatur(*lists, np.zeros(1, np.uint8))
+    first = kernels.dsatur(*lists)
     colorings = list(improvements(lists, first, budget, {idle: 1}, beside=beside))
     return colorings, launches, messages, time.monotonic() - start
 
@@ -244,7 +243,7 @@ if __name__ == "__main__":
     from gnn_training.search.batches import BlockSearcher
     from gnn_training.search.engine import Budget, Trained, improvements
     from gnn_training.search.generations import Children, Generations
-    from gnn_training.search.search_kernel import child, noise_table
+    from gnn_training.search.search_kernel import search_child
     from gnn_training.training import games_on_gpu
 
     class Simulated(Generations):

@@ -28,7 +28,7 @@ from gnn_training.graph import UNNAMED_FAMILY, Instance, is_proper
 from gnn_training.network.crossover_weights import by_size
 from gnn_training.onnx_program.session import Model
 from gnn_training.search.crossover import Parent, children, crossover, features_of, node_values
-from gnn_training.search.engine import UNTRAINED, Budget, Portfolio
+from gnn_training.search.engine import UNTRAINED, Budget, Portfolio, Worker
 from gnn_training.search.gpus import GROUPS, chosen_gpus
 from gnn_training.search.islands import Island
 from gnn_training.training.games import to_bytes
@@ -213,7 +213,8 @@ def test_islands_of_a_search_exchange_their_second_parents(monkeypatch: pytest.M
     monkeypatch.setattr(GpuIsland, "is_mated", lambda island, parents: False)
     lists, colors, islands = GRAPH.csr(), np.arange(40, dtype=np.int32) % 4, list[GpuIsland]()
     for seed in range(2):
-        worker, others = Portfolio(lists, colors, Budget(math.inf, seed=seed), UNTRAINED).workers[0], list[GpuIsland]()
+        worker = Worker(Portfolio(lists, colors, Budget(math.inf, seed=seed), UNTRAINED), 0)
+        others = list[GpuIsland]()
         others += (GpuIsland(worker, 0, number, others) for number in range(8))
         islands += others
     parents = [[Parent(2 * i + j, colors, colors) for j in range(2)] for i in range(16)]

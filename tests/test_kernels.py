@@ -18,10 +18,9 @@ from tiny_runs import full_disk
 from gnn_training.graph import Graph, as_graph, from_logits, is_proper, num_colors
 from gnn_training.search.compiled import njit
 from gnn_training.search.first_colorings import clique_size, seeded
-from gnn_training.search.kernels import color_independent_set, dsatur, first_fit
+from gnn_training.search.kernels import GO, color_independent_set, dsatur, first_fit
 from gnn_training.search.proofs import components, has_odd_wheel, largest_clique, removal_order
 
-GO = np.zeros(1, dtype=np.uint8)
 PATH = Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)])
 TRIANGLE_WITH_TAIL = Graph.from_edges(4, [(0, 1), (1, 2), (0, 2), (2, 3)])
 pytestmark = pytest.mark.usefixtures("compiled")

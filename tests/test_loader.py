@@ -19,7 +19,7 @@ from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.network.states import SearchState, features
 from gnn_training.onnx_program.program import Program
 from gnn_training.search.first_colorings import first_coloring
-from gnn_training.search.search_kernel import noise_table, search_graph
+from gnn_training.search.search_kernel import SearchTask, search_graph
 from gnn_training.training.loader import DeviceDataset, EqualCostSampler, GraphBatch, GraphLoader, perturbations
 
 CPU = torch.device("cpu")
@@ -46,9 +46,9 @@ def test_a_state_carries_what_its_search_has_seen_and_found_later(data: PackedGr
     ]
     for row, i in enumerate(dataset.state_graph[ids[:9]].tolist()):
         lists, rounds, horizon = data.graph(i).csr(), int(data.state_rounds[ids[row]]), horizons[ids[row]]
-        first, clique = first_coloring(lists).astype(np.int32), int(data.clique[i])
-        arguments = *lists, first, 0, clique, rule, noise_table(int(first.max()) + 1), 0
-        now, then = (search_graph(*arguments, r, np.zeros(1, np.uint8), np.array([r])) for r in (rounds, horizon))
+        first, clique = first_coloring(lists), int(data.clique[i])
+        tasks = (SearchTask(first, r, lower=clique, times=[r]) for r in (rounds, horizon))
+        now, then = (search_graph(lists, task, rule) for task in tasks)
         k, reached = now.num_colors, now.reached[now.num_colors]
         of_graph = (torch.tensor([float(x)]) for x in (k, clique, rounds, reached, now.conflicts))
         colors, *counts = torch.from_numpy(now.states[:1]).unbind(1)

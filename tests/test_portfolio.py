@@ -22,11 +22,11 @@ from gnn_training.network.crossover_weights import Weights, by_size, to_text
 from gnn_training.onnx_program.session import Model
 from gnn_training.search import engine, first_colorings, islands, kernels, portfolio, proofs
 from gnn_training.search.engine import UNTRAINED, Budget, Method, Trained, improvements
+from gnn_training.search.kernels import GO
 from gnn_training.search.portfolio import colorings
 
 pytestmark = pytest.mark.usefixtures("compiled")
 METHODS: dict[Method, float] = {portfolio.extraction: 2, portfolio.recombination: 2, portfolio.fewer_colors: 1}
-GO = np.zeros(1, dtype=np.uint8)
 GRAPH = replace(random_graph(125, 0.5), name="random")
 FEW_COLORS = 17  # as TabuCol finds them in a second; DSATUR takes 22
 
@@ -93,7 +93,7 @@ def test_recombination_learns_not_to_follow_a_network_that_does_harm(graph_seed:
 
     def is_solved(generations: int, weights: Weights) -> bool:
         search = engine.Portfolio(lists, np.arange(200) % (k + 1), Budget(math.inf, seed=seed), Trained(None, weights))
-        turns = portfolio.recombination(search.workers[0])
+        turns = portfolio.recombination(engine.Worker(search, 0))
         return any(search.num_colors <= k for _ in islice(turns, 2 * generations))
 
     assert is_solved(30, by_size()) and is_solved(60, harmful)

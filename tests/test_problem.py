@@ -23,12 +23,12 @@ from gnn_training.errors import UserError
 from gnn_training.graph import Graph, is_proper, num_colors
 from gnn_training.search import kernels, problem
 from gnn_training.search.first_colorings import clique_size, seeded
+from gnn_training.search.kernels import GO
 from gnn_training.search.problem import Problem
 
 pytestmark = pytest.mark.usefixtures("compiled")
 RING = [[1, 3], [0, 2], [1, 3], [0, 2]]  # neighbours of four nodes, or two edges
 PETERSEN, RANDOM = nx.petersen_graph(), random_graph(150, 0.5)
-GO = np.zeros(1, dtype=np.uint8)
 SMALL = st.builds(random_graph, st.integers(1, 6), st.floats(0, 1), st.integers(0, 10**6))
 COLORS = st.integers(0, 3)
 LISTS = st.sets(COLORS, max_size=3)

@@ -14,7 +14,7 @@ from gnn_training.network.crossover_weights import by_size
 from gnn_training.onnx_program.session import Model
 from gnn_training.search.crossover import GENERATION, Parent, children
 from gnn_training.search.kernels import first_fit
-from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
+from gnn_training.search.search_kernel import SearchTask, search_graph
 
 GOLDEN = Path(__file__).parents[1] / "clients" / "rust" / "tests" / "rule_search.json"
 # Nodes, groups without inner edges (as many as nodes: none), percent of the other edges, colors to start with, lower
@@ -53,15 +53,13 @@ def checksum(colors: np.ndarray) -> int:
 
 def searches(weights: np.ndarray) -> list[dict]:
     """Every case, and what is found in so many rounds: a checksum of the colors, their number, the fewest conflicts."""
-    cases, stop = [], np.zeros(1, dtype=np.uint8)
+    cases = []
     for seed, (nodes, groups, percent, num_colors, lower) in enumerate(CASES):
-        lists = graph_of(nodes, groups, percent).csr()
+        lists, found = graph_of(nodes, groups, percent).csr(), []
         first = first_fit(*lists, np.arange(nodes))
-        options = first, num_colors, lower, weights, noise_table(int(first.max()) + 1), seed
-        found = []
         for rounds in ROUNDS:
-            colors, fewest, conflicts, *_ = search_graph(*lists, *options, rounds, stop, NO_TIMES)
-            found.append([rounds, checksum(colors), int(fewest), float(conflicts)])
+            end = search_graph(lists, SearchTask(first, rounds, seed, lower, num_colors), weights)
+            found.append([rounds, checksum(end.best), end.num_colors, end.conflicts])
         cases.append({"graph": [nodes, groups, percent], "task": [num_colors, lower, seed], "found": found})
     return cases
 

@@ -28,7 +28,7 @@ from gnn_training.onnx_program.greedy import at_once, clique_bound, dsatur, inde
 from gnn_training.onnx_program.program import limits
 from gnn_training.onnx_program.tensor_search import Limits, Result, State, Task
 from gnn_training.search import kernels
-from gnn_training.search.search_kernel import NO_TIMES, keyed_by_rule, noise_table, search_graph
+from gnn_training.search.search_kernel import SearchTask, keyed_by_rule, noise_table, search_graph
 
 MANY_MOVERS = 3.0  # control bias of the margin: exp(3) lets nearly every active node move
 
@@ -171,9 +171,8 @@ def test_the_names_of_the_colors_do_not_matter():
 
 def kernel(graph: Graph, found: Result, i: int, weights: Tensor, rounds: int, seed: int, asked: int = 0) -> None:
     """Assert that the compiled loops find the same for graph i."""
-    first, go_on = kernels.dsatur(*graph.csr()), np.zeros(1, np.uint8)
-    arguments = (first, asked, 1, weights.numpy(), noise_table(256), seed, rounds, go_on, np.array([rounds]))
-    end, n = search_graph(*graph.csr(), *arguments), graph.num_nodes
+    task = SearchTask(kernels.dsatur(*graph.csr()), rounds, seed, num_colors=asked, times=[rounds])
+    end, n = search_graph(graph.csr(), task, weights.numpy()), graph.num_nodes
     assert (end.num_colors, end.conflicts) == (found.num_colors[i], found.conflicts[i])
     assert found.colors[i, :n].tolist() == end.best.tolist()
     assert end.reached[end.num_colors] == found.reached[i] and found.rounds <= rounds
@@ -214,12 +213,9 @@ def test_compiled_loops_are_compiled_again_after_a_change_of_the_rule(tmp_path: 
 
 def test_compiled_loops_end_when_another_thread_says_so():
     graph = random_graph(60, 0.5)
-    first, stop = kernels.dsatur(*graph.csr()), np.zeros(1, np.uint8)
+    task, stop = SearchTask(kernels.dsatur(*graph.csr()), rounds=10**9), np.zeros(1, np.uint8)
     threading.Timer(0.3, lambda: stop.fill(1)).start()
-    best, *_ = search_graph(
-        *graph.csr(), first, 0, 1, first_weights().numpy(), noise_table(60), 0, 10**9, stop, NO_TIMES
-    )
-    assert is_proper(graph, best)
+    assert is_proper(graph, search_graph(graph.csr(), task, first_weights().numpy(), stop).best)
 
 
 def test_compiled_loops_make_the_same_moves_in_a_large_graph():

@@ -22,7 +22,7 @@ from gnn_training.data.families import FAMILIES, draw
 from gnn_training.graph import Graph, conflicts
 from gnn_training.onnx_program.session import Model
 from gnn_training.search import kernels, search_cuda
-from gnn_training.search.search_kernel import NO_TIMES, child, noise_table, search_graph
+from gnn_training.search.search_kernel import SearchTask, search_child, search_graph
 
 SEED, UNTRAINED = 2**40 + 1, random_weights(0, 0)
 NO_JITTER = -200.0  # exp(-200) is 0: no noise breaks ties
@@ -57,10 +57,8 @@ def case(graphs: list[Graph], weights: Tensor, rounds: int, lower: int = 1, **op
 def check(task: Task, found: tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]) -> None:
     count = len(task)
     for s, g in np.ndindex(2, count):
-        best, num_colors, conflicts, *_ = search_graph(
-            *task.graphs[g].csr(), task.first[g].astype(np.int32), 0, task.lower[g], task.weights[s, g],
-            noise_table(256), task.seeds[g], task.rounds, np.zeros(1, np.uint8), NO_TIMES,
-        )  # fmt: skip
+        alone = SearchTask(task.first[g], task.rounds, task.seeds[g], task.lower[g])
+        best, num_colors, conflicts, *_ = search_graph(task.graphs[g].csr(), alone, task.weights[s, g])
         assert (found[0][s, g], found[1][s, g]) == (num_colors, conflicts if num_colors > task.lower[g] else 0)
         if s * count + g in found[2]:  # not searched by the cores
             assert found[2][s * count + g][: len(best)].tolist() == best.tolist()
@@ -82,11 +80,10 @@ def children(graphs: list[Graph], weights: Tensor, rounds: int, left: float, **o
 def check_children(task: Generation, found: tuple[np.ndarray, ...]) -> None:
     for i, g in enumerate(task.graph):
         graph = task.graphs[g]
-        start = task.starts[i, : graph.num_nodes].astype(np.int32)
-        best, ages, left, made = child(
-            *graph.csr(), start, task.k[i], task.weights[i], noise_table(256), task.seeds[i], task.rounds,
-            np.zeros(1, np.uint8),
-        )  # fmt: skip
+        start = task.starts[i, : graph.num_nodes]
+        best, ages, left, made = search_child(
+            graph.csr(), start, task.k[i], task.weights[i], task.rounds, task.seeds[i]
+        )
         assert conflicts(graph, best) == left and best.max() < task.k[i]
         assert left == 0 or made == task.rounds
         expected = (left, made, best.tolist(), ages.tolist())

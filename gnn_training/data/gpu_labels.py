@@ -28,7 +28,7 @@ class Labeller(Worker):
         lists = Graph.from_edges(int(row["num_nodes"]), row["edges"]).csr()
         budget = Budget(math.inf, int(row["lower_bound"]), seed=seed)
         super().__init__(Portfolio(lists, np.asarray(row["coloring"]), budget, trained), 0)
-        self.search.workers, self.seconds, self.until = [], seconds, math.inf
+        self.seconds, self.until = seconds, math.inf
         self.left = self.generations = math.ceil(moves / (2 * GENERATION))
 
     def offer(self, colors: np.ndarray) -> None:

@@ -279,19 +279,17 @@ def long_search(known: Label, graph: Graph, rule: np.ndarray, seed: int) -> Labe
 
     from gnn_training.network.states import SearchState, features
     from gnn_training.search.first_colorings import clique_size
-    from gnn_training.search.search_kernel import noise_table, search_graph
+    from gnn_training.search.search_kernel import SearchTask, search_graph
 
     lists = graph.csr()
-    first = known.first.astype(np.int32)
-    n, num_colors, clique = len(first), int(first.max()) + 1, clique_size(lists)
+    n, num_colors, clique = graph.num_nodes, int(known.first.max()) + 1, clique_size(lists)
     if num_colors <= clique:
         return known
     call = min(CALL_ROUNDS, rounds_by_size(n))
     rng = np.random.default_rng([seed, n, len(lists.neighbours)])
     latest = HORIZON * call / LATEST_STATE
     times = sorted({call, *np.exp(rng.uniform(math.log(FIRST_STATE), math.log(latest), STATES)).astype(int).tolist()})
-    arguments = *lists, first, 0, clique, rule, noise_table(num_colors), seed, HORIZON * call, np.zeros(1, np.uint8)
-    end = search_graph(*arguments, np.array(times))
+    end = search_graph(lists, SearchTask(known.first, HORIZON * call, seed, clique, times=times), rule)
     reached, rounds = end.reached[end.num_colors :][::-1], np.array(times[: len(end.states)], np.int64)
     saved = np.searchsorted(reached, rounds, "right") - 1
     of_graph = num_colors - saved, np.full(len(rounds), clique), rounds, reached[saved], end.state_conflicts

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gnn_training.graph import Graph, NeighbourLists
-from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
+from gnn_training.search.search_kernel import SearchTask, noise_table, search_graph
 
 log = logging.getLogger(__name__)
 
@@ -74,17 +74,14 @@ def search_on_cpu(
     weights: Tensor, batch: SearchBatch, rounds: int, rows: Sequence[int] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Search graph after graph, on as many threads as torch may use; see `Searcher`. rows: only these graphs."""
-    rows = range(len(batch.ids)) if rows is None else rows
-    device, stop = weights.device, np.zeros(1, np.uint8)
+    rows, device = range(len(batch.ids)) if rows is None else rows, weights.device
     weights, lower, seeds = (values.detach().cpu() for values in (weights, batch.lower, batch.seeds))
-    table = noise_table(max((int(batch.first[i].max()) + 1 for i in rows), default=1))
 
     def run(place: tuple[int, int]) -> tuple[int, float]:
-        i, fewest_needed = place[1], int(lower[place[1]])
-        arguments = weights[place].numpy(), table, int(seeds[i]), rounds, stop, NO_TIMES
-        first = batch.first[i].astype(np.int32)
-        _, fewest, conflicts, *_ = search_graph(*batch.lists(i), first, 0, fewest_needed, *arguments)
-        return fewest, conflicts if fewest > fewest_needed else 0
+        _, i = place
+        task = SearchTask(batch.first[i], rounds, int(seeds[i]), int(lower[i]))
+        end = search_graph(batch.lists(i), task, weights[place].numpy())
+        return end.num_colors, end.conflicts if end.num_colors > task.lower else 0
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         results = list(pool.map(run, product(range(len(weights)), rows)))

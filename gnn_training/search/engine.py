@@ -91,8 +91,7 @@ class Portfolio:
 
     def __init__(self, lists: NeighbourLists, colors: np.ndarray, budget: Budget, trained: Trained):
         self.lists, self.best, self.budget, self.trained = lists, colors.astype(np.int32), budget, trained
-        self.workers = [Worker(self, number) for number in range(budget.threads)]
-        self.is_over, self._lock = False, Lock()
+        self.workers, self.is_over, self._lock = list[Worker](), False, Lock()
         self._events: SimpleQueue[Coloring | BaseException | None] = SimpleQueue()  # None: a thread has ended
 
     @property
@@ -106,17 +105,17 @@ class Portfolio:
         return not self.is_over and self.num_colors > self.budget.lower
 
     def run(
-        self, methods: "Mapping[Method, float]", patience: int, beside: "Sequence[Beside]" = ()
+        self, methods: "Mapping[Method, float]", patience: int, beside: "Sequence[Beside]"
     ) -> Iterator[Coloring]:  # fmt: skip
         """Yield what `improvements` does."""
-        running, shares = len(self.workers), [each for each in methods.items() if each[1] >= MINOR]
+        running, shares = self.budget.threads, [each for each in methods.items() if each[1] >= MINOR]
         minor = {method: share for method, share in methods.items() if share < MINOR}
-        self.workers += [Worker(self, running + number) for number in range(len(beside))]
-        with ThreadPoolExecutor(len(self.workers)) as pool:
+        workers = [Worker(self, number) for number in range(running + len(beside))]
+        with ThreadPoolExecutor(len(workers)) as pool:
             try:
-                for search, worker in zip(beside, self.workers[running:], strict=True):
-                    pool.submit(search, worker)
-                for i, worker in enumerate(self.workers[:running]):  # each with its part of the methods, or one of them
+                for color, worker in zip(beside, workers[running:], strict=True):
+                    pool.submit(color, worker)
+                for i, worker in enumerate(workers[:running]):  # each with its part of the methods, or one of them
                     part = dict(shares[i::running] or [shares[i % len(shares)]]) | (minor if i == 0 else {})
                     thread = pool.submit(worker.run, part, patience)
                     thread.add_done_callback(lambda ended: self._events.put(ended.exception()))
@@ -166,6 +165,7 @@ class Worker:
         self.search, self.lists, self.rng = search, search.lists, seeded(search.budget.seed, number)
         self.stop, self.target = np.zeros(1, dtype=np.uint8), 0  # stops who looks for `target` colors
         self.method, self.work = "", 0
+        search.workers.append(self)
 
     def run(self, methods: "Mapping[Method, float]", patience: int) -> None:
         """Continue the method that has just found a better coloring, which makes the first descent fast; else the one

@@ -54,7 +54,7 @@ def first_coloring(lists: NeighbourLists, dsatur: np.ndarray | None = None) -> n
     """
     colors = kernels.dsatur(*lists) if dsatur is None else dsatur
     if density(lists) >= SETS_FROM and len(colors) <= SETS_UP_TO:
-        colors = min(colors, set_coloring(*lists, 0, FIRST_SET_MOVES, np.zeros(1, dtype=np.uint8)), key=np.max)
+        colors = min(colors, set_coloring(*lists, 0, FIRST_SET_MOVES, kernels.GO), key=np.max)
     return colors.astype(np.int16)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from gnn_training.search.compiled import njit
 
+GO = np.zeros(1, dtype=np.uint8)  # a `stop` that nobody sets
 FORBIDDEN = 1 << 28  # more than any number of conflicts
 NOWHERE = np.uint32(2**32 - 1)
 TABU_MOVES = 7  # independent sets: a node that was driven out stays out for so many moves
@@ -34,13 +35,18 @@ def below(state, limit):
     return np.int64((state >> np.uint64(33)) % np.uint64(limit))
 
 
-@njit(cache=True, nogil=True)
-def dsatur(offsets, neighbours, stop=None):
+def dsatur(offsets, neighbours, stop=GO):
     """Color the node with most colors around it next, ties by degree, then number (Brélaz 1979).
 
     Returns colors (N,) int32, proper. Takes O(M log N). As soon as `stop` (1,) uint8 is not 0, the nodes that have no
     color yet keep -1.
     """
+    return _dsatur(offsets, neighbours, stop)
+
+
+@njit(cache=True, nogil=True)
+def _dsatur(offsets, neighbours, stop):
+    """DSATUR, compiled for one type of `stop`."""
     n = len(offsets) - 1
     max_degree = 0
     for v in range(n):
@@ -57,7 +63,7 @@ def dsatur(offsets, neighbours, stop=None):
     for i in range(n - 1, 0, -1):
         keys[i] = max(keys[2 * i], keys[2 * i + 1])
     for _ in range(n):
-        if stop is not None and stop[0]:
+        if stop[0]:
             break
         node, color = n - 1 - keys[1] % n, 0
         while seen[node, color >> 3] >> (color & 7) & 1:

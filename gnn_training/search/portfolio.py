@@ -40,7 +40,8 @@ from gnn_training.search.first_colorings import (
 )
 from gnn_training.search.gpus import on_gpus
 from gnn_training.search.islands import Island, largest_classes, uncolored
-from gnn_training.search.search_kernel import NO_TIMES, noise_table, search_graph
+from gnn_training.search.kernels import GO
+from gnn_training.search.search_kernel import SearchTask, search_graph, search_loop
 
 logger = logging.getLogger(__name__)
 CLIQUE_SHARE = 0.2  # of the time, for cliques
@@ -64,10 +65,9 @@ VISITS_PER_ROUND = 11, 40  # work of a round of the trained rule: per mean degre
 @cache
 def compile_all() -> None:
     """Compile the loops, once and for 20 s, or load them from the disk, before a clock starts."""
-    folder = Path(search_graph.stats.cache_path or "")
-    if not any(folder.glob(f"search_kernel.{search_graph.py_func.__qualname__}-*.nbi")):
+    folder = Path(search_loop.stats.cache_path or "")
+    if not any(folder.glob(f"search_kernel.{search_loop.py_func.__qualname__}-*.nbi")):
         logger.info("first use: compiling the search, which takes about 20 seconds")
-    stop, weights = np.zeros(1, dtype=np.uint8), np.zeros(NUM_WEIGHTS, dtype=np.float32)
     path = NeighbourLists(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], dtype=np.int32))
     in_time(0, kernels.greedy_clique, *path, np.arange(3))
     in_time(0, kernels.dsatur, *path)
@@ -75,13 +75,13 @@ def compile_all() -> None:
     [two] = improvements(path, np.arange(3), Budget(math.inf, lower=2), {tabu_search: 1})
     parent = Parent(0, two.colors, np.zeros(3, dtype=np.int32))
     children(path, [parent, parent], 2, by_size(1, 1))
-    nodes = proofs.largest_clique(*path, 3, 1, stop)[0]
-    kernels.branch_and_bound(*path, two.colors, nodes, 1, 1, stop)
+    nodes = proofs.largest_clique(*path, 3, 1, GO)[0]
+    kernels.branch_and_bound(*path, two.colors, nodes, 1, 1, GO)
     proofs.components(*path)
-    proofs.has_odd_wheel(*path, stop)
-    kernels.balance(*path, two.colors.copy(), np.ones(3, dtype=np.int64), 3, 1, seeded(0), stop)
-    set_coloring(*path, 0, 1, stop)
-    search_graph(*path, two.colors, 0, 2, weights, noise_table(2), 0, 1, stop, NO_TIMES)
+    proofs.has_odd_wheel(*path, GO)
+    kernels.balance(*path, two.colors.copy(), np.ones(3, dtype=np.int64), 3, 1, seeded(0), GO)
+    set_coloring(*path, 0, 1, GO)
+    search_graph(path, SearchTask(two.colors, 1, lower=2), np.zeros(NUM_WEIGHTS, dtype=np.float32))
 
 
 def colorings(
@@ -279,17 +279,15 @@ def recombination(worker: Worker) -> Iterator[int]:
 
 def trained_rule(worker: Worker) -> Iterator[int]:
     """The trained rule on the best coloring known: runs of 1, 2, 1, 4, 1, 2, 1, 8 .. times FIRST_ROUNDS."""
-    best, weights = worker.search.best, worker.search.trained.rule
-    table = noise_table(int(best.max()) + 1)
+    weights = worker.search.trained.rule
+    assert weights is not None
     per_degree, besides = VISITS_PER_ROUND
     visits = per_degree * len(worker.lists.neighbours) // len(worker.search.best) + besides
     for number in count(1):
         best, rounds = worker.search.best, FIRST_ROUNDS * (number & -number)
         worker.look_for(int(best.max()))
-        seed = int(worker.rng[0] % 4093) + number
-        arguments = best, 0, worker.search.budget.lower, weights, table, seed, rounds
-        colors, *_ = search_graph(*worker.lists, *arguments, worker.stop, NO_TIMES)
-        worker.offer(colors)
+        task = SearchTask(best, rounds, int(worker.rng[0] % 4093) + number, worker.search.budget.lower)
+        worker.offer(search_graph(worker.lists, task, weights, worker.stop).best)
         yield visits * rounds
 
 
@@ -300,10 +298,8 @@ class Part(Worker):
         """colors (N,): -1 for the nodes of the part."""
         self.parent, self.colors, self.nodes = worker, colors, np.flatnonzero(colors < 0)
         lists = subgraph(worker.lists, self.nodes)
-        first = kernels.dsatur(*lists, np.zeros(1, dtype=np.uint8))
-        search = Portfolio(lists, first, Budget(math.inf), worker.search.trained)
-        super().__init__(search, 0)
-        search.workers, self.rng, self.stop = [], worker.rng, worker.stop
+        super().__init__(Portfolio(lists, kernels.dsatur(*lists), Budget(math.inf), worker.search.trained), 0)
+        self.rng, self.stop = worker.rng, worker.stop
 
     def look_for(self, num_colors: int) -> None:
         """Let the next compiled loop run, even if others have found fewer colors."""

@@ -9,20 +9,22 @@ Letters in shapes: N nodes, K colors, A active nodes, M nodes that may move, F f
 
 import hashlib
 import math
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gnn_training.graph import NeighbourLists
 from gnn_training.network import rule
 from gnn_training.network.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
 from gnn_training.search.compiled import njit
+from gnn_training.search.kernels import GO
 
 ENDS = np.cumsum([0, *(math.prod(shape) for shape in rule.SHAPES.values())])  # of the parts in the vector of weights
 NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES = map(len, (rule.CONTROLS, rule.NODE_FEATURES, rule.GRAPH_FEATURES))
 CONFLICTED, CONFLICTS, COLORS, MOVES = range(4)  # places in `totals`
-NO_TIMES = np.empty(0, np.int64)
 PLACES = 1 << 24  # in the random order of nodes without a color; float32 has them all
 OLDEST = 1_000_000  # rounds since the last move of a node, and moves, that make a difference
 # Without Python's checks for divisions by zero, and with fused multiplications and additions, loops become vectors.
@@ -40,8 +42,10 @@ FORMULAS = (
 
 
 class CountedColoring(NamedTuple):
-    """The coloring that changes, and what is counted of it."""
+    """The coloring of a graph, which changes, and what is counted of it."""
 
+    offsets: np.ndarray  # of `Graph.csr()`, as are the ends
+    ends: np.ndarray  # uint32, because an unsigned index saves numba's test for negative ones
     colors: np.ndarray  # (N,) uint32
     counts: np.ndarray  # (K, N) int32, neighbours of a node with a color
     is_open: np.ndarray  # (K,) bool, colors that may be used
@@ -79,8 +83,10 @@ class Network(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The best moves of active nodes, and room to find them."""
+    """The best moves of active nodes, and what it takes to find them."""
 
+    table: np.ndarray  # (NOISE_ROWS, at least K) float32
+    seed: int
     active: np.ndarray  # (A,) uint32, nodes
     first_turns: np.ndarray  # (N,) int32, of round 0 with seed 0
     turns: np.ndarray  # (A,) int32, of the active nodes if they are drawn
@@ -93,6 +99,17 @@ class Choice(NamedTuple):
     crowding: np.ndarray  # (K,) float32
     closed: np.ndarray  # (K,) float32, 0 for open colors, minus infinity for others
     score: np.ndarray  # (K,) float32
+
+
+class SearchTask(NamedTuple):
+    """What to search for."""
+
+    first: np.ndarray  # (N,), a proper coloring without gaps
+    rounds: int
+    seed: int = 0
+    lower: int = 1  # number of colors at which the search ends
+    num_colors: int = 0  # to begin with, below those of `first`; 0 for one fewer
+    times: Sequence[int] | np.ndarray = ()  # ascending rounds after which the state is noted, at most `rounds`
 
 
 class Outcome(NamedTuple):
@@ -123,91 +140,96 @@ def keyed_by_rule(function: Any) -> Any:
     return function
 
 
+def search_graph(lists: NeighbourLists, task: SearchTask, weights: np.ndarray, stop: np.ndarray = GO) -> Outcome:
+    """Search as `tensor_search.search` does. weights (NUM_WEIGHTS,) float32; stop (1,): another thread ends the search
+    by setting it. A search of fewer rounds is the beginning of one of more rounds.
+    """
+    first, times = task.first.astype(np.int32), np.asarray(task.times, np.int64)
+    task = task._replace(first=first, seed=int(task.seed), times=times)
+    return search_loop(lists, task, weights, noise_table(int(first.max()) + 1), stop)
+
+
 @njit(**options, cache=True)
 @keyed_by_rule
-def search_graph(offsets, neighbours, first, num_colors, lower, weights, table, seed, rounds, stop, times):
-    """Search as `tensor_search.search` does. offsets, neighbours: of `Graph.csr()`; first (N,): a proper coloring
-    without gaps; num_colors: colors to start with, below those of `first`, 0 for one fewer; weights (NUM_WEIGHTS,)
-    float32; table (NOISE_ROWS, at least K) float32; stop (1,): another thread ends the search by setting it; times:
-    ascending rounds after which its state is noted, at most `rounds`.
-
-    Returns `Outcome`. A search of fewer rounds is the beginning of one of more rounds.
-    """
-    ends, n, K = neighbours.view(np.uint32), len(first), 0
-    for v in range(n):
-        K = max(K, first[v] + 1)
-    coloring, memory = begin(offsets, ends, first, K)
+def search_loop(lists, task, weights, table, stop):
+    """Search with this table of noise."""
+    first, times, fewest, conflicts = task.first, task.times, task.first.max() + 1, 1e6
+    coloring, memory = begin(lists, first, fewest)
+    network = begin_network(len(first), weights, task.rounds)
+    choice, totals = begin_choice(len(first), fewest, table, task.seed), coloring.totals
     count_colors(coloring)
-    while 0 < num_colors < coloring.totals[COLORS]:
+    while 0 < task.num_colors < totals[COLORS]:
         close(coloring)
-    network, choice = begin_network(n, weights, rounds), begin_choice(n, K)
-    best, fewest, conflicts, reached = first.astype(np.int64), K, 1e6, np.full(K + 1, -1, np.int64)
-    reached[K] = 0
-    states, state_conflicts, number = np.zeros((len(times), 5, n), np.int32), np.zeros(len(times)), 0
-    for t in range(rounds + 1):
+    best, reached = first.astype(np.int64), np.full(fewest + 1, -1, np.int64)
+    reached[fewest] = 0
+    states, state_conflicts = np.zeros((len(times), 5, len(first)), np.int32), np.zeros(len(times))
+    number = 0
+    for t in range(task.rounds + 1):
         if number < len(times) and t == times[number]:
             note(coloring, memory, states[number])
             state_conflicts[number] = conflicts
             number += 1
-        if stop[0] or t == rounds:
+        if stop[0] or t == task.rounds:
             break
         if t % rule.PERIOD == 0:
-            ask(n, len(ends), coloring, network)
             weigh(coloring, memory, network, t)
-        if coloring.totals[CONFLICTED] == 0:
-            for v in range(n):
+        if totals[CONFLICTED] == 0:
+            for v in range(len(best)):
                 best[v] = coloring.colors[v]
-            fewest, conflicts = coloring.totals[COLORS], 1e6
+            fewest, conflicts = totals[COLORS], 1e6
             reached[fewest] = t
-            if fewest <= lower:
+            if fewest <= task.lower:
                 break
             close(coloring)
-            continue
-        conflicts = min(conflicts, coloring.totals[CONFLICTS] / 2)
-        num_active = draw(coloring, choice, seed, t)
-        choose(offsets, ends, coloring, memory, network, choice, num_active, table, seed, t)
-        num_movers = settle(offsets, ends, network, choice, num_active)
-        apply(offsets, ends, coloring, memory, network, choice, num_movers, table, seed, t)
+        else:
+            conflicts = min(conflicts, totals[CONFLICTS] / 2)
+            num_active = choose(coloring, memory, network, choice, t)
+            move(coloring, memory, network, choice, num_active, t)
     return Outcome(best, fewest, conflicts, reached, states[:number], state_conflicts[:number])
 
 
-@njit(**options, cache=True)
-def child(offsets, neighbours, start, k, weights, table, seed, rounds, stop):
-    """What a generation makes of a child: the search at a fixed number of colors. offsets, neighbours: of
-    `Graph.csr()`; start (N,): colors 0 to k - 1, also with conflicts, -1 for nodes without one, which get it first;
-    weights, table, seed, stop: as for `search_graph`. With `rule.untrained()`, a round is one of TabuCol.
+def search_child(
+    lists: NeighbourLists, start: np.ndarray, k: int, weights: np.ndarray, rounds: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, int, int]:
+    """What a generation makes of a child: the search at a fixed number of colors. start (N,): colors 0 to k - 1, also
+    with conflicts, -1 for nodes without one, which get it first; weights: as for `search_graph`. With
+    `rule.untrained()`, a round is one of TabuCol.
 
     Returns the coloring (N,) int32 with fewest conflicts, rounds (N,) int32 since its nodes took their colors, its
     conflicts, and the rounds made. It ends without a conflict or after `rounds`.
     """
-    ends, n, t = neighbours.view(np.uint32), len(start), 0
-    coloring, memory = begin(offsets, ends, start, k)
-    complete(offsets, ends, coloring, start, table, seed)
+    return child_loop(lists, start.astype(np.int32), int(k), weights, noise_table(int(k)), rounds, int(seed))
+
+
+@njit(**options, cache=True)
+@keyed_by_rule
+def child_loop(lists, start, k, weights, table, rounds, seed):
+    """Search with this table of noise."""
+    n, t = len(start), 0
+    coloring, memory = begin(lists, start, k)
+    network, choice = begin_network(n, weights, rounds), begin_choice(n, k, table, seed)
+    complete(coloring, choice, start)
+    totals = coloring.totals
     count_colors(coloring)
     for v in range(n):
         add_conflicts(coloring, v, coloring.counts[coloring.colors[v], v])
-    network, choice = begin_network(n, weights, rounds), begin_choice(n, k)
-    best, ages, fewest = np.zeros(n, np.int32), np.zeros(n, np.int32), coloring.totals[CONFLICTS] + 1
+    best, ages, fewest = np.zeros(n, np.int32), np.zeros(n, np.int32), totals[CONFLICTS] + 1
     while True:
-        if coloring.totals[CONFLICTS] < fewest:
-            fewest = coloring.totals[CONFLICTS]
+        if totals[CONFLICTS] < fewest:
+            fewest = totals[CONFLICTS]
             for v in range(n):
                 best[v], ages[v] = coloring.colors[v], t - max(0, memory.moved[v] + 1)
-        if fewest == 0 or t >= rounds or stop[0]:
-            break
+        if fewest == 0 or t >= rounds:
+            return best, ages, fewest // 2, t
         if t % rule.PERIOD == 0:
-            ask(n, len(ends), coloring, network)
             weigh(coloring, memory, network, t)
-        num_active = draw(coloring, choice, seed, t)
-        choose(offsets, ends, coloring, memory, network, choice, num_active, table, seed, t)
-        num_movers = settle(offsets, ends, network, choice, num_active)
-        apply(offsets, ends, coloring, memory, network, choice, num_movers, table, seed, t)
+        num_active = choose(coloring, memory, network, choice, t)
+        move(coloring, memory, network, choice, num_active, t)
         t += 1
-    return best, ages, fewest // 2, t
 
 
 @compiled
-def complete(offsets, ends, coloring, start, table, seed):
+def complete(coloring, choice, start):
     """Give the nodes without a color in start (N,), -1, one each: in a random order, a color that fewest neighbours
     have, ties at random.
     """
@@ -216,20 +238,20 @@ def complete(offsets, ends, coloring, start, table, seed):
     for v in range(n):
         if start[v] < 0:
             left[num_left] = v
-            turn = np.int64(table[noise_row(turn_of(np.int64(v), seed, 0)), 0] * np.float32(PLACES))
+            turn = np.int64(choice.table[noise_row(turn_of(np.int64(v), choice.seed, 0)), 0] * np.float32(PLACES))
             turns[num_left] = turn * n + v
             num_left += 1
     for place in np.argsort(turns[:num_left]):
         v, new, top = left[place], 0, np.float32(-np.inf)
-        random = table[noise_row(turn_of(np.int64(v), seed, 1))]
+        random = choice.table[noise_row(turn_of(np.int64(v), choice.seed, 1))]
         for x in range(len(coloring.sizes)):
             value = random[x] - np.float32(coloring.counts[x, v])
             if value > top:
                 top, new = value, x
         coloring.colors[v] = new
         coloring.sizes[new] += 1
-        for i in range(offsets[v], offsets[v + 1]):
-            coloring.counts[new, ends[i]] += 1
+        for i in range(coloring.offsets[v], coloring.offsets[v + 1]):
+            coloring.counts[new, coloring.ends[i]] += 1
 
 
 @compiled
@@ -239,6 +261,26 @@ def note(coloring, memory, state):
         state[0, v], state[2, v], state[3, v] = coloring.colors[v], coloring.one[v], coloring.conflicts[v]
         state[1, v] = coloring.without[v] - (coloring.conflicts[v] == 0)  # other than its own color
         state[4, v] = memory.moves[v]
+
+
+@compiled
+def begin(lists, first, K):
+    """The coloring (N,) with K colors, -1 for nodes without one, and an empty memory."""
+    n, offsets, ends = len(first), lists.offsets, lists.neighbours.view(np.uint32)
+    counts, sizes = np.zeros((K, n), np.int32), np.zeros(K, np.int32)
+    zeros = np.zeros((4, n), np.int32)
+    coloring = CountedColoring(
+        offsets, ends, first.astype(np.uint32), counts, np.ones(K, np.bool_), sizes, zeros[0], zeros[1], zeros[2],
+        np.zeros(n, np.uint32), np.full(n, -1, np.int32), np.zeros(4, np.int64),
+    )  # fmt: skip
+    for v in range(n):
+        if first[v] >= 0:
+            sizes[first[v]] += 1
+        for i in range(offsets[v], offsets[v + 1]):
+            if first[ends[i]] >= 0:
+                counts[first[ends[i]], v] += 1
+    coloring.totals[COLORS] = K
+    return coloring, Memory(np.full((n, K), -1, np.int32), np.full(n, -NOT_MOVED, np.int32), zeros[3])
 
 
 @compiled
@@ -254,36 +296,16 @@ def begin_network(n, weights, rounds):
 
 
 @compiled
-def begin_choice(n, K):
+def begin_choice(n, K, table, seed):
     """Room for the best moves of a round."""
     A = min(max(ACTIVE, n // NODES_PER_ACTIVE), n)
     M = min(max(MOVERS, n // NODES_PER_MOVER), A)
     return Choice(
-        np.zeros(A, np.uint32), turn_of(np.arange(n), 0, 0).astype(np.int32), np.zeros(A, np.int32),
+        table, seed, np.zeros(A, np.uint32), turn_of(np.arange(n), 0, 0).astype(np.int32), np.zeros(A, np.int32),
         np.zeros(A, np.uint32), np.zeros(A, np.float32),
         np.zeros(M, np.int64), np.zeros(M, np.int64), np.zeros((n, K), np.int32), np.full(n, -1, np.int32),
         np.zeros(K, np.float32), np.zeros(K, np.float32), np.zeros(K, np.float32),
     )  # fmt: skip
-
-
-@compiled
-def begin(offsets, ends, first, K):
-    """The coloring (N,) with K colors, -1 for nodes without one, and an empty memory."""
-    n = len(first)
-    counts, sizes = np.zeros((K, n), np.int32), np.zeros(K, np.int32)
-    zeros = np.zeros((4, n), np.int32)
-    coloring = CountedColoring(
-        first.astype(np.uint32), counts, np.ones(K, np.bool_), sizes, zeros[0], zeros[1], zeros[2],
-        np.zeros(n, np.uint32), np.full(n, -1, np.int32), np.zeros(4, np.int64),
-    )  # fmt: skip
-    for v in range(n):
-        if first[v] >= 0:
-            sizes[first[v]] += 1
-        for i in range(offsets[v], offsets[v + 1]):
-            if first[ends[i]] >= 0:
-                counts[first[ends[i]], v] += 1
-    coloring.totals[COLORS] = K
-    return coloring, Memory(np.full((n, K), -1, np.int32), np.full(n, -NOT_MOVED, np.int32), zeros[3])
 
 
 @compiled
@@ -329,10 +351,10 @@ def add_conflicts(coloring, v, change):
 
 
 @compiled
-def ask(n, num_ends, coloring, network):
+def ask(coloring, network):
     """Ask the network what depends on the search as a whole."""
-    conflicted, k = coloring.totals[CONFLICTED], coloring.totals[COLORS]
-    density = np.float32(num_ends) / np.float32(max(1, n * (n - 1)))
+    n, conflicted, k = len(coloring.colors), coloring.totals[CONFLICTED], coloring.totals[COLORS]
+    density = np.float32(len(coloring.ends)) / np.float32(max(1, n * (n - 1)))
     features = graph_features(np.log(n), np.log(k), density, network.logs[conflicted])
     for j in range(OUTPUTS):
         y = network.by_graph_bias[j]
@@ -342,16 +364,16 @@ def ask(n, num_ends, coloring, network):
 
 
 @compiled
-def draw(coloring, choice, seed, t):
-    """Take the nodes in conflict whose turn it is, all if they are few; return their number."""
-    count, room = coloring.totals[CONFLICTED], len(choice.active)
+def draw(conflicted, count, choice, t):
+    """Take the nodes in conflict (count,) whose turn it is, all if they are few; return their number."""
+    room = len(choice.active)
     if count <= room:
         for a in range(count):  # slices would take numba eight seconds to compile
-            choice.active[a] = coloring.conflicted[a]
+            choice.active[a] = conflicted[a]
         return count
-    filled, shift = 0, np.int32(turn_of(0, seed, t))
+    filled, shift = 0, np.int32(turn_of(0, choice.seed, t))
     for i in range(count):
-        v = coloring.conflicted[i]
+        v = conflicted[i]
         turn = later(choice.first_turns[v], shift)
         if filled == room and turn < choice.turns[room - 1]:
             continue
@@ -373,7 +395,8 @@ def later(first_turn, shift):
 
 @compiled
 def weigh(coloring, memory, network, t):
-    """What a conflict with every node costs."""
+    """Ask the network what a conflict with every node costs."""
+    ask(coloring, network)
     n, f, z, logs, most = len(coloring.colors), network.features, network.z, network.logs, np.int32(OLDEST)
     mean_moves = np.float32(np.log1p(coloring.totals[MOVES] / n))
     for v in range(n):
@@ -405,25 +428,26 @@ def apply_layer(f, by_feature, shift, out, is_hidden, total):
 
 
 @compiled
-def choose(offsets, ends, coloring, memory, network, choice, num_active, table, seed, t):
-    """Find the best move of every active node."""
+def choose(coloring, memory, network, choice, t):
+    """Find the best move of every active node; return their number."""
+    num_active = draw(coloring.conflicted, coloring.totals[CONFLICTED], choice, t)
     colors, crowding, closed, score = coloring.colors, choice.crowding, choice.closed, choice.score
     K, k, move, jitter = len(crowding), coloring.totals[COLORS], network.move, network.outputs[4]
     asked, now, never = t - t % rule.PERIOD, np.int32(t), np.float32(-np.inf)
-    shift, colors_per_node = np.int32(turn_of(0, seed, t)), np.float32(k) / np.float32(len(colors))
+    shift, colors_per_node = np.int32(turn_of(0, choice.seed, t)), np.float32(k) / np.float32(len(colors))
     for x in range(K):
         crowding[x] = crowding_of(np.float32(coloring.sizes[x]), colors_per_node)
         closed[x] = np.float32(0) if coloring.is_open[x] else never
     for a in range(num_active):
         v = choice.active[a]
         costs, until, here = choice.costs[v], memory.until[v], colors[v]
-        random = table[noise_row(later(choice.first_turns[v], shift))]
+        random = choice.table[noise_row(later(choice.first_turns[v], shift))]
         if choice.summed[v] < asked:
             choice.summed[v] = t
             for x in range(K):
                 costs[x] = 0
-            for i in range(offsets[v], offsets[v + 1]):
-                costs[colors[ends[i]]] += network.weights[ends[i]]
+            for i in range(coloring.offsets[v], coloring.offsets[v + 1]):
+                costs[colors[coloring.ends[i]]] += network.weights[coloring.ends[i]]
         cost_here = np.float32(costs[here]) / np.float32(rule.UNIT)
         if not coloring.is_open[here]:
             cost_here += np.float32(1) + move[0]
@@ -436,6 +460,7 @@ def choose(offsets, ends, coloring, memory, network, choice, num_active, table, 
             target += 1
         choice.target[a] = target
         choice.gain[a] = gain_of(cost_here, top, network.logs[min(OLDEST, t - memory.moved[v])], move[2])
+    return num_active
 
 
 @njit(**inner | {"fastmath": {"nnan", "nsz"}})
@@ -448,7 +473,7 @@ def largest(values):
 
 
 @compiled
-def settle(offsets, ends, network, choice, num_active):
+def settle(offsets, ends, choice, num_active, margin):
     """Take the best move and those about as good, without those of neighbours of a better one; return their number."""
     gain, movers, count, limit = choice.gain, choice.movers, 0, np.float32(-np.inf)
     for m in range(min(len(movers), num_active)):
@@ -459,7 +484,7 @@ def settle(offsets, ends, network, choice, num_active):
         if not gain[best] > limit:
             break
         if m == 0:
-            limit = gain[best] - network.outputs[3]
+            limit = gain[best] - margin
         movers[m], gain[best] = best, -np.inf
         count += 1
     kept = 0
@@ -487,15 +512,15 @@ def are_adjacent(offsets, ends, v, u):
 
 
 @compiled
-def apply(offsets, ends, coloring, memory, network, choice, num_movers, table, seed, t):
-    """Let the nodes move."""
+def move(coloring, memory, network, choice, num_active, t):
+    """Make the best moves of so many active nodes."""
     colors, counts, without, one = coloring.colors, coloring.counts, coloring.without, coloring.one
     costs, summed, asked = choice.costs, choice.summed, t - t % rule.PERIOD
     outputs, num_conflicted = network.outputs, coloring.totals[CONFLICTED]
-    for m in range(num_movers):
+    for m in range(settle(coloring.offsets, coloring.ends, choice, num_active, outputs[3])):
         v, new = choice.active[choice.kept[m]], choice.target[choice.kept[m]]
         old = colors[v]
-        random = table[noise_row(turn_of(np.int64(v), seed, t)), 0]
+        random = choice.table[noise_row(turn_of(np.int64(v), choice.seed, t)), 0]
         tenure = tenure_of(outputs[0], outputs[1], outputs[2], np.float32(num_conflicted), random)
         memory.until[v, old] = t + min(np.floor(tenure), 1e9)
         memory.moved[v] = t
@@ -506,8 +531,8 @@ def apply(offsets, ends, coloring, memory, network, choice, num_movers, table, s
         colors[v] = new
         add_conflicts(coloring, v, counts[new, v] - coloring.conflicts[v])
         is_open, leave, enter, weight = coloring.is_open[old], counts[old], counts[new], network.weights[v]
-        for i in range(offsets[v], offsets[v + 1]):
-            u = ends[i]
+        for i in range(coloring.offsets[v], coloring.offsets[v + 1]):
+            u = coloring.ends[i]
             left, entered = leave[u] - 1, enter[u]
             leave[u], enter[u] = left, entered + 1
             if summed[u] >= asked:

@@ -51,7 +51,6 @@ class Player(Worker):
 
     def __init__(self, graph: int, lists: NeighbourLists, colors: np.ndarray, lower: int, weights: Weights, seed: int):
         super().__init__(Portfolio(lists, colors, Budget(math.inf, lower, seed=seed), Trained(None, weights)), 0)
-        self.search.workers = [self]
         self.graph, self.weights, self.random = graph, weights, np.random.default_rng(seed)
         self.children_rng = seeded(seed, CHILDREN)
         self.num_pairs = round(math.exp(self.random.uniform(*np.log(PAIRS))))
