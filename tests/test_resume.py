@@ -383,7 +383,8 @@ def test_a_missing_file_and_a_strange_one_are_named(tmp_path: Path):
     checkpoint.save(tmp_path / "other.pt", {"weights": {}})
     changed = state()
     checkpoint.save(tmp_path / "shape.pt", changed | {"network": changed["network"] | {"rule": torch.ones(2, 3)}})
-    for name in ("list.pt", "other.pt", "shape.pt"):
+    checkpoint.save(tmp_path / "nan.pt", state(float("nan")))
+    for name in ("list.pt", "other.pt", "shape.pt", "nan.pt"):
         with pytest.raises(UserError, match=f"{name}: is damaged .*; delete it or name another file"):
             checkpoint.load(tmp_path / name)
 

@@ -87,8 +87,7 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
             predictions = []
         weights = {name: torch.tensor(onnx.numpy_helper.to_array(named[name])) for name in predictions}
         state = network.state_dict() | {"rule": torch.tensor(json.loads(metadata["rule"])), **weights}
-        network.load_state_dict(state)
-    return network.state_dict()
+        return ColoringNetwork.from_state(state).state_dict()
 
 
 def newest(folder: Path) -> dict | None:
