@@ -39,6 +39,15 @@ esac
 """
 
 
+def copy_checkout(folder: Path) -> None:
+    """Copy the files of this checkout that git keeps, with their times."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    for name in filter(lambda name: (ROOT / name).is_file(), names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, folder / name)
+
+
 class Clone:
     """A checkout with the real scripts, a program that only prints its arguments, and a PATH of its own."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import test_rust
+from test_environment import copy_checkout
 
 from gnn_training import contract, settings
 from gnn_training.__main__ import COMMANDS, parse
@@ -218,14 +219,10 @@ def test_every_entry_of_the_tables_is_a_command_of_the_pages():
 
 @pytest.fixture
 def clone(tmp_path: Path, compiled: None) -> Path:
-    """The files of this checkout that git keeps, and the compiled loops."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    cached = ROOT.glob("gnn_training/search/__pycache__/*.nb?")
-    for name in {*listed, *(str(path.relative_to(ROOT)) for path in cached)}:
-        if (ROOT / name).is_file():
-            (tmp_path / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, tmp_path / "clone" / name)  # with its time, which numba compares
+    """The files of this checkout that git keeps, and the compiled loops, whose times numba compares."""
+    copy_checkout(tmp_path / "clone")
+    cache = Path("gnn_training/search/__pycache__")
+    shutil.copytree(ROOT / cache, tmp_path / "clone" / cache)
     return tmp_path / "clone"
 
 
