@@ -231,9 +231,9 @@ fn run(x: &[[[f32; FEATURES]; 2]], parents: &[Parent; 2], k: usize, weights: &We
         }
     }
     [0, 1].map(|p: usize| {
-        let sum = |values: &[f32], weights: &[f32]| values.iter().zip(weights).map(|(a, b)| a * b).sum::<f32>();
+        let direct = |v: usize| x[v][p].iter().zip(&weights.direct).map(|(x, direct)| x * direct).sum::<f32>();
         let hidden = |v: usize| h[node(v, p)].iter().zip(&weights.out).map(|(h, out)| h.max(0.0) * out).sum::<f32>();
-        (0..n).map(|v| 1.0 + hidden(v) + sum(&x[v][p], &weights.direct)).collect()
+        (0..n).map(|v| 1.0 + hidden(v) + direct(v)).collect()
     })
 }
 

@@ -20,8 +20,9 @@ const SLICE: usize = 20_000; // moves of TabuCol
 const ELITE: usize = 10; // generations after which the best child of an earlier such period returns
 const ALIKE: f64 = 0.99; // share of the nodes with the same color in two parents, from which on one begins again
 const EVEN: usize = 16; // odds to EVEN that the network chooses the classes of a child:
-const ODDS: usize = 64; // at first,
-const MOST_ODDS: usize = 256; // and at most; at least 1
+const ODDS: f64 = 64.0; // at first,
+const MOST_DOUBLINGS: i32 = 2; // of them, so 256 at most
+const LEAST_DOUBLINGS: i32 = -6; // and 1 at least
 const RATIOS: [f64; 5] = [0.5, 0.6, 0.7, 0.8, 0.9]; // of the present number of colors that `Fewer` asks for
 const FIRST_MOVES: usize = 20_000; // of TabuCol on each of them; doubled after all of them
 const SET_MOVES: usize = 600; // of the search for an independent set, at first,
@@ -176,10 +177,10 @@ impl Rule {
 
 /// The portfolio for a graph with a first coloring: methods and their shares of the work. The first one begins.
 fn methods_for(graph: &Graph, num_colors: usize, clique: usize) -> Vec<(Make, f64)> {
-    let recombination: Make = || Box::new(Recombination::default());
-    let trained_rule: Make = || Box::new(TrainedRule::default());
-    let fewer: Make = || Box::new(Fewer { moves: FIRST_MOVES, ..Fewer::default() });
-    let extraction: Make = || Box::new(Extraction::new(SET_MOVES));
+    let recombination: Make = || Box::<Recombination>::default();
+    let trained_rule: Make = || Box::<TrainedRule>::default();
+    let fewer: Make = || Box::<Fewer>::default();
+    let extraction: Make = || Box::<Extraction>::default();
     if num_colors >= RANDOM_RATIO * clique && density(graph) >= SETS_FROM && graph.num_nodes() >= SETS_NODES {
         vec![(recombination, 2.0), (extraction, 4.0), (fewer, 0.5), (trained_rule, 0.5)]
     } else {
@@ -318,6 +319,7 @@ impl<'a> Worker<'a> {
 /// A child is the network's or HEAD's by chance, with the probability that this choice is the better one
 /// (Thompson 1933), if the better one leaves fewer conflicts in two of three generations whose children differ in choice
 /// and conflicts.
+#[derive(Default)]
 struct Recombination {
     num_colors: usize, // of the best coloring when the parents began; 0 before the first
     starts: [Vec<u32>; 2],
@@ -326,22 +328,7 @@ struct Recombination {
     elite: Option<[Parent; 2]>, // the best child of the last ELITE generations, and of those before
     generation: usize,
     by_network: [bool; 2], // the children; alike also if they are none
-    odds: usize,
-}
-
-impl Default for Recombination {
-    fn default() -> Self {
-        Self {
-            num_colors: 0,
-            starts: Default::default(),
-            second: Vec::new(),
-            parents: Vec::new(),
-            elite: None,
-            generation: 0,
-            by_network: [false; 2],
-            odds: ODDS,
-        }
-    }
+    doublings: i32,        // of ODDS
 }
 
 impl Recombination {
@@ -355,7 +342,7 @@ impl Recombination {
                 second => largest_classes(&second, k),
             };
             let starts = [largest_classes(&best, k), second.clone()];
-            *self = Self { num_colors, starts, second, odds: self.odds, ..Self::default() };
+            *self = Self { num_colors, starts, second, doublings: self.doublings, ..Self::default() };
         }
         let start = &mut self.starts[self.parents.len()];
         let found = worker.tabucol(problem, start, k, GENERATION);
@@ -373,8 +360,8 @@ impl Recombination {
         if self.by_network[0] != self.by_network[1] {
             let network = usize::from(self.by_network[1]);
             match parents[network].conflicts.cmp(&parents[1 - network].conflicts) {
-                Ordering::Less => self.odds = MOST_ODDS.min(2 * self.odds),
-                Ordering::Greater => self.odds = 1.max(self.odds / 2),
+                Ordering::Less => self.doublings = MOST_DOUBLINGS.min(self.doublings + 1),
+                Ordering::Greater => self.doublings = LEAST_DOUBLINGS.max(self.doublings - 1),
                 Ordering::Equal => (),
             }
         }
@@ -394,7 +381,8 @@ impl Recombination {
         }
         let same: usize = both.chunks_exact(k).map(|row| row.iter().max().unwrap_or(&0)).sum();
         let is_alike = same as f64 > ALIKE * first.len() as f64;
-        self.by_network = [0, 1].map(|_| !is_alike && rng.below(EVEN + self.odds) >= EVEN);
+        let odds = (ODDS * f64::from(self.doublings).exp2()) as usize;
+        self.by_network = [0, 1].map(|_| !is_alike && rng.below(EVEN + odds) >= EVEN);
         self.starts = if is_alike {
             [first.clone(), vec![NONE; first.len()]]
         } else {
@@ -446,7 +434,7 @@ impl Method for TrainedRule {
 /// graphs, from which saving one color at a time leads away.
 #[derive(Default)]
 struct Fewer {
-    moves: usize,
+    doublings: u32, // of FIRST_MOVES
     ratio: usize,
     left: usize,
     k: usize,
@@ -464,9 +452,9 @@ impl Method for Fewer {
         let is_useful = |k: usize| (worker.search.lower - 1).max(1) < k && k < num_colors;
         if self.left == 0 || !is_useful(self.k) {
             self.k = (RATIOS[self.ratio] * num_colors as f64) as usize;
-            (self.left, self.colors) = (self.moves, vec![NONE; whole.lists.num_nodes()]);
+            (self.left, self.colors) = (FIRST_MOVES << self.doublings, vec![NONE; whole.lists.num_nodes()]);
             self.ratio = (self.ratio + 1) % RATIOS.len();
-            self.moves *= if self.ratio == 0 { 2 } else { 1 };
+            self.doublings += u32::from(self.ratio == 0);
             if !is_useful(self.k) {
                 return EMPTY_SLICE;
             }
@@ -479,20 +467,17 @@ impl Method for Fewer {
 
 /// EXTRACOL (Wu and Hao 2012): large independent sets become classes, and recombination colors the rest. Each time with
 /// three times the moves for a set.
+#[derive(Default)]
 struct Extraction {
-    moves: usize,
+    attempt: u32,
     classes: Option<Classes>,
     spent: usize,
     part: Option<(Problem, Recombination, usize)>,
 }
 
 impl Extraction {
-    fn new(moves: usize) -> Self {
-        Self { moves, classes: None, spent: 0, part: None }
-    }
-
     fn begin_again(&mut self) {
-        *self = Self::new(LAST_SET_MOVES.min(3 * self.moves));
+        *self = Self { attempt: self.attempt + 1, ..Self::default() };
     }
 }
 
@@ -513,7 +498,8 @@ impl Method for Extraction {
         }
         let classes = self.classes.get_or_insert_with(|| Classes::new(&whole.lists));
         let stop = worker.stop(whole, 0);
-        let (members, work) = kernels::independent_set(&whole.lists, classes, self.moves, &mut worker.rng, stop);
+        let moves = LAST_SET_MOVES.min(SET_MOVES.saturating_mul(3_usize.saturating_pow(self.attempt)));
+        let (members, work) = kernels::independent_set(&whole.lists, classes, moves, &mut worker.rng, stop);
         self.spent += work;
         classes.add(&whole.lists, &members, num_colors(&classes.colors) as u32);
         let colors = &classes.colors;
@@ -622,7 +608,7 @@ mod tests {
     fn independent_sets_may_leave_one_class_or_nothing() {
         for (nodes, edges) in [(20, (0..100).map(|i| (i / 10, 10 + i % 10)).collect()), (8, vec![(0, 1)])] {
             let graph = Graph::from_edges(nodes, edges).unwrap();
-            assert_eq!(colors_after(10, &graph, &mut Extraction::new(SET_MOVES)), [2]);
+            assert_eq!(colors_after(10, &graph, &mut Extraction::default()), [2]);
         }
     }
 
@@ -641,10 +627,10 @@ mod tests {
     fn every_method_alone_finds_fewer_colors_and_repeats_itself() {
         let (random, planted) = (graph(250, 250), graph(250, 15));
         let methods: [(Make, &Graph, usize, usize); 4] = [
-            (|| Box::new(Recombination::default()), &random, 200, 30),
-            (|| Box::new(TrainedRule::default()), &random, 8, 31),
-            (|| Box::new(Extraction::new(SET_MOVES)), &random, 60, 31),
-            (|| Box::new(Fewer { moves: FIRST_MOVES, ..Fewer::default() }), &planted, 20, 15),
+            (|| Box::<Recombination>::default(), &random, 200, 30),
+            (|| Box::<TrainedRule>::default(), &random, 8, 31),
+            (|| Box::<Extraction>::default(), &random, 60, 31),
+            (|| Box::<Fewer>::default(), &planted, 20, 15),
         ];
         for (make, graph, steps, enough) in methods {
             let numbers = colors_after(steps, graph, &mut *make());
