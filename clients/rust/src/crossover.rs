@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::kernels::{Lists, NONE, dispatch};
+use crate::kernels::{Lists, NONE, Parent, dispatch};
 
 const FEATURES: usize = 10;
 const MESSAGES: usize = 4; // of the node, of its class, of the node in the other coloring, of its class there
@@ -22,19 +22,6 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// Every node is worth 1, so that the class with most nodes left is taken.
-    pub(crate) fn by_size() -> Self {
-        let zeros = |count| vec![0.0; count];
-        Self {
-            first: zeros(FEATURES),
-            first_bias: zeros(1),
-            layers: zeros(0),
-            layer_biases: zeros(0),
-            out: zeros(1),
-            direct: zeros(FEATURES),
-        }
-    }
-
     /// From JSON, names to nested lists, of any width and number of layers. None if an array is missing or has another
     /// shape, or a weight is no number up to `MAX_WEIGHT`.
     pub(crate) fn from_text(text: &str) -> Option<Self> {
@@ -66,26 +53,18 @@ fn flatten(value: &Value, shape: &[usize], numbers: &mut Vec<f32>) -> Option<()>
     list.iter().try_for_each(|each| flatten(each, inner, numbers))
 }
 
-/// A coloring of a generation.
-#[derive(Clone)]
-pub(crate) struct Parent {
-    pub(crate) conflicts: i32,
-    pub(crate) colors: Vec<u32>,
-    /// Moves of TabuCol since a node took its color.
-    pub(crate) ages: Vec<u32>,
-}
-
 /// The two children of two parents with k colors, in which some nodes have no color. by_network: whether the network
-/// says what nodes are worth; else every node is worth 1.
+/// says what nodes are worth; else, and without weights, every node is worth 1, so that the largest class is taken.
 pub(crate) fn children(
     lists: &Lists,
     parents: &[Parent; 2],
     k: usize,
-    weights: &Weights,
+    weights: Option<&Weights>,
     by_network: [bool; 2],
 ) -> [Vec<u32>; 2] {
     let ones = [0, 1].map(|_| vec![1.0; lists.num_nodes()]);
-    let network = by_network.contains(&true).then(|| node_values(&features(lists, parents, k), parents, k, weights));
+    let network = weights.filter(|_| by_network.contains(&true));
+    let network = network.map(|weights| node_values(&features(lists, parents, k), parents, k, weights));
     [0, 1].map(|p: usize| {
         let values = network.as_ref().filter(|_| by_network[p]).unwrap_or(&ones);
         let order = [p, 1 - p];
@@ -272,9 +251,9 @@ mod tests {
                 let colors = (0..graph.num_nodes()).map(|_| below(k)).collect();
                 Parent { conflicts: 1, colors, ages: (0..graph.num_nodes()).map(|_| below(5000)).collect() }
             });
-            let weights = &Rule::default().crossover;
+            let weights = Rule::default().crossover;
             for (by_network, name) in [([true; 2], "found"), ([false; 2], "by_size")] {
-                let found = children(&Lists::new(&graph), &parents, k as usize, weights, by_network);
+                let found = children(&Lists::new(&graph), &parents, k as usize, weights.as_ref(), by_network);
                 let found = found.map(|child| checksum(&child.iter().map(|&c| c.min(k as u32)).collect::<Vec<_>>()));
                 assert_eq!(json!(found), case[name], "{}", case["graph"]);
             }

@@ -195,13 +195,18 @@ pub(crate) fn complete(lists: &Lists, colors: &mut [u32], k: usize, rng: &mut Rn
     }
 }
 
-/// What TabuCol returns: the best coloring, its conflicts, the moves made, and the work: neighbors and vectors of
-/// colors looked at.
-pub(crate) struct Tabu {
-    pub(crate) best: Vec<u32>,
+/// A coloring of a generation.
+#[derive(Clone)]
+pub(crate) struct Parent {
     pub(crate) conflicts: i32,
-    /// Moves since a node took its color.
+    pub(crate) colors: Vec<u32>,
+    /// Moves of TabuCol since a node took its color.
     pub(crate) ages: Vec<u32>,
+}
+
+/// What TabuCol returns: the best coloring, the moves made, and the work: neighbors and vectors of colors looked at.
+pub(crate) struct Tabu {
+    pub(crate) best: Parent,
     pub(crate) moves: usize,
     pub(crate) work: usize,
 }
@@ -304,7 +309,7 @@ fn run_tabucol(lists: &Lists, colors: &mut [u32], k: usize, moves: usize, rng: &
             ages.iter_mut().zip(&moved).for_each(|(age, &moved)| *age = (t - moved) as u32);
         }
     }
-    Tabu { best, ages, conflicts: fewest, moves: t as usize, work }
+    Tabu { best: Parent { conflicts: fewest, colors: best, ages }, moves: t as usize, work }
 }
 
 /// A set of nodes, listed in any order.

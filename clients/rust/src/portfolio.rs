@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::crossover::{self, GENERATION, Parent, Weights};
-use crate::kernels::{self, Classes, Lists, NONE, Rng, Stop, Tabu};
+use crate::crossover::{self, GENERATION, Weights};
+use crate::kernels::{self, Classes, Lists, NONE, Parent, Rng, Stop, Tabu};
 use crate::rule::{Noise, Rule};
 use crate::rule_search::{Task, search_graph};
 use crate::{Coloring, Graph};
@@ -124,10 +124,7 @@ impl Rule {
             best = start.clone();
         }
         better(&best, start.map_or("DSATUR", |_| "start"));
-        let threads = match budget.threads {
-            0 => thread::available_parallelism().map_or(1, |cores| cores.get()),
-            threads => threads,
-        };
+        let threads = threads_of(budget.threads);
         let lower = budget.target.max(clique).max(1);
         if best.num_colors() <= lower {
             return best;
@@ -173,6 +170,11 @@ impl Rule {
         });
         best
     }
+}
+
+/// A number of threads; 0: every core that this process may use.
+pub(crate) fn threads_of(asked: usize) -> usize {
+    if asked > 0 { asked } else { thread::available_parallelism().map_or(1, |cores| cores.get()) }
 }
 
 /// The portfolio for a graph with a first coloring: methods and their shares of the work. The first one begins.
@@ -305,8 +307,8 @@ impl<'a> Worker<'a> {
         let stop = self.stop(problem, k);
         kernels::complete(&problem.lists, colors, k, &mut self.rng, stop);
         let mut found = kernels::tabucol(&problem.lists, colors, k, moves, &mut self.rng, stop);
-        if found.conflicts == 0 {
-            self.offer(problem, found.best.clone());
+        if found.best.conflicts == 0 {
+            self.offer(problem, found.best.colors.clone());
         }
         found.work += EMPTY_SLICE;
         found
@@ -346,15 +348,15 @@ impl Recombination {
         }
         let start = &mut self.starts[self.parents.len()];
         let found = worker.tabucol(problem, start, k, GENERATION);
-        self.parents.push(Parent { conflicts: found.conflicts, colors: found.best, ages: found.ages });
+        self.parents.push(found.best);
         if self.parents.len() == 2 && problem.num_colors() == num_colors {
-            self.breed(&problem.lists, k, &worker.search.rule.crossover, &mut worker.rng);
+            self.breed(&problem.lists, k, worker.search.rule.crossover.as_ref(), &mut worker.rng);
         }
         found.work
     }
 
     /// The next generation.
-    fn breed(&mut self, lists: &Lists, k: usize, weights: &Weights, rng: &mut Rng) {
+    fn breed(&mut self, lists: &Lists, k: usize, weights: Option<&Weights>, rng: &mut Rng) {
         let Ok(mut parents) = <[Parent; 2]>::try_from(std::mem::take(&mut self.parents)) else { return };
         self.generation += 1;
         if self.by_network[0] != self.by_network[1] {
@@ -460,7 +462,7 @@ impl Method for Fewer {
             }
         }
         let found = worker.tabucol(whole, &mut self.colors, self.k, self.left.min(SLICE));
-        self.left = if found.conflicts == 0 { 0 } else { self.left - found.moves };
+        self.left = if found.best.conflicts == 0 { 0 } else { self.left - found.moves };
         found.work
     }
 }
@@ -599,7 +601,7 @@ mod tests {
     #[test]
     fn a_search_takes_the_weights_of_crossover_from_its_rule() {
         let graph = graph(150, 150);
-        let by_size = Rule { crossover: Weights::by_size(), ..Rule::default() };
+        let by_size = Rule { crossover: None, ..Rule::default() };
         let found = |rule| found_by(rule, 150, &graph, &mut Recombination::default()).1;
         assert_ne!(found(&Rule::default()), found(&by_size));
     }

@@ -54,9 +54,11 @@ fn predict(model: &mut ColoringGnn, graphs: &[Graph], request: &Request) -> Vec<
     model.predict_batch(&graphs.iter().collect::<Vec<_>>(), request).unwrap()
 }
 
+type Output = fn(&Prediction) -> Vec<f32>;
+
 /// Largest difference between what a golden vector expects and predictions.
 fn error(case: &Value, predictions: &[Prediction]) -> f64 {
-    let outputs: [(&str, fn(&Prediction) -> Vec<f32>); 4] = [
+    let outputs: [(&str, Output); 4] = [
         ("color_logits", |p| p.logits.clone()),
         ("chromatic", |p| vec![p.chromatic]),
         ("graph_type_logits", |p| p.family_logits.to_vec()),

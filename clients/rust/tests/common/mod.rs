@@ -1,4 +1,5 @@
 //! What the tests of the search and of the network share.
+#![allow(dead_code)] // not all need all
 
 use coloring_gnn::{Coloring, Graph};
 
