@@ -28,8 +28,9 @@ class Checkout:
     def __init__(self, folder: Path):
         self.root, self.calls = folder / "checkout", folder / "docker.log"
         self._client = folder / "docker"
-        (self.root / "gnn_training").mkdir(parents=True)
-        shutil.copy(ROOT / "build_and_push.sh", self.root)
+        for name in ("build_and_push.sh", "scripts/environment.sh", "gnn_training/__init__.py"):
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, self.root / name)
         (self.root / "gnn_training/__init__.py").write_text('__version__ = "1.0"\n')
         (self.root / ".gitignore").write_text("/image.json\n")
         for args in (["init"], ["add", "--all"], ["-c", "user.name=x", "-c", "user.email=x", "commit", "-m", "x"]):
