@@ -76,6 +76,7 @@ def engine() -> Iterator[Engine]:
     """A running engine with a base image and a registry."""
     debian.require(*container_engine.PACKAGES)
     with Engine() as engine:
+        engine.start()
         yield engine
 
 
