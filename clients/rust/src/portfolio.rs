@@ -7,9 +7,10 @@
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::thread;
+use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
+use crate::coloring::by_class;
 use crate::crossover::{self, GENERATION, Weights};
 use crate::kernels::{self, Classes, Lists, NONE, Parent, Rng, Stop, Tabu};
 use crate::rule::{Noise, Rule};
@@ -109,58 +110,36 @@ impl Rule {
         let begin = Instant::now();
         let deadline = begin.checked_add(budget.time);
         let clique = graph.clique_until(begin.checked_add(budget.time.mul_f64(CLIQUE_SHARE)));
+        let lower = budget.target.max(clique).max(1);
         let lists = Lists::new(graph);
-        let proper = |colors: &[u32]| {
-            let plain: Vec<usize> = colors.iter().map(|&color| color as usize).collect();
-            graph.check(&plain).expect("the search makes proper colorings");
-            first_fit(graph, colors)
-        };
         let mut first = kernels::dsatur(&lists, deadline);
-        let mut best = proper(&first);
+        let mut best = checked(graph, &first);
         let start = start.filter(|start| start.num_colors() <= best.num_colors());
         if let Some(start) = start {
             graph.check(start.colors()).expect("start is a proper coloring");
-            first = start.colors().iter().map(|&color| color as u32).collect();
-            best = start.clone();
+            (first, best) = (start.classes(), start.clone());
         }
         better(&best, start.map_or("DSATUR", |_| "start"));
-        let threads = threads_of(budget.threads);
-        let lower = budget.target.max(clique).max(1);
-        if best.num_colors() <= lower {
+        if best.num_colors() <= lower || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return best;
         }
         let methods = methods_for(graph, best.num_colors(), clique);
-        let now = Instant::now();
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
-        let moves = left.map_or(MOST_MOVES, |left| set_moves(graph, best.num_colors(), SET_SHARE * left.as_secs_f64()));
-        if density(graph) >= SPARSEST && moves >= FEWEST_MOVES {
-            let end = left.map(|left| now + left.mul_f64(SET_STOP));
-            let sets = first_fit(graph, &kernels::set_coloring(&lists, budget.seed as u64, moves, end));
-            if sets.num_colors() < best.num_colors() {
-                first = sets.colors().iter().map(|&color| color as u32).collect();
-                best = sets;
-                better(&best, "independent sets");
-            }
+        let sets = by_sets(graph, &lists, best.num_colors(), budget.seed as u64, deadline);
+        if let Some(sets) = sets.filter(|sets| sets.num_colors() < best.num_colors()) {
+            (first, best) = (sets.classes(), sets);
+            better(&best, "independent sets");
         }
-        let (found, improvements) = mpsc::channel();
         let whole = Problem::new(lists, first);
         let search = Search { whole, rule: self, lower, is_over: AtomicBool::new(false) };
         thread::scope(|scope| {
-            for number in 0..threads {
-                let own: Vec<_> = methods.iter().skip(number).step_by(threads).copied().collect();
-                let own = if own.is_empty() { vec![methods[number % methods.len()]] } else { own };
-                let (search, found) = (&search, found.clone());
-                let rng = Rng::new(budget.seed as u64, number as u64);
-                scope.spawn(move || Worker { search, rng, found, method: "" }.run(&own));
-            }
-            drop(found);
+            let improvements = search.start(scope, &methods, threads_of(budget.threads), budget.seed as u64);
             // Err: the time is over, or all threads have ended.
             let next = || match deadline {
                 Some(deadline) => improvements.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok(),
                 None => improvements.recv().ok(),
             };
             while let Some((colors, method)) = next() {
-                let coloring = proper(&colors); // first fit may have saved a color before the search did
+                let coloring = checked(graph, &colors); // first fit may have saved a color before the search did
                 if coloring.num_colors() < best.num_colors() {
                     best = coloring;
                     better(&best, method);
@@ -190,10 +169,30 @@ fn methods_for(graph: &Graph, num_colors: usize, clique: usize) -> Vec<(Make, f6
     }
 }
 
+/// The colors of a search as the crate returns them.
+fn plain(colors: &[u32]) -> Vec<usize> {
+    colors.iter().map(|&color| color as usize).collect()
+}
+
 /// First fit, class by class; nodes without a color come last.
 fn first_fit(graph: &Graph, colors: &[u32]) -> Coloring {
-    let colors: Vec<usize> = colors.iter().map(|&color| color as usize).collect();
-    Coloring::greedy(graph, &crate::coloring::by_class(&colors))
+    Coloring::greedy(graph, &by_class(&plain(colors)))
+}
+
+/// First fit, after a look at every edge.
+fn checked(graph: &Graph, colors: &[u32]) -> Coloring {
+    graph.check(&plain(colors)).expect("the search makes proper colorings");
+    first_fit(graph, colors)
+}
+
+/// The coloring by independent sets, if they are worth their time. num_colors: of a coloring.
+fn by_sets(graph: &Graph, lists: &Lists, num_colors: usize, seed: u64, deadline: Option<Instant>) -> Option<Coloring> {
+    let now = Instant::now();
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+    let moves = left.map_or(MOST_MOVES, |left| set_moves(graph, num_colors, SET_SHARE * left.as_secs_f64()));
+    let end = left.map(|left| now + left.mul_f64(SET_STOP));
+    let is_worth = density(graph) >= SPARSEST && moves >= FEWEST_MOVES;
+    is_worth.then(|| first_fit(graph, &kernels::set_coloring(lists, seed, moves, end)))
 }
 
 /// Moves for each independent set, so that all sets take about so many seconds. num_colors: of a coloring. For a set, all
@@ -252,11 +251,39 @@ struct Search<'a> {
     is_over: AtomicBool,
 }
 
+impl Search<'_> {
+    /// Starts threads that share the methods and send what they find.
+    fn start<'a>(
+        &'a self,
+        scope: &'a Scope<'a, '_>,
+        methods: &[(Make, f64)],
+        threads: usize,
+        seed: u64,
+    ) -> mpsc::Receiver<Improvement> {
+        let (found, improvements) = mpsc::channel();
+        for number in 0..threads {
+            let own: Vec<_> = methods.iter().skip(number).step_by(threads).copied().collect();
+            let own = if own.is_empty() { vec![methods[number % methods.len()]] } else { own };
+            let (rng, found) = (Rng::new(seed, number as u64), found.clone());
+            scope.spawn(move || Worker { search: self, rng, found, method: "" }.run(&own));
+        }
+        improvements
+    }
+
+    /// What ends a loop that looks for a coloring of a problem with so many colors.
+    fn stop<'a>(&'a self, problem: &'a Problem, target: usize) -> Stop<'a> {
+        Stop { is_over: &self.is_over, num_colors: &problem.num_colors, target }
+    }
+}
+
+/// A coloring and the method that found it.
+type Improvement = (Vec<u32>, &'static str);
+
 /// A thread of a search.
 struct Worker<'a> {
     search: &'a Search<'a>,
     rng: Rng,
-    found: mpsc::Sender<(Vec<u32>, &'static str)>,
+    found: mpsc::Sender<Improvement>,
     method: &'static str,
 }
 
@@ -279,13 +306,6 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn stop<'b>(&self, problem: &'b Problem, target: usize) -> Stop<'b>
-    where
-        'a: 'b,
-    {
-        Stop { is_over: &self.search.is_over, num_colors: &problem.num_colors, target }
-    }
-
     /// Takes a proper coloring if it has fewer colors than the best; that of a part becomes one of the whole graph.
     fn offer(&self, problem: &Problem, mut colors: Vec<u32>) {
         let used = close_gaps(&mut colors);
@@ -304,7 +324,7 @@ impl<'a> Worker<'a> {
 
     /// TabuCol; nodes without a color get one first.
     fn tabucol(&mut self, problem: &Problem, colors: &mut [u32], k: usize, moves: usize) -> Tabu {
-        let stop = self.stop(problem, k);
+        let stop = self.search.stop(problem, k);
         kernels::complete(&problem.lists, colors, k, &mut self.rng, stop);
         let mut found = kernels::tabucol(&problem.lists, colors, k, moves, &mut self.rng, stop);
         if found.best.conflicts == 0 {
@@ -425,7 +445,7 @@ impl Method for TrainedRule {
         let noise = self.noise.get_or_insert_with(|| Noise::new(num_colors(&best)));
         let seed = (worker.rng.below(4093) + self.runs) as i64;
         let task = Task { first: &best, num_colors: 0, lower: worker.search.lower, seed, rounds };
-        let stop = worker.stop(whole, num_colors(&best) - 1);
+        let stop = worker.search.stop(whole, num_colors(&best) - 1);
         let found = search_graph(&whole.lists, worker.search.rule, noise, task, stop);
         worker.offer(whole, found.colors);
         (12 * whole.lists.num_ends() / best.len() + 400) * rounds
@@ -499,7 +519,7 @@ impl Method for Extraction {
             return work;
         }
         let classes = self.classes.get_or_insert_with(|| Classes::new(&whole.lists));
-        let stop = worker.stop(whole, 0);
+        let stop = worker.search.stop(whole, 0);
         let moves = LAST_SET_MOVES.min(SET_MOVES.saturating_mul(3_usize.saturating_pow(self.attempt)));
         let (members, work) = kernels::independent_set(&whole.lists, classes, moves, &mut worker.rng, stop);
         self.spent += work;
@@ -591,7 +611,7 @@ mod tests {
         for _ in 0..steps {
             assert!(method.step(&mut worker) > 0);
             for (colors, _) in improvements.try_iter() {
-                numbers.push(graph.check(&colors.iter().map(|&color| color as usize).collect::<Vec<_>>()).unwrap());
+                numbers.push(graph.check(&plain(&colors)).unwrap());
             }
         }
         assert_eq!(*numbers.last().unwrap(), search.whole.num_colors());
@@ -618,7 +638,7 @@ mod tests {
     fn independent_sets_color_every_node_also_when_the_time_is_over() {
         let graph = graph(300, 300);
         let lists = Lists::new(&graph);
-        let fewest = |colors: Vec<u32>| graph.check(&colors.iter().map(|&color| color as usize).collect::<Vec<_>>());
+        let fewest = |colors: Vec<u32>| graph.check(&plain(&colors));
         let dsatur = fewest(kernels::dsatur(&lists, None)).unwrap();
         assert!(fewest(kernels::set_coloring(&lists, 0, MOST_MOVES, None)).unwrap() <= dsatur - 5);
         let cut = kernels::set_coloring(&lists, 0, MOST_MOVES, Some(Instant::now()));
