@@ -219,33 +219,73 @@ pub(crate) fn tabucol(lists: &Lists, colors: &mut [u32], k: usize, moves: usize,
 
 #[inline(always)]
 fn run_tabucol(lists: &Lists, colors: &mut [u32], k: usize, moves: usize, rng: &mut Rng, stop: Stop) -> Tabu {
-    let n = colors.len();
-    let width = k.next_multiple_of(8); // rows of whole vectors
-    let mut counts = vec![0_i32; n * width]; // neighbors of a node with each color
-    let mut tabu = vec![0_i32; n * width];
-    let mut conflicted = Nodes::new(n);
-    let (mut conflicts, mut changes) = (0, vec![0_i32; n]);
-    for v in 0..n {
-        let row = &mut counts[v * width..][..width];
-        for &u in lists.neighbors(v as u32) {
-            row[colors[u as usize] as usize] += 1;
+    let mut search = TabuCol::begin(lists, colors, k);
+    let (mut fewest, mut t, mut work) = (search.conflicts, 0_i32, lists.num_ends());
+    let mut best = search.colors.to_vec();
+    let (mut moved, mut ages) = (vec![0_i32; best.len()], vec![0_u32; best.len()]); // moves before a node's last, and since
+    while search.conflicts > 0 && (t as usize) < moves && !stop.is_set() {
+        let aspired = fewest - search.conflicts; // a move that leads below `fewest` is never tabu
+        let least = search.least_change(t, aspired);
+        t += 1;
+        work += search.conflicted.nodes.len() * (search.width >> 3);
+        if least == FORBIDDEN {
+            continue; // every move is tabu: wait
         }
-        row[k..].fill(FORBIDDEN);
-        let own = row[colors[v] as usize];
-        if own > 0 {
-            conflicted.add(v as u32);
-            conflicts += own;
+        let (node, new) = search.draw(t, least, aspired, rng);
+        let tenure = (0.6 * search.conflicted.nodes.len() as f64) as i32 + rng.below(10) as i32;
+        search.apply(node, new, t + tenure);
+        search.conflicts += least;
+        moved[node as usize] = t;
+        work += lists.neighbors(node).len();
+        if search.conflicts < fewest {
+            fewest = search.conflicts;
+            best.copy_from_slice(search.colors);
+            ages.iter_mut().zip(&moved).for_each(|(age, &moved)| *age = (t - moved) as u32);
         }
     }
-    conflicts /= 2;
-    let (mut best, mut fewest, mut t, mut work) = (colors.to_vec(), conflicts, 0_i32, lists.num_ends());
-    let (mut moved, mut ages) = (vec![0_i32; n], vec![0_u32; n]); // moves before a node's last one, and since
-    while conflicts > 0 && (t as usize) < moves && !stop.is_set() {
-        // First the least change per node, in vectors; then the tied nodes and colors, which are few.
-        let (mut least, aspired) = (FORBIDDEN, fewest - conflicts); // a move that leads below `fewest` is never tabu
-        for (&v, change) in conflicted.nodes.iter().zip(&mut changes) {
-            let (v, own) = (v as usize, colors[v as usize] as usize);
-            let (row, until) = (&mut counts[v * width..][..width], &tabu[v * width..][..width]);
+    Tabu { best: Parent { conflicts: fewest, colors: best, ages }, moves: t as usize, work }
+}
+
+/// A coloring of TabuCol and what is counted of it, in rows of whole vectors. N nodes, K colors, W the width of a row.
+struct TabuCol<'a> {
+    lists: &'a Lists,
+    colors: &'a mut [u32],
+    k: usize,
+    width: usize,
+    counts: Vec<i32>, // (N, W) neighbors of a node with each color
+    until: Vec<i32>,  // (N, W) last move in which a node may not take a color
+    conflicted: Nodes,
+    changes: Vec<i32>, // of the conflicts by the best move of each of them
+    conflicts: i32,
+}
+
+impl<'a> TabuCol<'a> {
+    #[inline(always)]
+    fn begin(lists: &'a Lists, colors: &'a mut [u32], k: usize) -> Self {
+        let (n, width) = (colors.len(), k.next_multiple_of(8));
+        let (mut counts, mut conflicted, mut conflicts) = (vec![0_i32; n * width], Nodes::new(n), 0);
+        for (v, row) in counts.chunks_exact_mut(width).enumerate() {
+            for &u in lists.neighbors(v as u32) {
+                row[colors[u as usize] as usize] += 1;
+            }
+            row[k..].fill(FORBIDDEN);
+            let own = row[colors[v] as usize];
+            if own > 0 {
+                conflicted.add(v as u32);
+                conflicts += own;
+            }
+        }
+        let (until, changes) = (vec![0; n * width], vec![0; n]);
+        Self { lists, colors, k, width, counts, until, conflicted, changes, conflicts: conflicts / 2 }
+    }
+
+    /// The least change that a move makes, and that of every conflicted node; FORBIDDEN if all are tabu.
+    #[inline(always)]
+    fn least_change(&mut self, t: i32, aspired: i32) -> i32 {
+        let (width, mut least) = (self.width, FORBIDDEN);
+        for (&v, change) in self.conflicted.nodes.iter().zip(&mut self.changes) {
+            let (v, own) = (v as usize, self.colors[v as usize] as usize);
+            let (row, until) = (&mut self.counts[v * width..][..width], &self.until[v * width..][..width]);
             let here = std::mem::replace(&mut row[own], FORBIDDEN);
             let (mut lowest, mut lowest_free) = (FORBIDDEN, FORBIDDEN);
             for (&count, &until) in row.iter().zip(until) {
@@ -259,57 +299,55 @@ fn run_tabucol(lists: &Lists, colors: &mut [u32], k: usize, moves: usize, rng: &
             }
             least = least.min(*change);
         }
-        t += 1;
-        work += conflicted.nodes.len() * (width >> 3);
-        if least == FORBIDDEN {
-            continue; // every move is tabu: wait
-        }
+        least
+    }
+
+    /// A node and its new color: one of the moves that make this change, which are few.
+    #[inline(always)]
+    fn draw(&self, t: i32, least: i32, aspired: i32, rng: &mut Rng) -> (u32, usize) {
         let (mut node, mut ties) = (0, 0);
-        for (&v, &change) in conflicted.nodes.iter().zip(&changes) {
+        for (&v, &change) in self.conflicted.nodes.iter().zip(&self.changes) {
             if change == least {
                 ties += 1;
                 node = if rng.below(ties) == 0 { v } else { node };
             }
         }
-        let (v, old) = (node as usize, colors[node as usize] as usize);
-        let (row, until) = (&counts[v * width..][..width], &mut tabu[v * width..][..width]);
+        let (start, old) = (node as usize * self.width, self.colors[node as usize] as usize);
+        let (row, until) = (&self.counts[start..][..self.width], &self.until[start..][..self.width]);
         let target = row[old] + least;
         let (mut new, mut ties) = (0, 0);
-        for c in 0..k {
+        for c in 0..self.k {
             if row[c] == target && c != old && (until[c] < t || least < aspired) {
                 ties += 1;
                 new = if rng.below(ties) == 0 { c } else { new };
             }
         }
-        until[old] = t + (0.6 * conflicted.nodes.len() as f64) as i32 + rng.below(10) as i32;
-        conflicts += least;
-        colors[v] = new as u32;
-        moved[v] = t;
-        if row[new] == 0 {
-            conflicted.remove(node);
+        (node, new)
+    }
+
+    /// Gives a node another color; it may not take the old one again until then.
+    #[inline(always)]
+    fn apply(&mut self, node: u32, new: usize, until: i32) {
+        let (v, width) = (node as usize, self.width);
+        let old = std::mem::replace(&mut self.colors[v], new as u32) as usize;
+        self.until[v * width + old] = until;
+        if self.counts[v * width + new] == 0 {
+            self.conflicted.remove(node);
         }
-        let neighbors = lists.neighbors(node);
-        work += neighbors.len();
-        for &u in neighbors {
-            let row = &mut counts[u as usize * width..][..width];
+        for &u in self.lists.neighbors(node) {
+            let row = &mut self.counts[u as usize * width..][..width];
             row[old] -= 1;
             row[new] += 1;
-            let color = colors[u as usize] as usize;
+            let color = self.colors[u as usize] as usize;
             if color == old {
                 if row[old] == 0 {
-                    conflicted.remove(u);
+                    self.conflicted.remove(u);
                 }
             } else if color == new {
-                conflicted.add(u);
+                self.conflicted.add(u);
             }
         }
-        if conflicts < fewest {
-            fewest = conflicts;
-            best.copy_from_slice(colors);
-            ages.iter_mut().zip(&moved).for_each(|(age, &moved)| *age = (t - moved) as u32);
-        }
     }
-    Tabu { best: Parent { conflicts: fewest, colors: best, ages }, moves: t as usize, work }
 }
 
 /// A set of nodes, listed in any order.
