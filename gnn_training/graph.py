@@ -97,7 +97,7 @@ class Graph:
 @dataclass(frozen=True)
 class Instance:
     """A graph and what its file or its generator says about it. coloring (N,): proper, colors from 0, if known.
-    optimal: no coloring has fewer colors. graph_type: a position in contract.GRAPH_TYPES. note: one sentence for the
+    optimal: no coloring has fewer colors. graph_type: a position in contract.GRAPH_TYPES. warning: a sentence for the
     user, such as why the coloring in a file is not used. names (N,): nodes as the file names them; without, 0 to N - 1.
     kind: what the file was read as, such as "adjacency matrix".
     """
@@ -107,7 +107,7 @@ class Instance:
     optimal: bool = False
     family: str = UNNAMED_FAMILY
     graph_type: int = UNKNOWN_TYPE
-    note: str = ""
+    warning: str = ""
     names: Sequence[Any] = ()
     kind: str = ""
 

@@ -55,7 +55,7 @@ def complaint(name: str, content: bytes) -> str:
 def test_both_json_schemas_read_back_as_written(graph: Graph, older: bool):
     read = parse_json(json_graph(graph, range(graph.num_nodes), older))
     assert same(read.graph, graph) and read.coloring.tolist() == list(range(graph.num_nodes))
-    assert (read.graph_type, read.family, read.note) == (3, "leighton", "")
+    assert (read.graph_type, read.family, read.warning) == (3, "leighton", "")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_bad_value_in_json_is_named(older: bool, changes: dict, expected: str)
 
 def test_labels_and_features_may_be_missing_null_or_wrong_and_a_graph_type_a_name():
     read = parse_json({"adjacency": tailed_json()["adjacency"], "coloring": None})
-    assert (read.coloring, read.graph_type, read.family, read.note) == (None, UNKNOWN_TYPE, "imported", "")
+    assert (read.coloring, read.graph_type, read.family, read.warning) == (None, UNKNOWN_TYPE, "imported", "")
     ignored = {"node_features": {"data": [None] * 5}, "chromatic_number": "three", "difficulty_score": -1}
     assert same(parse_json(tailed_json(**ignored)).graph, TAILED)
     for name, number in (("RandomSparse", 0), ("random_dense", 1), ("Geometric", 4)):
@@ -109,7 +109,7 @@ def test_a_coloring_counts_from_0_and_is_noted_and_not_used_if_it_is_not_proper(
     assert parse_json(tailed_json(coloring=[0, 1, 3, 1])).coloring.tolist() == [0, 1, 2, 1]
     read = parse_json(tailed_json(coloring=[0, 0, 1, 2]))
     assert read.coloring is None
-    assert read.note == "graph.json: its coloring is not proper (conflicts: 1) and is not used"
+    assert read.warning == "graph.json: its coloring is not proper (conflicts: 1) and is not used"
 
 
 @pytest.mark.parametrize("edges", ["edges", "links"])
@@ -350,12 +350,12 @@ def test_a_file_is_read_as_the_graph_that_it_is_or_refused(name: str, content: s
 def test_distances_and_values_in_a_dimacs_file_and_a_wrong_number_of_edges_are_noted():
     content = b"cJos\xe9\np col 3 7\nn 1 7\nd 2\n\ne 1 2\n  e 2 1\ne 2 2\ne 2 3 5\n"
     read = sources.parse("a.col", content)
-    assert read.graph.edges.tolist() == [[0, 1], [1, 2]] and read.note == (
+    assert read.graph.edges.tolist() == [[0, 1], [1, 2]] and read.warning == (
         "a.col: the header says 7 edges, the file has 2; these are used; distances of edges are not used: "
         "this is plain coloring; values of nodes are not used: this is plain coloring"
     )
     edges = b"e 1 2\ne 2 1\ne 2 3\n"
-    assert [sources.parse("a.col", b"p edge 3 %d\n" % stated + edges).note for stated in (2, 3)] == ["", ""]
+    assert [sources.parse("a.col", b"p edge 3 %d\n" % stated + edges).warning for stated in (2, 3)] == ["", ""]
 
 
 def test_graphml_has_its_nodes_in_order_without_directions_parallel_edges_and_foreign_elements():

@@ -223,7 +223,7 @@ def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan, is_va
                 raise
             notes.append(f"left out: {error}")
             continue
-        notes += [instance.note] if instance.note else []
+        notes += [instance.warning] if instance.warning else []
         best = label(instance, moves, plan.seconds, plan.seed, plan.trained)
         if every and plan.rule and position % every == 0 and instance.graph.num_nodes <= SEARCHED_NODES:
             best = long_search(best, instance.graph, np.array(plan.rule, np.float32), plan.seed)

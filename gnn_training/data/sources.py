@@ -42,19 +42,20 @@ def read(path: Path) -> Instance:
 
 
 def parse(file: str, content: bytes) -> Instance:
-    """Read the graph in the uncompressed bytes of a file. A coloring that is not proper becomes a note."""
+    """Read the graph in the uncompressed bytes of a file. A coloring that is not proper becomes a warning."""
     _limit(file)
     try:
         instance = FORMATS[suffix(file)].parse(content)
     except UserError as error:
         raise UserError(f"{file}: {error}") from error
-    graph, colors, note = instance.graph, instance.coloring, instance.note
+    graph, colors, warning = instance.graph, instance.coloring, instance.warning
     if colors is not None:
         wrong = conflicts(graph, colors)
-        note = f"its coloring is not proper (conflicts: {wrong}) and is not used" if wrong else note
+        warning = f"its coloring is not proper (conflicts: {wrong}) and is not used" if wrong else warning
         colors = None if wrong else np.unique(colors, return_inverse=True)[1]  # without gaps
     name = PurePath(PurePath(file).name.removesuffix(".gz")).stem.encode(errors="replace").decode()
-    return replace(instance, graph=replace(graph, name=name), coloring=colors, note=f"{file}: {note}" if note else "")
+    warning = f"{file}: {warning}" if warning else ""
+    return replace(instance, graph=replace(graph, name=name), coloring=colors, warning=warning)
 
 
 def suffix(file: str) -> str:

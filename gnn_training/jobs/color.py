@@ -95,8 +95,8 @@ def _color(
     """Color the graph of a file and write its solution. by_node: what the files precolored, allowed and start name."""
     start = time.monotonic()
     instance = read(path)
-    if instance.note:
-        logger.warning(instance.note)
+    if instance.warning:
+        logger.warning(instance.warning)
     graph, names = instance.graph, instance.names or range(instance.graph.num_nodes)
     logger.info("%s: %d nodes, %d edges, %s", graph.name, graph.num_nodes, graph.num_edges, instance.kind)
     if settings.picture:
