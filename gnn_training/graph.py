@@ -165,7 +165,8 @@ def _read(source: Any, num_nodes: int | None) -> tuple[list | None, int | None, 
     if hasattr(source, "get_edgelist"):  # igraph
         return None, source.vcount(), np.array(source.get_edgelist(), dtype=np.int64).reshape(-1, 2)
     if hasattr(source, "tocoo"):
-        return None, source.shape[0], _sparse_matrix(source)
+        entries = source.tocoo()
+        return None, entries.shape[0], _sparse_matrix(entries)
     edges, side = _edge_array(source, has_side=num_nodes is not None)
     return None, side if num_nodes is None else num_nodes, edges
 
@@ -307,15 +308,21 @@ def _matrix(source: Any, array: np.ndarray) -> np.ndarray:
     return np.argwhere(array)
 
 
-def _sparse_matrix(source: Any) -> np.ndarray:
-    """The edges (E, 2) of a symmetric sparse matrix of scipy."""
-    if len(source.shape) != 2 or source.shape[0] != source.shape[1]:
-        raise ValueError(f"an adjacency matrix is square, not {source.shape}: {COLUMNS}")
-    matrix = source.tocsr(copy=True)
-    matrix.sum_duplicates()
-    if (matrix != matrix.T).nnz:
+def _sparse_matrix(entries: Any) -> np.ndarray:
+    """The edges (E, 2) of a symmetric sparse matrix of scipy, of which these are the entries."""
+    if len(entries.shape) != 2 or entries.shape[0] != entries.shape[1]:
+        raise ValueError(f"an adjacency matrix is square, not {entries.shape}: {COLUMNS}")
+    side = max(1, entries.shape[0])
+    keys = entries.row.astype(np.int64) * side + entries.col
+    order = np.argsort(keys, kind="stable")
+    first = np.flatnonzero(np.diff(keys[order], prepend=-1))  # entries of one place are added
+    values = np.add.reduceat(entries.data[order], first) if len(first) else entries.data
+    keys, values = keys[order][first][values != 0], values[values != 0]
+    row, col = np.divmod(keys, side)
+    turned = np.lexsort((row, col))
+    if not (np.array_equal((col * side + row)[turned], keys) and np.array_equal(values[turned], values)):
         raise ValueError(NOT_SYMMETRIC)
-    return np.column_stack(matrix.nonzero())
+    return np.column_stack([row, col])
 
 
 def _no_graph(source: Any, array: np.ndarray) -> TypeError:
