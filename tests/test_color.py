@@ -151,41 +151,50 @@ def test_a_start_is_the_first_coloring_unless_dsatur_has_fewer_colors(hard: Path
     assert read_colors(out).max() < 23
 
 
+OTHER = "give a proper coloring of this"
+TWICE = "node 'Drama' stands there twice or without one color"
+FORBIDDEN = "start has color 0 for node 'Drama', which precolored or allowed forbids"
+
+
 @pytest.mark.parametrize(
-    ("content", "flags", "sentence"),
+    ("flags", "content", "code", "sentence"),
     [
-        ("Algebra,0\nBiology,1\nChemistry,2\nDrama,2\n", [],
-         "start has color 2 for nodes 'Chemistry' and 'Drama', which"),
-        ("Algebra,0\nBiology,1\nChemistry,2\n", [],
-         "start has no color for node 'Drama': give a proper coloring of this"),
-        ("s col 1\nl 9 1\n", [], "start names node 9, which is not in the graph: give a proper coloring of this graph"),
-        ("", [], "start has no color for node 'Algebra': give a proper coloring of this graph"),
-        ("s col 3\nl 1 1\nl 2 2\nl 3 3\nl 4", [], "'l 4' is no line of a DIMACS solution; a line has a node, then"),
-        ("Drama,1,2\n", [], "node 'Drama' stands there twice or without one color"),
-        (PROPER, ["--precolored", "lists.csv"],
-         "start has color 0 for node 'Drama', which precolored or allowed forbids"),
-        (PROPER, ["--allowed", "lists.csv", "--k", "3"],
-         "start has color 0 for node 'Drama', which precolored or allowed forbids"),
-        (None, [], "cannot be read (no such file or directory); name a file that you may read"),
-        (PROPER, ["other.col"],
+        ("--start", "Algebra,0\nBiology,1\nChemistry,2\nDrama,2\n", 2,
+         "colors.csv: start has color 2 for nodes 'Chemistry' and 'Drama', which"),
+        ("--start", "Algebra,0\nBiology,1\nChemistry,2\n", 2, f"start has no color for node 'Drama': {OTHER}"),
+        ("--start", "s col 1\nl 9 1\n", 2, f"colors.csv: start names node 9, which is not in the graph: {OTHER}"),
+        ("--start", "", 2, f"colors.csv: start has no color for node 'Algebra': {OTHER}"),
+        ("--start", "s col 3\nl 1 1\nl 2 2\nl 3 3\nl 4", 2,
+         "colors.csv: 'l 4' is no line of a DIMACS solution; a line has a node, then"),
+        ("--start", "Drama,1,2\n", 2, f"colors.csv: {TWICE}"),
+        ("--precolored lists.csv --start", PROPER, 2, f"colors.csv: {FORBIDDEN}"),
+        ("--allowed lists.csv --k 3 --start", PROPER, 2, f"colors.csv: {FORBIDDEN}"),
+        ("--start", None, 2, "colors.csv: cannot be read (no such file or directory); name a file that you may read"),
+        ("other.col --start", PROPER, 2,
          "several graphs need a folder for solutions, with -o, no picture and no start: name one"),
+        ("--precolored", "Geology,1\n", 2, "exams.edgelist: precolored names node 'Geology', which is not in"),
+        ("--precolored", "Drama,red\n", 2, "colors.csv: 'red' is not a number; a line has a node, then its colors"),
+        ("--precolored", '{"Drama": [1, 2]}', 2, f"colors.csv: {TWICE}"),
+        ("--precolored", "s col 1\nl 1 0\n", 2,
+         "colors.csv: 'l 1 0' has color 0; in a DIMACS solution, nodes and colors count from 1"),
+        ("--precolored", "s col 1\nl 9 1\n", 2, "exams.edgelist: precolored names node 9, which is not in the graph"),
+        ("--precolored", "Drama,1\nChemistry,1\n", 6,
+         "exams.edgelist: nodes 'Chemistry' and 'Drama' are adjacent and both can only"),
     ],
 )  # fmt: skip
-def test_a_start_that_cannot_be_is_refused_in_one_sentence_and_nothing_is_written(
-    content: str | None, flags: list[str], sentence: str, exams: Path, tiny_model: Path, tmp_path: Path, capsys,
+def test_colors_that_cannot_be_are_refused_in_one_sentence_and_nothing_is_written(
+    flags: str, content: str | None, code: int, sentence: str, exams: Path, tiny_model: Path, tmp_path: Path, capsys,
     monkeypatch,
 ):  # fmt: skip
     monkeypatch.chdir(tmp_path)
     Path("lists.csv").write_text("Drama,1\n")
     shutil.copy(exams, "other.col")
     if content is not None:
-        Path("start.csv").write_text(content)
-    out = ["-o", "out.csv", "--seconds", "60"]
-    command = ["color", *flags, exams.name, "-m", str(tiny_model), "--start", "start.csv", *out]
-    assert main(command) == 2
+        Path("colors.csv").write_text(content)
+    words = ["-m", str(tiny_model), "-o", "out.csv", "--seconds", "60"]
+    assert main(["color", exams.name, *flags.split(), "colors.csv", *words]) == code
     said = capsys.readouterr().err
     assert sentence in said and said.count("\n") == 1
-    assert "start.csv: " in said or flags == ["other.col"]
     assert not Path("out.csv").exists()
 
 
@@ -372,26 +381,6 @@ def test_more_colors_than_k_are_exit_code_6_and_no_file(hard: Path, tiny_model: 
     assert "hard.col: a coloring with at most 12 colors was not found in " in capsys.readouterr().err
     assert not hard.with_suffix(".sol").exists()
     assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "60", "--k", "30"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("content", "code", "sentence"),
-    [
-        ("Geology,1\n", 2, "exams.edgelist: precolored names node 'Geology', which is not in the graph"),
-        ("Drama,red\n", 2, "fixed.csv: 'red' is not a number; a line has a node, then its colors"),
-        ("Drama,1,2\n", 2, "fixed.csv: node 'Drama' stands there twice or without one color"),
-        ('{"Drama": [1, 2]}', 2, "fixed.csv: node 'Drama' stands there twice or without one color"),
-        ("s col 1\nl 1 0\n", 2, "fixed.csv: 'l 1 0' has color 0; in a DIMACS solution, nodes and colors count from 1"),
-        ("s col 1\nl 9 1\n", 2, "exams.edgelist: precolored names node 9, which is not in the graph"),
-        ("Drama,1\nChemistry,1\n", 6, "exams.edgelist: nodes 'Chemistry' and 'Drama' are adjacent and both can only"),
-    ],
-)
-def test_colors_that_cannot_be_are_refused_in_one_sentence(
-    content: str, code: int, sentence: str, exams: Path, tiny_model: Path, tmp_path: Path, capsys
-):
-    (tmp_path / "fixed.csv").write_text(content)
-    assert main(["color", str(exams), "-m", str(tiny_model), "--precolored", str(tmp_path / "fixed.csv")]) == code
-    assert sentence in capsys.readouterr().err
 
 
 def test_a_folder_of_graphs_is_colored_and_one_bad_file_does_not_stop_the_others(
