@@ -235,25 +235,19 @@ def test_a_name_may_begin_with_a_dash(names: list[str], hard: Path, tiny_model: 
     assert Path("-x.sol").exists() and Path("-x.svg").exists()
 
 
-@pytest.mark.parametrize("name", ["hard.col", "link.col", "model.onnx", "picture.png", "colors.csv"])
+@pytest.mark.parametrize("name", ["hard.col", "link.col", "model.onnx", "picture.png", "colors.csv", "other.sol"])
 def test_a_solution_never_replaces_another_file_of_the_command(name: str, hard: Path, tiny_model: Path, tmp_path: Path):
     (tmp_path / "link.col").symlink_to(hard)
     shutil.copy(tiny_model, tmp_path / "model.onnx")
-    colors, picture = tmp_path / "colors.csv", tmp_path / "picture.png"
+    paths = {"graphs": (hard,), "out": tmp_path / name, "picture": tmp_path / "picture.png"}
+    if name == "other.sol":  # one of the solutions of several graphs
+        paths = {"graphs": (hard, shutil.copy(hard, tmp_path / "other.col")), "out": tmp_path}
+    colors = tmp_path / ("other.sol" if name == "other.sol" else "colors.csv")
     colors.write_text("1,0\n")
-    before = hard.read_bytes()
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(UserError, match=f"{name}: is the same file as .*, which is read or also written; name another"):
-        run(hard, tmp_path / "model.onnx", 100, out=tmp_path / name, picture=picture, precolored=colors)
-    assert hard.read_bytes() == before
-    assert (tmp_path / "model.onnx").read_bytes() == tiny_model.read_bytes()
-
-
-def test_solutions_of_several_graphs_replace_no_other_file_of_the_command(hard: Path, tiny_model: Path):
-    other, colors = shutil.copy(hard, hard.with_name("other.col")), hard.with_name("other.sol")
-    colors.write_text("1,0\n")
-    with pytest.raises(UserError, match="other.sol: is the same file as"):
-        color(ColorSettings(graphs=(hard, other), model=tiny_model, out=hard.parent, precolored=colors))
-    assert colors.read_text() == "1,0\n"
+        color(ColorSettings(model=tmp_path / "model.onnx", seconds=100, precolored=colors, **paths))
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_wrong_header_is_mentioned(tmp_path: Path, tiny_model: Path, caplog):

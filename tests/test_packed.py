@@ -132,13 +132,6 @@ def test_a_graph_above_the_limit_is_refused():
         packed.check_size(Graph.from_edges(32_768, [], "huge"))
 
 
-def test_selecting_cuts_graphs_out_of_several_files(tmp_path):
-    graphs = [draw(0, "er_dense", index, 20 + index).graph for index in range(4)]
-    first, last = packed.rows(columns(graphs[:2])), packed.rows(columns(graphs[2:]))
-    opened = packed.write(tmp_path, packed.join([last[1], first[0], last[0]]), FAMILIES, {})
-    assert [opened.graph(i).edges.tolist() for i in range(3)] == [graphs[i].edges.tolist() for i in (3, 0, 2)]
-
-
 @pytest.mark.parametrize("name", ["graphs.safetensors", "manifest.json"])
 @pytest.mark.parametrize(("make", "reason"), [(Path.mkdir, r"cannot be read \("), (Path.touch, "is damaged")])
 def test_a_file_that_cannot_be_read_is_named(folder, name, make, reason):
