@@ -34,6 +34,10 @@ def tailed_json(older: bool = False, **changes) -> dict:
     return json_graph(TAILED, [0, 1, 2, 0], older, **changes)
 
 
+def json_of(older: bool, changes: dict) -> bytes:
+    return json.dumps(tailed_json(older, **changes)).encode()
+
+
 def parse_json(document: object) -> Instance:
     return sources.parse("graph.json", json.dumps(document).encode())
 
@@ -56,33 +60,6 @@ def test_both_json_schemas_read_back_as_written(graph: Graph, older: bool):
     read = parse_json(json_graph(graph, range(graph.num_nodes), older))
     assert same(read.graph, graph) and read.coloring.tolist() == list(range(graph.num_nodes))
     assert (read.graph_type, read.family, read.warning) == (3, "leighton", "")
-
-
-@pytest.mark.parametrize(
-    ("older", "changes", "expected"),
-    [
-        (False, {"adjacency": {"shape": [10**9, 10**9], "data": []}}, "the graph has 0 nodes"),
-        (False, {"adjacency": {"shape": [4, 4], "data": [0] * 10}},
-         "shape of `adjacency` is [4, 4]; it must be [n, n], with n x n numbers"),
-        (False, {"adjacency": {"shape": [4, 4], "data": [[0] * 4] * 3 + [[0]]}}, "or its rows are uneven"),
-        (False, {"adjacency": [[0]]}, "`adjacency` is [[0]]; it must be an object"),
-        (False, {"adjacency": {"shape": [2, 2], "data": [0, 1, 0, 0]}}, "not symmetric: (0, 1) is 1, (1, 0)"),
-        (False, {"adjacency": {"shape": [2, 2], "data": [0, 2, 2, 0]}},
-         "`adjacency` has 2 at place 1; it takes whole numbers in 0..1"),
-        (False, {"coloring": [0, 1, 2]}, "`coloring` has 3 numbers; 4 nodes need 4"),
-        (False, {"coloring": [0, 1, 1.5, 0]}, "`coloring` has 1.5 at place 2"),
-        (False, {"coloring": [0, 1, 2, None]}, "`coloring` is not a list of numbers"),
-        (False, {"graph_type": 8}, "`graph_type` is 8; it must be one of random_sparse"),
-        (False, {"graph_type": True}, "`graph_type` is True"),
-        (True, {"n": None}, "shape of `adjacency` is [None, None]"),
-        (True, {"ground_truth": None}, "`ground_truth` is None; it must be an object"),
-        (True, {"ground_truth": {"node_colors": [0, 0, 0, 9]}}, "`node_colors` has 9 at place 3"),
-        (True, {"ground_truth": {"graph_type_id": -1}}, "`graph_type_id` is -1"),
-    ],
-    ids=count(),
-)  # fmt: skip
-def test_a_bad_value_in_json_is_named(older: bool, changes: dict, expected: str):
-    assert expected in complaint("graph.json", json.dumps(tailed_json(older, **changes)).encode())
 
 
 def test_labels_and_features_may_be_missing_null_or_wrong_and_a_graph_type_a_name():
@@ -117,37 +94,6 @@ def test_node_link_data_of_networkx_is_read_with_isolated_nodes_and_names(edges:
 GRAPHML = b'<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph>%s</graph></graphml>'
 DTD = b'<!DOCTYPE graphml [<!ENTITY a "aaa">]><graphml><graph><node id="&a;"/></graph></graphml>'
 LINK = b'{"nodes": [{"id": "a"}], "links": [{"source": "a", "target": "z"}]}'
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        ("a.col", b"p edge 3 2\ne 1 2\ne 2 4\n", "line 3: edge 2-4 is outside the nodes 1..3 of the header"),
-        ("a.col", b"", "there is no line `p edge N M`"),
-        ("a.col", b"p edge 0 0\n", "line 1: the graph has 0 nodes"),
-        ("a.col", b"p edge 3 1\np edge 3 1\n", "line 2: 'p edge 3 1' is neither `c`, one `p edge N M`"),
-        ("a.col", b"p edge 3 1\r\n\r\na 1 2\r\n", "line 3: 'a 1 2' is neither"),
-        ("a.col", b"p edge 12 1\ne 1 1_0\n", "line 2: 'e 1 1_0' is neither"),
-        ("a.col", "p edge 12 1\ne \u0661 2\n".encode(), "line 2: 'e "),
-        ("a.col", b"p edge 3 0\nc " + b"x" * 1_000_000, "line 2: has more than 1000000 bytes"),
-        ("a.col", b"\x00\xff\xfe binary", "line 1: '\\x00\ufffd\ufffd binary' is neither"),
-        ("a.graphml", b"<graphml>\n<graph>", "no element found: line 2"),
-        ("a.graphml", b"<graphml></graphml>", "it is not a <graphml> with one plain graph"),
-        ("a.graphml", GRAPHML % b"<edge/>", "a node, or an end of an edge, has no id"),
-        ("a.graphml", GRAPHML % b"<hyperedge/>", "a second graph or a hyperedge cannot be read"),
-        ("a.graphml", DTD.decode().encode("utf-16"), "DTDForbidden"),
-        ("a.graphml", b'<?xml version="1.0" encoding="no-such"?><graphml/>', "unknown encoding"),
-        ("a.json", b'{"adjacency":\n\n oops}', "broken JSON (Expecting value: line 3 column 2 (char 16)); write"),
-        ("a.json", b"[" * 100_000, "broken JSON (maximum recursion depth exceeded"),
-        ("a.json", b'{"n": ' + b"9" * 5000 + b"}", "broken JSON (Exceeds the limit"),
-        ("a.json", b"[1, 2]", "is JSON without the key `adjacency`"),
-        ("a.json", b'{"nodes": [{"id": 1}, {"id": "1"}], "links": []}', "two nodes have the same `id`"),
-        ("a.json", LINK, "is no data of networkx (KeyError(b'z')): `nodes` must"),
-    ],
-    ids=count(),
-)
-def test_bad_text_is_named_with_its_line(name: str, content: bytes, expected: str):
-    assert expected in complaint(name, content)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +204,7 @@ FILES = [
     ("a.txt", "one\ntwo\n", None, "line 1: 'one' is alone"),
     ("a.csv", "a,b\nb,c\n,c\n", None, "line 3: 'c' is alone"),
     ("a.txt", "# only a comment\n", None, "there is no edge"),
-    ("a.txt", "1 2\n\x80 3\n", None, "line 2: has bytes that are not UTF-8 text"),
+    ("a.txt", b"1 2\n\x80 3\n", None, "line 2: has bytes that are not UTF-8 text"),
     ("a.txt", "c a .col file\np edge 3 1\ne 1 2\n", "1-2 3", "DIMACS"),
     ("a.clq", "p col 3 2\nn 1 7\ne 1 2 5\ne 2 3\n", "1-2 2-3", "DIMACS"),
     ("a.mtx", MTX + "pattern symmetric\n% comment\n3 3 2\n2 1\n3 1\n", "1-2 1-3", "Matrix Market"),
@@ -277,6 +223,46 @@ FILES = [
     ("a.graphml", NAMED % "", "Rome", "GraphML"),
     ("a.graphml", NAMED % '<node id="1"/>', "0 1", "GraphML"),
     ("a.graphml", YED, "Rome Oslo", "GraphML"),
+    ("a.col", b"p edge 3 2\ne 1 2\ne 2 4\n", None, "line 3: edge 2-4 is outside the nodes 1..3 of the header"),
+    ("a.col", b"", None, "there is no line `p edge N M`"),
+    ("a.col", b"p edge 0 0\n", None, "line 1: the graph has 0 nodes"),
+    ("a.col", b"p edge 3 1\np edge 3 1\n", None, "line 2: 'p edge 3 1' is neither `c`, one `p edge N M`"),
+    ("a.col", b"p edge 3 1\r\n\r\na 1 2\r\n", None, "line 3: 'a 1 2' is neither"),
+    ("a.col", b"p edge 12 1\ne 1 1_0\n", None, "line 2: 'e 1 1_0' is neither"),
+    ("a.col", "p edge 12 1\ne \u0661 2\n".encode(), None, "line 2: 'e "),
+    ("a.col", b"p edge 3 0\nc " + b"x" * 1_000_000, None, "line 2: has more than 1000000 bytes"),
+    ("a.col", b"\x00\xff\xfe binary", None, "line 1: '\\x00\ufffd\ufffd binary' is neither"),
+    ("a.graphml", b"<graphml>\n<graph>", None, "no element found: line 2"),
+    ("a.graphml", b"<graphml></graphml>", None, "it is not a <graphml> with one plain graph"),
+    ("a.graphml", GRAPHML % b"<edge/>", None, "a node, or an end of an edge, has no id"),
+    ("a.graphml", GRAPHML % b"<hyperedge/>", None, "a second graph or a hyperedge cannot be read"),
+    ("a.graphml", DTD.decode().encode("utf-16"), None, "DTDForbidden"),
+    ("a.graphml", b'<?xml version="1.0" encoding="no-such"?><graphml/>', None, "unknown encoding"),
+    ("a.json", b'{"adjacency":\n\n oops}', None, "broken JSON (Expecting value: line 3 column 2 (char 16)); write"),
+    ("a.json", b"[" * 100_000, None, "broken JSON (maximum recursion depth exceeded"),
+    ("a.json", b'{"n": ' + b"9" * 5000 + b"}", None, "broken JSON (Exceeds the limit"),
+    ("a.json", b"[1, 2]", None, "is JSON without the key `adjacency`"),
+    ("a.json", b'{"nodes": [{"id": 1}, {"id": "1"}], "links": []}', None, "two nodes have the same `id`"),
+    ("a.json", LINK, None, "is no data of networkx (KeyError(b'z')): `nodes` must"),
+    ("a.json", json_of(False, {"adjacency": {"shape": [10**9, 10**9], "data": []}}), None, "the graph has 0 nodes"),
+    ("a.json", json_of(False, {"adjacency": {"shape": [4, 4], "data": [0] * 10}}), None,
+     "shape of `adjacency` is [4, 4]; it must be [n, n], with n x n numbers"),
+    ("a.json", json_of(False, {"adjacency": {"shape": [4, 4], "data": [[0] * 4] * 3 + [[0]]}}), None,
+     "or its rows are uneven"),
+    ("a.json", json_of(False, {"adjacency": [[0]]}), None, "`adjacency` is [[0]]; it must be an object"),
+    ("a.json", json_of(False, {"adjacency": {"shape": [2, 2], "data": [0, 1, 0, 0]}}), None,
+     "not symmetric: (0, 1) is 1, (1, 0)"),
+    ("a.json", json_of(False, {"adjacency": {"shape": [2, 2], "data": [0, 2, 2, 0]}}), None,
+     "`adjacency` has 2 at place 1; it takes whole numbers in 0..1"),
+    ("a.json", json_of(False, {"coloring": [0, 1, 2]}), None, "`coloring` has 3 numbers; 4 nodes need 4"),
+    ("a.json", json_of(False, {"coloring": [0, 1, 1.5, 0]}), None, "`coloring` has 1.5 at place 2"),
+    ("a.json", json_of(False, {"coloring": [0, 1, 2, None]}), None, "`coloring` is not a list of numbers"),
+    ("a.json", json_of(False, {"graph_type": 8}), None, "`graph_type` is 8; it must be one of random_sparse"),
+    ("a.json", json_of(False, {"graph_type": True}), None, "`graph_type` is True"),
+    ("a.json", json_of(True, {"n": None}), None, "shape of `adjacency` is [None, None]"),
+    ("a.json", json_of(True, {"ground_truth": None}), None, "`ground_truth` is None; it must be an object"),
+    ("a.json", json_of(True, {"ground_truth": {"node_colors": [0, 0, 0, 9]}}), None, "`node_colors` has 9 at place 3"),
+    ("a.json", json_of(True, {"ground_truth": {"graph_type_id": -1}}), None, "`graph_type_id` is -1"),
 ]  # fmt: skip
 SEPARATORS = {"\t": [" \t "], ";": ["\t"], ",": ["\t", ";", " , "], " ": [",", "\t", ";", " \t", "   "]}
 
@@ -292,9 +278,9 @@ def mirrored(name: str, content: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "content", "edges", "said"), FILES, ids=count())
-def test_a_file_is_read_as_the_graph_that_it_is_or_refused(name: str, content: str, edges: str | None, said: str):
+def test_a_file_is_read_as_the_graph_that_it_is_or_refused(name: str, content, edges: str | None, said: str):
     if edges is None:
-        assert said in complaint(name, content.encode("latin-1" if "\x80" in content else "utf-8"))
+        assert said in complaint(name, content if isinstance(content, bytes) else content.encode())
         return
     for variant in [content, *mirrored(name, content)]:
         instance = sources.parse(name, variant.encode())

@@ -184,23 +184,28 @@ def _label(pending: Sequence[Source], parts: Path, name: str, plan: Plan, worker
         ):  # a signal may come here
             for number in jobs:
                 advance(len(missing[number][1]))
+    finished = [part or packed.read_columns(path) for path, part in done.items()]
+    if not is_validation:
+        _log_sources(finished)
     labelled: list[tuple[int, Row]] = []
-    read_as: dict[str, list[Row]] = {}
-    for path, part in done.items():
-        tensors, metadata = part or packed.read_columns(path)
-        rows = packed.rows(tensors)
-        labelled += zip(json.loads(metadata["positions"]), rows, strict=True)
-        if is_validation:
-            continue
-        for kind, row in zip(json.loads(metadata["kinds"]), rows, strict=True):
-            read_as.setdefault(kind, []).append(row)
+    for tensors, metadata in finished:
+        labelled += zip(json.loads(metadata["positions"]), packed.rows(tensors), strict=True)
+    return sorted(labelled, key=itemgetter(0))
+
+
+def _log_sources(finished: Iterable[tuple[Columns, dict[str, str]]]) -> None:
+    """Tell what is wrong with sources, and how many graphs were read as what."""
+    sizes: dict[str, list[np.ndarray]] = {}
+    for tensors, metadata in finished:
+        rows = np.column_stack([tensors["num_nodes"], tensors["num_edges"]])
+        for kind, size in zip(json.loads(metadata["kinds"]), rows, strict=True):
+            sizes.setdefault(kind, []).append(size)
         for note in json.loads(metadata["notes"]):
             log.warning(note)
-    for kind, found in read_as.items():
-        nodes, edges = (sum(int(row[name]) for row in found) for name in ("num_nodes", "num_edges"))
+    for kind, found in sizes.items():
         if kind:
+            nodes, edges = np.array(found, np.int64).sum(axis=0)
             log.info("%d graphs, %d nodes, %d edges, %s", len(found), nodes, edges, kind)
-    return sorted(labelled, key=itemgetter(0))
 
 
 def _read_part(path: Path) -> tuple[Columns, dict[str, str]] | None:
@@ -219,7 +224,7 @@ def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan, is_va
     rows, positions, kinds, notes = [], [], [], []
     for position, source in places:
         try:
-            instance = source.load() if isinstance(source, Draw) else read(source)
+            instance = source.instance() if isinstance(source, Draw) else read(source)
             packed.check_size(instance.graph)
         except UserError as error:
             if not plan.skip_bad:

@@ -31,13 +31,13 @@ GENERATED = re.compile(rf"({'|'.join(get_args(RecipeName))})-\d+")  # folders in
 
 def read(path: Path) -> Instance:
     """Read the graph of one file, named after it. UserError is "FILE: line N: ..." or "FILE: ..."."""
-    limit, way_out = _limit(path), "allow it or leave the file out"
-    content = read_bytes(path, limit, way_out)
+    limit, hint = _limit(path), "allow it or leave the file out"
+    content = read_bytes(path, limit, hint)
     if path.suffix.lower() == ".gz":
         with damaged(path, "fetch or pack it again"):
             content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(limit + 1)
         if len(content) > limit:
-            raise UserError(f"{path}: unpacks to more than {limit / 1e6:g} MB, which is too large to read; {way_out}")
+            raise UserError(f"{path}: unpacks to more than {limit / 1e6:g} MB, which is too large to read; {hint}")
     return parse(str(path), content)
 
 
