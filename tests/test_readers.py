@@ -12,7 +12,6 @@ from itertools import count, starmap
 from pathlib import Path
 from unittest.mock import Mock
 
-import networkx as nx
 import numpy as np
 import pytest
 from dimacs import json_graph
@@ -71,24 +70,11 @@ def test_labels_and_features_may_be_missing_null_or_wrong_and_a_graph_type_a_nam
         assert parse_json(tailed_json(graph_type=name)).graph_type == number
 
 
-def test_matrices_may_be_nested_boolean_and_hold_loops():
-    read = parse_json({"adjacency": {"shape": [2, 2], "data": [[True, True], [True, False]]}})
-    assert read.graph.edges.tolist() == [[0, 1]]
-
-
 def test_a_coloring_counts_from_0_and_is_noted_and_not_used_if_it_is_not_proper():
     assert parse_json(tailed_json(coloring=[0, 1, 3, 1])).coloring.tolist() == [0, 1, 2, 1]
     read = parse_json(tailed_json(coloring=[0, 0, 1, 2]))
     assert read.coloring is None
     assert read.warning == "graph.json: its coloring is not proper (conflicts: 1) and is not used"
-
-
-@pytest.mark.parametrize("edges", ["edges", "links"])
-def test_node_link_data_of_networkx_is_read_with_isolated_nodes_and_names(edges: str):
-    graph = nx.Graph([("b", "a"), ("a", "c")])
-    graph.add_node("alone")
-    instance = parse_json(nx.node_link_data(graph, edges=edges))
-    assert list(instance.names) == list(graph) and instance.graph.edges.tolist() == [[0, 1], [1, 2]]
 
 
 GRAPHML = b'<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph>%s</graph></graphml>'
@@ -220,6 +206,10 @@ FILES = [
     ("a.graph", "3 2\n2 4\n1\n1\n", None, "line 2: edge 1-4 is outside the 3 nodes"),
     ("a.graph", "3 2\n2 x\n", None, "line 2: has words that are no numbers; a .graph file has `nodes edges`"),
     ("a.json", ADJACENCY, "a-b", "adjacency data"),
+    ("a.json", '{"nodes": [{"id": "b"}, {"id": 1}, {"id": "x"}], "links": [{"source": "b", "target": 1}]}', "b-1 x",
+     "node-link data"),
+    ("a.json", '{"nodes": [{"id": "b"}, {"id": 1}], "edges": [{"source": "b", "target": 1}]}', "b-1", "node-link data"),
+    ("a.json", '{"adjacency": {"shape": [2, 2], "data": [[true, true], [true, false]]}}', "0-1", "JSON with a matrix"),
     ("a.graphml", NAMED % "", "Rome", "GraphML"),
     ("a.graphml", NAMED % '<node id="1"/>', "0 1", "GraphML"),
     ("a.graphml", YED, "Rome Oslo", "GraphML"),
@@ -385,18 +375,8 @@ COLS = ["a.col", "b/c.json.gz"]
 NONE = "none in training_data, so 1,250 of recipe cpu are generated; name yours with --data"
 
 
-def locate(names: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> sources.DataLocation:
-    """Of a job of preset cpu where training_data has these files."""
-    (folder / "training_data").mkdir()
-    for path in map((folder / "training_data").joinpath, names):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    monkeypatch.chdir(folder)
-    return sources.locate(RunSettings())
-
-
 @pytest.mark.parametrize(
-    ("names", "description", "graphs", "imported"),
+    ("names", "said", "graphs", "imported"),
     [
         ([], NONE, "training_data/cpu-0", None),
         (["README.md", ".hidden.csv", *OTHER], NONE, "training_data/cpu-0", None),
@@ -413,37 +393,33 @@ def locate(names: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> s
          "beside it", "runs/cpu/data", "training_data"),
         (["../training_data.tar", *FULL], "training_data/full (packed); not read: training_data.tar beside it",
          "training_data/full", None),
-    ],
-)  # fmt: skip
-def test_without_data_the_job_takes_what_is_in_training_data(
-    names, description: str, graphs: str, imported: str | None, tmp_path: Path, monkeypatch
-):
-    place = imported and Path(imported)
-    is_generated = "generated" in description
-    expected = sources.DataLocation(Path(graphs), description, place, is_generated)
-    assert locate(names, tmp_path, monkeypatch) == expected
-
-
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        (FULL + IMPORTED, "training_data/full (packed) and in training_data/imported (packed): name one with --data"),
-        (FULL + COLS, "training_data/full (packed) and in training_data (2 files to import): name one with --data"),
+        (FULL + IMPORTED, "training_data/full (packed) and in training_data/imported (packed): name one with --data",
+         None, None),
+        (FULL + COLS, "training_data/full (packed) and in training_data (2 files to import): name one with --data",
+         None, None),
         (["../training_data.tar.gz", "../training_data.tar"],
-         "graphs are in training_data.tar.gz (to import) and in training_data.tar (to import): name one with --data"),
-        (["b/a.csv", "x.tsv"], "training_data/x.tsv: is this a graph? Name it with --data, several with `coloring-gnn"),
-        ([*OTHER, "b/a.txt.gz"], "import training_data/b/*.gz`, or move it out of training_data"),
+         "graphs are in training_data.tar.gz (to import) and in training_data.tar (to import): name one with --data",
+         None, None),
+        (["b/a.csv", "x.tsv"], "training_data/x.tsv: is this a graph? Name it with --data, several with `coloring-gnn",
+         None, None),
+        ([*OTHER, "b/a.txt.gz"], "import training_data/b/*.gz`, or move it out of training_data", None, None),
     ],
 )  # fmt: skip
-def test_without_data_the_job_refuses_what_it_cannot_decide(names, said: str, tmp_path: Path, monkeypatch):
-    with pytest.raises(UserError, match=re.escape(said)):
-        locate(names, tmp_path, monkeypatch)
-
-
-def test_training_data_that_cannot_be_searched_is_named(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(os, "scandir", Mock(side_effect=PermissionError(13, os.strerror(13), "training_data")))
-    with pytest.raises(UserError, match=r"^training_data: the folder cannot be read \(permission denied\); allow it"):
-        locate([], tmp_path, monkeypatch)
+def test_without_data_the_job_takes_what_is_in_training_data_or_refuses_what_it_cannot_decide(
+    names: list[str], said: str, graphs: str | None, imported: str | None, tmp_path: Path, monkeypatch
+):
+    home = tmp_path / "training_data"
+    home.mkdir()
+    for path in map(home.joinpath, names):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    monkeypatch.chdir(tmp_path)
+    if graphs is None:
+        with pytest.raises(UserError, match=re.escape(said)):
+            sources.locate(RunSettings())  # of preset cpu
+    else:
+        expected = sources.DataLocation(Path(graphs), said, imported and Path(imported), "generated" in said)
+        assert sources.locate(RunSettings()) == expected
 
 
 @pytest.mark.parametrize("name", [".gz", "a.col/.gz", ".col", "absent.col", "n" * 300 + ".col", "graph.xlsx"])
