@@ -57,18 +57,16 @@ def test_the_solution_is_written_beside_the_graph_and_replaces_nothing(hard: Pat
     run(hard, tiny_model, out=hard.with_suffix(".sol"))
 
 
-def test_a_signal_before_a_coloring_is_on_its_way_to_the_file_writes_it_too(hard: Path, tiny_model: Path, capsys):
-    class Stop(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "colors (recombination)" in record.getMessage():
-                os.kill(os.getpid(), signal.SIGTERM)
+def test_a_signal_before_a_coloring_is_on_its_way_to_the_file_writes_it_too(
+    hard: Path, tiny_model: Path, monkeypatch, capsys
+):
+    def stop(record: logging.LogRecord) -> bool:
+        if "colors (recombination)" in record.getMessage():
+            os.kill(os.getpid(), signal.SIGTERM)
+        return True
 
-    handler = Stop()
-    job.logger.addHandler(handler)
-    try:
-        assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "300", "--threads", "1"]) == 0
-    finally:
-        job.logger.removeHandler(handler)
+    monkeypatch.setattr(job.logger, "filter", stop)
+    assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "300", "--threads", "1"]) == 0
     colors, said = read_solution(hard.with_suffix(".sol")), capsys.readouterr().out
     assert "interrupted, taking the best coloring so far" in said
     assert f" hard: {num_colors(colors)} colors by recombination" in said

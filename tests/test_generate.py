@@ -63,6 +63,8 @@ def test_the_number_of_processes_changes_not_a_byte(generated, tmp_path):
 
 
 def test_all_families_are_there_in_their_counts_and_no_graph_twice(generated):
+    made_from = {"recipe": "smoke", "graphs": 64, "iterations": 5000, "seed": 0, "label_seconds": 30.0}
+    assert generated.manifest["origin"] == made_from and generated.name(0) == "er_sparse-00000"
     counts = {family: sum(splits.values()) for family, splits in generated.manifest["counts"].items()}
     assert len(generated) == sum(counts.values()) == 64 and min(counts.values()) >= 2
     assert len(set(generated.fingerprint.tolist())) == 64
@@ -168,14 +170,6 @@ def test_a_worker_loads_no_torch():
         "assert not {'torch', 'torch_geometric', 'onnxruntime', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
-
-
-def test_the_manifest_says_what_the_graphs_were_made_from(generated):
-    manifest = json.loads((generated.folder / packed.MANIFEST_FILE).read_text())
-    assert manifest["origin"] == {
-        "recipe": "smoke", "graphs": 64, "iterations": 5000, "seed": 0, "label_seconds": 30.0,
-    }  # fmt: skip
-    assert generated.name(0) == "er_sparse-00000"
 
 
 PLANTED_COLORS = 7

@@ -121,11 +121,6 @@ def test_tensors_of_another_type_or_length_are_named(folder, name, values, messa
         PackedGraphs.open(folder)
 
 
-def test_a_folder_without_packed_graphs_says_what_to_do(tmp_path):
-    with pytest.raises(UserError, match="generate or import them first"):
-        PackedGraphs.open(tmp_path / "nowhere")
-
-
 def test_a_graph_above_the_limit_is_refused():
     packed.check_size(Graph.from_edges(packed.MAX_NODES, []))
     with pytest.raises(UserError, match="huge: 32768 nodes are too many to pack"):
@@ -137,6 +132,9 @@ def test_a_graph_above_the_limit_is_refused():
 def test_a_file_that_cannot_be_read_is_named(folder, name, make, reason):
     path = folder / name
     path.unlink()
+    if name == "manifest.json":
+        with pytest.raises(UserError, match="generate or import them first"):
+            PackedGraphs.open(folder)
     make(path)
     with pytest.raises(UserError, match=rf"{name}: {reason}"):
         PackedGraphs.open(folder)
