@@ -181,7 +181,7 @@ def test_graphs(of_size: int) -> list[TestGraph]:
     for low, high in TEST_SIZES:
         recipe, kept = Recipe(dict.fromkeys(MIXTURE, 1), ((low, high, 1.0),), 0), []
         for draw in draws(recipe, TEST_SEED, 2 * of_size):
-            lists = draw.load().graph.csr()
+            lists = draw.instance().graph.csr()
             first, clique = first_coloring(lists).astype(np.int32), clique_size(lists)
             if first.max() + 1 > clique:
                 kept.append(TestGraph(draw.family, lists, first, clique))

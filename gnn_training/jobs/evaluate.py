@@ -150,8 +150,8 @@ def _read(file: Path) -> Graph:
     if sources.is_archive(file):
         raise UserError(f"{file} is an archive: unpack it and name the folder")
     instance = sources.read(file)
-    if instance.note:
-        logger.warning(instance.note)
+    if instance.warning:
+        logger.warning(instance.warning)
     return instance.graph
 
 
