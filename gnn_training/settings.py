@@ -154,7 +154,7 @@ class TrainSettings(Settings):
     self_play: Amount = 1.25
     """Minutes of self-play, searches that train the network that combines two colorings, crossover; 0 for none."""
     games: Count = 0
-    """Number of searches in each of the ten rounds of self-play; 0 takes as many as its minutes allow."""
+    """Number of searches in each of the ten iterations of self-play; 0 takes as many as its minutes allow."""
     replay_mib: Positive = 1024
     """Memory of each process for the results of self-play, in MiB; the oldest are dropped first."""
     batch_pairs: Positive = 16

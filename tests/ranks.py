@@ -37,7 +37,7 @@ def rank(what: str) -> object:
         with join("cpu", timedelta(seconds=2)) as rt:
             if number == 1:
                 os.kill(os.getpid(), signal.SIGSTOP) if what == "freeze" else time.sleep(60)
-            rt.wait()
+            rt.any(False)
     if what in FAILURES:
         FAILURES[what]() if number == 1 else time.sleep(60)
     received: list[int] = []

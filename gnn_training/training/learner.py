@@ -18,7 +18,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 from torch.optim.lr_scheduler import LambdaLR
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from gnn_training.contract import UNKNOWN_TYPE
 from gnn_training.distributed import Runtime
@@ -47,7 +46,6 @@ class Learner:
         torch.manual_seed(settings.seed)  # the same first weights on every rank
         self.network = ColoringNetwork(settings.width, settings.layers).to(rt.device)
         self.average, self.num_averaged = copy.deepcopy(self.network), 0
-        self._blend = get_ema_multi_avg_fn(settings.ema)  # without AveragedModel, which waits for the GPU in every step
         self.ddp = DistributedDataParallel(self.network, gradient_as_bucket_view=True)
         self.precision = _precision(settings.precision, rt.device)
         # The scaler also skips steps that are not finite, on the device. Only fp16 needs it to scale.
@@ -93,12 +91,11 @@ class Learner:
         self._count(torch.stack([terms[name].detach() for name in WEIGHTS]), norms)
 
     def _average(self) -> None:
-        """Take the weights into their exponential mean, which begins with those after the first step."""
+        """Take the weights into their exponential mean, which begins with those after the first step. AveragedModel
+        would wait for the GPU.
+        """
         averaged, trained = ([p.detach() for p in net.parameters()] for net in (self.average, self.network))
-        if self.num_averaged:
-            self._blend(averaged, trained, None)
-        else:
-            torch._foreach_copy_(averaged, trained)
+        torch._foreach_lerp_(averaged, trained, 1 - self.settings.ema if self.num_averaged else 1.0)
         self.num_averaged += 1
 
     def _count(self, terms: Tensor, norms: Tensor) -> None:
