@@ -56,10 +56,9 @@ class Learner:
         self.parts = [[self.network.rule], *([*part.parameters()] for part in others)]
         groups, decay = [{"params": part} for part in self.parts], settings.weight_decay
         self.optimizer = torch.optim.AdamW(groups, lr=1.0, weight_decay=decay, fused=True)  # times the schedule
-        self.go_to(0)
         self.bad_steps, self.skipped_steps = (torch.zeros((), device=rt.device) for _ in range(2))
         self._sums = torch.zeros(len(WEIGHTS) + len(NORMS), device=rt.device)
-        self._steps_summed = 0
+        self.go_to(0)
 
     def update(self, batch: GraphBatch) -> None:
         """Take one optimizer step. The loss is the mean over its graphs on all ranks. If the gradient is not
@@ -117,7 +116,9 @@ class Learner:
         return float(self.schedule.get_last_lr()[0])
 
     def go_to(self, step: int) -> None:
-        """Let the next step be this one, with its learning rate."""
+        """Let the next step be this one, with its learning rate, and the first of the next report."""
+        self._sums.zero_()
+        self._steps_summed = 0
         for group in self.optimizer.param_groups:
             group["initial_lr"] = 1.0
         size = self.peak_rate, self.settings.warmup_steps, self.num_steps
@@ -180,8 +181,6 @@ class Learner:
         self.bad_steps.fill_(state["bad_steps"])
         self.skipped_steps.fill_(state["skipped_steps"])
         self.go_to(state["step"])
-        self._sums.zero_()
-        self._steps_summed = 0
 
 
 def loss_terms(
