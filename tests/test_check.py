@@ -52,12 +52,8 @@ def test_a_job_on_another_machine_is_estimated_without_gpus(capsys):
     searching = (1500 * 1_638_400 + 3000 * 3000 * 12) / job.ROUNDS_PER_SECOND["h200"] / 60  # minutes of one GPU
     for gpus in (1, 2, 4, 8):
         minutes = searching / gpus + 3 + job.OTHER_MINUTES  # 3 of self-play
-        numbers = (
-            searching / gpus,
-            minutes,
-            (searching + 3 + job.OTHER_MINUTES) / (gpus * minutes),
-            minutes / 2 * gpus / 8,
-        )
+        efficiency = (searching + 3 + job.OTHER_MINUTES) / (gpus * minutes)
+        numbers = searching / gpus, minutes, efficiency, minutes / 2 * gpus / 8  # the last one: what it costs
         row = [f"{gpus} x H200", str(3200 // gpus), *(f"{number:.2f}" for number in numbers)]
         row.append("measured" if gpus == 1 else "estimated")
         assert re.search(r"^\| " + r" +\| +".join(map(re.escape, row)) + r" +\|$", said, re.MULTILINE), (row, said)
