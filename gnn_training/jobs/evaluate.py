@@ -222,24 +222,22 @@ def _call(case: Case, row: Row, model: Model) -> None:
 
 
 def _search(
-    graphs: Sequence[tuple[Case, Row]], trained: engine.Trained, seconds: float, threads: int, gpus: list[int]
+    graphs: Sequence[tuple[Case, Row]], trained: engine.Trained, seconds: float, threads: int, gpus: Sequence[int]
 ) -> Iterator[None]:
     """Add the search to every row. Each of several GPUs has a graph of its own at a time."""
-    free = SimpleQueue[tuple[int, ...]]()
-    for gpu in gpus:
-        free.put((gpu,))
-    if not gpus:
-        free.put(())
+    free = SimpleQueue[int | None]()
+    for gpu in gpus or (None,):
+        free.put(gpu)
 
     def search(case: Case, row: Row) -> None:
-        which = free.get()  # nobody else has it until it is put back
-        row.gpu = which[0] if which else None
+        row.gpu = free.get()  # nobody else has it until it is put back
         try:
-            budget = engine.Budget(time.monotonic() + seconds, max(row.clique, case.target), threads, gpus=which)
+            deadline, lower = time.monotonic() + seconds, max(row.clique, case.target)
+            budget = engine.Budget(deadline, lower, threads, gpus=() if row.gpu is None else (row.gpu,))
             found = portfolio.colorings(case.graph, trained, budget, row.clique)
             _watch(row, case.graph, "search", (coloring.colors for coloring in found))
         finally:
-            free.put(which)
+            free.put(row.gpu)
 
     with ThreadPoolExecutor(max(1, len(gpus))) as pool:
         yield from pool.map(lambda graph: search(*graph), graphs)
