@@ -20,7 +20,7 @@ from gnn_training.contract import (
 )  # fmt: skip
 from gnn_training.errors import StorageError, UserError
 from gnn_training.files import Contents, read_archive, write_archive
-from gnn_training.report.page import Json, page
+from gnn_training.report.page import Json, render
 from gnn_training.settings import PackSettings
 from gnn_training.training.logbook import read_metrics
 
@@ -47,7 +47,7 @@ def pack(settings: PackSettings) -> Path:
         _require_one_training(settings, contents, report, status)
         manifest = _manifest(settings, report["model"]["metadata"]["data_sha256"], status, modified)
         contents["manifest.json"] = (json.dumps(manifest, indent=1) + "\n").encode()
-        contents[PAGE_FILE] = page(report, manifest, config, read_metrics(settings.run / "metrics.jsonl")).encode()
+        contents[PAGE_FILE] = render(report, manifest, config, read_metrics(settings.run / "metrics.jsonl")).encode()
     files.write_bytes(settings.run / PAGE_FILE, contents[PAGE_FILE])
     del contents[SUMS_FILE]  # of the export
     contents[SUMS_FILE] = files.checksums(contents).encode()

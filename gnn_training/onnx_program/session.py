@@ -110,12 +110,17 @@ class Model:
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         feeds = golden.feeds(*concatenated(batch), **given)
         try:
-            results = [np.asarray(output) for output in self._run(feeds, seconds)]
+            results = self._run(feeds, seconds)
         except (MemoryError, TimeoutError, UserError):
             raise
         except Exception as error:  # the runtime's errors have no base class of their own
             raise UserError(f"{self.path}: a call fails in ONNX Runtime ({_cause(error)}); {WAY_OUT}") from error
-        shapes = [(sum(sizes), MAX_COLORS), *((len(batch), *more) for more in ((), (len(GRAPH_TYPES),), ()))]
+        return self._prediction(results, sizes)
+
+    def _prediction(self, outputs: Sequence[Any], sizes: Sequence[int]) -> Prediction:
+        """What a call says about graphs of these sizes. UserError if a coloring network would not say that."""
+        results, count = [np.asarray(output) for output in outputs], len(sizes)
+        shapes = [(sum(sizes), MAX_COLORS), (count,), (count, len(GRAPH_TYPES)), (count,)]
         if [(x.dtype.name, x.shape) for x in results] != [("float32", shape) for shape in shapes]:
             answers = ", ".join(f"{name} {x.dtype}{list(x.shape)}" for name, x in zip(OUTPUTS, results, strict=True))
             raise UserError(f"{self.path} is not a coloring network: it answers {answers}; {WAY_OUT}")
