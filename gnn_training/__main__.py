@@ -78,11 +78,11 @@ def main(args: Sequence[str] | None = None) -> int:
             return _without_output(141)
         if error.errno not in DISK_ERRORS:
             raise
-        place, way_out = error.filename or "the output", "make room"
+        place, hint = error.filename or "the output", "make room"
         # The error of a semaphore, which processes share, names no file.
         if not error.filename and SHARED_MEMORY.exists() and shutil.disk_usage(SHARED_MEMORY).free < 2**12:
-            place, way_out = SHARED_MEMORY, "make room, in a container with --shm-size=1g"
-        return _without_output(_explain(StorageError(f"{place} cannot be written ({reason(error)}); {way_out}")))
+            place, hint = SHARED_MEMORY, "make room, in a container with --shm-size=1g"
+        return _without_output(_explain(StorageError(f"{place} cannot be written ({reason(error)}); {hint}")))
 
 
 def _set_up_output() -> None:

@@ -40,7 +40,7 @@ MAX_NODES = 2048  # of the graph of a game
 GAMES, CHOICE = 10, 11  # purposes of random generators
 EVALUATED = 64  # pairs at a time
 WAIT_SECONDS = 0.5  # between two looks whether another rank has got a signal to stop
-FOLDER, WAY_OUT = "self_play", "name another --run folder"
+FOLDER, HINT = "self_play", "name another --run folder"
 
 
 class Played(NamedTuple):
@@ -141,8 +141,8 @@ class SelfPlay:
         self.first.load_state_dict(state["first"])
         for number in range(self.num_played):
             path = self._file(number)
-            content = read_bytes(path, OWN_LIMIT, WAY_OUT) if self.rt.is_main else b""
-            with damaged(path, WAY_OUT):
+            content = read_bytes(path, OWN_LIMIT, HINT) if self.rt.is_main else b""
+            with damaged(path, HINT):
                 self._add(number, from_bytes(self.rt.broadcast(content), self.dataset.data.num_nodes))
         if state["weights"] and self.num_played < ITERATIONS:
             self._begin(Weights(*(part.numpy() for part in state["weights"])))

@@ -234,15 +234,15 @@ def find_state(settings: TrainSettings, data_sha256: str) -> tuple[dict | None, 
         state = checkpoint.named(run, named)
         require_same(settings, data_sha256, state)  # before anything is moved
         checkpoint.set_later_aside(run, state)
-    way_out = "name another --run folder, or empty this one"
+    hint = "name another --run folder, or empty this one"
     if state is None and ended.exists():
-        with damaged(ended, way_out):
-            if read_json(ended, way_out)["status"] != "failed":
-                raise UserError(f"{run} has a training without its checkpoints, which would begin again: {way_out}")
+        with damaged(ended, hint):
+            if read_json(ended, hint)["status"] != "failed":
+                raise UserError(f"{run} has a training without its checkpoints, which would begin again: {hint}")
     if state is None and any((run / name).exists() for name in ("config.json", "metrics.jsonl")):
-        with damaged(config := run / "config.json", way_out):
-            if "learning_rate" not in read_json(config, way_out):
-                raise UserError(f"{config}: is not of a training: {way_out}")
+        with damaged(config := run / "config.json", hint):
+            if "learning_rate" not in read_json(config, hint):
+                raise UserError(f"{config}: is not of a training: {hint}")
     if state is None or not best.exists():
         return state, {}
     try:
@@ -255,11 +255,11 @@ def find_state(settings: TrainSettings, data_sha256: str) -> tuple[dict | None, 
 def require_same(settings: TrainSettings, data_sha256: str, state: dict) -> None:
     """A run resumes only with its own settings and graphs: others belong in another folder."""
     then, now = state["settings"], settings.model_dump(mode="json")
-    run, way_out = settings.run, "name another --run folder"
+    run, hint = settings.run, "name another --run folder"
     if then.keys() != now.keys() or state["progress"].keys() != asdict(Progress()).keys():
-        raise UserError(f"{run} was started by another version of this program: finish it there or {way_out}")
+        raise UserError(f"{run} was started by another version of this program: finish it there or {hint}")
     for name in sorted(now.keys() - FREE_TO_CHANGE):
         if then[name] != now[name]:
-            raise UserError(f"{run} was trained with {name} {then[name]}, not {now[name]}: go back or {way_out}")
+            raise UserError(f"{run} was trained with {name} {then[name]}, not {now[name]}: go back or {hint}")
     if state["data_sha256"] != data_sha256:
-        raise UserError(f"{run} was trained on other graphs than {settings.data}: {way_out}")
+        raise UserError(f"{run} was trained on other graphs than {settings.data}: {hint}")
