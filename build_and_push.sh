@@ -12,11 +12,12 @@
 #   --allow-dirty   although files differ from the git revision; the revision is then marked
 # DOCKER names the client of the container engine; default docker.
 set -euo pipefail
-root=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/scripts/environment.sh"
 docker=${DOCKER:-docker}
 export DOCKER_BUILDKIT=1
 
 main() {
+  help_if_asked "$@"
   read_flags "$@"
   read_revision
   find_engine
@@ -44,7 +45,6 @@ read_flags() {
       --build-arg) flags+=(--build-arg "$2") && shift ;;
       --no-push) push=no ;;
       --allow-dirty) dirty=allowed ;;
-      -h | --help) sed -n '2,/^set/{/^set/d;s/^# //p}' "${BASH_SOURCE[0]}" && exit ;;
       --) flags+=("${@:2}") && break ;;
       -*) fail "there is no flag $1: see --help; flags of 'docker build' go behind --." ;;
       *) [[ -z $image ]] || fail "one image at a time: $image or $1?" && image=$1 ;;
@@ -80,7 +80,7 @@ find_engine() {
 build() {
   say "Building $built ..."
   logged "$docker" build --progress=plain --tag "$built" --build-arg "VERSION=$version" \
-    --build-arg "REVISION=$revision" --build-arg "CREATED=$(date -u +%FT%TZ)" "${flags[@]}" "$root" || explain build
+    --build-arg "REVISION=$revision" --build-arg "CREATED=$(date -u +%FT%TZ)" "${flags[@]}" "$root" || explain_docker build
 }
 
 smoke_test() { # as an unknown user, without network; checks the output too, because some engines report every run as a success
@@ -106,9 +106,9 @@ push_tags() { # the registry must then answer with the digest that was pushed
   local tag answer insecure=()
   if [[ $image == localhost:* || $image == 127.* ]]; then insecure=(--insecure); fi
   for tag in "${tags[@]}"; do
-    logged "$docker" push "$image:$tag" || explain push
+    logged "$docker" push "$image:$tag" || explain_docker push
     digest=$(sed -n 's/^.*digest: \(sha256:[0-9a-f]*\).*/\1/p' "$work/log")
-    logged "$docker" pull "$image:$tag" || explain push
+    logged "$docker" pull "$image:$tag" || explain_docker push
     answer=$(sed -n 's/^Digest: //p' "$work/log")
     [[ -n $digest && $answer == "$digest" ]] ||
       fail "the registry holds another $image:$tag (${answer:-nothing}) than was pushed ($digest): push again."
@@ -130,7 +130,7 @@ write_report() { # image.json; sizes in bytes, packed as in the registry
 
 logged() { "$@" 2>&1 | tee "$work/log"; }
 
-explain() { # <what failed>: in one sentence, from what the engine said
+explain_docker() { # <what failed>: in one sentence, from what the engine said
   case $(tail -c 20000 "$work/log") in
     *"o space left on device"* | *"isk quota exceeded"*)
       fail "the $1 failed because the disk is full: free some, for example with '$docker system prune'." ;;
@@ -147,13 +147,6 @@ explain() { # <what failed>: in one sentence, from what the engine said
 clean_up() {
   "$docker" volume rm "$volume" &>/dev/null || true
   rm -rf "$work"
-}
-
-say() { echo "$*" >&2; }
-
-fail() {
-  say "build_and_push.sh: $*"
-  exit 2
 }
 
 main "$@"

@@ -18,6 +18,7 @@ import tyro
 from benchmarks.scaling import SEARCH_SEEDS, TestGraph, savings
 from gnn_training.console import markdown_table, print_tables
 from gnn_training.contract import SHIPPED_MODEL
+from gnn_training.data import applications
 from gnn_training.data.applications import sharing
 from gnn_training.data.families import FAMILIES, Generator, Instance
 from gnn_training.graph import Graph
@@ -25,10 +26,7 @@ from gnn_training.search.first_colorings import clique_size, first_coloring
 from gnn_training.search.portfolio import compile_all
 from gnn_training.training import checkpoint
 
-REALISTIC = (
-    "exam_timetable", "course_timetable", "pauli_strings", "molecule_strings", "jacobian", "frequencies", "lightpaths",
-    "registers", "matches", "sudoku",
-)  # fmt: skip
+REALISTIC = tuple(name for name in FAMILIES if hasattr(applications, name))
 RANDOM = ("er_sparse", "er_light", "er_dense", "er_heavy", "planted", "leighton", "clique_union", "geometric")
 
 

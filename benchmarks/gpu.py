@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 import tyro
+from torch.utils.benchmark import Timer
 
 from gnn_training import files, machine
 from gnn_training.console import as_text, markdown_table, set_up_logging
@@ -36,7 +37,6 @@ from gnn_training.network.network import first_weights
 from gnn_training.onnx_program.session import Model
 from gnn_training.processes import die_with_parent
 from gnn_training.ranks import launch
-from gnn_training.search import kernels
 from gnn_training.search.batches import searcher_for
 from gnn_training.search.crossover import GENERATION
 from gnn_training.search.search_kernel import search_child
@@ -99,18 +99,12 @@ def describe(options: Options) -> Iterator[Row]:
     require_gpu()
     size = min(GIB, torch.cuda.mem_get_info()[0] // 4)
     source = torch.empty(size, dtype=torch.uint8, device="cuda")
-    target, times = torch.empty_like(source), []
-    for _ in range(COPIES):
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        target.copy_(source)
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - started)
+    copy = Timer("target.copy_(source)", globals={"source": source, "target": torch.empty_like(source)})
     found = {
         "GPU": torch.cuda.get_device_name(),
         "GPUs": machine.num_gpus(),
         "GiB of a GPU": torch.cuda.mem_get_info()[1] / GIB,
-        "copied GB per second": 2e-9 * size / min(times),
+        "copied GB per second": 2e-9 * size / min(copy.timeit(1).mean for _ in range(COPIES)),
         "driver": machine.gpu_driver(),
         "CUDA or ROCm": torch.version.cuda or torch.version.hip,
         "torch": torch.__version__,
@@ -179,29 +173,29 @@ def children_by_size(options: Options) -> Iterator[Row]:
     model, device, rng = Model(SHIPPED_MODEL, 1), torch.device("cuda", 0), np.random.default_rng(0)
     data = PackedGraphs.open(options.data)
     for i in graphs_of_sizes(data):
-        lists = data.graph(i).csr()
-        n, k = len(lists.offsets) - 1, max(2, 4 * (int(kernels.dsatur(*lists).max()) + 1) // 5)
+        lists, n, k = data.graph(i).csr(), int(data.num_nodes[i]), max(2, 4 * int(data.dsatur_colors[i]) // 5)
         generations = Generations([lists], device)
         crossing = Crossing(generations, [lists], model.trained.crossover)
         count = max(2, generations.room([k]) // 2 * 2)
-        starts, weights = np.full((count, n), -1), np.tile(model.rule, (count, 1))
-        arguments = np.zeros(count, int), np.full(count, k), starts, rng.integers(2**31, size=count), weights
-        rows = generations(*arguments, COMPARED["rounds"]).colors.cpu().numpy()  # compiles
-        same = [
-            np.array_equal(row, search_child(lists, start, k, rule, COMPARED["rounds"], seed)[0])
-            for row, start, rule, seed in zip(rows[:COMPARED_CHILDREN], starts, weights, arguments[3], strict=False)
-        ]  # fmt: skip
+        graph, ks, starts = np.zeros(count, int), np.full(count, k), np.full((count, n), -1)
+        seeds, rules = rng.integers(2**31, size=count), np.tile(model.rule, (count, 1))
+        generation = partial(generations, graph, ks, starts, seeds, rules)
+        rows = generation(COMPARED["rounds"]).colors.cpu().numpy()  # compiles
+        same = np.mean(
+            [np.array_equal(row, search_child(lists, starts[0], k, model.rule, COMPARED["rounds"], seed)[0])
+             for row, seed in zip(rows[:COMPARED_CHILDREN], seeds, strict=False)]
+        )  # fmt: skip
         started = time.perf_counter()
-        found = [each.long().view(-1, 2, n) for each in generations(*arguments, GENERATION)[2:]]
+        found = [each.long().view(-1, 2, n) for each in generation(GENERATION)[2:]]
         torch.cuda.synchronize()
         middle = time.perf_counter()
         zeros = torch.zeros(count // 2, dtype=torch.long, device=device)
         crossing(zeros, zeros + k, *found, torch.ones(count // 2, 2, dtype=torch.bool, device=device)).cpu()
-        yield {"nodes": n, "colors": k, "same children": float(np.mean(same)),
+        yield {"nodes": n, "colors": k, "same children": float(same),
                "children per second": count / (middle - started),
                "crossed per second": count / 2 / (time.perf_counter() - middle)}  # fmt: skip
-        if np.mean(same) < MIN_AGREEMENT:
-            raise MachineError(f"only {np.mean(same):.0%} of the children of graph {i} are those of the CPU: report it")
+        if same < MIN_AGREEMENT:
+            raise MachineError(f"only {same:.0%} of the children of graph {i} are those of the CPU: report it")
 
 
 def graphs_of_sizes(data: PackedGraphs) -> list[int]:
@@ -342,6 +336,22 @@ def measure_part(name: str, options: Options, parent: int) -> None:
         note(options.out, name, failed=f"{type(error).__name__}: {error}")
 
 
+def end_of_process(name: str, options: Options) -> str:
+    """Measure one part in a process of its own. Returns why it ended before its time; nothing if it did not."""
+    process = multiprocessing.get_context("spawn").Process(target=measure_part, args=(name, options, os.getpid()))
+    process.start()
+    try:
+        process.join(60 * options.minutes)
+        code = process.exitcode
+    finally:
+        process.kill()  # without waiting: a driver that hangs does not let go of it
+    if code is None:
+        return f"{options.minutes:g} minutes are over: --minutes allows more"
+    if code < 0:
+        return f"its process was killed by signal {-code}, perhaps out of memory"
+    return f"its process ended with exit code {code}" if code else ""
+
+
 def main(options: Options) -> None:
     """Measure the parts. Raises UserError: the options are wrong, or parts have failed."""
     if unknown := set(options.parts) - PARTS.keys():
@@ -354,21 +364,11 @@ def main(options: Options) -> None:
     for name in options.parts:
         log.info("%s ...", name)
         note(options.out, name, failed="it was interrupted")
-        child = multiprocessing.get_context("spawn").Process(target=measure_part, args=(name, options, os.getpid()))
-        child.start()
-        try:
-            child.join(60 * options.minutes)
-            code = child.exitcode
-        finally:
-            child.kill()  # without waiting: a driver that hangs does not let go of it
-        if code is None:
-            note(options.out, name, failed=f"{options.minutes:g} minutes are over: --minutes allows more")
-        elif code:
-            end = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}, perhaps out of memory"
-            note(options.out, name, failed=f"its process {end}")
+        if end := end_of_process(name, options):
+            note(options.out, name, failed=end)
         if failed := json.loads(file.read_text())[name]["failed"]:
             failures.append(f"{name}: {failed}")
-        log.info("%s", failures[-1] if failed else f"{name}: done")
+        log.info("%s: %s", name, failed or "done")
     print(file.with_suffix(".md").read_text())
     if failures:
         raise UserError("; ".join(failures))

@@ -145,29 +145,26 @@ def score(network: PredictionNetwork, test: PackedGraphs) -> dict[str, float]:
     predicted, saved = network(batch.inputs), batch.saved
     error = predicted.chromatic(batch.num_colors, batch.lower) - batch.num_colors + saved
     log_rounds = torch.stack([predicted.log_rounds, batch.log_rounds], 1).numpy()
-    covered, held = [], []
-    for chances, number in zip(predicted.chances().numpy(), saved.tolist(), strict=True):
-        low, high = distribution_at(chances, number)
-        covered.append(low < INTERVAL[1] and high > INTERVAL[0])
-        held.append((np.clip(INTERVAL[1], low, high) - np.clip(INTERVAL[0], low, high)) / max(high - low, 1e-9))
+    low, high = distribution_at(predicted.chances().numpy(), saved.numpy())
+    held = np.clip(INTERVAL[1], low, high) - np.clip(INTERVAL[0], low, high)
     ranks = np.argsort(np.argsort(log_rounds, axis=0), axis=0)
     return {
         "negative log likelihood": float(prediction_terms(predicted, batch)["saved"]),
         "error of the median, colors": float(error.abs().mean()),
         "error of the colors of the call": float(saved.mean()),
         "rank correlation of the rounds": float(np.corrcoef(ranks.T)[0, 1]),
-        "in the 80% interval": float(np.mean(covered)),
-        "in it, ends shared": float(np.mean(held)),
+        "in the 80% interval": float(np.mean((low < INTERVAL[1]) & (high > INTERVAL[0]))),
+        "in it, ends shared": float(np.mean(held / np.maximum(high - low, 1e-9))),
     }
 
 
-def distribution_at(chances: np.ndarray, saved: float) -> tuple[float, float]:
-    """Predicted probabilities of saving fewer colors than the step of SAVED that `saved` belongs to, and at most so
-    many.
+def distribution_at(chances: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Predicted probabilities (B,) of saving fewer colors than the step of SAVED that `saved` (B,) belongs to, and at
+    most so many. chances (B, steps): of saving as many as a step at least.
     """
-    at_least = np.concatenate([[1.0], chances, [0.0]])
-    step = int(np.searchsorted(SAVED, saved, side="right"))
-    return 1 - at_least[step], 1 - at_least[step + 1]
+    fewer = np.pad(1 - chances.astype(float), ((0, 0), (1, 1)), constant_values=(0, 1))
+    graphs, step = np.arange(len(saved)), np.searchsorted(SAVED, saved, side="right")
+    return fewer[graphs, step], fewer[graphs, step + 1]
 
 
 if __name__ == "__main__":

@@ -108,6 +108,10 @@ class Result(NamedTuple):
     time: Sequence[int]  # in equal time
     weights: list[float]  # of the rule
 
+    def saved(self, measure: str) -> np.ndarray:
+        """Colors (graphs,) that training saves, mean over search seeds; measure: "rounds" or "time"."""
+        return np.array(getattr(self, measure)).reshape(-1, len(SEARCH_SEEDS)).mean(1)
+
 
 class TestGraph(NamedTuple):
     """A graph that no training has seen."""
@@ -177,7 +181,7 @@ def test_graphs(of_size: int) -> list[TestGraph]:
     for low, high in TEST_SIZES:
         recipe, kept = Recipe(dict.fromkeys(MIXTURE, 1), ((low, high, 1.0),), 0), []
         for draw in draws(recipe, TEST_SEED, 2 * of_size):
-            lists = draw.load().graph.csr()
+            lists = draw.instance().graph.csr()
             first, clique = first_coloring(lists).astype(np.int32), clique_size(lists)
             if first.max() + 1 > clique:
                 kept.append(TestGraph(draw.family, lists, first, clique))
@@ -208,11 +212,6 @@ def score(cell: Cell, train_seconds: float, weights: np.ndarray, graphs: list[Te
     return Result(cell, round(train_seconds), rounds, in_time, [float(f"{x:.7g}") for x in weights])
 
 
-def saved(result: Result, measure: str) -> np.ndarray:
-    """Colors (graphs,) that training saves, mean over search seeds; measure: "rounds" or "time"."""
-    return np.array(getattr(result, measure)).reshape(-1, len(SEARCH_SEEDS)).mean(1)
-
-
 def results(options: Options) -> list[Result]:
     """What has been scored, here or before, the shortest trainings first."""
     record = options.page.with_suffix(".json")
@@ -228,13 +227,16 @@ def measured(found: Sequence[Result]) -> str:
     columns = {"searches": [f"{multiple * ONE:,}" for multiple, *_ in kinds]}
     columns |= {name: [str(kind[i]) for kind in kinds] for i, name in enumerate(("rounds", "ranks", "rate"), 1)}
     for size in sorted({result.cell.most_nodes for result in found}):
-        means_of_size = columns[f"to {size} nodes"] = []
-        for multiple, *others in kinds:
-            seeds = [result for result in found if result.cell[:5] == (multiple, size, *others)]
-            means = [np.mean([saved(result, measure) for result in seeds]) for measure in ("rounds", "time") if seeds]
-            means_of_size.append(", ".join(f"{mean:.2f}" for mean in means) + f" ({len(seeds)})" * bool(seeds))
+        of_seeds = [[one for one in found if one.cell[:5] == (first, size, *others)] for first, *others in kinds]
+        columns[f"to {size} nodes"] = [means(seeds) if seeds else "" for seeds in of_seeds]
     meaning = "Colors saved in equal rounds, in equal time; means of so many seeds."
     return f"{HEADING}\n{meaning}\n\n{as_text(markdown_table(columns))}\n"
+
+
+def means(seeds: Sequence[Result]) -> str:
+    """Colors saved in equal rounds and in equal time, and the number of seeds."""
+    rounds, time = (np.mean([result.saved(measure) for result in seeds]) for measure in ("rounds", "time"))
+    return f"{rounds:.2f}, {time:.2f} ({len(seeds)})"
 
 
 def draw(found: Sequence[Result], file: Path) -> None:
@@ -248,7 +250,7 @@ def draw(found: Sequence[Result], file: Path) -> None:
         scores: dict[int, list[float]] = {}  # by searches
         for result in plain:
             if result.cell.most_nodes == most_nodes:
-                scores.setdefault(result.cell.multiple * ONE, []).append(saved(result, "rounds").mean())
+                scores.setdefault(result.cell.multiple * ONE, []).append(result.saved("rounds").mean())
         means = np.array([np.mean(one) for one in scores.values()])
         ends = np.array([[min(one), max(one)] for one in scores.values()]).T
         label = f"100 to {most_nodes} nodes"

@@ -78,11 +78,11 @@ def main(args: Sequence[str] | None = None) -> int:
             return _without_output(141)
         if error.errno not in DISK_ERRORS:
             raise
-        place, way_out = error.filename or "the output", "make room"
+        place, hint = error.filename or "the output", "make room"
         # The error of a semaphore, which processes share, names no file.
         if not error.filename and SHARED_MEMORY.exists() and shutil.disk_usage(SHARED_MEMORY).free < 2**12:
-            place, way_out = SHARED_MEMORY, "make room, in a container with --shm-size=1g"
-        return _without_output(_explain(StorageError(f"{place} cannot be written ({reason(error)}); {way_out}")))
+            place, hint = SHARED_MEMORY, "make room, in a container with --shm-size=1g"
+        return _without_output(_explain(StorageError(f"{place} cannot be written ({reason(error)}); {hint}")))
 
 
 def _set_up_output() -> None:
@@ -148,25 +148,31 @@ def parse(name: str, flags: Sequence[str]) -> "tuple[Settings, bool]":
     both: Any = type(kind.__name__, (CommandLine, kind), {})
     for field in both.model_fields.values():  # without the line breaks of the code
         field.description = " ".join(field.description.split()) if field.description else None
+    resolved = tyro.cli(
+        both, prog=f"{PROGRAM} {name}", description=COMMANDS[name].help, args=flags,
+        config=(tyro.conf.FlagCreatePairsOff,), **_default(both, flags),
+    )  # fmt: skip
+    return kind(**{field: getattr(resolved, field) for field in kind.model_fields}), resolved.dry_run
+
+
+def _default(kind: Any, flags: Sequence[str]) -> dict[str, Any]:
+    """The defaults of flags that differ from those of the settings, by --settings, --preset and the environment."""
+    from gnn_training.settings import of_preset
+
     scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in ("--preset", "--settings"):
         scan.add_argument(flag, nargs="?")
     first = scan.parse_known_args(flags)[0]
-    default: dict[str, Any] = {}
-    if first.settings or "preset" in kind.model_fields:
-        values = read_json(Path(first.settings)) if first.settings else {}
-        try:
-            preset = first.preset or values.get("preset") or os.environ.get("GNN_TRAINING_PRESET", "cpu")
-            default = {"default": settings.of_preset(both, str(preset), **values)}
-        except AttributeError as error:
-            raise UserError(f"{first.settings}: is JSON, but no object of settings; see --dry-run") from error
-        except UserError as error:
-            raise UserError(f"{first.settings}: {error}" if first.settings else error) from error
-    resolved = tyro.cli(
-        both, prog=f"{PROGRAM} {name}", description=COMMANDS[name].help, args=flags,
-        config=(tyro.conf.FlagCreatePairsOff,), **default,
-    )  # fmt: skip
-    return kind(**{field: getattr(resolved, field) for field in kind.model_fields}), resolved.dry_run
+    if not first.settings and "preset" not in kind.model_fields:
+        return {}
+    values = read_json(Path(first.settings)) if first.settings else {}
+    try:
+        preset = first.preset or values.get("preset") or os.environ.get("GNN_TRAINING_PRESET", "cpu")
+        return {"default": of_preset(kind, str(preset), **values)}
+    except AttributeError as error:
+        raise UserError(f"{first.settings}: is JSON, but no object of settings; see --dry-run") from error
+    except UserError as error:
+        raise UserError(f"{first.settings}: {error}" if first.settings else error) from error
 
 
 if __name__ == "__main__":

@@ -62,17 +62,16 @@ def progress(what: str, done: int, total: int) -> Iterator[Callable[[int], None]
     terminal = sys.stderr.isatty()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), speed_estimate_period=60, disable=not terminal) as bar:
-        bar.add_task(what, completed=done, total=total)
-        task = bar.tasks[0]
         started = time.monotonic()
-        due = started + SECONDS_BETWEEN_LINES
+        bar.add_task(what, completed=done, total=total, next_line=started + SECONDS_BETWEEN_LINES)
+        task = bar.tasks[0]
 
         def advance(count: int) -> None:
-            nonlocal due
             bar.advance(task.id, count)
-            if not terminal and (time.monotonic() >= due or task.finished):
-                due = time.monotonic() + SECONDS_BETWEEN_LINES
-                speed = max(task.completed - done, 1) / (time.monotonic() - started)
+            now = time.monotonic()
+            if not terminal and (now >= task.fields["next_line"] or task.finished):
+                bar.update(task.id, next_line=now + SECONDS_BETWEEN_LINES)
+                speed = max(task.completed - done, 1) / (now - started)
                 left = duration((total - task.completed) / speed)
                 log.info("%s: %d of %d, %.1f/s, %s left", what, task.completed, total, speed, left)
 

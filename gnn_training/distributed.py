@@ -44,10 +44,6 @@ class Runtime:
         dist.all_reduce(x, dist.ReduceOp.MAX)
         return [bool(value) for value in x.tolist()]
 
-    def wait(self) -> None:
-        """Block until every rank has called this."""
-        self.any(False)
-
     def broadcast(self, value: Any) -> Any:
         """Rank 0's value on every rank."""
         box = [value]

@@ -22,28 +22,28 @@ Contents = dict[str, bytes]  # bytes of a file by its name
 JSON_LIMIT = 20_000_000  # bytes; the values of hostile JSON take 30 times as much memory
 
 
-def read_bytes(path: Path, limit: int, way_out: str = "name a file that you may read") -> bytes:
+def read_bytes(path: Path, limit: int, hint: str = "name a file that you may read") -> bytes:
     """The bytes of a file. UserError if it cannot be read, or has more than `limit` bytes."""
     try:
         with open(path, "rb") as file:
             content = file.read(limit + 1)
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-        raise UserError(f"{path}: cannot be read ({reason(error)}); {way_out}") from error
+        raise UserError(f"{path}: cannot be read ({reason(error)}); {hint}") from error
     if len(content) > limit:
-        raise UserError(f"{path}: has more than {limit / 1e6:g} MB, which is too large to read here; {way_out}")
+        raise UserError(f"{path}: has more than {limit / 1e6:g} MB, which is too large to read here; {hint}")
     return content
 
 
-def read_json(path: Path, way_out: str = "name a file that you may read") -> Any:
+def read_json(path: Path, hint: str = "name a file that you may read") -> Any:
     """The value in a JSON file. UserError as `read_bytes`, and if it is not JSON."""
     try:
-        return json.loads(read_bytes(path, JSON_LIMIT, way_out))
+        return json.loads(read_bytes(path, JSON_LIMIT, hint))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: is damaged or not JSON ({error}); {way_out}") from error
+        raise UserError(f"{path}: is damaged or not JSON ({error}); {hint}") from error
 
 
 @contextmanager
-def damaged(path: Path | str, way_out: str) -> Iterator[None]:
+def damaged(path: Path | str, hint: str) -> Iterator[None]:
     """Raise UserError if the body fails with whatever it fails with on damaged values of a file."""
     try:
         yield
@@ -51,7 +51,7 @@ def damaged(path: Path | str, way_out: str) -> Iterator[None]:
         raise
     except Exception as error:
         what = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise UserError(f"{path}: is damaged ({what}); {way_out}") from error
+        raise UserError(f"{path}: is damaged ({what}); {hint}") from error
 
 
 @contextmanager
@@ -161,11 +161,11 @@ def changed(checksums: bytes, contents: Contents, needed: Iterable[str]) -> str 
     return next((name for name in needed if name not in right), None)
 
 
-def read_checked(folder: Path, names: Iterable[str], way_out: str) -> Contents:
+def read_checked(folder: Path, names: Iterable[str], hint: str) -> Contents:
     """Files of a folder, SUMS_FILE among them. UserError as `read_bytes`, and if one differs from its checksum."""
-    contents = {name: read_bytes(folder / name, OWN_LIMIT, way_out) for name in (SUMS_FILE, *names)}
+    contents = {name: read_bytes(folder / name, OWN_LIMIT, hint) for name in (SUMS_FILE, *names)}
     if name := changed(contents[SUMS_FILE], contents, names):
-        raise UserError(f"{folder / name}: differs from its checksum in {SUMS_FILE}; {way_out}")
+        raise UserError(f"{folder / name}: differs from its checksum in {SUMS_FILE}; {hint}")
     return contents
 
 

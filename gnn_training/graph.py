@@ -97,7 +97,7 @@ class Graph:
 @dataclass(frozen=True)
 class Instance:
     """A graph and what its file or its generator says about it. coloring (N,): proper, colors from 0, if known.
-    optimal: no coloring has fewer colors. graph_type: a position in contract.GRAPH_TYPES. note: one sentence for the
+    optimal: no coloring has fewer colors. graph_type: a position in contract.GRAPH_TYPES. warning: a sentence for the
     user, such as why the coloring in a file is not used. names (N,): nodes as the file names them; without, 0 to N - 1.
     kind: what the file was read as, such as "adjacency matrix".
     """
@@ -107,7 +107,7 @@ class Instance:
     optimal: bool = False
     family: str = UNNAMED_FAMILY
     graph_type: int = UNKNOWN_TYPE
-    note: str = ""
+    warning: str = ""
     names: Sequence[Any] = ()
     kind: str = ""
 
@@ -141,31 +141,34 @@ def named_graph(source: Any, num_nodes: int | None = None) -> tuple[Graph, list 
         return source, None
     if num_nodes is not None and _is_object(source):
         raise TypeError("num_nodes is for an edge array only: a graph object knows its own number of nodes")
-    names: list | None = None
-    if named := _names_and_edges(source):
-        names, edges = named
-        index = {node: number for number, node in enumerate(names)}
-        pairs = np.array([(index[u], index[v]) for u, v in edges], dtype=np.int64).reshape(-1, 2)
-        num_nodes = len(names)
-    elif _is_frame(source):
-        names, pairs = _labelled_matrix(source)
-        num_nodes = len(names)
-    elif hasattr(source, "edge_types"):
-        raise TypeError("a HeteroData has several kinds of nodes: give data.to_homogeneous()")
-    elif hasattr(source, "edge_index"):
-        pairs = _edge_index(source.edge_index)
-        num_nodes = getattr(source, "num_nodes", None)
-    elif hasattr(source, "get_edgelist"):  # igraph
-        pairs, num_nodes = np.array(source.get_edgelist(), dtype=np.int64).reshape(-1, 2), source.vcount()
-    elif hasattr(source, "tocoo"):
-        num_nodes, pairs = _sparse_matrix(source.tocoo())
-    else:
-        pairs, side = _edge_array(source, has_side=num_nodes is not None)
-        num_nodes = side if num_nodes is None else num_nodes
-    num_nodes = int(pairs.max(initial=-1)) + 1 if num_nodes is None else int(num_nodes)
-    if num_nodes or len(pairs):
-        return Graph.from_edges(num_nodes, pairs), names
+    names, size, edges = _read(source, num_nodes)
+    size = int(edges.max(initial=-1)) + 1 if size is None else int(size)
+    if size or len(edges):
+        return Graph.from_edges(size, edges), names
     return Graph(0, np.empty((0, 2), dtype=np.int32)), names
+
+
+def _read(source: Any, num_nodes: int | None) -> tuple[list | None, int | None, np.ndarray]:
+    """The names of the nodes, their number and the edges (E, 2), of any object but a Graph; None is unknown."""
+    if named := _names_and_edges(source):
+        names, pairs = named
+        index = {node: number for number, node in enumerate(names)}
+        edges = np.array([(index[u], index[v]) for u, v in pairs], dtype=np.int64)
+        return names, len(names), edges.reshape(-1, 2)
+    if _is_frame(source):
+        names, edges = _labelled_matrix(source)
+        return names, len(names), edges
+    if hasattr(source, "edge_types"):
+        raise TypeError("a HeteroData has several kinds of nodes: give data.to_homogeneous()")
+    if hasattr(source, "edge_index"):
+        return None, getattr(source, "num_nodes", None), _edge_index(source.edge_index)
+    if hasattr(source, "get_edgelist"):  # igraph
+        return None, source.vcount(), np.array(source.get_edgelist(), dtype=np.int64).reshape(-1, 2)
+    if hasattr(source, "tocoo"):
+        entries = source.tocoo()
+        return None, entries.shape[0], _sparse_matrix(entries)
+    edges, side = _edge_array(source, has_side=num_nodes is not None)
+    return None, side if num_nodes is None else num_nodes, edges
 
 
 def is_one_graph(source: Any) -> bool:
@@ -222,14 +225,14 @@ def _neighbour_dict(source: Mapping) -> tuple[list, Iterable[tuple[Any, Any]]]:
             if isinstance(weight, int | float) and not (weight < 0 or weight > 0):  # such as NaN
                 raise TypeError(f"node {node!r} has the neighbour {other!r} with {weight}: leave out what is no edge")
     lists = {node: list(others) for node, others in source.items()}  # once, because it may be an iterator
-    way_out = "give edges as networkx.Graph(edges), or each node with the list of its neighbours"
+    hint = "give edges as networkx.Graph(edges), or each node with the list of its neighbours"
     here = "a dict goes from node to neighbours, and here"
     try:
         names = list(dict.fromkeys([*lists, *chain.from_iterable(lists.values())]))
     except TypeError as error:
-        raise TypeError(f"{here} a neighbour has an {error}: {way_out}") from None
+        raise TypeError(f"{here} a neighbour has an {error}: {hint}") from None
     if len(names) > len(lists) and not any(other in lists for others in lists.values() for other in others):
-        raise TypeError(f"{here} no neighbour is a key: {way_out}")
+        raise TypeError(f"{here} no neighbour is a key: {hint}")
     if len(lists) > 2 and all(len(others) == len(lists) and {0, 1}.issuperset(others) for others in lists.values()):
         raise TypeError(f"{here} are rows of 0 and 1: give the matrix")
     return names, ((node, other) for node, others in lists.items() for other in others)
@@ -250,8 +253,8 @@ def _edge_index(tensor: Any) -> np.ndarray:
         raise ValueError("this Data has no edge_index: set it, with shape (2, 0) for a graph without edges")
     index = np.asarray(tensor.cpu() if hasattr(tensor, "cpu") else tensor)
     if index.ndim != 2 or index.shape[0] != 2:
-        way_out = "transpose it" if index.ndim == 2 and index.shape[1] == 2 else "give two nodes per edge"
-        raise ValueError(f"edge_index has shape {index.shape}; it must be (2, E): {way_out}")
+        hint = "transpose it" if index.ndim == 2 and index.shape[1] == 2 else "give two nodes per edge"
+        raise ValueError(f"edge_index has shape {index.shape}; it must be (2, E): {hint}")
     if not np.issubdtype(index.dtype, np.integer):
         raise TypeError(f"edge_index has numbers of type {index.dtype}; they must be integers")
     return index.T
@@ -305,8 +308,8 @@ def _matrix(source: Any, array: np.ndarray) -> np.ndarray:
     return np.argwhere(array)
 
 
-def _sparse_matrix(entries: Any) -> tuple[int, np.ndarray]:
-    """The side N and the edges (E, 2) of a symmetric sparse matrix of scipy, of which these are the entries."""
+def _sparse_matrix(entries: Any) -> np.ndarray:
+    """The edges (E, 2) of a symmetric sparse matrix of scipy, of which these are the entries."""
     if len(entries.shape) != 2 or entries.shape[0] != entries.shape[1]:
         raise ValueError(f"an adjacency matrix is square, not {entries.shape}: {COLUMNS}")
     side = max(1, entries.shape[0])
@@ -319,7 +322,7 @@ def _sparse_matrix(entries: Any) -> tuple[int, np.ndarray]:
     turned = np.lexsort((row, col))
     if not (np.array_equal((col * side + row)[turned], keys) and np.array_equal(values[turned], values)):
         raise ValueError(NOT_SYMMETRIC)
-    return entries.shape[0], np.column_stack([row, col])
+    return np.column_stack([row, col])
 
 
 def _no_graph(source: Any, array: np.ndarray) -> TypeError:

@@ -31,8 +31,8 @@ def model_file(name: Path | str) -> Path:
 
         folder = Path(snapshot_download(repo, revision=revision, allow_patterns=[SUMS_FILE, *FILES]))
     there = [MODEL_FILE, *(file for file in FILES if (folder / file).exists())]
-    way_out = f"delete {folder.parents[1]}, or name a model or revision that `coloring-gnn push` uploaded"
-    files.read_checked(folder, there, way_out)
+    hint = f"delete {folder.parents[1]}, or name a model or revision that `coloring-gnn push` uploaded"
+    files.read_checked(folder, there, hint)
     return folder / MODEL_FILE
 
 

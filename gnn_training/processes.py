@@ -83,8 +83,6 @@ def python(arguments: Sequence[str], errors: Path | None = None) -> Iterator[sub
     """Run Python with `arguments` while the body runs, then end it; an interruption kills it and its children. errors:
     file for its stderr; None shares ours.
     """
-    if errors is not None:
-        errors.parent.mkdir(parents=True, exist_ok=True)
     with open(errors or os.devnull, "w") as file:
         # A process group of its own, because Ctrl-C in a terminal is meant for the parent.
         child = subprocess.Popen(

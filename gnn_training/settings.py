@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
+import pydantic
 import tyro
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -154,7 +155,7 @@ class TrainSettings(Settings):
     self_play: Amount = 1.25
     """Minutes of self-play, searches that train the network that combines two colorings, crossover; 0 for none."""
     games: Count = 0
-    """Number of searches in each of the ten rounds of self-play; 0 takes as many as its minutes allow."""
+    """Number of searches in each of the ten iterations of self-play; 0 takes as many as its minutes allow."""
     replay_mib: Positive = 1024
     """Memory of each process for the results of self-play, in MiB; the oldest are dropped first."""
     batch_pairs: Positive = 16
@@ -264,8 +265,12 @@ class ExportSettings(Settings):
     """Run folder of the training, the --run-folder of `train`, or a checkpoint file."""
     models: Path = Path("models")
     """Folder for the model, coloring_gnn.onnx, with its golden vectors (inputs and their outputs) and checksums."""
-    steps: Positive = CALL_ROUNDS
-    """Most rounds of the search in a call of the model that names no `steps`; small graphs take fewer."""
+    rounds: Annotated[
+        Positive, Field(validation_alias=pydantic.AliasChoices("rounds", "steps")), tyro.conf.arg(aliases=["--steps"])
+    ] = CALL_ROUNDS
+    """Most rounds of the search in a call of the model that names none; small graphs take fewer. --steps is the old
+    name of this flag.
+    """
     verify_only: bool = False
     """Write nothing; check the model in --models against its checksums and golden vectors."""
 

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Sourced by run.sh, run_multigpu.sh and test.sh: installs the Python environment once and sets $python.
+# Sourced by run.sh, run_multigpu.sh, test.sh and build_and_push.sh: --help, messages, and the Python environment, which
+# it installs once as $python.
 #   GNN_VENV         folder of the environment; default .venv beside run.sh
 #   TORCH_INDEX_URL  package index for torch, such as that of its small CPU builds or that of its ROCm builds for AMD
 #                    GPUs; read only while installing
@@ -35,7 +36,7 @@ is_ready() { # <lock>...
 is_installed() { [[ $(cat "$venv/$1.done" 2>/dev/null) == "$(stamp "$1")" ]]; } # <lock>
 
 stamp() { # <lock>: what its installation depends on
-  "$python" -c 'import sys; print(*sys.version_info[:2], sep=".")' 2>/dev/null
+  python_version "$python"
   sha256sum <"$root/$1"
 }
 
@@ -75,7 +76,7 @@ create() { # an empty environment in $venv; what an interrupted start left there
 find_base_python() { # sets base; first the only version for which the oldest ONNX Runtime, of the tests, was built
   local name version without_venv=''
   for name in python3.11 python3.12 python3.13 python3.14 python3; do
-    version=$("$name" -c 'import sys; print(*sys.version_info[:2], sep=".")' 2>/dev/null) || continue
+    version=$(python_version "$name") || continue
     base=$name
     if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
       if has_uv || "$name" -c 'import venv, ensurepip' 2>/dev/null; then return; fi
@@ -176,6 +177,8 @@ num_gpus() { # GPUs that torch can use; torch is only loaded where there may be 
     echo 0
   fi
 }
+
+python_version() { "$1" -c 'import sys; print(*sys.version_info[:2], sep=".")' 2>/dev/null; } # <python>
 
 has_uv() { command -v uv >/dev/null; }
 

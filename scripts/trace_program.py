@@ -8,7 +8,6 @@ weights into it. `python scripts/trace_program.py FOLDER` writes to another fold
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +96,11 @@ def _part(part: nn.Module, inputs: Any, outputs: Any, names: dict[int, str]) -> 
         exported = torch.export.export(part, inputs, dynamic_shapes=sizes)
         made = torch.onnx.export(exported, opset_version=OPSET, input_names=taken, output_names=given, verbose=False)
     assert made is not None
-    hoist(made.model.graph)
-    prefix = f"{type(part).__name__}/"
-    everything: list[ir.Value | ir.Node] = [*_values(made.model.graph), *made.model.graph.all_nodes()]
-    for named in everything:
+    graph, prefix = made.model.graph, f"{type(part).__name__}/"
+    hoist(graph)
+    tensors = [each for part in (graph, *graph.subgraphs()) for each in (*part.inputs, *part.initializers.values())]
+    results = [output for node in graph.all_nodes() for output in node.outputs]
+    for named in (*tensors, *results, *graph.all_nodes()):
         named.metadata_props.clear()  # stack traces with paths of this machine
         named.name = named.name if named.name in taken + given else f"{prefix}{named.name or ''}"
     return ir.to_proto(made.model)
@@ -120,16 +120,6 @@ def hoist(graph: ir.Graph) -> None:
                 varying -= {*node.outputs}
                 body.remove(node)
                 graph.insert_before(loop, node)
-
-
-def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    """Every tensor of a graph and of the loop bodies within it."""
-    bodies = [a.value for n in graph.all_nodes() for a in n.attributes.values() if a.type == ir.AttributeType.GRAPH]
-    for each in [graph, *bodies]:
-        yield from each.inputs
-        yield from each.initializers.values()
-    for node in graph.all_nodes():
-        yield from node.outputs
 
 
 def main(folder: Path) -> None:

@@ -109,11 +109,7 @@ def trained(once: Once, tiny_data: Path) -> Path:
 @pytest.fixture(scope="session")
 def exported(once: Once, trained: Path) -> Path:
     """Folder with coloring_gnn.onnx of that training and what belongs to it."""
-
-    def make(folder: Path) -> None:
-        export(ExportSettings(run=trained, models=folder, steps=24))
-
-    return once("tiny-models", make)
+    return once("tiny-models", lambda folder: export(ExportSettings(run=trained, models=folder, rounds=24)))
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,11 @@ Their state stays between test sessions in one folder, so that layers and downlo
 """
 
 import os
-import re
 import shutil
 import socket
 import subprocess
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from filelock import FileLock
@@ -20,35 +20,24 @@ BASE_PACKAGES = "python3,python3-venv,ca-certificates,tini"
 CACHE_LIMIT = "15GB"  # a build takes 11
 
 
-class Engine:
-    """The engine while it runs: `with Engine() as engine`. One session at a time; others wait for it."""
+class Engine(ExitStack):
+    """The engine, from `start` to the end of its `with`. One session at a time; others wait for it."""
 
     def __init__(self):
+        super().__init__()
         self.folder = Path(tempfile.gettempdir(), "gnn-training-engine")
         self.folder.mkdir(exist_ok=True)
-        self.client = _client()
+        self.client = "/usr/bin/docker"  # another one, earlier on PATH, may not know BuildKit
         own = {"DOCKER_HOST": f"unix://{self.folder}/docker.sock", "DOCKER": self.client, "DOCKER_BUILDKIT": "1"}
         self.environment = os.environ | own
-        self._lock = FileLock(self.folder / "lock")
-        self._processes: list[subprocess.Popen] = []
 
-    def __enter__(self) -> "Engine":
-        self._lock.acquire()
-        try:
-            self._start_engine()
-            self._make_base()
-            self._forget_old_builds()
-            self.registry = self._start_registry()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in reversed(self._processes):
-            process.terminate()
-            process.wait()
-        self._lock.release()
+    def start(self) -> None:
+        """Start the engine with a base image, and a registry."""
+        self.enter_context(FileLock(self.folder / "lock"))
+        self._start_engine()
+        self._make_base()
+        self._forget_old_builds()
+        self.registry = self._start_registry()
 
     def docker(self, *args: str, check: bool = True, **options) -> subprocess.CompletedProcess[str]:
         command = [self.client, *args]
@@ -66,8 +55,8 @@ class Engine:
         state = [word for flag, name in places.items() for word in (flag, str(self.folder / name))]
         # The sandboxes that tests run in seldom let a container have a network of its own; ours need none.
         network = ("--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false")
-        self._spawn("dockerd", *state, "--host", self.environment["DOCKER_HOST"], *network)
-        wait_for(self._answers, self._processes[-1], 60)
+        process = self._spawn("dockerd", *state, "--host", self.environment["DOCKER_HOST"], *network)
+        wait_for(self._answers, process, 60)
 
     def _start_registry(self) -> str:
         with socket.create_server(("127.0.0.1", 0)) as found:
@@ -75,8 +64,8 @@ class Engine:
         address, settings = "{}:{}".format(*place), self.folder / "registry.yml"
         storage = "{filesystem: {rootdirectory: registry}}"
         settings.write_text(f"version: 0.1\nstorage: {storage}\nhttp: {{addr: '{address}'}}\n")
-        self._spawn("docker-registry", "serve", str(settings))
-        wait_for(lambda: socket.socket().connect_ex(place) == 0, self._processes[-1], 60)
+        process = self._spawn("docker-registry", "serve", str(settings))
+        wait_for(lambda: socket.socket().connect_ex(place) == 0, process, 60)
         return address
 
     def _make_base(self) -> None:
@@ -95,13 +84,10 @@ class Engine:
         self.docker("image", "prune", "--all", "--force", "--filter", "label=org.opencontainers.image.title")
         self.docker("builder", "prune", "--force", "--keep-storage", CACHE_LIMIT)
 
-    def _spawn(self, *command: str) -> None:
+    def _spawn(self, *command: str) -> subprocess.Popen:
         with open(self.folder / f"{command[0]}.log", "w") as log:
             options = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
-            self._processes.append(subprocess.Popen(command, cwd=self.folder, **options))
-
-
-def _client() -> str:
-    """The engine's own client; another docker, earlier on PATH, may not know BuildKit."""
-    files = subprocess.run(["dpkg", "-L", "docker.io"], capture_output=True, text=True, check=True).stdout
-    return re.search(r"^/.*bin/docker$", files, re.MULTILINE)[0]
+            process = subprocess.Popen(command, cwd=self.folder, **options)
+        self.callback(process.wait)
+        self.callback(process.terminate)  # first
+        return process

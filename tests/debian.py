@@ -32,15 +32,12 @@ def _install(packages: tuple[str, ...]) -> str | None:
         return f"needs root to install and use {', '.join(packages)}"
     if not shutil.which("apt-get"):
         return f"{', '.join(packages)} are Debian packages, and there is no apt-get"
-    if all(map(_is_installed, packages)):
+    query = ["dpkg-query", "-W", "-f", "${Status}\\n", *packages]
+    states = subprocess.run(query, capture_output=True, text=True)
+    if states.returncode == 0 and {*states.stdout.splitlines()} == {"install ok installed"}:
         return None
     quiet = {"stdout": subprocess.DEVNULL, "env": os.environ | {"DEBIAN_FRONTEND": "noninteractive"}}
     for command in (["update"], ["install", "--yes", "--no-install-recommends", *packages]):
         if subprocess.run(["apt-get", "-qq", *command], **quiet).returncode:
             return f"apt-get cannot install {', '.join(packages)}"
     return None
-
-
-def _is_installed(package: str) -> bool:
-    state = subprocess.run(["dpkg-query", "-W", "-f", "${Status}", package], capture_output=True, text=True).stdout
-    return state == "install ok installed"

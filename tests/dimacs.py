@@ -1,6 +1,5 @@
 """Queen graphs, and files of graphs and solutions."""
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,8 @@ from gnn_training.graph import Graph, as_graph
 
 def queens(rows: int, columns: int) -> Graph:
     """The DIMACS graph queenR_C: the squares of a chess board, edges where a queen attacks one from the other."""
-    squares = list(itertools.product(range(rows), range(columns)))
-    pairs = itertools.combinations(range(len(squares)), 2)
-    ways = ((u, v, abs(squares[u][0] - squares[v][0]), abs(squares[u][1] - squares[v][1])) for u, v in pairs)
-    edges = [(u, v) for u, v, down, right in ways if not down or not right or down == right]
-    return Graph.from_edges(len(squares), edges, f"queen{rows}_{columns}")
+    down, right = (abs(place[:, None] - place) for place in np.divmod(np.arange(rows * columns), columns))
+    return Graph.from_adjacency((down == 0) | (right == 0) | (down == right), f"queen{rows}_{columns}")
 
 
 def write_col(folder: Path, source: Any, name: str = "") -> Path:

@@ -73,34 +73,23 @@ def explore(check: Callable[[Any], str | None], make: Callable[[Random], Any], q
     counted. AssertionError if a call takes longer than 10 s, or if all together need 1 GB more of memory. quick: number
     of calls when FUZZ_SECONDS is not set.
     """
-    with _counted(check) as (call, is_over):
-        for seed in count(SEED):
-            value = make(Random(seed))
-            try:
-                call((value,))
-            except BaseException:
-                print(f"FUZZ_SEED={seed}: {value!r:.10000}")
-                raise
-            if seed >= SEED + quick and is_over():
-                break
-
-
-@contextmanager
-def _counted(check: Callable[..., str | None]) -> Iterator[tuple[Callable[[tuple], None], Callable[[], bool]]]:
-    """Give the body a function that calls `check`, and one that tells whether the time is up."""
     outcomes: Counter[str] = Counter()
     before, started = _peak_bytes(), time.monotonic()
-
-    def call(values: tuple) -> None:
-        with _no_hang():
-            outcomes[check(*values) or "done"] += 1
-
-    yield call, lambda: time.monotonic() - started >= SECONDS
+    for seed in count(SEED):
+        value = make(Random(seed))
+        try:
+            with _no_hang():
+                outcomes[check(value) or "done"] += 1
+        except BaseException:
+            print(f"FUZZ_SEED={seed}: {value!r:.10000}")
+            raise
+        seconds = round(time.monotonic() - started, 1)
+        if seed >= SEED + quick and seconds >= SECONDS:
+            break
     more = _peak_bytes() - before
     assert more < MEMORY, f"{more / 1e6:.0f} MB more memory than before"
     assert set(outcomes) != {"refused"}, "no input was accepted"
     if folder := os.environ.get("FUZZ_RESULTS"):
-        seconds = round(time.monotonic() - started, 1)
         test = os.environ["PYTEST_CURRENT_TEST"].split()[0].rpartition("/")[2]
         content = {"test": test, "seconds": seconds, "peak_mb": round(more / 1e6), "outcomes": dict(outcomes)}
         Path(folder, f"{test.replace('::', '.')}.json").write_text(json.dumps(content) + "\n")

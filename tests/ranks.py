@@ -9,21 +9,6 @@ from datetime import timedelta
 from gnn_training.errors import MachineError
 
 
-def refuse() -> None:
-    raise MachineError("no: not here")
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def fail() -> None:
-    raise ValueError("NCCL error\nLast error:\nno link\n")
-
-
-FAILURES = {"refuse": refuse, "die": die, "fail": fail}
-
-
 def rank(what: str) -> object:
     """As one of two ranks, do what the test wants."""
     number = int(os.environ["RANK"])
@@ -37,9 +22,13 @@ def rank(what: str) -> object:
         with join("cpu", timedelta(seconds=2)) as rt:
             if number == 1:
                 os.kill(os.getpid(), signal.SIGSTOP) if what == "freeze" else time.sleep(60)
-            rt.wait()
-    if what in FAILURES:
-        FAILURES[what]() if number == 1 else time.sleep(60)
+            rt.any(False)
+    if what in ("refuse", "die", "fail"):
+        if number == 0:
+            time.sleep(60)
+        if what == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise MachineError("no: not here") if what == "refuse" else ValueError("NCCL error\nLast error:\nno link\n")
     received: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
     print(f"pid {os.getpid()}\n", end="", flush=True)

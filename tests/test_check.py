@@ -52,12 +52,8 @@ def test_a_job_on_another_machine_is_estimated_without_gpus(capsys):
     searching = (1500 * 1_638_400 + 3000 * 3000 * 12) / job.ROUNDS_PER_SECOND["h200"] / 60  # minutes of one GPU
     for gpus in (1, 2, 4, 8):
         minutes = searching / gpus + 3 + job.OTHER_MINUTES  # 3 of self-play
-        numbers = (
-            searching / gpus,
-            minutes,
-            (searching + 3 + job.OTHER_MINUTES) / (gpus * minutes),
-            minutes / 2 * gpus / 8,
-        )
+        efficiency = (searching + 3 + job.OTHER_MINUTES) / (gpus * minutes)
+        numbers = searching / gpus, minutes, efficiency, minutes / 2 * gpus / 8  # the last one: what it costs
         row = [f"{gpus} x H200", str(3200 // gpus), *(f"{number:.2f}" for number in numbers)]
         row.append("measured" if gpus == 1 else "estimated")
         assert re.search(r"^\| " + r" +\| +".join(map(re.escape, row)) + r" +\|$", said, re.MULTILINE), (row, said)
@@ -156,17 +152,10 @@ def test_every_problem_is_named_at_once_and_the_first_gives_the_exit_code(monkey
         job.check(settings(data=Path("nowhere")))
 
 
-def test_a_container_without_a_volume_is_no_problem_and_the_table_says_how_to_fetch_results(
-    here: Path, monkeypatch, capsys
-):
-    (here / "mounts").write_text(f"1 0 8:1 /docker/containers/{64 * 'c'}/hostname /etc/hostname rw - ext4 /dev/vda rw")
-    monkeypatch.setattr(job.machine, "MOUNTS", here / "mounts")
-    monkeypatch.setenv("GNN_WORKSPACE", str(here))
-    for name in ("GNN_NO_VOLUME", *job.machine.PODS):
-        monkeypatch.delenv(name, raising=False)
+def test_a_container_without_a_volume_is_no_problem_and_the_table_says_how_to_fetch_results(monkeypatch, capsys):
+    monkeypatch.setattr(job.machine, "require_storage", lambda folders: f"no volume: fetch {folders[-1]}")
     job.check(settings())
-    said, verdict = found(capsys)["volume"]
-    assert verdict == "ok" and said.startswith("no volume: results stay in this container, and --rm would delete them")
+    assert found(capsys)["volume"] == ("no volume: fetch models", "ok")
 
 
 def test_port_of_tensorboard_is_a_problem_where_it_is_taken(capsys):

@@ -121,6 +121,9 @@ def test_flags_override_the_settings_file_which_overrides_the_preset(tmp_path: P
     file.write_text('{"preset": "smoke", "steps": 7, "warmup_steps": 3}')
     resolved, _ = parse("train", ["--settings", str(file), "--steps", "8"])
     assert resolved == settings.of_preset(settings.TrainSettings, "smoke", steps=8, warmup_steps=3)
+    file.write_text('{"steps": 3}')  # the old name of `rounds`
+    for flags in (["--settings", str(file)], ["--steps", "3"], ["--rounds", "3"]):
+        assert parse("export", flags)[0] == settings.ExportSettings(rounds=3)
     file.write_text('{"seed": 3}')  # for a command without presets
     assert parse("generate", ["--settings", str(file)])[0] == settings.GenerateSettings(seed=3)
 

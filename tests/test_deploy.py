@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,18 +27,17 @@ IMAGE = "registry.example/coloring-gnn:latest"
 def check_schema(name: str, part: str = "") -> Callable[[Any], None]:
     schema = json.loads((ROOT / "tests" / name).read_text())
     reference = {"$ref": f"#/components/schemas/{part}"} if part else {}
-    return lambda document: jsonschema.validate(document, schema | reference)
-
-
-def check_kubernetes(document: Any) -> None:
-    kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+    return partial(jsonschema.validate, schema=schema | reference)
 
 
 # What reads each file, and a name in it to misspell.
 CHECKS = {
     "runpod-pod.json": (check_schema("runpod_schema.json", "CreatePodRequest"), '"minCudaVersion"'),
     "runpod-pod-amd.json": (check_schema("runpod_schema.json", "CreatePodRequest"), '"volumeId"'),
-    "kubernetes-job.yaml": (check_kubernetes, "backoffLimit"),
+    "kubernetes-job.yaml": (
+        partial(kubernetes_validate.validate, desired_version=kubernetes_validate.latest_version(), strict=True),
+        "backoffLimit",
+    ),
     "skypilot.yaml": (check_schema("skypilot_task_schema.json"), "disk_size"),
 }
 
@@ -55,15 +55,11 @@ def test_reader_accepts_the_file_and_refuses_a_misspelt_name(name: str):
 
 @pytest.mark.parametrize("name", FILES)
 def test_file_names_an_image_of_no_version_the_volume_and_the_job(name: str):
+    text = re.sub(r"(^| )#(?!SBATCH|!).*", "", (DEPLOY / name).read_text(), flags=re.MULTILINE)  # without comments
     image = IMAGE.replace("latest", "rocm") if name == "runpod-pod-amd.json" else IMAGE
-    assert set(re.findall(r"registry[\w.]+/coloring-gnn:[\w.]+", text(name))) == {image}
-    assert re.search(r"(:|[Pp]ath(\": \"|: )|\n  |\")/workspace\b", text(name))
-    assert text(name).count("run_multigpu.sh") == 1
-
-
-def text(name: str) -> str:
-    """A file without its comments."""
-    return re.sub(r"(^| )#(?!SBATCH|!).*", "", (DEPLOY / name).read_text(), flags=re.MULTILINE)
+    assert set(re.findall(r"registry[\w.]+/coloring-gnn:[\w.]+", text)) == {image}
+    assert re.search(r"(:|[Pp]ath(\": \"|: )|\n  |\")/workspace\b", text)
+    assert text.count("run_multigpu.sh") == 1
 
 
 def test_pod_waits_for_a_driver_that_the_locked_torch_can_use():
@@ -73,9 +69,10 @@ def test_pod_waits_for_a_driver_that_the_locked_torch_can_use():
 
 
 def test_a_pod_of_kubernetes_has_the_shared_memory_that_nccl_asks_for():
-    one_line = " ".join(text("kubernetes-job.yaml").split())
-    assert "- name: shm mountPath: /dev/shm" in one_line
-    assert "- name: shm emptyDir: medium: Memory sizeLimit: 1Gi" in one_line
+    *_, job = yaml.safe_load_all((DEPLOY / "kubernetes-job.yaml").read_text())
+    pod = job["spec"]["template"]["spec"]
+    assert {"name": "shm", "mountPath": "/dev/shm"} in pod["containers"][0]["volumeMounts"]
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}} in pod["volumes"]
 
 
 @pytest.fixture
@@ -93,21 +90,18 @@ def tools(tmp_path: Path) -> dict[str, str]:
     return os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(tmp_path)}
 
 
-def test_slurm_pulls_once_and_starts_the_container(tmp_path: Path, tools: dict[str, str]):
-    slurm = {"SLURM_CPUS_PER_TASK": "64"}
+def test_slurm_reads_its_directives_pulls_once_and_starts_the_container(tmp_path: Path, tools: dict[str, str]):
+    head, _, body = (DEPLOY / "slurm.sbatch").read_text().partition("set -euo pipefail")
+    assert "#SBATCH --ntasks-per-node=1\n" in head and "#SBATCH --signal=TERM@" in head and "#SBATCH" not in body
     for _ in range(2):
-        subprocess.run(["bash", DEPLOY / "slurm.sbatch"], cwd=tmp_path, env=tools | slurm, check=True)
+        environment = tools | {"SLURM_CPUS_PER_TASK": "64"}
+        subprocess.run(["bash", DEPLOY / "slurm.sbatch"], cwd=tmp_path, env=environment, check=True)
     pull, *starts = (tmp_path / "calls").read_text().splitlines()
     image = tmp_path / "coloring-gnn.sif"
     inside = f"apptainer exec --nv --bind {tmp_path}:/workspace --pwd /workspace {image} run_multigpu.sh"
     assert pull == f"apptainer pull {image} docker://{IMAGE}"
     assert starts[0].startswith("srun --cpus-per-task=64 --kill-on-bad-exit=1 ")
     assert starts[1::2] == [inside] * 2
-
-
-def test_slurm_directives_stand_before_the_first_command():
-    head, _, body = (DEPLOY / "slurm.sbatch").read_text().partition("set -euo pipefail")
-    assert "#SBATCH --ntasks-per-node=1\n" in head and "#SBATCH --signal=TERM@" in head and "#SBATCH" not in body
 
 
 def test_skypilot_machine_costs_nothing_after_the_end_and_its_results_are_in_a_bucket():

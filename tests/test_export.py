@@ -55,23 +55,13 @@ def session() -> onnxruntime.InferenceSession:
 
 @pytest.fixture(scope="module")
 def program(trained: Path) -> Program:
-    network = ColoringNetwork()
-    network.load_state_dict(checkpoint.load(trained)["network"])
-    return Program(network).eval()
+    return Program(ColoringNetwork.from_state(checkpoint.load(trained)["network"])).eval()
 
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
     """A copy of the shipped folder, to be damaged."""
     return Path(shutil.copytree(FOLDER, tmp_path / "models"))
-
-
-@pytest.fixture
-def best(tmp_path: Path) -> Path:
-    """A checkpoint of other weights than the shipped file's."""
-    state = {"network": ColoringNetwork().state_dict(), "settings": {}, "data_sha256": "0", "step": 1}
-    checkpoint.save(tmp_path / "best.pt", state)
-    return tmp_path / "best.pt"
 
 
 @pytest.fixture
@@ -309,8 +299,10 @@ def test_golden_vectors_catch_a_caller_who_scrambles_the_edges_and_nan(models: P
             golden.check(models / MODEL_FILE, models / GOLDEN_FILE)
 
 
-def test_a_file_that_fails_a_check_is_not_published(models, loaded, best: Path, monkeypatch, capsys):
-    before = content(models)
+def test_a_file_that_fails_a_check_is_not_published(models, loaded, tmp_path: Path, monkeypatch, capsys):
+    before, best = content(models), tmp_path / "best.pt"
+    other = ColoringNetwork().state_dict()  # weights than the shipped file's
+    checkpoint.save(best, {"network": other, "settings": {}, "data_sha256": "0", "step": 1})
     monkeypatch.setattr(onnx_export, "build", lambda *_: loaded)
     assert main(["export", str(best), "--models", str(models)]) == 2
     assert "differs from torch by" in capsys.readouterr().err

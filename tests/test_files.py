@@ -15,10 +15,6 @@ from gnn_training.errors import StorageError, UserError
 ROOT = Path(__file__).parents[1]
 
 
-def failing(number: int) -> Mock:
-    return Mock(side_effect=OSError(number, os.strerror(number)))
-
-
 def test_a_failed_or_interrupted_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path: Path, monkeypatch):
     path = tmp_path / "graph.sol"
     path.write_text("old")
@@ -26,7 +22,7 @@ def test_a_failed_or_interrupted_write_keeps_the_old_file_and_leaves_nothing_beh
         temporary.write_text("ne")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC))
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     with pytest.raises(StorageError, match=r"graph.sol: cannot be written \(no space left on device\); make room"):
         files.write_text(path, "new")
     assert path.read_text() == "old"
@@ -61,17 +57,13 @@ def test_a_locked_folder_is_refused_until_its_process_is_killed(tmp_path: Path):
             pass
 
 
-@pytest.mark.parametrize("kind", ["folder", "pipe", "device", "link to a device", "link to nothing"])
-def test_what_is_no_regular_file_is_never_replaced(kind: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    "make",
+    [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/null"), lambda path: path.symlink_to("nothing")],
+)
+def test_what_is_no_regular_file_is_never_replaced(make, tmp_path: Path):
     path = tmp_path / "out"
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "device":
-        path = Path("/dev/null")
-    else:
-        path.symlink_to("/dev/null" if kind == "link to a device" else "nothing")
+    make(path)
     before = os.lstat(path)
     with pytest.raises(UserError, match="is not a regular file and is never replaced; name a file"):
         files.write_text(path, "")

@@ -20,12 +20,17 @@ TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", 2)
 LAUNCHES = {"step": 750, "evaluation": 200}  # at most
 
 
+def command(gpus: FakeCuda, data: Path, **changes) -> list[str]:
+    """Arguments of the Python that trains on GPUs."""
+    values = {"device": "cuda", "ranks": 0, "rounds": 20, **changes}
+    file, settings = gpus.folder / "train.json", tiny_runs.settings(data, gpus.folder / "run", **values)
+    file.write_text(settings.model_dump_json())
+    return ["-m", "gnn_training", "train", "--settings", str(file)]
+
+
 def train(gpus: FakeCuda, data: Path, number: int, launcher: tuple = (), precision: str = "fp32", **options) -> dict:
     """Train on so many GPUs; what each rank says about itself."""
-    values = {"device": "cuda", "ranks": 0, "rounds": 20, "steps": 5, "precision": precision}
-    file = gpus.folder / "train.json"
-    file.write_text(tiny_runs.settings(data, gpus.folder / "run", **values).model_dump_json())
-    gpus.run(*launcher, "-m", "gnn_training", "train", "--settings", file, gpus=number, **options)
+    gpus.run(*launcher, *command(gpus, data, steps=5, precision=precision), gpus=number, **options)
     return status(gpus.folder / "run")["self_check"]
 
 
@@ -49,25 +54,20 @@ def test_gpus_train_together_each_rank_on_its_own(gpus: FakeCuda, tmp_path: Path
 
 def test_games_are_played_on_the_gpu_and_what_it_returns_is_checked(gpus: FakeCuda, tiny_data: Path):
     """The pretended GPU returns zeros: colorings of one color, which have more than no conflict."""
-    file = gpus.folder / "train.json"
-    settings = tiny_runs.settings(tiny_data, gpus.folder / "run", device="cuda", ranks=0, self_play=1.0, games=4)
-    file.write_text(settings.model_dump_json())
-    command = [sys.executable, "-m", "gnn_training", "train", "--settings", file]
-    done = subprocess.run(command, env=gpus.environment(1), capture_output=True, text=True, timeout=280)
+    play = [sys.executable, *command(gpus, tiny_data, rounds=100, self_play=1.0, games=4)]
+    done = subprocess.run(play, env=gpus.environment(1), capture_output=True, text=True, timeout=280)
     expected = r"self-play on cuda:0: it returns a coloring with [1-9]\d* conflicts and counts 0: report it; "
     assert done.returncode == MachineError.exit_code and re.search(expected, done.stderr)
 
 
 @pytest.mark.nightly
 def test_a_training_on_a_gpu_that_is_stopped_goes_on_to_its_end(gpus: FakeCuda, tiny_data: Path):
-    file, run = gpus.folder / "train.json", gpus.folder / "run"
-    file.write_text(tiny_runs.settings(tiny_data, run, device="cuda", ranks=0, rounds=20).model_dump_json())
-    command = ("-m", "gnn_training", "train", "--settings", str(file))
-    process = subprocess.Popen([sys.executable, *command], env=gpus.environment(1), cwd=tiny_runs.ROOT)
+    run, training = gpus.folder / "run", command(gpus, tiny_data)
+    process = subprocess.Popen([sys.executable, *training], env=gpus.environment(1), cwd=tiny_runs.ROOT)
     tiny_runs.wait_for(lambda: (run / "metrics.jsonl").exists() and tiny_runs.metrics(run, "train"), process)
     process.terminate()
     assert process.wait(60) == STOPPED and 0 < (stopped := status(run))["step"] < 40 and stopped["status"] == "stopped"
-    assert f"resuming at step {stopped['step']}" in gpus.run(*command) and status(run)["step"] == 40
+    assert f"resuming at step {stopped['step']}" in gpus.run(*training) and status(run)["step"] == 40
 
 
 @pytest.mark.nightly

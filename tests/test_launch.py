@@ -28,10 +28,9 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
 def test_launch_returns_the_first_result_and_shares_the_cores_out(monkeypatch):
     """Also where no GPU is visible."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("OMP_NUM_THREADS", "")  # so that what the launch sets is undone, too
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setenv("OMP_WAIT_POLICY", "")
-    monkeypatch.delenv("OMP_WAIT_POLICY")
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")  # so that what the launch sets is undone, too
+        monkeypatch.delenv(name)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
     assert launch(rank, "place", 2) == (0, "2", "3", "passive")
 

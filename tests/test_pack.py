@@ -56,20 +56,13 @@ def settings(tmp_path: Path) -> PackSettings:
     return PackSettings(run=run, models=models)
 
 
-def unpacked(archive: Path, folder: Path) -> Path:
-    subprocess.run(["tar", "xzf", archive, "-C", folder], check=True)
-    return folder / "trained_model"
-
-
 def manifest(settings: PackSettings, **changes) -> dict:
-    archive = job.pack(settings.model_copy(update=changes))
-    with tarfile.open(archive) as tar:
-        return json.load(tar.extractfile("trained_model/manifest.json"))
+    return json.loads(read_archive(job.pack(settings.model_copy(update=changes)))["manifest.json"])
 
 
 def test_whoever_unpacks_it_can_check_every_file(settings: PackSettings, tmp_path: Path):
-    folder = unpacked(job.pack(settings), tmp_path)
-    assert {path.name for path in folder.iterdir()} == set(NAMES)
+    subprocess.run(["tar", "xzf", job.pack(settings), "-C", tmp_path], check=True)
+    folder = tmp_path / "trained_model"
     checked = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=folder, capture_output=True, text=True)
     assert checked.returncode == 0
     assert checked.stdout.split("\n")[:-1] == [f"{name}: OK" for name in NAMES[:-1]]
@@ -77,17 +70,16 @@ def test_whoever_unpacks_it_can_check_every_file(settings: PackSettings, tmp_pat
         assert (folder / source.name).read_bytes() == source.read_bytes()
 
 
-def test_the_newest_checkpoint_comes_along_if_asked_for(settings: PackSettings, tmp_path: Path):
+def test_the_newest_checkpoint_comes_along_if_asked_for(settings: PackSettings):
     settings = settings.model_copy(update={"checkpoint": True})
     with pytest.raises(UserError, match=r"checkpoints/step-00000000\.pt: cannot be read .*do the whole job first"):
         job.pack(settings)
     (settings.run / "checkpoints").mkdir()
     for step in (20, 40):
         (settings.run / f"checkpoints/step-000000{step}.pt").write_bytes(b"state %d" % step)
-    folder = unpacked(job.pack(settings), tmp_path)
-    assert {path.name for path in folder.iterdir()} == {*NAMES, "step-00000040.pt"}
-    assert (folder / "step-00000040.pt").read_bytes() == b"state 40"
-    assert "step-00000040.pt" in (folder / "SHA256SUMS").read_text()
+    contents = read_archive(job.pack(settings))
+    assert contents.keys() == {*NAMES, "step-00000040.pt"} and contents["step-00000040.pt"] == b"state 40"
+    assert b"step-00000040.pt" in contents["SHA256SUMS"]
 
 
 def test_the_same_files_give_the_same_bytes(settings: PackSettings):

@@ -15,7 +15,7 @@ from matplotlib.image import imread
 from gnn_training.__main__ import COMMANDS, parse
 from gnn_training.jobs.evaluate import evaluate
 from gnn_training.report import scores
-from gnn_training.report.page import page
+from gnn_training.report.page import render
 from gnn_training.report.scores import METHODS, Row
 from gnn_training.settings import EvaluateSettings
 
@@ -28,7 +28,7 @@ def report(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, compiled:
         write_col(folder, queens(size, size))
     file = folder / "report.json"
     evaluate(EvaluateSettings(graphs=folder, model=tiny_model, report=file, threads=1, seconds=0.1, tabucol=True))
-    assert file.with_suffix(".html").read_text() == page(json.loads(file.read_text()))
+    assert file.with_suffix(".html").read_text() == render(json.loads(file.read_text()))
     return json.loads(file.read_text())
 
 
@@ -50,7 +50,7 @@ def rows(text: str) -> dict[str, list[str]]:
 
 
 def test_an_evaluation_shows_every_method_and_every_graph(report: dict):
-    text, methods = page(report), report["summary"]["methods"]
+    text, methods = render(report), report["summary"]["methods"]
     assert list(methods) == [*METHODS]
     for method, score in methods.items():
         assert rows(text)[METHODS[method]][:2] == ["3", f"{score['mean_colors']:.2f}"]
@@ -64,7 +64,7 @@ def test_an_evaluation_shows_every_method_and_every_graph(report: dict):
 
 def test_a_training_shows_what_it_was_and_what_it_has_gained(report: dict, training: tuple):
     manifest, config, records = training
-    text = page(report | {"verdict": "Use it."}, *training)
+    text = render(report | {"verdict": "Use it."}, *training)
     assert re.search(r'</h1>\s*<p class="verdict">Trained for .* \(40\s+steps\) on .*\. Use it\.</p>', text)
     assert "<h2>Graphs</h2>" not in text
     said = {title: " ".join(cells) for title, cells in rows(text).items()}
@@ -75,24 +75,24 @@ def test_a_training_shows_what_it_was_and_what_it_has_gained(report: dict, train
 
 
 def test_the_page_shows_a_graph_in_the_colors_of_dsatur_and_of_the_rule(report: dict):
-    chosen, text = report["picture"], page(report)
+    chosen, text = report["picture"], render(report)
     assert chosen["graph"] == "queen3_3" and chosen["colorings"].keys() == {"dsatur", "rule"}
     for method, colors in chosen["colorings"].items():
         assert f'aria-label="{METHODS[method]}: {len(set(colors))} colors"' in text
         assert all(colors[u] != colors[v] for u, v in chosen["edges"])
     assert f"<h2>Graph {chosen['graph']}</h2>" in text
-    without = page(report | {"picture": None})
+    without = render(report | {"picture": None})
     assert "<svg" not in without and "<h2>Graph " not in without
 
 
 def test_no_cost_is_invented(report: dict, training: tuple):
     manifest, *rest = training
     unpriced = {name: value for name, value in manifest.items() if name not in ("cost", "price_per_hour")}
-    assert rows(page(report, unpriced, *rest))["cost"] == ["unknown: price_per_hour was not given"]
+    assert rows(render(report, unpriced, *rest))["cost"] == ["unknown: price_per_hour was not given"]
 
 
 def test_the_commands_on_the_page_are_those_of_the_program(report: dict, training: tuple):
-    commands = [shlex.split(html.unescape(text)) for text in re.findall(r"<pre>(.*?)</pre>", page(report, *training))]
+    commands = [shlex.split(html.unescape(text)) for text in re.findall(r"<pre>(.*?)</pre>", render(report, *training))]
     ours = [words for program, *words in commands if program == "coloring-gnn"]
     assert len(ours) == 3
     for command, *flags in ours:
@@ -100,13 +100,13 @@ def test_the_commands_on_the_page_are_those_of_the_program(report: dict, trainin
 
 
 def test_the_page_needs_no_script_and_nothing_from_elsewhere(report: dict, training: tuple):
-    text = page(report, *training)
+    text = render(report, *training)
     assert "<script" not in text and not re.findall(r"\b(?:src|href)=\"(?!#)|url\((?!#)|@import", text)
     assert set(re.findall(r"https?://[^\"]+", text)) == {"http://www.w3.org/1999/xlink", "http://www.w3.org/2000/svg"}
 
 
 def test_names_of_files_and_graphs_are_no_markup(report: dict):
-    text = page(report | {"families": {"<i>_x": report["summary"]}})
+    text = render(report | {"families": {"<i>_x": report["summary"]}})
     assert "<i>" not in text
     assert "graphs &amp; more" in text
 
@@ -116,7 +116,7 @@ def test_names_of_files_and_graphs_are_no_markup(report: dict):
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_chromium_shows_the_page_narrow_and_wide_dark_and_light(report, training, tmp_path, chromium, width, scheme):
     file, errors = tmp_path / "report.html", []
-    file.write_text(page(report, *training))
+    file.write_text(render(report, *training))
     with chromium.new_page(color_scheme=scheme, viewport={"width": width, "height": 900}) as shown:
         for event in ("console", "pageerror"):
             shown.on(event, lambda said: errors.append(said))
@@ -171,9 +171,9 @@ def test_planted_colorings_count_in_a_row_of_their_own(report: dict):
     assert gaps == {
         "er": 1, "geometric": -2, "leighton": 6, "planted": 16, "1 to 99 nodes": -0.5, "planted coloring": 11,
     }  # fmt: skip
-    text = page(report | {"summary": summary, "families": families})
+    text = render(report | {"summary": summary, "families": families})
     assert summary["methods"]["dsatur"]["mean_gap"] == -0.5 and "below 0, a method has found fewer" in text
-    assert "Graphs with a planted coloring" in text and "Graphs with a planted coloring" not in page(report)
+    assert "Graphs with a planted coloring" in text and "Graphs with a planted coloring" not in render(report)
     assert scores.without_planted(rows[2:]) == rows[2:] and "planted coloring" not in scores.by_family(rows[2:])
 
 

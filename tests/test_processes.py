@@ -13,6 +13,7 @@ from tiny_runs import ROOT, assert_end, wait_for
 
 from gnn_training import processes
 from gnn_training.errors import UserError
+from gnn_training.files import read_json
 
 PARENT = """
 import sys
@@ -109,23 +110,18 @@ def sleep(folder: Path) -> None:
     time.sleep(60)
 
 
-def die(_: Path) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def refuse(_: Path) -> None:
-    raise UserError("a sentence")
-
-
 def test_workers_have_one_thread_each(tmp_path: Path):
     assert sorted(processes.run_in_processes(threads, [(tmp_path,)] * 3, workers=2)) == [0, 1, 2]
     assert {path.read_text() for path in tmp_path.iterdir()} == {"1"}
 
 
-@pytest.mark.parametrize(("function", "sentence"), [(die, "a process was killed, perhaps"), (refuse, "a sentence")])
-def test_worker_that_fails_ends_all_with_a_sentence(tmp_path: Path, function, sentence: str):
+@pytest.mark.parametrize(
+    ("function", "argument", "sentence"),
+    [(signal.raise_signal, signal.SIGKILL, "a process was killed, perhaps"), (read_json, Path("x"), "cannot be read")],
+)
+def test_worker_that_fails_ends_all_with_a_sentence(function, argument: object, sentence: str):
     with pytest.raises(UserError, match=sentence):
-        list(processes.run_in_processes(function, [(tmp_path,)] * 2, workers=1))
+        list(processes.run_in_processes(function, [(argument,)] * 2, workers=1))
 
 
 def test_workers_end_at_once_with_their_parent(tmp_path: Path):

@@ -155,14 +155,6 @@ def test_a_step_that_is_bad_on_one_rank_is_skipped_on_all_and_too_many_stop_all(
     assert np.array_equal(group[0]["weights"], group[0]["before"])
 
 
-def test_what_one_rank_knows_all_ranks_know():
-    assert in_group(3, _shared_knowledge) == [([True, False], "of rank 0", [0, 1, 2])] * 3
-
-
-def _shared_knowledge(rt: Runtime) -> tuple[list[bool], object, list]:
-    return rt.any(rt.rank == 1, False), rt.broadcast(f"of rank {rt.rank}"), rt.gather(rt.rank)
-
-
 @pytest.mark.slow  # two ranks load torch
 def test_two_ranks_of_torchrun_train_as_one_process_would(tiny_data: Path, trained: Path, tmp_path: Path):
     run = tmp_path / "run"

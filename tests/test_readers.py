@@ -12,7 +12,6 @@ from itertools import count, starmap
 from pathlib import Path
 from unittest.mock import Mock
 
-import networkx as nx
 import numpy as np
 import pytest
 from dimacs import json_graph
@@ -32,6 +31,10 @@ COL = b"p edge 4 4\ne 1 2\ne 1 3\ne 2 3\ne 3 4\n"
 
 def tailed_json(older: bool = False, **changes) -> dict:
     return json_graph(TAILED, [0, 1, 2, 0], older, **changes)
+
+
+def json_of(older: bool, changes: dict) -> bytes:
+    return json.dumps(tailed_json(older, **changes)).encode()
 
 
 def parse_json(document: object) -> Instance:
@@ -55,111 +58,28 @@ def complaint(name: str, content: bytes) -> str:
 def test_both_json_schemas_read_back_as_written(graph: Graph, older: bool):
     read = parse_json(json_graph(graph, range(graph.num_nodes), older))
     assert same(read.graph, graph) and read.coloring.tolist() == list(range(graph.num_nodes))
-    assert (read.graph_type, read.family, read.note) == (3, "leighton", "")
-
-
-@pytest.mark.parametrize(
-    ("older", "changes", "expected"),
-    [
-        (False, {"adjacency": {"shape": [3, 4], "data": [0] * 12}},
-         "shape of `adjacency` is [3, 4]; it must be [n, n]"),
-        (False, {"adjacency": {"shape": [0, 0], "data": []}}, "the graph has 0 nodes; it needs at least one"),
-        (False, {"adjacency": {"shape": [10**9, 10**9], "data": []}}, "the graph has 0 nodes"),
-        (False, {"adjacency": {"shape": [4, 4], "data": [0] * 10}},
-         "shape of `adjacency` is [4, 4]; it must be [n, n], with n x n numbers"),
-        (False, {"adjacency": {"shape": [4, 4], "data": [[0] * 4] * 3 + [[0]]}}, "or its rows are uneven"),
-        (False, {"adjacency": {"shape": [4, 4], "data": ["0"] * 16}}, "`adjacency` is not a list of numbers"),
-        (False, {"adjacency": [[0]]}, "`adjacency` is [[0]]; it must be an object"),
-        (False, {"adjacency": {"shape": [2, 2], "data": [0, 1, 0, 0]}}, "not symmetric: (0, 1) is 1, (1, 0)"),
-        (False, {"adjacency": {"shape": [2, 2], "data": [0, 2, 2, 0]}},
-         "`adjacency` has 2 at place 1; it takes whole numbers in 0..1"),
-        (False, {"coloring": [0, 1, 2]}, "`coloring` has 3 numbers; 4 nodes need 4"),
-        (False, {"coloring": [0, 1, 2, 4]}, "`coloring` has 4 at place 3; it takes whole numbers in 0..3"),
-        (False, {"coloring": [0, 1, 1.5, 0]}, "`coloring` has 1.5 at place 2"),
-        (False, {"coloring": [0, 1, 2, None]}, "`coloring` is not a list of numbers"),
-        (False, {"graph_type": 8}, "`graph_type` is 8; it must be one of random_sparse"),
-        (False, {"graph_type": True}, "`graph_type` is True"),
-        (False, {"graph_type": "Planar"}, "`graph_type` is 'Planar'; it must be one of random_sparse"),
-        (True, {"n": None}, "shape of `adjacency` is [None, None]"),
-        (True, {"ground_truth": None}, "`ground_truth` is None; it must be an object"),
-        (True, {"ground_truth": {"node_colors": [0, 0, 0, 9]}}, "`node_colors` has 9 at place 3"),
-        (True, {"ground_truth": {"graph_type_id": -1}}, "`graph_type_id` is -1"),
-    ],
-    ids=count(),
-)  # fmt: skip
-def test_a_bad_value_in_json_is_named(older: bool, changes: dict, expected: str):
-    assert expected in complaint("graph.json", json.dumps(tailed_json(older, **changes)).encode())
+    assert (read.graph_type, read.family, read.warning) == (3, "leighton", "")
 
 
 def test_labels_and_features_may_be_missing_null_or_wrong_and_a_graph_type_a_name():
     read = parse_json({"adjacency": tailed_json()["adjacency"], "coloring": None})
-    assert (read.coloring, read.graph_type, read.family, read.note) == (None, UNKNOWN_TYPE, "imported", "")
+    assert (read.coloring, read.graph_type, read.family, read.warning) == (None, UNKNOWN_TYPE, "imported", "")
     ignored = {"node_features": {"data": [None] * 5}, "chromatic_number": "three", "difficulty_score": -1}
     assert same(parse_json(tailed_json(**ignored)).graph, TAILED)
     for name, number in (("RandomSparse", 0), ("random_dense", 1), ("Geometric", 4)):
         assert parse_json(tailed_json(graph_type=name)).graph_type == number
 
 
-def test_matrices_may_be_nested_boolean_and_hold_loops():
-    read = parse_json({"adjacency": {"shape": [2, 2], "data": [[True, True], [True, False]]}})
-    assert read.graph.edges.tolist() == [[0, 1]]
-
-
 def test_a_coloring_counts_from_0_and_is_noted_and_not_used_if_it_is_not_proper():
     assert parse_json(tailed_json(coloring=[0, 1, 3, 1])).coloring.tolist() == [0, 1, 2, 1]
     read = parse_json(tailed_json(coloring=[0, 0, 1, 2]))
     assert read.coloring is None
-    assert read.note == "graph.json: its coloring is not proper (conflicts: 1) and is not used"
-
-
-@pytest.mark.parametrize("edges", ["edges", "links"])
-def test_node_link_data_of_networkx_is_read_with_isolated_nodes_and_names(edges: str):
-    graph = nx.Graph([("b", "a"), ("a", "c")])
-    graph.add_node("alone")
-    instance = parse_json(nx.node_link_data(graph, edges=edges))
-    assert list(instance.names) == list(graph) and instance.graph.edges.tolist() == [[0, 1], [1, 2]]
+    assert read.warning == "graph.json: its coloring is not proper (conflicts: 1) and is not used"
 
 
 GRAPHML = b'<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph>%s</graph></graphml>'
 DTD = b'<!DOCTYPE graphml [<!ENTITY a "aaa">]><graphml><graph><node id="&a;"/></graph></graphml>'
 LINK = b'{"nodes": [{"id": "a"}], "links": [{"source": "a", "target": "z"}]}'
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        ("a.col", b"p edge 3 2\ne 1 2\ne 2 4\n", "line 3: edge 2-4 is outside the nodes 1..3 of the header"),
-        ("a.col", b"c\rp edge 3 1\re 1 9", "line 3: edge 1-9"),
-        ("a.col", b"e 1 2\np edge 3 1\n", "line 1: edge 1-2 comes before the header"),
-        ("a.col", b"", "there is no line `p edge N M`"),
-        ("a.col", b"p edge 0 0\n", "line 1: the graph has 0 nodes"),
-        ("a.col", b"p edge 99999999999 0\n", "has 99999999999 nodes; it needs at least one; at most 1000000"),
-        ("a.col", b"p edge 3\n", "line 1: 'p edge 3' is neither"),
-        ("a.col", b"p edge 3 1\np edge 3 1\n", "line 2: 'p edge 3 1' is neither `c`, one `p edge N M`"),
-        ("a.col", b"p edge 3 1\r\n\r\na 1 2\r\n", "line 3: 'a 1 2' is neither"),
-        ("a.col", b"p edge 12 1\ne 1 1_0\n", "line 2: 'e 1 1_0' is neither"),
-        ("a.col", "p edge 12 1\ne \u0661 2\n".encode(), "line 2: 'e "),
-        ("a.col", b"p edge 3 0\nc " + b"x" * 1_000_000, "line 2: has more than 1000000 bytes"),
-        ("a.col", b"\x00\xff\xfe binary", "line 1: '\\x00\ufffd\ufffd binary' is neither"),
-        ("a.graphml", b"<graphml>\n<graph>", "no element found: line 2"),
-        ("a.graphml", b"<graphml></graphml>", "it is not a <graphml> with one plain graph"),
-        ("a.graphml", GRAPHML % b"<edge/>", "a node, or an end of an edge, has no id"),
-        ("a.graphml", GRAPHML % b'<node id="a"><graph><node id="b"/></graph></node>', "a second graph or a hyperedge"),
-        ("a.graphml", GRAPHML % b"<hyperedge/>", "a second graph or a hyperedge cannot be read"),
-        ("a.graphml", DTD, "DTDForbidden"),
-        ("a.graphml", DTD.decode().encode("utf-16"), "DTDForbidden"),
-        ("a.graphml", b'<?xml version="1.0" encoding="no-such"?><graphml/>', "unknown encoding"),
-        ("a.json", b'{"adjacency":\n\n oops}', "broken JSON (Expecting value: line 3 column 2 (char 16)); write"),
-        ("a.json", b"[" * 100_000, "broken JSON (maximum recursion depth exceeded"),
-        ("a.json", b'{"n": ' + b"9" * 5000 + b"}", "broken JSON (Exceeds the limit"),
-        ("a.json", b"[1, 2]", "is JSON without the key `adjacency`"),
-        ("a.json", b'{"nodes": [{"id": 1}, {"id": "1"}], "links": []}', "two nodes have the same `id`"),
-        ("a.json", LINK, "is no data of networkx (KeyError(b'z')): `nodes` must"),
-    ],
-    ids=count(),
-)
-def test_bad_text_is_named_with_its_line(name: str, content: bytes, expected: str):
-    assert expected in complaint(name, content)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +95,6 @@ def test_too_many_lines_or_nodes_are_refused(limit: str, name: str, content: byt
     assert expected in complaint(name, content)
 
 
-K4 = "0 1 1 1\n1 0 1 1\n1 1 0 1\n1 1 1 0\n"
 MTX = "%%MatrixMarket matrix coordinate "
 ADJACENCY = '{"nodes": [{"id": "a"}, {"id": "b"}], "adjacency": [[{"id": "b"}], [{"id": "a"}]]}'
 NAMED = (
@@ -192,29 +111,18 @@ YED = (
 # The name of a file, its content, the edges by names of nodes (and nodes without an edge), and what it is read as; or
 # a part of the sentence that refuses it.
 FILES = [
-    ("a.txt", K4, "0-1 0-2 0-3 1-2 1-3 2-3", "adjacency matrix"),
     ("a.txt", "0 2.5 0\n2.5 0 1e3\n0 1e3 0\n", "0-1 1-2", "adjacency matrix"),
-    ("a.txt", "0 5 9\n5 0 3\n9 3 0\n", "0-1 0-2 1-2", "adjacency matrix"),
     ("a.txt", "1 1 0\n1 1 0\n0 0 1\n", "0-1 2", "adjacency matrix"),
-    ("a.csv", ",a,b,c\na,0,1,0\nb,1,0,1\nc,0,1,0\n", "a-b b-c", "adjacency matrix"),
     ("a.csv", ",0,1,2\n0,0,1,0\n1,1,0,1\n2,0,1,0\n", "0-1 1-2", "adjacency matrix"),
-    ("a.csv", "a,b,c\n0,1,0\n1,0,1\n0,1,0\n", "a-b b-c", "adjacency matrix"),
-    ("a.csv", "a,0,1,0\nb,1,0,1\nc,0,1,0\n", "a-b b-c", "adjacency matrix"),
     ("a.csv", "0,1,1\n0,0,1\n0,0,0\n", None, "row 1 has 1 for node 2, row 2 has 0 for node 1"),
-    ("a.csv", "0,7,2,5\n0,0,3,0\n0,1,0,0\n5,0,0,0\n", None, "the matrix is not symmetric"),
     ("a.csv", "0,1,1\n1,0,1\n", None, "has 2 rows of 3 numbers, but a matrix is square"),
-    ("a.csv", "0,1,1\n1,0,1\n1,1,0\n0,1,1\n0,0,1\n", None, "has 5 rows of 3 numbers"),
     ("a.txt", "1 0\n0 1\n", None, "line 1: 'two rows of 0 and 1' may be a matrix or two edges: begin an edge"),
     ("a.txt", "0 1\n1 0\n", "0-1", "edge list"),
     ("a.txt", "1 2 3 4\n2 1 3 4\n3 1 2 4\n4 1 2 3\n", None, "the matrix is not symmetric: row 2 has 3 for node 3"),
-    ("a.csv", "12,0,3,1,0,0\n0,8,0,2,0,1\n3,0,9,0,4,0\n1,2,0,5,0,0\n0,0,4,0,7,2\n0,1,0,0,2,6\n",
-     "0-2 0-3 1-3 1-5 2-4 4-5", "adjacency matrix"),
-    ("a.csv", ",a,b,c\na,7,2,0\nb,2,9,1\nc,0,1,5\n", "a-b b-c", "adjacency matrix"),
     ("a.csv", "a,b,c\n7,2,0\n2,9,1\n0,1,5\n", "a-b b-c", "adjacency matrix"),
     ("a.csv", "a,7,2,0\nb,2,9,1\nc,0,1,5\n", "a-b b-c", "adjacency matrix"),
     ("a.txt", "a b c\na 7 2 0\nb 2 9 1\nc 0 1 5\n", "a-b b-c", "adjacency matrix"),
     ("a.csv", ",u,v,w\nu,0,1,0\nv,1,0,1\nw,0,1,0\n", "u-v v-w", "adjacency matrix"),
-    ("a.csv", ",a,b,c\na,7,2,0\nb,1,9,1\nc,0,1,5\n", None, "row 1 has 2 for node 2, row 2 has 1 for node 1"),
     ("a.csv", ",a,b,c\nb,2,9,1\na,7,2,0\nc,0,1,5\n", None, "has rows and columns of different names; name both"),
     ("a.csv", ",a,a,c\na,7,2,0\na,2,9,1\nc,0,1,5\n", None, "'a' is the name of two nodes; give each its own"),
     ("a.csv", "12,0,3,1,0,0\n0,8,0,2,0,1\n3,0,9,0,4,0\n1,2,0,5,0,0\n0,0,4,0,7,2\n", None,
@@ -222,7 +130,6 @@ FILES = [
     ("a.csv", "1,2,3,4\n9,0,2,0\n0,7,3,1\n2,3,5,0\n0,1,0,4\n", None, "line 1: '1 2 3 4' may be"),
     ("a.csv", "0,1,2,3\n1,0,1,1\n2,1,0,1\n3,1,1,0\n", None, "the first row and column of the matrix may be names"),
     ("a.txt", "2 -1 -1 0\n-1 3 -1 -1\n-1 -1 2 0\n0 -1 0 1\n", "0-1 0-2 1-2 1-3", "adjacency matrix"),
-    ("a.txt", "0 4 -1\n4 0 2\n-1 2 0\n", None, "numbers below 0, which may be no edges: write 0"),
     ("a.txt", "0 -1 -1\n-1 0 0\n-1 0 0\n", None, "numbers below 0, which may be no edges"),
     ("a.txt", "0 4 inf\n4 0 2\ninf 2 0\n", None, "inf or numbers below 0, which may be no edges"),
     ("a.csv", "student,math,art\nann,1,0\nbob,0,1\ncy,1,1\n", None, "line 1: 'student math art' may be a header"),
@@ -230,7 +137,6 @@ FILES = [
     ("a.csv", "x,1,2,3\ny,1,2,\n", None, "line 1: 'x 1 2 3' may be"),
     ("a.txt", "node neighbours\n1 2 3\n2 1\n3 1\n", None, "line 1: the header 'node neighbours' has fewer cells than"),
     ("a.txt", "4 4\n1 2 3\n2 1 3\n3 1 2 4\n4 3\n", None, "line 2: '1 2 3' may be"),
-    ("a.txt", "(0, 1)\n(1, 2)\n(2, 0)\n(2, 3)\n", "0-1 0-2 1-2 2-3", "edge list"),
     ("a.txt", "[0, 1],\n[1, 2],\n", "0-1 1-2", "edge list"),
     ("a.txt", "{0, 1}\n {1, 2};\n", "0-1 1-2", "edge list"),
     ("a.csv", '"a", "b"\n"b", "c"\n', "a-b b-c", "edge list"),
@@ -238,8 +144,6 @@ FILES = [
     ("a.txt", "0,1;\n1,2;\n", None, "line 1: the node '1;' has signs that no name has"),
     ("a.txt", "a -> b\nb -> c\n", None, "line 1: the node '->' has signs that no name has"),
     ("a.txt", "a | b\nc | d\n", None, "line 1: the node '|' has signs that no name has"),
-    ("a.txt", "1 = 2\n1 = 3\n", None, "line 1: the node '=' has signs that no name has"),
-    ("a.txt", "1 to 2\n1 to 3\n", None, "line 1: '1 to 2' may be"),
     ("a.txt", "[(0, 1), (1, 2)]\n", None, "line 1: the node '[(0' has signs that no name has"),
     ("a.txt", "(0, 0) (1, 0) {}\n(1, 0) (1, 1) {}\n", None, "line 1: the node '(0' has signs that no name has"),
     ("a.txt", "0: [1]\n1: [0]\n", None, "line 1: the node '[1]' has signs that no name has"),
@@ -247,9 +151,7 @@ FILES = [
     ("a.txt", "p sp 3 2\na 1 2 5\na 2 3 7\n", None, "line 2: 'a 1 2 5' may be"),
     ("a.csv", "1.0,2.0\n2.0,3.0\n", None, "line 1: the node '1.0' is no whole number: write 1.0 as 1, as"),
     ("a.csv", "1e+16,2e+16\n2e+16,3e+16\n", None, "line 1: the node '1e+16' is no whole number"),
-    ("a.txt", "1 2 3\n2 1 3\n3 1 2\n", None, "the matrix is not symmetric"),
     ("a.txt", "1 2 0.5\n2 3 0.5\n1 3 0.7\n", None, "the matrix is not symmetric"),
-    ("a.csv", "10,5,6\n20,7,8\n", None, "line 1: '10 5 6' may be"),
     ("a.txt", "1 2 4\n2 1 3\n3 2 4\n4 3 1\n", "1-2 1-4 2-3 3-4", "adjacency lists"),
     ("a.txt", "# networkx\n1 2 3\n2 3\n3\n4\n", "1-2 1-3 2-3 4", "adjacency lists"),
     ("a.txt", "1 2\n2\n3\n", "1-2 3", "adjacency lists"),
@@ -258,17 +160,13 @@ FILES = [
     ("a.txt", "1 2 3\n2 3 4\n3 4 1\n4 1 2\n", None, "line 1: '1 2 3' may be an edge with more about it, or a node and"),
     ("a.txt", "4 6\n2 3 4\n1 3 4\n1 2 4\n1 2 3\n", None, "line 2: '2 3 4' may be"),
     ("a.txt", "This is a readme\nof two lines\n", None, "line 1: 'This is a readme' may be"),
-    ("a.txt", "4 3\n0 1\n1 2\n2 3\n", "0-1 1-2 2-3", "edge list below its numbers of nodes and edges"),
     ("a.txt", "4 2\n0 1\n1 2\n", "0-1 1-2 3", "edge list below its numbers of nodes and edges"),
-    ("a.txt", "3 3\n0 1 7\n1 2 7\n2 0 9\n", "0-1 0-2 1-2", "edge list below its numbers of nodes and edges"),
     ("a.txt", "3 4\n1 2\n2 3\n3 1\n3 2\n", "1-2 1-3 2-3", "edge list below its numbers of nodes and edges"),
     ("a.txt", "4 6\n0 1\n0 2\n0 3\n1 2\n1 3\n", None, "line 1: says 4 nodes and 6 edges; 5 lines follow; fix it"),
     ("a.txt", "5 4\n1 2\n2 3\n3 4\n4 1\n", None, "line 1: '5 4' may be an edge, or the numbers of nodes and edges"),
     ("a.txt", "4 3\n1 2\n2 3\n3 4\n", "1-2 2-3 3-4", "edge list"),
-    ("a.csv", "from,to\nx,y\ny,z\n", "x-y y-z", "edge list without its header 'from to'"),
     ("a.csv", "From,To,km\n1,2,7\n2,3,7\n", "1-2 2-3", "edge list without its header 'From To km'"),
     ("a.tsv", "node1\tnode2\nx\ty\nw\tz\n", "x-y w-z", "edge list without its header 'node1 node2'"),
-    ("a.txt", "u v\n1 2\n2 3\n", "1-2 2-3", "edge list without its header 'u v'"),
     ("a.txt", "u v\nv w\nw u\n", "u-v u-w v-w", "edge list"),
     ("a.csv", "Person,Friend\nann,bob\nbob,cat\n", "ann-bob bob-cat", "edge list without its header 'Person Friend'"),
     ("a.csv", "ann,bob\ncat,dan\n", None, "line 1: 'ann bob' may be a header or an edge: begin with a line"),
@@ -276,27 +174,23 @@ FILES = [
     ("a.csv", ",source,target\n0,a,b\n1,b,c\n", "a-b b-c", "edge list without its header ' source target'"),
     ("a.csv", "weight,src,dst\n7,a,b\n9,b,c\n", "a-b b-c", "edge list without its header 'weight src dst'"),
     ("a.csv", "0,a,b\n1,b,c\n", None, "line 1: '0 a b' may be an edge with more about it"),
-    ("a.csv", "0,a,x\n1,b,y\n", None, "line 1: '0 a x' may be an edge with more about it"),
     ("a.csv", '"New York",Boston,3\n# closed\nBoston,"Washington, D.C.",\n', "New York-Boston Boston-Washington, D.C.",
      "edge list, the first two columns"),
     ("a.csv", "a;b\nb;c d\n", "a-b b-c d", "edge list"),
     ("a.csv", 'a,"b\n', None, "line 1: is no CSV (unexpected end of data)"),
-    ("a.txt", "New York\tBoston\nBoston\tRome\n", "New York-Boston Boston-Rome", "edge list"),
     ("a.txt", '"New York" Boston\n', "New York-Boston", "edge list"),
     ("a.txt", "1 2 0.5 # near\n2 3 0.7\n", "1-2 2-3", "edge list, the first two columns"),
     ("a.txt", "1 2 1\n1 3 1\n2 3 1\n3 4 1\n", "1-2 1-3 2-3 3-4", "edge list, the first two columns"),
     ("a.txt", "1 2 {'weight': 3, 'x': 1}\n2 3 {}\n", "1-2 2-3", "edge list"),
     ("a.txt", "10 9\n9 2\n9 9\n9 10\n", "2-9 9-10", "edge list"),
     ("a.txt", "1_0 9\n9 2\n", "1_0-9 9-2", "edge list"),
-    ("a.txt", "1 2 3,5\n2 3 4,5\n", None, "line 1: the node '1 2 3' has blanks, and the file another separator"),
     ("a.txt", "1 2\t0.5\n2 3\t0.7\n", None, "line 1: the node '1 2' has blanks"),
     ("a.txt", "1,2\n2,3 # x\n", None, "line 2: the node '3 # x' has a comment in it"),
-    ("a.txt", "0.1 0.2\n0.3 0.4\n", None, "line 1: the node '0.1' is no whole number"),
     ("a.txt", "1 2\n\n3\n", None, "line 3: '3' is alone; an edge list has two nodes per line"),
     ("a.txt", "one\ntwo\n", None, "line 1: 'one' is alone"),
     ("a.csv", "a,b\nb,c\n,c\n", None, "line 3: 'c' is alone"),
     ("a.txt", "# only a comment\n", None, "there is no edge"),
-    ("a.txt", "1 2\n\x80 3\n", None, "line 2: has bytes that are not UTF-8 text"),
+    ("a.txt", b"1 2\n\x80 3\n", None, "line 2: has bytes that are not UTF-8 text"),
     ("a.txt", "c a .col file\np edge 3 1\ne 1 2\n", "1-2 3", "DIMACS"),
     ("a.clq", "p col 3 2\nn 1 7\ne 1 2 5\ne 2 3\n", "1-2 2-3", "DIMACS"),
     ("a.mtx", MTX + "pattern symmetric\n% comment\n3 3 2\n2 1\n3 1\n", "1-2 1-3", "Matrix Market"),
@@ -312,9 +206,53 @@ FILES = [
     ("a.graph", "3 2\n2 4\n1\n1\n", None, "line 2: edge 1-4 is outside the 3 nodes"),
     ("a.graph", "3 2\n2 x\n", None, "line 2: has words that are no numbers; a .graph file has `nodes edges`"),
     ("a.json", ADJACENCY, "a-b", "adjacency data"),
+    ("a.json", '{"nodes": [{"id": "b"}, {"id": 1}, {"id": "x"}], "links": [{"source": "b", "target": 1}]}', "b-1 x",
+     "node-link data"),
+    ("a.json", '{"nodes": [{"id": "b"}, {"id": 1}], "edges": [{"source": "b", "target": 1}]}', "b-1", "node-link data"),
+    ("a.json", '{"adjacency": {"shape": [2, 2], "data": [[true, true], [true, false]]}}', "0-1", "JSON with a matrix"),
     ("a.graphml", NAMED % "", "Rome", "GraphML"),
     ("a.graphml", NAMED % '<node id="1"/>', "0 1", "GraphML"),
     ("a.graphml", YED, "Rome Oslo", "GraphML"),
+    ("a.col", b"p edge 3 2\ne 1 2\ne 2 4\n", None, "line 3: edge 2-4 is outside the nodes 1..3 of the header"),
+    ("a.col", b"", None, "there is no line `p edge N M`"),
+    ("a.col", b"p edge 0 0\n", None, "line 1: the graph has 0 nodes"),
+    ("a.col", b"p edge 3 1\np edge 3 1\n", None, "line 2: 'p edge 3 1' is neither `c`, one `p edge N M`"),
+    ("a.col", b"p edge 3 1\r\n\r\na 1 2\r\n", None, "line 3: 'a 1 2' is neither"),
+    ("a.col", b"p edge 12 1\ne 1 1_0\n", None, "line 2: 'e 1 1_0' is neither"),
+    ("a.col", "p edge 12 1\ne \u0661 2\n".encode(), None, "line 2: 'e "),
+    ("a.col", b"p edge 3 0\nc " + b"x" * 1_000_000, None, "line 2: has more than 1000000 bytes"),
+    ("a.col", b"\x00\xff\xfe binary", None, "line 1: '\\x00\ufffd\ufffd binary' is neither"),
+    ("a.graphml", b"<graphml>\n<graph>", None, "no element found: line 2"),
+    ("a.graphml", b"<graphml></graphml>", None, "it is not a <graphml> with one plain graph"),
+    ("a.graphml", GRAPHML % b"<edge/>", None, "a node, or an end of an edge, has no id"),
+    ("a.graphml", GRAPHML % b"<hyperedge/>", None, "a second graph or a hyperedge cannot be read"),
+    ("a.graphml", DTD.decode().encode("utf-16"), None, "DTDForbidden"),
+    ("a.graphml", b'<?xml version="1.0" encoding="no-such"?><graphml/>', None, "unknown encoding"),
+    ("a.json", b'{"adjacency":\n\n oops}', None, "broken JSON (Expecting value: line 3 column 2 (char 16)); write"),
+    ("a.json", b"[" * 100_000, None, "broken JSON (maximum recursion depth exceeded"),
+    ("a.json", b'{"n": ' + b"9" * 5000 + b"}", None, "broken JSON (Exceeds the limit"),
+    ("a.json", b"[1, 2]", None, "is JSON without the key `adjacency`"),
+    ("a.json", b'{"nodes": [{"id": 1}, {"id": "1"}], "links": []}', None, "two nodes have the same `id`"),
+    ("a.json", LINK, None, "is no data of networkx (KeyError(b'z')): `nodes` must"),
+    ("a.json", json_of(False, {"adjacency": {"shape": [10**9, 10**9], "data": []}}), None, "the graph has 0 nodes"),
+    ("a.json", json_of(False, {"adjacency": {"shape": [4, 4], "data": [0] * 10}}), None,
+     "shape of `adjacency` is [4, 4]; it must be [n, n], with n x n numbers"),
+    ("a.json", json_of(False, {"adjacency": {"shape": [4, 4], "data": [[0] * 4] * 3 + [[0]]}}), None,
+     "or its rows are uneven"),
+    ("a.json", json_of(False, {"adjacency": [[0]]}), None, "`adjacency` is [[0]]; it must be an object"),
+    ("a.json", json_of(False, {"adjacency": {"shape": [2, 2], "data": [0, 1, 0, 0]}}), None,
+     "not symmetric: (0, 1) is 1, (1, 0)"),
+    ("a.json", json_of(False, {"adjacency": {"shape": [2, 2], "data": [0, 2, 2, 0]}}), None,
+     "`adjacency` has 2 at place 1; it takes whole numbers in 0..1"),
+    ("a.json", json_of(False, {"coloring": [0, 1, 2]}), None, "`coloring` has 3 numbers; 4 nodes need 4"),
+    ("a.json", json_of(False, {"coloring": [0, 1, 1.5, 0]}), None, "`coloring` has 1.5 at place 2"),
+    ("a.json", json_of(False, {"coloring": [0, 1, 2, None]}), None, "`coloring` is not a list of numbers"),
+    ("a.json", json_of(False, {"graph_type": 8}), None, "`graph_type` is 8; it must be one of random_sparse"),
+    ("a.json", json_of(False, {"graph_type": True}), None, "`graph_type` is True"),
+    ("a.json", json_of(True, {"n": None}), None, "shape of `adjacency` is [None, None]"),
+    ("a.json", json_of(True, {"ground_truth": None}), None, "`ground_truth` is None; it must be an object"),
+    ("a.json", json_of(True, {"ground_truth": {"node_colors": [0, 0, 0, 9]}}), None, "`node_colors` has 9 at place 3"),
+    ("a.json", json_of(True, {"ground_truth": {"graph_type_id": -1}}), None, "`graph_type_id` is -1"),
 ]  # fmt: skip
 SEPARATORS = {"\t": [" \t "], ";": ["\t"], ",": ["\t", ";", " , "], " ": [",", "\t", ";", " \t", "   "]}
 
@@ -330,9 +268,9 @@ def mirrored(name: str, content: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "content", "edges", "said"), FILES, ids=count())
-def test_a_file_is_read_as_the_graph_that_it_is_or_refused(name: str, content: str, edges: str | None, said: str):
+def test_a_file_is_read_as_the_graph_that_it_is_or_refused(name: str, content, edges: str | None, said: str):
     if edges is None:
-        assert said in complaint(name, content.encode("latin-1" if "\x80" in content else "utf-8"))
+        assert said in complaint(name, content if isinstance(content, bytes) else content.encode())
         return
     for variant in [content, *mirrored(name, content)]:
         instance = sources.parse(name, variant.encode())
@@ -350,12 +288,12 @@ def test_a_file_is_read_as_the_graph_that_it_is_or_refused(name: str, content: s
 def test_distances_and_values_in_a_dimacs_file_and_a_wrong_number_of_edges_are_noted():
     content = b"cJos\xe9\np col 3 7\nn 1 7\nd 2\n\ne 1 2\n  e 2 1\ne 2 2\ne 2 3 5\n"
     read = sources.parse("a.col", content)
-    assert read.graph.edges.tolist() == [[0, 1], [1, 2]] and read.note == (
+    assert read.graph.edges.tolist() == [[0, 1], [1, 2]] and read.warning == (
         "a.col: the header says 7 edges, the file has 2; these are used; distances of edges are not used: "
         "this is plain coloring; values of nodes are not used: this is plain coloring"
     )
     edges = b"e 1 2\ne 2 1\ne 2 3\n"
-    assert [sources.parse("a.col", b"p edge 3 %d\n" % stated + edges).note for stated in (2, 3)] == ["", ""]
+    assert [sources.parse("a.col", b"p edge 3 %d\n" % stated + edges).warning for stated in (2, 3)] == ["", ""]
 
 
 def test_graphml_has_its_nodes_in_order_without_directions_parallel_edges_and_foreign_elements():
@@ -437,18 +375,8 @@ COLS = ["a.col", "b/c.json.gz"]
 NONE = "none in training_data, so 1,250 of recipe cpu are generated; name yours with --data"
 
 
-def locate(names: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> sources.DataLocation:
-    """Of a job of preset cpu where training_data has these files."""
-    (folder / "training_data").mkdir()
-    for path in map((folder / "training_data").joinpath, names):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    monkeypatch.chdir(folder)
-    return sources.locate(RunSettings())
-
-
 @pytest.mark.parametrize(
-    ("names", "description", "graphs", "imported"),
+    ("names", "said", "graphs", "imported"),
     [
         ([], NONE, "training_data/cpu-0", None),
         (["README.md", ".hidden.csv", *OTHER], NONE, "training_data/cpu-0", None),
@@ -456,7 +384,6 @@ def locate(names: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> s
         (PACKED + COLS + FULL, "training_data (packed)", "training_data", None),
         ([*OTHER, *IMPORTED, "a.txt"], "training_data/imported (packed)", "training_data/imported", None),
         ([f"x/cpu-1/{name}" for name in PACKED], "training_data/x/cpu-1 (packed)", "training_data/x/cpu-1", None),
-        (COLS, "training_data (2 files to import)", "runs/cpu/data", "training_data"),
         ([*OTHER, "a.col", "a.csv"], "training_data (1 file to import)", "runs/cpu/data", "training_data"),
         (["x.tar", "b/y.tgz"], "training_data (2 files to import)", "runs/cpu/data", "training_data"),
         (["../training_data.tgz", *OTHER, "a.txt"], "training_data.tgz (to import)", "runs/cpu/data",
@@ -465,37 +392,30 @@ def locate(names: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> s
          "beside it", "runs/cpu/data", "training_data"),
         (["../training_data.tar", *FULL], "training_data/full (packed); not read: training_data.tar beside it",
          "training_data/full", None),
+        (FULL + IMPORTED, "training_data/full (packed) and in training_data/imported (packed): name one with --data",
+         None, None),
+        (FULL + COLS, "training_data/full (packed) and in training_data (2 files to import): name one with --data",
+         None, None),
+        (["b/a.csv", "x.tsv"], "training_data/x.tsv: is this a graph? Name it with --data, several with `coloring-gnn",
+         None, None),
+        ([*OTHER, "b/a.txt.gz"], "import training_data/b/*.gz`, or move it out of training_data", None, None),
     ],
 )  # fmt: skip
-def test_without_data_the_job_takes_what_is_in_training_data(
-    names, description: str, graphs: str, imported: str | None, tmp_path: Path, monkeypatch
+def test_without_data_the_job_takes_what_is_in_training_data_or_refuses_what_it_cannot_decide(
+    names: list[str], said: str, graphs: str | None, imported: str | None, tmp_path: Path, monkeypatch
 ):
-    place = imported and Path(imported)
-    is_generated = "generated" in description
-    expected = sources.DataLocation(Path(graphs), description, place, is_generated)
-    assert locate(names, tmp_path, monkeypatch) == expected
-
-
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        (FULL + IMPORTED, "training_data/full (packed) and in training_data/imported (packed): name one with --data"),
-        (FULL + COLS, "training_data/full (packed) and in training_data (2 files to import): name one with --data"),
-        (["../training_data.tar.gz", "../training_data.tar"],
-         "graphs are in training_data.tar.gz (to import) and in training_data.tar (to import): name one with --data"),
-        (["b/a.csv", "x.tsv"], "training_data/x.tsv: is this a graph? Name it with --data, several with `coloring-gnn"),
-        ([*OTHER, "b/a.txt.gz"], "import training_data/b/*.gz`, or move it out of training_data"),
-    ],
-)  # fmt: skip
-def test_without_data_the_job_refuses_what_it_cannot_decide(names, said: str, tmp_path: Path, monkeypatch):
-    with pytest.raises(UserError, match=re.escape(said)):
-        locate(names, tmp_path, monkeypatch)
-
-
-def test_training_data_that_cannot_be_searched_is_named(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(os, "scandir", Mock(side_effect=PermissionError(13, os.strerror(13), "training_data")))
-    with pytest.raises(UserError, match=r"^training_data: the folder cannot be read \(permission denied\); allow it"):
-        locate([], tmp_path, monkeypatch)
+    home = tmp_path / "training_data"
+    home.mkdir()
+    for path in map(home.joinpath, names):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    monkeypatch.chdir(tmp_path)
+    if graphs is None:
+        with pytest.raises(UserError, match=re.escape(said)):
+            sources.locate(RunSettings())  # of preset cpu
+    else:
+        expected = sources.DataLocation(Path(graphs), said, imported and Path(imported), "generated" in said)
+        assert sources.locate(RunSettings()) == expected
 
 
 @pytest.mark.parametrize("name", [".gz", "a.col/.gz", ".col", "absent.col", "n" * 300 + ".col", "graph.xlsx"])

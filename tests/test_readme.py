@@ -2,7 +2,6 @@
 a clone after those that its page has before it.
 """
 
-import itertools
 import os
 import re
 import shlex
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import test_rust
+from test_environment import copy_checkout
 
 from gnn_training import contract, settings
 from gnn_training.__main__ import COMMANDS, parse
@@ -45,12 +45,16 @@ def lines(code: str) -> list[str]:
     return [line for line in (re.sub(r"(^| +)# .*", "", line).strip() for line in joined.splitlines()) if line]
 
 
+def fenced() -> set[str]:
+    """All commands in blocks of the pages."""
+    return {line for page in NOW for language, code in blocks(page) if language == "sh" for line in lines(code)}
+
+
 def commands() -> list[str]:
     """Every command of this project in the code of the pages."""
-    fenced = [line for page in NOW for language, code in blocks(page) if language == "sh" for line in lines(code)]
-    inline = itertools.chain(*(re.findall(r"`([^`\n]+)`", text(page)) for page in NOW))
+    inline = {code for page in NOW for code in re.findall(r"`([^`\n]+)`", text(page))}
     ours = re.compile(r"\./\w+\.sh|scripts/\w+\.sh|(\.venv/bin/)?coloring-gnn [a-z]|python -m gnn_training [a-z]")
-    return sorted({re.split(r" +[#|<>]", line)[0].strip() for line in [*fenced, *inline] if ours.match(line)})
+    return sorted({re.split(r" +[#|<>]", line)[0].strip() for line in fenced() | inline if ours.match(line)})
 
 
 @pytest.mark.parametrize("command", commands())
@@ -194,38 +198,36 @@ def script(page: str) -> list[str]:
     for language, code in blocks(page):
         if language in PROGRAMS:
             found.append(PROGRAMS[language].format(code))
-        for line in lines(code) if language == "sh" else []:
-            if not any(map(line.startswith, NOT_RUN)):
-                added = [flags for start, flags in ADDED.items() if line.startswith(start)]
-                line = REPLACED.get(line, " ".join([line, *added]))
-                for part, other in PARTS.items():
-                    line = line.replace(part, other)
-                found.append(line)
+        elif language == "sh":
+            found += [in_short(line) for line in lines(code) if not line.startswith(tuple(NOT_RUN))]
     return found
+
+
+def in_short(line: str) -> str:
+    """What the tables make of a command."""
+    line = REPLACED.get(line, " ".join([line, *(flags for start, flags in ADDED.items() if line.startswith(start))]))
+    for part, other in PARTS.items():
+        line = line.replace(part, other)
+    return line
 
 
 RUN_PAGES = [page for page in NOW if len(script(page)) > 1]
 
 
 def test_every_entry_of_the_tables_is_a_command_of_the_pages():
-    found = {line for page in NOW for language, code in blocks(page) if language == "sh" for line in lines(code)}
-    assert [line for line in REPLACED if line not in found] == []
-    assert [start for start in (*ADDED, *NOT_RUN) if not any(line.startswith(start) for line in found)] == []
-    assert [part for part in PARTS if not any(part in line for line in found)] == []
+    assert REPLACED.keys() <= fenced()
+    assert [start for start in (*ADDED, *NOT_RUN) if not any(line.startswith(start) for line in fenced())] == []
+    assert [part for part in PARTS if not any(part in line for line in fenced())] == []
     other = {"sh", "c", "rust", "toml", "mermaid", ""}  # cargo runs the blocks of Rust
     assert {language for page in NOW for language, _ in blocks(page)} <= {*PROGRAMS, *other}
 
 
 @pytest.fixture
 def clone(tmp_path: Path, compiled: None) -> Path:
-    """The files of this checkout that git keeps, and the compiled loops."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    cached = ROOT.glob("gnn_training/search/__pycache__/*.nb?")
-    for name in {*listed, *(str(path.relative_to(ROOT)) for path in cached)}:
-        if (ROOT / name).is_file():
-            (tmp_path / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, tmp_path / "clone" / name)  # with its time, which numba compares
+    """The files of this checkout that git keeps, and the compiled loops, whose times numba compares."""
+    copy_checkout(tmp_path / "clone")
+    cache = Path("gnn_training/search/__pycache__")
+    shutil.copytree(ROOT / cache, tmp_path / "clone" / cache)
     return tmp_path / "clone"
 
 
@@ -236,7 +238,9 @@ def test_commands_of_a_page_work_one_after_the_other(page: str, clone: Path, tmp
     program = "\n".join(["set -euo pipefail", *(f"echo {shlex.quote(f'$ {line}')}\n{line}" for line in script(page))])
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"GNN_VENV": sys.prefix}
     if "$MADE" in program:
-        variables["MADE"] = str(made(request, tmp_path / "made"))
+        variables["MADE"] = str(tmp_path / "made")
+        shutil.copytree(request.getfixturevalue("archive").parent, tmp_path / "made/models")
+        shutil.copytree(request.getfixturevalue("trained"), tmp_path / "made/runs/cpu")
     if "$MODULES" in program:
         variables["MODULES"] = str(request.getfixturevalue("modules"))
     if "cargo " in program:
@@ -275,13 +279,6 @@ def test_the_program_in_c_colors_a_ring(tmp_path: Path):
         done = subprocess.run([tmp_path / "color"], cwd=ROOT, capture_output=True, text=True, check=True)
         colors = [int(color) for color in done.stdout.split()]
         assert len(colors) == 5 and all(colors[node] != colors[node - 1] for node in range(5)) and max(colors) == 2
-
-
-def made(request: pytest.FixtureRequest, folder: Path) -> Path:
-    archive = request.getfixturevalue("archive")
-    for source, target in ((archive.parent, "models"), (request.getfixturevalue("trained"), "runs/cpu")):
-        shutil.copytree(source, folder / target)
-    return folder
 
 
 def check_installation(venv: Path, variables: dict[str, str], said: str) -> None:

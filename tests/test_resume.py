@@ -26,9 +26,6 @@ from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint, trainer
 from gnn_training.training.learner import MAX_BAD_STEPS, NORMS, WEIGHTS
 
-Moment = Callable[[], bool]
-"""True when it has come."""
-
 
 @pytest.fixture
 def settings(tiny_data: Path, tmp_path: Path) -> TrainSettings:
@@ -52,7 +49,7 @@ def assert_same_run(run: Path, reference: Path) -> None:
     assert status(run)["status"] == "done"
 
 
-def interrupt(settings: TrainSettings, number: int, moment: Moment) -> int:
+def interrupt(settings: TrainSettings, number: int, moment: Callable[[], bool]) -> int:
     """Train and send it a signal at the moment; its exit code."""
     process = tiny_runs.fork(train, settings)
     wait_for(moment, process)
@@ -61,7 +58,7 @@ def interrupt(settings: TrainSettings, number: int, moment: Moment) -> int:
     return process.exitcode
 
 
-def kill_until_done(settings: TrainSettings, moments: Iterable[Moment]) -> None:
+def kill_until_done(settings: TrainSettings, moments: Iterable[Callable[[], bool]]) -> None:
     """kill -9 at every moment, start again each time, and let the last one finish."""
     for moment in moments:
         before = saved_step(settings.run)
@@ -72,8 +69,7 @@ def kill_until_done(settings: TrainSettings, moments: Iterable[Moment]) -> None:
 
 
 def saved_step(run: Path) -> int:
-    state = newest(run)
-    return state["step"] if state else 0
+    return (newest(run) or {"step": 0})["step"]
 
 
 def last_step(run: Path) -> int:
@@ -93,10 +89,6 @@ def saving(run: Path, step: int) -> bool:
     return last_step(run) >= step and any((run / "checkpoints").glob(".*.tmp"))
 
 
-def evaluated(run: Path) -> bool:
-    return len(metrics(run, "validation")) > 1
-
-
 def test_stops_just_before_and_after_an_evaluation_record_it_once(settings: TrainSettings, trained: Path):
     assert interrupt(settings, signal.SIGTERM, partial(reached, settings.run, 6)) == 143
     stopped = status(settings.run)
@@ -109,7 +101,8 @@ def test_stops_just_before_and_after_an_evaluation_record_it_once(settings: Trai
 
 def test_kill_9_after_an_evaluation_and_while_a_checkpoint_is_written_changes_nothing(settings, trained: Path):
     run = settings.run
-    kill_until_done(settings, [partial(saving, run, 1), partial(evaluated, run), partial(saving, run, 20)])
+    moments = partial(saving, run, 1), lambda: len(metrics(run, "validation")) > 1, partial(saving, run, 20)
+    kill_until_done(settings, moments)
     assert_same_run(run, trained)
 
 
@@ -369,13 +362,6 @@ def test_a_disk_that_takes_no_more_is_told_in_a_sentence_and_the_old_file_stays(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_training_without_a_checkpoint_that_can_be_read_is_not_begun_again(tmp_path: Path):
-    for step in (10, 20):
-        (tmp_path / f"step-000000{step}.pt").touch()
-    with pytest.raises(UserError, match="step-00000010.pt: is damaged"):
-        checkpoint.newest(tmp_path)
-
-
 def test_a_missing_file_and_a_strange_one_are_named(tmp_path: Path):
     with pytest.raises(UserError, match="best.pt: cannot be read .no such file or directory.; train first"):
         checkpoint.load(tmp_path / "best.pt")
@@ -383,7 +369,8 @@ def test_a_missing_file_and_a_strange_one_are_named(tmp_path: Path):
     checkpoint.save(tmp_path / "other.pt", {"weights": {}})
     changed = state()
     checkpoint.save(tmp_path / "shape.pt", changed | {"network": changed["network"] | {"rule": torch.ones(2, 3)}})
-    for name in ("list.pt", "other.pt", "shape.pt"):
+    checkpoint.save(tmp_path / "nan.pt", state(float("nan")))
+    for name in ("list.pt", "other.pt", "shape.pt", "nan.pt"):
         with pytest.raises(UserError, match=f"{name}: is damaged .*; delete it or name another file"):
             checkpoint.load(tmp_path / name)
 

@@ -83,31 +83,26 @@ def send(serve, tmp_path: Path) -> Callable[[str], list[Order]]:
     return run
 
 
-def test_commands_of_the_page_are_requests_of_version_2_of_the_api(send):
-    orders = send("\n".join(REQUESTS))
-    assert [(method, path) for method, path, *_ in orders] == [
-        ("POST", "/v2/network-volumes"),
-        ("POST", "/v2/pods"),
-        ("POST", "/v2/pods/xyz789/action"),
-        ("DELETE", "/v2/pods/xyz789"),
-    ]
-    schemas = ("CreateNetworkVolumeRequest", "CreatePodRequest", "PodActionRequest")
-    for schema, (*_, body) in zip(schemas, orders, strict=False):
-        check_schema("runpod_schema.json", schema)(body)
-    assert orders[3][3] is None and "rest.runpod" not in PAGE
-
-
 @pytest.mark.parametrize("other", [None, "other.example:5000/me/gnn@sha256:0a1b"])
 @pytest.mark.parametrize("name", [path.name for path in (ROOT / "deploy").glob("runpod-*.json")])
-def test_pod_is_that_of_a_file_with_the_image_and_the_volume_that_the_page_puts_in(name: str, other: str | None, send):
+def test_commands_of_the_page_are_requests_of_version_2_of_the_api_and_rent_the_pod_of_a_file(name: str, other, send):
     [image] = re.findall(rf"image=(\S+) file=deploy/{name}", PAGE)
     chosen = f"image={other or image} file=deploy/{name}"
     commands, choices = re.subn(r"image=\S+ file=\S+", chosen, "\n".join(REQUESTS))
-    pod = send(commands)[1][3]
-    check_schema("runpod_schema.json", "CreatePodRequest")(pod)
+    assert choices == 1 and "rest.runpod" not in PAGE
+    volume, pod, action, end = send(commands)
+    assert [order[:2] for order in (volume, pod, action)] == [
+        ("POST", "/v2/network-volumes"),
+        ("POST", "/v2/pods"),
+        ("POST", "/v2/pods/xyz789/action"),
+    ]
+    assert end == ("DELETE", "/v2/pods/xyz789", f"Bearer {KEY}", None)
+    schemas = ("CreateNetworkVolumeRequest", "CreatePodRequest", "PodActionRequest")
+    for schema, order in zip(schemas, (volume, pod, action), strict=True):
+        check_schema("runpod_schema.json", schema)(order[3])
     file = json.loads((ROOT / "deploy" / name).read_text())
     network = [{"volumeId": "abc123", "path": "/workspace"}]
-    assert choices == 1 and pod == file | {"image": other or image, "mounts": {"network": network}}
+    assert pod[3] == file | {"image": other or image, "mounts": {"network": network}}
 
 
 def refusal(api: str) -> str:

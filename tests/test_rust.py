@@ -44,10 +44,10 @@ UNABLE = unable()
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.skipif(bool(UNABLE), reason=UNABLE)]
 
 
-def cargo(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        ["cargo", *arguments], cwd=CRATE, env={**os.environ, **environment}, capture_output=True, text=True
-    )
+def cargo(*arguments: str | Path, crate: Path = CRATE, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run cargo in the folder of a crate; all build in the same place."""
+    env = os.environ | {"CARGO_TARGET_DIR": str(CRATE / "target")} | variables
+    return subprocess.run(["cargo", *arguments], cwd=crate, env=env, capture_output=True, text=True)
 
 
 def library() -> str:
@@ -55,10 +55,10 @@ def library() -> str:
     return str(next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")))
 
 
-def color(*arguments: str, crate: Path = CRATE) -> subprocess.CompletedProcess:
-    variables = os.environ | {"ORT_DYLIB_PATH": library(), "CARGO_TARGET_DIR": str(CRATE / "target")}
-    command = ["cargo", "run", "--quiet", "--locked", "--example", "calls", "--", *arguments]
-    return subprocess.run(command, cwd=crate, env=variables, capture_output=True, text=True)
+def color(*arguments: str, crate: Path = CRATE) -> subprocess.CompletedProcess[str]:
+    """Run the example that calls the network."""
+    command = ("run", "--quiet", "--locked", "--example", "calls", "--", *arguments)
+    return cargo(*command, crate=crate, ORT_DYLIB_PATH=library())
 
 
 def search(*arguments: str, crate: Path = CRATE) -> subprocess.CompletedProcess:
@@ -131,7 +131,7 @@ def test_the_program_says_what_is_wrong_in_one_line(arguments: tuple[str, ...], 
 
 def test_onnx_runtime_writes_no_device_id(tmp_path: Path):
     """A few variables only: those of a CI service would switch telemetry off, too."""
-    built = cargo("build", "--locked", "--example", "calls", CARGO_TARGET_DIR=str(CRATE / "target"))
+    built = cargo("build", "--locked", "--example", "calls")
     assert built.returncode == 0, built.stderr
     command = [CRATE / "target/debug/examples/calls", SHIPPED_MODEL, CRATE / "examples/queen8_8.col"]
     for allowed in ({}, {"ORT_DISABLE_TELEMETRY": "0"}):
@@ -180,9 +180,9 @@ def test_the_packed_crate_colors_its_own_example(tmp_path: Path):
 @pytest.fixture(scope="module")
 def crate() -> Iterator[subprocess.Popen[str]]:
     """The program that reads a file per line."""
-    command = ["cargo", "run", "--quiet", "--locked", "--example", "edges"]
-    subprocess.run([*command[:1], "build", *command[2:]], cwd=CRATE, check=True)
-    with subprocess.Popen(command, cwd=CRATE, stdin=-1, stdout=-1, text=True, bufsize=1) as process:
+    assert cargo("build", "--locked", "--example", "edges").returncode == 0
+    edges = CRATE / "target/debug/examples/edges"
+    with subprocess.Popen(edges, stdin=-1, stdout=-1, text=True, bufsize=1) as process:
         yield process
         process.stdin.close()
 

@@ -79,14 +79,14 @@ def played(graphs: Sequence[Graph], weights: Tensor, rounds: int, **options) -> 
 
 def by_color(state: State, values: Tensor, i: int, n: int) -> np.ndarray:
     """Values (N, K) of a graph out of those of all nodes and colors."""
-    return values.view(*state.coloring.colors.shape, -1)[i, :n].numpy()
+    return values.view(*state.colors.shape, -1)[i, :n].numpy()
 
 
 def own_conflicts(state: State, graph: Graph, i: int) -> np.ndarray:
     """Neighbours in the color of a node, one more if it is closed: (N,)."""
-    colors = state.coloring.colors[i, : graph.num_nodes].numpy()
+    colors = state.colors[i, : graph.num_nodes].numpy()
     same = (graph.adjacency() & (colors[:, None] == colors)).sum(1)
-    return same + (state.coloring.is_open[i].numpy()[colors] == 0)
+    return same + (state.is_open[i].numpy()[colors] == 0)
 
 
 RULES = {
@@ -107,36 +107,36 @@ def test_every_round_keeps_the_rules(rule: str, graphs: list[Graph], seed: int, 
 
 def check_round(before: State, after: State, graph: Graph, i: int) -> None:
     n, t = graph.num_nodes, int(before.round)
-    old, new = (state.coloring.colors[i, :n].numpy() for state in (before, after))
-    is_open, own = before.coloring.is_open[i].numpy() > 0, own_conflicts(before, graph, i)
+    old, new = (state.colors[i, :n].numpy() for state in (before, after))
+    is_open, own = before.is_open[i].numpy() > 0, own_conflicts(before, graph, i)
     movers = np.flatnonzero(old != new)
     assert (own[movers] > 0).all() and is_open[new[movers]].all()
-    assert (by_color(before, before.memory.until, i, n)[movers, new[movers]] < t).all()
-    assert (by_color(after, after.memory.until, i, n)[movers, old[movers]] >= t).all()
-    assert (after.memory.age[i, :n].numpy()[movers] == 1).all()
+    assert (by_color(before, before.until, i, n)[movers, new[movers]] < t).all()
+    assert (by_color(after, after.until, i, n)[movers, old[movers]] >= t).all()
+    assert (after.age[i, :n].numpy()[movers] == 1).all()
     assert not graph.adjacency()[np.ix_(movers, movers)].any()  # neighbours do not move together
     one_hot = np.eye(len(is_open))[new]
-    assert np.array_equal(by_color(after, after.coloring.counts, i, n), graph.adjacency() @ one_hot)
-    closed = np.flatnonzero(is_open != (after.coloring.is_open[i].numpy() > 0))
+    assert np.array_equal(by_color(after, after.counts, i, n), graph.adjacency() @ one_hot)
+    closed = np.flatnonzero(is_open != (after.is_open[i].numpy() > 0))
     if own.any():
-        assert after.best.conflicts[i] == min(before.best.conflicts[i], own.sum() / 2) and not len(closed)
+        assert after.best_conflicts[i] == min(before.best_conflicts[i], own.sum() / 2) and not len(closed)
         return
     k, sizes = is_open.sum(), np.bincount(old, minlength=len(is_open))
-    assert not len(movers) and after.best.num_colors[i] == k and after.best.conflicts[i] == 1e6
-    assert k < before.best.num_colors[i] or torch.equal(after.best.colors[i], before.best.colors[i])
+    assert not len(movers) and after.best_num_colors[i] == k and after.best_conflicts[i] == 1e6
+    assert k < before.best_num_colors[i] or torch.equal(after.best[i], before.best[i])
     assert k == 1 if not len(closed) else is_open[closed[0]] and sizes[closed[0]] == sizes[is_open].min()
 
 
 def test_an_untrained_network_makes_the_best_moves_that_are_not_tabu():
     graph, num_moves = random_graph(40, 0.4), 0
     for before, after in played([graph], first_weights(), 150):
-        own, colors = own_conflicts(before, graph, 0), before.coloring.colors[0, :40].numpy()
-        allowed = by_color(before, before.memory.until, 0, 40) < int(before.round)
-        allowed &= before.coloring.is_open[0].numpy() > 0
+        own, colors = own_conflicts(before, graph, 0), before.colors[0, :40].numpy()
+        allowed = by_color(before, before.until, 0, 40) < int(before.round)
+        allowed &= before.is_open[0].numpy() > 0
         allowed[np.arange(40), colors] = False
-        change = own[:, None] - by_color(before, before.coloring.counts, 0, 40)
+        change = own[:, None] - by_color(before, before.counts, 0, 40)
         gain = np.where(allowed & (own > 0)[:, None], change, -np.inf)
-        new = after.coloring.colors[0, :40].numpy()
+        new = after.colors[0, :40].numpy()
         movers = np.flatnonzero(colors != new)
         if 0 < (own > 0).sum() <= rule.ACTIVE:
             assert (gain[movers, new[movers]] == gain.max()).all()
@@ -154,19 +154,17 @@ def test_the_names_of_the_colors_do_not_matter():
     inverse = order.argsort()
 
     def renamed(state: State) -> State:
-        counts, until = (x.view(-1, 20)[:, inverse].flatten() for x in (state.coloring.counts, state.memory.until))
-        colors, is_open = order[state.coloring.colors], state.coloring.is_open[:, inverse]
-        return state._replace(
-            coloring=search.CurrentColoring(colors, counts, is_open), memory=state.memory._replace(until=until)
-        )
+        counts, until = (x.view(-1, 20)[:, inverse].flatten() for x in (state.counts, state.until))
+        colors, is_open = order[state.colors], state.is_open[:, inverse]
+        return state._replace(colors=colors, counts=counts, is_open=is_open, until=until)
 
     one, fixed = search.begin(search.split(weights[None]), batch, task, sizes)
     other = renamed(one)
     for _ in range(40):
         one = search.one_round(one, search.ask(one, fixed), fixed)
         other = search.one_round(other, search.ask(other, fixed), fixed._replace(table=fixed.table[:, inverse]))
-        assert torch.equal(renamed(one).coloring.colors[:, :-1], other.coloring.colors[:, :-1])
-    assert (one.memory.moves > 0).sum() > 5
+        assert torch.equal(renamed(one).colors[:, :-1], other.colors[:, :-1])
+    assert (one.moves > 0).sum() > 5
 
 
 def kernel(graph: Graph, found: Result, i: int, weights: Tensor, rounds: int, seed: int, asked: int = 0) -> None:
@@ -236,7 +234,7 @@ def test_the_number_asked_for_says_how_many_of_the_largest_classes_are_open():
     colors = np.repeat([0, 1, 2, 3], [1, 4, 2, 5])
     for asked, expected in {0: [1] * 4, 1: [0, 0, 0, 1], 3: [0, 1, 1, 1], 4: [1] * 4, 9: [1] * 4}.items():
         batch = prepare([Graph.from_edges(12, [])], asked=asked, colors=colors)
-        assert search.first_coloring(*batch).is_open.tolist() == [expected]
+        assert search.first_coloring(*batch)[2].tolist() == [expected]
 
 
 def test_a_search_for_the_number_asked_finds_it_or_nothing():

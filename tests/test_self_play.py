@@ -1,4 +1,4 @@
-"""Self-play: games, rounds on several ranks, the replay buffer, and what is kept."""
+"""Self-play: games, iterations on several ranks, the replay buffer, and what is kept."""
 
 import itertools
 import signal
@@ -30,7 +30,7 @@ from gnn_training.training import self_play
 from gnn_training.training.games import CHILDREN, RECORDED, Pair, Player, as_data, from_bytes, num_bytes, to_bytes
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import DeviceDataset, GraphLoader
-from gnn_training.training.self_play import ROUNDS, SelfPlay
+from gnn_training.training.self_play import ITERATIONS, SelfPlay
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -143,8 +143,8 @@ def start(rt: Runtime, settings: TrainSettings) -> SelfPlay:
     return SelfPlay(settings, DeviceDataset(data, rt.device), data.indices("train"), CrossoverNetwork(), rt)
 
 
-def rounds_of(rt: Runtime, settings: TrainSettings) -> tuple[bytes, list[list[int]], dict, int]:
-    """Play half of the rounds: the buffer, the pairs of this rank in three steps, scores, number of rounds."""
+def iterations_of(rt: Runtime, settings: TrainSettings) -> tuple[bytes, list[list[int]], dict, int]:
+    """Play half of the iterations: the buffer, the pairs of this rank in three steps, scores, number of iterations."""
     torch.manual_seed(0)
     games, network = start(rt, settings), CrossoverNetwork()
     for step in range(0, 10, 2):
@@ -154,7 +154,7 @@ def rounds_of(rt: Runtime, settings: TrainSettings) -> tuple[bytes, list[list[in
     other.direct.weight.data[0, 0] = -1.0  # conflicts are bad
     scores = games.scores(other, network)
     games.close()
-    return to_bytes([pair for pairs in games.rounds.values() for pair in pairs]), batches, scores, games.num_played
+    return to_bytes([pair for pairs in games.buffer.values() for pair in pairs]), batches, scores, games.num_played
 
 
 def drawn(games: SelfPlay, step: int) -> list[Pair]:
@@ -171,9 +171,9 @@ def test_two_ranks_play_the_games_of_one_and_share_its_batches(hard_data: Path, 
     def playing(name: str, **changes) -> TrainSettings:
         return tiny_runs.settings(hard_data, tmp_path / name, self_play=1.0, games=10, **changes)
 
-    [(alone, batches, scores, played)] = in_group(1, rounds_of, playing("one", batch_pairs=8))
-    group = in_group(2, rounds_of, playing("two", batch_pairs=4))
-    assert played == ROUNDS // 2 and len(from_bytes(alone, PackedGraphs.open(hard_data).num_nodes)) > 20
+    [(alone, batches, scores, played)] = in_group(1, iterations_of, playing("one", batch_pairs=8))
+    group = in_group(2, iterations_of, playing("two", batch_pairs=4))
+    assert played == ITERATIONS // 2 and len(from_bytes(alone, PackedGraphs.open(hard_data).num_nodes)) > 20
     for mine, _, its_scores, _ in group:
         assert mine == alone and its_scores == pytest.approx(scores)
     assert scores["pairs_aside"] > 0 and scores["crossover_explained"] != scores["crossover_gain"] != 0
@@ -182,7 +182,7 @@ def test_two_ranks_play_the_games_of_one_and_share_its_batches(hard_data: Path, 
         halves = [batches[step] for _, batches, *_ in group]
         assert len(halves[0]) == len(halves[1]) == 4 and sorted(sum(halves, [])) == sorted(whole)
     files = [sorted((tmp_path / name / "self_play").glob("*")) for name in ("one", "two")]
-    assert len(files[0]) == ROUNDS // 2 and [f.read_bytes() for f in files[0]] == [f.read_bytes() for f in files[1]]
+    assert len(files[0]) == ITERATIONS // 2 and [f.read_bytes() for f in files[0]] == [f.read_bytes() for f in files[1]]
 
 
 def learned(rt: Runtime, settings: TrainSettings) -> tuple[np.ndarray, dict]:
@@ -254,30 +254,30 @@ def test_from_nothing_games_teach_what_holds_for_other_graphs(tmp_path: Path, mo
     assert scores["crossover_gain"] > 2 * scores["crossover_gain_error"] > 0
 
 
-def test_minutes_decide_how_many_games_a_round_has(tiny_data: Path, tmp_path: Path, monkeypatch, rt: Runtime):
-    monkeypatch.setattr(self_play, "ROUNDS", 3)
+def test_minutes_decide_how_many_games_an_iteration_has(tiny_data: Path, tmp_path: Path, monkeypatch, rt: Runtime):
+    monkeypatch.setattr(self_play, "ITERATIONS", 3)
     games = start(rt, tiny_runs.settings(tiny_data, tmp_path / "run", self_play=0.05))
     games.advance(0, 10, CrossoverNetwork(), [])
-    assert games.num_played == 1 and games.games > 1  # 3 s on all threads, less the first round, in two rounds
+    assert games.num_played == 1 and games.games > 1  # 3 s on all threads, less the first iteration, in two others
     games.close()
 
 
-def test_a_signal_leaves_the_round_out_and_no_game_goes_on(tiny_data: Path, tmp_path: Path, rt: Runtime):
+def test_a_signal_leaves_the_iteration_out_and_no_game_goes_on(tiny_data: Path, tmp_path: Path, rt: Runtime):
     games = start(rt, tiny_runs.settings(tiny_data, tmp_path / "run", self_play=1.0, games=1000))
     assert not games.advance(0, 10, CrossoverNetwork(), [1.0])
     games.close()
-    assert games.num_played == 0 and games.rounds == {} and not any((tmp_path / "run").glob("self_play/*"))
+    assert games.num_played == 0 and games.buffer == {} and not any((tmp_path / "run").glob("self_play/*"))
 
 
-def test_the_oldest_rounds_leave_a_buffer_that_is_full(tiny_data: Path, tmp_path: Path, rt: Runtime):
+def test_the_oldest_iterations_leave_a_buffer_that_is_full(tiny_data: Path, tmp_path: Path, rt: Runtime):
     games = start(rt, tiny_runs.settings(tiny_data, tmp_path / "run", self_play=1.0, replay_mib=1))
     pair = play(0)[0][0]
     room = 2**20 // num_bytes(pair)
     for number in range(3):
         games._add(number, [pair] * (room // 2))
-    assert list(games.rounds) == [1, 2]
-    games._add(3, [pair] * 2 * room)  # at least the last round stays
-    assert list(games.rounds) == [3]
+    assert list(games.buffer) == [1, 2]
+    games._add(3, [pair] * 2 * room)  # at least the last one stays
+    assert list(games.buffer) == [3]
 
 
 @pytest.mark.slow  # half a minute of games

@@ -14,14 +14,10 @@ MODEL = """
 tiny (float[N, 16] node_features, int64[2, E] edge_index, int64[N] batch,
       int64[B] num_colors, int64 seed, int64 steps)
     => (float[N, 256] color_logits, float[B] chromatic, float[B, 8] graph_type_logits, float[B] difficulty)
-    <int64[1] num_colors = {0}, int64 seed = {0}, int64 steps = {2}>
+    <int64[1] num_colors = {0}, int64 seed = {0}, int64 steps = {2}, int64 zero = {0}, int64 one = {1}, int64 two = {2},
+     int64 three = {3}, int64[1] one_row = {1}, int64[1] eight = {8}, int64 depth = {256}, float[2] levels = {0, 8},
+     float nothing = {0}, bool go = {1}, int64[2] side = {300, 300}>
 {
-    zero = Constant<value_int = 0>()
-    one = Constant<value_int = 1>()
-    two = Constant<value_int = 2>()
-    three = Constant<value_int = 3>()
-    one_row = Constant<value_ints = [1]>()
-    eight = Constant<value_ints = [8]>()
     last = ReduceMax<keepdims = 0>(batch)
     num_graphs = Add(last, one)
     B = Unsqueeze(num_graphs, zero)
@@ -36,15 +32,10 @@ tiny (float[N, 16] node_features, int64[2, E] edge_index, int64[N] batch,
     place = Mul(node, factor)
     k_of_node = Gather(k, batch)
     color = Mod(place, k_of_node)
-    depth = Constant<value_int = 256>()
-    levels = Constant<value_floats = [0.0, 8.0]>()
     color_logits = OneHot(color, depth, levels)
     chromatic = Cast<to = 1>(k)
     types_shape = Concat<axis = 0>(B, eight)
-    nothing = Constant<value_float = 0.0>()
     graph_type_logits = Expand(nothing, types_shape)
-    go = Constant<value = bool {1}>()
-    side = Constant<value_ints = [300, 300]>()
     grid = ConstantOfShape(side)
     done, worn = Loop(steps, go, nothing, grid) <body = round (int64 i, bool c, float before, float[300, 300] a)
         => (bool on, float after, float[300, 300] b) {

@@ -210,7 +210,7 @@ class Draw:
     index: int
     sizes: Sizes
 
-    def load(self) -> Instance:
+    def instance(self) -> Instance:
         """Draw the graph. It depends on the fields alone."""
         return draw(self.seed, self.family, self.index, self.num_nodes)
 

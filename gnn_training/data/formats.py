@@ -9,7 +9,7 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
 from reprlib import repr as brief
@@ -19,7 +19,7 @@ import numpy as np
 from defusedxml import ElementTree
 
 from gnn_training.contract import GRAPH_TYPES
-from gnn_training.data.tables import Rows, adjacency_lists, checked_size, lines, numbered, parse_table
+from gnn_training.data.tables import Lines, Rows, adjacency_lists, checked_size, numbered, parse_table
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 
@@ -37,11 +37,11 @@ def integer(word: bytes | str) -> int:
 
 
 def parse_dimacs(content: bytes) -> Instance:
-    """Read one graph. Repeated edges and loops are dropped. A wrong M gives a note, because many files have one."""
+    """Read one graph. Repeated edges and loops are dropped. A wrong M gives a warning, because many files have one."""
     num_nodes = stated_edges = 0
     edge_ends, unused = array("i"), set()
-    for number, line in lines(content):
-        try:
+    with Lines(content, "{!r} is neither `c`, one `p edge N M` nor `e u v`; fix it") as lines:
+        for line in lines:
             match line.split(None, 4):
                 case [b"e", first, second, *more]:
                     u, v = integer(first), integer(second)
@@ -49,8 +49,8 @@ def parse_dimacs(content: bytes) -> Instance:
                         raise UserError(f"edge {u}-{v} comes before the header `p edge N M`; begin with it")
                     if not (0 < u <= num_nodes and 0 < v <= num_nodes):
                         raise UserError(f"edge {u}-{v} is outside the nodes 1..{num_nodes} of the header; correct it")
-                    edge_ends.append(u - 1)
-                    edge_ends.append(v - 1)
+                    edge_ends.append(u)
+                    edge_ends.append(v)
                     if more:
                         unused.add("distances of edges")
                 case [b"p", b"edge" | b"edges" | b"col", n, m, *_] if not num_nodes:
@@ -60,19 +60,21 @@ def parse_dimacs(content: bytes) -> Instance:
                 # Comments, dimensions, coordinates, parameters.
                 case [word, *_] if word[:1] != b"c" and word not in (b"d", b"v", b"x"):
                     raise ValueError
-        except UserError as error:
-            raise UserError(f"line {number}: {error}") from None
-        except ValueError:
-            shown = line[:40].rstrip().decode("ascii", "replace")
-            message = f"line {number}: {shown!r} is neither `c`, one `p edge N M` nor `e u v`; fix it"
-            raise UserError(message) from None
     if not num_nodes:
         raise UserError("there is no line `p edge N M`; a .col file begins with one")
-    graph = Graph.from_edges(num_nodes, np.asarray(edge_ends).reshape(-1, 2))
-    right = stated_edges in (len(edge_ends) // 2, graph.num_edges)
-    notes = [] if right else [f"the header says {stated_edges} edges, the file has {graph.num_edges}; these are used"]
-    notes += [f"{name} are not used: this is plain coloring" for name in sorted(unused)]
-    return Instance(graph, note="; ".join(notes), names=range(1, num_nodes + 1), kind="DIMACS")
+    instance = _counted_from_1(num_nodes, edge_ends, "DIMACS")
+    warnings, found = [], instance.graph.num_edges
+    if stated_edges not in (len(edge_ends) // 2, found):
+        warnings.append(f"the header says {stated_edges} edges, the file has {found}; these are used")
+    warnings += [f"{name} are not used: this is plain coloring" for name in sorted(unused)]
+    return replace(instance, warning="; ".join(warnings))
+
+
+def _counted_from_1(num_nodes: int, edge_ends: array, kind: str) -> Instance:
+    """The graph of pairs of nodes 1 to N, one after the other."""
+    edges = np.asarray(edge_ends).reshape(-1, 2)
+    edges -= 1  # in place: there may be 20 million
+    return Instance(Graph.from_edges(num_nodes, edges), names=range(1, num_nodes + 1), kind=kind)
 
 
 def parse_text(content: bytes) -> Instance:
@@ -85,74 +87,69 @@ def parse_text(content: bytes) -> Instance:
 
 def parse_matrix_market(content: bytes) -> Instance:
     """Read a square sparse matrix (https://math.nist.gov/MatrixMarket/formats.html). Entries other than 0 are edges."""
-    rows = ((number, line.split()) for number, line in lines(content))
-    _, header = next(rows, (0, []))
-    kinds = [word.decode(errors="replace").lower() for word in header]
-    if kinds[:2] != ["%%matrixmarket", "matrix"] or len(kinds) != 5:
-        raise UserError("line 1: there is no `%%MatrixMarket matrix coordinate pattern symmetric`; begin with it")
-    if kinds[2] != "coordinate":
-        raise UserError(f"line 1: {kinds[2]!r} is no sparse matrix; write it as `coordinate`")
-    edge_ends, size = array("i"), None
-    width = {"pattern": 2, "complex": 4}.get(kinds[3], 3)
-    for number, words in rows:
-        if not words or words[0][:1] == b"%":
-            continue
-        try:
-            if size is None:
-                height, num_nodes, size = map(integer, words)
-                if height != checked_size(num_nodes):
-                    raise UserError(f"the matrix has {height} rows and {num_nodes} columns; that of a graph is square")
+    edge_ends, num_missing, num_nodes = array("i"), -1, 0
+    with Lines(content, "{!r} is no entry of this matrix; correct it") as lines:
+        num_words = _words_of_an_entry(next(iter(lines), b""))
+        for line in lines:
+            words = line.split()
+            if not words or words[0][:1] == b"%":
+                continue
+            if not num_nodes:
+                height, width, num_missing = map(integer, words)
+                num_nodes = checked_size(width)
+                if height != width:
+                    raise UserError(f"the matrix has {height} rows and {width} columns; that of a graph is square")
                 continue
             u, v = map(integer, words[:2])
             if not (0 < u <= num_nodes and 0 < v <= num_nodes):
                 raise UserError(f"entry ({u}, {v}) is outside the {num_nodes} rows and columns; correct it")
-            if len(words) != width:
+            if len(words) != num_words:
                 raise ValueError
-            size -= 1
-            if width == 2 or any(float(word) for word in words[2:]):
-                edge_ends.extend((u - 1, v - 1))
-        except UserError as error:
-            raise UserError(f"line {number}: {error}") from None
-        except ValueError:
-            shown = brief(b" ".join(words).decode(errors="replace"))
-            raise UserError(f"line {number}: {shown} is no entry of this {kinds[3]} matrix; correct it") from None
-    if size != 0:
+            num_missing -= 1
+            if num_words == 2 or any(float(word) for word in words[2:]):
+                edge_ends.extend((u, v))
+    if num_missing != 0:
         raise UserError("has no line `rows columns entries`, or another number of entries; write it again")
-    graph = Graph.from_edges(num_nodes, np.asarray(edge_ends).reshape(-1, 2))
-    return Instance(graph, names=range(1, num_nodes + 1), kind="Matrix Market")
+    return _counted_from_1(num_nodes, edge_ends, "Matrix Market")
+
+
+def _words_of_an_entry(header: bytes) -> int:
+    """How many words an entry has by the first line of a Matrix Market file."""
+    match header.decode(errors="replace").lower().split():
+        case ["%%matrixmarket", "matrix", "coordinate", field, _]:
+            return {"pattern": 2, "complex": 4}.get(field, 3)
+        case ["%%matrixmarket", "matrix", layout, _, _]:
+            raise UserError(f"{layout!r} is no sparse matrix; write it as `coordinate`")
+    raise UserError("there is no `%%MatrixMarket matrix coordinate pattern symmetric`; begin with it")
 
 
 def parse_metis(content: bytes) -> Instance:
     """Read a .graph file (manual of METIS 5.1, 4.1.1): line v has the neighbours of node v. Weights are ignored."""
     num_nodes = num_edges = first = step = node = 0
     edge_ends = array("i")
-    for number, line in lines(content):
-        words = line.split()
-        if line[:1] == b"%" or not (words or 0 < node < num_nodes or num_nodes):
-            continue
-        try:
+    form = "a .graph file has `nodes edges`, then for every node a line of its neighbours"
+    with Lines(content, f"has words that are no numbers; {form}") as lines:
+        for line in lines:
+            words = line.split()
+            if line[:1] == b"%" or not (words or num_nodes):
+                continue
             if not num_nodes:
                 size, num_edges, *flags = map(integer, words)
                 num_nodes, (flag, num_weights) = checked_size(size), [*flags, 0, 0][:2]
                 first, step = flag // 100 + flag // 10 % 10 * (num_weights or 1), 1 + flag % 10
                 continue
-            for neighbour in map(integer, words[first::step]):
-                if not (node < num_nodes and 0 < neighbour <= num_nodes):
-                    raise UserError(f"edge {node + 1}-{neighbour} is outside the {num_nodes} nodes; correct it")
-                edge_ends.extend((node, neighbour - 1))
             node += 1
-        except UserError as error:
-            raise UserError(f"line {number}: {error}") from None
-        except ValueError:
-            way_out = "a .graph file has `nodes edges`, then for every node a line of its neighbours"
-            raise UserError(f"line {number}: has words that are no numbers; {way_out}") from None
+            for neighbour in map(integer, words[first::step]):
+                if not (node <= num_nodes and 0 < neighbour <= num_nodes):
+                    raise UserError(f"edge {node}-{neighbour} is outside the {num_nodes} nodes; correct it")
+                edge_ends.extend((node, neighbour))
     if not num_nodes:
         raise UserError("there is no line `nodes edges`; a .graph file begins with one")
-    graph = Graph.from_edges(num_nodes, np.asarray(edge_ends).reshape(-1, 2))
-    if not 2 * graph.num_edges == 2 * num_edges == len(edge_ends) // 2:
-        found = f"the header says {num_edges} edges, the lines have {len(edge_ends) // 2} ends of {graph.num_edges}"
+    instance, num_ends = _counted_from_1(num_nodes, edge_ends, "METIS"), len(edge_ends) // 2
+    if not 2 * instance.graph.num_edges == 2 * num_edges == num_ends:
+        found = f"the header says {num_edges} edges, the lines have {num_ends} ends of {instance.graph.num_edges}"
         raise UserError(f"{found}; each edge stands in the lines of both its nodes: correct it")
-    return Instance(graph, names=range(1, num_nodes + 1), kind="METIS")
+    return instance
 
 
 def parse_graphml(content: bytes) -> Instance:
@@ -176,17 +173,23 @@ def parse_graphml(content: bytes) -> Instance:
     position: dict[bytes, int] = {}
     edge_ends = array("i", [position.setdefault(str(name).encode(), len(position)) for name in ids])
     instance = numbered(position, edge_ends[len(edge_ends) - 2 * len(edges) :], "GraphML")
-    keys = {key.get("id"): str(key.get("attr.name")).lower() for key in root.findall(f"{space}key")}
-    for title in ("name", "label", "nodelabel"):
-        names = {}
-        for node in nodes:
-            found = [data for data in node.findall(f"{space}data") if keys.get(data.get("key")) == title]
-            if title == "nodelabel":
-                found = [one for one in node.iter() if one.tag.endswith("}NodeLabel")]
-            names[node.get("id")] = found[0].text.strip() if found and found[0].text else ""
+    for texts in _texts(root, space, nodes):
+        names = dict(zip((node.get("id") for node in nodes), texts, strict=True))
         if len(set(names.values()) - {""}) == len(position):
             return replace(instance, names=[names[name] for name in instance.names])
     return instance
+
+
+def _texts(root: Any, space: str, nodes: list) -> Iterator[list[str]]:
+    """What each node has as its `name`, then as its `label`, then as yEd's label; "" is nothing."""
+    keys = {key.get("id"): str(key.get("attr.name")).lower() for key in root.findall(f"{space}key")}
+    data = [{keys.get(each.get("key")): each for each in reversed(node.findall(f"{space}data"))} for node in nodes]
+    yield from ([_text(of_node.get(title)) for of_node in data] for title in ("name", "label"))
+    yield [_text(next((one for one in node.iter() if one.tag.endswith("}NodeLabel")), None)) for node in nodes]
+
+
+def _text(element: Any) -> str:
+    return (element.text or "").strip() if element is not None else ""
 
 
 def parse_json(content: bytes) -> Instance:
@@ -226,8 +229,11 @@ def _networkx(document: dict) -> Instance:
 
 
 def _prism(document: dict) -> Instance:
-    older = "ground_truth" in document
-    adjacency, labels = document["adjacency"], document["ground_truth"] if older else document
+    """The graph of one of PRISM's schemas; the older one has the labels in an object of their own."""
+    adjacency, labels, keys = document["adjacency"], document, ("coloring", "graph_type")
+    if "ground_truth" in document:
+        labels, keys = document["ground_truth"], ("node_colors", "graph_type_id")
+    coloring_key, type_key = keys
     for key, value in (("adjacency", adjacency), ("ground_truth", labels)):
         if not isinstance(value, dict):
             raise UserError(f"`{key}` is {brief(value)}; it must be an object")
@@ -240,13 +246,13 @@ def _prism(document: dict) -> Instance:
     if (wrong := matrix != matrix.T).any():
         i, j = divmod(int((wrong & (matrix == 1)).argmax()), n)
         raise UserError(f"`adjacency` is not symmetric: ({i}, {j}) is 1, ({j}, {i}) is not; set both")
-    graph, key, colors = Graph.from_adjacency(matrix), "node_colors" if older else "coloring", None
-    if labels.get(key) is not None:
-        colors = _whole_numbers(labels[key], n, key)  # perhaps not proper
+    instance = Instance(Graph.from_adjacency(matrix), kind="JSON with a matrix")
+    if labels.get(coloring_key) is not None:
+        colors = _whole_numbers(labels[coloring_key], n, coloring_key)  # perhaps not proper
         if len(colors) != n:
-            raise UserError(f"`{key}` has {len(colors)} numbers; {n} nodes need {n}")
-    type_id = _graph_type(labels, "graph_type_id" if older else "graph_type")
-    instance = Instance(graph, colors, kind="JSON with a matrix")
+            raise UserError(f"`{coloring_key}` has {len(colors)} numbers; {n} nodes need {n}")
+        instance = replace(instance, coloring=colors)
+    type_id = _graph_type(labels, type_key)
     return instance if type_id is None else replace(instance, family=GRAPH_TYPES[type_id], graph_type=type_id)
 
 

@@ -26,7 +26,7 @@ from gnn_training.data.families import Draw
 from gnn_training.data.packed import Columns, Label, PackedGraphs, Row
 from gnn_training.data.sources import read
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph, Instance
+from gnn_training.graph import Graph, Instance, NeighbourLists
 from gnn_training.network.crossover_weights import by_size, from_text
 from gnn_training.processes import run_in_processes
 
@@ -91,23 +91,13 @@ def label_all(
         kept = _label_without_copies(pending, parts, plan, workers, redraw)
         if not kept:
             raise UserError(f"{folder}: there is no graph to write; name sources that have at least one")
-        labelled = [row for _, row in kept]
-        every = min(5, max(2, len(labelled) // FEW))  # of few graphs, more are needed to see what training gains
-        columns = {name: np.array([row[name] for row in labelled]) for name in ("num_nodes", "family")}
-        for row, part in zip(labelled, split(columns, plan.seed, every), strict=True):
+        rows = [row for _, row in kept]
+        every = min(5, max(2, len(rows) // FEW))  # of few graphs, more are needed to see what training gains
+        columns = {name: np.array([row[name] for row in rows]) for name in ("num_nodes", "family")}
+        for row, part in zip(rows, split(columns, plan.seed, every), strict=True):
             row["split"] = part
-        validation = [i for i, row in enumerate(labelled) if row["split"]]
-        if gpus:
-            from gnn_training.data.gpu_labels import improve_labels  # loads numba's CUDA
-
-            rows = [labelled[i] for i in validation]
-            moves = [int(plan.moves * more_moves(row["num_nodes"])) for row in rows]
-            left = improve_labels(rows, moves, plan.seconds, plan.trained, plan.seed, gpus)
-            validation = [validation[place] for place in left]  # too large
-        found = _label([kept[i][0] for i in validation], parts, VALIDATION, plan, workers)
-        for i, (_, better) in zip(validation, found, strict=True):
-            labelled[i] |= {name: better[name] for name in BETTER}
-        graphs = packed.write(folder, packed.join(labelled), plan.families, plan.origin)
+        _label_longer([(source, row) for source, row in kept if row["split"]], parts, plan, workers, gpus)
+        graphs = packed.write(folder, packed.join(rows), plan.families, plan.origin)
         shutil.rmtree(folder / PARTS)
     ids, counts = graphs.indices("validation"), f"{len(graphs)} graphs from {len(pending)} sources"
     if len(ids):
@@ -115,6 +105,19 @@ def label_all(
         counts += f", {len(ids)} for validation: labels {below:.2f} colors below DSATUR, {proven:.0f}% proven optimal"
     log.info(counts)
     return graphs
+
+
+def _label_longer(kept: list[tuple[Source, Row]], parts: Path, plan: Plan, workers: int, gpus: Sequence[int]) -> None:
+    """Put better labels into the rows of validation graphs."""
+    if gpus:
+        from gnn_training.data.gpu_labels import improve_labels  # loads numba's CUDA
+
+        moves = [int(plan.moves * more_moves(row["num_nodes"])) for _, row in kept]
+        too_large = improve_labels([row for _, row in kept], moves, plan.seconds, plan.trained, plan.seed, gpus)
+        kept = [kept[i] for i in too_large]
+    found = _label([source for source, _ in kept], parts, VALIDATION, plan, workers)
+    for (_, row), (_, better) in zip(kept, found, strict=True):
+        row |= {name: better[name] for name in BETTER}
 
 
 def _is_finished(folder: Path, origin: dict) -> bool:
@@ -181,23 +184,28 @@ def _label(pending: Sequence[Source], parts: Path, name: str, plan: Plan, worker
         ):  # a signal may come here
             for number in jobs:
                 advance(len(missing[number][1]))
+    finished = [part or packed.read_columns(path) for path, part in done.items()]
+    if not is_validation:
+        _log_sources(finished)
     labelled: list[tuple[int, Row]] = []
-    read_as: dict[str, list[Row]] = {}
-    for path, part in done.items():
-        tensors, metadata = part or packed.read_columns(path)
-        rows = packed.rows(tensors)
-        labelled += zip(json.loads(metadata["positions"]), rows, strict=True)
-        if is_validation:
-            continue
-        for kind, row in zip(json.loads(metadata["kinds"]), rows, strict=True):
-            read_as.setdefault(kind, []).append(row)
+    for tensors, metadata in finished:
+        labelled += zip(json.loads(metadata["positions"]), packed.rows(tensors), strict=True)
+    return sorted(labelled, key=itemgetter(0))
+
+
+def _log_sources(finished: Iterable[tuple[Columns, dict[str, str]]]) -> None:
+    """Tell what is wrong with sources, and how many graphs were read as what."""
+    sizes: dict[str, list[np.ndarray]] = {}
+    for tensors, metadata in finished:
+        rows = np.column_stack([tensors["num_nodes"], tensors["num_edges"]])
+        for kind, size in zip(json.loads(metadata["kinds"]), rows, strict=True):
+            sizes.setdefault(kind, []).append(size)
         for note in json.loads(metadata["notes"]):
             log.warning(note)
-    for kind, found in read_as.items():
-        nodes, edges = (sum(int(row[name]) for row in found) for name in ("num_nodes", "num_edges"))
+    for kind, found in sizes.items():
         if kind:
+            nodes, edges = np.array(found, np.int64).sum(axis=0)
             log.info("%d graphs, %d nodes, %d edges, %s", len(found), nodes, edges, kind)
-    return sorted(labelled, key=itemgetter(0))
 
 
 def _read_part(path: Path) -> tuple[Columns, dict[str, str]] | None:
@@ -216,14 +224,14 @@ def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan, is_va
     rows, positions, kinds, notes = [], [], [], []
     for position, source in places:
         try:
-            instance = source.load() if isinstance(source, Draw) else read(source)
+            instance = source.instance() if isinstance(source, Draw) else read(source)
             packed.check_size(instance.graph)
         except UserError as error:
             if not plan.skip_bad:
                 raise
             notes.append(f"left out: {error}")
             continue
-        notes += [instance.note] if instance.note else []
+        notes += [instance.warning] if instance.warning else []
         best = label(instance, moves, plan.seconds, plan.seed, plan.trained)
         if every and plan.rule and position % every == 0 and instance.graph.num_nodes <= SEARCHED_NODES:
             best = long_search(best, instance.graph, np.array(plan.rule, np.float32), plan.seed)
@@ -275,9 +283,6 @@ def long_search(known: Label, graph: Graph, rule: np.ndarray, seed: int) -> Labe
     """The label with a search of HORIZON times the rounds of a call: when it had how few colors, and what it had seen
     after the rounds of a call and at STATES other times, which are drawn by `seed`.
     """
-    import torch  # which only such workers need
-
-    from gnn_training.network.states import SearchState, features
     from gnn_training.search.first_colorings import clique_size
     from gnn_training.search.search_kernel import SearchTask, search_graph
 
@@ -287,21 +292,10 @@ def long_search(known: Label, graph: Graph, rule: np.ndarray, seed: int) -> Labe
         return known
     call = min(CALL_ROUNDS, rounds_by_size(n))
     rng = np.random.default_rng([seed, n, len(lists.neighbours)])
-    latest = HORIZON * call / LATEST_STATE
-    times = sorted({call, *np.exp(rng.uniform(math.log(FIRST_STATE), math.log(latest), STATES)).astype(int).tolist()})
+    bounds = math.log(FIRST_STATE), math.log(HORIZON * call / LATEST_STATE)
+    times = np.array(sorted({call, *np.exp(rng.uniform(*bounds, STATES)).astype(int).tolist()}))
     end = search_graph(lists, SearchTask(known.first, HORIZON * call, seed, clique, times=times), rule)
-    reached, rounds = end.reached[end.num_colors :][::-1], np.array(times[: len(end.states)], np.int64)
-    saved = np.searchsorted(reached, rounds, "right") - 1
-    of_graph = num_colors - saved, np.full(len(rounds), clique), rounds, reached[saved], end.state_conflicts
-    colors, *counts = end.states.swapaxes(0, 1)
-    exists = np.ones(colors.shape, bool)
-    degrees = np.broadcast_to(np.diff(lists.offsets), colors.shape)
-
-    def floats(x: np.ndarray) -> torch.Tensor:
-        return torch.tensor(x, dtype=torch.float32)
-
-    seen = SearchState(torch.tensor(colors, dtype=torch.int64), *map(floats, (*counts, *of_graph)))
-    vectors = features(torch.tensor(exists), floats(degrees), seen, torch.arange(num_colors))
+    reached, rounds = end.reached[end.num_colors :][::-1], times[: len(end.states)]
     return replace(
         known,
         search_rounds=HORIZON * call,
@@ -309,8 +303,28 @@ def long_search(known: Label, graph: Graph, rule: np.ndarray, seed: int) -> Labe
         search_colors=end.num_colors,
         reached=reached,
         state_rounds=rounds,
-        states=vectors.numpy(),
+        states=_features(end, lists, num_colors, clique, reached, rounds),
     )
+
+
+def _features(
+    end: Any, lists: NeighbourLists, num_colors: int, clique: int, reached: np.ndarray, rounds: np.ndarray
+) -> np.ndarray:
+    """What the network sees (S, FEATURES) of the states of a search after some rounds (S,). reached: after how many it
+    had ever fewer colors.
+    """
+    import torch  # which only workers with long searches need
+
+    from gnn_training.network.states import SearchState, features
+
+    saved = np.searchsorted(reached, rounds, "right") - 1
+    colors, *counts = end.states.swapaxes(0, 1)
+    degrees = np.broadcast_to(np.diff(lists.offsets), colors.shape)
+    of_graph = num_colors - saved, np.full(len(rounds), clique), rounds, reached[saved], end.state_conflicts
+    of_node = degrees, *counts
+    degree, *rest = (torch.tensor(values, dtype=torch.float32) for values in (*of_node, *of_graph))
+    state = SearchState(torch.tensor(colors, dtype=torch.int64), *rest)
+    return features(torch.ones(colors.shape, dtype=torch.bool), degree, state, torch.arange(num_colors)).numpy()
 
 
 def fingerprint(graph: Graph) -> int:

@@ -13,7 +13,7 @@ from typing import BinaryIO, NoReturn, cast, get_args
 
 import numpy as np
 
-from gnn_training.data.formats import FORMATS
+from gnn_training.data.formats import FORMATS, Format
 from gnn_training.data.packed import GRAPHS_FILE, MANIFEST_FILE, is_packed
 from gnn_training.errors import StorageError, UserError
 from gnn_training.files import DISK_ERRORS, damaged, read_bytes, reason
@@ -31,30 +31,31 @@ GENERATED = re.compile(rf"({'|'.join(get_args(RecipeName))})-\d+")  # folders in
 
 def read(path: Path) -> Instance:
     """Read the graph of one file, named after it. UserError is "FILE: line N: ..." or "FILE: ..."."""
-    limit, way_out = _limit(path), "allow it or leave the file out"
-    content = read_bytes(path, limit, way_out)
+    limit, hint = _format(path).limit, "allow it or leave the file out"
+    content = read_bytes(path, limit, hint)
     if path.suffix.lower() == ".gz":
         with damaged(path, "fetch or pack it again"):
             content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(limit + 1)
         if len(content) > limit:
-            raise UserError(f"{path}: unpacks to more than {limit / 1e6:g} MB, which is too large to read; {way_out}")
+            raise UserError(f"{path}: unpacks to more than {limit / 1e6:g} MB, which is too large to read; {hint}")
     return parse(str(path), content)
 
 
 def parse(file: str, content: bytes) -> Instance:
-    """Read the graph in the uncompressed bytes of a file. A coloring that is not proper becomes a note."""
-    _limit(file)
+    """Read the graph in the uncompressed bytes of a file. A coloring that is not proper becomes a warning."""
+    read_content = _format(file).parse
     try:
-        instance = FORMATS[suffix(file)].parse(content)
+        instance = read_content(content)
     except UserError as error:
         raise UserError(f"{file}: {error}") from error
-    graph, colors, note = instance.graph, instance.coloring, instance.note
+    graph, colors, warning = instance.graph, instance.coloring, instance.warning
     if colors is not None:
         wrong = conflicts(graph, colors)
-        note = f"its coloring is not proper (conflicts: {wrong}) and is not used" if wrong else note
+        warning = f"its coloring is not proper (conflicts: {wrong}) and is not used" if wrong else warning
         colors = None if wrong else np.unique(colors, return_inverse=True)[1]  # without gaps
     name = PurePath(PurePath(file).name.removesuffix(".gz")).stem.encode(errors="replace").decode()
-    return replace(instance, graph=replace(graph, name=name), coloring=colors, note=f"{file}: {note}" if note else "")
+    warning = f"{file}: {warning}" if warning else ""
+    return replace(instance, graph=replace(graph, name=name), coloring=colors, warning=warning)
 
 
 def suffix(file: str) -> str:
@@ -62,11 +63,11 @@ def suffix(file: str) -> str:
     return PurePath(PurePath(file).name.lower().removesuffix(".gz")).suffix
 
 
-def _limit(file: Path | str) -> int:
-    """How many bytes of a graph file are read; UserError if it has no known suffix."""
+def _format(file: Path | str) -> Format:
+    """The format of a graph file; UserError if it has no known suffix."""
     if suffix(str(file)) not in FORMATS:
         raise UserError(f"{file}: is not a known kind of graph file; known are {SUFFIXES}")
-    return FORMATS[suffix(str(file))].limit
+    return FORMATS[suffix(str(file))]
 
 
 def find(sources: Iterable[Path]) -> list[Path]:
@@ -117,7 +118,7 @@ def _unpack(file: BinaryIO, folder: Path) -> None:
     with tarfile.open(fileobj=stream, mode="r:", encoding="utf-8") as tar:
         for member in tar:
             if member.isreg() and _listed(PurePath(member.name).name):
-                if member.issparse() or member.size > _limit(member.name):
+                if member.issparse() or member.size > _format(member.name).limit:
                     raise ValueError(f"{brief(member.name)} has holes or is too large: {member.size} bytes")
                 tar.extract(member, folder, filter="data")
         stream.seek(tar.offset)

@@ -8,8 +8,9 @@ import re
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from reprlib import repr as brief
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, Self
 
 import numpy as np
 
@@ -28,18 +29,35 @@ ENDS = {"source": "target", "from": "to", "node": "node", "u": "v", "src": "dst"
 BRACKETS = (b"()", b"[]", b"{}")
 APART = "no name is in both columns, so two colors are enough; for exams, write pairs of exams with a common student"
 SEVERAL = "an edge with more about it, or a node and its neighbours"
-WAY_OUT = "begin an edge list with a line `source,target,weight`, or end the name of a file of neighbours in .adjlist"
+HINT = "begin an edge list with a line `source,target,weight`, or end the name of a file of neighbours in .adjlist"
 
 
-def lines(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Every line with its number, from 1. UserError if there are too many, or if one is too long."""
-    text = _normalized(content)
-    if text.count(b"\n") > MAX_LINES:
-        raise UserError(f"has more than {MAX_LINES} lines; a larger file is not read")
-    for number, line in enumerate(io.BytesIO(text), 1):
-        if len(line) > MAX_LINE:
-            raise UserError(f"line {number}: has more than {MAX_LINE} bytes; is this the file of a graph?")
-        yield number, line
+class Lines:
+    """The lines of a file. In a `with` block, an error gets the number of the line that was read last; a ValueError
+    becomes the sentence `fault`, with the line in the place of {}.
+    """
+
+    def __init__(self, content: bytes, fault: str = ""):
+        self.number, self.line, self.fault, self._text = 0, b"", fault, _normalized(content)
+        if self._text.count(b"\n") > MAX_LINES:
+            raise UserError(f"has more than {MAX_LINES} lines; a larger file is not read")
+
+    def __iter__(self) -> Iterator[bytes]:
+        for number, line in enumerate(io.BytesIO(self._text), 1):
+            self.number, self.line = number, line
+            if len(line) > MAX_LINE:
+                raise UserError(f"has more than {MAX_LINE} bytes; is this the file of a graph?")
+            yield line
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, UserError) and self.number:
+            raise UserError(f"line {self.number}: {error}") from None
+        if isinstance(error, ValueError):
+            shown = self.line[:40].rstrip().decode("ascii", "replace")
+            raise UserError(f"line {self.number}: {self.fault.format(shown)}") from None
 
 
 def _normalized(content: bytes) -> bytes:
@@ -88,32 +106,34 @@ class Rows:
 
     def __iter__(self) -> Iterator[tuple[int, list[bytes]]]:
         skip, is_ascii = self.skip, self.content.isascii()
-        for number, line in lines(self.content):
-            try:
-                if not is_ascii:
-                    line.decode()
-                cells = self._cells(line)
-            except (UnicodeDecodeError, csv.Error) as error:
-                fault = f"is no CSV ({error})" if isinstance(error, csv.Error) else "has bytes that are not UTF-8 text"
-                raise UserError(f"line {number}: {fault}; is this an edge list?") from None
-            while cells and not cells[-1]:
-                cells.pop()
-                self.is_padded = True
-            if not cells or cells[0][:1] in (b"#", b"%"):
-                continue
-            if self.has_colons:
-                cells = [cells[0].removesuffix(b":").rstrip(), *cells[1 + (cells[1:2] == [b":"]) :]]
-            if skip:
-                skip -= 1
-            else:
-                yield number, cells
+        with Lines(self.content) as lines:
+            for line in lines:
+                cells = self._cells(line, is_ascii)
+                while cells and not cells[-1]:
+                    cells.pop()
+                    self.is_padded = True
+                if not cells or cells[0][:1] in (b"#", b"%"):
+                    continue
+                if self.has_colons:
+                    cells = [cells[0].removesuffix(b":").rstrip(), *cells[1 + (cells[1:2] == [b":"]) :]]
+                if skip:
+                    skip -= 1
+                else:
+                    yield lines.number, cells
 
-    def _cells(self, line: bytes) -> list[bytes]:
-        if b'"' in line:
-            text = line.strip(b"\n") if self.separator else b" ".join(line.split())
-            sign = (self.separator or b" ").decode()
-            cells = csv.reader([text.decode()], delimiter=sign, strict=True, skipinitialspace=True)
-            return [cell.encode().strip() for cell in next(cells, [])]
+    def _cells(self, line: bytes, is_ascii: bool) -> list[bytes]:
+        try:
+            if not is_ascii:
+                line.decode()
+            if b'"' in line:
+                text = line.strip(b"\n").decode() if self.separator else b" ".join(line.split()).decode()
+                sign = (self.separator or b" ").decode()
+                cells = csv.reader([text], delimiter=sign, strict=True, skipinitialspace=True)
+                return [cell.encode().strip() for cell in next(cells, [])]
+        except UnicodeDecodeError:
+            raise UserError("has bytes that are not UTF-8 text; is this an edge list?") from None
+        except csv.Error as error:
+            raise UserError(f"is no CSV ({error}); is this an edge list?") from None
         if self.separator:
             return [cell.strip() for cell in line.split(self.separator)]
         words = line.split()
@@ -127,20 +147,19 @@ class Pairs(NamedTuple):
     ends: np.ndarray  # (rows, 2) positions
     widths: np.ndarray  # (rows,)
 
-
-def _pairs(rows: Rows, columns: tuple[int, int] = (0, 1)) -> Pairs:
-    """The cells of all rows in two columns."""
-    position: dict[bytes, int] = {}
-    ends, widths = array("i"), array("i")
-    first, second = columns
-    for number, cells in rows:
-        width = len(cells)
-        widths.append(width)
-        one = cells[first] if first < width else b""
-        ends.append(position.setdefault(one, len(position)))
-        ends.append(position.setdefault(cells[second] if second < width else one, len(position)))
-        _check_count(number, position)
-    return Pairs(position, np.asarray(ends).reshape(-1, 2), np.asarray(widths))
+    @classmethod
+    def of(cls, rows: Rows, first: int = 0, second: int = 1) -> Self:
+        """The cells of all rows in two columns."""
+        position: dict[bytes, int] = {}
+        ends, widths = array("i"), array("i")
+        for number, cells in rows:
+            width = len(cells)
+            widths.append(width)
+            one = cells[first] if first < width else b""
+            ends.append(position.setdefault(one, len(position)))
+            ends.append(position.setdefault(cells[second] if second < width else one, len(position)))
+            _check_count(number, position)
+        return cls(position, np.asarray(ends).reshape(-1, 2), np.asarray(widths))
 
 
 def parse_table(content: bytes) -> Instance:
@@ -151,7 +170,7 @@ def parse_table(content: bytes) -> Instance:
         raise UserError("there is no edge; an edge list has two nodes per line")
     if rows.has_colons:
         return adjacency_lists(rows)
-    pairs, columns, kind = _pairs(rows), _named_columns(first), "edge list"
+    pairs, columns, kind = Pairs.of(rows), _named_columns(first), "edge list"
     if matrix := _matrix(rows, pairs, columns is not None):
         return matrix
     if columns and len(pairs.ends) == 1:
@@ -163,7 +182,7 @@ def parse_table(content: bytes) -> Instance:
         if pairs.widths.max() > len(first):
             raise UserError(f"line {number}: the header {shown} has fewer cells than another row; name all columns")
         rows.skip, kind = 1, f"edge list without its header {shown}"
-        pairs = _pairs(rows, columns or (0, 1))
+        pairs = Pairs.of(rows, *columns or (0, 1))
     elif counted := _counted(number, first, pairs):
         return counted
     if columns or pairs.widths.min() == pairs.widths.max() == 2:
@@ -237,47 +256,59 @@ def _matrix(rows: Rows, pairs: Pairs, has_ends: bool) -> Instance | None:
     """
     height, width, is_binary = len(pairs.widths), int(pairs.widths[-1]), pairs.position.keys() <= {b"0", b"1"}
     if height == width == 2 and is_binary and [*pairs.position] != [b"0", b"1"]:
-        _refuse(1, [b"two rows of 0 and 1"], "a matrix or two edges", WAY_OUT)
-    for above, before in {0: ((0, 0), (1, 1)), 1: ((1, 0),), -1: ((0, 1),)}.get(height - width, ()):
-        has_both, size = above + before == 2, height - above
+        _refuse(1, [b"two rows of 0 and 1"], "a matrix or two edges", HINT)
+    names = {0: ((False, False), (True, True)), 1: ((True, False),), -1: ((False, True),)}
+    for is_above, is_before in names.get(height - width, ()):
+        has_both, size = is_above and is_before, height - is_above
         is_even = (pairs.widths[1:] == width).all() and pairs.widths[0] in (width, width - has_both)
-        if not is_even or size < 3 - has_both or has_ends > has_both:
-            continue
-        above_names, names, matrix = [], [], np.empty((size, size), np.float32)
-        try:
-            for i, (_, cells) in enumerate(rows, -above):
-                if i < 0:
-                    above_names = cells[-size:]
-                else:
-                    names += cells[:before]
-                    matrix[i] = np.array(cells[before:], dtype=np.float32)
-        except ValueError:  # words
-            continue
-        if has_both and names != above_names:
-            if has_ends:
-                continue
-            raise UserError(f"has rows and columns of different names; name both alike and in one order, or {WAY_OUT}")
-        if above != before and all(map(_is_number, names or above_names)):
-            if (matrix != matrix.T).any():
-                continue
-            if not np.isin(matrix, (0, 1)).all():
-                _refuse(*next(iter(rows)), SEVERAL, WAY_OUT)
-        _check_matrix(matrix, names or above_names)
-        labels = [name.decode() for name in names or above_names] or range(size)
-        return Instance(Graph.from_adjacency(matrix != 0), names=labels, kind="adjacency matrix")
+        if is_even and size >= 3 - has_both and has_ends <= has_both:
+            matrix, above, before = _square(rows, size, is_above, is_before)
+            if matrix is not None and _is_matrix(rows, matrix, above, before, has_ends):
+                return _graph_of(matrix, before or above)
     if is_binary and pairs.widths.min() > 2 and height not in (1, width):
-        raise UserError(f"has {height} rows of {width} numbers, but a matrix is square; complete it, or {WAY_OUT}")
+        raise UserError(f"has {height} rows of {width} numbers, but a matrix is square; complete it, or {HINT}")
     return None
 
 
-def _check_matrix(matrix: np.ndarray, names: Sequence[bytes]) -> None:
-    """Set the diagonal to 0. UserError if a square of numbers (N, N), or with names (N,), is not that of one graph."""
+def _square(
+    rows: Rows, size: int, is_above: bool, is_before: bool
+) -> tuple[np.ndarray | None, list[bytes], list[bytes]]:
+    """The numbers (N, N) of the rows, and the names above and before them. Other words than numbers are no matrix."""
+    above, before, matrix = [], [], np.empty((size, size), np.float32)
+    for i, (_, cells) in enumerate(rows, -is_above):
+        if i < 0:
+            above = cells[-size:]
+            continue
+        before += cells[:is_before]
+        try:
+            matrix[i] = np.array(cells[is_before:], dtype=np.float32)
+        except ValueError:
+            return None, [], []
+    return matrix, above, before
+
+
+def _is_matrix(rows: Rows, matrix: np.ndarray, above: list[bytes], before: list[bytes], has_ends: bool) -> bool:
+    """Whether numbers (N, N) are an adjacency matrix by the names around them. UserError if they may be one."""
+    if above and before:
+        if above != before and not has_ends:
+            raise UserError(f"has rows and columns of different names; name both alike and in one order, or {HINT}")
+        return above == before
+    if (above or before) and all(map(_is_number, above or before)):
+        if (matrix != matrix.T).any():
+            return False
+        if not np.isin(matrix, (0, 1)).all():
+            _refuse(*next(iter(rows)), SEVERAL, HINT)
+    return True
+
+
+def _graph_of(matrix: np.ndarray, names: Sequence[bytes]) -> Instance:
+    """The graph of numbers (N, N), with names (N,) or none. UserError if they are not the matrix of one graph."""
     if len(set(names)) < len(names):
         raise UserError(f"{brief(max(names, key=names.count).decode())} is the name of two nodes; give each its own")
     if (wrong := (matrix != matrix.T)).any():
         i, j = divmod(int(wrong.argmax()), len(matrix))
         shown = f"row {i + 1} has {matrix[i, j]:g} for node {j + 1}, row {j + 1} has {matrix[j, i]:g} for node {i + 1}"
-        raise UserError(f"the matrix is not symmetric: {shown}; edges have no direction: set both, or {WAY_OUT}")
+        raise UserError(f"the matrix is not symmetric: {shown}; edges have no direction: set both, or {HINT}")
     diagonal = matrix.diagonal().copy()
     np.fill_diagonal(matrix, 0)
     is_laplacian = matrix.max() <= 0 and np.allclose(-matrix.sum(1), diagonal, 0.01, 0.01)
@@ -286,42 +317,65 @@ def _check_matrix(matrix: np.ndarray, names: Sequence[bytes]) -> None:
     is_counted = matrix[1:, 1:].max() <= 1 and np.ptp(matrix[0, 1:] - np.arange(1, len(matrix))) == 0
     if is_counted and not names and len(matrix) > 3:
         raise UserError("the first row and column of the matrix may be names or numbers: leave them out")
+    labels = [name.decode() for name in names] or range(len(matrix))
+    return Instance(Graph.from_adjacency(matrix != 0), names=labels, kind="adjacency matrix")
+
+
+class Further:
+    """The cells after the second of all rows: how many there are, how many are also a label, a number or a fraction."""
+
+    def __init__(self, rows: Rows, pairs: Pairs):
+        cells = labels = numbers = fractions = 0
+        for cell in chain.from_iterable(row[2:] for _, row in rows):
+            is_fraction = not cell.isdigit() and bool(FRACTION.fullmatch(cell))
+            cells += 1
+            labels += cell in pairs.position
+            numbers += is_fraction or bool(WHOLE.fullmatch(cell))
+            fractions += is_fraction
+        self.are_labels, self.have_labels = labels == cells, labels > 0
+        self.are_numbers, self.have_numbers, self.have_fractions = numbers == cells, numbers > 0, fractions > 0
+        num_heads = len(np.unique(pairs.ends[:, 0]))
+        self.begin_once, self.all_begin = num_heads == len(pairs.ends), num_heads == len(pairs.position)  # labels, rows
+        self.is_uneven = bool(np.ptp(pairs.widths)) and not rows.is_padded  # not for empty cells at the end of rows
+        self.labels_are_numbers = np.array([*map(_is_number, pairs.position)])
 
 
 def _has_neighbours(rows: Rows, pairs: Pairs) -> bool:
     """Whether further cells of rows are neighbours, not weights or labels of an edge. UserError if not certain."""
-    heads, seconds = pairs.ends.T
-    num_heads, is_even = len(np.unique(heads)), not np.ptp(pairs.widths)
-    begin_once, all_begin = num_heads == len(heads), num_heads == len(pairs.position)
-    are_numbers = np.array([*map(_is_number, pairs.position)])
-    cells = nodes = numbers = fractions = 0
-    for _, row in rows:
-        for cell in row[2:]:
-            is_fraction = not cell.isdigit() and bool(FRACTION.fullmatch(cell))
-            cells += 1
-            nodes += cell in pairs.position
-            numbers += is_fraction or bool(WHOLE.fullmatch(cell))
-            fractions += is_fraction
-    may_be_short = begin_once and all_begin and nodes == cells and pairs.widths.max() > 1 and not rows.skip
-    if pairs.widths.min() == 1 and not may_be_short:
-        _alone(*next(row for row in rows if len(row[1]) == 1))
-    is_uneven, has_words = not (is_even or rows.is_padded), not are_numbers[seconds].any()
-    are_alike = numbers == (0 if has_words else cells) and (has_words or are_numbers[seconds].all())
-    are_lists = is_uneven and are_alike and (rows.separator or numbers)
-    are_lists = are_lists or (nodes == cells and (not is_even or (all_begin and _is_mutual(rows))))
-    if begin_once and are_lists and not rows.skip:  # such lists have no header
+    further = Further(rows, pairs)
+    may_be_lists = further.begin_once and not rows.skip  # such lists have no header
+    if pairs.widths.min() == 1:
+        may_be_short = further.are_labels and further.all_begin and pairs.widths.max() > 1
+        if not (may_be_lists and may_be_short):
+            _alone(*next(row for row in rows if len(row[1]) == 1))
+    if may_be_lists and _are_neighbours(rows, pairs, further):
         return True
-    if begin_once:
-        are_attributes = numbers == cells and (are_numbers.all() if fractions else not are_numbers.any())
-    else:
-        are_attributes = not is_uneven and (nodes == 0 or numbers == cells)
-    has_sign = any(np.ptp(column) == 0 and not are_numbers[column[0]] for column in (heads, seconds))
-    is_narrow = pairs.widths.max() <= 4 and (rows.separator or numbers == cells)
-    if not has_sign and are_attributes and is_narrow:
+    if _are_attributes(rows, pairs, further):
         return False
     number, row = next(row for row in rows if len(row[1]) > 2)
     _check_label(number, row[:2])
-    _refuse(number, row, SEVERAL, WAY_OUT)
+    _refuse(number, row, SEVERAL, HINT)
+
+
+def _are_neighbours(rows: Rows, pairs: Pairs, further: Further) -> bool:
+    """Whether further cells are names of nodes, or like the second cells in rows of several lengths."""
+    if further.are_labels and (np.ptp(pairs.widths) or (further.all_begin and _is_mutual(rows))):
+        return True
+    seconds = further.labels_are_numbers[pairs.ends[:, 1]]
+    are_alike = further.are_numbers if seconds.all() else not (seconds.any() or further.have_numbers)
+    return further.is_uneven and are_alike and bool(rows.separator or further.have_numbers)
+
+
+def _are_attributes(rows: Rows, pairs: Pairs, further: Further) -> bool:
+    """Whether further cells say something about the edge of the first two."""
+    numbers = further.labels_are_numbers
+    if any(np.ptp(column) == 0 and not numbers[column[0]] for column in pairs.ends.T):
+        return False  # a sign between two names
+    if pairs.widths.max() > 4 or not (rows.separator or further.are_numbers):
+        return False
+    if not further.begin_once:
+        return not further.is_uneven and (further.are_numbers or not further.have_labels)
+    return further.are_numbers and bool(numbers.all() if further.have_fractions else not numbers.any())
 
 
 def _is_mutual(rows: Rows) -> bool:
@@ -353,7 +407,7 @@ def _edge_list(rows: Rows, columns: tuple[int, int], kind: str, pairs: Pairs) ->
             _alone(number, cells)
         _check_label(number, ends)
     are_apart = len(pairs.ends) > 1 and not np.isin(*pairs.ends.T).any()
-    return replace(numbered(pairs.position, pairs.ends, kind), note=APART if are_apart else "")
+    return replace(numbered(pairs.position, pairs.ends, kind), warning=APART if are_apart else "")
 
 
 def _label_error(label: bytes) -> str:
@@ -386,6 +440,6 @@ def _alone(number: int, cells: Sequence[bytes]) -> NoReturn:
     raise UserError(f"line {number}: {shown} is alone; an edge list has two nodes per line")
 
 
-def _refuse(number: int, cells: Sequence[bytes], readings: str, way_out: str) -> NoReturn:
+def _refuse(number: int, cells: Sequence[bytes], readings: str, hint: str) -> NoReturn:
     shown = brief(b" ".join(cells).decode())
-    raise UserError(f"line {number}: {shown} may be {readings}: {way_out}")
+    raise UserError(f"line {number}: {shown} may be {readings}: {hint}")

@@ -8,7 +8,8 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -19,7 +20,7 @@ from gnn_training.console import in_threads
 from gnn_training.data.formats import integer
 from gnn_training.data.sources import find, is_archive, read
 from gnn_training.errors import NoColoringError, UserError
-from gnn_training.graph import num_colors
+from gnn_training.graph import Instance, num_colors
 from gnn_training.machine import require_package
 from gnn_training.onnx_program.session import Model
 from gnn_training.processes import interrupts
@@ -42,43 +43,16 @@ def color(settings: ColorSettings) -> list[Path]:
     """
     is_one = len(settings.graphs) == 1 and not os.path.isdir(settings.graphs[0])
     graphs = [path for path in find(settings.graphs) if is_one or not is_archive(path)]
-    if is_one:
-        outs = [settings.out or graphs[0].with_name(_name(graphs[0]))]
-        if settings.out is None and os.path.lexists(outs[0]):
-            raise UserError(f"{outs[0]} exists already: name it with -o to replace it, or name another file")
-    elif settings.out is None or settings.picture or settings.start:
-        raise UserError("several graphs need a folder for solutions, with -o, no picture and no start: name one graph")
-    else:
-        files.make_folder(settings.out)
-        outs = [settings.out / _name(path) for path in graphs]
-    if len(set(outs)) < len(outs):
-        raise UserError("two graphs have the same name, and so would their solutions: color them separately")
-    if settings.picture:
-        require_package("matplotlib", "--picture", "'.[picture]' in a clone")
-    pictures = [settings.picture] if settings.picture else []
-    inputs = filter(None, [*graphs, Path(settings.model), settings.precolored, settings.allowed])
-    files.require_places([*outs, *pictures], inputs)
-    by_node = {
-        "precolored": _read_colors(settings.precolored, True), "allowed": _read_colors(settings.allowed),
-        "start": _read_colors(settings.start, True),
-    }  # fmt: skip
+    outs = _outputs(settings, graphs, is_one)
+    named = {"precolored": settings.precolored, "allowed": settings.allowed, "start": settings.start}
+    given = {name: _read_colors(path, name != "allowed") for name, path in named.items() if path}
     if settings.gpus != "none" and not is_one:
         raise UserError("GPUs search for one graph: name one, or leave out --gpus")
     model = Model(settings.model, settings.threads)
     compile_all()
-    gpus = chosen_gpus(settings.gpus)
-
-    def error_of(paths: tuple[Path, Path]) -> UserError | None:
-        try:
-            _color(settings, model, by_node, is_one, gpus, *paths)
-        except NoColoringError as error:
-            return NoColoringError(f"{paths[0]}: {error}")
-        except UserError as error:
-            return error
-        return None
-
-    pairs = list(zip(graphs, outs, strict=True))
-    errors = list(filter(None, map(error_of, pairs) if is_one else in_threads(error_of, pairs, model.threads)))
+    job, pairs = _Job(settings, is_one, given, model, chosen_gpus(settings.gpus)), zip(graphs, outs, strict=True)
+    results = map(job.error_of, pairs) if is_one else in_threads(job.error_of, list(pairs), model.threads)
+    errors = list(filter(None, results))
     if is_one and errors:
         raise errors[0]
     for error in errors:
@@ -88,76 +62,129 @@ def color(settings: ColorSettings) -> list[Path]:
     return outs
 
 
-def _color(
-    settings: ColorSettings, model: Model, by_node: dict[str, dict], is_one: bool, gpus: tuple[int, ...], path: Path,
-    out: Path,
-) -> None:  # fmt: skip
-    """Color the graph of a file and write its solution. by_node: what the files precolored, allowed and start name."""
-    start = time.monotonic()
-    instance = read(path)
-    if instance.note:
-        logger.warning(instance.note)
-    graph, names = instance.graph, instance.names or range(instance.graph.num_nodes)
-    logger.info("%s: %d nodes, %d edges, %s", graph.name, graph.num_nodes, graph.num_edges, instance.kind)
+def _outputs(settings: ColorSettings, graphs: list[Path], is_one: bool) -> list[Path]:
+    """Where the solutions go. UserError if they, or the picture, have no place."""
+    names = [f"{PurePath(path.name.removesuffix('.gz')).stem}.sol" for path in graphs]
+    if is_one:
+        outs = [settings.out or graphs[0].with_name(names[0])]
+        if settings.out is None and os.path.lexists(outs[0]):
+            raise UserError(f"{outs[0]} exists already: name it with -o to replace it, or name another file")
+    elif settings.out is None or settings.picture or settings.start:
+        raise UserError("several graphs need a folder for solutions, with -o, no picture and no start: name one graph")
+    else:
+        files.make_folder(settings.out)
+        outs = [settings.out / name for name in names]
+    if len(set(outs)) < len(outs):
+        raise UserError("two graphs have the same name, and so would their solutions: color them separately")
     if settings.picture:
-        from gnn_training.report.page import draw, require_drawable  # needs [picture]
+        require_package("matplotlib", "--picture", "'.[picture]' in a clone")
+    inputs = filter(None, [*graphs, Path(settings.model), settings.precolored, settings.allowed])
+    files.require_places([*outs, *filter(None, [settings.picture])], inputs)
+    return outs
 
-        require_drawable(graph)
-    budget = Budget(start + settings.seconds, 1, model.threads if is_one else 1, settings.seed, gpus)
-    if any(by_node.values()):
-        names = list(map(str, names))
-        of_name = dict(enumerate(names, 1))
-        by_node = {key: {of_name.get(node, node): colors for node, colors in by_node[key].items()} for key in by_node}
-    blamed = path
-    try:
-        constraints = settings.k or None, by_node["precolored"], by_node["allowed"], settings.equitable
-        problem = Problem.create(graph, names, *constraints, budget.deadline)
-        if settings.start:
-            blamed = settings.start
-            problem = problem.begun_with(graph, names, by_node["start"])
-    except ValueError as error:
-        raise UserError(f"{blamed}: {error}") from error
 
-    best: Coloring | None = None
-    kept = waiting = None  # the colors that the file has, and the write that waits or runs
+@dataclass(frozen=True)
+class _Job:
+    """How to color each graph of a command. given: what the files precolored, allowed and start have, by node."""
 
-    def keep(colors: np.ndarray) -> None:
-        nonlocal kept
+    settings: ColorSettings
+    is_one: bool
+    given: dict[str, dict]
+    model: Model
+    gpus: tuple[int, ...]
+
+    def error_of(self, paths: tuple[Path, Path]) -> UserError | None:
+        """Color the graph of a file and write its solution to another; the error that prevented it."""
         try:
-            write_solution(out, problem.named(colors), instance.names)
-            kept = colors
+            self.color(*paths)
+        except NoColoringError as error:
+            return NoColoringError(f"{paths[0]}: {error}")
         except UserError as error:
-            logger.warning("%s; the search goes on", error)
+            return error
+        return None
 
-    with ThreadPoolExecutor(1) as pool:  # the search does not wait for the disk
+    def color(self, path: Path, out: Path) -> None:
+        """Color the graph of a file and write its solution."""
+        start, settings = time.monotonic(), self.settings
+        instance = read(path)
+        graph = instance.graph
+        if instance.warning:
+            logger.warning(instance.warning)
+        logger.info("%s: %d nodes, %d edges, %s", graph.name, graph.num_nodes, graph.num_edges, instance.kind)
+        if settings.picture:
+            from gnn_training.report.page import draw, require_drawable  # needs [picture]
+
+            require_drawable(graph)
+        threads = self.model.threads if self.is_one else 1
+        budget = Budget(start + settings.seconds, 1, threads, settings.seed, self.gpus)
+        problem = self.problem(path, instance, budget.deadline)
+        best, is_written = self.search(problem, budget, instance, out)
+        solution = problem.solution(best, start, budget)
+        if not is_written or settings.equitable:
+            write_solution(out, solution.colors, instance.names)
+        bound = "optimal" if solution.is_optimal else f"at least {solution.lower_bound} needed"
+        classes = f", classes differ by {solution.imbalance} nodes" if settings.equitable else ""
+        summary = f"{solution.num_colors} colors by {solution.method}, {bound}{classes}"
+        logger.info("%s: %s, %.1f s, written to %s", graph.name, summary, solution.seconds, out)
+        if settings.picture:
+            with files.replace_file(settings.picture) as temporary:
+                picture = draw(graph, solution.colors, solution.method, instance.names)
+                picture.savefig(temporary, format=settings.picture.suffix[1:], dpi=150)
+            logger.info("%s: drawn in %s", graph.name, settings.picture)
+
+    def problem(self, path: Path, instance: Instance, deadline: float) -> Problem:
+        """The graph of a file with the constraints. UserError names the file that does not fit."""
+        names, given = instance.names or range(instance.graph.num_nodes), self.given
+        if any(given.values()):
+            names = list(map(str, names))
+            of_number = dict(enumerate(names, 1))
+            given = {key: {of_number.get(node, node): colors for node, colors in given[key].items()} for key in given}
+        wrong, colors = path, (given.get("precolored"), given.get("allowed"))
         try:
-            for best in problem.colorings(model.trained, budget):
-                if is_one:
-                    logger.info("%s: %d colors (%s)", graph.name, best.num_colors, best.method)
-                if problem.is_enough(best):
-                    if waiting:
-                        waiting.cancel()  # has no effect if it runs
-                    waiting = pool.submit(keep, best.colors)
-            is_interrupted = is_one and bool(interrupts)  # a destructor drops KeyboardInterrupt, and the search ends
-        except KeyboardInterrupt:
-            if best is None:
-                raise
-            is_interrupted = True
-        if is_interrupted:
-            logger.warning("%s: interrupted, taking the best coloring so far", graph.name)
-    assert best is not None, "colorings yields one at least"
-    solution = problem.solution(best, start, budget)
-    if kept is not best.colors or settings.equitable:
-        write_solution(out, solution.colors, instance.names)
-    bound = "optimal" if solution.is_optimal else f"at least {solution.lower_bound} needed"
-    classes = f", classes differ by {solution.imbalance} nodes" if settings.equitable else ""
-    summary = f"{solution.num_colors} colors by {solution.method}, {bound}{classes}"
-    logger.info("%s: %s, %.1f s, written to %s", graph.name, summary, solution.seconds, out)
-    if settings.picture:
-        with files.replace_file(settings.picture) as temporary:
-            picture = draw(graph, solution.colors, solution.method, instance.names)
-            picture.savefig(temporary, format=settings.picture.suffix[1:], dpi=150)
-        logger.info("%s: drawn in %s", graph.name, settings.picture)
+            problem = Problem.create(
+                instance.graph, names, self.settings.k or None, *colors, self.settings.equitable, deadline
+            )
+            if self.settings.start:
+                wrong = self.settings.start
+                problem = problem.begun_with(instance.graph, names, given["start"])
+        except ValueError as error:
+            raise UserError(f"{wrong}: {error}") from error
+        return problem
+
+    def search(self, problem: Problem, budget: Budget, instance: Instance, out: Path) -> tuple[Coloring, bool]:
+        """The best coloring until the budget is spent or a signal comes, and whether `out` has it."""
+        best: Coloring | None = None
+        writing: tuple[Coloring, Future[bool]] | None = None  # it waits or runs
+        name = instance.graph.name
+        with ThreadPoolExecutor(1) as pool:  # the search does not wait for the disk
+            try:
+                for best in problem.colorings(self.model.trained, budget):
+                    if self.is_one:
+                        logger.info("%s: %d colors (%s)", name, best.num_colors, best.method)
+                    if problem.is_enough(best):
+                        if writing:
+                            writing[1].cancel()  # has no effect if it runs
+                        colors = problem.named(best.colors)
+                        writing = best, pool.submit(_try_to_write, out, colors, instance.names)
+                is_interrupted = self.is_one and bool(interrupts)  # a destructor drops KeyboardInterrupt
+            except KeyboardInterrupt:
+                if best is None:
+                    raise
+                is_interrupted = True
+            if is_interrupted:
+                logger.warning("%s: interrupted, taking the best coloring so far", name)
+        assert best is not None, "colorings yields one at least"
+        return best, writing is not None and writing[0] is best and writing[1].result()
+
+
+def _try_to_write(path: Path, colors: np.ndarray, names: Sequence[Any]) -> bool:
+    """Whether the disk takes a solution; a warning tells why not."""
+    try:
+        write_solution(path, colors, names)
+    except UserError as error:
+        logger.warning("%s; the search goes on", error)
+        return False
+    return True
 
 
 def write_solution(path: Path, colors: np.ndarray, names: Sequence[Any] = ()) -> None:
@@ -180,17 +207,11 @@ def write_solution(path: Path, colors: np.ndarray, names: Sequence[Any] = ()) ->
     files.write_text(path, text.rstrip("\n") + "\n")
 
 
-def _name(graph: Path) -> str:
-    return f"{PurePath(graph.name.removesuffix('.gz')).stem}.sol"
-
-
-def _read_colors(path: Path | None, is_single: bool = False) -> dict[str | int, Any]:
+def _read_colors(path: Path, is_single: bool) -> dict[str | int, Any]:
     """The colors, or the single color, of every node that a file names: one that write_solution writes, or a table with
     a node and its colors in every line. The nodes of a DIMACS solution without names are int, from 1.
     """
     by_node: dict[str | int, Any] = {}
-    if path is None:
-        return by_node
     try:
         kind, entries = _entries(files.read_bytes(path, TABLE_LIMIT).decode("utf-8-sig"))
         for node, words in entries:

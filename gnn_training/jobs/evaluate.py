@@ -33,7 +33,7 @@ from gnn_training.machine import describe_gpu
 from gnn_training.network import rule
 from gnn_training.onnx_program.session import Model
 from gnn_training.report import scores
-from gnn_training.report.page import IN_EVERY_PAGE, as_networkx, is_drawable, page, pictures
+from gnn_training.report.page import IN_EVERY_PAGE, as_networkx, is_drawable, pictures, render
 from gnn_training.report.scores import COMPARED_SECONDS, METHODS, Row
 from gnn_training.search import engine, first_colorings, kernels, portfolio
 from gnn_training.search.gpus import chosen_gpus
@@ -59,54 +59,68 @@ def evaluate(settings: EvaluateSettings) -> None:
     model = Model(settings.model, settings.threads)
     portfolio.compile_all()
     gpus = {gpu: describe_gpu(gpu) for gpu in chosen_gpus(settings.gpus)}
-    cases, rules, rows = _cases(settings), _rules(model), []
-    called = spread(len(cases), settings.calls or len(cases))
-    searched, threads = called if settings.seconds else [], max(1, model.threads // max(1, len(gpus)))
-    total = len(cases) + len(called) + len(searched)
-    with progress("evaluate", 0, total) as advance, ThreadPoolExecutor(model.threads) as pool:
-        # One method on one thread is compared with others on other graphs at the same time; a call takes all threads.
-        for row in pool.map(lambda case: _row(case, rules, settings), cases):
-            rows.append(row)
-            advance(1)
-        for place in called:
-            _call(cases[place], rows[place], model)
-            advance(1)
-        if settings.tabucol:
-            list(pool.map(lambda place: _tabucol_call(cases[place], rows[place]), called))
-        graphs = [(cases[place], rows[place]) for place in searched]
-        for _ in _search(graphs, model.trained, settings.seconds, threads, [*gpus] or [None]):
-            advance(1)
-    if not settings.best_known and not settings.suite:
-        for row in rows:
-            if row.best_known is not None:  # a label, which a short search has found
-                row.best_known = min(row.best_known, *row.colors.values())
-    summary, families = scores.summarize(scores.without_planted(rows)), scores.by_family(rows)
+    threads = max(1, model.threads // max(1, len(gpus)))  # of a search
+    cases = _cases(settings)
+    rows = _rows(cases, model, settings, threads, [*gpus])
     content = {
         "model": {"file": str(model.path), "sha256": files.sha256(model.path), "metadata": model.metadata},
         "settings": settings.model_dump(mode="json"),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
         "machine": {"system": platform.system(), "processor": platform.machine(), "cpus": os.cpu_count(),
                     "threads": model.threads, "gpus": gpus},
-        "summary": summary, "families": families,
+        "summary": scores.summarize(scores.without_planted(rows)), "families": scores.by_family(rows),
         "graphs": [{name: value for name, value in vars(row).items() if name != "colorings"} for row in rows],
         "picture": _picture(cases, rows),
-        "note": (note := scores.note(settings.seconds, threads, gpus)),
-        "verdict": (verdict := scores.verdict(rows, settings.seconds or COMPARED_SECONDS)),
+        "note": scores.note(settings.seconds, threads, gpus),
+        "verdict": scores.verdict(rows, settings.seconds or COMPARED_SECONDS),
     }  # fmt: skip
-    tables = {name: markdown_table(columns) for name, columns in scores.tables(content).items()}
     files.write_text(settings.report, json.dumps(content, indent=1) + "\n")
-    files.write_text(web_page, page(content))
+    files.write_text(web_page, render(content))
     logger.info("wrote %s and %s", settings.report, web_page)
+    _show(content, settings.report.parent / "tensorboard")
+
+
+def _rows(cases: Sequence[Case], model: Model, settings: EvaluateSettings, threads: int, gpus: list[int]) -> list[Row]:
+    """Color every graph by every method that was asked for. threads: of a search."""
+    rules, rows = _rules(model), list[Row]()
+    called = spread(len(cases), settings.calls or len(cases))
+    with (
+        progress("evaluate", 0, len(cases) + (1 + bool(settings.seconds)) * len(called)) as advance,
+        ThreadPoolExecutor(model.threads) as pool,
+    ):
+        # One method on one thread is compared with others on other graphs at the same time; a call takes all threads.
+        for row in pool.map(lambda case: _row(case, rules, settings), cases):
+            rows.append(row)
+            advance(1)
+        chosen = [(cases[place], rows[place]) for place in called]
+        for case, row in chosen:
+            _call(case, row, model)
+            advance(1)
+        if settings.tabucol:
+            list(pool.map(lambda graph: _tabucol_call(*graph), chosen))
+        for _ in _search(chosen if settings.seconds else [], model.trained, settings.seconds, threads, gpus):
+            advance(1)
+    if not settings.best_known and not settings.suite:
+        for row in rows:
+            if row.best_known is not None:  # a label, which a short search has found
+                row.best_known = min(row.best_known, *row.colors.values())
+    return rows
+
+
+def _show(content: dict[str, Any], curves: Path) -> None:
+    """Print a report, and add it to TensorBoard if the model's training has left its curves in that folder."""
+    tables = {name: markdown_table(columns) for name, columns in scores.tables(content).items()}
+    note, verdict, error = content["note"], content["verdict"], content["summary"]["chromatic_mae"]
     print_tables(*tables.values())
-    if (curves := settings.report.parent / "tensorboard").is_dir():  # of the training whose model this is
+    if curves.is_dir():
         from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
 
         with errors_as_warnings("TensorBoard"), SummaryWriter(curves) as writer:
             writer.add_text("report", f"{verdict}\n\n{as_text(tables['methods'])}\n\n{note}")
             if figures := pictures(content):
                 writer.add_figure("report", figures)
-    if summary["chromatic_mae"] is not None:
-        print(f"The number of colors is predicted with a mean error of {summary['chromatic_mae']:.2f}.")
+    if error is not None:
+        print(f"The number of colors is predicted with a mean error of {error:.2f}.")
     for sentence in filter(None, (note, verdict)):
         print(sentence)
 
@@ -150,8 +164,8 @@ def _read(file: Path) -> Graph:
     if sources.is_archive(file):
         raise UserError(f"{file} is an archive: unpack it and name the folder")
     instance = sources.read(file)
-    if instance.note:
-        logger.warning(instance.note)
+    if instance.warning:
+        logger.warning(instance.warning)
     return instance.graph
 
 
@@ -208,19 +222,14 @@ def _call(case: Case, row: Row, model: Model) -> None:
 
 
 def _search(
-    graphs: Sequence[tuple[Case, Row]],
-    trained: engine.Trained,
-    seconds: float,
-    threads: int,
-    gpus: Sequence[int | None],
+    graphs: Sequence[tuple[Case, Row]], trained: engine.Trained, seconds: float, threads: int, gpus: Sequence[int]
 ) -> Iterator[None]:
-    """Add the search to every row, of as many graphs at a time as there are gpus; None: a graph without one."""
+    """Add the search to every row. Each of several GPUs has a graph of its own at a time."""
     free = SimpleQueue[int | None]()
-    for gpu in gpus:
+    for gpu in gpus or (None,):
         free.put(gpu)
 
-    def search(graph: tuple[Case, Row]) -> None:
-        case, row = graph
+    def search(case: Case, row: Row) -> None:
         row.gpu = free.get()  # nobody else has it until it is put back
         try:
             deadline, lower = time.monotonic() + seconds, max(row.clique, case.target)
@@ -230,8 +239,8 @@ def _search(
         finally:
             free.put(row.gpu)
 
-    with ThreadPoolExecutor(len(gpus)) as pool:
-        yield from pool.map(search, graphs)
+    with ThreadPoolExecutor(max(1, len(gpus))) as pool:
+        yield from pool.map(lambda graph: search(*graph), graphs)
 
 
 def _tabucol_call(case: Case, row: Row) -> None:

@@ -34,7 +34,7 @@ def export(settings: ExportSettings) -> Path:
     network = ColoringNetwork.from_state(state["network"])
     log.info("exporting %s (step %d) to ONNX", settings.run, state["step"])
     weights = save(state["network"], metadata={"format": "pt"})
-    model = build(network, settings.steps, _metadata(settings, state, to_text(network.crossover.weights()), weights))
+    model = build(network, settings.rounds, _metadata(settings, state, to_text(network.crossover.weights()), weights))
     made = verified(model, network) | {WEIGHTS_FILE: weights}
     with tempfile.TemporaryDirectory() as folder:
         publish(Path(folder), made)
@@ -77,7 +77,7 @@ def _metadata(settings: ExportSettings, state: dict, crossover: str, weights: by
     return {
         "model_version": __version__,
         "max_colors": str(contract.MAX_COLORS),
-        "steps": str(settings.steps),
+        "steps": str(settings.rounds),
         "rule": json.dumps([float(f"{weight:.9g}") for weight in state["network"]["rule"].tolist()]),
         "crossover": crossover,
         "graph_types": json.dumps(contract.GRAPH_TYPES),

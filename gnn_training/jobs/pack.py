@@ -20,12 +20,12 @@ from gnn_training.contract import (
 )  # fmt: skip
 from gnn_training.errors import StorageError, UserError
 from gnn_training.files import Contents, read_archive, write_archive
-from gnn_training.report.page import Json, page
+from gnn_training.report.page import Json, render
 from gnn_training.settings import PackSettings
 from gnn_training.training.logbook import read_metrics
 
 log = logging.getLogger(__name__)
-WAY_OUT = "do the whole job first: ./run.sh"
+HINT = "do the whole job first: ./run.sh"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -33,21 +33,21 @@ def pack(settings: PackSettings) -> Path:
     """Write the page of the run, and the archive with it; read the archive back, give it its name and return its path.
     The same files give the same bytes. UserError if a file is missing or the files are not of one training.
     """
-    contents = files.read_checked(settings.models, MODEL_FILES, WAY_OUT)
+    contents = files.read_checked(settings.models, MODEL_FILES, HINT)
     records = [settings.run / name for name in ("report.json", "config.json", "metrics.jsonl", "best.pt")]
     if settings.checkpoint:
         folder = settings.run / CHECKPOINT_FOLDER
         records.append(max(folder.glob(CHECKPOINTS), default=folder / "step-00000000.pt"))  # the newest, or an error
-    contents |= {path.name: files.read_bytes(path, files.OWN_LIMIT, WAY_OUT) for path in records}
+    contents |= {path.name: files.read_bytes(path, files.OWN_LIMIT, HINT) for path in records}
     paths = [*(settings.models / name for name in MODEL_FILES), *records]
     modified = max(int(path.stat().st_mtime) for path in paths)
     names = "report", "config", "status"  # the manifest has the last
     with files.damaged(f"a record in {settings.run}", "delete it and do the whole job again: ./run.sh"):
-        report, config, status = (files.read_json(settings.run / f"{name}.json", WAY_OUT) for name in names)
+        report, config, status = (files.read_json(settings.run / f"{name}.json", HINT) for name in names)
         _require_one_training(settings, contents, report, status)
         manifest = _manifest(settings, report["model"]["metadata"]["data_sha256"], status, modified)
         contents["manifest.json"] = (json.dumps(manifest, indent=1) + "\n").encode()
-        contents[PAGE_FILE] = page(report, manifest, config, read_metrics(settings.run / "metrics.jsonl")).encode()
+        contents[PAGE_FILE] = render(report, manifest, config, read_metrics(settings.run / "metrics.jsonl")).encode()
     files.write_bytes(settings.run / PAGE_FILE, contents[PAGE_FILE])
     del contents[SUMS_FILE]  # of the export
     contents[SUMS_FILE] = files.checksums(contents).encode()
@@ -98,7 +98,7 @@ def _require_one_training(settings: PackSettings, contents: Contents, report: Js
 def _manifest(settings: PackSettings, data_sha256: str, status: Json, modified: int) -> dict[str, object]:
     """Where the model comes from and what it cost. modified: time of the newest file, seconds since 1970."""
     steps = settings.run / "steps.json"  # missing if the steps of the job were done one by one
-    states = files.read_json(steps, WAY_OUT) if steps.exists() else {}
+    states = files.read_json(steps, HINT) if steps.exists() else {}
     seconds = {name: float(state["seconds"]) for name, state in states.items() if name != "pack"}
     hours, price = sum(seconds.values()) / 3600, settings.price_per_hour
     manifest = provenance() | {

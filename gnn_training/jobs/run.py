@@ -236,13 +236,13 @@ def _finish(settings: RunSettings, record: StepRecord, how: str) -> None:
     """Tell what there is, what it took, and what to fetch; stop the pod if that was asked for."""
     model, archive = settings.models / MODEL_FILE, settings.models / ARCHIVE_FILE
     report, ended = settings.run / "report.json", settings.run / "status.json"
-    way_out = "delete it, then the same command makes it again"
-    with files.damaged(ended, way_out):
-        ranks, device = (files.read_json(ended, way_out)[name] for name in ("ranks", "device"))
+    hint = "delete it, then the same command makes it again"
+    with files.damaged(ended, hint):
+        ranks, device = (files.read_json(ended, hint)[name] for name in ("ranks", "device"))
         place = "the cores" if device == "cpu" else f"{ranks} x {device}"
         used = [f"{ranks} rank{'s' * (ranks != 1)} on {place}", f"{duration(record.seconds)} in all"]
-    with files.damaged(report, way_out):
-        content = files.read_json(report, way_out)
+    with files.damaged(report, hint):
+        content = files.read_json(report, hint)
         graphs, methods = content["summary"]["graphs"], content["summary"]["methods"].items()
         everywhere = {METHODS[method]: score["mean_gap"] for method, score in methods if score["graphs"] == graphs}
         scores = [f"{method} {gap:.2f}" for method, gap in everywhere.items()]

@@ -47,19 +47,19 @@ def serve(settings: ServeSettings) -> None:
 
 def served_files(settings: ServeSettings) -> dict[str, Path]:
     """The files of the page by the path of their address; nothing else is served."""
-    page = next((folder for folder in PAGES if folder.is_dir()), None)
-    if page is None:
+    web = next((folder for folder in PAGES if folder.is_dir()), None)
+    if web is None:
         raise UserError(f"the page is not in {PACKAGE}: start serve in a clone, or install the package")
-    folders = [folder / "node_modules" / "onnxruntime-web" / "dist" for folder in (page, CLONE)]
+    folders = [folder / "node_modules" / "onnxruntime-web" / "dist" for folder in (web, CLONE)]
     runtime = settings.runtime or next((folder for folder in folders if folder.is_dir()), folders[0])
     runtime_files, model = {f"/runtime/{name}": runtime / name for name in RUNTIME_FILES}, settings.models / WEB_FILE
     if not model.is_file():
         raise UserError(f"{model}: there is no such file; export again or name another --models")
     if not all(path.is_file() for path in runtime_files.values()):
-        way_out = f"install it once with `npm ci --prefix {page}`, or name its folder with --runtime"
-        raise UserError(f"{runtime}: ONNX Runtime for browsers is not there; {way_out}")
-    pages = {f"/{path.name}": path for path in page.iterdir() if path.suffix in TYPES}
-    return {**pages, **runtime_files, "/": page / "index.html", f"/{WEB_FILE}": model}
+        hint = f"install it once with `npm ci --prefix {web}`, or name its folder with --runtime"
+        raise UserError(f"{runtime}: ONNX Runtime for browsers is not there; {hint}")
+    pages = {f"/{path.name}": path for path in web.iterdir() if path.suffix in TYPES}
+    return {**pages, **runtime_files, "/": web / "index.html", f"/{WEB_FILE}": model}
 
 
 class PageServer(ThreadingHTTPServer):

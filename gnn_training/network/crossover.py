@@ -4,7 +4,6 @@ and the same formulas in the compiled loops of a search.
 Letters in shapes: V rows of nodes, a row for each of the two colorings of a pair; C children of a pair, P pairs.
 """
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -111,5 +110,5 @@ def squared_errors(expected: Tensor, pairs: HeteroData) -> Tensor:
 
 def size_of(state: Mapping[str, Tensor], prefix: str) -> tuple[int, int]:
     """Width and number of layers of the network whose names in a state dict begin with the prefix."""
-    biases = [name for name in state if re.fullmatch(rf"{re.escape(prefix)}layers\.\d+\.bias", name)]
-    return len(state[f"{prefix}first.bias"]), len(biases)
+    num_layers = sum(name.startswith(f"{prefix}layers.") and name.endswith(".bias") for name in state)
+    return len(state[f"{prefix}first.bias"]), num_layers

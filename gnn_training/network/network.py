@@ -70,9 +70,11 @@ class ColoringNetwork(nn.Module):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> "ColoringNetwork":
-        """The network with a state dict, of whatever width and number of layers."""
+        """The network with a state dict, of any width and number of layers. ValueError if a weight is no number."""
         network = cls(*size_of(state, "crossover."))
         network.load_state_dict(state)
+        if bad := [name for name, weights in network.named_parameters() if not weights.isfinite().all()]:
+            raise ValueError(f"{bad[0]} has weights that are no numbers")
         return network
 
     def forward(

@@ -12,17 +12,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
-from gnn_training.contract import (
-    GOLDEN_FILE,
-    MAX_IR_VERSION,
-    MODEL_FILE,
-    OPSET,
-    OPTIONAL_INPUTS,
-    OUTPUTS,
-    SHIPPED_MODEL,
-    WEB_FILE,
-    WEIGHT_NAMES,
-)  # fmt: skip
+from gnn_training import contract
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, concatenated
 from gnn_training.network.network import ColoringNetwork
@@ -30,10 +20,10 @@ from gnn_training.onnx_program import golden
 from gnn_training.onnx_program.program import Program
 
 log = logging.getLogger(__name__)
-RULE = f"{WEIGHT_NAMES}unsqueeze"  # name of its weights
+RULE = f"{contract.WEIGHT_NAMES}unsqueeze"  # name of its weights
 GOLDEN_PROBES = ("one node, the pair (0, 0)", "edgeless", "ring", "petersen", "several graphs")
 EXACT = ("color_logits", "last")  # conflicts after the last round say more than the coloring
-COMPARED = (*OUTPUTS, "last")
+COMPARED = (*contract.OUTPUTS, "last")
 ROUNDS, THREADS = 10, (1, 4)  # of the comparisons
 TOLERANCE = 1e-4  # of the predictions; measured differences are below 1e-5
 SMALL = 200  # nodes of a probe that is also searched as long as the file does by itself
@@ -46,8 +36,8 @@ def build(network: ColoringNetwork, rounds: int, metadata: dict[str, str]) -> on
     the same for all, so it is taken from the file that comes with this package (see scripts/trace_program.py). Raises
     UserError: that file is of another network.
     """
-    model = onnx.load(SHIPPED_MODEL)
-    predictions = network.predictions.state_dict(prefix=f"{WEIGHT_NAMES}predictions.")
+    model = onnx.load(contract.SHIPPED_MODEL)
+    predictions = network.predictions.state_dict(prefix=f"{contract.WEIGHT_NAMES}predictions.")
     weights = {name: weight.detach().cpu().numpy() for name, weight in {RULE: network.rule, **predictions}.items()}
     values = {"steps": np.array(-rounds), **weights}
     for tensor in model.graph.initializer:
@@ -55,7 +45,7 @@ def build(network: ColoringNetwork, rounds: int, metadata: dict[str, str]) -> on
             tensor.CopyFrom(numpy_helper.from_array(value.reshape(tensor.dims), tensor.name))
             del values[tensor.name]
     if values:
-        missing = f"{SHIPPED_MODEL}: has no weight {next(iter(values))} of the shape that this network has"
+        missing = f"{contract.SHIPPED_MODEL}: has no weight {next(iter(values))} of the shape that this network has"
         raise UserError(f"{missing}: put the network into it with scripts/trace_program.py")
     del model.metadata_props[:]
     helper.set_model_props(model, metadata)
@@ -70,14 +60,18 @@ def verified(model: onnx.ModelProto, network: ColoringNetwork) -> dict[str, byte
     graphs = probes()
     vectors = golden.make(content, {name: graphs[name] for name in GOLDEN_PROBES})
     required = without_defaults(model).SerializeToString()
-    return {MODEL_FILE: content, WEB_FILE: required, GOLDEN_FILE: json.dumps(vectors).encode()}
+    return {
+        contract.MODEL_FILE: content,
+        contract.WEB_FILE: required,
+        contract.GOLDEN_FILE: json.dumps(vectors).encode(),
+    }
 
 
 def without_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
     """The same model with all inputs required: onnxruntime-web takes no value for an input that has a default."""
     required = copy.deepcopy(model)
     del required.graph.initializer[:]
-    required.graph.initializer.extend(x for x in model.graph.initializer if x.name not in OPTIONAL_INPUTS)
+    required.graph.initializer.extend(x for x in model.graph.initializer if x.name not in contract.OPTIONAL_INPUTS)
     return required
 
 
@@ -116,8 +110,9 @@ def verify(model: onnx.ModelProto, program: Program) -> None:
     """Raise UserError unless the model has the contract's form and gives torch's numbers on every probe."""
     onnx.checker.check_model(model, full_check=True)
     opset = {entry.domain: entry.version for entry in model.opset_import}
-    if model.ir_version > MAX_IR_VERSION or opset != {"": OPSET}:
-        raise UserError(f"the model has IR {model.ir_version} and opsets {opset}, not IR {MAX_IR_VERSION} and {OPSET}")
+    if model.ir_version > contract.MAX_IR_VERSION or opset != {"": contract.OPSET}:
+        needed = f"IR {contract.MAX_IR_VERSION} and {contract.OPSET}"
+        raise UserError(f"the model has IR {model.ir_version} and opsets {opset}, not {needed}")
     watched = copy.deepcopy(model)
     watched.graph.output.append(helper.make_tensor_value_info("last", TensorProto.FLOAT, None))
     runtimes = {threads: golden.session(watched.SerializeToString(), threads) for threads in THREADS}

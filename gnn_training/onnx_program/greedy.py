@@ -73,10 +73,7 @@ def dsatur(graphs: Graphs, color_ids: Tensor, rank_ids: Tensor) -> Tensor:
         least = torch.minimum(best[:, :1] - best[:, :1] % one_color, limit).clamp(min=0)
         at = ((best >= least) & (needed <= done)).flatten().nonzero().flatten()           # (P,)
         node, node_keys = (v + before).flatten().gather(0, at), best.flatten().gather(0, at)
-        degree = degrees.gather(0, node)
-        start = degree.cumsum(0) - degree                                                 # (P,) in all their lists (S,)
-        entry = torch.arange(degree.sum().item(), device=node.device)                     # (S,)
-        owner = torch.zeros_like(entry).scatter(0, start, 1).cumsum(0) - 1                # (S,) one of P
+        start, entry, owner = joined_lists(degrees.gather(0, node))                       # (P,), (S,), (S,)
         others = neighbours.gather(0, (first.gather(0, node) - start).gather(0, owner) + entry)
         is_before = (key.gather(0, others) > node_keys.gather(0, owner)).long()           # (S,)
         goes = torch.zeros_like(node).scatter_add(0, owner, is_before) == 0               # (P,)
@@ -94,6 +91,13 @@ def dsatur(graphs: Graphs, color_ids: Tensor, rank_ids: Tensor) -> Tensor:
     taken = (torch.zeros_like(first)[:, None] * color_ids).flatten() > 0                  # (G (N + 1) K,)
     state = keys.flatten(), taken, (keys >= 0).sum(1), 0 * size + 1
     return -1 - loop(lambda state: state[2].max() > 0, body, state)[0].view_as(keys)[:, :-1]
+
+
+def joined_lists(lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of P lists with so many entries (P,), in a row: their starts (P,), numbers (S,) and lists (S,) of all entries."""
+    start = lengths.cumsum(0) - lengths
+    entry = torch.arange(lengths.sum().item(), device=lengths.device)
+    return start, entry, torch.zeros_like(entry).scatter(0, start, 1).cumsum(0) - 1
 
 
 def clique_bound(graphs: Graphs, start_ids: Tensor) -> Tensor:
@@ -135,6 +139,25 @@ class Chains(NamedTuple):
     found_at: Tensor   # (G,) int64, the step that found it
 
 
+class Fixed(NamedTuple):
+    """What stays as it is while sets change."""
+
+    rows: Tensor       # (G N, N) float, the adjacency; INSIDE for a node beside itself
+    offset: Tensor     # (G, 1) int64, the first row of every graph
+    table: Tensor      # (FEW_ROWS, N) float, random numbers
+    seeds: Tensor      # (G,) int64
+    chain_ids: Tensor  # (S,)
+    patience: Tensor   # () float
+
+    def rows_of(self, v: Tensor, counts: Tensor) -> Tensor:
+        """Rows (G, S, N) of nodes v (G, S), zeros where counts (G, S) is False."""
+        return self.rows.index_select(0, (self.offset + v).flatten()).unflatten(0, v.shape) * counts[:, :, None].float()
+
+    def goes_on(self, state: Chains) -> Tensor:
+        """Whether a better set may still come, in every graph (G,)."""
+        return (state.step - state.found_at).float() <= self.patience * state.highest
+
+
 def independent_sets(
     adjacency: Tensor, exists: Tensor, colors: Tensor, seeds: Tensor, chain_ids: Tensor, patience: Tensor
 ) -> Tensor:
@@ -146,55 +169,53 @@ def independent_sets(
     `patience` () steps per member. adjacency (G, N, N) float, exists (G, N) bool, seeds (G,) int64.
     """
     nodes = torch.arange(colors.shape[1], device=colors.device)
-    table = noise_table(nodes, FEW_ROWS)                                                  # (R, N)
+    table = noise_table(nodes, FEW_ROWS)
     # A member counts as beside itself. A while_loop may not close over a tensor and a view of it: only `rows` is used.
-    rows = (adjacency + INSIDE * (nodes == nodes[:, None])).flatten(0, 1)                 # (G N, N)
-    offset = torch.arange(seeds.shape[0], device=colors.device)[:, None] * exists.shape[1]  # (G, 1)
+    rows = (adjacency + INSIDE * (nodes == nodes[:, None])).flatten(0, 1)
+    offset = torch.arange(seeds.shape[0], device=colors.device)[:, None] * exists.shape[1]
+    fixed, waiting = Fixed(rows, offset, table, seeds, chain_ids, patience), torch.where(exists, colors, -1)
 
-    def row_of(v: Tensor, counts: Tensor) -> Tensor:
-        """Rows (G, S, N) of nodes v (G, S), zeros where counts (G, S) is False."""
-        return rows.index_select(0, (offset + v).flatten()).unflatten(0, v.shape) * counts[:, :, None].float()
+    def next_class(state: tuple[Tensor]) -> tuple[Tensor]:
+        colors = state[0]
+        best = largest_set(exists & (colors < 0), fixed)
+        return (torch.where(best > 0, colors.amax(1, keepdim=True) + 1, colors),)
 
-    def next_class(colors: Tensor) -> Tensor:
-        waits = exists & (colors < 0)
-        degrees = (rows.unflatten(0, waits.shape) @ waits.float()[:, :, None])[..., 0] - INSIDE * waits.float()
-        largest = degrees.amax(1, keepdim=True).clamp(min=1)                              # (G, 1)
-        value = 1 + (degrees / largest * DEGREE_LEVELS).floor() / DEGREE_LEVELS * DEGREE_WORTH  # (G, N)
-        enter, spread = 2 + degrees / largest, 2 * degrees.sqrt() / largest               # (G, N)
+    return loop(lambda state: (exists & (state[0] < 0)).any(), next_class, (waiting,))[0].clamp(min=0)
 
-        def goes_on(state: Chains) -> Tensor:
-            return (state.step - state.found_at).float() <= patience * state.highest      # (G,)
 
-        def body(state: Chains) -> Chains:
-            row = rule.turn(chain_ids, seeds[:, None], state.step[:, None]) % FEW_ROWS    # (G, S)
-            random = table.index_select(0, row.flatten()).unflatten(0, row.shape)         # (G, S, N)
-            swaps = (state.beside == 1) & (state.out_until <= state.step[:, None, None])
-            key = torch.where(swaps, random, -1.0)
-            key = torch.where(state.beside == 0, enter[:, None] + spread[:, None] * random, key)
-            top, v = key.max(2)                                                           # (G, S)
-            acts = (top >= 0) & goes_on(state)[:, None]
-            entering = row_of(v, acts)
-            member, u = torch.where(state.beside >= INSIDE, entering, 0.0).max(2)         # (G, S)
-            leaves = member > 0
-            beside = state.beside + entering - row_of(u, leaves)
-            place, until = u[:, :, None], (state.step + STAYS_OUT).float()[:, None, None]
-            until = torch.where(leaves[:, :, None], until, state.out_until.gather(2, place))
-            out_until = state.out_until.scatter(2, place, until)
-            # Sums of such fractions are exact, so all runtimes compare them alike.
-            worth = state.worth + torch.where(acts, value.gather(1, v), 0) - torch.where(leaves, value.gather(1, u), 0)
-            highest, chain = worth.max(1)                                                 # (G,)
-            better = highest > state.highest
-            chain = chain[:, None, None].expand(-1, 1, beside.shape[2])
-            best = torch.where(better[:, None], (beside.gather(1, chain)[:, 0] >= INSIDE).float(), state.best)
-            return Chains(state.step + 1, beside, out_until, worth, best, torch.maximum(highest, state.highest),
-                          torch.where(better, state.step, state.found_at))  # fmt: skip
+def largest_set(waits: Tensor, fixed: Fixed) -> Tensor:
+    """The best independent set that the chains find among the nodes that wait (G, N) bool: (G, N) float, 1 for members.
+    """
+    degrees = (fixed.rows.unflatten(0, waits.shape) @ waits.float()[:, :, None])[..., 0] - INSIDE * waits.float()
+    largest = degrees.amax(1, keepdim=True).clamp(min=1)                                  # (G, 1)
+    value = 1 + (degrees / largest * DEGREE_LEVELS).floor() / DEGREE_LEVELS * DEGREE_WORTH  # (G, N)
+    enter, spread = 2 + degrees / largest, 2 * degrees.sqrt() / largest                   # (G, N)
 
-        beside = torch.where(waits, 0.0, -2.0 * INSIDE)[:, None] + 0.0 * chain_ids[:, None]
-        zero = 0 * seeds
-        state = Chains(zero, beside, 0 * beside, beside[:, :, 0] * 0, 0.0 * degrees, 0.0 * zero, zero + 0)
-        state = loop(lambda state: goes_on(state).any(), body, state)
-        return torch.where(state.best > 0, colors.amax(1, keepdim=True) + 1, colors)
+    def one_step(state: Chains) -> Chains:
+        row = rule.turn(fixed.chain_ids, fixed.seeds[:, None], state.step[:, None]) % FEW_ROWS  # (G, S)
+        random = fixed.table.index_select(0, row.flatten()).unflatten(0, row.shape)       # (G, S, N)
+        swaps = (state.beside == 1) & (state.out_until <= state.step[:, None, None])
+        key = torch.where(swaps, random, -1.0)
+        key = torch.where(state.beside == 0, enter[:, None] + spread[:, None] * random, key)
+        top, v = key.max(2)                                                               # (G, S)
+        acts = (top >= 0) & fixed.goes_on(state)[:, None]
+        entering = fixed.rows_of(v, acts)
+        member, u = torch.where(state.beside >= INSIDE, entering, 0.0).max(2)             # (G, S)
+        leaves = member > 0
+        beside = state.beside + entering - fixed.rows_of(u, leaves)
+        place, until = u[:, :, None], (state.step + STAYS_OUT).float()[:, None, None]
+        until = torch.where(leaves[:, :, None], until, state.out_until.gather(2, place))
+        out_until = state.out_until.scatter(2, place, until)
+        # Sums of such fractions are exact, so all runtimes compare them alike.
+        worth = state.worth + torch.where(acts, value.gather(1, v), 0) - torch.where(leaves, value.gather(1, u), 0)
+        highest, chain = worth.max(1)                                                     # (G,)
+        better = highest > state.highest
+        chain = chain[:, None, None].expand(-1, 1, beside.shape[2])
+        best = torch.where(better[:, None], (beside.gather(1, chain)[:, 0] >= INSIDE).float(), state.best)
+        return Chains(state.step + 1, beside, out_until, worth, best, torch.maximum(highest, state.highest),
+                      torch.where(better, state.step, state.found_at))  # fmt: skip
 
-    waiting = torch.where(exists, colors, -1)
-    waits = loop(lambda state: (exists & (state[0] < 0)).any(), lambda state: (next_class(state[0]),), (waiting,))[0]
-    return waits.clamp(min=0)
+    beside = torch.where(waits, 0.0, -2.0 * INSIDE)[:, None] + 0.0 * fixed.chain_ids[:, None]
+    zero = 0 * fixed.seeds
+    state = Chains(zero, beside, 0 * beside, beside[:, :, 0] * 0, 0.0 * degrees, 0.0 * zero, zero + 0)
+    return loop(lambda state: fixed.goes_on(state).any(), one_step, state).best

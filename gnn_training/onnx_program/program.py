@@ -21,6 +21,7 @@ from gnn_training.network.graphs import Graphs, pad
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.onnx_program import tensor_search
 from gnn_training.onnx_program.greedy import at_once, clique_bound, dsatur, independent_sets
+from gnn_training.onnx_program.tensor_search import Limits
 
 MAX_STARTS = 1024  # nodes of a graph from which the search for cliques starts, see CLIQUE_WORK and MIN_STARTS
 CHAINS = 32  # of independent sets, and the steps without a better one, per member, after which they end,
@@ -96,9 +97,7 @@ class Pad(nn.Module):
 class Bound(nn.Module):
     """Colorings by DSATUR and independent sets, cliques, and the sizes of the search."""
 
-    def forward(
-        self, graphs: Graphs, ranges: Ranges, seed: Tensor, steps: Tensor
-    ) -> tuple[Bounds, tensor_search.Limits]:
+    def forward(self, graphs: Graphs, ranges: Ranges, seed: Tensor, steps: Tensor) -> tuple[Bounds, Limits]:
         colors, n = dsatur(graphs, ranges.greedy_color_ids, ranges.rank_ids), graphs.num_nodes
         is_dense = (graphs.degrees.sum(1) >= contract.SETS_FROM * n * (n - 1)) & (n.max() <= contract.SETS_UP_TO)
         ids, patience = ranges.dense_ids, PATIENCE * (rounds_of(steps, graphs) / contract.CALL_ROUNDS).sqrt()
@@ -124,14 +123,7 @@ class Search(nn.Module):
         super().__init__()
         self.rule, self.predictions = trained.rule, trained.predictions
 
-    def forward(
-        self,
-        graphs: Graphs,
-        bounds: Bounds,
-        limits: tensor_search.Limits,
-        options: Options,
-        numbers: Numbers,
-    ) -> Searched:
+    def forward(self, graphs: Graphs, bounds: Bounds, limits: Limits, options: Options, numbers: Numbers) -> Searched:
         seed = scalar(options.seed)
         rows = torch.arange(bounds.clique.shape[0], device=bounds.clique.device)          # (G,)
         asked = options.num_colors[numbers.number.clamp(max=options.num_colors.shape[0] - 1)]  # one for all or each
@@ -154,9 +146,7 @@ class Search(nn.Module):
         k, reached = result.num_colors.float(), result.reached
         rounds = torch.where(k > lower, result.rounds, reached)  # whatever the rest of the batch takes
         free, one, conflicts, moves = result.nodes.unbind(1)
-        seen = states.SearchState(
-            result.last, free, one, conflicts, moves, k, lower, rounds, reached, result.conflicts
-        )
+        seen = states.SearchState(result.last, free, one, conflicts, moves, k, lower, rounds, reached, result.conflicts)
         values = states.features(graphs.exists, graphs.degrees, seen, color_ids)
         predicted = self.predictions(states.asked(values, rounds, contract.HORIZON * rounds.clamp(min=1)))
         return predicted.chromatic(k, lower), predicted.graph_type_logits, predicted.difficulty(k, lower, reached)
@@ -219,11 +209,11 @@ def rounds_of(steps: Tensor, graphs: Graphs) -> Tensor:
     return torch.where(asked < 0, torch.minimum(-asked, by_size), asked)
 
 
-def limits(num_nodes: Tensor, num_colors: Tensor) -> tensor_search.Limits:
+def limits(num_nodes: Tensor, num_colors: Tensor) -> Limits:
     """Sizes of a search in graphs padded to num_nodes () with num_colors () colors."""
     active = torch.minimum((num_nodes // rule.NODES_PER_ACTIVE).clamp(min=rule.ACTIVE), num_nodes)
     movers = torch.minimum((num_nodes // rule.NODES_PER_MOVER).clamp(min=rule.MOVERS), active)
-    return tensor_search.Limits(count_to(num_colors), count_to(active), count_to(movers))
+    return Limits(count_to(num_colors), count_to(active), count_to(movers))
 
 
 def count_to(number: Tensor) -> Tensor:

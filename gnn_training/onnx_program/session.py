@@ -26,7 +26,7 @@ from gnn_training.search.engine import Trained
 logger = logging.getLogger(__name__)
 MAX_STEPS = 10**9  # beyond, independent sets, whose patience grows with the steps, keep a call on an optimal graph busy
 MODEL_LIMIT = 20_000_000  # bytes, forty times ours
-WAY_OUT = "name a file written by `coloring-gnn export`"
+HINT = "name a file written by `coloring-gnn export`"
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Model:
         """
         self.path = hub.model_file(path or contract.SHIPPED_MODEL)
         self.threads = usable_threads(threads)
-        self._content = files.read_bytes(self.path, MODEL_LIMIT, WAY_OUT)
+        self._content = files.read_bytes(self.path, MODEL_LIMIT, HINT)
         self.metadata = _metadata(self.path, self._content)
-        with files.damaged(f"the metadata of {self.path}", WAY_OUT):
+        with files.damaged(f"the metadata of {self.path}", HINT):
             self.steps = int(self.metadata["steps"])  # rounds of a call that does not name them
             self.rule = np.array(json.loads(self.metadata["rule"]), np.float32).reshape(rule.NUM_WEIGHTS)
             if self.steps < 0 or not np.abs(self.rule).max() <= MAX_WEIGHT:
@@ -82,7 +82,7 @@ class Model:
             return session(self._content, self.threads)
         except Exception as error:  # the runtime's errors have no base class of their own
             version = onnxruntime.__version__
-            raise UserError(f"{self.path}: ONNX Runtime {version} refuses it ({_cause(error)}): {WAY_OUT}") from error
+            raise UserError(f"{self.path}: ONNX Runtime {version} refuses it ({_cause(error)}): {HINT}") from error
 
     def predict(
         self, graphs: Any, num_colors: Sequence[int] | None = None, seed: int | None = None,
@@ -110,18 +110,23 @@ class Model:
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         feeds = golden.feeds(*concatenated(batch), **given)
         try:
-            results = [np.asarray(output) for output in self._run(feeds, seconds)]
+            results = self._run(feeds, seconds)
         except (MemoryError, TimeoutError, UserError):
             raise
         except Exception as error:  # the runtime's errors have no base class of their own
-            raise UserError(f"{self.path}: a call fails in ONNX Runtime ({_cause(error)}); {WAY_OUT}") from error
-        shapes = [(sum(sizes), MAX_COLORS), *((len(batch), *more) for more in ((), (len(GRAPH_TYPES),), ()))]
+            raise UserError(f"{self.path}: a call fails in ONNX Runtime ({_cause(error)}); {HINT}") from error
+        return self._prediction(results, sizes)
+
+    def _prediction(self, outputs: Sequence[Any], sizes: Sequence[int]) -> Prediction:
+        """What a call says about graphs of these sizes. UserError if a coloring network would not say that."""
+        results, count = [np.asarray(output) for output in outputs], len(sizes)
+        shapes = [(sum(sizes), MAX_COLORS), (count,), (count, len(GRAPH_TYPES)), (count,)]
         if [(x.dtype.name, x.shape) for x in results] != [("float32", shape) for shape in shapes]:
             answers = ", ".join(f"{name} {x.dtype}{list(x.shape)}" for name, x in zip(OUTPUTS, results, strict=True))
-            raise UserError(f"{self.path} is not a coloring network: it answers {answers}; {WAY_OUT}")
+            raise UserError(f"{self.path} is not a coloring network: it answers {answers}; {HINT}")
         logits, chromatic, types, difficulty = results
         if not (np.isfinite(chromatic).all() and np.isfinite(difficulty).all()):
-            raise UserError(f"{self.path} is not a coloring network: its predictions are not finite; {WAY_OUT}")
+            raise UserError(f"{self.path} is not a coloring network: its predictions are not finite; {HINT}")
         return Prediction(np.split(logits, np.cumsum(sizes)[:-1]), chromatic, types, difficulty)
 
     def _run(self, feeds: dict[str, np.ndarray], seconds: float | None) -> list[np.ndarray]:
@@ -179,7 +184,7 @@ def _metadata(path: Path, content: bytes) -> dict[str, str]:
     """The metadata of an ONNX file whose tensors are the contract's; UserError for another file. The numbers of fields
     are those of onnx.proto.
     """
-    with files.damaged(path, WAY_OUT):
+    with files.damaged(path, HINT):
         model = _fields(content)
         graph = [field for number, part in model if number == 7 for field in _fields(part)]
         constants, inputs, outputs = (_texts(graph, *place) for place in ((5, 8), (11, 1), (12, 1)))
@@ -190,7 +195,7 @@ def _metadata(path: Path, content: bytes) -> dict[str, str]:
         ):
             if sorted(names) != sorted(expected):
                 differ = f"{', '.join(names) or 'none'} instead of {', '.join(expected)}"
-                raise UserError(f"{path} is not a coloring network: its {what} are {differ}; {WAY_OUT}")
+                raise UserError(f"{path} is not a coloring network: its {what} are {differ}; {HINT}")
         return dict(zip(_texts(model, 14, 1), _texts(model, 14, 2), strict=True))
 
 

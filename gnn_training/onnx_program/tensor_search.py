@@ -72,38 +72,20 @@ class Result(NamedTuple):
     rounds: Tensor      # () int64, made
 
 
-class CurrentColoring(NamedTuple):
-    """The coloring that changes."""
-
-    colors: Tensor   # (R, S) int64
-    counts: Tensor   # (R S K,) float, neighbours of a node with a color
-    is_open: Tensor  # (R, K) float, 1 for colors that may be used
-
-
-class Memory(NamedTuple):
-    """What the nodes have done."""
-
-    until: Tensor  # (R S K,) float, last round in which a node may not take a color
-    age: Tensor    # (R, S) float, rounds since the last move
-    moves: Tensor  # (R, S) float
-
-
-class Best(NamedTuple):
-    """The best coloring so far."""
-
-    colors: Tensor      # (R, S) int64
-    num_colors: Tensor  # (R, 1) float
-    conflicts: Tensor   # (R, 1) float, the fewest since, with one color less
-    reached: Tensor     # (R, 1) float, its round
-
-
 class State(NamedTuple):
     """The search between two rounds."""
 
-    round: Tensor  # () int64
-    coloring: CurrentColoring
-    memory: Memory
-    best: Best
+    round: Tensor            # () int64
+    colors: Tensor           # (R, S) int64, the coloring that changes
+    counts: Tensor           # (R S K,) float, neighbours of a node with a color
+    is_open: Tensor          # (R, K) float, 1 for colors that may be used
+    until: Tensor            # (R S K,) float, last round in which a node may not take a color
+    age: Tensor              # (R, S) float, rounds since the last move
+    moves: Tensor            # (R, S) float
+    best: Tensor             # (R, S) int64, the best coloring so far
+    best_num_colors: Tensor  # (R, 1) float
+    best_conflicts: Tensor   # (R, 1) float, the fewest since, with one color less
+    reached: Tensor          # (R, 1) float, its round
 
 
 class Fixed(NamedTuple):
@@ -173,7 +155,7 @@ def search(weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds:
     state, fixed = begin(weights, graphs, task, limits)
 
     def goes_on(state: State) -> Tensor:
-        at_bound = (state.best.num_colors <= fixed.lower).long()
+        at_bound = (state.best_num_colors <= fixed.lower).long()
         done = (0 * task.lower)[:, None].scatter_add(0, task.graph[:, None], at_bound)    # (G, 1) searches
         return (state.round < rounds) & (done.min() == 0)
 
@@ -184,17 +166,16 @@ def search(weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds:
         )
 
     state = loop(goes_on, period, state)
-    num_colors = state.best.num_colors[:, 0].long()                                       # (R,)
+    num_colors = state.best_num_colors[:, 0].long()                                       # (R,)
     ids = torch.arange(task.graph.shape[0], device=task.graph.device)
     key = (task.graph * (limits.color_ids.shape[0] + 1) + num_colors) * (ids.max() + 1) + ids  # (R,) all different
     best = key.argsort().index_select(0, first_searches(task.graph, task.lower))          # (G,)
     measures = measure(state, fixed)
-    nodes = torch.stack([*free_and_one(state, measures), measures.conflicts, state.memory.moves], 1)  # (R, 4, S)
+    nodes = torch.stack([*free_and_one(state, measures), measures.conflicts, state.moves], 1)  # (R, 4, S)
     of_searches = (
-        state.best.colors[:, :-1], num_colors, state.best.conflicts[:, 0], state.best.reached[:, 0],
-        state.coloring.counts.view(*state.best.colors.shape, -1)[:, :-1], state.coloring.colors[:, :-1],
-        nodes[:, :, :-1],
-    )  # fmt: skip
+        state.best[:, :-1], num_colors, state.best_conflicts[:, 0], state.reached[:, 0],
+        state.counts.view(*state.best.shape, -1)[:, :-1], state.colors[:, :-1], nodes[:, :, :-1],
+    )
     return Result._make([*(x.index_select(0, best) for x in of_searches), state.round])
 
 
@@ -210,14 +191,14 @@ def begin(weights: Weights, graphs: Graphs, task: Task, limits: Limits) -> tuple
     def rows(x: Tensor) -> Tensor:
         return torch.nn.functional.pad(x, (0, 1)).index_select(0, task.graph)
 
-    coloring = first_coloring(graphs, task, limits)
+    colors, counts, is_open = first_coloring(graphs, task, limits)
     exists = rows(graphs.exists)
     padded = graphs._replace(exists=exists, degrees=rows(graphs.degrees), first=rows(graphs.first))
     used = (task.colors.max(1, keepdim=True).values + 1).float().index_select(0, task.graph)
     zeros = 0.0 * exists.float()
-    memory = Memory(0 * coloring.counts - 1, zeros + rule.NOT_MOVED, zeros + 0)
-    best = Best(coloring.colors + 0, used, torch.full_like(used, 1e6), 0 * used)
-    state = State(0 * task.seeds.sum(), coloring, memory, best)
+    until, age, moves = 0 * counts - 1, zeros + rule.NOT_MOVED, zeros + 0
+    best = colors + 0, used, torch.full_like(used, 1e6), 0 * used
+    state = State(0 * task.seeds.sum(), colors, counts, is_open, until, age, moves, *best)
     lower = task.lower[:, None].float().index_select(0, task.graph)
     no_cost = 0 * (task.graph[:, None, None] * limits.active_ids[:, None] * limits.color_ids).flatten(0, 1)
     ones = torch.ones_like(used * limits.mover_ids)
@@ -228,8 +209,8 @@ def begin(weights: Weights, graphs: Graphs, task: Task, limits: Limits) -> tuple
     )  # fmt: skip
 
 
-def first_coloring(graphs: Graphs, task: Task, limits: Limits) -> CurrentColoring:
-    """The coloring of every search before the first round."""
+def first_coloring(graphs: Graphs, task: Task, limits: Limits) -> tuple[Tensor, Tensor, Tensor]:
+    """`colors`, `counts` and `is_open` of every search before the first round."""
     K = limits.color_ids.shape[0]
     sizes = ((task.colors[:, :, None] == limits.color_ids) & graphs.exists[:, :, None]).sum(1)  # (G, K)
     used = task.colors.max(1).values + 1                                                  # (G,)
@@ -243,13 +224,13 @@ def first_coloring(graphs: Graphs, task: Task, limits: Limits) -> CurrentColorin
     counts = (torch.zeros_like(colors)[:, :, None] * limits.color_ids).float()            # (G, S, K)
     counts = counts.flatten().scatter_add(0, place, (graphs.neighbours < size - 1).float()).view_as(counts)
     colors, counts, is_open = (x.index_select(0, task.graph) for x in (colors, counts, is_open))
-    return CurrentColoring(colors, 1.0 * counts.flatten(), is_open)
+    return colors, 1.0 * counts.flatten(), is_open
 
 
 def ask(state: State, fixed: Fixed) -> Answers:
     """Ask the network about the search as a whole, and what a conflict with every node costs."""
     measures = measure(state, fixed)
-    colors, memory, weights, degrees = state.coloring.colors, state.memory, fixed.weights, fixed.graphs.degrees
+    colors, weights, degrees = state.colors, fixed.weights, fixed.graphs.degrees
     nodes = fixed.present.sum(1, keepdim=True)                                            # (R, 1)
     density = degrees.sum(1, keepdim=True) / (nodes * (nodes - 1)).clamp(min=1)
     of_graph = rule.graph_features(nodes.log(), measures.num_colors.log(), density, measures.num_conflicted.log1p())
@@ -257,9 +238,9 @@ def ask(state: State, fixed: Fixed) -> Answers:
     controls, shift, level = outputs.split([CONTROLS, HIDDEN, 1], 1)
     free, one = free_and_one(state, measures)
     has_free = free.sign()[:, None]
-    logs = torch.cat([free, one, measures.conflicts, memory.age, memory.moves], 1).log1p()
+    logs = torch.cat([free, one, measures.conflicts, state.age, state.moves], 1).log1p()
     free, one, conflicts, age, moves = logs.view(colors.shape[0], -1, colors.shape[1]).split(1, 1)  # (R, 1, S) each
-    mean_moves = ((memory.moves * fixed.present).sum(1) / fixed.present.sum(1)).log1p()[:, None, None]
+    mean_moves = ((state.moves * fixed.present).sum(1) / fixed.present.sum(1)).log1p()[:, None, None]
     by_feature = torch.cat(rule.node_features(has_free, free, one, conflicts, age, moves, mean_moves), 1)  # (R, F, S)
     hidden = (weights.by_node @ by_feature + shift).relu()                                # (R, HIDDEN, S)
     z = weights.out[:, None] @ hidden + weights.direct[:, None] @ by_feature + level
@@ -270,18 +251,16 @@ def ask(state: State, fixed: Fixed) -> Answers:
 def one_round(state: State, answers: Answers, fixed: Fixed) -> State:
     """Close a color where the coloring is proper; elsewhere let a few nodes in conflict move."""
     measures = measure(state, fixed)
-    best, is_open = close(state, measures, fixed)
+    state = close(state, measures, fixed)
     choice = choose(state, measures, answers, fixed)
-    moves = settle(choice, answers, fixed)
-    coloring, memory = apply(state, measures, answers, moves, fixed)
-    return State(state.round + 1, coloring._replace(is_open=is_open), memory, best)
+    return apply(state, measures, answers, settle(choice, answers, fixed), fixed)
 
 
 def measure(state: State, fixed: Fixed) -> Measures:
     """Count conflicts and colors."""
-    colors, counts, is_open = state.coloring
+    colors, is_open = state.colors, state.is_open
     is_closed = 1 - is_open
-    around = counts.view(-1, is_open.shape[1]).gather(1, colors.view(-1, 1)).view_as(colors)  # (R, S)
+    around = state.counts.view(-1, is_open.shape[1]).gather(1, colors.view(-1, 1)).view_as(colors)  # (R, S)
     conflicts = (around + is_closed.gather(1, colors)) * fixed.present
     is_conflicted = conflicts.clamp(max=1)
     num_conflicted = is_conflicted.sum(1, keepdim=True)                                   # (R, 1)
@@ -290,32 +269,32 @@ def measure(state: State, fixed: Fixed) -> Measures:
     return Measures(conflicts, is_conflicted, num_conflicted, num_colors, is_closed, sizes)
 
 
-def close(state: State, measures: Measures, fixed: Fixed) -> tuple[Best, Tensor]:
-    """Where the coloring is proper, keep it and close its smallest class: the best one, and is_open (R, K)."""
+def close(state: State, measures: Measures, fixed: Fixed) -> State:
+    """Where the coloring is proper, keep it as the best one and close its smallest class."""
     is_proper = measures.num_conflicted == 0                                              # (R, 1)
-    best = Best(
-        torch.where(is_proper, state.coloring.colors, state.best.colors),
-        torch.where(is_proper, measures.num_colors, state.best.num_colors),
-        torch.where(is_proper, 1e6, torch.minimum(state.best.conflicts, measures.conflicts.sum(1, keepdim=True) / 2)),
-        torch.where(is_proper & (measures.num_colors < state.best.num_colors), state.round, state.best.reached),
-    )
-    is_open = state.coloring.is_open
-    smallest = torch.where(is_open > 0, measures.sizes, torch.inf).argmin(1, keepdim=True)  # (R, 1)
+    best = torch.where(is_proper, state.colors, state.best)
+    num_colors = torch.where(is_proper, measures.num_colors, state.best_num_colors)
+    conflicts = torch.minimum(state.best_conflicts, measures.conflicts.sum(1, keepdim=True) / 2)
+    conflicts = torch.where(is_proper, 1e6, conflicts)
+    is_better = is_proper & (measures.num_colors < state.best_num_colors)
+    reached = torch.where(is_better, state.round, state.reached)
+    smallest = torch.where(state.is_open > 0, measures.sizes, torch.inf).argmin(1, keepdim=True)  # (R, 1)
     closes = is_proper & (measures.num_colors > fixed.lower) & (fixed.limits.color_ids == smallest)
-    return best, torch.where(closes, 0.0, is_open)
+    return state._replace(is_open=torch.where(closes, 0.0, state.is_open), best=best, best_num_colors=num_colors,
+                          best_conflicts=conflicts, reached=reached)
 
 
 def free_and_one(state: State, measures: Measures) -> tuple[Tensor, Tensor]:
     """Numbers (R, S) float of open colors, other than the color that a node has, without and with one conflict."""
-    colors, counts, is_open = state.coloring
-    by_search, is_open = counts.view(*colors.shape, -1), is_open[:, :, None]              # (R, S, K), (R, K, 1)
-    up_to_one, up_to_two = ((by_search.clamp(max=n) @ is_open).view_as(colors) for n in (1, 2))
+    by_search = state.counts.view(*state.colors.shape, -1)                                # (R, S, K)
+    is_open = state.is_open[:, :, None]                                                   # (R, K, 1)
+    up_to_one, up_to_two = ((by_search.clamp(max=n) @ is_open).view_as(state.colors) for n in (1, 2))
     return measures.num_colors - up_to_one - 1 + measures.is_conflicted, 2 * up_to_one - up_to_two
 
 
 def choose(state: State, measures: Measures, answers: Answers, fixed: Fixed) -> Choice:
     """Find the best move of some of the nodes in conflict; which ones, if they are many, changes with the rounds."""
-    colors, memory, graphs, limits = state.coloring.colors, state.memory, fixed.graphs, fixed.limits
+    colors, graphs, limits = state.colors, fixed.graphs, fixed.limits
     rows, size = colors.shape
     active_ids, window = limits.active_ids, graphs.window
     turn = rule.turn(torch.arange(size, device=colors.device), fixed.seeds, state.round)  # (R, S)
@@ -339,10 +318,10 @@ def choose(state: State, measures: Measures, answers: Answers, fixed: Fixed) -> 
     score = rule.score(crowding, random, cost, jitter, by_size[:, :, None])
     here = colors.gather(1, active)                                                       # (R, A)
     is_here = limits.color_ids == here[:, :, None]
-    forbidden = (embedding(place, memory.until.view(by_row)) >= state.round) | (is_closed > 0) | is_here
+    forbidden = (embedding(place, state.until.view(by_row)) >= state.round) | (is_closed > 0) | is_here
     top, target = torch.where(forbidden, -torch.inf, score).max(2)                        # (R, A)
     cost_here = torch.where(is_here, cost, 0.0).sum(2)
-    gain = rule.gain(cost_here, top, memory.age.gather(1, active).log1p(), by_age)
+    gain = rule.gain(cost_here, top, state.age.gather(1, active).log1p(), by_age)
     return Choice(active, neighbours, random, here, target, torch.where(drawn >= 0, gain, -torch.inf))
 
 
@@ -365,24 +344,17 @@ def settle(choice: Choice, answers: Answers, fixed: Fixed) -> Moves:
     )  # fmt: skip
 
 
-def apply(
-    state: State, measures: Measures, answers: Answers, moves: Moves, fixed: Fixed
-) -> tuple[CurrentColoring, Memory]:  # fmt: skip
+def apply(state: State, measures: Measures, answers: Answers, moves: Moves, fixed: Fixed) -> State:
     """Let the nodes move. What happens to the column of "no node" does not matter."""
-    (colors, counts, is_open), (until, age, num_moves) = state.coloring, state.memory
-    (movers, neighbours, old, new, random), (rows, size), K = moves, colors.shape, is_open.shape[1]
-    first_row = torch.arange(rows, device=colors.device)[:, None] * size
+    (movers, neighbours, old, new, random), (rows, size), K = moves, state.colors.shape, state.is_open.shape[1]
+    first_row = torch.arange(rows, device=movers.device)[:, None] * size
     place = ((neighbours + first_row[:, :, None]) * K)[:, None]                           # (R, 1, M, D)
     place = place + torch.cat([old, new], 1).view(rows, 2, -1, 1)                         # (R, 2, M, D)
-    counts = counts.scatter_add(0, place.flatten(), fixed.steps)
+    counts = state.counts.scatter_add(0, place.flatten(), fixed.steps)
     fixed_part, per_conflicted, spread = answers.controls[:, :3].split(1, 1)              # (R, 1) each
     tenure = rule.tenure(fixed_part, per_conflicted, spread, measures.num_conflicted, random)  # (R, M)
     place = (movers + first_row) * K + old
-    until = until.scatter(0, place.flatten(), (state.round + tenure.floor()).flatten())
-    return (
-        CurrentColoring(colors.scatter(1, movers, new), counts, is_open),
-        Memory(
-            until, (age + 1).scatter(1, movers, fixed.ones),
-            num_moves.scatter_add(1, movers, fixed.ones),
-        ),
-    )  # fmt: skip
+    until = state.until.scatter(0, place.flatten(), (state.round + tenure.floor()).flatten())
+    colors, age = state.colors.scatter(1, movers, new), (state.age + 1).scatter(1, movers, fixed.ones)
+    num_moves = state.moves.scatter_add(1, movers, fixed.ones)
+    return state._replace(round=state.round + 1, colors=colors, counts=counts, until=until, age=age, moves=num_moves)

@@ -82,7 +82,7 @@ def pictures(report: Json) -> list[Figure]:
     return [draw(graph, np.array(colors), METHODS[method]) for method, colors in chosen["colorings"].items()]
 
 
-def page(report: Json, manifest: Json | None = None, config: Json | None = None, metrics: Sequence[Json] = ()) -> str:
+def render(report: Json, manifest: Json | None = None, config: Json | None = None, metrics: Sequence[Json] = ()) -> str:
     """Return the page of an evaluation, and of the training before it if its manifest, settings and records are given.
     The same numbers give the same page.
     """

@@ -12,7 +12,7 @@ from numba.core.caching import FunctionCache
 from gnn_training.files import reason
 
 logger = logging.getLogger(__name__)
-WAY_OUT = "the search is compiled at every start; name a folder in NUMBA_CACHE_DIR"
+HINT = "the search is compiled at every start; name a folder in NUMBA_CACHE_DIR"
 
 
 def njit(cache: bool = False, **options: Any) -> Callable[[Callable], Any]:
@@ -24,7 +24,7 @@ def njit(cache: bool = False, **options: Any) -> Callable[[Callable], Any]:
             try:
                 dispatcher._cache = Cache(function)  # what its enable_caching does with numba's own class
             except RuntimeError:
-                warn(f"there is no folder to keep compiled code in: {WAY_OUT}")
+                warn(f"there is no folder to keep compiled code in: {HINT}")
         return dispatcher
 
     return compiled
@@ -48,7 +48,7 @@ class Cache(FunctionCache):
         try:
             super().save_overload(sig, data)
         except Exception as error:  # of the disk, or an index that is damaged and could not be replaced
-            warn(f"{self.cache_path}: cannot be written ({reason(error)}): {WAY_OUT}")
+            warn(f"{self.cache_path}: cannot be written ({reason(error)}): {HINT}")
 
 
 @functools.cache

@@ -80,18 +80,18 @@ class Problem:
         ValueError if that is not a proper coloring of the graph, or does not obey the constraints.
         """
         index, colors = {name: number for number, name in enumerate(names)}, np.full(len(names), -1, dtype=np.int64)
-        way_out = "give a proper coloring of this graph"
+        hint = "give a proper coloring of this graph"
         for name, color in start.items():
             if name not in index:
-                raise ValueError(f"start names node {name!r}, which is not in the graph: {way_out}")
+                raise ValueError(f"start names node {name!r}, which is not in the graph: {hint}")
             if not isinstance(color, int | np.integer) or not 0 <= color < 2**31:
-                raise ValueError(f"start has color {color!r} for node {name!r}, not an integer from 0: {way_out}")
+                raise ValueError(f"start has color {color!r} for node {name!r}, not an integer from 0: {hint}")
             colors[index[name]] = color
         for node in np.flatnonzero(colors < 0).tolist():
-            raise ValueError(f"start has no color for node {names[node]!r}: {way_out}")
+            raise ValueError(f"start has no color for node {names[node]!r}: {hint}")
         for u, v in graph.edges[colors[graph.edges[:, 0]] == colors[graph.edges[:, 1]]]:
             both = f"nodes {names[u]!r} and {names[v]!r}, which are adjacent"
-            raise ValueError(f"start has color {colors[u]} for {both}: {way_out}")
+            raise ValueError(f"start has color {colors[u]} for {both}: {hint}")
         extended = np.empty(self.graph.num_nodes, dtype=np.int64)
         extended[self.place] = colors
         extended[self.num_free :] = self.color_ids

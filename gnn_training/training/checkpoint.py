@@ -18,7 +18,7 @@ from gnn_training.network.network import ColoringNetwork
 from gnn_training.settings import SHIPPED
 
 log = logging.getLogger(__name__)
-WAY_OUT = "name a run folder, a checkpoint or an exported file"
+HINT = "name a run folder, a checkpoint or an exported file"
 EXPORTED = {"network": dict, "settings": dict, "step": int, "data_sha256": str}
 RESUMED = EXPORTED | {
     "weights": dict, "num_averaged": int, "optimizer": dict, "scaler": dict, "bad_steps": int, "skipped_steps": int,
@@ -71,8 +71,8 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
         return load(path)["network"]
     import onnx  # other checkpoints do without
 
-    content = read_bytes(path, OWN_LIMIT, WAY_OUT)
-    with damaged(path, WAY_OUT):
+    content = read_bytes(path, OWN_LIMIT, HINT)
+    with damaged(path, HINT):
         model = onnx.load_from_string(content)
         named = {weight.name.removeprefix(WEIGHT_NAMES): weight for weight in model.graph.initializer}
         metadata = {entry.key: entry.value for entry in model.metadata_props}
@@ -87,8 +87,7 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
             predictions = []
         weights = {name: torch.tensor(onnx.numpy_helper.to_array(named[name])) for name in predictions}
         state = network.state_dict() | {"rule": torch.tensor(json.loads(metadata["rule"])), **weights}
-        network.load_state_dict(state)
-    return network.state_dict()
+        return ColoringNetwork.from_state(state).state_dict()
 
 
 def newest(folder: Path) -> dict | None:

@@ -18,7 +18,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 from torch.optim.lr_scheduler import LambdaLR
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from gnn_training.contract import UNKNOWN_TYPE
 from gnn_training.distributed import Runtime
@@ -47,7 +46,6 @@ class Learner:
         torch.manual_seed(settings.seed)  # the same first weights on every rank
         self.network = ColoringNetwork(settings.width, settings.layers).to(rt.device)
         self.average, self.num_averaged = copy.deepcopy(self.network), 0
-        self._blend = get_ema_multi_avg_fn(settings.ema)  # without AveragedModel, which waits for the GPU in every step
         self.ddp = DistributedDataParallel(self.network, gradient_as_bucket_view=True)
         self.precision = _precision(settings.precision, rt.device)
         # The scaler also skips steps that are not finite, on the device. Only fp16 needs it to scale.
@@ -58,10 +56,9 @@ class Learner:
         self.parts = [[self.network.rule], *([*part.parameters()] for part in others)]
         groups, decay = [{"params": part} for part in self.parts], settings.weight_decay
         self.optimizer = torch.optim.AdamW(groups, lr=1.0, weight_decay=decay, fused=True)  # times the schedule
-        self.go_to(0)
         self.bad_steps, self.skipped_steps = (torch.zeros((), device=rt.device) for _ in range(2))
         self._sums = torch.zeros(len(WEIGHTS) + len(NORMS), device=rt.device)
-        self._steps_summed = 0
+        self.go_to(0)
 
     def update(self, batch: GraphBatch) -> None:
         """Take one optimizer step. The loss is the mean over its graphs on all ranks. If the gradient is not
@@ -93,12 +90,11 @@ class Learner:
         self._count(torch.stack([terms[name].detach() for name in WEIGHTS]), norms)
 
     def _average(self) -> None:
-        """Take the weights into their exponential mean, which begins with those after the first step."""
+        """Take the weights into their exponential mean, which begins with those after the first step. AveragedModel
+        would wait for the GPU.
+        """
         averaged, trained = ([p.detach() for p in net.parameters()] for net in (self.average, self.network))
-        if self.num_averaged:
-            self._blend(averaged, trained, None)
-        else:
-            torch._foreach_copy_(averaged, trained)
+        torch._foreach_lerp_(averaged, trained, 1 - self.settings.ema if self.num_averaged else 1.0)
         self.num_averaged += 1
 
     def _count(self, terms: Tensor, norms: Tensor) -> None:
@@ -120,7 +116,9 @@ class Learner:
         return float(self.schedule.get_last_lr()[0])
 
     def go_to(self, step: int) -> None:
-        """Let the next step be this one, with its learning rate."""
+        """Let the next step be this one, with its learning rate, and the first of the next report."""
+        self._sums.zero_()
+        self._steps_summed = 0
         for group in self.optimizer.param_groups:
             group["initial_lr"] = 1.0
         size = self.peak_rate, self.settings.warmup_steps, self.num_steps
@@ -183,8 +181,6 @@ class Learner:
         self.bad_steps.fill_(state["bad_steps"])
         self.skipped_steps.fill_(state["skipped_steps"])
         self.go_to(state["step"])
-        self._sums.zero_()
-        self._steps_summed = 0
 
 
 def loss_terms(

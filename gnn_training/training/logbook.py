@@ -24,28 +24,22 @@ Status = dict[str, Any]  # of status.json: how the run ended ("done", "stopped" 
 
 @dataclass
 class Progress:
-    """Counts and scores over the whole training, without interruptions. Kept in every checkpoint. seconds: of the
-    whole training; step_seconds: of steps alone; graphs: seen, repeats counted; gap, dsatur_gap: mean colors above the
-    best known on the validation graphs at the last evaluation; first_gap: at step 0; gain, gain_error: colors
-    fewer than the untrained rule finds, and the standard error of that mean; lowest: gap so far, None before the
-    first evaluation; evaluations_without_gain: since then; best, best_step: gap and step of the weights to keep;
-    evaluated_at: step of the last evaluation; crossover_step: of the weights of the crossover network to keep.
-    """
+    """Counts and scores over the whole training, without interruptions. Kept in every checkpoint."""
 
-    seconds: float = 0.0
-    step_seconds: float = 0.0
-    graphs: int = 0
-    gap: float | None = None
-    first_gap: float | None = None
-    dsatur_gap: float | None = None
-    gain: float = 0.0
-    gain_error: float = 0.0
-    lowest: float | None = None
-    best: float | None = None
-    best_step: int = 0
-    evaluations_without_gain: int = 0
-    evaluated_at: int = -1
-    crossover_step: int = 0
+    seconds: float = 0.0  # of the whole training
+    step_seconds: float = 0.0  # of steps alone
+    graphs: int = 0  # seen, repeats counted
+    gap: float | None = None  # mean colors above the best known on the validation graphs, at the last evaluation
+    first_gap: float | None = None  # at step 0
+    dsatur_gap: float | None = None  # of DSATUR
+    gain: float = 0.0  # colors fewer than the untrained rule finds,
+    gain_error: float = 0.0  # and the standard error of that mean
+    lowest: float | None = None  # gap so far, None before the first evaluation
+    best: float | None = None  # gap of the weights to keep,
+    best_step: int = 0  # and their step
+    evaluations_without_gain: int = 0  # since the lowest gap
+    evaluated_at: int = -1  # step of the last evaluation
+    crossover_step: int = 0  # of the weights of the crossover network to keep
 
     def judge(self, scores: dict[str, float], step: int) -> list[str]:
         """Note the scores of an evaluation; returns the parts of the network whose weights are the ones to keep."""

@@ -1,7 +1,7 @@
 """Self-play: searches in the background, whose pairs of parents the crossover network learns from.
 
-A round is many games, see `training/games.py`, with the same weights. Everything is a function of seed, round and game:
-the same on any number of ranks.
+An iteration is many games, see `training/games.py`, with the same weights. Everything is a function of seed, iteration
+and game: the same on any number of ranks.
 """
 
 import copy
@@ -32,27 +32,27 @@ from gnn_training.training.games import Pair, Player, as_data, from_bytes, num_b
 from gnn_training.training.loader import DeviceDataset
 
 log = logging.getLogger(__name__)
-ROUNDS = 10  # of a training, with the same number of steps between them
-FIRST_GAMES = 8  # of the first round on cores, which measures how many games the others can have
+ITERATIONS = 10  # of a training, with the same number of steps between them
+FIRST_GAMES = 8  # of the first iteration on cores, which measures how many games the others can have
 KEPT_ASIDE = 8  # one of so many games is on a validation graph
 JUDGES = 6  # such graphs that a comparison needs at least, or it could not know its error
 MAX_NODES = 2048  # of the graph of a game
 GAMES, CHOICE = 10, 11  # purposes of random generators
 EVALUATED = 64  # pairs at a time
 WAIT_SECONDS = 0.5  # between two looks whether another rank has got a signal to stop
-FOLDER, WAY_OUT = "self_play", "name another --run folder"
+FOLDER, HINT = "self_play", "name another --run folder"
 
 
 class Played(NamedTuple):
     """A game that is over."""
 
-    number: int  # in its round
+    number: int  # in its iteration
     pairs: list[Pair]
     seconds: float  # of a core, or of a GPU
 
 
 class SelfPlay:
-    """Rounds of games in the background, and a replay buffer of the pairs that they have brought."""
+    """Iterations of games in the background, and a replay buffer of the pairs that they have brought."""
 
     def __init__(
         self, settings: TrainSettings, dataset: DeviceDataset, graphs: np.ndarray, first: CrossoverNetwork, rt: Runtime
@@ -62,11 +62,11 @@ class SelfPlay:
         is_played = (data.num_nodes <= MAX_NODES) & (data.dsatur_colors > data.lower_bound)
         graphs, aside = (ids[is_played[ids]] for ids in (graphs, data.indices("validation")))
         self.graphs, self.aside = graphs, np.random.default_rng(settings.seed).permutation(aside)
-        self.pairs, self.pairs_aside = list[Pair](), list[Pair]()  # of all rounds below, to learn from and to judge by
+        self.pairs, self.pairs_aside = list[Pair](), list[Pair]()  # of the buffer, to learn from and to judge by
         self.is_on = settings.self_play > 0 and len(graphs) > 0
-        self.num_played, self.games = 0, settings.games  # rounds, and the games of each, 0 until they are counted
-        self.weights: Weights | None = None  # of the players of the round that is being played
-        self.rounds = dict[int, list[Pair]]()  # the buffer
+        self.num_played, self.games = 0, settings.games  # iterations, and the games of each, 0 until they are counted
+        self.weights: Weights | None = None  # of the players of the iteration that is being played
+        self.buffer = dict[int, list[Pair]]()  # pairs by iteration
         self.first = copy.deepcopy(first)
         self.fits_gpu, self.slots = np.zeros(len(data), dtype=bool), 0  # games that the GPU plays at the same time
         if has_kernels(rt.device):
@@ -78,15 +78,15 @@ class SelfPlay:
         self._players, self._is_closed = list[Player](), False
 
     def advance(self, step: int, num_steps: int, network: CrossoverNetwork, signals: Sequence[float]) -> bool:
-        """Before a step: take in the rounds that are due, and begin the next one with this network. False if a signal
-        to stop has come to any rank while they were played; they are then left out.
+        """Before a step: take in the iterations that are due, and begin the next one with this network. False if a
+        signal to stop has come to any rank while they were played; they are then left out.
         """
-        while self.is_on and self.num_played < ROUNDS and self.num_played <= step * ROUNDS // num_steps:
+        while self.is_on and self.num_played < ITERATIONS and self.num_played <= step * ITERATIONS // num_steps:
             if self.weights is None:
                 self._begin(network.weights())
             if not self._end(signals):
                 return False
-            if self.num_played < ROUNDS:
+            if self.num_played < ITERATIONS:
                 self._begin(network.weights())
         return True
 
@@ -136,15 +136,15 @@ class SelfPlay:
         return {"num_played": self.num_played, "games": self.games, "weights": weights, "first": first}
 
     def load_state(self, state: dict) -> None:
-        """Read the pairs, and begin the round again that was being played."""
+        """Read the pairs, and begin the iteration again that was being played."""
         self.num_played, self.games = state["num_played"], state["games"]
         self.first.load_state_dict(state["first"])
         for number in range(self.num_played):
             path = self._file(number)
-            content = read_bytes(path, OWN_LIMIT, WAY_OUT) if self.rt.is_main else b""
-            with damaged(path, WAY_OUT):
+            content = read_bytes(path, OWN_LIMIT, HINT) if self.rt.is_main else b""
+            with damaged(path, HINT):
                 self._add(number, from_bytes(self.rt.broadcast(content), self.dataset.data.num_nodes))
-        if state["weights"] and self.num_played < ROUNDS:
+        if state["weights"] and self.num_played < ITERATIONS:
             self._begin(Weights(*(part.numpy() for part in state["weights"])))
 
     def close(self) -> None:
@@ -160,18 +160,18 @@ class SelfPlay:
         return self.settings.run / FOLDER / f"round-{number:02d}.npz"
 
     def _add(self, number: int, pairs: list[Pair]) -> None:
-        """Add pairs to the buffer, and drop the oldest rounds that it has no room for."""
-        self.rounds[number] = pairs
+        """Add pairs to the buffer, and drop the oldest iterations that it has no room for."""
+        self.buffer[number] = pairs
         room = 2**20 * self.settings.replay_mib
-        while len(self.rounds) > 1 and sum(map(num_bytes, chain(*self.rounds.values()))) > room:
-            del self.rounds[min(self.rounds)]
+        while len(self.buffer) > 1 and sum(map(num_bytes, chain(*self.buffer.values()))) > room:
+            del self.buffer[min(self.buffer)]
         aside = set(self.aside.tolist())
         self.pairs, self.pairs_aside = [], []
-        for pair in chain(*self.rounds.values()):
+        for pair in chain(*self.buffer.values()):
             (self.pairs_aside if pair.graph in aside else self.pairs).append(pair)
 
     def _begin(self, weights: Weights) -> None:
-        """Let this rank's games of the next round run."""
+        """Let this rank's games of the next iteration run."""
         compile_all()
         self.weights, self._players = weights, []
         rng, ranks = np.random.default_rng([self.settings.seed, self.num_played, GAMES]), self.rt.world_size
@@ -242,20 +242,20 @@ class SelfPlay:
         if not self.games:  # as many as the minutes allow on all GPUs or threads
             players = sum(rt.gather(1 if self.slots else torch.get_num_threads()))
             left = 60 * self.settings.self_play * players / seconds * len(played) - len(played)
-            self.games = max(1, round(left / (ROUNDS - 1)))
+            self.games = max(1, round(left / (ITERATIONS - 1)))
         self._add(self.num_played, pairs)
         if rt.is_main:
             make_folder(self._file(0).parent)
             write_bytes(self._file(self.num_played), to_bytes(pairs))
             log.info(
-                "self-play: round %d of %d: %d pairs of parents from %d games in %.0f s of a %s",
-                self.num_played + 1, ROUNDS, len(pairs), len(played), seconds, "GPU" if self.slots else "core",
+                "self-play: iteration %d of %d: %d pairs of parents from %d games in %.0f s of a %s",
+                self.num_played + 1, ITERATIONS, len(pairs), len(played), seconds, "GPU" if self.slots else "core",
             )  # fmt: skip
         self.num_played, self.weights = self.num_played + 1, None
         return True
 
 
-def verdict(step: int, scores: Mapping[str, float]) -> str:
+def explain_kept(step: int, scores: Mapping[str, float]) -> str:
     """Which weights of the crossover network are kept, and why. step: of these; scores: theirs."""
     if "crossover_gain" not in scores:
         return "the first weights are kept: there was no self-play, or too few validation graphs to judge it"

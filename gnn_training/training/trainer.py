@@ -25,7 +25,7 @@ from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import Logbook, Progress, Status
 from gnn_training.training.monitor import Monitor
 from gnn_training.training.self_check import self_check
-from gnn_training.training.self_play import SelfPlay, verdict
+from gnn_training.training.self_play import SelfPlay, explain_kept
 from gnn_training.training.validation import Validation
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Trainer:
         self._save()
         learner, rt = self.learner, self.rt
         kept = self._kept_crossover()
-        crossover = verdict(self.progress.crossover_step, self.self_play.scores(kept, kept))
+        crossover = explain_kept(self.progress.crossover_step, self.self_play.scores(kept, kept))
         self._close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
                      "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),
                      "crossover": crossover, **asdict(self.progress)})  # fmt: skip
@@ -78,7 +78,7 @@ class Trainer:
                 duration(self.progress.seconds), rt.world_size, rt.device_name, self.progress.best_step,
             )  # fmt: skip
             log.info("crossover: %s", crossover)
-        rt.wait()  # or another machine would not find all files
+        rt.any(False)  # wait for rank 0, or another machine would not find all files
         return ended
 
     def _start(self) -> None:
@@ -189,9 +189,9 @@ class Trainer:
         settings, rt, sha256 = self.settings, self.rt, self.data_sha256
         if any(rt.any(sha256 != rt.broadcast(sha256))):
             raise UserError(f"{settings.data}: the machines hold different graphs; give all of them the same volume")
-        state, self.best = rt.broadcast(load(settings, sha256) if rt.is_main else None)
+        state, self.best = rt.broadcast(find_state(settings, sha256) if rt.is_main else None)
         if state is not None:
-            refuse(settings, sha256, state)
+            require_same(settings, sha256, state)
             self._continue(state)
         elif settings.weights:
             self.learner.load_weights(rt.broadcast(checkpoint.load_weights(settings.weights) if rt.is_main else None))
@@ -224,7 +224,7 @@ class Trainer:
         )  # fmt: skip
 
 
-def load(settings: TrainSettings, data_sha256: str) -> tuple[dict | None, dict[str, Tensor]]:
+def find_state(settings: TrainSettings, data_sha256: str) -> tuple[dict | None, dict[str, Tensor]]:
     """State to resume from, if any, and the best weights, if they can be read. Raises UserError if a training
     has ended there and its checkpoints are gone, or if the folder has files of these names that are not a training's.
     """
@@ -232,17 +232,17 @@ def load(settings: TrainSettings, data_sha256: str) -> tuple[dict | None, dict[s
     state, best, ended = checkpoint.newest(run / CHECKPOINT_FOLDER), run / "best.pt", run / "status.json"
     if named and (state is None or state["resumed_from"] != str(named)):  # else a start before has gone back to it
         state = checkpoint.named(run, named)
-        refuse(settings, data_sha256, state)  # before anything is moved
+        require_same(settings, data_sha256, state)  # before anything is moved
         checkpoint.set_later_aside(run, state)
-    way_out = "name another --run folder, or empty this one"
+    hint = "name another --run folder, or empty this one"
     if state is None and ended.exists():
-        with damaged(ended, way_out):
-            if read_json(ended, way_out)["status"] != "failed":
-                raise UserError(f"{run} has a training without its checkpoints, which would begin again: {way_out}")
+        with damaged(ended, hint):
+            if read_json(ended, hint)["status"] != "failed":
+                raise UserError(f"{run} has a training without its checkpoints, which would begin again: {hint}")
     if state is None and any((run / name).exists() for name in ("config.json", "metrics.jsonl")):
-        with damaged(config := run / "config.json", way_out):
-            if "learning_rate" not in read_json(config, way_out):
-                raise UserError(f"{config}: is not of a training: {way_out}")
+        with damaged(config := run / "config.json", hint):
+            if "learning_rate" not in read_json(config, hint):
+                raise UserError(f"{config}: is not of a training: {hint}")
     if state is None or not best.exists():
         return state, {}
     try:
@@ -252,14 +252,14 @@ def load(settings: TrainSettings, data_sha256: str) -> tuple[dict | None, dict[s
         return state, {}
 
 
-def refuse(settings: TrainSettings, data_sha256: str, state: dict) -> None:
+def require_same(settings: TrainSettings, data_sha256: str, state: dict) -> None:
     """A run resumes only with its own settings and graphs: others belong in another folder."""
     then, now = state["settings"], settings.model_dump(mode="json")
-    run, way_out = settings.run, "name another --run folder"
+    run, hint = settings.run, "name another --run folder"
     if then.keys() != now.keys() or state["progress"].keys() != asdict(Progress()).keys():
-        raise UserError(f"{run} was started by another version of this program: finish it there or {way_out}")
+        raise UserError(f"{run} was started by another version of this program: finish it there or {hint}")
     for name in sorted(now.keys() - FREE_TO_CHANGE):
         if then[name] != now[name]:
-            raise UserError(f"{run} was trained with {name} {then[name]}, not {now[name]}: go back or {way_out}")
+            raise UserError(f"{run} was trained with {name} {then[name]}, not {now[name]}: go back or {hint}")
     if state["data_sha256"] != data_sha256:
-        raise UserError(f"{run} was trained on other graphs than {settings.data}: {way_out}")
+        raise UserError(f"{run} was trained on other graphs than {settings.data}: {hint}")

@@ -7,15 +7,7 @@ use coloring_gnn::{Budget, ColoringGnn, Graph, Options};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (model, graph, seconds) = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [model, graph] => (model, graph, "0"),
-        [model, graph, seconds] => (model, graph, seconds),
-        _ => {
-            eprintln!("calls MODEL GRAPH.col [SECONDS]");
-            return ExitCode::FAILURE;
-        }
-    };
-    match color(model, graph, seconds) {
+    match color(&arguments.iter().map(String::as_str).collect::<Vec<_>>()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -24,7 +16,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn color(model: &str, path: &str, seconds: &str) -> Result<(), Box<dyn std::error::Error>> {
+fn color(arguments: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
+    let (model, path, seconds) = match *arguments {
+        [model, path] => (model, path, "0"),
+        [model, path, seconds] => (model, path, seconds),
+        _ => return Err("calls MODEL GRAPH.col [SECONDS]".into()),
+    };
     let seconds = seconds.parse().ok().filter(|seconds| (0.0..1e9).contains(seconds));
     let budget = Budget::seconds(seconds.ok_or("SECONDS is a number, 0 for a single call")?);
     let text = std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;

@@ -66,6 +66,11 @@ impl Coloring {
         &self.colors
     }
 
+    /// Color of every node, as the search takes them.
+    pub(crate) fn classes(&self) -> Vec<u32> {
+        self.colors.iter().map(|&color| color as u32).collect()
+    }
+
     /// Number of colors: an upper bound of the chromatic number that a solver may prune with.
     pub fn num_colors(&self) -> usize {
         self.num_colors

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::kernels::{Lists, NONE, dispatch};
+use crate::kernels::{Lists, NONE, Parent, dispatch};
 
 const FEATURES: usize = 10;
 const MESSAGES: usize = 4; // of the node, of its class, of the node in the other coloring, of its class there
@@ -22,19 +22,6 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// Every node is worth 1, so that the class with most nodes left is taken.
-    pub(crate) fn by_size() -> Self {
-        let zeros = |count| vec![0.0; count];
-        Self {
-            first: zeros(FEATURES),
-            first_bias: zeros(1),
-            layers: zeros(0),
-            layer_biases: zeros(0),
-            out: zeros(1),
-            direct: zeros(FEATURES),
-        }
-    }
-
     /// From JSON, names to nested lists, of any width and number of layers. None if an array is missing or has another
     /// shape, or a weight is no number up to `MAX_WEIGHT`.
     pub(crate) fn from_text(text: &str) -> Option<Self> {
@@ -66,26 +53,18 @@ fn flatten(value: &Value, shape: &[usize], numbers: &mut Vec<f32>) -> Option<()>
     list.iter().try_for_each(|each| flatten(each, inner, numbers))
 }
 
-/// A coloring of a generation.
-#[derive(Clone)]
-pub(crate) struct Parent {
-    pub(crate) conflicts: i32,
-    pub(crate) colors: Vec<u32>,
-    /// Moves of TabuCol since a node took its color.
-    pub(crate) ages: Vec<u32>,
-}
-
 /// The two children of two parents with k colors, in which some nodes have no color. by_network: whether the network
-/// says what nodes are worth; else every node is worth 1.
+/// says what nodes are worth; else, and without weights, every node is worth 1, so that the largest class is taken.
 pub(crate) fn children(
     lists: &Lists,
     parents: &[Parent; 2],
     k: usize,
-    weights: &Weights,
+    weights: Option<&Weights>,
     by_network: [bool; 2],
 ) -> [Vec<u32>; 2] {
     let ones = [0, 1].map(|_| vec![1.0; lists.num_nodes()]);
-    let network = by_network.contains(&true).then(|| node_values(&features(lists, parents, k), parents, k, weights));
+    let network = weights.filter(|_| by_network.contains(&true));
+    let network = network.map(|weights| node_values(&features(lists, parents, k), parents, k, weights));
     [0, 1].map(|p: usize| {
         let values = network.as_ref().filter(|_| by_network[p]).unwrap_or(&ones);
         let order = [p, 1 - p];
@@ -128,55 +107,64 @@ fn crossover(parents: [&[u32]; 2], values: [&[f32]; 2], k: usize) -> Vec<u32> {
 
 /// Features of every node in both colorings, in the order of the trained weights.
 fn features(lists: &Lists, parents: &[Parent; 2], k: usize) -> Vec<[[f32; FEATURES]; 2]> {
-    let n = parents[0].colors.len();
-    let mean = lists.num_ends() as f64 / n as f64;
-    let (mut x, mut square) = (vec![[[0.0; FEATURES]; 2]; n], 0.0);
-    let (mut sizes, mut both) = ([vec![0_usize; k], vec![0_usize; k]], vec![0_usize; k * k]);
-    for v in 0..n {
-        square += (lists.neighbors(v as u32).len() as f64 - mean).powi(2);
-        let [a, b] = [0, 1].map(|p: usize| parents[p].colors[v] as usize);
-        both[a * k + b] += 1;
-        sizes[0][a] += 1;
-        sizes[1][b] += 1;
-    }
-    let deviation = (square / n as f64).max(1e-6).sqrt();
-    let mut counts = vec![0_u32; k];
-    for p in 0..2 {
-        let colors = &parents[p].colors;
-        let (mut takes, mut largest) = (vec![0_usize; k], vec![0_usize; k]);
-        for c in 0..k {
-            for other in 0..k {
-                largest[c] = largest[c].max(both[if p == 0 { c * k + other } else { other * k + c }]);
-            }
-        }
+    let (n, mean) = (lists.num_nodes(), lists.num_ends() as f64 / lists.num_nodes() as f64);
+    let from_mean: Vec<f64> = (0..n as u32).map(|v| lists.neighbors(v).len() as f64 - mean).collect();
+    let variance = from_mean.iter().map(|off| off.powi(2)).sum::<f64>() / n as f64;
+    let deviation = variance.max(1e-6).sqrt();
+    let pair = |v: usize| parents[0].colors[v] as usize * k + parents[1].colors[v] as usize;
+    let mut both = vec![0_usize; k * k]; // nodes with a color in the first parent and one in the second
+    (0..n).for_each(|v| both[pair(v)] += 1);
+    let mut x = vec![[[0.0; FEATURES]; 2]; n];
+    for (p, Parent { colors, ages, .. }) in parents.iter().enumerate() {
+        let shared = |c: usize| (0..k).map(move |other| if p == 0 { c * k + other } else { other * k + c });
+        let sizes: Vec<usize> = (0..k).map(|c| shared(c).map(|pair| both[pair]).sum()).collect();
+        let largest: Vec<usize> = (0..k).map(|c| shared(c).map(|pair| both[pair]).max().unwrap_or(0)).collect();
+        let Choices { conflicts, free, takes } = Choices::of(lists, colors, k);
         for v in 0..n {
+            let c = colors[v] as usize;
+            let size = sizes[c] as f64;
+            let features: [f64; FEATURES] = [
+                f64::from(conflicts[v]),
+                largest[c] as f64 / size,
+                both[pair(v)] as f64 / size,
+                from_mean[v] / deviation,
+                f64::from(takes[c]).ln_1p(),
+                f64::from(ages[v]).ln_1p() / (GENERATION as f64).ln_1p(),
+                f64::from(free[v]).ln_1p(),
+                (size * k as f64 / n as f64 + 0.1).ln(),
+                mean / n as f64 - 0.5,
+                (n as f64 / k as f64).ln() - 1.5,
+            ];
+            x[v][p] = features.map(|feature| feature as f32);
+        }
+    }
+    x
+}
+
+/// What the neighbors leave to choose from in a coloring.
+struct Choices {
+    conflicts: Vec<u32>, // (N,) neighbors of the same color
+    free: Vec<u32>,      // (N,) other colors that no neighbor has
+    takes: Vec<u32>,     // (K,) nodes of other colors to which a color is free
+}
+
+impl Choices {
+    fn of(lists: &Lists, colors: &[u32], k: usize) -> Self {
+        let (mut conflicts, mut free, mut takes) = (vec![0; colors.len()], vec![0; colors.len()], vec![0; k]);
+        let mut counts = vec![0; k];
+        for (v, &own) in colors.iter().enumerate() {
             counts.fill(0);
             for &u in lists.neighbors(v as u32) {
                 counts[colors[u as usize] as usize] += 1;
             }
-            let own = colors[v] as usize;
-            let mut free = 0;
-            for c in (0..k).filter(|&c| counts[c] == 0 && c != own) {
+            conflicts[v] = counts[own as usize];
+            for c in (0..k).filter(|&c| counts[c] == 0 && c != own as usize) {
                 takes[c] += 1;
-                free += 1;
+                free[v] += 1;
             }
-            x[v][p][0] = counts[own] as f32;
-            x[v][p][6] = f64::from(free).ln_1p() as f32;
         }
-        for v in 0..n {
-            let (c, at) = (colors[v] as usize, &mut x[v][p]);
-            let size = sizes[p][c] as f64;
-            at[1] = (largest[c] as f64 / size) as f32;
-            at[2] = (both[parents[0].colors[v] as usize * k + parents[1].colors[v] as usize] as f64 / size) as f32;
-            at[3] = ((lists.neighbors(v as u32).len() as f64 - mean) / deviation) as f32;
-            at[4] = (takes[c] as f64).ln_1p() as f32;
-            at[5] = (f64::from(parents[p].ages[v]).ln_1p() / (GENERATION as f64).ln_1p()) as f32;
-            at[7] = (size * k as f64 / n as f64 + 0.1).ln() as f32;
-            at[8] = (mean / n as f64 - 0.5) as f32;
-            at[9] = ((n as f64 / k as f64).ln() - 1.5) as f32;
-        }
+        Self { conflicts, free, takes }
     }
-    x
 }
 
 /// What the network says that every node is worth in both colorings.
@@ -231,9 +219,9 @@ fn run(x: &[[[f32; FEATURES]; 2]], parents: &[Parent; 2], k: usize, weights: &We
         }
     }
     [0, 1].map(|p: usize| {
-        let sum = |values: &[f32], weights: &[f32]| values.iter().zip(weights).map(|(a, b)| a * b).sum::<f32>();
+        let direct = |v: usize| x[v][p].iter().zip(&weights.direct).map(|(x, direct)| x * direct).sum::<f32>();
         let hidden = |v: usize| h[node(v, p)].iter().zip(&weights.out).map(|(h, out)| h.max(0.0) * out).sum::<f32>();
-        (0..n).map(|v| 1.0 + hidden(v) + sum(&x[v][p], &weights.direct)).collect()
+        (0..n).map(|v| 1.0 + hidden(v) + direct(v)).collect()
     })
 }
 
@@ -272,9 +260,9 @@ mod tests {
                 let colors = (0..graph.num_nodes()).map(|_| below(k)).collect();
                 Parent { conflicts: 1, colors, ages: (0..graph.num_nodes()).map(|_| below(5000)).collect() }
             });
-            let weights = &Rule::default().crossover;
+            let weights = Rule::default().crossover;
             for (by_network, name) in [([true; 2], "found"), ([false; 2], "by_size")] {
-                let found = children(&Lists::new(&graph), &parents, k as usize, weights, by_network);
+                let found = children(&Lists::new(&graph), &parents, k as usize, weights.as_ref(), by_network);
                 let found = found.map(|child| checksum(&child.iter().map(|&c| c.min(k as u32)).collect::<Vec<_>>()));
                 assert_eq!(json!(found), case[name], "{}", case["graph"]);
             }

@@ -88,6 +88,7 @@ impl Graph {
         let mut edges = Vec::new();
         for (number, content) in lines(text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)).enumerate() {
             let fail = |reason| Error::Dimacs { line: number + 1, reason };
+            let is_blank = |byte: &u8| byte.is_ascii_whitespace() || *byte == b'\x0b';
             let words: Vec<&[u8]> = content.split(is_blank).filter(|word| !word.is_empty()).collect();
             let number_at = |place: usize| words.get(place).and_then(|word| whole(word));
             match (words.first().copied(), number_at(1), number_at(2)) {
@@ -246,10 +247,6 @@ impl Graph {
 fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let ended_by_lf = text.split(|&byte| byte == b'\n');
     ended_by_lf.flat_map(|line| line.strip_suffix(b"\r").unwrap_or(line).split(|&byte| byte == b'\r'))
-}
-
-fn is_blank(byte: &u8) -> bool {
-    byte.is_ascii_whitespace() || *byte == b'\x0b'
 }
 
 /// The number in a word of up to 18 ASCII digits.

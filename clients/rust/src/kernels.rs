@@ -122,15 +122,8 @@ pub(crate) fn dsatur(lists: &Lists, deadline: Option<Instant>) -> Vec<u32> {
     let width = (max_degree.min(lists.num_ends().isqrt()) >> 3) + 1;
     let mut seen = vec![0_u8; n * width]; // bits: the colors around a node
     let mut colors = vec![NONE; n];
-    // A tournament: node v plays as leaf n + v, with n² of its colors + n of its degree - v. Entry i is the higher one
-    // of the entries 2i and 2i + 1, so entry 1 is the highest key, which tells the node.
-    let mut keys = vec![-1_i64; 2 * n];
-    for v in 0..n {
-        keys[n + v] = ((lists.neighbors(v as u32).len() + 1) * n - 1 - v) as i64;
-    }
-    for i in (1..n).rev() {
-        keys[i] = keys[2 * i].max(keys[2 * i + 1]);
-    }
+    // The key of a node: n² of the colors around it + n of its degree - its number, so that the highest tells the node.
+    let mut keys = Tournament::of((0..n).map(|v| ((lists.neighbors(v as u32).len() + 1) * n - 1 - v) as i64));
     let (mut is_late, mut next) = (false, 0);
     for turn in 0..n {
         is_late |= turn % 1024 == 0 && deadline.is_some_and(|deadline| Instant::now() > deadline);
@@ -138,35 +131,65 @@ pub(crate) fn dsatur(lists: &Lists, deadline: Option<Instant>) -> Vec<u32> {
             next += colors[next..].iter().take_while(|&&color| color != NONE).count();
             next
         } else {
-            n - 1 - keys[1] as usize % n
+            n - 1 - keys.highest() as usize % n
         };
         let row = &seen[node * width..][..width];
         let free = row.iter().position(|&byte| byte != 255).expect("a node has a color more than neighbors");
         let color = 8 * free as u32 + row[free].trailing_ones();
         let (byte, bit) = (free, 1 << (color & 7));
         colors[node] = color;
-        let mut i = n + node;
-        keys[i] = -1;
-        while i > 1 {
-            i >>= 1;
-            keys[i] = keys[2 * i].max(keys[2 * i + 1]);
-        }
+        keys.remove(node);
         for &u in lists.neighbors(node as u32) {
             let u = u as usize;
             if seen[u * width + byte] & bit == 0 {
                 seen[u * width + byte] |= bit;
                 if colors[u] == NONE && !is_late {
-                    let mut i = n + u;
-                    let key = keys[i] + (n * n) as i64;
-                    while i > 0 && keys[i] < key {
-                        keys[i] = key;
-                        i >>= 1;
-                    }
+                    keys.raise(u, (n * n) as i64);
                 }
             }
         }
     }
     colors
+}
+
+/// Keys of nodes, which change, and the highest. Node v plays as leaf N + v; entry i is the higher one of the entries 2i
+/// and 2i + 1.
+struct Tournament(Vec<i64>);
+
+impl Tournament {
+    fn of(keys: impl ExactSizeIterator<Item = i64>) -> Self {
+        let n = keys.len();
+        let mut entries = vec![-1; n];
+        entries.extend(keys);
+        for i in (1..n).rev() {
+            entries[i] = entries[2 * i].max(entries[2 * i + 1]);
+        }
+        Self(entries)
+    }
+
+    fn highest(&self) -> i64 {
+        self.0[1]
+    }
+
+    #[inline(always)]
+    fn remove(&mut self, v: usize) {
+        let mut i = self.0.len() / 2 + v;
+        self.0[i] = -1;
+        while i > 1 {
+            i >>= 1;
+            self.0[i] = self.0[2 * i].max(self.0[2 * i + 1]);
+        }
+    }
+
+    #[inline(always)]
+    fn raise(&mut self, v: usize, by: i64) {
+        let mut i = self.0.len() / 2 + v;
+        let key = self.0[i] + by;
+        while i > 0 && self.0[i] < key {
+            self.0[i] = key;
+            i >>= 1;
+        }
+    }
 }
 
 /// Gives the nodes that have none one of k colors, in a random order: a color that fewest neighbors have, ties at
@@ -195,13 +218,18 @@ pub(crate) fn complete(lists: &Lists, colors: &mut [u32], k: usize, rng: &mut Rn
     }
 }
 
-/// What TabuCol returns: the best coloring, its conflicts, the moves made, and the work: neighbors and vectors of
-/// colors looked at.
-pub(crate) struct Tabu {
-    pub(crate) best: Vec<u32>,
+/// A coloring of a generation.
+#[derive(Clone)]
+pub(crate) struct Parent {
     pub(crate) conflicts: i32,
-    /// Moves since a node took its color.
+    pub(crate) colors: Vec<u32>,
+    /// Moves of TabuCol since a node took its color.
     pub(crate) ages: Vec<u32>,
+}
+
+/// What TabuCol returns: the best coloring, the moves made, and the work: neighbors and vectors of colors looked at.
+pub(crate) struct Tabu {
+    pub(crate) best: Parent,
     pub(crate) moves: usize,
     pub(crate) work: usize,
 }
@@ -214,33 +242,73 @@ pub(crate) fn tabucol(lists: &Lists, colors: &mut [u32], k: usize, moves: usize,
 
 #[inline(always)]
 fn run_tabucol(lists: &Lists, colors: &mut [u32], k: usize, moves: usize, rng: &mut Rng, stop: Stop) -> Tabu {
-    let n = colors.len();
-    let width = k.next_multiple_of(8); // rows of whole vectors
-    let mut counts = vec![0_i32; n * width]; // neighbors of a node with each color
-    let mut tabu = vec![0_i32; n * width];
-    let mut conflicted = Nodes::new(n);
-    let (mut conflicts, mut changes) = (0, vec![0_i32; n]);
-    for v in 0..n {
-        let row = &mut counts[v * width..][..width];
-        for &u in lists.neighbors(v as u32) {
-            row[colors[u as usize] as usize] += 1;
+    let mut search = TabuCol::begin(lists, colors, k);
+    let (mut fewest, mut t, mut work) = (search.conflicts, 0_i32, lists.num_ends());
+    let mut best = search.colors.to_vec();
+    let (mut moved, mut ages) = (vec![0_i32; best.len()], vec![0_u32; best.len()]); // moves before a node's last, and since
+    while search.conflicts > 0 && (t as usize) < moves && !stop.is_set() {
+        let aspired = fewest - search.conflicts; // a move that leads below `fewest` is never tabu
+        let least = search.least_change(t, aspired);
+        t += 1;
+        work += search.conflicted.nodes.len() * (search.width >> 3);
+        if least == FORBIDDEN {
+            continue; // every move is tabu: wait
         }
-        row[k..].fill(FORBIDDEN);
-        let own = row[colors[v] as usize];
-        if own > 0 {
-            conflicted.add(v as u32);
-            conflicts += own;
+        let (node, new) = search.draw(t, least, aspired, rng);
+        let tenure = (0.6 * search.conflicted.nodes.len() as f64) as i32 + rng.below(10) as i32;
+        search.apply(node, new, t + tenure);
+        search.conflicts += least;
+        moved[node as usize] = t;
+        work += lists.neighbors(node).len();
+        if search.conflicts < fewest {
+            fewest = search.conflicts;
+            best.copy_from_slice(search.colors);
+            ages.iter_mut().zip(&moved).for_each(|(age, &moved)| *age = (t - moved) as u32);
         }
     }
-    conflicts /= 2;
-    let (mut best, mut fewest, mut t, mut work) = (colors.to_vec(), conflicts, 0_i32, lists.num_ends());
-    let (mut moved, mut ages) = (vec![0_i32; n], vec![0_u32; n]); // moves before a node's last one, and since
-    while conflicts > 0 && (t as usize) < moves && !stop.is_set() {
-        // First the least change per node, in vectors; then the tied nodes and colors, which are few.
-        let (mut least, aspired) = (FORBIDDEN, fewest - conflicts); // a move that leads below `fewest` is never tabu
-        for (&v, change) in conflicted.nodes.iter().zip(&mut changes) {
-            let (v, own) = (v as usize, colors[v as usize] as usize);
-            let (row, until) = (&mut counts[v * width..][..width], &tabu[v * width..][..width]);
+    Tabu { best: Parent { conflicts: fewest, colors: best, ages }, moves: t as usize, work }
+}
+
+/// A coloring of TabuCol and what is counted of it, in rows of whole vectors. N nodes, K colors, W the width of a row.
+struct TabuCol<'a> {
+    lists: &'a Lists,
+    colors: &'a mut [u32],
+    k: usize,
+    width: usize,
+    counts: Vec<i32>, // (N, W) neighbors of a node with each color
+    until: Vec<i32>,  // (N, W) last move in which a node may not take a color
+    conflicted: Nodes,
+    changes: Vec<i32>, // of the conflicts by the best move of each of them
+    conflicts: i32,
+}
+
+impl<'a> TabuCol<'a> {
+    #[inline(always)]
+    fn begin(lists: &'a Lists, colors: &'a mut [u32], k: usize) -> Self {
+        let (n, width) = (colors.len(), k.next_multiple_of(8));
+        let (mut counts, mut conflicted, mut conflicts) = (vec![0_i32; n * width], Nodes::new(n), 0);
+        for (v, row) in counts.chunks_exact_mut(width).enumerate() {
+            for &u in lists.neighbors(v as u32) {
+                row[colors[u as usize] as usize] += 1;
+            }
+            row[k..].fill(FORBIDDEN);
+            let own = row[colors[v] as usize];
+            if own > 0 {
+                conflicted.add(v as u32);
+                conflicts += own;
+            }
+        }
+        let (until, changes) = (vec![0; n * width], vec![0; n]);
+        Self { lists, colors, k, width, counts, until, conflicted, changes, conflicts: conflicts / 2 }
+    }
+
+    /// The least change that a move makes, and that of every conflicted node; FORBIDDEN if all are tabu.
+    #[inline(always)]
+    fn least_change(&mut self, t: i32, aspired: i32) -> i32 {
+        let (width, mut least) = (self.width, FORBIDDEN);
+        for (&v, change) in self.conflicted.nodes.iter().zip(&mut self.changes) {
+            let (v, own) = (v as usize, self.colors[v as usize] as usize);
+            let (row, until) = (&mut self.counts[v * width..][..width], &self.until[v * width..][..width]);
             let here = std::mem::replace(&mut row[own], FORBIDDEN);
             let (mut lowest, mut lowest_free) = (FORBIDDEN, FORBIDDEN);
             for (&count, &until) in row.iter().zip(until) {
@@ -254,57 +322,55 @@ fn run_tabucol(lists: &Lists, colors: &mut [u32], k: usize, moves: usize, rng: &
             }
             least = least.min(*change);
         }
-        t += 1;
-        work += conflicted.nodes.len() * (width >> 3);
-        if least == FORBIDDEN {
-            continue; // every move is tabu: wait
-        }
+        least
+    }
+
+    /// A node and its new color: one of the moves that make this change, which are few.
+    #[inline(always)]
+    fn draw(&self, t: i32, least: i32, aspired: i32, rng: &mut Rng) -> (u32, usize) {
         let (mut node, mut ties) = (0, 0);
-        for (&v, &change) in conflicted.nodes.iter().zip(&changes) {
+        for (&v, &change) in self.conflicted.nodes.iter().zip(&self.changes) {
             if change == least {
                 ties += 1;
                 node = if rng.below(ties) == 0 { v } else { node };
             }
         }
-        let (v, old) = (node as usize, colors[node as usize] as usize);
-        let (row, until) = (&counts[v * width..][..width], &mut tabu[v * width..][..width]);
+        let (start, old) = (node as usize * self.width, self.colors[node as usize] as usize);
+        let (row, until) = (&self.counts[start..][..self.width], &self.until[start..][..self.width]);
         let target = row[old] + least;
         let (mut new, mut ties) = (0, 0);
-        for c in 0..k {
+        for c in 0..self.k {
             if row[c] == target && c != old && (until[c] < t || least < aspired) {
                 ties += 1;
                 new = if rng.below(ties) == 0 { c } else { new };
             }
         }
-        until[old] = t + (0.6 * conflicted.nodes.len() as f64) as i32 + rng.below(10) as i32;
-        conflicts += least;
-        colors[v] = new as u32;
-        moved[v] = t;
-        if row[new] == 0 {
-            conflicted.remove(node);
+        (node, new)
+    }
+
+    /// Gives a node another color; it may not take the old one again until then.
+    #[inline(always)]
+    fn apply(&mut self, node: u32, new: usize, until: i32) {
+        let (v, width) = (node as usize, self.width);
+        let old = std::mem::replace(&mut self.colors[v], new as u32) as usize;
+        self.until[v * width + old] = until;
+        if self.counts[v * width + new] == 0 {
+            self.conflicted.remove(node);
         }
-        let neighbors = lists.neighbors(node);
-        work += neighbors.len();
-        for &u in neighbors {
-            let row = &mut counts[u as usize * width..][..width];
+        for &u in self.lists.neighbors(node) {
+            let row = &mut self.counts[u as usize * width..][..width];
             row[old] -= 1;
             row[new] += 1;
-            let color = colors[u as usize] as usize;
+            let color = self.colors[u as usize] as usize;
             if color == old {
                 if row[old] == 0 {
-                    conflicted.remove(u);
+                    self.conflicted.remove(u);
                 }
             } else if color == new {
-                conflicted.add(u);
+                self.conflicted.add(u);
             }
         }
-        if conflicts < fewest {
-            fewest = conflicts;
-            best.copy_from_slice(colors);
-            ages.iter_mut().zip(&moved).for_each(|(age, &moved)| *age = (t - moved) as u32);
-        }
     }
-    Tabu { best, ages, conflicts: fewest, moves: t as usize, work }
 }
 
 /// A set of nodes, listed in any order.
@@ -395,24 +461,23 @@ pub(crate) fn independent_set(
     let Classes { colors, degree } = classes;
     let n = colors.len();
     let nodes: Vec<u32> = (0..n as u32).filter(|&v| colors[v as usize] == NONE).collect();
-    // Bucket 0 holds the nodes that may enter: no neighbor is inside. Those of bucket 1 have one neighbor inside.
-    let mut buckets = [Nodes::new(n), Nodes::new(n)];
-    nodes.iter().for_each(|&v| buckets[0].add(v));
-    let (mut beside, mut out_until) = (vec![0_usize; n], vec![0; n]); // beside: neighbors inside
-    let (mut inside, mut best) = (vec![false; n], vec![false; n]);
+    let mut set = Set { buckets: [Nodes::new(n), Nodes::new(n)], beside: vec![0; n], inside: vec![false; n] };
+    nodes.iter().for_each(|&v| set.buckets[0].add(v));
+    let (mut best, mut out_until) = (vec![false; n], vec![0; n]);
     let (mut size, mut edges, mut best_size, mut best_edges) = (0, 0, 0, 0);
     let (mut moved, mut stale, mut work) = (0, 0, 0);
     loop {
         let mut node = None;
-        if !buckets[0].nodes.is_empty() {
-            for _ in 0..ADD_SAMPLE.min(buckets[0].nodes.len()) {
-                let v = buckets[0].nodes[rng.below(buckets[0].nodes.len())];
+        let [free, swaps] = set.buckets.each_ref().map(|bucket| &bucket.nodes[..]);
+        if !free.is_empty() {
+            for _ in 0..ADD_SAMPLE.min(free.len()) {
+                let v = free[rng.below(free.len())];
                 node = node.filter(|&best: &u32| degree[best as usize] >= degree[v as usize]).or(Some(v));
             }
         } else {
             if (size, edges) > (best_size, best_edges) {
                 stale = if size > best_size { 0 } else { stale };
-                best.copy_from_slice(&inside);
+                best.copy_from_slice(&set.inside);
                 (best_size, best_edges) = (size, edges);
             }
             if moved == moves || size == nodes.len() || stop.is_set() {
@@ -421,39 +486,53 @@ pub(crate) fn independent_set(
             moved += 1;
             stale += 1;
             if stale <= PATIENCE {
-                let swaps = &buckets[1].nodes;
                 let mut sample = (0..SWAP_SAMPLE.min(swaps.len())).map(|_| swaps[rng.below(swaps.len())]);
                 node = sample.find(|&v| out_until[v as usize] <= moved);
             }
             while node.is_none() {
                 stale = 0;
-                node = Some(nodes[rng.below(nodes.len())]).filter(|&v| !inside[v as usize]);
+                node = Some(nodes[rng.below(nodes.len())]).filter(|&v| !set.inside[v as usize]);
             }
         }
         let node = node.expect("a node enters");
         let mut changing: Vec<u32> = Vec::new(); // its neighbors leave the set, then the node enters
-        if beside[node as usize] > 0 {
-            changing.extend(lists.neighbors(node).iter().filter(|&&v| inside[v as usize]));
+        if set.beside[node as usize] > 0 {
+            changing.extend(lists.neighbors(node).iter().filter(|&&v| set.inside[v as usize]));
         }
         changing.push(node);
         for v in changing {
-            let (enters, neighbors) = (v == node, lists.neighbors(v));
-            inside[v as usize] = enters;
-            work += neighbors.len();
-            if enters {
+            set.change(lists, colors, v, v == node);
+            work += lists.neighbors(v).len();
+            if v == node {
                 (size, edges) = (size + 1, edges + degree[v as usize]);
             } else {
                 (size, edges) = (size - 1, edges - degree[v as usize]);
                 out_until[v as usize] = moved + TABU_MOVES;
             }
-            for &u in neighbors.iter().chain([&v]).filter(|&&u| colors[u as usize] == NONE) {
-                let count = &mut beside[u as usize];
-                if u != v {
-                    *count = if enters { *count + 1 } else { *count - 1 };
-                }
-                for (number, bucket) in buckets.iter_mut().enumerate() {
-                    if *count == number && !inside[u as usize] { bucket.add(u) } else { bucket.remove(u) }
-                }
+        }
+    }
+}
+
+/// An independent set that changes.
+struct Set {
+    /// Bucket 0 holds the nodes that may enter: no neighbor is inside. Those of bucket 1 have one neighbor inside.
+    buckets: [Nodes; 2],
+    beside: Vec<usize>, // neighbors inside
+    inside: Vec<bool>,
+}
+
+impl Set {
+    /// Lets a node enter or leave, among those without a color.
+    #[inline(always)]
+    fn change(&mut self, lists: &Lists, colors: &[u32], v: u32, enters: bool) {
+        self.inside[v as usize] = enters;
+        for &u in lists.neighbors(v).iter().chain([&v]).filter(|&&u| colors[u as usize] == NONE) {
+            let count = &mut self.beside[u as usize];
+            if u != v {
+                *count = if enters { *count + 1 } else { *count - 1 };
+            }
+            for (number, bucket) in self.buckets.iter_mut().enumerate() {
+                if *count == number && !self.inside[u as usize] { bucket.add(u) } else { bucket.remove(u) }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Colors a DIMACS file: the solution goes to standard output, what is found to standard error.
 
+use std::fmt::Display;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Instant;
@@ -47,27 +48,26 @@ fn run() -> Result<Coloring, Box<dyn std::error::Error>> {
             "--threads" => budget.threads = number(&name, &value)?,
             "--seed" => budget.seed = number(&name, &value)?,
             "--target" => budget.target = number(&name, &value)?,
-            "--model" => {
-                let file = std::fs::read(&value).map_err(|error| format!("{value}: {error}"))?;
-                rule = Rule::from_onnx(&file).map_err(|error| format!("{value}: {error}"))?;
-            }
+            "--model" => rule = of_file(&value, Rule::from_onnx(&of_file(&value, std::fs::read(&value))?))?,
             "--start" => start = Some(value),
             _ => return Err(USAGE.into()),
         }
     }
     let path = path.ok_or(USAGE)?;
-    let text = std::fs::read(&path).map_err(|error| format!("{path}: {error}"))?;
-    let graph = Graph::from_dimacs(&text).map_err(|error| format!("{path}: {error}"))?;
-    let read = |file: String| {
-        let text = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;
-        Coloring::from_dimacs(&graph, &text).map_err(|error| format!("{file}: {error}"))
-    };
-    let (start, begin) = (start.map(read).transpose()?, Instant::now());
+    let graph = of_file(&path, Graph::from_dimacs(of_file(&path, std::fs::read(&path))?))?;
+    let solution =
+        |file: String| of_file(&file, Coloring::from_dimacs(&graph, &of_file(&file, std::fs::read_to_string(&file))?));
+    let (start, begin) = (start.map(solution).transpose()?, Instant::now());
     let best = rule.color_from(&graph, &budget, start.as_ref(), |coloring, method| {
         eprintln!("{:6.2} s: {} colors ({method})", begin.elapsed().as_secs_f64(), coloring.num_colors());
     });
     eprintln!("{path}: {} colors, at least {} needed", best.num_colors(), graph.clique_size());
     Ok(best)
+}
+
+/// Names the file in an error.
+fn of_file<T>(path: &str, result: Result<T, impl Display>) -> Result<T, String> {
+    result.map_err(|error| format!("{path}: {error}"))
 }
 
 fn number<T: FromStr>(name: &str, value: &str) -> Result<T, String> {

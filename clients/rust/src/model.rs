@@ -10,6 +10,7 @@ use ort::session::{RunOptions, Session};
 use ort::value::Tensor;
 
 use crate::coloring::by_class;
+use crate::portfolio::threads_of;
 use crate::{Error, Graph, NUM_FEATURES, Result};
 
 const INPUTS: [&str; 6] = ["node_features", "edge_index", "batch", "num_colors", "seed", "steps"];
@@ -129,13 +130,9 @@ impl ColoringGnn {
             Some(environment) => environment,
             None => environment(options.library)?,
         };
-        let threads = match options.threads {
-            0 => thread::available_parallelism().map_or(1, |cores| cores.get()),
-            threads => threads,
-        };
         let session = (|| {
             Session::builder(&environment)?
-                .with_intra_threads(threads)?
+                .with_intra_threads(threads_of(options.threads))?
                 // Threads that spin while they wait take the cores from those that work.
                 .with_intra_op_spinning(false)?
                 .with_log_level(LogLevel::Error)?

@@ -7,11 +7,12 @@
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::thread;
+use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
-use crate::crossover::{self, GENERATION, Parent, Weights};
-use crate::kernels::{self, Classes, Lists, NONE, Rng, Stop, Tabu};
+use crate::coloring::by_class;
+use crate::crossover::{self, GENERATION, Weights};
+use crate::kernels::{self, Classes, Lists, NONE, Parent, Rng, Stop, Tabu};
 use crate::rule::{Noise, Rule};
 use crate::rule_search::{Task, search_graph};
 use crate::{Coloring, Graph};
@@ -20,8 +21,9 @@ const SLICE: usize = 20_000; // moves of TabuCol
 const ELITE: usize = 10; // generations after which the best child of an earlier such period returns
 const ALIKE: f64 = 0.99; // share of the nodes with the same color in two parents, from which on one begins again
 const EVEN: usize = 16; // odds to EVEN that the network chooses the classes of a child:
-const ODDS: usize = 64; // at first,
-const MOST_ODDS: usize = 256; // and at most; at least 1
+const ODDS: f64 = 64.0; // at first,
+const MOST_DOUBLINGS: i32 = 2; // of them, so 256 at most
+const LEAST_DOUBLINGS: i32 = -6; // and 1 at least
 const RATIOS: [f64; 5] = [0.5, 0.6, 0.7, 0.8, 0.9]; // of the present number of colors that `Fewer` asks for
 const FIRST_MOVES: usize = 20_000; // of TabuCol on each of them; doubled after all of them
 const SET_MOVES: usize = 600; // of the search for an independent set, at first,
@@ -108,61 +110,36 @@ impl Rule {
         let begin = Instant::now();
         let deadline = begin.checked_add(budget.time);
         let clique = graph.clique_until(begin.checked_add(budget.time.mul_f64(CLIQUE_SHARE)));
+        let lower = budget.target.max(clique).max(1);
         let lists = Lists::new(graph);
-        let proper = |colors: &[u32]| {
-            let plain: Vec<usize> = colors.iter().map(|&color| color as usize).collect();
-            graph.check(&plain).expect("the search makes proper colorings");
-            first_fit(graph, colors)
-        };
         let mut first = kernels::dsatur(&lists, deadline);
-        let mut best = proper(&first);
+        let mut best = checked(graph, &first);
         let start = start.filter(|start| start.num_colors() <= best.num_colors());
         if let Some(start) = start {
             graph.check(start.colors()).expect("start is a proper coloring");
-            first = start.colors().iter().map(|&color| color as u32).collect();
-            best = start.clone();
+            (first, best) = (start.classes(), start.clone());
         }
         better(&best, start.map_or("DSATUR", |_| "start"));
-        let threads = match budget.threads {
-            0 => thread::available_parallelism().map_or(1, |cores| cores.get()),
-            threads => threads,
-        };
-        let lower = budget.target.max(clique).max(1);
-        if best.num_colors() <= lower {
+        if best.num_colors() <= lower || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return best;
         }
         let methods = methods_for(graph, best.num_colors(), clique);
-        let now = Instant::now();
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
-        let moves = left.map_or(MOST_MOVES, |left| set_moves(graph, best.num_colors(), SET_SHARE * left.as_secs_f64()));
-        if density(graph) >= SPARSEST && moves >= FEWEST_MOVES {
-            let end = left.map(|left| now + left.mul_f64(SET_STOP));
-            let sets = first_fit(graph, &kernels::set_coloring(&lists, budget.seed as u64, moves, end));
-            if sets.num_colors() < best.num_colors() {
-                first = sets.colors().iter().map(|&color| color as u32).collect();
-                best = sets;
-                better(&best, "independent sets");
-            }
+        let sets = by_sets(graph, &lists, best.num_colors(), budget.seed as u64, deadline);
+        if let Some(sets) = sets.filter(|sets| sets.num_colors() < best.num_colors()) {
+            (first, best) = (sets.classes(), sets);
+            better(&best, "independent sets");
         }
-        let (found, improvements) = mpsc::channel();
         let whole = Problem::new(lists, first);
         let search = Search { whole, rule: self, lower, is_over: AtomicBool::new(false) };
         thread::scope(|scope| {
-            for number in 0..threads {
-                let own: Vec<_> = methods.iter().skip(number).step_by(threads).copied().collect();
-                let own = if own.is_empty() { vec![methods[number % methods.len()]] } else { own };
-                let (search, found) = (&search, found.clone());
-                let rng = Rng::new(budget.seed as u64, number as u64);
-                scope.spawn(move || Worker { search, rng, found, method: "" }.run(&own));
-            }
-            drop(found);
+            let improvements = search.start(scope, &methods, threads_of(budget.threads), budget.seed as u64);
             // Err: the time is over, or all threads have ended.
             let next = || match deadline {
                 Some(deadline) => improvements.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok(),
                 None => improvements.recv().ok(),
             };
             while let Some((colors, method)) = next() {
-                let coloring = proper(&colors); // first fit may have saved a color before the search did
+                let coloring = checked(graph, &colors); // first fit may have saved a color before the search did
                 if coloring.num_colors() < best.num_colors() {
                     best = coloring;
                     better(&best, method);
@@ -174,12 +151,17 @@ impl Rule {
     }
 }
 
+/// A number of threads; 0: every core that this process may use.
+pub(crate) fn threads_of(asked: usize) -> usize {
+    if asked > 0 { asked } else { thread::available_parallelism().map_or(1, |cores| cores.get()) }
+}
+
 /// The portfolio for a graph with a first coloring: methods and their shares of the work. The first one begins.
 fn methods_for(graph: &Graph, num_colors: usize, clique: usize) -> Vec<(Make, f64)> {
-    let recombination: Make = || Box::new(Recombination::default());
-    let trained_rule: Make = || Box::new(TrainedRule::default());
-    let fewer: Make = || Box::new(Fewer { moves: FIRST_MOVES, ..Fewer::default() });
-    let extraction: Make = || Box::new(Extraction::new(SET_MOVES));
+    let recombination: Make = || Box::<Recombination>::default();
+    let trained_rule: Make = || Box::<TrainedRule>::default();
+    let fewer: Make = || Box::<Fewer>::default();
+    let extraction: Make = || Box::<Extraction>::default();
     if num_colors >= RANDOM_RATIO * clique && density(graph) >= SETS_FROM && graph.num_nodes() >= SETS_NODES {
         vec![(recombination, 2.0), (extraction, 4.0), (fewer, 0.5), (trained_rule, 0.5)]
     } else {
@@ -187,10 +169,30 @@ fn methods_for(graph: &Graph, num_colors: usize, clique: usize) -> Vec<(Make, f6
     }
 }
 
+/// The colors of a search as the crate returns them.
+fn plain(colors: &[u32]) -> Vec<usize> {
+    colors.iter().map(|&color| color as usize).collect()
+}
+
 /// First fit, class by class; nodes without a color come last.
 fn first_fit(graph: &Graph, colors: &[u32]) -> Coloring {
-    let colors: Vec<usize> = colors.iter().map(|&color| color as usize).collect();
-    Coloring::greedy(graph, &crate::coloring::by_class(&colors))
+    Coloring::greedy(graph, &by_class(&plain(colors)))
+}
+
+/// First fit, after a look at every edge.
+fn checked(graph: &Graph, colors: &[u32]) -> Coloring {
+    graph.check(&plain(colors)).expect("the search makes proper colorings");
+    first_fit(graph, colors)
+}
+
+/// The coloring by independent sets, if they are worth their time. num_colors: of a coloring.
+fn by_sets(graph: &Graph, lists: &Lists, num_colors: usize, seed: u64, deadline: Option<Instant>) -> Option<Coloring> {
+    let now = Instant::now();
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+    let moves = left.map_or(MOST_MOVES, |left| set_moves(graph, num_colors, SET_SHARE * left.as_secs_f64()));
+    let end = left.map(|left| now + left.mul_f64(SET_STOP));
+    let is_worth = density(graph) >= SPARSEST && moves >= FEWEST_MOVES;
+    is_worth.then(|| first_fit(graph, &kernels::set_coloring(lists, seed, moves, end)))
 }
 
 /// Moves for each independent set, so that all sets take about so many seconds. num_colors: of a coloring. For a set, all
@@ -249,11 +251,39 @@ struct Search<'a> {
     is_over: AtomicBool,
 }
 
+impl Search<'_> {
+    /// Starts threads that share the methods and send what they find.
+    fn start<'a>(
+        &'a self,
+        scope: &'a Scope<'a, '_>,
+        methods: &[(Make, f64)],
+        threads: usize,
+        seed: u64,
+    ) -> mpsc::Receiver<Improvement> {
+        let (found, improvements) = mpsc::channel();
+        for number in 0..threads {
+            let own: Vec<_> = methods.iter().skip(number).step_by(threads).copied().collect();
+            let own = if own.is_empty() { vec![methods[number % methods.len()]] } else { own };
+            let (rng, found) = (Rng::new(seed, number as u64), found.clone());
+            scope.spawn(move || Worker { search: self, rng, found, method: "" }.run(&own));
+        }
+        improvements
+    }
+
+    /// What ends a loop that looks for a coloring of a problem with so many colors.
+    fn stop<'a>(&'a self, problem: &'a Problem, target: usize) -> Stop<'a> {
+        Stop { is_over: &self.is_over, num_colors: &problem.num_colors, target }
+    }
+}
+
+/// A coloring and the method that found it.
+type Improvement = (Vec<u32>, &'static str);
+
 /// A thread of a search.
 struct Worker<'a> {
     search: &'a Search<'a>,
     rng: Rng,
-    found: mpsc::Sender<(Vec<u32>, &'static str)>,
+    found: mpsc::Sender<Improvement>,
     method: &'static str,
 }
 
@@ -276,13 +306,6 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn stop<'b>(&self, problem: &'b Problem, target: usize) -> Stop<'b>
-    where
-        'a: 'b,
-    {
-        Stop { is_over: &self.search.is_over, num_colors: &problem.num_colors, target }
-    }
-
     /// Takes a proper coloring if it has fewer colors than the best; that of a part becomes one of the whole graph.
     fn offer(&self, problem: &Problem, mut colors: Vec<u32>) {
         let used = close_gaps(&mut colors);
@@ -301,11 +324,11 @@ impl<'a> Worker<'a> {
 
     /// TabuCol; nodes without a color get one first.
     fn tabucol(&mut self, problem: &Problem, colors: &mut [u32], k: usize, moves: usize) -> Tabu {
-        let stop = self.stop(problem, k);
+        let stop = self.search.stop(problem, k);
         kernels::complete(&problem.lists, colors, k, &mut self.rng, stop);
         let mut found = kernels::tabucol(&problem.lists, colors, k, moves, &mut self.rng, stop);
-        if found.conflicts == 0 {
-            self.offer(problem, found.best.clone());
+        if found.best.conflicts == 0 {
+            self.offer(problem, found.best.colors.clone());
         }
         found.work += EMPTY_SLICE;
         found
@@ -318,6 +341,7 @@ impl<'a> Worker<'a> {
 /// A child is the network's or HEAD's by chance, with the probability that this choice is the better one
 /// (Thompson 1933), if the better one leaves fewer conflicts in two of three generations whose children differ in choice
 /// and conflicts.
+#[derive(Default)]
 struct Recombination {
     num_colors: usize, // of the best coloring when the parents began; 0 before the first
     starts: [Vec<u32>; 2],
@@ -326,22 +350,7 @@ struct Recombination {
     elite: Option<[Parent; 2]>, // the best child of the last ELITE generations, and of those before
     generation: usize,
     by_network: [bool; 2], // the children; alike also if they are none
-    odds: usize,
-}
-
-impl Default for Recombination {
-    fn default() -> Self {
-        Self {
-            num_colors: 0,
-            starts: Default::default(),
-            second: Vec::new(),
-            parents: Vec::new(),
-            elite: None,
-            generation: 0,
-            by_network: [false; 2],
-            odds: ODDS,
-        }
-    }
+    doublings: i32,        // of ODDS
 }
 
 impl Recombination {
@@ -355,26 +364,26 @@ impl Recombination {
                 second => largest_classes(&second, k),
             };
             let starts = [largest_classes(&best, k), second.clone()];
-            *self = Self { num_colors, starts, second, odds: self.odds, ..Self::default() };
+            *self = Self { num_colors, starts, second, doublings: self.doublings, ..Self::default() };
         }
         let start = &mut self.starts[self.parents.len()];
         let found = worker.tabucol(problem, start, k, GENERATION);
-        self.parents.push(Parent { conflicts: found.conflicts, colors: found.best, ages: found.ages });
+        self.parents.push(found.best);
         if self.parents.len() == 2 && problem.num_colors() == num_colors {
-            self.breed(&problem.lists, k, &worker.search.rule.crossover, &mut worker.rng);
+            self.breed(&problem.lists, k, worker.search.rule.crossover.as_ref(), &mut worker.rng);
         }
         found.work
     }
 
     /// The next generation.
-    fn breed(&mut self, lists: &Lists, k: usize, weights: &Weights, rng: &mut Rng) {
+    fn breed(&mut self, lists: &Lists, k: usize, weights: Option<&Weights>, rng: &mut Rng) {
         let Ok(mut parents) = <[Parent; 2]>::try_from(std::mem::take(&mut self.parents)) else { return };
         self.generation += 1;
         if self.by_network[0] != self.by_network[1] {
             let network = usize::from(self.by_network[1]);
             match parents[network].conflicts.cmp(&parents[1 - network].conflicts) {
-                Ordering::Less => self.odds = MOST_ODDS.min(2 * self.odds),
-                Ordering::Greater => self.odds = 1.max(self.odds / 2),
+                Ordering::Less => self.doublings = MOST_DOUBLINGS.min(self.doublings + 1),
+                Ordering::Greater => self.doublings = LEAST_DOUBLINGS.max(self.doublings - 1),
                 Ordering::Equal => (),
             }
         }
@@ -394,7 +403,8 @@ impl Recombination {
         }
         let same: usize = both.chunks_exact(k).map(|row| row.iter().max().unwrap_or(&0)).sum();
         let is_alike = same as f64 > ALIKE * first.len() as f64;
-        self.by_network = [0, 1].map(|_| !is_alike && rng.below(EVEN + self.odds) >= EVEN);
+        let odds = (ODDS * f64::from(self.doublings).exp2()) as usize;
+        self.by_network = [0, 1].map(|_| !is_alike && rng.below(EVEN + odds) >= EVEN);
         self.starts = if is_alike {
             [first.clone(), vec![NONE; first.len()]]
         } else {
@@ -435,7 +445,7 @@ impl Method for TrainedRule {
         let noise = self.noise.get_or_insert_with(|| Noise::new(num_colors(&best)));
         let seed = (worker.rng.below(4093) + self.runs) as i64;
         let task = Task { first: &best, num_colors: 0, lower: worker.search.lower, seed, rounds };
-        let stop = worker.stop(whole, num_colors(&best) - 1);
+        let stop = worker.search.stop(whole, num_colors(&best) - 1);
         let found = search_graph(&whole.lists, worker.search.rule, noise, task, stop);
         worker.offer(whole, found.colors);
         (12 * whole.lists.num_ends() / best.len() + 400) * rounds
@@ -446,7 +456,7 @@ impl Method for TrainedRule {
 /// graphs, from which saving one color at a time leads away.
 #[derive(Default)]
 struct Fewer {
-    moves: usize,
+    doublings: u32, // of FIRST_MOVES
     ratio: usize,
     left: usize,
     k: usize,
@@ -464,35 +474,32 @@ impl Method for Fewer {
         let is_useful = |k: usize| (worker.search.lower - 1).max(1) < k && k < num_colors;
         if self.left == 0 || !is_useful(self.k) {
             self.k = (RATIOS[self.ratio] * num_colors as f64) as usize;
-            (self.left, self.colors) = (self.moves, vec![NONE; whole.lists.num_nodes()]);
+            (self.left, self.colors) = (FIRST_MOVES << self.doublings, vec![NONE; whole.lists.num_nodes()]);
             self.ratio = (self.ratio + 1) % RATIOS.len();
-            self.moves *= if self.ratio == 0 { 2 } else { 1 };
+            self.doublings += u32::from(self.ratio == 0);
             if !is_useful(self.k) {
                 return EMPTY_SLICE;
             }
         }
         let found = worker.tabucol(whole, &mut self.colors, self.k, self.left.min(SLICE));
-        self.left = if found.conflicts == 0 { 0 } else { self.left - found.moves };
+        self.left = if found.best.conflicts == 0 { 0 } else { self.left - found.moves };
         found.work
     }
 }
 
 /// EXTRACOL (Wu and Hao 2012): large independent sets become classes, and recombination colors the rest. Each time with
 /// three times the moves for a set.
+#[derive(Default)]
 struct Extraction {
-    moves: usize,
+    attempt: u32,
     classes: Option<Classes>,
     spent: usize,
     part: Option<(Problem, Recombination, usize)>,
 }
 
 impl Extraction {
-    fn new(moves: usize) -> Self {
-        Self { moves, classes: None, spent: 0, part: None }
-    }
-
     fn begin_again(&mut self) {
-        *self = Self::new(LAST_SET_MOVES.min(3 * self.moves));
+        *self = Self { attempt: self.attempt + 1, ..Self::default() };
     }
 }
 
@@ -512,8 +519,9 @@ impl Method for Extraction {
             return work;
         }
         let classes = self.classes.get_or_insert_with(|| Classes::new(&whole.lists));
-        let stop = worker.stop(whole, 0);
-        let (members, work) = kernels::independent_set(&whole.lists, classes, self.moves, &mut worker.rng, stop);
+        let stop = worker.search.stop(whole, 0);
+        let moves = LAST_SET_MOVES.min(SET_MOVES.saturating_mul(3_usize.saturating_pow(self.attempt)));
+        let (members, work) = kernels::independent_set(&whole.lists, classes, moves, &mut worker.rng, stop);
         self.spent += work;
         classes.add(&whole.lists, &members, num_colors(&classes.colors) as u32);
         let colors = &classes.colors;
@@ -603,7 +611,7 @@ mod tests {
         for _ in 0..steps {
             assert!(method.step(&mut worker) > 0);
             for (colors, _) in improvements.try_iter() {
-                numbers.push(graph.check(&colors.iter().map(|&color| color as usize).collect::<Vec<_>>()).unwrap());
+                numbers.push(graph.check(&plain(&colors)).unwrap());
             }
         }
         assert_eq!(*numbers.last().unwrap(), search.whole.num_colors());
@@ -613,7 +621,7 @@ mod tests {
     #[test]
     fn a_search_takes_the_weights_of_crossover_from_its_rule() {
         let graph = graph(150, 150);
-        let by_size = Rule { crossover: Weights::by_size(), ..Rule::default() };
+        let by_size = Rule { crossover: None, ..Rule::default() };
         let found = |rule| found_by(rule, 150, &graph, &mut Recombination::default()).1;
         assert_ne!(found(&Rule::default()), found(&by_size));
     }
@@ -622,7 +630,7 @@ mod tests {
     fn independent_sets_may_leave_one_class_or_nothing() {
         for (nodes, edges) in [(20, (0..100).map(|i| (i / 10, 10 + i % 10)).collect()), (8, vec![(0, 1)])] {
             let graph = Graph::from_edges(nodes, edges).unwrap();
-            assert_eq!(colors_after(10, &graph, &mut Extraction::new(SET_MOVES)), [2]);
+            assert_eq!(colors_after(10, &graph, &mut Extraction::default()), [2]);
         }
     }
 
@@ -630,7 +638,7 @@ mod tests {
     fn independent_sets_color_every_node_also_when_the_time_is_over() {
         let graph = graph(300, 300);
         let lists = Lists::new(&graph);
-        let fewest = |colors: Vec<u32>| graph.check(&colors.iter().map(|&color| color as usize).collect::<Vec<_>>());
+        let fewest = |colors: Vec<u32>| graph.check(&plain(&colors));
         let dsatur = fewest(kernels::dsatur(&lists, None)).unwrap();
         assert!(fewest(kernels::set_coloring(&lists, 0, MOST_MOVES, None)).unwrap() <= dsatur - 5);
         let cut = kernels::set_coloring(&lists, 0, MOST_MOVES, Some(Instant::now()));
@@ -641,10 +649,10 @@ mod tests {
     fn every_method_alone_finds_fewer_colors_and_repeats_itself() {
         let (random, planted) = (graph(250, 250), graph(250, 15));
         let methods: [(Make, &Graph, usize, usize); 4] = [
-            (|| Box::new(Recombination::default()), &random, 200, 30),
-            (|| Box::new(TrainedRule::default()), &random, 8, 31),
-            (|| Box::new(Extraction::new(SET_MOVES)), &random, 60, 31),
-            (|| Box::new(Fewer { moves: FIRST_MOVES, ..Fewer::default() }), &planted, 20, 15),
+            (|| Box::<Recombination>::default(), &random, 200, 30),
+            (|| Box::<TrainedRule>::default(), &random, 8, 31),
+            (|| Box::<Extraction>::default(), &random, 60, 31),
+            (|| Box::<Fewer>::default(), &planted, 20, 15),
         ];
         for (make, graph, steps, enough) in methods {
             let numbers = colors_after(steps, graph, &mut *make());

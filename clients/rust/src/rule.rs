@@ -38,7 +38,7 @@ pub struct Rule {
     pub(crate) direct: [f32; NODE_FEATURES],
     /// Of plain conflicts, the size of the new class, and the rounds since the last move.
     pub(crate) moves: [f32; 3],
-    pub(crate) crossover: Weights,
+    pub(crate) crossover: Option<Weights>,
 }
 
 impl Default for Rule {
@@ -61,8 +61,8 @@ impl Rule {
         let rule = text(b"rule").and_then(|rule| std::str::from_utf8(rule).ok()).ok_or(Error::Rule)?;
         let mut rule = Self::from_text(rule)?;
         if let Some(crossover) = text(b"crossover") {
-            let text = std::str::from_utf8(crossover).ok();
-            rule.crossover = text.and_then(Weights::from_text).ok_or(Error::Crossover)?;
+            let weights = std::str::from_utf8(crossover).ok().and_then(Weights::from_text);
+            rule.crossover = Some(weights.ok_or(Error::Crossover)?);
         }
         Ok(rule)
     }
@@ -81,7 +81,7 @@ impl Rule {
             out: row(&mut rest)?,
             direct: row(&mut rest)?,
             moves: row(&mut rest)?,
-            crossover: Weights::by_size(),
+            crossover: None,
         };
         if rest.is_empty() { Ok(rule) } else { Err(Error::Rule) }
     }
@@ -214,7 +214,7 @@ mod tests {
         let read = |crossover: &[u8]| Rule::from_onnx(&file(&[(b"rule", text(b"rule")), (b"crossover", crossover)]));
         assert_eq!(read(text(b"crossover")).unwrap(), Rule::default());
         let old = Rule::from_onnx(&file(&[(b"rule", text(b"rule"))])).unwrap();
-        assert_eq!(old, Rule { crossover: Weights::by_size(), ..Rule::default() });
+        assert_eq!(old, Rule { crossover: None, ..Rule::default() });
         let numbers: Value = serde_json::from_slice(text(b"crossover")).unwrap();
         let changed = |pointer: &str, value: Value| {
             let mut numbers = numbers.clone();

@@ -458,10 +458,9 @@ pub(crate) mod tests {
             let [num_colors, lower, seed] = integers(&case["task"]);
             let first = Coloring::greedy(&graph, &(0..graph.num_nodes()).collect::<Vec<_>>());
             let noise = Noise::new(first.num_colors());
-            let first: Vec<u32> = first.colors().iter().map(|&color| color as u32).collect();
             for expected in case["found"].as_array().unwrap() {
                 let rounds = expected[0].as_u64().unwrap() as usize;
-                let task = Task { first: &first, num_colors, lower, seed: seed as i64, rounds };
+                let task = Task { first: &first.classes(), num_colors, lower, seed: seed as i64, rounds };
                 let found = search_graph(&Lists::new(&graph), &rule, &noise, task, stop);
                 let found = serde_json::json!([rounds, checksum(&found.colors), found.num_colors, found.conflicts]);
                 assert_eq!(found, *expected, "{}", case["graph"]);

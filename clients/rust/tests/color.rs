@@ -4,28 +4,13 @@ use std::time::{Duration, Instant};
 
 use coloring_gnn::{Budget, Coloring, Error, Graph, MODEL, Rule, color};
 
-fn from_pairs(n: usize, related: impl Fn(usize, usize) -> bool) -> Graph {
-    let pairs = (0..n).flat_map(|u| (0..u).map(move |v| (u, v)));
-    Graph::from_edges(n, pairs.filter(|&(u, v)| related(u, v))).unwrap()
-}
-
-fn queens(side: usize) -> Graph {
-    from_pairs(side * side, |u, v| {
-        let (rows, columns) = ((u / side).abs_diff(v / side), (u % side).abs_diff(v % side));
-        rows == 0 || columns == 0 || rows == columns
-    })
-}
-
-fn used(graph: &Graph, budget: &Budget) -> usize {
-    let coloring = color(graph, budget);
-    assert_eq!(graph.check(coloring.colors()).unwrap(), coloring.num_colors());
-    assert_eq!(Coloring::greedy(graph, &coloring.ordering()).num_colors(), coloring.num_colors());
-    coloring.num_colors()
-}
+mod common;
+use common::{checked, from_pairs, queens};
 
 #[test]
 fn a_clique_ends_the_search_before_its_time() {
     let (hours, begin) = (Budget::seconds(36_000.0), Instant::now());
+    let used = |graph: &Graph, budget: &Budget| checked(graph, &color(graph, budget));
     assert_eq!(used(&from_pairs(1, |_, _| false), &hours), 1);
     assert_eq!(used(&from_pairs(40, |_, _| false), &hours), 1);
     assert_eq!(used(&from_pairs(300, |u, v| u == v + 1), &hours), 2);

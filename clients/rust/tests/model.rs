@@ -4,8 +4,11 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use coloring_gnn::{Budget, Coloring, ColoringGnn, Error, Graph, Options, Request};
+use coloring_gnn::{Budget, Coloring, ColoringGnn, Error, Graph, Options, Prediction, Request};
 use serde_json::Value;
+
+mod common;
+use common::{checked, from_pairs, queens};
 
 fn path() -> PathBuf {
     let shipped = "../../gnn_training/shipped/coloring_gnn.onnx";
@@ -23,13 +26,8 @@ fn numbers(value: &Value) -> Vec<f64> {
     }
 }
 
-fn queens(side: usize) -> Graph {
-    let clash = |u: usize, v: usize| {
-        let (rows, columns) = ((u / side).abs_diff(v / side), (u % side).abs_diff(v % side));
-        rows == 0 || columns == 0 || rows == columns
-    };
-    let n = side * side;
-    Graph::from_edges(n, (0..n).flat_map(|u| (0..u).map(move |v| (u, v))).filter(|&(u, v)| clash(u, v))).unwrap()
+fn golden() -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path().with_extension("golden.json")).unwrap()).unwrap()
 }
 
 /// The graphs of a golden vector, and what the call asks for.
@@ -52,22 +50,23 @@ fn inputs(case: &Value) -> (Vec<Graph>, Request) {
     (graphs.collect(), request)
 }
 
-/// Largest difference between what a golden vector expects and what `graphs` give.
-fn error(model: &mut ColoringGnn, case: &Value, graphs: &[Graph], request: &Request) -> f64 {
-    let predictions = model.predict_batch(&graphs.iter().collect::<Vec<_>>(), request).unwrap();
-    let found = |name: &str| -> Vec<f32> {
-        let of = predictions.iter().map(|p| match name {
-            "color_logits" => p.logits.clone(),
-            "chromatic" => vec![p.chromatic],
-            "graph_type_logits" => p.family_logits.to_vec(),
-            _ => vec![p.difficulty],
-        });
-        of.flatten().collect()
-    };
-    let names = ["color_logits", "chromatic", "graph_type_logits", "difficulty"];
-    let errors = names.iter().flat_map(|name| {
-        let (expected, found) = (numbers(&case["outputs"][name]), found(name));
-        assert_eq!(expected.len(), found.len(), "{name}");
+fn predict(model: &mut ColoringGnn, graphs: &[Graph], request: &Request) -> Vec<Prediction> {
+    model.predict_batch(&graphs.iter().collect::<Vec<_>>(), request).unwrap()
+}
+
+type Output = fn(&Prediction) -> Vec<f32>;
+
+/// Largest difference between what a golden vector expects and predictions.
+fn error(case: &Value, predictions: &[Prediction]) -> f64 {
+    let outputs: [(&str, Output); 4] = [
+        ("color_logits", |p| p.logits.clone()),
+        ("chromatic", |p| vec![p.chromatic]),
+        ("graph_type_logits", |p| p.family_logits.to_vec()),
+        ("difficulty", |p| vec![p.difficulty]),
+    ];
+    let errors = outputs.into_iter().flat_map(|(name, output)| {
+        let (expected, found) = (numbers(&case["outputs"][name]), predictions.iter().flat_map(output));
+        assert_eq!(expected.len(), found.clone().count(), "{name}");
         expected.into_iter().zip(found).map(|(a, b)| (a - f64::from(b)).abs()).collect::<Vec<_>>()
     });
     errors.fold(0.0, f64::max)
@@ -76,18 +75,16 @@ fn error(model: &mut ColoringGnn, case: &Value, graphs: &[Graph], request: &Requ
 #[test]
 #[ignore = "needs ORT_DYLIB_PATH, the library of ONNX Runtime"]
 fn the_golden_vectors_hold_and_their_colorings_are_the_same() {
-    let text = std::fs::read_to_string(path().with_extension("golden.json")).unwrap();
-    let golden: Value = serde_json::from_str(&text).unwrap();
+    let (golden, mut model) = (golden(), model());
     let tolerance = golden["tolerance"].as_f64().unwrap();
-    let mut model = model();
     for case in golden["cases"].as_array().unwrap() {
         let (graphs, request) = inputs(case);
-        let off = error(&mut model, case, &graphs, &request);
+        let predictions = predict(&mut model, &graphs, &request);
+        let off = error(case, &predictions);
         assert!(off <= tolerance, "{} is off by {off}", case["name"]);
         let rows = case["outputs"]["color_logits"].as_array().unwrap().iter().map(numbers);
         let best = |row: Vec<f64>| (0..row.len()).rev().max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
         let expected: Vec<usize> = rows.map(best).collect();
-        let predictions = model.predict_batch(&graphs.iter().collect::<Vec<_>>(), &request).unwrap();
         assert_eq!(expected, predictions.iter().flat_map(|p| p.classes()).collect::<Vec<_>>(), "{}", case["name"]);
     }
 }
@@ -102,33 +99,26 @@ fn a_scrambled_edge_list_is_caught_by_the_check_and_by_the_golden_vectors() {
         let (sources, targets) = pairs.split_at(pairs.len() / 2); // rows of the reshaped list
         Graph::from_edges(graph.num_nodes(), sources.iter().copied().zip(targets.iter().copied())).unwrap()
     };
-    let (graph, mut model) = (queens(6), model());
+    let (graph, golden, mut model) = (queens(6), golden(), model());
     let wrong = model.color(&scramble(&graph), &Budget::one_call()).unwrap();
     assert!(matches!(graph.check(wrong.colors()), Err(Error::Improper(_))));
 
-    let text = std::fs::read_to_string(path().with_extension("golden.json")).unwrap();
-    let golden: Value = serde_json::from_str(&text).unwrap();
     let case = golden["cases"].as_array().unwrap().iter().find(|case| case["name"] == "petersen").unwrap();
     let (graphs, request) = inputs(case);
     let scrambled: Vec<Graph> = graphs.iter().map(scramble).collect();
-    assert!(error(&mut model, case, &scrambled, &request) > 100.0 * golden["tolerance"].as_f64().unwrap());
+    let off = error(case, &predict(&mut model, &scrambled, &request));
+    assert!(off > 100.0 * golden["tolerance"].as_f64().unwrap());
 }
 
 #[test]
 #[ignore = "needs ORT_DYLIB_PATH, the library of ONNX Runtime"]
 fn every_graph_is_colored_properly_whatever_the_budget() {
     let mut model = model();
-    let complete = |n: usize| Graph::from_edges(n, (0..n).flat_map(|u| (0..u).map(move |v| (u, v)))).unwrap();
     let one_call = Budget::one_call();
-    let mut used = |graph: &Graph, budget: &Budget| {
-        let coloring = model.color(graph, budget).unwrap();
-        assert_eq!(graph.check(coloring.colors()).unwrap(), coloring.num_colors());
-        assert_eq!(Coloring::greedy(graph, &coloring.ordering()).num_colors(), coloring.num_colors());
-        coloring.num_colors()
-    };
+    let mut used = |graph: &Graph, budget: &Budget| checked(graph, &model.color(graph, budget).unwrap());
     assert_eq!(used(&Graph::from_edges(1, []).unwrap(), &one_call), 1);
     assert_eq!(used(&Graph::from_edges(40, []).unwrap(), &one_call), 1);
-    assert_eq!(used(&complete(260), &one_call), 260); // more than the file has columns
+    assert_eq!(used(&from_pairs(260, |_, _| true), &one_call), 260); // more than the file has columns
     let plain = used(&queens(8), &one_call);
     assert!(plain <= 12, "DSATUR needs 12");
     let begin = Instant::now();
