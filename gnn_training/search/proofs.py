@@ -105,29 +105,14 @@ def largest_clique(offsets, neighbours, enough, work, stop):
     """
     n = len(offsets) - 1
     order, cores = removal_order(offsets, neighbours)
-    rank, begin = np.empty(n, dtype=np.int64), np.zeros(n + 1, dtype=np.int64)  # rank 0 is removed last
-    for i in range(n):
-        rank[order[i]] = n - 1 - i
-    for v in range(n):
-        for e in range(offsets[v], offsets[v + 1]):
-            begin[rank[v] + 1] += rank[neighbours[e]] < rank[v]
-    for a in range(n):
-        begin[a + 1] += begin[a]
-    before, filled = np.empty(begin[n], dtype=np.int32), begin.copy()  # neighbours that are removed later, by rank
-    for a in range(n):
-        v = order[n - 1 - a]
-        for e in range(offsets[v], offsets[v + 1]):
-            b = rank[neighbours[e]]
-            if b > a:
-                before[filled[b]] = a
-                filled[b] += 1
+    begin, later = removed_later(offsets, neighbours, order)
     most = min(MOST_CANDIDATES, cores[order[n - 1]])
     words = (most >> 6) + 1
     adjacent, left = np.zeros((most, words), dtype=np.uint64), np.zeros((most + 1, words), dtype=np.uint64)
     waiting, free = np.zeros(words, dtype=np.uint64), np.zeros(words, dtype=np.uint64)
     nodes, bounds = np.empty((most + 1, most), dtype=np.int32), np.empty((most + 1, most), dtype=np.int32)
     counts, chosen = np.zeros(most + 1, dtype=np.int64), np.zeros(most + 1, dtype=np.int64)
-    local, best, size, is_exact = np.full(n, -1, dtype=np.int64), np.empty(most + 1, dtype=np.int64), 1, True
+    place, best, size, is_exact = np.full(n, -1, dtype=np.int64), np.empty(most + 1, dtype=np.int64), 1, True
     best[0] = order[n - 1]
     for a in range(n):
         if cores[order[n - 1 - a]] < size and a > 0 or size >= enough:
@@ -139,50 +124,19 @@ def largest_clique(offsets, neighbours, enough, work, stop):
             is_exact = False
             continue
         used = (d >> 6) + 1
-        for j in range(d):
-            local[before[start + j]] = j
-            for w in range(used):
-                adjacent[j, w] = 0
-        for j in range(d):
-            b = before[start + j]
-            for e in range(begin[b], begin[b + 1]):
-                i = local[before[e]]
-                if i >= 0:
-                    adjacent[j, i >> 6] |= ONE << np.uint64(i & 63)
-                    adjacent[i, j >> 6] |= ONE << np.uint64(j & 63)
-            work -= begin[b + 1] - begin[b]
-        for w in range(used):
-            left[0, w] = 0
-        for j in range(d):
-            local[before[start + j]] = -1
-            left[0, j >> 6] |= ONE << np.uint64(j & 63)
+        work -= find_adjacent(begin, later, a, place, adjacent[:d, :used], left[0, :used])
         depth, is_new = 0, True  # of the clique of this node, which has depth + 1 nodes
         while depth >= 0 and size < enough:
             if work <= 0 or stop[0]:
                 return best[:size].copy(), False, work
             if is_new:
-                is_new, count, color, is_left = False, 0, 0, True
                 for w in range(used):
                     waiting[w] = left[depth, w]
-                while is_left:  # color by color; the last ones have to be tried
-                    color += 1
-                    is_left = False
-                    for w in range(used):
-                        free[w] = waiting[w]
-                    for w in range(used):
-                        while free[w]:
-                            bit = free[w] & (~free[w] + ONE)
-                            j = (w << 6) + BIT[(bit * DE_BRUIJN) >> SHIFT]
-                            free[w] ^= bit
-                            waiting[w] ^= bit
-                            for x in range(w, used):
-                                free[x] &= ~adjacent[j, x]
-                            work -= used - w
-                            if depth + 1 + color > size:
-                                nodes[depth, count], bounds[depth, count] = j, color
-                                count += 1
-                        is_left |= waiting[w] != 0
-                counts[depth] = count
+                counts[depth], spent = bound(
+                    waiting[:used], free, adjacent, size - depth - 1, nodes[depth], bounds[depth]
+                )
+                work -= spent
+                is_new = False
             counts[depth] -= 1
             if counts[depth] < 0 or depth + 1 + bounds[depth, counts[depth]] <= size:
                 depth -= 1
@@ -200,5 +154,81 @@ def largest_clique(offsets, neighbours, enough, work, stop):
                 size = depth + 2
                 best[0] = order[n - 1 - a]
                 for i in range(depth + 1):
-                    best[i + 1] = order[n - 1 - before[start + chosen[i]]]
+                    best[i + 1] = order[n - 1 - later[start + chosen[i]]]
     return best[:size].copy(), is_exact or size >= enough, work
+
+
+@njit(cache=True, nogil=True)
+def removed_later(offsets, neighbours, order):
+    """The neighbours of every node that are removed later. Rank 0 is the node that is removed last.
+
+    Returns where those of every rank begin (N + 1,) int64, and their ranks (M,) int32.
+    """
+    n = len(order)
+    rank, begin = np.empty(n, dtype=np.int64), np.zeros(n + 1, dtype=np.int64)
+    for i in range(n):
+        rank[order[i]] = n - 1 - i
+    for v in range(n):
+        for e in range(offsets[v], offsets[v + 1]):
+            begin[rank[v] + 1] += rank[neighbours[e]] < rank[v]
+    for a in range(n):
+        begin[a + 1] += begin[a]
+    later, filled = np.empty(begin[n], dtype=np.int32), begin.copy()
+    for a in range(n):
+        v = order[n - 1 - a]
+        for e in range(offsets[v], offsets[v + 1]):
+            b = rank[neighbours[e]]
+            if b > a:
+                later[filled[b]] = a
+                filled[b] += 1
+    return begin, later
+
+
+@njit(cache=True, nogil=True)
+def find_adjacent(begin, later, a, place, adjacent, left):
+    """Write in bits which of the D nodes that are removed later than rank `a` are adjacent (D, words), and that all of
+    them are left (words,). place (N,): room, all -1. Returns the work.
+    """
+    start, d, work = begin[a], begin[a + 1] - begin[a], 0
+    for j in range(d):
+        place[later[start + j]] = j
+    adjacent[:], left[:] = 0, 0
+    for j in range(d):
+        b = later[start + j]
+        for e in range(begin[b], begin[b + 1]):
+            i = place[later[e]]
+            if i >= 0:
+                adjacent[j, i >> 6] |= ONE << np.uint64(i & 63)
+                adjacent[i, j >> 6] |= ONE << np.uint64(j & 63)
+        work += begin[b + 1] - begin[b]
+    for j in range(d):
+        place[later[start + j]] = -1
+        left[j >> 6] |= ONE << np.uint64(j & 63)
+    return work
+
+
+@njit(cache=True, nogil=True)
+def bound(waiting, free, adjacent, spare, nodes, bounds):
+    """Color the nodes that are waiting, color by color. Those whose color is above `spare` have to be tried: write them
+    and their colors. Returns how many they are, and the work.
+    """
+    count, color, work, is_left = 0, 0, 0, True
+    while is_left:
+        color += 1
+        is_left = False
+        for w in range(len(waiting)):
+            free[w] = waiting[w]
+        for w in range(len(waiting)):
+            while free[w]:
+                bit = free[w] & (~free[w] + ONE)
+                j = (w << 6) + BIT[(bit * DE_BRUIJN) >> SHIFT]
+                free[w] ^= bit
+                waiting[w] ^= bit
+                for x in range(w, len(waiting)):
+                    free[x] &= ~adjacent[j, x]
+                work += len(waiting) - w
+                if color > spare:
+                    nodes[count], bounds[count] = j, color
+                    count += 1
+            is_left |= waiting[w] != 0
+    return count, work
