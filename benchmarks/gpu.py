@@ -168,7 +168,8 @@ def children_by_size(options: Options) -> Iterator[Row]:
     fails. *children per second* is of whole generations, *crossed per second* of pairs of them.
     """
     require_gpu()
-    from gnn_training.search.generations import Crossing, Generations
+    from gnn_training.search.gpu_crossover import Crossing
+    from gnn_training.search.gpu_searches import Generations
 
     model, device, rng = Model(SHIPPED_MODEL, 1), torch.device("cuda", 0), np.random.default_rng(0)
     data = PackedGraphs.open(options.data)

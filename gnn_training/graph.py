@@ -28,6 +28,12 @@ class NeighbourLists(NamedTuple):
         """The node (2M,) whose neighbour each entry of `neighbours` is."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
+    def adjacency(self) -> np.ndarray:
+        """Adjacency matrix: (N, N) bool, symmetric, False on the diagonal."""
+        matrix = np.zeros((len(self.offsets) - 1,) * 2, dtype=bool)
+        matrix[self.sources, self.neighbours] = True
+        return matrix
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -75,10 +81,8 @@ class Graph:
         return np.bincount(self.edges.ravel(), minlength=self.num_nodes)
 
     def adjacency(self) -> np.ndarray:
-        """Adjacency matrix: (N, N) bool, symmetric, False on the diagonal."""
-        matrix = np.zeros((self.num_nodes, self.num_nodes), dtype=bool)
-        matrix[self.edges[:, 0], self.edges[:, 1]] = True
-        return matrix | matrix.T
+        """See `NeighbourLists.adjacency`."""
+        return self.csr().adjacency()
 
     def csr(self) -> NeighbourLists:
         """Neighbour lists of all nodes."""

@@ -240,9 +240,8 @@ if __name__ == "__main__":
     from gnn_training.network.crossover_weights import by_size
     from gnn_training.search import gpu_islands, kernels, search_cuda
     from gnn_training.search import gpus as search_gpus
-    from gnn_training.search.batches import BlockSearcher
     from gnn_training.search.engine import Budget, Trained, improvements
-    from gnn_training.search.generations import Children, Generations
+    from gnn_training.search.gpu_searches import BlockSearcher, Children, Generations
     from gnn_training.search.search_kernel import search_child
     from gnn_training.training import games_on_gpu
 

@@ -127,7 +127,8 @@ def test_pairs_are_crossed_on_a_gpu(gpus: FakeCuda):
         from gnn_training.contract import SHIPPED_MODEL
         from gnn_training.graph import Graph
         from gnn_training.onnx_program.session import Model
-        from gnn_training.search.generations import Crossing, Generations
+        from gnn_training.search.gpu_crossover import Crossing
+        from gnn_training.search.gpu_searches import Generations
         graph, device = Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)]).csr(), torch.device("cuda", 0)
         crossing = Crossing(Generations([graph], device), [graph], Model(SHIPPED_MODEL, 1).trained.crossover)
         zeros, colors = torch.zeros(5, dtype=int, device=device), torch.zeros(5, 2, 4, dtype=int, device=device)

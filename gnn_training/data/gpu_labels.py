@@ -15,8 +15,8 @@ from gnn_training.files import reason
 from gnn_training.graph import Graph
 from gnn_training.search.crossover import GENERATION, Parent
 from gnn_training.search.engine import Budget, Portfolio, Trained, Worker
-from gnn_training.search.generations import fitting
 from gnn_training.search.gpu_islands import Group
+from gnn_training.search.gpu_searches import fitting
 
 ISLANDS = 4  # of a graph
 

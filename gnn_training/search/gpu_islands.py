@@ -17,7 +17,8 @@ from gnn_training.network.crossover_weights import Weights
 from gnn_training.search.batches import copied_to
 from gnn_training.search.crossover import Parent, stacked
 from gnn_training.search.engine import Worker
-from gnn_training.search.generations import Crossing, Generations, filled_up
+from gnn_training.search.gpu_crossover import Crossing, filled_up
+from gnn_training.search.gpu_searches import Generations
 from gnn_training.search.islands import Island
 
 POLL_SECONDS = 1e-3

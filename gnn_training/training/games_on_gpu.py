@@ -9,7 +9,7 @@ import torch
 
 from gnn_training.search import search_cuda
 from gnn_training.search.crossover import Parent
-from gnn_training.search.generations import crossover
+from gnn_training.search.gpu_crossover import crossover
 from gnn_training.search.gpu_islands import GpuIsland, Group
 from gnn_training.training.games import CHILDREN, MOVES, TEMPERATURE, Player
 

@@ -70,7 +70,7 @@ class SelfPlay:
         self.first = copy.deepcopy(first)
         self.fits_gpu, self.slots = np.zeros(len(data), dtype=bool), 0  # games that the GPU plays at the same time
         if has_kernels(rt.device):
-            from gnn_training.search.generations import fitting  # loads numba's CUDA
+            from gnn_training.search.gpu_searches import fitting  # loads numba's CUDA
             from gnn_training.training.games_on_gpu import slots
 
             self.fits_gpu, self.slots = fitting(data.num_nodes, data.dsatur_colors, rt.device), slots(rt.device)
@@ -195,7 +195,7 @@ class SelfPlay:
 
     def _play_on_gpu(self, games: list[tuple[int, int, int]]) -> list[Played]:
         """Play games side by side. The seconds of a game are its share of those of all."""
-        from gnn_training.search.generations import compile_children
+        from gnn_training.search.gpu_searches import compile_children
         from gnn_training.training.games_on_gpu import Games, GpuPlayer
 
         assert self.weights is not None

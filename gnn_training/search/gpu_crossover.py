@@ -1,12 +1,10 @@
-"""Generations of children on an NVIDIA GPU: memory, launches and results around `search.search_cuda`, and crossover.
+"""Crossover on a GPU, for many pairs of parents at once, as `search.crossover` does it for one.
 
-Letters in shapes: R children, N nodes of the largest graph, P pairs of parents, F features.
+Letters in shapes: P pairs of parents, N nodes of the largest graph, F features.
 """
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,115 +13,17 @@ from torch import Tensor
 from gnn_training.graph import NeighbourLists
 from gnn_training.network.crossover import CrossoverNetwork, pairs_of
 from gnn_training.network.crossover_weights import Weights
-from gnn_training.network.rule import NOT_MOVED
 from gnn_training.search import search_cuda
-from gnn_training.search.batches import copied_to, shared_memory
+from gnn_training.search.batches import copied_to
 from gnn_training.search.crossover import LOG_GENERATION
-from gnn_training.search.search_kernel import noise_table
+from gnn_training.search.gpu_searches import Generations
 
-MOST_ROUNDS = search_cuda.LAST - NOT_MOVED  # of a child
 EXACT = 2048  # up to which float16 has all integers
 CROSSED = 2**27  # numbers of colorings, nodes and colors that are crossed at a time
-MEMORY_SHARE = 0.4  # of the free memory of a GPU, for what children keep there
-
-
-class Children(NamedTuple):
-    """What became of the children of a generation, in the memory of the GPU."""
-
-    conflicts: Tensor  # (R,) int32, of the best coloring
-    made: Tensor  # (R,) int32, rounds
-    colors: Tensor  # (R, N) int16
-    ages: Tensor  # (R, N) int16, rounds since a node took its color
-
-
-def compile_children(device: torch.device) -> None:
-    """Compile the kernels for a GPU, once and for a minute, before a clock starts."""
-    with torch.cuda.device(device):
-        for in_shared in (True, False):
-            search_cuda.kernel(in_shared, shared_memory(device), True, device.index)
-
-
-def fitting(nodes: np.ndarray, colors: np.ndarray, device: torch.device) -> np.ndarray:
-    """Which graphs of so many nodes and colors (G,) a GPU can search."""
-    fits = np.ones(len(nodes), dtype=bool)
-    fits[search_cuda.plan(nodes.tolist(), colors.tolist(), shared_memory(device))[1]] = False
-    return fits
-
-
-class Generations:
-    """Graphs on a GPU, one child per thread block. It launches on the current stream of torch."""
-
-    def __init__(self, graphs: Sequence[NeighbourLists], device: torch.device):
-        """The device must be that of the present thread."""
-        self.device, self.nodes = device, np.array([len(lists.offsets) - 1 for lists in graphs], dtype=np.int32)
-        ends = np.array([len(lists.neighbours) for lists in graphs], dtype=np.int32)
-        words = [search_cuda.words(adjacency(lists)) for lists in graphs]
-        first_word = np.cumsum([0, *map(len, words)])[:-1]
-        self.graphs = [self._copied(values) for values in (self.nodes, ends, first_word, np.concatenate(words))]
-        self.max_shared = shared_memory(device)
-        self.processors = torch.cuda.get_device_properties(device).multi_processor_count
-        self._tables = lru_cache(1)(self._make_tables)
-
-    def room(self, colors: Sequence[int]) -> int:
-        """Children that the GPU has at the same time, also of the largest graph; 0 if a graph is too large for a block.
-        colors: of every graph.
-        """
-        launches, too_large = search_cuda.plan(self.nodes.tolist(), colors, self.max_shared)
-        free, reserved = MEMORY_SHARE * torch.cuda.mem_get_info(self.device)[0], search_cuda.RESERVED
-        rooms = [0] * min(1, len(too_large))
-        for launch in launches:
-            blocks = min(search_cuda.BLOCKS, (self.max_shared + reserved) // (launch.shared + reserved))
-            rooms.append(max(1, min(self.processors * blocks, int(free / (2 * launch.large)))))
-        return min(rooms)
-
-    def __call__(
-        self, graph: np.ndarray, k: np.ndarray, starts: np.ndarray, seeds: np.ndarray, weights: np.ndarray, rounds: int
-    ) -> Children:
-        """Make a child of every start, see `search_kernel.child`, and return at once. graph (R,): place among the
-        graphs; k, seeds (R,); starts (R, N); weights (R, NUM_WEIGHTS) float32; rounds: MOST_ROUNDS at most. None may be
-        too large for a block.
-        """
-        (count, num_nodes), empty = starts.shape, torch.empty
-        children = Children(*(empty(count, dtype=torch.int32, device=self.device) for _ in range(2)), *(
-            empty(count, num_nodes, dtype=torch.int16, device=self.device) for _ in range(2)
-        ))  # fmt: skip
-        tables = self._tables(int(k.max()), max(rounds, num_nodes))
-        launches, too_large = search_cuda.plan(self.nodes[graph].tolist(), k.tolist(), self.max_shared)
-        assert not len(too_large) and rounds <= MOST_ROUNDS
-        kinds = np.int32, np.int32, np.int64, np.int16, np.float32
-        given = [
-            self._copied(each.astype(kind))
-            for each, kind in zip((graph, k, seeds, starts, weights), kinds, strict=True)
-        ]
-        stream = search_cuda.cuda.external_stream(torch.cuda.current_stream(self.device).cuda_stream)
-        for launch in launches:
-            places, blocks = self._copied(launch.searches), len(launch.searches)
-            large = empty(blocks, launch.large, dtype=torch.int16, device=self.device)
-            found = Children(*(torch.empty_like(each[:blocks]) for each in children))
-            tensors = *self.graphs, *(each[places] for each in given), *tables, large, *found
-            kernel = search_cuda.kernel(launch.in_shared, self.max_shared, True, self.device.index)
-            kernel[blocks, search_cuda.THREADS, stream, launch.shared](*map(search_cuda.as_array, tensors), rounds)
-            for all_of_them, some in zip(children, found, strict=True):
-                all_of_them[places] = some
-        self._event = torch.cuda.current_stream(self.device).record_event()
-        return children
-
-    def is_done(self) -> bool:
-        """Whether the last children are there. RuntimeError: the GPU reports an error."""
-        return self._event.query()
-
-    def _make_tables(self, num_colors: int, count: int) -> tuple[Tensor, Tensor]:
-        """Noise of so many colors, and logarithms."""
-        return self._copied(noise_table(num_colors)), self._copied(search_cuda.logarithms(count))
-
-    def _copied(self, values: np.ndarray) -> Tensor:
-        return copied_to(self.device, values)
 
 
 class Crossing:
-    """Crossover for many pairs of parents at once, as `search.crossover` does it for one. Shorter graphs are filled up
-    with nodes without a color, -1.
-    """
+    """Crossover with the network. Shorter graphs are filled up with nodes without a color, -1."""
 
     def __init__(self, generations: Generations, graphs: Sequence[NeighbourLists], weights: Weights):
         """graphs: those of the generations."""
@@ -216,14 +116,6 @@ def crossover(parents: Tensor, values: Tensor, k: Tensor, noise: Tensor | None =
         is_chosen = is_left & (of_node[:, p] == worth.argmax(1, keepdim=True)) & (c < k)[:, None]
         child = torch.where(is_chosen, c, child)
     return child
-
-
-def adjacency(lists: NeighbourLists) -> np.ndarray:
-    """(N, N) bool."""
-    n = len(lists.offsets) - 1
-    matrix = np.zeros((n, n), dtype=bool)
-    matrix[lists.sources, lists.neighbours] = True
-    return matrix
 
 
 def filled_up(rows: Sequence[np.ndarray]) -> np.ndarray:
