@@ -22,12 +22,11 @@ from gnn_training.data.sources import DataLocation, locate, written
 from gnn_training.distributed import Runtime, in_group
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.ranks import launch, num_ranks, uses_gpus
-from gnn_training.search.batches import searcher_for
 from gnn_training.settings import EVALUATIONS, SEARCHES, CheckSettings, RunSettings, TrainSettings
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import require_logger
-from gnn_training.training.monitor import Monitor
+from gnn_training.training.monitor import Monitor, searcher_for
 from gnn_training.training.self_check import self_check, try_step
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Where the time of a step goes on every rank, and what NVIDIA's library says of every GPU meanwhile."""
+"""What searches on a device, where the time of a step goes on every rank, and what NVIDIA's library says of every GPU meanwhile."""
 
 import logging
 import threading
@@ -10,12 +10,23 @@ import torch
 from torch import Tensor
 
 from gnn_training.distributed import Runtime
-from gnn_training.search.batches import SearchBatch, Searcher
+from gnn_training.search.batches import GraphStore, SearchBatch, Searcher, has_kernels, search_on_cpu
 
 log = logging.getLogger(__name__)
 SAMPLE_SECONDS = 1.0  # between two looks at a GPU
 SLOW = 1.5  # times as long as the others: a rank that takes so long for its searches is named
 SLOW_SECONDS = 0.2  # that it takes longer, at least: less is chance
+
+
+def searcher_for(data: GraphStore, device: torch.device) -> Searcher:
+    """The fastest way to search on a device."""
+    if has_kernels(device):
+        from gnn_training.search.gpu_searches import BlockSearcher  # loads numba's CUDA
+
+        return BlockSearcher(data, device)
+    if device.type != "cpu":
+        log.warning("the cores of the CPU do the searches: on GPUs, they need NVIDIA's and the package numba-cuda")
+    return search_on_cpu
 
 
 class TimedSearcher:

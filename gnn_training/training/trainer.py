@@ -17,13 +17,12 @@ from gnn_training.errors import StorageError, UserError
 from gnn_training.files import damaged, read_json, write_text
 from gnn_training.network.crossover import CrossoverNetwork
 from gnn_training.network.network import ColoringNetwork
-from gnn_training.search.batches import searcher_for
 from gnn_training.settings import EVALUATIONS, TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import GraphLoader
 from gnn_training.training.logbook import Logbook, Progress, Status
-from gnn_training.training.monitor import Monitor
+from gnn_training.training.monitor import Monitor, searcher_for
 from gnn_training.training.self_check import self_check
 from gnn_training.training.self_play import SelfPlay, explain_kept
 from gnn_training.training.validation import Validation
