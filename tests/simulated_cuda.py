@@ -6,11 +6,12 @@ A task is a `Task`; what is found are colors and conflicts (S, G) and the colori
 
 import os
 import pickle
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
@@ -21,8 +22,17 @@ import numpy as np
 from gnn_training.graph import Graph
 
 
+@dataclass(kw_only=True)
+class Simulated:
+    """The GPU of a task."""
+
+    threads: int = 4
+    max_shared: int = 98_304
+    late: int | None = None  # a thread that begins every phase a millisecond after the others
+
+
 @dataclass
-class Task:
+class Task(Simulated):
     """Searches of G graphs with S vectors of weights, each; at the first call nothing is on the GPU yet."""
 
     graphs: list[Graph]
@@ -31,10 +41,7 @@ class Task:
     seeds: np.ndarray  # (G,)
     weights: np.ndarray  # (S, G, NUM_WEIGHTS) float32
     rounds: int
-    threads: int = 4
-    max_shared: int = 98_304
     calls: int = 1  # of which the last counts
-    late: int | None = None  # a thread that begins every phase a millisecond after the others
 
     def __len__(self) -> int:
         return len(self.graphs)
@@ -52,7 +59,7 @@ class Task:
 
 
 @dataclass
-class Generation:
+class Generation(Simulated):
     """Children of some graphs."""
 
     graphs: list[Graph]
@@ -62,9 +69,6 @@ class Generation:
     seeds: np.ndarray
     weights: np.ndarray  # (R, NUM_WEIGHTS) float32
     rounds: int
-    threads: int = 4
-    max_shared: int = 98_304
-    late: int | None = None
 
 
 def make_children(task: Generation) -> tuple[np.ndarray, ...]:
@@ -77,15 +81,12 @@ def make_children(task: Generation) -> tuple[np.ndarray, ...]:
 
 
 @dataclass
-class Playing:
+class Playing(Simulated):
     """Games of self-play, two at a time, with a few rounds for every child."""
 
     graphs: list[Graph]
     games: list[tuple[int, int]]  # graph and seed
     rounds: int = 4
-    threads: int = 4
-    max_shared: int = 98_304
-    late: int | None = None
 
 
 def play(task: Playing) -> list[list[list]]:
@@ -120,27 +121,24 @@ def play(task: Playing) -> list[list[list]]:
 
 
 @dataclass
-class Labels:
+class Labels(Simulated):
     """Rows of packed graphs whose labels two GPUs improve."""
 
     rows: list[dict]
     moves: int = 60
-    threads: int = 4
-    max_shared: int = 98_304
-    late: int | None = None
 
 
 def improve(task: Labels) -> tuple[list[dict], list[int]]:
     """Run a task: the rows, and the places of graphs that are too large."""
     prepare(task)
     gpu_labels.GENERATION = 10
-    gpu_islands.Generations = Simulated
+    gpu_islands.Generations = OneAtATime
     trained, moves = Trained(None, by_size()), [task.moves] * len(task.rows)
     return task.rows, gpu_labels.improve_labels(task.rows, moves, 100.0, trained, 0, [0, 1])
 
 
 @dataclass
-class Islands:
+class Islands(Simulated):
     """A search on GPUs alone, each for two islands in two groups."""
 
     graph: Graph
@@ -148,9 +146,7 @@ class Islands:
     seconds: float = 10.0
     lower: int = 1
     problem: str = ""  # of GPU 0: "error" at its third launch, "wrong" conflicts, or it "hangs"
-    threads: int = 1
-    max_shared: int = 98_304
-    late: int | None = None
+    threads: int = field(default=1, kw_only=True)
 
 
 def color(task: Islands) -> tuple[list, list[int], list[str], float]:
@@ -159,7 +155,7 @@ def color(task: Islands) -> tuple[list, list[int], list[str], float]:
     search_gpus.ROUNDS, messages = 3, list[str]()
     launches = [0] * len(task.gpus)
 
-    class Failing(Simulated):
+    class Failing(OneAtATime):
         def __call__(self, *arguments: Any) -> Any:
             children = super().__call__(*arguments)
             launches[self.gpu] += 1
@@ -186,7 +182,15 @@ def color(task: Islands) -> tuple[list, list[int], list[str], float]:
     return colorings, launches, messages, time.monotonic() - start
 
 
-def prepare(task: Task | Generation | Islands | Playing | Labels) -> None:
+def simulate(folder: Path, tasks: dict[str, Simulated]) -> dict[str, Any]:
+    """What a process finds for the tasks, by their names."""
+    given, found = folder / "tasks", folder / "found"
+    given.write_bytes(pickle.dumps(list(tasks.values())))
+    subprocess.run([sys.executable, __file__, given, found], check=True, timeout=500)
+    return dict(zip(tasks, pickle.loads(found.read_bytes()), strict=True))
+
+
+def prepare(task: Simulated) -> None:
     """Give the GPU the threads and the memory of a task."""
     search_cuda.THREADS = task.threads
     vars(search_cuda).update(PHASES if task.late is None else {name: late(PHASES[name], task.late) for name in PHASES})
@@ -245,7 +249,7 @@ if __name__ == "__main__":
     from gnn_training.search.search_kernel import search_child
     from gnn_training.training import games_on_gpu
 
-    class Simulated(Generations):
+    class OneAtATime(Generations):
         """On the memory of the CPU; a launch at a time, as the simulator needs it."""
 
         lock = Lock()

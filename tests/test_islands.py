@@ -1,7 +1,6 @@
 """Islands of recombination on GPUs: in numba's simulator, on a pretended GPU, and what is said where there is none."""
 
 import math
-import pickle
 import re
 import subprocess
 import sys
@@ -11,11 +10,10 @@ from typing import Any
 import fake_gpus
 import numpy as np
 import pytest
-import simulated_cuda
 import torch
 from dimacs import assert_proper, read_solution, write_col
 from fake_cuda import FakeCuda
-from simulated_cuda import Islands, Labels, Playing
+from simulated_cuda import Islands, Labels, Playing, properties, simulate
 from small_graphs import random_graph
 from test_self_play import check_pairs
 
@@ -55,10 +53,8 @@ ROWS = [
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the simulator finds for every case, and for the games."""
-    tasks, found = (tmp_path_factory.mktemp("islands") / name for name in ("tasks", "found"))
-    tasks.write_bytes(pickle.dumps([*CASES.values(), PLAYING, Labels([dict(row) for row in ROWS], max_shared=14_000)]))
-    subprocess.run([sys.executable, simulated_cuda.__file__, tasks, found], check=True, timeout=500)
-    return dict(zip([*CASES, "playing", "labels"], pickle.loads(found.read_bytes()), strict=True))
+    labels = Labels([dict(row) for row in ROWS], max_shared=14_000)
+    return simulate(tmp_path_factory.mktemp("islands"), {**CASES, "playing": PLAYING, "labels": labels})
 
 
 @pytest.mark.slow
@@ -175,10 +171,11 @@ KINDS = ((60, 0.5, 8), (90, 0.1, 3), (50, 0.9, 17))  # nodes, density and k
 @pytest.mark.parametrize("kinds", [KINDS[:1], KINDS[1:2], KINDS[2:], KINDS])
 def test_many_pairs_of_some_graphs_are_crossed_at_once_as_one_pair_is(kinds: tuple, monkeypatch):
     pytest.importorskip("numba_cuda")
-    from gnn_training.search import generations
+    from gnn_training.search import gpu_crossover
+    from gnn_training.search.gpu_searches import Generations
 
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: simulated_cuda.properties())
-    monkeypatch.setattr(generations, "CROSSED", 50_000)  # some pairs at a time
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties())
+    monkeypatch.setattr(gpu_crossover, "CROSSED", 50_000)  # some pairs at a time
     graphs, rng, pairs = [random_graph(n, density).csr() for n, density, _ in kinds], np.random.default_rng(0), []
     for place in np.arange(12) % len(kinds):
         n, _, k = kinds[place]
@@ -186,10 +183,10 @@ def test_many_pairs_of_some_graphs_are_crossed_at_once_as_one_pair_is(kinds: tup
         colors[1] = np.where(rng.random(n) < 0.6, (colors[0] + 1) % k, colors[1])
         pairs.append((place, k, colors, rng.integers(0, 5000, colors.shape).astype(np.int32)))
     weights = Model(SHIPPED_MODEL, 1).trained.crossover
-    crossing = generations.Crossing(generations.Generations(graphs, torch.device("cpu")), graphs, weights)
+    crossing = gpu_crossover.Crossing(Generations(graphs, torch.device("cpu")), graphs, weights)
     places, ks, *both = zip(*pairs, strict=True)
     given = [torch.tensor(each) for each in (places, ks)]
-    given += [torch.from_numpy(generations.filled_up(each)).long() for each in both]
+    given += [torch.from_numpy(gpu_crossover.filled_up(each)).long() for each in both]
     by_network, number_same = rng.random((12, 2)) < 0.5, 0
     x, values, found = crossing.features(*given), crossing.values(*given), crossing(*given, torch.tensor(by_network))
     for i, (place, k, colors, ages) in enumerate(pairs):
@@ -210,7 +207,7 @@ def test_islands_of_a_search_exchange_their_second_parents(monkeypatch: pytest.M
     pytest.importorskip("numba_cuda")
     from gnn_training.search.gpu_islands import GpuIsland, Group
 
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: simulated_cuda.properties())
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties())
     monkeypatch.setattr(GpuIsland, "is_mated", lambda island, parents: False)
     lists, colors, islands = GRAPH.csr(), np.arange(40, dtype=np.int32) % 4, list[GpuIsland]()
     for seed in range(2):
@@ -227,14 +224,14 @@ def test_islands_of_a_search_exchange_their_second_parents(monkeypatch: pytest.M
 
 def test_noise_changes_children_of_pairs_as_it_changes_one_child():
     pytest.importorskip("numba_cuda")
-    from gnn_training.search import generations
+    from gnn_training.search.gpu_crossover import cross_pairs, filled_up
 
     rng, k = np.random.default_rng(0), np.array([5, 9])
     parents = [rng.integers(0, k[i], (2, 40 + 10 * i)).astype(np.int32) for i in range(2)]
     values = [rng.integers(0, 9, each.shape).astype(np.float32) for each in parents]
     noise = rng.integers(0, 99, (2, 9, 9)).astype(float)
-    filled = (torch.from_numpy(generations.filled_up(each)) for each in (parents, values))
-    found = generations.crossover(next(filled).long(), next(filled), torch.from_numpy(k), torch.from_numpy(noise))
+    filled = (torch.from_numpy(filled_up(each)) for each in (parents, values))
+    found = cross_pairs(next(filled).long(), next(filled), torch.from_numpy(k), torch.from_numpy(noise))
     for child, pair, of_nodes, of_pair, colors in zip(found, parents, values, noise, k.tolist(), strict=True):
         one = crossover(*pair, of_nodes, colors, of_pair[:colors, :colors].copy())
         assert child[: len(one)].tolist() == one.tolist() and (child[len(one) :] == -1).all()

@@ -1,18 +1,14 @@
 """The search on a GPU makes the moves of the compiled loops, and its kernel compiles, both without a GPU."""
 
-import pickle
 import re
-import subprocess
-import sys
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import simulated_cuda
 import torch
-from simulated_cuda import Generation, Task
+from simulated_cuda import Generation, Task, simulate
 from small_graphs import random_graph
 from test_search import MANY_MOVERS, random_weights, with_control
 from torch import Tensor
@@ -138,11 +134,9 @@ GENERATIONS = {
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    tasks, found = (tmp_path_factory.mktemp("simulated") / name for name in ("tasks", "found"))
-    makers = CASES | GENERATIONS
-    tasks.write_bytes(pickle.dumps([make() for make in makers.values()]))
-    subprocess.run([sys.executable, simulated_cuda.__file__, tasks, found], check=True, timeout=500)
-    return dict(zip(makers, pickle.loads(found.read_bytes()), strict=True))
+    return simulate(
+        tmp_path_factory.mktemp("simulated"), {name: make() for name, make in (CASES | GENERATIONS).items()}
+    )
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ class Crossing:
         """Both children (2, P, N) of every pair. by_network (P, 2): see `search.crossover.children`; else `values`."""
         values = self.values(graph, k, parents, ages)
         both = torch.where(by_network.T[:, :, None, None], torch.stack([values, values.flip(1)]), 1.0)
-        children = crossover(torch.cat([parents, parents.flip(1)]), both.flatten(0, 1), k.repeat(2))
+        children = cross_pairs(torch.cat([parents, parents.flip(1)]), both.flatten(0, 1), k.repeat(2))
         return children.view(2, *parents[:, 0].shape)
 
     @torch.no_grad()
@@ -103,7 +103,7 @@ class Crossing:
 
 
 @torch.no_grad()
-def crossover(parents: Tensor, values: Tensor, k: Tensor, noise: Tensor | None = None) -> Tensor:
+def cross_pairs(parents: Tensor, values: Tensor, k: Tensor, noise: Tensor | None = None) -> Tensor:
     """`search.crossover.crossover` of P pairs: (P, N). parents, values (P, 2, N); k (P,); noise (P, K, K)."""
     values, num_colors = values.double(), int(k.max())
     child, of_node = torch.full_like(parents[:, 0], -1), parents.clamp(min=0)

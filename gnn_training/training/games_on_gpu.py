@@ -9,7 +9,7 @@ import torch
 
 from gnn_training.search import search_cuda
 from gnn_training.search.crossover import Parent
-from gnn_training.search.gpu_crossover import crossover
+from gnn_training.search.gpu_crossover import cross_pairs
 from gnn_training.search.gpu_islands import GpuIsland, Group
 from gnn_training.training.games import CHILDREN, MOVES, TEMPERATURE, Player
 
@@ -57,7 +57,7 @@ class Games(Group):
             torch.where(is_turned, x[:, None].flip(2), x[:, None].expand(-1, CHILDREN, -1, -1)).flatten(0, 1)
             for x in (parents, values)
         )
-        found = crossover(parents, values, k.repeat_interleave(CHILDREN), noise.flatten(0, 1)).int().cpu().numpy()
+        found = cross_pairs(parents, values, k.repeat_interleave(CHILDREN), noise.flatten(0, 1)).int().cpu().numpy()
         children = [
             list(rows[:, : len(island.first)])
             for island, rows in zip(islands, found.reshape(len(islands), CHILDREN, -1), strict=True)

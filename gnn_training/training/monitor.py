@@ -1,4 +1,6 @@
-"""What searches on a device, where the time of a step goes on every rank, and what NVIDIA's library says of every GPU meanwhile."""
+"""What searches on a device; where the time of a step goes on every rank, and what NVIDIA's library says of every GPU
+meanwhile.
+"""
 
 import logging
 import threading
