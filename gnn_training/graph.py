@@ -28,12 +28,6 @@ class NeighbourLists(NamedTuple):
         """The node (2M,) whose neighbour each entry of `neighbours` is."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
-    def adjacency(self) -> np.ndarray:
-        """Adjacency matrix: (N, N) bool, symmetric, False on the diagonal."""
-        matrix = np.zeros((len(self.offsets) - 1,) * 2, dtype=bool)
-        matrix[self.sources, self.neighbours] = True
-        return matrix
-
 
 @dataclass(frozen=True)
 class Graph:
@@ -81,8 +75,10 @@ class Graph:
         return np.bincount(self.edges.ravel(), minlength=self.num_nodes)
 
     def adjacency(self) -> np.ndarray:
-        """See `NeighbourLists.adjacency`."""
-        return self.csr().adjacency()
+        """Adjacency matrix: (N, N) bool, symmetric, False on the diagonal."""
+        matrix = np.zeros((self.num_nodes, self.num_nodes), dtype=bool)
+        matrix[self.edges[:, 0], self.edges[:, 1]] = True
+        return matrix | matrix.T
 
     def csr(self) -> NeighbourLists:
         """Neighbour lists of all nodes."""

@@ -46,9 +46,6 @@ class Task(Simulated):
     def __len__(self) -> int:
         return len(self.graphs)
 
-    def graph(self, i: int) -> Graph:
-        return self.graphs[i]
-
     @property
     def num_nodes(self) -> np.ndarray:
         return np.array([graph.num_nodes for graph in self.graphs], np.int32)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_training.graph import Graph, NeighbourLists
+from gnn_training.graph import NeighbourLists
 from gnn_training.search.search_kernel import SearchTask, search_graph
 
 
@@ -35,9 +35,6 @@ class GraphStore(Protocol):
 
     num_nodes: np.ndarray
     num_edges: np.ndarray
-
-    def graph(self, i: int) -> Graph:
-        """Graph i."""
 
 
 # Searches every graph S times, with weights (S, G, NUM_WEIGHTS), for so many rounds: fewest colors (S, G) float, and

@@ -89,9 +89,9 @@ class BlockSearcher(OnGpu):
     @torch.no_grad()
     def __call__(self, weights: Tensor, batch: SearchBatch, rounds: int) -> tuple[Tensor, Tensor]:
         """Search; see `Searcher`. Nothing here waits for the GPU, unless a search is too large for a block."""
-        for i, first in zip(batch.ids.tolist(), batch.first, strict=True):
+        for row, (i, first) in enumerate(zip(batch.ids.tolist(), batch.first, strict=True)):
             if not self.num_colors[i]:
-                self._keep(i, first)
+                self._keep(i, batch.lists(row), first)
         repeats, count = weights.shape[:2]
         outcomes = torch.empty(2, repeats * count, device=self.device)  # colors and conflicts
         nodes, colors = (values[np.tile(batch.ids, repeats)] for values in (self.data.num_nodes, self.num_colors))
@@ -113,13 +113,12 @@ class BlockSearcher(OnGpu):
         fewest, conflicts = outcomes.view(2, repeats, count)
         return fewest, conflicts
 
-    def _keep(self, i: int, first: np.ndarray) -> None:
+    def _keep(self, i: int, lists: NeighbourLists, first: np.ndarray) -> None:
         """Copy graph i and its first coloring to the GPU."""
         self.num_colors[i] = first.max() + 1
         self.graphs.num_colors[i : i + 1] = self._copied(self.num_colors[i : i + 1].astype(np.int32))
         self.graphs.first[self.first_node[i] : self.first_node[i + 1]] = self._copied(first)
-        words = self._copied(search_cuda.words(self.data.graph(i).adjacency()))
-        self.graphs.adjacency[self.first_word[i] : self.first_word[i + 1]] = words
+        self.graphs.adjacency[self.first_word[i] : self.first_word[i + 1]] = self._copied(search_cuda.words(lists))
 
     def run(self, launch: Any, searches: list[Tensor], num_nodes: int, rounds: int) -> tuple[Tensor, ...]:
         """Fewest colors (R,) float, conflicts (R,) and the best colorings (R, N) int16 of R searches. searches: graph,
@@ -154,7 +153,7 @@ class Generations(OnGpu):
         super().__init__(device)
         self.nodes = np.array([len(lists.offsets) - 1 for lists in graphs], dtype=np.int32)
         ends = np.array([len(lists.neighbours) for lists in graphs], dtype=np.int32)
-        words = [search_cuda.words(lists.adjacency()) for lists in graphs]
+        words = [search_cuda.words(lists) for lists in graphs]
         first_word = np.cumsum([0, *map(len, words)])[:-1]
         self.graphs = [self._copied(values) for values in (self.nodes, ends, first_word, np.concatenate(words))]
         self.processors = torch.cuda.get_device_properties(device).multi_processor_count
@@ -178,10 +177,9 @@ class Generations(OnGpu):
         graphs; k, seeds (R,); starts (R, N); weights (R, NUM_WEIGHTS) float32; rounds: MOST_ROUNDS at most. None may be
         too large for a block.
         """
-        (count, num_nodes), empty = starts.shape, torch.empty
-        children = Children(*(empty(count, dtype=torch.int32, device=self.device) for _ in range(2)), *(
-            empty(count, num_nodes, dtype=torch.int16, device=self.device) for _ in range(2)
-        ))  # fmt: skip
+        count, num_nodes = shape = starts.shape
+        sizes = (torch.int32, count), (torch.int32, count), (torch.int16, *shape), (torch.int16, *shape)
+        children = Children(*(self._empty(*size) for size in sizes))
         tables = self._tables(int(k.max()), max(rounds, num_nodes))
         launches, too_large = search_cuda.plan(self.nodes[graph].tolist(), k.tolist(), self.max_shared)
         assert not len(too_large) and rounds <= MOST_ROUNDS
@@ -192,7 +190,7 @@ class Generations(OnGpu):
         ]
         for launch in launches:
             places, blocks = self._copied(launch.searches), len(launch.searches)
-            large = empty(blocks, launch.large, dtype=torch.int16, device=self.device)
+            large = self._empty(torch.int16, blocks, launch.large)
             found = Children(*(torch.empty_like(each[:blocks]) for each in children))
             tensors = *self.graphs, *(each[places] for each in given), *tables, large, *found
             self._launch(launch, tensors, rounds)

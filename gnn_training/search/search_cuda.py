@@ -20,6 +20,7 @@ import numpy as np
 from numba import config, cuda, float32, int16, int32, int64, uint32
 
 from gnn_training.files import reason
+from gnn_training.graph import NeighbourLists
 from gnn_training.network import rule
 from gnn_training.network.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
 from gnn_training.search.compiled import warn
@@ -726,11 +727,11 @@ def logarithms(count: int) -> np.ndarray:
     return np.log1p(np.arange(count + NOT_MOVED + 2)).astype(np.float32)
 
 
-def words(adjacency: np.ndarray) -> np.ndarray:
-    """Adjacency (N, N) bool as bits: (N x W,) uint32."""
-    n = len(adjacency)
+def words(lists: NeighbourLists) -> np.ndarray:
+    """A bit for every pair of nodes: (N x W,) uint32."""
+    n = len(lists.offsets) - 1
     padded = np.zeros((n, -(-n // BITS) * BITS), bool)
-    padded[:, :n] = adjacency
+    padded[lists.sources, lists.neighbours] = True
     return np.packbits(padded, axis=1, bitorder="little").view("<u4").ravel()
 
 
