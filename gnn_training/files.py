@@ -133,8 +133,8 @@ def require_places(outputs: Iterable[Path], inputs: Iterable[Path] = ()) -> None
 
 
 def reason(error: Exception) -> str:
-    """The system's words for what went wrong, without the error number and the path."""
-    return (getattr(error, "strerror", None) or str(error)).lower()
+    """The first line of the system's words for what went wrong, without the error number and the path."""
+    return (getattr(error, "strerror", None) or str(error)).partition("\n")[0].lower()
 
 
 def sha256(path: Path) -> str:

@@ -73,7 +73,7 @@ def improve_labels(
                 try:
                     future.result()
                 except Exception as error:  # whatever torch, numba and the driver raise
-                    raise MachineError(f"GPU {gpu}: {reason(error).partition(chr(10))[0]}; leave out --gpus") from error
+                    raise MachineError(f"GPU {gpu}: {reason(error)}; leave out --gpus") from error
         finally:
             for each in searches:
                 each.search.finish()

@@ -64,4 +64,4 @@ def _color(worker: Worker, gpu: int, failed: set[int]) -> None:
     except Exception as error:  # whatever torch, numba and the driver raise
         if gpu not in failed:
             failed.add(gpu)
-            logger.warning("GPU %d colors no more, the cores go on: %s", gpu, reason(error).partition("\n")[0])
+            logger.warning("GPU %d colors no more, the cores go on: %s", gpu, reason(error))
