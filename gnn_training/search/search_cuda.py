@@ -652,7 +652,7 @@ def search_function(in_shared: bool) -> Any:
 
 
 def child_function(in_shared: bool) -> Any:
-    """The kernel of children, see `search_kernel.child`. Several graphs and numbers of colors k (R,) may
+    """The kernel of children, see `search_kernel.search_child`. Several graphs and numbers of colors k (R,) may
     be in one launch, with starts (R, N) and, for each child, conflicts, rounds made, best coloring and ages.
     """
 
