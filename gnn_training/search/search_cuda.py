@@ -1,9 +1,8 @@
 """The searches of `search.search_kernel` on a GPU: one thread block keeps one search for all its rounds.
 
-The phases have the same names and make the same moves, which tests/test_search_cuda.py checks. A warp finds the best
-move of an active node; all warps decide alike which of these moves are made, and a move changes the counts of all
-neighbours at once. What depends on an order is done in the order of the CPU: one thread keeps the list of the nodes in
-conflict.
+The phases make the same moves, which tests/test_search_cuda.py checks. A warp finds the best move of an active node;
+all warps decide alike which of these moves are made, and a move changes the counts of all neighbours at once. What
+depends on an order is done in the order of the CPU: one thread keeps the list of the nodes in conflict.
 
 The state of a search is in shared memory. What is tabu is in global memory, and so are the counts where BLOCKS searches
 would not fit into a multiprocessor with them. Their integers have 16 bits, which limits nodes and rounds to LAST.
