@@ -27,7 +27,7 @@ from gnn_training.data.labels import Plan, label_all
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.network.network import SAVED, PredictionNetwork
 from gnn_training.onnx_program.session import Model
-from gnn_training.training.learner import WEIGHTS, learning_rate, prediction_terms
+from gnn_training.training.learner import LOSS_WEIGHTS, learning_rate, prediction_terms
 from gnn_training.training.loader import DeviceDataset, EqualCostSampler
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ def trained(data: PackedGraphs, cell: Cell, options: Options) -> PredictionNetwo
         assert batch is not None
         losses = prediction_terms(network(batch.inputs), batch)
         optimizer.zero_grad()
-        sum(WEIGHTS[name] * loss for name, loss in losses.items()).backward()
+        sum(LOSS_WEIGHTS[name] * loss for name, loss in losses.items()).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP)
         optimizer.param_groups[0]["lr"] = learning_rate(step, RATE, WARM_UP, options.steps)
         optimizer.step()

@@ -26,7 +26,7 @@ from benchmarks.families import latin_square
 from gnn_training.console import markdown_table, print_tables
 from gnn_training.data import applications, families
 from gnn_training.graph import Graph, Instance, NeighbourLists, as_graph
-from gnn_training.network.crossover_weights import Weights, by_size
+from gnn_training.network.crossover_weights import Weights, zero_weights
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search import kernels
 from gnn_training.search.crossover import GENERATION
@@ -120,7 +120,7 @@ class Graphs:
         while k > 2:
             limit = most if step == 1 else fewest
             task = Task(kind, lists, k - step)
-            moves, _, is_solved = sorted(solve(task, by_size(), seed, limit) for seed in CHOOSING)[1]
+            moves, _, is_solved = sorted(solve(task, zero_weights(), seed, limit) for seed in CHOOSING)[1]
             if moves < 2 * fewest * GENERATION:
                 k -= step
             elif step > 1:
@@ -258,7 +258,7 @@ def cells(found: np.ndarray) -> list[str]:
 def arms_of(paths: tuple[Path, ...]) -> list[Weights]:
     """Weights of HEAD, with which every node is worth 1, then of the networks in files, or of the one that ships."""
     networks = [ColoringNetwork.from_state(checkpoint.load_weights(path)) for path in paths or (SHIPPED,)]
-    return [by_size(), *(network.crossover.weights() for network in networks)]
+    return [zero_weights(), *(network.crossover.weights() for network in networks)]
 
 
 if __name__ == "__main__":

@@ -41,5 +41,5 @@ CHECKPOINTS = f"step-{8 * '[0-9]'}.pt"
 
 
 def rounds_by_size(num_nodes):  # type: ignore[no-untyped-def] # int, or an int64 tensor
-    """Rounds of a call on a graph of so many nodes, CALL_ROUNDS at most."""
+    """Rounds of a call on a graph of so many nodes."""
     return 20 + num_nodes**3 // 1000

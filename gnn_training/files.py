@@ -148,12 +148,12 @@ def checksums(contents: Contents) -> str:
     return "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in contents.items())
 
 
-def changed(checksums: bytes, contents: Contents, needed: Iterable[str]) -> str | None:
+def first_wrong(sums: bytes, contents: Contents, needed: Iterable[str]) -> str | None:
     """The first name in a checksum file whose content is missing or differs, or that is needed and not in it; None if
     all are right.
     """
     right = set()
-    for line in checksums.decode(errors="replace").splitlines():
+    for line in sums.decode(errors="replace").splitlines():
         digest, _, name = line.partition("  ")
         if name not in contents or hashlib.sha256(contents[name]).hexdigest() != digest:
             return name or line
@@ -164,7 +164,7 @@ def changed(checksums: bytes, contents: Contents, needed: Iterable[str]) -> str 
 def read_checked(folder: Path, names: Iterable[str], hint: str) -> Contents:
     """Files of a folder, SUMS_FILE among them. UserError as `read_bytes`, and if one differs from its checksum."""
     contents = {name: read_bytes(folder / name, OWN_LIMIT, hint) for name in (SUMS_FILE, *names)}
-    if name := changed(contents[SUMS_FILE], contents, names):
+    if name := first_wrong(contents[SUMS_FILE], contents, names):
         raise UserError(f"{folder / name}: differs from its checksum in {SUMS_FILE}; {hint}")
     return contents
 
@@ -193,6 +193,6 @@ def read_archive(path: Path) -> Contents:
             regular = (member for member in tar if member.isreg() and not member.issparse())  # as large as their bytes
             members = {Path(member.name).name: tar.extractfile(member) for member in regular}
             contents = {name: member.read() for name, member in members.items() if member}
-        if name := changed(contents[SUMS_FILE], contents, contents.keys() - {SUMS_FILE}):
+        if name := first_wrong(contents[SUMS_FILE], contents, contents.keys() - {SUMS_FILE}):
             raise ValueError(name)
     return contents

@@ -107,10 +107,10 @@ def play(task: Playing) -> list[list[list]]:
         gpu_islands.Generations = kind  # type: ignore[misc]
         first = [kernels.dsatur(*lists[graph]) for graph, _ in task.games]
         players = [
-            games_on_gpu.GpuPlayer(graph, lists[graph], colors, 1, by_size(), seed)
+            games_on_gpu.GpuPlayer(graph, lists[graph], colors, 1, zero_weights(), seed)
             for colors, (graph, seed) in zip(first, task.games, strict=True)
         ]
-        games = games_on_gpu.Games(lists, by_size(), torch.device("cpu"))
+        games = games_on_gpu.Games(lists, zero_weights(), torch.device("cpu"))
         games.search(((player.graph, player) for player in players), games.room([10] * len(lists)), 1, task.rounds)
         assert all(player.search.is_over and player.met == player.num_pairs for player in players)
         found.append([player.pairs for player in players])
@@ -130,7 +130,7 @@ def improve(task: Labels) -> tuple[list[dict], list[int]]:
     prepare(task)
     gpu_labels.GENERATION = 10
     gpu_islands.Generations = OneAtATime
-    trained, moves = Trained(None, by_size()), [task.moves] * len(task.rows)
+    trained, moves = Trained(None, zero_weights()), [task.moves] * len(task.rows)
     return task.rows, gpu_labels.improve_labels(task.rows, moves, 100.0, trained, 0, [0, 1])
 
 
@@ -171,7 +171,7 @@ def color(task: Islands) -> tuple[list, list[int], list[str], float]:
             yield 0
 
     gpu_islands.Generations = Failing
-    search_gpus.logger.warning = lambda text, *arguments: messages.append(text % arguments)  # type: ignore[method-assign]
+    search_gpus.log.warning = lambda text, *arguments: messages.append(text % arguments)  # type: ignore[method-assign]
     lists, start = task.graph.csr(), time.monotonic()
     budget, beside = Budget(start + task.seconds, task.lower), search_gpus.on_gpus(task.gpus)
     first = kernels.dsatur(*lists)
@@ -238,7 +238,7 @@ if __name__ == "__main__":
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
     from gnn_training.data import gpu_labels
-    from gnn_training.network.crossover_weights import by_size
+    from gnn_training.network.crossover_weights import zero_weights
     from gnn_training.search import gpu_islands, kernels, search_cuda
     from gnn_training.search import gpus as search_gpus
     from gnn_training.search.engine import Budget, Trained, improvements

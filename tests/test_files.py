@@ -82,9 +82,9 @@ def test_an_output_is_neither_an_input_nor_another_output(name: str, tmp_path: P
 def test_checksums_name_the_first_file_that_is_missing_or_differs(tmp_path: Path):
     contents = {"a": b"one", "b": b"two"}
     sums = files.checksums(contents).encode()
-    assert files.changed(sums, contents, "ab") is None
-    assert files.changed(sums, {"a": b"one"}, "") == files.changed(sums, {"a": b"one", "b": b"2"}, "") == "b"
-    assert files.changed(sums, contents, "abc") == "c"
+    assert files.first_wrong(sums, contents, "ab") is None
+    assert files.first_wrong(sums, {"a": b"one"}, "") == files.first_wrong(sums, {"a": b"one", "b": b"2"}, "") == "b"
+    assert files.first_wrong(sums, contents, "abc") == "c"
     (tmp_path / "a").write_bytes(b"one")
     assert sums.startswith(f"{files.sha256(tmp_path / 'a')}  a\n".encode())
 

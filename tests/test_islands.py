@@ -23,7 +23,7 @@ from gnn_training.data import packed
 from gnn_training.data.labels import label
 from gnn_training.errors import UserError
 from gnn_training.graph import UNNAMED_FAMILY, Instance, is_proper
-from gnn_training.network.crossover_weights import by_size
+from gnn_training.network.crossover_weights import zero_weights
 from gnn_training.onnx_program.session import Model
 from gnn_training.search.crossover import Parent, children, crossover, features_of, node_values
 from gnn_training.search.engine import UNTRAINED, Budget, Portfolio, Worker
@@ -216,7 +216,7 @@ def test_islands_of_a_search_exchange_their_second_parents(monkeypatch: pytest.M
         others += (GpuIsland(worker, 0, number, others) for number in range(8))
         islands += others
     parents = [[Parent(2 * i + j, colors, colors) for j in range(2)] for i in range(16)]
-    Group([lists], by_size(), torch.device("cpu")).cross(list(zip(islands, parents, strict=True)))
+    Group([lists], zero_weights(), torch.device("cpu")).cross(list(zip(islands, parents, strict=True)))
     firsts, seconds = ([pair[j].conflicts for pair in parents] for j in range(2))
     assert firsts == list(range(0, 32, 2)) and seconds != list(range(1, 32, 2))
     assert [sorted(part) for part in (seconds[:8], seconds[8:])] == [list(range(1, 17, 2)), list(range(17, 33, 2))]

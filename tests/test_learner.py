@@ -18,7 +18,7 @@ from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search.batches import Searcher, search_on_cpu
-from gnn_training.training.learner import MAX_BAD_STEPS, NORMS, RATES, WEIGHTS, Learner, learning_rate
+from gnn_training.training.learner import LOSS_WEIGHTS, MAX_BAD_STEPS, NORMS, RATES, Learner, learning_rate
 from gnn_training.training.loader import DeviceDataset, GraphBatch, GraphLoader
 from gnn_training.training.logbook import Progress
 from gnn_training.training.self_check import try_step
@@ -117,7 +117,7 @@ def test_steps_are_those_of_adamw_on_the_plain_network_and_their_average_is_kept
         terms = terms_of(plain, batch, one.learner.search, settings.rounds)
         for weight in plain.parameters():
             weight.grad = torch.zeros_like(weight)
-        sum(weight * terms[name] for name, weight in WEIGHTS.items()).backward()
+        sum(weight * terms[name] for name, weight in LOSS_WEIGHTS.items()).backward()
         norms = [clip_grad_norm_(part, settings.clip) for part in parts]
         for group, factor in zip(optimizer.param_groups, (*RATES[:2], 0), strict=True):  # there are no pairs
             group["lr"] = factor * rate
@@ -127,7 +127,7 @@ def test_steps_are_those_of_adamw_on_the_plain_network_and_their_average_is_kept
         report = one.update()
         for name, norm in zip(NORMS, norms, strict=True):
             assert report[name] == pytest.approx(norm.item(), rel=1e-3)
-        for name in WEIGHTS:
+        for name in LOSS_WEIGHTS:
             assert report[name] == pytest.approx(terms[name].item(), rel=1e-3, abs=1e-6)
     assert_same_steps(one.weights, mine, first)
     assert_same_steps(one.averaged, averaged, first)
@@ -287,7 +287,7 @@ def test_an_evaluation_changes_nothing_and_other_weights_have_other_scores(data,
 def test_fewer_validation_graphs_are_spread_over_all_and_large_ones_left_out(data, rt: Runtime, monkeypatch):
     assert start(data, rt, validation_graphs=3).ids.tolist() == data.indices("validation")[[0, 2, 4]].tolist()
     assert start(data, rt, validation_graphs=99).ids.tolist() == data.indices("validation").tolist()
-    monkeypatch.setattr("gnn_training.training.validation.MAX_NODES", 36)
+    monkeypatch.setattr("gnn_training.training.validation.SCORED_NODES", 36)
     ids = start(data, rt).ids
     assert 0 < len(ids) < 5 and data.num_nodes[ids].max() == 36
 

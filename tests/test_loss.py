@@ -14,10 +14,10 @@ from gnn_training.contract import GRAPH_TYPES, UNKNOWN_TYPE
 from gnn_training.graph import Graph
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.network.rule import NUM_WEIGHTS
-from gnn_training.network.states import FEATURES
+from gnn_training.network.states import STATE_FEATURES
 from gnn_training.search.batches import Searcher, search_on_cpu
 from gnn_training.search.first_colorings import first_coloring
-from gnn_training.training.learner import SIGMA, WEIGHTS
+from gnn_training.training.learner import LOSS_WEIGHTS, SIGMA
 from gnn_training.training.loader import GraphBatch, StateBatch
 
 SINGLE = Graph.from_edges(1, [])
@@ -48,7 +48,9 @@ def batch(graphs: list[Graph]) -> GraphBatch:
 def states(graphs: list[Graph]) -> StateBatch:
     """Of searches in these graphs, as if much came later."""
     sizes = torch.tensor([float(graph.num_nodes) for graph in graphs])
-    inputs = torch.stack([torch.randn(FEATURES + 2, generator=torch.manual_seed(graph.num_edges)) for graph in graphs])
+    inputs = torch.stack(
+        [torch.randn(STATE_FEATURES + 2, generator=torch.manual_seed(graph.num_edges)) for graph in graphs]
+    )
     return StateBatch(
         inputs, sizes, sizes / 2, saved=sizes % 4, log_rounds=sizes.log10(),
         graph_type=sizes.long() % len(GRAPH_TYPES), num_states=1,
@@ -79,8 +81,8 @@ def test_the_terms_of_a_batch_are_the_sums_of_its_graphs_and_so_is_the_gradient(
     together, *alone = (
         terms_of(network, batch(graphs), search_on_cpu, ROUNDS) for graphs in (GRAPHS, *([g] for g in GRAPHS))
     )
-    assert together.keys() == WEIGHTS.keys()
-    for name in WEIGHTS:
+    assert together.keys() == LOSS_WEIGHTS.keys()
+    for name in LOSS_WEIGHTS:
         torch.testing.assert_close(together[name], sum(terms[name] for terms in alone), rtol=1e-4, atol=1e-5)
     gradients = [gradient(network, batch([graph])) for graph in GRAPHS]
     assert sum(each.norm() > 0 for each in gradients) >= 2
@@ -130,7 +132,7 @@ def test_searches_with_the_found_weights_get_better_by_training(network: Colorin
         optimizer.zero_grad()
         sum(terms.values()).backward()
         optimizer.step()
-    for name in WEIGHTS.keys() - {"crossover"}:  # there are no pairs
+    for name in LOSS_WEIGHTS.keys() - {"crossover"}:  # there are no pairs
         assert np.mean([terms[name] for terms in history[-5:]]) < 0.8 * history[0][name], name
 
 

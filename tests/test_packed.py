@@ -122,7 +122,7 @@ def test_tensors_of_another_type_or_length_are_named(folder, name, values, messa
 
 
 def test_a_graph_above_the_limit_is_refused():
-    packed.check_size(Graph.from_edges(packed.MAX_NODES, []))
+    packed.check_size(Graph.from_edges(packed.PACKED_NODES, []))
     with pytest.raises(UserError, match="huge: 32768 nodes are too many to pack"):
         packed.check_size(Graph.from_edges(32_768, [], "huge"))
 

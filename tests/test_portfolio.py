@@ -18,7 +18,7 @@ from small_graphs import planted, random_graph
 
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.graph import Graph, as_graph, conflicts, is_proper, num_colors
-from gnn_training.network.crossover_weights import Weights, by_size, to_text
+from gnn_training.network.crossover_weights import Weights, to_text, zero_weights
 from gnn_training.onnx_program.session import Model
 from gnn_training.search import engine, first_colorings, islands, kernels, portfolio, proofs
 from gnn_training.search.engine import UNTRAINED, Budget, Method, Trained, improvements
@@ -89,14 +89,14 @@ def test_a_search_takes_the_weights_of_crossover_from_the_file(method: Method, t
 def test_recombination_learns_not_to_follow_a_network_that_does_harm(graph_seed: int, seed: int, monkeypatch):
     """Every node is worth -1 to it, so the class with fewest nodes is taken."""
     lists, k = random_graph(200, 0.5, graph_seed).csr(), 24
-    harmful = by_size()._replace(first_bias=np.ones(1, np.float32), out=np.full(1, -2, np.float32))
+    harmful = zero_weights()._replace(first_bias=np.ones(1, np.float32), out=np.full(1, -2, np.float32))
 
     def is_solved(generations: int, weights: Weights) -> bool:
         search = engine.Portfolio(lists, np.arange(200) % (k + 1), Budget(math.inf, seed=seed), Trained(None, weights))
         turns = portfolio.recombination(engine.Worker(search, 0))
         return any(search.num_colors <= k for _ in islice(turns, 2 * generations))
 
-    assert is_solved(30, by_size()) and is_solved(60, harmful)
+    assert is_solved(30, zero_weights()) and is_solved(60, harmful)
     monkeypatch.setattr(islands, "EVEN", 0)  # always the network's choice
     assert not is_solved(60, harmful)
 
@@ -150,7 +150,7 @@ def test_a_dense_graph_begins_with_independent_sets_and_what_they_leave_is_color
     assert (first.method, sets.method) == ("DSATUR", "independent sets") and sets.num_colors <= first.num_colors - 8
     colors = first_colorings.set_coloring(*lists, 0, 100, GO)
     left = np.where(colors < 5, colors, -1)
-    whole = first_colorings.completed(lists, left)
+    whole = first_colorings.with_first_fit(lists, left)
     assert is_proper(graph, colors) and is_proper(graph, whole) and (whole[left >= 0] == left[left >= 0]).all()
     assert (first_colorings.set_coloring(*lists, 0, 100, np.ones(1, dtype=np.uint8)) == -1).all()
 

@@ -22,7 +22,7 @@ from gnn_training.jobs.train import train
 from gnn_training.search.batches import Searcher, search_on_cpu
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
-from gnn_training.training.learner import MAX_BAD_STEPS, WEIGHTS, Learner
+from gnn_training.training.learner import LOSS_WEIGHTS, MAX_BAD_STEPS, Learner
 from gnn_training.training.loader import GraphBatch, GraphLoader
 from gnn_training.training.self_check import self_check
 from gnn_training.training.trainer import Trainer
@@ -162,7 +162,7 @@ def test_two_ranks_of_torchrun_train_as_one_process_would(tiny_data: Path, train
     assert output.count("starting: 40 steps") == 1 and "2 x cpu" in output  # rank 0 alone logs
     assert status(run)["status"] == "done" and status(run)["ranks"] == 2 and status(run)["step"] == 40
     for mine, other in zip(metrics(run, "train")[:4], metrics(trained, "train")[:4], strict=True):
-        for name in ("step", "epoch", "learning_rate", *WEIGHTS):
+        for name in ("step", "epoch", "learning_rate", *LOSS_WEIGHTS):
             assert mine[name] == pytest.approx(other[name], rel=1e-3, abs=1e-6)
     for kind in ("train", "validation"):
         counts = [[(line["step"], line.get("graphs")) for line in metrics(each, kind)] for each in (run, trained)]

@@ -24,7 +24,7 @@ from gnn_training.jobs.train import train
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint, trainer
-from gnn_training.training.learner import MAX_BAD_STEPS, NORMS, WEIGHTS
+from gnn_training.training.learner import LOSS_WEIGHTS, MAX_BAD_STEPS, NORMS
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_tensorboard_shows_every_record_and_compares_settings_and_final_scores(t
     multiplexer = EventMultiplexer().AddRunsFromDirectory(str(trained / "tensorboard")).Reload()
     assert list(multiplexer.Runs()) == ["."]  # a run of TensorBoard for the settings alone would be another one
     events = multiplexer.GetAccumulator(".")
-    shown = {f"train/{name}" for name in (*WEIGHTS, *NORMS, "learning_rate", "graphs_per_second")}
+    shown = {f"train/{name}" for name in (*LOSS_WEIGHTS, *NORMS, "learning_rate", "graphs_per_second")}
     assert shown | {"validation/gap", "validation/dsatur_gap"} < set(events.Tags()["scalars"])
     assert [event.step for event in events.Scalars("validation/gap")] == [0, 7, 14, 21, 28, 35, 40]
     data = events.SummaryMetadata(SESSION_START_INFO_TAG).plugin_data.content

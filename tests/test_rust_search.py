@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_training.graph import Graph
-from gnn_training.network.crossover_weights import by_size
+from gnn_training.network.crossover_weights import zero_weights
 from gnn_training.onnx_program.session import Model
 from gnn_training.search.crossover import GENERATION, Parent, children
 from gnn_training.search.kernels import first_fit
@@ -72,7 +72,7 @@ def crossovers() -> list[dict]:
         numbers = [number % limit for number, limit in zip(random_numbers(k), limits * 2, strict=False)]
         parents = [Parent(1, *each) for each in np.array(numbers, np.int32).reshape(2, 2, nodes)]
         lists, sums = graph_of(nodes, groups, percent).csr(), {}
-        for name, weights in (("found", Model().crossover), ("by_size", by_size())):
+        for name, weights in (("found", Model().crossover), ("by_size", zero_weights())):
             found = children(lists, parents, k, weights)
             sums[name] = [checksum(np.where(child < 0, k, child)) for child in found]
         cases.append({"graph": [nodes, groups, percent], "k": k, **sums})

@@ -20,7 +20,7 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.graph import Graph, conflicts
 from gnn_training.network.crossover import FIRST_LOG_CONFLICTS, CrossoverNetwork
-from gnn_training.network.crossover_weights import by_size
+from gnn_training.network.crossover_weights import zero_weights
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search import kernels
 from gnn_training.search.batches import search_on_cpu
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("compiled")
 def play(seed: int, n: int = 60) -> tuple[list[Pair], Player]:
     """A game on a dense random graph."""
     lists = random_graph(n, 0.5, seed).csr()
-    player = Player(3, lists, kernels.dsatur(*lists), 1, by_size(), seed)
+    player = Player(3, lists, kernels.dsatur(*lists), 1, zero_weights(), seed)
     return player.play(), player
 
 
@@ -101,9 +101,9 @@ def check_pairs(pairs: list[Pair], graph: Graph, place: int) -> None:
 def test_a_game_ends_at_the_lower_bound_and_when_it_is_stopped():
     lists = random_graph(40, 0.9, 0).csr()
     colors = kernels.dsatur(*lists)
-    player = Player(0, lists, colors, int(colors.max()) + 1, by_size(), 0)
+    player = Player(0, lists, colors, int(colors.max()) + 1, zero_weights(), 0)
     assert player.play() == [] and player.met == 0
-    player = Player(0, lists, colors, 1, by_size(), 0)
+    player = Player(0, lists, colors, 1, zero_weights(), 0)
     player.search.finish()
     assert player.play() == []
 

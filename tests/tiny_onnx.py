@@ -4,10 +4,10 @@ from pathlib import Path
 
 import onnx
 
-from gnn_training.network.crossover_weights import by_size, to_text
+from gnn_training.network.crossover_weights import to_text, zero_weights
 from gnn_training.network.rule import NUM_WEIGHTS
 
-CROSSOVER = to_text(by_size(1, 1)).replace('"', '\\"')
+CROSSOVER = to_text(zero_weights(1, 1)).replace('"', '\\"')
 MODEL = """
 <ir_version: 9, opset_import: ["" : 18],
  metadata_props: ["steps": "2", "rule": "[RULE]", "crossover": "CROSSOVER", "max_colors": "256"]>

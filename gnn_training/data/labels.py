@@ -27,7 +27,7 @@ from gnn_training.data.packed import Columns, Label, PackedGraphs, Row
 from gnn_training.data.sources import read
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance, NeighbourLists
-from gnn_training.network.crossover_weights import by_size, from_text
+from gnn_training.network.crossover_weights import from_text, zero_weights
 from gnn_training.processes import run_in_processes
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Plan:
         """What a search takes of the model."""
         from gnn_training.search import engine  # compiled, which only workers need
 
-        weights = from_text(self.crossover) if self.crossover else by_size()
+        weights = from_text(self.crossover) if self.crossover else zero_weights()
         return engine.Trained(np.array(self.rule, np.float32) if self.rule else None, weights)
 
 
@@ -310,8 +310,8 @@ def long_search(known: Label, graph: Graph, rule: np.ndarray, seed: int) -> Labe
 def _features(
     end: Any, lists: NeighbourLists, num_colors: int, clique: int, reached: np.ndarray, rounds: np.ndarray
 ) -> np.ndarray:
-    """What the network sees (S, FEATURES) of the states of a search after some rounds (S,). reached: after how many it
-    had ever fewer colors.
+    """What the network sees (S, STATE_FEATURES) of the states of a search after some rounds (S,). reached: after how
+    many it had ever fewer colors.
     """
     import torch  # which only workers with long searches need
 

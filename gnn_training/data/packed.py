@@ -20,7 +20,7 @@ FORMAT = "gnn_training packed graphs"
 VERSION = 5
 GRAPHS_FILE = "graphs.safetensors"
 MANIFEST_FILE = "manifest.json"
-MAX_NODES = 32_767  # nodes are numbers of 16 bits
+PACKED_NODES = 32_767  # nodes are numbers of 16 bits
 SPLITS = ("train", "validation")
 # Tensors with one value per graph: (G,).
 PER_GRAPH = {
@@ -62,7 +62,7 @@ class Label:
     search_colors: int = 0  # fewest
     reached: ArrayLike = ()  # rounds of ever fewer colors, first 0
     state_rounds: ArrayLike = ()  # (S,)
-    states: ArrayLike = ()  # (S, FEATURES), see network/states.py
+    states: ArrayLike = ()  # (S, STATE_FEATURES), see network/states.py
 
 
 def row(instance: Instance, label: Label, families: Sequence[str]) -> Row:
@@ -101,9 +101,9 @@ def cut(tensors: Columns, name: str, i: int) -> np.ndarray:
 
 
 def check_size(graph: Graph) -> None:
-    """Raise UserError if a graph has more than MAX_NODES nodes."""
-    if graph.num_nodes > MAX_NODES:
-        raise UserError(f"{graph.name}: {graph.num_nodes} nodes are too many to pack ({MAX_NODES}); leave it out")
+    """Raise UserError if a graph has more than PACKED_NODES nodes."""
+    if graph.num_nodes > PACKED_NODES:
+        raise UserError(f"{graph.name}: {graph.num_nodes} nodes are too many to pack ({PACKED_NODES}); leave it out")
 
 
 def write_columns(path: Path, tensors: Columns, metadata: dict[str, str] | None = None) -> None:

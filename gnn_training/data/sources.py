@@ -210,7 +210,7 @@ def _in_home() -> dict[Path, str]:
     return choices
 
 
-def written(settings: RunSettings, source: DataLocation) -> list[Path]:
+def output_folders(settings: RunSettings, source: DataLocation) -> list[Path]:
     """The folders that the whole job writes to, each once."""
     filled = [source.graphs] if source.generated or source.imported else []
     return list(dict.fromkeys([*filled, settings.run, settings.models]))

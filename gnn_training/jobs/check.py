@@ -18,7 +18,7 @@ from gnn_training import machine
 from gnn_training.console import duration, markdown_table, print_tables
 from gnn_training.data.families import RECIPES
 from gnn_training.data.packed import PackedGraphs, is_packed
-from gnn_training.data.sources import DataLocation, locate, written
+from gnn_training.data.sources import DataLocation, locate, output_folders
 from gnn_training.distributed import Runtime, in_group
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.ranks import launch, num_ranks, uses_gpus
@@ -107,7 +107,7 @@ def estimate(settings: CheckSettings, kind: str, most: str) -> tuple[dict[str, s
 
 def _rows(settings: RunSettings, problems: list[UserError]) -> Iterator[Check]:
     cuda, rocm, source = torch.version.cuda, torch.version.hip, locate(settings)
-    folders = written(settings, source)
+    folders = output_folders(settings, source)
     build = f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else "CPU build"
     yield "Python", platform.python_version
     yield "torch", lambda: f"{torch.__version__}, {build}"

@@ -30,7 +30,7 @@ from gnn_training.search.portfolio import compile_all
 from gnn_training.search.problem import Problem
 from gnn_training.settings import ColorSettings
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 TABLE_LIMIT = 100_000_000  # bytes of the files of colors
 
 
@@ -56,7 +56,7 @@ def color(settings: ColorSettings) -> list[Path]:
     if is_one and errors:
         raise errors[0]
     for error in errors:
-        logger.warning("%s", error)
+        log.warning("%s", error)
     if errors:
         raise type(errors[0])(f"{len(errors)} of {len(graphs)} graphs were not colored; the first: {errors[0]}")
     return outs
@@ -109,8 +109,8 @@ class _Job:
         instance = read(path)
         graph = instance.graph
         if instance.warning:
-            logger.warning(instance.warning)
-        logger.info("%s: %d nodes, %d edges, %s", graph.name, graph.num_nodes, graph.num_edges, instance.kind)
+            log.warning(instance.warning)
+        log.info("%s: %d nodes, %d edges, %s", graph.name, graph.num_nodes, graph.num_edges, instance.kind)
         if settings.picture:
             from gnn_training.report.page import draw, require_drawable  # needs [picture]
 
@@ -125,12 +125,12 @@ class _Job:
         bound = "optimal" if solution.is_optimal else f"at least {solution.lower_bound} needed"
         classes = f", classes differ by {solution.imbalance} nodes" if settings.equitable else ""
         summary = f"{solution.num_colors} colors by {solution.method}, {bound}{classes}"
-        logger.info("%s: %s, %.1f s, written to %s", graph.name, summary, solution.seconds, out)
+        log.info("%s: %s, %.1f s, written to %s", graph.name, summary, solution.seconds, out)
         if settings.picture:
             with files.replace_file(settings.picture) as temporary:
                 picture = draw(graph, solution.colors, solution.method, instance.names)
                 picture.savefig(temporary, format=settings.picture.suffix[1:], dpi=150)
-            logger.info("%s: drawn in %s", graph.name, settings.picture)
+            log.info("%s: drawn in %s", graph.name, settings.picture)
 
     def problem(self, path: Path, instance: Instance, deadline: float) -> Problem:
         """The graph of a file with the constraints. UserError names the file that does not fit."""
@@ -160,7 +160,7 @@ class _Job:
             try:
                 for best in problem.colorings(self.model.trained, budget):
                     if self.is_one:
-                        logger.info("%s: %d colors (%s)", name, best.num_colors, best.method)
+                        log.info("%s: %d colors (%s)", name, best.num_colors, best.method)
                     if problem.is_enough(best):
                         if writing:
                             writing[1].cancel()  # has no effect if it runs
@@ -172,7 +172,7 @@ class _Job:
                     raise
                 is_interrupted = True
             if is_interrupted:
-                logger.warning("%s: interrupted, taking the best coloring so far", name)
+                log.warning("%s: interrupted, taking the best coloring so far", name)
         assert best is not None, "colorings yields one at least"
         return best, writing is not None and writing[0] is best and writing[1].result()
 
@@ -182,7 +182,7 @@ def _try_to_write(path: Path, colors: np.ndarray, names: Sequence[Any]) -> bool:
     try:
         write_solution(path, colors, names)
     except UserError as error:
-        logger.warning("%s; the search goes on", error)
+        log.warning("%s; the search goes on", error)
         return False
     return True
 
@@ -221,7 +221,7 @@ def _read_colors(path: Path, is_single: bool) -> dict[str | int, Any]:
             by_node[node] = colors[0] if is_single else colors
     except (ValueError, csv.Error, RecursionError) as error:
         raise UserError(f"{path}: {error}; a line has a node, then its colors, such as 7,0,2") from error
-    logger.info("%s: colors of %d nodes, read as %s", path, len(by_node), kind)
+    log.info("%s: colors of %d nodes, read as %s", path, len(by_node), kind)
     return by_node
 
 

@@ -40,7 +40,7 @@ from gnn_training.search.gpus import chosen_gpus
 from gnn_training.settings import EvaluateSettings
 from gnn_training.training.logbook import errors_as_warnings
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 CALL_SECONDS = 600.0  # a graph that needs longer for one call is too large for the network
 MIN_OTHERS = 20  # validation graphs that have had no part in the choice of the weights, else all are scored
 CSV_LIMIT = 10_000_000  # bytes
@@ -76,7 +76,7 @@ def evaluate(settings: EvaluateSettings) -> None:
     }  # fmt: skip
     files.write_text(settings.report, json.dumps(content, indent=1) + "\n")
     files.write_text(web_page, render(content))
-    logger.info("wrote %s and %s", settings.report, web_page)
+    log.info("wrote %s and %s", settings.report, web_page)
     _show(content, settings.report.parent / "tensorboard")
 
 
@@ -142,7 +142,7 @@ def _cases(settings: EvaluateSettings) -> list[Case]:
         ids = data.indices("validation").tolist()
         if not ids:  # a single graph is for training
             ids = list(range(len(data)))
-            logger.warning("%s: no validation graphs: the scores are those of all graphs", settings.graphs)
+            log.warning("%s: no validation graphs: the scores are those of all graphs", settings.graphs)
         chosen_by = {ids[place] for place in spread(len(ids), settings.exclude_selection)}
         if len(ids) - len(chosen_by) >= MIN_OTHERS:
             ids = [i for i in ids if i not in chosen_by]
@@ -165,7 +165,7 @@ def _read(file: Path) -> Graph:
         raise UserError(f"{file} is an archive: unpack it and name the folder")
     instance = sources.read(file)
     if instance.warning:
-        logger.warning(instance.warning)
+        log.warning(instance.warning)
     return instance.graph
 
 
@@ -214,7 +214,7 @@ def _call(case: Case, row: Row, model: Model) -> None:
         prediction = model.predict(graph, seconds=CALL_SECONDS)  # with the three required inputs only
         one_call, spent = from_logits(graph, prediction.logits[0]), time.monotonic() - start
     except (MemoryError, TimeoutError) as error:
-        logger.warning("%s: too large for the network on this machine: %s", graph.name, error)
+        log.warning("%s: too large for the network on this machine: %s", graph.name, error)
     else:
         _watch(row, graph, "one_call", [one_call], spent)
         row.conflicts = conflicts(graph, prediction.logits[0].argmax(1))

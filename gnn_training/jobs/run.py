@@ -21,7 +21,7 @@ from gnn_training import __version__, files, machine, processes
 from gnn_training.console import duration
 from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE, WEB_FILE
 from gnn_training.data.packed import MANIFEST_FILE
-from gnn_training.data.sources import DataLocation, locate, written
+from gnn_training.data.sources import DataLocation, locate, output_folders
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.ranks import num_ranks
 from gnn_training.report.scores import METHODS
@@ -71,7 +71,7 @@ def run(settings: RunSettings) -> None:
     """
     started, source = time.monotonic(), locate(settings)
     steps = plan(settings, source)
-    if warning := machine.require_storage(written(settings, source)):
+    if warning := machine.require_storage(output_folders(settings, source)):
         log.warning("%s", warning)
     log.info("graphs: %s", source.description)
     if settings.stop_pod:

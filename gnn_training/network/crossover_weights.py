@@ -67,6 +67,6 @@ def from_text(text: str) -> Weights:
     return Weights(*(part.reshape(shape) for part, shape in zip(parts, expected.values(), strict=True)))
 
 
-def by_size(width: int = 1, layers: int = 0) -> Weights:
+def zero_weights(width: int = 1, layers: int = 0) -> Weights:
     """Weights of zero, with which every node is worth 1, so that the class with most nodes left is taken."""
     return Weights(*(np.zeros(shape, dtype=np.float32) for shape in shapes(width, layers).values()))

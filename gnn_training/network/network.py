@@ -15,7 +15,7 @@ from torch_geometric.data import HeteroData
 from gnn_training.contract import CROSSOVER_LAYERS, CROSSOVER_WIDTH, GRAPH_TYPES
 from gnn_training.network import rule
 from gnn_training.network.crossover import CrossoverNetwork, size_of
-from gnn_training.network.states import FEATURES
+from gnn_training.network.states import STATE_FEATURES
 
 HIDDEN = 64  # units of PredictionNetwork
 SAVED = (1, 2, 3, 4, 5, 6, 8, 11, 15, 20, 28, 40, 60)  # colors that more rounds may save: a probability for each
@@ -91,9 +91,9 @@ class PredictionNetwork(nn.Module):
     def __init__(self, hidden: int = HIDDEN):
         super().__init__()
         outputs = len(SAVED) + len(GRAPH_TYPES) + 1
-        self.layers = nn.Sequential(nn.Linear(FEATURES + 2, hidden), nn.SiLU(), nn.Linear(hidden, outputs))
+        self.layers = nn.Sequential(nn.Linear(STATE_FEATURES + 2, hidden), nn.SiLU(), nn.Linear(hidden, outputs))
 
     def forward(self, inputs: Tensor) -> Predictions:
-        """Predictions for searches, from what `states.asked` gives (G, FEATURES + 2)."""
+        """Predictions for searches, from what `states.asked` gives (G, STATE_FEATURES + 2)."""
         saved, types, rounds = self.layers(inputs).float().split([len(SAVED), len(GRAPH_TYPES), 1], 1)
         return Predictions(saved, types, rounds[:, 0])

@@ -18,7 +18,7 @@ TYPICAL = (
     (5, 0.92), (0.7, 0.75), (1.5, 1.1), (0.04, 0.096), (1.9, 1.5), (0.39, 0.25), (0.14, 0.16),
 )  # fmt: skip
 LARGEST = 4.0  # standard deviations: what is further away counts as if it were there
-FEATURES = len(TYPICAL)
+STATE_FEATURES = len(TYPICAL)
 
 
 class SearchState(NamedTuple):
@@ -37,7 +37,7 @@ class SearchState(NamedTuple):
 
 
 def features(exists: Tensor, degrees: Tensor, search: SearchState, color_ids: Tensor) -> Tensor:
-    """Features (G, FEATURES) of searches. exists: (G, N) bool; degrees: (G, N); color_ids: (K,)."""
+    """Features (G, STATE_FEATURES) of searches. exists: (G, N) bool; degrees: (G, N); color_ids: (K,)."""
     mask, d, k = exists.float(), degrees.float(), search.num_colors
     n = mask.sum(1)  # (G,)
     sizes = (0.0 * n[:, None] * color_ids).scatter_add(1, search.colors, mask)  # (G, K)
@@ -56,14 +56,14 @@ def features(exists: Tensor, degrees: Tensor, search: SearchState, color_ids: Te
     whole = torch.stack(
         [n.log(), k.log(), search.lower.log(), search.lower / k, n / k, rounds, since, since - rounds, conflicts], 1
     )
-    typical = whole.new_tensor(TYPICAL)  # (FEATURES, 2)
+    typical = whole.new_tensor(TYPICAL)  # (STATE_FEATURES, 2)
     values = (torch.cat([whole, center, spread, peak], 1) - typical[:, 0]) / typical[:, 1]
     return values.clamp(-LARGEST, LARGEST)
 
 
 def asked(features: Tensor, rounds: Tensor, horizon: Tensor) -> Tensor:
-    """Inputs (G, FEATURES + 2) of PredictionNetwork. rounds: (G,) float, so far; horizon: (G,) float, rounds for which
-    to predict, 0 for all that any method may find.
+    """Inputs (G, STATE_FEATURES + 2) of PredictionNetwork. rounds: (G,) float, so far; horizon: (G,) float, rounds for
+    which to predict, 0 for all that any method may find.
     """
     is_limited = horizon > 0
     longer = torch.where(is_limited, (horizon.clamp(min=1).log1p() - rounds.log1p()) / 2, 0.0)

@@ -23,7 +23,7 @@ from gnn_training.machine import available_bytes, usable_threads
 from gnn_training.network import crossover_weights, rule
 from gnn_training.search.engine import Trained
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 MAX_STEPS = 10**9  # beyond, independent sets, whose patience grows with the steps, keep a call on an optimal graph busy
 MODEL_LIMIT = 20_000_000  # bytes, forty times ours
 HINT = "name a file written by `coloring-gnn export`"
@@ -62,7 +62,7 @@ class Model:
             if self.steps < 0 or not np.abs(self.rule).max() <= MAX_WEIGHT:
                 raise ValueError(f"steps must be 0 or more, and weights of the rule at most {MAX_WEIGHT:g}")
             text = self.metadata.get("crossover")
-            self.crossover = _by_size(self.path) if text is None else crossover_weights.from_text(text)
+            self.crossover = _no_crossover(self.path) if text is None else crossover_weights.from_text(text)
 
     def __reduce__(self) -> tuple:
         """Pickle the path; the copy opens it again."""
@@ -169,10 +169,10 @@ def needed_bytes(graphs: Sequence[Graph]) -> int:
 
 
 @cache  # so that it is said once
-def _by_size(path: Path) -> crossover_weights.Weights:
+def _no_crossover(path: Path) -> crossover_weights.Weights:
     """The crossover of a file without weights for it."""
-    logger.info("%s: has no weights of crossover, so children take the largest classes; export it again", path)
-    return crossover_weights.by_size()
+    log.info("%s: has no weights of crossover, so children take the largest classes; export it again", path)
+    return crossover_weights.zero_weights()
 
 
 def _cause(error: Exception) -> str:

@@ -27,7 +27,7 @@ from gnn_training.network import rule
 from gnn_training.network.graphs import Graphs, noise_table, take
 from gnn_training.onnx_program.greedy import loop
 
-CONTROLS, HIDDEN = len(rule.CONTROLS), rule.HIDDEN
+NUM_CONTROLS, HIDDEN = len(rule.CONTROLS), rule.HIDDEN
 
 
 class Weights(NamedTuple):
@@ -235,7 +235,7 @@ def ask(state: State, fixed: Fixed) -> Answers:
     density = degrees.sum(1, keepdim=True) / (nodes * (nodes - 1)).clamp(min=1)
     of_graph = rule.graph_features(nodes.log(), measures.num_colors.log(), density, measures.num_conflicted.log1p())
     outputs = weights.by_graph @ torch.cat(of_graph, 1)[:, :, None] + weights.by_graph_bias[:, :, None]
-    controls, shift, level = outputs.split([CONTROLS, HIDDEN, 1], 1)
+    controls, shift, level = outputs.split([NUM_CONTROLS, HIDDEN, 1], 1)
     free, one = free_and_one(state, measures)
     has_free = free.sign()[:, None]
     logs = torch.cat([free, one, measures.conflicts, state.age, state.moves], 1).log1p()

@@ -18,7 +18,7 @@ from gnn_training.errors import UserError, printable
 from gnn_training.graph import Graph, num_colors
 from gnn_training.report.scores import COMPARED_SECONDS, METHODS, PLANTED, tables
 
-MAX_NODES, MAX_EDGES = 400, 10_000  # above, a picture is one dark spot
+DRAWN_NODES, DRAWN_EDGES = 400, 10_000  # above, a picture is one dark spot
 NUMBERED_NODES = 120  # up to which the number of its color stands in a node
 INK = "#010203"  # in a figure; on the page it is the color of the text, dark or light
 INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
@@ -37,13 +37,13 @@ def as_networkx(graph: Graph) -> nx.Graph:
 
 def is_drawable(graph: Graph) -> bool:
     """Whether the graph is small enough for a picture."""
-    return graph.num_nodes <= MAX_NODES and graph.num_edges <= MAX_EDGES
+    return graph.num_nodes <= DRAWN_NODES and graph.num_edges <= DRAWN_EDGES
 
 
 def require_drawable(graph: Graph) -> None:
     """Raise UserError if the graph is too large for a picture."""
     if not is_drawable(graph):
-        size, limit = f"{graph.num_nodes} nodes and {graph.num_edges} edges", f"{MAX_NODES} and {MAX_EDGES}"
+        size, limit = f"{graph.num_nodes} nodes and {graph.num_edges} edges", f"{DRAWN_NODES} and {DRAWN_EDGES}"
         raise UserError(f"{graph.name}: {size} are too many for a picture (at most {limit}); leave picture out")
 
 

@@ -11,7 +11,7 @@ from numba.core.caching import FunctionCache
 
 from gnn_training.files import reason
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 HINT = "the search is compiled at every start; name a folder in NUMBA_CACHE_DIR"
 
 
@@ -54,4 +54,4 @@ class Cache(FunctionCache):
 @functools.cache
 def warn(sentence: str) -> None:
     """Log a sentence once."""
-    logger.warning(sentence)
+    log.warning(sentence)

@@ -18,13 +18,13 @@ import numpy as np
 
 from gnn_training.graph import NeighbourLists
 from gnn_training.machine import available_bytes
-from gnn_training.network.crossover_weights import Weights, by_size
+from gnn_training.network.crossover_weights import Weights, zero_weights
 from gnn_training.processes import interrupts
 from gnn_training.search import kernels
 from gnn_training.search.crossover import Parent
 from gnn_training.search.first_colorings import SIGNAL_SECONDS, seeded
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 FOREVER = 2**62  # moves: only the clock ends the search
 SEARCH_BYTES = 12  # of a search by the rule for every pair of a node and a color; TabuCol takes 8
 MINOR = 0.5  # a method with a smaller share never has a thread for itself
@@ -48,7 +48,7 @@ class Trained(NamedTuple):
     """What a search takes from a model file."""
 
     rule: np.ndarray | None = None  # (NUM_WEIGHTS,) float32
-    crossover: Weights = by_size()
+    crossover: Weights = zero_weights()
 
 
 UNTRAINED = Trained()
@@ -76,7 +76,7 @@ def improvements(
     if time.monotonic() >= budget.deadline or colors.max() < budget.lower:
         return
     if need > available_bytes():
-        logger.warning("a search needs %.1f GiB, more than are free: this coloring is the last", need / 2**30)
+        log.warning("a search needs %.1f GiB, more than are free: this coloring is the last", need / 2**30)
         return
     yield from Portfolio(lists, colors, budget, trained).run(methods, patience, beside)
 

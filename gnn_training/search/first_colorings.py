@@ -86,7 +86,7 @@ def set_coloring(offsets: np.ndarray, neighbours: np.ndarray, seed: int, moves: 
     return colors
 
 
-def completed(lists: NeighbourLists, colors: np.ndarray) -> np.ndarray:
+def with_first_fit(lists: NeighbourLists, colors: np.ndarray) -> np.ndarray:
     """A coloring (N,) int32 with colors also for the nodes that have none, -1, because the time was over."""
     if colors.min() < 0:
         colors = kernels.first_fit(*lists, np.argsort(np.where(colors < 0, len(colors), colors), kind="stable"))

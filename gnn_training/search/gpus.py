@@ -10,7 +10,7 @@ from gnn_training.errors import MachineError, UserError
 from gnn_training.files import reason
 from gnn_training.search.engine import Beside, Worker
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 ROUNDS = 1_500  # of a child: many islands that exchange parents need fewer than one, see docs/LOG.md
 GROUPS = 2  # of the islands on a GPU, each with a thread: it searches for one while that of the other is at work
 
@@ -38,7 +38,7 @@ def chosen_gpus(which: str) -> tuple[int, ...]:
         raise UserError(f"gpus ({which}) are counted from 0, and there are {count}: name lower ones")
     from gnn_training.search.gpu_searches import compile_children
 
-    logger.info("GPUs %s: their first use compiles the search, which takes a minute", ", ".join(map(str, numbers)))
+    log.info("GPUs %s: their first use compiles the search, which takes a minute", ", ".join(map(str, numbers)))
     for gpu in numbers:
         compile_children(torch.device("cuda", gpu))
     return tuple(numbers)
@@ -64,4 +64,4 @@ def _color(worker: Worker, gpu: int, failed: set[int]) -> None:
     except Exception as error:  # whatever torch, numba and the driver raise
         if gpu not in failed:
             failed.add(gpu)
-            logger.warning("GPU %d colors no more, the cores go on: %s", gpu, reason(error))
+            log.warning("GPU %d colors no more, the cores go on: %s", gpu, reason(error))

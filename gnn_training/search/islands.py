@@ -59,9 +59,9 @@ class Island:
         self.first, self.second = (parent.colors for parent in parents)
         n, total = len(self.first), EVEN + self.odds
         self.by_network = [chance % total >= EVEN, chance // total % total >= EVEN]
-        if same(self.first, self.second, self.k) <= ALIKE * n:
+        if num_alike(self.first, self.second, self.k) <= ALIKE * n:
             return True
-        is_far = other is not None and same(self.first, other, self.k) < (1 - SPACING) * n
+        is_far = other is not None and num_alike(self.first, other, self.k) < (1 - SPACING) * n
         self.starts = [self.first, uncolored(self.lists) if other is None or not is_far else other]
         self.by_network = [False, False]
         return False
@@ -72,7 +72,7 @@ def uncolored(lists: NeighbourLists) -> np.ndarray:
     return np.full(len(lists.offsets) - 1, -1, dtype=np.int32)
 
 
-def same(first: np.ndarray, second: np.ndarray, k: int) -> int:
+def num_alike(first: np.ndarray, second: np.ndarray, k: int) -> int:
     """Nodes of two colorings (N,) with k colors that every class has in common with its most similar one."""
     return int(np.bincount(first * k + second, minlength=k * k).reshape(k, k).max(1).sum())
 

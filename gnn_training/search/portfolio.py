@@ -12,7 +12,7 @@ import numpy as np
 
 from gnn_training.contract import SETS_FROM
 from gnn_training.graph import Graph, NeighbourLists, is_proper
-from gnn_training.network.crossover_weights import by_size
+from gnn_training.network.crossover_weights import zero_weights
 from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.search import kernels, proofs
 from gnn_training.search.crossover import GENERATION, Parent, children
@@ -30,22 +30,22 @@ from gnn_training.search.engine import (
 )
 from gnn_training.search.first_colorings import (
     clique_size,
-    completed,
     density,
     first_loop,
     in_time,
     seeded,
     set_coloring,
     set_moves,
+    with_first_fit,
 )
 from gnn_training.search.gpus import on_gpus
 from gnn_training.search.islands import Island, largest_classes, uncolored
 from gnn_training.search.kernels import GO
 from gnn_training.search.search_kernel import SearchTask, search_graph, search_loop
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 CLIQUE_SHARE = 0.2  # of the time, for cliques
-CLIQUE_WORK = 5_000_000  # of branch and bound for a clique in its first run, some 25 ms
+FIRST_CLIQUE_WORK = 5_000_000  # of branch and bound for a clique in its first run, some 25 ms
 PROOF_NODES, PROOF_BRANCHES = 150, 5_000  # of that for colors: up to so many nodes, branches of its first run
 PROOF_SHARE, PROOF_WORK = 0.1, 5_000_000  # beyond: its share of the work, and visits of the first run
 WHOLE = 0.9  # share of the nodes in which the whole graph is searched, because to begin again costs more
@@ -67,14 +67,14 @@ def compile_all() -> None:
     """Compile the loops, once and for 20 s, or load them from the disk, before a clock starts."""
     folder = Path(search_loop.stats.cache_path or "")
     if not any(folder.glob(f"search_kernel.{search_loop.py_func.__qualname__}-*.nbi")):
-        logger.info("first use: compiling the search, which takes about 20 seconds")
+        log.info("first use: compiling the search, which takes about 20 seconds")
     path = NeighbourLists(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], dtype=np.int32))
     in_time(0, kernels.greedy_clique, *path, np.arange(3))
     in_time(0, kernels.dsatur, *path)
     kernels.first_fit(*path, np.arange(3))
     [two] = improvements(path, np.arange(3), Budget(math.inf, lower=2), {tabu_search: 1})
     parent = Parent(0, two.colors, np.zeros(3, dtype=np.int32))
-    children(path, [parent, parent], 2, by_size(1, 1))
+    children(path, [parent, parent], 2, zero_weights(1, 1))
     nodes = proofs.largest_clique(*path, 3, 1, GO)[0]
     kernels.branch_and_bound(*path, two.colors, nodes, 1, 1, GO)
     proofs.components(*path)
@@ -97,7 +97,7 @@ def colorings(
     until = now + CLIQUE_SHARE * (budget.deadline - now)
     clique = clique or clique_size(lists, until)
     colors = first_loop(kernels.dsatur, budget.deadline, *lists)
-    is_complete, colors = colors.min() >= 0, completed(lists, colors)
+    is_complete, colors = colors.min() >= 0, with_first_fit(lists, colors)
     first = Coloring("DSATUR", colors)
     if start is not None and start.max() < first.num_colors:
         first = Coloring("start", start)
@@ -115,7 +115,7 @@ def lower_bound(lists: NeighbourLists, num_colors: int, clique: int, until: floa
     """A number of colors that every coloring has, `clique` at least and `num_colors` at most. num_colors: of a
     coloring; is_dsatur: DSATUR's, which has two colors if the graph is bipartite.
     """
-    nodes, *_ = first_loop(proofs.largest_clique, until, *lists, num_colors, CLIQUE_WORK)
+    nodes, *_ = first_loop(proofs.largest_clique, until, *lists, num_colors, FIRST_CLIQUE_WORK)
     bound = max(clique, len(nodes))
     if bound == 2 and is_dsatur:
         bound = 3
@@ -170,7 +170,7 @@ def _search(
     left = budget.deadline - now
     moves = set_moves(lists, best.num_colors, SET_SHARE * left) if with_sets else 0
     if moves and best.num_colors > budget.lower:
-        colors = completed(lists, in_time(now + SET_STOP * left, set_coloring, *lists, budget.seed, moves))
+        colors = with_first_fit(lists, in_time(now + SET_STOP * left, set_coloring, *lists, budget.seed, moves))
         if colors.max() + 1 < best.num_colors:
             best = Coloring("independent sets", colors)
             yield best
@@ -213,7 +213,7 @@ def branch_and_bound(worker: Worker) -> Iterator[int]:
         k, colors, num_open, work = int(best.max()), best.copy(), 0, EMPTY_SLICE
         worker.look_for(k)
         for nodes in open_parts(lists, cores, best, k):
-            part, visits = subgraph(lists, nodes), CLIQUE_WORK << run
+            part, visits = subgraph(lists, nodes), FIRST_CLIQUE_WORK << run
             branches = (PROOF_BRANCHES if len(best) <= PROOF_NODES else PROOF_WORK // len(nodes)) << run
             clique, _, visits_left = proofs.largest_clique(*part, k + 1, visits, stop)
             arguments = compact(best[nodes]), clique, k, branches, stop

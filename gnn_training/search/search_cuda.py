@@ -584,7 +584,7 @@ def leave(s, v, count):
 
 
 @cache
-def kernel(in_shared: bool, max_shared: int, of_children: bool = False, _gpu: int | None = None) -> Any:
+def kernel(in_shared: bool, max_shared: int, of_children: bool = False, gpu: int | None = None) -> Any:
     """The kernel for a grid of one block per search or child, compiled for the present GPU, one of several in this
     process. in_shared: whether the counts are in shared memory, else `large` (R, integers) int16 has room for them
     after what is tabu. max_shared: its bytes.

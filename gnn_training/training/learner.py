@@ -28,7 +28,7 @@ from gnn_training.search.batches import Searcher
 from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import GraphBatch, StateBatch
 
-WEIGHTS = {"gap": 1.0, "saved": 0.5, "graph_type": 0.05, "rounds": 0.2, "crossover": 1.0}
+LOSS_WEIGHTS = {"gap": 1.0, "saved": 0.5, "graph_type": 0.05, "rounds": 0.2, "crossover": 1.0}
 NORMS = ("rule_gradient_norm", "predictions_gradient_norm", "crossover_gradient_norm")  # before clipping
 SIGMA = 0.2  # standard deviation of the random change of every weight of the rule, which is SIGMA times epsilon
 PER_LOG_CONFLICT = 0.15  # colors that a search is worse for conflicts that are left, times the logarithm of 1 + these
@@ -57,7 +57,7 @@ class Learner:
         groups, decay = [{"params": part} for part in self.parts], settings.weight_decay
         self.optimizer = torch.optim.AdamW(groups, lr=1.0, weight_decay=decay, fused=True)  # times the schedule
         self.bad_steps, self.skipped_steps = (torch.zeros((), device=rt.device) for _ in range(2))
-        self._sums = torch.zeros(len(WEIGHTS) + len(NORMS), device=rt.device)
+        self._sums = torch.zeros(len(LOSS_WEIGHTS) + len(NORMS), device=rt.device)
         self.go_to(0)
 
     def update(self, batch: GraphBatch) -> None:
@@ -71,7 +71,7 @@ class Learner:
         with torch.autocast(self.rt.device.type, self.precision, enabled=self.precision != torch.float32):
             outputs = self.ddp(batch.states and batch.states.inputs, batch.pairs)
             terms = loss_terms(outputs, batch, fewest, conflicts)
-            loss = torch.stack([weight * terms[name] for name, weight in WEIGHTS.items()]).sum()
+            loss = torch.stack([weight * terms[name] for name, weight in LOSS_WEIGHTS.items()]).sum()
             if not (batch.states and batch.pairs):  # DDP waits for a gradient of every weight
                 loss = loss + 0.0 * parameters_to_vector(self.network.parameters()).sum()
         # Backward
@@ -87,7 +87,7 @@ class Learner:
         self.schedule.step()
         self.optimizer.zero_grad(set_to_none=False)
         self._average()
-        self._count(torch.stack([terms[name].detach() for name in WEIGHTS]), norms)
+        self._count(torch.stack([terms[name].detach() for name in LOSS_WEIGHTS]), norms)
 
     def _average(self) -> None:
         """Take the weights into their exponential mean, which begins with those after the first step. AveragedModel
@@ -138,7 +138,7 @@ class Learner:
                 f"the loss was not finite {MAX_BAD_STEPS} steps in a row (step {self.step}): "
                 f"lower --learning-rate ({self.settings.peak_rate}) or --clip ({self.settings.clip})"
             )
-        means = {name: total / self._steps_summed for name, total in zip((*WEIGHTS, *NORMS), totals, strict=True)}
+        means = {name: total / self._steps_summed for name, total in zip((*LOSS_WEIGHTS, *NORMS), totals, strict=True)}
         self._sums.zero_()
         self._steps_summed = 0
         return means | {name: means[name] / self.rt.world_size for name in NORMS}  # which are the same on all ranks
@@ -191,7 +191,7 @@ def loss_terms(
     SIGMA times epsilon. `gap` is the mean number of colors above the best known.
     """
     rule, predicted, expected = outputs
-    terms = dict.fromkeys(WEIGHTS, torch.zeros((), device=rule.device))
+    terms = dict.fromkeys(LOSS_WEIGHTS, torch.zeros((), device=rule.device))
     plus, minus = fewest + PER_LOG_CONFLICT * conflicts.log1p()  # (G,) each, costs
     advantage = (minus - plus) / ((minus - plus).abs() + TYPICAL)  # (G,) of plus, within -1 and 1
     # Its gradient is that of the expected cost, up to a factor; products and sums stay float32 under autocast.

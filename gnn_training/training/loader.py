@@ -19,7 +19,7 @@ from gnn_training.contract import HORIZON
 from gnn_training.data.packed import PackedGraphs, cut
 from gnn_training.distributed import Runtime
 from gnn_training.network.rule import NUM_WEIGHTS
-from gnn_training.network.states import FEATURES, asked
+from gnn_training.network.states import STATE_FEATURES, asked
 from gnn_training.search.batches import SearchBatch, copied_to
 from gnn_training.settings import TrainSettings
 
@@ -37,7 +37,7 @@ class GraphBatch(SearchBatch):
     epsilon: Tensor  # (G, NUM_WEIGHTS) float, change of the rule, standard normal
     num_graphs: int
     states: "StateBatch | None" = None  # None: this rank has none
-    pairs: HeteroData | None = None  # of self-play, see self_play.as_data
+    pairs: HeteroData | None = None  # of self-play, see games.as_data
     num_pairs: int = 0  # of the step on all ranks
 
 
@@ -45,7 +45,7 @@ class GraphBatch(SearchBatch):
 class StateBatch:
     """States of G long searches and what came later, on one device. num_states: of the step on all ranks."""
 
-    inputs: Tensor  # (G, FEATURES + 2) float, see states.asked
+    inputs: Tensor  # (G, STATE_FEATURES + 2) float, see states.asked
     num_colors: Tensor  # (G,) float, fewest so far
     lower: Tensor  # (G,) float, bound on them
     saved: Tensor  # (G,) float, colors saved until the horizon
@@ -192,7 +192,7 @@ class DeviceDataset:
         def copied(values: np.ndarray, dtype: type = np.float32) -> Tensor:
             return copied_to(self.device, values.astype(dtype))
 
-        features = copied(data.states.reshape(-1, FEATURES)[ids])
+        features = copied(data.states.reshape(-1, STATE_FEATURES)[ids])
         return StateBatch(
             inputs=asked(features, copied(rounds), copied(horizons)),
             num_colors=copied(num_colors),

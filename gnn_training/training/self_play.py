@@ -36,7 +36,7 @@ ITERATIONS = 10  # of a training, with the same number of steps between them
 FIRST_GAMES = 8  # of the first iteration on cores, which measures how many games the others can have
 KEPT_ASIDE = 8  # one of so many games is on a validation graph
 JUDGES = 6  # such graphs that a comparison needs at least, or it could not know its error
-MAX_NODES = 2048  # of the graph of a game
+PLAYED_NODES = 2048  # of the graph of a game
 GAMES, CHOICE = 10, 11  # purposes of random generators
 EVALUATED = 64  # pairs at a time
 WAIT_SECONDS = 0.5  # between two looks whether another rank has got a signal to stop
@@ -59,7 +59,7 @@ class SelfPlay:
     ):
         """graphs: positions of the training graphs to play on; first: the network before the training."""
         self.settings, self.dataset, self.rt, data = settings, dataset, rt, dataset.data
-        is_played = (data.num_nodes <= MAX_NODES) & (data.dsatur_colors > data.lower_bound)
+        is_played = (data.num_nodes <= PLAYED_NODES) & (data.dsatur_colors > data.lower_bound)
         graphs, aside = (ids[is_played[ids]] for ids in (graphs, data.indices("validation")))
         self.graphs, self.aside = graphs, np.random.default_rng(settings.seed).permutation(aside)
         self.pairs, self.pairs_aside = list[Pair](), list[Pair]()  # of the buffer, to learn from and to judge by

@@ -18,7 +18,7 @@ from gnn_training.training.loader import DeviceDataset, GraphBatch, search_costs
 
 log = logging.getLogger(__name__)
 STATE_BATCH = 16
-MAX_NODES = 2048  # larger graphs are trained on, but would dominate the scores
+SCORED_NODES = 2048  # larger graphs are trained on, but would dominate the scores
 
 
 class Validation:
@@ -28,11 +28,11 @@ class Validation:
         self.dataset, self.search, self.rt, self.rounds = dataset, search, rt, settings.validation_rounds
         data = dataset.data
         held_out = data.indices("validation")
-        held_out = held_out[data.num_nodes[held_out] <= MAX_NODES]
+        held_out = held_out[data.num_nodes[held_out] <= SCORED_NODES]
         if not len(held_out):
             held_out = data.indices("train")
             if rt.is_main:
-                log.warning("no validation graphs up to %d nodes: the training graphs judge the weights", MAX_NODES)
+                log.warning("no validation graphs up to %d nodes: the training graphs judge the weights", SCORED_NODES)
         self.ids = held_out[spread(len(held_out), settings.validation_graphs or len(held_out))]
         self.dsatur_gap = float((data.dsatur_colors[self.ids].astype(int) - data.num_colors[self.ids]).mean())
         mine = self.ids[share(search_costs(data, self.ids), rt.world_size)[rt.rank]]
