@@ -12,6 +12,7 @@ NODES_PER_ACTIVE, NODES_PER_MOVER = 64, 256  # and one more for every so many no
 PERIOD = 4  # rounds from one question to the network to the next; its answers hold until then
 UNIT = 1024  # parts of 1: weights of conflicts are whole numbers of such parts, so that any order gives the same sums
 NOT_MOVED = 20  # age of a node before its first move
+NONE_FOUND = 1e6  # fewest conflicts of a search that has met no coloring with conflicts since it saved a color
 NODE_FEATURES = ("has_free", "free", "one", "conflicts", "age", "moves")
 GRAPH_FEATURES = ("nodes", "colors", "density", "conflicted", "colors_per_node")
 CONTROLS = ("tenure", "per_conflicted", "spread", "margin", "jitter")

@@ -197,7 +197,7 @@ def begin(weights: Weights, graphs: Graphs, task: Task, limits: Limits) -> tuple
     used = (task.colors.max(1, keepdim=True).values + 1).float().index_select(0, task.graph)
     zeros = 0.0 * exists.float()
     until, age, moves = 0 * counts - 1, zeros + rule.NOT_MOVED, zeros + 0
-    best = colors + 0, used, torch.full_like(used, 1e6), 0 * used
+    best = colors + 0, used, torch.full_like(used, rule.NONE_FOUND), 0 * used
     state = State(0 * task.seeds.sum(), colors, counts, is_open, until, age, moves, *best)
     lower = task.lower[:, None].float().index_select(0, task.graph)
     no_cost = 0 * (task.graph[:, None, None] * limits.active_ids[:, None] * limits.color_ids).flatten(0, 1)
@@ -275,7 +275,7 @@ def close(state: State, measures: Measures, fixed: Fixed) -> State:
     best = torch.where(is_proper, state.colors, state.best)
     num_colors = torch.where(is_proper, measures.num_colors, state.best_num_colors)
     conflicts = torch.minimum(state.best_conflicts, measures.conflicts.sum(1, keepdim=True) / 2)
-    conflicts = torch.where(is_proper, 1e6, conflicts)
+    conflicts = torch.where(is_proper, rule.NONE_FOUND, conflicts)
     is_better = is_proper & (measures.num_colors < state.best_num_colors)
     reached = torch.where(is_better, state.round, state.reached)
     smallest = torch.where(state.is_open > 0, measures.sizes, torch.inf).argmin(1, keepdim=True)  # (R, 1)

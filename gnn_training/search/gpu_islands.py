@@ -158,7 +158,7 @@ class Group:
         self, islands: Sequence[GpuIsland], pairs: Sequence[Sequence[Parent]]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Graph, k, colors and ages of pairs, as `Crossing` takes them."""
-        graph, k = np.array([(island.graph, island.k) for island in islands]).T
-        colors, ages = (filled_up(each) for each in zip(*map(stacked, pairs), strict=True))
-        a, b, c, d = (copied_to(self.device, x.astype(np.int64)) for x in (graph, k, colors, ages))
-        return a, b, c, d
+        places = np.array([(island.graph, island.k) for island in islands]).T
+        of_nodes = (filled_up(each) for each in zip(*map(stacked, pairs), strict=True))
+        graph, k, colors, ages = (copied_to(self.device, each.astype(np.int64)) for each in (*places, *of_nodes))
+        return graph, k, colors, ages

@@ -51,7 +51,6 @@ CONFLICTED, CONFLICTS, COLORS, MOVES, CLOSED, TOUCHED = range(6)  # places in `t
 NUM_TOTALS = 6
 BY_GRAPH, BIAS, BY_NODE, OUT, DIRECT, MOVE = (int(end) for end in ENDS[:-1])  # places in the vector of weights
 NO_MOVE: Any = np.float32(-np.inf)
-NONE_FOUND = 1e6  # fewest conflicts where no coloring with conflicts was met
 SIGNATURE = (
     *(int32[::1],) * 3, *(int64[::1],) * 2, int16[::1], uint32[::1], *(int64[::1],) * 3, *(float32[:, ::1],) * 2,
     float32[::1], int16[:, ::1], int32[::1], float32[::1], int16[:, ::1], int64,
@@ -626,7 +625,7 @@ def search_function(in_shared: bool) -> Any:
         for v in range(thread, n, THREADS):
             count_colors(s, v)
         cuda.syncthreads()
-        num_found, fewest_conflicts = K, np.float32(NONE_FOUND)
+        num_found, fewest_conflicts = K, np.float32(rule.NONE_FOUND)
         for round in range(rounds):
             t = np.int32(round)
             if t % rule.PERIOD == 0:
@@ -634,7 +633,7 @@ def search_function(in_shared: bool) -> Any:
                 cuda.syncthreads()
                 weigh(s, t)
             if s.totals[CONFLICTED] == 0:
-                num_found, fewest_conflicts = s.totals[COLORS], np.float32(NONE_FOUND)
+                num_found, fewest_conflicts = s.totals[COLORS], np.float32(rule.NONE_FOUND)
                 for v in range(thread, n, THREADS):
                     best[block, v] = s.colors[v]
                 if num_found <= lower[block]:

@@ -153,7 +153,7 @@ def search_graph(lists: NeighbourLists, task: SearchTask, weights: np.ndarray, s
 @keyed_by_rule
 def search_loop(lists, task, weights, table, stop):
     """Search with this table of noise."""
-    first, times, fewest, conflicts = task.first, task.times, task.first.max() + 1, 1e6
+    first, times, fewest, conflicts = task.first, task.times, task.first.max() + 1, rule.NONE_FOUND
     coloring, memory = begin(lists, first, fewest)
     network = begin_network(len(first), weights, task.rounds)
     choice, totals = begin_choice(len(first), fewest, table, task.seed), coloring.totals
@@ -176,7 +176,7 @@ def search_loop(lists, task, weights, table, stop):
         if totals[CONFLICTED] == 0:
             for v in range(len(best)):
                 best[v] = coloring.colors[v]
-            fewest, conflicts = totals[COLORS], 1e6
+            fewest, conflicts = totals[COLORS], rule.NONE_FOUND
             reached[fewest] = t
             if fewest <= task.lower:
                 break
