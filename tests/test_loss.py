@@ -193,7 +193,7 @@ def test_the_number_of_threads_changes_no_result():
 def test_searches_find_what_tensors_find():
     epsilon = torch.randn(12, NUM_WEIGHTS, generator=torch.manual_seed(0))
     b = replace(batch(GRAPHS[:2] * 6), seeds=torch.arange(12), epsilon=epsilon)
-    expected, compiled = found(b, 20, search_in_tensors), found(b, 20)
+    expected, compiled = found(b, 400, search_in_tensors), found(b, 400)
     for mine, other in zip(compiled, expected, strict=True):
         assert torch.equal(mine, other)
     for copies in (*compiled[1][:, ::2], *compiled[1][:, 1::2]):
