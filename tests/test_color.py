@@ -65,7 +65,7 @@ def test_a_signal_before_a_coloring_is_on_its_way_to_the_file_writes_it_too(
             os.kill(os.getpid(), signal.SIGTERM)
         return True
 
-    monkeypatch.setattr(job.logger, "filter", stop)
+    monkeypatch.setattr(job.log, "filter", stop)
     assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "300", "--threads", "1"]) == 0
     colors, said = read_solution(hard.with_suffix(".sol")), capsys.readouterr().out
     assert "interrupted, taking the best coloring so far" in said
@@ -200,7 +200,7 @@ def test_a_disk_that_refuses_a_coloring_is_told_at_once_and_the_search_goes_on(
     hard: Path, tiny_model: Path, monkeypatch
 ):
     said, write = [], job.write_solution
-    monkeypatch.setattr(job.logger, "warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(job.log, "warning", lambda text, *values: said.append(text % values))
 
     def full(path: Path, colors: np.ndarray, names: object = ()) -> None:
         if not said:
