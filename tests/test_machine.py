@@ -100,7 +100,8 @@ def test_without_a_volume_a_pod_refuses_and_says_how_to_start_it(workspace: Path
 def test_without_a_volume_a_container_at_home_warns_and_says_how_to_fetch_results(workspace, mount, lines, name):
     mount(*lines)
     warning = machine.require_storage([workspace / "runs/multi", workspace / "models"])
-    assert warning and f'--rm would delete them; start with -v "$PWD":{workspace}' in warning
+    kept = "no volume: results stay in this container, and --rm would delete them"
+    assert warning and warning.startswith(f'{kept}; start with -v "$PWD":{workspace}')
     assert warning.endswith(f"docker cp {name}:{workspace}/models .")
     assert machine.copy_command(workspace / "my models") == f"docker cp '{name}:{workspace}/my models' ."
 
