@@ -21,9 +21,8 @@ const SLICE: usize = 20_000; // moves of TabuCol
 const ELITE: usize = 10; // generations after which the best child of an earlier such period returns
 const ALIKE: f64 = 0.99; // share of the nodes with the same color in two parents, from which on one begins again
 const EVEN: usize = 16; // odds to EVEN that the network chooses the classes of a child:
-const ODDS: f64 = 64.0; // at first,
-const MOST_DOUBLINGS: i32 = 2; // of them, so 256 at most
-const LEAST_DOUBLINGS: i32 = -6; // and 1 at least
+const FIRST_ODDS: usize = 64; // at first,
+const MOST_ODDS: usize = 256; // and at most; at least 1
 const RATIOS: [f64; 5] = [0.5, 0.6, 0.7, 0.8, 0.9]; // of the present number of colors that `Fewer` asks for
 const FIRST_MOVES: usize = 20_000; // of TabuCol on each of them; doubled after all of them
 const SET_MOVES: usize = 600; // of the search for an independent set, at first,
@@ -350,7 +349,17 @@ struct Recombination {
     elite: Option<[Parent; 2]>, // the best child of the last ELITE generations, and of those before
     generation: usize,
     by_network: [bool; 2], // the children; alike also if they are none
-    doublings: i32,        // of ODDS
+    odds: Odds,
+}
+
+/// That the network chooses, to EVEN.
+#[derive(Clone, Copy)]
+struct Odds(usize);
+
+impl Default for Odds {
+    fn default() -> Self {
+        Self(FIRST_ODDS)
+    }
 }
 
 impl Recombination {
@@ -364,7 +373,7 @@ impl Recombination {
                 second => largest_classes(&second, k),
             };
             let starts = [largest_classes(&best, k), second.clone()];
-            *self = Self { num_colors, starts, second, doublings: self.doublings, ..Self::default() };
+            *self = Self { num_colors, starts, second, odds: self.odds, ..Self::default() };
         }
         let start = &mut self.starts[self.parents.len()];
         let found = worker.tabucol(problem, start, k, GENERATION);
@@ -382,8 +391,8 @@ impl Recombination {
         if self.by_network[0] != self.by_network[1] {
             let network = usize::from(self.by_network[1]);
             match parents[network].conflicts.cmp(&parents[1 - network].conflicts) {
-                Ordering::Less => self.doublings = MOST_DOUBLINGS.min(self.doublings + 1),
-                Ordering::Greater => self.doublings = LEAST_DOUBLINGS.max(self.doublings - 1),
+                Ordering::Less => self.odds.0 = MOST_ODDS.min(2 * self.odds.0),
+                Ordering::Greater => self.odds.0 = 1.max(self.odds.0 / 2),
                 Ordering::Equal => (),
             }
         }
@@ -403,8 +412,7 @@ impl Recombination {
         }
         let same: usize = both.chunks_exact(k).map(|row| row.iter().max().unwrap_or(&0)).sum();
         let is_alike = same as f64 > ALIKE * first.len() as f64;
-        let odds = (ODDS * f64::from(self.doublings).exp2()) as usize;
-        self.by_network = [0, 1].map(|_| !is_alike && rng.below(EVEN + odds) >= EVEN);
+        self.by_network = [0, 1].map(|_| !is_alike && rng.below(EVEN + self.odds.0) >= EVEN);
         self.starts = if is_alike {
             [first.clone(), vec![NONE; first.len()]]
         } else {
@@ -474,7 +482,8 @@ impl Method for Fewer {
         let is_useful = |k: usize| (worker.search.lower - 1).max(1) < k && k < num_colors;
         if self.left == 0 || !is_useful(self.k) {
             self.k = (RATIOS[self.ratio] * num_colors as f64) as usize;
-            (self.left, self.colors) = (FIRST_MOVES << self.doublings, vec![NONE; whole.lists.num_nodes()]);
+            self.left = FIRST_MOVES.saturating_mul(2_usize.saturating_pow(self.doublings));
+            self.colors = vec![NONE; whole.lists.num_nodes()];
             self.ratio = (self.ratio + 1) % RATIOS.len();
             self.doublings += u32::from(self.ratio == 0);
             if !is_useful(self.k) {
