@@ -84,6 +84,7 @@ class Playing(Simulated):
     graphs: list[Graph]
     games: list[tuple[int, int]]  # graph and seed
     rounds: int = 4
+    threads: int = field(default=1, kw_only=True)
 
 
 def play(task: Playing) -> list[list[list]]:
@@ -123,6 +124,7 @@ class Labels(Simulated):
 
     rows: list[dict]
     moves: int = 60
+    threads: int = field(default=1, kw_only=True)
 
 
 def improve(task: Labels) -> tuple[list[dict], list[int]]:
