@@ -14,14 +14,24 @@ from gnn_training.errors import MachineError
 from gnn_training.graph import NeighbourLists
 from gnn_training.network import rule
 from gnn_training.network.crossover_weights import Weights
+from gnn_training.search import search_cuda
 from gnn_training.search.batches import copied_to
 from gnn_training.search.crossover import Parent, stacked
 from gnn_training.search.engine import Worker
 from gnn_training.search.gpu_crossover import Crossing, filled_up
-from gnn_training.search.gpu_searches import Generations
+from gnn_training.search.gpu_searches import Generations, shared_memory
 from gnn_training.search.islands import Island
 
 POLL_SECONDS = 1e-3
+
+
+def compile_children(device: torch.device) -> None:
+    """Compile the kernels of children for a GPU, once and for a minute, before a clock starts: it starts after the
+    import of this module, too, which takes seconds.
+    """
+    with torch.cuda.device(device):
+        for in_shared in (True, False):
+            search_cuda.kernel(in_shared, shared_memory(device), True, device.index)
 
 
 class GpuIsland(Island):

@@ -27,13 +27,6 @@ def shared_memory(device: torch.device) -> int:
     return properties.shared_memory_per_block_optin
 
 
-def compile_children(device: torch.device) -> None:
-    """Compile the kernels for a GPU, once and for a minute, before a clock starts."""
-    with torch.cuda.device(device):
-        for in_shared in (True, False):
-            search_cuda.kernel(in_shared, shared_memory(device), True, device.index)
-
-
 def fitting(nodes: np.ndarray, colors: np.ndarray, device: torch.device) -> np.ndarray:
     """Which graphs of so many nodes and colors (G,) a GPU can search."""
     fits = np.ones(len(nodes), dtype=bool)

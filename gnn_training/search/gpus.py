@@ -36,7 +36,7 @@ def chosen_gpus(which: str) -> tuple[int, ...]:
     numbers = range(count) if which == "all" else sorted({int(number) for number in which.split(",")})
     if max(numbers) >= count:
         raise UserError(f"gpus ({which}) are counted from 0, and there are {count}: name lower ones")
-    from gnn_training.search.gpu_searches import compile_children
+    from gnn_training.search.gpu_islands import compile_children
 
     log.info("GPUs %s: their first use compiles the search, which takes a minute", ", ".join(map(str, numbers)))
     for gpu in numbers:

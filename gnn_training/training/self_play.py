@@ -195,7 +195,7 @@ class SelfPlay:
 
     def _play_on_gpu(self, games: list[tuple[int, int, int]]) -> list[Played]:
         """Play games side by side. The seconds of a game are its share of those of all."""
-        from gnn_training.search.gpu_searches import compile_children
+        from gnn_training.search.gpu_islands import compile_children
         from gnn_training.training.games_on_gpu import Games, GpuPlayer
 
         assert self.weights is not None
