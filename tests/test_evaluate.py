@@ -358,7 +358,7 @@ def test_two_gpus_that_fail_are_told_once_for_each_graph_which_the_cores_color(g
     twice = Graph.from_edges(240, np.concatenate([hard.edges, hard.edges + 120]), "twice")
     for name, graph in (("a", hard), ("b", hard), ("twice", twice)):
         write_col(folder, graph, name)
-    flags = ("--gpus", "all", "--seconds", 4, "--report", report)
+    flags = ("--gpus", "all", "--seconds", 2, "--report", report)
     said = gpus.run("-m", "gnn_training", "evaluate", folder, *flags, gpus=2)
     made = json.loads(report.read_text())
     rows = by_name(made)
