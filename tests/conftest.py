@@ -30,8 +30,9 @@ from gnn_training.onnx_program.session import Model
 from gnn_training.search.portfolio import compile_all
 from gnn_training.settings import EvaluateSettings, ExportSettings, PackSettings
 
-# A runner started in the background ignores Ctrl-C and hands that down to every process that the tests start.
+# A runner in the background ignores Ctrl-C, or SIGHUP, and hands that down to every process that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
