@@ -29,7 +29,7 @@ from gnn_training.search.crossover import Parent, children, crossover, features_
 from gnn_training.search.engine import UNTRAINED, Budget, Portfolio, Worker
 from gnn_training.search.gpus import GROUPS, chosen_gpus
 from gnn_training.search.islands import Island
-from gnn_training.training.games import to_bytes
+from gnn_training.training.replay_buffer import to_bytes
 
 GRAPH = random_graph(40, 0.5, 1)
 FEW = 9  # colors that the islands come down to, from 11

@@ -27,9 +27,10 @@ from gnn_training.search.batches import search_on_cpu
 from gnn_training.search.crossover import Parent, children, features_of, node_values
 from gnn_training.settings import TrainSettings
 from gnn_training.training import self_play
-from gnn_training.training.games import CHILDREN, RECORDED, Pair, Player, as_data, from_bytes, num_bytes, to_bytes
+from gnn_training.training.games import CHILDREN, RECORDED, Pair, Player, as_data
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import DeviceDataset, GraphLoader
+from gnn_training.training.replay_buffer import ReplayBuffer, from_bytes, num_bytes, to_bytes
 from gnn_training.training.self_play import ITERATIONS, SelfPlay
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -154,7 +155,8 @@ def iterations_of(rt: Runtime, settings: TrainSettings) -> tuple[bytes, list[lis
     other.direct.weight.data[0, 0] = -1.0  # conflicts are bad
     scores = games.scores(other, network)
     games.close()
-    return to_bytes([pair for pairs in games.buffer.values() for pair in pairs]), batches, scores, games.num_played
+    pairs = list(itertools.chain(*games.buffer.iterations.values()))
+    return to_bytes(pairs), batches, scores, games.num_played
 
 
 def drawn(games: SelfPlay, step: int) -> list[Pair]:
@@ -176,7 +178,7 @@ def test_two_ranks_play_the_games_of_one_and_share_its_batches(hard_data: Path, 
     assert played == ITERATIONS // 2 and len(from_bytes(alone, PackedGraphs.open(hard_data).num_nodes)) > 20
     for mine, _, its_scores, _ in group:
         assert mine == alone and its_scores == pytest.approx(scores)
-    assert scores["pairs_aside"] > 0 and scores["crossover_explained"] != scores["crossover_gain"] != 0
+    assert scores["held_out_pairs"] > 0 and scores["crossover_explained"] != scores["crossover_gain"] != 0
     assert scores["crossover_change"] == pytest.approx(scores["crossover_gain"], abs=1e-2)
     for step, whole in enumerate(batches):
         halves = [batches[step] for _, batches, *_ in group]
@@ -217,7 +219,7 @@ def test_the_network_learns_from_pairs_what_becomes_of_children(tiny_data: Path,
     games.advance(0, 20, network, [])
     first, optimizer = CrossoverNetwork(), torch.optim.AdamW(network.parameters(), 5e-3)
     first.load_state_dict(network.state_dict())
-    pairs = games.joined(games.pairs)
+    pairs = games.joined(games.buffer.pairs)
     errors = []
     for _ in range(80):
         error = self_play.squared_errors(network(pairs), pairs).mean()
@@ -232,7 +234,7 @@ def test_the_network_learns_from_pairs_what_becomes_of_children(tiny_data: Path,
 @pytest.mark.slow
 @pytest.mark.nightly  # two minutes of games
 def test_from_nothing_games_teach_what_holds_for_other_graphs(tmp_path: Path, monkeypatch, rt: Runtime):
-    monkeypatch.setattr(self_play, "KEPT_ASIDE", 2)
+    monkeypatch.setattr(self_play, "HELD_OUT", 2)
     families = ("er_dense", "er_heavy", "leighton", "course_timetable", "geometric", "exam_timetable")
     graphs = [draw(0, family, i, 120 + 5 * i) for family in families for i in range(16)]
     data, rng = tiny_runs.pack(tmp_path / "data", graphs).folder, np.random.default_rng(0)
@@ -244,7 +246,7 @@ def test_from_nothing_games_teach_what_holds_for_other_graphs(tmp_path: Path, mo
     optimizer, steps = torch.optim.AdamW(network.parameters(), 2e-3), 300
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
-        pairs = games.joined([games.pairs[i] for i in rng.integers(len(games.pairs), size=16)])
+        pairs = games.joined([games.buffer.pairs[i] for i in rng.integers(len(games.buffer.pairs), size=16)])
         optimizer.zero_grad()
         self_play.squared_errors(network(pairs), pairs).mean().backward()
         optimizer.step()
@@ -266,18 +268,17 @@ def test_a_signal_leaves_the_iteration_out_and_no_game_goes_on(tiny_data: Path, 
     games = start(rt, tiny_runs.settings(tiny_data, tmp_path / "run", self_play=1.0, games=1000))
     assert not games.advance(0, 10, CrossoverNetwork(), [1.0])
     games.close()
-    assert games.num_played == 0 and games.buffer == {} and not any((tmp_path / "run").glob("self_play/*"))
+    assert games.num_played == 0 and games.buffer.iterations == {} and not any((tmp_path / "run").glob("self_play/*"))
 
 
-def test_the_oldest_iterations_leave_a_buffer_that_is_full(tiny_data: Path, tmp_path: Path, rt: Runtime):
-    games = start(rt, tiny_runs.settings(tiny_data, tmp_path / "run", self_play=1.0, replay_mib=1))
-    pair = play(0)[0][0]
-    room = 2**20 // num_bytes(pair)
-    for number in range(3):
-        games._add(number, [pair] * (room // 2))
-    assert list(games.buffer) == [1, 2]
-    games._add(3, [pair] * 2 * room)  # at least the last one stays
-    assert list(games.buffer) == [3]
+def test_the_oldest_iterations_leave_a_buffer_that_is_full(tmp_path: Path, rt: Runtime):
+    pair, room = play(0)[0][0], 10
+    buffer = ReplayBuffer(tmp_path, room * num_bytes(pair), (), rt)
+    for iteration in range(3):
+        buffer.add(iteration, [pair] * (room // 2))
+    assert list(buffer.iterations) == [1, 2]
+    buffer.add(3, [pair] * 2 * room)  # at least the last one stays
+    assert list(buffer.iterations) == [3]
 
 
 @pytest.mark.slow  # half a minute of games

@@ -104,7 +104,7 @@ def render(report: Json, manifest: Json | None = None, config: Json | None = Non
         }
         if judged := [record for record in checks if "crossover_gain" in record]:
             curves["share of siblings' variance that training explains"] = {
-                "pairs kept aside": (judged, "crossover_gain")
+                "held-out pairs": (judged, "crossover_gain")
             }
         return environment.get_template("page.html").render(
             report=report, compared_seconds=COMPARED_SECONDS, planted=PLANTED,

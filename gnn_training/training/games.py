@@ -4,7 +4,6 @@ For some of the pairs of parents that it meets, further children are made, whose
 what the network says that they are worth. What is learned are the conflicts that TabuCol leaves of each.
 """
 
-import io
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -107,28 +106,3 @@ def as_data(pair: Pair, lists: NeighbourLists) -> HeteroData:
     data["node"].taken = torch.from_numpy(taken)
     data.deviations = torch.from_numpy(pair.deviations[None].astype(np.float32))
     return data
-
-
-def num_bytes(pair: Pair) -> int:
-    """Memory of a pair."""
-    return sum(part.nbytes for part in pair[2:])
-
-
-def to_bytes(pairs: list[Pair]) -> bytes:
-    """A file of pairs, with the parts of all of them in a row."""
-    parts = zip(*pairs, strict=True) if pairs else iter(())
-    joined = [np.array(part) if np.ndim(part[0]) < 2 else np.concatenate(part, 1) for part in parts]
-    np.savez_compressed(file := io.BytesIO(), *joined)
-    return file.getvalue()
-
-
-def from_bytes(content: bytes, num_nodes: np.ndarray) -> list[Pair]:
-    """The pairs of a file. num_nodes: of all graphs."""
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        parts = [file[name] for name in file.files]
-    if not parts:
-        return []
-    graphs, ks, *long, conflicts = parts
-    ends = np.cumsum(num_nodes[graphs].astype(int))[:-1]
-    rows = zip(graphs, ks, *(np.split(part, ends, 1) for part in long), conflicts, strict=True)
-    return [Pair(int(graph), int(k), *others) for graph, k, *others in rows]

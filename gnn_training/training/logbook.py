@@ -56,7 +56,7 @@ class Progress:
         is_kept = self.gap <= min(self.lowest + 2 * self.gain_error, first)
         if is_kept:
             self.best, self.best_step = self.gap, step
-        # Of the crossover network, none that the pairs kept aside cannot tell from those that are kept.
+        # Of the crossover network, none that the held-out pairs cannot tell from those that are kept.
         is_better = scores.get("crossover_change", 0.0) > scores.get("crossover_change_error", 0.0)
         if is_better:
             self.crossover_step = step

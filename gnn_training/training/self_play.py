@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +19,6 @@ from torch_geometric.data import Batch, HeteroData
 
 from gnn_training.distributed import Runtime
 from gnn_training.errors import MachineError
-from gnn_training.files import OWN_LIMIT, damaged, make_folder, read_bytes, write_bytes
 from gnn_training.network.crossover import CrossoverNetwork, squared_errors
 from gnn_training.network.crossover_weights import Weights
 from gnn_training.search import kernels
@@ -28,19 +26,20 @@ from gnn_training.search.batches import has_kernels
 from gnn_training.search.crossover import GENERATION
 from gnn_training.search.portfolio import compile_all
 from gnn_training.settings import TrainSettings
-from gnn_training.training.games import Pair, Player, as_data, from_bytes, num_bytes, to_bytes
+from gnn_training.training.games import Pair, Player, as_data
 from gnn_training.training.loader import DeviceDataset
+from gnn_training.training.replay_buffer import ReplayBuffer
 
 log = logging.getLogger(__name__)
 ITERATIONS = 10  # of a training, with the same number of steps between them
 FIRST_GAMES = 8  # of the first iteration on cores, which measures how many games the others can have
-KEPT_ASIDE = 8  # one of so many games is on a validation graph
-JUDGES = 6  # such graphs that a comparison needs at least, or it could not know its error
+HELD_OUT = 8  # one of so many games is on a validation graph
+MIN_HELD_OUT_GRAPHS = 6  # for a comparison: fewer cannot tell its error
 PLAYED_NODES = 2048  # of the graph of a game
 GAMES, CHOICE = 10, 11  # purposes of random generators
 EVALUATED = 64  # pairs at a time
 WAIT_SECONDS = 0.5  # between two looks whether another rank has got a signal to stop
-FOLDER, HINT = "self_play", "name another --run folder"
+FOLDER = "self_play"
 
 
 class Played(NamedTuple):
@@ -52,7 +51,7 @@ class Played(NamedTuple):
 
 
 class SelfPlay:
-    """Iterations of games in the background, and a replay buffer of the pairs that they have brought."""
+    """Iterations of games in the background, whose pairs go into a replay buffer."""
 
     def __init__(
         self, settings: TrainSettings, dataset: DeviceDataset, graphs: np.ndarray, first: CrossoverNetwork, rt: Runtime
@@ -60,13 +59,12 @@ class SelfPlay:
         """graphs: positions of the training graphs to play on; first: the network before the training."""
         self.settings, self.dataset, self.rt, data = settings, dataset, rt, dataset.data
         is_played = (data.num_nodes <= PLAYED_NODES) & (data.dsatur_colors > data.lower_bound)
-        graphs, aside = (ids[is_played[ids]] for ids in (graphs, data.indices("validation")))
-        self.graphs, self.aside = graphs, np.random.default_rng(settings.seed).permutation(aside)
-        self.pairs, self.pairs_aside = list[Pair](), list[Pair]()  # of the buffer, to learn from and to judge by
+        graphs, held_out = (ids[is_played[ids]] for ids in (graphs, data.indices("validation")))
+        self.graphs, self.held_out_graphs = graphs, np.random.default_rng(settings.seed).permutation(held_out).tolist()
+        self.buffer = ReplayBuffer(settings.run / FOLDER, 2**20 * settings.replay_mib, {*self.held_out_graphs}, rt)
         self.is_on = settings.self_play > 0 and len(graphs) > 0
         self.num_played, self.games = 0, settings.games  # iterations, and the games of each, 0 until they are counted
         self.weights: Weights | None = None  # of the players of the iteration that is being played
-        self.buffer = dict[int, list[Pair]]()  # pairs by iteration
         self.first = copy.deepcopy(first)
         self.fits_gpu, self.slots = np.zeros(len(data), dtype=bool), 0  # games that the GPU plays at the same time
         if has_kernels(rt.device):
@@ -92,7 +90,7 @@ class SelfPlay:
 
     def batch(self, step: int) -> tuple[HeteroData | None, int]:
         """Pairs of a step for this rank, drawn by (seed, step), and their number on all ranks."""
-        pairs = self.pairs
+        pairs = self.buffer.pairs
         if not pairs:
             return None, 0
         rng, ranks = np.random.default_rng([self.settings.seed, step, CHOICE]), self.rt.world_size
@@ -106,12 +104,12 @@ class SelfPlay:
 
     @torch.no_grad()
     def scores(self, network: CrossoverNetwork, kept: CrossoverNetwork) -> dict[str, float]:
-        """How well a network foretells what became of the pairs kept aside, on all ranks, beside the first weights and
-        those that are kept, by the names of docs/TRAINING.md; empty if these pairs are of too few graphs.
+        """How well a network predicts the conflicts of held-out pairs, on all ranks, beside the first weights and those
+        that are kept, by the names of docs/TRAINING.md; empty if these pairs are of too few graphs.
         """
-        pairs, networks = self.pairs_aside, list(dict.fromkeys((network, self.first, kept)))  # each is asked once
+        pairs, networks = self.buffer.held_out, list(dict.fromkeys((network, self.first, kept)))  # each is asked once
         _, graph = np.unique([pair.graph for pair in pairs], return_inverse=True)
-        if len(set(graph.tolist())) < JUDGES:
+        if len(set(graph.tolist())) < MIN_HELD_OUT_GRAPHS:
             return {}
         mine = range(self.rt.rank, len(pairs), self.rt.world_size)
         errors = np.zeros((len(pairs), len(networks)))
@@ -122,7 +120,7 @@ class SelfPlay:
         errors = self.rt.total(torch.from_numpy(errors)).numpy()
         errors /= np.mean([np.square(pair.deviations).mean() for pair in pairs])
         of_network = dict(zip(networks, errors.T, strict=True))
-        found = {"pairs_aside": len(pairs), "crossover_explained": 1 - float(of_network[network].mean())}
+        found = {"held_out_pairs": len(pairs), "crossover_explained": 1 - float(of_network[network].mean())}
         for name, other in (("crossover_gain", self.first), ("crossover_change", kept)):
             gains = of_network[other] - of_network[network]
             of_graph = np.bincount(graph, gains - gains.mean())  # pairs of one graph are alike
@@ -140,10 +138,7 @@ class SelfPlay:
         self.num_played, self.games = state["num_played"], state["games"]
         self.first.load_state_dict(state["first"])
         for number in range(self.num_played):
-            path = self._file(number)
-            content = read_bytes(path, OWN_LIMIT, HINT) if self.rt.is_main else b""
-            with damaged(path, HINT):
-                self._add(number, from_bytes(self.rt.broadcast(content), self.dataset.data.num_nodes))
+            self.buffer.load(number, self.dataset.data.num_nodes)
         if state["weights"] and self.num_played < ITERATIONS:
             self._begin(Weights(*(part.numpy() for part in state["weights"])))
 
@@ -156,20 +151,6 @@ class SelfPlay:
             player.search.finish()
         self._pool.shutdown()
 
-    def _file(self, number: int) -> Path:
-        return self.settings.run / FOLDER / f"round-{number:02d}.npz"
-
-    def _add(self, number: int, pairs: list[Pair]) -> None:
-        """Add pairs to the buffer, and drop the oldest iterations that it has no room for."""
-        self.buffer[number] = pairs
-        room = 2**20 * self.settings.replay_mib
-        while len(self.buffer) > 1 and sum(map(num_bytes, chain(*self.buffer.values()))) > room:
-            del self.buffer[min(self.buffer)]
-        aside = set(self.aside.tolist())
-        self.pairs, self.pairs_aside = [], []
-        for pair in chain(*self.buffer.values()):
-            (self.pairs_aside if pair.graph in aside else self.pairs).append(pair)
-
     def _begin(self, weights: Weights) -> None:
         """Let this rank's games of the next iteration run."""
         compile_all()
@@ -177,9 +158,9 @@ class SelfPlay:
         rng, ranks = np.random.default_rng([self.settings.seed, self.num_played, GAMES]), self.rt.world_size
         games, count = [], self.games or sum(self.rt.gather(self.slots)) or FIRST_GAMES  # at first, enough for all GPUs
         for number in range(count):
-            graph, (turn, place) = rng.choice(self.graphs), divmod(self.num_played * count + number, KEPT_ASIDE)
-            if place == 0 and len(self.aside):
-                graph = self.aside[turn % len(self.aside)]
+            graph, (turn, place) = rng.choice(self.graphs), divmod(self.num_played * count + number, HELD_OUT)
+            if place == 0 and self.held_out_graphs:
+                graph = self.held_out_graphs[turn % len(self.held_out_graphs)]
             games.append((number, int(graph), int(rng.integers(2**31))))
         mine = games[self.rt.rank :: ranks]
         on_gpu = [game for game in mine if self.fits_gpu[game[1]]]
@@ -243,10 +224,9 @@ class SelfPlay:
             players = sum(rt.gather(1 if self.slots else torch.get_num_threads()))
             left = 60 * self.settings.self_play * players / seconds * len(played) - len(played)
             self.games = max(1, round(left / (ITERATIONS - 1)))
-        self._add(self.num_played, pairs)
+        self.buffer.add(self.num_played, pairs)
         if rt.is_main:
-            make_folder(self._file(0).parent)
-            write_bytes(self._file(self.num_played), to_bytes(pairs))
+            self.buffer.save(self.num_played, pairs)
             log.info(
                 "self-play: iteration %d of %d: %d pairs of parents from %d games in %.0f s of a %s",
                 self.num_played + 1, ITERATIONS, len(pairs), len(played), seconds, "GPU" if self.slots else "core",
@@ -259,8 +239,8 @@ def explain_kept(step: int, scores: Mapping[str, float]) -> str:
     """Which weights of the crossover network are kept, and why. step: of these; scores: theirs."""
     if "crossover_gain" not in scores:
         return "the first weights are kept: there was no self-play, or too few validation graphs to judge it"
-    gain, error, pairs = (scores[name] for name in ("crossover_gain", "crossover_gain_error", "pairs_aside"))
+    gain, error, pairs = (scores[name] for name in ("crossover_gain", "crossover_gain_error", "held_out_pairs"))
     if not step:
-        return f"the first weights are kept: no others are better on {pairs} pairs of parents kept aside"
-    explained = f"{scores['crossover_explained']:.4f} of the variance among the children of {pairs} pairs kept aside"
+        return f"the first weights are kept: no others are better on {pairs} held-out pairs of parents"
+    explained = f"{scores['crossover_explained']:.4f} of the variance among the children of {pairs} held-out pairs"
     return f"the weights of step {step} are kept: they explain {explained}, {gain:+.4f} ± {error:.4f} to the first ones"
