@@ -71,8 +71,8 @@ def learn(
         checkpoint.save(save, learner.state() | {"data_sha256": "0"})
     scores = Validation(settings, loader.dataset, learner.search, rt).scores(learner.average)
     counts = {"step": learner.step, "skipped": int(learner.skipped_steps), "bad_steps": int(learner.bad_steps)}
-    return {"reports": reports, "error": error, **counts, "rate": learner.peak_rate, "before": before,
-            "weights": weights(learner), "scores": scores}  # fmt: skip
+    numbers = {"before": before, "weights": weights(learner), "scores": scores}
+    return {"reports": reports, "error": error, **counts, **numbers}
 
 
 def weights(learner: Learner) -> np.ndarray:
@@ -121,17 +121,14 @@ def alone(tiny_data: Path, rt: Runtime) -> dict:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_take_the_steps_of_one_rank_on_the_whole_batch(tiny_data: Path, ranks: int, alone: dict):
-    group = in_group(ranks, learn, shared(tiny_data, ranks), 4)
+def test_ranks_take_the_steps_of_one_rank_on_the_whole_batch_and_their_rate_grows_as_asked(
+    tiny_data: Path, ranks: int, alone: dict
+):
+    scaled = {"lr_scaling": "linear", "learning_rate": 2e-3 / ranks}
+    group = in_group(ranks, learn, shared(tiny_data, ranks, **scaled), 4)
     assert_agree(group)
     assert_same_steps(group[0], alone)
     assert group[0]["scores"]["graphs"] == alone["scores"]["graphs"] == 5  # five over two ranks: none twice
-
-
-def test_the_learning_rate_grows_with_the_ranks_as_asked(tiny_data: Path):
-    group = in_group(2, learn, shared(tiny_data, 2, lr_scaling="linear"), 2)
-    assert_agree(group)
-    assert group[0]["rate"] == pytest.approx(2 * 2e-3)
 
 
 def test_a_rank_without_graphs_takes_part_and_changes_nothing(tmp_path: Path, rt: Runtime):

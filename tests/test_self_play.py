@@ -167,11 +167,11 @@ def drawn(games: SelfPlay, step: int) -> list[Pair]:
 
 
 @pytest.mark.slow  # a minute of games
-def test_two_ranks_play_the_games_of_one_and_share_its_batches(hard_data: Path, tmp_path: Path):
+def test_two_ranks_play_the_games_of_one_and_share_its_batches(hard_data: Path, tmp_path: Path, rt: Runtime):
     def playing(name: str, **changes) -> TrainSettings:
         return tiny_runs.settings(hard_data, tmp_path / name, self_play=1.0, games=10, **changes)
 
-    [(alone, batches, scores, played)] = in_group(1, iterations_of, playing("one", batch_pairs=8))
+    alone, batches, scores, played = iterations_of(rt, playing("one", batch_pairs=8))
     group = in_group(2, iterations_of, playing("two", batch_pairs=4))
     assert played == ITERATIONS // 2 and len(from_bytes(alone, PackedGraphs.open(hard_data).num_nodes)) > 20
     for mine, _, its_scores, _ in group:
@@ -198,12 +198,14 @@ def learned(rt: Runtime, settings: TrainSettings) -> tuple[np.ndarray, dict]:
     return parameters_to_vector(learner.network.crossover.parameters()).detach().numpy(), reports
 
 
-def test_two_ranks_learn_from_half_of_the_pairs_each_what_one_learns_from_all(tiny_data: Path, tmp_path: Path):
+def test_two_ranks_learn_from_half_of_the_pairs_each_what_one_learns_from_all(
+    tiny_data: Path, tmp_path: Path, rt: Runtime
+):
     def playing(ranks: int) -> TrainSettings:
         sizes = {"batch_size": 4 // ranks, "batch_states": 4 // ranks, "batch_pairs": 8 // ranks}
         return tiny_runs.settings(tiny_data, tmp_path / str(ranks), self_play=1.0, games=8, **sizes)
 
-    [(weights, reports)] = in_group(1, learned, playing(1))
+    weights, reports = learned(rt, playing(1))
     group = in_group(2, learned, playing(2))
     torch.manual_seed(playing(1).seed)
     moved = np.linalg.norm(weights - parameters_to_vector(ColoringNetwork().crossover.parameters()).detach().numpy())
