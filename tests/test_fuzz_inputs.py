@@ -4,7 +4,6 @@ all else is one sentence.
 
 import csv
 import gzip
-import io
 import json
 import re
 import struct
@@ -60,14 +59,9 @@ def read_node_link(content: bytes) -> tuple[int, set]:
     return numbered([str(node["id"]) for node in document["nodes"]], pairs)
 
 
-def universal_lines(content: bytes) -> list[bytes]:
-    lines = io.StringIO(content.decode("latin-1"), newline=None).getvalue().split("\n")
-    return [line.encode("latin-1") for line in lines]
-
-
 def read_col(content: bytes) -> tuple[int, set]:
     num_nodes, edges = 0, set()
-    for line in universal_lines(content.removeprefix(b"\xef\xbb\xbf")):
+    for line in content.removeprefix(b"\xef\xbb\xbf").splitlines():
         match line.split():
             case [b"p", _, n, *_]:
                 num_nodes = int(n)
@@ -94,7 +88,7 @@ def without_brackets(line: str) -> str:
 
 def read_table(content: bytes, kind: str, num_nodes: int) -> tuple[int, set]:
     """The graph of a table, if it is of this kind and has so many nodes."""
-    text = b"\n".join(universal_lines(content.removeprefix(b"\xef\xbb\xbf"))).decode()
+    text = b"\n".join(content.removeprefix(b"\xef\xbb\xbf").splitlines()).decode()
     text = "\n".join(map(without_brackets, text.split("\n")))
     text = re.sub(r"[ \t]\{.*\}[ \t]*$", "", text, flags=re.MULTILINE)
     rows = [line for line in text.split("\n") if line.strip(ASCII)[:1] not in ("", "#", "%")]

@@ -59,11 +59,6 @@ class Trainer:
         return parameters_to_vector(self.learner.average.parameters()).detach()
 
 
-def assert_same_steps(a: torch.Tensor, b: torch.Tensor, first: torch.Tensor) -> None:
-    """By the norm: where a gradient is near 0, Adam makes a step of its last bits."""
-    assert (a - b).norm() < 1e-3 * (b - first).norm()
-
-
 @pytest.mark.parametrize(
     ("device", "gpus", "variables", "sentence"),
     [
@@ -130,8 +125,8 @@ def test_steps_are_those_of_adamw_on_the_plain_network_and_their_average_is_kept
             assert report[name] == pytest.approx(norm.item(), rel=1e-3)
         for name in LOSS_WEIGHTS:
             assert report[name] == pytest.approx(terms[name].item(), rel=1e-3, abs=1e-6)
-    assert_same_steps(one.weights, mine, first)
-    assert_same_steps(one.averaged, averaged, first)
+    tiny_runs.assert_same_steps(one.weights, mine, first)
+    tiny_runs.assert_same_steps(one.averaged, averaged, first)
     assert not torch.equal(one.weights, one.averaged)
     assert torch.equal(parameters_to_vector(one.learner.best_state()["network"].values()), one.averaged)
 

@@ -165,6 +165,11 @@ def _member(store: str, rank: int, size: int, function: Callable, args: tuple) -
     return result
 
 
+def assert_same_steps(a: torch.Tensor, b: torch.Tensor, first: torch.Tensor) -> None:
+    """Weights after the same steps. By the norm: where a gradient is near 0, Adam makes a step of its last bits."""
+    assert (a - b).norm() < 1e-3 * (b - first).norm()
+
+
 def differences(a: object, b: object, name: str = "") -> list[str]:
     """Names of all that is not bit for bit the same in two states."""
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
