@@ -50,10 +50,13 @@ def node_link(graph: tuple[int, Edges]) -> bytes:
     return json.dumps({"nodes": [{"id": v} for v in range(graph[0])], "links": edges}).encode()
 
 
-def read_node_link(content: bytes) -> tuple[int, set]:
+def read_json(content: bytes) -> tuple[int, set]:
     document = json.loads(content)
     if "adjacency" in document:
-        return read_prism(content)
+        rows = document["adjacency"]["data"]
+        flat = [cell for row in rows for cell in row] if isinstance(rows[0], list) else rows
+        n = round(len(flat) ** 0.5)
+        return n, {frozenset((i // n, i % n)) for i, cell in enumerate(flat) if cell}
     links = document["edges"] if "edges" in document else document["links"]
     pairs = [(str(link["source"]), str(link["target"])) for link in links]
     return numbered([str(node["id"]) for node in document["nodes"]], pairs)
@@ -144,14 +147,6 @@ def read_graphml(content: bytes) -> tuple[int, set]:
     return numbered(nodes, pairs)
 
 
-def read_prism(content: bytes) -> tuple[int, set]:
-    document = json.loads(content)
-    rows = document["adjacency"]["data"]
-    flat = [cell for row in rows for cell in row] if isinstance(rows[0], list) else rows
-    n = round(len(flat) ** 0.5)
-    return n, {frozenset((i // n, i % n)) for i, cell in enumerate(flat) if cell}
-
-
 def matrix(graph: tuple[int, Edges]) -> bytes:
     return b"\n".join(b" ".join(b"%d" % cell for cell in row) for row in Graph.from_edges(*graph).adjacency())
 
@@ -163,7 +158,7 @@ def adjacency_lists(graph: tuple[int, Edges]) -> bytes:
 
 READERS: dict[str, tuple[Callable, Callable]] = {
     "a.col": (col, read_col), "a.edges": (edge_list, read_table), "a.graphml": (graphml, read_graphml),
-    "a.json": (prism, read_prism), "b.json": (node_link, read_node_link), "b.txt": (matrix, read_table),
+    "a.json": (prism, read_json), "b.json": (node_link, read_json), "b.txt": (matrix, read_table),
     "a.csv": (lambda graph: b"Source,Target\n" + edge_list(graph).replace(b" ", b","), read_table),
     "a.txt": (adjacency_lists, read_table),
 }  # fmt: skip

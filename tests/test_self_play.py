@@ -13,21 +13,20 @@ import torch
 from small_graphs import random_graph
 from tiny_runs import in_group
 from torch.nn.utils import parameters_to_vector
-from torch_geometric.data import Batch
 
 from gnn_training.data.families import draw
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.graph import Graph, conflicts
-from gnn_training.network.crossover import FIRST_LOG_CONFLICTS, CrossoverNetwork
+from gnn_training.network.crossover import CrossoverNetwork
 from gnn_training.network.crossover_weights import zero_weights
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search import kernels
 from gnn_training.search.batches import search_on_cpu
-from gnn_training.search.crossover import Parent, children, features_of, node_values
+from gnn_training.search.crossover import Parent, children
 from gnn_training.settings import TrainSettings
 from gnn_training.training import self_play
-from gnn_training.training.games import CHILDREN, RECORDED, Pair, Player, as_data, from_bytes, num_bytes, to_bytes
+from gnn_training.training.games import CHILDREN, RECORDED, Pair, Player, from_bytes, num_bytes, to_bytes
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import DeviceDataset, GraphLoader
 from gnn_training.training.self_play import ITERATIONS, SelfPlay
@@ -106,18 +105,6 @@ def test_a_game_ends_at_the_lower_bound_and_when_it_is_stopped():
     player = Player(0, lists, colors, 1, zero_weights(), 0)
     player.search.finish()
     assert player.play() == []
-
-
-def test_a_child_is_expected_to_have_fewer_conflicts_the_more_what_it_takes_is_worth():
-    pair, player = play(0)[0][0], play(0)[1]
-    torch.manual_seed(0)
-    network = CrossoverNetwork()
-    torch.nn.init.normal_(network.out.weight)
-    x = features_of(*player.lists, pair.colors.astype(np.int32), pair.ages.astype(np.int32), pair.k)
-    values = node_values(x, pair.colors.astype(np.int32), pair.k, network.weights())
-    worth = np.array([sum(values[p, origin == p].sum() for p in range(2)) for origin in pair.origin])
-    expected = network(Batch.from_data_list([as_data(pair, player.lists)]))[0].detach().numpy()
-    assert expected == pytest.approx(np.exp(FIRST_LOG_CONFLICTS) * (worth.mean() - worth), abs=1e-4)
 
 
 def test_pairs_of_several_graphs_survive_a_file():

@@ -70,6 +70,13 @@ def settings(data: Path, run: Path, **changes) -> TrainSettings:
     return TrainSettings(data=data, run=run, **({"device": "cpu"} | values | changes))
 
 
+def git(folder: Path, *arguments: str) -> str:
+    """What git prints, for a user of no machine."""
+    who = ["-c", "user.name=me", "-c", "user.email=me@localhost", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", "-C", folder, *who, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
 def status(run: Path) -> dict:
     """What a training says about itself at its end."""
     return json.loads((run / "status.json").read_text())
