@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fuzzing import col
 
 from gnn_training.graph import Graph, as_graph
 
@@ -20,8 +21,7 @@ def write_col(folder: Path, source: Any, name: str = "") -> Path:
     graph = as_graph(source)
     path = folder / f"{name or graph.name}.col"
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [f"p edge {graph.num_nodes} {graph.num_edges}", *(f"e {u + 1} {v + 1}" for u, v in graph.edges)]
-    path.write_text("\n".join(lines) + "\n")
+    path.write_bytes(col((graph.num_nodes, graph.edges.tolist())))
     return path
 
 

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 import tiny_runs
 import torch
-from fake_gpus import no_gpus, nvidia_smi
+from fake_gpus import no_gpus, nvidia_smi, torch_finds
 from torch.nn.parallel import DistributedDataParallel
 
 from gnn_training.errors import MachineError, StorageError, UserError
@@ -185,11 +185,8 @@ def test_driver_that_hangs_is_a_problem_only_to_jobs_that_would_use_it(monkeypat
 
 def test_gpus_are_listed_with_their_memory_unless_they_do_not_compute(here: Path, monkeypatch, capsys):
     nvidia_smi(here, gpus=2)
-    fakes = {
-        "is_available": lambda: True, "device_count": lambda: 2, "nccl": SimpleNamespace(version=lambda: (2, 29, 7)),
-    }  # fmt: skip
-    for name, fake in fakes.items():
-        monkeypatch.setattr(torch.cuda, name, fake)
+    torch_finds(monkeypatch, 2)
+    monkeypatch.setattr(torch.cuda, "nccl", SimpleNamespace(version=lambda: (2, 29, 7)))
     found_there = ["NVIDIA H100, 80 GiB, 70 free", MachineError("GPU 1 does not compute")]
     monkeypatch.setattr(job.machine, "describe_gpu", Mock(side_effect=found_there))
     with pytest.raises(MachineError, match="would not start: GPU 1 does not compute"):

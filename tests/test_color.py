@@ -137,18 +137,6 @@ def test_a_search_of_hours_that_is_stopped_or_killed_leaves_its_best_coloring_an
     assert num_colors(read_colors(out)) == num_colors(colors)
 
 
-def test_a_start_is_the_first_coloring_unless_dsatur_has_fewer_colors(hard: Path, tiny_model: Path, caplog):
-    caplog.set_level("INFO")
-    start, out = hard.with_name("start.csv"), hard.with_name("out.csv")
-    write_solution(start, np.arange(120), range(1, 121))
-    for best in ("DSATUR", "start"):
-        color(ColorSettings(graphs=(hard,), model=tiny_model, seconds=0, start=start, out=out))
-        assert f"colors ({best})" in caplog.text and f" by {best}, " in caplog.text
-        caplog.clear()
-        color(ColorSettings(graphs=(hard,), model=tiny_model, seconds=1, out=start))
-    assert read_colors(out).max() < 23
-
-
 OTHER = "give a proper coloring of this"
 TWICE = "node 'Drama' stands there twice or without one color"
 FORBIDDEN = "start has color 0 for node 'Drama', which precolored or allowed forbids"

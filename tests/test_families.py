@@ -15,6 +15,7 @@ import pytest
 from dimacs import queens
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_graphs import GRAPH, random_graph
 from tiny_runs import ROOT
 
 from gnn_training.contract import GRAPH_TYPES
@@ -77,13 +78,10 @@ def test_no_drawn_graph_is_a_deterministic_benchmark():
     assert fingerprint(squares[-1]) not in map(fingerprint, large)
 
 
-@settings(max_examples=60)
-@given(st.integers(1, 14), st.floats(0, 1), st.integers(0, 10**6))
-def test_renaming_nodes_keeps_the_fingerprint(n, p, seed):
-    rng = np.random.default_rng(seed)
-    graph = Graph.from_adjacency(rng.random((n, n)) < p)
-    renamed = Graph.from_edges(n, rng.permutation(n)[graph.edges])
-    assert fingerprint(renamed) == fingerprint(graph)
+@given(GRAPH, st.data())
+def test_renaming_nodes_keeps_the_fingerprint(graph: Graph, data):
+    names = np.array(data.draw(st.permutations(range(graph.num_nodes))))
+    assert fingerprint(Graph.from_edges(len(names), names[graph.edges])) == fingerprint(graph)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +117,7 @@ def test_another_total_keeps_the_shares_of_the_families():
 @settings(max_examples=40)
 @given(st.integers(1, 40), st.floats(0, 1), st.integers(0, 10**6))
 def test_labels_of_any_graph_are_proper_and_within_their_bounds(n, p, seed):
-    graph = Graph.from_adjacency(np.random.default_rng(seed).random((n, n)) < p)
+    graph = random_graph(n, p, seed)
     found = label(Instance(graph), moves=500, seconds=5, seed=0)
     assert is_proper(graph, found.coloring)
     assert set(found.coloring) == set(range(found.num_colors))

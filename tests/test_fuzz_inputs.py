@@ -4,7 +4,6 @@ all else is one sentence.
 
 import csv
 import gzip
-import io
 import json
 import re
 import struct
@@ -51,23 +50,21 @@ def node_link(graph: tuple[int, Edges]) -> bytes:
     return json.dumps({"nodes": [{"id": v} for v in range(graph[0])], "links": edges}).encode()
 
 
-def read_node_link(content: bytes) -> tuple[int, set]:
+def read_json(content: bytes) -> tuple[int, set]:
     document = json.loads(content)
     if "adjacency" in document:
-        return read_prism(content)
+        rows = document["adjacency"]["data"]
+        flat = [cell for row in rows for cell in row] if isinstance(rows[0], list) else rows
+        n = round(len(flat) ** 0.5)
+        return n, {frozenset((i // n, i % n)) for i, cell in enumerate(flat) if cell}
     links = document["edges"] if "edges" in document else document["links"]
     pairs = [(str(link["source"]), str(link["target"])) for link in links]
     return numbered([str(node["id"]) for node in document["nodes"]], pairs)
 
 
-def universal_lines(content: bytes) -> list[bytes]:
-    lines = io.StringIO(content.decode("latin-1"), newline=None).getvalue().split("\n")
-    return [line.encode("latin-1") for line in lines]
-
-
 def read_col(content: bytes) -> tuple[int, set]:
     num_nodes, edges = 0, set()
-    for line in universal_lines(content.removeprefix(b"\xef\xbb\xbf")):
+    for line in content.removeprefix(b"\xef\xbb\xbf").splitlines():
         match line.split():
             case [b"p", _, n, *_]:
                 num_nodes = int(n)
@@ -94,7 +91,7 @@ def without_brackets(line: str) -> str:
 
 def read_table(content: bytes, kind: str, num_nodes: int) -> tuple[int, set]:
     """The graph of a table, if it is of this kind and has so many nodes."""
-    text = b"\n".join(universal_lines(content.removeprefix(b"\xef\xbb\xbf"))).decode()
+    text = b"\n".join(content.removeprefix(b"\xef\xbb\xbf").splitlines()).decode()
     text = "\n".join(map(without_brackets, text.split("\n")))
     text = re.sub(r"[ \t]\{.*\}[ \t]*$", "", text, flags=re.MULTILINE)
     rows = [line for line in text.split("\n") if line.strip(ASCII)[:1] not in ("", "#", "%")]
@@ -150,14 +147,6 @@ def read_graphml(content: bytes) -> tuple[int, set]:
     return numbered(nodes, pairs)
 
 
-def read_prism(content: bytes) -> tuple[int, set]:
-    document = json.loads(content)
-    rows = document["adjacency"]["data"]
-    flat = [cell for row in rows for cell in row] if isinstance(rows[0], list) else rows
-    n = round(len(flat) ** 0.5)
-    return n, {frozenset((i // n, i % n)) for i, cell in enumerate(flat) if cell}
-
-
 def matrix(graph: tuple[int, Edges]) -> bytes:
     return b"\n".join(b" ".join(b"%d" % cell for cell in row) for row in Graph.from_edges(*graph).adjacency())
 
@@ -169,7 +158,7 @@ def adjacency_lists(graph: tuple[int, Edges]) -> bytes:
 
 READERS: dict[str, tuple[Callable, Callable]] = {
     "a.col": (col, read_col), "a.edges": (edge_list, read_table), "a.graphml": (graphml, read_graphml),
-    "a.json": (prism, read_prism), "b.json": (node_link, read_node_link), "b.txt": (matrix, read_table),
+    "a.json": (prism, read_json), "b.json": (node_link, read_json), "b.txt": (matrix, read_table),
     "a.csv": (lambda graph: b"Source,Target\n" + edge_list(graph).replace(b" ", b","), read_table),
     "a.txt": (adjacency_lists, read_table),
 }  # fmt: skip

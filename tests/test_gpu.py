@@ -69,7 +69,9 @@ def test_without_a_gpu_a_part_says_so_and_cores_are_measured_by_the_one_file_of_
     assert both["cost"] == pytest.approx(both["seconds"] * 3 / 3600) and alone["cost"] < alone["seconds"] * 3 / 3600
 
 
-def test_results_are_not_overwritten_and_parts_are_those_there_are(tiny_data: Path, tmp_path: Path):
+def test_results_are_not_overwritten_parts_are_those_there_are_and_end_in_time(tiny_data: Path, tmp_path: Path):
+    with pytest.raises(UserError, match=r"^machine: 0 minutes are over: --minutes allows more$"):
+        gpu.main(Options(tiny_data, tmp_path / "out", ("machine",), minutes=0.0))
     with pytest.raises(UserError, match="--parts step2: the parts are machine, agreement"):
         gpu.main(Options(tiny_data, tmp_path, ("machine", "step2")))
     (tmp_path / "gpu.json").touch()
@@ -101,8 +103,3 @@ def test_what_was_measured_before_the_end_is_kept(tmp_path: Path, end: str, code
     assert found["step"] == {"rows": [{"a": 1}, {"a": 12345.6}], "failed": failed}
     assert "| a      |\n|--------|\n| 1      |\n| 12,346 |\n" in page
     assert (f"**It failed: {failed}**" in page) == bool(failed)
-
-
-def test_a_part_that_takes_too_long_ends(tiny_data: Path, tmp_path: Path):
-    with pytest.raises(UserError, match=r"^machine: 0 minutes are over: --minutes allows more$"):
-        gpu.main(Options(tiny_data, tmp_path, ("machine",), minutes=0.0))

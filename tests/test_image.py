@@ -17,7 +17,7 @@ import debian
 import pytest
 from container_engine import Engine
 from test_environment import copy_checkout
-from tiny_runs import ROOT, metrics, status, wait_for
+from tiny_runs import ROOT, git, metrics, status, wait_for
 
 pytestmark = [pytest.mark.container, pytest.mark.slow, pytest.mark.timeout(1800)]  # for the first, which waits for all
 nightly = pytest.mark.nightly  # downloads and unpacks torch and CUDA
@@ -45,11 +45,10 @@ class Image:
         self.name = f"{engine.registry}/{checkout.name}"
         certificates = os.environ.get("PIP_CERT")
         self.build_flags = ["--network", "host", *(["--secret", f"id=ca,src={certificates}"] if certificates else [])]
-        _git(checkout, "init", "--quiet")
-        _git(checkout, "add", "--all")
-        author = ("-c", "user.name=test", "-c", "user.email=test@example.org")
-        _git(checkout, *author, "commit", "--quiet", "--message=test")
-        self.revision = _git(checkout, "rev-parse", "HEAD").strip()
+        git(checkout, "init", "--quiet")
+        git(checkout, "add", "--all")
+        git(checkout, "commit", "--quiet", "--message=test")
+        self.revision = git(checkout, "rev-parse", "HEAD")
         command = ["./build_and_push.sh", self.name, *flags, "--base", container_engine.BASE, "--", *self.build_flags]
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         done = subprocess.run(command, cwd=checkout, env=engine.environment, **options)
@@ -89,10 +88,6 @@ def small(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Image:
 @pytest.fixture(scope="module")
 def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Image:
     return Image(engine, tmp_path_factory.mktemp("coloring-gnn-"), {}, "--no-push")
-
-
-def _git(folder: Path, *args: str) -> str:
-    return subprocess.run(["git", "-C", folder, *args], capture_output=True, text=True, check=True).stdout
 
 
 def _steps(volume: Path) -> list[int]:

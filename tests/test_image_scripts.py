@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tiny_runs import ROOT, git
 
-ROOT = Path(__file__).parents[1]
 PUSHED, OTHER = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
 BEHAVIOUR = {
     "version": "echo 20.10",
@@ -33,8 +33,8 @@ class Checkout:
             shutil.copy(ROOT / name, self.root / name)
         (self.root / "gnn_training/__init__.py").write_text('__version__ = "1.0"\n')
         (self.root / ".gitignore").write_text("/image.json\n")
-        for args in (["init"], ["add", "--all"], ["-c", "user.name=x", "-c", "user.email=x", "commit", "-m", "x"]):
-            subprocess.run(["git", *args], cwd=self.root, capture_output=True, check=True)
+        for arguments in (["init"], ["add", "--all"], ["commit", "-m", "x"]):
+            git(self.root, *arguments)
 
     def start(self, *flags: str, env: dict[str, str] | None = None, **behaviour: str) -> subprocess.CompletedProcess:
         """Run build_and_push.sh; behaviour: shell commands, by docker command with _ for the blank."""

@@ -61,28 +61,17 @@ def test_rank_that_fails_ends_all_with_one_sentence_and_only_a_mistake_shows_its
     assert what in ("fail", "come too late") or not err  # torch warns of a socket
 
 
-def start(folder: Path, what: str) -> tuple[subprocess.Popen[str], list[int]]:
-    """A launcher whose ranks do this, and the ranks' process numbers."""
-    (folder / "launcher.py").write_text(LAUNCHER)
-    launcher = subprocess.Popen(
-        [sys.executable, folder / "launcher.py", what], env=ENVIRONMENT, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, process_group=0,
-    )  # fmt: skip
-    assert launcher.stdout is not None
-    return launcher, [int(launcher.stdout.readline().split()[1]) for _ in range(2)]
-
-
 @pytest.mark.slow
-def test_a_signal_reaches_the_ranks_and_ends_the_launcher_when_they_have_ended(tmp_path: Path):
-    launcher, ranks = start(tmp_path, "wait")
-    os.killpg(launcher.pid, signal.SIGINT)  # as a terminal sends it; test_ranks.py sends SIGTERM
-    assert launcher.wait(timeout=60) == 130
-    assert_end(ranks)
-
-
-@pytest.mark.slow
-def test_no_rank_outlives_a_launcher_that_is_killed(tmp_path: Path):
-    launcher, ranks = start(tmp_path, "wait")
-    launcher.kill()
-    assert launcher.wait(timeout=60) == -9
+@pytest.mark.parametrize(
+    ("send", "number", "code"),
+    [(os.killpg, signal.SIGINT, 130), (os.kill, signal.SIGKILL, -9)],  # a terminal sends one to the whole group
+)
+def test_no_rank_outlives_a_launcher_that_is_interrupted_or_killed(tmp_path: Path, send, number: int, code: int):
+    """test_ranks.py sends SIGTERM."""
+    (tmp_path / "launcher.py").write_text(LAUNCHER)
+    command, pipe = [sys.executable, tmp_path / "launcher.py", "wait"], subprocess.PIPE
+    launcher = subprocess.Popen(command, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True, process_group=0)
+    ranks = [int(launcher.stdout.readline().split()[1]) for _ in range(2)]
+    send(launcher.pid, number)
+    assert launcher.wait(timeout=60) == code
     assert_end(ranks)

@@ -12,6 +12,7 @@ from small_graphs import search_in_tensors, terms_of
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 
 from gnn_training import distributed
+from gnn_training.data import labels
 from gnn_training.data.families import draw
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
@@ -56,11 +57,6 @@ class Trainer:
     @property
     def averaged(self) -> torch.Tensor:
         return parameters_to_vector(self.learner.average.parameters()).detach()
-
-
-def assert_same_steps(a: torch.Tensor, b: torch.Tensor, first: torch.Tensor) -> None:
-    """By the norm: where a gradient is near 0, Adam makes a step of its last bits."""
-    assert (a - b).norm() < 1e-3 * (b - first).norm()
 
 
 @pytest.mark.parametrize(
@@ -129,8 +125,8 @@ def test_steps_are_those_of_adamw_on_the_plain_network_and_their_average_is_kept
             assert report[name] == pytest.approx(norm.item(), rel=1e-3)
         for name in LOSS_WEIGHTS:
             assert report[name] == pytest.approx(terms[name].item(), rel=1e-3, abs=1e-6)
-    assert_same_steps(one.weights, mine, first)
-    assert_same_steps(one.averaged, averaged, first)
+    tiny_runs.assert_same_steps(one.weights, mine, first)
+    tiny_runs.assert_same_steps(one.averaged, averaged, first)
     assert not torch.equal(one.weights, one.averaged)
     assert torch.equal(parameters_to_vector(one.learner.best_state()["network"].values()), one.averaged)
 
@@ -299,8 +295,9 @@ def test_where_no_graph_is_held_out_those_of_the_training_are_scored(tmp_path: P
 
 
 @pytest.mark.slow  # labels of 48 graphs
-def test_forty_steps_save_colors_on_other_graphs(tmp_path: Path, rt: Runtime):
+def test_forty_steps_save_colors_on_other_graphs(tmp_path: Path, rt: Runtime, monkeypatch):
     """Geometric graphs of 250 nodes. With the seeds 0, 1 and 2, the rule saves 1.08, .92 and .67 colors."""
+    monkeypatch.setattr(labels, "HORIZON", 2)  # long searches teach the predictions alone
     data = tiny_runs.pack(tmp_path, [draw(1, "geometric", i, 250) for i in range(48)])
     data.split = data.tensors["split"] = np.arange(48, dtype=np.uint8) % 2
     size = {"rounds": 500, "validation_rounds": 500, "batch_size": 16, "learning_rate": 0.1, "warmup_steps": 5}

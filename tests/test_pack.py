@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from tiny_runs import ROOT, git
 
 from gnn_training import __version__, files
 from gnn_training.errors import StorageError, UserError
@@ -17,7 +18,6 @@ from gnn_training.jobs import pack as job
 from gnn_training.report.scores import summarize
 from gnn_training.settings import PackSettings
 
-ROOT = Path(__file__).parents[1]
 NAMES = [
     "coloring_gnn.onnx", "coloring_gnn_web.onnx", "coloring_gnn.golden.json", "model.safetensors", "report.json",
     "config.json", "metrics.jsonl", "best.pt", "manifest.json", "report.html", "SHA256SUMS",
@@ -164,7 +164,6 @@ def test_damaged_lines_of_the_metrics_are_left_out_of_the_page(settings: PackSet
 @pytest.mark.parametrize(
     ("name", "before", "after", "sentence"),
     [
-        ("models/SHA256SUMS", b"", b"no sums\n", "models/no sums: differs from its checksum in SHA256SUMS"),
         ("models/model.safetensors", b"a", b"b", "model.safetensors: differs from its checksum in SHA256SUMS"),
         ("run/report.json", b'"sha256": "', b'"sha256": "0', "report.json is of another model .*; evaluate again"),
         ("run/config.json", b'"preset": "', b'"preset": "\\ud800', "a record in .*run: is damaged .UnicodeEncode"),
@@ -223,12 +222,6 @@ def test_what_the_other_jobs_leave_behind_can_be_packed(archive: Path, tiny_data
     assert found["data_sha256"] == json.loads((tiny_data / "manifest.json").read_text())["sha256"]
     assert found["training"]["status"] == "done" and found["training"]["step"] == 40
     assert b"What was trained" in contents["report.html"]
-
-
-def git(folder: Path, *arguments: str) -> str:
-    who = ["-c", "user.name=me", "-c", "user.email=me@localhost", "-c", "commit.gpgsign=false"]
-    ran = subprocess.run(["git", "-C", folder, *who, *arguments], capture_output=True, text=True, check=True)
-    return ran.stdout.strip()
 
 
 def test_the_revision_of_a_clone_tells_of_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -79,12 +79,9 @@ def test_a_reader_written_from_the_documentation_alone_sees_the_same_graph(folde
     assert np.array_equal(np.reshape(edges, (-1, 2)), PackedGraphs.open(folder).graph(3).edges)
 
 
-def test_opening_maps_the_file_and_reads_nothing(folder):
+def test_everybody_may_read_what_is_written_and_opening_it_maps_the_file(folder):
     opened = PackedGraphs.open(folder)
     assert str(folder / "graphs.safetensors") in Path("/proc/self/maps").read_text() and len(opened)
-
-
-def test_everybody_may_read_what_is_written(folder):
     assert (folder / "graphs.safetensors").stat().st_mode & 0o044 == 0o044
 
 

@@ -62,7 +62,7 @@ def test_an_evaluation_shows_every_method_and_every_graph(report: dict):
     assert "What was trained" not in text
 
 
-def test_a_training_shows_what_it_was_and_what_it_has_gained(report: dict, training: tuple):
+def test_a_training_shows_what_it_was_and_has_gained_and_no_cost_is_invented(report: dict, training: tuple):
     manifest, config, records = training
     text = render(report | {"verdict": "Use it."}, *training)
     assert re.search(r'</h1>\s*<p class="verdict">Trained for .* \(40\s+steps\) on .*\. Use it\.</p>', text)
@@ -72,6 +72,8 @@ def test_a_training_shows_what_it_was_and_what_it_has_gained(report: dict, train
     assert "data 12 s, train 5 min 0 s" in said["time"] and "2.60" in said["cost"] and "30.00 an hour" in said["cost"]
     assert f"1 &times; cpu; {report['machine']['cpus']} cores" in said["machine"]
     assert text.count("<svg role=") == 3 + 2  # curves, and a graph in two colorings
+    del manifest["cost"], manifest["price_per_hour"]
+    assert rows(render(report, *training))["cost"] == ["unknown: price_per_hour was not given"]
 
 
 def test_the_page_shows_a_graph_in_the_colors_of_dsatur_and_of_the_rule(report: dict):
@@ -83,12 +85,6 @@ def test_the_page_shows_a_graph_in_the_colors_of_dsatur_and_of_the_rule(report: 
     assert f"<h2>Graph {chosen['graph']}</h2>" in text
     without = render(report | {"picture": None})
     assert "<svg" not in without and "<h2>Graph " not in without
-
-
-def test_no_cost_is_invented(report: dict, training: tuple):
-    manifest, *rest = training
-    unpriced = {name: value for name, value in manifest.items() if name not in ("cost", "price_per_hour")}
-    assert rows(render(report, unpriced, *rest))["cost"] == ["unknown: price_per_hour was not given"]
 
 
 def test_the_commands_on_the_page_are_those_of_the_program(report: dict, training: tuple):

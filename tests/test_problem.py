@@ -298,7 +298,6 @@ class DokArray(dict):
         ({"precolored": {0: 5}, "allowed": {1: [0]}, "k": 3}, NoColoringError, "no color is left for node 0: change"),
         ({"precolored": {0: 5, 2: 6}, "k": 1}, NoColoringError, "with at most 1 colors does not exist: at least 3"),
         ({"graph": "petersen"}, TypeError, "a graph is a networkx graph, an edge array .* not str"),
-        ({"graph": None}, TypeError, "a graph is a networkx graph, an edge array .* not NoneType"),
         ({"graph": [(0, 1), (1,)]}, TypeError, "an edge array .* of integers .* not list"),
         ({"graph": np.zeros((3, 2))}, TypeError, "an edge array .* of integers .* not ndarray of float64"),
         ({"graph": np.zeros((2, 5), int)}, ValueError, r"shape \(E, 2\), not \(2, 5\): give one row per edge"),
@@ -317,21 +316,17 @@ class DokArray(dict):
         ({"graph": [(0, 1, 5), (1, 2, 3), (2, 0, 4)]}, ValueError,
          r"array \(3, 3\) is an adjacency matrix, whose numbers"),
         ({"graph": {"a": "bc"}}, TypeError, "the neighbours of node 'a' are 'bc': give a list"),
-        ({"graph": {"a": ["b"]}, "num_nodes": 2}, TypeError, "num_nodes is for an edge array only"),
         ({"graph": Sparse((2, 3), [0], [1], [1])}, ValueError, r"square, not \(2, 3\): A.T @ A with A = matrix != 0"),
         ({"graph": Sparse((3, 3), [0, 2], [1, 1], [1, 1])}, ValueError, "is not symmetric: .* A.T @ A .* colors the"),
         ({"graph": Sparse((2, 2), [0, 1], [1, 0], [1, 2])}, ValueError, "is not symmetric: .* A.T @ A .* colors the"),
         ({"graph": PETERSEN.nodes}, TypeError, "NodeView of networkx is no graph: give the graph itself, its edges"),
-        ({"graph": PETERSEN.degree}, TypeError, "DegreeView of networkx is no graph: give the graph itself, its edges"),
         ({"graph": PETERSEN[0]}, TypeError, "AtlasView of networkx is no graph: give the graph itself, its edges"),
         ({"graph": [PETERSEN] * 2, "seconds": 1}, TypeError, "a list of graphs is not one graph: call color_many"),
         ({"graph": {"nodes": [0, 1], "edges": [(0, 1)]}}, TypeError, "no neighbour is a key: give edges as networkx"),
         ({"graph": {"nodes": [0, 1], "edges": [[0, 1]]}}, TypeError, "an unhashable type: 'list': give edges as netw"),
-        ({"graph": {"from": [0, 1], "to": [1, 2]}}, TypeError, "no neighbour is a key: give edges as networkx.Graph"),
         ({"graph": {0: [0, 1, 0], 1: [1, 0, 1], 2: [0, 1, 0]}}, TypeError, "here are rows of 0 and 1: give the matrix"),
         ({"graph": {"a": {"a": 0, "b": 1}, "b": {"a": 1}}}, TypeError, "node 'a' has the neighbour 'a' with 0: leave"),
-        ({"graph": Frame("ab", "ac", [[0, 1], [1, 0]])}, ValueError, "a Frame is an adjacency matrix with the same la"),
-        ({"graph": Frame("aa", "aa", [[0, 1], [1, 0]])}, ValueError, "with the same labels in rows and columns, each "),
+        ({"graph": Frame("aa", "aa", [[0, 1], [1, 0]])}, ValueError, "a Frame is an adjacency matrix with the same la"),
         ({"graph": Frame([0, 1], "uv", [[0, 1], [1, 2]])}, ValueError, "or the edges as networkx.from_pandas_edgelist"),
         ({"graph": Frame("ab", "ba", [[0, 1], [0, 1]])}, ValueError, "is not symmetric: give"),
         ({"graph": Frame("ab", "ab", [[0, "x"], ["x", 0]])}, TypeError, "a graph is a networkx .* not Frame of <U"),
@@ -382,23 +377,6 @@ def test_the_lower_bound_of_a_list_coloring_is_that_of_the_graph():
     assert found.colors[0] == 9 and found.lower_bound == clique_size(gnn_training.graph.as_graph(PETERSEN).csr()) == 2
 
 
-def is_named_proper(graph: nx.Graph, colors: dict) -> bool:
-    return all(colors[u] != colors[v] for u, v in graph.edges() if u != v)
-
-
-def test_nodes_of_a_networkx_graph_may_have_any_labels(model: Model):
-    graph = nx.Graph([("a", (1, 2)), ((1, 2), 3.5), (3.5, "a"), ("a", frozenset())])
-    colors = gnn_training.color(graph, 0.1, model=model)
-    assert is_named_proper(graph, colors) and sorted(set(colors.values())) == [0, 1, 2]
-    assert all(type(color) is int for color in colors.values())
-
-
-def test_directions_parallel_edges_and_loops_are_ignored(model: Model):
-    graph = nx.MultiDiGraph([(0, 1), (1, 0), (0, 1), (1, 2), (2, 2)])
-    colors = gnn_training.color(graph, 0.1, model=model)
-    assert is_named_proper(graph, colors) and set(colors.values()) == {0, 1}
-
-
 def test_an_edge_array_gives_an_array_and_the_model_may_be_a_path(tiny_model: Path):
     colors = gnn_training.color(np.array([[0, 1], [1, 2], [2, 0], [3, 3]], dtype=np.uint8), 0.1, model=tiny_model)
     assert isinstance(colors, np.ndarray) and colors.dtype == np.int64
@@ -421,6 +399,9 @@ MATRIX = nx.to_numpy_array(nx.path_graph(3))
 @pytest.mark.parametrize(
     ("graph", "nodes", "edges"),
     [
+        (nx.Graph([("a", (1, 2)), (3.5, frozenset())]), ["a", (1, 2), 3.5, frozenset()],
+         [("a", (1, 2)), (3.5, frozenset())]),
+        (nx.MultiDiGraph([(0, 1), (1, 0), (0, 1), (1, 2), (2, 2)]), [0, 1, 2], [(0, 1), (1, 2)]),
         ({"a": ["b", "c"], "b": set()}, ["a", "b", "c"], [("a", "b"), ("a", "c")]),
         (nx.to_dict_of_dicts(nx.path_graph(3)), [0, 1, 2], [(0, 1), (1, 2)]),
         (RUSTWORKX, [0, 2, 5], [(0, 2), (2, 5)]),
@@ -441,11 +422,12 @@ MATRIX = nx.to_numpy_array(nx.path_graph(3))
         (np.array([[0, 1], [1, 2]]), 3, [(0, 1), (1, 2)]),
     ],
     ids=count(),
-)
+)  # fmt: skip
 def test_graphs_of_many_kinds_are_colored_and_keep_the_names_of_their_nodes(graph, nodes, edges, model: Model):
     colors = gnn_training.color(graph, 0.1, model=model)
     assert list(colors) == nodes if isinstance(nodes, list) else colors.shape == (nodes,)
     assert all(colors[u] != colors[v] for u, v in edges)
+    assert isinstance(colors, np.ndarray) or {type(color) for color in colors.values()} == {int}
     assert len(model.predict(graph).logits[0]) == len(colors)
 
 
@@ -466,18 +448,13 @@ def test_a_model_predicts_for_a_list_of_graphs_of_any_kind_and_a_list_of_edges_i
     assert [len(logits) for logits in model.predict([(0, 1), (1, 2)]).logits] == [3]
 
 
-@pytest.mark.parametrize("graphs", [[], nx.Graph(), [PETERSEN, nx.Graph()]])
-def test_a_prediction_needs_a_graph_with_nodes(graphs: object, model: Model):
-    with pytest.raises(ValueError, match="predict needs a graph, and every graph needs at least one node"):
-        model.predict(graphs)
-
-
-@pytest.mark.parametrize("steps", [2**40, 2**63, -(2**63)])
-def test_steps_that_never_end_are_refused(steps: int, model: Model):
-    with pytest.raises(
-        ValueError, match=rf"steps \({steps}\) must be at most 1000000000: call again with another seed"
-    ):
-        model.predict(PETERSEN, steps=steps)
+def test_a_prediction_needs_graphs_with_nodes_and_steps_that_end(model: Model):
+    for graphs in ([], nx.Graph(), [PETERSEN, nx.Graph()]):
+        with pytest.raises(ValueError, match="predict needs a graph, and every graph needs at least one node"):
+            model.predict(graphs)
+    for steps in (2**40, 2**63, -(2**63)):
+        with pytest.raises(ValueError, match=rf"steps \({steps}\) must be at most 1000000000: call again with another"):
+            model.predict(PETERSEN, steps=steps)
 
 
 def test_the_package_has_no_other_names():

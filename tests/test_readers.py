@@ -100,13 +100,9 @@ ADJACENCY = '{"nodes": [{"id": "a"}, {"id": "b"}], "adjacency": [[{"id": "b"}], 
 NAMED = (
     '<graphml><key id="d0" attr.name="label"/><graph><node id="0"><data key="d0">Rome</data></node>%s</graph></graphml>'
 )
-YED = '<node id="n%d"><data key="d6"><y:ShapeNode><y:NodeLabel>%s</y:NodeLabel></y:ShapeNode></data></node>'
-YED = (
-    '<graphml xmlns="http://g" xmlns:y="http://y"><graph>'
-    + YED % (0, "Rome")
-    + YED % (1, "Oslo")
-    + "</graph></graphml>"
-)
+YED_NODE = '<node id="n%d"><data key="d6"><y:ShapeNode><y:NodeLabel>%s</y:NodeLabel></y:ShapeNode></data></node>'
+YED_NODES = YED_NODE % (0, "Rome") + YED_NODE % (1, "Oslo")
+YED = f'<graphml xmlns="http://g" xmlns:y="http://y"><graph>{YED_NODES}</graph></graphml>'
 
 # The name of a file, its content, the edges by names of nodes (and nodes without an edge), and what it is read as; or
 # a part of the sentence that refuses it.

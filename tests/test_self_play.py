@@ -13,21 +13,20 @@ import torch
 from small_graphs import random_graph
 from tiny_runs import in_group
 from torch.nn.utils import parameters_to_vector
-from torch_geometric.data import Batch
 
 from gnn_training.data.families import draw
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.graph import Graph, conflicts
-from gnn_training.network.crossover import FIRST_LOG_CONFLICTS, CrossoverNetwork
+from gnn_training.network.crossover import CrossoverNetwork
 from gnn_training.network.crossover_weights import zero_weights
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search import kernels
 from gnn_training.search.batches import search_on_cpu
-from gnn_training.search.crossover import Parent, children, features_of, node_values
+from gnn_training.search.crossover import Parent, children
 from gnn_training.settings import TrainSettings
 from gnn_training.training import self_play
-from gnn_training.training.games import CHILDREN, RECORDED, Pair, Player, as_data
+from gnn_training.training.games import CHILDREN, RECORDED, Pair, Player
 from gnn_training.training.learner import Learner
 from gnn_training.training.loader import DeviceDataset, GraphLoader
 from gnn_training.training.replay_buffer import ReplayBuffer, from_bytes, num_bytes, to_bytes
@@ -109,18 +108,6 @@ def test_a_game_ends_at_the_lower_bound_and_when_it_is_stopped():
     assert player.play() == []
 
 
-def test_a_child_is_expected_to_have_fewer_conflicts_the_more_what_it_takes_is_worth():
-    pair, player = play(0)[0][0], play(0)[1]
-    torch.manual_seed(0)
-    network = CrossoverNetwork()
-    torch.nn.init.normal_(network.out.weight)
-    x = features_of(*player.lists, pair.colors.astype(np.int32), pair.ages.astype(np.int32), pair.k)
-    values = node_values(x, pair.colors.astype(np.int32), pair.k, network.weights())
-    worth = np.array([sum(values[p, origin == p].sum() for p in range(2)) for origin in pair.origin])
-    expected = network(Batch.from_data_list([as_data(pair, player.lists)]))[0].detach().numpy()
-    assert expected == pytest.approx(np.exp(FIRST_LOG_CONFLICTS) * (worth.mean() - worth), abs=1e-4)
-
-
 def test_pairs_of_several_graphs_survive_a_file():
     pairs = [pair for seed in range(2) for pair in play(seed, 40 + 20 * seed)[0]]
     pairs = [pair._replace(graph=int(pair.colors.shape[1] == 60)) for pair in pairs]
@@ -169,11 +156,11 @@ def drawn(games: SelfPlay, step: int) -> list[Pair]:
 
 
 @pytest.mark.slow  # a minute of games
-def test_two_ranks_play_the_games_of_one_and_share_its_batches(hard_data: Path, tmp_path: Path):
+def test_two_ranks_play_the_games_of_one_and_share_its_batches(hard_data: Path, tmp_path: Path, rt: Runtime):
     def playing(name: str, **changes) -> TrainSettings:
         return tiny_runs.settings(hard_data, tmp_path / name, self_play=1.0, games=10, **changes)
 
-    [(alone, batches, scores, played)] = in_group(1, iterations_of, playing("one", batch_pairs=8))
+    alone, batches, scores, played = iterations_of(rt, playing("one", batch_pairs=8))
     group = in_group(2, iterations_of, playing("two", batch_pairs=4))
     assert played == ITERATIONS // 2 and len(from_bytes(alone, PackedGraphs.open(hard_data).num_nodes)) > 20
     for mine, _, its_scores, _ in group:
@@ -200,12 +187,14 @@ def learned(rt: Runtime, settings: TrainSettings) -> tuple[np.ndarray, dict]:
     return parameters_to_vector(learner.network.crossover.parameters()).detach().numpy(), reports
 
 
-def test_two_ranks_learn_from_half_of_the_pairs_each_what_one_learns_from_all(tiny_data: Path, tmp_path: Path):
+def test_two_ranks_learn_from_half_of_the_pairs_each_what_one_learns_from_all(
+    tiny_data: Path, tmp_path: Path, rt: Runtime
+):
     def playing(ranks: int) -> TrainSettings:
         sizes = {"batch_size": 4 // ranks, "batch_states": 4 // ranks, "batch_pairs": 8 // ranks}
         return tiny_runs.settings(tiny_data, tmp_path / str(ranks), self_play=1.0, games=8, **sizes)
 
-    [(weights, reports)] = in_group(1, learned, playing(1))
+    weights, reports = learned(rt, playing(1))
     group = in_group(2, learned, playing(2))
     torch.manual_seed(playing(1).seed)
     moved = np.linalg.norm(weights - parameters_to_vector(ColoringNetwork().crossover.parameters()).detach().numpy())

@@ -70,6 +70,13 @@ def settings(data: Path, run: Path, **changes) -> TrainSettings:
     return TrainSettings(data=data, run=run, **({"device": "cpu"} | values | changes))
 
 
+def git(folder: Path, *arguments: str) -> str:
+    """What git prints, for a user of no machine."""
+    who = ["-c", "user.name=me", "-c", "user.email=me@localhost", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", "-C", folder, *who, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
 def status(run: Path) -> dict:
     """What a training says about itself at its end."""
     return json.loads((run / "status.json").read_text())
@@ -163,6 +170,11 @@ def _member(store: str, rank: int, size: int, function: Callable, args: tuple) -
     result = function(Runtime(rank, size, torch.device("cpu")), *args)
     dist.destroy_process_group()
     return result
+
+
+def assert_same_steps(a: torch.Tensor, b: torch.Tensor, first: torch.Tensor) -> None:
+    """Weights after the same steps. By the norm: where a gradient is near 0, Adam makes a step of its last bits."""
+    assert (a - b).norm() < 1e-3 * (b - first).norm()
 
 
 def differences(a: object, b: object, name: str = "") -> list[str]:
