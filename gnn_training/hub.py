@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gnn_training import files
+from gnn_training import files, run_files
 from gnn_training.contract import MODEL_FILE, MODEL_FILES, SUMS_FILE
 from gnn_training.errors import UserError
 from gnn_training.machine import require_package
 
 # SUMS_FILE names them.
-FILES = (*MODEL_FILES, "config.json", "report.json", "manifest.json")
+FILES = (*MODEL_FILES, run_files.CONFIG, run_files.REPORT, run_files.ARCHIVE_MANIFEST)
 NAME = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@(.+))?")
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import logging
 import math
 import os
@@ -20,7 +19,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from gnn_training import files
+from gnn_training import files, run_files
 from gnn_training.console import as_text, markdown_table, print_tables, progress
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import sources, suites
@@ -74,10 +73,10 @@ def evaluate(settings: EvaluateSettings) -> None:
         "note": scores.note(settings.seconds, threads, gpus),
         "verdict": scores.verdict(rows, settings.seconds or COMPARED_SECONDS),
     }  # fmt: skip
-    files.write_text(settings.report, json.dumps(content, indent=1) + "\n")
+    files.write_bytes(settings.report, files.as_json(content))
     files.write_text(web_page, render(content))
     log.info("wrote %s and %s", settings.report, web_page)
-    _show(content, settings.report.parent / "tensorboard")
+    _show(content, settings.report.parent / run_files.CURVES_FOLDER)
 
 
 def _rows(cases: Sequence[Case], model: Model, settings: EvaluateSettings, threads: int, gpus: list[int]) -> list[Row]:

@@ -4,7 +4,7 @@ import json
 import logging
 from pathlib import Path
 
-from gnn_training import files
+from gnn_training import files, run_files
 from gnn_training.console import cell
 from gnn_training.contract import MAX_COLORS, SUMS_FILE, WEIGHTS_FILE
 from gnn_training.errors import UserError
@@ -53,9 +53,9 @@ def _contents(settings: PushSettings) -> Contents:
         import jinja2
 
         contents = {file: packed[file] for file in FILES}
-        report, manifest = (json.loads(contents[file]) for file in ("report.json", "manifest.json"))
+        report, manifest = (json.loads(contents[file]) for file in (run_files.REPORT, run_files.ARCHIVE_MANIFEST))
         report.pop("picture", None)  # the edges of a graph of the user
-        contents["report.json"] = (json.dumps(report, indent=1) + "\n").encode()
+        contents[run_files.REPORT] = files.as_json(report)
         environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)
         environment.filters |= {"cell": cell, "name": METHODS.get}
         card = environment.from_string(CARD.read_text(encoding="utf-8")).render(
