@@ -17,9 +17,9 @@ NAME = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@(.+))?")
 
 
 def model_file(name: Path | str) -> Path:
-    """Return the path of a model file. Of hf://owner/name or hf://owner/name@revision, the files are fetched first and
-    their checksums checked; without a connection, those of the cache are taken. Raises UserError if there is no such
-    model, it cannot be fetched, or a file differs from its checksum.
+    """The path of a model file. Of hf://owner/name or hf://owner/name@revision, the files are fetched first and their
+    checksums checked; without a connection, those of the cache are taken. UserError if there is no such model, it
+    cannot be fetched, or a file differs from its checksum.
     """
     if not str(name).startswith("hf:"):
         if NAME.fullmatch(f"hf://{name}") and not Path(name).suffix and not os.path.exists(name):

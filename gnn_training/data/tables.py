@@ -66,7 +66,7 @@ def _normalized(content: bytes) -> bytes:
 
 
 def checked_size(num_nodes: int) -> int:
-    """Return `num_nodes`; UserError if it is below 1 or above MAX_NODES."""
+    """`num_nodes`; UserError if it is below 1 or above MAX_NODES."""
     if not 1 <= num_nodes <= MAX_NODES:
         raise UserError(f"the graph has {num_nodes} nodes; it needs at least one; at most {MAX_NODES} are read")
     return num_nodes

@@ -45,8 +45,8 @@ OTHER_MINUTES = 3  # check, export, verify, evaluate and pack, as measured there
 
 
 def check(settings: CheckSettings) -> None:
-    """Print a table of what was found. Raises UserError: the job would not start here. The message has every reason,
-    the class is that of the first.
+    """Print a table of what was found. UserError if the job would not start here: the message has every reason, the
+    class is that of the first.
     """
     if settings.assume:
         about, rows, advice = estimate(settings, *settings.assume.split("x"))
@@ -72,8 +72,8 @@ def check(settings: CheckSettings) -> None:
 
 
 def estimate(settings: CheckSettings, kind: str, most: str) -> tuple[dict[str, str], dict[str, list], str]:
-    """Return what the job does, a table of how long that takes on up to `most` GPUs of a kind and what it costs, and
-    how many of them the job is worth.
+    """What the job does, a table of how long that takes on up to `most` GPUs of a kind and what it costs, and how many
+    of them the job is worth.
     """
     graphs, rows = RECIPES[settings.recipe].num_graphs, list[dict]()
     evaluated = settings.validation_graphs or graphs // 5  # see labels.split

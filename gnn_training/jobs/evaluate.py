@@ -48,8 +48,8 @@ LIBRARIES = ("onnxruntime", "numpy", "networkx")
 
 
 def evaluate(settings: EvaluateSettings) -> None:
-    """Color every graph, print the tables, write report and page. Raises UserError if the model, a graph or the CSV
-    cannot be read, or a file has no place; RuntimeError with graph and method if a coloring is not proper.
+    """Color every graph, print the tables, write report and page. UserError if the model, a graph or the CSV cannot be
+    read, or a file has no place; RuntimeError with graph and method if a coloring is not proper.
     """
     web_page = settings.report.with_suffix(".html")
     files.require_places([settings.report, web_page], _inputs(settings))

@@ -21,8 +21,8 @@ CARD = Path(__file__).with_name("card.md")
 
 
 def push(settings: PushSettings) -> str:
-    """Upload the files of the archive and a model card in one commit. Returns hf://owner/name@commit. Raises UserError:
-    the archive cannot be used, or the Hub cannot be reached or refuses.
+    """Upload the files of the archive and a model card in one commit; return hf://owner/name@commit. UserError if the
+    archive cannot be used, or the Hub cannot be reached or refuses.
     """
     name, contents = f"hf://{settings.repo}", _contents(settings)
     with errors_in_a_sentence(name):
@@ -37,7 +37,7 @@ def push(settings: PushSettings) -> str:
 
 
 def dry_run(settings: PushSettings) -> None:
-    """Check the archive and print the model card. Raises UserError as `push`, without a connection."""
+    """Check the archive and print the model card. UserError as `push`, without a connection."""
     contents = _contents(settings)
     print(contents["README.md"].decode())
     log.info("would push %d files to hf://%s: %s", len(contents), settings.repo, ", ".join(contents))

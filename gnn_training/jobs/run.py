@@ -65,8 +65,8 @@ class Step:
 
 
 def run(settings: RunSettings) -> None:
-    """Do every step that is not done. The same command continues what was interrupted. Raises UserError: the settings,
-    this machine or its folders cannot be used. SystemExit: exit code of a step that failed and has said why.
+    """Do every step that is not done. The same command continues what was interrupted. UserError if the settings, this
+    machine or its folders cannot be used. SystemExit with the exit code of a step that failed and has said why.
     """
     started, source = time.monotonic(), locate(settings)
     steps = plan(settings, source)
@@ -88,9 +88,7 @@ def run(settings: RunSettings) -> None:
 
 
 def dry_run(settings: RunSettings) -> None:
-    """Write the settings files of the steps and print the commands of a shell that do the job. Raises UserError: as
-    `run`.
-    """
+    """Write the settings files of the steps and print the commands of a shell that do the job. UserError as `run`."""
     steps, variables = plan(settings, locate(settings)), machine.select_gpus(settings.gpus)
     # A rehearsal of a job for GPUs, on a machine without.
     is_elsewhere = settings.preset in ("single", "multi") and settings.device != "cpu" and not machine.may_have_gpus()
@@ -107,8 +105,8 @@ def dry_run(settings: RunSettings) -> None:
 
 
 def plan(settings: RunSettings, source: DataLocation) -> list[Step]:
-    """Return the steps of the whole job. The first is missing if the graphs of `source` are packed already. Raises
-    UserError: every rank of torchrun would do the whole job.
+    """The steps of the whole job. The first is missing if the graphs of `source` are packed already. UserError if every
+    rank of torchrun would do the whole job.
     """
     if "RANK" in os.environ:
         raise UserError("RANK is set: start the job once and without torchrun, or unset it")
@@ -161,14 +159,14 @@ class StepRecord:
             log.warning("%s", error)
 
     def is_done(self, step: Step) -> bool:
-        """Return whether this version has done the step with these settings and its files have not changed since."""
+        """Whether this version has done the step with these settings and its files have not changed since."""
         if step.prepares:
             return self.is_done(step.prepares)
         then = self._states.get(step.name, {})
         return bool(step.files) and all(then.get(name) == now for name, now in _state(step).items())
 
     def other_version(self, step: Step) -> str | None:
-        """Return the version that has done the step if it was another one."""
+        """The version that has done the step if it was another one."""
         then = self._states.get(step.name, {})
         version = then.get("version", "0.6.0 or older")  # which did not record it
         return version if "files" in then and version != __version__ else None
@@ -264,8 +262,8 @@ def _finish(settings: RunSettings, record: StepRecord, how: str) -> None:
 
 
 def require_pod(environ: Mapping[str, str]) -> None:
-    """Refuse at the start what would keep the pod from being stopped at the end. Raises UserError: a variable is
-    missing or malformed.
+    """Refuse at the start what would keep the pod from being stopped at the end. UserError if a variable is missing or
+    malformed.
     """
     if not re.fullmatch(r"[\w-]+", environ.get("RUNPOD_POD_ID", ""), re.ASCII):
         raise UserError("stop_pod needs RUNPOD_POD_ID, which RunPod sets in its pods: leave --stop-pod out elsewhere")
@@ -275,7 +273,7 @@ def require_pod(environ: Mapping[str, str]) -> None:
 
 def stop_pod(environ: Mapping[str, str], api: str = POD_API, backoff: float = POD_BACKOFF) -> None:
     """Ask RunPod to stop this pod, which `require_pod` has accepted. Its volume stays. The platform then ends this
-    process. Raises MachineError: RunPod refused or did not answer, so the pod is still billed.
+    process. MachineError if RunPod refused or did not answer, so that the pod is still billed.
     """
     pod = environ["RUNPOD_POD_ID"]
     log.info("asking RunPod to stop pod %s", pod)

@@ -19,8 +19,8 @@ SAME_SIGNAL_SECONDS = 1.0  # between signals that have one cause, such as a `tim
 
 
 def train(settings: TrainSettings) -> None:
-    """Train on all ranks: those that torchrun has started, or else those started here, one per GPU or core. Raises
-    UserError if machine, data, logger or run folder cannot be used, SystemExit if a signal stopped it; state is saved.
+    """Train on all ranks: those that torchrun has started, or else those started here, one per GPU or core. UserError
+    if machine, data, logger or run folder cannot be used, SystemExit if a signal stopped it; state is saved.
     """
     require_logger(settings.logger)
     if os.environ.get("LOCAL_RANK", "0") == "0":  # once per machine: a gigabyte takes a second
