@@ -197,13 +197,18 @@ def _row(case: Case, rules: dict[str, np.ndarray], settings: EvaluateSettings) -
     graph, lists, seconds = case.graph, case.graph.csr(), settings.seconds or COMPARED_SECONDS
     clique, sizes = first_colorings.clique_size(lists), (graph.num_nodes, graph.num_edges)
     row = Row(graph.name, case.family, *sizes, case.best_known, clique, published=case.published)
-    lower = max(clique, case.target)
+    lower = _lower(case, row)
     _watch(row, graph, "dsatur", starmap(kernels.dsatur, [lists]))
     if settings.tabucol:
         _watch(row, graph, "tabucol", _alone(lists, lower, seconds, portfolio.tabu_search))
         for method, weights in rules.items():
             _watch(row, graph, method, _alone(lists, lower, seconds, portfolio.trained_rule, weights))
     return row
+
+
+def _lower(case: Case, row: Row) -> int:
+    """Number of colors at which a search ends."""
+    return max(row.clique, case.target)
 
 
 def _call(case: Case, row: Row, model: Model) -> None:
@@ -231,8 +236,8 @@ def _search(
     def search(case: Case, row: Row) -> None:
         row.gpu = free.get()  # nobody else has it until it is put back
         try:
-            deadline, lower = time.monotonic() + seconds, max(row.clique, case.target)
-            budget = engine.Budget(deadline, lower, threads, gpus=() if row.gpu is None else (row.gpu,))
+            deadline = time.monotonic() + seconds
+            budget = engine.Budget(deadline, _lower(case, row), threads, gpus=() if row.gpu is None else (row.gpu,))
             found = portfolio.colorings(case.graph, trained, budget, row.clique)
             _watch(row, case.graph, "search", (coloring.colors for coloring in found))
         finally:
@@ -245,8 +250,8 @@ def _search(
 def _tabucol_call(case: Case, row: Row) -> None:
     """Add TabuCol in the time of the call, if there was one."""
     if spent := row.seconds.get("one_call"):
-        lower = max(row.clique, case.target)
-        _watch(row, case.graph, "tabucol_call", _alone(case.graph.csr(), lower, spent, portfolio.tabu_search))
+        found = _alone(case.graph.csr(), _lower(case, row), spent, portfolio.tabu_search)
+        _watch(row, case.graph, "tabucol_call", found)
 
 
 def _picture(cases: list[Case], rows: list[Row]) -> dict[str, Any] | None:
