@@ -195,17 +195,15 @@ def _label(pending: Sequence[Source], parts: Path, name: str, plan: Plan, worker
 
 def _log_sources(finished: Iterable[tuple[Columns, dict[str, str]]]) -> None:
     """Tell what is wrong with sources, and how many graphs were read as what."""
-    sizes: dict[str, list[np.ndarray]] = {}
+    counts: dict[str, np.ndarray] = {}  # of graphs, nodes and edges
     for tensors, metadata in finished:
-        rows = np.column_stack([tensors["num_nodes"], tensors["num_edges"]])
-        for kind, size in zip(json.loads(metadata["kinds"]), rows, strict=True):
-            sizes.setdefault(kind, []).append(size)
+        for kind, *sizes in zip(json.loads(metadata["kinds"]), tensors["num_nodes"], tensors["num_edges"], strict=True):
+            counts[kind] = counts.get(kind, 0) + np.array([1, *sizes], np.int64)
         for note in json.loads(metadata["notes"]):
             log.warning(note)
-    for kind, found in sizes.items():
+    for kind, (graphs, nodes, edges) in counts.items():
         if kind:
-            nodes, edges = np.array(found, np.int64).sum(axis=0)
-            log.info("%d graphs, %d nodes, %d edges, %s", len(found), nodes, edges, kind)
+            log.info("%d graphs, %d nodes, %d edges, %s", graphs, nodes, edges, kind)
 
 
 def _read_part(path: Path) -> tuple[Columns, dict[str, str]] | None:

@@ -74,11 +74,10 @@ def checked_size(num_nodes: int) -> int:
 
 def numbered(position: dict[bytes, int], edge_ends: array | np.ndarray, kind: str) -> Instance:
     """Graph of pairs of positions of labels. Labels that all are whole numbers give the order of the nodes."""
-    rank = np.arange(checked_size(len(position)), dtype=np.int32)
-    if all(map(WHOLE.fullmatch, position)):
-        rank[np.fromiter(map(int, position), np.int64).argsort(kind="stable")] = np.arange(len(rank))
-    labels = list(position)
-    names = [labels[i].decode() for i in rank.argsort().tolist()]
+    labels, order = list(position), np.arange(checked_size(len(position)))
+    if all(map(WHOLE.fullmatch, labels)):
+        order = np.fromiter(map(int, labels), np.int64).argsort(kind="stable")
+    rank, names = order.argsort().astype(np.int32), [labels[i].decode() for i in order.tolist()]
     return Instance(Graph.from_edges(len(rank), rank[np.asarray(edge_ends).reshape(-1, 2)]), names=names, kind=kind)
 
 
