@@ -10,7 +10,6 @@ from pathlib import Path
 from gnn_training import __version__, files, run_files
 from gnn_training.contract import MODEL_FILE, MODEL_FILES, SUMS_FILE
 from gnn_training.errors import StorageError, UserError
-from gnn_training.files import Contents, read_archive, write_archive
 from gnn_training.report.page import Json, render
 from gnn_training.settings import PackSettings
 from gnn_training.training.logbook import read_metrics
@@ -46,9 +45,9 @@ def pack(settings: PackSettings) -> Path:
     contents[SUMS_FILE] = files.checksums(contents).encode()
     archive = settings.models / run_files.ARCHIVE
     with files.replace_file(archive) as temporary:
-        write_archive(temporary, contents, modified)
+        files.write_archive(temporary, contents, modified)
         try:
-            read_archive(temporary)
+            files.read_archive(temporary)
         except UserError as error:
             place = f"{archive.parent}: the archive reads back damaged ({error.__cause__})"
             raise StorageError(f"{place}; use --models elsewhere") from error
@@ -79,7 +78,7 @@ def _revision(root: Path) -> str:
         return "unknown"
 
 
-def _require_one_training(settings: PackSettings, contents: Contents, report: Json, status: Json) -> None:
+def _require_one_training(settings: PackSettings, contents: files.Contents, report: Json, status: Json) -> None:
     """Raise UserError if the report or the checkpoint are of another model."""
     if report["model"]["sha256"] != hashlib.sha256(contents[MODEL_FILE]).hexdigest():
         raise UserError(f"{settings.run / run_files.REPORT} is of another model than {settings.models}; evaluate again")

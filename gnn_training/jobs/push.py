@@ -8,7 +8,6 @@ from gnn_training import files, run_files
 from gnn_training.console import cell
 from gnn_training.contract import MAX_COLORS, SUMS_FILE, WEIGHTS_FILE
 from gnn_training.errors import UserError
-from gnn_training.files import Contents, read_archive
 from gnn_training.hub import FILES, errors_in_a_sentence, parse
 from gnn_training.machine import require_package
 from gnn_training.report.scores import METHODS
@@ -43,12 +42,12 @@ def dry_run(settings: PushSettings) -> None:
     log.info("would push %d files to hf://%s: %s", len(contents), settings.repo, ", ".join(contents))
 
 
-def _contents(settings: PushSettings) -> Contents:
+def _contents(settings: PushSettings) -> files.Contents:
     """The files of the archive that are uploaded, and a model card with the scores of its report.json."""
     if parse(f"hf://{settings.repo}")[1] is not None:
         raise UserError(f"repo ({settings.repo}) must be owner/name: a push goes to the main branch")
     require_package("jinja2", "push", "'.[hub]' in a clone")
-    packed = read_archive(settings.archive)
+    packed = files.read_archive(settings.archive)
     with files.damaged(settings.archive, "pack again"):
         import jinja2
 
