@@ -10,10 +10,9 @@ from itertools import combinations, pairwise
 
 import networkx as nx
 import numpy as np
+from numpy.random import Generator
 
 from gnn_training.graph import Graph, Instance
-
-Generator = np.random.Generator
 
 
 def sharing(uses: np.ndarray) -> Graph:

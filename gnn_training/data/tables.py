@@ -8,7 +8,7 @@ import re
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, takewhile
 from reprlib import repr as brief
 from typing import NamedTuple, NoReturn, Self
 
@@ -136,7 +136,7 @@ class Rows:
         if self.separator:
             return [cell.strip() for cell in line.split(self.separator)]
         words = line.split()
-        return words[: next(i for i, word in enumerate([*words, b"#"]) if word[:1] == b"#")] if b"#" in line else words
+        return list(takewhile(lambda word: word[:1] != b"#", words)) if b"#" in line else words
 
 
 class Pairs(NamedTuple):
@@ -320,7 +320,7 @@ def _graph_of(matrix: np.ndarray, names: Sequence[bytes]) -> Instance:
     return Instance(Graph.from_adjacency(matrix != 0), names=labels, kind="adjacency matrix")
 
 
-class Further:
+class FurtherCells:
     """The cells after the second of all rows: how many there are, how many are also a label, a number or a fraction."""
 
     def __init__(self, rows: Rows, pairs: Pairs):
@@ -341,12 +341,12 @@ class Further:
 
 def _has_neighbours(rows: Rows, pairs: Pairs) -> bool:
     """Whether further cells of rows are neighbours, not weights or labels of an edge. UserError if not certain."""
-    further = Further(rows, pairs)
+    further = FurtherCells(rows, pairs)
     may_be_lists = further.begin_once and not rows.skip  # such lists have no header
     if pairs.widths.min() == 1:
         may_be_short = further.are_labels and further.all_begin and pairs.widths.max() > 1
         if not (may_be_lists and may_be_short):
-            _alone(*next(row for row in rows if len(row[1]) == 1))
+            _refuse_single_cell(*next(row for row in rows if len(row[1]) == 1))
     if may_be_lists and _are_neighbours(rows, pairs, further):
         return True
     if _are_attributes(rows, pairs, further):
@@ -356,7 +356,7 @@ def _has_neighbours(rows: Rows, pairs: Pairs) -> bool:
     _refuse(number, row, SEVERAL, HINT)
 
 
-def _are_neighbours(rows: Rows, pairs: Pairs, further: Further) -> bool:
+def _are_neighbours(rows: Rows, pairs: Pairs, further: FurtherCells) -> bool:
     """Whether further cells are names of nodes, or like the second cells in rows of several lengths."""
     if further.are_labels and (np.ptp(pairs.widths) or (further.all_begin and _is_mutual(rows))):
         return True
@@ -365,7 +365,7 @@ def _are_neighbours(rows: Rows, pairs: Pairs, further: Further) -> bool:
     return further.is_uneven and are_alike and bool(rows.separator or further.have_numbers)
 
 
-def _are_attributes(rows: Rows, pairs: Pairs, further: Further) -> bool:
+def _are_attributes(rows: Rows, pairs: Pairs, further: FurtherCells) -> bool:
     """Whether further cells say something about the edge of the first two."""
     numbers = further.labels_are_numbers
     if any(np.ptp(column) == 0 and not numbers[column[0]] for column in pairs.ends.T):
@@ -403,7 +403,7 @@ def _edge_list(rows: Rows, columns: tuple[int, int], kind: str, pairs: Pairs) ->
     for number, cells in rows if is_bad else ():
         ends = [cells[column] for column in columns if column < len(cells)]
         if len(ends) < 2 or not all(ends):
-            _alone(number, cells)
+            _refuse_single_cell(number, cells)
         _check_label(number, ends)
     are_apart = len(pairs.ends) > 1 and not np.isin(*pairs.ends.T).any()
     return replace(numbered(pairs.position, pairs.ends, kind), warning=APART if are_apart else "")
@@ -434,7 +434,7 @@ def _check_count(number: int, position: dict[bytes, int]) -> None:
         raise UserError(f"line {number}: begins node {MAX_NODES + 1}; a larger graph is not read")
 
 
-def _alone(number: int, cells: Sequence[bytes]) -> NoReturn:
+def _refuse_single_cell(number: int, cells: Sequence[bytes]) -> NoReturn:
     shown = brief(b" ".join(filter(None, cells)).decode())
     raise UserError(f"line {number}: {shown} is alone; an edge list has two nodes per line")
 

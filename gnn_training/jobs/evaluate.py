@@ -93,11 +93,11 @@ def _rows(cases: Sequence[Case], model: Model, settings: EvaluateSettings, threa
             advance(1)
         chosen = [(cases[place], rows[place]) for place in called]
         for case, row in chosen:
-            _call(case, row, model)
+            _add_call(case, row, model)
             advance(1)
         if settings.tabucol:
-            list(pool.map(lambda graph: _tabucol_call(*graph), chosen))
-        for _ in _search(chosen if settings.seconds else [], model.trained, settings.seconds, threads, gpus):
+            list(pool.map(lambda graph: _add_tabucol_call(*graph), chosen))
+        for _ in _add_search(chosen if settings.seconds else [], model.trained, settings.seconds, threads, gpus):
             advance(1)
     if not settings.best_known and not settings.suite:
         for row in rows:
@@ -198,11 +198,11 @@ def _row(case: Case, rules: dict[str, np.ndarray], settings: EvaluateSettings) -
     clique, sizes = first_colorings.clique_size(lists), (graph.num_nodes, graph.num_edges)
     row = Row(graph.name, case.family, *sizes, case.best_known, clique, published=case.published)
     lower = _lower(case, row)
-    _watch(row, graph, "dsatur", starmap(kernels.dsatur, [lists]))
+    _note(row, graph, "dsatur", starmap(kernels.dsatur, [lists]))
     if settings.tabucol:
-        _watch(row, graph, "tabucol", _alone(lists, lower, seconds, portfolio.tabu_search))
+        _note(row, graph, "tabucol", _one_method(lists, lower, seconds, portfolio.tabu_search))
         for method, weights in rules.items():
-            _watch(row, graph, method, _alone(lists, lower, seconds, portfolio.trained_rule, weights))
+            _note(row, graph, method, _one_method(lists, lower, seconds, portfolio.trained_rule, weights))
     return row
 
 
@@ -211,7 +211,7 @@ def _lower(case: Case, row: Row) -> int:
     return max(row.clique, case.target)
 
 
-def _call(case: Case, row: Row, model: Model) -> None:
+def _add_call(case: Case, row: Row, model: Model) -> None:
     """Add one call, which takes all threads."""
     graph, start = case.graph, time.monotonic()
     try:
@@ -220,12 +220,12 @@ def _call(case: Case, row: Row, model: Model) -> None:
     except (MemoryError, TimeoutError) as error:
         log.warning("%s: too large for the network on this machine: %s", graph.name, error)
     else:
-        _watch(row, graph, "one_call", [one_call], spent)
+        _note(row, graph, "one_call", [one_call], spent)
         row.conflicts = conflicts(graph, prediction.logits[0].argmax(1))
         row.chromatic = float(prediction.chromatic[0])
 
 
-def _search(
+def _add_search(
     graphs: Sequence[tuple[Case, Row]], trained: engine.Trained, seconds: float, threads: int, gpus: Sequence[int]
 ) -> Iterator[None]:
     """Add the search to every row. Each of several GPUs has a graph of its own at a time."""
@@ -239,7 +239,7 @@ def _search(
             deadline = time.monotonic() + seconds
             budget = engine.Budget(deadline, _lower(case, row), threads, gpus=() if row.gpu is None else (row.gpu,))
             found = portfolio.colorings(case.graph, trained, budget, row.clique)
-            _watch(row, case.graph, "search", (coloring.colors for coloring in found))
+            _note(row, case.graph, "search", (coloring.colors for coloring in found))
         finally:
             free.put(row.gpu)
 
@@ -247,11 +247,11 @@ def _search(
         yield from pool.map(lambda graph: search(*graph), graphs)
 
 
-def _tabucol_call(case: Case, row: Row) -> None:
+def _add_tabucol_call(case: Case, row: Row) -> None:
     """Add TabuCol in the time of the call, if there was one."""
     if spent := row.seconds.get("one_call"):
-        found = _alone(case.graph.csr(), _lower(case, row), spent, portfolio.tabu_search)
-        _watch(row, case.graph, "tabucol_call", found)
+        found = _one_method(case.graph.csr(), _lower(case, row), spent, portfolio.tabu_search)
+        _note(row, case.graph, "tabucol_call", found)
 
 
 def _picture(cases: list[Case], rows: list[Row]) -> dict[str, Any] | None:
@@ -270,7 +270,7 @@ def _picture(cases: list[Case], rows: list[Row]) -> dict[str, Any] | None:
     return None
 
 
-def _watch(row: Row, graph: Graph, method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> None:
+def _note(row: Row, graph: Graph, method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> None:
     """Note in the row what a method finds, and when; `spent` seconds came before."""
     start = time.monotonic() - spent
     timed = [(time.monotonic() - start, colors) for colors in colorings]
@@ -286,7 +286,7 @@ def _watch(row: Row, graph: Graph, method: str, colorings: Iterable[np.ndarray],
                 row.colorings[method] = colors
 
 
-def _alone(
+def _one_method(
     lists: NeighbourLists, lower: int, seconds: float, method: engine.Method, rule: np.ndarray | None = None
 ) -> Iterator[np.ndarray]:
     """Yield DSATUR's colors, then those of one method on one thread, each with fewer colors, down to `lower`."""
