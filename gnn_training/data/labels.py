@@ -153,9 +153,9 @@ def _label_without_copies(
     kept: dict[int, tuple[Source, Row]] = {}  # by fingerprint
     for number in range(10):  # a family of few small graphs runs out of new ones
         copies = []
-        for position, row in _label(pending, parts, str(number), plan, workers):
-            if kept.setdefault(int(row["fingerprint"]), (pending[position], row))[1] is not row:
-                copies.append(pending[position])
+        for source, row in _label(pending, parts, str(number), plan, workers):
+            if kept.setdefault(int(row["fingerprint"]), (source, row))[1] is not row:
+                copies.append(source)
         if copies:
             log.info("copies of other graphs, %s: %d", "replaced" if redraw else "left out", len(copies))
         if not copies or not redraw:
@@ -164,8 +164,8 @@ def _label_without_copies(
     return list(kept.values())
 
 
-def _label(pending: Sequence[Source], parts: Path, name: str, plan: Plan, workers: int) -> list[tuple[int, Row]]:
-    """Label sources, or read what an earlier run labelled. Return positions and graphs in the order of the sources.
+def _label(pending: Sequence[Source], parts: Path, name: str, plan: Plan, workers: int) -> list[tuple[Source, Row]]:
+    """Label sources, or read what an earlier run labelled; return those that could be read, and their graphs, in order.
     Validation graphs, which have been labelled once, get longer searches; all else has been told.
     """
     is_validation, count = name == VALIDATION, -(-len(pending) // CHUNK)
@@ -190,7 +190,7 @@ def _label(pending: Sequence[Source], parts: Path, name: str, plan: Plan, worker
     labelled: list[tuple[int, Row]] = []
     for tensors, metadata in finished:
         labelled += zip(json.loads(metadata["positions"]), packed.rows(tensors), strict=True)
-    return sorted(labelled, key=itemgetter(0))
+    return [(pending[i], row) for i, row in sorted(labelled, key=itemgetter(0))]
 
 
 def _log_sources(finished: Iterable[tuple[Columns, dict[str, str]]]) -> None:
