@@ -52,8 +52,8 @@ COMMANDS = {
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, 2 to 6 after an error that one sentence explains, or 128 + number of a signal. Raises
-    SystemExit: 2 for flags that cannot be read; or the exit code of a job that has explained it.
+    """Run one command; return 0, 2 to 6 after an error that one sentence explains, or 128 + number of a signal.
+    SystemExit(2) for flags that cannot be read; or with the exit code of a job that has explained it.
     """
     atexit.register(gc.freeze)  # otherwise the last collection takes a second for what torch has loaded
     _set_up_output()
@@ -94,7 +94,7 @@ def _set_up_output() -> None:
 
 
 def _without_output(exit_code: int) -> int:
-    """Return the exit code. What is left of the output, which Python writes at its end, goes nowhere."""
+    """The exit code. What is left of the output, which Python writes at its end, goes nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return exit_code
 
@@ -128,9 +128,9 @@ def _run(args: Sequence[str]) -> None:
 
 
 def parse(name: str, flags: Sequence[str]) -> "tuple[Settings, bool]":
-    """Return the settings of a command and whether only to show them. Flags override --settings and --preset. Raises
-    SystemExit: tyro has explained what is wrong with the flags, or has shown the help. UserError: a value does not fit,
-    or the settings file cannot be read.
+    """The settings of a command and whether only to show them. Flags override --settings and --preset. SystemExit if
+    tyro has explained what is wrong with the flags, or has shown the help. UserError if a value does not fit, or the
+    settings file cannot be read.
     """
     import tyro
     from pydantic import BaseModel

@@ -123,7 +123,7 @@ def _by_node(start: Any, is_named: bool) -> Mapping[Any, int]:
 
 
 def _number(name: str, value: Any, kind: type, least: int) -> Any:
-    """Return a number of Python or numpy; TypeError or ValueError if it is none or too small."""
+    """A number of Python or numpy; TypeError or ValueError if it is none or too small."""
     if isinstance(value, bool) or not isinstance(value, kind):
         what = "an integer" if kind is Integral else "a number"
         raise TypeError(f"{name} ({value!r}) must be {what}, not {type(value).__name__}")

@@ -33,11 +33,7 @@ UNKNOWN_TYPE = 255  # stored for graphs whose type nobody named
 WEIGHTS_FILE = "model.safetensors"
 GOLDEN_FILE = "coloring_gnn.golden.json"
 SUMS_FILE = "SHA256SUMS"
-ARCHIVE_FILE = "trained_model.tar.gz"
 MODEL_FILES = (MODEL_FILE, WEB_FILE, GOLDEN_FILE, WEIGHTS_FILE)  # in the order in which `export` writes them
-PAGE_FILE = "report.html"  # in the archive and in the run folder
-CHECKPOINT_FOLDER = "checkpoints"  # in the run folder
-CHECKPOINTS = f"step-{8 * '[0-9]'}.pt"
 
 
 def rounds_by_size(num_nodes):  # type: ignore[no-untyped-def] # int, or an int64 tensor

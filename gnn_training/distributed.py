@@ -64,9 +64,9 @@ class Runtime:
 
 @contextmanager
 def join(device: str = "auto", timeout: timedelta = TIMEOUT) -> Iterator[Runtime]:
-    """Join the process group that torchrun describes, or one of our own; timeout: of every collective. Raises
-    MachineError if CUDA is asked for and missing, if this rank has no GPU of its own, or its memory does not suffice.
-    TrainingError if another rank does not come within the timeout. UserError if variables of torchrun do not fit.
+    """Join the process group that torchrun describes, or one of our own; timeout: of every collective. MachineError if
+    CUDA is asked for and missing, if this rank has no GPU of its own, or its memory does not suffice. TrainingError if
+    another rank does not come within the timeout. UserError if variables of torchrun do not fit.
 
     DistributedDataParallel must be gone when the body ends, so it is made in a function that the body calls. Else it is
     the last owner of the group, and torch may wait for a thread of gloo that waits for Python.

@@ -107,6 +107,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
 
 
+def as_json(value: Any) -> bytes:
+    """JSON for a file that people read, too."""
+    return (json.dumps(value, indent=1) + "\n").encode()
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically. Raises as `replace_file`."""
     with replace_file(path) as temporary:

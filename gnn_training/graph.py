@@ -61,9 +61,9 @@ class Graph:
         return cls(num_nodes, unique, name)
 
     @classmethod
-    def from_adjacency(cls, matrix: np.ndarray, name: str = "") -> "Graph":
+    def from_adjacency(cls, matrix: np.ndarray) -> "Graph":
         """Build a graph from a square 0/1 matrix (N, N). Only the upper triangle is read."""
-        return cls(len(matrix), np.argwhere(np.triu(matrix, 1)).astype(np.int32), name)
+        return cls(len(matrix), np.argwhere(np.triu(matrix, 1)).astype(np.int32))
 
     @property
     def num_edges(self) -> int:

@@ -34,7 +34,7 @@ SMI_SECONDS = 20  # eight GPUs without persistence mode take ten
 
 
 def num_cores() -> int:
-    """Return the cores within this process's affinity and the quotas of its control groups, at least 1."""
+    """The cores within this process's affinity and the quotas of its control groups, at least 1."""
     cores = len(os.sched_getaffinity(0))
     try:
         groups = [line.split(":", 2) for line in OWN_GROUPS.read_text().splitlines()]
@@ -56,19 +56,19 @@ def num_cores() -> int:
 
 
 def usable_threads(requested: int) -> int:
-    """Return the requested number of threads, 0 for all cores, but no more: they would only wait for each other."""
+    """The requested number of threads, 0 for all cores, but no more: they would only wait for each other."""
     if requested > (cores := num_cores()):
         log.warning("%d of %d threads are used: this process has no more cores", cores, requested)
     return min(requested or cores, cores)
 
 
 def threads_per_rank(num_ranks: int) -> int:
-    """Return the share of the cores that each rank of this machine gets."""
+    """The share of the cores that each rank of this machine gets."""
     return max(1, num_cores() // num_ranks)
 
 
 def available_bytes() -> int:
-    """Return the free memory of the machine or of the container, whichever is less."""
+    """The free memory of the machine or of the container, whichever is less."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     free = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
     for limit, used in CGROUPS:
@@ -95,8 +95,8 @@ def require_package(package: str, user: str, install: str) -> None:
 
 
 def require_storage(folders: Sequence[Path]) -> str | None:
-    """Return a warning if files in one of these folders, of which the last has the results, stay in this container.
-    Raises StorageError: they could not be fetched from there.
+    """A warning if files in one of these folders, of which the last has the results, stay in this container.
+    StorageError if they could not be fetched from there.
     """
     workspace = os.environ.get("GNN_WORKSPACE")
     mount = f'start with -v "$PWD":{workspace}'
@@ -113,7 +113,7 @@ def require_storage(folders: Sequence[Path]) -> str | None:
 
 
 def copy_command(folder: Path) -> str:
-    """Return the command that copies a folder out of this container, or nothing if it outlives the container."""
+    """The command that copies a folder out of this container; nothing if it outlives the container."""
     if _storage(folder) != "container":
         return ""
     # Docker and podman mount /etc/hostname from a folder with the name of the container.
@@ -137,14 +137,12 @@ def _storage(folder: Path) -> str:
 
 
 def may_have_gpus() -> bool:
-    """Return whether there may be GPUs here, by device nodes and tools alone."""
+    """Whether there may be GPUs here, by device nodes and tools alone."""
     return any(device.exists() for device in DEVICES) or shutil.which("nvidia-smi") is not None
 
 
 def num_gpus() -> int:
-    """Return how many GPUs torch can use, after CUDA_VISIBLE_DEVICES. Raises MachineError: nvidia-smi hangs, and so
-    would torch.
-    """
+    """How many GPUs torch can use, after CUDA_VISIBLE_DEVICES. MachineError if nvidia-smi hangs, as torch would."""
     if not may_have_gpus():
         return 0  # without loading torch, which takes a second
     num_expected_gpus()  # raises if the driver hangs
@@ -156,7 +154,7 @@ def num_gpus() -> int:
 
 
 def why_no_gpu() -> str:
-    """Return why torch can use no GPU, in its own words, and the way out."""
+    """Why torch can use no GPU, in its own words, and the way out."""
     import torch
 
     if not may_have_gpus():
@@ -172,22 +170,20 @@ def why_no_gpu() -> str:
 
 
 def num_expected_gpus() -> int:
-    """Return how many GPUs CUDA_VISIBLE_DEVICES names, else how many nvidia-smi lists."""
+    """How many GPUs CUDA_VISIBLE_DEVICES names, else how many nvidia-smi lists."""
     listed = sum(line.startswith("GPU ") for line in output_of("nvidia-smi", "-L").splitlines())
     return listed if VISIBLE not in os.environ else len(_named())
 
 
 def gpu_driver() -> str:
-    """Return the version of the NVIDIA driver, such as 580.65.06, or what nvidia-smi says instead."""
+    """The version of the NVIDIA driver, such as 580.65.06, or what nvidia-smi says instead."""
     return output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0]
 
 
 def select_gpus(numbers: str | None) -> dict[str, str]:
     """Leave only these GPUs to this process, if torch has not looked yet, and to its children; return what was set.
-
     numbers: such as 0,1,4, as nvidia-smi counts, or positions in CUDA_VISIBLE_DEVICES if that is set; None leaves all.
-
-    Raises MachineError: there is no such position. `ranks.num_ranks` tells if there is no such GPU.
+    MachineError if there is no such position; `ranks.num_ranks` tells if there is no such GPU.
     """
     if numbers is None:
         return {}
@@ -203,9 +199,7 @@ def select_gpus(numbers: str | None) -> dict[str, str]:
 
 
 def describe_gpu(number: int) -> str:
-    """Return name and memory of a GPU, as torch counts, after it has computed something. Raises MachineError: it does
-    not compute.
-    """
+    """Name and memory of a GPU, as torch counts, after it has computed something. MachineError if it does not."""
     import torch
 
     try:
@@ -219,7 +213,7 @@ def describe_gpu(number: int) -> str:
 
 @functools.cache
 def output_of(*command: str) -> str:
-    """Return what a command prints, good or bad; nothing if it is not there. Raises MachineError: it hangs."""
+    """What a command prints, good or bad; nothing if it is not there. MachineError if it hangs."""
     if not shutil.which(command[0]):
         return ""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")

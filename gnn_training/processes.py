@@ -49,11 +49,9 @@ def blocks_signals(*signals: signal.Signals) -> Iterator[None]:
 def run_in_processes(
     function: Callable[..., object], calls: Sequence[tuple], workers: int = 0
 ) -> Generator[int, None, None]:
-    """Call `function` with each tuple of arguments; yield the number of each call as it ends, in any order.
-
-    workers: processes of one thread each; 0 takes every core. Closing the iterator ends all processes at once.
-
-    Raises UserError: a process died. What a call raises is raised here.
+    """Call `function` with each tuple of arguments; yield the number of each call as it ends, in any order. workers:
+    processes of one thread each; 0 takes every core. Closing the iterator ends all processes at once. UserError if a
+    process died. What a call raises is raised here.
     """
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
     workers = min(workers or num_cores(), len(calls))

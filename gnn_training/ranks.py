@@ -26,9 +26,9 @@ MAX_CPU_RANKS = 8  # more ranks make the global batch larger, not the job shorte
 
 
 def num_ranks(settings: TrainSettings) -> int:
-    """Return the number of ranks on this machine: as asked, or (0) one per GPU, or one per core if there are no GPUs.
-    Raises MachineError: there is no GPU where device or preset ask for one, or torch can use fewer than were named or
-    are here. UserError: more ranks than GPUs.
+    """The number of ranks on this machine: as asked, or (0) one per GPU, or one per core if there are no GPUs.
+    MachineError if there is no GPU where device or preset ask for one, or torch can use fewer than were named or are
+    here. UserError for more ranks than GPUs.
     """
     requested, count = settings.ranks, 0 if settings.device == "cpu" else machine.num_gpus()
     is_for_gpus = settings.device == "cuda" or settings.gpus or settings.preset in ("single", "multi")
@@ -45,7 +45,7 @@ def num_ranks(settings: TrainSettings) -> int:
 
 
 def uses_gpus(settings: TrainSettings) -> bool:
-    """Return whether the ranks would run on GPUs here."""
+    """Whether the ranks would run on GPUs here."""
     return settings.device != "cpu" and machine.num_gpus() > 0
 
 
@@ -53,10 +53,9 @@ def launch(function: Callable[[Argument], Result], argument: Argument, num_ranks
     """Call function(argument) in `num_ranks` processes of this machine; return the result of the first.
 
     A single rank runs in this process. Others have the variables that torchrun sets (RANK, WORLD_SIZE, ...), so that
-    torch.distributed can join the group; a signal to stop reaches them as well.
-
-    Raises UserError: what a rank raised. TrainingError: a rank died or raised something else, whose traceback is
-    printed. SystemExit: a signal has ended the ranks.
+    torch.distributed can join the group; a signal to stop reaches them as well. A UserError of a rank is raised here.
+    TrainingError if a rank died or raised something else, whose traceback is printed. SystemExit if a signal has ended
+    the ranks.
     """
     import torch
 

@@ -205,7 +205,7 @@ class TrainSettings(Settings):
         return self.learning_rate or (0.01 if self.weights else 0.04)
 
     def num_steps(self, graphs_per_step: float) -> int:
-        """Return the number of optimizer steps of the whole training. graphs_per_step: on all ranks, the mean."""
+        """The number of optimizer steps of the whole training. graphs_per_step: on all ranks, the mean."""
         return self.steps or max(self.warmup_steps + 1, round((self.searches or SEARCHES) / (2 * graphs_per_step)))
 
 
@@ -382,7 +382,7 @@ Kind = TypeVar("Kind", bound=Settings)
 
 
 def of_preset(kind: type[Kind], name: str, /, **changes: Any) -> Kind:
-    """Return the settings of a command with the values of a preset, as far as the command has them, and changes."""
+    """The settings of a command with the values of a preset, as far as the command has them, and changes."""
     # A name that is no preset is refused by the settings.
     values = PRESETS.get(name, {}) | {"preset": name}
     return kind(**{field: value for field, value in values.items() if field in kind.model_fields} | changes)

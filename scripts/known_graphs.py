@@ -6,7 +6,7 @@ Latin square. The network is not trained on any of them.
 
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 
 import networkx as nx
@@ -44,9 +44,8 @@ def graphs() -> Iterator[tuple[str, nx.Graph, int]]:
 
 def queens(rows: int, columns: int) -> nx.Graph:
     """Squares of a chess board, adjacent where a queen moves."""
-    graph = nx.Graph()
-    squares = [(row, column) for row in range(rows) for column in range(columns)]
-    graph.add_nodes_from(squares)
+    squares = list(product(range(rows), range(columns)))
+    graph = nx.empty_graph(squares)
     graph.add_edges_from(
         ((a, b), (c, d)) for (a, b), (c, d) in combinations(squares, 2) if a == c or b == d or abs(a - c) == abs(b - d)
     )

@@ -21,16 +21,6 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from gnn_training import contract
-from gnn_training.contract import (
-    GRAPH_TYPES,
-    INPUTS,
-    MAX_COLORS,
-    MAX_IR_VERSION,
-    OPSET,
-    OPTIONAL_INPUTS,
-    OUTPUTS,
-    SHIPPED_MODEL,
-)
 from gnn_training.files import make_folder
 from gnn_training.jobs.export import publish
 from gnn_training.network.network import ColoringNetwork
@@ -50,9 +40,9 @@ TYPES: dict[str, tuple[int, list[int | str]]] = {  # and shapes of inputs and ou
     "num_colors": (INT64, ["num_colors"]),  # one number for all graphs, or one for each
     "seed": (INT64, []),
     "steps": (INT64, []),
-    "color_logits": (FLOAT, ["N", MAX_COLORS]),
+    "color_logits": (FLOAT, ["N", contract.MAX_COLORS]),
     "chromatic": (FLOAT, ["B"]),
-    "graph_type_logits": (FLOAT, ["B", len(GRAPH_TYPES)]),
+    "graph_type_logits": (FLOAT, ["B", len(contract.GRAPH_TYPES)]),
     "difficulty": (FLOAT, ["B"]),
 }
 
@@ -76,13 +66,15 @@ def trace(program: Program, steps: int, metadata: dict[str, str]) -> onnx.ModelP
         helper.make_node("Concat", ["batch", "nodes/no_size"], ["nodes/batch"], axis=0),
     ]
     nodes += [node for graph in graphs for node in graph.node]
-    inputs = [helper.make_tensor_value_info(name, *TYPES[name]) for name in INPUTS + OPTIONAL_INPUTS]
-    outputs = [helper.make_tensor_value_info(name, *TYPES[name]) for name in OUTPUTS]
+    inputs = [helper.make_tensor_value_info(name, *TYPES[name]) for name in contract.INPUTS + contract.OPTIONAL_INPUTS]
+    outputs = [helper.make_tensor_value_info(name, *TYPES[name]) for name in contract.OUTPUTS]
     weights = [weight for graph in graphs for weight in graph.initializer]
     for name, default in {"num_colors": [0], "seed": 0, "steps": -steps, "nodes/none": []}.items():
         weights.append(numpy_helper.from_array(np.array(default, dtype=np.int64), name))
     graph = helper.make_graph(nodes, "coloring_gnn", inputs, outputs, weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=MAX_IR_VERSION)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", contract.OPSET)], ir_version=contract.MAX_IR_VERSION
+    )
     helper.set_model_props(model, metadata)
     return model
 
@@ -94,7 +86,9 @@ def _part(part: nn.Module, inputs: Any, outputs: Any, names: dict[int, str]) -> 
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch warns about its own internals
         exported = torch.export.export(part, inputs, dynamic_shapes=sizes)
-        made = torch.onnx.export(exported, opset_version=OPSET, input_names=taken, output_names=given, verbose=False)
+        made = torch.onnx.export(
+            exported, opset_version=contract.OPSET, input_names=taken, output_names=given, verbose=False
+        )
     assert made is not None
     graph, prefix = made.model.graph, f"{type(part).__name__}/"
     hoist(graph)
@@ -124,7 +118,7 @@ def hoist(graph: ir.Graph) -> None:
 
 def main(folder: Path) -> None:
     """Write the files of the shipped weights."""
-    old, network = onnx.load(SHIPPED_MODEL), ColoringNetwork.from_state(checkpoint.load_weights(SHIPPED))
+    old, network = onnx.load(contract.SHIPPED_MODEL), ColoringNetwork.from_state(checkpoint.load_weights(SHIPPED))
     metadata = {entry.key: entry.value for entry in old.metadata_props}
     model = trace(Program(network).eval(), int(metadata["steps"]), metadata)
     make_folder(folder)
@@ -132,4 +126,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(*sys.argv[1:]) if sys.argv[1:] else SHIPPED_MODEL.parent)
+    main(Path(*sys.argv[1:]) if sys.argv[1:] else contract.SHIPPED_MODEL.parent)

@@ -18,8 +18,7 @@ import torch
 from filelock import FileLock
 from playwright.sync_api import Browser, sync_playwright
 
-from gnn_training import distributed
-from gnn_training.contract import ARCHIVE_FILE
+from gnn_training import distributed, run_files
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.jobs.evaluate import evaluate
 from gnn_training.jobs.export import export
@@ -123,7 +122,7 @@ def archive(once: Once, trained: Path, exported: Path, tiny_data: Path) -> Path:
         evaluate(EvaluateSettings(graphs=tiny_data, model=model, limit=1, report=report, threads=1, tabucol=True))
         pack(PackSettings(run=run, models=models))
 
-    return once("tiny-archive", make) / exported.name / ARCHIVE_FILE
+    return once("tiny-archive", make) / exported.name / run_files.ARCHIVE
 
 
 @pytest.fixture(scope="session")

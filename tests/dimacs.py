@@ -1,6 +1,7 @@
 """Queen graphs, and files of graphs and solutions."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from gnn_training.graph import Graph, as_graph
 def queens(rows: int, columns: int) -> Graph:
     """The DIMACS graph queenR_C: the squares of a chess board, edges where a queen attacks one from the other."""
     down, right = (abs(place[:, None] - place) for place in np.divmod(np.arange(rows * columns), columns))
-    return Graph.from_adjacency((down == 0) | (right == 0) | (down == right), f"queen{rows}_{columns}")
+    graph = Graph.from_adjacency((down == 0) | (right == 0) | (down == right))
+    return replace(graph, name=f"queen{rows}_{columns}")
 
 
 def write_col(folder: Path, source: Any, name: str = "") -> Path:

@@ -199,7 +199,7 @@ def test_an_archive_that_reads_back_damaged_never_gets_its_name(settings: PackSe
         write_archive(path, contents | {"best.pt": b"?"}, made)
 
     before = job.pack(settings).read_bytes()
-    monkeypatch.setattr(job, "write_archive", write)
+    monkeypatch.setattr(job.files, "write_archive", write)
     with pytest.raises(StorageError, match=r"the archive reads back damaged \(best\.pt\)"):
         job.pack(settings)
     assert (settings.models / "trained_model.tar.gz").read_bytes() == before

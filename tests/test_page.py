@@ -129,7 +129,7 @@ def test_chromium_shows_the_page_narrow_and_wide_dark_and_light(report, training
 
 
 def colored(family: str | None = None, best_known: int | None = None, **colors: int) -> Row:
-    return Row("g", family, 9, 9, best_known, 1, colors, dict.fromkeys(colors, 0.5))
+    return Row(queens(3, 3), "g", family, 9, 9, best_known, 1, 1, colors, dict.fromkeys(colors, 0.5))
 
 
 def test_a_method_is_compared_with_dsatur_on_the_graphs_it_colored():

@@ -10,10 +10,9 @@ from itertools import combinations, pairwise
 
 import networkx as nx
 import numpy as np
+from numpy.random import Generator
 
 from gnn_training.graph import Graph, Instance
-
-Generator = np.random.Generator
 
 
 def sharing(uses: np.ndarray) -> Graph:
@@ -90,30 +89,22 @@ def molecule_strings(rng: Generator, n: int) -> Instance:
     """
     num_orbitals = next(m for m in range(6, 40, 2) if m**4 / 12 > n * 1.2)
     num_orbitals += 2 * int(rng.integers(0, 3))
-    signs = [xy for xy in np.ndindex(2, 2, 2, 2) if sum(xy) % 2 == 0]  # 0 for X, 1 for Y
+    signs = np.array([xy for xy in np.ndindex(2, 2, 2, 2) if sum(xy) % 2 == 0])  # 0 for X, 1 for Y
+    z = np.diag(np.full(num_orbitals, 3))  # a row for each orbital: Z there
     strings = []
-
-    def add(between_: list[tuple[int, int]], letters: dict[int, int]) -> None:
-        string = np.zeros(num_orbitals, dtype=np.int64)
-        for low, high in between_:
-            string[low + 1 : high] = 3
-        for orbital, letter in letters.items():
-            string[orbital] = letter if string[orbital] != 3 or letter != 3 else 0
-        strings.append(string)
-
     for p, q in combinations(range(num_orbitals), 2):
-        add([], {p: 3, q: 3})
+        strings.append(z[[p]] + z[q])
         if (p - q) % 2 == 0:  # even orbitals have one spin, odd ones the other
             for letter in (1, 2):
-                add([(p, q)], {p: letter, q: letter})
-                for r in set(range(num_orbitals)) - {p, q}:
-                    add([(p, q)], {p: letter, q: letter, r: 3})
-    for orbitals in combinations(range(num_orbitals), 4):
-        p, q, r, s = orbitals
-        if sum(orbital % 2 for orbital in orbitals) % 2 == 0:
-            for sign in signs:
-                add([(p, q), (r, s)], {orbital: 1 + y for orbital, y in zip(orbitals, sign, strict=True)})
-    letters = np.unique(strings, axis=0)
+                string = z[p + 1 : q].sum(0)
+                string[[p, q]] = letter
+                strings += [string[None], string ^ np.delete(z, [p, q], axis=0)]  # twice Z is nothing
+    for p, q, r, s in combinations(range(num_orbitals), 4):
+        if (p + q + r + s) % 2 == 0:
+            block = np.tile(z[p + 1 : q].sum(0) + z[r + 1 : s].sum(0), (len(signs), 1))
+            block[:, [p, q, r, s]] = 1 + signs
+            strings.append(block)
+    letters = np.unique(np.concatenate(strings), axis=0)
     return _commuting(rng, letters[rng.permutation(len(letters))[:n]])
 
 

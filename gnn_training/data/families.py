@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
+from numpy.random import Generator
 
 from gnn_training.contract import GRAPH_TYPES
 from gnn_training.data import applications
 from gnn_training.graph import Graph, Instance, as_graph
-
-Generator = np.random.Generator
 
 
 def _networkx(

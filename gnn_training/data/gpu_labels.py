@@ -47,8 +47,8 @@ class Labeller(Worker):
 def improve_labels(
     rows: Sequence[Row], moves: Sequence[int], seconds: float, trained: Trained, seed: int, gpus: Sequence[int]
 ) -> list[int]:
-    """Search longer for the labels in these rows, and change them. Returns the places of the graphs that are too large.
-    moves: in vain, for every graph; seconds: at most, for a graph. MachineError: a GPU does not work.
+    """Search longer for the labels in these rows, and change them; return the places of the graphs that are too large.
+    moves: in vain, for every graph; seconds: at most, for a graph. MachineError if a GPU does not work.
     """
     nodes, colors = (np.array([row[name] for row in rows]) for name in ("num_nodes", "num_colors"))
     fits = fitting(nodes, colors, torch.device("cuda", gpus[0]))

@@ -38,11 +38,11 @@ CHUNK = 16  # graphs per part: what a kill can lose per worker
 MOVE_WORK = 50  # of the search on one move, besides the visits of neighbours
 PATIENCE_NODES = 36  # up to so many, `Plan.moves`; on larger graphs more in proportion
 SIZE_BOUNDS = (50, 200, 500)  # the split is stratified by family and by these numbers of nodes
-FEW = 20  # validation graphs that a folder of fewer than five times as many graphs should have
+MIN_VALIDATION = 20  # validation graphs that a folder of fewer than five times as many graphs should have
 STATES, FIRST_STATE, LATEST_STATE = 5, 16, 5  # of a long search that are kept, from round 16 to a fifth of all
 SEARCHED_NODES = 2048  # larger graphs have no long search
 TRAIN_MOVES = 500  # at most, of the search for labels of training graphs: rules learn without labels
-BETTER = ("coloring", "num_colors", "lower_bound", "optimal")  # what a longer search for a label may change
+IMPROVED = ("coloring", "num_colors", "lower_bound", "optimal")  # what a longer search for a label may change
 PARTS, VALIDATION = ".parts", "validation"  # a folder, and the parts in it of validation graphs
 
 Source = Draw | Path  # what a worker makes a graph of; its repr identifies it
@@ -92,7 +92,7 @@ def label_all(
         if not kept:
             raise UserError(f"{folder}: there is no graph to write; name sources that have at least one")
         rows = [row for _, row in kept]
-        every = min(5, max(2, len(rows) // FEW))  # of few graphs, more are needed to see what training gains
+        every = min(5, max(2, len(rows) // MIN_VALIDATION))  # of few graphs, more are needed to see what training gains
         columns = {name: np.array([row[name] for row in rows]) for name in ("num_nodes", "family")}
         for row, part in zip(rows, split(columns, plan.seed, every), strict=True):
             row["split"] = part
@@ -117,7 +117,7 @@ def _label_longer(kept: list[tuple[Source, Row]], parts: Path, plan: Plan, worke
         kept = [kept[i] for i in too_large]
     found = _label([source for source, _ in kept], parts, VALIDATION, plan, workers)
     for (_, row), (_, better) in zip(kept, found, strict=True):
-        row |= {name: better[name] for name in BETTER}
+        row |= {name: better[name] for name in IMPROVED}
 
 
 def _is_finished(folder: Path, origin: dict) -> bool:
@@ -153,9 +153,9 @@ def _label_without_copies(
     kept: dict[int, tuple[Source, Row]] = {}  # by fingerprint
     for number in range(10):  # a family of few small graphs runs out of new ones
         copies = []
-        for position, row in _label(pending, parts, str(number), plan, workers):
-            if kept.setdefault(int(row["fingerprint"]), (pending[position], row))[1] is not row:
-                copies.append(pending[position])
+        for source, row in _label(pending, parts, str(number), plan, workers):
+            if kept.setdefault(int(row["fingerprint"]), (source, row))[1] is not row:
+                copies.append(source)
         if copies:
             log.info("copies of other graphs, %s: %d", "replaced" if redraw else "left out", len(copies))
         if not copies or not redraw:
@@ -164,8 +164,8 @@ def _label_without_copies(
     return list(kept.values())
 
 
-def _label(pending: Sequence[Source], parts: Path, name: str, plan: Plan, workers: int) -> list[tuple[int, Row]]:
-    """Label sources, or read what an earlier run labelled. Return positions and graphs in the order of the sources.
+def _label(pending: Sequence[Source], parts: Path, name: str, plan: Plan, workers: int) -> list[tuple[Source, Row]]:
+    """Label sources, or read what an earlier run labelled; return those that could be read, and their graphs, in order.
     Validation graphs, which have been labelled once, get longer searches; all else has been told.
     """
     is_validation, count = name == VALIDATION, -(-len(pending) // CHUNK)
@@ -190,22 +190,20 @@ def _label(pending: Sequence[Source], parts: Path, name: str, plan: Plan, worker
     labelled: list[tuple[int, Row]] = []
     for tensors, metadata in finished:
         labelled += zip(json.loads(metadata["positions"]), packed.rows(tensors), strict=True)
-    return sorted(labelled, key=itemgetter(0))
+    return [(pending[i], row) for i, row in sorted(labelled, key=itemgetter(0))]
 
 
 def _log_sources(finished: Iterable[tuple[Columns, dict[str, str]]]) -> None:
     """Tell what is wrong with sources, and how many graphs were read as what."""
-    sizes: dict[str, list[np.ndarray]] = {}
+    counts: dict[str, np.ndarray] = {}  # of graphs, nodes and edges
     for tensors, metadata in finished:
-        rows = np.column_stack([tensors["num_nodes"], tensors["num_edges"]])
-        for kind, size in zip(json.loads(metadata["kinds"]), rows, strict=True):
-            sizes.setdefault(kind, []).append(size)
+        for kind, *sizes in zip(json.loads(metadata["kinds"]), tensors["num_nodes"], tensors["num_edges"], strict=True):
+            counts[kind] = counts.get(kind, 0) + np.array([1, *sizes], np.int64)
         for note in json.loads(metadata["notes"]):
             log.warning(note)
-    for kind, found in sizes.items():
+    for kind, (graphs, nodes, edges) in counts.items():
         if kind:
-            nodes, edges = np.array(found, np.int64).sum(axis=0)
-            log.info("%d graphs, %d nodes, %d edges, %s", len(found), nodes, edges, kind)
+            log.info("%d graphs, %d nodes, %d edges, %s", graphs, nodes, edges, kind)
 
 
 def _read_part(path: Path) -> tuple[Columns, dict[str, str]] | None:
@@ -221,7 +219,8 @@ def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan, is_va
     """Label the sources of one chunk and write its part, with positions and notes as metadata."""
     moves = plan.moves if is_validation else min(plan.moves, TRAIN_MOVES)
     every = 0 if is_validation else plan.long_search_every
-    rows, positions, kinds, notes = [], [], [], []
+    rows: list[Row] = []
+    metadata: dict[str, list] = {"positions": [], "kinds": [], "notes": []}
     for position, source in places:
         try:
             instance = source.instance() if isinstance(source, Draw) else read(source)
@@ -229,19 +228,16 @@ def _label_chunk(path: Path, places: list[tuple[int, Source]], plan: Plan, is_va
         except UserError as error:
             if not plan.skip_bad:
                 raise
-            notes.append(f"left out: {error}")
+            metadata["notes"].append(f"left out: {error}")
             continue
-        notes += [instance.warning] if instance.warning else []
+        metadata["notes"] += [instance.warning] if instance.warning else []
         best = label(instance, moves, plan.seconds, plan.seed, plan.trained)
         if every and plan.rule and position % every == 0 and instance.graph.num_nodes <= SEARCHED_NODES:
             best = long_search(best, instance.graph, np.array(plan.rule, np.float32), plan.seed)
         rows.append(packed.row(instance, best, plan.families) | {"fingerprint": fingerprint(instance.graph)})
-        positions.append(position)
-        kinds.append(instance.kind)
-    metadata = {
-        name: json.dumps(value) for name, value in [("positions", positions), ("kinds", kinds), ("notes", notes)]
-    }
-    packed.write_columns(path, packed.join(rows), metadata)
+        metadata["positions"].append(position)
+        metadata["kinds"].append(instance.kind)
+    packed.write_columns(path, packed.join(rows), {name: json.dumps(values) for name, values in metadata.items()})
 
 
 def label(instance: Instance, moves: int, seconds: float, seed: int, trained: "engine.Trained | None" = None) -> Label:

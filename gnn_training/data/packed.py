@@ -1,6 +1,5 @@
 """Labelled graphs in one memory-mapped safetensors file with a manifest beside it; docs/DATA.md describes the bytes."""
 
-import json
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -141,7 +140,7 @@ def write(folder: Path, tensors: Columns, families: Sequence[str], origin: dict)
         "counts": {family: {name: counts[f, s] for s, name in enumerate(SPLITS)} for f, family in enumerate(families)},
         "sha256": files.sha256(folder / GRAPHS_FILE),
     }
-    files.write_text(folder / MANIFEST_FILE, json.dumps(manifest, indent=1) + "\n")
+    files.write_bytes(folder / MANIFEST_FILE, files.as_json(manifest))
     return PackedGraphs.open(folder)
 
 

@@ -8,7 +8,7 @@ import re
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, takewhile
 from reprlib import repr as brief
 from typing import NamedTuple, NoReturn, Self
 
@@ -66,7 +66,7 @@ def _normalized(content: bytes) -> bytes:
 
 
 def checked_size(num_nodes: int) -> int:
-    """Return `num_nodes`; UserError if it is below 1 or above MAX_NODES."""
+    """`num_nodes`; UserError if it is below 1 or above MAX_NODES."""
     if not 1 <= num_nodes <= MAX_NODES:
         raise UserError(f"the graph has {num_nodes} nodes; it needs at least one; at most {MAX_NODES} are read")
     return num_nodes
@@ -74,11 +74,10 @@ def checked_size(num_nodes: int) -> int:
 
 def numbered(position: dict[bytes, int], edge_ends: array | np.ndarray, kind: str) -> Instance:
     """Graph of pairs of positions of labels. Labels that all are whole numbers give the order of the nodes."""
-    rank = np.arange(checked_size(len(position)), dtype=np.int32)
-    if all(map(WHOLE.fullmatch, position)):
-        rank[np.fromiter(map(int, position), np.int64).argsort(kind="stable")] = np.arange(len(rank))
-    labels = list(position)
-    names = [labels[i].decode() for i in rank.argsort().tolist()]
+    labels, order = list(position), np.arange(checked_size(len(position)))
+    if all(map(WHOLE.fullmatch, labels)):
+        order = np.fromiter(map(int, labels), np.int64).argsort(kind="stable")
+    rank, names = order.argsort().astype(np.int32), [labels[i].decode() for i in order.tolist()]
     return Instance(Graph.from_edges(len(rank), rank[np.asarray(edge_ends).reshape(-1, 2)]), names=names, kind=kind)
 
 
@@ -137,7 +136,7 @@ class Rows:
         if self.separator:
             return [cell.strip() for cell in line.split(self.separator)]
         words = line.split()
-        return words[: next(i for i, word in enumerate([*words, b"#"]) if word[:1] == b"#")] if b"#" in line else words
+        return list(takewhile(lambda word: word[:1] != b"#", words)) if b"#" in line else words
 
 
 class Pairs(NamedTuple):
@@ -321,7 +320,7 @@ def _graph_of(matrix: np.ndarray, names: Sequence[bytes]) -> Instance:
     return Instance(Graph.from_adjacency(matrix != 0), names=labels, kind="adjacency matrix")
 
 
-class Further:
+class FurtherCells:
     """The cells after the second of all rows: how many there are, how many are also a label, a number or a fraction."""
 
     def __init__(self, rows: Rows, pairs: Pairs):
@@ -342,12 +341,12 @@ class Further:
 
 def _has_neighbours(rows: Rows, pairs: Pairs) -> bool:
     """Whether further cells of rows are neighbours, not weights or labels of an edge. UserError if not certain."""
-    further = Further(rows, pairs)
+    further = FurtherCells(rows, pairs)
     may_be_lists = further.begin_once and not rows.skip  # such lists have no header
     if pairs.widths.min() == 1:
         may_be_short = further.are_labels and further.all_begin and pairs.widths.max() > 1
         if not (may_be_lists and may_be_short):
-            _alone(*next(row for row in rows if len(row[1]) == 1))
+            _refuse_single_cell(*next(row for row in rows if len(row[1]) == 1))
     if may_be_lists and _are_neighbours(rows, pairs, further):
         return True
     if _are_attributes(rows, pairs, further):
@@ -357,7 +356,7 @@ def _has_neighbours(rows: Rows, pairs: Pairs) -> bool:
     _refuse(number, row, SEVERAL, HINT)
 
 
-def _are_neighbours(rows: Rows, pairs: Pairs, further: Further) -> bool:
+def _are_neighbours(rows: Rows, pairs: Pairs, further: FurtherCells) -> bool:
     """Whether further cells are names of nodes, or like the second cells in rows of several lengths."""
     if further.are_labels and (np.ptp(pairs.widths) or (further.all_begin and _is_mutual(rows))):
         return True
@@ -366,7 +365,7 @@ def _are_neighbours(rows: Rows, pairs: Pairs, further: Further) -> bool:
     return further.is_uneven and are_alike and bool(rows.separator or further.have_numbers)
 
 
-def _are_attributes(rows: Rows, pairs: Pairs, further: Further) -> bool:
+def _are_attributes(rows: Rows, pairs: Pairs, further: FurtherCells) -> bool:
     """Whether further cells say something about the edge of the first two."""
     numbers = further.labels_are_numbers
     if any(np.ptp(column) == 0 and not numbers[column[0]] for column in pairs.ends.T):
@@ -404,7 +403,7 @@ def _edge_list(rows: Rows, columns: tuple[int, int], kind: str, pairs: Pairs) ->
     for number, cells in rows if is_bad else ():
         ends = [cells[column] for column in columns if column < len(cells)]
         if len(ends) < 2 or not all(ends):
-            _alone(number, cells)
+            _refuse_single_cell(number, cells)
         _check_label(number, ends)
     are_apart = len(pairs.ends) > 1 and not np.isin(*pairs.ends.T).any()
     return replace(numbered(pairs.position, pairs.ends, kind), warning=APART if are_apart else "")
@@ -435,7 +434,7 @@ def _check_count(number: int, position: dict[bytes, int]) -> None:
         raise UserError(f"line {number}: begins node {MAX_NODES + 1}; a larger graph is not read")
 
 
-def _alone(number: int, cells: Sequence[bytes]) -> NoReturn:
+def _refuse_single_cell(number: int, cells: Sequence[bytes]) -> NoReturn:
     shown = brief(b" ".join(filter(None, cells)).decode())
     raise UserError(f"line {number}: {shown} is alone; an edge list has two nodes per line")
 

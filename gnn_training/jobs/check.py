@@ -45,35 +45,34 @@ OTHER_MINUTES = 3  # check, export, verify, evaluate and pack, as measured there
 
 
 def check(settings: CheckSettings) -> None:
-    """Print a table of what was found. Raises UserError: the job would not start here. The message has every reason,
-    the class is that of the first.
+    """Print a table of what was found. UserError if the job would not start here: the message has every reason, the
+    class is that of the first.
     """
     if settings.assume:
-        about, rows, advice = estimate(settings, *settings.assume.split("x"))
-        print_tables(markdown_table({"": list(about), "the job": list(about.values())}), markdown_table(rows))
+        about, table, advice = estimate(settings, *settings.assume.split("x"))
+        print_tables(markdown_table({"": list(about), "the job": list(about.values())}), markdown_table(table))
         print(advice)
         return
     machine.select_gpus(settings.gpus)  # before torch looks for them
-    table: dict[str, list[str | None]] = {"": [], "found": [], "verdict": []}
+    rows: list[tuple[str, str | None, str]] = []
     problems: list[UserError] = []
-    for title, look in _rows(settings, problems):
+    for title, look in _checks(settings, problems):
         found, verdict = None, "ok"
         try:
             found = look()
         except UserError as error:
             verdict = "PROBLEM"
             problems.append(error)
-        for column, value in zip(table.values(), (title, found, verdict), strict=True):
-            column.append(value)
-    print_tables(markdown_table(table))
+        rows.append((title, found, verdict))
+    print_tables(markdown_table(dict(zip(("", "found", "verdict"), zip(*rows, strict=True), strict=True))))
     if problems:
         raise type(problems[0])(f"the job would not start: {'; '.join(map(str, problems))}")
     log.info("the job would start")
 
 
 def estimate(settings: CheckSettings, kind: str, most: str) -> tuple[dict[str, str], dict[str, list], str]:
-    """Return what the job does, a table of how long that takes on up to `most` GPUs of a kind and what it costs, and
-    how many of them the job is worth.
+    """What the job does, a table of how long that takes on up to `most` GPUs of a kind and what it costs, and how many
+    of them the job is worth.
     """
     graphs, rows = RECIPES[settings.recipe].num_graphs, list[dict]()
     evaluated = settings.validation_graphs or graphs // 5  # see labels.split
@@ -105,7 +104,7 @@ def estimate(settings: CheckSettings, kind: str, most: str) -> tuple[dict[str, s
     return about, {title: [row[title] for row in rows] for title in rows[0]}, advice
 
 
-def _rows(settings: RunSettings, problems: list[UserError]) -> Iterator[Check]:
+def _checks(settings: RunSettings, problems: list[UserError]) -> Iterator[Check]:
     cuda, rocm, source = torch.version.cuda, torch.version.hip, locate(settings)
     folders = output_folders(settings, source)
     build = f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else "CPU build"

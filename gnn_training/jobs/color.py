@@ -36,7 +36,7 @@ TABLE_LIMIT = 100_000_000  # bytes of the files of colors
 
 def color(settings: ColorSettings) -> list[Path]:
     """Write the best coloring of every graph as soon as it is found, and return the paths; of a single graph, Ctrl-C
-    takes the best so far. Without `out`, the solution of a single graph stands beside it and replaces nothing. Raises
+    takes the best so far. Without `out`, the solution of a single graph stands beside it and replaces nothing.
     UserError if a graph, the start or the model cannot be read, a solution or the picture has no place, or a graph is
     too large for a picture; NoColoringError if there is no coloring as asked for. What cannot be colored does not stop
     the other graphs.

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import logging
 import math
 import os
@@ -20,7 +19,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from gnn_training import files
+from gnn_training import files, run_files
 from gnn_training.console import as_text, markdown_table, print_tables, progress
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import sources, suites
@@ -46,11 +45,12 @@ MIN_OTHERS = 20  # validation graphs that have had no part in the choice of the 
 CSV_LIMIT = 10_000_000  # bytes
 DRAWN = ("rule", "search", "one_call")  # methods of the file; the page shows a coloring of the first that was asked for
 LIBRARIES = ("onnxruntime", "numpy", "networkx")
+NOT_REPORTED = ("graph", "lower", "colorings")  # of a row
 
 
 def evaluate(settings: EvaluateSettings) -> None:
-    """Color every graph, print the tables, write report and page. Raises UserError if the model, a graph or the CSV
-    cannot be read, or a file has no place; RuntimeError with graph and method if a coloring is not proper.
+    """Color every graph, print the tables, write report and page. UserError if the model, a graph or the CSV cannot be
+    read, or a file has no place; RuntimeError with graph and method if a coloring is not proper.
     """
     web_page = settings.report.with_suffix(".html")
     files.require_places([settings.report, web_page], _inputs(settings))
@@ -69,15 +69,15 @@ def evaluate(settings: EvaluateSettings) -> None:
         "machine": {"system": platform.system(), "processor": platform.machine(), "cpus": os.cpu_count(),
                     "threads": model.threads, "gpus": gpus},
         "summary": scores.summarize(scores.without_planted(rows)), "families": scores.by_family(rows),
-        "graphs": [{name: value for name, value in vars(row).items() if name != "colorings"} for row in rows],
-        "picture": _picture(cases, rows),
+        "graphs": [{name: value for name, value in vars(row).items() if name not in NOT_REPORTED} for row in rows],
+        "picture": _picture(rows),
         "note": scores.note(settings.seconds, threads, gpus),
         "verdict": scores.verdict(rows, settings.seconds or COMPARED_SECONDS),
     }  # fmt: skip
-    files.write_text(settings.report, json.dumps(content, indent=1) + "\n")
+    files.write_bytes(settings.report, files.as_json(content))
     files.write_text(web_page, render(content))
     log.info("wrote %s and %s", settings.report, web_page)
-    _show(content, settings.report.parent / "tensorboard")
+    _show(content, settings.report.parent / run_files.CURVES_FOLDER)
 
 
 def _rows(cases: Sequence[Case], model: Model, settings: EvaluateSettings, threads: int, gpus: list[int]) -> list[Row]:
@@ -92,13 +92,13 @@ def _rows(cases: Sequence[Case], model: Model, settings: EvaluateSettings, threa
         for row in pool.map(lambda case: _row(case, rules, settings), cases):
             rows.append(row)
             advance(1)
-        chosen = [(cases[place], rows[place]) for place in called]
-        for case, row in chosen:
-            _call(case, row, model)
+        chosen = [rows[place] for place in called]
+        for row in chosen:
+            _add_call(row, model)
             advance(1)
         if settings.tabucol:
-            list(pool.map(lambda graph: _tabucol_call(*graph), chosen))
-        for _ in _search(chosen if settings.seconds else [], model.trained, settings.seconds, threads, gpus):
+            list(pool.map(_add_tabucol_call, chosen))
+        for _ in _add_search(chosen if settings.seconds else [], model.trained, settings.seconds, threads, gpus):
             advance(1)
     if not settings.best_known and not settings.suite:
         for row in rows:
@@ -197,92 +197,91 @@ def _row(case: Case, rules: dict[str, np.ndarray], settings: EvaluateSettings) -
     """The graph, with the colors of the methods that take one thread."""
     graph, lists, seconds = case.graph, case.graph.csr(), settings.seconds or COMPARED_SECONDS
     clique, sizes = first_colorings.clique_size(lists), (graph.num_nodes, graph.num_edges)
-    row = Row(graph.name, case.family, *sizes, case.best_known, clique, published=case.published)
-    lower = max(clique, case.target)
-    _watch(row, graph, "dsatur", starmap(kernels.dsatur, [lists]))
+    bounds = clique, max(clique, case.target)
+    row = Row(graph, graph.name, case.family, *sizes, case.best_known, *bounds, published=case.published)
+    _note(row, "dsatur", starmap(kernels.dsatur, [lists]))
     if settings.tabucol:
-        _watch(row, graph, "tabucol", _alone(lists, lower, seconds, portfolio.tabu_search))
+        _note(row, "tabucol", _one_method(lists, row.lower, seconds, portfolio.tabu_search))
         for method, weights in rules.items():
-            _watch(row, graph, method, _alone(lists, lower, seconds, portfolio.trained_rule, weights))
+            _note(row, method, _one_method(lists, row.lower, seconds, portfolio.trained_rule, weights))
     return row
 
 
-def _call(case: Case, row: Row, model: Model) -> None:
+def _add_call(row: Row, model: Model) -> None:
     """Add one call, which takes all threads."""
-    graph, start = case.graph, time.monotonic()
+    graph, start = row.graph, time.monotonic()
     try:
         prediction = model.predict(graph, seconds=CALL_SECONDS)  # with the three required inputs only
         one_call, spent = from_logits(graph, prediction.logits[0]), time.monotonic() - start
     except (MemoryError, TimeoutError) as error:
         log.warning("%s: too large for the network on this machine: %s", graph.name, error)
     else:
-        _watch(row, graph, "one_call", [one_call], spent)
+        _note(row, "one_call", [one_call], spent)
         row.conflicts = conflicts(graph, prediction.logits[0].argmax(1))
         row.chromatic = float(prediction.chromatic[0])
 
 
-def _search(
-    graphs: Sequence[tuple[Case, Row]], trained: engine.Trained, seconds: float, threads: int, gpus: Sequence[int]
+def _add_search(
+    rows: Sequence[Row], trained: engine.Trained, seconds: float, threads: int, gpus: Sequence[int]
 ) -> Iterator[None]:
     """Add the search to every row. Each of several GPUs has a graph of its own at a time."""
     free = SimpleQueue[int | None]()
     for gpu in gpus or (None,):
         free.put(gpu)
 
-    def search(case: Case, row: Row) -> None:
+    def search(row: Row) -> None:
         row.gpu = free.get()  # nobody else has it until it is put back
         try:
-            deadline, lower = time.monotonic() + seconds, max(row.clique, case.target)
-            budget = engine.Budget(deadline, lower, threads, gpus=() if row.gpu is None else (row.gpu,))
-            found = portfolio.colorings(case.graph, trained, budget, row.clique)
-            _watch(row, case.graph, "search", (coloring.colors for coloring in found))
+            deadline = time.monotonic() + seconds
+            budget = engine.Budget(deadline, row.lower, threads, gpus=() if row.gpu is None else (row.gpu,))
+            found = portfolio.colorings(row.graph, trained, budget, row.clique)
+            _note(row, "search", (coloring.colors for coloring in found))
         finally:
             free.put(row.gpu)
 
     with ThreadPoolExecutor(max(1, len(gpus))) as pool:
-        yield from pool.map(lambda graph: search(*graph), graphs)
+        yield from pool.map(search, rows)
 
 
-def _tabucol_call(case: Case, row: Row) -> None:
+def _add_tabucol_call(row: Row) -> None:
     """Add TabuCol in the time of the call, if there was one."""
     if spent := row.seconds.get("one_call"):
-        lower = max(row.clique, case.target)
-        _watch(row, case.graph, "tabucol_call", _alone(case.graph.csr(), lower, spent, portfolio.tabu_search))
+        _note(row, "tabucol_call", _one_method(row.graph.csr(), row.lower, spent, portfolio.tabu_search))
 
 
-def _picture(cases: list[Case], rows: list[Row]) -> dict[str, Any] | None:
+def _picture(rows: list[Row]) -> dict[str, Any] | None:
     """A connected graph for the page, with DSATUR's coloring and one of the file: the graph with fewest edges of those
     that the file colors with fewer colors, else of all.
     """
     choices = []
-    for case, row in zip(cases, rows, strict=True):
+    for row in rows:
         if methods := [method for method in DRAWN if method in row.colorings]:
-            choices.append((row.colors[methods[0]] >= row.colors["dsatur"], row.num_edges, methods[0], case.graph, row))
-    for _, num_edges, method, graph, row in sorted(choices, key=lambda choice: choice[:2]):
-        if num_edges and nx.is_connected(as_networkx(graph)):
+            choices.append((row.colors[methods[0]] >= row.colors["dsatur"], row.num_edges, methods[0], row))
+    for _, num_edges, method, row in sorted(choices, key=lambda choice: choice[:2]):
+        if num_edges and nx.is_connected(as_networkx(row.graph)):
             colorings = {name: row.colorings[name].tolist() for name in ("dsatur", method)}
-            graph_columns = {"graph": graph.name, "num_nodes": graph.num_nodes, "edges": graph.edges.tolist()}
-            return graph_columns | {"colorings": colorings}
+            graph = {"graph": row.name, "num_nodes": row.num_nodes, "edges": row.graph.edges.tolist()}
+            return graph | {"colorings": colorings}
     return None
 
 
-def _watch(row: Row, graph: Graph, method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> None:
+def _note(row: Row, method: str, colorings: Iterable[np.ndarray], spent: float = 0.0) -> None:
     """Note in the row what a method finds, and when; `spent` seconds came before."""
     start = time.monotonic() - spent
     timed = [(time.monotonic() - start, colors) for colors in colorings]
     row.seconds[method], row.progress[method] = time.monotonic() - start, []
     for moment, colors in timed:
-        if not is_proper(graph, colors):
-            raise RuntimeError(f"{graph.name}: the coloring of {METHODS[method]} is not proper")
+        if not is_proper(row.graph, colors):
+            raise RuntimeError(f"{row.name}: the coloring of {METHODS[method]} is not proper")
         # TabuCol may empty two classes at once, then skips a number.
         if (used := num_colors(colors)) < row.colors.get(method, math.inf):
             row.colors[method] = used
             row.progress[method].append((moment, used))
-            if is_drawable(graph):
+            if is_drawable(row.graph):
                 row.colorings[method] = colors
 
 
-def _alone(
+def _one_method(
     lists: NeighbourLists, lower: int, seconds: float, method: engine.Method, rule: np.ndarray | None = None
 ) -> Iterator[np.ndarray]:
     """Yield DSATUR's colors, then those of one method on one thread, each with fewer colors, down to `lower`."""

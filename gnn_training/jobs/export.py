@@ -18,8 +18,8 @@ PATHS = ("data", "run", "weights")  # settings that say nothing to whoever gets 
 
 
 def export(settings: ExportSettings) -> Path:
-    """Build the files, verify them, and only then put them into the folder. Returns the path of the first. Raises
-    UserError: there is no checkpoint, or a check failed: the folder still has the files it had before.
+    """Build the files, verify them, and only then put them into the folder; return the path of the first. UserError if
+    there is no checkpoint, or a check failed: the folder still has the files it had before.
     """
     if settings.verify_only:
         return verify_published(settings)

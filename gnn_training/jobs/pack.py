@@ -1,25 +1,15 @@
 """Pack the exported model and what tells where it comes from into one archive to fetch."""
 
 import hashlib
-import json
 import logging
 import os
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gnn_training import __version__, files
-from gnn_training.contract import (
-    ARCHIVE_FILE,
-    CHECKPOINT_FOLDER,
-    CHECKPOINTS,
-    MODEL_FILE,
-    MODEL_FILES,
-    PAGE_FILE,
-    SUMS_FILE,
-)  # fmt: skip
+from gnn_training import __version__, files, run_files
+from gnn_training.contract import MODEL_FILE, MODEL_FILES, SUMS_FILE
 from gnn_training.errors import StorageError, UserError
-from gnn_training.files import Contents, read_archive, write_archive
 from gnn_training.report.page import Json, render
 from gnn_training.settings import PackSettings
 from gnn_training.training.logbook import read_metrics
@@ -34,28 +24,30 @@ def pack(settings: PackSettings) -> Path:
     The same files give the same bytes. UserError if a file is missing or the files are not of one training.
     """
     contents = files.read_checked(settings.models, MODEL_FILES, HINT)
-    records = [settings.run / name for name in ("report.json", "config.json", "metrics.jsonl", "best.pt")]
+    records = [settings.run / name for name in (run_files.REPORT, run_files.CONFIG, run_files.METRICS, run_files.BEST)]
     if settings.checkpoint:
-        folder = settings.run / CHECKPOINT_FOLDER
-        records.append(max(folder.glob(CHECKPOINTS), default=folder / "step-00000000.pt"))  # the newest, or an error
+        folder = settings.run / run_files.CHECKPOINT_FOLDER
+        newest = max(folder.glob(run_files.CHECKPOINTS), default=folder / "step-00000000.pt")  # or an error
+        records.append(newest)
     contents |= {path.name: files.read_bytes(path, files.OWN_LIMIT, HINT) for path in records}
     paths = [*(settings.models / name for name in MODEL_FILES), *records]
     modified = max(int(path.stat().st_mtime) for path in paths)
-    names = "report", "config", "status"  # the manifest has the last
+    names = run_files.REPORT, run_files.CONFIG, run_files.STATUS  # the manifest has the last
     with files.damaged(f"a record in {settings.run}", "delete it and do the whole job again: ./run.sh"):
-        report, config, status = (files.read_json(settings.run / f"{name}.json", HINT) for name in names)
+        report, config, status = (files.read_json(settings.run / name, HINT) for name in names)
         _require_one_training(settings, contents, report, status)
         manifest = _manifest(settings, report["model"]["metadata"]["data_sha256"], status, modified)
-        contents["manifest.json"] = (json.dumps(manifest, indent=1) + "\n").encode()
-        contents[PAGE_FILE] = render(report, manifest, config, read_metrics(settings.run / "metrics.jsonl")).encode()
-    files.write_bytes(settings.run / PAGE_FILE, contents[PAGE_FILE])
+        contents[run_files.ARCHIVE_MANIFEST] = files.as_json(manifest)
+        metrics = read_metrics(settings.run / run_files.METRICS)
+        contents[run_files.PAGE] = render(report, manifest, config, metrics).encode()
+    files.write_bytes(settings.run / run_files.PAGE, contents[run_files.PAGE])
     del contents[SUMS_FILE]  # of the export
     contents[SUMS_FILE] = files.checksums(contents).encode()
-    archive = settings.models / ARCHIVE_FILE
+    archive = settings.models / run_files.ARCHIVE
     with files.replace_file(archive) as temporary:
-        write_archive(temporary, contents, modified)
+        files.write_archive(temporary, contents, modified)
         try:
-            read_archive(temporary)
+            files.read_archive(temporary)
         except UserError as error:
             place = f"{archive.parent}: the archive reads back damaged ({error.__cause__})"
             raise StorageError(f"{place}; use --models elsewhere") from error
@@ -86,10 +78,10 @@ def _revision(root: Path) -> str:
         return "unknown"
 
 
-def _require_one_training(settings: PackSettings, contents: Contents, report: Json, status: Json) -> None:
+def _require_one_training(settings: PackSettings, contents: files.Contents, report: Json, status: Json) -> None:
     """Raise UserError if the report or the checkpoint are of another model."""
     if report["model"]["sha256"] != hashlib.sha256(contents[MODEL_FILE]).hexdigest():
-        raise UserError(f"{settings.run}/report.json is of another model than {settings.models}; evaluate again")
+        raise UserError(f"{settings.run / run_files.REPORT} is of another model than {settings.models}; evaluate again")
     exported, best = int(report["model"]["metadata"]["trained_steps"]), status["best_step"]
     if exported != best:
         raise UserError(f"{settings.models} has step {exported}, the best of {settings.run} is {best}; export again")
@@ -97,7 +89,7 @@ def _require_one_training(settings: PackSettings, contents: Contents, report: Js
 
 def _manifest(settings: PackSettings, data_sha256: str, status: Json, modified: int) -> dict[str, object]:
     """Where the model comes from and what it cost. modified: time of the newest file, seconds since 1970."""
-    steps = settings.run / "steps.json"  # missing if the steps of the job were done one by one
+    steps = settings.run / run_files.STEPS  # missing if the steps of the job were done one by one
     states = files.read_json(steps, HINT) if steps.exists() else {}
     seconds = {name: float(state["seconds"]) for name, state in states.items() if name != "pack"}
     hours, price = sum(seconds.values()) / 3600, settings.price_per_hour

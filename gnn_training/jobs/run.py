@@ -1,6 +1,5 @@
 """The whole job, from nothing to a packed, scored ONNX file. Every step is a command in a process of its own."""
 
-import json
 import logging
 import os
 import re
@@ -17,9 +16,9 @@ import urllib3
 from urllib3.exceptions import HTTPError
 from urllib3.util import Retry
 
-from gnn_training import __version__, files, machine, processes
+from gnn_training import __version__, files, machine, processes, run_files
 from gnn_training.console import duration
-from gnn_training.contract import ARCHIVE_FILE, MODEL_FILE, PAGE_FILE, SUMS_FILE, WEB_FILE
+from gnn_training.contract import MODEL_FILE, SUMS_FILE, WEB_FILE
 from gnn_training.data.packed import MANIFEST_FILE
 from gnn_training.data.sources import DataLocation, locate, output_folders
 from gnn_training.errors import MachineError, StorageError, UserError
@@ -66,8 +65,8 @@ class Step:
 
 
 def run(settings: RunSettings) -> None:
-    """Do every step that is not done. The same command continues what was interrupted. Raises UserError: the settings,
-    this machine or its folders cannot be used. SystemExit: exit code of a step that failed and has said why.
+    """Do every step that is not done. The same command continues what was interrupted. UserError if the settings, this
+    machine or its folders cannot be used. SystemExit with the exit code of a step that failed and has said why.
     """
     started, source = time.monotonic(), locate(settings)
     steps = plan(settings, source)
@@ -77,7 +76,7 @@ def run(settings: RunSettings) -> None:
     if settings.stop_pod:
         require_pod(os.environ)
     require_logger(settings.logger)
-    record = StepRecord(settings.run / "steps.json")
+    record = StepRecord(settings.run / run_files.STEPS)
     if is_new := not all(map(record.is_done, steps)):
         files.make_folder(settings.run / SETTINGS)
         machine.select_gpus(settings.gpus)
@@ -89,9 +88,7 @@ def run(settings: RunSettings) -> None:
 
 
 def dry_run(settings: RunSettings) -> None:
-    """Write the settings files of the steps and print the commands of a shell that do the job. Raises UserError: as
-    `run`.
-    """
+    """Write the settings files of the steps and print the commands of a shell that do the job. UserError as `run`."""
     steps, variables = plan(settings, locate(settings)), machine.select_gpus(settings.gpus)
     # A rehearsal of a job for GPUs, on a machine without.
     is_elsewhere = settings.preset in ("single", "multi") and settings.device != "cpu" and not machine.may_have_gpus()
@@ -108,13 +105,13 @@ def dry_run(settings: RunSettings) -> None:
 
 
 def plan(settings: RunSettings, source: DataLocation) -> list[Step]:
-    """Return the steps of the whole job. The first is missing if the graphs of `source` are packed already. Raises
-    UserError: every rank of torchrun would do the whole job.
+    """The steps of the whole job. The first is missing if the graphs of `source` are packed already. UserError if every
+    rank of torchrun would do the whole job.
     """
     if "RANK" in os.environ:
         raise UserError("RANK is set: start the job once and without torchrun, or unset it")
     run, models = settings.run, settings.models
-    manifest, best, report = source.graphs / MANIFEST_FILE, run / "best.pt", run / "report.json"
+    manifest, best, report = source.graphs / MANIFEST_FILE, run / run_files.BEST, run / run_files.REPORT
     model, web, sums = (models / name for name in (MODEL_FILE, WEB_FILE, SUMS_FILE))
     training = settings.of_training(source.graphs, source.generated)
     checked = settings.model_dump() | training.model_dump() | {"tensorboard": 0}  # whose port is taken by this job
@@ -132,7 +129,8 @@ def plan(settings: RunSettings, source: DataLocation) -> list[Step]:
     if source.generated:
         generating = GenerateSettings(recipe=settings.recipe, out=source.graphs, seed=settings.seed)
         steps.append(Step("data", "generate", generating, (manifest,)))
-    records = (run / name for name in ("config.json", "metrics.jsonl", "status.json"))  # that pack needs
+    records = (run / name for name in (run_files.CONFIG, run_files.METRICS, run_files.STATUS))  # that pack needs
+    packed = run / run_files.PAGE, models / run_files.ARCHIVE
     train = Step("train", "train", training, (manifest, best, *records))
     return [
         *steps,
@@ -141,7 +139,7 @@ def plan(settings: RunSettings, source: DataLocation) -> list[Step]:
         Step("export", "export", exporting, (best, model, web, sums)),
         Step("verify", "export", verifying, (model, web, sums)),
         Step("evaluate", "evaluate", evaluating, (manifest, model, report)),
-        Step("pack", "pack", packing, (best, model, web, sums, report, run / PAGE_FILE, models / ARCHIVE_FILE)),
+        Step("pack", "pack", packing, (best, model, web, sums, report, *packed)),
     ]
 
 
@@ -161,14 +159,14 @@ class StepRecord:
             log.warning("%s", error)
 
     def is_done(self, step: Step) -> bool:
-        """Return whether this version has done the step with these settings and its files have not changed since."""
+        """Whether this version has done the step with these settings and its files have not changed since."""
         if step.prepares:
             return self.is_done(step.prepares)
         then = self._states.get(step.name, {})
         return bool(step.files) and all(then.get(name) == now for name, now in _state(step).items())
 
     def other_version(self, step: Step) -> str | None:
-        """Return the version that has done the step if it was another one."""
+        """The version that has done the step if it was another one."""
         then = self._states.get(step.name, {})
         version = then.get("version", "0.6.0 or older")  # which did not record it
         return version if "files" in then and version != __version__ else None
@@ -183,7 +181,7 @@ class StepRecord:
         state = self._states.setdefault(step.name, {"seconds": 0.0})
         state["seconds"] = round(state["seconds"] + seconds, 1)
         state |= _state(step) if is_done else {}
-        files.write_text(self.path, json.dumps(self._states, indent=1) + "\n")
+        files.write_bytes(self.path, files.as_json(self._states))
 
 
 def _state(step: Step) -> dict[str, Any]:
@@ -234,8 +232,8 @@ def _do(step: Step, settings: RunSettings, record: StepRecord) -> None:
 
 def _finish(settings: RunSettings, record: StepRecord, how: str) -> None:
     """Tell what there is, what it took, and what to fetch; stop the pod if that was asked for."""
-    model, archive = settings.models / MODEL_FILE, settings.models / ARCHIVE_FILE
-    report, ended = settings.run / "report.json", settings.run / "status.json"
+    model, archive = settings.models / MODEL_FILE, settings.models / run_files.ARCHIVE
+    report, ended = settings.run / run_files.REPORT, settings.run / run_files.STATUS
     hint = "delete it, then the same command makes it again"
     with files.damaged(ended, hint):
         ranks, device = (files.read_json(ended, hint)[name] for name in ("ranks", "device"))
@@ -250,7 +248,7 @@ def _finish(settings: RunSettings, record: StepRecord, how: str) -> None:
     log.info("%s: %.1f MB, %s", model, model.stat().st_size / 1e6, how)
     log.info("colors above the best known on %d validation graphs: %s", graphs, ", ".join(scores))
     log.info("%s", verdict)
-    log.info("open %s in a browser, or see tensorboard --logdir %s", settings.run / PAGE_FILE, settings.run)
+    log.info("open %s in a browser, or see tensorboard --logdir %s", settings.run / run_files.PAGE, settings.run)
     if price := settings.price_per_hour:
         used.append(f"{record.seconds / 3600 * price:.2f} at {price:g} an hour")
     log.info("%s", ", ".join(used))
@@ -264,8 +262,8 @@ def _finish(settings: RunSettings, record: StepRecord, how: str) -> None:
 
 
 def require_pod(environ: Mapping[str, str]) -> None:
-    """Refuse at the start what would keep the pod from being stopped at the end. Raises UserError: a variable is
-    missing or malformed.
+    """Refuse at the start what would keep the pod from being stopped at the end. UserError if a variable is missing or
+    malformed.
     """
     if not re.fullmatch(r"[\w-]+", environ.get("RUNPOD_POD_ID", ""), re.ASCII):
         raise UserError("stop_pod needs RUNPOD_POD_ID, which RunPod sets in its pods: leave --stop-pod out elsewhere")
@@ -275,7 +273,7 @@ def require_pod(environ: Mapping[str, str]) -> None:
 
 def stop_pod(environ: Mapping[str, str], api: str = POD_API, backoff: float = POD_BACKOFF) -> None:
     """Ask RunPod to stop this pod, which `require_pod` has accepted. Its volume stays. The platform then ends this
-    process. Raises MachineError: RunPod refused or did not answer, so the pod is still billed.
+    process. MachineError if RunPod refused or did not answer, so that the pod is still billed.
     """
     pod = environ["RUNPOD_POD_ID"]
     log.info("asking RunPod to stop pod %s", pod)

@@ -32,8 +32,8 @@ HEADERS = {
 
 
 def serve(settings: ServeSettings) -> None:
-    """Answer requests on 127.0.0.1 until Ctrl-C or SIGTERM. Raises UserError if the page, the model or ONNX Runtime
-    for browsers is not there, MachineError if the port is taken.
+    """Answer requests on 127.0.0.1 until Ctrl-C or SIGTERM. UserError if the page, the model or ONNX Runtime for
+    browsers is not there, MachineError if the port is taken.
     """
     handler = type("Handler", (PageHandler,), {"served": served_files(settings)})
     try:

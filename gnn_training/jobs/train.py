@@ -6,8 +6,7 @@ import time
 from contextlib import nullcontext
 from functools import partial
 
-from gnn_training import machine, processes
-from gnn_training.contract import CHECKPOINT_FOLDER
+from gnn_training import machine, processes, run_files
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import join
 from gnn_training.files import lock_folder, make_folder
@@ -20,8 +19,8 @@ SAME_SIGNAL_SECONDS = 1.0  # between signals that have one cause, such as a `tim
 
 
 def train(settings: TrainSettings) -> None:
-    """Train on all ranks: those that torchrun has started, or else those started here, one per GPU or core. Raises
-    UserError if machine, data, logger or run folder cannot be used, SystemExit if a signal stopped it; state is saved.
+    """Train on all ranks: those that torchrun has started, or else those started here, one per GPU or core. UserError
+    if machine, data, logger or run folder cannot be used, SystemExit if a signal stopped it; state is saved.
     """
     require_logger(settings.logger)
     if os.environ.get("LOCAL_RANK", "0") == "0":  # once per machine: a gigabyte takes a second
@@ -40,7 +39,7 @@ def train_rank(settings: TrainSettings) -> None:
     data = PackedGraphs.open(settings.data)
     with join(settings.device) as rt, lock_folder(settings.run) if rt.is_main else nullcontext():
         if rt.is_main:
-            make_folder(settings.run / CHECKPOINT_FOLDER)
+            make_folder(settings.run / run_files.CHECKPOINT_FOLDER)
         ended = Trainer(settings, data, rt).run(signals)
     if ended == "stopped":
         sys.exit(processes.STOPPED)  # without a result, for which torchrun would keep the process

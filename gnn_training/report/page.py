@@ -83,8 +83,8 @@ def pictures(report: Json) -> list[Figure]:
 
 
 def render(report: Json, manifest: Json | None = None, config: Json | None = None, metrics: Sequence[Json] = ()) -> str:
-    """Return the page of an evaluation, and of the training before it if its manifest, settings and records are given.
-    The same numbers give the same page.
+    """The page of an evaluation, and of the training before it if its manifest, settings and records are given. The
+    same numbers give the same page.
     """
     import jinja2  # a picture does without
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gnn_training.graph import PLANTED_COLORING
+from gnn_training.graph import PLANTED_COLORING, Graph
 
 METHODS = {
     "dsatur": "DSATUR", "tabucol": "TabuCol", "untrained": "untrained rule", "shipped": "shipped rule",
@@ -33,12 +33,14 @@ PLANTED = "planted coloring"  # row of all families of PLANTED_COLORING
 class Row:
     """One graph. A method that was not asked for, or would have taken too much time or memory, is missing."""
 
+    graph: Graph  # not in the report
     name: str
     family: str | None
     num_nodes: int
     num_edges: int
     best_known: int | None
     clique: int  # a lower bound
+    lower: int  # number of colors at which a search ends; not in the report
     colors: dict[str, int] = field(default_factory=dict)  # by method, a key of METHODS; DSATUR is always there
     seconds: dict[str, float] = field(default_factory=dict)
     progress: dict[str, list[tuple[float, int]]] = field(default_factory=dict)  # seconds and colors, each time fewer

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import torch
 
-from gnn_training.contract import CHECKPOINT_FOLDER, CHECKPOINTS, SHIPPED_MODEL, WEIGHT_NAMES
+from gnn_training import run_files
+from gnn_training.contract import SHIPPED_MODEL, WEIGHT_NAMES
 from gnn_training.errors import UserError
 from gnn_training.files import OWN_LIMIT, damaged, read_bytes, storage_errors, write_bytes
 from gnn_training.network.crossover_weights import from_text
@@ -41,9 +42,10 @@ def save_step(folder: Path, step: int, state: dict, keep: int) -> None:
     """
     path = folder / f"step-{step:08d}.pt"
     save(path, state)
-    before = sorted((old for old in folder.glob(CHECKPOINTS) if old < path), reverse=True)[: keep - 1 if keep else None]
+    there = list(folder.glob(run_files.CHECKPOINTS))
+    before = sorted((old for old in there if old < path), reverse=True)[: keep - 1 if keep else None]
     with storage_errors(folder):
-        for old in {*folder.glob(CHECKPOINTS), *folder.glob(".step-*.tmp")} - {path, *before}:
+        for old in {*there, *folder.glob(".step-*.tmp")} - {path, *before}:
             old.unlink()
 
 
@@ -51,7 +53,7 @@ def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
     """Read a checkpoint, or the best one of a run folder, onto the CPU; needed: its keys and their types. Raises
     UserError if it is missing, damaged, or not one of this program.
     """
-    path = path / "best.pt" if os.path.isdir(path) else path
+    path = path / run_files.BEST if os.path.isdir(path) else path
     content = read_bytes(path, OWN_LIMIT, "train first or name another run folder")
     with damaged(path, "delete it or name another file"):
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
@@ -94,7 +96,7 @@ def newest(folder: Path) -> dict | None:
     """State of the newest checkpoint that can be read, None if there is none. UserError if none of them can be read:
     starting again would replace the best weights of a training that may still be saved.
     """
-    for path in (paths := sorted(folder.glob(CHECKPOINTS), reverse=True)):
+    for path in (paths := sorted(folder.glob(run_files.CHECKPOINTS), reverse=True)):
         try:
             return load(path, RESUMED)
         except UserError as error:
@@ -108,20 +110,20 @@ def named(run: Path, path: Path) -> dict:
     """State of a checkpoint of the run folder, given by its name or path, or of another folder. Raises UserError: as
     `load`, or the run folder has a training of its own.
     """
-    folder = run / CHECKPOINT_FOLDER
+    folder = run / run_files.CHECKPOINT_FOLDER
     path = folder / path if path.parent == Path() else path
-    if path.resolve().parent != folder.resolve() and any(folder.glob(CHECKPOINTS)):
+    if path.resolve().parent != folder.resolve() and any(folder.glob(run_files.CHECKPOINTS)):
         raise UserError(f"{run} has a training of its own: name another --run folder to resume from {path}")
     return load(path, RESUMED)
 
 
 def set_later_aside(run: Path, state: dict) -> None:
     """Move what the run folder has of later steps than a state into a new folder in it, so that nothing is lost."""
-    path, best = run / CHECKPOINT_FOLDER / f"step-{state['step']:08d}.pt", run / "best.pt"
-    if later := sorted(each for each in path.parent.glob(CHECKPOINTS) if each > path):
+    path, best = run / run_files.CHECKPOINT_FOLDER / f"step-{state['step']:08d}.pt", run / run_files.BEST
+    if later := sorted(each for each in path.parent.glob(run_files.CHECKPOINTS) if each > path):
         with storage_errors(run):
             aside = Path(tempfile.mkdtemp(prefix=f"until-{later[-1].stem}-", dir=run))
-            for record in filter(Path.exists, (run / "metrics.jsonl", run / "status.json")):
+            for record in filter(Path.exists, (run / run_files.METRICS, run / run_files.STATUS)):
                 shutil.copy2(record, aside)
             moved = [best] if best.exists() and load(best)["step"] != state["progress"]["best_step"] else []
             for each in (*moved, *later):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gnn_training import run_files
 from gnn_training.errors import UserError
 from gnn_training.files import OWN_LIMIT, read_bytes, storage_errors, write_text
 from gnn_training.machine import require_package
@@ -80,7 +81,7 @@ def tensorboard(settings: TrainSettings, first_step: int) -> Logger:
     """Event files in the run folder. Those of an earlier start are hidden from first_step on."""
     from torch.utils.tensorboard import SummaryWriter  # takes 1.5 s to import
 
-    writer = SummaryWriter(settings.run / "tensorboard", purge_step=first_step)
+    writer = SummaryWriter(settings.run / run_files.CURVES_FOLDER, purge_step=first_step)
 
     def log(values: dict[str, float], step: int) -> None:
         for name, value in values.items():
@@ -131,10 +132,10 @@ class Logbook:
     """
 
     def __init__(self, settings: TrainSettings, reached: dict[str, int], num_steps: int):
-        self.run, self.metrics, self.num_steps = settings.run, settings.run / "metrics.jsonl", num_steps
+        self.run, self.metrics, self.num_steps = settings.run, settings.run / run_files.METRICS, num_steps
         kept = [record for record in read_metrics(self.metrics) if record["step"] <= reached[record["kind"]]]
         write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
-        with storage_errors(self.run / "tensorboard"):
+        with storage_errors(self.run / run_files.CURVES_FOLDER):
             self.loggers = [tensorboard(settings, reached["train"] + 1)]
         if settings.logger:
             self.loggers.append(wandb(settings))
@@ -152,7 +153,7 @@ class Logbook:
 
     def close(self, status: Status) -> None:
         """Leave status.json, and close the loggers."""
-        write_text(self.run / "status.json", json.dumps(status, indent=2) + "\n")
+        write_text(self.run / run_files.STATUS, json.dumps(status, indent=2) + "\n")
         for logger in self.loggers:
             with errors_as_warnings(logger.name):
                 logger.close(status)

@@ -9,8 +9,8 @@ from dataclasses import asdict, replace
 
 from torch import Tensor
 
+from gnn_training import run_files
 from gnn_training.console import duration
-from gnn_training.contract import CHECKPOINT_FOLDER
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import StorageError, UserError
@@ -166,7 +166,7 @@ class Trainer:
         if better and self.rt.is_main:
             best = self.learner.best_state() | {"network": self.best, "step": self.progress.best_step}
             best |= {"data_sha256": self.data_sha256, "scores": {"gap": self.progress.best}}
-            checkpoint.save(self.settings.run / "best.pt", best)
+            checkpoint.save(self.settings.run / run_files.BEST, best)
 
     def _kept_crossover(self) -> CrossoverNetwork:
         """With the weights to keep; the present ones before the first evaluation."""
@@ -178,7 +178,7 @@ class Trainer:
                      "self_play": self.self_play.state(),
                      "steps_per_epoch": len(self.loader.sampler),
                      "resumed_from": str(self.settings.resume_from or "")}  # fmt: skip
-            folder = self.settings.run / CHECKPOINT_FOLDER
+            folder = self.settings.run / run_files.CHECKPOINT_FOLDER
             checkpoint.save_step(folder, self.learner.step, state, self.settings.keep)
 
     def _restore(self) -> int:
@@ -201,7 +201,7 @@ class Trainer:
 
     def _continue(self, state: dict) -> None:
         """Go on from a state, perhaps of another number of ranks."""
-        with damaged(f"the newest in {self.settings.run / CHECKPOINT_FOLDER}", "delete it"):
+        with damaged(f"the newest in {self.settings.run / run_files.CHECKPOINT_FOLDER}", "delete it"):
             self.learner.load_state(state)
             self.self_play.load_state(state["self_play"])
         self.progress = Progress(**state["progress"])
@@ -214,7 +214,7 @@ class Trainer:
 
     def _announce(self, beginning: str) -> None:
         """Write the settings, and log what is trained on what."""
-        write_text(self.settings.run / "config.json", self.settings.model_dump_json(indent=2) + "\n")
+        write_text(self.settings.run / run_files.CONFIG, self.settings.model_dump_json(indent=2) + "\n")
         sampler, num_parameters = self.loader.sampler, sum(p.numel() for p in self.learner.network.parameters())
         log.info(
             "%s: %d steps, %d graphs in %d steps an epoch, %d for validation, %d x %s, %d parameters", beginning,
@@ -228,7 +228,8 @@ def find_state(settings: TrainSettings, data_sha256: str) -> tuple[dict | None, 
     has ended there and its checkpoints are gone, or if the folder has files of these names that are not a training's.
     """
     run, named = settings.run, settings.resume_from
-    state, best, ended = checkpoint.newest(run / CHECKPOINT_FOLDER), run / "best.pt", run / "status.json"
+    state = checkpoint.newest(run / run_files.CHECKPOINT_FOLDER)
+    best, ended = run / run_files.BEST, run / run_files.STATUS
     if named and (state is None or state["resumed_from"] != str(named)):  # else a start before has gone back to it
         state = checkpoint.named(run, named)
         require_same(settings, data_sha256, state)  # before anything is moved
@@ -238,8 +239,8 @@ def find_state(settings: TrainSettings, data_sha256: str) -> tuple[dict | None, 
         with damaged(ended, hint):
             if read_json(ended, hint)["status"] != "failed":
                 raise UserError(f"{run} has a training without its checkpoints, which would begin again: {hint}")
-    if state is None and any((run / name).exists() for name in ("config.json", "metrics.jsonl")):
-        with damaged(config := run / "config.json", hint):
+    if state is None and any((run / name).exists() for name in (run_files.CONFIG, run_files.METRICS)):
+        with damaged(config := run / run_files.CONFIG, hint):
             if "learning_rate" not in read_json(config, hint):
                 raise UserError(f"{config}: is not of a training: {hint}")
     if state is None or not best.exists():
