@@ -37,12 +37,12 @@ from gnn_training.network.network import first_weights
 from gnn_training.onnx_program.session import Model
 from gnn_training.processes import die_with_parent
 from gnn_training.ranks import launch
+from gnn_training.search.batches import searcher_for
 from gnn_training.search.crossover import GENERATION
 from gnn_training.search.search_kernel import search_child
 from gnn_training.settings import PresetName, TrainSettings, of_preset
-from gnn_training.training.learner import Learner
-from gnn_training.training.loader import DeviceDataset, GraphLoader
-from gnn_training.training.monitor import Monitor, searcher_for
+from gnn_training.training.learner import prepare
+from gnn_training.training.loader import DeviceDataset
 from gnn_training.training.self_check import MIN_AGREEMENT, self_check
 
 log = logging.getLogger("gnn_training")
@@ -131,7 +131,7 @@ def compare(options: Options) -> Iterator[Row]:
 @in_group
 def _learn(settings: TrainSettings, rt: Runtime) -> Row:
     """The self-check, and mean loss terms of the steps."""
-    loader, learner = _start(settings, rt)
+    loader, _, learner = prepare(settings, PackedGraphs.open(settings.data), rt)
     checks = self_check(learner, loader, rt)
     for batch in islice(loader.starting_at(0), settings.steps):
         learner.update(batch)
@@ -243,9 +243,7 @@ def timed_steps(settings: TrainSettings, rt: Runtime, seconds: float) -> Row:
     """Speed and memory of `settings.steps`, or of as many as take so many seconds if these are fewer or it is 0."""
     if rt.device.type == "cpu":
         torch.set_num_threads(1)  # a rank is a core, as where there are as many ranks as cores
-    loader, learner = _start(settings, rt)
-    monitor = Monitor(learner.search, rt)
-    learner.search = monitor.search
+    loader, monitor, learner = prepare(settings, PackedGraphs.open(settings.data), rt)
     batches = loader.starting_at(0)
     for batch in islice(batches, len(loader.sampler) + WARM_UP):  # an epoch first: every graph is prepared once
         started = time.perf_counter()
@@ -276,12 +274,6 @@ def timed_steps(settings: TrainSettings, rt: Runtime, seconds: float) -> Row:
         "busy": float(np.mean(busy)) if busy else None,
         "peak GiB": torch.cuda.max_memory_reserved() / GIB if rt.device.type == "cuda" else None,
     }
-
-
-def _start(settings: TrainSettings, rt: Runtime) -> tuple[GraphLoader, Learner]:
-    data = PackedGraphs.open(settings.data)
-    loader, search = GraphLoader(settings, data, rt), searcher_for(data, rt.device)
-    return loader, Learner(settings, search, rt, settings.num_steps(loader.sampler.graphs_per_step))
 
 
 PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {

@@ -200,7 +200,7 @@ def savings(graph: TestGraph, weights: np.ndarray, seed: int) -> tuple[int, int]
     """Colors that these weights save over the untrained rule in as many rounds, and in as many as fit into its
     seconds.
     """
-    before, allowed = search(graph, np.array(rule.untrained(), np.float32), ROUNDS, seed)
+    before, allowed = search(graph, rule.untrained(), ROUNDS, seed)
     colors, taken = search(graph, weights, ROUNDS, seed)
     fitting = min(math.ceil(ROUNDS * allowed / max(taken, 1e-6)), 4 * ROUNDS)
     return before - colors, before - search(graph, weights, fitting, seed)[0]

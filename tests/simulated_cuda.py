@@ -263,8 +263,8 @@ if __name__ == "__main__":
 
     # The memory of the GPU is that of the CPU.
     search_cuda.as_array = lambda tensor: FakeCUDAArray(tensor.contiguous().numpy())
-    event = SimpleNamespace(query=lambda: True)
-    stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda other: None, record_event=lambda: event)
+    stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda other: None)
+    torch.cuda.Event = lambda: SimpleNamespace(record=lambda: None, query=lambda: True)
     torch.cuda.Stream = torch.cuda.current_stream = lambda device: stream
     torch.cuda.stream = torch.cuda.device = lambda stream: nullcontext()
     torch.cuda.mem_get_info = lambda device: (2**30, 2**30)

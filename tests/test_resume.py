@@ -23,7 +23,7 @@ from gnn_training.errors import StorageError, UserError
 from gnn_training.jobs.train import train
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.settings import TrainSettings
-from gnn_training.training import checkpoint, trainer
+from gnn_training.training import checkpoint, learner
 from gnn_training.training.learner import LOSS_WEIGHTS, MAX_BAD_STEPS, NORMS
 
 
@@ -280,7 +280,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_nothing_moves(finished: T
 
 
 def train_in_one_long_step(settings: TrainSettings) -> None:
-    trainer.searcher_for = lambda *_: lambda *_: time.sleep(300)
+    learner.searcher_for = lambda *_: lambda *_: time.sleep(300)
     train(settings)
 
 

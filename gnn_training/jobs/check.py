@@ -23,10 +23,8 @@ from gnn_training.distributed import Runtime, in_group
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.ranks import launch, num_ranks, uses_gpus
 from gnn_training.settings import EVALUATIONS, SEARCHES, CheckSettings, RunSettings, TrainSettings
-from gnn_training.training.learner import Learner
-from gnn_training.training.loader import GraphLoader
+from gnn_training.training.learner import prepare
 from gnn_training.training.logbook import require_logger
-from gnn_training.training.monitor import Monitor, searcher_for
 from gnn_training.training.self_check import self_check, try_step
 
 log = logging.getLogger(__name__)
@@ -178,11 +176,7 @@ def _measure(settings: TrainSettings, rt: Runtime) -> tuple[int, int, float, flo
     """As one rank, take a few steps of the training. Return the bytes that they need, on a GPU those of the GPU, the
     number of all steps, the seconds of one, and the share of them that ranks wait for the slowest.
     """
-    data = PackedGraphs.open(settings.data)
-    monitor = Monitor(searcher_for(data, rt.device), rt)
-    loader = GraphLoader(settings, data, rt)
-    num_steps = settings.num_steps(loader.sampler.graphs_per_step)
-    learner = Learner(settings, monitor.search, rt, num_steps)
+    loader, monitor, learner = prepare(settings, PackedGraphs.open(settings.data), rt)
     if not self_check(learner, loader, rt):  # which on GPUs takes the step that needs most memory, too
         try_step(learner, loader.largest())
     batches = list(islice(loader.starting_at(0), STEPS))
@@ -202,7 +196,7 @@ def _measure(settings: TrainSettings, rt: Runtime) -> tuple[int, int, float, flo
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if rt.device.type == "cuda":
         peak = torch.cuda.max_memory_reserved()
-    return peak, num_steps, seconds, waiting
+    return peak, learner.num_steps, seconds, waiting
 
 
 def _memory(settings: RunSettings, need: float, ranks: int) -> str:

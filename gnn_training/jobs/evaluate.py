@@ -190,7 +190,7 @@ def _rules(model: Model) -> dict[str, np.ndarray]:
     """Weights of the rules that are compared in the same seconds, by method."""
     shipped = Model(SHIPPED_MODEL, 1).rule
     others = {} if np.array_equal(model.rule, shipped) else {"shipped": shipped}
-    return {"untrained": np.array(rule.untrained(), np.float32), **others, "rule": model.rule}
+    return {"untrained": rule.untrained(), **others, "rule": model.rule}
 
 
 def _row(case: Case, rules: dict[str, np.ndarray], settings: EvaluateSettings) -> Row:

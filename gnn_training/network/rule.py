@@ -7,6 +7,8 @@ and numba compiles them. A new feature of what is counted already is a name and 
 
 import math
 
+import numpy as np
+
 ACTIVE, MOVERS = 16, 4  # nodes in conflict that a round looks at, and that may move,
 NODES_PER_ACTIVE, NODES_PER_MOVER = 64, 256  # and one more for every so many nodes of a large graph
 PERIOD = 4  # rounds from one question to the network to the next; its answers hold until then
@@ -35,10 +37,10 @@ TURNS = 1_048_573  # a prime above the number of nodes, so that no two nodes of 
 NODE_STRIDE, ROUND_STRIDE = 648_071, 50_461  # between the turns of two nodes, and of two rounds
 
 
-def untrained() -> list[float]:
-    """Weights (NUM_WEIGHTS,) with which every conflict weighs 1, so that a round is one of TabuCol."""
-    weights, start = [0.0] * NUM_WEIGHTS, math.prod(SHAPES["by_graph"])
-    weights[start : start + len(CONTROLS)] = map(math.log, FIRST_CONTROLS)
+def untrained() -> np.ndarray:
+    """Weights (NUM_WEIGHTS,) float32 with which every conflict weighs 1, so that a round is one of TabuCol."""
+    weights, start = np.zeros(NUM_WEIGHTS, np.float32), math.prod(SHAPES["by_graph"])
+    weights[start : start + len(CONTROLS)] = np.log(FIRST_CONTROLS)
     return weights
 
 

@@ -44,7 +44,7 @@ class GpuIsland(Island):
         self.random = np.random.default_rng([*worker.rng, number])
         self.best: np.ndarray | None = None  # of the search, when the island began
         trained = worker.search.trained.rule  # every other island moves by it, if there is one
-        self.rule = np.array(rule.untrained() if trained is None or number % 2 == 0 else trained, np.float32)
+        self.rule = rule.untrained() if trained is None or number % 2 == 0 else trained
 
     def follow(self) -> None:
         """Look for one color less than is known: the first island from the best coloring, the others from their own."""

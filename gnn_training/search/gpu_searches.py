@@ -150,6 +150,7 @@ class Generations(OnGpu):
         first_word = np.cumsum([0, *map(len, words)])[:-1]
         self.graphs = [self._copied(values) for values in (self.nodes, ends, first_word, np.concatenate(words))]
         self.processors = torch.cuda.get_device_properties(device).multi_processor_count
+        self._event = torch.cuda.Event()
 
     def room(self, colors: Sequence[int]) -> int:
         """Children that the GPU has at the same time, also of the largest graph; 0 if a graph is too large for a block.
@@ -189,7 +190,7 @@ class Generations(OnGpu):
             self._launch(launch, tensors, rounds)
             for all_of_them, some in zip(children, found, strict=True):
                 all_of_them[places] = some
-        self._event = torch.cuda.current_stream(self.device).record_event()
+        self._event.record()
         return children
 
     def is_done(self) -> bool:

@@ -82,6 +82,8 @@ class BlockSearch(NamedTuple):
 
     n: int
     K: int
+    A: int  # active nodes,
+    M: int  # and those of them that may move
     W: int
     ends: int  # twice the number of edges
     adjacency: Any  # (N, W) uint32, a bit for every neighbour; in global memory, as are the next three
@@ -125,18 +127,21 @@ device_layout = device(layout)
 
 
 @device
-def lay_out(n, K, ends, in_global, until, counts, start):
-    """The arrays of a search. in_global: adjacency, table and logs; the counts begin at `start`."""
+def lay_out(n, K, ends, in_global, large, in_shared):
+    """The arrays of a search. in_global: adjacency, table and logs; large: room for what is tabu and, unless they are
+    in_shared memory, for the counts.
+    """
     adjacency, table, logs = in_global
-    A, _, W, words, _, _ = device_layout(n, K)
+    A, M, W, words, integers, table_size = device_layout(n, K)
     floats, ints, small = cuda.shared.array(0, float32), cuda.shared.array(0, int32), cuda.shared.array(0, int16)
     fixed = NUM_TOTALS + OUTPUTS + 1
     node = fixed + rule.NUM_WEIGHTS
     color = node + 2 * n
     act = color + 2 * K
     h = 2 * words
+    counts = small[h + integers :] if in_shared else large[table_size:]
     return BlockSearch(
-        at(n), at(K), at(W), ends, adjacency, table, logs, until, counts[start:],
+        at(n), at(K), at(A), at(M), at(W), ends, adjacency, table, logs, large, counts,
         ints, floats[NUM_TOTALS:], floats[fixed:], ints[node:], ints[node + n :], ints[color:], ints[color + K :],
         ints[act:], ints[act + A :], ints[act + 2 * A :], floats[act + 3 * A :], ints[act + 4 * A :],
         small[h:], small[h + n :], small[h + 2 * n :], small[h + 3 * n :], small[h + 4 * n :],
@@ -334,7 +339,9 @@ def draw(s, room, seed, t):
 
 @device
 def weigh(s, t):
-    """What a conflict with every node costs."""
+    """Ask the network what a conflict with every node costs."""
+    ask(s)
+    cuda.syncthreads()
     w, logs, u = s.weights, s.logs, at(cuda.threadIdx.x)
     while u < s.n:
         conflicts = s.conflicts[u]
@@ -408,13 +415,13 @@ def add_costs(s, v, start, lane):
 
 
 @device
-def make_moves(s, A, M, seed, t):
+def make_moves(s, seed, t):
     """Choose among the moves of A nodes, and make M at most."""
-    num_active = draw(s, at(A), seed, t)
+    num_active = draw(s, s.A, seed, t)
     cuda.syncthreads()
     choose(s, num_active, t)
     cuda.syncthreads()
-    move(s, num_active, at(M), t)
+    move(s, num_active, t)
 
 
 @device
@@ -461,11 +468,11 @@ def has_bit(word, u):
 
 
 @device
-def move(s, num_active, room, t):
+def move(s, num_active, t):
     """Make the best move and those about as good, without those of neighbours of a better one. All warps decide it."""
     num_conflicted, limit, gain, a = np.float32(s.totals[CONFLICTED]), NO_MOVE, -NO_MOVE, np.int32(-1)
     m = at(0)
-    while m < room and m < num_active:
+    while m < s.M and m < num_active:
         gain, a = next_best(s, num_active, gain, a)
         if not gain > limit:
             break
@@ -608,19 +615,14 @@ def to_compile(in_shared: bool, of_children: bool) -> tuple[Any, Any]:
 def search_function(in_shared: bool) -> Any:
     """The kernel of searches for ever fewer colors."""
 
-    def search(
+    def search_kernel(
         nodes, ends, num_colors, first_node, first_word, first, adjacency, graph, lower, seeds, weights, table, logs,
         large, fewest, conflicts, best, rounds,
     ):  # fmt: skip
         block, thread = cuda.blockIdx.x, cuda.threadIdx.x
         g = graph[block]
         n, K = nodes[g], num_colors[g]
-        A, M, _, words, integers, table_size = device_layout(n, K)
-        in_global = adjacency[first_word[g] :], table, logs
-        if in_shared:
-            s = lay_out(n, K, ends[g], in_global, large[block], cuda.shared.array(0, int16), 2 * words + integers)
-        else:
-            s = lay_out(n, K, ends[g], in_global, large[block], large[block], table_size)
+        s = lay_out(n, K, ends[g], (adjacency[first_word[g] :], table, logs), large[block], in_shared)
         begin(s, first[first_node[g] :], weights[block])
         for v in range(thread, n, THREADS):
             count_colors(s, v)
@@ -629,8 +631,6 @@ def search_function(in_shared: bool) -> Any:
         for round in range(rounds):
             t = np.int32(round)
             if t % rule.PERIOD == 0:
-                ask(s)
-                cuda.syncthreads()
                 weigh(s, t)
             if s.totals[CONFLICTED] == 0:
                 num_found, fewest_conflicts = s.totals[COLORS], np.float32(rule.NONE_FOUND)
@@ -641,12 +641,12 @@ def search_function(in_shared: bool) -> Any:
                 close(s)
             else:
                 fewest_conflicts = min(fewest_conflicts, np.float32(s.totals[CONFLICTS]) / np.float32(2))
-                make_moves(s, A, M, seeds[block], t)
+                make_moves(s, seeds[block], t)
         if thread == 0:
             fewest[block] = num_found
             conflicts[block] = fewest_conflicts if num_found > lower[block] else np.float32(0)
 
-    return search
+    return search_kernel
 
 
 def child_function(in_shared: bool) -> Any:
@@ -654,19 +654,14 @@ def child_function(in_shared: bool) -> Any:
     be in one launch, with starts (R, N) and, for each child, conflicts, rounds made, best coloring and ages.
     """
 
-    def child(
+    def child_kernel(
         nodes, ends, first_word, adjacency, graph, k, seeds, starts, weights, table, logs, large, conflicts, made,
         best, ages, rounds,
     ):  # fmt: skip
         block, thread = cuda.blockIdx.x, cuda.threadIdx.x
         g, K = graph[block], k[block]
         n = nodes[g]
-        A, M, _, words, integers, table_size = device_layout(n, K)
-        in_global = adjacency[first_word[g] :], table, logs
-        if in_shared:
-            s = lay_out(n, K, ends[g], in_global, large[block], cuda.shared.array(0, int16), 2 * words + integers)
-        else:
-            s = lay_out(n, K, ends[g], in_global, large[block], large[block], table_size)
+        s = lay_out(n, K, ends[g], (adjacency[first_word[g] :], table, logs), large[block], in_shared)
         begin(s, starts[block], weights[block])
         cuda.syncthreads()
         complete(s, seeds[block])
@@ -680,15 +675,13 @@ def child_function(in_shared: bool) -> Any:
             if fewest == 0 or t >= rounds:
                 break
             if t % rule.PERIOD == 0:
-                ask(s)
-                cuda.syncthreads()
                 weigh(s, t)
-            make_moves(s, A, M, seeds[block], t)
+            make_moves(s, seeds[block], t)
             t += np.int32(1)
         if thread == 0:
             conflicts[block], made[block] = fewest // 2, t
 
-    return child
+    return child_kernel
 
 
 class Launch(NamedTuple):

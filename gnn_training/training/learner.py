@@ -20,13 +20,15 @@ from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 from torch.optim.lr_scheduler import LambdaLR
 
 from gnn_training.contract import UNKNOWN_TYPE
+from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.network.crossover import size_of, squared_errors
 from gnn_training.network.network import SAVED, ColoringNetwork, Predictions
-from gnn_training.search.batches import Searcher
+from gnn_training.search.batches import Searcher, searcher_for
 from gnn_training.settings import TrainSettings
-from gnn_training.training.loader import GraphBatch, StateBatch
+from gnn_training.training.loader import GraphBatch, GraphLoader, StateBatch
+from gnn_training.training.monitor import Monitor
 
 LOSS_WEIGHTS = {"gap": 1.0, "saved": 0.5, "graph_type": 0.05, "rounds": 0.2, "crossover": 1.0}
 NORMS = ("rule_gradient_norm", "predictions_gradient_norm", "crossover_gradient_norm")  # before clipping
@@ -181,6 +183,13 @@ class Learner:
         self.bad_steps.fill_(state["bad_steps"])
         self.skipped_steps.fill_(state["skipped_steps"])
         self.go_to(state["step"])
+
+
+def prepare(settings: TrainSettings, data: PackedGraphs, rt: Runtime) -> tuple[GraphLoader, Monitor, Learner]:
+    """All that the steps of a training need; the monitor times the searches of the learner."""
+    loader, monitor = GraphLoader(settings, data, rt), Monitor(searcher_for(data, rt.device), rt)
+    num_steps = settings.num_steps(loader.sampler.graphs_per_step)
+    return loader, monitor, Learner(settings, monitor.timed, rt, num_steps)
 
 
 def loss_terms(

@@ -1,6 +1,4 @@
-"""What searches on a device; where the time of a step goes on every rank, and what NVIDIA's library says of every GPU
-meanwhile.
-"""
+"""Where the time of a step goes on every rank, and what NVIDIA's library says of every GPU meanwhile."""
 
 import logging
 import threading
@@ -12,23 +10,12 @@ import torch
 from torch import Tensor
 
 from gnn_training.distributed import Runtime
-from gnn_training.search.batches import GraphStore, SearchBatch, Searcher, has_kernels, search_on_cpu
+from gnn_training.search.batches import SearchBatch, Searcher
 
 log = logging.getLogger(__name__)
 SAMPLE_SECONDS = 1.0  # between two looks at a GPU
 SLOW = 1.5  # times as long as the others: a rank that takes so long for its searches is named
 SLOW_SECONDS = 0.2  # that it takes longer, at least: less is chance
-
-
-def searcher_for(data: GraphStore, device: torch.device) -> Searcher:
-    """The fastest way to search on a device."""
-    if has_kernels(device):
-        from gnn_training.search.gpu_searches import BlockSearcher  # loads numba's CUDA
-
-        return BlockSearcher(data, device)
-    if device.type != "cpu":
-        log.warning("the cores of the CPU do the searches: on GPUs, they need NVIDIA's and the package numba-cuda")
-    return search_on_cpu
 
 
 class TimedSearcher:
@@ -103,12 +90,12 @@ class Monitor:
     """What the ranks have done since the last report."""
 
     def __init__(self, search: Searcher, rt: Runtime):
-        self.search, self.rt, self.gpu = TimedSearcher(search, rt.device), rt, GpuMonitor(rt.device)
+        self.timed, self.rt, self.gpu = TimedSearcher(search, rt.device), rt, GpuMonitor(rt.device)
         self._named: set[int] = set()  # slow ranks
 
     def restart(self) -> None:
         """Forget what has been so far, such as searches that were compiled first."""
-        self.search.take()
+        self.timed.take()
         self.gpu.take()
 
     def report(self, seconds: float) -> dict[str, float]:
@@ -116,7 +103,7 @@ class Monitor:
         over ranks, and what their GPUs did, by the names of docs/TRAINING.md. Every rank calls it; seconds: that all
         steps since then took.
         """
-        ranks = self.rt.gather((self.search.take(), self.gpu.take(), self.rt.device_name))
+        ranks = self.rt.gather((self.timed.take(), self.gpu.take(), self.rt.device_name))
         times = np.array([searches for searches, *_ in ranks])  # (ranks, steps), seconds
         self._name_slow_ranks(times.sum(1), [name for *_, name in ranks])
         values = shares(times, seconds)

@@ -19,10 +19,8 @@ from gnn_training.network.crossover import CrossoverNetwork
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.settings import EVALUATIONS, TrainSettings
 from gnn_training.training import checkpoint
-from gnn_training.training.learner import Learner
-from gnn_training.training.loader import GraphLoader
+from gnn_training.training.learner import prepare
 from gnn_training.training.logbook import Logbook, Progress, Status
-from gnn_training.training.monitor import Monitor, searcher_for
 from gnn_training.training.self_check import self_check
 from gnn_training.training.self_play import SelfPlay, explain_kept
 from gnn_training.training.validation import Validation
@@ -42,10 +40,8 @@ class Trainer:
 
     def __init__(self, settings: TrainSettings, data: PackedGraphs, rt: Runtime):
         self.settings, self.rt, self.data_sha256 = settings, rt, data.manifest["sha256"]
-        self.loader, search = GraphLoader(settings, data, rt), searcher_for(data, rt.device)
-        self.monitor, num_steps = Monitor(search, rt), settings.num_steps(self.loader.sampler.graphs_per_step)
-        self.learner = Learner(settings, self.monitor.search, rt, num_steps)
-        self.validation = Validation(settings, self.loader.dataset, search, rt)
+        self.loader, self.monitor, self.learner = prepare(settings, data, rt)
+        self.validation = Validation(settings, self.loader.dataset, self.monitor.timed.search, rt)
         first = self.learner.average.crossover
         self.self_play = SelfPlay(settings, self.loader.dataset, self.loader.sampler.indices, first, rt)
         self.best: dict[str, Tensor] = {}  # weights to keep, the best of every part of the network

@@ -45,7 +45,7 @@ class Validation:
     @cached_property
     def untrained(self) -> list[Tensor]:
         """Colors (G,) that the untrained rule finds, of every batch."""
-        weights = torch.tensor(rule.untrained(), device=self.rt.device)
+        weights = torch.from_numpy(rule.untrained()).to(self.rt.device)
         return [self._colors(weights, self.dataset.batch(ids, len(ids))) for ids in self.batches]
 
     def scores(self, network: ColoringNetwork) -> dict[str, float]:
