@@ -14,7 +14,6 @@ MAX_NODES = 1_000_000  # of any graph: one that claims more is wrong, or too lar
 COLUMNS = "A.T @ A with A = matrix != 0 colors the columns of another matrix, so that no two of a color share a row"
 NOT_SYMMETRIC = f"an adjacency matrix is not symmetric: give matrix + matrix.T != 0; {COLUMNS}"
 UNNAMED_FAMILY = "imported"  # family of graphs whose file does not name a graph type
-PLANTED_COLORING = {"planted", "leighton"}  # families whose label is a planted coloring, which searches rarely find
 
 
 class NeighbourLists(NamedTuple):
@@ -346,10 +345,3 @@ def is_proper(graph: Graph, colors: np.ndarray) -> bool:
 def num_colors(colors: np.ndarray) -> int:
     """Number of different colors; gaps do not count."""
     return len(np.unique(colors))
-
-
-def from_logits(graph: Graph, logits: np.ndarray) -> np.ndarray:
-    """Decode logits (N, C) to proper colors (N,) int32: best class per node, stable sort by class, first fit."""
-    from gnn_training.search.kernels import first_fit  # here, because numba takes half a second to import
-
-    return first_fit(*graph.csr(), np.argsort(np.argmax(logits, axis=1), kind="stable"))

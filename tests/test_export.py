@@ -25,14 +25,14 @@ from gnn_training import __version__, contract
 from gnn_training.__main__ import main
 from gnn_training.contract import GOLDEN_FILE, MODEL_FILE, OPTIONAL_INPUTS, OUTPUTS, SHIPPED_MODEL, SUMS_FILE, WEB_FILE
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph, concatenated, from_logits, is_proper, num_colors
+from gnn_training.graph import Graph, concatenated, is_proper, num_colors
 from gnn_training.jobs import export as job
 from gnn_training.network.network import HIDDEN, ColoringNetwork, PredictionNetwork
 from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.onnx_program import export as onnx_export
 from gnn_training.onnx_program import golden
 from gnn_training.onnx_program.program import Program
-from gnn_training.onnx_program.session import Model
+from gnn_training.onnx_program.session import Model, from_logits
 from gnn_training.settings import SHIPPED, ExportSettings
 from gnn_training.training import checkpoint
 

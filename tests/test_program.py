@@ -11,11 +11,12 @@ from torch import Tensor
 
 from gnn_training import contract
 from gnn_training.contract import MAX_COLORS, OUTPUTS
-from gnn_training.graph import Graph, concatenated, from_logits, is_proper, num_colors
+from gnn_training.graph import Graph, concatenated, is_proper, num_colors
 from gnn_training.network import rule
 from gnn_training.network.network import ColoringNetwork, first_weights
 from gnn_training.onnx_program import golden
 from gnn_training.onnx_program.program import Program
+from gnn_training.onnx_program.session import from_logits
 from gnn_training.search import kernels
 
 ROUNDS = 20

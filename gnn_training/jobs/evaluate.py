@@ -27,10 +27,10 @@ from gnn_training.data.formats import integer
 from gnn_training.data.packed import PackedGraphs, is_packed, spread
 from gnn_training.data.suites import Case
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph, NeighbourLists, conflicts, from_logits, is_proper, num_colors
+from gnn_training.graph import Graph, NeighbourLists, conflicts, is_proper, num_colors
 from gnn_training.machine import describe_gpu
 from gnn_training.network import rule
-from gnn_training.onnx_program.session import Model
+from gnn_training.onnx_program.session import Model, from_logits
 from gnn_training.report import scores
 from gnn_training.report.page import IN_EVERY_PAGE, as_networkx, is_drawable, pictures, render
 from gnn_training.report.scores import COMPARED_SECONDS, METHODS, Row

@@ -22,6 +22,7 @@ from gnn_training.graph import Graph, as_graph, concatenated, is_one_graph
 from gnn_training.machine import available_bytes, usable_threads
 from gnn_training.network import crossover_weights, rule
 from gnn_training.search.engine import Trained
+from gnn_training.search.kernels import first_fit
 
 log = logging.getLogger(__name__)
 MAX_STEPS = 10**9  # beyond, independent sets, whose patience grows with the steps, keep a call on an optimal graph busy
@@ -42,6 +43,11 @@ class Prediction:
     def graph_types(self) -> list[str]:
         """Most likely type of every graph."""
         return [GRAPH_TYPES[i] for i in self.graph_type_logits.argmax(1)]
+
+
+def from_logits(graph: Graph, logits: np.ndarray) -> np.ndarray:
+    """Decode logits (N, C) to proper colors (N,) int32: best class per node, stable sort by class, first fit."""
+    return first_fit(*graph.csr(), np.argsort(np.argmax(logits, axis=1), kind="stable"))
 
 
 class Model:
