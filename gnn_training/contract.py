@@ -27,6 +27,7 @@ DEFINITIONS = {  # of outputs, in the metadata of the file
 SETS_FROM, SETS_UP_TO = 0.15, 2048  # density from which, and nodes up to which, a graph is also colored by sets
 CLIQUE_WORK, MIN_STARTS = 1_000_000, 16  # a call's search for cliques: nodes in a step, starts in a graph at least
 MAX_WEIGHT = 1e6  # in the metadata; ours are below 4
+CROSSOVER_WIDTH, CROSSOVER_LAYERS = 24, 2  # of the crossover network that ships; settings import no numpy
 WEIGHT_NAMES = "Search/"  # before the names of the network's weights in an exported file
 UNKNOWN_TYPE = 255  # stored for graphs whose type nobody named
 WEIGHTS_FILE = "model.safetensors"

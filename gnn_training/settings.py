@@ -8,9 +8,8 @@ import pydantic
 import tyro
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from gnn_training.contract import CALL_ROUNDS, SHIPPED_MODEL
+from gnn_training.contract import CALL_ROUNDS, CROSSOVER_LAYERS, CROSSOVER_WIDTH, SHIPPED_MODEL
 from gnn_training.errors import UserError
-from gnn_training.network import crossover_weights
 
 PresetName = Literal["smoke", "cpu", "single", "multi"]
 RecipeName = Literal["smoke", "cpu", "full"]
@@ -161,9 +160,9 @@ class TrainSettings(Settings):
     """Memory of each process for the results of self-play, in MiB; the oldest are dropped first."""
     batch_pairs: Positive = 16
     """Number of pairs of colorings from which each process trains the crossover network in a step."""
-    width: Annotated[int, Field(ge=1, le=1024)] = crossover_weights.WIDTH
+    width: Annotated[int, Field(ge=1, le=1024)] = CROSSOVER_WIDTH
     """Hidden units per node of the crossover network."""
-    layers: Annotated[int, Field(ge=1, le=16)] = crossover_weights.LAYERS
+    layers: Annotated[int, Field(ge=1, le=16)] = CROSSOVER_LAYERS
     """Message-passing layers of the crossover network."""
     learning_rate: Annotated[Rate | None, _optional("FLOAT")] = None
     """Learning rate after the warm-up, for one process. By default 0.01, or 0.04 from random weights."""

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import MessagePassing
 
-from gnn_training.network.crossover_weights import FEATURES, LAYERS, MESSAGES, WIDTH, Weights
+from gnn_training.contract import CROSSOVER_LAYERS, CROSSOVER_WIDTH
+from gnn_training.network.crossover_weights import FEATURES, MESSAGES, Weights
 
 FIRST_LOG_CONFLICTS = -3.9  # of an untrained network, about as a trained one has it
 
@@ -34,7 +35,7 @@ class CrossoverNetwork(nn.Module):
     Before training, every node is worth 1, so that the largest class is taken.
     """
 
-    def __init__(self, width: int = WIDTH, layers: int = LAYERS):
+    def __init__(self, width: int = CROSSOVER_WIDTH, layers: int = CROSSOVER_LAYERS):
         super().__init__()
         self.first = nn.Linear(len(FEATURES), width)
         self.layers = nn.ModuleList(nn.Linear(MESSAGES * width, width) for _ in range(layers))

@@ -20,7 +20,6 @@ FEATURES = (
 )  # fmt: skip
 MESSAGES = 4  # that a node gets: of itself, of its class, of itself in the other coloring, of its class there
 F = len(FEATURES)
-WIDTH, LAYERS = 24, 2  # of the network that ships
 
 
 class Weights(NamedTuple):

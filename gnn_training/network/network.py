@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 from torch_geometric.data import HeteroData
 
-from gnn_training.contract import GRAPH_TYPES
-from gnn_training.network import crossover_weights, rule
+from gnn_training.contract import CROSSOVER_LAYERS, CROSSOVER_WIDTH, GRAPH_TYPES
+from gnn_training.network import rule
 from gnn_training.network.crossover import CrossoverNetwork, size_of
 from gnn_training.network.states import STATE_FEATURES
 
@@ -62,7 +62,7 @@ def first_weights() -> Tensor:
 class ColoringNetwork(nn.Module):
     """Everything that is trained. width, layers: of the crossover network."""
 
-    def __init__(self, width: int = crossover_weights.WIDTH, layers: int = crossover_weights.LAYERS) -> None:
+    def __init__(self, width: int = CROSSOVER_WIDTH, layers: int = CROSSOVER_LAYERS) -> None:
         super().__init__()
         self.rule = nn.Parameter(first_weights())  # by evolution strategies
         self.predictions = PredictionNetwork()  # by gradient
