@@ -91,14 +91,11 @@ def test_gpus_that_torch_cannot_use_are_refused_unless_fewer_are_asked_for(
             num_ranks(RunSettings(ranks=ranks))
 
 
-def test_selected_gpus_are_counted_as_nvidia_smi_does_and_passed_on_to_children():
+def test_selected_gpus_are_counted_as_nvidia_smi_does_or_are_out_of_those_that_are_visible(monkeypatch, caplog):
+    assert machine.select_gpus(None) == {}
     chosen = machine.select_gpus("0,1,4")
     assert chosen == {"CUDA_VISIBLE_DEVICES": "0,1,4", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert chosen.items() <= os.environ.items()
-    assert machine.select_gpus(None) == {}
-
-
-def test_selected_gpus_are_taken_out_of_those_that_are_visible(monkeypatch, caplog):
+    assert chosen.items() <= os.environ.items()  # which children get
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,GPU-5d5ba0d6")
     caplog.set_level("INFO")
     with pytest.raises(MachineError, match=r"gpus \(0,3\) are counted from 0 in CUDA_VISIBLE_DEVICES \(4,5,.*: name"):

@@ -164,6 +164,7 @@ def test_damaged_lines_of_the_metrics_are_left_out_of_the_page(settings: PackSet
 @pytest.mark.parametrize(
     ("name", "before", "after", "sentence"),
     [
+        ("models/SHA256SUMS", b"", b"no sums\n", "models/no sums: differs from its checksum in SHA256SUMS"),
         ("models/model.safetensors", b"a", b"b", "model.safetensors: differs from its checksum in SHA256SUMS"),
         ("run/report.json", b'"sha256": "', b'"sha256": "0', "report.json is of another model .*; evaluate again"),
         ("run/config.json", b'"preset": "', b'"preset": "\\ud800', "a record in .*run: is damaged .UnicodeEncode"),
