@@ -23,12 +23,13 @@ from gnn_training.network.crossover import FIRST_LOG_CONFLICTS, CrossoverNetwork
 from gnn_training.network.crossover_weights import zero_weights
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search import kernels
+from gnn_training.search.batches import search_on_cpu
 from gnn_training.search.crossover import Parent, children, features_of, node_values
 from gnn_training.settings import TrainSettings
 from gnn_training.training import self_play
 from gnn_training.training.games import CHILDREN, RECORDED, Pair, Player, as_data, from_bytes, num_bytes, to_bytes
-from gnn_training.training.learner import prepare
-from gnn_training.training.loader import DeviceDataset
+from gnn_training.training.learner import Learner
+from gnn_training.training.loader import DeviceDataset, GraphLoader
 from gnn_training.training.self_play import ITERATIONS, SelfPlay
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -186,8 +187,8 @@ def test_two_ranks_play_the_games_of_one_and_share_its_batches(hard_data: Path, 
 
 def learned(rt: Runtime, settings: TrainSettings) -> tuple[np.ndarray, dict]:
     """Weights of the crossover network after three steps with pairs, and its gradient norm in each."""
-    loader, _, learner = prepare(settings, PackedGraphs.open(settings.data), rt)
-    games, reports = start(rt, settings), []
+    loader = GraphLoader(settings, PackedGraphs.open(settings.data), rt)
+    learner, games, reports = Learner(settings, search_on_cpu, rt, settings.steps), start(rt, settings), []
     games.advance(0, 20, learner.average.crossover, [])
     for step, batch in zip(range(3), loader.starting_at(0), strict=False):
         pairs, num_pairs = games.batch(step)
