@@ -15,14 +15,13 @@ from pathlib import Path
 import numpy as np
 import tyro
 
-from benchmarks.scaling import SEARCH_SEEDS, TestGraph, savings
+from benchmarks.scaling import SEARCH_SEEDS, TestGraph, savings, unsolved
 from gnn_training.console import markdown_table, print_tables
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import applications
 from gnn_training.data.applications import sharing
 from gnn_training.data.families import FAMILIES, Generator, Instance
 from gnn_training.graph import Graph
-from gnn_training.search.first_colorings import clique_size, first_coloring
 from gnn_training.search.portfolio import compile_all
 from gnn_training.training import checkpoint
 
@@ -78,10 +77,7 @@ def graphs_of(family: str, options: Options) -> Iterator[TestGraph]:
     draw = KEPT_OUT.get(family) or FAMILIES[family].draw
     for index in range(options.graphs):
         rng = np.random.default_rng([options.seed, *family.encode(), index])
-        lists = draw(rng, int(rng.integers(options.sizes[0], options.sizes[1] + 1))).graph.csr()
-        first, clique = first_coloring(lists).astype(np.int32), clique_size(lists)
-        if first.max() + 1 > clique:
-            yield TestGraph(family, lists, first, clique)
+        yield from unsolved(family, draw(rng, int(rng.integers(options.sizes[0], options.sizes[1] + 1))).graph)
 
 
 def main(options: Options) -> None:

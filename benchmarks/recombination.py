@@ -205,9 +205,7 @@ class Target(Comparison):
             seconds = np.array([[self.seconds_until(target, graph, arm, seed) for arm in arms] for seed in seeds])
             if seconds[:, 0].mean() > self.least:
                 found.append(np.log(seconds).mean(0))
-                ratios = np.array(found)[:, 1:] - np.array(found)[:, :1]
-                means, errors = np.exp(ratios.mean(0)), ratios.std(0) / math.sqrt(len(found))
-                print(len(found), *(f"{m:.2f} ± {m * e:.2f}" for m, e in zip(means, errors, strict=True)), flush=True)
+                print(len(found), *ratios_to_head(np.array(found)), flush=True)
 
     def seconds_until(self, target: int, graph: Graph, weights: Weights, seed: int) -> float:
         """Seconds of a core until `color` has so few colors."""
@@ -248,11 +246,17 @@ class Measure:
 
 def cells(found: np.ndarray) -> list[str]:
     """Number of graphs, shares of solved searches, ratios of moves and seconds; found (graphs, searches, arms, 3)."""
-    logs = np.log(found[..., :2]).mean(1)
-    ratios = (logs[:, 1:] - logs[:, :1]).reshape(len(found), -1)
-    means, errors = np.exp(ratios.mean(0)), ratios.std(0) / math.sqrt(len(found))
     solved = " / ".join(f"{share:.2f}" for share in found[..., 2].mean((0, 1)))
-    return [str(len(found)), solved, *(f"{m:.2f} ± {m * e:.2f}" for m, e in zip(means, errors, strict=True))]
+    return [str(len(found)), solved, *ratios_to_head(np.log(found[..., :2]).mean(1))]
+
+
+def ratios_to_head(logs: np.ndarray) -> list[str]:
+    """Geometric means of the ratios to HEAD, the first arm, with one standard error over graphs. logs (graphs, arms) or
+    (graphs, arms, measures): logarithms.
+    """
+    ratios = (logs[:, 1:] - logs[:, :1]).reshape(len(logs), -1)
+    means, errors = np.exp(ratios.mean(0)), ratios.std(0) / math.sqrt(len(logs))
+    return [f"{mean:.2f} ± {mean * error:.2f}" for mean, error in zip(means, errors, strict=True)]
 
 
 def arms_of(paths: tuple[Path, ...]) -> list[Weights]:

@@ -30,7 +30,7 @@ from gnn_training.data.labels import Plan, label_all
 from gnn_training.data.packed import PackedGraphs, spread
 from gnn_training.errors import UserError
 from gnn_training.files import lock_folder
-from gnn_training.graph import NeighbourLists
+from gnn_training.graph import Graph, NeighbourLists
 from gnn_training.jobs.train import train
 from gnn_training.network import rule
 from gnn_training.search.first_colorings import clique_size, first_coloring
@@ -181,15 +181,19 @@ def test_graphs(of_size: int) -> list[TestGraph]:
     for low, high in TEST_SIZES:
         recipe, kept = Recipe(dict.fromkeys(MIXTURE, 1), ((low, high, 1.0),), 0), []
         for draw in draws(recipe, TEST_SEED, 2 * of_size):
-            lists = draw.instance().graph.csr()
-            first, clique = first_coloring(lists).astype(np.int32), clique_size(lists)
-            if first.max() + 1 > clique:
-                kept.append(TestGraph(draw.family, lists, first, clique))
+            kept += unsolved(draw.family, draw.instance().graph)
         found += [kept[i] for i in spread(len(kept), of_size)]
     return found
 
 
-def search(graph: TestGraph, weights: np.ndarray, rounds: int, seed: int) -> tuple[int, float]:
+def unsolved(family: str, graph: Graph) -> list[TestGraph]:
+    """The graph to test on; none if its first coloring has no more colors than a clique."""
+    lists = graph.csr()
+    first, clique = first_coloring(lists).astype(np.int32), clique_size(lists)
+    return [TestGraph(family, lists, first, clique)] if first.max() + 1 > clique else []
+
+
+def timed_search(graph: TestGraph, weights: np.ndarray, rounds: int, seed: int) -> tuple[int, float]:
     """Colors found in so many rounds, and the seconds of this thread."""
     started = time.thread_time()
     found = search_graph(graph.lists, SearchTask(graph.first, rounds, seed, graph.clique), weights)
@@ -200,10 +204,10 @@ def savings(graph: TestGraph, weights: np.ndarray, seed: int) -> tuple[int, int]
     """Colors that these weights save over the untrained rule in as many rounds, and in as many as fit into its
     seconds.
     """
-    before, allowed = search(graph, rule.untrained(), ROUNDS, seed)
-    colors, taken = search(graph, weights, ROUNDS, seed)
+    before, allowed = timed_search(graph, rule.untrained(), ROUNDS, seed)
+    colors, taken = timed_search(graph, weights, ROUNDS, seed)
     fitting = min(math.ceil(ROUNDS * allowed / max(taken, 1e-6)), 4 * ROUNDS)
-    return before - colors, before - search(graph, weights, fitting, seed)[0]
+    return before - colors, before - timed_search(graph, weights, fitting, seed)[0]
 
 
 def score(cell: Cell, train_seconds: float, weights: np.ndarray, graphs: list[TestGraph]) -> Result:

@@ -19,8 +19,8 @@ from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search.batches import Searcher, search_on_cpu
-from gnn_training.training.learner import LOSS_WEIGHTS, MAX_BAD_STEPS, NORMS, RATES, Learner, learning_rate
-from gnn_training.training.loader import DeviceDataset, GraphBatch, GraphLoader
+from gnn_training.training.learner import LOSS_WEIGHTS, MAX_BAD_STEPS, NORMS, RATES, learning_rate, prepare
+from gnn_training.training.loader import DeviceDataset, GraphBatch
 from gnn_training.training.logbook import Progress
 from gnn_training.training.self_check import try_step
 from gnn_training.training.validation import Validation
@@ -31,8 +31,7 @@ class Trainer:
 
     def __init__(self, data: PackedGraphs, rt: Runtime, **changes):
         settings = tiny_runs.settings(data.folder, Path("nowhere"), **changes)
-        self.loader = GraphLoader(settings, data, rt)
-        self.learner = Learner(settings, search_on_cpu, rt, settings.steps)
+        self.loader, _, self.learner = prepare(settings, data, rt)
 
     def batch(self) -> GraphBatch:
         return next(self.loader.starting_at(self.learner.step))

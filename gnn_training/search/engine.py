@@ -104,9 +104,7 @@ class Portfolio:
         """Whether fewer colors are looked for."""
         return not self.is_over and self.num_colors > self.budget.lower
 
-    def run(
-        self, methods: "Mapping[Method, float]", patience: int, beside: "Sequence[Beside]"
-    ) -> Iterator[Coloring]:  # fmt: skip
+    def run(self, methods: "Mapping[Method, float]", patience: int, beside: "Sequence[Beside]") -> Iterator[Coloring]:
         """Yield what `improvements` does."""
         running, shares = self.budget.threads, [each for each in methods.items() if each[1] >= MINOR]
         minor = {method: share for method, share in methods.items() if share < MINOR}

@@ -224,24 +224,17 @@ def leave(node, members, place, size):
 
 
 @njit(cache=True, nogil=True)
-def tabucol(offsets, neighbours, colors, k, moves, rng, stop):
-    """TabuCol (Hertz and de Werra 1987, tenure of Galinier and Hao 1999) with the colors 0..k-1 from any coloring,
-    which colors (N,) int32 gives; they are changed in place.
-
-    Returns the best coloring (N,) int32, the moves since each node took its color (N,) int32, the number of conflicts,
-    the moves made, and the work: neighbours and vectors of colors looked at. It ends without a conflict, after `moves`,
-    or as soon as `stop` is set.
+def count_conflicts(offsets, lists, colors, k):
+    """What TabuCol counts of a coloring (N,) with the colors 0..k-1: neighbours of every node with each color (N, at
+    least k), FORBIDDEN for what only fills up the row; the nodes with a conflict, which come first (N,) uint32; their
+    places there (N,) uint32, NOWHERE for others; how many they are; and the number of conflicts.
     """
     n = len(colors)
     width = (k + 7) // 8 * 8  # rows of whole vectors: LLVM makes one comparison of eight colors
-    lists = neighbours.view(np.uint32)  # an unsigned index saves numba's test for negative ones
-    counts, tabu = np.zeros((n, width), dtype=np.int32), np.zeros((n, width), dtype=np.int32)
-    flat, size = counts.reshape(n * width), np.uint64(width)
-    place = np.full(n, NOWHERE, dtype=np.uint32)  # in `conflicted`
-    conflicted, changes = np.empty(n, dtype=np.uint32), np.empty(n, dtype=np.int32)
-    num_conflicted, conflicts = 0, 0
+    counts, num_conflicted, conflicts = np.zeros((n, width), dtype=np.int32), 0, 0
+    conflicted, place = np.empty(n, dtype=np.uint32), np.full(n, NOWHERE, dtype=np.uint32)
     for v in range(n):
-        row = counts[v]  # neighbours of v with each color
+        row = counts[v]
         for i in range(offsets[v], offsets[v + 1]):
             row[colors[lists[i]]] += 1
         for c in range(k, width):
@@ -250,7 +243,23 @@ def tabucol(offsets, neighbours, colors, k, moves, rng, stop):
             place[v], conflicted[num_conflicted] = num_conflicted, v
             num_conflicted += 1
             conflicts += row[colors[v]]
-    conflicts //= 2
+    return counts, conflicted, place, num_conflicted, conflicts // 2
+
+
+@njit(cache=True, nogil=True)
+def tabucol(offsets, neighbours, colors, k, moves, rng, stop):
+    """TabuCol (Hertz and de Werra 1987, tenure of Galinier and Hao 1999) with the colors 0..k-1 from any coloring,
+    which colors (N,) int32 gives; they are changed in place.
+
+    Returns the best coloring (N,) int32, the moves since each node took its color (N,) int32, the number of conflicts,
+    the moves made, and the work: neighbours and vectors of colors looked at. It ends without a conflict, after `moves`,
+    or as soon as `stop` is set.
+    """
+    n, lists = len(colors), neighbours.view(np.uint32)  # an unsigned index saves numba's test for negative ones
+    counts, conflicted, place, num_conflicted, conflicts = count_conflicts(offsets, lists, colors, k)
+    width = counts.shape[1]
+    tabu, changes = np.zeros((n, width), dtype=np.int32), np.empty(n, dtype=np.int32)
+    flat, size = counts.reshape(n * width), np.uint64(width)
     best, fewest, state, t, work = colors.copy(), conflicts, rng[0], 0, len(neighbours)
     moved, ages = np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.int32)  # moves before a node's last one, and since
     while conflicts > 0 and t < moves and not stop[0]:
