@@ -83,7 +83,7 @@ def graphs_of(family: str, options: Options) -> Iterator[TestGraph]:
 def main(options: Options) -> None:
     """Search and print the table."""
     compile_all()
-    rules = [checkpoint.load_weights(path)["rule"].numpy() for path in options.models]
+    rules = [checkpoint.read_weights(path)["rule"].numpy() for path in options.models]
     saved: dict[str, np.ndarray] = {}  # by family: (graphs, models, 2), of a graph without a search 0
     for family in (*REALISTIC, *KEPT_OUT, *RANDOM):
         rows = np.zeros((options.graphs, len(rules), 2))

@@ -167,19 +167,19 @@ def children_by_size(options: Options) -> Iterator[Row]:
     fails. *children per second* is of whole generations, *crossed per second* of pairs of them.
     """
     require_gpu()
-    from gnn_training.search.gpu_crossover import Crossing
-    from gnn_training.search.gpu_searches import Generations
+    from gnn_training.search.gpu_crossover import BatchedCrossover
+    from gnn_training.search.gpu_searches import ChildSearcher
 
     model, device, rng = Model(SHIPPED_MODEL, 1), torch.device("cuda", 0), np.random.default_rng(0)
     data = PackedGraphs.open(options.data)
     for i in graphs_of_sizes(data):
         lists, n, k = data.graph(i).csr(), int(data.num_nodes[i]), max(2, 4 * int(data.dsatur_colors[i]) // 5)
-        generations = Generations([lists], device)
-        crossing = Crossing(generations, [lists], model.trained.crossover)
-        count = max(2, generations.room([k]) // 2 * 2)
+        searcher = ChildSearcher([lists], device)
+        crossover = BatchedCrossover(searcher, [lists], model.trained.crossover)
+        count = max(2, searcher.room([k]) // 2 * 2)
         graph, ks, starts = np.zeros(count, int), np.full(count, k), np.full((count, n), -1)
         seeds, rules = rng.integers(2**31, size=count), np.tile(model.rule, (count, 1))
-        generation = partial(generations, graph, ks, starts, seeds, rules)
+        generation = partial(searcher, graph, ks, starts, seeds, rules)
         rows = generation(COMPARED["rounds"]).colors.cpu().numpy()  # compiles
         same = np.mean(
             [np.array_equal(row, search_child(lists, starts[0], k, model.rule, COMPARED["rounds"], seed)[0])
@@ -190,7 +190,7 @@ def children_by_size(options: Options) -> Iterator[Row]:
         torch.cuda.synchronize()
         middle = time.perf_counter()
         zeros = torch.zeros(count // 2, dtype=torch.long, device=device)
-        crossing(zeros, zeros + k, *found, torch.ones(count // 2, 2, dtype=torch.bool, device=device)).cpu()
+        crossover(zeros, zeros + k, *found, torch.ones(count // 2, 2, dtype=torch.bool, device=device)).cpu()
         yield {"nodes": n, "colors": k, "same children": float(same),
                "children per second": count / (middle - started),
                "crossed per second": count / 2 / (time.perf_counter() - middle)}  # fmt: skip

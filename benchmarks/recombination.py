@@ -26,7 +26,7 @@ from benchmarks.families import latin_square
 from gnn_training.console import markdown_table, print_tables
 from gnn_training.data import applications, families
 from gnn_training.graph import Graph, Instance, NeighbourLists, as_graph
-from gnn_training.network.crossover_weights import Weights, zero_weights
+from gnn_training.network.crossover_weights import CrossoverWeights, zero_weights
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search import kernels
 from gnn_training.search.crossover import GENERATION
@@ -63,21 +63,21 @@ class Task(NamedTuple):
 class Watched(Worker):
     """A thread of a search that counts its moves."""
 
-    def __init__(self, lists: NeighbourLists, colors: np.ndarray, weights: Weights, seed: int):
+    def __init__(self, lists: NeighbourLists, colors: np.ndarray, weights: CrossoverWeights, seed: int):
         """colors (N,): a coloring without gaps, whose number of colors is to fall."""
         super().__init__(Portfolio(lists, colors, Budget(math.inf, seed=seed), Trained(None, weights)), seed)
         self.moves = 0
 
-    def tabucol(self, colors: np.ndarray, k: int, moves: int) -> Any:
+    def tabucol(self, colors: np.ndarray, k: int, moves: int) -> kernels.TabuResult:
         """As in other threads."""
         found = super().tabucol(colors, k, moves)
-        self.moves += found[3]
+        self.moves += found.moves
         return found
 
 
-def solve(task: Task, weights: Weights, seed: int, limit: int = LIMIT) -> tuple[float, float, bool]:
+def solve(task: Task, weights: CrossoverWeights, seed: int, limit: int = LIMIT) -> tuple[float, float, bool]:
     """Moves and seconds until a graph has k colors, and whether it has; twice those of `limit` generations, if not."""
-    n, start = len(task.lists.offsets) - 1, time.process_time()
+    n, start = task.lists.num_nodes, time.process_time()
     worker = Watched(task.lists, np.arange(n) % (task.k + 1), weights, seed)  # no better than a random coloring
     turns = recombination(worker)
     for _ in range(2 * limit):
@@ -207,7 +207,7 @@ class Target(Comparison):
                 found.append(np.log(seconds).mean(0))
                 print(len(found), *ratios_to_head(np.array(found)), flush=True)
 
-    def seconds_until(self, target: int, graph: Graph, weights: Weights, seed: int) -> float:
+    def seconds_until(self, target: int, graph: Graph, weights: CrossoverWeights, seed: int) -> float:
         """Seconds of a core until `color` has so few colors."""
         start, most = time.process_time(), self.limit * self.seconds
         for best in colorings(graph, Trained(None, weights), Budget(time.monotonic() + most, seed=seed)):
@@ -259,9 +259,9 @@ def ratios_to_head(logs: np.ndarray) -> list[str]:
     return [f"{mean:.2f} ± {mean * error:.2f}" for mean, error in zip(means, errors, strict=True)]
 
 
-def arms_of(paths: tuple[Path, ...]) -> list[Weights]:
+def arms_of(paths: tuple[Path, ...]) -> list[CrossoverWeights]:
     """Weights of HEAD, with which every node is worth 1, then of the networks in files, or of the one that ships."""
-    networks = [ColoringNetwork.from_state(checkpoint.load_weights(path)) for path in paths or (SHIPPED,)]
+    networks = [ColoringNetwork.from_state(checkpoint.read_weights(path)) for path in paths or (SHIPPED,)]
     return [zero_weights(), *(network.crossover.weights() for network in networks)]
 
 

@@ -23,9 +23,13 @@ class NeighbourLists(NamedTuple):
     neighbours: np.ndarray  # (2M,) int32
 
     @property
+    def num_nodes(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
     def sources(self) -> np.ndarray:
         """The node (2M,) whose neighbour each entry of `neighbours` is."""
-        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+        return np.repeat(np.arange(self.num_nodes), np.diff(self.offsets))
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def hoist(graph: ir.Graph) -> None:
 
 def main(folder: Path) -> None:
     """Write the files of the shipped weights."""
-    old, network = onnx.load(contract.SHIPPED_MODEL), ColoringNetwork.from_state(checkpoint.load_weights(SHIPPED))
+    old, network = onnx.load(contract.SHIPPED_MODEL), ColoringNetwork.from_state(checkpoint.read_weights(SHIPPED))
     metadata = {entry.key: entry.value for entry in old.metadata_props}
     model = trace(Program(network).eval(), int(metadata["steps"]), metadata)
     make_folder(folder)

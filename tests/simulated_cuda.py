@@ -71,7 +71,7 @@ class Generation(Simulated):
 def make_children(task: Generation) -> tuple[np.ndarray, ...]:
     """Run a task."""
     prepare(task)
-    children = Generations([graph.csr() for graph in task.graphs], torch.device("cpu"))(
+    children = ChildSearcher([graph.csr() for graph in task.graphs], torch.device("cpu"))(
         task.graph, task.k, task.starts, task.seeds, task.weights, task.rounds
     )
     return tuple(each.numpy() for each in children)
@@ -92,7 +92,7 @@ def play(task: Playing) -> list[list[list]]:
     prepare(task)
     games_on_gpu.MOVES = task.rounds // 2
 
-    class OnCores(Generations):
+    class OnCores(ChildSearcher):
         def __call__(self, graph: Any, k: Any, starts: Any, seeds: Any, weights: Any, rounds: int) -> Children:
             found = Children(*(np.full(size, -1, np.int32) for size in (len(k), len(k), starts.shape, starts.shape)))
             for i, n in enumerate(self.nodes[graph]):
@@ -104,8 +104,8 @@ def play(task: Playing) -> list[list[list]]:
             return True
 
     lists, found = [graph.csr() for graph in task.graphs], []
-    for kind in (Generations, OnCores):
-        gpu_islands.Generations = kind  # type: ignore[misc]
+    for kind in (ChildSearcher, OnCores):
+        gpu_islands.ChildSearcher = kind  # type: ignore[misc]
         first = [kernels.dsatur(*lists[graph]) for graph, _ in task.games]
         players = [
             games_on_gpu.GpuPlayer(graph, lists[graph], colors, 1, zero_weights(), seed)
@@ -113,7 +113,7 @@ def play(task: Playing) -> list[list[list]]:
         ]
         games = games_on_gpu.Games(lists, zero_weights(), torch.device("cpu"))
         games.search(((player.graph, player) for player in players), games.room([10] * len(lists)), 1, task.rounds)
-        assert all(player.search.is_over and player.met == player.num_pairs for player in players)
+        assert all(player.search.is_over and player.num_seen == player.num_pairs for player in players)
         found.append([player.pairs for player in players])
     return found
 
@@ -131,7 +131,7 @@ def improve(task: Labels) -> tuple[list[dict], list[int]]:
     """Run a task: the rows, and the places of graphs that are too large."""
     prepare(task)
     gpu_labels.GENERATION = 10
-    gpu_islands.Generations = OneAtATime
+    gpu_islands.ChildSearcher = OneAtATime
     trained, moves = Trained(None, zero_weights()), [task.moves] * len(task.rows)
     return task.rows, gpu_labels.improve_labels(task.rows, moves, 100.0, trained, 0, [0, 1])
 
@@ -172,12 +172,12 @@ def color(task: Islands) -> tuple[list, list[int], list[str], float]:
             time.sleep(0.01)
             yield 0
 
-    gpu_islands.Generations = Failing
+    gpu_islands.ChildSearcher = Failing
     search_gpus.log.warning = lambda text, *arguments: messages.append(text % arguments)  # type: ignore[method-assign]
     lists, start = task.graph.csr(), time.monotonic()
-    budget, beside = Budget(start + task.seconds, task.lower), search_gpus.on_gpus(task.gpus)
+    budget, extra = Budget(start + task.seconds, task.lower), search_gpus.on_gpus(task.gpus)
     first = kernels.dsatur(*lists)
-    colorings = list(improvements(lists, first, budget, {idle: 1}, beside=beside))
+    colorings = list(improvements(lists, first, budget, {idle: 1}, extra=extra))
     return colorings, launches, messages, time.monotonic() - start
 
 
@@ -244,11 +244,11 @@ if __name__ == "__main__":
     from gnn_training.search import gpu_islands, kernels, search_cuda
     from gnn_training.search import gpus as search_gpus
     from gnn_training.search.engine import Budget, Trained, improvements
-    from gnn_training.search.gpu_searches import BlockSearcher, Children, Generations
+    from gnn_training.search.gpu_searches import BlockSearcher, Children, ChildSearcher
     from gnn_training.search.search_kernel import search_child
     from gnn_training.training import games_on_gpu
 
-    class OneAtATime(Generations):
+    class OneAtATime(ChildSearcher):
         """On the memory of the CPU; a launch at a time, as the simulator needs it."""
 
         lock = Lock()

@@ -62,4 +62,4 @@ def terms_of(network: ColoringNetwork, batch: GraphBatch, search: Searcher, roun
 
 
 def graph_of(lists: NeighbourLists) -> Graph:
-    return Graph.from_edges(len(lists.offsets) - 1, np.stack([lists.sources, lists.neighbours], 1))
+    return Graph.from_edges(lists.num_nodes, np.stack([lists.sources, lists.neighbours], 1))

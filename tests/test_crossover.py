@@ -11,7 +11,7 @@ from torch_geometric.data import Batch
 from benchmarks.recombination import Task, solve
 from gnn_training.graph import Graph
 from gnn_training.network.crossover import CrossoverNetwork, size_of
-from gnn_training.network.crossover_weights import Weights, from_text, shapes, to_text, zero_weights
+from gnn_training.network.crossover_weights import CrossoverWeights, from_text, shapes, to_text, zero_weights
 from gnn_training.onnx_program.session import Model
 from gnn_training.search.crossover import crossover, features_of, node_values
 from gnn_training.training.games import Pair, as_data
@@ -89,7 +89,7 @@ def test_values_do_not_depend_on_the_order_of_nodes_colors_and_parents(seed: int
 def test_weights_of_any_size_are_read_back_exactly(width: int, layers: int, seed: int):
     rng = np.random.default_rng(seed)
     parts = [rng.normal(size=each) * 10.0 ** rng.integers(-12, 5, each) for each in shapes(width, layers).values()]
-    weights = Weights(*(part.astype(np.float32) for part in parts))
+    weights = CrossoverWeights(*(part.astype(np.float32) for part in parts))
     assert all(map(np.array_equal, from_text(to_text(weights)), weights))
 
 

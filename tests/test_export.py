@@ -202,16 +202,16 @@ def test_a_network_that_was_not_traced_is_not_exported(predictions: PredictionNe
 
 @pytest.mark.slow
 def test_the_weights_of_an_exported_file_are_those_of_its_checkpoint(exported: Path, trained: Path):
-    read, best = checkpoint.load_weights(exported / MODEL_FILE), checkpoint.load_weights(trained)
+    read, best = checkpoint.read_weights(exported / MODEL_FILE), checkpoint.read_weights(trained)
     assert read.keys() == best.keys() and all(torch.equal(read[name], best[name]) for name in best)
 
 
 def test_a_training_can_begin_with_the_shipped_file_and_with_no_other_kind_of_file(tmp_path: Path):
-    weights = checkpoint.load_weights(SHIPPED)
+    weights = checkpoint.read_weights(SHIPPED)
     assert np.array_equal(weights["rule"].numpy(), Model(SHIPPED_MODEL, 1).rule)
     (tmp_path / "other.onnx").write_bytes(onnx.helper.make_model(onnx.GraphProto()).SerializeToString())
     with pytest.raises(UserError, match=r"other.onnx: is damaged .*; name a run folder, a checkpoint or an exported"):
-        checkpoint.load_weights(tmp_path / "other.onnx")
+        checkpoint.read_weights(tmp_path / "other.onnx")
 
 
 def test_a_training_takes_all_but_the_predictions_from_a_file_of_an_older_version(tmp_path: Path, caplog):
@@ -219,7 +219,7 @@ def test_a_training_takes_all_but_the_predictions_from_a_file_of_an_older_versio
     for tensor in model.graph.initializer:
         tensor.name = tensor.name.replace("predictions.layers.", "predictions.node.")
     onnx.save(model, tmp_path / "old.onnx")
-    old, shipped = (checkpoint.load_weights(path) for path in (tmp_path / "old.onnx", SHIPPED))
+    old, shipped = (checkpoint.read_weights(path) for path in (tmp_path / "old.onnx", SHIPPED))
     assert "old.onnx: its predictions are those of an older version, so they begin untrained" in caplog.text
     differ = {name for name in shipped if not torch.equal(old[name], shipped[name])}
     assert differ == {name for name in shipped if name.startswith("predictions.")}

@@ -127,10 +127,10 @@ def test_pairs_are_crossed_on_a_gpu(gpus: FakeCuda):
         from gnn_training.contract import SHIPPED_MODEL
         from gnn_training.graph import Graph
         from gnn_training.onnx_program.session import Model
-        from gnn_training.search.gpu_crossover import Crossing
-        from gnn_training.search.gpu_searches import Generations
+        from gnn_training.search.gpu_crossover import BatchedCrossover
+        from gnn_training.search.gpu_searches import ChildSearcher
         graph, device = Graph.from_edges(4, [(0, 1), (1, 2), (2, 3)]).csr(), torch.device("cuda", 0)
-        crossing = Crossing(Generations([graph], device), [graph], Model(SHIPPED_MODEL, 1).trained.crossover)
+        crossing = BatchedCrossover(ChildSearcher([graph], device), [graph], Model(SHIPPED_MODEL, 1).trained.crossover)
         zeros, colors = torch.zeros(5, dtype=int, device=device), torch.zeros(5, 2, 4, dtype=int, device=device)
         print(crossing(zeros, zeros + 3, colors, colors, colors[..., 0] == 0).shape)
     """)  # fmt: skip
@@ -164,7 +164,7 @@ def test_an_island_whose_parents_are_alike_meets_another_that_is_far_and_else_be
     for changed, is_far in ((3, False), (8, True)):
         other = (colors + 1) % 4  # other names
         other[:changed] = (other[:changed] + 1) % 4
-        assert not island.is_crossed(parents, 0, other)
+        assert not island.choose_starts(parents, 0, other)
         assert island.starts[0].tolist() == colors.tolist()
         assert (island.starts[1] == (other if is_far else -1)).all()
 
@@ -176,7 +176,7 @@ KINDS = ((60, 0.5, 8), (90, 0.1, 3), (50, 0.9, 17))  # nodes, density and k
 def test_many_pairs_of_some_graphs_are_crossed_at_once_as_one_pair_is(kinds: tuple, monkeypatch):
     pytest.importorskip("numba_cuda")
     from gnn_training.search import gpu_crossover
-    from gnn_training.search.gpu_searches import Generations
+    from gnn_training.search.gpu_searches import ChildSearcher
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties())
     monkeypatch.setattr(gpu_crossover, "CROSSED", 50_000)  # some pairs at a time
@@ -187,7 +187,7 @@ def test_many_pairs_of_some_graphs_are_crossed_at_once_as_one_pair_is(kinds: tup
         colors[1] = np.where(rng.random(n) < 0.6, (colors[0] + 1) % k, colors[1])
         pairs.append((place, k, colors, rng.integers(0, 5000, colors.shape).astype(np.int32)))
     weights = Model(SHIPPED_MODEL, 1).trained.crossover
-    crossing = gpu_crossover.Crossing(Generations(graphs, torch.device("cpu")), graphs, weights)
+    crossing = gpu_crossover.BatchedCrossover(ChildSearcher(graphs, torch.device("cpu")), graphs, weights)
     places, ks, *both = zip(*pairs, strict=True)
     given = [torch.tensor(each) for each in (places, ks)]
     given += [torch.from_numpy(gpu_crossover.filled_up(each)).long() for each in both]
@@ -212,7 +212,7 @@ def test_islands_of_a_search_exchange_their_second_parents(monkeypatch: pytest.M
     from gnn_training.search.gpu_islands import GpuIsland, Group
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties())
-    monkeypatch.setattr(GpuIsland, "is_mated", lambda island, parents: False)
+    monkeypatch.setattr(GpuIsland, "mate", lambda island, parents: False)
     lists, colors, islands = GRAPH.csr(), np.arange(40, dtype=np.int32) % 4, list[GpuIsland]()
     for seed in range(2):
         worker = Worker(Portfolio(lists, colors, Budget(math.inf, seed=seed), UNTRAINED), 0)

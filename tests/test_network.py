@@ -29,7 +29,7 @@ def test_features_are_means_spreads_and_peaks_of_the_nodes():
     graph, colors = random_graph(40, 0.3, 5), torch.arange(40) % 7
     moves = torch.arange(40)
     values = features_of(graph, colors, torch.stack([0 * moves, 0 * moves, 0 * moves, moves]), 7)
-    center, scale = torch.tensor(states.TYPICAL).T
+    center, scale = torch.tensor(states.FEATURE_MEAN_STD).T
     logs = moves.float().log1p()
     expected = torch.stack([logs.mean(), (logs.var(correction=0) + 1e-6).sqrt(), (1 + moves.float().mean()).log()])
     places = torch.tensor([13, 20, 27])  # nine of the whole search, then the fifth of three times seven

@@ -18,7 +18,7 @@ from small_graphs import planted, random_graph
 
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.graph import Graph, as_graph, conflicts, is_proper, num_colors
-from gnn_training.network.crossover_weights import Weights, to_text, zero_weights
+from gnn_training.network.crossover_weights import CrossoverWeights, to_text, zero_weights
 from gnn_training.onnx_program.session import Model
 from gnn_training.search import engine, first_colorings, islands, kernels, portfolio, proofs
 from gnn_training.search.engine import UNTRAINED, Budget, Method, Trained, improvements
@@ -76,7 +76,7 @@ def test_every_method_colors_a_random_graph_as_well_as_published(method: Method)
 def test_a_search_takes_the_weights_of_crossover_from_the_file(method: Method, tmp_path: Path):
     shipped, file = Model(), onnx.load(SHIPPED_MODEL)
     [entry] = [entry for entry in file.metadata_props if entry.key == "crossover"]
-    entry.value = to_text(Weights(*(-part for part in shipped.crossover)))
+    entry.value = to_text(CrossoverWeights(*(-part for part in shipped.crossover)))
     onnx.save(file, tmp_path / "other.onnx")
     models = shipped.trained, Model(tmp_path / "other.onnx").trained, UNTRAINED
     graph = random_graph(200, 0.7)
@@ -91,7 +91,7 @@ def test_recombination_learns_not_to_follow_a_network_that_does_harm(graph_seed:
     lists, k = random_graph(200, 0.5, graph_seed).csr(), 24
     harmful = zero_weights()._replace(first_bias=np.ones(1, np.float32), out=np.full(1, -2, np.float32))
 
-    def is_solved(generations: int, weights: Weights) -> bool:
+    def is_solved(generations: int, weights: CrossoverWeights) -> bool:
         search = engine.Portfolio(lists, np.arange(200) % (k + 1), Budget(math.inf, seed=seed), Trained(None, weights))
         turns = portfolio.recombination(engine.Worker(search, 0))
         return any(search.num_colors <= k for _ in islice(turns, 2 * generations))

@@ -234,7 +234,7 @@ def test_the_number_asked_for_says_how_many_of_the_largest_classes_are_open():
     colors = np.repeat([0, 1, 2, 3], [1, 4, 2, 5])
     for asked, expected in {0: [1] * 4, 1: [0, 0, 0, 1], 3: [0, 1, 1, 1], 4: [1] * 4, 9: [1] * 4}.items():
         batch = prepare([Graph.from_edges(12, [])], asked=asked, colors=colors)
-        assert search.first_coloring(*batch)[2].tolist() == [expected]
+        assert search.first_state(*batch)[2].tolist() == [expected]
 
 
 def test_a_search_for_the_number_asked_finds_it_or_nothing():

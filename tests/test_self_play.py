@@ -45,7 +45,7 @@ def play(seed: int, n: int = 60) -> tuple[list[Pair], Player]:
 @pytest.mark.parametrize("seed", range(2))
 def test_a_game_records_parents_and_different_children_and_repeats_itself(seed: int):
     pairs, player = play(seed)
-    assert 0 < len(pairs) <= RECORDED and player.met >= player.num_pairs
+    assert 0 < len(pairs) <= RECORDED and player.num_seen >= player.num_pairs
     check_pairs(pairs, random_graph(60, 0.5, seed), 3)
     again, _ = play(seed)
     assert to_bytes(again) == to_bytes(pairs) != to_bytes(play(seed + 10)[0])
@@ -102,7 +102,7 @@ def test_a_game_ends_at_the_lower_bound_and_when_it_is_stopped():
     lists = random_graph(40, 0.9, 0).csr()
     colors = kernels.dsatur(*lists)
     player = Player(0, lists, colors, int(colors.max()) + 1, zero_weights(), 0)
-    assert player.play() == [] and player.met == 0
+    assert player.play() == [] and player.num_seen == 0
     player = Player(0, lists, colors, 1, zero_weights(), 0)
     player.search.finish()
     assert player.play() == []

@@ -36,7 +36,7 @@ class Labeller(Worker):
         super().offer(colors)
         self.left = self.generations
 
-    def meet(self, parents: Sequence[Parent], k: int) -> None:
+    def on_generation(self, parents: Sequence[Parent], k: int) -> None:
         """Count a generation of an island."""
         self.left -= 1
         self.until = min(self.until, time.monotonic() + self.seconds)

@@ -13,7 +13,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.nn import MessagePassing
 
 from gnn_training.contract import CROSSOVER_LAYERS, CROSSOVER_WIDTH
-from gnn_training.network.crossover_weights import FEATURES, MESSAGES, Weights
+from gnn_training.network.crossover_weights import FEATURES, MESSAGES, CrossoverWeights
 
 FIRST_LOG_CONFLICTS = -3.9  # of an untrained network, about as a trained one has it
 
@@ -67,16 +67,16 @@ class CrossoverNetwork(nn.Module):
         worth = taken.new_zeros(len(pairs.deviations), taken.shape[1]).index_add(0, node.batch, taken)
         return (worth.mean(1, keepdim=True) - worth) * self.log_conflicts.exp()
 
-    def weights(self) -> Weights:
+    def weights(self) -> CrossoverWeights:
         """What the loops of a search need."""
         layers: list[Tensor] = [*self.layers.parameters()]
         width = self.first.out_features
         matrices = torch.stack([matrix.T.reshape(MESSAGES, width, width) for matrix in layers[::2]])
         first, biases = (self.first.weight.T, self.first.bias), torch.stack(layers[1::2])
         parts = *first, matrices, biases, self.out.weight[0], self.direct.weight[0]
-        return Weights(*(part.detach().float().cpu().numpy().copy(order="C") for part in parts))  # copies
+        return CrossoverWeights(*(part.detach().float().cpu().numpy().copy(order="C") for part in parts))  # copies
 
-    def load_weights(self, weights: Weights) -> None:
+    def load_weights(self, weights: CrossoverWeights) -> None:
         """Take weights of the same width and number of layers."""
         sources = [weights.first.T, weights.first_bias]
         for matrices, bias in zip(weights.layers, weights.layer_biases, strict=True):

@@ -22,7 +22,7 @@ MESSAGES = 4  # that a node gets: of itself, of its class, of itself in the othe
 F = len(FEATURES)
 
 
-class Weights(NamedTuple):
+class CrossoverWeights(NamedTuple):
     """The numbers of the network with L layers, all float32."""
 
     first: np.ndarray  # (F, D)
@@ -42,31 +42,31 @@ def shapes(width: int, layers: int) -> dict[str, tuple[int, ...]]:
     """Shapes of the weights by name."""
     d = width
     sizes = (F, d), (d,), (layers, MESSAGES, d, d), (layers, d), (d,), (F,)
-    return dict(zip(Weights._fields, sizes, strict=True))
+    return dict(zip(CrossoverWeights._fields, sizes, strict=True))
 
 
-def to_text(weights: Weights) -> str:
+def to_text(weights: CrossoverWeights) -> str:
     """JSON from names to nested lists, which reads back exactly."""
     digits = np.vectorize(lambda weight: float(f"{weight:.9g}"), otypes=[float])
     return json.dumps({name: digits(part).tolist() for name, part in weights._asdict().items()})
 
 
 @cache
-def from_text(text: str) -> Weights:
+def from_text(text: str) -> CrossoverWeights:
     """Weights of any width and number of layers, as `to_text` writes them. Raises KeyError, TypeError or ValueError if
     an array is missing or has another shape, or a weight is no number up to MAX_WEIGHT.
     """
     numbers = json.loads(text)
-    parts = [np.array(numbers[name], dtype=np.float32) for name in Weights._fields]
+    parts = [np.array(numbers[name], dtype=np.float32) for name in CrossoverWeights._fields]
     expected = shapes(width=len(numbers["out"]), layers=len(numbers["layers"]))
     for part, (name, shape) in zip(parts, expected.items(), strict=True):
         if part.shape != (shape if math.prod(shape) else (0,)):  # JSON keeps no shape of an empty array
             raise ValueError(f"{name} of crossover has shape {part.shape}, not {shape}")
         if not np.abs(part).max(initial=0) <= MAX_WEIGHT:
             raise ValueError(f"{name} of crossover must be {MAX_WEIGHT:g} at most")
-    return Weights(*(part.reshape(shape) for part, shape in zip(parts, expected.values(), strict=True)))
+    return CrossoverWeights(*(part.reshape(shape) for part, shape in zip(parts, expected.values(), strict=True)))
 
 
-def zero_weights(width: int = 1, layers: int = 0) -> Weights:
+def zero_weights(width: int = 1, layers: int = 0) -> CrossoverWeights:
     """Weights of zero, with which every node is worth 1, so that the class with most nodes left is taken."""
-    return Weights(*(np.zeros(shape, dtype=np.float32) for shape in shapes(width, layers).values()))
+    return CrossoverWeights(*(np.zeros(shape, dtype=np.float32) for shape in shapes(width, layers).values()))

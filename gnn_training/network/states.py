@@ -11,14 +11,14 @@ from torch import Tensor
 NONE_SINCE = 1e5  # conflicts: a search has more where it has just saved a color
 # Mean and standard deviation of every feature on 200 graphs of 30 to 1,000 nodes in the shares of recipe `cpu`: nine of
 # the search as a whole, then the mean, the spread and the peak of seven numbers of the nodes.
-TYPICAL = (
+FEATURE_MEAN_STD = (
     (6.2, 0.62), (3.8, 0.79), (3.2, 0.92), (0.63, 0.28), (16, 17), (7, 2.1), (6.5, 2.3), (-0.49, 0.78), (1.1, 0.65),
     (4.9, 0.96), (0.44, 0.52), (1.3, 1.1), (0.026, 0.058), (1.3, 1.2), (0.39, 0.25), (0.085, 0.078),
     (0.29, 0.29), (0.54, 0.37), (0.6, 0.26), (0.11, 0.092), (1, 0.55), (0.065, 0.047), (0.27, 0.18),
     (5, 0.92), (0.7, 0.75), (1.5, 1.1), (0.04, 0.096), (1.9, 1.5), (0.39, 0.25), (0.14, 0.16),
 )  # fmt: skip
 LARGEST = 4.0  # standard deviations: what is further away counts as if it were there
-STATE_FEATURES = len(TYPICAL)
+STATE_FEATURES = len(FEATURE_MEAN_STD)
 
 
 class SearchState(NamedTuple):
@@ -56,7 +56,7 @@ def features(exists: Tensor, degrees: Tensor, search: SearchState, color_ids: Te
     whole = torch.stack(
         [n.log(), k.log(), search.lower.log(), search.lower / k, n / k, rounds, since, since - rounds, conflicts], 1
     )
-    typical = whole.new_tensor(TYPICAL)  # (STATE_FEATURES, 2)
+    typical = whole.new_tensor(FEATURE_MEAN_STD)  # (STATE_FEATURES, 2)
     values = (torch.cat([whole, center, spread, peak], 1) - typical[:, 0]) / typical[:, 1]
     return values.clamp(-LARGEST, LARGEST)
 

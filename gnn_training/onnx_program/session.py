@@ -175,7 +175,7 @@ def needed_bytes(graphs: Sequence[Graph]) -> int:
 
 
 @cache  # so that it is said once
-def _no_crossover(path: Path) -> crossover_weights.Weights:
+def _no_crossover(path: Path) -> crossover_weights.CrossoverWeights:
     """The crossover of a file without weights for it."""
     log.info("%s: has no weights of crossover, so children take the largest classes; export it again", path)
     return crossover_weights.zero_weights()

@@ -30,7 +30,7 @@ from gnn_training.onnx_program.greedy import loop
 NUM_CONTROLS, HIDDEN = len(rule.CONTROLS), rule.HIDDEN
 
 
-class Weights(NamedTuple):
+class RuleWeights(NamedTuple):
     """The trained numbers, for every search its own or one for all: R or 1 in front of the shapes of rule.SHAPES."""
 
     by_graph: Tensor
@@ -91,7 +91,7 @@ class State(NamedTuple):
 class Fixed(NamedTuple):
     """What stays as it is during a search."""
 
-    weights: Weights
+    weights: RuleWeights
     graphs: Graphs   # a row for every search, (R, S)
     present: Tensor  # (R, S) float, 1 for nodes that exist
     lower: Tensor    # (R, 1) float
@@ -142,15 +142,15 @@ class Moves(NamedTuple):
     random: Tensor      # (R, M) float
 
 
-def split(flat: Tensor) -> Weights:
+def split(flat: Tensor) -> RuleWeights:
     """Weights of vectors (R, NUM_WEIGHTS)."""
     sizes = [torch.Size(shape).numel() for shape in rule.SHAPES.values()]
     parts = zip(flat.split(sizes, 1), rule.SHAPES.values(), strict=True)
     # Copies, because the body of a while_loop may not close over two views of one tensor.
-    return Weights(*(part.reshape(flat.shape[0], *shape).clone() for part, shape in parts))
+    return RuleWeights(*(part.reshape(flat.shape[0], *shape).clone() for part, shape in parts))
 
 
-def search(weights: Weights, graphs: Graphs, task: Task, limits: Limits, rounds: Tensor) -> Result:
+def search(weights: RuleWeights, graphs: Graphs, task: Task, limits: Limits, rounds: Tensor) -> Result:
     """Search for so many rounds () int64, or until every graph has as few colors as its lower bound."""
     state, fixed = begin(weights, graphs, task, limits)
 
@@ -185,13 +185,13 @@ def first_searches(graph: Tensor, graphs: Tensor) -> Tensor:
     return counts.cumsum(0) - counts
 
 
-def begin(weights: Weights, graphs: Graphs, task: Task, limits: Limits) -> tuple[State, Fixed]:
+def begin(weights: RuleWeights, graphs: Graphs, task: Task, limits: Limits) -> tuple[State, Fixed]:
     """All that a round needs: a row for every search, with a last column for "no node"."""
 
     def rows(x: Tensor) -> Tensor:
         return torch.nn.functional.pad(x, (0, 1)).index_select(0, task.graph)
 
-    colors, counts, is_open = first_coloring(graphs, task, limits)
+    colors, counts, is_open = first_state(graphs, task, limits)
     exists = rows(graphs.exists)
     padded = graphs._replace(exists=exists, degrees=rows(graphs.degrees), first=rows(graphs.first))
     used = (task.colors.max(1, keepdim=True).values + 1).float().index_select(0, task.graph)
@@ -209,7 +209,7 @@ def begin(weights: Weights, graphs: Graphs, task: Task, limits: Limits) -> tuple
     )  # fmt: skip
 
 
-def first_coloring(graphs: Graphs, task: Task, limits: Limits) -> tuple[Tensor, Tensor, Tensor]:
+def first_state(graphs: Graphs, task: Task, limits: Limits) -> tuple[Tensor, Tensor, Tensor]:
     """`colors`, `counts` and `is_open` of every search before the first round."""
     K = limits.color_ids.shape[0]
     sizes = ((task.colors[:, :, None] == limits.color_ids) & graphs.exists[:, :, None]).sum(1)  # (G, K)

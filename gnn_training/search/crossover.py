@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gnn_training.graph import NeighbourLists
-from gnn_training.network.crossover_weights import F, Weights
+from gnn_training.network.crossover_weights import CrossoverWeights, F
 from gnn_training.search.compiled import njit
 
 GENERATION = 5_000  # moves of TabuCol on a child
@@ -39,7 +39,7 @@ def children(
     lists: NeighbourLists,
     parents: Sequence[Parent],
     k: int,
-    weights: Weights,
+    weights: CrossoverWeights,
     by_network: Sequence[bool] = (True, True),
 ) -> list[np.ndarray]:
     """The two children (N,) int32 of two parents, in which some nodes have no color, -1. by_network: whether the

@@ -18,7 +18,7 @@ import numpy as np
 
 from gnn_training.graph import NeighbourLists
 from gnn_training.machine import available_bytes
-from gnn_training.network.crossover_weights import Weights, zero_weights
+from gnn_training.network.crossover_weights import CrossoverWeights, zero_weights
 from gnn_training.processes import interrupts
 from gnn_training.search import kernels
 from gnn_training.search.crossover import Parent
@@ -48,7 +48,7 @@ class Trained(NamedTuple):
     """What a search takes from a model file."""
 
     rule: np.ndarray | None = None  # (NUM_WEIGHTS,) float32
-    crossover: Weights = zero_weights()
+    crossover: CrossoverWeights = zero_weights()
 
 
 UNTRAINED = Trained()
@@ -66,10 +66,10 @@ class Budget(NamedTuple):
 
 def improvements(
     lists: NeighbourLists, colors: np.ndarray, budget: Budget, methods: "Mapping[Method, float]",
-    trained: Trained = UNTRAINED, patience: int = FOREVER, beside: "Sequence[Beside]" = (),
+    trained: Trained = UNTRAINED, patience: int = FOREVER, extra: "Sequence[ExtraWorker]" = (),
 ) -> Iterator[Coloring]:  # fmt: skip
     """Yield colorings with ever fewer colors than the proper `colors` (N,), which has no gaps, until the budget is
-    spent or every thread has done `patience` work in vain. beside: what searches in threads of its own. With one thread
+    spent or every thread has done `patience` work in vain. extra: what searches in threads of its own. With one thread
     and no deadline they depend on the arguments alone.
     """
     need = SEARCH_BYTES * budget.threads * len(colors) * (int(colors.max()) + 8)
@@ -78,7 +78,7 @@ def improvements(
     if need > available_bytes():
         log.warning("a search needs %.1f GiB, more than are free: this coloring is the last", need / 2**30)
         return
-    yield from Portfolio(lists, colors, budget, trained).run(methods, patience, beside)
+    yield from Portfolio(lists, colors, budget, trained).run(methods, patience, extra)
 
 
 def compact(colors: np.ndarray) -> np.ndarray:
@@ -104,15 +104,17 @@ class Portfolio:
         """Whether fewer colors are looked for."""
         return not self.is_over and self.num_colors > self.budget.lower
 
-    def run(self, methods: "Mapping[Method, float]", patience: int, beside: "Sequence[Beside]") -> Iterator[Coloring]:
+    def run(
+        self, methods: "Mapping[Method, float]", patience: int, extra: "Sequence[ExtraWorker]"
+    ) -> Iterator[Coloring]:
         """Yield what `improvements` does."""
         running, shares = self.budget.threads, [each for each in methods.items() if each[1] >= MINOR]
         minor = {method: share for method, share in methods.items() if share < MINOR}
-        workers = [Worker(self, number) for number in range(running + len(beside))]
+        workers = [Worker(self, number) for number in range(running + len(extra))]
         with ThreadPoolExecutor(len(workers)) as pool:
             try:
-                for color, worker in zip(beside, workers[running:], strict=True):
-                    pool.submit(color, worker)
+                for search, worker in zip(extra, workers[running:], strict=True):
+                    pool.submit(search, worker)
                 for i, worker in enumerate(workers[:running]):  # each with its part of the methods, or one of them
                     part = dict(shares[i::running] or [shares[i % len(shares)]]) | (minor if i == 0 else {})
                     thread = pool.submit(worker.run, part, patience)
@@ -191,18 +193,18 @@ class Worker:
         """Tell the others of a proper coloring (N,)."""
         self.search.offer(colors, self.method)
 
-    def tabucol(self, colors: np.ndarray, k: int, moves: int) -> tuple[np.ndarray, np.ndarray, int, int, int]:
-        """What `kernels.tabucol` returns. Nodes of colors (N,) without one, -1, get one first."""
+    def tabucol(self, colors: np.ndarray, k: int, moves: int) -> kernels.TabuResult:
+        """Run `kernels.tabucol`. Nodes of colors (N,) without one, -1, get one first."""
         self.look_for(k)
         kernels.complete(*self.lists, colors, k, self.rng, self.stop)
-        best, ages, conflicts, made, work = kernels.tabucol(*self.lists, colors, k, moves, self.rng, self.stop)
-        if conflicts == 0:
-            self.offer(best)
-        return best, ages, conflicts, made, work + EMPTY_SLICE
+        found = kernels.tabucol(*self.lists, colors, k, moves, self.rng, self.stop)
+        if found.conflicts == 0:
+            self.offer(found.colors)
+        return found._replace(work=found.work + EMPTY_SLICE)
 
-    def meet(self, parents: Sequence[Parent], k: int) -> None:
-        """Called with the parents of every generation of recombination, for who wants to look at them."""
+    def on_generation(self, parents: Sequence[Parent], k: int) -> None:
+        """A hook for subclasses, called after every generation of recombination with the parents of the next one."""
 
 
 Method = Callable[[Worker], Iterator[int]]
-Beside = Callable[[Worker], None]  # raises nothing
+ExtraWorker = Callable[[Worker], None]  # raises nothing

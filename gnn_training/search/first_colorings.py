@@ -60,7 +60,7 @@ def first_coloring(lists: NeighbourLists, dsatur: np.ndarray | None = None) -> n
 
 def density(lists: NeighbourLists) -> float:
     """Share of all pairs of nodes that are edges."""
-    n = len(lists.offsets) - 1
+    n = lists.num_nodes
     return len(lists.neighbours) / max(1, n * (n - 1))
 
 
@@ -69,7 +69,7 @@ def set_moves(lists: NeighbourLists, num_colors: int, seconds: float) -> int:
     num_colors: of a coloring. For a set, all nodes are looked at three times, and the neighbours of one in every move.
     A power of two, so that the same seed and time mostly give the same.
     """
-    n = len(lists.offsets) - 1
+    n = lists.num_nodes
     visits = seconds / (VISIT_SECONDS * num_colors)  # for every set
     moves = int(min(MOST_MOVES, (visits - 3 * n) / max(1, len(lists.neighbours) / n)))
     return 1 << moves.bit_length() - 1 if moves >= FEWEST_MOVES and density(lists) >= SPARSEST else 0

@@ -12,22 +12,22 @@ from torch import Tensor
 
 from gnn_training.graph import NeighbourLists
 from gnn_training.network.crossover import CrossoverNetwork, pairs_of
-from gnn_training.network.crossover_weights import Weights
+from gnn_training.network.crossover_weights import CrossoverWeights
 from gnn_training.search import search_cuda
 from gnn_training.search.batches import copied_to
 from gnn_training.search.crossover import LOG_GENERATION
-from gnn_training.search.gpu_searches import Generations
+from gnn_training.search.gpu_searches import ChildSearcher
 
 EXACT = 2048  # up to which float16 has all integers
 CROSSED = 2**27  # numbers of colorings, nodes and colors that are crossed at a time
 
 
-class Crossing:
+class BatchedCrossover:
     """Crossover with the network. Shorter graphs are filled up with nodes without a color, -1."""
 
-    def __init__(self, generations: Generations, graphs: Sequence[NeighbourLists], weights: Weights):
-        """graphs: those of the generations."""
-        self.graphs, device = generations.graphs, generations.device
+    def __init__(self, searcher: ChildSearcher, graphs: Sequence[NeighbourLists], weights: CrossoverWeights):
+        """graphs: those of the searcher."""
+        self.graphs, device = searcher.graphs, searcher.device
         degrees = [np.diff(lists.offsets) for lists in graphs]
         self.degree = copied_to(device, filled_up(degrees))
         moments = [(each.mean(), math.sqrt(max(each.var(), 1e-6))) for each in degrees]

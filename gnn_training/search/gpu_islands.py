@@ -13,13 +13,13 @@ from torch import Tensor
 from gnn_training.errors import MachineError
 from gnn_training.graph import NeighbourLists
 from gnn_training.network import rule
-from gnn_training.network.crossover_weights import Weights
+from gnn_training.network.crossover_weights import CrossoverWeights
 from gnn_training.search import search_cuda
 from gnn_training.search.batches import copied_to
 from gnn_training.search.crossover import Parent, stacked
 from gnn_training.search.engine import Worker
-from gnn_training.search.gpu_crossover import Crossing, filled_up
-from gnn_training.search.gpu_searches import Generations, shared_memory
+from gnn_training.search.gpu_crossover import BatchedCrossover, filled_up
+from gnn_training.search.gpu_searches import ChildSearcher, shared_memory
 from gnn_training.search.islands import Island
 
 POLL_SECONDS = 1e-3
@@ -63,7 +63,7 @@ class GpuIsland(Island):
         if self.worker.search.best is not self.best:
             return False
         self.take(children)
-        self.worker.meet(children, self.k)
+        self.worker.on_generation(children, self.k)
         return True
 
     def check(self, child: Parent) -> None:
@@ -72,11 +72,11 @@ class GpuIsland(Island):
         if counted != child.conflicts:
             raise MachineError(f"it returns a coloring with {counted} conflicts and counts {child.conflicts}")
 
-    def is_mated(self, parents: list[Parent]) -> bool:
-        """See `is_crossed`; the elite of any island may take the place of the second parent."""
+    def mate(self, parents: list[Parent]) -> bool:
+        """See `choose_starts`; the elite of any island may take the place of the second parent."""
         mate = self.others[self.random.integers(len(self.others))]
         other = mate.elite[0].colors if mate is not self and mate.elite else None
-        return self.is_crossed(parents, int(self.random.integers(2**63)), other)
+        return self.choose_starts(parents, int(self.random.integers(2**63)), other)
 
 
 class Group:
@@ -84,22 +84,24 @@ class Group:
     the others of its search down.
     """
 
-    def __init__(self, graphs: Sequence[NeighbourLists], weights: Weights, device: torch.device):
+    def __init__(self, graphs: Sequence[NeighbourLists], weights: CrossoverWeights, device: torch.device):
         """The device must be that of the present thread. weights: of the crossover of all searches."""
-        self.generations = Generations(graphs, device)
-        self.device = self.generations.device
-        self.crossing = Crossing(self.generations, graphs, weights)
+        self.searcher = ChildSearcher(graphs, device)
+        self.device = self.searcher.device
+        self.crossover = BatchedCrossover(self.searcher, graphs, weights)
 
     @classmethod
     @contextmanager
-    def on_stream(cls, graphs: Sequence[NeighbourLists], weights: Weights, device: torch.device) -> Iterator[Self]:
+    def on_stream(
+        cls, graphs: Sequence[NeighbourLists], weights: CrossoverWeights, device: torch.device
+    ) -> Iterator[Self]:
         """A group for the present thread, which gets the device and a stream of its own."""
         with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
             yield cls(graphs, weights, device)
 
     def room(self, colors: Sequence[int]) -> int:
         """Islands that the GPU has at the same time. MachineError: a graph is too large. colors: of every graph."""
-        if not (count := self.generations.room(colors) // 2):
+        if not (count := self.searcher.room(colors) // 2):
             raise MachineError("the graph is too large for a thread block")
         return count
 
@@ -130,8 +132,8 @@ class Group:
         owners = [island for island, several in zip(islands, starts, strict=True) for _ in several]
         graph, k, seeds = np.array([(each.graph, each.k, each.random.integers(2**31)) for each in owners]).T
         rules = np.stack([each.rule for each in owners])
-        found = self.generations(graph, k, filled_up([x for several in starts for x in several]), seeds, rules, rounds)
-        while not self.generations.is_done():
+        found = self.searcher(graph, k, filled_up([x for several in starts for x in several]), seeds, rules, rounds)
+        while not self.searcher.is_done():
             if all(island.worker.search.is_over for island in islands):
                 return []
             time.sleep(POLL_SECONDS)
@@ -155,19 +157,19 @@ class Group:
                 seconds = [parents[1] for parents in pairs]
                 for parents, place in zip(pairs, island.random.permutation(len(pairs)), strict=True):
                     parents[1] = seconds[place]
-        crossed = [(island, parents) for island, parents in generation if island.is_mated(parents)]
+        crossed = [(island, parents) for island, parents in generation if island.mate(parents)]
         if not crossed:
             return
         islands, pairs = zip(*crossed, strict=True)
         by_network = torch.tensor([island.by_network for island in islands], device=self.device)
-        children = self.crossing(*self.tensors(islands, pairs), by_network).int().cpu().numpy()
+        children = self.crossover(*self.tensors(islands, pairs), by_network).int().cpu().numpy()
         for island, *starts in zip(islands, *children, strict=True):
             island.starts = [start[: len(island.first)] for start in starts]
 
     def tensors(
         self, islands: Sequence[GpuIsland], pairs: Sequence[Sequence[Parent]]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Graph, k, colors and ages of pairs, as `Crossing` takes them."""
+        """Graph, k, colors and ages of pairs, as `BatchedCrossover` takes them."""
         places = np.array([(island.graph, island.k) for island in islands]).T
         of_nodes = (filled_up(each) for each in zip(*map(stacked, pairs), strict=True))
         graph, k, colors, ages = (copied_to(self.device, each.astype(np.int64)) for each in (*places, *of_nodes))

@@ -34,7 +34,7 @@ def fitting(nodes: np.ndarray, colors: np.ndarray, device: torch.device) -> np.n
     return fits
 
 
-class OnGpu:
+class KernelLauncher:
     """What the searches on a GPU share: tables, and launches on the current stream of torch."""
 
     of_children = False
@@ -61,7 +61,7 @@ class OnGpu:
         return torch.empty(*map(int, shape), dtype=dtype, device=self.device)
 
 
-class BlockSearcher(OnGpu):
+class BlockSearcher(KernelLauncher):
     """Searches the graphs of a folder. Each graph stays on the GPU from its first search on."""
 
     def __init__(self, data: GraphStore, device: torch.device):
@@ -73,7 +73,7 @@ class BlockSearcher(OnGpu):
         self.num_colors = np.zeros(len(nodes), int)  # of the colorings to start with, 0 if a graph is not there yet
         self._streams = [torch.cuda.Stream(device) for _ in range(2)]  # of launches, which run at the same time
         self.graphs = search_cuda.DeviceGraphs(
-            nodes=self._copied(data.num_nodes), ends=self._copied(2 * data.num_edges),
+            nodes=self._copied(data.num_nodes), num_neighbours=self._copied(2 * data.num_edges),
             num_colors=self._empty(torch.int32, len(nodes)), first_node=self._copied(self.first_node),
             first_word=self._copied(self.first_word), first=self._empty(torch.int16, self.first_node[-1]),
             adjacency=self._empty(torch.uint32, self.first_word[-1]),
@@ -136,7 +136,7 @@ class Children(NamedTuple):
     ages: Tensor  # (R, N) int16, rounds since a node took its color
 
 
-class Generations(OnGpu):
+class ChildSearcher(KernelLauncher):
     """Makes children of colorings of a few graphs, which are on the GPU from the start."""
 
     of_children = True
@@ -144,11 +144,13 @@ class Generations(OnGpu):
     def __init__(self, graphs: Sequence[NeighbourLists], device: torch.device):
         """The device must be that of the present thread."""
         super().__init__(device)
-        self.nodes = np.array([len(lists.offsets) - 1 for lists in graphs], dtype=np.int32)
-        ends = np.array([len(lists.neighbours) for lists in graphs], dtype=np.int32)
+        self.nodes = np.array([lists.num_nodes for lists in graphs], dtype=np.int32)
+        num_neighbours = np.array([len(lists.neighbours) for lists in graphs], dtype=np.int32)
         words = [search_cuda.words(lists) for lists in graphs]
         first_word = np.cumsum([0, *map(len, words)])[:-1]
-        self.graphs = [self._copied(values) for values in (self.nodes, ends, first_word, np.concatenate(words))]
+        self.graphs = [
+            self._copied(values) for values in (self.nodes, num_neighbours, first_word, np.concatenate(words))
+        ]
         self.processors = torch.cuda.get_device_properties(device).multi_processor_count
         self._event = torch.cuda.Event()
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from gnn_training import machine
 from gnn_training.errors import MachineError, UserError
 from gnn_training.files import reason
-from gnn_training.search.engine import Beside, Worker
+from gnn_training.search.engine import ExtraWorker, Worker
 
 log = logging.getLogger(__name__)
 ROUNDS = 1_500  # of a child: many islands that exchange parents need fewer than one, see docs/LOG.md
@@ -44,7 +44,7 @@ def chosen_gpus(which: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def on_gpus(gpus: Sequence[int]) -> list[Beside]:
+def on_gpus(gpus: Sequence[int]) -> list[ExtraWorker]:
     """The groups of islands of these GPUs, each for a thread."""
     failed = set[int]()
     return [partial(_color, gpu=gpu, failed=failed) for gpu in gpus for _ in range(GROUPS)]

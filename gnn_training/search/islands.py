@@ -51,7 +51,7 @@ class Island:
             parents[0] = self.elite[1]
             self.elite = [top, self.elite[0]]
 
-    def is_crossed(self, parents: Sequence[Parent], chance: int, other: np.ndarray | None = None) -> bool:
+    def choose_starts(self, parents: Sequence[Parent], chance: int, other: np.ndarray | None = None) -> bool:
         """Whether the next starts are to be the children of the parents, `by_network` or not; else they are there.
         chance: random bits; other (N,): takes the place of the second parent if the two are alike and it is far from
         them, else nodes without a color do.
@@ -69,7 +69,7 @@ class Island:
 
 def uncolored(lists: NeighbourLists) -> np.ndarray:
     """-1 for every node: (N,) int32."""
-    return np.full(len(lists.offsets) - 1, -1, dtype=np.int32)
+    return np.full(lists.num_nodes, -1, dtype=np.int32)
 
 
 def num_alike(first: np.ndarray, second: np.ndarray, k: int) -> int:

@@ -9,6 +9,8 @@ The loops are plain because that takes seconds: np.diff alone costs three, a cop
 half.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gnn_training.search.compiled import njit
@@ -246,14 +248,21 @@ def count_conflicts(offsets, lists, colors, k):
     return counts, conflicted, place, num_conflicted, conflicts // 2
 
 
+class TabuResult(NamedTuple):
+    """What a run of TabuCol has found."""
+
+    colors: np.ndarray  # (N,) int32, the best coloring
+    ages: np.ndarray  # (N,) int32, moves since each node took its color
+    conflicts: int  # of that coloring
+    moves: int  # made
+    work: int  # neighbours and vectors of colors looked at
+
+
 @njit(cache=True, nogil=True)
 def tabucol(offsets, neighbours, colors, k, moves, rng, stop):
     """TabuCol (Hertz and de Werra 1987, tenure of Galinier and Hao 1999) with the colors 0..k-1 from any coloring,
-    which colors (N,) int32 gives; they are changed in place.
-
-    Returns the best coloring (N,) int32, the moves since each node took its color (N,) int32, the number of conflicts,
-    the moves made, and the work: neighbours and vectors of colors looked at. It ends without a conflict, after `moves`,
-    or as soon as `stop` is set.
+    which colors (N,) int32 gives; they are changed in place. It ends without a conflict, after `moves`, or as soon as
+    `stop` is set.
     """
     n, lists = len(colors), neighbours.view(np.uint32)  # an unsigned index saves numba's test for negative ones
     counts, conflicted, place, num_conflicted, conflicts = count_conflicts(offsets, lists, colors, k)
@@ -321,7 +330,7 @@ def tabucol(offsets, neighbours, colors, k, moves, rng, stop):
             for v in range(n):
                 best[v], ages[v] = colors[v], t - moved[v]
     rng[0] = state
-    return best, ages, fewest, t, work
+    return TabuResult(best, ages, fewest, t, work)
 
 
 @njit(cache=True, nogil=True)

@@ -18,9 +18,9 @@ from gnn_training.search import kernels, proofs
 from gnn_training.search.crossover import GENERATION, Parent, children
 from gnn_training.search.engine import (
     EMPTY_SLICE,
-    Beside,
     Budget,
     Coloring,
+    ExtraWorker,
     Method,
     Portfolio,
     Trained,
@@ -134,18 +134,18 @@ def _better_ones(
     if best.num_colors <= budget.lower:
         return
     order, cores = proofs.removal_order(*lists)
-    colors, is_first, beside = best.colors.copy(), True, on_gpus(budget.gpus)
+    colors, is_first, extra = best.colors.copy(), True, on_gpus(budget.gpus)
     while best.num_colors > budget.lower and time.monotonic() < budget.deadline:
         k, method, num_done = best.num_colors - 1, "smallest last", 0
         parts = open_parts(lists, cores, colors, k)
         if parts and len(parts[-1]) >= WHOLE * len(colors):
-            yield from _search(lists, trained, budget, clique, best, is_first, beside)
+            yield from _search(lists, trained, budget, clique, best, is_first, extra)
             return
         for i, nodes in enumerate(parts):
             now, part = time.monotonic(), subgraph(lists, nodes)
             limits = budget._replace(deadline=now + (budget.deadline - now) / (len(parts) - i), lower=k)
             start = found = Coloring(method, compact(colors[nodes]))
-            for found in _search(part, trained, limits, clique, start, is_first, beside):
+            for found in _search(part, trained, limits, clique, start, is_first, extra):
                 if found.lower_bound > k:
                     yield best._replace(method=found.method, lower_bound=found.lower_bound)
                     return
@@ -162,7 +162,7 @@ def _better_ones(
 
 def _search(
     lists: NeighbourLists, trained: Trained, budget: Budget, clique: int, best: Coloring, with_sets: bool,
-    beside: Sequence[Beside],
+    extra: Sequence[ExtraWorker],
 ) -> Iterator[Coloring]:  # fmt: skip
     """Yield better colorings: that of independent sets if there is time for them, and those of the methods."""
     methods = methods_for(lists, best, clique, trained)
@@ -174,7 +174,7 @@ def _search(
         if colors.max() + 1 < best.num_colors:
             best = Coloring("independent sets", colors)
             yield best
-    yield from improvements(lists, best.colors, budget, methods, trained, beside=beside)
+    yield from improvements(lists, best.colors, budget, methods, trained, extra=extra)
 
 
 def open_parts(lists: NeighbourLists, cores: np.ndarray, colors: np.ndarray, k: int) -> list[np.ndarray]:
@@ -235,8 +235,7 @@ def tabu_search(worker: Worker) -> Iterator[int]:
         k = int(best.max())
         colors = largest_classes(best, k)
         while worker.search.best is best:
-            *_, work = worker.tabucol(colors, k, SLICE)
-            yield work
+            yield worker.tabucol(colors, k, SLICE).work
 
 
 def fewer_colors(worker: Worker) -> Iterator[int]:
@@ -249,9 +248,9 @@ def fewer_colors(worker: Worker) -> Iterator[int]:
             k, left = int(ratio * worker.search.num_colors), moves
             colors = uncolored(worker.lists)
             while left > 0 and max(1, worker.search.budget.lower - 1) < k < worker.search.num_colors:
-                *_, made, work = worker.tabucol(colors, k, min(left, SLICE))
-                left -= made
-                yield work
+                found = worker.tabucol(colors, k, min(left, SLICE))
+                left -= found.moves
+                yield found.work
             yield EMPTY_SLICE
         moves *= 2
 
@@ -265,15 +264,15 @@ def recombination(worker: Worker) -> Iterator[int]:
         while worker.search.best is best:
             parents = []
             for colors in island.starts:
-                child, ages, conflicts, _, work = worker.tabucol(colors, island.k, GENERATION)
-                parents.append(Parent(conflicts, child, ages))
-                yield work
+                child = worker.tabucol(colors, island.k, GENERATION)
+                parents.append(Parent(child.conflicts, child.colors, child.ages))
+                yield child.work
                 if worker.search.best is not best:
                     break
             else:
                 island.take(parents)
-                worker.meet(parents, island.k)
-                if island.is_crossed(parents, int(worker.rng[0]) >> 16):
+                worker.on_generation(parents, island.k)
+                if island.choose_starts(parents, int(worker.rng[0]) >> 16):
                     island.starts = children(worker.lists, parents, island.k, weights, island.by_network)
 
 
@@ -315,7 +314,7 @@ class Part(Worker):
 
 def subgraph(lists: NeighbourLists, nodes: np.ndarray) -> NeighbourLists:
     """Neighbour lists of the graph among `nodes`, which are sorted."""
-    place = np.full(len(lists.offsets) - 1, -1, dtype=np.int32)
+    place = np.full(lists.num_nodes, -1, dtype=np.int32)
     place[nodes] = np.arange(len(nodes))
     begins, sizes = lists.offsets[nodes], lists.offsets[nodes + 1] - lists.offsets[nodes]
     ends = np.concatenate([[0], np.cumsum(sizes)])

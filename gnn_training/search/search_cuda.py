@@ -24,11 +24,11 @@ from gnn_training.network import rule
 from gnn_training.network.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, NODES_PER_MOVER, NOT_MOVED, OUTPUTS
 from gnn_training.search.compiled import warn
 from gnn_training.search.search_kernel import (
-    ENDS,
     FORMULAS,
     NUM_CONTROLS,
     NUM_FEATURES,
     NUM_GRAPH_FEATURES,
+    OFFSETS,
     PLACES,
     keyed_by_rule,
 )  # fmt: skip
@@ -49,7 +49,7 @@ BITS = 32  # of a word
 at = np.uint32
 CONFLICTED, CONFLICTS, COLORS, MOVES, CLOSED, TOUCHED = range(6)  # places in `totals`
 NUM_TOTALS = 6
-BY_GRAPH, BIAS, BY_NODE, OUT, DIRECT, MOVE = (int(end) for end in ENDS[:-1])  # places in the vector of weights
+BY_GRAPH, BIAS, BY_NODE, OUT, DIRECT, MOVE = (int(end) for end in OFFSETS[:-1])  # places in the vector of weights
 NO_MOVE: Any = np.float32(-np.inf)
 SIGNATURE = (
     *(int32[::1],) * 3, *(int64[::1],) * 2, int16[::1], uint32[::1], *(int64[::1],) * 3, *(float32[:, ::1],) * 2,
@@ -69,7 +69,7 @@ class DeviceGraphs(NamedTuple):
     """G graphs one after the other in memory of a GPU, each with a proper coloring; W is that of every graph."""
 
     nodes: Any  # (G,) int32
-    ends: Any  # (G,) int32, twice the number of edges
+    num_neighbours: Any  # (G,) int32, twice the number of edges
     num_colors: Any  # (G,) int32, of `first`
     first_node: Any  # (G,) int64, where a graph begins in `first`,
     first_word: Any  # (G,) int64, and in `adjacency`
@@ -85,7 +85,7 @@ class BlockSearch(NamedTuple):
     A: int  # active nodes,
     M: int  # and those of them that may move
     W: int
-    ends: int  # twice the number of edges
+    num_neighbours: int  # twice the number of edges
     adjacency: Any  # (N, W) uint32, a bit for every neighbour; in global memory, as are the next three
     table: Any  # (NOISE_ROWS, at least K) float32
     logs: Any  # log1p of 0, 1, 2, ...
@@ -127,7 +127,7 @@ device_layout = device(layout)
 
 
 @device
-def lay_out(n, K, ends, in_global, large, in_shared):
+def lay_out(n, K, num_neighbours, in_global, large, in_shared):
     """The arrays of a search. in_global: adjacency, table and logs; large: room for what is tabu and, unless they are
     in_shared memory, for the counts.
     """
@@ -141,7 +141,7 @@ def lay_out(n, K, ends, in_global, large, in_shared):
     h = 2 * words
     counts = small[h + integers :] if in_shared else large[table_size:]
     return BlockSearch(
-        at(n), at(K), at(A), at(M), at(W), ends, adjacency, table, logs, large, counts,
+        at(n), at(K), at(A), at(M), at(W), num_neighbours, adjacency, table, logs, large, counts,
         ints, floats[NUM_TOTALS:], floats[fixed:], ints[node:], ints[node + n :], ints[color:], ints[color + K :],
         ints[act:], ints[act + A :], ints[act + 2 * A :], floats[act + 3 * A :], ints[act + 4 * A :],
         small[h:], small[h + n :], small[h + 2 * n :], small[h + 3 * n :], small[h + 4 * n :],
@@ -299,7 +299,7 @@ def ask(s):
     """Ask the network what depends on the search as a whole."""
     w = s.weights
     for j in range(cuda.threadIdx.x, OUTPUTS, THREADS):
-        density = np.float32(s.ends) / np.float32(max(1, np.int64(s.n) * (np.int64(s.n) - 1)))
+        density = np.float32(s.num_neighbours) / np.float32(max(1, np.int64(s.n) * (np.int64(s.n) - 1)))
         f0, f1, f2, f3, f4 = graph_features(
             math.log(s.n), math.log(s.totals[COLORS]), density, s.logs[at(s.totals[CONFLICTED])]
         )
@@ -616,13 +616,13 @@ def search_function(in_shared: bool) -> Any:
     """The kernel of searches for ever fewer colors."""
 
     def search_kernel(
-        nodes, ends, num_colors, first_node, first_word, first, adjacency, graph, lower, seeds, weights, table, logs,
-        large, fewest, conflicts, best, rounds,
+        nodes, num_neighbours, num_colors, first_node, first_word, first, adjacency, graph, lower, seeds, weights,
+        table, logs, large, fewest, conflicts, best, rounds,
     ):  # fmt: skip
         block, thread = cuda.blockIdx.x, cuda.threadIdx.x
         g = graph[block]
         n, K = nodes[g], num_colors[g]
-        s = lay_out(n, K, ends[g], (adjacency[first_word[g] :], table, logs), large[block], in_shared)
+        s = lay_out(n, K, num_neighbours[g], (adjacency[first_word[g] :], table, logs), large[block], in_shared)
         begin(s, first[first_node[g] :], weights[block])
         for v in range(thread, n, THREADS):
             count_colors(s, v)
@@ -655,13 +655,13 @@ def child_function(in_shared: bool) -> Any:
     """
 
     def child_kernel(
-        nodes, ends, first_word, adjacency, graph, k, seeds, starts, weights, table, logs, large, conflicts, made,
-        best, ages, rounds,
+        nodes, num_neighbours, first_word, adjacency, graph, k, seeds, starts, weights, table, logs, large, conflicts,
+        made, best, ages, rounds,
     ):  # fmt: skip
         block, thread = cuda.blockIdx.x, cuda.threadIdx.x
         g, K = graph[block], k[block]
         n = nodes[g]
-        s = lay_out(n, K, ends[g], (adjacency[first_word[g] :], table, logs), large[block], in_shared)
+        s = lay_out(n, K, num_neighbours[g], (adjacency[first_word[g] :], table, logs), large[block], in_shared)
         begin(s, starts[block], weights[block])
         cuda.syncthreads()
         complete(s, seeds[block])
@@ -720,7 +720,7 @@ def logarithms(count: int) -> np.ndarray:
 
 def words(lists: NeighbourLists) -> np.ndarray:
     """A bit for every pair of nodes: (N x W,) uint32."""
-    n = len(lists.offsets) - 1
+    n = lists.num_nodes
     padded = np.zeros((n, -(-n // BITS) * BITS), bool)
     padded[lists.sources, lists.neighbours] = True
     return np.packbits(padded, axis=1, bitorder="little").view("<u4").ravel()

@@ -22,7 +22,7 @@ from gnn_training.network.rule import ACTIVE, HIDDEN, MOVERS, NODES_PER_ACTIVE, 
 from gnn_training.search.compiled import njit
 from gnn_training.search.kernels import GO
 
-ENDS = np.cumsum([0, *(math.prod(shape) for shape in rule.SHAPES.values())])  # of the parts in the vector of weights
+OFFSETS = np.cumsum([0, *(math.prod(shape) for shape in rule.SHAPES.values())])  # of the parts in the vector of weights
 NUM_CONTROLS, NUM_FEATURES, NUM_GRAPH_FEATURES = map(len, (rule.CONTROLS, rule.NODE_FEATURES, rule.GRAPH_FEATURES))
 CONFLICTED, CONFLICTS, COLORS, MOVES = range(4)  # places in `totals`
 PLACES = 1 << 24  # in the random order of nodes without a color; float32 has them all
@@ -44,8 +44,8 @@ FORMULAS = (
 class CountedColoring(NamedTuple):
     """The coloring of a graph, which changes, and what is counted of it."""
 
-    offsets: np.ndarray  # of `Graph.csr()`, as are the ends
-    ends: np.ndarray  # uint32, because an unsigned index saves numba's test for negative ones
+    offsets: np.ndarray  # of `Graph.csr()`, as are the neighbours
+    neighbours: np.ndarray  # uint32, because an unsigned index saves numba's test for negative ones
     colors: np.ndarray  # (N,) uint32
     counts: np.ndarray  # (K, N) int32, neighbours of a node with a color
     is_open: np.ndarray  # (K,) bool, colors that may be used
@@ -251,7 +251,7 @@ def complete(coloring, choice, start):
         coloring.colors[v] = new
         coloring.sizes[new] += 1
         for i in range(coloring.offsets[v], coloring.offsets[v + 1]):
-            coloring.counts[new, coloring.ends[i]] += 1
+            coloring.counts[new, coloring.neighbours[i]] += 1
 
 
 @compiled
@@ -266,19 +266,19 @@ def note(coloring, memory, state):
 @compiled
 def begin(lists, first, K):
     """The coloring (N,) with K colors, -1 for nodes without one, and an empty memory."""
-    n, offsets, ends = len(first), lists.offsets, lists.neighbours.view(np.uint32)
+    n, offsets, neighbours = len(first), lists.offsets, lists.neighbours.view(np.uint32)
     counts, sizes = np.zeros((K, n), np.int32), np.zeros(K, np.int32)
     zeros = np.zeros((4, n), np.int32)
     coloring = CountedColoring(
-        offsets, ends, first.astype(np.uint32), counts, np.ones(K, np.bool_), sizes, zeros[0], zeros[1], zeros[2],
+        offsets, neighbours, first.astype(np.uint32), counts, np.ones(K, np.bool_), sizes, zeros[0], zeros[1], zeros[2],
         np.zeros(n, np.uint32), np.full(n, -1, np.int32), np.zeros(4, np.int64),
     )  # fmt: skip
     for v in range(n):
         if first[v] >= 0:
             sizes[first[v]] += 1
         for i in range(offsets[v], offsets[v + 1]):
-            if first[ends[i]] >= 0:
-                counts[first[ends[i]], v] += 1
+            if first[neighbours[i]] >= 0:
+                counts[first[neighbours[i]], v] += 1
     coloring.totals[COLORS] = K
     return coloring, Memory(np.full((n, K), -1, np.int32), np.full(n, -NOT_MOVED, np.int32), zeros[3])
 
@@ -288,9 +288,9 @@ def begin_network(n, weights, rounds):
     """The network of a search of so many rounds."""
     logs = np.log1p(np.arange(max(min(rounds, OLDEST), n) + NOT_MOVED + 2)).astype(np.float32)
     return Network(
-        weights[: ENDS[1]].reshape(OUTPUTS, NUM_GRAPH_FEATURES), weights[ENDS[1] : ENDS[2]],
-        weights[ENDS[2] : ENDS[3]].reshape(HIDDEN, NUM_FEATURES), weights[ENDS[3] : ENDS[4]],
-        weights[ENDS[4] : ENDS[5]], weights[ENDS[5] :], logs, np.zeros(OUTPUTS, np.float32),
+        weights[: OFFSETS[1]].reshape(OUTPUTS, NUM_GRAPH_FEATURES), weights[OFFSETS[1] : OFFSETS[2]],
+        weights[OFFSETS[2] : OFFSETS[3]].reshape(HIDDEN, NUM_FEATURES), weights[OFFSETS[3] : OFFSETS[4]],
+        weights[OFFSETS[4] : OFFSETS[5]], weights[OFFSETS[5] :], logs, np.zeros(OUTPUTS, np.float32),
         np.zeros((NUM_FEATURES, n), np.float32), np.zeros(n, np.float32), np.zeros(n, np.int32),
     )  # fmt: skip
 
@@ -354,7 +354,7 @@ def add_conflicts(coloring, v, change):
 def ask(coloring, network):
     """Ask the network what depends on the search as a whole."""
     n, conflicted, k = len(coloring.colors), coloring.totals[CONFLICTED], coloring.totals[COLORS]
-    density = np.float32(len(coloring.ends)) / np.float32(max(1, n * (n - 1)))
+    density = np.float32(len(coloring.neighbours)) / np.float32(max(1, n * (n - 1)))
     features = graph_features(np.log(n), np.log(k), density, network.logs[conflicted])
     for j in range(OUTPUTS):
         y = network.by_graph_bias[j]
@@ -447,7 +447,7 @@ def choose(coloring, memory, network, choice, t):
             for x in range(K):
                 costs[x] = 0
             for i in range(coloring.offsets[v], coloring.offsets[v + 1]):
-                costs[colors[coloring.ends[i]]] += network.weights[coloring.ends[i]]
+                costs[colors[coloring.neighbours[i]]] += network.weights[coloring.neighbours[i]]
         cost_here = np.float32(costs[here]) / np.float32(rule.UNIT)
         if not coloring.is_open[here]:
             cost_here += np.float32(1) + move[0]
@@ -473,7 +473,7 @@ def largest(values):
 
 
 @compiled
-def settle(offsets, ends, choice, num_active, margin):
+def settle(offsets, neighbours, choice, num_active, margin):
     """Take the best move and those about as good, without those of neighbours of a better one; return their number."""
     gain, movers, count, limit = choice.gain, choice.movers, 0, np.float32(-np.inf)
     for m in range(min(len(movers), num_active)):
@@ -490,7 +490,7 @@ def settle(offsets, ends, choice, num_active, margin):
     kept = 0
     for m in range(count):
         v, better = choice.active[movers[m]], 0
-        while better < m and not are_adjacent(offsets, ends, v, choice.active[movers[better]]):
+        while better < m and not are_adjacent(offsets, neighbours, v, choice.active[movers[better]]):
             better += 1
         if better == m:
             choice.kept[kept] = movers[m]
@@ -499,16 +499,16 @@ def settle(offsets, ends, choice, num_active, margin):
 
 
 @compiled
-def are_adjacent(offsets, ends, v, u):
+def are_adjacent(offsets, neighbours, v, u):
     """Whether an edge joins two nodes."""
     low, high = offsets[v], offsets[v + 1]
     while low < high:
         middle = (low + high) // 2
-        if ends[middle] < u:
+        if neighbours[middle] < u:
             low = middle + 1
         else:
             high = middle
-    return low < offsets[v + 1] and ends[low] == u
+    return low < offsets[v + 1] and neighbours[low] == u
 
 
 @compiled
@@ -517,7 +517,7 @@ def move(coloring, memory, network, choice, num_active, t):
     colors, counts, without, one = coloring.colors, coloring.counts, coloring.without, coloring.one
     costs, summed, asked = choice.costs, choice.summed, t - t % rule.PERIOD
     outputs, num_conflicted = network.outputs, coloring.totals[CONFLICTED]
-    for m in range(settle(coloring.offsets, coloring.ends, choice, num_active, outputs[3])):
+    for m in range(settle(coloring.offsets, coloring.neighbours, choice, num_active, outputs[3])):
         v, new = choice.active[choice.kept[m]], choice.target[choice.kept[m]]
         old = colors[v]
         random = choice.table[noise_row(turn_of(np.int64(v), choice.seed, t)), 0]
@@ -532,7 +532,7 @@ def move(coloring, memory, network, choice, num_active, t):
         add_conflicts(coloring, v, counts[new, v] - coloring.conflicts[v])
         is_open, leave, enter, weight = coloring.is_open[old], counts[old], counts[new], network.weights[v]
         for i in range(coloring.offsets[v], coloring.offsets[v + 1]):
-            u = coloring.ends[i]
+            u = coloring.neighbours[i]
             left, entered = leave[u] - 1, enter[u]
             leave[u], enter[u] = left, entered + 1
             if summed[u] >= asked:

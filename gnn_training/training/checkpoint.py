@@ -64,7 +64,7 @@ def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
     return state
 
 
-def load_weights(path: Path) -> dict[str, torch.Tensor]:
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
     """The weights of a checkpoint, of the best one of a run folder, or of an exported file; of the file that comes with
     this package for the path SHIPPED. Raises UserError as `load`.
     """

@@ -14,7 +14,7 @@ from torch_geometric.data import HeteroData
 
 from gnn_training.graph import NeighbourLists
 from gnn_training.network.crossover import pairs_of
-from gnn_training.network.crossover_weights import Weights
+from gnn_training.network.crossover_weights import CrossoverWeights
 from gnn_training.search import kernels
 from gnn_training.search.crossover import Parent, crossover, features_of, node_values, stacked
 from gnn_training.search.engine import Budget, Portfolio, Trained, Worker
@@ -48,24 +48,26 @@ class Pair(NamedTuple):
 class Player(Worker):
     """The only thread of a search, which records pairs of parents. seed: of the game."""
 
-    def __init__(self, graph: int, lists: NeighbourLists, colors: np.ndarray, lower: int, weights: Weights, seed: int):
+    def __init__(
+        self, graph: int, lists: NeighbourLists, colors: np.ndarray, lower: int, weights: CrossoverWeights, seed: int
+    ):
         super().__init__(Portfolio(lists, colors, Budget(math.inf, lower, seed=seed), Trained(None, weights)), 0)
         self.graph, self.weights, self.random = graph, weights, np.random.default_rng(seed)
         self.children_rng = seeded(seed, CHILDREN)
         self.num_pairs = round(math.exp(self.random.uniform(*np.log(PAIRS))))
-        self.met, self.pairs = 0, list[Pair]()
+        self.num_seen, self.pairs = 0, list[Pair]()
 
     def play(self) -> list[Pair]:
         """Search until there were `num_pairs`, and return those that were recorded."""
         turns = recombination(self)
-        while self.met < self.num_pairs and self.search.goes_on:
+        while self.num_seen < self.num_pairs and self.search.goes_on:
             next(turns)
         return self.pairs
 
-    def meet(self, parents: Sequence[Parent], k: int) -> None:
+    def on_generation(self, parents: Sequence[Parent], k: int) -> None:
         """Record the pair if it is its turn and its children differ."""
-        self.met += 1
-        if self.met % math.ceil(self.num_pairs / RECORDED) == 0:
+        self.num_seen += 1
+        if self.num_seen % math.ceil(self.num_pairs / RECORDED) == 0:
             self.record(parents, k)
 
     def record(self, parents: Sequence[Parent], k: int) -> None:
@@ -92,7 +94,7 @@ class Player(Worker):
         """Conflicts that some moves of TabuCol leave."""
         self.look_for(k)
         kernels.complete(*self.lists, child, k, self.children_rng, self.stop)
-        return kernels.tabucol(*self.lists, child, k, MOVES, self.children_rng, self.stop)[2]
+        return kernels.tabucol(*self.lists, child, k, MOVES, self.children_rng, self.stop).conflicts
 
 
 def as_data(pair: Pair, lists: NeighbourLists) -> HeteroData:

@@ -34,7 +34,7 @@ class Games(Group):
         self.record({island: player for island, player in players.items() if player.waiting})
         for player in players.values():
             player.waiting = ()
-            if player.met >= player.num_pairs:
+            if player.num_seen >= player.num_pairs:
                 player.search.finish()
 
     def record(self, players: dict[GpuIsland, GpuPlayer]) -> None:
@@ -43,7 +43,7 @@ class Games(Group):
             return
         islands, pairs = list(players), [player.waiting for player in players.values()]
         graph, k, parents, ages = self.tensors(islands, pairs)
-        values = self.crossing.values(graph, k, parents, ages).masked_fill(parents < 0, 0)
+        values = self.crossover.values(graph, k, parents, ages).masked_fill(parents < 0, 0)
         noise = torch.ones(len(islands), CHILDREN, int(k.max()), int(k.max()), device=self.device)
         generator, (coldest, hottest) = torch.Generator(self.device), np.log(TEMPERATURE)
         for of_pair, (island, player), total in zip(noise, players.items(), values.sum((1, 2)), strict=True):

@@ -34,7 +34,7 @@ LOSS_WEIGHTS = {"gap": 1.0, "saved": 0.5, "graph_type": 0.05, "rounds": 0.2, "cr
 NORMS = ("rule_gradient_norm", "predictions_gradient_norm", "crossover_gradient_norm")  # before clipping
 SIGMA = 0.2  # standard deviation of the random change of every weight of the rule, which is SIGMA times epsilon
 PER_LOG_CONFLICT = 0.15  # colors that a search is worse for conflicts that are left, times the logarithm of 1 + these
-TYPICAL = 0.2  # colors: differences above it count little more, so that no graph dominates
+ADVANTAGE_SCALE = 0.2  # colors: differences above it count little more, so that no graph dominates
 LR_SCALINGS = {"none": lambda ranks: 1.0, "sqrt": math.sqrt, "linear": float}
 MAX_BAD_STEPS = 10  # non-finite steps in a row before training gives up
 RATES = 1.0, 0.075, 0.05  # learning rates of rule, predictions and crossover, relative to that of the training
@@ -202,7 +202,7 @@ def loss_terms(
     rule, predicted, expected = outputs
     terms = dict.fromkeys(LOSS_WEIGHTS, torch.zeros((), device=rule.device))
     plus, minus = fewest + PER_LOG_CONFLICT * conflicts.log1p()  # (G,) each, costs
-    advantage = (minus - plus) / ((minus - plus).abs() + TYPICAL)  # (G,) of plus, within -1 and 1
+    advantage = (minus - plus) / ((minus - plus).abs() + ADVANTAGE_SCALE)  # (G,) of plus, within -1 and 1
     # Its gradient is that of the expected cost, up to a factor; products and sums stay float32 under autocast.
     surrogate = -advantage * (batch.epsilon * rule).sum(1)
     gap = fewest.mean(0) - batch.num_colors + (surrogate - surrogate.detach())

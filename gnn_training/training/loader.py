@@ -86,7 +86,7 @@ class EqualCostSampler:
         """Yield the plans of the steps of an epoch."""
         rng = np.random.default_rng([self.seed, number, SAMPLER])
         for places in np.array_split(rng.permutation(len(self.indices)), len(self)):
-            mine = share(self.costs[places], self.num_ranks)[self.rank]
+            mine = partition(self.costs[places], self.num_ranks)[self.rank]
             yield PlannedStep(self.indices[places[mine]], len(places))
 
     def starting_at(self, step: int) -> Iterator[PlannedStep]:
@@ -100,7 +100,7 @@ class EqualCostSampler:
         return PlannedStep(ids, len(ids) * self.num_ranks)
 
 
-def share(costs: np.ndarray, num_parts: int) -> list[np.ndarray]:
+def partition(costs: np.ndarray, num_parts: int) -> list[np.ndarray]:
     """Divide items into parts of about the same cost, and return their positions: each goes, the largest first, to the
     part that has the least so far (Graham 1969).
     """
@@ -133,17 +133,17 @@ class GraphLoader:
         ranks = rt.world_size, rt.rank, settings.seed
         self.sampler = EqualCostSampler(train, search_costs(data, train), settings.batch_size, *ranks)
         ids = self.dataset.state_ids("train")
-        self.states = EqualCostSampler(ids, np.ones(len(ids)), settings.batch_states, *ranks)
+        self.state_sampler = EqualCostSampler(ids, np.ones(len(ids)), settings.batch_states, *ranks)
 
     def starting_at(self, step: int) -> Iterator[GraphBatch]:
         """Yield the batches of optimizer step `step`, counted over all epochs, and of all that follow, without end."""
-        plans = zip(self.sampler.starting_at(step), self.states.starting_at(step), strict=False)
+        plans = zip(self.sampler.starting_at(step), self.state_sampler.starting_at(step), strict=False)
         for number, (graphs, states) in enumerate(plans, step):
             yield self._batch(graphs, states, number)
 
     def largest(self) -> GraphBatch:
         """A batch of the graphs that take most, as many as a step has."""
-        return self._batch(self.sampler.largest(), self.states.largest(), 0)
+        return self._batch(self.sampler.largest(), self.state_sampler.largest(), 0)
 
     def _batch(self, graphs: PlannedStep, states: PlannedStep, step: int) -> GraphBatch:
         dataset, seed = self.dataset, self.seed

@@ -20,7 +20,7 @@ from torch_geometric.data import Batch, HeteroData
 from gnn_training.distributed import Runtime
 from gnn_training.errors import MachineError
 from gnn_training.network.crossover import CrossoverNetwork, squared_errors
-from gnn_training.network.crossover_weights import Weights
+from gnn_training.network.crossover_weights import CrossoverWeights
 from gnn_training.search import kernels
 from gnn_training.search.batches import has_kernels
 from gnn_training.search.crossover import GENERATION
@@ -64,7 +64,7 @@ class SelfPlay:
         self.buffer = ReplayBuffer(settings.run / FOLDER, 2**20 * settings.replay_mib, {*self.held_out_graphs}, rt)
         self.is_on = settings.self_play > 0 and len(graphs) > 0
         self.num_played, self.games = 0, settings.games  # iterations, and the games of each, 0 until they are counted
-        self.weights: Weights | None = None  # of the players of the iteration that is being played
+        self.weights: CrossoverWeights | None = None  # of the players of the iteration that is being played
         self.first = copy.deepcopy(first)
         self.fits_gpu, self.slots = np.zeros(len(data), dtype=bool), 0  # games that the GPU plays at the same time
         if has_kernels(rt.device):
@@ -140,7 +140,7 @@ class SelfPlay:
         for number in range(self.num_played):
             self.buffer.load(number, self.dataset.data.num_nodes)
         if state["weights"] and self.num_played < ITERATIONS:
-            self._begin(Weights(*(part.numpy() for part in state["weights"])))
+            self._begin(CrossoverWeights(*(part.numpy() for part in state["weights"])))
 
     def close(self) -> None:
         """End the games that are being played."""
@@ -151,7 +151,7 @@ class SelfPlay:
             player.search.finish()
         self._pool.shutdown()
 
-    def _begin(self, weights: Weights) -> None:
+    def _begin(self, weights: CrossoverWeights) -> None:
         """Let this rank's games of the next iteration run."""
         compile_all()
         self.weights, self._players = weights, []

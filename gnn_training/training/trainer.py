@@ -189,7 +189,7 @@ class Trainer:
             require_same(settings, sha256, state)
             self._continue(state)
         elif settings.weights:
-            self.learner.load_weights(rt.broadcast(checkpoint.load_weights(settings.weights) if rt.is_main else None))
+            self.learner.load_weights(rt.broadcast(checkpoint.read_weights(settings.weights) if rt.is_main else None))
             self.self_play.first.load_state_dict(self.learner.average.crossover.state_dict())
         if rt.is_main:
             self._announce(f"resuming at step {self.learner.step}" if state else "starting")

@@ -14,7 +14,7 @@ from gnn_training.network import rule
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search.batches import Searcher
 from gnn_training.settings import TrainSettings
-from gnn_training.training.loader import DeviceDataset, GraphBatch, search_costs, share
+from gnn_training.training.loader import DeviceDataset, GraphBatch, partition, search_costs
 
 log = logging.getLogger(__name__)
 STATE_BATCH = 16
@@ -35,7 +35,7 @@ class Validation:
                 log.warning("no validation graphs up to %d nodes: the training graphs judge the weights", SCORED_NODES)
         self.ids = held_out[spread(len(held_out), settings.validation_graphs or len(held_out))]
         self.dsatur_gap = float((data.dsatur_colors[self.ids].astype(int) - data.num_colors[self.ids]).mean())
-        mine = self.ids[share(search_costs(data, self.ids), rt.world_size)[rt.rank]]
+        mine = self.ids[partition(search_costs(data, self.ids), rt.world_size)[rt.rank]]
         self.batches = np.array_split(mine, -(-len(mine) // settings.batch_size)) if len(mine) else []
         states = dataset.state_ids("validation")
         states = states[np.isin(dataset.state_graph[states], self.ids)]
