@@ -108,7 +108,7 @@ def test_a_line_tells_where_the_training_stands_and_another_one_what_an_evaluati
     found = "step 10/40 | evaluation: gap +0.50 (untrained +0.75, DSATUR +4.00) | training saves 0.25 ± 0.06 colors"
     assert caplog.messages == [
         f"step 5/40 | {losses}, 4% waiting | 1:06 left", f"step 10/40 | {losses} | GPUs 71% to 93% busy | 1:06 left",
-        f"{found} | new best", found, f"{found} | crossover explains 0.0211 (+0.0024 ± 0.0010 by training)",
+        f"{found} | new best", found, f"{found} | R² of crossover 0.0211 (+0.0024 ± 0.0010 by training)",
     ]  # fmt: skip
 
 

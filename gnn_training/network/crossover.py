@@ -31,8 +31,8 @@ class ClassMeans(MessagePassing):
 
 
 class CrossoverNetwork(nn.Module):
-    """What nodes are worth to a child: equivariant to the names of nodes and colors and to the order of the parents.
-    Before training, every node is worth 1, so that the largest class is taken.
+    """Gives every node a value; a child takes the class with the largest sum of values (in GPX, with most nodes).
+    Equivariant to the names of nodes and colors and to the order of the parents. Before training, every value is 1.
     """
 
     def __init__(self, width: int = CROSSOVER_WIDTH, layers: int = CROSSOVER_LAYERS):
@@ -47,7 +47,7 @@ class CrossoverNetwork(nn.Module):
         self.class_means = ClassMeans()
 
     def values(self, pairs: HeteroData) -> Tensor:
-        """What the nodes (V,) of pairs are worth; see `pairs_of`."""
+        """Values (V,) of the nodes of pairs; see `pairs_of`."""
         node, num_classes = pairs["node"], int(pairs["class"].num_nodes)
         own, other = (pairs["node", relation, "class"].edge_index for relation in ("in", "beside"))
         twin = pairs["node", "twin", "node"].edge_index[1]

@@ -68,5 +68,5 @@ def from_text(text: str) -> CrossoverWeights:
 
 
 def zero_weights(width: int = 1, layers: int = 0) -> CrossoverWeights:
-    """Weights of zero, with which every node is worth 1, so that the class with most nodes left is taken."""
+    """Weights of zero, with which every value is 1, so that the class with most nodes left is taken."""
     return CrossoverWeights(*(np.zeros(shape, dtype=np.float32) for shape in shapes(width, layers).values()))

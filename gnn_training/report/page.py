@@ -103,9 +103,7 @@ def render(report: Json, manifest: Json | None = None, config: Json | None = Non
             "loss of the graph predictions": losses,
         }
         if judged := [record for record in checks if "crossover_gain" in record]:
-            curves["share of siblings' variance that training explains"] = {
-                "held-out pairs": (judged, "crossover_gain")
-            }
+            curves["R² of crossover by training"] = {"held-out pairs": (judged, "crossover_gain")}
         return environment.get_template("page.html").render(
             report=report, compared_seconds=COMPARED_SECONDS, planted=PLANTED,
             manifest=manifest, config=config, tables=tables(report),

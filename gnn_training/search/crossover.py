@@ -1,7 +1,7 @@
-"""Crossover of two colorings, in which a message passing network says what every node is worth.
+"""Crossover of two colorings, in which a message passing network gives every node a value.
 
 Greedy partition crossover (Galinier and Hao 1999) makes the class with most nodes left a class of the child, first of
-one parent, then of the other, and so on. Here it is the class whose nodes left are worth most together. The messages of
+one parent, then of the other, and so on. Here it is the class whose nodes left have the largest sum of values. The messages of
 the network go from the nodes to the classes that they have in both colorings, and back. `network/crossover.py` is the
 same network in torch, which self-play trains. An exported file has the weights in its metadata.
 
@@ -43,7 +43,7 @@ def children(
     by_network: Sequence[bool] = (True, True),
 ) -> list[np.ndarray]:
     """The two children (N,) int32 of two parents, in which some nodes have no color, -1. by_network: whether the
-    network says what nodes are worth to a child; else every node is worth 1.
+    network gives the values for a child; else every value is 1.
     """
     colors, ages = stacked(parents)
     (first, second), no_noise, ones = colors, np.zeros((1, k)), np.ones(colors.shape, dtype=np.float32)
@@ -132,7 +132,7 @@ def features_of(offsets, neighbours, parents, ages, k):
 
 @njit(cache=True, nogil=True)
 def node_values(x, parents, k, weights):
-    """What the network says that the nodes of two colorings (2, N) int32 are worth: (2, N) float32. x: their features,
+    """The network's values (2, N) float32 of the nodes of two colorings (2, N) int32. x: their features,
     see `features_of`.
     """
     n, d_end, layers = len(x), weights.first.shape[1], weights.layers

@@ -49,7 +49,7 @@ class BatchedCrossover:
 
     @torch.no_grad()
     def values(self, graph: Tensor, k: Tensor, parents: Tensor, ages: Tensor) -> Tensor:
-        """What the nodes of pairs are worth: (P, 2, N). graph (P,): place among the graphs; k (P,); parents, ages
+        """Values (P, 2, N) of the nodes of pairs. graph (P,): place among the graphs; k (P,); parents, ages
         (P, 2, N): see `Parent`, all int64.
         """
         n = parents.shape[2]

@@ -105,16 +105,18 @@ class Group:
             raise MachineError("the graph is too large for a thread block")
         return count
 
-    def search(self, searches: Iterable[tuple[int, Worker]], room: int, each: int, rounds: int) -> None:
+    def search(
+        self, searches: Iterable[tuple[int, Worker]], max_islands: int, islands_per_search: int, rounds: int
+    ) -> None:
         """Search until all searches are over. searches: places among the graphs, and workers; one begins when there is
-        room for its islands, of which it has `each`. rounds: of a child. MachineError: what the GPU returns is wrong.
+        room for its islands. rounds: of a child. MachineError if what the GPU returns is wrong.
         """
         waiting, islands = iter(searches), list[GpuIsland]()
         while True:
             islands = [island for island in islands if island.worker.search.goes_on]
-            for graph, worker in islice(waiting, (room - len(islands)) // each):
+            for graph, worker in islice(waiting, (max_islands - len(islands)) // islands_per_search):
                 others = list[GpuIsland]()
-                others += (GpuIsland(worker, graph, number, others) for number in range(each))
+                others += (GpuIsland(worker, graph, number, others) for number in range(islands_per_search))
                 islands += others
             if not islands:
                 return

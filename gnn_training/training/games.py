@@ -1,7 +1,7 @@
 """A game of self-play: a search as `color` makes it, by recombination alone, on one graph.
 
 For some of the pairs of parents that it meets, further children are made, whose classes are drawn by a softmax over
-what the network says that they are worth. What is learned are the conflicts that TabuCol leaves of each.
+their sums of values. What is learned are the conflicts that TabuCol leaves of each.
 """
 
 import math

@@ -83,7 +83,8 @@ class Learner:
         norms = torch.stack([clip_grad_norm_(part, self.settings.clip) for part in self.parts])
         # Step
         if not batch.num_pairs:
-            self.optimizer.param_groups[-1]["lr"] = 0.0  # the crossover network stays as it is
+            # No decay or momentum may move the crossover network; the schedule sets its rate again.
+            self.optimizer.param_groups[-1]["lr"] = 0.0
         self.scaler.step(self.optimizer)
         self.scaler.update(self.fixed_scale)
         self.schedule.step()

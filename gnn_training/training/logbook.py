@@ -178,7 +178,7 @@ def validation_line(values: dict[str, float]) -> list[str]:
     parts = [f"training saves {values['gain']:.2f} ± {values['gain_error']:.2f} colors"]
     if "crossover_gain" in values:
         gain, error = values["crossover_gain"], values["crossover_gain_error"]
-        parts += [f"crossover explains {values['crossover_explained']:.4f} ({gain:+.4f} ± {error:.4f} by training)"]
+        parts += [f"R² of crossover {values['crossover_explained']:.4f} ({gain:+.4f} ± {error:.4f} by training)"]
     return [f"evaluation: gap {values['gap']:+.2f} ({others})", *parts, *["new best"] * int(values["is_best"])]
 
 
