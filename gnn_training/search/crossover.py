@@ -1,9 +1,10 @@
 """Crossover of two colorings, in which a message passing network gives every node a value.
 
 Greedy partition crossover (Galinier and Hao 1999) makes the class with most nodes left a class of the child, first of
-one parent, then of the other, and so on. Here it is the class whose nodes left have the largest sum of values. The messages of
-the network go from the nodes to the classes that they have in both colorings, and back. `network/crossover.py` is the
-same network in torch, which self-play trains. An exported file has the weights in its metadata.
+one parent, then of the other, and so on. Here it is the class whose nodes left have the largest sum of values. The
+messages of the network go from the nodes to the classes that they have in both colorings, and back.
+`network/crossover.py` is the same network in torch, which self-play trains. An exported file has the weights in its
+metadata.
 
 Letters in shapes: N nodes, K colors, F features, D width; the two colorings are 0 and 1.
 """
