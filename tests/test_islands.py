@@ -38,12 +38,12 @@ CASES = {
     "an error": Islands(GRAPH, seconds=60, lower=FEW, problem="error"),
     "wrong": Islands(GRAPH, (0,), seconds=5, problem="wrong"),
     "a GPU that hangs": Islands(GRAPH, (0,), seconds=3, problem="hangs"),
-    "until the deadline": Islands(GRAPH, seconds=6),
+    "until the deadline": Islands(GRAPH, seconds=3),
     "too large": Islands(GRAPH, (0,), seconds=3, max_shared=1500),
 }
 
 
-PLAYING = Playing([random_graph(24, 0.5, 0), random_graph(40, 0.3, 1)], [(0, 2), (1, 6), (0, 3)])
+PLAYING = Playing([random_graph(24, 0.5, 0), random_graph(30, 0.3, 1)], [(0, 2), (1, 6), (0, 3)])
 LARGE = random_graph(500, 0.5, 2)
 ROWS = [
     packed.row(Instance(graph), label(Instance(graph), 0, 0, 0), [UNNAMED_FAMILY]) for graph in (*PLAYING.graphs, LARGE)
