@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from random import Random
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -254,6 +255,31 @@ def test_a_training_goes_back_to_a_checkpoint_and_loses_nothing(tiny_data: Path,
             assert tiny_runs.differences(newest(settings.run)[part], newest(trained)[part]) == []
         assert metrics(settings.run, "train")[-1]["step"] == 40 and (settings.run / "best.pt").exists()
     assert len(list(settings.run.glob("until-*"))) == 1
+
+
+def test_going_back_moves_best_weights_away_of_which_only_the_crossover_network_is_later(tmp_path: Path, trained: Path):
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    state, best = newest(run), checkpoint.load(run)
+    steps = {"best_step": best["step"], "crossover_step": best["crossover_step"]}
+    earlier = {**state, "step": 17, "progress": {**state["progress"], **steps}}
+    checkpoint.set_later_aside(run, earlier)
+    assert (run / "best.pt").exists() and not list((run / "checkpoints").glob("step-00000040.pt"))
+    checkpoint.save(run / "best.pt", {**best, "crossover_step": best["crossover_step"] + 10})
+    shutil.copy(trained / "checkpoints/step-00000040.pt", run / "checkpoints")
+    checkpoint.set_later_aside(run, earlier)
+    assert not (run / "best.pt").exists() and len(list(run.glob("until-*/best.pt"))) == 1
+
+
+def test_records_are_means_of_all_steps_since_the_last_also_after_an_interruption(
+    tiny_data: Path, tmp_path: Path, trained: Path
+):
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run", log_every=10)
+    assert interrupt(settings, signal.SIGTERM, lambda: (newest(settings.run) or {"step": 0})["step"] > 11) == 143
+    assert finish(train, settings) == 0
+    single = metrics(trained, "train")
+    for i, record in enumerate(metrics(settings.run, "train")):
+        for name in ("gap", "rule_gradient_norm"):
+            assert record[name] == pytest.approx(fmean(one[name] for one in single[10 * i : 10 * i + 10]), rel=1e-6)
 
 
 def test_a_training_resumes_from_a_checkpoint_of_another_folder(finished: TrainSettings, trained: Path, tmp_path: Path):

@@ -95,7 +95,7 @@ def check_pairs(pairs: list[Pair], graph: Graph, place: int) -> None:
         assert len(set(map(bytes, pair.origin))) > 2 and pair.conflicts.min() < pair.conflicts.max()
         for origin in pair.origin:  # a child takes half of its classes from each, and few nodes are left
             taken = [len(np.unique(pair.colors[p][origin == p])) for p in range(2)]
-            assert max(taken) <= (pair.k + 1) // 2 + 2 * pair.k and (origin < 0).mean() < 0.7
+            assert max(taken) <= (pair.k + 1) // 2 and (origin < 0).mean() < 0.7
 
 
 def test_a_game_ends_at_the_lower_bound_and_when_it_is_stopped():

@@ -125,7 +125,9 @@ def set_later_aside(run: Path, state: dict) -> None:
             aside = Path(tempfile.mkdtemp(prefix=f"until-{later[-1].stem}-", dir=run))
             for record in filter(Path.exists, (run / run_files.METRICS, run / run_files.STATUS)):
                 shutil.copy2(record, aside)
-            moved = [best] if best.exists() and load(best)["step"] != state["progress"]["best_step"] else []
-            for each in (*moved, *later):
+            kept, then = load(best) if best.exists() else None, state["progress"]
+            if kept and (kept["step"], kept["crossover_step"]) != (then["best_step"], then["crossover_step"]):
+                later.append(best)
+            for each in later:
                 each.rename(aside / each.name)
         log.info("what %s has of later steps is now in %s", run, aside)

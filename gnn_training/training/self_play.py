@@ -1,7 +1,7 @@
 """Self-play: searches in the background, whose pairs of parents the crossover network learns from.
 
-An iteration is many games, see `training/games.py`, with the same weights. Everything is a function of seed, iteration
-and game: the same on any number of ranks.
+An iteration is many games, see `training/games.py`, with the same weights. A game is a function of seed, iteration and
+weights, on any number of ranks; the clock decides how many there are, unless `--games` does.
 """
 
 import copy
@@ -243,4 +243,5 @@ def explain_kept(step: int, scores: Mapping[str, float]) -> str:
     if not step:
         return f"the first weights are kept: no others are better on {pairs} held-out pairs of parents"
     explained = f"{scores['crossover_explained']:.4f} of the variance among the children of {pairs} held-out pairs"
-    return f"the weights of step {step} are kept: they explain {explained}, {gain:+.4f} ± {error:.4f} to the first ones"
+    more = f"{gain:.4f} ± {error:.4f} more than the first weights"
+    return f"the weights of step {step} are kept: they explain {explained}, {more}"

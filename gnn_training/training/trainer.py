@@ -66,7 +66,7 @@ class Trainer:
         crossover = explain_kept(self.progress.crossover_step, self.self_play.scores(kept, kept))
         self._close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
                      "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),
-                     "crossover": crossover, **asdict(self.progress)})  # fmt: skip
+                     "crossover": crossover, **self.progress.status()})  # fmt: skip
         if rt.is_main:
             log.info(
                 "%s at step %d after %s, %d x %s; the best weights are those of step %d", ended, learner.step,
@@ -111,12 +111,13 @@ class Trainer:
             batch = replace(next(batches), pairs=pairs, num_pairs=num_pairs)
             learner.update(batch)
             if learner.step % look_every == 0:
-                losses = learner.reduce()
+                progress.add(learner.reduce())
                 stopped, late = rt.any(bool(signals), self._is_late())
             progress.graphs += batch.num_graphs
             progress.step_seconds += self._add_time()
             if learner.step % settings.log_every == 0:
-                self._log({**losses, "learning_rate": rate, **self.monitor.report(progress.step_seconds - reported)})
+                shares = self.monitor.report(progress.step_seconds - reported)
+                self._log({**progress.means(), "learning_rate": rate, **shares})
                 reported = progress.step_seconds
             if learner.step % settings.checkpoint_every == 0:
                 self._save()
@@ -161,6 +162,7 @@ class Trainer:
         self.best |= {name: weight.clone() for name, weight in weights.items() if name.split(".")[0] in better}
         if better and self.rt.is_main:
             best = self.learner.best_state() | {"network": self.best, "step": self.progress.best_step}
+            best |= {"crossover_step": self.progress.crossover_step}
             best |= {"data_sha256": self.data_sha256, "scores": {"gap": self.progress.best}}
             checkpoint.save(self.settings.run / run_files.BEST, best)
 
