@@ -24,6 +24,7 @@ class NeighbourLists(NamedTuple):
 
     @property
     def num_nodes(self) -> int:
+        """Number of nodes, those without neighbours included."""
         return len(self.offsets) - 1
 
     @property

@@ -107,7 +107,7 @@ class Portfolio:
     def run(
         self, methods: "Mapping[Method, float]", patience: int, extra: "Sequence[ExtraWorker]"
     ) -> Iterator[Coloring]:
-        """Yield what `improvements` does."""
+        """Start the threads, and yield each better coloring that one of them finds, as `improvements` says."""
         running, shares = self.budget.threads, [each for each in methods.items() if each[1] >= MINOR]
         minor = {method: share for method, share in methods.items() if share < MINOR}
         workers = [Worker(self, number) for number in range(running + len(extra))]

@@ -94,5 +94,5 @@ def with_first_fit(lists: NeighbourLists, colors: np.ndarray) -> np.ndarray:
 
 
 def first_loop(kernel: Any, deadline: float, *arguments: Any) -> Any:
-    """What `in_time` returns of a loop that a search begins with: for FIRST_SECONDS at least."""
+    """Run a loop that a search begins with by `in_time`, for FIRST_SECONDS at least, and return its result."""
     return in_time(max(deadline, time.monotonic() + FIRST_SECONDS), kernel, *arguments)

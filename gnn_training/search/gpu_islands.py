@@ -52,8 +52,8 @@ class GpuIsland(Island):
         self.begin(self.best if self is self.others[0] else self.first, int(self.best.max()))
 
     def keep(self, children: list[Parent]) -> bool:
-        """Keep the children, and offer one without a conflict; whether the search still looks for as many colors. Then
-        the children are parents.
+        """Keep the children, and offer one without a conflict to the search. Return False if the search now looks for
+        fewer colors; else the list then holds the next parents.
         """
         self.first, self.second = (child.colors for child in children)
         for child in children:
@@ -73,7 +73,7 @@ class GpuIsland(Island):
             raise MachineError(f"it returns a coloring with {counted} conflicts and counts {child.conflicts}")
 
     def mate(self, parents: list[Parent]) -> bool:
-        """See `choose_starts`; the elite of any island may take the place of the second parent."""
+        """Choose the next starts, see `choose_starts`, with the elite of a random island as `other`."""
         mate = self.others[self.random.integers(len(self.others))]
         other = mate.elite[0].colors if mate is not self and mate.elite else None
         return self.choose_starts(parents, int(self.random.integers(2**63)), other)

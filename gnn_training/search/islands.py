@@ -17,13 +17,14 @@ SPACING = 0.1  # share of the nodes in which another island must differ to be me
 
 
 class Island:
-    """HEAD (Moalic and Gondran 2018) with k colors: crossover of two colorings both ways, and a local search on the two
-    children. After a better coloring is known, both parents lose classes and are the next ones.
+    """HEAD (Moalic and Gondran 2018) with k colors: two parents have two children, the crossover of the first with the
+    second and of the second with the first, and a local search improves both. After a better coloring is known, both
+    parents lose classes and are the next ones.
 
-    A child is the network's or HEAD's by chance, with the probability that this choice is the better one (Thompson
-    1933), if the better one leaves fewer conflicts in two of three generations whose children differ in choice and
-    conflicts. In 33 graphs of Latin squares it takes .97 ± .09 of HEAD's moves (the network alone 1.27 ± .12), in 30
-    of other families .34 ± .04 (.31 ± .04).
+    The network or HEAD's rule, the largest class, chooses the classes of a child by chance, with the probability
+    that this choice is the better one (Thompson 1933), if the better one leaves fewer conflicts in two of three
+    generations whose children differ in choice and conflicts. In 33 graphs of Latin squares it takes .97 ± .09 of
+    HEAD's moves (the network alone 1.27 ± .12), in 30 of other families .34 ± .04 (.31 ± .04).
     """
 
     def __init__(self, lists: NeighbourLists):
@@ -38,7 +39,7 @@ class Island:
         self.elite: list[Parent] = []  # the best child of the last ELITE generations, and of those before
 
     def take(self, parents: list[Parent]) -> None:
-        """What the search has made of the starts; the parents of the next generation are left in the list."""
+        """Take in the children that the search has made of the starts. The list then holds the next parents."""
         if self.by_network[0] != self.by_network[1]:
             network, size = (parents[self.by_network.index(choice)].conflicts for choice in (True, False))
             change = 2 * self.odds if network < size else self.odds // 2 if network > size else self.odds
@@ -52,9 +53,9 @@ class Island:
             self.elite = [top, self.elite[0]]
 
     def choose_starts(self, parents: Sequence[Parent], chance: int, other: np.ndarray | None = None) -> bool:
-        """Whether the next starts are to be the children of the parents, `by_network` or not; else they are there.
-        chance: random bits; other (N,): takes the place of the second parent if the two are alike and it is far from
-        them, else nodes without a color do.
+        """Choose the next starts. Return True if they are to be children of these parents, by the choices `by_network`.
+        If the parents are alike, return False: the starts are then the first parent and `other` (N,), or nodes without
+        a color if `other` is not far from it. chance: random bits.
         """
         self.first, self.second = (parent.colors for parent in parents)
         n, total = len(self.first), EVEN + self.odds

@@ -1,6 +1,6 @@
-"""A game of self-play: a search as `color` makes it, by recombination alone, on one graph.
+"""A game of self-play: a search on one graph by recombination, one of the methods of `color`.
 
-For some of the pairs of parents that it meets, further children are made, whose classes are drawn by a softmax over
+For some of its pairs of parents, further children are made, whose classes are drawn by a softmax over
 their sums of values. What is learned are the conflicts that TabuCol leaves of each.
 """
 

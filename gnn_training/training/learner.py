@@ -101,7 +101,7 @@ class Learner:
         self.num_averaged += 1
 
     def _count(self, terms: Tensor, norms: Tensor) -> None:
-        """Add to what `reduce` tells."""
+        """Add the losses and norms of a step to the sums, and count steps whose gradient is not finite."""
         is_bad = 1.0 - torch.isfinite(norms.sum()).float()
         self.bad_steps.add_(1).mul_(is_bad)
         self.skipped_steps.add_(is_bad)
@@ -119,7 +119,7 @@ class Learner:
         return float(self.schedule.get_last_lr()[0])
 
     def go_to(self, step: int) -> None:
-        """Let the next step be this one, with its learning rate, and the first of the next report."""
+        """Continue at this step: with its learning rate, and with empty sums of losses."""
         self._sums.zero_()
         self._steps_summed = 0
         for group in self.optimizer.param_groups:

@@ -204,9 +204,9 @@ class DeviceDataset:
         )
 
     def _later(self, i: int, rounds: int, draw: list[int] | None) -> tuple[int, int, int, int]:
-        """Of the long search of graph i after `rounds`: a horizon in rounds, or 0 for the colors of its label; the
-        colors after `rounds`, colors saved from then to the horizon, and the round of the last of them. draw: seed of a
-        random horizon.
+        """Four numbers of the long search of graph i, seen from round `rounds`: a horizon in rounds, or 0 for the
+        colors of its label; the colors at that round; the colors saved from then to the horizon; and the round of the
+        last of these. draw: seed of a random horizon.
         """
         data, longest, reached = self.data, int(self.data.search_rounds[i]), cut(self.data.tensors, "reached", i)
         is_over = data.search_colors[i] <= data.clique[i]  # nothing will change

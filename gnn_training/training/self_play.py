@@ -203,7 +203,7 @@ class SelfPlay:
         return [Played(number, player.pairs, seconds) for number, player in players.items()]
 
     def _player(self, kind: type[Player], graph: int, seed: int) -> Player:
-        """Who plays a game."""
+        """A player of a game with the weights of this iteration."""
         assert self.weights is not None
         lists, lower = self.dataset.lists(graph), int(self.dataset.data.lower_bound[graph])
         player = kind(graph, lists, kernels.dsatur(*lists), lower, self.weights, seed)
