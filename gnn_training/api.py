@@ -69,7 +69,7 @@ def color(
     solution = Solution(np.empty(0, dtype=np.int64), 0, 0, True, 0, 0.0, "none")
     problem = Problem.create(source, names, k, precolored, allowed, equitable, begin + seconds)
     if start is not None:
-        problem = problem.begun_with(source, names, _by_node(start, named is not None))
+        problem = problem.with_start(source, names, _by_node(start, named is not None))
     if source.num_nodes:
         budget = Budget(begin + seconds, 1, usable_threads(threads or opened.threads), seed, numbers)
         *_, best = problem.colorings(opened.trained, budget)

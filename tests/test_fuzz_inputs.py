@@ -276,7 +276,7 @@ def test_packed_graphs_can_be_used_or_are_named_as_damaged(name: str, tmp_path: 
             return refusal(error)
         assert changed == content or name == packed.MANIFEST_FILE
         for i in range(len(opened)):
-            assert opened.graph(i).num_nodes == len(packed.cut(opened.tensors, "coloring", i))
+            assert opened.graph(i).num_nodes == len(packed.ragged_row(opened.tensors, "coloring", i))
             assert isinstance(opened.families[opened.family[i]], str) and opened.name(i)
         return "accepted"
 

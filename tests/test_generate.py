@@ -208,7 +208,7 @@ def test_a_folder_of_training_json_in_both_schemas_is_packed(tmp_path: Path, cap
     assert sorted(names) == [f"train_{i:06}" for i in range(6)] + ["val_000001"]
     for name, i in names.items():
         graph = graphs.graph(i)
-        assert is_proper(graph, packed.cut(graphs.tensors, "coloring", i))
+        assert is_proper(graph, packed.ragged_row(graphs.tensors, "coloring", i))
         if name.startswith("train"):
             number = int(name[-6:])
             assert np.array_equal(graph.edges, planted(number)[0].edges)

@@ -212,7 +212,7 @@ def test_islands_of_a_search_exchange_their_second_parents(monkeypatch: pytest.M
     from gnn_training.search.gpu_islands import GpuIsland, Group
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties())
-    monkeypatch.setattr(GpuIsland, "mate", lambda island, parents: False)
+    monkeypatch.setattr(GpuIsland, "choose_next", lambda island, parents: False)
     lists, colors, islands = GRAPH.csr(), np.arange(40, dtype=np.int32) % 4, list[GpuIsland]()
     for seed in range(2):
         worker = Worker(Portfolio(lists, colors, Budget(math.inf, seed=seed), UNTRAINED), 0)

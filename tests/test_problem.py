@@ -171,14 +171,14 @@ def test_a_start_is_taken_if_it_is_a_coloring_that_obeys_the_constraints(
     except NoColoringError:
         return
     if is_proper(graph, colors) and obeys and colors.max() < most:
-        begun = created.begun_with(graph, names, dict(enumerate(start[: graph.num_nodes])))
+        begun = created.with_start(graph, names, dict(enumerate(start[: graph.num_nodes])))
         assert begun.start is not None and is_proper(begun.graph, begun.start)
         named = begun.named(begun.start)  # the same classes and, of nodes with constraints, the same colors
         assert len({*zip(named.tolist(), colors.tolist(), strict=True)}) == num_colors(named) == num_colors(colors)
         assert all(named[v] == colors[v] for v in ({*precolored} | {*(names if allowed else ())}))
     else:
         with pytest.raises(ValueError, match="start has color"):
-            created.begun_with(graph, names, dict(enumerate(start[: graph.num_nodes])))
+            created.with_start(graph, names, dict(enumerate(start[: graph.num_nodes])))
 
 
 def test_a_search_begins_with_the_start_unless_it_finds_fewer_colors_at_once():

@@ -67,7 +67,7 @@ def improve_labels(
             done, pending = 0, set(running)
             while pending:
                 _, pending = wait(pending, 1)
-                done, before = sum(not each.search.goes_on for each in searches), done
+                done, before = sum(not each.search.is_running for each in searches), done
                 advance(done - before)
             for future, gpu in running.items():
                 try:

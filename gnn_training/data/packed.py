@@ -88,12 +88,12 @@ def join(rows: Sequence[Row]) -> Columns:
 def rows(tensors: Columns) -> list[Row]:
     """The graphs of some columns; the inverse of `join`."""
     return [
-        {name: tensors[name][i] for name in PER_GRAPH} | {name: cut(tensors, name, i) for name in RAGGED}
+        {name: tensors[name][i] for name in PER_GRAPH} | {name: ragged_row(tensors, name, i) for name in RAGGED}
         for i in range(len(tensors["num_nodes"]))
     ]
 
 
-def cut(tensors: Columns, name: str, i: int) -> np.ndarray:
+def ragged_row(tensors: Columns, name: str, i: int) -> np.ndarray:
     """The piece of graph i in one of the RAGGED tensors."""
     offset = tensors[RAGGED[name][0]]
     return tensors[name][offset[i] : offset[i + 1]]
@@ -211,12 +211,12 @@ class PackedGraphs:
 
     def graph(self, i: int) -> Graph:
         """Graph i with its name."""
-        edges = cut(self.tensors, "edges", i).reshape(-1, 2).astype(np.int32)
+        edges = ragged_row(self.tensors, "edges", i).reshape(-1, 2).astype(np.int32)
         return Graph(int(self.num_nodes[i]), edges, self.name(i))
 
     def name(self, i: int) -> str:
         """Name of graph i: family and number, or the file it was imported from."""
-        return bytes(cut(self.tensors, "names", i)).decode(errors="replace")
+        return bytes(ragged_row(self.tensors, "names", i)).decode(errors="replace")
 
 
 def spread(total: int, wanted: int) -> list[int]:

@@ -146,7 +146,7 @@ class _Job:
             )
             if self.settings.start:
                 wrong = self.settings.start
-                problem = problem.begun_with(instance.graph, names, given["start"])
+                problem = problem.with_start(instance.graph, names, given["start"])
         except ValueError as error:
             raise UserError(f"{wrong}: {error}") from error
         return problem

@@ -49,13 +49,13 @@ class CrossoverNetwork(nn.Module):
     def values(self, pairs: HeteroData) -> Tensor:
         """Values (V,) of the nodes of pairs; see `pairs_of`."""
         node, num_classes = pairs["node"], int(pairs["class"].num_nodes)
-        own, other = (pairs["node", relation, "class"].edge_index for relation in ("in", "beside"))
-        twin = pairs["node", "twin", "node"].edge_index[1]
+        own, other = (pairs["node", relation, "class"].edge_index for relation in ("own_class", "other_class"))
+        other_node = pairs["node", "other_coloring", "node"].edge_index[1]
         h = self.first(node.x)
         for layer in self.layers:
             e = h.relu().float()
             of_class, of_other = (self.class_means(e, classes, num_classes) for classes in (own, other))
-            h = h + layer(torch.cat([e, of_class, e.index_select(0, twin), of_other], 1))
+            h = h + layer(torch.cat([e, of_class, e.index_select(0, other_node), of_other], 1))
         return 1 + (self.out(h.relu()) + self.direct(node.x))[:, 0].float()
 
     def forward(self, pairs: HeteroData) -> Tensor:
@@ -97,7 +97,7 @@ def pairs_of(x: Tensor, parents: Tensor, k: int) -> HeteroData:
     data = HeteroData()
     data["node"].x, data["class"].num_nodes = x.flatten(0, 2), 2 * k * len(parents)
     for relation, target, index in (
-        ("in", "class", own), ("beside", "class", own.flip(1)), ("twin", "node", rows.flip(1)),
+        ("own_class", "class", own), ("other_class", "class", own.flip(1)), ("other_coloring", "node", rows.flip(1)),
     ):  # fmt: skip
         data["node", relation, target].edge_index = torch.stack([rows.flatten(), index.flatten()])
     return data

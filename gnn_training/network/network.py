@@ -94,6 +94,6 @@ class PredictionNetwork(nn.Module):
         self.layers = nn.Sequential(nn.Linear(STATE_FEATURES + 2, hidden), nn.SiLU(), nn.Linear(hidden, outputs))
 
     def forward(self, inputs: Tensor) -> Predictions:
-        """Predictions for searches, from what `states.asked` gives (G, STATE_FEATURES + 2)."""
+        """Predictions for searches, from what `states.prediction_inputs` gives (G, STATE_FEATURES + 2)."""
         saved, types, rounds = self.layers(inputs).float().split([len(SAVED), len(GRAPH_TYPES), 1], 1)
         return Predictions(saved, types, rounds[:, 0])

@@ -61,7 +61,7 @@ def features(exists: Tensor, degrees: Tensor, search: SearchState, color_ids: Te
     return values.clamp(-LARGEST, LARGEST)
 
 
-def asked(features: Tensor, rounds: Tensor, horizon: Tensor) -> Tensor:
+def prediction_inputs(features: Tensor, rounds: Tensor, horizon: Tensor) -> Tensor:
     """Inputs (G, STATE_FEATURES + 2) of PredictionNetwork. rounds: (G,) float, so far; horizon: (G,) float, rounds for
     which to predict, 0 for all that any method may find.
     """

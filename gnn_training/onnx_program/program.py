@@ -148,7 +148,7 @@ class Search(nn.Module):
         free, one, conflicts, moves = result.nodes.unbind(1)
         seen = states.SearchState(result.last, free, one, conflicts, moves, k, lower, rounds, reached, result.conflicts)
         values = states.features(graphs.exists, graphs.degrees, seen, color_ids)
-        predicted = self.predictions(states.asked(values, rounds, contract.HORIZON * rounds.clamp(min=1)))
+        predicted = self.predictions(states.prediction_inputs(values, rounds, contract.HORIZON * rounds.clamp(min=1)))
         return predicted.chromatic(k, lower), predicted.graph_type_logits, predicted.difficulty(k, lower, reached)
 
 

@@ -100,7 +100,7 @@ class Portfolio:
         return int(self.best.max()) + 1
 
     @property
-    def goes_on(self) -> bool:
+    def is_running(self) -> bool:
         """Whether fewer colors are looked for."""
         return not self.is_over and self.num_colors > self.budget.lower
 
@@ -174,7 +174,7 @@ class Worker:
         search = self.search
         turns, done = {method: method(self) for method in methods}, dict.fromkeys(methods, 0.0)
         best, since, method = search.best, 0, next(iter(methods))
-        while self.work - since < patience and search.goes_on:
+        while self.work - since < patience and search.is_running:
             self.method = method.__name__.replace("_", " ")
             work = next(turns[method])
             done[method] += work / methods[method]

@@ -72,7 +72,7 @@ class GpuIsland(Island):
         if counted != child.conflicts:
             raise MachineError(f"it returns a coloring with {counted} conflicts and counts {child.conflicts}")
 
-    def mate(self, parents: list[Parent]) -> bool:
+    def choose_next(self, parents: list[Parent]) -> bool:
         """Choose the next starts, see `choose_starts`, with the elite of a random island as `other`."""
         mate = self.others[self.random.integers(len(self.others))]
         other = mate.elite[0].colors if mate is not self and mate.elite else None
@@ -113,7 +113,7 @@ class Group:
         """
         waiting, islands = iter(searches), list[GpuIsland]()
         while True:
-            islands = [island for island in islands if island.worker.search.goes_on]
+            islands = [island for island in islands if island.worker.search.is_running]
             for graph, worker in islice(waiting, (max_islands - len(islands)) // islands_per_search):
                 others = list[GpuIsland]()
                 others += (GpuIsland(worker, graph, number, others) for number in range(islands_per_search))
@@ -159,7 +159,7 @@ class Group:
                 seconds = [parents[1] for parents in pairs]
                 for parents, place in zip(pairs, island.random.permutation(len(pairs)), strict=True):
                     parents[1] = seconds[place]
-        crossed = [(island, parents) for island, parents in generation if island.mate(parents)]
+        crossed = [(island, parents) for island, parents in generation if island.choose_next(parents)]
         if not crossed:
             return
         islands, pairs = zip(*crossed, strict=True)

@@ -75,7 +75,7 @@ class Problem:
             most, bound = bound, clique_size(graph.csr(), deadline)
         return cls(extended, place, color_ids, most, bool(allowed), equitable, bound)
 
-    def begun_with(self, graph: Graph, names: Sequence[Any], start: Mapping[Any, int]) -> Self:
+    def with_start(self, graph: Graph, names: Sequence[Any], start: Mapping[Any, int]) -> Self:
         """The problem with a coloring to begin with. graph, names: as for `create`; start: the color of every node.
         ValueError if that is not a proper coloring of the graph, or does not obey the constraints.
         """

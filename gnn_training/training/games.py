@@ -60,7 +60,7 @@ class Player(Worker):
     def play(self) -> list[Pair]:
         """Search until there were `num_pairs`, and return those that were recorded."""
         turns = recombination(self)
-        while self.num_seen < self.num_pairs and self.search.goes_on:
+        while self.num_seen < self.num_pairs and self.search.is_running:
             next(turns)
         return self.pairs
 

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 from gnn_training.contract import HORIZON
-from gnn_training.data.packed import PackedGraphs, cut
+from gnn_training.data.packed import PackedGraphs, ragged_row
 from gnn_training.distributed import Runtime
 from gnn_training.network.rule import NUM_WEIGHTS
-from gnn_training.network.states import STATE_FEATURES, asked
+from gnn_training.network.states import STATE_FEATURES, prediction_inputs
 from gnn_training.search.batches import SearchBatch, copied_to
 from gnn_training.settings import TrainSettings
 
@@ -45,7 +45,7 @@ class GraphBatch(SearchBatch):
 class StateBatch:
     """States of G long searches and what came later, on one device. num_states: of the step on all ranks."""
 
-    inputs: Tensor  # (G, STATE_FEATURES + 2) float, see states.asked
+    inputs: Tensor  # (G, STATE_FEATURES + 2) float, see states.prediction_inputs
     num_colors: Tensor  # (G,) float, fewest so far
     lower: Tensor  # (G,) float, bound on them
     saved: Tensor  # (G,) float, colors saved until the horizon
@@ -173,7 +173,7 @@ class DeviceDataset:
         """
         num_colors, lower = self._columns[:, copied_to(self.device, ids)]
         epsilon, seeds = (copied_to(self.device, values) for values in perturbations(seed, step, ids))
-        first = [cut(self.data.tensors, "first", i) for i in ids]
+        first = [ragged_row(self.data.tensors, "first", i) for i in ids]
         return GraphBatch(
             ids, lambda row: self.lists(int(ids[row])), first, lower, seeds, num_colors, epsilon, num_graphs
         )
@@ -194,7 +194,7 @@ class DeviceDataset:
 
         features = copied(data.states.reshape(-1, STATE_FEATURES)[ids])
         return StateBatch(
-            inputs=asked(features, copied(rounds), copied(horizons)),
+            inputs=prediction_inputs(features, copied(rounds), copied(horizons)),
             num_colors=copied(num_colors),
             lower=copied(data.clique[graphs]),
             saved=copied(saved),
@@ -208,7 +208,7 @@ class DeviceDataset:
         colors of its label; the colors at that round; the colors saved from then to the horizon; and the round of the
         last of these. draw: seed of a random horizon.
         """
-        data, longest, reached = self.data, int(self.data.search_rounds[i]), cut(self.data.tensors, "reached", i)
+        data, longest, reached = self.data, int(self.data.search_rounds[i]), ragged_row(self.data.tensors, "reached", i)
         is_over = data.search_colors[i] <= data.clique[i]  # nothing will change
         horizon = as_called = HORIZON * rounds if is_over else min(HORIZON * rounds, longest)
         if draw is not None:
