@@ -8,6 +8,7 @@ of what it expects of the children of self-play.
 """
 
 import copy
+import logging
 import math
 from collections.abc import Callable
 from functools import cache
@@ -25,11 +26,12 @@ from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.network.crossover import size_of, squared_errors
 from gnn_training.network.network import SAVED, ColoringNetwork, Predictions
-from gnn_training.search.batches import Searcher, searcher_for
+from gnn_training.search.batches import Searcher, has_kernels, search_on_cpu
 from gnn_training.settings import TrainSettings
 from gnn_training.training.loader import GraphBatch, GraphLoader, StateBatch
 from gnn_training.training.monitor import Monitor
 
+log = logging.getLogger(__name__)
 LOSS_WEIGHTS = {"gap": 1.0, "saved": 0.5, "graph_type": 0.05, "rounds": 0.2, "crossover": 1.0}
 NORMS = ("rule_gradient_norm", "predictions_gradient_norm", "crossover_gradient_norm")  # before clipping
 SIGMA = 0.2  # standard deviation of the random change of every weight of the rule, which is SIGMA times epsilon
@@ -184,6 +186,17 @@ class Learner:
         self.bad_steps.fill_(state["bad_steps"])
         self.skipped_steps.fill_(state["skipped_steps"])
         self.go_to(state["step"])
+
+
+def searcher_for(data: PackedGraphs, device: torch.device) -> Searcher:
+    """The fastest way to search on a device."""
+    if has_kernels(device):
+        from gnn_training.search.gpu_searches import BlockSearcher  # loads numba's CUDA
+
+        return BlockSearcher(data, device)
+    if device.type != "cpu":
+        log.warning("the cores of the CPU do the searches: on GPUs, they need NVIDIA's and the package numba-cuda")
+    return search_on_cpu
 
 
 def prepare(settings: TrainSettings, data: PackedGraphs, rt: Runtime) -> tuple[GraphLoader, Monitor, Learner]:
