@@ -127,7 +127,7 @@ def test_steps_are_those_of_adamw_on_the_plain_network_and_their_average_is_kept
     tiny_runs.assert_same_steps(one.weights, mine, first)
     tiny_runs.assert_same_steps(one.averaged, averaged, first)
     assert not torch.equal(one.weights, one.averaged)
-    assert torch.equal(parameters_to_vector(one.learner.best_state()["network"].values()), one.averaged)
+    assert torch.equal(parameters_to_vector(one.learner.exported_state()["network"].values()), one.averaged)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -206,7 +206,7 @@ def test_progress_tells_the_time_left_and_judges():
         scores = {"gap": gap, "dsatur_gap": 5.0, "gain": 2.5 - gap, "gain_error": 0.1}
         return progress.judge(scores | {f"crossover_{name}": value for name, value in crossover.items()}, step)
 
-    assert judge(2.5, step=0) and progress.first_gap == 2.5
+    assert judge(2.5, step=0) == ["rule", "predictions", "crossover"] and progress.first_gap == 2.5
     # Later weights are kept if they are not worse than the best by more than twice the error, 0.1, but are no reason
     # for patience.
     assert judge(2.0, step=10) and judge(2.0, step=20) and not judge(3.0, step=30)

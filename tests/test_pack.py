@@ -23,7 +23,7 @@ NAMES = [
     "config.json", "metrics.jsonl", "best.pt", "manifest.json", "report.html", "SHA256SUMS",
 ]  # fmt: skip
 STATUS = {"status": "done", "step": 40, "ranks": 8, "device": "NVIDIA B200", "best": 0.5, "best_step": 35,
-          "seconds": 2390.0, "graphs": 9000}  # fmt: skip
+          "crossover_step": 14, "seconds": 2390.0, "graphs": 9000}  # fmt: skip
 CHECK = {"kind": "validation", "gap": 0.5, "gain": 0.7, "gain_error": 0.1, "dsatur_gap": 4.0, "at_best_known": 0.75,
          "graphs": 64}  # fmt: skip
 CONFIG = {"seed": 0, "preset": "multi", "data": "graphs", "run": "runs/multi", "weights": None, "validation_rounds": 9}
@@ -169,6 +169,7 @@ def test_damaged_lines_of_the_metrics_are_left_out_of_the_page(settings: PackSet
         ("run/report.json", b'"sha256": "', b'"sha256": "0', "report.json is of another model .*; evaluate again"),
         ("run/config.json", b'"preset": "', b'"preset": "\\ud800', "a record in .*run: is damaged .UnicodeEncode"),
         ("run/status.json", b'"best_step": 35', b'"best_step": 40', "models has step 35, the best of .*run is 40; exp"),
+        ("run/status.json", b'"crossover_step": 14', b'"crossover_step": 40', "step 35, .* is 40; export again"),
     ],
 )
 def test_files_of_two_trainings_are_not_packed(settings: PackSettings, name: str, before, after, sentence: str):

@@ -162,10 +162,12 @@ def test_a_finished_training_started_again_changes_nothing(finished: TrainSettin
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-1])])
-def test_lost_or_damaged_best_weights_are_made_again(finished: TrainSettings, damage: Callable[[Path], object]):
+def test_lost_or_damaged_best_weights_are_taken_from_the_checkpoint(
+    finished: TrainSettings, trained: Path, damage: Callable[[Path], object]
+):
     damage(finished.run / "best.pt")
     assert finish(train, finished) == 0
-    assert checkpoint.load(finished.run)["step"] == 40 and status(finished.run)["status"] == "done"
+    assert_same_run(finished.run, trained)
 
 
 @pytest.mark.slow  # two ranks load torch
@@ -251,23 +253,8 @@ def test_a_training_goes_back_to_a_checkpoint_and_loses_nothing(tiny_data: Path,
     # The same command goes on from where it is then, as after a kill.
     for _ in range(2):
         assert finish(train, back) == 0
-        for part in ("network", "weights", "optimizer"):  # the best weights until then are gone, so others are the best
-            assert tiny_runs.differences(newest(settings.run)[part], newest(trained)[part]) == []
-        assert metrics(settings.run, "train")[-1]["step"] == 40 and (settings.run / "best.pt").exists()
+        assert_same_run(settings.run, trained)
     assert len(list(settings.run.glob("until-*"))) == 1
-
-
-def test_going_back_moves_best_weights_away_of_which_only_the_crossover_network_is_later(tmp_path: Path, trained: Path):
-    run = Path(shutil.copytree(trained, tmp_path / "run"))
-    state, best = newest(run), checkpoint.load(run)
-    steps = {"best_step": best["step"], "crossover_step": best["crossover_step"]}
-    earlier = {**state, "step": 17, "progress": {**state["progress"], **steps}}
-    checkpoint.set_later_aside(run, earlier)
-    assert (run / "best.pt").exists() and not list((run / "checkpoints").glob("step-00000040.pt"))
-    checkpoint.save(run / "best.pt", {**best, "crossover_step": best["crossover_step"] + 10})
-    shutil.copy(trained / "checkpoints/step-00000040.pt", run / "checkpoints")
-    checkpoint.set_later_aside(run, earlier)
-    assert not (run / "best.pt").exists() and len(list(run.glob("until-*/best.pt"))) == 1
 
 
 def test_records_are_means_of_all_steps_since_the_last_also_after_an_interruption(
@@ -357,7 +344,8 @@ def state(value: float = 1.0) -> dict:
     progress = dict.fromkeys(("optimizer", "scaler", "progress", "self_play"), {})
     counts = dict.fromkeys(("num_averaged", "bad_steps", "skipped_steps", "steps_per_epoch"), 1)
     texts = {"data_sha256": "0", "resumed_from": ""}
-    return {"network": network, "weights": network, "step": 7, "settings": {}, **texts, **progress, **counts}
+    networks = {"network": network, "weights": network, "best": {"network": network}}
+    return {**networks, "step": 7, "settings": {}, **texts, **progress, **counts}
 
 
 @pytest.mark.parametrize(

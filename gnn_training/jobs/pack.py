@@ -82,8 +82,8 @@ def _require_one_training(settings: PackSettings, contents: files.Contents, repo
     """Raise UserError if the report or the checkpoint are of another model."""
     if report["model"]["sha256"] != hashlib.sha256(contents[MODEL_FILE]).hexdigest():
         raise UserError(f"{settings.run / run_files.REPORT} is of another model than {settings.models}; evaluate again")
-    exported, best = int(report["model"]["metadata"]["trained_steps"]), status["best_step"]
-    if exported != best:
+    exported = int(report["model"]["metadata"]["trained_steps"])
+    if exported != (best := max(status["best_step"], status["crossover_step"])):
         raise UserError(f"{settings.models} has step {exported}, the best of {settings.run} is {best}; export again")
 
 

@@ -23,7 +23,7 @@ HINT = "name a run folder, a checkpoint or an exported file"
 EXPORTED = {"network": dict, "settings": dict, "step": int, "data_sha256": str}
 RESUMED = EXPORTED | {
     "weights": dict, "num_averaged": int, "optimizer": dict, "scaler": dict, "bad_steps": int, "skipped_steps": int,
-    "progress": dict, "self_play": dict, "steps_per_epoch": int, "resumed_from": str,
+    "progress": dict, "self_play": dict, "best": dict, "steps_per_epoch": int, "resumed_from": str,
 }  # fmt: skip
 
 
@@ -61,6 +61,8 @@ def load(path: Path, needed: dict[str, type] = EXPORTED) -> dict:
             raise ValueError(f"it has no {wrong[0]}")
         for key in needed.keys() & {"network", "weights"}:
             ColoringNetwork.from_state(state[key])
+        if "best" in needed:
+            ColoringNetwork.from_state(state["best"]["network"])
     return state
 
 
@@ -118,16 +120,16 @@ def named(run: Path, path: Path) -> dict:
 
 
 def set_later_aside(run: Path, state: dict) -> None:
-    """Move what the run folder has of later steps than a state into a new folder in it, so that nothing is lost."""
-    path, best = run / run_files.CHECKPOINT_FOLDER / f"step-{state['step']:08d}.pt", run / run_files.BEST
+    """Move later checkpoints than a state into a new folder in the run folder, with copies of what changes from then
+    on, so that nothing is lost.
+    """
+    path = run / run_files.CHECKPOINT_FOLDER / f"step-{state['step']:08d}.pt"
     if later := sorted(each for each in path.parent.glob(run_files.CHECKPOINTS) if each > path):
         with storage_errors(run):
             aside = Path(tempfile.mkdtemp(prefix=f"until-{later[-1].stem}-", dir=run))
-            for record in filter(Path.exists, (run / run_files.METRICS, run / run_files.STATUS)):
-                shutil.copy2(record, aside)
-            kept, then = load(best) if best.exists() else None, state["progress"]
-            if kept and (kept["step"], kept["crossover_step"]) != (then["best_step"], then["crossover_step"]):
-                later.append(best)
+            for name in (run_files.BEST, run_files.METRICS, run_files.STATUS):
+                if (run / name).exists():
+                    shutil.copy2(run / name, aside)
             for each in later:
                 each.rename(aside / each.name)
         log.info("what %s has of later steps is now in %s", run, aside)

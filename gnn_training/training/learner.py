@@ -149,9 +149,9 @@ class Learner:
         return means | {name: means[name] / self.rt.world_size for name in NORMS}  # which are the same on all ranks
 
     def state(self) -> dict:
-        """Everything a checkpoint needs to resume, `best_state` included; the next step changes its tensors."""
+        """Everything a checkpoint needs to resume, `exported_state` included; the next step changes its tensors."""
         return {
-            **self.best_state(),
+            **self.exported_state(),
             "weights": self.network.state_dict(),
             "num_averaged": self.num_averaged,
             "optimizer": self.optimizer.state_dict(),
@@ -160,7 +160,7 @@ class Learner:
             "skipped_steps": int(self.skipped_steps),
         }
 
-    def best_state(self) -> dict:
+    def exported_state(self) -> dict:
         """What an export needs: the averaged weights and the settings and step they come from."""
         settings = self.settings.model_dump(mode="json")
         return {"network": self.average.state_dict(), "settings": settings, "step": self.step}

@@ -56,12 +56,13 @@ class Progress:
         return means
 
     def judge(self, scores: dict[str, float], step: int) -> list[str]:
-        """Note the scores of an evaluation; returns the parts of the network whose weights are the ones to keep."""
+        """Note the scores of an evaluation; returns the parts of the network whose weights to keep, at first all."""
         self.gap, self.dsatur_gap, self.evaluated_at = scores["gap"], scores["dsatur_gap"], step
         self.gain, self.gain_error = scores["gain"], scores["gain_error"]
         if step == 0:
             self.first_gap = self.gap
         self.evaluations_without_gain += 1
+        is_first = self.lowest is None
         if self.lowest is None or self.gap < self.lowest:
             self.lowest, self.evaluations_without_gain = self.gap, 0
         # Of weights that so few graphs cannot tell apart, the longest trained: lowest by chance is not best. None that
@@ -71,7 +72,7 @@ class Progress:
         if is_kept:
             self.best, self.best_step = self.gap, step
         # Of the crossover network, none that the held-out pairs cannot tell from those that are kept.
-        is_better = scores.get("crossover_change", 0.0) > scores.get("crossover_change_error", 0.0)
+        is_better = is_first or scores.get("crossover_change", 0.0) > scores.get("crossover_change_error", 0.0)
         if is_better:
             self.crossover_step = step
         return is_kept * ["rule", "predictions"] + is_better * ["crossover"]

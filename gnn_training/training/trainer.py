@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 
-from torch import Tensor
-
 from gnn_training import run_files
 from gnn_training.console import duration
 from gnn_training.data.packed import PackedGraphs
@@ -44,7 +42,7 @@ class Trainer:
         self.validation = Validation(settings, self.loader.dataset, self.monitor.timed.search, rt)
         first = self.learner.average.crossover
         self.self_play = SelfPlay(settings, self.loader.dataset, self.loader.sampler.indices, first, rt)
-        self.best: dict[str, Tensor] = {}  # weights to keep, the best of every part of the network
+        self.best: dict = {}  # what best.pt has: the best weights of every part of the network, and their origin
         self.progress, self.self_check = Progress(), list[dict]()
         self.logbook: Logbook | None = None
         self.counted_until = 0.0  # see `_add_time`
@@ -62,14 +60,14 @@ class Trainer:
             self.self_play.close()
         self._save()
         learner, rt = self.learner, self.rt
-        kept = self._kept_crossover()
-        crossover = explain_kept(self.progress.crossover_step, self.self_play.scores(kept, kept))
+        best = self._best_crossover()
+        crossover = explain_kept(self.progress.crossover_step, self.self_play.scores(best, best))
         self._close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
                      "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),
                      "crossover": crossover, **self.progress.status()})  # fmt: skip
         if rt.is_main:
             log.info(
-                "%s at step %d after %s, %d x %s; the best weights are those of step %d", ended, learner.step,
+                "%s at step %d after %s, %d x %s; the best rule is that of step %d", ended, learner.step,
                 duration(self.progress.seconds), rt.world_size, rt.device_name, self.progress.best_step,
             )  # fmt: skip
             log.info("crossover: %s", crossover)
@@ -151,29 +149,37 @@ class Trainer:
         step = self.learner.step
         if step == self.progress.evaluated_at:
             return
-        average, weights = self.learner.average, self.learner.average.state_dict()
-        self.best = self.best or {name: weight.clone() for name, weight in weights.items()}
-        scores = self.validation.scores(average)
-        scores |= self.self_play.scores(average.crossover, self._kept_crossover())
+        average = self.learner.average
+        scores = self.validation.scores(average) | self.self_play.scores(average.crossover, self._best_crossover())
         better = self.progress.judge(scores, step)  # reduced scores: the same on every rank
         if self.logbook:
             self.logbook.record("validation", step, {**scores, "is_best": int("rule" in better)})
         self._add_time()
-        self.best |= {name: weight.clone() for name, weight in weights.items() if name.split(".")[0] in better}
-        if better and self.rt.is_main:
-            best = self.learner.best_state() | {"network": self.best, "step": self.progress.best_step}
-            best |= {"crossover_step": self.progress.crossover_step}
-            best |= {"data_sha256": self.data_sha256, "scores": {"gap": self.progress.best}}
-            checkpoint.save(self.settings.run / run_files.BEST, best)
+        if better:
+            self._keep(better)
 
-    def _kept_crossover(self) -> CrossoverNetwork:
-        """With the weights to keep; the present ones before the first evaluation."""
-        return ColoringNetwork.from_state(self.best or self.learner.average.state_dict()).crossover.to(self.rt.device)
+    def _keep(self, parts: list[str]) -> None:
+        """Take these parts of the averaged weights into the best ones."""
+        exported = self.learner.exported_state()
+        better = {name: weight for name, weight in exported["network"].items() if name.split(".")[0] in parts}
+        network = self.best.get("network", {}) | {name: weight.to("cpu", copy=True) for name, weight in better.items()}
+        origin = {"data_sha256": self.data_sha256, "scores": {"gap": self.progress.best}}
+        self.best = {**exported, **origin, "network": network}
+        self._save_best()
+
+    def _save_best(self) -> None:
+        if self.rt.is_main:
+            checkpoint.save(self.settings.run / run_files.BEST, self.best)
+
+    def _best_crossover(self) -> CrossoverNetwork:
+        """With the best weights; the present ones before the first evaluation."""
+        state = self.best.get("network") or self.learner.average.state_dict()
+        return ColoringNetwork.from_state(state).crossover.to(self.rt.device)
 
     def _save(self) -> None:
         if self.rt.is_main:
             state = {**self.learner.state(), "data_sha256": self.data_sha256, "progress": asdict(self.progress),
-                     "self_play": self.self_play.state(),
+                     "self_play": self.self_play.state(), "best": self.best,
                      "steps_per_epoch": len(self.loader.sampler),
                      "resumed_from": str(self.settings.resume_from or "")}  # fmt: skip
             folder = self.settings.run / run_files.CHECKPOINT_FOLDER
@@ -186,7 +192,7 @@ class Trainer:
         settings, rt, sha256 = self.settings, self.rt, self.data_sha256
         if any(rt.any(sha256 != rt.broadcast(sha256))):
             raise UserError(f"{settings.data}: the machines hold different graphs; give all of them the same volume")
-        state, self.best = rt.broadcast(find_state(settings, sha256) if rt.is_main else None)
+        state = rt.broadcast(find_state(settings, sha256) if rt.is_main else None)
         if state is not None:
             require_same(settings, sha256, state)
             self._continue(state)
@@ -202,13 +208,12 @@ class Trainer:
         with damaged(f"the newest in {self.settings.run / run_files.CHECKPOINT_FOLDER}", "delete it"):
             self.learner.load_state(state)
             self.self_play.load_state(state["self_play"])
-        self.progress = Progress(**state["progress"])
+        self.progress, self.best = Progress(**state["progress"]), state["best"]
+        self._save_best()  # a kill may have come between an evaluation and a checkpoint
         steps_per_epoch = len(self.loader.sampler)
         if not self.settings.steps and state["steps_per_epoch"] != steps_per_epoch:  # other steps for the same searches
             self.learner.go_to(round(state["step"] * steps_per_epoch / state["steps_per_epoch"]))
             self._save()
-        if not self.best:  # evaluate again, whatever the checkpoint remembers
-            self.progress.lowest, self.progress.evaluated_at = None, -1
 
     def _announce(self, beginning: str) -> None:
         """Write the settings, and log what is trained on what."""
@@ -221,19 +226,18 @@ class Trainer:
         )  # fmt: skip
 
 
-def find_state(settings: TrainSettings, data_sha256: str) -> tuple[dict | None, dict[str, Tensor]]:
-    """State to resume from, if any, and the best weights, if they can be read. Raises UserError if a training
-    has ended there and its checkpoints are gone, or if the folder has files of these names that are not a training's.
+def find_state(settings: TrainSettings, data_sha256: str) -> dict | None:
+    """State to resume from, if any. Raises UserError if a training has ended there and its checkpoints are gone, or if
+    the folder has files of these names that are not a training's.
     """
     run, named = settings.run, settings.resume_from
     state = checkpoint.newest(run / run_files.CHECKPOINT_FOLDER)
-    best, ended = run / run_files.BEST, run / run_files.STATUS
     if named and (state is None or state["resumed_from"] != str(named)):  # else a start before has gone back to it
         state = checkpoint.named(run, named)
         require_same(settings, data_sha256, state)  # before anything is moved
         checkpoint.set_later_aside(run, state)
     hint = "name another --run folder, or empty this one"
-    if state is None and ended.exists():
+    if state is None and (ended := run / run_files.STATUS).exists():
         with damaged(ended, hint):
             if read_json(ended, hint)["status"] != "failed":
                 raise UserError(f"{run} has a training without its checkpoints, which would begin again: {hint}")
@@ -241,13 +245,7 @@ def find_state(settings: TrainSettings, data_sha256: str) -> tuple[dict | None, 
         with damaged(config := run / run_files.CONFIG, hint):
             if "learning_rate" not in read_json(config, hint):
                 raise UserError(f"{config}: is not of a training: {hint}")
-    if state is None or not best.exists():
-        return state, {}
-    try:
-        return state, checkpoint.load(best)["network"]
-    except UserError as error:
-        log.warning("%s; taking the weights of the next evaluation", error)
-        return state, {}
+    return state
 
 
 def require_same(settings: TrainSettings, data_sha256: str, state: dict) -> None:
