@@ -134,7 +134,7 @@ def _learn(settings: TrainSettings, rt: Runtime) -> Row:
     checks = self_check(learner, loader, rt)
     for batch in islice(loader.starting_at(0), settings.steps):
         learner.update(batch)
-    return {"same searches": checks[0]["agreement"] if checks else None, **learner.reduce()}
+    return {"same searches": checks[0]["agreement"] if checks else None, **learner.means()}
 
 
 def rounds_by_size(options: Options) -> Iterator[Row]:

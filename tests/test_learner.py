@@ -40,7 +40,7 @@ class Trainer:
         """Take steps; the report on the last one."""
         for _ in range(steps):
             self.learner.update(self.batch())
-            report = self.learner.reduce()
+            report = self.learner.means()
         return report
 
     def poison(self, value: float = float("nan")) -> Searcher:
@@ -91,7 +91,7 @@ def test_a_report_on_several_steps_is_their_mean(data: PackedGraphs, rt: Runtime
     for _ in range(3):
         other.learner.update(other.batch())
     mean = {name: np.mean([report[name] for report in reports]) for name in reports[0]}
-    assert other.learner.reduce() == pytest.approx(mean, rel=1e-5)
+    assert other.learner.means() == pytest.approx(mean, rel=1e-5)
     assert torch.equal(one.weights, other.weights)
 
 

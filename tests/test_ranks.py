@@ -64,7 +64,7 @@ def learn(
     try:
         for _, batch in zip(range(steps), loader.starting_at(learner.step), strict=False):
             learner.update(batch)
-            reports.append(learner.reduce())
+            reports.append(learner.means())
     except UserError as mistake:
         error = str(mistake)
     if save:

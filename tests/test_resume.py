@@ -341,7 +341,7 @@ def test_a_loss_that_stays_non_finite_ends_with_a_sentence_and_is_told_in_the_st
 def state(value: float = 1.0) -> dict:
     torch.manual_seed(0)
     network = ColoringNetwork().state_dict() | {"rule": torch.full_like(ColoringNetwork().rule, value)}
-    progress = dict.fromkeys(("optimizer", "scaler", "progress", "self_play"), {})
+    progress = dict.fromkeys(("optimizer", "scaler", "totals", "progress", "self_play"), {})
     counts = dict.fromkeys(("num_averaged", "bad_steps", "skipped_steps", "steps_per_epoch"), 1)
     texts = {"data_sha256": "0", "resumed_from": ""}
     networks = {"network": network, "weights": network, "best": {"network": network}}

@@ -182,7 +182,7 @@ def learned(rt: Runtime, settings: TrainSettings) -> tuple[np.ndarray, dict]:
     for step, batch in zip(range(3), loader.starting_at(0), strict=False):
         pairs, num_pairs = games.batch(step)
         learner.update(replace(batch, pairs=pairs, num_pairs=num_pairs))
-        reports.append({name: value for name, value in learner.reduce().items() if "crossover" in name})
+        reports.append({name: value for name, value in learner.means().items() if "crossover" in name})
     games.close()
     return parameters_to_vector(learner.network.crossover.parameters()).detach().numpy(), reports
 

@@ -22,8 +22,9 @@ log = logging.getLogger(__name__)
 HINT = "name a run folder, a checkpoint or an exported file"
 EXPORTED = {"network": dict, "settings": dict, "step": int, "data_sha256": str}
 RESUMED = EXPORTED | {
-    "weights": dict, "num_averaged": int, "optimizer": dict, "scaler": dict, "bad_steps": int, "skipped_steps": int,
-    "progress": dict, "self_play": dict, "best": dict, "steps_per_epoch": int, "resumed_from": str,
+    "weights": dict, "num_averaged": int, "optimizer": dict, "scaler": dict, "totals": dict, "bad_steps": int,
+    "skipped_steps": int, "progress": dict, "self_play": dict, "best": dict, "steps_per_epoch": int,
+    "resumed_from": str,
 }  # fmt: skip
 
 

@@ -34,6 +34,7 @@ from gnn_training.training.monitor import Monitor
 log = logging.getLogger(__name__)
 LOSS_WEIGHTS = {"gap": 1.0, "saved": 0.5, "graph_type": 0.05, "rounds": 0.2, "crossover": 1.0}
 NORMS = ("rule_gradient_norm", "predictions_gradient_norm", "crossover_gradient_norm")  # before clipping
+MEANS = (*LOSS_WEIGHTS, *NORMS)  # what a record has of the steps since the last one
 SIGMA = 0.2  # standard deviation of the random change of every weight of the rule, which is SIGMA times epsilon
 PER_LOG_CONFLICT = 0.15  # colors that a search is worse for conflicts that are left, times the logarithm of 1 + these
 ADVANTAGE_SCALE = 0.2  # colors: differences above it count little more, so that no graph dominates
@@ -61,7 +62,8 @@ class Learner:
         groups, decay = [{"params": part} for part in self.parts], settings.weight_decay
         self.optimizer = torch.optim.AdamW(groups, lr=1.0, weight_decay=decay, fused=True)  # times the schedule
         self.bad_steps, self.skipped_steps = (torch.zeros((), device=rt.device) for _ in range(2))
-        self._sums = torch.zeros(len(LOSS_WEIGHTS) + len(NORMS), device=rt.device)
+        self._sums = torch.zeros(len(MEANS) + 1, device=rt.device)  # of this rank since the last `reduce`
+        self.totals = dict.fromkeys((*MEANS, "steps"), 0.0)  # of all ranks since the last `means`
         self.go_to(0)
 
     def update(self, batch: GraphBatch) -> None:
@@ -107,8 +109,8 @@ class Learner:
         is_bad = 1.0 - torch.isfinite(norms.sum()).float()
         self.bad_steps.add_(1).mul_(is_bad)
         self.skipped_steps.add_(is_bad)
-        self._sums += torch.cat([terms, norms])
-        self._steps_summed += 1
+        same_on_all_ranks = torch.cat([norms, norms.new_ones(1)])
+        self._sums += torch.cat([terms, same_on_all_ranks / self.rt.world_size])
 
     @property
     def step(self) -> int:
@@ -121,9 +123,7 @@ class Learner:
         return float(self.schedule.get_last_lr()[0])
 
     def go_to(self, step: int) -> None:
-        """Continue at this step: with its learning rate, and with empty sums of losses."""
-        self._sums.zero_()
-        self._steps_summed = 0
+        """Continue at this step, with its learning rate."""
         for group in self.optimizer.param_groups:
             group["initial_lr"] = 1.0
         size = self.peak_rate, self.settings.warmup_steps, self.num_steps
@@ -133,29 +133,37 @@ class Learner:
 
         self.schedule = LambdaLR(self.optimizer, [*map(rate_of, RATES)], last_epoch=step - 1)
 
-    def reduce(self) -> dict[str, float]:
-        """Mean loss terms and gradient norms since the last call over all ranks. Raises UserError after too many steps
-        in a row that were not finite.
+    def reduce(self) -> None:
+        """Add loss terms and gradient norms of all ranks to the totals. Raises UserError after too many steps in a row
+        that were not finite. Waits for a GPU.
         """
-        bad_steps, totals = self.bad_steps.item(), self.rt.total(self._sums.clone()).tolist()
-        if any(self.rt.any(bad_steps >= MAX_BAD_STEPS)):
+        for name, total in zip(self.totals, self.rt.total(self._sums.clone()).tolist(), strict=True):
+            self.totals[name] += total
+        self._sums.zero_()
+        if any(self.rt.any(self.bad_steps.item() >= MAX_BAD_STEPS)):
             raise UserError(
                 f"the loss was not finite {MAX_BAD_STEPS} steps in a row (step {self.step}): "
                 f"lower --learning-rate ({self.settings.peak_rate}) or --clip ({self.settings.clip})"
             )
-        means = {name: total / self._steps_summed for name, total in zip((*LOSS_WEIGHTS, *NORMS), totals, strict=True)}
-        self._sums.zero_()
-        self._steps_summed = 0
-        return means | {name: means[name] / self.rt.world_size for name in NORMS}  # which are the same on all ranks
+
+    def means(self) -> dict[str, float]:
+        """Mean loss terms and gradient norms of the steps since the last call, over all ranks."""
+        self.reduce()
+        means = {name: self.totals[name] / self.totals["steps"] for name in MEANS}
+        self.totals = dict.fromkeys(self.totals, 0.0)
+        return means
 
     def state(self) -> dict:
-        """Everything a checkpoint needs to resume, `exported_state` included; the next step changes its tensors."""
+        """Everything a checkpoint needs to resume, `exported_state` included, after `reduce`; the next step changes its
+        tensors.
+        """
         return {
             **self.exported_state(),
             "weights": self.network.state_dict(),
             "num_averaged": self.num_averaged,
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
+            "totals": self.totals,
             "bad_steps": int(self.bad_steps),
             "skipped_steps": int(self.skipped_steps),
         }
@@ -183,6 +191,8 @@ class Learner:
         self.num_averaged = state["num_averaged"]
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
+        self.totals = state["totals"]
+        self._sums.zero_()
         self.bad_steps.fill_(state["bad_steps"])
         self.skipped_steps.fill_(state["skipped_steps"])
         self.go_to(state["step"])

@@ -6,9 +6,9 @@ import logging
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,19 +41,6 @@ class Progress:
     evaluations_without_gain: int = 0  # since the lowest gap
     evaluated_at: int = -1  # step of the last evaluation
     crossover_step: int = 0  # of the weights of the crossover network to keep
-    sums: dict[str, float] = field(default_factory=dict)  # of losses and gradient norms since the last record,
-    num_summed: int = 0  # and how many
-
-    def add(self, losses: Mapping[str, float]) -> None:
-        """Take mean losses and gradient norms of some steps into the next record."""
-        self.sums = {name: self.sums.get(name, 0.0) + value for name, value in losses.items()}
-        self.num_summed += 1
-
-    def means(self) -> dict[str, float]:
-        """Mean losses and gradient norms since the last call."""
-        means = {name: total / self.num_summed for name, total in self.sums.items()}
-        self.sums, self.num_summed = {}, 0
-        return means
 
     def judge(self, scores: dict[str, float], step: int) -> list[str]:
         """Note the scores of an evaluation; returns the parts of the network whose weights to keep, at first all."""
@@ -76,10 +63,6 @@ class Progress:
         if is_better:
             self.crossover_step = step
         return is_kept * ["rule", "predictions"] + is_better * ["crossover"]
-
-    def status(self) -> Status:
-        """What `status.json` has."""
-        return {name: value for name, value in asdict(self).items() if name not in ("sums", "num_summed")}
 
     def seconds_left(self, step: int, steps: int, minutes: float) -> float:
         """Until the schedule or the time limit ends, whichever comes first, at the speed so far."""

@@ -52,19 +52,19 @@ class Trainer:
         try:
             self._start()
             ended = self._loop(signals)
+            self._save()
         except UserError as error:
             with suppress(StorageError):  # the first error is the one to tell
                 self._close({"status": "failed", "reason": str(error), "self_check": self.self_check})
             raise
         finally:
             self.self_play.close()
-        self._save()
         learner, rt = self.learner, self.rt
         best = self._best_crossover()
         crossover = explain_kept(self.progress.crossover_step, self.self_play.scores(best, best))
         self._close({"status": ended, "step": learner.step, "ranks": rt.world_size, "device": rt.device_name,
                      "self_check": self.self_check, "skipped_steps": int(learner.skipped_steps),
-                     "crossover": crossover, **self.progress.status()})  # fmt: skip
+                     "crossover": crossover, **asdict(self.progress)})  # fmt: skip
         if rt.is_main:
             log.info(
                 "%s at step %d after %s, %d x %s; the best rule is that of step %d", ended, learner.step,
@@ -109,13 +109,13 @@ class Trainer:
             batch = replace(next(batches), pairs=pairs, num_pairs=num_pairs)
             learner.update(batch)
             if learner.step % look_every == 0:
-                progress.add(learner.reduce())
+                learner.reduce()
                 stopped, late = rt.any(bool(signals), self._is_late())
             progress.graphs += batch.num_graphs
             progress.step_seconds += self._add_time()
             if learner.step % settings.log_every == 0:
                 shares = self.monitor.report(progress.step_seconds - reported)
-                self._log({**progress.means(), "learning_rate": rate, **shares})
+                self._log({**learner.means(), "learning_rate": rate, **shares})
                 reported = progress.step_seconds
             if learner.step % settings.checkpoint_every == 0:
                 self._save()
@@ -177,6 +177,8 @@ class Trainer:
         return ColoringNetwork.from_state(state).crossover.to(self.rt.device)
 
     def _save(self) -> None:
+        """Write a checkpoint."""
+        self.learner.reduce()
         if self.rt.is_main:
             state = {**self.learner.state(), "data_sha256": self.data_sha256, "progress": asdict(self.progress),
                      "self_play": self.self_play.state(), "best": self.best,
