@@ -25,7 +25,8 @@ import tyro
 from benchmarks.families import latin_square
 from gnn_training.console import markdown_table, print_tables
 from gnn_training.data import applications, families
-from gnn_training.graph import Graph, Instance, NeighbourLists, as_graph
+from gnn_training.graph import Graph, Instance, NeighbourLists
+from gnn_training.graph_objects import as_graph
 from gnn_training.network.crossover_weights import CrossoverWeights, zero_weights
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.search import kernels

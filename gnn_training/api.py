@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gnn_training.graph import is_one_graph, named_graph
+from gnn_training.graph_objects import is_one_graph, named_graph
 from gnn_training.machine import num_cores, usable_threads
 from gnn_training.onnx_program.session import Model, cached_model
 from gnn_training.search.engine import Budget

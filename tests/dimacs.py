@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from fuzzing import col
 
-from gnn_training.graph import Graph, as_graph
+from gnn_training.graph import Graph
+from gnn_training.graph_objects import as_graph
 
 
 def queens(rows: int, columns: int) -> Graph:

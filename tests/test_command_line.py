@@ -17,7 +17,7 @@ import pytest
 from gnn_training import __main__ as program
 from gnn_training import __version__, console, settings
 from gnn_training.__main__ import COMMANDS, main, parse
-from gnn_training.data.sources import locate
+from gnn_training.data.location import locate
 from gnn_training.errors import MachineError, StorageError, TrainingError, UserError
 from gnn_training.jobs import check
 from gnn_training.jobs.run import plan

@@ -22,7 +22,8 @@ from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import packed
 from gnn_training.data.labels import label
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph, Instance, as_graph
+from gnn_training.graph import Graph, Instance
+from gnn_training.graph_objects import as_graph
 from gnn_training.jobs import evaluate as job
 from gnn_training.jobs.evaluate import COMPARED_SECONDS, evaluate
 from gnn_training.report import scores

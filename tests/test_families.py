@@ -23,7 +23,8 @@ from gnn_training.data import suites
 from gnn_training.data.families import FAMILIES, RECIPES, draw, draws
 from gnn_training.data.labels import fingerprint, label
 from gnn_training.data.sources import read
-from gnn_training.graph import Graph, Instance, as_graph, is_proper, num_colors
+from gnn_training.graph import Graph, Instance, is_proper, num_colors
+from gnn_training.graph_objects import as_graph
 from gnn_training.search.first_colorings import clique_size
 
 pytestmark = pytest.mark.usefixtures("compiled")

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from small_graphs import GRAPH, random_graph
 from tiny_runs import full_disk
 
-from gnn_training.graph import Graph, as_graph, is_proper, num_colors
+from gnn_training.graph import Graph, is_proper, num_colors
+from gnn_training.graph_objects import as_graph
 from gnn_training.onnx_program.session import from_logits
 from gnn_training.search.compiled import njit
 from gnn_training.search.first_colorings import clique_size, seeded

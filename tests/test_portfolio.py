@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from small_graphs import planted, random_graph
 
 from gnn_training.contract import SHIPPED_MODEL
-from gnn_training.graph import Graph, as_graph, conflicts, is_proper, num_colors
+from gnn_training.graph import Graph, conflicts, is_proper, num_colors
+from gnn_training.graph_objects import as_graph
 from gnn_training.network.crossover_weights import CrossoverWeights, to_text, zero_weights
 from gnn_training.onnx_program.session import Model
 from gnn_training.search import engine, first_colorings, islands, kernels, portfolio, proofs

@@ -21,6 +21,7 @@ import gnn_training
 from gnn_training import Model, NoColoringError, Solution
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, is_proper, num_colors
+from gnn_training.graph_objects import as_graph
 from gnn_training.search import kernels, problem
 from gnn_training.search.first_colorings import clique_size, seeded
 from gnn_training.search.kernels import GO
@@ -374,7 +375,7 @@ def test_ctrl_c_ends_the_searches_of_color_many():
 
 def test_the_lower_bound_of_a_list_coloring_is_that_of_the_graph():
     found = gnn_training.color(PETERSEN, allowed={0: [9]}, details=True)
-    assert found.colors[0] == 9 and found.lower_bound == clique_size(gnn_training.graph.as_graph(PETERSEN).csr()) == 2
+    assert found.colors[0] == 9 and found.lower_bound == clique_size(as_graph(PETERSEN).csr()) == 2
 
 
 def test_an_edge_array_gives_an_array_and_the_model_may_be_a_path(tiny_model: Path):

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from small_graphs import GRAPH
 
 from gnn_training.contract import UNKNOWN_TYPE
-from gnn_training.data import formats, sources, tables
+from gnn_training.data import formats, location, sources, tables
 from gnn_training.errors import UserError
 from gnn_training.graph import Graph, Instance
 from gnn_training.settings import RunSettings
@@ -408,10 +408,10 @@ def test_without_data_the_job_takes_what_is_in_training_data_or_refuses_what_it_
     monkeypatch.chdir(tmp_path)
     if graphs is None:
         with pytest.raises(UserError, match=re.escape(said)):
-            sources.locate(RunSettings())  # of preset cpu
+            location.locate(RunSettings())  # of preset cpu
     else:
-        expected = sources.DataLocation(Path(graphs), said, imported and Path(imported), "generated" in said)
-        assert sources.locate(RunSettings()) == expected
+        expected = location.DataLocation(Path(graphs), said, imported and Path(imported), "generated" in said)
+        assert location.locate(RunSettings()) == expected
 
 
 @pytest.mark.parametrize("name", [".gz", "a.col/.gz", ".col", "absent.col", "n" * 300 + ".col", "graph.xlsx"])

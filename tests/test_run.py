@@ -18,7 +18,7 @@ from tiny_runs import ROOT, assert_end, marked, status, wait_for
 
 import gnn_training.jobs.run as job
 from gnn_training import __version__, machine
-from gnn_training.data.sources import locate
+from gnn_training.data.location import locate
 from gnn_training.errors import UserError
 from gnn_training.jobs.run import Step, StepRecord
 from gnn_training.settings import (

@@ -21,7 +21,8 @@ from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import suites
 from gnn_training.data.formats import parse_dimacs
 from gnn_training.errors import UserError
-from gnn_training.graph import as_graph, is_proper, num_colors
+from gnn_training.graph import is_proper, num_colors
+from gnn_training.graph_objects import as_graph
 from gnn_training.onnx_program.session import Model, from_logits
 from gnn_training.search.first_colorings import clique_size
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gnn_training.graph import Graph, as_graph, concatenated, is_proper, num_colors
+from gnn_training.graph import Graph, concatenated, is_proper, num_colors
+from gnn_training.graph_objects import as_graph
 from gnn_training.network import rule
 from gnn_training.network.graphs import Graphs, pad
 from gnn_training.network.network import first_weights

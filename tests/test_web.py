@@ -22,7 +22,8 @@ from playwright.sync_api import Browser, Page
 from gnn_training.contract import GOLDEN_FILE, OUTPUTS, SHIPPED_MODEL, WEB_FILE
 from gnn_training.data.sources import parse, read
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph, as_graph, is_proper, num_colors
+from gnn_training.graph import Graph, is_proper, num_colors
+from gnn_training.graph_objects import as_graph
 from gnn_training.onnx_program.session import Model, from_logits
 from gnn_training.search.first_colorings import clique_size
 from gnn_training.search.kernels import dsatur

@@ -19,7 +19,8 @@ from numpy.random import Generator
 
 from gnn_training.contract import GRAPH_TYPES
 from gnn_training.data import applications
-from gnn_training.graph import Graph, Instance, as_graph
+from gnn_training.graph import Graph, Instance
+from gnn_training.graph_objects import as_graph
 
 
 def _networkx(

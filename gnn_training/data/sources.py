@@ -1,32 +1,27 @@
-"""Where graphs come from: files of any known format, folders and tar archives of them, and the data of a whole job."""
+"""Graphs from files of any known format, from folders, and from tar archives."""
 
 import gzip
 import io
 import os
-import re
 import tarfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePath
 from reprlib import repr as brief
-from typing import BinaryIO, NoReturn, cast, get_args
+from typing import BinaryIO, NoReturn, cast
 
 import numpy as np
 
 from gnn_training.data.formats import FORMATS, Format
-from gnn_training.data.packed import GRAPHS_FILE, MANIFEST_FILE, is_packed
+from gnn_training.data.packed import GRAPHS_FILE, MANIFEST_FILE
 from gnn_training.errors import StorageError, UserError
 from gnn_training.files import DISK_ERRORS, damaged, read_bytes, reason
 from gnn_training.graph import Instance, conflicts
-from gnn_training.settings import RecipeName, RunSettings
 
 SUFFIXES = f"{', '.join(FORMATS)} and .gz of them"
 TABLES = (".txt", ".csv", ".tsv")  # in a folder, usually a readme or another table
 IN_FOLDER = f"{', '.join(name for name in FORMATS if name not in TABLES)} and .gz of them"
 BY_NAME = f"{', '.join(TABLES)} are taken only if you name the file"
-HOME = Path("training_data")  # searched when no data is named; generated graphs go below it
-ARCHIVES = [Path(f"{HOME}{ending}") for ending in (".tar.gz", ".tgz", ".tar")]  # of it, beside it
-GENERATED = re.compile(rf"({'|'.join(get_args(RecipeName))})-\d+")  # folders in it, by recipe and seed
 
 
 def read(path: Path) -> Instance:
@@ -78,7 +73,7 @@ def find(sources: Iterable[Path]) -> list[Path]:
     for source in sources:
         if not os.path.exists(source):
             raise UserError(f"{source}: no such file or folder; name one that you may read")
-        for path in _in_tree(_walk(source)) if os.path.isdir(source) else [source]:
+        for path in files_in(walk(source)) if os.path.isdir(source) else [source]:
             paths.setdefault(os.path.realpath(path), path)
     if not paths:
         named = ", ".join(map(str, sources))
@@ -132,7 +127,7 @@ def _listed(name: str) -> bool:
     return not name.startswith(".") and name != "metadata.json" and suffix(name) in FORMATS.keys() - {*TABLES}
 
 
-def _in_tree(tree: Iterable[tuple[str, list[str], list[str]]]) -> Iterator[Path]:
+def files_in(tree: Iterable[tuple[str, list[str], list[str]]]) -> Iterator[Path]:
     """The graph files and archives of a walk."""
     for parent, _, names in tree:
         ours = {MANIFEST_FILE} if GRAPHS_FILE in names else set()
@@ -141,11 +136,11 @@ def _in_tree(tree: Iterable[tuple[str, list[str], list[str]]]) -> Iterator[Path]
 
 def tables_in(folder: Path) -> list[Path]:
     """The files of a folder that may be tables of graphs, which `find` leaves out."""
-    files = (Path(parent, name) for parent, _, names in _walk(folder) for name in sorted(names))
+    files = (Path(parent, name) for parent, _, names in walk(folder) for name in sorted(names))
     return [path for path in files if suffix(path.name) in TABLES and not path.name.startswith(".")]
 
 
-def _walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+def walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
     """As os.walk in the order of names, without hidden folders, such as those of an import under way."""
 
     def unreadable(error: OSError) -> NoReturn:
@@ -154,63 +149,3 @@ def _walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
     for parent, folders, names in os.walk(folder, onerror=unreadable):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield parent, folders, names
-
-
-@dataclass(frozen=True)
-class DataLocation:
-    """Folder of the packed graphs, what fills it if it is empty (files to import, or a recipe), and a description."""
-
-    graphs: Path
-    description: str
-    imported: Path | None = None
-    generated: bool = False
-
-
-def locate(settings: RunSettings) -> DataLocation:
-    """Find the data of the whole job: what was named, else what is in training_data or in an archive of it, else graphs
-    to generate. UserError if it is not clear which, or a folder cannot be read.
-    """
-    named = settings.data
-    choices = _in_home() if named is None else {named: "packed" if is_packed(named) else "to import"}
-    if len(choices) > 1:
-        listed = " and in ".join(f"{path} ({content})" for path, content in choices.items())
-        raise UserError(f"graphs are in {listed}: name one with --data")
-    if not choices:
-        from gnn_training.data.families import RECIPES  # networkx takes half a second to import
-
-        graphs, number = HOME / f"{settings.recipe}-{settings.seed}", RECIPES[settings.recipe].num_graphs
-        new = f"none in {HOME}, so {number:,} of recipe {settings.recipe} are generated; name yours with --data"
-        return DataLocation(graphs, f"{graphs}, generated before" if is_packed(graphs) else new, generated=True)
-    [(path, content)] = choices.items()
-    unread = [str(archive) for archive in ARCHIVES if named is None and path != archive and os.path.isfile(archive)]
-    description = f"{path} ({content})" + (f"; not read: {' and '.join(unread)} beside it" if unread else "")
-    if is_packed(path):
-        return DataLocation(path, description)
-    for folder in (settings.run, settings.models):
-        if Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(path)):
-            raise UserError(f"{folder} is inside {path}, whose graphs are imported; name another --run and --models")
-    return DataLocation(settings.run / "data", description, imported=path)
-
-
-def _in_home() -> dict[Path, str]:
-    """The places without --data that have graphs of the user, and what each has."""
-    if is_packed(HOME):
-        return {HOME: "packed"}
-    tree = list(_walk(HOME)) if os.path.isdir(HOME) else []
-    folders = (Path(parent, name) for parent, names, _ in tree for name in names)
-    own = (folder for folder in folders if not GENERATED.fullmatch(str(folder.relative_to(HOME))))
-    choices = {folder: "packed" for folder in own if is_packed(folder)}
-    if count := sum(1 for _ in _in_tree(tree)):
-        choices[HOME] = f"{count:,} {'files' if count > 1 else 'file'} to import"
-    choices = choices or {archive: "to import" for archive in ARCHIVES if os.path.isfile(archive)}
-    tables = tables_in(HOME) if tree else []
-    if tables and not choices:
-        several = f"several with `coloring-gnn import {tables[0].parent}/*{tables[0].suffix}`"
-        raise UserError(f"{tables[0]}: is this a graph? Name it with --data, {several}, or move it out of {HOME}")
-    return choices
-
-
-def output_folders(settings: RunSettings, source: DataLocation) -> list[Path]:
-    """The folders that the whole job writes to, each once."""
-    filled = [source.graphs] if source.generated or source.imported else []
-    return list(dict.fromkeys([*filled, settings.run, settings.models]))

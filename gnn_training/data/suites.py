@@ -8,7 +8,8 @@ from pathlib import Path
 
 import networkx as nx
 
-from gnn_training.graph import Graph, as_graph
+from gnn_training.graph import Graph
+from gnn_training.graph_objects import as_graph
 
 # Fewest colors known for graphs of the DIMACS/COLOR collection; a planted coloring counts.
 DIMACS = Path(__file__).with_name("dimacs.csv")

@@ -17,8 +17,8 @@ import torch
 from gnn_training import machine
 from gnn_training.console import duration, markdown_table, print_tables
 from gnn_training.data.families import RECIPES
+from gnn_training.data.location import DataLocation, locate, output_folders
 from gnn_training.data.packed import PackedGraphs, is_packed
-from gnn_training.data.sources import DataLocation, locate, output_folders
 from gnn_training.distributed import Runtime, in_group
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.ranks import launch, num_ranks, uses_gpus

@@ -19,8 +19,8 @@ from urllib3.util import Retry
 from gnn_training import __version__, files, machine, processes, run_files
 from gnn_training.console import duration
 from gnn_training.contract import MODEL_FILE, SUMS_FILE, WEB_FILE
+from gnn_training.data.location import DataLocation, locate, output_folders
 from gnn_training.data.packed import MANIFEST_FILE
-from gnn_training.data.sources import DataLocation, locate, output_folders
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.ranks import num_ranks
 from gnn_training.report.scores import METHODS

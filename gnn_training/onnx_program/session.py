@@ -18,7 +18,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from gnn_training import contract, files, hub
 from gnn_training.contract import GRAPH_TYPES, INPUTS, MAX_COLORS, MAX_WEIGHT, OPTIONAL_INPUTS, OUTPUTS
 from gnn_training.errors import UserError
-from gnn_training.graph import Graph, as_graph, concatenated, is_one_graph
+from gnn_training.graph import Graph, concatenated
+from gnn_training.graph_objects import as_graph, is_one_graph
 from gnn_training.machine import available_bytes, usable_threads
 from gnn_training.network import crossover_weights, rule
 from gnn_training.search.engine import Trained
@@ -95,7 +96,7 @@ class Model:
         steps: int | None = None, seconds: float | None = None,
     ) -> Prediction:  # fmt: skip
         """Run a graph, or a list of G graphs as one batch. An option that is left out has the file's own default.
-        graphs: of any kind that graph.as_graph takes. num_colors: colors to use per graph, 0 as predicted. Raises
+        graphs: of any kind that `as_graph` takes. num_colors: colors to use per graph, 0 as predicted. Raises
         TypeError or ValueError for what is not a graph or has no nodes, and for more than MAX_STEPS steps, MemoryError
         if the batch is too large for this machine, TimeoutError after `seconds`, when the runtime has stopped, and
         UserError if the file is no coloring network after all.
