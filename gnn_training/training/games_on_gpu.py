@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gnn_training.search import search_cuda
 from gnn_training.search.crossover import Parent
@@ -44,14 +45,7 @@ class Games(Group):
         islands, pairs = list(players), [player.waiting for player in players.values()]
         graph, k, parents, ages = self.tensors(islands, pairs)
         values = self.crossover.values(graph, k, parents, ages).masked_fill(parents < 0, 0)
-        noise = torch.ones(len(islands), CHILDREN, int(k.max()), int(k.max()), device=self.device)
-        generator, (coldest, hottest) = torch.Generator(self.device), np.log(TEMPERATURE)
-        for of_pair, (island, player), total in zip(noise, players.items(), values.sum((1, 2)), strict=True):
-            generator.manual_seed(int(player.random.integers(2**63)))
-            temperature = np.exp(player.random.uniform(coldest, hottest, size=CHILDREN))
-            gumbel = -of_pair[:, : island.k, : island.k].exponential_(generator=generator).log()
-            scale = torch.from_numpy(temperature).to(gumbel)[:, None, None] * total.abs() / (2 * island.k)
-            of_pair[:, : island.k, : island.k] = gumbel * scale
+        noise = self.noise(players, values.sum((1, 2)))
         is_turned = torch.arange(CHILDREN, device=self.device)[:, None, None] % 2 == 1
         parents, values = (
             torch.where(is_turned, x[:, None].flip(2), x[:, None].expand(-1, CHILDREN, -1, -1)).flatten(0, 1)
@@ -65,6 +59,19 @@ class Games(Group):
         made = self.launch(islands, children, MOVES)
         for (island, player), pair, rows, after in zip(players.items(), pairs, children, made, strict=False):
             player.add(pair, island.k, np.stack(rows), np.array([child.conflicts for child in after], np.int32))
+
+    def noise(self, players: dict[GpuIsland, GpuPlayer], worth: Tensor) -> Tensor:
+        """Gumbel noise (P, CHILDREN, K, K) for every choice of a class. worth (P,): sums of the values of pairs."""
+        most = max(island.k for island in players)
+        noise = torch.ones(len(players), CHILDREN, most, most, device=self.device)
+        generator, (coldest, hottest) = torch.Generator(self.device), np.log(TEMPERATURE)
+        for of_pair, (island, player), total in zip(noise, players.items(), worth, strict=True):
+            generator.manual_seed(int(player.random.integers(2**63)))
+            temperature = np.exp(player.random.uniform(coldest, hottest, size=CHILDREN))
+            gumbel = -of_pair[:, : island.k, : island.k].exponential_(generator=generator).log()
+            scale = torch.from_numpy(temperature).to(gumbel)[:, None, None] * total.abs() / (2 * island.k)
+            of_pair[:, : island.k, : island.k] = gumbel * scale
+        return noise
 
 
 def slots(device: torch.device) -> int:

@@ -102,30 +102,33 @@ class SelfPlay:
         data = Batch.from_data_list([as_data(pair, self.dataset.lists(pair.graph)) for pair in pairs])
         return data.to(self.rt.device)
 
-    @torch.no_grad()
-    def scores(self, network: CrossoverNetwork, kept: CrossoverNetwork) -> dict[str, float]:
-        """How well a network predicts the conflicts of held-out pairs, on all ranks, beside the first weights and those
-        that are kept, by the names of docs/TRAINING.md; empty if these pairs are of too few graphs.
+    def scores(self, network: CrossoverNetwork, best: CrossoverNetwork) -> dict[str, float]:
+        """How well a network predicts the conflicts of held-out pairs, on all ranks, beside the first weights and the
+        best so far, by the names of docs/TRAINING.md; empty if these pairs are of too few graphs.
         """
-        pairs, networks = self.buffer.held_out, list(dict.fromkeys((network, self.first, kept)))  # each is asked once
+        pairs = self.buffer.held_out
         _, graph = np.unique([pair.graph for pair in pairs], return_inverse=True)
         if len(set(graph.tolist())) < MIN_HELD_OUT_GRAPHS:
             return {}
-        mine = range(self.rt.rank, len(pairs), self.rt.world_size)
-        errors = np.zeros((len(pairs), len(networks)))
-        for start in range(0, len(mine), EVALUATED):
-            places = list(mine[start : start + EVALUATED])
-            batch = self.joined([pairs[i] for i in places])
-            errors[places] = np.stack([squared_errors(each(batch), batch).cpu().numpy() for each in networks], 1)
-        errors = self.rt.total(torch.from_numpy(errors)).numpy()
-        errors /= np.mean([np.square(pair.deviations).mean() for pair in pairs])
-        of_network = dict(zip(networks, errors.T, strict=True))
-        found = {"held_out_pairs": len(pairs), "crossover_explained": 1 - float(of_network[network].mean())}
-        for name, other in (("crossover_gain", self.first), ("crossover_change", kept)):
-            gains = of_network[other] - of_network[network]
+        errors = self.unexplained(pairs, network, self.first, best)
+        found = {"held_out_pairs": len(pairs), "crossover_explained": 1 - float(errors[network].mean())}
+        for name, other in (("crossover_gain", self.first), ("crossover_change", best)):
+            gains = errors[other] - errors[network]
             of_graph = np.bincount(graph, gains - gains.mean())  # pairs of one graph are alike
             found |= {name: float(gains.mean()), f"{name}_error": math.sqrt((of_graph**2).sum()) / len(pairs)}
         return found
+
+    @torch.no_grad()
+    def unexplained(self, pairs: list[Pair], *networks: CrossoverNetwork) -> dict[CrossoverNetwork, np.ndarray]:
+        """Squared errors (P,) of networks, each asked once, as shares of the mean variance among siblings."""
+        errors = {network: torch.zeros(len(pairs), dtype=torch.float64) for network in networks}
+        for start in range(self.rt.rank, len(pairs), EVALUATED * self.rt.world_size):
+            places = slice(start, start + EVALUATED * self.rt.world_size, self.rt.world_size)
+            batch = self.joined(pairs[places])
+            for network in networks:
+                errors[network][places] = squared_errors(network(batch), batch).cpu().double()
+        variance = np.mean([np.square(pair.deviations).mean() for pair in pairs])
+        return {network: self.rt.total(each).numpy() / variance for network, each in errors.items()}
 
     def state(self) -> dict:
         """What a checkpoint needs; the pairs are in files beside it."""
