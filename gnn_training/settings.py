@@ -98,6 +98,8 @@ class LabelSettings(Settings):
 
 
 class GenerateSettings(LabelSettings):
+    """Settings of `generate`."""
+
     recipe: RecipeName = "full"
     """Which graphs to make: 208 small ones (smoke), 1,250 of 100 to 1,000 nodes (cpu) or 15,000 of 10 to 999 (full)."""
     out: Path = Path("training_data/full")
@@ -107,6 +109,8 @@ class GenerateSettings(LabelSettings):
 
 
 class ImportSettings(LabelSettings):
+    """Settings of `import`."""
+
     sources: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1), _optional("PATH ...")]]
     """Files of graphs, folders of them, or .tar.gz archives; docs/DATA.md lists the formats."""
     out: Path = Path("training_data/imported")
@@ -116,6 +120,8 @@ class ImportSettings(LabelSettings):
 
 
 class TrainSettings(Settings):
+    """Settings of `train`."""
+
     device: Device = "auto"
     """Where to compute: auto takes the GPUs, or the CPU if there are none."""
     ranks: Workers = 0
@@ -210,6 +216,8 @@ class TrainSettings(Settings):
 
 
 class RunSettings(TrainSettings):
+    """Settings of `run`."""
+
     data: PathOrNone = None  # type: ignore[assignment]
     """Your graphs, in any format that `import` reads; by default those in training_data, or else generated ones."""
     recipe: RecipeName = "cpu"
@@ -234,11 +242,15 @@ class RunSettings(TrainSettings):
 
 
 class CheckSettings(RunSettings):
+    """Settings of `check`."""
+
     assume: Annotated[Annotated[str, Field(pattern=r"^(h100|h200|b200)x[1-8]$")] | None, _optional("GPUS")] = None
     """Only estimate the job on another machine, such as h200x8: h100, h200 or b200, and how many of them."""
 
 
 class PackSettings(Settings):
+    """Settings of `pack`."""
+
     run: tyro.conf.Positional[Path] = Path("runs/cpu")
     """Run folder of the training, the --run-folder of `train`."""
     models: Path = Path("models")
@@ -250,6 +262,8 @@ class PackSettings(Settings):
 
 
 class PushSettings(Settings):
+    """Settings of `push`."""
+
     repo: tyro.conf.Positional[str]
     """Repository on the Hugging Face Hub, as owner/name; it is created if it does not exist."""
     archive: Path = Path("models/trained_model.tar.gz")
@@ -261,6 +275,8 @@ class PushSettings(Settings):
 
 
 class ExportSettings(Settings):
+    """Settings of `export`."""
+
     run: tyro.conf.Positional[Path] = Path("runs/cpu")
     """Run folder of the training, the --run-folder of `train`, or a checkpoint file."""
     models: Path = Path("models")
@@ -289,6 +305,8 @@ class SearchSettings(Settings):
 
 
 class EvaluateSettings(SearchSettings):
+    """Settings of `evaluate`."""
+
     graphs: tyro.conf.Positional[Annotated[Path | None, _optional("[PATH]")]] = None
     """File of a graph, folder of files, or a folder that `generate` or `import` wrote, for its validation graphs."""
     suite: Annotated[Literal["q-coloring", "dimacs"] | None, _optional("{q-coloring,dimacs}")] = None
@@ -324,6 +342,8 @@ class EvaluateSettings(SearchSettings):
 
 
 class ColorSettings(SearchSettings):
+    """Settings of `color`."""
+
     graphs: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1), _optional("PATH ...")]]
     """File of a graph (DIMACS .col, edge list, GraphML, JSON, ...), or several, or folders, colored side by side."""
     out: Annotated[Path | None, _optional("PATH", "-o")] = None
@@ -357,6 +377,8 @@ class ColorSettings(SearchSettings):
 
 
 class ServeSettings(Settings):
+    """Settings of `serve`."""
+
     models: Annotated[Path, tyro.conf.arg(help_behavior_hint="")] = SHIPPED_MODEL.parent
     """Folder of coloring_gnn_web.onnx, such as models; by default that of the model that ships."""
     port: Annotated[int, Field(ge=0, lt=65536)] = 8000
