@@ -61,7 +61,7 @@ def test_a_signal_before_a_coloring_is_on_its_way_to_the_file_writes_it_too(
     hard: Path, tiny_model: Path, monkeypatch, capsys
 ):
     def stop(record: logging.LogRecord) -> bool:
-        if "colors (recombination)" in record.getMessage():
+        if "colors (crossover search)" in record.getMessage():
             os.kill(os.getpid(), signal.SIGTERM)
         return True
 
@@ -69,7 +69,7 @@ def test_a_signal_before_a_coloring_is_on_its_way_to_the_file_writes_it_too(
     assert main(["color", str(hard), "-m", str(tiny_model), "--seconds", "300", "--threads", "1"]) == 0
     colors, said = read_solution(hard.with_suffix(".sol")), capsys.readouterr().out
     assert "interrupted, taking the best coloring so far" in said
-    assert f" hard: {num_colors(colors)} colors by recombination" in said
+    assert f" hard: {num_colors(colors)} colors by crossover search" in said
     assert_proper(hard, colors)
 
 

@@ -1,4 +1,4 @@
-"""Islands of recombination on GPUs: in numba's simulator, on a pretended GPU, and what is said where there is none."""
+"""Islands of crossover on GPUs: in numba's simulator, on a pretended GPU, and what is said where there is none."""
 
 import math
 import re
@@ -84,7 +84,7 @@ def test_islands_color_on_gpus_that_work_and_end_without_those_that_do_not(name:
     numbers = [coloring.num_colors for coloring in colorings]
     assert all(is_proper(GRAPH, coloring.colors) for coloring in colorings)
     assert numbers == sorted(set(numbers), reverse=True)
-    assert {coloring.method for coloring in colorings} <= {f"recombination on GPU {gpu}" for gpu in (0, 1)}
+    assert {coloring.method for coloring in colorings} <= {f"crossover search on GPU {gpu}" for gpu in (0, 1)}
     assert seconds < CASES[name].seconds + 5
     expected = {
         "an error": "GPU 0 colors no more, the cores go on: cuda error: an illegal memory access was encountered",

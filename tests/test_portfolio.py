@@ -27,7 +27,7 @@ from gnn_training.search.kernels import GO
 from gnn_training.search.portfolio import colorings
 
 pytestmark = pytest.mark.usefixtures("compiled")
-METHODS: dict[Method, float] = {portfolio.extraction: 2, portfolio.recombination: 2, portfolio.fewer_colors: 1}
+METHODS: dict[Method, float] = {portfolio.independent_sets: 2, portfolio.crossover_search: 2, portfolio.fewer_colors: 1}
 GRAPH = replace(random_graph(125, 0.5), name="random")
 FEW_COLORS = 17  # as TabuCol finds them in a second; DSATUR takes 22
 
@@ -68,12 +68,12 @@ def test_completion_colors_the_rest_and_properly_where_colors_are_enough(n, dens
     assert colors[0] == n and is_proper(graph, colors)
 
 
-@pytest.mark.parametrize("method", [portfolio.tabu_search, portfolio.recombination])
+@pytest.mark.parametrize("method", [portfolio.tabu_search, portfolio.crossover_search])
 def test_every_method_colors_a_random_graph_as_well_as_published(method: Method):
     assert found(GRAPH, {method: 1}, 100_000_000, lower=FEW_COLORS)[-1].max() + 1 == FEW_COLORS
 
 
-@pytest.mark.parametrize("method", [portfolio.recombination, portfolio.extraction])
+@pytest.mark.parametrize("method", [portfolio.crossover_search, portfolio.independent_sets])
 def test_a_search_takes_the_weights_of_crossover_from_the_file(method: Method, tmp_path: Path):
     shipped, file = Model(), onnx.load(SHIPPED_MODEL)
     [entry] = [entry for entry in file.metadata_props if entry.key == "crossover"]
@@ -87,14 +87,14 @@ def test_a_search_takes_the_weights_of_crossover_from_the_file(method: Method, t
 
 @pytest.mark.parametrize("graph_seed", [4, 20])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_recombination_learns_not_to_follow_a_network_that_does_harm(graph_seed: int, seed: int, monkeypatch):
+def test_crossover_search_learns_not_to_follow_a_network_that_does_harm(graph_seed: int, seed: int, monkeypatch):
     """Every node is worth -1 to it, so the class with fewest nodes is taken."""
     lists, k = random_graph(200, 0.5, graph_seed).csr(), 24
     harmful = zero_weights()._replace(first_bias=np.ones(1, np.float32), out=np.full(1, -2, np.float32))
 
     def is_solved(generations: int, weights: CrossoverWeights) -> bool:
         search = engine.Portfolio(lists, np.arange(200) % (k + 1), Budget(math.inf, seed=seed), Trained(None, weights))
-        turns = portfolio.recombination(engine.Worker(search, 0))
+        turns = portfolio.crossover_search(engine.Worker(search, 0))
         return any(search.num_colors <= k for _ in islice(turns, 2 * generations))
 
     assert is_solved(30, zero_weights()) and is_solved(60, harmful)
@@ -103,7 +103,7 @@ def test_recombination_learns_not_to_follow_a_network_that_does_harm(graph_seed:
 
 
 def test_independent_sets_first_color_dense_random_graphs_with_far_fewer_colors_than_dsatur():
-    start, *_, last = found(random_graph(400, 0.7), {portfolio.extraction: 1}, 100_000_000)
+    start, *_, last = found(random_graph(400, 0.7), {portfolio.independent_sets: 1}, 100_000_000)
     assert last.max() <= start.max() - 12
 
 

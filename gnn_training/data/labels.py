@@ -260,7 +260,7 @@ def label(instance: Instance, moves: int, seconds: float, seed: int, trained: "e
         lower = int(given.max()) + 1
     work = len(lists.neighbours) / graph.num_nodes + MOVE_WORK  # of a move
     patience = int(moves * work * more_moves(graph.num_nodes))
-    methods: dict[engine.Method, float] = {portfolio.recombination: 2, portfolio.fewer_colors: 0.5}
+    methods: dict[engine.Method, float] = {portfolio.crossover_search: 2, portfolio.fewer_colors: 0.5}
     if trained.rule is not None:
         methods[portfolio.trained_rule] = 1
     budget = engine.Budget(deadline, lower, seed=seed)

@@ -203,7 +203,7 @@ class Worker:
         return found._replace(work=found.work + EMPTY_SLICE)
 
     def on_generation(self, parents: Sequence[Parent], k: int) -> None:
-        """A hook for subclasses, called after every generation of recombination with the parents of the next one."""
+        """A hook for subclasses, called after every generation of crossover search with the parents of the next one."""
 
 
 Method = Callable[[Worker], Iterator[int]]

@@ -56,7 +56,7 @@ def _color(worker: Worker, gpu: int, failed: set[int]) -> None:
 
     from gnn_training.search.gpu_islands import Group
 
-    worker.method, device = f"recombination on GPU {gpu}", torch.device("cuda", gpu)
+    worker.method, device = f"crossover search on GPU {gpu}", torch.device("cuda", gpu)
     try:
         with Group.on_stream([worker.lists], worker.search.trained.crossover, device) as group:
             count = group.room([int(worker.search.best.max())])

@@ -53,7 +53,7 @@ SLICE = 20_000  # moves of TabuCol
 RATIOS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the present number of colors that `fewer_colors` asks for
 FIRST_MOVES = 20_000  # of TabuCol on each of them; doubled after all of them
 SET_MOVES, LAST_SET_MOVES = 600, 19_200  # of the search for an independent set, at first and at last
-PART_WORK = 2  # of recombination, for that of the sets before it
+PART_WORK = 2  # of crossover search, for that of the sets before it
 PART_NODES, PART_SHARE = 500, 0.25  # nodes that independent sets leave: so many, or a larger share
 SETS_NODES = 700  # from which independent sets help later, in graphs of density SETS_FROM
 SET_SHARE, SET_STOP = 0.5, 0.75  # of the time: sets are given moves for the first, and stop at the second
@@ -255,7 +255,7 @@ def fewer_colors(worker: Worker) -> Iterator[int]:
         moves *= 2
 
 
-def recombination(worker: Worker) -> Iterator[int]:
+def crossover_search(worker: Worker) -> Iterator[int]:
     """HEAD (Moalic and Gondran 2018) with TabuCol, see `Island`; from the best coloring known."""
     island, weights = Island(worker.lists), worker.search.trained.crossover
     while True:
@@ -323,8 +323,8 @@ def subgraph(lists: NeighbourLists, nodes: np.ndarray) -> NeighbourLists:
     return NeighbourLists(inside[ends], target[target >= 0])
 
 
-def extraction(worker: Worker) -> Iterator[int]:
-    """EXTRACOL (Wu and Hao 2012): large independent sets become classes, and recombination colors the rest. Each time
+def independent_sets(worker: Worker) -> Iterator[int]:
+    """EXTRACOL (Wu and Hao 2012): large independent sets become classes, and crossover colors the rest. Each time
     with three times the moves for a set.
     """
     num_nodes, moves = len(worker.search.best), SET_MOVES
@@ -340,7 +340,7 @@ def extraction(worker: Worker) -> Iterator[int]:
         else:
             part = Part(worker, colors)
             part.offer(part.search.best)
-            turns = recombination(part)
+            turns = crossover_search(part)
             while done <= PART_WORK * spent and part.search.num_colors > 1:
                 work = next(turns)
                 done += work
@@ -352,9 +352,9 @@ def methods_for(lists: NeighbourLists, first: Coloring, clique: int, trained: Tr
     """The portfolio for a graph with a first coloring: methods and their shares of the work. The first one begins."""
     n, is_random = len(first.colors), first.num_colors >= RANDOM_RATIO * clique
     proof = 1 if n <= PROOF_NODES else PROOF_SHARE
-    methods: dict[Method, float] = {branch_and_bound: proof, recombination: 2, trained_rule: 2, fewer_colors: 0.5}
+    methods: dict[Method, float] = {branch_and_bound: proof, crossover_search: 2, trained_rule: 2, fewer_colors: 0.5}
     if is_random and density(lists) >= SETS_FROM and n >= SETS_NODES:  # where nobody proves anything
-        methods = {recombination: 2, extraction: 4, fewer_colors: 0.5, trained_rule: 0.5}
+        methods = {crossover_search: 2, independent_sets: 4, fewer_colors: 0.5, trained_rule: 0.5}
     if trained.rule is None:
         del methods[trained_rule]
     return methods

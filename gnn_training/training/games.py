@@ -1,4 +1,4 @@
-"""A game of self-play: a search on one graph by recombination, one of the methods of `color`.
+"""A game of self-play: a search on one graph by crossover search, one of the methods of `color`.
 
 For some of its pairs of parents, further children are made, whose classes are drawn by a softmax over
 their sums of values. What is learned are the conflicts that TabuCol leaves of each.
@@ -19,7 +19,7 @@ from gnn_training.search import kernels
 from gnn_training.search.crossover import Parent, crossover, features_of, node_values, stacked
 from gnn_training.search.engine import Budget, Portfolio, Trained, Worker
 from gnn_training.search.first_colorings import seeded
-from gnn_training.search.portfolio import recombination
+from gnn_training.search.portfolio import crossover_search
 
 PAIRS = 8, 128  # of parents that a game meets; their number is drawn
 RECORDED = 32  # of these, at most
@@ -59,7 +59,7 @@ class Player(Worker):
 
     def play(self) -> list[Pair]:
         """Search until there were `num_pairs`, and return those that were recorded."""
-        turns = recombination(self)
+        turns = crossover_search(self)
         while self.num_seen < self.num_pairs and self.search.is_running:
             next(turns)
         return self.pairs

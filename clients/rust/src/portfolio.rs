@@ -27,7 +27,7 @@ const RATIOS: [f64; 5] = [0.5, 0.6, 0.7, 0.8, 0.9]; // of the present number of 
 const FIRST_MOVES: usize = 20_000; // of TabuCol on each of them; doubled after all of them
 const SET_MOVES: usize = 600; // of the search for an independent set, at first,
 const LAST_SET_MOVES: usize = 19_200; // and at last
-const PART_WORK: usize = 2; // of recombination, for that of the sets before it
+const PART_WORK: usize = 2; // of crossover search, for that of the sets before it
 const PART_NODES: f64 = 500.0; // nodes that independent sets leave: so many,
 const PART_SHARE: f64 = 0.25; // or a larger share
 const SPARSEST: f64 = 0.02; // density from which independent sets color first
@@ -157,14 +157,14 @@ pub(crate) fn threads_of(asked: usize) -> usize {
 
 /// The portfolio for a graph with a first coloring: methods and their shares of the work. The first one begins.
 fn methods_for(graph: &Graph, num_colors: usize, clique: usize) -> Vec<(Make, f64)> {
-    let recombination: Make = || Box::<Recombination>::default();
+    let crossover: Make = || Box::<CrossoverSearch>::default();
     let trained_rule: Make = || Box::<TrainedRule>::default();
     let fewer: Make = || Box::<Fewer>::default();
-    let extraction: Make = || Box::<Extraction>::default();
+    let sets: Make = || Box::<IndependentSets>::default();
     if num_colors >= RANDOM_RATIO * clique && density(graph) >= SETS_FROM && graph.num_nodes() >= SETS_NODES {
-        vec![(recombination, 2.0), (extraction, 4.0), (fewer, 0.5), (trained_rule, 0.5)]
+        vec![(crossover, 2.0), (sets, 4.0), (fewer, 0.5), (trained_rule, 0.5)]
     } else {
-        vec![(recombination, 2.0), (trained_rule, 2.0), (fewer, 0.5)]
+        vec![(crossover, 2.0), (trained_rule, 2.0), (fewer, 0.5)]
     }
 }
 
@@ -341,7 +341,7 @@ impl<'a> Worker<'a> {
 /// (Thompson 1933), if the better one leaves fewer conflicts in two of three generations whose children differ in choice
 /// and conflicts.
 #[derive(Default)]
-struct Recombination {
+struct CrossoverSearch {
     num_colors: usize, // of the best coloring when the parents began; 0 before the first
     starts: [Vec<u32>; 2],
     second: Vec<u32>,           // the second parent of the last generation
@@ -362,7 +362,7 @@ impl Default for Odds {
     }
 }
 
-impl Recombination {
+impl CrossoverSearch {
     fn step_in(&mut self, problem: &Problem, worker: &mut Worker) -> usize {
         let best = problem.best();
         let num_colors = num_colors(&best);
@@ -423,9 +423,9 @@ impl Recombination {
     }
 }
 
-impl Method for Recombination {
+impl Method for CrossoverSearch {
     fn name(&self) -> &'static str {
-        "recombination"
+        "crossover search"
     }
 
     fn step(&mut self, worker: &mut Worker) -> usize {
@@ -496,31 +496,31 @@ impl Method for Fewer {
     }
 }
 
-/// EXTRACOL (Wu and Hao 2012): large independent sets become classes, and recombination colors the rest. Each time with
+/// EXTRACOL (Wu and Hao 2012): large independent sets become classes, and crossover colors the rest. Each time with
 /// three times the moves for a set.
 #[derive(Default)]
-struct Extraction {
+struct IndependentSets {
     attempt: u32,
     classes: Option<Classes>,
     spent: usize,
-    part: Option<(Problem, Recombination, usize)>,
+    part: Option<(Problem, CrossoverSearch, usize)>,
 }
 
-impl Extraction {
+impl IndependentSets {
     fn begin_again(&mut self) {
         *self = Self { attempt: self.attempt + 1, ..Self::default() };
     }
 }
 
-impl Method for Extraction {
+impl Method for IndependentSets {
     fn name(&self) -> &'static str {
-        "extraction"
+        "independent sets"
     }
 
     fn step(&mut self, worker: &mut Worker) -> usize {
         let whole = &worker.search.whole;
-        if let Some((part, recombination, left)) = &mut self.part {
-            let work = recombination.step_in(part, worker);
+        if let Some((part, search, left)) = &mut self.part {
+            let work = search.step_in(part, worker);
             *left = left.saturating_sub(work);
             if *left == 0 || part.num_colors() == 1 {
                 self.begin_again();
@@ -542,7 +542,7 @@ impl Method for Extraction {
             worker.offer(whole, joined(&nodes, &first, colors));
             let part = Problem { part: Some((nodes, colors.clone())), ..Problem::new(lists, first) };
             if part.num_colors() > 1 {
-                self.part = Some((part, Recombination::default(), PART_WORK * self.spent));
+                self.part = Some((part, CrossoverSearch::default(), PART_WORK * self.spent));
             } else {
                 self.begin_again();
             }
@@ -631,7 +631,7 @@ mod tests {
     fn a_search_takes_the_weights_of_crossover_from_its_rule() {
         let graph = graph(150, 150);
         let by_size = Rule { crossover: None, ..Rule::default() };
-        let found = |rule| found_by(rule, 150, &graph, &mut Recombination::default()).1;
+        let found = |rule| found_by(rule, 150, &graph, &mut CrossoverSearch::default()).1;
         assert_ne!(found(&Rule::default()), found(&by_size));
     }
 
@@ -639,7 +639,7 @@ mod tests {
     fn independent_sets_may_leave_one_class_or_nothing() {
         for (nodes, edges) in [(20, (0..100).map(|i| (i / 10, 10 + i % 10)).collect()), (8, vec![(0, 1)])] {
             let graph = Graph::from_edges(nodes, edges).unwrap();
-            assert_eq!(colors_after(10, &graph, &mut Extraction::default()), [2]);
+            assert_eq!(colors_after(10, &graph, &mut IndependentSets::default()), [2]);
         }
     }
 
@@ -658,9 +658,9 @@ mod tests {
     fn every_method_alone_finds_fewer_colors_and_repeats_itself() {
         let (random, planted) = (graph(250, 250), graph(250, 15));
         let methods: [(Make, &Graph, usize, usize); 4] = [
-            (|| Box::<Recombination>::default(), &random, 200, 30),
+            (|| Box::<CrossoverSearch>::default(), &random, 200, 30),
             (|| Box::<TrainedRule>::default(), &random, 8, 31),
-            (|| Box::<Extraction>::default(), &random, 60, 31),
+            (|| Box::<IndependentSets>::default(), &random, 60, 31),
             (|| Box::<Fewer>::default(), &planted, 20, 15),
         ];
         for (make, graph, steps, enough) in methods {

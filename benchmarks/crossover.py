@@ -1,9 +1,9 @@
 """Measure the network that says which classes a child of two colorings takes; `train` trains it, by self-play.
 
-    python -m benchmarks.recombination colors --weights runs/cpu           # that are left after some seconds
-    python -m benchmarks.recombination target --weights runs/cpu           # until `color` has the colors of HEAD
-    python -m benchmarks.recombination graphs --out graphs.pkl --seed 1    # where crossover decides, and their k
-    python -m benchmarks.recombination measure --graphs graphs.pkl --weights runs/cpu
+    python -m benchmarks.crossover colors --weights runs/cpu           # that are left after some seconds
+    python -m benchmarks.crossover target --weights runs/cpu           # until `color` has the colors of HEAD
+    python -m benchmarks.crossover graphs --out graphs.pkl --seed 1    # where crossover decides, and their k
+    python -m benchmarks.crossover measure --graphs graphs.pkl --weights runs/cpu
 
 `colors` compares what is reached in the same time, `target` the time until the same is reached. `graphs` looks for
 graphs and k for which HEAD needs 10 to 100 generations; `measure` counts moves and seconds until they are solved.
@@ -33,7 +33,7 @@ from gnn_training.search import kernels
 from gnn_training.search.crossover import GENERATION
 from gnn_training.search.engine import Budget, Portfolio, Trained, Worker
 from gnn_training.search.first_colorings import clique_size
-from gnn_training.search.portfolio import colorings, compile_all, recombination
+from gnn_training.search.portfolio import colorings, compile_all, crossover_search
 from gnn_training.settings import SHIPPED
 from gnn_training.training import checkpoint
 
@@ -80,7 +80,7 @@ def solve(task: Task, weights: CrossoverWeights, seed: int, limit: int = LIMIT) 
     """Moves and seconds until a graph has k colors, and whether it has; twice those of `limit` generations, if not."""
     n, start = task.lists.num_nodes, time.process_time()
     worker = Watched(task.lists, np.arange(n) % (task.k + 1), weights, seed)  # no better than a random coloring
-    turns = recombination(worker)
+    turns = crossover_search(worker)
     for _ in range(2 * limit):
         next(turns)
         if worker.search.num_colors <= task.k:
@@ -143,9 +143,9 @@ def any_graph(rng: np.random.Generator, sizes: tuple[int, int]) -> tuple[Graph, 
 
 
 def colors_after(seconds: float, lists: NeighbourLists, first: np.ndarray, clique: int, *arm: Any) -> int:
-    """Colors that recombination alone reaches in some seconds of a core. arm: weights and seed."""
+    """Colors that crossover search alone reaches in some seconds of a core. arm: weights and seed."""
     worker = Watched(lists, first, *arm)
-    end, turns = time.process_time() + seconds, recombination(worker)
+    end, turns = time.process_time() + seconds, crossover_search(worker)
     while time.process_time() < end and worker.search.num_colors > max(2, clique):
         next(turns)
     return worker.search.num_colors
@@ -267,6 +267,6 @@ def arms_of(paths: tuple[Path, ...]) -> list[CrossoverWeights]:
 
 
 if __name__ == "__main__":
-    from benchmarks import recombination as this  # files name its classes, not those of __main__
+    from benchmarks import crossover as this  # files name its classes, not those of __main__
 
     tyro.cli(this.Colors | this.Target | this.Graphs | this.Measure, description=__doc__).run()
