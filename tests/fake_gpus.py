@@ -6,6 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from checkout import write_program
 
 from gnn_training import machine
 
@@ -33,8 +34,7 @@ def listing(gpus: int, slices: int = 0) -> list[str]:
 def nvidia_smi(folder: Path, gpus: int = 0, driver: str = "580.65.06", slices: int = 0) -> None:
     """Put an nvidia-smi for a machine like that into `folder`."""
     drivers = shlex.join([driver] * gpus or ["No devices were found"])
-    (folder / "nvidia-smi").write_text(SMI.format(listing=shlex.join(listing(gpus, slices)), drivers=drivers))
-    (folder / "nvidia-smi").chmod(0o755)
+    write_program(folder / "nvidia-smi", SMI.format(listing=shlex.join(listing(gpus, slices)), drivers=drivers))
 
 
 def no_gpus(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -6,7 +6,7 @@ FUZZ_SEED: where the long form begins; printed when something is found. FUZZ_RES
 
 import json
 import os
-import resource
+import re
 import signal
 import time
 from collections import Counter
@@ -68,13 +68,17 @@ def col(graph: tuple[int, Edges]) -> bytes:
     return "\n".join(lines).encode() + b"\n"
 
 
+def edge_list(graph: tuple[int, Edges]) -> bytes:
+    return "".join(f"{u} {v}\n" for u, v in graph[1]).encode()
+
+
 def explore(check: Callable[[Any], str | None], make: Callable[[Random], Any], quick=QUICK_EXAMPLES) -> None:
     """Call check with values made by make(generator). It returns a word for what happened, such as "accepted", which is
     counted. AssertionError if a call takes longer than 10 s, or if all together need 1 GB more of memory. quick: number
     of calls when FUZZ_SECONDS is not set.
     """
     outcomes: Counter[str] = Counter()
-    before, started = _peak_bytes(), time.monotonic()
+    before, started = reset_peak(), time.monotonic()
     for seed in count(SEED):
         value = make(Random(seed))
         try:
@@ -86,7 +90,7 @@ def explore(check: Callable[[Any], str | None], make: Callable[[Random], Any], q
         seconds = round(time.monotonic() - started, 1)
         if seed >= SEED + quick and seconds >= SECONDS:
             break
-    more = _peak_bytes() - before
+    more = peak_bytes() - before
     assert more < MEMORY, f"{more / 1e6:.0f} MB more memory than before"
     assert set(outcomes) != {"refused"}, "no input was accepted"
     if folder := os.environ.get("FUZZ_RESULTS"):
@@ -117,5 +121,11 @@ def _no_hang() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _peak_bytes() -> int:
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def reset_peak() -> int:
+    """Forget the most memory that this process has had; what it has now, in bytes."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak_bytes()
+
+
+def peak_bytes() -> int:
+    return 1024 * int(re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0])

@@ -1,4 +1,4 @@
-"""Graphs for the tests of the search, the network and the exported program."""
+"""Graphs and weights for the tests of the search, the network and the exported program, and pairs of games."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,19 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnn_training.graph import Graph, NeighbourLists, concatenated
+from gnn_training.graph import Graph, NeighbourLists, concatenated, conflicts
+from gnn_training.network import rule
 from gnn_training.network.graphs import Graphs, pad
-from gnn_training.network.network import ColoringNetwork
+from gnn_training.network.network import ColoringNetwork, first_weights
+from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.onnx_program import tensor_search
 from gnn_training.onnx_program.program import limits
 from gnn_training.search.batches import Searcher
+from gnn_training.training.games import CHILDREN, Pair
 from gnn_training.training.learner import SIGMA, loss_terms
 from gnn_training.training.loader import GraphBatch
+
+MANY_MOVERS = 3.0  # control bias of the margin: exp(3) lets nearly every active node move
 
 
 def random_graph(num_nodes: int, density: float, seed: int = 0) -> Graph:
@@ -59,6 +64,33 @@ def terms_of(network: ColoringNetwork, batch: GraphBatch, search: Searcher, roun
     """Loss terms of a batch: the searches, then the network."""
     found = search(network.rule.detach() + SIGMA * torch.stack([batch.epsilon, -batch.epsilon]), batch, rounds)
     return loss_terms(network(batch.states and batch.states.inputs, batch.pairs), batch, *found)
+
+
+def random_weights(seed: int, scale: float = 0.5) -> Tensor:
+    """Weights (NUM_WEIGHTS,) of a network that is far from the first one, or not, with scale 0."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return first_weights() + scale * torch.randn(NUM_WEIGHTS)
+
+
+def with_control(weights: Tensor, name: str, value: float) -> Tensor:
+    """Weights with another bias of the tenure, tenure per conflicted node, spread, margin or jitter."""
+    changed = weights.clone()
+    changed[rule.OUTPUTS * len(rule.GRAPH_FEATURES) + rule.CONTROLS.index(name)] = value
+    return changed
+
+
+def check_pairs(pairs: list[Pair], graph: Graph, place: int) -> None:
+    """Assert what holds for the pairs of a game."""
+    for pair in pairs:
+        assert pair.graph == place and pair.colors.shape == pair.ages.shape == (2, graph.num_nodes)
+        assert pair.colors.min() == 0 and pair.colors.max() < pair.k <= 20
+        assert all(conflicts(graph, colors.astype(int)) > 0 for colors in pair.colors)  # parents are not proper
+        assert pair.origin.shape == (CHILDREN, graph.num_nodes) and set(np.unique(pair.origin)) <= {-1, 0, 1}
+        assert len(set(map(bytes, pair.origin))) > 2 and pair.conflicts.min() < pair.conflicts.max()
+        for origin in pair.origin:  # a child takes half of its classes from each, and few nodes are left
+            taken = [len(np.unique(pair.colors[p][origin == p])) for p in range(2)]
+            assert max(taken) <= (pair.k + 1) // 2 and (origin < 0).mean() < 0.7
 
 
 def graph_of(lists: NeighbourLists) -> Graph:

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiny_runs import ROOT
 
 from benchmarks import search_speed
 
-ROOT = Path(__file__).parents[1]
 NUMBER, MEAN = r" *-?[\d,.]+%? *", r" *-?[\d.]+ ± [\d.]+ *"
 SECTION = r"# Page\n\n## Measured\n\n"  # to be replaced
 SMALL = "--sizes 60 80"

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 import tiny_runs
 import torch
+from checkout import flip_last_byte
 from fake_gpus import no_gpus, nvidia_smi, torch_finds
 from torch.nn.parallel import DistributedDataParallel
 
@@ -134,8 +135,7 @@ def test_no_network_outlives_its_process_group(tiny_data: Path, tmp_path: Path, 
 
 def test_damaged_graphs_are_a_problem(here: Path):
     tiny_runs.write_data(here / "mine", graphs=3)
-    *before, last = (here / "mine/graphs.safetensors").read_bytes()
-    (here / "mine/graphs.safetensors").write_bytes(bytes([*before, last ^ 1]))
+    flip_last_byte(here / "mine/graphs.safetensors")
     with pytest.raises(UserError, match="would not start: .*graphs.safetensors: differs from its manifest"):
         job.check(settings(data=Path("mine")))
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from tiny_runs import ROOT
 
 from gnn_training import __main__ as program
 from gnn_training import __version__, console, settings
@@ -22,7 +23,6 @@ from gnn_training.errors import MachineError, StorageError, TrainingError, UserE
 from gnn_training.jobs import check
 from gnn_training.jobs.run import plan
 
-ROOT = Path(__file__).parents[1]
 AS_PROGRAM = ["-c", "import sys; sys.argv[0] = 'coloring-gnn'; import gnn_training.__main__"]
 COLOR = ["-m", "gnn_training", "color", "x"]
 FULL = "coloring-gnn: the output cannot be written (no space left on device); make room"
@@ -183,6 +183,7 @@ def test_bad_settings_file_is_refused_in_one_sentence(content: str | None, words
         (["evaluate", "--suite", "dimacs"], "graphs must be given"),
         (["evaluate", "x", "--suite", "q-coloring"], "suite q-coloring makes its own graphs: leave out x"),
         (["evaluate", "x", "--report", "x.html"], "report (x.html) is for the numbers: name a .json file"),
+        (["evaluate", "x", "--gpus", "all"], "GPUs search for --seconds: give them, or leave out --gpus"),
         (["evaluate", "x", "--report", "."], "report (.) is for the numbers: name a .json file"),
     ],
 )

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,17 +16,12 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from checkout import check_schema, write_program
+from tiny_runs import ROOT
 
-ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 FILES = sorted(path.name for path in DEPLOY.iterdir() if path.is_file())
 IMAGE = "registry.example/coloring-gnn:latest"
-
-
-def check_schema(name: str, part: str = "") -> Callable[[Any], None]:
-    schema = json.loads((ROOT / "tests" / name).read_text())
-    reference = {"$ref": f"#/components/schemas/{part}"} if part else {}
-    return partial(jsonschema.validate, schema=schema | reference)
 
 
 # What reads each file, and a name in it to misspell.
@@ -68,25 +62,16 @@ def test_pod_waits_for_a_driver_that_the_locked_torch_can_use():
     assert pod["gpu"]["minCudaVersion"].split(".")[0] == torch_needs
 
 
-def test_a_pod_of_kubernetes_has_the_shared_memory_that_nccl_asks_for():
-    *_, job = yaml.safe_load_all((DEPLOY / "kubernetes-job.yaml").read_text())
-    pod = job["spec"]["template"]["spec"]
-    assert {"name": "shm", "mountPath": "/dev/shm"} in pod["containers"][0]["volumeMounts"]
-    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}} in pod["volumes"]
-
-
 @pytest.fixture
 def tools(tmp_path: Path) -> dict[str, str]:
     """Environment of an orchestrator in which the container tools only note how they were called, in tmp_path/calls."""
     folder = tmp_path / "bin"
-    folder.mkdir()
     for tool, then in (
         ("apptainer", '[[ $1 != pull ]] || touch "$2"'),
         ("srun", 'while [[ $1 == -* ]]; do shift; done; "$@"'),
         ("run_multigpu.sh", ""),
     ):
-        (folder / tool).write_text(f'#!/usr/bin/env bash\necho {tool} "$@" >>"{tmp_path}/calls"\n{then}\n')
-        (folder / tool).chmod(0o755)
+        write_program(folder / tool, f'#!/usr/bin/env bash\necho {tool} "$@" >>"{tmp_path}/calls"\n{then}\n')
     return os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(tmp_path)}
 
 
@@ -102,13 +87,6 @@ def test_slurm_reads_its_directives_pulls_once_and_starts_the_container(tmp_path
     assert pull == f"apptainer pull {image} docker://{IMAGE}"
     assert starts[0].startswith("srun --cpus-per-task=64 --kill-on-bad-exit=1 ")
     assert starts[1::2] == [inside] * 2
-
-
-def test_skypilot_machine_costs_nothing_after_the_end_and_its_results_are_in_a_bucket():
-    task = yaml.safe_load((DEPLOY / "skypilot.yaml").read_text())
-    assert task["resources"]["autostop"]["down"] and task["resources"]["image_id"] == f"docker:{IMAGE}"
-    assert task["file_mounts"]["/workspace"]["mode"] == "MOUNT_CACHED"  # MOUNT can neither append to a file nor lock it
-    assert task["run"].startswith("cd /workspace ") and task["num_nodes"] == 1
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from checkout import write_program
 from tiny_runs import ROOT, wait_for
 
 LOCK = "requirements.lock"
@@ -39,15 +40,6 @@ esac
 """
 
 
-def copy_checkout(folder: Path) -> None:
-    """Copy the files of this checkout that git keeps, with their times."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    for name in filter(lambda name: (ROOT / name).is_file(), names):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, folder / name)
-
-
 class Clone:
     """A checkout with the real scripts, a program that only prints its arguments, and a PATH of its own."""
 
@@ -57,8 +49,7 @@ class Clone:
         for path in (*(self.root / name for name in ("scripts", "gnn_training")), self.bin):
             path.mkdir(parents=True)
         for name in (*SCRIPTS, "scripts/environment.sh"):
-            (self.root / name).write_text((ROOT / name).read_text())
-            (self.root / name).chmod(0o755)
+            shutil.copy(ROOT / name, self.root / name)
         (self.root / LOCK).write_text(f"torch==2.13.0 \\\n{HASH}")
         (self.root / "gnn_training/__main__.py").write_text(PROGRAM)
         for tool in TOOLS:
@@ -69,10 +60,7 @@ class Clone:
 
     def tool(self, name: str, script: str) -> None:
         """Put a command on the clone's PATH."""
-        path = self.bin / name
-        path.unlink(missing_ok=True)
-        path.write_text(f"#!{shutil.which('bash')}\n{script}\n")
-        path.chmod(0o755)
+        write_program(self.bin / name, f"#!{shutil.which('bash')}\n{script}\n")
 
     def uv(self, install: str = "true") -> None:
         """A uv that notes its calls, makes an environment at once and does `install` for `uv pip install`."""

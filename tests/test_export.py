@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 from small_graphs import random_graph
+from tiny_runs import ROOT
 
 from gnn_training import __version__, contract
 from gnn_training.__main__ import main
@@ -36,7 +37,6 @@ from gnn_training.onnx_program.session import Model, from_logits
 from gnn_training.settings import SHIPPED, ExportSettings
 from gnn_training.training import checkpoint
 
-ROOT = Path(__file__).parents[1]
 FOLDER = SHIPPED_MODEL.parent
 ROUNDS = 24  # of an exported file, see conftest.py
 OLDEST_RUNTIME = Path(sys.prefix) / "oldest-onnxruntime"  # where ./test.sh installs it; `done` when it is complete

@@ -8,11 +8,10 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from tiny_runs import ROOT
 
 from gnn_training import files
 from gnn_training.errors import StorageError, UserError
-
-ROOT = Path(__file__).parents[1]
 
 
 def test_a_failed_or_interrupted_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path: Path, monkeypatch):

@@ -18,7 +18,7 @@ from random import Random
 import pytest
 import tiny_runs
 from dimacs import json_graph
-from fuzzing import Edges, col, damage, damaged, explore, random_graph, refusal
+from fuzzing import Edges, col, damage, damaged, edge_list, explore, random_graph, refusal
 
 from gnn_training.data import formats, packed, sources
 from gnn_training.data.families import draw as draw_graph
@@ -29,10 +29,6 @@ from gnn_training.graph import Graph
 pytestmark = pytest.mark.fuzz
 ASCII = " \t\n\r\x0b\x0c"
 csv.field_size_limit(1 << 20)
-
-
-def edge_list(graph: tuple[int, Edges]) -> bytes:
-    return "".join(f"{u} {v}\n" for u, v in graph[1]).encode()
 
 
 def graphml(graph: tuple[int, Edges]) -> bytes:
@@ -286,5 +282,5 @@ def test_packed_graphs_can_be_used_or_are_named_as_damaged(name: str, tmp_path: 
 
 def test_readers_have_the_limits_that_the_documentation_names():
     limits = {name: f"{form.limit // 10**6} MB" for name, form in formats.FORMATS.items()}
-    text = (Path(__file__).parents[1] / "docs" / "DATA.md").read_text()
+    text = (tiny_runs.ROOT / "docs" / "DATA.md").read_text()
     assert all(limit in text for limit in limits.values())

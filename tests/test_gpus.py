@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from checkout import write_program
 from fake_gpus import TOO_OLD, no_gpus, nvidia_smi, torch_finds
 from tiny_runs import ROOT
 
@@ -56,8 +57,7 @@ def test_gpus_that_a_driver_too_old_only_counts_are_not_usable(here: Path, monke
 
 def test_driver_that_hangs_is_not_waited_for(here: Path, monkeypatch):
     monkeypatch.setattr(machine, "SMI_SECONDS", 0.3)
-    (here / "nvidia-smi").write_text(f"#!/bin/sh\nexec {shutil.which('sleep', path=os.defpath)} 60\n")
-    (here / "nvidia-smi").chmod(0o755)
+    write_program(here / "nvidia-smi", f"#!/bin/sh\nexec {shutil.which('sleep', path=os.defpath)} 60\n")
     started = time.monotonic()
     with pytest.raises(MachineError, match="nvidia-smi has not answered in 0.3 s, so the driver hangs: take another"):
         machine.num_gpus()
@@ -136,7 +136,7 @@ def test_settings_made_for_gpus_are_refused_without_one_and_told_why():
     assert num_ranks(SINGLE.model_copy(update={"device": "cpu", "ranks": 1})) == 1
 
 
-def test_a_job_for_gpus_can_be_rehearsed_without_one_but_makes_no_graphs(here: Path, monkeypatch, capsys):
+def test_a_job_for_gpus_can_be_planned_without_one_but_makes_no_graphs(here: Path, monkeypatch, capsys):
     monkeypatch.chdir(here)
     with pytest.raises(MachineError, match="^there is no GPU"):
         run.run(MULTI)

@@ -16,6 +16,7 @@ import torch
 import yaml
 from dimacs import queens, read_solution
 from safetensors.torch import load
+from tiny_runs import ROOT
 
 from gnn_training import hub
 from gnn_training.contract import SUMS_FILE, WEIGHTS_FILE
@@ -25,7 +26,6 @@ from gnn_training.graph import is_proper
 from gnn_training.jobs.push import dry_run
 from gnn_training.settings import PushSettings
 
-ROOT = Path(__file__).parents[1]
 FETCH = "import sys; from gnn_training.hub import UserError, model_file\n" + (
     "try: print(model_file(sys.argv[1]))\nexcept UserError as error: sys.exit(str(error))"
 )

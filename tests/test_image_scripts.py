@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from checkout import write_program
 from tiny_runs import ROOT, git
 
 PUSHED, OTHER = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
@@ -41,8 +42,7 @@ class Checkout:
         commands = BEHAVIOUR | {name.replace("_", " "): script for name, script in behaviour.items()}
         cases = [f'"{name} "*) {script} ;;' for name, script in sorted(commands.items(), reverse=True)]
         script = f'#!/bin/bash\necho "$*" >>{self.calls}\ncase "$* " in\n' + "\n".join(cases) + "\nesac\n"
-        self._client.write_text(script)
-        self._client.chmod(0o755)
+        write_program(self._client, script)
         command, env = ["./build_and_push.sh", *flags], os.environ | {"DOCKER": str(self._client)} | (env or {})
         return subprocess.run(command, cwd=self.root, env=env, capture_output=True, text=True, timeout=60)
 

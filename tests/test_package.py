@@ -7,11 +7,11 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import fields
-from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
+from tiny_runs import ROOT
 
 from gnn_training import __version__, contract
 from gnn_training.data import packed
@@ -20,7 +20,6 @@ from gnn_training.settings import RunSettings, TrainSettings
 from gnn_training.training import checkpoint
 from gnn_training.training.logbook import Progress
 
-ROOT = Path(__file__).parents[1]
 LOCKS = ("requirements.lock", "requirements-oldest.lock", "requirements-dev.lock")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

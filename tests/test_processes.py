@@ -30,7 +30,7 @@ child = subprocess.Popen(["sleep", "60"])
 print("started", child.pid, flush=True)
 child.wait()
 """
-DEAF = """
+ENDS_NEVER = """
 import signal, time
 signal.signal(signal.SIGTERM, lambda *_: print("noticed", flush=True))
 print("started 0", flush=True)
@@ -62,7 +62,7 @@ def test_signal_to_the_parent_ends_the_child_and_its_children(number: signal.Sig
 
 
 def test_second_signal_kills_a_child_that_does_not_end():
-    process, _ = start_parent(DEAF)
+    process, _ = start_parent(ENDS_NEVER)
     process.terminate()
     assert process.stdout is not None and process.stdout.readline() == "noticed\n"
     process.terminate()

@@ -4,7 +4,9 @@ before the first step on GPUs, all stop if one of them searches wrongly.
 
 import signal
 import subprocess
+import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +21,16 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import MachineError, UserError
 from gnn_training.jobs.train import train
+from gnn_training.network.crossover_weights import zero_weights
+from gnn_training.search import kernels
 from gnn_training.search.batches import Searcher, search_on_cpu
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint
+from gnn_training.training.games import Pair, Player
 from gnn_training.training.learner import LOSS_WEIGHTS, MAX_BAD_STEPS, Learner
 from gnn_training.training.loader import GraphBatch, GraphLoader
 from gnn_training.training.self_check import self_check
+from gnn_training.training.self_play import SelfPlay
 from gnn_training.training.trainer import Trainer
 from gnn_training.training.validation import Validation
 
@@ -49,21 +55,24 @@ def output_of(process: subprocess.Popen, code: int = 0) -> str:
 
 
 def learn(
-    rt: Runtime, settings: TrainSettings, steps: int, poisoned: int = -1,
+    rt: Runtime, settings: TrainSettings, steps: int, pairs: Sequence[Pair] = (), poisoned: int = -1,
     resume: Path | None = None, save: Path | None = None,
 ) -> dict:  # fmt: skip
-    """What one rank sees of so many steps; the rank `poisoned` has labels that make its loss NaN."""
-    data = PackedGraphs.open(settings.data)
-    if rt.rank == poisoned:
-        data.tensors["reached"] = np.full_like(data.reached, -2)  # whose logarithm is NaN
+    """What one rank sees of so many steps, with these pairs of self-play; the rank `poisoned` has labels that make its
+    loss NaN.
+    """
+    data = (tiny_runs.poisoned if rt.rank == poisoned else PackedGraphs.open)(settings.data)
     loader, reports, error = GraphLoader(settings, data, rt), [], ""
     learner = Learner(settings, search_on_cpu, rt, settings.steps)
     if resume:
         learner.load_state(checkpoint.load(resume))
+    games = SelfPlay(settings, loader.dataset, loader.sampler.indices, learner.average.crossover, rt)
+    games.buffer.add(0, pairs)
     before = weights(learner).copy()
     try:
         for _, batch in zip(range(steps), loader.starting_at(learner.step), strict=False):
-            learner.update(batch)
+            joined, number = games.batch(learner.step)
+            learner.update(replace(batch, pairs=joined, num_pairs=number))
             reports.append(learner.means())
     except UserError as mistake:
         error = str(mistake)
@@ -81,7 +90,8 @@ def weights(learner: Learner) -> np.ndarray:
 
 def assert_same_reports(a: dict, b: dict) -> None:
     tiny_runs.assert_same_steps(*(torch.from_numpy(each) for each in (a["weights"], b["weights"], b["before"])))
-    for mine, other in zip(reversed(a["reports"]), reversed(b["reports"]), strict=False):
+    assert a["reports"] and a["step"] == b["step"]
+    for mine, other in zip(a["reports"], b["reports"][-len(a["reports"]) :], strict=True):
         assert mine == pytest.approx(other, rel=1e-3, abs=1e-6)
 
 
@@ -110,23 +120,32 @@ def test_machines_with_different_graphs_are_refused_on_every_rank(tiny_data: Pat
 
 def shared(data: Path, ranks: int, **changes) -> TrainSettings:
     """Batches of so many ranks that together are those of one."""
-    return tiny_runs.settings(data, Path("nowhere"), batch_size=4 // ranks, **({"batch_states": 4 // ranks} | changes))
+    sizes = {"batch_size": 4 // ranks, "batch_states": 4 // ranks, "batch_pairs": 8 // ranks}
+    return tiny_runs.settings(data, Path(tempfile.mkdtemp()), **(sizes | changes))
 
 
 @pytest.fixture(scope="module")
-def alone(tiny_data: Path, rt: Runtime) -> dict:
+def pairs(tiny_data: Path) -> list[Pair]:
+    """Of a game on a graph that is trained on."""
+    lists = PackedGraphs.open(tiny_data).graph(8).csr()
+    return Player(8, lists, kernels.dsatur(*lists), 1, zero_weights(), 0).play()
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_data: Path, rt: Runtime, pairs: list[Pair]) -> dict:
     """What one rank sees of four steps."""
-    return learn(rt, shared(tiny_data, 1), 4)
+    return learn(rt, shared(tiny_data, 1), 4, pairs)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_take_the_steps_of_one_rank_on_the_whole_batch_and_their_rate_grows_as_asked(
-    tiny_data: Path, ranks: int, alone: dict
+    tiny_data: Path, ranks: int, alone: dict, pairs: list[Pair]
 ):
     scaled = {"lr_scaling": "linear", "learning_rate": 2e-3 / ranks}
-    group = in_group(ranks, learn, shared(tiny_data, ranks, **scaled), 4)
+    group = in_group(ranks, learn, shared(tiny_data, ranks, **scaled), 4, pairs)
     assert_agree(group)
     assert_same_reports(group[0], alone)
+    assert all(report["crossover"] > 0 for report in alone["reports"])
     assert group[0]["scores"]["graphs"] == alone["scores"]["graphs"] == 5  # five over two ranks: none twice
 
 
@@ -139,16 +158,16 @@ def test_a_rank_without_graphs_takes_part_and_changes_nothing(tmp_path: Path, rt
     assert group[0]["scores"] == pytest.approx(one["scores"]) and one["scores"]["graphs"] == 1
 
 
-def test_a_checkpoint_of_one_rank_continues_on_two(tiny_data: Path, tmp_path: Path, rt: Runtime, alone: dict):
-    learn(rt, shared(tiny_data, 1), 2, save=tmp_path / "one.pt")
-    group = in_group(2, learn, shared(tiny_data, 2), 2, -1, tmp_path / "one.pt")
+def test_a_checkpoint_of_one_rank_continues_on_two(tiny_data: Path, tmp_path: Path, rt: Runtime, alone: dict, pairs):
+    learn(rt, shared(tiny_data, 1), 2, pairs, save=tmp_path / "one.pt")
+    group = in_group(2, learn, shared(tiny_data, 2), 2, pairs, -1, tmp_path / "one.pt")
     assert_agree(group)
     assert_same_reports(group[0], alone)
     assert group[0]["step"] == 4
 
 
 def test_a_step_that_is_bad_on_one_rank_is_skipped_on_all_and_too_many_stop_all(tiny_data: Path):
-    group = in_group(2, learn, shared(tiny_data, 2, steps=50), 50, 1)
+    group = in_group(2, learn, shared(tiny_data, 2, steps=50), 50, (), 1)
     assert_agree(group)
     assert group[0]["skipped"] == MAX_BAD_STEPS and "lower --learning-rate" in group[0]["error"]
     assert np.array_equal(group[0]["weights"], group[0]["before"])

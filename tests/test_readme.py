@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import test_rust
-from test_environment import copy_checkout
+import rust
+from checkout import copy_checkout, write_program
+from tiny_runs import ROOT
 
 from gnn_training import contract, settings
 from gnn_training.__main__ import COMMANDS, parse
@@ -21,7 +22,6 @@ from gnn_training.data.families import FAMILIES, RECIPES
 from gnn_training.data.formats import FORMATS
 from gnn_training.data.packed import PER_GRAPH, RAGGED
 
-ROOT = Path(__file__).parents[1]
 LOG = "docs/LOG.md"  # tells the past: its commands and flags may be gone
 PAGES = sorted(str(path.relative_to(ROOT)) for folder in ("", "docs", "models", "training_data", "benchmarks")
                for path in (ROOT / folder).glob("*.md"))  # fmt: skip
@@ -245,14 +245,12 @@ def test_commands_of_a_page_work_one_after_the_other(page: str, clone: Path, tmp
     if "$MODULES" in program:
         variables["MODULES"] = str(request.getfixturevalue("modules"))
     if "cargo " in program:
-        if test_rust.UNABLE:
-            pytest.skip(test_rust.UNABLE)
+        if rust.UNABLE:
+            pytest.skip(rust.UNABLE)
         variables["CARGO_TARGET_DIR"] = str(ROOT / "clients/rust/target")
     python = f"PYTHONPATH={clone} exec {sys.executable}"  # of the clone; tests/test_runpod.py sees what curl is given
     for name, line in (("python", python), ("coloring-gnn", f"{python} -P -m gnn_training"), ("curl", "cat; echo")):
-        (tmp_path / "bin").mkdir(exist_ok=True)
-        (tmp_path / "bin" / name).write_text(f'#!/bin/sh\n{line} "$@"\n')
-        (tmp_path / "bin" / name).chmod(0o755)
+        write_program(tmp_path / "bin" / name, f'#!/bin/sh\n{line} "$@"\n')
     variables["PATH"] = f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     with open(tmp_path / "said.txt", "w") as file:  # to look at while it runs
         streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": subprocess.STDOUT}
@@ -261,6 +259,8 @@ def test_commands_of_a_page_work_one_after_the_other(page: str, clone: Path, tmp
     assert done.returncode == 0, said[-3000:]
     if page == "README.md":
         check_installation(clone / "try", variables, said)
+    if page == "docs/ONNX.md":
+        check_ring(said)
 
 
 def test_the_program_in_c_colors_a_ring(tmp_path: Path):
@@ -272,14 +272,20 @@ def test_the_program_in_c_colors_a_ring(tmp_path: Path):
     [(_, code)] = [block for block in blocks("docs/ONNX.md") if block[0] == "c"]
     assert code.count("\n") <= 60
     (tmp_path / "color.c").write_text(code)
-    (tmp_path / "libonnxruntime.so.1").symlink_to(test_rust.library())
+    (tmp_path / "libonnxruntime.so.1").symlink_to(rust.library())
     for language in ("c", "c++"):
         flags = ["-Wall", "-Wextra", "-Werror", f"-I{headers[0]}", f"-Wl,-rpath,{tmp_path}", "-o", tmp_path / "color"]
         sources = ["-x", language, tmp_path / "color.c", "-x", "none", tmp_path / "libonnxruntime.so.1"]
         subprocess.run(["cc", *flags, *sources], check=True)
         done = subprocess.run([tmp_path / "color"], cwd=ROOT, capture_output=True, text=True, check=True)
-        colors = [int(color) for color in done.stdout.split()]
-        assert len(colors) == 5 and all(colors[node] != colors[node - 1] for node in range(5)) and max(colors) == 2
+        check_ring(done.stdout)
+
+
+def check_ring(said: str) -> None:
+    """A line has the colors of a ring of five nodes, three of them."""
+    [line] = re.findall(r"^\d(?: \d){4}(?=\s*$)", said, re.MULTILINE)
+    colors = line.split()
+    assert all(colors[node] != colors[node - 1] for node in range(5)) and set(colors) == {"0", "1", "2"}
 
 
 def check_installation(venv: Path, variables: dict[str, str], said: str) -> None:

@@ -12,14 +12,13 @@ from pathlib import Path
 from random import Random
 from statistics import fmean
 
-import numpy as np
 import pytest
 import tiny_runs
 import torch
-from tiny_runs import finish, full_disk, metrics, newest, records, refusal, status, wait_for
+from checkout import flip_last_byte
+from tiny_runs import assert_same_run, finish, interrupt, last_step, metrics, newest, reached, refusal, status, wait_for
 
 from gnn_training.data import packed
-from gnn_training.data.packed import PackedGraphs
 from gnn_training.errors import StorageError, UserError
 from gnn_training.jobs.train import train
 from gnn_training.network.network import ColoringNetwork
@@ -41,24 +40,6 @@ def finished(trained: Path, settings: TrainSettings) -> TrainSettings:
     return settings
 
 
-def assert_same_run(run: Path, reference: Path) -> None:
-    """Final state, best weights and every record are the same, bit for bit, but for clocks and paths."""
-    clocks_and_paths = ("seconds", "/run", "/data", "checkpoint_every", "keep", "resume_from", "resumed_from")
-    for a, b in ((newest(run), newest(reference)), (checkpoint.load(run), checkpoint.load(reference))):
-        assert [name for name in tiny_runs.differences(a, b) if not name.endswith(clocks_and_paths)] == []
-    assert records(run) == records(reference)
-    assert status(run)["status"] == "done"
-
-
-def interrupt(settings: TrainSettings, number: int, moment: Callable[[], bool]) -> int:
-    """Train and send it a signal at the moment; its exit code."""
-    process = tiny_runs.fork(train, settings)
-    wait_for(moment, process)
-    os.kill(process.pid, number)
-    process.join()
-    return process.exitcode
-
-
 def kill_until_done(settings: TrainSettings, moments: Iterable[Callable[[], bool]]) -> None:
     """kill -9 at every moment, start again each time, and let the last one finish."""
     for moment in moments:
@@ -71,18 +52,6 @@ def kill_until_done(settings: TrainSettings, moments: Iterable[Callable[[], bool
 
 def saved_step(run: Path) -> int:
     return (newest(run) or {"step": 0})["step"]
-
-
-def last_step(run: Path) -> int:
-    return max((record["step"] for record in metrics(run)), default=0)
-
-
-def reached(run: Path, step: int, seconds: float = 0.0) -> bool:
-    """Whether a step is recorded, told some time later."""
-    if last_step(run) < step:
-        return False
-    time.sleep(seconds)
-    return True
 
 
 def saving(run: Path, step: int) -> bool:
@@ -210,8 +179,7 @@ def test_other_graphs_on_the_same_folder_and_damaged_ones_are_refused(finished: 
     other = finished.model_copy(update={"data": tmp_path / "other"})
     tiny_runs.write_data(other.data, graphs=3)
     assert f"was trained on other graphs than {other.data}" in refusal(train, other)
-    *before, last = (other.data / packed.GRAPHS_FILE).read_bytes()
-    (other.data / packed.GRAPHS_FILE).write_bytes(bytes([*before, last ^ 1]))
+    flip_last_byte(other.data / packed.GRAPHS_FILE)
     with pytest.raises(UserError, match="differs from its manifest"):
         train(other)
 
@@ -220,7 +188,7 @@ def test_settings_that_change_no_weight_may_change(settings: TrainSettings, trai
     begun = settings.model_copy(update={"checkpoint_every": 3, "minutes": 60.0})
     interrupt(begun, signal.SIGTERM, partial(reached, begun.run, 3))
     assert finish(train, settings.model_copy(update={"patience": 0})) == 0
-    assert records(begun.run) == records(trained)
+    assert tiny_runs.records(begun.run) == tiny_runs.records(trained)
 
 
 def test_a_time_budget_ends_with_a_score_and_a_larger_one_goes_on(tiny_data: Path, tmp_path: Path):
@@ -263,8 +231,9 @@ def test_records_are_means_of_all_steps_since_the_last_also_after_an_interruptio
     settings = tiny_runs.settings(tiny_data, tmp_path / "run", log_every=10)
     assert interrupt(settings, signal.SIGTERM, lambda: (newest(settings.run) or {"step": 0})["step"] > 11) == 143
     assert finish(train, settings) == 0
-    single = metrics(trained, "train")
-    for i, record in enumerate(metrics(settings.run, "train")):
+    single, found = metrics(trained, "train"), metrics(settings.run, "train")
+    assert [record["step"] for record in found] == [10, 20, 30, 40]
+    for i, record in enumerate(found):
         for name in ("gap", "rule_gradient_norm"):
             assert record[name] == pytest.approx(fmean(one[name] for one in single[10 * i : 10 * i + 10]), rel=1e-6)
 
@@ -328,11 +297,9 @@ def test_lost_patience_stays_lost(tiny_data: Path, tmp_path: Path):
 
 
 def test_a_loss_that_stays_non_finite_ends_with_a_sentence_and_is_told_in_the_status(tiny_data: Path, tmp_path: Path):
-    graphs = PackedGraphs.open(tiny_data)
-    tensors = {name: value for name, value in vars(graphs).items() if isinstance(value, np.ndarray)}
-    tensors["reached"] = np.full_like(graphs.reached, -2)  # whose logarithm is NaN
+    data = tiny_runs.poisoned(tiny_data)
     (tmp_path / "bad").mkdir()
-    packed.write(tmp_path / "bad", tensors, graphs.families, {})
+    packed.write(tmp_path / "bad", data.tensors, data.families, {})
     said = refusal(train, tiny_runs.settings(tmp_path / "bad", tmp_path / "run"))
     assert f"not finite {MAX_BAD_STEPS} steps in a row" in said
     assert status(tmp_path / "run") == {"status": "failed", "reason": said, "self_check": []}
@@ -370,7 +337,7 @@ def test_a_checkpoint_without_a_key_is_named(tmp_path: Path, key: str):
 def test_a_disk_that_takes_no_more_is_told_in_a_sentence_and_the_old_file_stays(tmp_path: Path):
     path = tmp_path / "best.pt"
     checkpoint.save(path, state())
-    with full_disk(), pytest.raises(StorageError, match=r"best\.pt: cannot be written \(file too large\)"):
+    with tiny_runs.full_disk(), pytest.raises(StorageError, match=r"best\.pt: cannot be written \(file too large\)"):
         checkpoint.save(path, state(2.0))
     assert checkpoint.load(path)["network"]["rule"].max() == 1
     assert list(tmp_path.iterdir()) == [path]

@@ -15,12 +15,12 @@ from pathlib import Path
 import debian
 import hub_server
 import pytest
-from test_deploy import check_schema
+from checkout import check_schema, write_program
+from tiny_runs import ROOT
 
 from gnn_training.errors import MachineError, UserError
 from gnn_training.jobs import run as job
 
-ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/PODS.md").read_text()
 REQUESTS = [block for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL) if "curl " in block]
 KEY = "rpa_0123456789SECRET"
@@ -72,9 +72,7 @@ def send(serve, tmp_path: Path) -> Callable[[str], list[Order]]:
         server = serve(200)
         here = f"--noproxy '*' --connect-to ::127.0.0.1:{server.server_port}"
         curl = tmp_path / "bin/curl"
-        curl.parent.mkdir()
-        curl.write_text(f'#!/bin/bash\nexec {debian.command("curl")} {here} "${{@/#https:/http:}}"\n')
-        curl.chmod(0o755)
+        write_program(curl, f'#!/bin/bash\nexec {debian.command("curl")} {here} "${{@/#https:/http:}}"\n')
         variables = os.environ | {"PATH": f"{curl.parent}:{os.environ['PATH']}", "RUNPOD_API_KEY": KEY}
         subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=ROOT, env=variables, check=True)
         assert {key for _, _, key, _ in server.orders} == {f"Bearer {KEY}"}

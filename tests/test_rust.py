@@ -4,7 +4,6 @@ reader, which agrees with that of Python.
 
 import os
 import re
-import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -12,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import networkx as nx
-import onnxruntime
 import pytest
 from dimacs import queens, read_solution, write_col
 from fuzzing import col, damaged, explore, random_graph, refusal
+from rust import CRATE, UNABLE, cargo, library
+from tiny_runs import ROOT
 
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import suites
@@ -26,34 +26,8 @@ from gnn_training.graph_objects import as_graph
 from gnn_training.onnx_program.session import Model, from_logits
 from gnn_training.search.first_colorings import clique_size
 
-CRATE = Path(__file__).parents[1] / "clients" / "rust"
-OLDEST = re.search(r'^rust-version = "1\.(\d+)"', (CRATE / "Cargo.toml").read_text(), re.MULTILINE)[1]
-
-
-def unable() -> str:
-    """Why the crate cannot be built here; empty if it can."""
-    if not shutil.which("cargo"):
-        return "no cargo on this machine, so clients/rust is not tested; rustup installs it"
-    version = subprocess.run(["cargo", "--version"], capture_output=True, text=True, cwd=CRATE).stdout
-    found = re.match(r"cargo 1\.(\d+)", version)
-    old = not found or int(found[1]) < int(OLDEST)
-    return f"{version.strip() or 'a broken cargo'}, clients/rust needs 1.{OLDEST}; rustup update" if old else ""
-
-
-UNABLE = unable()
 # The crates are fetched and compiled once per checkout.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.skipif(bool(UNABLE), reason=UNABLE)]
-
-
-def cargo(*arguments: str | Path, crate: Path = CRATE, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run cargo in the folder of a crate; all build in the same place."""
-    env = os.environ | {"CARGO_TARGET_DIR": str(CRATE / "target")} | variables
-    return subprocess.run(["cargo", *arguments], cwd=crate, env=env, capture_output=True, text=True)
-
-
-def library() -> str:
-    """The ONNX Runtime that Python calls, for Rust to call the same."""
-    return str(next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")))
 
 
 def color(*arguments: str, crate: Path = CRATE) -> subprocess.CompletedProcess[str]:
@@ -67,7 +41,7 @@ def search(*arguments: str, crate: Path = CRATE) -> subprocess.CompletedProcess:
     env = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "CARGO_HOME", "RUSTUP_HOME")}
     env |= {"CARGO_TARGET_DIR": str(CRATE / "target")}
     command = ["cargo", "run", "--quiet", "--locked", "--no-default-features", "--manifest-path", crate / "Cargo.toml"]
-    return subprocess.run([*command, "--", *arguments], cwd=CRATE.parents[1], env=env, capture_output=True, text=True)
+    return subprocess.run([*command, "--", *arguments], cwd=ROOT, env=env, capture_output=True, text=True)
 
 
 GRAPHS = [queens(*board) for board in ((5, 5), (6, 6), (7, 7), (8, 8), (8, 12))]

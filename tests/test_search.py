@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from small_graphs import GRAPH, padded, planted, random_graph
+from small_graphs import GRAPH, MANY_MOVERS, padded, planted, random_graph, random_weights, with_control
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -30,22 +30,6 @@ from gnn_training.onnx_program.program import limits
 from gnn_training.onnx_program.tensor_search import Limits, Result, State, Task
 from gnn_training.search import kernels
 from gnn_training.search.search_kernel import SearchTask, keyed_by_rule, noise_table, search_graph
-
-MANY_MOVERS = 3.0  # control bias of the margin: exp(3) lets nearly every active node move
-
-
-def random_weights(seed: int, scale: float = 0.5) -> Tensor:
-    """Weights (NUM_WEIGHTS,) of a network that is far from the first one, or not, with scale 0."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return first_weights() + scale * torch.randn(NUM_WEIGHTS)
-
-
-def with_control(weights: Tensor, name: str, value: float) -> Tensor:
-    """Weights with another bias of the tenure, tenure per conflicted node, spread, margin or jitter."""
-    changed = weights.clone()
-    changed[rule.OUTPUTS * len(rule.GRAPH_FEATURES) + rule.CONTROLS.index(name)] = value
-    return changed
 
 
 def prepare(

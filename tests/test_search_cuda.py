@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 from simulated_cuda import Generation, Task, simulate
-from small_graphs import random_graph
-from test_search import MANY_MOVERS, random_weights, with_control
+from small_graphs import MANY_MOVERS, random_graph, random_weights, with_control
 from torch import Tensor
 
 from gnn_training.contract import SHIPPED_MODEL

@@ -2,7 +2,6 @@
 
 import itertools
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,25 +9,21 @@ import pytest
 import simulated_cuda
 import tiny_runs
 import torch
-from small_graphs import random_graph
-from tiny_runs import in_group
-from torch.nn.utils import parameters_to_vector
+from small_graphs import check_pairs, random_graph
+from tiny_runs import assert_same_run, in_group, interrupt, reached
 
 from gnn_training.data.families import draw
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
-from gnn_training.graph import Graph, conflicts
+from gnn_training.jobs.train import train
 from gnn_training.network.crossover import CrossoverNetwork
 from gnn_training.network.crossover_weights import zero_weights
-from gnn_training.network.network import ColoringNetwork
 from gnn_training.search import kernels
-from gnn_training.search.batches import search_on_cpu
 from gnn_training.search.crossover import Parent, children
 from gnn_training.settings import TrainSettings
 from gnn_training.training import self_play
 from gnn_training.training.games import CHILDREN, RECORDED, Pair, Player
-from gnn_training.training.learner import Learner
-from gnn_training.training.loader import DeviceDataset, GraphLoader
+from gnn_training.training.loader import DeviceDataset
 from gnn_training.training.replay_buffer import ReplayBuffer, from_bytes, num_bytes, to_bytes
 from gnn_training.training.self_play import ITERATIONS, SelfPlay
 
@@ -83,19 +78,6 @@ def test_classes_are_drawn_on_a_gpu_as_they_are_on_cores(monkeypatch: pytest.Mon
             for i, (origin, child) in enumerate(zip(player.pairs[0].origin, both * (CHILDREN // 2), strict=True))
         ])  # fmt: skip
     assert shares[GpuPlayer] == pytest.approx(shares[Player], rel=0.1) and 0.15 < shares[Player] < 0.3
-
-
-def check_pairs(pairs: list[Pair], graph: Graph, place: int) -> None:
-    """Assert what holds for the pairs of a game."""
-    for pair in pairs:
-        assert pair.graph == place and pair.colors.shape == pair.ages.shape == (2, graph.num_nodes)
-        assert pair.colors.min() == 0 and pair.colors.max() < pair.k <= 20
-        assert all(conflicts(graph, colors.astype(int)) > 0 for colors in pair.colors)  # parents are not proper
-        assert pair.origin.shape == (CHILDREN, graph.num_nodes) and set(np.unique(pair.origin)) <= {-1, 0, 1}
-        assert len(set(map(bytes, pair.origin))) > 2 and pair.conflicts.min() < pair.conflicts.max()
-        for origin in pair.origin:  # a child takes half of its classes from each, and few nodes are left
-            taken = [len(np.unique(pair.colors[p][origin == p])) for p in range(2)]
-            assert max(taken) <= (pair.k + 1) // 2 and (origin < 0).mean() < 0.7
 
 
 def test_a_game_ends_at_the_lower_bound_and_when_it_is_stopped():
@@ -174,35 +156,6 @@ def test_two_ranks_play_the_games_of_one_and_share_its_batches(hard_data: Path, 
     assert len(files[0]) == ITERATIONS // 2 and [f.read_bytes() for f in files[0]] == [f.read_bytes() for f in files[1]]
 
 
-def learned(rt: Runtime, settings: TrainSettings) -> tuple[np.ndarray, dict]:
-    """Weights of the crossover network after three steps with pairs, and its gradient norm in each."""
-    loader = GraphLoader(settings, PackedGraphs.open(settings.data), rt)
-    learner, games, reports = Learner(settings, search_on_cpu, rt, settings.steps), start(rt, settings), []
-    games.advance(0, 20, learner.average.crossover, [])
-    for step, batch in zip(range(3), loader.starting_at(0), strict=False):
-        pairs, num_pairs = games.batch(step)
-        learner.update(replace(batch, pairs=pairs, num_pairs=num_pairs))
-        reports.append({name: value for name, value in learner.means().items() if "crossover" in name})
-    games.close()
-    return parameters_to_vector(learner.network.crossover.parameters()).detach().numpy(), reports
-
-
-def test_two_ranks_learn_from_half_of_the_pairs_each_what_one_learns_from_all(
-    tiny_data: Path, tmp_path: Path, rt: Runtime
-):
-    def playing(ranks: int) -> TrainSettings:
-        sizes = {"batch_size": 4 // ranks, "batch_states": 4 // ranks, "batch_pairs": 8 // ranks}
-        return tiny_runs.settings(tiny_data, tmp_path / str(ranks), self_play=1.0, games=8, **sizes)
-
-    weights, reports = learned(rt, playing(1))
-    group = in_group(2, learned, playing(2))
-    torch.manual_seed(playing(1).seed)
-    moved = np.linalg.norm(weights - parameters_to_vector(ColoringNetwork().crossover.parameters()).detach().numpy())
-    assert np.array_equal(group[0][0], group[1][0]) and np.linalg.norm(group[0][0] - weights) < 1e-3 * moved
-    for mine, other in zip(group[0][1], reports, strict=True):
-        assert mine == pytest.approx(other, rel=1e-3) and other["crossover"] > 0
-
-
 def test_the_network_learns_from_pairs_what_becomes_of_children(tiny_data: Path, tmp_path: Path, rt: Runtime):
     games, network = start(rt, tiny_runs.settings(tiny_data, tmp_path, self_play=1.0, games=40)), CrossoverNetwork()
     games.advance(0, 20, network, [])
@@ -272,10 +225,6 @@ def test_the_oldest_iterations_leave_a_buffer_that_is_full(tmp_path: Path, rt: R
 
 @pytest.mark.slow  # half a minute of games
 def test_kill_9_while_games_are_played_changes_nothing(tiny_data: Path, tmp_path: Path):
-    from test_resume import assert_same_run, interrupt, reached
-
-    from gnn_training.jobs.train import train
-
     reference = tiny_runs.settings(tiny_data, tmp_path / "reference", self_play=1.0, games=2)
     assert tiny_runs.finish(train, reference) == 0
     settings = reference.model_copy(update={"run": tmp_path / "run", "checkpoint_every": 3})

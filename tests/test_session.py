@@ -14,7 +14,7 @@ import pytest
 import tiny_onnx
 from dimacs import queens, read_solution, write_col
 from small_graphs import random_graph
-from tiny_runs import interrupted
+from tiny_runs import ROOT, interrupted
 
 from gnn_training import files
 from gnn_training.contract import GRAPH_TYPES, SHIPPED_MODEL
@@ -27,7 +27,6 @@ from gnn_training.onnx_program import golden, session
 from gnn_training.onnx_program.session import Model, needed_bytes
 from gnn_training.settings import ColorSettings, EvaluateSettings, RunSettings
 
-ROOT = Path(__file__).parents[1]
 TRIANGLE = Graph.from_edges(3, [(0, 1), (1, 2), (0, 2)])
 RING = Graph.from_edges(5, [(0, 1), (1, 2), (2, 3), (3, 4), (0, 4)])  # no clique proves that it needs 3 colors
 SINGLETON = Graph.from_edges(1, [])

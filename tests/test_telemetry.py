@@ -9,8 +9,8 @@ from pathlib import Path
 
 import debian
 import pytest
+from tiny_runs import ROOT
 
-ROOT = Path(__file__).parents[1]
 WRITE = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|\b(creat|mkdir|mknod|rename|link|symlink|truncate)(at2?)?\(")
 NAME = re.compile(r'(?:<([^>]*)>, )?"([^"]*)"')  # a path, and before it the folder that it is relative to
 

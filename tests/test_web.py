@@ -12,12 +12,13 @@ from random import Random
 from typing import Any
 from xml.etree import ElementTree
 
+import fuzzing as fuzz
 import networkx as nx
 import numpy as np
 import pytest
-import test_fuzz_inputs as fuzz
 from dimacs import read_solution, write_col
 from playwright.sync_api import Browser, Page
+from tiny_runs import ROOT
 
 from gnn_training.contract import GOLDEN_FILE, OUTPUTS, SHIPPED_MODEL, WEB_FILE
 from gnn_training.data.sources import parse, read
@@ -28,7 +29,6 @@ from gnn_training.onnx_program.session import Model, from_logits
 from gnn_training.search.first_colorings import clique_size
 from gnn_training.search.kernels import dsatur
 
-ROOT = Path(__file__).parents[1]
 WEB = ROOT / "clients" / "web"
 QUEENS = ROOT / "examples" / "queen8_8.col"
 pytestmark = pytest.mark.slow
@@ -246,12 +246,6 @@ def test_golden_vectors_hold_in_javascript(node: Callable[..., Any]):
     for case, answer in zip(vectors["cases"], node(GOLDEN, model, golden), strict=True):
         for name in OUTPUTS:
             assert np.abs(np.array(answer[name]) - np.ravel(case["outputs"][name])).max() <= vectors["tolerance"]
-
-
-def test_the_example_of_the_docs_colors_a_ring(node: Callable[..., Any]):
-    program, _ = re.findall(r"^```js\n(.*?)^```", (ROOT / "docs/ONNX.md").read_text(), re.MULTILINE | re.DOTALL)
-    colors = np.array(node(program.replace('colors.join(" ")', "JSON.stringify(colors)")))
-    assert is_proper(as_graph(nx.cycle_graph(5)), colors) and num_colors(colors) == 3
 
 
 def test_the_page_colors_files_properly(page: Page, tmp_path: Path):

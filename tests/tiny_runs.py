@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -26,6 +27,7 @@ from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.errors import UserError
 from gnn_training.graph import Instance
+from gnn_training.jobs.train import train
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.settings import Settings, TrainSettings
 from gnn_training.training import checkpoint
@@ -58,6 +60,13 @@ def pack(folder: Path, instances: Sequence[Instance]) -> PackedGraphs:
     tensors["split"] = split(tensors, seed=0)
     folder.mkdir(parents=True, exist_ok=True)
     return packed.write(folder, tensors, families, {"made by": __name__})
+
+
+def poisoned(data: Path) -> PackedGraphs:
+    """These graphs with labels that make every loss NaN."""
+    graphs = PackedGraphs.open(data)
+    graphs.reached = graphs.tensors["reached"] = np.full_like(graphs.reached, -2)  # whose logarithm is NaN
+    return graphs
 
 
 def settings(data: Path, run: Path, **changes) -> TrainSettings:
@@ -95,6 +104,27 @@ def records(run: Path) -> list[dict]:
 
 def newest(run: Path) -> dict:
     return checkpoint.newest(run / "checkpoints")
+
+
+def assert_same_run(run: Path, reference: Path) -> None:
+    """Final state, best weights and every record are the same, bit for bit, but for clocks and paths."""
+    clocks_and_paths = ("seconds", "/run", "/data", "checkpoint_every", "keep", "resume_from", "resumed_from")
+    for a, b in ((newest(run), newest(reference)), (checkpoint.load(run), checkpoint.load(reference))):
+        assert [name for name in differences(a, b) if not name.endswith(clocks_and_paths)] == []
+    assert records(run) == records(reference)
+    assert status(run)["status"] == "done"
+
+
+def last_step(run: Path) -> int:
+    return max((record["step"] for record in metrics(run)), default=0)
+
+
+def reached(run: Path, step: int, seconds: float = 0.0) -> bool:
+    """Whether a step is recorded, told some time later."""
+    if last_step(run) < step:
+        return False
+    time.sleep(seconds)
+    return True
 
 
 def start_command(command: str, settings: Settings, launcher: Sequence[str] = (), **options) -> subprocess.Popen:
@@ -142,6 +172,15 @@ def wait_for(
         ended = process.poll() if isinstance(process, subprocess.Popen) else process and process.exitcode
         assert ended is None and time.monotonic() < deadline, ended
         time.sleep(0.002)
+
+
+def interrupt(settings: TrainSettings, number: int, moment: Callable[[], bool]) -> int:
+    """Train and send it a signal at the moment; its exit code."""
+    process = fork(train, settings)
+    wait_for(moment, process)
+    os.kill(process.pid, number)
+    process.join()
+    return process.exitcode
 
 
 def finish(function: Callable, *args) -> int:
