@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import tiny_runs
 import torch
@@ -16,6 +17,7 @@ from checkout import flip_last_byte
 from fake_gpus import no_gpus, nvidia_smi, torch_finds
 from torch.nn.parallel import DistributedDataParallel
 
+from gnn_training.data import packed
 from gnn_training.errors import MachineError, StorageError, UserError
 from gnn_training.jobs import check as job
 from gnn_training.jobs.train import train_rank
@@ -133,8 +135,11 @@ def test_no_network_outlives_its_process_group(tiny_data: Path, tmp_path: Path, 
     assert left == [set()], "torch's Reducer may wait for ever for a thread of gloo that waits for Python"
 
 
-def test_damaged_graphs_are_a_problem(here: Path):
-    tiny_runs.write_data(here / "mine", graphs=3)
+def test_damaged_graphs_and_none_to_train_on_are_a_problem(here: Path):
+    data = tiny_runs.write_data(here / "mine", graphs=3)
+    packed.write(data.folder, data.tensors | {"split": np.ones(3, np.uint8)}, data.families, {})
+    with pytest.raises(UserError, match="would not start: .*mine has no graphs to train on: name another --data"):
+        job.check(settings(data=Path("mine")))
     flip_last_byte(here / "mine/graphs.safetensors")
     with pytest.raises(UserError, match="would not start: .*graphs.safetensors: differs from its manifest"):
         job.check(settings(data=Path("mine")))

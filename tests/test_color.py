@@ -361,6 +361,8 @@ def test_a_folder_of_graphs_is_colored_and_one_bad_file_does_not_stop_the_others
     assert main(["color", str(exams), str(hard), *flags]) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["exams.sol", "hard.sol"]
     assert_proper(hard, read_solution(tmp_path / "out" / "hard.sol"))
+    assert main(["color", str(exams), str(hard), *flags, "--gpus", "all"]) == 2
+    assert "GPUs search for one graph: name one, or leave out --gpus" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "out")
     (tmp_path / "bad.col").write_text("p edge")
     assert main(["color", str(tmp_path), *flags]) == 2

@@ -194,6 +194,8 @@ def test_a_misspelt_name_is_refused_before_any_work_and_a_path_is_none():
     for name in ("hf://queens", "hf:/me/queens", "hf:me/queens", "hf://me/queens/x", "hf://me/q@", "hf://"):
         with pytest.raises(UserError, match="is no name of a model on the Hub: it is hf://owner/name or"):
             hub.model_file(name)
+    with pytest.raises(UserError, match=r"repo \(me/x@v1\) must be owner/name: a push goes to the main branch"):
+        dry_run(PushSettings(repo="me/x@v1"))
     with pytest.raises(UserError, match="owner/name: no such file; if you mean a model on the Hub, name it hf://owner"):
         hub.model_file("owner/name")
     assert hub.model_file("models/none.onnx") == Path("models/none.onnx") and hub.model_file(ROOT / "tests")

@@ -124,12 +124,14 @@ def test_color_takes_two_gpus_and_believes_no_wrong_coloring(gpus: FakeCuda):
     [
         ("all", 0, "there is no GPU here: leave out --gpus"),
         ("0,2", 2, r"gpus \(0,2\) are counted from 0, and there are 2: name lower ones"),
+        ("all", 2, "--gpus needs GPUs of NVIDIA: leave it out, and the cores color"),
         ("first", 2, r"gpus \(first\) must be all, none, or numbers of GPUs such as 0,1"),
     ],
 )
 def test_what_gpus_cannot_be_is_said(which: str, count: int, message: str, tmp_path: Path, monkeypatch):
     pytest.importorskip("numba_cuda")
     fake_gpus.no_gpus(monkeypatch, tmp_path)
+    monkeypatch.setattr(torch.version, "hip", "7.2" if "NVIDIA" in message else None)
     if count:
         monkeypatch.setattr(machine, "may_have_gpus", lambda: True)
         monkeypatch.setattr(machine, "num_gpus", lambda: count)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_graphs import padded
 
+from gnn_training.data.labels import HORIZON
 from gnn_training.data.packed import PackedGraphs
 from gnn_training.distributed import Runtime
 from gnn_training.graph import Graph, Instance, concatenated, is_proper
@@ -41,11 +42,9 @@ def test_a_state_carries_what_its_search_has_seen_and_found_later(data: PackedGr
     torch.manual_seed(0)
     rule = ColoringNetwork().rule.detach().numpy()
     batch = dataset.states(ids[:9], 9)
-    horizons = [
-        dataset._later(int(i), int(r), None)[0] for i, r in zip(dataset.state_graph, data.state_rounds, strict=True)
-    ]
     for row, i in enumerate(dataset.state_graph[ids[:9]].tolist()):
-        lists, rounds, horizon = data.graph(i).csr(), int(data.state_rounds[ids[row]]), horizons[ids[row]]
+        lists, rounds = data.graph(i).csr(), int(data.state_rounds[ids[row]])
+        horizon = round((1 + rounds) * math.exp(2 * batch.inputs[row, -2].item()) - 1)
         first, clique = first_coloring(lists), int(data.clique[i])
         tasks = (SearchTask(first, r, lower=clique, times=[r]) for r in (rounds, horizon))
         now, then = (search_graph(lists, task, rule) for task in tasks)
@@ -56,7 +55,7 @@ def test_a_state_carries_what_its_search_has_seen_and_found_later(data: PackedGr
         graph = padded([data.graph(i)])
         expected = features(graph.exists, graph.degrees, seen, torch.arange(first.max() + 1))
         torch.testing.assert_close(batch.inputs[row, :-2], expected[0])
-        assert batch.inputs[row, -2] == pytest.approx(math.log((1 + horizon) / (1 + rounds)) / 2, rel=1e-5)
+        assert horizon in (HORIZON * rounds, data.search_rounds[i])
         assert (batch.inputs[row, -1], batch.num_colors[row], batch.lower[row]) == (0, k, clique)
         assert batch.saved[row] == k - then.num_colors
         assert 10 ** batch.log_rounds[row].item() - 1 == pytest.approx(then.reached[then.num_colors], rel=1e-4)

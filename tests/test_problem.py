@@ -290,6 +290,8 @@ class DokArray(dict):
         ({"k": "3"}, TypeError, r"k \('3'\) must be an integer, not str"),
         ({"k": 0}, ValueError, r"k \(0\) must be a number of 1 or above"),
         ({"threads": True}, TypeError, r"threads \(True\) must be an integer, not bool"),
+        ({"start": [0] * 10}, TypeError, "start must be a dict from node to color, as color returns it, not list"),
+        ({"graph": [(0, 1)], "start": [[0], [1]]}, TypeError, "start must be a color per node, or a dict from node"),
         ({"precolored": [1]}, TypeError, "precolored must be a dict with a node as the key, not list"),
         ({"precolored": {0: -1}}, ValueError, r"precolored of node 0 \(-1\) must name colors from 0 to 999"),
         ({"precolored": {"x": 1}}, ValueError, "precolored names node 'x', which is not in the graph"),

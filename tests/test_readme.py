@@ -126,6 +126,31 @@ def test_page_names_everything_there_is(page: str, names: tuple[str, ...]):
     assert [name for name in names if name not in words] == []
 
 
+def test_the_table_of_presets_has_their_values():
+    table = re.search(r"^\| `--run` \|.*\n(?:\|.*\n)*", text("docs/TRAINING.md"), re.MULTILINE)[0]
+    for name, *cells in re.findall(r"^\| `?(?:--)?([a-z-]+).*? \|" + 4 * r" (.*) \|" + "$", table, re.MULTILINE):
+        for preset, cell in zip(settings.PRESETS, cells, strict=True):
+            values = settings.of_preset(settings.RunSettings, preset)
+            searches = 2 * values.steps * values.batch_size or values.searches or settings.SEARCHES
+            minutes = f"`--games {values.games}`" if values.games else f"{values.self_play:g}"
+            known = vars(values) | {"searches": f"{searches:,}", "self_play": minutes}
+            assert re.split(",? (?=[a-z])", cell)[0] == str(known[name.replace("-", "_")]), (preset, name)
+
+
+def test_the_report_says_of_public_graphs_what_its_table_has():
+    section = text("models/REPORT.md").partition("\n## 44 public")[2].partition("\n## ")[0]
+    row = r"^\| ([\w.]+) \| \d+ \|" + 5 * r" (\d+) \|" + r" [\d.]+ \| (\d+) \|$"
+    colors = {name: [*map(int, numbers)] for name, *numbers in re.findall(row, section, re.MULTILINE)}
+    best, *methods = zip(*colors.values(), strict=True)
+    gaps = [[found - fewest for found, fewest in zip(method, best, strict=True)] for method in methods]
+    dsatur, rlf, tabucol, call, search = [(f"{sum(gap) / 44:.2f}", str(44 - sum(map(bool, gap)))) for gap in gaps]
+    means = section.partition("In the table")[0], text("README.md")
+    told, in_short = (re.findall(r" \| \**([\d.]+)\** \| (\d+)(?: of 44)? \|$", each, re.MULTILINE) for each in means)
+    assert told == [dsatur, rlf, call, search, tabucol] and {call, search, tabucol} <= set(in_short)
+    hardest = [colors[name][5] for name in ("DSJC1000.5", "flat1000_76_0")]
+    assert "`color` finds {} and {} in ten seconds".format(*hardest) in text("models/REPORT.md")
+
+
 def test_readme_is_short():
     assert text("README.md").count("\n") <= 150
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from statistics import fmean
 
+import numpy as np
 import pytest
 import tiny_runs
 import torch
@@ -25,6 +26,12 @@ from gnn_training.network.network import ColoringNetwork
 from gnn_training.settings import TrainSettings
 from gnn_training.training import checkpoint, learner
 from gnn_training.training.learner import LOSS_WEIGHTS, MAX_BAD_STEPS, NORMS
+from gnn_training.training.trainer import require_same
+
+LOSSES = [
+    [0.25, 0.93419, 2.2827, 0], [0.125, 0.91268, 2.2980, 2.3168], [0.5, 0.79549, 2.2357, 3.5032],
+    [0.25, 1.1919, 2.2691, 0], [0.375, 0.91069, 2.3289, 2.4453],
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -165,6 +172,13 @@ def test_tensorboard_shows_every_record_and_compares_settings_and_final_scores(t
     assert compared["steps"].number_value == 40 and compared["precision"].string_value == "fp32"
     for name, key in (("gap", "best"), ("gap_at_step_0", "first_gap"), ("dsatur_gap", "dsatur_gap")):
         assert events.Scalars(f"final/{name}")[-1].value == pytest.approx(status(trained)[key])
+
+
+def test_a_seed_gives_the_losses_that_it_gave_before(trained: Path):
+    """To three digits, on any CPU. After a change of what is trained, they are written again."""
+    names = ("gap", "saved", "graph_type", "rule_gradient_norm")
+    found = [[record[name] for name in names] for record in metrics(trained, "train")[:5]]
+    assert np.array(found) == pytest.approx(np.array(LOSSES), rel=1e-3)
 
 
 @pytest.mark.parametrize("change", [{"rounds": 6}, {"seed": 3}, {"steps": 41}])
@@ -354,6 +368,11 @@ def test_a_missing_file_and_a_strange_one_are_named(tmp_path: Path):
     for name in ("list.pt", "other.pt", "shape.pt", "nan.pt"):
         with pytest.raises(UserError, match=f"{name}: is damaged .*; delete it or name another file"):
             checkpoint.load(tmp_path / name)
+
+
+def test_a_checkpoint_of_another_version_is_refused(settings: TrainSettings):
+    with pytest.raises(UserError, match="was started by another version of this program: finish it there or name anot"):
+        require_same(settings, "0", state())
 
 
 def test_code_in_a_checkpoint_is_not_run(tmp_path: Path):

@@ -22,7 +22,6 @@ from gnn_training.data.location import locate
 from gnn_training.errors import UserError
 from gnn_training.jobs.run import Step, StepRecord
 from gnn_training.settings import (
-    ExportSettings,
     GenerateSettings,
     ImportSettings,
     RunSettings,
@@ -99,29 +98,8 @@ def test_training_whose_records_are_lost_is_not_done():
     assert {"best.pt", "status.json", "config.json", "metrics.jsonl"} <= {path.name for path in train.files}
 
 
-@pytest.mark.parametrize("version", ["0.6.0", None])
-def test_what_another_version_has_done_is_done_again_and_told(here: Path, record: StepRecord, version, caplog):
-    exported = Step("export", "export", ExportSettings(run=Path("nowhere")), (Path("product"),))
-    record.add(exported, 1.0, is_done=True)
-    states = json.loads(record.path.read_text())
-    assert states["export"]["version"] == __version__
-    states["export"] |= {"version": version}
-    record.path.write_text(json.dumps({"export": {k: v for k, v in states["export"].items() if v is not None}}))
-    (here / "runs/smoke/settings").mkdir(parents=True)
-    with pytest.raises(SystemExit), caplog.at_level("INFO"):
-        job._do(exported, smoke(), StepRecord(record.path))
-    assert f"4/7 export ... again: it was done by version {version or '0.6.0 or older'}" in caplog.text
-    record.add(exported, 1.0, is_done=True)
-    assert record.is_done(exported) and record.other_version(exported) is None
-
-
-@pytest.mark.parametrize(
-    ("ranks", "device", "where"),
-    [(8, "NVIDIA B200", "8 ranks on 8 x NVIDIA B200"), (1, "AMD MI300X", "1 rank on 1 x AMD MI300X"),
-     (2, "cpu", "2 ranks on the cores")],
-)  # fmt: skip
-def test_the_end_of_a_job_says_what_it_took_and_what_to_fetch(here: Path, caplog, monkeypatch, ranks, device, where):
-    caplog.set_level("INFO")
+def finished(here: Path, ranks: int = 1, device: str = "cpu") -> RunSettings:
+    """Leave the files and records of a job on packed graphs, done by so many ranks; its settings."""
     (here / "mine").mkdir()
     (here / "mine/manifest.json").touch()
     settings = smoke().model_copy(update={"data": Path("mine"), "price_per_hour": 41.0})
@@ -136,6 +114,33 @@ def test_the_end_of_a_job_says_what_it_took_and_what_to_fetch(here: Path, caplog
     for done in steps:
         record.add(done, 60.0, is_done=False)  # a start that was stopped counts
         record.add(done, 60.0, is_done=True)
+    return settings
+
+
+@pytest.mark.parametrize("version", ["0.6.0", None])
+def test_what_another_version_has_done_is_done_again_and_told(here: Path, caplog, monkeypatch, version: str | None):
+    caplog.set_level("INFO")
+    settings = finished(here)
+    states = json.loads((settings.run / "steps.json").read_text())
+    assert states["export"].pop("version") == __version__
+    states["export"] |= {"version": version} if version else {}
+    (settings.run / "steps.json").write_text(json.dumps(states))
+    monkeypatch.setattr(job.processes, "run_python", lambda _: 0)
+    for is_told in (True, False):
+        job.run(settings)
+        told = f"4/7 export ... again: it was done by version {version or '0.6.0 or older'}"
+        assert caplog.messages.count(told) == ("again" in caplog.text) == is_told
+        caplog.clear()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "device", "where"),
+    [(8, "NVIDIA B200", "8 ranks on 8 x NVIDIA B200"), (1, "AMD MI300X", "1 rank on 1 x AMD MI300X"),
+     (2, "cpu", "2 ranks on the cores")],
+)  # fmt: skip
+def test_the_end_of_a_job_says_what_it_took_and_what_to_fetch(here: Path, caplog, monkeypatch, ranks, device, where):
+    caplog.set_level("INFO")
+    settings = finished(here, ranks, device)
     job.run(settings)
     fetch = "fetch models/trained_model.tar.gz (1.2 MB): it has the model, the report and the weights"
     assert caplog.messages[-2:] == [f"{where}, 12 min 0 s in all, 8.20 at 41 an hour", fetch]
