@@ -142,7 +142,6 @@ def parse(name: str, flags: Sequence[str]) -> "tuple[Settings, bool]":
     settings file cannot be read.
     """
     import tyro
-    from pydantic import create_model
 
     from gnn_training import settings
     from gnn_training.settings import PathOrNone, Settings, TrainSettings
@@ -157,16 +156,9 @@ def parse(name: str, flags: Sequence[str]) -> "tuple[Settings, bool]":
     both: Any = type(kind.__name__, (CommandLine, kind), {})
     for field in both.model_fields.values():  # without the line breaks of the code
         field.description = " ".join(field.description.split()) if field.description else None
-    fields, types = both.model_fields, get_type_hints(both, include_extras=True)
-
-    def flags_of(names: Iterable[str], **boxes: Any) -> Any:
-        chosen: dict[str, Any] = {name: (types[name], fields[name]) for name in names if name in fields}
-        return create_model("Flags", __base__=Settings, **chosen, **boxes)
-
-    # tyro shows a model in a model as a box of its own.
-    boxes = {title: flags_of(names) for title, names in BOXES.items() if issubclass(kind, TrainSettings)}
-    others = [name for name in fields if not any(name in box.model_fields for box in boxes.values())]
-    nested = flags_of(others, **{title: (box, ...) for title, box in boxes.items()})
+    boxes = {title: _some_flags(both, names) for title, names in BOXES.items() if issubclass(kind, TrainSettings)}
+    others = [name for name in both.model_fields if not any(name in box.model_fields for box in boxes.values())]
+    nested = _some_flags(both, others, **{title: (box, ...) for title, box in boxes.items()})
     default = _default(both, flags)
     if default:
         values = dict(default["default"])
@@ -178,6 +170,17 @@ def parse(name: str, flags: Sequence[str]) -> "tuple[Settings, bool]":
     )  # fmt: skip
     values = dict(resolved) | {field: value for title in boxes for field, value in getattr(resolved, title)}
     return kind(**{field: values[field] for field in kind.model_fields}), values["dry_run"]
+
+
+def _some_flags(kind: Any, names: Iterable[str], **boxes: Any) -> Any:
+    """Settings with these fields of others, and with boxes: settings in settings, which tyro's help shows in a box."""
+    from pydantic import create_model
+
+    from gnn_training.settings import Settings
+
+    types = get_type_hints(kind, include_extras=True)
+    fields: dict[str, Any] = {name: (types[name], kind.model_fields[name]) for name in names if name in types}
+    return create_model("Flags", __base__=Settings, **fields, **boxes)
 
 
 def _default(kind: Any, flags: Sequence[str]) -> dict[str, Any]:
