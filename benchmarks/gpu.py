@@ -305,7 +305,7 @@ def note(out: Path, name: str, **changes: Any) -> None:
     file = out / "gpu.json"
     found = json.loads(file.read_text()) if file.exists() else {}
     found[name] = {"rows": [], "failed": ""} | found.get(name, {}) | changes
-    files.write_text(file, json.dumps(found, indent=1) + "\n")
+    files.write_bytes(file, files.as_json(found))
     files.write_text(out / "gpu.md", page(found))
 
 
