@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gnn_training.graph import Graph, NeighbourLists, concatenated
-from gnn_training.network.graphs import Graphs, pad
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.onnx_program import tensor_search
+from gnn_training.onnx_program.padded_graphs import Graphs, pad
 from gnn_training.onnx_program.program import limits
 from gnn_training.search.batches import Searcher
 from gnn_training.training.learner import SIGMA, loss_terms

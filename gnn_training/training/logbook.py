@@ -6,13 +6,13 @@ import logging
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gnn_training import run_files
+from gnn_training.console import errors_as_warnings
 from gnn_training.errors import UserError
 from gnn_training.files import OWN_LIMIT, read_bytes, storage_errors, write_text
 from gnn_training.machine import require_package
@@ -110,15 +110,6 @@ def wandb(settings: TrainSettings) -> Logger:
     except Exception as error:  # of many kinds
         raise UserError(f"--logger wandb cannot start: {' '.join(str(error).split())}") from error
     return Logger("wandb", lambda values, step: run.log(values, step=step), lambda _status: run.finish())
-
-
-@contextmanager
-def errors_as_warnings(logger: str) -> Iterator[None]:
-    """Go on when a logger fails, such as one whose server is away: the files of the run folder have everything."""
-    try:
-        yield
-    except Exception as error:
-        log.warning("%s does not log this: %s", logger, error)
 
 
 def require_logger(name: str | None) -> None:
