@@ -99,8 +99,6 @@ class LabelSettings(Settings):
 
 
 class GenerateSettings(LabelSettings):
-    """Settings of `generate`."""
-
     recipe: RecipeName = "full"
     """Which graphs to make: 208 small ones (smoke), 1,250 of 100 to 1,000 nodes (cpu) or 15,000 of 10 to 999 (full)."""
     out: Path = Path("training_data/full")
@@ -110,8 +108,6 @@ class GenerateSettings(LabelSettings):
 
 
 class ImportSettings(LabelSettings):
-    """Settings of `import`."""
-
     sources: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1), _optional("PATH ...")]]
     """Files of graphs, folders of them, or .tar.gz archives; docs/DATA.md lists the formats."""
     out: Path = Path("training_data/imported")
@@ -121,8 +117,6 @@ class ImportSettings(LabelSettings):
 
 
 class TrainSettings(Settings):
-    """Settings of `train`."""
-
     device: Device = "auto"
     """Where to compute: auto takes the GPUs, or the CPU if there are none."""
     ranks: Workers = 0
@@ -219,8 +213,6 @@ class TrainSettings(Settings):
 
 
 class RunSettings(TrainSettings):
-    """Settings of `run`."""
-
     data: PathOrNone = None  # type: ignore[assignment]
     """Your graphs, in any format that `import` reads; by default those in training_data, or else generated ones."""
     recipe: RecipeName = "cpu"
@@ -245,15 +237,11 @@ class RunSettings(TrainSettings):
 
 
 class CheckSettings(RunSettings):
-    """Settings of `check`."""
-
     assume: Annotated[Annotated[str, Field(pattern=r"^(h100|h200|b200)x[1-8]$")] | None, _optional("GPUS")] = None
     """Only estimate the job on another machine, such as h200x8: h100, h200 or b200, and how many of them."""
 
 
 class PackSettings(Settings):
-    """Settings of `pack`."""
-
     run: tyro.conf.Positional[Path] = Path("runs/cpu")
     """Run folder of the training, the --run-folder of `train`."""
     models: Path = Path("models")
@@ -265,8 +253,6 @@ class PackSettings(Settings):
 
 
 class PushSettings(Settings):
-    """Settings of `push`."""
-
     repo: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="OWNER/NAME")]]
     """Repository on the Hugging Face Hub; it is created if it does not exist."""
     archive: Path = Path("models/trained_model.tar.gz")
@@ -278,8 +264,6 @@ class PushSettings(Settings):
 
 
 class ExportSettings(Settings):
-    """Settings of `export`."""
-
     run: tyro.conf.Positional[Path] = Path("runs/cpu")
     """Run folder of the training, the --run-folder of `train`, or a checkpoint file."""
     models: Path = Path("models")
@@ -306,8 +290,6 @@ class SearchSettings(Settings):
 
 
 class EvaluateSettings(SearchSettings):
-    """Settings of `evaluate`."""
-
     gpus: GpuChoice = "none"
     """NVIDIA GPUs that search for --seconds beside the cores, one for each graph: all, numbers such as 0,1, or none."""
     graphs: tyro.conf.Positional[Annotated[Path | None, _optional("[PATH]")]] = None
@@ -347,8 +329,6 @@ class EvaluateSettings(SearchSettings):
 
 
 class ColorSettings(SearchSettings):
-    """Settings of `color`."""
-
     graphs: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1), _optional("PATH ...")]]
     """File of a graph (DIMACS .col, edge list, GraphML, JSON, ...), or several, or folders, colored side by side."""
     out: Annotated[Path | None, _optional("PATH", "-o")] = None
@@ -382,8 +362,6 @@ class ColorSettings(SearchSettings):
 
 
 class ServeSettings(Settings):
-    """Settings of `serve`."""
-
     models: Annotated[Path, tyro.conf.arg(help_behavior_hint="")] = SHIPPED_MODEL.parent
     """Folder of coloring_gnn_web.onnx, such as models; by default that of the model that ships."""
     port: Annotated[int, Field(ge=0, lt=65536)] = 8000
