@@ -1,4 +1,4 @@
-"""Measure the network that says which classes a child of two colorings takes; `train` trains it, by self-play.
+"""Measure the network that says which classes a child of two colorings takes; `coloring-gnn train` trains it.
 
     python -m benchmarks.crossover colors --weights runs/cpu           # that are left after some seconds
     python -m benchmarks.crossover target --weights runs/cpu           # until `color` has the colors of HEAD

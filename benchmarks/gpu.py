@@ -185,7 +185,7 @@ def children_by_size(options: Options) -> Iterator[Row]:
              for row, seed in zip(rows[:COMPARED_CHILDREN], seeds, strict=False)]
         )  # fmt: skip
         started = time.perf_counter()
-        found = [each.long().view(-1, 2, n) for each in generation(GENERATION)[2:]]
+        found = [each.long().view(-1, 2, n) for each in generation(GENERATION)[1:]]
         torch.cuda.synchronize()
         middle = time.perf_counter()
         zeros = torch.zeros(count // 2, dtype=torch.long, device=device)
@@ -305,7 +305,7 @@ def note(out: Path, name: str, **changes: Any) -> None:
     file = out / "gpu.json"
     found = json.loads(file.read_text()) if file.exists() else {}
     found[name] = {"rows": [], "failed": ""} | found.get(name, {}) | changes
-    files.write_text(file, json.dumps(found, indent=1) + "\n")
+    files.write_bytes(file, files.as_json(found))
     files.write_text(out / "gpu.md", page(found))
 
 

@@ -229,7 +229,7 @@ def measured(found: Sequence[Result]) -> str:
     """The section with the table, a row for each kind of training, a column for each size of training graphs."""
     kinds = sorted({(cell.multiple, cell.rounds, cell.ranks, cell.lr_scaling) for cell, *_ in found})
     columns = {"searches": [f"{multiple * ONE:,}" for multiple, *_ in kinds]}
-    columns |= {name: [str(kind[i]) for kind in kinds] for i, name in enumerate(("rounds", "ranks", "rate"), 1)}
+    columns |= {name: [str(kind[i]) for kind in kinds] for i, name in enumerate(("rounds", "ranks", "--lr-scaling"), 1)}
     for size in sorted({result.cell.most_nodes for result in found}):
         of_seeds = [[one for one in found if one.cell[:5] == (first, size, *others)] for first, *others in kinds]
         columns[f"to {size} nodes"] = [means(seeds) if seeds else "" for seeds in of_seeds]

@@ -19,9 +19,9 @@ import tyro
 from gnn_training import files, machine
 from gnn_training.console import as_text, markdown_table
 from gnn_training.graph import Graph, concatenated
-from gnn_training.network.graphs import pad
 from gnn_training.network.network import first_weights
 from gnn_training.onnx_program import tensor_search
+from gnn_training.onnx_program.padded_graphs import pad
 from gnn_training.onnx_program.program import limits
 from gnn_training.onnx_program.session import Model
 from gnn_training.search import kernels

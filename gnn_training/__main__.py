@@ -8,9 +8,9 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 PROGRAM = "coloring-gnn"
 is_program = __name__ == "__main__" or Path(sys.argv[0]).name == PROGRAM
@@ -38,17 +38,26 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "run": Command("Do the whole job: data, check, train, export, verify, evaluate, pack.", "RunSettings", "run.run"),
-    "check": Command("Tell whether `run` would start here, and what it would take.", "CheckSettings", "check.check"),
+    "check": Command("Check whether `run` can start, and estimate time and memory.", "CheckSettings", "check.check"),
     "generate": Command("Generate graphs with good colorings to train on.", "GenerateSettings", "dataset.generate"),
     "import": Command("Read and color your graphs to train on them.", "ImportSettings", "dataset.import_graphs"),
-    "train": Command("Train the network on such graphs, or resume a training.", "TrainSettings", "train.train"),
+    "train": Command("Train the network on packed graphs, or resume a training.", "TrainSettings", "train.train"),
     "export": Command("Write the trained network as one verified ONNX file.", "ExportSettings", "export.export"),
-    "evaluate": Command("Compare with classic methods, DSATUR and TabuCol.", "EvaluateSettings", "evaluate.evaluate"),
+    "evaluate": Command("Count colors, beside those of DSATUR and TabuCol.", "EvaluateSettings", "evaluate.evaluate"),
     "pack": Command("Pack the exported model and its records into one archive.", "PackSettings", "pack.pack"),
     "push": Command("Push the packed archive to the Hugging Face Hub.", "PushSettings", "push.push"),
     "color": Command("Color one graph, or many.", "ColorSettings", "color.color"),
     "serve": Command("Show a page on this machine that colors graphs.", "ServeSettings", "serve.serve"),
 }  # fmt: skip
+BOXES = {  # of --help, for the flags of a training; the others come first
+    "input": ("data", "recipe", "seed", "weights", "resume_from"),
+    "output": ("run", "models", "checkpoint_every", "keep", "log_every", "logger", "tensorboard", "tensorboard_host"),
+    "machine": ("device", "ranks", "gpus", "precision", "assume", "price_per_hour", "stop_pod"),
+    "search": ("rounds", "steps", "searches", "minutes", "batch_size"),
+    "learning": ("learning_rate", "lr_scaling", "warmup_steps", "weight_decay", "clip", "ema", "batch_states"),
+    "crossover": ("self_play", "games", "batch_pairs", "replay_mib", "width", "layers"),
+    "evaluation": ("evaluate_every", "validation_graphs", "validation_rounds", "patience"),
+}
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -133,12 +142,11 @@ def parse(name: str, flags: Sequence[str]) -> "tuple[Settings, bool]":
     settings file cannot be read.
     """
     import tyro
-    from pydantic import BaseModel
 
     from gnn_training import settings
-    from gnn_training.settings import PathOrNone
+    from gnn_training.settings import PathOrNone, Settings, TrainSettings
 
-    class CommandLine(BaseModel):
+    class CommandLine(Settings):
         settings: PathOrNone = None
         """JSON file of settings, as --dry-run prints them. Flags override it."""
         dry_run: bool = False
@@ -148,11 +156,31 @@ def parse(name: str, flags: Sequence[str]) -> "tuple[Settings, bool]":
     both: Any = type(kind.__name__, (CommandLine, kind), {})
     for field in both.model_fields.values():  # without the line breaks of the code
         field.description = " ".join(field.description.split()) if field.description else None
+    boxes = {title: _some_flags(both, names) for title, names in BOXES.items() if issubclass(kind, TrainSettings)}
+    others = [name for name in both.model_fields if not any(name in box.model_fields for box in boxes.values())]
+    nested = _some_flags(both, others, **{title: (box, ...) for title, box in boxes.items()})
+    default = _default(both, flags)
+    if default:
+        values = dict(default["default"])
+        parts = {title: box.model_construct(**values) for title, box in boxes.items()}
+        default = {"default": nested.model_construct(**values, **parts)}
     resolved = tyro.cli(
-        both, prog=f"{PROGRAM} {name}", description=COMMANDS[name].help, args=flags,
-        config=(tyro.conf.FlagCreatePairsOff,), **_default(both, flags),
+        nested, prog=f"{PROGRAM} {name}", description=COMMANDS[name].help, args=flags,
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes), **default,
     )  # fmt: skip
-    return kind(**{field: getattr(resolved, field) for field in kind.model_fields}), resolved.dry_run
+    values = dict(resolved) | {field: value for title in boxes for field, value in getattr(resolved, title)}
+    return kind(**{field: values[field] for field in kind.model_fields}), values["dry_run"]
+
+
+def _some_flags(kind: Any, names: Iterable[str], **boxes: Any) -> Any:
+    """Settings with these fields of others, and with boxes: settings in settings, which tyro's help shows in a box."""
+    from pydantic import create_model
+
+    from gnn_training.settings import Settings
+
+    types = get_type_hints(kind, include_extras=True)
+    fields: dict[str, Any] = {name: (types[name], kind.model_fields[name]) for name in names if name in types}
+    return create_model("Flags", __base__=Settings, **fields, **boxes)
 
 
 def _default(kind: Any, flags: Sequence[str]) -> dict[str, Any]:

@@ -48,6 +48,15 @@ def _thread_failed(failure: threading.ExceptHookArgs) -> None:
     logging.warning("%s has ended: %s: %s", name, failure.exc_type.__name__, failure.exc_value)
 
 
+@contextmanager
+def errors_as_warnings(logger: str) -> Iterator[None]:
+    """Go on when a logger fails, such as one whose server is away: the files of the run folder have everything."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("%s does not log this: %s", logger, error)
+
+
 def duration(seconds: float) -> str:
     """Seconds below two minutes, minutes and seconds below two hours, else hours and minutes."""
     if seconds < 120:

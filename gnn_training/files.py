@@ -109,7 +109,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 def as_json(value: Any) -> bytes:
     """JSON for a file that people read, too."""
-    return (json.dumps(value, indent=1) + "\n").encode()
+    return (json.dumps(value, indent=2) + "\n").encode()
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -48,11 +48,13 @@ def parse(name: str) -> tuple[str, str | None]:
 def errors_in_a_sentence(name: str) -> Iterator[None]:
     """Turn errors of huggingface_hub into UserError. Tokens are left to that library and appear in no message."""
     require_package("huggingface_hub", name, "'.[hub]' in a clone")
+    kinds: tuple[type[Exception], ...] = ImportError, OSError, ValueError  # such as of a proxy, a name, a model card
     try:
         from huggingface_hub import errors
 
+        kinds += (errors.HTTPError,)
         yield
-    except (errors.HTTPError, ImportError, OSError, ValueError) as error:  # such as of a proxy, a name, a model card
+    except kinds as error:
         cause = " ".join(str(error).split())
         ways = "correct the name, log in with `hf auth login` or set HF_TOKEN, connect, or make room in HF_HOME"
         raise UserError(f"{name}: the Hub and its cache do not serve it ({cause}): {ways}") from error

@@ -50,6 +50,7 @@ def _check_gpus(value: str) -> str:
 
 
 GpuNumbers = Annotated[str, AfterValidator(_check_gpus)]
+GpuChoice = Annotated[str, tyro.conf.arg(metavar="GPUS")]
 
 
 class Settings(BaseModel):
@@ -93,13 +94,11 @@ class LabelSettings(Settings):
     """Most seconds to look for a good coloring of each graph, which is stored with it."""
     workers: Workers = 0
     """Number of processes that work side by side; 0 starts one per core."""
-    gpus: str = "none"
+    gpus: GpuChoice = "none"
     """NVIDIA GPUs for the longer searches on validation graphs: all, numbers such as 0,1, or none."""
 
 
 class GenerateSettings(LabelSettings):
-    """Settings of `generate`."""
-
     recipe: RecipeName = "full"
     """Which graphs to make: 208 small ones (smoke), 1,250 of 100 to 1,000 nodes (cpu) or 15,000 of 10 to 999 (full)."""
     out: Path = Path("training_data/full")
@@ -109,8 +108,6 @@ class GenerateSettings(LabelSettings):
 
 
 class ImportSettings(LabelSettings):
-    """Settings of `import`."""
-
     sources: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1), _optional("PATH ...")]]
     """Files of graphs, folders of them, or .tar.gz archives; docs/DATA.md lists the formats."""
     out: Path = Path("training_data/imported")
@@ -120,8 +117,6 @@ class ImportSettings(LabelSettings):
 
 
 class TrainSettings(Settings):
-    """Settings of `train`."""
-
     device: Device = "auto"
     """Where to compute: auto takes the GPUs, or the CPU if there are none."""
     ranks: Workers = 0
@@ -149,31 +144,33 @@ class TrainSettings(Settings):
     steps: Count = 0
     """Number of optimizer steps of the whole training; 0 takes as many as --searches needs."""
     searches: Annotated[Positive | None, _optional("INT")] = None
-    """Number of searches of the whole training if --steps is 0; a step searches each of its graphs twice. By default
-    51,200, in `run` a quarter of them if shipped weights are trained on generated graphs.
+    """Number of searches of the whole training if --steps is 0, two per graph of a step. By default 51200, in `run` a
+    quarter of them if shipped weights are trained on generated graphs.
     """
     minutes: Amount = 0.0
     """Stop training after this many minutes; 0 sets no limit."""
     batch_size: Positive = 24
-    """Number of graphs that each process searches in a step."""
+    """Number of graphs that each rank searches in a step."""
     batch_states: Positive = 4
-    """Number of states of searches from which each process learns, in a step, to predict how they end."""
+    """Number of states of searches from which each rank learns, in a step, to predict how they end."""
     self_play: Amount = 1.25
-    """Minutes of self-play, searches that train the network that combines two colorings, crossover; 0 for none."""
+    """Minutes of games, which train the crossover network (it combines two colorings); 0 plays none."""
     games: Count = 0
-    """Number of searches in each of the ten iterations of self-play; 0 takes as many as its minutes allow."""
+    """Games in each of the ten iterations of self-play; 0 plays as many as --self-play allows."""
     replay_mib: Positive = 1024
-    """Memory of each process for the results of self-play, in MiB; the oldest are dropped first."""
+    """Memory of each rank for the results of self-play, in MiB; the oldest are dropped first."""
     batch_pairs: Positive = 16
-    """Number of pairs of colorings from which each process trains the crossover network in a step."""
+    """Number of pairs of colorings from which each rank trains the crossover network in a step."""
     width: Annotated[int, Field(ge=1, le=1024)] = CROSSOVER_WIDTH
     """Hidden units per node of the crossover network."""
     layers: Annotated[int, Field(ge=1, le=16)] = CROSSOVER_LAYERS
     """Message-passing layers of the crossover network."""
     learning_rate: Annotated[Rate | None, _optional("FLOAT")] = None
-    """Learning rate after the warm-up, for one process. By default 0.01, or 0.04 from random weights."""
+    """Learning rate of the rule after the warm-up, for one rank; the predictions have 0.075 and the crossover network
+    0.05 times it. By default 0.01, or 0.04 from random weights.
+    """
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
-    """How the learning rate grows with the number of processes: not, like its square root, or in proportion."""
+    """How the learning rate grows with the number of ranks: not, like its square root, or in proportion."""
     warmup_steps: Count = 10
     """Number of steps in which the learning rate rises, before it falls to 0 along half a cosine."""
     weight_decay: Amount = 0.01
@@ -216,8 +213,6 @@ class TrainSettings(Settings):
 
 
 class RunSettings(TrainSettings):
-    """Settings of `run`."""
-
     data: PathOrNone = None  # type: ignore[assignment]
     """Your graphs, in any format that `import` reads; by default those in training_data, or else generated ones."""
     recipe: RecipeName = "cpu"
@@ -242,15 +237,11 @@ class RunSettings(TrainSettings):
 
 
 class CheckSettings(RunSettings):
-    """Settings of `check`."""
-
     assume: Annotated[Annotated[str, Field(pattern=r"^(h100|h200|b200)x[1-8]$")] | None, _optional("GPUS")] = None
     """Only estimate the job on another machine, such as h200x8: h100, h200 or b200, and how many of them."""
 
 
 class PackSettings(Settings):
-    """Settings of `pack`."""
-
     run: tyro.conf.Positional[Path] = Path("runs/cpu")
     """Run folder of the training, the --run-folder of `train`."""
     models: Path = Path("models")
@@ -262,10 +253,8 @@ class PackSettings(Settings):
 
 
 class PushSettings(Settings):
-    """Settings of `push`."""
-
-    repo: tyro.conf.Positional[str]
-    """Repository on the Hugging Face Hub, as owner/name; it is created if it does not exist."""
+    repo: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="OWNER/NAME")]]
+    """Repository on the Hugging Face Hub; it is created if it does not exist."""
     archive: Path = Path("models/trained_model.tar.gz")
     """Archive to push, as `run` and `pack` write it."""
     license: str = "mit"
@@ -275,8 +264,6 @@ class PushSettings(Settings):
 
 
 class ExportSettings(Settings):
-    """Settings of `export`."""
-
     run: tyro.conf.Positional[Path] = Path("runs/cpu")
     """Run folder of the training, the --run-folder of `train`, or a checkpoint file."""
     models: Path = Path("models")
@@ -298,15 +285,13 @@ class SearchSettings(Settings):
     """Exported model, or hf://owner/name[@revision] on the Hugging Face Hub; by default the one that ships."""
     threads: Workers = 0
     """Number of threads; 0 takes every core."""
-    gpus: str = "none"
-    """NVIDIA GPUs that search beside the cores: all, numbers such as 0,1, or none; for searches of minutes. `color`
-    takes all of them for one graph, `evaluate` one for each.
-    """
+    gpus: GpuChoice = "none"
+    """NVIDIA GPUs that search beside the cores: all, numbers such as 0,1, or none; for searches of minutes."""
 
 
 class EvaluateSettings(SearchSettings):
-    """Settings of `evaluate`."""
-
+    gpus: GpuChoice = "none"
+    """NVIDIA GPUs that search for --seconds beside the cores, one for each graph: all, numbers such as 0,1, or none."""
     graphs: tyro.conf.Positional[Annotated[Path | None, _optional("[PATH]")]] = None
     """File of a graph, folder of files, or a folder that `generate` or `import` wrote, for its validation graphs."""
     suite: Annotated[Literal["q-coloring", "dimacs"] | None, _optional("{q-coloring,dimacs}")] = None
@@ -316,15 +301,17 @@ class EvaluateSettings(SearchSettings):
     seconds: Amount = 0.0
     """Let `color` search each graph for so many seconds, too; 0 leaves it out."""
     calls: Count = 0
-    """Most graphs to color by one call of the model, which takes longer than DSATUR; 0 takes all."""
+    """Most graphs to give to the model in one call each; 0 takes all. A call takes longer than DSATUR."""
     tabucol: bool = False
-    """Compare also TabuCol, a classic tabu search, and the search with trained, untrained and shipped weights, each for
-    --seconds or 0.2 s on one thread; and TabuCol for as long as the call of the model took.
+    """Also run TabuCol and the search with trained, untrained and shipped weights, each for --seconds (0.2 s if 0) on
+    one thread, and TabuCol for the time of the call.
     """
     limit: Count = 0
-    """Most graphs to take, from everywhere in the list; 0 takes all."""
+    """Most graphs to take, spread evenly over the list; 0 takes all."""
     exclude_selection: Count = 0
-    """Leave out the validation graphs that chose the weights, as many as --validation-graphs, if 20 others remain."""
+    """Leave out the validation graphs that chose the weights; give the number that --validation-graphs had. Ignored if
+    fewer than 20 others remain.
+    """
     report: Path = Path("report.json")
     """JSON file for the results; a page for a browser, with the suffix .html, is written beside it."""
 
@@ -342,8 +329,6 @@ class EvaluateSettings(SearchSettings):
 
 
 class ColorSettings(SearchSettings):
-    """Settings of `color`."""
-
     graphs: tyro.conf.Positional[Annotated[tuple[Path, ...], Field(min_length=1), _optional("PATH ...")]]
     """File of a graph (DIMACS .col, edge list, GraphML, JSON, ...), or several, or folders, colored side by side."""
     out: Annotated[Path | None, _optional("PATH", "-o")] = None
@@ -377,8 +362,6 @@ class ColorSettings(SearchSettings):
 
 
 class ServeSettings(Settings):
-    """Settings of `serve`."""
-
     models: Annotated[Path, tyro.conf.arg(help_behavior_hint="")] = SHIPPED_MODEL.parent
     """Folder of coloring_gnn_web.onnx, such as models; by default that of the model that ships."""
     port: Annotated[int, Field(ge=0, lt=65536)] = 8000

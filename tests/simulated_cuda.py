@@ -1,7 +1,7 @@
 """Searches in numba's CUDA simulator, in a process of its own: python simulated_cuda.py <tasks> <found>, two pickles.
 
-A task is a `Task`; what is found are colors and conflicts (S, G) and the colorings of all searches. Or it is a
-`Generation`, and `Children` are found; or `Islands`, with what `color` returns; or `Playing`, with pairs.
+A task is a `Task`; what is found are colors and conflicts (S, G). Or it is a `Generation`, and `Children` are found; or
+`Islands`, with what `color` returns; or `Playing`, with pairs.
 """
 
 import os
@@ -94,10 +94,10 @@ def play(task: Playing) -> list[list[list]]:
 
     class OnCores(ChildSearcher):
         def __call__(self, graph: Any, k: Any, starts: Any, seeds: Any, weights: Any, rounds: int) -> Children:
-            found = Children(*(np.full(size, -1, np.int32) for size in (len(k), len(k), starts.shape, starts.shape)))
+            found = Children(*(np.full(size, -1, np.int32) for size in (len(k), starts.shape, starts.shape)))
             for i, n in enumerate(self.nodes[graph]):
                 made = search_child(lists[graph[i]], starts[i, :n], k[i], weights[i], rounds, seeds[i])
-                found.colors[i, :n], found.ages[i, :n], found.conflicts[i], found.made[i] = made
+                found.colors[i, :n], found.ages[i, :n], found.conflicts[i] = made
             return Children(*map(torch.from_numpy, found))
 
         def is_done(self) -> bool:
@@ -201,25 +201,17 @@ def properties(max_shared: int = 98_304) -> SimpleNamespace:
     return SimpleNamespace(shared_memory_per_block_optin=max_shared, multi_processor_count=1)
 
 
-def search(task: Task) -> tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]:
+def search(task: Task) -> tuple[np.ndarray, np.ndarray]:
     """Run a task; the task stands for the packed graphs."""
     prepare(task)
-    searcher, colorings = BlockSearcher(task, torch.device("cpu")), {}
-    run = searcher.run
-
-    def note(launch: Any, *arguments: Any) -> Any:
-        result = run(launch, *arguments)
-        colorings.update(zip(launch.searches.tolist(), result[2].numpy(), strict=True))
-        return result
-
-    searcher.run = note
+    searcher = BlockSearcher(task, torch.device("cpu"))
     batch: Any = SimpleNamespace(
         ids=np.arange(len(task)), first=task.first, lower=torch.from_numpy(task.lower),
         seeds=torch.from_numpy(task.seeds), lists=lambda row: task.graphs[row].csr(),
     )  # fmt: skip
     for call in reversed(range(task.calls)):
         colors, conflicts = searcher(torch.from_numpy(task.weights) * (1 + call), batch, task.rounds)
-    return colors.numpy(), conflicts.numpy(), colorings
+    return colors.numpy(), conflicts.numpy()
 
 
 def late(phase: Callable[..., Any], thread: int) -> Callable[..., Any]:

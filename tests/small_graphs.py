@@ -9,10 +9,10 @@ from torch import Tensor
 
 from gnn_training.graph import Graph, NeighbourLists, concatenated, conflicts
 from gnn_training.network import rule
-from gnn_training.network.graphs import Graphs, pad
 from gnn_training.network.network import ColoringNetwork, first_weights
 from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.onnx_program import tensor_search
+from gnn_training.onnx_program.padded_graphs import Graphs, pad
 from gnn_training.onnx_program.program import limits
 from gnn_training.search.batches import Searcher
 from gnn_training.training.games import CHILDREN, Pair

@@ -18,7 +18,7 @@ from fake_gpus import no_gpus, nvidia_smi, torch_finds
 from torch.nn.parallel import DistributedDataParallel
 
 from gnn_training.data import packed
-from gnn_training.errors import MachineError, StorageError, UserError
+from gnn_training.errors import MachineError, StorageError, TrainingError, UserError
 from gnn_training.jobs import check as job
 from gnn_training.jobs.train import train_rank
 from gnn_training.settings import CheckSettings, of_preset
@@ -206,3 +206,11 @@ def test_too_little_memory_is_a_problem(monkeypatch, tiny_data: Path):
     monkeypatch.setattr(job.machine, "available_bytes", lambda: 2**29)
     with pytest.raises(MachineError, match="a rank needs about 1.0 GiB and 0.2 are free: lower --batch-size"):
         job.check(settings(data=tiny_data, ranks=2))
+
+
+def test_a_measurement_that_fails_is_a_problem_in_the_table(monkeypatch, tiny_data: Path, capsys):
+    monkeypatch.setattr(job, "launch", Mock(side_effect=TrainingError("rank 1 was killed by signal 9")))
+    with pytest.raises(TrainingError, match="would not start: rank 1 was killed by signal 9"):
+        job.check(settings(data=tiny_data, ranks=2))
+    table = found(capsys)
+    assert table["graphs"][1] == "ok" and table["memory"] == ("-", "PROBLEM") and "training" not in table

@@ -368,3 +368,19 @@ def test_a_folder_of_graphs_is_colored_and_one_bad_file_does_not_stop_the_others
     assert main(["color", str(tmp_path), *flags]) == 2
     assert "1 of 3 graphs were not colored; the first: " in capsys.readouterr().err
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["exams.sol", "hard.sol"]
+
+
+@pytest.mark.parametrize("names", [["a.tar.gz"], ["a.tar.gz", "hard.col"], ["in"]])
+def test_archives_are_refused_where_they_are_named_or_all_there_is(
+    names: list[str], hard: Path, tiny_model: Path, tmp_path: Path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    for folder in (".", "in"):
+        Path(folder, "a.tar.gz").write_bytes(b"")
+    assert main(["color", *names, "-m", str(tiny_model), "-o", "out"]) == 2
+    assert capsys.readouterr().err.endswith("a.tar.gz is an archive: unpack it and name the folder\n")
+    assert not Path("out").exists()
+    hard.rename("in/hard.col")
+    assert main(["color", "in", "-m", str(tiny_model), "-o", "out", "--seconds", "0"]) == 0
+    assert [path.name for path in Path("out").iterdir()] == ["hard.sol"]

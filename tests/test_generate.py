@@ -146,22 +146,21 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_manifest(tmp_path):
 
 def test_one_graph_in_five_of_every_family_and_size_is_for_validation():
     rng = np.random.default_rng(0)
-    tensors = {"family": rng.integers(4, size=2000), "num_nodes": rng.integers(10, 800, size=2000)}
-    chosen = split(tensors, seed=0)
+    families, num_nodes = rng.integers(4, size=2000), rng.integers(10, 800, size=2000)
+    chosen = split(num_nodes, families, seed=0)
     assert chosen.sum() == 400
-    bucket = np.searchsorted(labels.SIZE_BOUNDS, tensors["num_nodes"], side="right")
+    bucket = np.searchsorted(labels.SIZE_BOUNDS, num_nodes, side="right")
     for family in range(4):
         for size in range(4):
-            inside = chosen[(tensors["family"] == family) & (bucket == size)]
+            inside = chosen[(families == family) & (bucket == size)]
             assert abs(inside.sum() - len(inside) / 5) <= 1
-    assert not np.array_equal(chosen, split(tensors, seed=1))
-    assert split(tensors, 0, every=2).sum() == 999
+    assert not np.array_equal(chosen, split(num_nodes, families, seed=1))
+    assert split(num_nodes, families, 0, every=2).sum() == 999
 
 
 @pytest.mark.parametrize(("graphs", "validation"), [(1, 0), (2, 1), (3, 1), (4, 1), (5, 1), (7, 1), (8, 2)])
 def test_few_graphs_leave_one_for_training_and_one_for_validation(graphs, validation):
-    tensors = {"family": np.zeros(graphs, int), "num_nodes": np.full(graphs, 20)}
-    assert split(tensors, seed=0).sum() == validation
+    assert split(np.full(graphs, 20), np.zeros(graphs, int), seed=0).sum() == validation
 
 
 def test_a_worker_loads_no_torch():

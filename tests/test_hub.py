@@ -208,3 +208,10 @@ def test_without_the_extra_the_sentence_names_it(monkeypatch: pytest.MonkeyPatch
         dry_run(PushSettings(repo="me/x"))
     with pytest.raises(UserError, match=r"hf://me/x needs huggingface_hub: pip install '\.\[hub\]' in a clone"):
         hub.model_file("hf://me/x")
+
+
+def test_an_installation_that_cannot_be_imported_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub.errors", None)
+    monkeypatch.delattr("huggingface_hub.errors", raising=False)
+    with pytest.raises(UserError, match=r"hf://me/x: the Hub and its cache do not serve it \(.*import.*\): correct"):
+        hub.model_file("hf://me/x")

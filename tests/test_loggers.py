@@ -81,7 +81,7 @@ def test_a_logger_that_is_not_installed_is_refused_before_any_work(command: str,
 
 
 def test_a_logger_that_fails_does_not_end_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    book = Logbook(TrainSettings(run=tmp_path), NOTHING, 40)
+    book = Logbook(TrainSettings(run=tmp_path), NOTHING, 40, 4)
     away = Mock(side_effect=ConnectionError("the server is away"))
     book.loggers.insert(0, Logger("wandb", away, away))
     book.record("train", 1, STEP)
@@ -92,7 +92,7 @@ def test_a_logger_that_fails_does_not_end_the_training(tmp_path: Path, caplog: p
 
 
 def test_a_line_tells_where_the_training_stands_and_another_one_what_an_evaluation_has_found(tmp_path: Path, caplog):
-    book = Logbook(TrainSettings(run=tmp_path), NOTHING, 40)
+    book = Logbook(TrainSettings(run=tmp_path), NOTHING, 40, 4)
     scores = {"gap": 0.5, "dsatur_gap": 4.0, "gain": 0.25, "gain_error": 0.06}
     with caplog.at_level("INFO"):
         book.record("train", 5, STEP)
@@ -115,4 +115,4 @@ def test_a_line_tells_where_the_training_stands_and_another_one_what_an_evaluati
 def test_a_logger_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WANDB_MODE", "nonsense")
     with pytest.raises(UserError, match="--logger wandb cannot start: .*nonsense"):
-        Logbook(TrainSettings(run=tmp_path, logger="wandb"), NOTHING, 40)
+        Logbook(TrainSettings(run=tmp_path, logger="wandb"), NOTHING, 40, 4)

@@ -24,8 +24,8 @@ NAMES = [
 ]  # fmt: skip
 STATUS = {"status": "done", "step": 40, "ranks": 8, "device": "NVIDIA B200", "best": 0.5, "best_step": 35,
           "crossover_step": 14, "seconds": 2390.0, "graphs": 9000}  # fmt: skip
-CHECK = {"kind": "validation", "gap": 0.5, "gain": 0.7, "gain_error": 0.1, "dsatur_gap": 4.0, "at_best_known": 0.75,
-         "graphs": 64}  # fmt: skip
+CHECK = {"kind": "validation", "epoch": 0.0, "gap": 0.5, "gain": 0.7, "gain_error": 0.1, "dsatur_gap": 4.0,
+         "at_best_known": 0.75, "graphs": 64}  # fmt: skip
 CONFIG = {"seed": 0, "preset": "multi", "data": "graphs", "run": "runs/multi", "weights": None, "validation_rounds": 9}
 SECONDS = {"data": 600.0, "train": 2400.5, "check": 1.5}
 MADE = 1_700_000_000  # seconds since 1970; 2023-11-14T22:13:20 UTC

@@ -198,6 +198,38 @@ def test_early_stop_stops_every_rank(tiny_data: Path, tmp_path: Path):
     assert status(tmp_path / "run")["step"] == 2 and status(tmp_path / "run")["evaluations_without_gain"] == 2
 
 
+class Signals(list):
+    """Signals that come after some looks."""
+
+    def __init__(self, looks: int):
+        self.looks = looks
+
+    def __bool__(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+def until_signal(rt: Runtime, settings: TrainSettings, looks: int) -> str:
+    return Trainer(settings, PackedGraphs.open(settings.data), rt).run(Signals(looks))
+
+
+def test_two_ranks_go_on_with_half_as_many_steps_of_twice_the_searches(tiny_data: Path, tmp_path: Path):
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    settings = tiny_runs.settings(tiny_data, tmp_path / "run", steps=0, searches=2 * 11 * 8, evaluate_every=6)
+    assert in_group(1, until_signal, settings, 12) == ["stopped"]
+    before, epochs = status(settings.run), 12 / 3
+    assert before["step"] == 12 and before["evaluated_at"] == 12
+    assert in_group(2, until_signal, settings, 100) == ["done"] * 2
+    after = status(settings.run)
+    assert after["step"] == 16 and after["graphs"] == 11 * 8 and after["best_step"] <= 16
+    assert checkpoint.load(settings.run)["step"] == max(after["best_step"], after["crossover_step"])
+    steps, passed = zip(*((line["step"], line["epoch"]) for line in metrics(settings.run, "train")), strict=True)
+    assert list(steps) == sorted(steps) and steps[-8:] == (*range(9, 17),) and max(steps[:-8]) == 2 * epochs
+    assert all(step == pytest.approx(2 * epoch, abs=0.5) for step, epoch in zip(steps, passed, strict=True))
+    evaluated = [line["step"] for line in metrics(settings.run, "validation")]
+    assert evaluated == [0, 4, 8, 12, 16]
+
+
 @pytest.mark.slow  # two ranks load torch
 def test_sigterm_leaves_a_state_of_two_ranks_that_one_rank_continues(tiny_data: Path, tmp_path: Path):
     run = tmp_path / "run"

@@ -20,12 +20,12 @@ from torch.utils._pytree import tree_leaves
 from gnn_training.graph import Graph, concatenated, is_proper, num_colors
 from gnn_training.graph_objects import as_graph
 from gnn_training.network import rule
-from gnn_training.network.graphs import Graphs, pad
 from gnn_training.network.network import first_weights
 from gnn_training.network.rule import NUM_WEIGHTS
 from gnn_training.onnx_program import greedy
 from gnn_training.onnx_program import tensor_search as search
 from gnn_training.onnx_program.greedy import at_once, clique_bound, dsatur, independent_sets
+from gnn_training.onnx_program.padded_graphs import Graphs, pad
 from gnn_training.onnx_program.program import limits
 from gnn_training.onnx_program.tensor_search import Limits, Result, State, Task
 from gnn_training.search import kernels

@@ -57,7 +57,7 @@ def pack(folder: Path, instances: Sequence[Instance]) -> PackedGraphs:
         known = long_search(label(instance, 1000, 1.0, seed=0), instance.graph, rule, seed=0)
         rows.append(packed.row(instance, known, families))
     tensors = packed.join(rows)
-    tensors["split"] = split(tensors, seed=0)
+    tensors["split"] = split(tensors["num_nodes"], tensors["family"], seed=0)
     folder.mkdir(parents=True, exist_ok=True)
     return packed.write(folder, tensors, families, {"made by": __name__})
 

@@ -93,8 +93,8 @@ def label_all(
             raise UserError(f"{folder}: there is no graph to write; name sources that have at least one")
         rows = [row for _, row in kept]
         every = min(5, max(2, len(rows) // MIN_VALIDATION))  # of few graphs, more are needed to see what training gains
-        columns = {name: np.array([row[name] for row in rows]) for name in ("num_nodes", "family")}
-        for row, part in zip(rows, split(columns, plan.seed, every), strict=True):
+        num_nodes, family = (np.array([row[name] for row in rows]) for name in ("num_nodes", "family"))
+        for row, part in zip(rows, split(num_nodes, family, plan.seed, every), strict=True):
             row["split"] = part
         _label_longer([(source, row) for source, row in kept if row["split"]], parts, plan, workers, gpus)
         graphs = packed.write(folder, packed.join(rows), plan.families, plan.origin)
@@ -134,13 +134,13 @@ def _is_finished(folder: Path, origin: dict) -> bool:
     return True
 
 
-def split(tensors: Columns, seed: int, every: int = 5) -> np.ndarray:
-    """The split (G,) uint8, 0 train and 1 validation: one graph in so many, in an order by family, size and chance.
-    tensors: num_nodes and family (G,) are read.
+def split(num_nodes: np.ndarray, family: np.ndarray, seed: int, every: int = 5) -> np.ndarray:
+    """The split (G,) uint8, 0 train and 1 validation: one graph in so many, in an order by family (G,), number of
+    nodes (G,) and chance.
     """
-    graphs = len(tensors["num_nodes"])
+    graphs = len(num_nodes)
     chance = np.random.default_rng([seed, graphs]).random(graphs)
-    order = np.lexsort((chance, np.searchsorted(SIZE_BOUNDS, tensors["num_nodes"], side="right"), tensors["family"]))
+    order = np.lexsort((chance, np.searchsorted(SIZE_BOUNDS, num_nodes, side="right"), family))
     result = np.zeros(graphs, dtype=np.uint8)
     result[order[max(1, min(2, graphs - 1)) :: every]] = 1
     return result

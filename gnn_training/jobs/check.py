@@ -122,8 +122,16 @@ def _checks(settings: RunSettings, problems: list[UserError]) -> Iterator[Check]
     yield "graphs", partial(_graphs, source)
     if not problems and is_packed(source.graphs):  # otherwise there is nothing to measure
         ranks, training = num_ranks(settings), settings.of_training(source.graphs, source.generated)
-        peak, steps, seconds, waiting = launch(_measure, training, ranks)
-        yield "memory", partial(_memory, settings, peak / GIB, ranks)
+        measured: list[tuple[int, int, float, float]] = []
+
+        def measure_memory() -> str:
+            measured.append(launch(_measure, training, ranks))
+            return _memory(settings, measured[0][0] / GIB, ranks)
+
+        yield "memory", measure_memory
+        if not measured:
+            return
+        _, steps, seconds, waiting = measured[0]
         yield "balance", lambda: f"ranks wait for the slowest for {waiting:.0%} of the time"
         playing = 0 if settings.games else 60 * settings.self_play
         total = duration(seconds * steps + playing)

@@ -37,12 +37,16 @@ TABLE_LIMIT = 100_000_000  # bytes of the files of colors
 def color(settings: ColorSettings) -> list[Path]:
     """Write the best coloring of every graph as soon as it is found, and return the paths; of a single graph, Ctrl-C
     takes the best so far. Without `out`, the solution of a single graph stands beside it and replaces nothing.
-    UserError if a graph, the start or the model cannot be read, a solution or the picture has no place, or a graph is
-    too large for a picture; NoColoringError if there is no coloring as asked for. What cannot be colored does not stop
-    the other graphs.
+    Archives in folders are left out. UserError if a graph, the start or the model cannot be read, a solution or the
+    picture has no place, a graph is too large for a picture, or an archive is named or all there is; NoColoringError if
+    there is no coloring as asked for. What cannot be colored does not stop the other graphs.
     """
     is_one = len(settings.graphs) == 1 and not os.path.isdir(settings.graphs[0])
-    graphs = [path for path in find(settings.graphs) if is_one or not is_archive(path)]
+    found = find(settings.graphs)
+    graphs = [path for path in found if not is_archive(path)]
+    for path in found:
+        if is_archive(path) and (path in settings.graphs or not graphs):
+            raise UserError(f"{path} is an archive: unpack it and name the folder")
     outs = _outputs(settings, graphs, is_one)
     named = {"precolored": settings.precolored, "allowed": settings.allowed, "start": settings.start}
     given = {name: _read_colors(path, name != "allowed") for name, path in named.items() if path}

@@ -62,8 +62,10 @@ def _plan(
     if settings.gpus != "none":  # other labels
         origin |= {"gpus": settings.gpus}
     model = Model(SHIPPED_MODEL, 1)
-    trained = tuple(model.rule.tolist()), to_text(model.crossover)
-    return Plan(families, moves, settings.label_seconds, settings.seed, origin, skip_bad, *trained, every)
+    return Plan(
+        families=families, moves=moves, seconds=settings.label_seconds, seed=settings.seed, origin=origin,
+        skip_bad=skip_bad, rule=tuple(model.rule.tolist()), crossover=to_text(model.crossover), long_search_every=every,
+    )  # fmt: skip
 
 
 def _state(paths: Iterable[Path]) -> str:

@@ -20,7 +20,7 @@ import networkx as nx
 import numpy as np
 
 from gnn_training import files, run_files
-from gnn_training.console import as_text, markdown_table, print_tables, progress
+from gnn_training.console import as_text, errors_as_warnings, markdown_table, print_tables, progress
 from gnn_training.contract import SHIPPED_MODEL
 from gnn_training.data import sources, suites
 from gnn_training.data.formats import integer
@@ -37,7 +37,6 @@ from gnn_training.report.scores import COMPARED_SECONDS, METHODS, Row
 from gnn_training.search import engine, first_colorings, kernels, portfolio
 from gnn_training.search.gpus import chosen_gpus
 from gnn_training.settings import EvaluateSettings
-from gnn_training.training.logbook import errors_as_warnings
 
 log = logging.getLogger(__name__)
 CALL_SECONDS = 600.0  # a graph that needs longer for one call is too large for the network

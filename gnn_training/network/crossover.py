@@ -10,24 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
-from torch_geometric.nn import MessagePassing
+from torch_geometric.utils import scatter
 
 from gnn_training.contract import CROSSOVER_LAYERS, CROSSOVER_WIDTH
 from gnn_training.network.crossover_weights import FEATURES, MESSAGES, CrossoverWeights
 
 FIRST_LOG_CONFLICTS = -3.9  # of an untrained network, about as a trained one has it
-
-
-class ClassMeans(MessagePassing):
-    """Messages from nodes to classes, which take their mean, and back to the same nodes."""
-
-    def __init__(self) -> None:
-        super().__init__(aggr="mean")
-
-    def forward(self, x: Tensor, edge_index: Tensor, num_classes: int) -> Tensor:
-        """Means (V, D) of x (V, D) over the class of every node. edge_index (2, V): nodes in a row, and their class."""
-        means = self.propagate(edge_index, x=(x, None), size=(len(x), num_classes))
-        return means.index_select(0, edge_index[1])
 
 
 class CrossoverNetwork(nn.Module):
@@ -44,17 +32,16 @@ class CrossoverNetwork(nn.Module):
             nn.init.zeros_(last.weight)
         # Of a child, for each unit of value that it lacks: standard deviations of conflicts among its siblings.
         self.log_conflicts = nn.Parameter(torch.tensor(FIRST_LOG_CONFLICTS))
-        self.class_means = ClassMeans()
 
     def values(self, pairs: HeteroData) -> Tensor:
         """Values (V,) of the nodes of pairs; see `pairs_of`."""
         node, num_classes = pairs["node"], int(pairs["class"].num_nodes)
-        own, other = (pairs["node", relation, "class"].edge_index for relation in ("own_class", "other_class"))
+        own, other = (pairs["node", relation, "class"].edge_index[1] for relation in ("own_class", "other_class"))
         other_node = pairs["node", "other_coloring", "node"].edge_index[1]
         h = self.first(node.x)
         for layer in self.layers:
             e = h.relu().float()
-            of_class, of_other = (self.class_means(e, classes, num_classes) for classes in (own, other))
+            of_class, of_other = (scatter(e, to, 0, num_classes, "mean").index_select(0, to) for to in (own, other))
             h = h + layer(torch.cat([e, of_class, e.index_select(0, other_node), of_other], 1))
         return 1 + (self.out(h.relu()) + self.direct(node.x))[:, 0].float()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from gnn_training.network import rule
-from gnn_training.network.graphs import Graphs, noise_table
+from gnn_training.onnx_program.padded_graphs import Graphs, noise_table
 
 ONE_BY_ONE, NODES_PER_RANK = 2048, 128  # DSATUR: nodes up to which a round colors one; above, one more for so many,
 COLORED_PER_RANK = 16  # but one more only for so many colored ones, so that a grid still gets two colors

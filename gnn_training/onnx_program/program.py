@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from gnn_training import contract
 from gnn_training.network import rule, states
-from gnn_training.network.graphs import Graphs, pad
 from gnn_training.network.network import ColoringNetwork
 from gnn_training.onnx_program import tensor_search
 from gnn_training.onnx_program.greedy import at_once, clique_bound, dsatur, independent_sets
+from gnn_training.onnx_program.padded_graphs import Graphs, pad
 from gnn_training.onnx_program.tensor_search import Limits
 
 MAX_STARTS = 1024  # nodes of a graph from which the search for cliques starts, see CLIQUE_WORK and MIN_STARTS

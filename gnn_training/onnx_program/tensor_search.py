@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from gnn_training.network import rule
-from gnn_training.network.graphs import Graphs, noise_table, take
 from gnn_training.onnx_program.greedy import loop
+from gnn_training.onnx_program.padded_graphs import Graphs, noise_table, take
 
 NUM_CONTROLS, HIDDEN = len(rule.CONTROLS), rule.HIDDEN
 

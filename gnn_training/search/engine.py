@@ -129,8 +129,9 @@ class Portfolio:
                         continue
                     if isinstance(event, BaseException):
                         raise event
-                    running -= event is None
-                    if event is not None:
+                    if event is None:
+                        running -= 1
+                    else:
                         yield event
             finally:
                 self.finish()

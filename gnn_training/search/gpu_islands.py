@@ -139,7 +139,7 @@ class Group:
             if all(island.worker.search.is_over for island in islands):
                 return []
             time.sleep(POLL_SECONDS)
-        conflicts, _, colors, ages = (each.cpu().numpy().astype(np.int32) for each in found)
+        conflicts, colors, ages = (each.cpu().numpy().astype(np.int32) for each in found)
         made = [
             Parent(int(left), *(x[: len(owner.first)] for x in (of_nodes, since)))
             for owner, left, of_nodes, since in zip(owners, conflicts, colors, ages, strict=True)

@@ -96,7 +96,7 @@ class BlockSearcher(KernelLauncher):
             with torch.cuda.stream(stream):
                 places = self._copied(launch.searches)
                 chosen = [values[places] for values in (*searches, weights.flatten(0, 1))]
-                outcomes[:, places] = torch.stack(self.run(launch, chosen, int(nodes.max()), rounds)[:2])
+                outcomes[:, places] = torch.stack(self._run(launch, chosen, rounds))
         if len(too_large):  # the cores search these graphs
             rows = too_large[: len(too_large) // repeats].tolist()
             results = search_on_cpu(weights, batch, rounds, rows)
@@ -113,25 +113,22 @@ class BlockSearcher(KernelLauncher):
         self.graphs.first[self.first_node[i] : self.first_node[i + 1]] = self._copied(first)
         self.graphs.adjacency[self.first_word[i] : self.first_word[i + 1]] = self._copied(search_cuda.words(lists))
 
-    def run(self, launch: Any, searches: list[Tensor], num_nodes: int, rounds: int) -> tuple[Tensor, ...]:
-        """Fewest colors (R,) float, conflicts (R,) and the best colorings (R, N) int16 of R searches. searches: graph,
-        lower (at least 1), seeds and weights (R, ...); num_nodes: N, that of the largest.
+    def _run(self, launch: search_cuda.Launch, searches: list[Tensor], rounds: int) -> tuple[Tensor, Tensor]:
+        """Fewest colors (R,) float and conflicts (R,) of R searches. searches: graph, lower (at least 1), seeds and
+        weights (R, ...).
         """
         count, empty = len(launch.searches), self._empty
         tables = self._tables(int(self.num_colors.max()), max(rounds, int(self.data.num_nodes.max())))
         large = empty(torch.int16, count, launch.large)
         fewest, conflicts = empty(torch.int32, count), empty(torch.float32, count)
-        best = empty(torch.int16, count, num_nodes)
-        tensors = (*self.graphs, *searches, *tables, large, fewest, conflicts, best)
-        self._launch(launch, tensors, rounds)
-        return fewest.float(), conflicts, best
+        self._launch(launch, (*self.graphs, *searches, *tables, large, fewest, conflicts), rounds)
+        return fewest.float(), conflicts
 
 
 class Children(NamedTuple):
     """What became of the children of a generation, in the memory of the GPU."""
 
     conflicts: Tensor  # (R,) int32, of the best coloring
-    made: Tensor  # (R,) int32, rounds
     colors: Tensor  # (R, N) int16
     ages: Tensor  # (R, N) int16, rounds since a node took its color
 
@@ -174,7 +171,7 @@ class ChildSearcher(KernelLauncher):
         may be too large for a block.
         """
         count, num_nodes = shape = starts.shape
-        sizes = (torch.int32, count), (torch.int32, count), (torch.int16, *shape), (torch.int16, *shape)
+        sizes = (torch.int32, count), (torch.int16, *shape), (torch.int16, *shape)
         children = Children(*(self._empty(*size) for size in sizes))
         tables = self._tables(int(k.max()), max(rounds, num_nodes))
         launches, too_large = search_cuda.plan(self.nodes[graph].tolist(), k.tolist(), self.max_shared)

@@ -338,8 +338,7 @@ def balance(offsets, neighbours, colors, counts, num_free, swaps, rng, stop):
     """Make the classes of a proper coloring (N,) int32 more equal in place: random Kempe swaps, which exchange two
     colors in a connected part of their classes, and never make the difference of the two sizes larger. The size of a
     class is the sum of counts (N,) int64, which are 1 before `num_free`. Nodes from there on keep their colors. It ends
-    when sizes differ by one at most, after `swaps` tries, or as soon as `stop` (1,) uint8 is set. Returns the largest
-    minus the smallest size.
+    when sizes differ by one at most, after `swaps` tries, or as soon as `stop` (1,) uint8 is set.
     """
     n, k, state = len(colors), 0, rng[0]
     for v in range(n):
@@ -378,7 +377,6 @@ def balance(offsets, neighbours, colors, counts, num_free, swaps, rng, stop):
             sizes[a] -= moved
             sizes[b] += moved
     rng[0] = state
-    return largest - smallest
 
 
 @njit(cache=True, nogil=True)

@@ -53,11 +53,11 @@ BY_GRAPH, BIAS, BY_NODE, OUT, DIRECT, MOVE = (int(end) for end in OFFSETS[:-1]) 
 NO_MOVE: Any = np.float32(-np.inf)
 SIGNATURE = (
     *(int32[::1],) * 3, *(int64[::1],) * 2, int16[::1], uint32[::1], *(int64[::1],) * 3, *(float32[:, ::1],) * 2,
-    float32[::1], int16[:, ::1], int32[::1], float32[::1], int16[:, ::1], int64,
+    float32[::1], int16[:, ::1], int32[::1], float32[::1], int64,
 )  # fmt: skip
 CHILD_SIGNATURE = (
     *(int32[::1],) * 2, int64[::1], uint32[::1], *(int32[::1],) * 2, int64[::1], int16[:, ::1],
-    *(float32[:, ::1],) * 2, float32[::1], int16[:, ::1], *(int32[::1],) * 2, *(int16[:, ::1],) * 2, int64,
+    *(float32[:, ::1],) * 2, float32[::1], int16[:, ::1], int32[::1], *(int16[:, ::1],) * 2, int64,
 )  # fmt: skip
 device: Any = cuda.jit(device=True)
 (
@@ -590,7 +590,7 @@ def leave(s, v, count):
 
 
 @cache
-def kernel(in_shared: bool, max_shared: int, of_children: bool = False, gpu: int | None = None) -> Any:
+def kernel(in_shared: bool, max_shared: int, of_children: bool, gpu: int | None) -> Any:
     """The kernel for a grid of one block per search or child, compiled for the present GPU, one of several in this
     process. in_shared: whether the counts are in shared memory, else `large` (R, integers) int16 has room for them
     after what is tabu. max_shared: its bytes.
@@ -617,7 +617,7 @@ def search_function(in_shared: bool) -> Any:
 
     def search_kernel(
         nodes, num_neighbours, num_colors, first_node, first_word, first, adjacency, graph, lower, seeds, weights,
-        table, logs, large, fewest, conflicts, best, rounds,
+        table, logs, large, fewest, conflicts, rounds,
     ):  # fmt: skip
         block, thread = cuda.blockIdx.x, cuda.threadIdx.x
         g = graph[block]
@@ -634,8 +634,6 @@ def search_function(in_shared: bool) -> Any:
                 weigh(s, t)
             if s.totals[CONFLICTED] == 0:
                 num_found, fewest_conflicts = s.totals[COLORS], np.float32(rule.NONE_FOUND)
-                for v in range(thread, n, THREADS):
-                    best[block, v] = s.colors[v]
                 if num_found <= lower[block]:
                     break
                 close(s)
@@ -651,12 +649,12 @@ def search_function(in_shared: bool) -> Any:
 
 def child_function(in_shared: bool) -> Any:
     """The kernel of children, see `search_kernel.search_child`. Several graphs and numbers of colors k (R,) may
-    be in one launch, with starts (R, N) and, for each child, conflicts, rounds made, best coloring and ages.
+    be in one launch, with starts (R, N) and, for each child, conflicts, best coloring and ages.
     """
 
     def child_kernel(
         nodes, num_neighbours, first_word, adjacency, graph, k, seeds, starts, weights, table, logs, large, conflicts,
-        made, best, ages, rounds,
+        best, ages, rounds,
     ):  # fmt: skip
         block, thread = cuda.blockIdx.x, cuda.threadIdx.x
         g, K = graph[block], k[block]
@@ -679,7 +677,7 @@ def child_function(in_shared: bool) -> Any:
             make_moves(s, seeds[block], t)
             t += np.int32(1)
         if thread == 0:
-            conflicts[block], made[block] = fewest // 2, t
+            conflicts[block] = fewest // 2
 
     return child_kernel
 

@@ -190,13 +190,13 @@ def search_loop(lists, task, weights, table, stop):
 
 def search_child(
     lists: NeighbourLists, start: np.ndarray, k: int, weights: np.ndarray, rounds: int, seed: int
-) -> tuple[np.ndarray, np.ndarray, int, int]:
+) -> tuple[np.ndarray, np.ndarray, int]:
     """What a generation makes of a child: the search at a fixed number of colors. start (N,): colors 0 to k - 1, also
     with conflicts, -1 for nodes without one, which get it first; weights: as for `search_graph`. With
     `rule.untrained()`, a round is one of TabuCol.
 
-    Returns the coloring (N,) int32 with fewest conflicts, rounds (N,) int32 since its nodes took their colors, its
-    conflicts, and the rounds made. It ends without a conflict or after `rounds`.
+    Returns the coloring (N,) int32 with fewest conflicts, rounds (N,) int32 since its nodes took their colors, and its
+    conflicts. It ends without a conflict or after `rounds`.
     """
     return child_loop(lists, start.astype(np.int32), int(k), weights, noise_table(int(k)), rounds, int(seed))
 
@@ -220,7 +220,7 @@ def child_loop(lists, start, k, weights, table, rounds, seed):
             for v in range(n):
                 best[v], ages[v] = coloring.colors[v], t - max(0, memory.moved[v] + 1)
         if fewest == 0 or t >= rounds:
-            return best, ages, fewest // 2, t
+            return best, ages, fewest // 2
         if t % rule.PERIOD == 0:
             weigh(coloring, memory, network, t)
         num_active = choose(coloring, memory, network, choice, t)

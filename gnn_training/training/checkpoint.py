@@ -4,8 +4,6 @@ import io
 import json
 import logging
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
 import torch
@@ -107,30 +105,3 @@ def newest(folder: Path) -> dict | None:
                 raise
             log.warning("%s; taking the one before", error)
     return None
-
-
-def named(run: Path, path: Path) -> dict:
-    """State of a checkpoint of the run folder, given by its name or path, or of another folder. Raises UserError: as
-    `load`, or the run folder has a training of its own.
-    """
-    folder = run / run_files.CHECKPOINT_FOLDER
-    path = folder / path if path.parent == Path() else path
-    if path.resolve().parent != folder.resolve() and any(folder.glob(run_files.CHECKPOINTS)):
-        raise UserError(f"{run} has a training of its own: name another --run folder to resume from {path}")
-    return load(path, RESUMED)
-
-
-def set_later_aside(run: Path, state: dict) -> None:
-    """Move later checkpoints than a state into a new folder in the run folder, with copies of what changes from then
-    on, so that nothing is lost.
-    """
-    path = run / run_files.CHECKPOINT_FOLDER / f"step-{state['step']:08d}.pt"
-    if later := sorted(each for each in path.parent.glob(run_files.CHECKPOINTS) if each > path):
-        with storage_errors(run):
-            aside = Path(tempfile.mkdtemp(prefix=f"until-{later[-1].stem}-", dir=run))
-            for name in (run_files.BEST, run_files.METRICS, run_files.STATUS):
-                if (run / name).exists():
-                    shutil.copy2(run / name, aside)
-            for each in later:
-                each.rename(aside / each.name)
-        log.info("what %s has of later steps is now in %s", run, aside)

@@ -213,7 +213,7 @@ def prepare(settings: TrainSettings, data: PackedGraphs, rt: Runtime) -> tuple[G
     """All that the steps of a training need; the monitor times the searches of the learner."""
     loader, monitor = GraphLoader(settings, data, rt), Monitor(searcher_for(data, rt.device), rt)
     num_steps = settings.num_steps(loader.sampler.graphs_per_step)
-    return loader, monitor, Learner(settings, monitor.timed, rt, num_steps)
+    return loader, monitor, Learner(settings, monitor.search, rt, num_steps)
 
 
 def loss_terms(

@@ -6,13 +6,13 @@ import logging
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gnn_training import run_files
+from gnn_training.console import errors_as_warnings
 from gnn_training.errors import UserError
 from gnn_training.files import OWN_LIMIT, read_bytes, storage_errors, write_text
 from gnn_training.machine import require_package
@@ -112,15 +112,6 @@ def wandb(settings: TrainSettings) -> Logger:
     return Logger("wandb", lambda values, step: run.log(values, step=step), lambda _status: run.finish())
 
 
-@contextmanager
-def errors_as_warnings(logger: str) -> Iterator[None]:
-    """Go on when a logger fails, such as one whose server is away: the files of the run folder have everything."""
-    try:
-        yield
-    except Exception as error:
-        log.warning("%s does not log this: %s", logger, error)
-
-
 def require_logger(name: str | None) -> None:
     """Raise UserError if the logger is not installed."""
     if name:
@@ -129,12 +120,17 @@ def require_logger(name: str | None) -> None:
 
 class Logbook:
     """Records of one run, which rank 0 alone writes. reached: last step of each kind that the state to resume from
-    knows of; records past it are dropped. num_steps: of the whole training.
+    knows of; records past it are dropped. num_steps: of the whole training. If other ranks have taken other steps for
+    the same searches, the records get the numbers of the present ones.
     """
 
-    def __init__(self, settings: TrainSettings, reached: dict[str, int], num_steps: int):
+    def __init__(self, settings: TrainSettings, reached: dict[str, int], num_steps: int, steps_per_epoch: int):
         self.run, self.metrics, self.num_steps = settings.run, settings.run / run_files.METRICS, num_steps
-        kept = [record for record in read_metrics(self.metrics) if record["step"] <= reached[record["kind"]]]
+        self.steps_per_epoch = steps_per_epoch
+        records = read_metrics(self.metrics)
+        if not settings.steps:
+            records = [record | {"step": round(record["epoch"] * steps_per_epoch)} for record in records]
+        kept = [record for record in records if record["step"] <= reached[record["kind"]]]
         write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
         with storage_errors(self.run / run_files.CURVES_FOLDER):
             self.loggers = [tensorboard(settings, reached["train"] + 1)]
@@ -143,6 +139,7 @@ class Logbook:
 
     def record(self, kind: str, step: int, values: dict[str, float]) -> None:
         """Append numbers of one kind ("train" or "validation") at a step, and log them as a line for people."""
+        values = {"epoch": step / self.steps_per_epoch, **values}
         with storage_errors(self.metrics), open(self.metrics, "r+", encoding="utf-8") as file:
             # "a" would make another file in the place of a volume that is gone.
             file.seek(0, os.SEEK_END)
@@ -195,7 +192,7 @@ def read_metrics(path: Path) -> list[dict]:
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
-            numbers = [record["step"], *(value for name, value in record.items() if name != "kind")]
+            numbers = [record["step"], record["epoch"], *(value for name, value in record.items() if name != "kind")]
             if record["kind"] not in LINES or not all(isinstance(value, int | float) for value in numbers):
                 raise ValueError("is no record")
             records.append(record)

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,38 +15,9 @@ from gnn_training.search.batches import SearchBatch, Searcher
 
 log = logging.getLogger(__name__)
 SAMPLE_SECONDS = 1.0  # between two looks at a GPU
+MAX_SAMPLES = 3600  # the last ones count, if nobody takes them
 SLOW = 1.5  # times as long as the others: a rank that takes so long for its searches is named
 SLOW_SECONDS = 0.2  # that it takes longer, at least: less is chance
-
-
-class TimedSearcher:
-    """Searches, and notes how long each batch takes on the device, without waiting for a GPU."""
-
-    def __init__(self, search: Searcher, device: torch.device):
-        self.search, self.device = search, device
-        self._spans: list[tuple] = []
-
-    def __call__(self, weights: Tensor, batch: SearchBatch, rounds: int) -> tuple[Tensor, Tensor]:
-        """Search; see `Searcher`."""
-        began = self._now()
-        results = self.search(weights, batch, rounds)
-        self._spans.append((began, self._now()))
-        return results
-
-    def take(self) -> list[float]:
-        """Seconds of every batch since the last call. Waits for the GPU."""
-        spans, self._spans = self._spans, []
-        if self.device.type != "cuda":
-            return [ended - began for began, ended in spans]
-        torch.cuda.synchronize(self.device)
-        return [began.elapsed_time(ended) / 1000 for began, ended in spans]
-
-    def _now(self) -> float | torch.cuda.Event:
-        if self.device.type != "cuda":
-            return time.monotonic()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
 
 
 class GpuMonitor:
@@ -55,7 +27,7 @@ class GpuMonitor:
 
     def __init__(self, device: torch.device):
         self.device = device
-        self._samples: list[dict[str, float]] = []
+        self._samples = deque[dict[str, float]](maxlen=MAX_SAMPLES)
         self.answers = device.type == "cuda" and self._look()
         if self.answers:
             threading.Thread(target=self._watch, daemon=True).start()
@@ -64,7 +36,7 @@ class GpuMonitor:
         """Means since the last call: share of time busy, GiB of memory in use, watts and degrees Celsius."""
         if self.answers and not self._samples:
             self._look()
-        samples, self._samples = self._samples, []
+        samples, self._samples = self._samples, deque(maxlen=MAX_SAMPLES)
         return {name: float(np.mean([sample[name] for sample in samples])) for name in (samples or [{}])[0]}
 
     def _look(self) -> bool:
@@ -89,13 +61,21 @@ class GpuMonitor:
 class Monitor:
     """What the ranks have done since the last report."""
 
-    def __init__(self, search: Searcher, rt: Runtime):
-        self.timed, self.rt, self.gpu = TimedSearcher(search, rt.device), rt, GpuMonitor(rt.device)
+    def __init__(self, searcher: Searcher, rt: Runtime):
+        self.searcher, self.rt, self.gpu = searcher, rt, GpuMonitor(rt.device)
+        self._spans: list[tuple] = []  # of searches: when each began and ended
         self._named: set[int] = set()  # slow ranks
+
+    def search(self, weights: Tensor, batch: SearchBatch, rounds: int) -> tuple[Tensor, Tensor]:
+        """Search, see `Searcher`, and note how long it takes on the device, without waiting for a GPU."""
+        began = self._now()
+        results = self.searcher(weights, batch, rounds)
+        self._spans.append((began, self._now()))
+        return results
 
     def restart(self) -> None:
         """Forget what has been so far, such as searches that were compiled first."""
-        self.timed.take()
+        self._take_seconds()
         self.gpu.take()
 
     def report(self, seconds: float) -> dict[str, float]:
@@ -103,13 +83,28 @@ class Monitor:
         over ranks, and what their GPUs did, by the names of docs/TRAINING.md. Every rank calls it; seconds: that all
         steps since then took.
         """
-        ranks = self.rt.gather((self.timed.take(), self.gpu.take(), self.rt.device_name))
+        ranks = self.rt.gather((self._take_seconds(), self.gpu.take(), self.rt.device_name))
         times = np.array([searches for searches, *_ in ranks])  # (ranks, steps), seconds
         self._name_slow_ranks(times.sum(1), [name for *_, name in ranks])
         values = shares(times, seconds)
         for rank, (_, gpu, _) in enumerate(ranks):
             values |= {f"gpu{rank}_{name}": value for name, value in gpu.items()}
         return values
+
+    def _take_seconds(self) -> list[float]:
+        """Seconds of every search since the last call. Waits for the GPU."""
+        spans, self._spans = self._spans, []
+        if self.rt.device.type != "cuda":
+            return [ended - began for began, ended in spans]
+        torch.cuda.synchronize(self.rt.device)
+        return [began.elapsed_time(ended) / 1000 for began, ended in spans]
+
+    def _now(self) -> float | torch.cuda.Event:
+        if self.rt.device.type != "cuda":
+            return time.monotonic()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
     def _name_slow_ranks(self, seconds: np.ndarray, devices: Sequence[str]) -> None:
         slow = slow_ranks(seconds)

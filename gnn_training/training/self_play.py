@@ -125,7 +125,7 @@ class SelfPlay:
         for start in range(self.rt.rank, len(pairs), EVALUATED * self.rt.world_size):
             places = slice(start, start + EVALUATED * self.rt.world_size, self.rt.world_size)
             batch = self.joined(pairs[places])
-            for network in networks:
+            for network in errors:
                 errors[network][places] = squared_errors(network(batch), batch).cpu().double()
         variance = np.mean([np.square(pair.deviations).mean() for pair in pairs])
         return {network: self.rt.total(each).numpy() / variance for network, each in errors.items()}
@@ -211,6 +211,8 @@ class SelfPlay:
         lists, lower = self.dataset.lists(graph), int(self.dataset.data.lower_bound[graph])
         player = kind(graph, lists, kernels.dsatur(*lists), lower, self.weights, seed)
         self._players.append(player)
+        if self._is_closed:  # since this game began
+            player.search.finish()
         return player
 
     def _end(self, signals: Sequence[float]) -> bool:

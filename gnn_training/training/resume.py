@@ -1,0 +1,82 @@
+"""What a training resumes from, and what it must not replace."""
+
+import logging
+import shutil
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from gnn_training import run_files
+from gnn_training.errors import UserError
+from gnn_training.files import damaged, read_json, storage_errors
+from gnn_training.settings import TrainSettings
+from gnn_training.training import checkpoint
+from gnn_training.training.logbook import Progress
+
+log = logging.getLogger(__name__)
+FREE_TO_CHANGE = {
+    "preset", "data", "run", "device", "minutes", "patience", "checkpoint_every", "keep", "resume_from", "log_every",
+    "logger", "ranks", "gpus",
+}  # fmt: skip
+
+
+def find_state(settings: TrainSettings, data_sha256: str) -> dict | None:
+    """State to resume from, if any. Raises UserError if a training has ended there and its checkpoints are gone, or if
+    the folder has files of these names that are not a training's.
+    """
+    run, named = settings.run, settings.resume_from
+    state = checkpoint.newest(run / run_files.CHECKPOINT_FOLDER)
+    if named and (state is None or state["resumed_from"] != str(named)):  # else a start before has gone back to it
+        state = load_named(run, named)
+        require_same(settings, data_sha256, state)  # before anything is moved
+        set_later_aside(run, state)
+    hint = "name another --run folder, or empty this one"
+    if state is None and (ended := run / run_files.STATUS).exists():
+        with damaged(ended, hint):
+            if read_json(ended, hint)["status"] != "failed":
+                raise UserError(f"{run} has a training without its checkpoints, which would begin again: {hint}")
+    if state is None and any((run / name).exists() for name in (run_files.CONFIG, run_files.METRICS)):
+        with damaged(config := run / run_files.CONFIG, hint):
+            if "learning_rate" not in read_json(config, hint):
+                raise UserError(f"{config}: is not of a training: {hint}")
+    return state
+
+
+def require_same(settings: TrainSettings, data_sha256: str, state: dict) -> None:
+    """A run resumes only with its own settings and graphs: others belong in another folder."""
+    then, now = state["settings"], settings.model_dump(mode="json")
+    run, hint = settings.run, "name another --run folder"
+    if then.keys() != now.keys() or state["progress"].keys() != asdict(Progress()).keys():
+        raise UserError(f"{run} was started by another version of this program: finish it there or {hint}")
+    for name in sorted(now.keys() - FREE_TO_CHANGE):
+        if then[name] != now[name]:
+            raise UserError(f"{run} was trained with {name} {then[name]}, not {now[name]}: go back or {hint}")
+    if state["data_sha256"] != data_sha256:
+        raise UserError(f"{run} was trained on other graphs than {settings.data}: {hint}")
+
+
+def load_named(run: Path, path: Path) -> dict:
+    """State of a checkpoint of the run folder, given by its name or path, or of another folder. Raises UserError: as
+    `load`, or the run folder has a training of its own.
+    """
+    folder = run / run_files.CHECKPOINT_FOLDER
+    path = folder / path if path.parent == Path() else path
+    if path.resolve().parent != folder.resolve() and any(folder.glob(run_files.CHECKPOINTS)):
+        raise UserError(f"{run} has a training of its own: name another --run folder to resume from {path}")
+    return checkpoint.load(path, checkpoint.RESUMED)
+
+
+def set_later_aside(run: Path, state: dict) -> None:
+    """Move later checkpoints than a state into a new folder in the run folder, with copies of what changes from then
+    on, so that nothing is lost.
+    """
+    path = run / run_files.CHECKPOINT_FOLDER / f"step-{state['step']:08d}.pt"
+    if later := sorted(each for each in path.parent.glob(run_files.CHECKPOINTS) if each > path):
+        with storage_errors(run):
+            aside = Path(tempfile.mkdtemp(prefix=f"until-{later[-1].stem}-", dir=run))
+            for name in (run_files.BEST, run_files.METRICS, run_files.STATUS):
+                if (run / name).exists():
+                    shutil.copy2(run / name, aside)
+            for each in later:
+                each.rename(aside / each.name)
+        log.info("what %s has of later steps is now in %s", run, aside)
