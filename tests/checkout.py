@@ -1,15 +1,19 @@
-"""The files of this checkout, and files as tests need them."""
+"""This checkout: its files, its Rust crate, and files as tests need them."""
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 from tiny_runs import ROOT
+
+CRATE = ROOT / "clients" / "rust"
 
 
 def copy_checkout(folder: Path) -> None:
@@ -39,3 +43,20 @@ def write_program(path: Path, script: str) -> None:
 def flip_last_byte(path: Path) -> None:
     *before, last = path.read_bytes()
     path.write_bytes(bytes([*before, last ^ 1]))
+
+
+@cache
+def why_no_crate() -> str:
+    """Why the Rust crate cannot be built here; empty if it can."""
+    if not shutil.which("cargo"):
+        return "no cargo on this machine, so clients/rust is not tested; rustup installs it"
+    version = subprocess.run(["cargo", "--version"], capture_output=True, text=True, cwd=CRATE).stdout
+    found, oldest = (re.search(r"(?:cargo |^rust-version = \")1\.(\d+)", text, re.MULTILINE)
+                     for text in (version, (CRATE / "Cargo.toml").read_text()))  # fmt: skip
+    old = not found or int(found[1]) < int(oldest[1])
+    return f"{version.strip() or 'a broken cargo'}, clients/rust needs 1.{oldest[1]}; rustup update" if old else ""
+
+
+def runtime_library() -> str:
+    """The ONNX Runtime that Python calls, for other languages to call the same."""
+    return str(next(Path(find_spec("onnxruntime").origin).parent.glob("capi/libonnxruntime.so.*")))

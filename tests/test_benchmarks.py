@@ -46,9 +46,7 @@ def test_this_file_or_that_of_gpus_has_every_benchmark():
 
 
 @pytest.mark.slow  # processes that load torch
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in LONG)) for name in COMMANDS]
-)
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.nightly] * (x in LONG)) for x in COMMANDS])
 def test_every_benchmark_runs_as_a_command(name: str, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (tmp_path / "examples").symlink_to(ROOT / "examples")

@@ -99,9 +99,8 @@ def test_threads_of_a_training_wait_without_spinning_unless_the_user_wants_it(po
     (tmp_path / "torch.py").write_text("import os, sys; sys.exit(os.environ['OMP_WAIT_POLICY'])")
     chosen = {"PYTHONPATH": f"{tmp_path}:{ROOT}", **({"OMP_WAIT_POLICY": policy} if policy == "active" else {})}
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | chosen
-    done = subprocess.run(
-        [sys.executable, "-m", "gnn_training", "train"], env=environment, capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", "gnn_training", "train"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.stderr == f"{policy}\n"
 
 

@@ -119,9 +119,8 @@ def test_after_the_installation_there_are_the_help_and_the_command_of_the_progra
 @pytest.mark.parametrize("command", NAMES)
 def test_a_script_helps_before_it_installs_and_starts_from_any_folder(clone: Clone, script: str, command: str):
     """Named by its path, by PATH, by bash, which finds it by PATH, too, or by a link to it."""
-    (clone.root / "gnn_training/__main__.py").write_text(
-        "import os, sys; print(os.getcwd(), sys.argv[1:][-2:]); sys.exit(143)"
-    )
+    program = "import os, sys; print(os.getcwd(), sys.argv[1:][-2:]); sys.exit(143)"
+    (clone.root / "gnn_training/__main__.py").write_text(program)
     (clone.bin / "link").symlink_to(clone.root / script)
     (clone.bin / "sh").symlink_to(shutil.which("sh"))
     words = shlex.split(command.format(path=clone.root / script, name=script))

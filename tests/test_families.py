@@ -61,10 +61,8 @@ def test_what_a_family_calls_optimal_is_the_chromatic_number(family):
 
 
 def test_flat_planted_graphs_have_nearly_equal_degrees():
-    def spread(graph: Graph) -> float:
-        return graph.degrees().std() / graph.degrees().mean()
-
-    spreads = sorted(spread(draw(0, "planted", index, 120).graph) for index in range(20))
+    degrees = (draw(0, "planted", index, 120).graph.degrees() for index in range(20))
+    spreads = sorted(each.std() / each.mean() for each in degrees)
     assert spreads[0] < 0.02 and spreads[-1] > 0.05
 
 
@@ -126,9 +124,7 @@ def test_labels_of_any_graph_are_proper_and_within_their_bounds(n, p, seed):
     assert found.optimal == (found.lower_bound == found.num_colors)
 
 
-@pytest.mark.parametrize(
-    ("graph", "colors"), [(nx.empty_graph(9), 1), (nx.complete_graph(9), 9), (queens(7, 7), 7)], ids=str
-)
+@pytest.mark.parametrize(("graph", "colors"), [(nx.empty_graph(9), 1), (nx.complete_graph(9), 9), (queens(7, 7), 7)])
 def test_optimal_colorings_of_easy_graphs_are_found_and_proven(graph, colors: int):
     found = label(Instance(as_graph(graph)), moves=100_000, seconds=30, seed=0)
     assert found.num_colors == colors and found.optimal

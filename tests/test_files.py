@@ -69,15 +69,6 @@ def test_what_is_no_regular_file_is_never_replaced(make, tmp_path: Path):
     assert os.lstat(path)[:3] == before[:3]  # type, number and device
 
 
-@pytest.mark.parametrize("name", ["g.col", "soft", "sub/../g.col", "new.sol"])
-def test_an_output_is_neither_an_input_nor_another_output(name: str, tmp_path: Path):
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "g.col").touch()
-    (tmp_path / "soft").symlink_to("g.col")
-    with pytest.raises(UserError, match=f"{name}: is the same file as"):
-        files.require_places([tmp_path / "sub/../new.sol", tmp_path / name], [tmp_path / "g.col"])
-
-
 def test_checksums_name_the_first_file_that_is_missing_or_differs(tmp_path: Path):
     contents = {"a": b"one", "b": b"two"}
     sums = files.checksums(contents).encode()

@@ -92,18 +92,14 @@ def read_table(content: bytes, kind: str, num_nodes: int) -> tuple[int, set]:
     text = re.sub(r"[ \t]\{.*\}[ \t]*$", "", text, flags=re.MULTILINE)
     rows = [line for line in text.split("\n") if line.strip(ASCII)[:1] not in ("", "#", "%")]
     bare = [re.sub(r'"[^"]*"', "", line).strip(ASCII) for line in rows]
-    found = [
-        sign for sign in "\t;," if any(line.partition(sign)[2].lstrip(ASCII + sign)[:1] not in "#" for line in bare)
-    ]
+    found = [sign for sign in "\t;," if any(x.partition(sign)[2].lstrip(ASCII + sign)[:1] not in "#" for x in bare)]
     if found:
         table = [
             [cell.strip(ASCII) for cell in next(csv.reader([line], delimiter=found[0], skipinitialspace=True))]
             for line in rows
         ]
     else:
-        words = [
-            next(csv.reader([" ".join(re.split(f"[{ASCII}]+", line.strip(ASCII)))], delimiter=" ")) for line in rows
-        ]
+        words = [next(csv.reader([" ".join(re.split(f"[{ASCII}]+", x.strip(ASCII)))], delimiter=" ")) for x in rows]
         table = [[word.strip(ASCII) for word in takewhile(lambda word: word[:1] != "#", row)] for row in words]
     table = [row[: max((i + 1 for i, cell in enumerate(row) if cell), default=0)] for row in table]
     table = [row for row in table if row and row[0][:1] not in ("#", "%")]

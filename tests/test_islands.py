@@ -44,9 +44,8 @@ CASES = {
 
 PLAYING = Playing([random_graph(24, 0.5, 0), random_graph(30, 0.3, 1)], [(0, 2), (1, 6), (0, 3)])
 LARGE = random_graph(500, 0.5, 2)
-ROWS = [
-    packed.row(Instance(graph), label(Instance(graph), 0, 0, 0), [UNNAMED_FAMILY]) for graph in (*PLAYING.graphs, LARGE)
-]
+INSTANCES = map(Instance, (*PLAYING.graphs, LARGE))
+ROWS = [packed.row(each, label(each, 0, 0, 0), [UNNAMED_FAMILY]) for each in INSTANCES]
 
 
 @pytest.fixture(scope="module")

@@ -85,16 +85,6 @@ def test_the_folder_of_temporary_files_may_have_any_name(tmp_path: Path, monkeyp
         assert rt.any(True) == [True]
 
 
-def test_a_report_on_several_steps_is_their_mean(data: PackedGraphs, rt: Runtime):
-    one, other = Trainer(data, rt), Trainer(data, rt)
-    reports = [one.update() for _ in range(3)]
-    for _ in range(3):
-        other.learner.update(other.batch())
-    mean = {name: np.mean([report[name] for report in reports]) for name in reports[0]}
-    assert other.learner.means() == pytest.approx(mean, rel=1e-5)
-    assert torch.equal(one.weights, other.weights)
-
-
 @pytest.mark.parametrize("changes", [{}, {"clip": 1e-2}, {"weight_decay": 0.3, "ema": 0.6}])
 def test_steps_are_those_of_adamw_on_the_plain_network_and_their_average_is_kept(
     data: PackedGraphs, rt: Runtime, changes: dict

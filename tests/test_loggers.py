@@ -96,9 +96,7 @@ def test_a_line_tells_where_the_training_stands_and_another_one_what_an_evaluati
     scores = {"gap": 0.5, "dsatur_gap": 4.0, "gain": 0.25, "gain_error": 0.06}
     with caplog.at_level("INFO"):
         book.record("train", 5, STEP)
-        book.record(
-            "train", 10, STEP | {"gpu0_busy": 0.93, "gpu1_busy": 0.71, "gpu1_watts": 700.0, "waiting_share": 0.0}
-        )
+        book.record("train", 10, STEP | {"gpu0_busy": 0.93, "gpu1_busy": 0.71, "gpu1_watts": 700.0, "waiting_share": 0})
         for is_best in (1, 0):
             book.record("validation", 10, scores | {"is_best": is_best})
         crossover = {"crossover_explained": 0.0211, "crossover_gain": 0.0024, "crossover_gain_error": 0.001}

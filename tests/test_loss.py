@@ -48,9 +48,7 @@ def batch(graphs: list[Graph]) -> GraphBatch:
 def states(graphs: list[Graph]) -> StateBatch:
     """Of searches in these graphs, as if much came later."""
     sizes = torch.tensor([float(graph.num_nodes) for graph in graphs])
-    inputs = torch.stack(
-        [torch.randn(STATE_FEATURES + 2, generator=torch.manual_seed(graph.num_edges)) for graph in graphs]
-    )
+    inputs = torch.stack([torch.randn(STATE_FEATURES + 2, generator=torch.manual_seed(g.num_edges)) for g in graphs])
     return StateBatch(
         inputs, sizes, sizes / 2, saved=sizes % 4, log_rounds=sizes.log10(),
         graph_type=sizes.long() % len(GRAPH_TYPES), num_states=1,
@@ -78,9 +76,8 @@ def gradient(network: ColoringNetwork, b: GraphBatch, search: Searcher = search_
 
 
 def test_the_terms_of_a_batch_are_the_sums_of_its_graphs_and_so_is_the_gradient(network: ColoringNetwork):
-    together, *alone = (
-        terms_of(network, batch(graphs), search_on_cpu, ROUNDS) for graphs in (GRAPHS, *([g] for g in GRAPHS))
-    )
+    batches = batch(GRAPHS), *(batch([graph]) for graph in GRAPHS)
+    together, *alone = (terms_of(network, each, search_on_cpu, ROUNDS) for each in batches)
     assert together.keys() == LOSS_WEIGHTS.keys()
     for name in LOSS_WEIGHTS:
         torch.testing.assert_close(together[name], sum(terms[name] for terms in alone), rtol=1e-4, atol=1e-5)

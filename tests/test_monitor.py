@@ -3,7 +3,6 @@
 import logging
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -82,15 +81,11 @@ def test_the_log_of_a_training_has_the_shares_of_its_time(trained: Path):
         assert not any(name.startswith("gpu") for name in record)
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, busy: Callable[[], float]) -> None:
-    monkeypatch.setattr(torch.cuda, "utilization", lambda _device: busy())
-    for name, answer in (("device_memory_used", 3 * 2**30), ("power_draw", 700_000), ("temperature", 61)):
-        monkeypatch.setattr(torch.cuda, name, lambda _device, answer=answer: answer)
-
-
 def test_a_gpu_is_watched_and_reported_by_its_rank(rt: Runtime, monkeypatch):
     values = [50, 40, 90]
-    pretend(monkeypatch, values.pop)
+    monkeypatch.setattr(torch.cuda, "utilization", lambda _device: values.pop())
+    for name, answer in (("device_memory_used", 3 * 2**30), ("power_draw", 700_000), ("temperature", 61)):
+        monkeypatch.setattr(torch.cuda, name, lambda _device, answer=answer: answer)
     monkeypatch.setattr(monitor, "SAMPLE_SECONDS", 0.01)
     seen = Monitor(search_on_cpu, rt)
     seen.gpu = GpuMonitor(torch.device("cuda"))
@@ -99,11 +94,4 @@ def test_a_gpu_is_watched_and_reported_by_its_rank(rt: Runtime, monkeypatch):
     mean = {"gpu0_busy": 0.6, "gpu0_memory_gib": 3, "gpu0_watts": 700, "gpu0_celsius": 61}
     assert {name: report[name] for name in report if name.startswith("gpu")} == pytest.approx(mean)
     assert "gpu0_busy" not in seen.report(1.0)
-
-
-def test_without_an_answer_of_the_driver_nothing_is_reported(monkeypatch):
-    def refuse() -> float:
-        raise RuntimeError("NVML")
-
-    pretend(monkeypatch, refuse)
-    assert GpuMonitor(torch.device("cuda")).take() == {} == GpuMonitor(torch.device("cpu")).take()
+    assert GpuMonitor(torch.device("cuda")).take() == {}

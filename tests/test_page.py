@@ -119,9 +119,8 @@ def test_chromium_shows_the_page_narrow_and_wide_dark_and_light(report, training
         shown.goto(file.as_uri())
         assert shown.evaluate("document.documentElement.scrollWidth") <= width  # wide tables scroll on their own
         red = "(element, name) => parseInt(getComputedStyle(element).getPropertyValue(name).match(/\\d+/)[0])"
-        paper, ink = (
-            shown.eval_on_selector(*of) for of in (("body", red, "background-color"), ("svg text", red, "fill"))
-        )
+        paper = shown.eval_on_selector("body", red, "background-color")
+        ink = shown.eval_on_selector("svg text", red, "fill")
         picture = imread(io.BytesIO(shown.screenshot()))
     assert paper < 50 < 200 < ink if scheme == "dark" else ink < 50 < 200 < paper
     assert not errors and picture.shape[:2] == (900, width)

@@ -31,8 +31,8 @@ pytestmark = pytest.mark.usefixtures("compiled")
 RING = [[1, 3], [0, 2], [1, 3], [0, 2]]  # neighbours of four nodes, or two edges
 PETERSEN, RANDOM = nx.petersen_graph(), random_graph(150, 0.5)
 SMALL = st.builds(random_graph, st.integers(1, 6), st.floats(0, 1), st.integers(0, 10**6))
-COLORS = st.integers(0, 3)
-LISTS = st.sets(COLORS, max_size=3)
+NODES, COLORS, ASKED = st.integers(0, 5), st.integers(0, 3), st.none() | st.integers(1, 5)
+LISTS, STARTS = st.sets(COLORS, max_size=3), st.lists(COLORS, min_size=6, max_size=6)
 
 
 def find(graph: Graph, seconds: float = 5, **constraints) -> Solution:
@@ -107,23 +107,6 @@ def test_k_colors_are_taken_as_soon_as_they_are_found():
     assert found.num_colors <= 25 and time.monotonic() - start < 20 and not found.is_optimal
 
 
-def test_k_colors_that_are_not_found_or_impossible_are_an_error_that_says_how_many_were():
-    with pytest.raises(
-        NoColoringError, match=r"at most 12 colors was not found in \d\.\d s; the fewest found are \d\d"
-    ):
-        find(RANDOM, 0.3, k=12)
-    start = time.monotonic()
-    with pytest.raises(NoColoringError, match="with at most 2 colors does not exist: at least 3 are needed"):
-        gnn_training.color(PETERSEN, 60, k=2)  # no clique proves this
-    with pytest.raises(NoColoringError, match="with at most 2 colors does not exist: at least 3 are needed"):
-        gnn_training.color(nx.cycle_graph(151), 60, k=2)
-    with pytest.raises(NoColoringError, match="with the colors 0 to 1, as far as they are allowed, does not exist"):
-        gnn_training.color(PETERSEN, 60, allowed={0: [0, 1]})
-    with pytest.raises(NoColoringError, match="with at most 4 colors does not exist: at least 9 are needed"):
-        gnn_training.color(nx.complete_graph(9), 60, k=4)
-    assert time.monotonic() - start < 10
-
-
 def test_lists_of_colors_that_take_too_much_memory_are_refused(monkeypatch):
     monkeypatch.setattr(problem, "MAX_PAIRS", 19)
     with pytest.raises(ValueError, match="allowed has 10 nodes times 2 colors, at most 19 are possible: name fewer"):
@@ -131,10 +114,7 @@ def test_lists_of_colors_that_take_too_much_memory_are_refused(monkeypatch):
 
 
 @settings(max_examples=150)
-@given(
-    graph=SMALL, k=st.none() | st.integers(1, 5), allowed=st.dictionaries(st.integers(0, 5), LISTS, max_size=5),
-    precolored=st.dictionaries(st.integers(0, 5), COLORS, max_size=3),
-)  # fmt: skip
+@given(SMALL, ASKED, st.dictionaries(NODES, COLORS, max_size=3), st.dictionaries(NODES, LISTS, max_size=5))
 def test_constraints_hold_wherever_a_coloring_exists_and_precolored_graphs_get_the_fewest_colors(
     graph: Graph, k: int | None, precolored: dict[int, int], allowed: dict[int, set[int]]
 ):
@@ -156,10 +136,7 @@ def test_constraints_hold_wherever_a_coloring_exists_and_precolored_graphs_get_t
 
 
 @settings(max_examples=150)
-@given(
-    graph=SMALL, k=st.none() | st.integers(1, 5), allowed=st.dictionaries(st.integers(0, 5), LISTS, max_size=3),
-    precolored=st.dictionaries(st.integers(0, 5), COLORS, max_size=2), start=st.lists(COLORS, min_size=6, max_size=6),
-)  # fmt: skip
+@given(SMALL, ASKED, st.dictionaries(NODES, COLORS, max_size=2), st.dictionaries(NODES, LISTS, max_size=3), STARTS)
 def test_a_start_is_taken_if_it_is_a_coloring_that_obeys_the_constraints(
     graph: Graph, k: int | None, precolored: dict[int, int], allowed: dict[int, set[int]], start: list[int]
 ):
@@ -300,6 +277,12 @@ class DokArray(dict):
         ({"allowed": {0: []}}, NoColoringError, "no color is left for node 0: change"),
         ({"precolored": {0: 5}, "allowed": {1: [0]}, "k": 3}, NoColoringError, "no color is left for node 0: change"),
         ({"precolored": {0: 5, 2: 6}, "k": 1}, NoColoringError, "with at most 1 colors does not exist: at least 3"),
+        ({"k": 2, "seconds": 60}, NoColoringError, "with at most 2 colors does not exist: at least 3 are needed"),
+        ({"graph": nx.cycle_graph(151), "k": 2, "seconds": 60}, NoColoringError, "not exist: at least 3 are needed"),
+        ({"graph": nx.complete_graph(9), "k": 4}, NoColoringError, "with at most 4 colors does not exist: at least 9"),
+        ({"allowed": {0: [0, 1]}, "seconds": 60}, NoColoringError, "with the colors 0 to 1, as far as they are allow"),
+        ({"graph": RANDOM.edges, "k": 12, "seconds": 0.3}, NoColoringError,
+         r"at most 12 colors was not found in \d\.\d s; the fewest found are \d\d"),
         ({"graph": "petersen"}, TypeError, "a graph is a networkx graph, an edge array .* not str"),
         ({"graph": [(0, 1), (1,)]}, TypeError, "an edge array .* of integers .* not list"),
         ({"graph": np.zeros((3, 2))}, TypeError, "an edge array .* of integers .* not ndarray of float64"),

@@ -414,9 +414,7 @@ def test_without_data_the_job_takes_what_is_in_training_data_or_refuses_what_it_
 @pytest.mark.parametrize("name", [".gz", "a.col/.gz", ".col", "absent.col", "n" * 300 + ".col", "graph.xlsx"])
 def test_a_file_that_is_no_graph_is_named(tmp_path: Path, name: str):
     (tmp_path / "a.col").mkdir()
-    with pytest.raises(
-        UserError, match=rf"{name}: (is not a known kind of graph file; known are \.json|cannot be read)"
-    ):
+    with pytest.raises(UserError, match=rf"{name}: (is not a known kind of graph file; known are \.js|cannot be read)"):
         sources.read(tmp_path / name)
 
 

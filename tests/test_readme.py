@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import rust
-from checkout import copy_checkout, write_program
+from checkout import copy_checkout, runtime_library, why_no_crate, write_program
 from tiny_runs import ROOT
 
 from gnn_training import contract, settings
@@ -270,8 +269,8 @@ def test_commands_of_a_page_work_one_after_the_other(page: str, clone: Path, tmp
     if "$MODULES" in program:
         variables["MODULES"] = str(request.getfixturevalue("modules"))
     if "cargo " in program:
-        if rust.UNABLE:
-            pytest.skip(rust.UNABLE)
+        if reason := why_no_crate():
+            pytest.skip(reason)
         variables["CARGO_TARGET_DIR"] = str(ROOT / "clients/rust/target")
     python = f"PYTHONPATH={clone} exec {sys.executable}"  # of the clone; tests/test_runpod.py sees what curl is given
     for name, line in (("python", python), ("coloring-gnn", f"{python} -P -m gnn_training"), ("curl", "cat; echo")):
@@ -297,7 +296,7 @@ def test_the_program_in_c_colors_a_ring(tmp_path: Path):
     [(_, code)] = [block for block in blocks("docs/ONNX.md") if block[0] == "c"]
     assert code.count("\n") <= 60
     (tmp_path / "color.c").write_text(code)
-    (tmp_path / "libonnxruntime.so.1").symlink_to(rust.library())
+    (tmp_path / "libonnxruntime.so.1").symlink_to(runtime_library())
     for language in ("c", "c++"):
         flags = ["-Wall", "-Wextra", "-Werror", f"-I{headers[0]}", f"-Wl,-rpath,{tmp_path}", "-o", tmp_path / "color"]
         sources = ["-x", language, tmp_path / "color.c", "-x", "none", tmp_path / "libonnxruntime.so.1"]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
+from checkout import CRATE, runtime_library, why_no_crate
 from dimacs import queens, read_solution, write_col
 from fuzzing import col, damaged, explore, random_graph, refusal
-from rust import CRATE, UNABLE, cargo, library
 from tiny_runs import ROOT
 
 from gnn_training.contract import SHIPPED_MODEL
@@ -27,13 +27,20 @@ from gnn_training.onnx_program.session import Model, from_logits
 from gnn_training.search.first_colorings import clique_size
 
 # The crates are fetched and compiled once per checkout.
+UNABLE = why_no_crate()
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.skipif(bool(UNABLE), reason=UNABLE)]
+
+
+def cargo(*arguments: str | Path, crate: Path = CRATE, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run cargo in the folder of a crate; all build in the same place."""
+    env = os.environ | {"CARGO_TARGET_DIR": str(CRATE / "target")} | variables
+    return subprocess.run(["cargo", *arguments], cwd=crate, env=env, capture_output=True, text=True)
 
 
 def color(*arguments: str, crate: Path = CRATE) -> subprocess.CompletedProcess[str]:
     """Run the example that calls the network."""
     command = ("run", "--quiet", "--locked", "--example", "calls", "--", *arguments)
-    return cargo(*command, crate=crate, ORT_DYLIB_PATH=library())
+    return cargo(*command, crate=crate, ORT_DYLIB_PATH=runtime_library())
 
 
 def search(*arguments: str, crate: Path = CRATE) -> subprocess.CompletedProcess:
@@ -110,7 +117,7 @@ def test_onnx_runtime_writes_no_device_id(tmp_path: Path):
     assert built.returncode == 0, built.stderr
     command = [CRATE / "target/debug/examples/calls", SHIPPED_MODEL, CRATE / "examples/queen8_8.col"]
     for allowed in ({}, {"ORT_DISABLE_TELEMETRY": "0"}):
-        env = {"ORT_DYLIB_PATH": library(), "HOME": str(tmp_path)} | allowed
+        env = {"ORT_DYLIB_PATH": runtime_library(), "HOME": str(tmp_path)} | allowed
         subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
         assert bool(list(tmp_path.iterdir())) == bool(allowed)
 

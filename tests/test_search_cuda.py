@@ -49,13 +49,6 @@ def case(graphs: list[Graph], weights: Tensor, rounds: int, lower: int = 1, **op
     return Task(graphs, first, lower + np.arange(count) % 2, SEED + np.arange(count), each, rounds, **options)
 
 
-def check(task: Task, found: tuple[np.ndarray, np.ndarray]) -> None:
-    for s, g in np.ndindex(2, len(task)):
-        alone = SearchTask(task.first[g], task.rounds, task.seeds[g], task.lower[g])
-        _, num_colors, conflicts, *_ = search_graph(task.graphs[g].csr(), alone, task.weights[s, g])
-        assert (found[0][s, g], found[1][s, g]) == (num_colors, conflicts if num_colors > task.lower[g] else 0)
-
-
 def children(graphs: list[Graph], weights: Tensor, rounds: int, left: float, **options: Any) -> Generation:
     """Two children of every graph, with about three quarters of DSATUR's colors, and one more. left: share of the nodes
     without a color.
@@ -69,16 +62,6 @@ def children(graphs: list[Graph], weights: Tensor, rounds: int, left: float, **o
     return Generation(graphs, graph, k, starts, SEED + np.arange(count), each, rounds, **options)
 
 
-def check_children(task: Generation, found: tuple[np.ndarray, ...]) -> None:
-    for i, g in enumerate(task.graph):
-        graph = task.graphs[g]
-        start = task.starts[i, : graph.num_nodes]
-        best, ages, left = search_child(graph.csr(), start, task.k[i], task.weights[i], task.rounds, task.seeds[i])
-        assert conflicts(graph, best) == left and best.max() < task.k[i]
-        expected = (left, best.tolist(), ages.tolist())
-        assert (found[0][i], *(each[i, : graph.num_nodes].tolist() for each in found[1:])) == expected
-
-
 def with_margin(value: float) -> Tensor:
     return with_control(random_weights(1), "margin", value)
 
@@ -88,6 +71,7 @@ def noisy() -> Tensor:
     return with_control(with_margin(MANY_MOVERS), "jitter", 3.0)
 
 
+TWO = random_graph(40, 0.9), random_graph(80, 0.1)
 CASES = {
     "untrained": lambda: case(small()[::4], UNTRAINED, 20),
     "shipped": lambda: case(small()[1::4], shipped(), 30),
@@ -98,9 +82,7 @@ CASES = {
     "more threads than nodes": lambda: case(planted()[:2], shipped(), 6, threads=70),
     "one thread": lambda: case(planted(), random_weights(1), 20, threads=1),
     "counts in global memory": lambda: case(small(5), shipped(), 20, max_shared=2400),
-    "some in each memory": lambda: case(
-        [*small(4), random_graph(40, 0.9), random_graph(80, 0.1)], shipped(), 20, max_shared=3700
-    ),
+    "some in each memory": lambda: case([*small(4), *TWO], shipped(), 20, max_shared=3700),
     "a second call": lambda: case(small(6), shipped(), 20, calls=2),
     "the first thread is late": lambda: case([*planted(), random_graph(60, 0.5)], noisy(), 15, late=0),
     "the last thread is late": lambda: case([*planted(), random_graph(60, 0.5)], noisy(), 15, late=3),
@@ -113,37 +95,41 @@ GENERATIONS = {
     "children with all colors": lambda: children(small(6), shipped(), 15, 0.0),
     "children of one thread": lambda: children(planted(), shipped(), 20, 0.5, threads=1),
     "children with counts in global memory": lambda: children(small(6), shipped(), 15, 0.5, max_shared=6000),
-    "children in each memory": lambda: children(
-        [*small(7), random_graph(40, 0.9), random_graph(80, 0.1)], shipped(), 10, 0.5, max_shared=15_000
-    ),
-    "children whose first thread is late": lambda: children(
-        [*planted(), random_graph(40, 0.5)], noisy(), 10, 0.5, late=0
-    ),
-    "children whose last thread is late": lambda: children(
-        [*planted(), random_graph(40, 0.5)], noisy(), 10, 0.5, late=3
-    ),
+    "children in each memory": lambda: children([*small(7), *TWO], shipped(), 10, 0.5, max_shared=15_000),
+    "children whose first thread is late": lambda: children([*planted(), TWO[0]], noisy(), 10, 0.5, late=0),
+    "children whose last thread is late": lambda: children([*planted(), TWO[0]], noisy(), 10, 0.5, late=3),
 }
 
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return simulate(
-        tmp_path_factory.mktemp("simulated"), {name: make() for name, make in (CASES | GENERATIONS).items()}
-    )
+    tasks = {name: make() for name, make in (CASES | GENERATIONS).items()}
+    return simulate(tmp_path_factory.mktemp("simulated"), tasks)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # of the simulator: a minute of a core, several where tests share them
 @pytest.mark.parametrize("name", CASES)
 def test_a_thread_block_makes_the_moves_of_the_compiled_loops(name: str, simulated: dict[str, Any]):
-    check(CASES[name](), simulated[name])
+    task, found = CASES[name](), simulated[name]
+    for s, g in np.ndindex(2, len(task)):
+        alone = SearchTask(task.first[g], task.rounds, task.seeds[g], task.lower[g])
+        _, num_colors, conflicts, *_ = search_graph(task.graphs[g].csr(), alone, task.weights[s, g])
+        assert (found[0][s, g], found[1][s, g]) == (num_colors, conflicts if num_colors > task.lower[g] else 0)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", GENERATIONS)
 def test_a_thread_block_makes_the_children_of_the_compiled_loops(name: str, simulated: dict[str, Any]):
-    check_children(GENERATIONS[name](), simulated[name])
+    task, found = GENERATIONS[name](), simulated[name]
+    for i, g in enumerate(task.graph):
+        graph = task.graphs[g]
+        start = task.starts[i, : graph.num_nodes]
+        best, ages, left = search_child(graph.csr(), start, task.k[i], task.weights[i], task.rounds, task.seeds[i])
+        assert conflicts(graph, best) == left and best.max() < task.k[i]
+        expected = (left, best.tolist(), ages.tolist())
+        assert (found[0][i], *(each[i, : graph.num_nodes].tolist() for each in found[1:])) == expected
 
 
 def test_launches_hold_every_search_once_and_none_gets_more_memory_than_there_is():

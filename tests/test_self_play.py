@@ -96,9 +96,8 @@ def test_pairs_of_several_graphs_survive_a_file():
     read = from_bytes(to_bytes(pairs), np.array([40, 60]))
     assert len(read) == len(pairs) > 2 and from_bytes(to_bytes([]), np.array([40])) == []
     for a, b in zip(pairs, read, strict=True):
-        assert all(
-            np.array_equal(x, y) and np.asarray(x).dtype == np.asarray(y).dtype for x, y in zip(a, b, strict=True)
-        )
+        same = (np.array_equal(x, y) and np.asarray(x).dtype == np.asarray(y).dtype for x, y in zip(a, b, strict=True))
+        assert all(same)
 
 
 @pytest.fixture(scope="module")

@@ -167,9 +167,7 @@ def test_the_metadata_are_those_that_onnx_reads_and_a_search_does_not_load_the_r
     path = tiny_model if path == "tiny" else path
     assert Model(path).metadata == {entry.key: entry.value for entry in onnx.load(path).metadata_props}
     command = ["color", str(ROOT / "examples" / "queen8_8.col"), "-m", str(path), "--seconds", "0", "-o", "a.sol"]
-    code = (
-        f"import sys; from gnn_training.__main__ import main; sys.exit(main({command}) or 'onnxruntime' in sys.modules)"
-    )
+    code = f"import sys, gnn_training.__main__ as a; sys.exit(a.main({command}) or 'onnxruntime' in sys.modules)"
     assert not subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}).returncode
 
 
@@ -207,9 +205,8 @@ def test_a_file_of_an_older_version_colors_by_size_and_says_so_once(tmp_path: Pa
     path = tiny_onnx.write(tmp_path / "old.onnx", text)
     with caplog.at_level("INFO"):
         old, again = Model(path), Model(path)
-    assert caplog.messages == [
-        f"{path}: has no weights of crossover, so children take the largest classes; export it again"
-    ]
+    said = "has no weights of crossover, so children take the largest classes; export it again"
+    assert caplog.messages == [f"{path}: {said}"]
     for part, expected in zip(old.crossover, crossover_weights.zero_weights(), strict=True):
         assert np.array_equal(part, expected)
     assert again.crossover is old.crossover
