@@ -179,9 +179,7 @@ def test_colors_that_cannot_be_are_refused_in_one_sentence_and_nothing_is_writte
     assert not Path("out.csv").exists()
 
 
-def test_a_disk_that_refuses_a_coloring_is_told_at_once_and_the_search_goes_on(
-    hard: Path, tiny_model: Path, monkeypatch
-):
+def test_a_disk_that_refuses_a_coloring_is_told_at_once_and_the_search_goes_on(hard: Path, tiny_model, monkeypatch):
     said, write = [], job.write_solution
     monkeypatch.setattr(job.log, "warning", lambda text, *values: said.append(text % values))
 
@@ -326,9 +324,7 @@ def test_files_of_precolored_and_allowed_colors_hold(exams: Path, tiny_model: Pa
 
 @pytest.mark.parametrize("name", ["exams.edgelist", "exams.col", "exams.json"])
 @pytest.mark.parametrize("solution", ["a.sol", "a.csv", "a.json", "a.tsv"])
-def test_what_color_writes_can_be_precolored(
-    name: str, solution: str, exams: Path, tiny_model: Path, tmp_path: Path, capsys
-):
+def test_what_color_writes_can_be_precolored(name: str, solution: str, exams: Path, tiny_model, tmp_path, capsys):
     graph = exams.with_name(name)
     if name == "exams.col":
         graph.write_text("p edge 4 4\ne 1 2\ne 1 3\ne 2 3\ne 3 4\n")

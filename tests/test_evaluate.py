@@ -315,9 +315,7 @@ def test_many_graphs_are_summed_up_on_the_screen(folder: Path, tiny_model: Path,
     assert "mycielski" not in shown and "DSATUR" in shown
 
 
-def test_a_graph_shares_its_gpu_with_no_other_and_the_report_names_it(
-    tmp_path: Path, tiny_model: Path, monkeypatch, capsys
-):
+def test_a_graph_shares_its_gpu_with_no_other_and_the_report_names_it(tmp_path: Path, tiny_model, monkeypatch, capsys):
     """GPUs that find nothing, and count the graphs that they have at the same time."""
     lock, has, most = Lock(), Counter[int](), Counter[int | str]()
 

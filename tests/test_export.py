@@ -357,9 +357,7 @@ def test_published_files_can_be_verified_again():
 
 
 @pytest.mark.skipif(not (OLDEST_RUNTIME / "done").exists(), reason="ONNX Runtime 1.16.3 needs Python 3.11")
-def test_the_oldest_runtime_gives_the_golden_outputs_and_refuses_a_file_for_newer_ones(
-    models: Path, loaded: onnx.ModelProto
-):
+def test_the_oldest_runtime_gives_the_golden_outputs_and_refuses_a_file_for_newer_ones(models: Path, loaded):
     command = [sys.executable, golden.__file__, models / MODEL_FILE, models / GOLDEN_FILE]
     environment = os.environ | {"PYTHONPATH": str(OLDEST_RUNTIME)}  # its numpy and ONNX Runtime hide the installed ones
     subprocess.run(command, env=environment, check=True)

@@ -86,9 +86,7 @@ def test_the_folder_of_temporary_files_may_have_any_name(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("changes", [{}, {"clip": 1e-2}, {"weight_decay": 0.3, "ema": 0.6}])
-def test_steps_are_those_of_adamw_on_the_plain_network_and_their_average_is_kept(
-    data: PackedGraphs, rt: Runtime, changes: dict
-):
+def test_steps_are_those_of_adamw_on_the_plain_network_and_their_average_is_kept(data, rt: Runtime, changes: dict):
     one = Trainer(data, rt, **changes)
     settings, first, averaged = one.learner.settings, one.weights, None
     assert one.learner.learning_rate == settings.learning_rate / 2  # the first of two steps of warm-up

@@ -239,9 +239,7 @@ def test_a_training_goes_back_to_a_checkpoint_and_loses_nothing(tiny_data: Path,
     assert len(list(settings.run.glob("until-*"))) == 1
 
 
-def test_records_are_means_of_all_steps_since_the_last_also_after_an_interruption(
-    tiny_data: Path, tmp_path: Path, trained: Path
-):
+def test_records_are_means_of_all_steps_since_the_last_also_after_an_interruption(tiny_data, tmp_path: Path, trained):
     settings = tiny_runs.settings(tiny_data, tmp_path / "run", log_every=10)
     assert interrupt(settings, signal.SIGTERM, lambda: (newest(settings.run) or {"step": 0})["step"] > 11) == 143
     assert finish(train, settings) == 0

@@ -161,9 +161,7 @@ def test_a_part_of_a_file_is_no_model(tmp_path: Path):
 
 
 @pytest.mark.parametrize("path", [SHIPPED_MODEL, "tiny"])
-def test_the_metadata_are_those_that_onnx_reads_and_a_search_does_not_load_the_runtime(
-    path: Path | str, tiny_model: Path, tmp_path: Path
-):
+def test_the_metadata_are_those_that_onnx_reads_and_a_search_does_not_load_the_runtime(path, tiny_model, tmp_path):
     path = tiny_model if path == "tiny" else path
     assert Model(path).metadata == {entry.key: entry.value for entry in onnx.load(path).metadata_props}
     command = ["color", str(ROOT / "examples" / "queen8_8.col"), "-m", str(path), "--seconds", "0", "-o", "a.sol"]
